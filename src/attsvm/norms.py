@@ -1,0 +1,187 @@
+"""Norms of a weight W: the program's objective, the certificate's test, the optimizer's geometry."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+
+@runtime_checkable
+class Norm(Protocol):
+    """A norm on matrices (…, d, e); a one-dimensional array is one vector.
+
+    value(W): the norm, one number per leading index.
+    dual: the norm N* with |⟨G, W⟩| ≤ N*(G) N(W), tight.
+    steepest(G): the Δ with N(Δ) ≤ 1 that maximises ⟨G, Δ⟩ = N*(G); zero where G is zero.
+
+    The arrays may be NumPy's or JAX's: a norm computes with the library of its argument.
+    """
+
+    @property
+    def p(self) -> float: ...
+    @property
+    def dual(self) -> Norm: ...
+    def value(self, W: Any) -> Any: ...
+    def steepest(self, G: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Entrywise:
+    """Entrywise lp norm, p in [1, ∞].
+
+        N(W) = (Σ |W_ij|^p)^(1/p),     steepest(G) = sign(G) |G|^(q−1) / ‖G‖_q^(q−1),   1/p + 1/q = 1
+
+    Steepest directions: p = 2 normalised gradient, p = ∞ sign, p = 1 one signed coordinate
+    (the first largest). Reference: Julistiono et al. 2024, "Optimizing Attention with Mirror Descent".
+    """
+
+    p: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", _exponent(self.p))
+
+    @property
+    def dual(self) -> Entrywise:
+        return Entrywise(_conjugate(self.p))
+
+    def value(self, W: Any) -> Any:
+        xp, flat, _ = _flatten(W)
+        return _lp_value(xp, flat, self.p)
+
+    def steepest(self, G: Any) -> Any:
+        xp, flat, shape = _flatten(G)
+        return xp.reshape(_lp_steepest(xp, flat, self.p), shape)
+
+    def __str__(self) -> str:
+        return {1: "l1", 2: "Frobenius", math.inf: "l∞"}.get(self.p, f"l{self.p:g}")
+
+
+@dataclass(frozen=True)
+class Schatten:
+    """Schatten p norm, the lp norm of the singular values, p in [1, ∞].
+
+        N(W) = ‖σ(W)‖_p,     steepest(U diag(σ) Vᵀ) = U diag(steepest_lp(σ)) Vᵀ
+
+    p = 1 is the nuclear, p = 2 the Frobenius, p = ∞ the spectral norm; the steepest direction of the
+    spectral norm is the exact Muon direction U Vᵀ. Singular values below rounding
+    (max(d, e)·ε·σ_max) count as zero, or noise would be blown up to full size.
+    Reference: Fan et al. 2025, "Implicit Bias of Spectral Descent and Muon".
+    """
+
+    p: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", _exponent(self.p))
+
+    @property
+    def dual(self) -> Schatten:
+        return Schatten(_conjugate(self.p))
+
+    def value(self, W: Any) -> Any:
+        xp, M, _ = _matrix(W)
+        if self.p == 2:
+            return frobenius.value(M)
+        M, scale = _unit_scale(xp, M)
+        return _lp_value(xp, xp.linalg.svd(M, compute_uv=False), self.p) * scale[..., 0, 0]
+
+    def steepest(self, G: Any) -> Any:
+        xp, M, shape = _matrix(G)
+        if self.p == 2:
+            return frobenius.steepest(G)
+        M, _ = _unit_scale(xp, M)
+        U, sigma, Vt = xp.linalg.svd(M, full_matrices=False)
+        cut = max(M.shape[-2:]) * xp.finfo(M.dtype).eps * sigma[..., :1]
+        sigma = xp.where(sigma > cut, sigma, xp.zeros_like(sigma))
+        direction = (U * _lp_steepest(xp, sigma, self.p)[..., None, :]) @ Vt
+        return xp.reshape(direction, shape)
+
+    def __str__(self) -> str:
+        names = {1: "nuclear", 2: "Frobenius", math.inf: "spectral"}
+        return names.get(self.p, f"Schatten {self.p:g}")
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _exponent(p: float) -> float:
+    try:
+        value = float(p)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not value >= 1:
+        raise ValueError(f"a norm needs p in [1, ∞], got {p!r}.")
+    return value
+
+
+def _conjugate(p: float) -> float:
+    if p == 1:
+        return math.inf
+    return 1.0 if math.isinf(p) else p / (p - 1)
+
+
+def _library(array: Any) -> tuple[Any, Any]:
+    """The array and its library: NumPy for plain Python input, JAX for its arrays and tracers."""
+    if not hasattr(array, "__array_namespace__"):
+        array = np.asarray(array)
+    if array.dtype.kind in "iub":
+        array = array.astype(np.float64)
+    return array.__array_namespace__(), array
+
+
+def _flatten(W: Any) -> tuple[Any, Any, tuple[int, ...]]:
+    xp, array = _library(W)
+    shape = tuple(array.shape)
+    return xp, xp.reshape(array, shape if len(shape) <= 1 else (*shape[:-2], -1)), shape
+
+
+def _matrix(W: Any) -> tuple[Any, Any, tuple[int, ...]]:
+    xp, array = _library(W)
+    shape = tuple(array.shape)
+    return xp, array[:, None] if len(shape) == 1 else array, shape
+
+
+def _unit_scale(xp: Any, M: Any) -> tuple[Any, Any]:
+    """M divided by its largest entry, and that entry: powers of 1e±150 would over- or underflow."""
+    largest = xp.max(xp.abs(M), axis=(-2, -1), keepdims=True)
+    safe = xp.where(largest > 0, largest, xp.ones_like(largest))
+    return M / safe, safe
+
+
+def _relative(xp: Any, x: Any) -> tuple[Any, Any]:
+    size = xp.abs(x)
+    largest = xp.max(size, axis=-1, keepdims=True)
+    return size / xp.where(largest > 0, largest, xp.ones_like(largest)), largest
+
+
+def _lp_value(xp: Any, x: Any, p: float) -> Any:
+    size, largest = _relative(xp, x)
+    if math.isinf(p):
+        return largest[..., 0]
+    total = xp.sum(size if p == 1 else size**p, axis=-1)
+    return largest[..., 0] * total ** (1 / p)
+
+
+def _lp_steepest(xp: Any, g: Any, p: float) -> Any:
+    size, _ = _relative(xp, g)
+    if p == 1:
+        first = xp.argmax(size, axis=-1)[..., None] == xp.arange(g.shape[-1])
+        return xp.where(first, xp.sign(g), xp.zeros_like(g))
+    if math.isinf(p):
+        return xp.sign(g)
+    q = _conjugate(p)
+    norm = _lp_value(xp, size, q)[..., None]
+    # (size/norm)^(q−1) rather than size^(q−1)/norm^(q−1): the quotient stays in [0, 1].
+    ratio = size / xp.where(norm > 0, norm, xp.ones_like(norm))
+    return xp.sign(g) * ratio ** (q - 1)
+
+
+# ---------------------------------------------------------------------- the named norms
+
+l1 = Entrywise(1)
+linf = Entrywise(math.inf)
+frobenius = Entrywise(2)
+nuclear = Schatten(1)
+spectral = Schatten(math.inf)

@@ -1,0 +1,75 @@
+"""Which tokens win: scores, the best tokens, the attended tokens."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attsvm.tokens import Bool, Float, Tokens, as_attention, as_head
+
+TIE = 1e-12
+"""Scores closer than TIE times the largest score of the example count as equal."""
+
+
+class TiedScores(UserWarning):
+    """Some example has several best tokens."""
+
+
+def scores(tokens: Tokens, v: ArrayLike) -> Float:
+    """Token scores of a linear head, −∞ where masked.
+
+        γ_it = Y_i vᵀ x_it
+
+    v (c,), with runs also (runs, c); returns (n, T), with runs (runs, n, T).
+    Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection in Attention Mechanism".
+    """
+    head = as_head(tokens, v)
+    gamma = np.matmul(tokens.values, head[..., None, :, None])[..., 0] * tokens.labels[..., None]
+    return np.where(tokens.mask, gamma, -np.inf)
+
+
+def best_tokens(tokens: Tokens, v: ArrayLike) -> Bool:
+    """The tokens with the highest score, bool (n, T): all of them where scores tie.
+
+    A tie is reported by the warning `TiedScores`, which names the first one.
+    """
+    gamma = scores(tokens, v)
+    size = np.abs(np.where(tokens.mask, gamma, 0)).max(-1, keepdims=True)
+    best = gamma >= gamma.max(-1, keepdims=True) - TIE * size
+    tied = best.sum(-1) > 1
+    if tied.any():
+        where = tuple(np.argwhere(tied)[0])
+        names = ", ".join(map(str, np.flatnonzero(best[where])))
+        warnings.warn(
+            f"{int(tied.sum())} of {tied.size} examples have tied best scores; the first is "
+            f"example {where[-1]}, tokens {names}. All tied tokens are selected, and max_margin "
+            "will give them equal logits. Pass token indices to choose one instead.",
+            TiedScores,
+            stacklevel=2,
+        )
+    return best
+
+
+def attended_tokens(attention: ArrayLike, above: float | None = None) -> Bool:
+    """The tokens a model attends to, bool (…, n, T).
+
+    By default the largest attention of each example (several only where they are equal);
+    with `above`, every token whose attention is at least that number.
+    """
+    s = as_attention(attention)
+    if above is None:
+        return np.asarray(s == s.max(-1, keepdims=True))
+    if not 0 < above <= 1:
+        raise ValueError(f"above is {above}. Pass a number in (0, 1].")
+    chosen = np.asarray(s >= above)
+    if not chosen.any(-1).all():
+        raise ValueError(f"some example has no attention ≥ {above}. Pass a smaller number.")
+    return chosen
+
+
+def soft_sparsity(attention: ArrayLike) -> Float:
+    """Effective number of attended tokens, 1/Σ_t s_t², between 1 and T: (…, n, T) → (…, n)."""
+    s = as_attention(attention)
+    return np.asarray(1 / np.sum(s * s, axis=-1))

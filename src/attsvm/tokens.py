@@ -1,0 +1,434 @@
+"""The data of every attention problem, and every shape check of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass, field
+from functools import cached_property
+from os import PathLike
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+Float = NDArray[np.floating[Any]]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tokens:
+    """Keys, queries, values and labels of n attention problems.
+
+        logits  a_t = x_tᵀ W z          attention  s = softmax(a)
+
+    keys (n, T, d): the tokens x_t that are compared with the query.
+    queries (n, e): the query z of each example. `None` is the prompt model, e = 1 with
+        the constant query 1, so that W (d, 1) is the prompt itself.
+    labels (n,): −1 or +1, by default all +1.
+    mask (n, T): True where there is a token, by default everywhere. Masked tokens are set to zero.
+    values (n, T, c): what attention averages, by default the keys.
+    dtype: float64; pass `np.float32` to keep single precision.
+
+    Every array may carry a leading `runs` axis; arrays without it are shared by all runs.
+    The arrays are read-only views: float64 input is not copied.
+    Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines".
+    """
+
+    keys: Float
+    queries: Float = field(default=cast(Float, None))
+    labels: Float = field(default=cast(Float, None))
+    mask: Bool = field(default=cast(Bool, None))
+    values: Float = field(default=cast(Float, None))
+    dtype: InitVar[DTypeLike] = field(default=np.float64, kw_only=True)
+
+    def __post_init__(self, dtype: DTypeLike) -> None:
+        if np.dtype(dtype) not in (np.dtype(np.float64), np.dtype(np.float32)):
+            raise ValueError(f"dtype is {np.dtype(dtype)}. Pass np.float64 or np.float32.")
+        keys = _numbers("keys", self.keys, dtype, ("n", "T", "d"))
+        n, T = keys.shape[-3:-1]
+        queries = (
+            np.ones((n, 1), dtype)
+            if self.queries is None
+            else _numbers("queries", self.queries, dtype, ("n", "e"))
+        )
+        labels = np.ones(n, dtype) if self.labels is None else _labels(self.labels, dtype)
+        mask = np.ones((n, T), bool) if self.mask is None else _mask(self.mask)
+        values = (
+            keys
+            if self.values is None or self.values is self.keys
+            else _numbers("values", self.values, dtype, ("n", "T", "c"))
+        )
+        parts = {"keys": (keys, 3), "queries": (queries, 2), "labels": (labels, 1)}
+        parts |= {"mask": (mask, 2), "values": (values, 3)}
+        _same_counts(parts, n, T)
+        _no_empty_example(mask)
+        shared = values is keys
+        keys = _zero_masked(keys, mask)
+        values = keys if shared else _zero_masked(values, mask)
+        parts |= {"keys": (keys, 3), "values": (values, 3)}
+        runs = _common_runs(parts)
+        for name, (array, axes) in parts.items():
+            object.__setattr__(self, name, _frozen(array, runs, axes))
+        if shared:  # one object, so that code may test `values is keys`
+            object.__setattr__(self, "values", self.keys)
+        _finite("keys", self.keys, self.key_size)
+        _finite("queries", self.queries, self.query_size)
+        if not shared:
+            _finite("values", self.values, _largest(self.values, 3))
+
+    # ------------------------------------------------------------------ other ways to build
+
+    @classmethod
+    def from_sequences(
+        cls,
+        sequences: Sequence[ArrayLike],
+        queries: ArrayLike | None = None,
+        labels: ArrayLike | None = None,
+        values: Sequence[ArrayLike] | None = None,
+        *,
+        dtype: DTypeLike = np.float64,
+    ) -> Tokens:
+        """Pad sequences of different lengths and mask the padding.
+
+        sequences: n arrays (T_i, d); values: n arrays (T_i, c).
+        """
+        keys, lengths = _padded("sequences", sequences, dtype)
+        mask = np.arange(keys.shape[1]) < lengths[:, None]
+        padded = None
+        if values is not None:
+            padded, value_lengths = _padded("values", values, dtype)
+            if not np.array_equal(lengths, value_lengths):
+                raise ValueError("values and sequences have different lengths. Pass one value per token.")
+        return cls(keys, queries, labels, mask, padded, dtype=dtype)  # type: ignore[arg-type]
+
+    @classmethod
+    def self_attention(
+        cls,
+        keys: ArrayLike,
+        at: ArrayLike = 0,
+        labels: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        values: ArrayLike | None = None,
+        *,
+        dtype: DTypeLike = np.float64,
+    ) -> Tokens:
+        """Take each query from its own sequence: z_i = x_{i, at_i}.
+
+        at: one position, or one per example (n,); −1 is the last token that is not masked.
+        """
+        base = cls(keys, None, labels, mask, values, dtype=dtype)  # type: ignore[arg-type]
+        position = np.broadcast_to(np.asarray(at), base.labels.shape)
+        if not np.issubdtype(position.dtype, np.integer):
+            raise ValueError(f"at has dtype {position.dtype}. Pass integer positions.")
+        last = base.T - 1 - np.argmax(base.mask[..., ::-1], axis=-1)
+        position = np.where(position < 0, last + 1 + position, position)
+        if (position < 0).any() or (position > last).any():
+            raise ValueError(f"at points outside a sequence: got {at}, T={base.T}.")
+        queries = np.take_along_axis(base.keys, position[..., None, None], axis=-2)[..., 0, :]
+        own = None if base.values is base.keys else base.values
+        return cls(base.keys, queries, base.labels, base.mask, own, dtype=dtype)  # type: ignore[arg-type]
+
+    @classmethod
+    def every_query(
+        cls,
+        keys: ArrayLike,
+        labels: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+        values: ArrayLike | None = None,
+        visible: ArrayLike | None = None,
+        *,
+        dtype: DTypeLike = np.float64,
+    ) -> Tokens:
+        """Let every token of every sequence be a query once: one example per (sequence, token).
+
+        keys (n, T, d), labels (n, T); visible (T, T): which token t the query k may see.
+        `visible=np.tri(T, dtype=bool)` is causal attention. Queries that are masked are dropped.
+        """
+        base = cls(keys, None, None, mask, values, dtype=dtype)  # type: ignore[arg-type]
+        if base.runs is not None:
+            raise ValueError("every_query takes keys (n, T, d) without a runs axis.")
+        n, T = base.n, base.T
+        seen = np.ones((T, T), bool) if visible is None else np.asarray(visible, bool)
+        if seen.shape != (T, T):
+            raise ValueError(f"visible has shape {seen.shape} but T={T}. Pass shape ({T}, {T}).")
+        i, k = np.nonzero(base.mask)
+        y = None
+        if labels is not None:
+            y = np.asarray(labels)
+            if y.shape != (n, T):
+                raise ValueError(f"labels has shape {y.shape}. Pass one per query: ({n}, {T}).")
+            y = y[i, k]
+        own = None if base.values is base.keys else base.values[i]
+        rows = base.mask[i] & seen[k]
+        return cls(base.keys[i], base.keys[i, k], y, rows, own, dtype=dtype)  # type: ignore[arg-type]
+
+    # ------------------------------------------------------------------ sizes
+
+    @property
+    def runs(self) -> int | None:
+        """Number of runs, or None without a runs axis."""
+        return self.keys.shape[0] if self.keys.ndim == 4 else None
+
+    @property
+    def n(self) -> int:
+        """Number of examples."""
+        return self.keys.shape[-3]
+
+    @property
+    def T(self) -> int:
+        """Tokens per example, padding included."""
+        return self.keys.shape[-2]
+
+    @property
+    def d(self) -> int:
+        """Width of a key."""
+        return self.keys.shape[-1]
+
+    @property
+    def e(self) -> int:
+        """Width of a query; 1 in the prompt model."""
+        return self.queries.shape[-1]
+
+    @property
+    def lengths(self) -> NDArray[np.intp]:
+        """Number of tokens of each example (n,)."""
+        return self.mask.sum(axis=-1)
+
+    @cached_property
+    def key_size(self) -> Float:
+        """Largest absolute entry of the keys, one per run: a scalar array, with runs (runs,)."""
+        return _largest(self.keys, 3)
+
+    @cached_property
+    def query_size(self) -> Float:
+        """Largest absolute entry of the queries, one per run."""
+        return _largest(self.queries, 2)
+
+    def run(self, index: int) -> Tokens:
+        """The tokens of one run."""
+        if self.runs is None:
+            raise ValueError("these tokens have no runs axis.")
+        own = None if self.values is self.keys else self.values[index]
+        parts = (self.keys[index], self.queries[index], self.labels[index], self.mask[index])
+        return Tokens(*parts, own, dtype=self.keys.dtype)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        size = f"n={self.n}, T={self.T}, d={self.d}, e={self.e}"
+        parts = [size] if self.runs is None else [f"runs={self.runs}, {size}"]
+        if not self.mask.all():
+            parts.append(f"lengths {self.lengths.min()}–{self.lengths.max()}")
+        if self.values is not self.keys:
+            parts.append(f"values {self.values.shape[-1]} wide")
+        parts.append(f"labels {int((self.labels > 0).sum())}+ {int((self.labels < 0).sum())}−")
+        if self.keys.dtype != np.float64:
+            parts.append(str(self.keys.dtype))
+        return f"Tokens({'; '.join(parts)})"
+
+    # ------------------------------------------------------------------ open format
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays by name, as `save` writes them; values only where they differ from the keys."""
+        names = ("keys", "queries", "labels", "mask", "values")
+        kept = names[:-1] if self.values is self.keys else names
+        return {name: getattr(self, name) for name in kept}
+
+    def save(self, file: str | PathLike[str]) -> None:
+        """Write the arrays to an .npz file."""
+        np.savez(file, **cast(dict[str, Any], self.arrays()))
+
+    @classmethod
+    def load(cls, file: str | PathLike[str]) -> Tokens:
+        """Read tokens from an .npz file with `keys` and any of queries, labels, mask, values."""
+        with np.load(file, allow_pickle=False) as data:
+            if "keys" not in data:
+                raise ValueError(f"{file} has no array 'keys', only {sorted(data)}.")
+            names = ("keys", "queries", "labels", "mask", "values")
+            found = {name: data[name] for name in names if name in data}
+        dtype = np.float32 if found["keys"].dtype == np.float32 else np.float64
+        return cls(**found, dtype=dtype)
+
+
+# ---------------------------------------------------------------------- checks for the other files
+
+
+def as_selected(tokens: Tokens, selected: ArrayLike) -> Bool:
+    """Check a selection and return it as bool (n, T), with runs (runs, n, T).
+
+    selected: one boolean per token, or one token index per example (n,).
+    """
+    array = np.asarray(selected)
+    want, counts = tokens.mask.shape, tokens.labels.shape
+    if array.dtype == bool:
+        if array.shape[-2:] != want[-2:] or array.ndim > len(want):
+            raise ValueError(
+                f"selected has shape {array.shape} but tokens has n={tokens.n}, T={tokens.T}. "
+                "Pass one boolean per token."
+            )
+        chosen = np.broadcast_to(array, want)
+    elif np.issubdtype(array.dtype, np.integer):
+        if array.shape[-1:] != (tokens.n,) or array.ndim > len(counts):
+            raise ValueError(
+                f"selected has shape {array.shape} but tokens has n={tokens.n}. "
+                "Pass one token index per example, or booleans (n, T)."
+            )
+        if (array < 0).any() or (array >= tokens.T).any():
+            raise ValueError(
+                f"selected has indices from {array.min()} to {array.max()} but T={tokens.T}. "
+                f"Pass indices from 0 to {tokens.T - 1}."
+            )
+        chosen = np.broadcast_to(array[..., None] == np.arange(tokens.T), want)
+    else:
+        raise TypeError(f"selected has dtype {array.dtype}. Pass booleans (n, T) or integer indices (n,).")
+    if (chosen & ~tokens.mask).any():
+        *_, i, t = np.argwhere(chosen & ~tokens.mask)[0]
+        raise ValueError(f"selected picks token {t} of example {i}, which is masked.")
+    if not chosen.any(-1).all():
+        *_, i = np.argwhere(~chosen.any(-1))[0]
+        raise ValueError(f"selected picks no token in example {i}. Pick at least one.")
+    return chosen
+
+
+def as_head(tokens: Tokens, v: ArrayLike) -> Float:
+    """Check a linear head and return it with the last axis as wide as the values."""
+    head = np.asarray(v, dtype=tokens.keys.dtype)
+    width = tokens.values.shape[-1]
+    allowed = [(width,)] if tokens.runs is None else [(width,), (tokens.runs, width)]
+    if head.shape not in allowed:
+        raise ValueError(
+            f"the head v has shape {head.shape} but the values are {width} wide. "
+            f"Pass shape {' or '.join(map(str, allowed))}."
+        )
+    if not np.isfinite(head).all():
+        raise ValueError("the head v has a NaN or infinite entry.")
+    return head
+
+
+def as_required(tokens: Tokens, required: ArrayLike) -> Float:
+    """Check the margins asked for: one number, or one per example (n,); each ≥ 0 and finite."""
+    asked = np.asarray(required, dtype=np.float64)
+    want = tokens.labels.shape
+    if asked.ndim > len(want) or asked.shape not in ((), want[-1:], want):
+        raise ValueError(
+            f"required has shape {asked.shape} but tokens has n={tokens.n}. "
+            f"Pass one number, or one per example ({tokens.n},)."
+        )
+    if not np.isfinite(asked).all() or (asked < 0).any():
+        raise ValueError("required must be finite and ≥ 0: the margin each example asks for.")
+    return np.broadcast_to(asked, want)
+
+
+def as_attention(attention: ArrayLike) -> Float:
+    """Check attention weights (…, n, T): nonnegative rows that sum to one."""
+    s = np.asarray(attention, dtype=np.float64)
+    if s.ndim < 2:
+        raise ValueError(f"attention has shape {s.shape}. Pass (n, T).")
+    if not np.isfinite(s).all() or (s < 0).any() or (np.abs(s.sum(-1) - 1) > 1e-4).any():
+        raise ValueError("attention is not a probability vector per example: rows must sum to 1.")
+    return s
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _numbers(name: str, value: ArrayLike, dtype: DTypeLike, axes: tuple[str, ...]) -> Float:
+    shape = f"({', '.join(axes)})"
+    try:
+        array = np.asarray(value)
+        if array.dtype == object or np.iscomplexobj(array) or array.dtype.kind in "USMm":
+            raise TypeError
+        array = np.asarray(array, dtype=dtype)
+    except (TypeError, ValueError):
+        hint = " For sequences of different lengths use Tokens.from_sequences." * (name == "keys")
+        raise ValueError(f"{name} is not an array of real numbers {shape}.{hint}") from None
+    if array.ndim not in (len(axes), len(axes) + 1):
+        raise ValueError(
+            f"{name} has shape {array.shape}. Pass {shape}, or (runs, {shape[1:]} for many runs."
+        )
+    if 0 in array.shape:
+        raise ValueError(f"{name} is empty: shape {array.shape}. Pass at least one of each axis.")
+    return cast(Float, array)
+
+
+def _labels(value: ArrayLike, dtype: DTypeLike) -> Float:
+    labels = _numbers("labels", value, dtype, ("n",))
+    if not np.isin(labels, (-1, 1)).all():
+        found = np.unique(labels)[:5]
+        hint = " Pass 2*labels − 1." if np.isin(found, (0, 1)).all() else ""
+        raise ValueError(f"labels must be −1 or +1, got {', '.join(map(str, found))}.{hint}")
+    return labels
+
+
+def _mask(value: ArrayLike) -> Bool:
+    mask = np.asarray(value)
+    if mask.dtype != bool and not np.isin(mask, (0, 1)).all():
+        raise ValueError(f"mask must be boolean (True = token), got dtype {mask.dtype}.")
+    if mask.ndim not in (2, 3):
+        raise ValueError(f"mask has shape {mask.shape}. Pass (n, T), or (runs, n, T).")
+    return mask.astype(bool)
+
+
+def _same_counts(parts: dict[str, tuple[NDArray[Any], int]], n: int, T: int) -> None:
+    for name, (array, axes) in parts.items():
+        core = array.shape[-axes:]
+        has_T = axes == 3 or name == "mask"
+        if core[0] != n or (has_T and core[1] != T):
+            want = f"n={n}, T={T}" if has_T else f"n={n}"
+            raise ValueError(
+                f"{name} has shape {array.shape} but keys has {want}. "
+                f"Pass one per {'token' if has_T else 'example'}."
+            )
+
+
+def _no_empty_example(mask: Bool) -> None:
+    empty = ~mask.any(-1)
+    if empty.any():
+        *_, i = np.argwhere(empty)[0]
+        raise ValueError(f"example {i} has no token: its mask is all False. Drop the example.")
+
+
+def _zero_masked(array: Float, mask: Bool) -> Float:
+    return array if mask.all() else np.where(mask[..., None], array, array.dtype.type(0))
+
+
+def _largest(array: Float, axes: int) -> Float:
+    """Largest absolute entry over the last axes; NaN and infinity survive, no temporary is made."""
+    last = tuple(range(-axes, 0))
+    return np.asarray(np.maximum(array.max(axis=last), -array.min(axis=last)))
+
+
+def _finite(name: str, array: Float, size: Float) -> None:
+    if not np.isfinite(size).all():
+        where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
+        advice = "Remove the example." if name == "queries" else "Remove or mask the token."
+        raise ValueError(f"{name}{list(where)} is {array[where]}. {advice}")
+
+
+def _common_runs(parts: dict[str, tuple[NDArray[Any], int]]) -> int | None:
+    counts = {name: a.shape[0] for name, (a, axes) in parts.items() if a.ndim > axes}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"the runs axes differ: {counts}. Give every array the same number.")
+    return next(iter(counts.values()), None)
+
+
+def _frozen(array: NDArray[Any], runs: int | None, axes: int) -> NDArray[Any]:
+    if runs is not None and array.ndim == axes:
+        array = np.broadcast_to(array, (runs, *array.shape))
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _padded(name: str, sequences: Sequence[ArrayLike], dtype: DTypeLike) -> tuple[Float, NDArray[np.intp]]:
+    arrays = [np.asarray(s, dtype=dtype) for s in sequences]
+    if not arrays:
+        raise ValueError(f"{name} is empty. Pass at least one array (T_i, d).")
+    for i, a in enumerate(arrays):
+        if a.ndim != 2 or 0 in a.shape:
+            raise ValueError(f"{name}[{i}] has shape {a.shape}. Pass (T_i, d) with T_i ≥ 1.")
+        if a.shape[1] != arrays[0].shape[1]:
+            raise ValueError(f"{name}[{i}] is {a.shape[1]} wide but {name}[0] is {arrays[0].shape[1]} wide.")
+    lengths = np.array([len(a) for a in arrays])
+    out = np.zeros((len(arrays), int(lengths.max()), arrays[0].shape[1]), dtype)
+    for row, a in zip(out, arrays, strict=True):
+        row[: len(a)] = a
+    return cast(Float, out), lengths

@@ -1,0 +1,1 @@
+"""Road two: softmax attention trained past saturation (JAX, optax)."""
