@@ -1,0 +1,1 @@
+"""Road one: the convex programs, solved with a certificate (NumPy, SciPy, numba)."""

@@ -1,0 +1,33 @@
+"""The contract between the verbs and the algorithms: rows and a norm in, an Answer out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from attsvm.norms import Norm
+from attsvm.program.constraints import Constraints
+from attsvm.tokens import Bool, Float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an algorithm found, in the units of the scaled rows and up to positive factors.
+
+    W (…, d, e): a weight with positive margins on the rows that require one.
+    multipliers (…, n, T): ≥ 0 on inequalities, free on ties, zero where there is no row. With a W
+        they give the lower bound Σ λ_j b_j / N*(Σ λ_j A_j); without they are a Farkas proof.
+    separable: whether there is a W, one boolean per run.
+
+    The verbs rescale both and certify them; an algorithm's own opinion of its accuracy is not asked.
+    """
+
+    W: Float
+    multipliers: Float
+    separable: Bool | bool = True
+
+
+class Engine(Protocol):
+    """An algorithm: solves rows without a runs axis to a relative gap near 1e-9 or better."""
+
+    def __call__(self, rows: Constraints, norm: Norm) -> Answer: ...

@@ -1,0 +1,143 @@
+"""The verbs: max_margin, separate, separable, finite_part."""
+
+from __future__ import annotations
+
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attsvm.norms import Entrywise, Norm, Schatten, frobenius
+from attsvm.program.constraints import Constraints
+from attsvm.program.engine import Answer, Engine
+from attsvm.program.solution import Solution, pack
+from attsvm.program.threads import single_thread
+from attsvm.tokens import Float, Tokens, as_selected
+
+
+def max_margin(
+    tokens: Tokens, selected: ArrayLike, norm: Norm = frobenius, *, required: ArrayLike = 1.0
+) -> Solution:
+    """Smallest W that separates the selected tokens from the others.
+
+        min N(W)  subject to  (x_s − x_t)ᵀ W z ≥ required,  s selected, t not
+
+    Several selected tokens in a row are tied: (x_s − x_s')ᵀ W z = 0.
+
+    tokens: keys (n, T, d), queries (n, e); selected: bool (n, T) or indices (n,).
+    norm: Frobenius, nuclear, spectral, l1, l∞ or any entrywise lp.
+    required: the margin, one number or one per example (n,); 0 asks only for the right order.
+    Raises NotSeparable, carrying multipliers that prove it. With a runs axis all problems are
+    solved at once, and a run that cannot be separated is marked in `solution.separable` instead.
+    Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines".
+    """
+    rows = Constraints.of(tokens, selected, required)
+    answer = solve(rows, norm)
+    if rows.runs is None and not answer.separable:
+        from attsvm.program.conflict import explain
+
+        raise explain(rows, norm, answer.multipliers)
+    W, multipliers = _at_margin_one(rows, norm, answer)
+    return Solution(
+        tokens,
+        as_selected(tokens, selected),
+        norm,
+        W,
+        pack(rows, multipliers),
+        rows.required,
+        np.asarray(answer.separable),
+    )
+
+
+def separate(rows: ArrayLike, norm: Norm = frobenius, *, required: ArrayLike = 1.0) -> Solution:
+    """Smallest w with rows·w ≥ required: the program without tokens.
+
+        min N(w)  subject to  a_jᵀ w ≥ b_j
+
+    rows (m, d); required: one number or one per row (m,). The solution's W is (d, 1).
+    The v-SVM of labelled features is `separate(labels[:, None] * features)`.
+    """
+    array = np.asarray(rows, dtype=np.float64)
+    if array.ndim != 2:
+        raise ValueError(f"rows has shape {array.shape}. Pass one row per constraint: (m, d).")
+    # Each row is the difference between a token and a second token at the origin.
+    keys = np.stack([array, np.zeros_like(array)], axis=1)
+    return max_margin(Tokens(keys), np.zeros(len(keys), int), norm, required=required)
+
+
+def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
+    """Whether some W puts the selected tokens above all others: one boolean, with runs (runs,)."""
+    answer = solve(Constraints.of(tokens, selected), frobenius)
+    return np.asarray(answer.separable) if tokens.runs is not None else bool(answer.separable)
+
+
+# ---------------------------------------------------------------------- from rows to an answer
+
+
+def solve(rows: Constraints, norm: Norm) -> Answer:
+    """Choose the algorithm, once for all runs."""
+    norm = _on_vectors(rows, norm)
+    engine = _engine(norm)
+    if rows.runs is None:
+        return _solve_one(rows, norm, engine)
+    if norm.p == 2:
+        from attsvm.program import batch
+
+        if batch.suits(rows):
+            return batch.solve(rows)
+    with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        each = [pool.submit(_solve_one, rows.run(k), norm, engine) for k in range(rows.runs)]
+        answers = [job.result() for job in each]
+    return Answer(
+        np.stack([a.W for a in answers]),
+        np.stack([a.multipliers for a in answers]),
+        np.array([bool(a.separable) for a in answers]),
+    )
+
+
+def _solve_one(rows: Constraints, norm: Norm, engine: Engine) -> Answer:
+    if not (rows.bound > 0).any():  # nothing asks for a margin: W = 0 is the answer
+        return Answer(np.zeros((rows.d, rows.e)), np.zeros(rows.active.shape))
+    return engine(rows, norm)
+
+
+def _on_vectors(rows: Constraints, norm: Norm) -> Norm:
+    """A vector has one singular value: all its Schatten norms are the l2 norm."""
+    return frobenius if isinstance(norm, Schatten) and min(rows.d, rows.e) == 1 else norm
+
+
+def _engine(norm: Norm) -> Engine:
+    """One file per algorithm; each is imported when it is first needed."""
+    match norm:
+        case Entrywise(p=2) | Schatten(p=2):
+            from attsvm.program.frobenius import solve as engine
+        case Schatten(p=1):
+            from attsvm.program.nuclear import solve as engine
+        case Schatten(p=math.inf):
+            from attsvm.program.spectral import solve as engine
+        case Entrywise(p=1) | Entrywise(p=math.inf):
+            from attsvm.program.polyhedral import solve as engine
+        case Entrywise():
+            from attsvm.program.entrywise import solve as engine
+        case _:
+            raise ValueError(
+                f"no program for the norm {norm}. Supported: Entrywise(p) for 1 ≤ p ≤ ∞, "
+                "and Schatten(p) for p = 1, 2, ∞."
+            )
+    return engine
+
+
+def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> tuple[Float, Float]:
+    """Scale W until its least margin is the required one, and λ until N*(Σ λ_j A_j) = 1."""
+    clipped = np.where(rows.separating, np.maximum(answer.multipliers, 0.0), answer.multipliers)
+    steepness = np.asarray(norm.dual.value(rows.combine(clipped)))[..., None, None]
+    counted = rows.bound > 0
+    ratio = rows.margins(answer.W) / np.where(counted, rows.bound, 1.0)
+    least = np.where(counted, ratio, np.inf).min((-2, -1), initial=np.inf)[..., None, None]
+    W = answer.W / np.where((least > 0) & np.isfinite(least), least, 1.0)
+    can = np.asarray(answer.separable)[..., None, None]
+    multipliers = clipped / np.where(can & (steepness > 0), steepness, 1.0)
+    multipliers = np.ldexp(multipliers, -rows.exponent[..., None, None])
+    return rows.unscale(np.where(can, W, 0.0)), np.where(can, multipliers, clipped)
