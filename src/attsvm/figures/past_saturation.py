@@ -25,7 +25,12 @@ def compute() -> Arrays:
     tokens, v = datasets.sphere(6, 8, 10, seed=range(RUNS))
     record = np.unique(np.geomspace(10, STEPS, 60).astype(int))
     path = train(
-        tokens, Linear(v), weight=FullWeight(), optimizer=steepest(frobenius, RATE), steps=STEPS, record=record
+        tokens,
+        Linear(v),
+        weight=FullWeight(),
+        optimizer=steepest(frobenius, RATE),
+        steps=STEPS,
+        record=record,
     )
     solution = max_margin(tokens, path.selected, frobenius)
     usual = usual_descent(tokens, v, record)
@@ -75,7 +80,16 @@ def draw(arrays: Arrays) -> Canvas:
         right.loglog(arrays["steps"], norm, color=color)
         for ax, curve in ((left, middle), (right, norm)):
             below = {"xytext": (-4, -12 if curve is middle and name == "ours" else 6)}
-            label(ax, arrays["steps"][-1], curve[-1], text, color, ha="right", textcoords="offset points", **below)
+            label(
+                ax,
+                arrays["steps"][-1],
+                curve[-1],
+                text,
+                color,
+                ha="right",
+                textcoords="offset points",
+                **below,
+            )
     left.set(xlabel="steps of normalised gradient descent", title="1 − cos(W, max-margin solution)")
     right.set(xlabel="steps of normalised gradient descent", title="‖W‖")
     return figure

@@ -89,7 +89,11 @@ def checks(arrays: Arrays) -> list[Check]:
         Check("single input, token 0: ½‖p‖²", printed, 0.49505, arrays["cost_single_0"], 5e-6),
         Check("single input, token 1: ½‖p‖²", printed, 0.5, arrays["cost_single_1"], 5e-6),
         Check(
-            "several inputs, score coordinate seen: ½‖p‖²", printed, 0.31319, arrays["cost_several_seen"], 5e-6
+            "several inputs, score coordinate seen: ½‖p‖²",
+            printed,
+            0.31319,
+            arrays["cost_several_seen"],
+            5e-6,
         ),
         Check("joint, tight: ½‖p‖²", printed, 0.94444, arrays["cost_tight"], 5e-6),
         Check("joint, relaxed: ½‖p‖²", printed, 0.5, arrays["cost_relaxed"], 5e-6),

@@ -27,13 +27,18 @@ def compute() -> Arrays:
     rng = np.random.default_rng(0)
     start = (0.1 * rng.standard_normal((2, 2)), np.zeros((2, 2)))
     trainings = {
-        "full": train(tokens, Linear(v), weight=FullWeight(), optimizer=steepest(frobenius, 0.1), steps=STEPS),
+        "full": train(
+            tokens, Linear(v), weight=FullWeight(), optimizer=steepest(frobenius, 0.1), steps=STEPS
+        ),
         "factored": train(
             tokens, Linear(v), weight=KeyQuery(), optimizer=steepest(frobenius, 0.1), steps=STEPS, init=start
         ),
     }
     arrays: Arrays = {}
-    for name, path, norm in (("full", trainings["full"], frobenius), ("factored", trainings["factored"], nuclear)):
+    for name, path, norm in (
+        ("full", trainings["full"], frobenius),
+        ("factored", trainings["factored"], nuclear),
+    ):
         solution = max_margin(tokens, path.selected, norm)
         arrays[f"path_{name}"] = np.einsum("kde,ne->nkd", path.W, tokens.queries)
         arrays[f"ray_{name}"] = np.einsum("de,ne->nd", solution.W, tokens.queries)
