@@ -233,9 +233,13 @@ def _prove(s: State, j: int, r: Float, slack: float) -> int:
     """Farkas: a_j − Σ r_i a_i = 0 while b_j − Σ r_i b_i > 0."""
     q = s.sizes[ACTIVE]
     sign = -1.0 if slack > 0 else 1.0
+    largest = 1.0
     for i in range(q):
-        free = s.equality[s.active[i]]
-        s.weight[i] = -sign * r[i] if free else max(-sign * r[i], 0.0)
+        largest = max(largest, abs(r[i]))
+    for i in range(q):
+        # The active rows are independent, so the true proof is unique and the rest is noise.
+        part = abs(r[i]) > DEPENDENT * largest and (s.equality[s.active[i]] or r[i] < 0)
+        s.weight[i] = -sign * r[i] if part else 0.0
     s.weight[q] = sign
     s.sizes[ENTERING] = j
     return CONTRADICTORY
