@@ -11,7 +11,7 @@ from scipy.linalg import lapack
 from attsvm.program.unit_rows import UnitRows
 from attsvm.tokens import Bool, Float
 
-DIRECT = 700
+DIRECT = 300
 """Passive rows up to which a Cholesky factor is faster than conjugate gradients."""
 
 PROX = 1e-9
