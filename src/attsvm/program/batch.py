@@ -31,7 +31,7 @@ GAP = 1e-11
 """Relative gap up to which an answer of the Gram matrix is taken."""
 
 RESIDUAL = 1e-12
-"""Norm of Σ λ_j A_j, relative to Σ λ_j b_j and the size of the bounds, that proves infeasibility."""
+"""Norm of Σ λ_j A_j, relative to the multipliers of rows with a bound, that is rounding."""
 
 
 class Small(NamedTuple):
@@ -243,8 +243,9 @@ def _is_optimal(problem, unit, lam, W):  # type: ignore[no-untyped-def]
 
 @njit(**OPTIONS)
 def _is_ray(problem, unit, lam, W):  # type: ignore[no-untyped-def]
-    """Whether Σ λ_j A_j is zero up to rounding while Σ λ_j b_j is positive."""
+    """Whether Σ λ_j A_j is zero up to rounding while some row with a bound takes part."""
     total = 0.0
     for j in range(len(lam)):
-        total += problem.bound[j] * lam[j]
+        if problem.bound[j] > 0:
+            total += lam[j]
     return _combine(unit, lam, W) <= RESIDUAL * total

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import lapack
 
-from attsvm.program.unit_rows import UnitRows
+from attsvm.program import contradiction, pivoting
+from attsvm.program.unit_rows import Found, UnitRows
 from attsvm.tokens import Bool, Float
 
 ITERATIONS = 60
@@ -22,6 +23,36 @@ class Point:
     W: Float
     lam: Float
     slack: Float
+
+
+def solve(unit: UnitRows) -> Found | None:
+    """Interior point until the active rows show, then block pivoting from these to full accuracy.
+
+    When no weight exists the multipliers diverge to a ray, and a proof is sought among its rows.
+    None when the Newton matrix loses its digits before anything is decided.
+    """
+    method = Interior(unit)
+    best, tried, steep = None, 1e-3, contradiction.STEEP
+    for _ in range(ITERATIONS):
+        if not method.advance():
+            break
+        lam, W = method.point.lam, method.point.W
+        state = Found(lam, W, unit.gap(lam, W))
+        best = state if best is None or state.gap < best.gap else best
+        if state.gap <= tried:
+            tried = 1e-3 * state.gap
+            polished = pivoting.solve(unit, unit.free | (lam > method.point.slack), lam)
+            if polished is not None and polished.gap < state.gap:
+                return polished
+        if state.gap <= pivoting.GOOD:
+            return state
+        steepness = unit.steepness(lam, unit.combine(lam))
+        if steepness < steep:
+            steep = 1e-2 * steepness
+            proof = contradiction.ray(unit, lam)
+            if proof is not None:
+                return proof
+    return best
 
 
 class Interior:

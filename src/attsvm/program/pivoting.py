@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from scipy.linalg import lapack
 
-from attsvm.program.unit_rows import UnitRows
+from attsvm.program import contradiction
+from attsvm.program.unit_rows import Found, UnitRows
 from attsvm.tokens import Bool, Float
 
 DIRECT = 300
@@ -20,23 +20,17 @@ PROX = 1e-9
 STEPS = 250
 """Conjugate-gradient steps after which the rows are too dependent for this method."""
 
-ROUNDS = 60
+LARGEST_FACTOR = 4000
+"""Passive rows up to which a Cholesky factor is the way out when conjugate gradients fail."""
+
+ROUNDS, PATIENCE = 60, 5
+"""Exchanges in all, and in a row without progress."""
+
 GOOD = 1e-11
+"""Relative gap at which to stop."""
+
 EXACT = 1e-13
-
-
-@dataclass(frozen=True)
-class Pivoted:
-    """Multipliers of the unit rows (n, T), their W = Σ λ̂ â, and the certified gap that they reach."""
-
-    lam: Float
-    W: Float
-    gap: float
-
-    @property
-    def steepness(self) -> float:
-        """|Σ λ̂ â|: the inverse of the size that a weight must have, when b·λ̂ = 1."""
-        return float(np.linalg.norm(self.W))
+"""Relative residual of the last solve."""
 
 
 def start(unit: UnitRows) -> Bool:
@@ -48,45 +42,50 @@ def start(unit: UnitRows) -> Bool:
     return unit.free | (unit.live & (order <= cut))
 
 
-def solve(unit: UnitRows, passive: Bool) -> Pivoted | None:
+def solve(unit: UnitRows, passive: Bool, lam: Float | None = None) -> Found | None:
     """Exchange all rows on the wrong side at once, until none is.
 
         (K_FF + ε) λ_F = b_F + ε λ_F,previous      wrong: λ_F < 0, or margin < b outside F
 
-    None when the passive rows outnumber the unknowns, a solve does not converge, or the exchanges
-    do not settle: then another method is needed. When no weight exists λ grows without bound and
-    Σ λ̂ â / b·λ̂ tends to zero; the caller sees it in `steepness`.
+    lam: multipliers to start from. None when the exchanges do not settle: then another method is
+    needed. When no weight exists λ grows without bound, and a proof is sought where it does.
     Reference: Júdice and Pires 1994; the matrix K = (Δ Δᵀ) ∘ (Z Zᵀ) is never formed beyond F.
     """
-    lam, tolerance = np.zeros(unit.live.shape), 1e-2
-    best, patience, reached = unit.live.size + 1, 5, None
+    warm = lam is not None
+    lam = lam if lam is not None else np.zeros(unit.live.shape)
+    tolerance = 1e-6 if warm else 1e-2
+    best, patience, reached = unit.live.size + 1, PATIENCE, None
     for _ in range(ROUNDS):
         if passive.sum() > unit.rows.d * unit.rows.e:
-            return None
-        solved = _solve_passive(unit, passive, lam, tolerance)
-        if solved is None:
-            return None
-        lam = solved
+            return reached
+        lam, converged = _solve_passive(unit, passive, lam, tolerance)
         W = unit.combine(lam)
-        slack = unit.margins(W) - unit.bound
-        size = EXACT * max(1.0, float(np.abs(lam).max()))
-        wrong = np.where(passive, (lam < 0) & ~unit.free, (slack < -size) & unit.live)
+        if unit.steepness(lam, W) < contradiction.STEEP:
+            return contradiction.ray(unit, lam) or reached
+        if not converged:
+            return reached
+        wrong = _wrong(unit, passive, lam, W)
         count = int(wrong.sum())
         if count == 0 and tolerance <= EXACT:
-            gap = unit.gap(lam, W)
-            if gap <= GOOD or (reached is not None and gap > 0.1 * reached.gap):
-                return Pivoted(lam, W, gap) if reached is None or gap < reached.gap else reached
-            reached = Pivoted(lam, W, gap)
+            state = Found(lam, W, unit.gap(lam, W))
+            if state.gap <= GOOD or (reached is not None and state.gap > 0.1 * reached.gap):
+                return state if reached is None or state.gap < reached.gap else reached
+            reached = state
         tolerance = _tolerance(count, int(passive.sum()))
-        if count < best:
-            best, patience = count, 5
-        elif count > 0:
-            patience -= 1
-            if patience < 0:
-                return None
+        patience = PATIENCE if count < best else patience - (count > 0)
+        best = min(best, count)
+        if patience < 0:
+            return reached
         passive = passive ^ wrong
         lam = np.where(passive, np.where(unit.free, lam, np.maximum(lam, 0.0)), 0.0)
     return reached
+
+
+def _wrong(unit: UnitRows, passive: Bool, lam: Float, W: Float) -> Bool:
+    """Passive rows that pull the wrong way, and other rows that miss their bound."""
+    short = unit.bound - unit.margins(W)
+    rounding = EXACT * max(1.0, float(np.abs(lam).max()))
+    return np.where(passive, (lam < 0) & ~unit.free, (short > rounding) & unit.live)
 
 
 def _tolerance(wrong: int, passive: int) -> float:
@@ -96,16 +95,20 @@ def _tolerance(wrong: int, passive: int) -> float:
     return 1e-2 if wrong > 0.2 * passive else 1e-4 if wrong > 0.02 * passive else 1e-8
 
 
-def _solve_passive(unit: UnitRows, passive: Bool, lam: Float, tolerance: float) -> Float | None:
-    if passive.sum() <= DIRECT:
-        return _direct(unit, passive, lam)
-    return _Compressed(unit, passive).conjugate_gradients(lam, tolerance)
+def _solve_passive(unit: UnitRows, passive: Bool, lam: Float, tolerance: float) -> tuple[Float, bool]:
+    """λ with (K_FF + ε) λ_F = b_F + ε λ_F,previous, and whether it converged."""
+    count = int(passive.sum())
+    if count > DIRECT:
+        out, converged = _Compressed(unit, passive).conjugate_gradients(lam, tolerance)
+        if converged or count > LARGEST_FACTOR:
+            return out, converged
+    return _direct(unit, passive, lam)
 
 
 # ---------------------------------------------------------------------- direct
 
 
-def _direct(unit: UnitRows, passive: Bool, lam: Float) -> Float | None:
+def _direct(unit: UnitRows, passive: Bool, lam: Float) -> tuple[Float, bool]:
     """Cholesky factor of K_FF + ε, and one step of refinement with its residual."""
     example, token = np.nonzero(passive)
     delta, queries = unit.named(example, token)
@@ -115,12 +118,12 @@ def _direct(unit: UnitRows, passive: Bool, lam: Float) -> Float | None:
     factor.flat[:: len(K) + 1] += PROX
     factor, info = lapack.dpotrf(factor.T, lower=0, overwrite_a=1, clean=0)
     if info != 0:
-        return None
+        return lam, False
     x = lapack.dpotrs(factor, right, lower=0)[0]
     x += lapack.dpotrs(factor, right - K @ x - PROX * x, lower=0)[0]
     out = np.zeros(passive.shape)
     out[passive] = x
-    return out
+    return out, True
 
 
 # ---------------------------------------------------------------------- conjugate gradients
@@ -154,8 +157,8 @@ class _Compressed:
         mixed = z @ (z.T @ sums)
         return np.asarray(np.matmul(self.delta, mixed[..., None])[..., 0] + PROX * x)
 
-    def conjugate_gradients(self, lam: Float, tolerance: float) -> Float | None:
-        """Solve (K_FF + ε) x = b_F + ε λ_F from x = λ_F, residual relative to b; None past STEPS."""
+    def conjugate_gradients(self, lam: Float, tolerance: float) -> tuple[Float, bool]:
+        """Solve (K_FF + ε) x = b_F + ε λ_F from x = λ_F; the residual is relative to the right side."""
         x = np.take_along_axis(lam, self.token, 1) * self.used
         right = np.take_along_axis(self.unit.bound, self.token, 1) * self.used + PROX * x
         goal = tolerance * float(np.linalg.norm(right))
@@ -172,8 +175,6 @@ class _Compressed:
             x = x + step * direction
             residual = residual - step * image
             previous = power
-        else:
-            return None
         out = np.zeros(lam.shape)
         np.put_along_axis(out, self.token, x * self.used, 1)
-        return out
+        return out, bool(np.linalg.norm(residual) <= goal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,6 +14,19 @@ from attsvm.tokens import Bool, Float
 
 KEPT = 1 << 24
 """Largest number of key entries for which the differences are kept in memory (128 MB)."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an algorithm found for unit rows: lam (n, T), W (d, e), and the relative gap they certify.
+
+    proof: lam is a contradiction among the rows, and there is no W.
+    """
+
+    lam: Float
+    W: Float
+    gap: float = 1.0
+    proof: bool = False
 
 
 class UnitRows:
@@ -72,6 +86,11 @@ class UnitRows:
         """The two factors of the named rows: (k,), (k,) → (k, d), (k, e)."""
         delta = self.rows.differences(example, token) * self.inverse[example, token, None]
         return delta, self.queries[example]
+
+    def steepness(self, lam: Float, W: Float) -> float:
+        """|Σ λ̂_j â_j|, given as W, per multiplier that counts: near zero when no weight exists."""
+        total = float(lam[self.bound > 0].sum())
+        return _flat_norm(W) / total if total > 0 else np.inf
 
     def gap(self, lam: Float, W: Float) -> float:
         """Relative gap between b·λ/|Σ λ_j A_j| and |W|/(least margin); 1 where W does not separate."""
