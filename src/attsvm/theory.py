@@ -48,14 +48,14 @@ def limit_norm(weight: Any, optimizer: Any) -> Limit:
         isinstance(rule, Steepest) and rule.norm.p == 2 and not rule.momentum
     )
     match weight, rule:
-        case (FullWeight() | Diagonal()), GradientDescent():
+        case ((FullWeight() | Diagonal()), GradientDescent()):
             return Limit(frobenius, "theorem", TFSVM)
-        case (FullWeight() | Diagonal()), _ if along:
+        case ((FullWeight() | Diagonal()), _) if along:
             return Limit(frobenius, "theorem", FAST)
-        case (FullWeight() | Diagonal()), Mirror():
+        case ((FullWeight() | Diagonal()), Mirror()):
             known = not rule.normalised or rule.p == 2
             return Limit(Entrywise(rule.p), "theorem" if known else "conjecture", MIRROR)
-        case (FullWeight() | Diagonal()), Steepest():
+        case ((FullWeight() | Diagonal()), Steepest()):
             return Limit(rule.norm, "conjecture", SPECTRAL)
         case KeyQuery(), _ if along:
             return Limit(nuclear, "regularisation path only", TFSVM)

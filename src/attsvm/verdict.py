@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from attsvm.norms import Entrywise, Norm
 from attsvm.path import Path
 from attsvm.program.max_margin import max_margin
-from attsvm.program.solution import Solution
+from attsvm.program.solution import NotSeparable, Solution
 from attsvm.selection import best_tokens, locally_optimal
 from attsvm.tokens import Float
 
@@ -75,6 +75,12 @@ class Verdict:
 
     def __getitem__(self, what: str) -> float:
         return next(e.value for e in self.evidence if e.what == what)
+
+    def plot(self) -> Any:
+        """A matplotlib figure of the curves the verdict carries."""
+        from attsvm.figures.results import draw_verdict
+
+        return draw_verdict(self)
 
     def __str__(self) -> str:
         why = f" ({self.reason})" if self.reason else ""
@@ -198,14 +204,10 @@ def classify(path: Path, v: ArrayLike) -> Any:
     global: it attends to the best tokens. local: its selection is locally optimal. neither: it is not,
     or no weight separates it (the run is not finished, or tokens tie).
     """
-    solution = max_margin(path.tokens, path.selected) if path.runs is not None else None
-    if solution is None:
-        from attsvm.program.solution import NotSeparable
-
-        try:
-            solution = max_margin(path.tokens, path.selected)
-        except NotSeparable:
-            return "neither"
+    try:
+        solution = max_margin(path.tokens, path.selected)
+    except NotSeparable:
+        return "neither"
     best = (path.selected == best_tokens(path.tokens, v)).all((-2, -1))
     local = np.asarray(locally_optimal(path.tokens, v, solution)) & solution.separable
     kind = np.where(best, "global", np.where(local, "local", "neither"))
