@@ -44,7 +44,9 @@ class Prompts(NamedTuple):
 
 
 @compiled
-def solve_range(prompts: Prompts, s: State, out: tuple[Float, Float, Bool], start: int, stop: int) -> None:
+def solve_range(
+    prompts: Prompts, s: State, out: tuple[Float, Float, Bool], start: int, stop: int
+) -> None:
     """Solve the runs start…stop with all their rows; out: W (r, d, 1), multipliers (r, n, T), separable (r,)."""
     n, T = prompts.active.shape[1:]
     W, multipliers, separable = out
@@ -103,9 +105,7 @@ def _load(prompts: Prompts, run: int, s: State, lengths: Float, names: NDArray[n
 
 
 @compiled
-def price(
-    prompts: Prompts, examples: NDArray[np.intp], p: Float, slack: Float, worst: NDArray[np.int64]
-) -> None:
+def price(prompts: Prompts, examples: NDArray[np.intp], p: Float, slack: Float, worst: NDArray[np.int64]) -> None:
     """The two least slacks of unit rows in each named example, and their tokens; run 0 only.
 
         slack_it = (z_i δ_itᵀ p − (1 − ε) required_i) / |z_i| ‖δ_it‖,   δ_it = x_a − x_t
