@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import scipy.linalg
 from numba import njit
 from numpy.typing import NDArray
 
@@ -43,7 +44,9 @@ class State(NamedTuple):
     Q (k, k), R (k, k): active rows = (Q[:q]ᵀ R[:q, :q])ᵀ, Q orthogonal, R upper triangular.
     active (k,), weight (k + 1,): active rows and their multipliers, equalities first. After a
         contradiction weight is the Farkas proof, its last entry that of the row `sizes[ENTERING]`.
-    short: candidates to enter, most violated first. work: scratch.
+    reach (c,): row j holds while p has travelled (`travel[0]`) no further than reach_j, because the
+        slack of a unit row changes by no more than p moves.
+    short: the rows nearest to violation when the pool was last read. work: scratch.
     """
 
     rows: Float
@@ -55,6 +58,8 @@ class State(NamedTuple):
     R: Float
     active: NDArray[np.int64]
     weight: Float
+    reach: Float
+    travel: Float
     short: NDArray[np.int64]
     work: Float
     sizes: NDArray[np.int64]
@@ -72,6 +77,8 @@ def empty(capacity: int, k: int) -> State:
         np.zeros((k, k)),
         np.zeros(k, np.int64),
         np.zeros(k + 1),
+        np.full(capacity, -1.0),
+        np.zeros(1),
         np.empty(max(16, k // 2), np.int64),
         np.empty((3, max(16, k))),
         np.zeros(4, np.int64),
@@ -83,6 +90,8 @@ def restart(s: State) -> None:
     """Forget rows and point, keep the memory."""
     s.sizes[:] = 0
     s.inside[:] = False
+    s.reach[:] = -1.0
+    s.travel[0] = 0.0
     s.p[:] = 0.0
     s.Q[:] = 0.0
     for i in range(s.p.size):
@@ -122,21 +131,38 @@ def advance(s: State) -> int:
 
 @compiled
 def _most_violated(s: State) -> int:
-    """The row of the pool with the largest violation, or −1.
+    """A row of the pool with a large violation, or −1.
 
-    A short list of the most violated rows serves until it is empty; then the pool is read again.
+    A short list of the rows nearest to violation serves until all of it holds; then the pool is
+    read again, except the rows that are known to hold.
     """
+    # Rounding of the slack: a row violated by less is satisfied.
     floor = 4e-16 * np.sqrt(_dot(s.p, s.p))
-    j = _pick(s, floor)
-    if j >= 0:
-        return j
-    found, slacks = 0, s.work[0]
-    for i in range(s.sizes[COUNT]):
-        if s.inside[i] or s.equality[i]:
+    best, least = -1, 0.0
+    for place in range(s.sizes[SHORT]):
+        j = s.short[place]
+        if not s.inside[j]:
+            slack = _dot(s.rows[j], s.p) - s.bound[j]
+            if slack < least and slack < -SATISFIED * abs(s.bound[j]) - floor:
+                best, least = j, slack
+    if best < 0:
+        _list_nearest(s)
+        for place in range(s.sizes[SHORT]):
+            j = s.short[place]
+            if s.work[0, place] < -SATISFIED * abs(s.bound[j]) - floor:
+                return j
+    return best
+
+
+@compiled
+def _list_nearest(s: State) -> None:
+    """Make the short list: the rows of least slack, in order, slacks in `work[0]`."""
+    found, slacks, travel = 0, s.work[0], s.travel[0]
+    for j in range(s.sizes[COUNT]):
+        if travel < s.reach[j] or s.inside[j] or s.equality[j]:
             continue
-        slack = _dot(s.rows[i], s.p) - s.bound[i]
-        if slack >= -SATISFIED * abs(s.bound[i]) - floor:
-            continue
+        slack = _dot(s.rows[j], s.p) - s.bound[j]
+        s.reach[j] = travel + slack
         if found == s.short.size:
             if slack >= slacks[found - 1]:
                 continue
@@ -145,29 +171,9 @@ def _most_violated(s: State) -> int:
         while place > 0 and slacks[place - 1] > slack:
             slacks[place], s.short[place] = slacks[place - 1], s.short[place - 1]
             place -= 1
-        slacks[place], s.short[place] = slack, i
+        slacks[place], s.short[place] = slack, j
         found += 1
     s.sizes[SHORT] = found
-    return s.short[0] if found > 0 else -1
-
-
-@compiled
-def _pick(s: State, floor: float) -> int:
-    """The most violated row of the short list; rows that are satisfied leave the list."""
-    best, least, kept = -1, 0.0, 0
-    for place in range(s.sizes[SHORT]):
-        i = s.short[place]
-        if s.inside[i]:
-            continue
-        slack = _dot(s.rows[i], s.p) - s.bound[i]
-        if slack >= -SATISFIED * abs(s.bound[i]) - floor:
-            continue
-        s.short[kept] = i
-        kept += 1
-        if slack < least:
-            best, least = i, slack
-    s.sizes[SHORT] = kept
-    return best
 
 
 @compiled
@@ -202,6 +208,7 @@ def _enter(s: State, j: int) -> int:
             for i in range(q, v.size):
                 _add(step, v[i], s.Q[i])
             _add(s.p, length, step)
+            s.travel[0] += abs(length) * np.sqrt(square)
         if full <= limit:
             s.weight[q] = entered
             _extend(s, j, v, step, np.sqrt(square))
@@ -352,28 +359,28 @@ def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
     """
     m, k = A.shape
     tied = np.zeros(m, bool) if equality is None else np.asarray(equality, bool)
-    multipliers = np.zeros(m)
+    if m < k:  # the answer lies in the span of the rows: work in its coordinates
+        basis, coordinates = scipy.linalg.qr(A.T, mode="economic", check_finite=False)
+        point = solve_rows(np.ascontiguousarray(coordinates.T), b, tied)
+        return point._replace(w=basis @ point.w)
     length = lengths(A)
     zero = length <= TINY
+    multipliers = np.zeros(m)
     impossible = np.flatnonzero(zero & np.where(tied, b != 0, b > 0))
     if impossible.size:
         multipliers[impossible[0]] = np.sign(b[impossible[0]])
         return Point(np.zeros(k), multipliers, False)
-    # Equalities first; zero rows that ask for nothing are left out.
-    order = np.argsort(~tied, kind="stable")
-    order = order[~zero[order]]
-    state = empty(order.size, k)
-    fill(state, A[order], b[order], tied[order], length[order])
-    status = advance(state)
-    index, weight = proof(state) if status == CONTRADICTORY else active(state)
-    index = order[index]
-    multipliers[index] = weight / length[index]
-    separable = status != CONTRADICTORY
+    kept = np.flatnonzero(~zero)
+    state = empty(kept.size, k)
+    fill(state, A[kept], b[kept], tied[kept], length[kept])
+    separable = advance(state) != CONTRADICTORY
+    index, weight = active(state) if separable else proof(state)
+    multipliers[kept[index]] = weight / length[kept[index]]
     return Point(state.p.copy() if separable else np.zeros(k), multipliers, separable)
 
 
 def lengths(A: Float) -> Float:
-    """Length of each row (m, k) → (m,), without overflow."""
+    """Length of each row: (m, k) → (m,)."""
     return np.sqrt(np.einsum("ij,ij->i", A, A))
 
 
@@ -385,6 +392,7 @@ def fill(s: State, A: Float, b: Float, equality: Bool, length: Float) -> None:
     s.bound[start:stop] = b / length
     s.equality[start:stop] = equality
     s.inside[start:stop] = False
+    s.reach[start:stop] = -1.0
     s.sizes[COUNT] = stop
 
 

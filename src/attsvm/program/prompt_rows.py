@@ -44,9 +44,7 @@ class Prompts(NamedTuple):
 
 
 @compiled
-def solve_range(
-    prompts: Prompts, s: State, out: tuple[Float, Float, Bool], start: int, stop: int
-) -> None:
+def solve_range(prompts: Prompts, s: State, out: tuple[Float, Float, Bool], start: int, stop: int) -> None:
     """Solve the runs start…stop with all their rows; out: W (r, d, 1), multipliers (r, n, T), separable (r,)."""
     n, T = prompts.active.shape[1:]
     W, multipliers, separable = out
@@ -74,68 +72,95 @@ def solve_range(
 @compiled
 def _load(prompts: Prompts, run: int, s: State, lengths: Float, names: NDArray[np.int64]) -> int:
     """Put all rows of a run into the pool; returns the name i·T + t of an impossible row, or −1."""
-    n, T, d = prompts.keys.shape[1:]
-    count = 0
+    n, T = prompts.active.shape[1:]
     for i in range(n):
-        first = prompts.keys[run, i, prompts.anchor[run, i]]
-        z = prompts.query[run, i]
         for t in range(T):
             if not prompts.active[run, i, t]:
                 continue
-            tied = prompts.tied[run, i, t]
-            bound = 0.0 if tied else prompts.required[run, i]
-            row, square = s.rows[count], 0.0
-            for c in range(d):
-                row[c] = z * (first[c] - prompts.keys[run, i, t, c])
-                square += row[c] * row[c]
-            length = np.sqrt(square)
-            if length <= TINY:
-                if bound > 0:
-                    return i * T + t
-                continue
-            for c in range(d):
-                row[c] /= length
-            s.bound[count] = bound / length
-            s.equality[count] = tied
-            lengths[count] = length
+            count = s.sizes[COUNT]
+            lengths[count] = put(prompts, run, i, t, s)
             names[count] = i * T + t
-            count += 1
-    s.sizes[COUNT] = count
+            if lengths[count] <= TINY and not prompts.tied[run, i, t] and prompts.required[run, i] > 0:
+                return i * T + t
     return -1
 
 
 @compiled
-def price(prompts: Prompts, examples: NDArray[np.intp], p: Float, slack: Float, worst: NDArray[np.int64]) -> None:
-    """The two least slacks of unit rows in each named example, and their tokens; run 0 only.
+def put(prompts: Prompts, run: int, i: int, t: int, s: State) -> float:
+    """Append one row to the pool, scaled to length one, unless it is zero; returns its length."""
+    count = s.sizes[COUNT]
+    first, token, row = prompts.keys[run, i, prompts.anchor[run, i]], prompts.keys[run, i, t], s.rows[count]
+    square = 0.0
+    for c in range(row.size):
+        row[c] = prompts.query[run, i] * (first[c] - token[c])
+        square += row[c] * row[c]
+    length = np.sqrt(square)
+    if length > TINY:
+        tied = prompts.tied[run, i, t]
+        for c in range(row.size):
+            row[c] /= length
+        s.bound[count] = 0.0 if tied else prompts.required[run, i] / length
+        s.equality[count] = tied
+        s.inside[count] = False
+        s.reach[count] = -1.0
+        s.sizes[COUNT] = count + 1
+    return length
+
+
+@compiled
+def put_all(prompts: Prompts, names: NDArray[np.int64], s: State) -> Float:
+    """Append the rows named i·T + t of run 0 to the pool; returns their lengths."""
+    T = prompts.active.shape[2]
+    lengths = np.empty(names.size)
+    for j in range(names.size):
+        lengths[j] = put(prompts, 0, names[j] // T, names[j] % T, s)
+    return lengths
+
+
+class Slacks(NamedTuple):
+    """What is known about the rows of one run.
+
+    length (n, T): |z_i| ‖x_a − x_t‖, negative where not yet measured.
+    least, token (n, 2): the two least slacks of unit rows in each example, and their tokens.
+    """
+
+    length: Float
+    least: Float
+    token: NDArray[np.int64]
+
+
+@compiled
+def price(prompts: Prompts, examples: NDArray[np.intp], p: Float, out: Slacks) -> None:
+    """Measure the two least slacks of the named examples (s,) at p (d,); run 0 only.
 
         slack_it = (z_i δ_itᵀ p − (1 − ε) required_i) / |z_i| ‖δ_it‖,   δ_it = x_a − x_t
 
-    examples (s,), p (d,); out: slack (n, 2), worst (n, 2). A zero row that asks for a margin has
-    slack −∞.
+    A zero row that asks for a margin has slack −∞.
     """
     T, d = prompts.keys.shape[2:]
     for i in examples:
         first = prompts.keys[0, i, prompts.anchor[0, i]]
         z, bound = prompts.query[0, i], (1 - SATISFIED) * prompts.required[0, i]
-        slack[i, :] = np.inf
+        least, second = np.inf, np.inf
         for t in range(T):
             if not prompts.active[0, i, t] or prompts.tied[0, i, t]:
                 continue
-            dot, square = 0.0, 0.0
-            token = prompts.keys[0, i, t]
+            # One loop in one function: calls and views per token cost as much as the arithmetic.
+            dot, token = 0.0, prompts.keys[0, i, t]
             for c in range(d):
-                delta = first[c] - token[c]
-                dot += delta * p[c]
-                square += delta * delta
-            length = abs(z) * np.sqrt(square)
-            if length <= TINY:
-                if bound == 0:
-                    continue
-                value = -np.inf
-            else:
-                value = (z * dot - bound) / length
-            if value < slack[i, 0]:
-                slack[i, 1], worst[i, 1] = slack[i, 0], worst[i, 0]
-                slack[i, 0], worst[i, 0] = value, t
-            elif value < slack[i, 1]:
-                slack[i, 1], worst[i, 1] = value, t
+                dot += (first[c] - token[c]) * p[c]
+            length = out.length[i, t]
+            if length < 0:
+                square = 0.0
+                for c in range(d):
+                    square += (first[c] - token[c]) * (first[c] - token[c])
+                length = out.length[i, t] = abs(z) * np.sqrt(square)
+            if length <= TINY and bound == 0:
+                continue
+            slack = (z * dot - bound) / length if length > TINY else -np.inf
+            if slack < least:
+                second, out.token[i, 1] = least, out.token[i, 0]
+                least, out.token[i, 0] = slack, t
+            elif slack < second:
+                second, out.token[i, 1] = slack, t
+        out.least[i, 0], out.least[i, 1] = least, second
