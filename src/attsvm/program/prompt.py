@@ -20,7 +20,7 @@ from attsvm.program import active_set
 from attsvm.program.active_set import ACTIVE, CONTRADICTORY, COUNT, DEPENDENT, STALLED, TINY
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.prompt_rows import Prompts, Slacks, price, put_all, solve_range
+from attsvm.program.prompt_rows import Prompts, Slacks, append, price, solve_range
 from attsvm.tokens import Bool, Float
 
 SMALL = 50_000
@@ -190,7 +190,8 @@ class _WorkingSet:
     def _add(self, names: Index) -> None:
         if self.state.sizes[COUNT] + len(names) > len(self.state.rows):
             self._purge()
-        length = put_all(self.prompts, names, self.state)
+        length = np.empty(len(names))
+        append(self.prompts, 0, names, self.state, length)
         real = length > TINY  # a zero row is found, and named, when its example is measured
         self.names = np.append(self.names, names[real])
         self.length = np.append(self.length, length[real])
