@@ -41,7 +41,8 @@ def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
     if batch.suits(rows):
         answers, final = batch.solve(_with_runs(rows))
         return _first(answers) if final[0] else _written_out(rows)
-    with single_thread():
+    # Multipliers that diverge may overflow; what is not finite is never taken for an answer.
+    with single_thread(), np.errstate(over="ignore", invalid="ignore"):
         return _solve_large(rows)
 
 

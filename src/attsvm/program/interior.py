@@ -47,6 +47,8 @@ def solve(unit: UnitRows) -> Found | None:
         if state.gap <= pivoting.GOOD:
             return state
         steepness = unit.steepness(lam, unit.combine(lam))
+        if steepness < 1e-15:  # the ray is as exact as it can be
+            break
         if steepness < steep:
             steep = 1e-2 * steepness
             proof = contradiction.ray(unit, lam)
