@@ -59,7 +59,7 @@ def solve_runs(rows: Constraints) -> Answer:
     if batch.suits(rows):
         answer, final = batch.solve(rows)
     with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = {k: pool.submit(solve, rows.run(k)) for k in np.flatnonzero(~final)}
+        jobs = {k: pool.submit(solve, rows.run(k)) for k in np.flatnonzero(~final).tolist()}
         for k, job in jobs.items():
             one = job.result()
             answer.W[k], answer.multipliers[k] = one.W, one.multipliers
