@@ -17,8 +17,8 @@ from attsvm.program.engine import Answer
 from attsvm.program.threads import single_thread
 from attsvm.program.unit_rows import Found, UnitRows
 
-CROWDED = 2.5
-"""Rows per unknown beyond which the passive sets of block pivoting outgrow the unknowns."""
+CROWDED = 10.0
+"""Rows per unknown beyond which block pivoting needs more exchanges than a Newton matrix costs."""
 
 NEWTON = 5000
 """Unknowns d·e up to which the Newton matrix of the interior point is formed (200 MB)."""
@@ -41,7 +41,8 @@ def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
     if batch.suits(rows):
         answers, final = batch.solve(_with_runs(rows))
         return _first(answers) if final[0] else _written_out(rows)
-    with single_thread():
+    # Multipliers that diverge may overflow; what is not finite is never taken for an answer.
+    with single_thread(), np.errstate(over="ignore", invalid="ignore"):
         return _solve_large(rows)
 
 
@@ -58,7 +59,7 @@ def solve_runs(rows: Constraints) -> Answer:
     if batch.suits(rows):
         answer, final = batch.solve(rows)
     with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = {k: pool.submit(solve, rows.run(k)) for k in np.flatnonzero(~final)}
+        jobs = {k: pool.submit(solve, rows.run(k)) for k in np.flatnonzero(~final).tolist()}
         for k, job in jobs.items():
             one = job.result()
             answer.W[k], answer.multipliers[k] = one.W, one.multipliers
@@ -79,6 +80,8 @@ def _solve_large(rows: Constraints) -> Answer:
         found = algorithm(unit)
         if found is not None and (best is None or found.gap < best.gap):
             best = found
+    if (best is None or best.gap > ENOUGH) and unit.count * rows.d * rows.e <= contradiction.DENSE:
+        return _written_out(rows)
     if best is None:
         return Answer(np.zeros((rows.d, rows.e)), np.zeros(rows.active.shape))
     return Answer(best.W, best.lam / unit.length, not best.proof)
