@@ -70,9 +70,7 @@ class NuclearNewton:
         self.missing = pool.bound + at.slack - pool.margins(program.weight(at))
         self.uneven = -pool.combine(at.multipliers) - at.Q[: pool.d, pool.d :]
         self.over = np.where(pool.tied, 0.0, 1 / np.where(pool.tied, 1.0, at.multipliers))
-        matrix = hadamard(pool, self.V)
-        matrix[np.diag_indices_from(matrix)] += at.slack * self.over
-        self.factor = Cholesky(matrix)
+        self.factor = Cholesky(lambda: hadamard(pool, self.V), at.slack * self.over)
 
     def step(self, aim: Aim) -> Iterate:
         pool, d = self.pool, self.pool.d
@@ -105,13 +103,14 @@ def hadamard(pool: Pool, V: Float) -> Float:
     """
     d = pool.d
     keys = 2 * pool.delta @ V[:d, :d]
-    queries = (pool.queries @ V[d:, d:] @ pool.queries.T)[pool.owner]
+    queries = (pool.queries @ V[d:, d:] @ pool.queries.T)[:, pool.owner]
     mixed = pool.delta @ V[:d, d:] @ pool.queries.T
+    across = 2 * mixed.T
     out = np.empty((len(keys), len(keys)))
     for j, mine in enumerate(pool.slices):
-        below = slice(mine.start, None)
-        block = out[below, mine]
-        np.matmul(keys[below], pool.delta[mine].T, out=block)
-        block *= queries[below, j, None]
-        block += (2 * mixed[below, j, None]) * mixed[mine][:, pool.owner[below]].T
+        before = slice(0, mine.stop)
+        block = out[mine, before]
+        np.matmul(keys[mine], pool.delta[before].T, out=block)
+        block *= queries[j, before]
+        block += mixed[mine].take(pool.owner[before], axis=1) * across[j, before]
     return out

@@ -16,12 +16,13 @@ from attsvm.program.schatten_interior import Iterate, Program, advance, mean_pro
 from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float
 
-GOAL = 2e-10
+GOAL = 4e-10
 """Relative gap over the pool at which the interior point stops."""
 
 SMALL = 150
-"""With at most this many rows all are kept: choosing would cost more than it saves."""
+"""Pools of at most this many rows stay as they are: choosing would cost more than it saves."""
 
+GROWTH = 1.5
 FIRST = 0.2
 """The first pool: rows whose margin under the Frobenius solution exceeds the bound by less."""
 
@@ -67,27 +68,40 @@ class _Search:
         least = (margins[counted] / self.rows.bound[counted]).min()
         excess = self._excess(margins / least)
         few = int(self.candidates.sum()) <= SMALL
-        program = self._program(excess < (np.inf if few else FIRST))
+        program = self._program(excess < (np.inf if few else self._first(first, excess)))
         pool = program.pool
         # Twice the Frobenius solution has slack in every row.
         slack = 2 * pool.pick(margins) / least - pool.bound
         slack = np.where(pool.tied, 0.0, np.maximum(slack, 0.1 * self.scale))
         W = self.bases.reduce(first.W) * (2 / least)
         at = program.start(W, slack, pool.pick(first.multipliers))
-        for gap, keep in () if few else STAGES:
+        early = program, at
+        for gap, keep in STAGES:
+            if len(at.slack) <= SMALL:
+                break
             at = advance(program, at, self._gap(program), gap)
             program, at = self._transfer(program, at, self._excess_of(program, at) < keep)
-        return self._finish(program, at)
+            early = (program, at) if gap == STAGES[0][0] else early
+        return self._finish(program, at, early)
 
-    def _finish(self, program: Form, at: Iterate) -> Answer:
-        """Solve over the pool, add the rows that turn out violated, and repeat from the same point."""
+    def _first(self, first, excess) -> float:
+        support = int((np.abs(first.multipliers) > 0).sum())
+        count = min(max(SMALL, int(GROWTH * support)), int(self.candidates.sum()) - 1)
+        return float(np.partition(excess, count, axis=None)[count])
+
+    def _finish(self, program: Form, at: Iterate, early: tuple[Form, Iterate]) -> Answer:
+        """Solve over the pool; if rows outside are violated, add them and resume from an early point.
+
+        From a point close to the optimum of the smaller pool the central path of the larger one is
+        hardly reached any more.
+        """
         for _ in range(ROUNDS):
             best = advance(program, at, self._gap(program), GOAL)
             excess = self._excess_of(program, best)
             if excess.min() >= -GOAL:
                 break
             chosen = program.pool.spread(np.ones(len(at.slack)), np.zeros(excess.shape)) > 0
-            program, at = self._transfer(program, at, chosen | (excess < STAGES[-1][1] / 2))
+            program, at = self._transfer(*early, chosen | (excess < STAGES[1][1]))
         W = self.bases.expand(program.weight(best))
         return Answer(W, program.pool.spread(best.multipliers, np.zeros(excess.shape)))
 

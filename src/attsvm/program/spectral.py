@@ -67,9 +67,7 @@ class SpectralNewton:
         self.uneven = -pool.combine(at.multipliers) / 2 - at.Q[:d, d:]
         self.over = np.where(pool.tied, 0.0, 1 / np.where(pool.tied, 1.0, at.multipliers))
         self.inverse = Inverse(self.U, scaling.forward @ scaling.forward.T, d)
-        matrix = self.inverse.gram(pool)
-        matrix[np.diag_indices_from(matrix)] += at.slack * self.over
-        self.factor = Cholesky(matrix)
+        self.factor = Cholesky(lambda: self.inverse.gram(pool), at.slack * self.over)
         self.rise = self.inverse(self.F)
         self.coupling = pool.margins(self.rise)
         self.response = self.factor.solve(self.coupling)
@@ -149,14 +147,12 @@ class Inverse:
 
     def gram(self, pool: Pool) -> Float:
         """½ ⟨A_i, L⁻¹ A_j⟩ for all pairs of rows: the lower triangle of a (w, w) matrix."""
-        delta, queries = pool.delta @ self.left.T, pool.queries @ self.right.T
-        small, k = delta[:, : self.k], self.k
-        spread = queries[pool.owner, : self.k]
+        delta, queries, k = pool.delta @ self.left.T, pool.queries @ self.right.T, self.k
+        small, spread = delta[:, :k], queries[pool.owner, :k]
         out = np.empty((len(delta), len(delta)))
         for j, mine in enumerate(pool.slices):
-            below = slice(mine.start, None)
-            image = delta[below] * ((queries * queries[j]) @ self.direct.T)[pool.owner[below]]
-            image[:, :k] -= spread[below] * (small[below] @ (queries[j, :k, None] * self.crossed))
-            np.matmul(image, delta[mine].T, out=out[below, mine])
-        out /= 2
+            before = slice(0, mine.stop)
+            image = delta[before] * ((queries * queries[j]) @ self.direct.T)[pool.owner[before]]
+            image[:, :k] -= spread[before] * (small[before] @ (queries[j, :k, None] * self.crossed))
+            np.matmul(delta[mine] / 2, image.T, out=out[mine, before])
         return out
