@@ -26,14 +26,7 @@ def solve(rows: Constraints, norm: Norm) -> Answer:
     relation between W and λ is too steep for Newton's method from afar. If a fast pace fails
     to converge, a slower one follows.
     """
-    return on_working_set(rows, norm, [partial(_start, norm.p, pace) for pace in PACES])
-
-
-def _start(p: float, pace: float, W: Float, M: Float, gap: float) -> Power:
-    ball = Power(W, p, pace)
-    if gap < 0.1:  # a start found at p itself
-        ball.p = p
-    return ball
+    return on_working_set(rows, norm, [partial(Power, norm.p, pace) for pace in PACES])
 
 
 PACES = (0.65, 0.8, 0.9)
@@ -49,7 +42,7 @@ class Power:
 
     corners = 0
 
-    def __init__(self, W: Float, p: float, pace: float) -> None:
+    def __init__(self, p: float, pace: float, W: Float, M: Float) -> None:
         self.W, self.goal, self.pace = W, p, pace
         self.p = self._nearer(2.0)
 

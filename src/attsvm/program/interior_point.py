@@ -1,8 +1,8 @@
-"""A primal-dual interior point for  min N(W)  s.t. rows, for every entrywise norm, on a working set.
+"""A primal-dual interior point for  min N(W)  s.t. rows, for every entrywise norm.
 
 The unit ball of the norm is the only part that varies: it relates W to the dual matrix M = Σ λ_j A_j
 and its linearisation is diagonal, dW = V ∘ dM + …, so that every norm shares the Newton matrix
-A diag(V) Aᵀ + diag(s/λ).
+A diag(V) Aᵀ + diag(s/λ). Rows may join while it runs.
 Reference: Mehrotra 1992, "On the implementation of a primal-dual interior point method".
 """
 
@@ -16,10 +16,10 @@ import numpy as np
 
 from attsvm.norms import Norm
 from attsvm.program.working_rows import Solve, WorkingRows
-from attsvm.tokens import Float
+from attsvm.tokens import Bool, Float
 
-STEPS = 120
-"""Newton steps after which the best point so far is returned."""
+LOOSE = 0.1
+"""Distance from the boundary, relative to the solution's size, of the first slacks and multipliers."""
 
 BOUNDARY = 0.995
 """Share of the way to the boundary that a step may go."""
@@ -35,26 +35,42 @@ class Step:
     own: tuple[Float, ...] = ()
 
 
-class Ball(Protocol):
-    """The part of the interior point that depends on the norm.
+@dataclass(frozen=True)
+class Newton:
+    """The linear system of one iteration: rows, their residual b + s − A W, and complementarity."""
 
-    W (d, e): the weight, with the ball's own slacks and multipliers if it has corners.
+    work: WorkingRows
+    solve: Solve
+    residual: Float
+    multipliers: Float
+    slack: Float
+
+    def direction(self, offset: Float, target: float, before: Step | None) -> tuple[Float, Float]:
+        """dλ and ds that meet the rows when  dW = V ∘ dM + offset, and λ s = target."""
+        product = target - self.multipliers * self.slack
+        if before is not None:
+            product -= before.multipliers * before.slack
+        pull = np.where(self.work.tied, 0.0, product / self.multipliers)
+        change = self.solve(self.residual - self.work.margins(offset) + pull)
+        return change, np.where(self.work.tied, 0.0, pull - self.slack / self.multipliers * change)
+
+
+class Ball(Protocol):
+    """The part that depends on the norm: W (d, e), and slacks and multipliers of its corners.
+
+    corners: how many complementary pairs it has; 0 for a smooth ball.
     """
 
     W: Float
-
-    @property
-    def corners(self) -> int:
-        """How many complementary pairs the ball has; 0 for a smooth one."""
-        ...
-
-    def products(self, step: Step | None, primal: float, dual: float) -> float:
-        """Sum of the products of these pairs, after a step."""
-        ...
+    corners: int
 
     @property
     def centring(self) -> float:
         """Least centring that the ball asks for, in [0, 1)."""
+        ...
+
+    def products(self, step: Step | None, primal: float, dual: float) -> float:
+        """Sum of the products of its pairs, after a step."""
         ...
 
     def weights(self, M: Float) -> Float:
@@ -78,101 +94,66 @@ class Ball(Protocol):
         ...
 
 
-Start = Callable[[Float, Float, float], Ball]
+Start = Callable[[Float, Float], Ball]
+"""The state of a ball at a first W and M, both of norm about one."""
 
 
-@dataclass(frozen=True)
-class Newton:
-    """The linear system of one iteration: rows, their residual and complementarity."""
+class Run:
+    """One interior point under way: the ball's W, multipliers and slacks of the working rows.
 
-    work: WorkingRows
-    solve: Solve
-    residual: Float
-    multipliers: Float
-    slack: Float
-
-    def direction(self, offset: Float, target: float, before: Step | None) -> tuple[Float, Float]:
-        """dλ and ds for  dW = V ∘ dM + offset."""
-        product = target - self.multipliers * self.slack
-        if before is not None:
-            product = product - before.multipliers * before.slack
-        tied = self.work.tied
-        pull = np.where(tied, 0.0, product / self.multipliers)
-        change = self.solve(self.residual - self.work.margins(offset) + pull)
-        return change, np.where(tied, 0.0, pull - self.slack / self.multipliers * change)
-
-
-@dataclass
-class Point:
-    """Where an interior point stands: W, multipliers (k,) and the certified gap over its rows."""
-
-    W: Float
-    multipliers: Float
-    gap: float = np.inf
-
-
-def interior_point(
-    work: WorkingRows, norm: Norm, ball: Start, start: Point, tolerance: float
-) -> Point:
-    """Solve the working rows to a relative gap, from any start with positive margins.
-
-    ball(W, M, gap): the unit ball's state at a start whose relative gap is about gap.
+    Starts from any W with positive margins and any multipliers that are not all zero.
     """
-    run = _Run(work, norm, ball, start)
-    best, stalled = run.point(), 0
-    for _ in range(STEPS):
-        try:
-            run.step()
-        except np.linalg.LinAlgError:
-            break
-        now = run.point()
-        stalled = stalled + 1 if not now.gap < best.gap else 0
-        best = best if stalled else now
-        if best.gap < tolerance or stalled > 25:
-            break
-    return best
 
-
-class _Run:
-    """The state of one interior point: the ball's W, multipliers, slacks and the scaled bound."""
-
-    def __init__(
-        self, work: WorkingRows, norm: Norm, ball: Start, start: Point
-    ) -> None:
-        loose = min(start.gap, 0.1)
-        size = float(norm.value(start.W))
-        W, self.bound = start.W / size, work.bound / size
-        steep = float(norm.dual.value(work.combine(start.multipliers)))
-        multipliers = start.multipliers / steep
-        scale = float(np.abs(self.bound).max())
-        centre = loose * float(multipliers @ self.bound) / work.k
-        slack = np.maximum(work.margins(W) - self.bound, loose * scale)
+    def __init__(self, work: WorkingRows, norm: Norm, ball: Start, W: Float, multipliers: Float) -> None:
+        self.work, self.norm = work, norm
+        self.size = float(norm.value(W))
+        W, self.bound = W / self.size, work.bound / self.size
+        multipliers = multipliers / float(norm.dual.value(work.combine(multipliers)))
+        centre = LOOSE * float(multipliers @ self.bound) / work.k
+        slack = np.maximum(work.margins(W) - self.bound, LOOSE * float(self.bound.max()))
         self.slack = np.where(work.tied, 1.0, slack)
         self.multipliers = np.where(work.tied, multipliers, np.maximum(multipliers, centre / slack))
-        self.work, self.norm = work, norm
         self.M = work.combine(self.multipliers)
-        self.ball = ball(W, self.M, start.gap)
+        self.ball = ball(W, self.M)
         self.margins = work.margins(self.ball.W)
 
-    def point(self) -> Point:
-        """The current point with its gap; infinite while a margin is missing."""
-        lower = float(self.multipliers @ self.bound) / float(self.norm.dual.value(self.M))
+    @property
+    def W(self) -> Float:
+        """The weight in the units of the rows."""
+        return self.ball.W * self.size
+
+    def join(self, work: WorkingRows, old: Bool) -> None:
+        """Go on with more rows; old (k,) marks the former ones among them.
+
+        A new row starts on the central path, at its own margin or as far inside as it is outside.
+        """
+        mu = self._mu(None, 0.0, 0.0)
+        self.work, self.bound = work, work.bound / self.size
+        self.margins = work.margins(self.ball.W)
+        slack = np.maximum(np.abs(self.margins - self.bound), np.sqrt(mu) * float(self.bound.max()))
+        multipliers = mu / slack
+        slack[old], multipliers[old] = self.slack, self.multipliers
+        self.slack, self.multipliers = slack, multipliers
+        self.M = work.combine(multipliers)
+
+    def gap(self) -> float:
+        """The relative duality gap over the working rows, 1 while a margin is missing."""
         counted = self.bound > 0
         least = float((self.margins[counted] / self.bound[counted]).min())
-        W = self.ball.W
-        upper = float(self.norm.value(W)) / least if least > 0 else np.inf
+        if not least > 0:
+            return 1.0
+        lower = float(self.multipliers @ self.bound) / float(self.norm.dual.value(self.M))
+        upper = float(self.norm.value(self.ball.W)) / least
         # Rows without a bound have nothing to scale by: their violation counts as it is.
-        scale = float(self.bound.max())
         off = np.where(self.work.tied, np.abs(self.margins), -self.margins)[~counted]
-        gap = max(1.0 - lower / upper, float(off.max(initial=0.0)) / scale)
-        return Point(W, self.multipliers, gap)
+        return max(1.0 - lower / upper, float(off.max(initial=0.0)) / float(self.bound.max()))
 
     def step(self) -> None:
         """One predictor-corrector step."""
-        V = self.ball.weights(self.M)
-        theta = np.where(self.work.tied, 0.0, self.slack / self.multipliers)
-        residual = np.where(self.work.tied, 0.0, self.slack) + self.bound - self.margins
-        solve = self.work.newton(V, theta)
+        tied = self.work.tied
+        theta = np.where(tied, 0.0, self.slack / self.multipliers)
+        residual = np.where(tied, 0.0, self.slack) + self.bound - self.margins
+        solve = self.work.newton(self.ball.weights(self.M), theta)
         newton = Newton(self.work, solve, residual, self.multipliers, self.slack)
         mu = self._mu(None, 0.0, 0.0)
         ahead = self.ball.direction(self.M, newton, 0.0, None)
@@ -192,9 +173,9 @@ class _Run:
 
     def _longest(self, step: Step, share: float) -> tuple[float, float]:
         primal, dual = self.ball.longest(step)
-        free = self.work.tied
         primal = min(primal, reach(self.slack, step.slack))
-        dual = min(dual, reach(np.where(free, 1.0, self.multipliers), np.where(free, 0.0, step.multipliers)))
+        change = np.where(self.work.tied, 0.0, step.multipliers)
+        dual = min(dual, reach(np.where(self.work.tied, 1.0, self.multipliers), change))
         if not self.ball.corners:  # a curved ball ties W to M: one length for both
             primal = dual = min(primal, dual)
         return min(1.0, share * primal), min(1.0, share * dual)
@@ -205,11 +186,10 @@ class _Run:
         self.ball.move(step, primal, dual)
         self.M = self.work.combine(self.multipliers)
         size, steep = self.ball.rescale(self.M)
-        if (size, steep) != (1.0, 1.0):
-            self.bound = self.bound / size
-            self.slack = np.where(self.work.tied, 1.0, self.slack / size)
-            self.multipliers = self.multipliers / steep
-            self.M = self.M / steep
+        self.size *= size
+        self.bound = self.work.bound / self.size
+        self.slack = np.where(self.work.tied, 1.0, self.slack / size)
+        self.multipliers, self.M = self.multipliers / steep, self.M / steep
         self.margins = self.work.margins(self.ball.W)
 
 

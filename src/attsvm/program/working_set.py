@@ -1,4 +1,4 @@
-"""A working set around the interior point: few rows at first, more where W violates them."""
+"""A working set around the interior point: few rows at first, and those that W violates join."""
 
 from __future__ import annotations
 
@@ -12,22 +12,19 @@ from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.frobenius import solve as frobenius
-from attsvm.program.interior_point import Point, Start, interior_point
+from attsvm.program.interior_point import Run, Start
 from attsvm.program.threads import single_thread
 from attsvm.program.working_rows import WorkingRows
 from attsvm.tokens import Bool, Float
 
-ROUGH, FINE = 1e-3, 1e-11
-"""Gaps of the first solve, which finds the rows that matter, and of the last."""
+GOAL = 1e-11
+"""Relative gap at which the interior point stops."""
 
 ENOUGH = 1e-9
-"""A gap over the working rows that no slower pace needs to improve."""
+"""Gap that no other ball needs to improve, and shortfall of a margin that adds no row at the end."""
 
-NEAR = 0.3
-"""After the rough solve, rows whose margin exceeds the bound by less than this share are kept."""
-
-SLIP = 1e-10
-"""Shortfall of a margin, relative to the bound, that does not call for another round."""
+STEPS, STALL = 150, 30
+"""Newton steps altogether, and without progress, after which a run is given up."""
 
 ALL = 100
 """Rows up to which there is no choice to make."""
@@ -42,10 +39,10 @@ def on_working_set(rows: Constraints, norm: Norm, balls: Sequence[Start]) -> Ans
     if not start.separable:
         return start
     with single_thread():
-        task = _Task(rows, norm, rows.active & _nonzero(rows))
+        pricing = Pricing(rows, rows.active & _nonzero(rows))
         best, gap = start, np.inf
         for ball in balls:
-            answer, reached = task.solve(ball, start)
+            answer, reached = _converge(pricing, norm, ball, start)
             if reached < gap:
                 best, gap = answer, reached
             if gap < ENOUGH:
@@ -53,60 +50,69 @@ def on_working_set(rows: Constraints, norm: Norm, balls: Sequence[Start]) -> Ans
     return best
 
 
+def _converge(pricing: Pricing, norm: Norm, ball: Start, start: Answer) -> tuple[Answer, float]:
+    """Run the interior point; the best answer and its gap, over the rows of its time."""
+    chosen = pricing.first(start)
+    work = WorkingRows.of(pricing.rows, chosen)
+    run = Run(work, norm, ball, start.W, start.multipliers[chosen])
+    best, gap, stalled = start, np.inf, 0
+    for _ in range(STEPS):
+        try:
+            run.step()
+        except np.linalg.LinAlgError:
+            break
+        reached = run.gap()
+        stalled += 1
+        if reached < gap:
+            best, gap, stalled = _answer(run, chosen), reached, 0
+        new = pricing.violated(run.W, chosen, last=gap < GOAL)
+        if new.any():
+            chosen, old = chosen | new, chosen
+            run.join(WorkingRows.of(pricing.rows, chosen), old[chosen])
+            gap, stalled = np.inf, 0
+        elif gap < GOAL or stalled > STALL:
+            break
+    return best, gap
+
+
+def _answer(run: Run, chosen: Bool) -> Answer:
+    multipliers = np.zeros(chosen.shape)
+    multipliers[chosen] = run.multipliers
+    return Answer(run.W, multipliers)
+
+
 @dataclass(frozen=True)
-class _Task:
-    """The rows of a program; exists (n, T) leaves out the zero rows, which say nothing."""
+class Pricing:
+    """The choice of rows; exists (n, T) leaves out the zero rows, which say nothing."""
 
     rows: Constraints
-    norm: Norm
     exists: Bool
 
-    def solve(self, ball: Start, start: Answer) -> tuple[Answer, float]:
-        """The answer over all rows and its gap over the last working set."""
-        chosen = self._first(start)
-        point = Point(start.W, start.multipliers, 1.0)
-        if (chosen != self.exists).any():
-            point = self._interior_point(chosen, ball, point, ROUGH)
-            if not point.gap < 0.1:
-                return Answer(point.W, point.multipliers), np.inf
-            chosen = self.rows.tied & self.exists | self._short(chosen, point.W, NEAR)
-        while True:
-            fine = self._interior_point(chosen, ball, point, FINE)
-            violated = self._short(chosen, fine.W, -SLIP) & ~chosen
-            if not violated.any():
-                return Answer(fine.W, fine.multipliers), fine.gap
-            chosen = chosen | self._short(chosen, fine.W, NEAR / 3)
-
-    def _interior_point(self, chosen: Bool, ball: Start, start: Point, goal: float) -> Point:
-        work = WorkingRows.of(self.rows, chosen)
-        inner = Point(start.W, start.multipliers[chosen], start.gap)
-        found = interior_point(work, self.norm, ball, inner, goal)
-        multipliers = np.zeros(chosen.shape)
-        multipliers[chosen] = found.multipliers
-        return Point(found.W, multipliers, found.gap)
-
-    def _first(self, start: Answer) -> Bool:
+    def first(self, start: Answer) -> Bool:
         """Ties, and the rows with the least margins at the Frobenius solution."""
-        total = int(self.exists.sum())
         support = int((start.multipliers != 0).sum())
         size = support + max(support // 2, 3 * self.rows.d)
-        if total <= max(size, ALL):
+        if int(self.exists.sum()) <= max(size, ALL):
             return self.exists
-        excess = np.where(self.exists, self._excess(start.W, self.exists), np.inf)
-        return self.exists & (self.rows.tied | (excess <= np.partition(excess, size, axis=None)[size]))
+        margins = np.where(self.exists, self._margins(start.W) - self.rows.bound, np.inf)
+        least = np.partition(margins, size, axis=None)[size]
+        return self.exists & (self.rows.tied | (margins <= least))
 
-    def _short(self, chosen: Bool, W: Float, share: float) -> Bool:
-        """Inequalities whose margin is below (1 + share) times the bound."""
-        return self.exists & ~self.rows.tied & (self._excess(W, chosen) < share)
+    def violated(self, W: Float, chosen: Bool, last: bool) -> Bool:
+        """Rows outside the chosen ones whose margin is below the bound; the last time, to rounding."""
+        rest = self.exists & ~chosen
+        if not rest.any():
+            return rest
+        if not last:
+            return rest & (self._margins(W) < self.rows.bound)
+        margins, bound = self.rows.margins(W), self.rows.bound
+        return rest & (margins < bound - ENOUGH * 0.1 * bound.max())
 
-    def _excess(self, W: Float, chosen: Bool) -> Float:
-        """margin/bound − 1, with W scaled to margin one over the chosen rows (n, T)."""
-        bound = self.rows.bound
-        margins = self.rows.margins(W)
-        counted = chosen & (bound > 0)
-        least = float((margins[counted] / bound[counted]).min())
-        unit = np.where(bound > 0, bound, float(bound.max()))
-        return (margins / least - bound) / unit
+    def _margins(self, W: Float) -> Float:
+        """Margins as differences of logits: one pass, and exact enough to choose rows."""
+        rows = self.rows
+        logits = (rows.keys @ (rows.queries @ W.T)[:, :, None])[:, :, 0]
+        return np.take_along_axis(logits, rows.anchor[:, None], axis=1) - logits
 
 
 def _nonzero(rows: Constraints) -> Bool:
