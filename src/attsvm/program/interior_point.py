@@ -37,11 +37,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Newton:
-    """The linear system of one iteration: rows, their residual b + s − A W, and complementarity."""
+    """The linear system of one iteration: rows, their residual b + s − A W, and complementarity.
+
+    ratio (k,): s/λ, zero for ties; solve(r) = (A diag(V) Aᵀ + diag(ratio))⁻¹ r.
+    """
 
     work: WorkingRows
     solve: Solve
     residual: Float
+    ratio: Float
     multipliers: Float
     slack: Float
 
@@ -52,7 +56,7 @@ class Newton:
             product -= before.multipliers * before.slack
         pull = np.where(self.work.tied, 0.0, product / self.multipliers)
         change = self.solve(self.residual - self.work.margins(offset) + pull)
-        return change, np.where(self.work.tied, 0.0, pull - self.slack / self.multipliers * change)
+        return change, np.where(self.work.tied, 0.0, pull - self.ratio * change)
 
 
 class Ball(Protocol):
@@ -151,10 +155,10 @@ class Run:
     def step(self) -> None:
         """One predictor-corrector step."""
         tied = self.work.tied
-        theta = np.where(tied, 0.0, self.slack / self.multipliers)
+        ratio = np.where(tied, 0.0, self.slack / self.multipliers)
         residual = np.where(tied, 0.0, self.slack) + self.bound - self.margins
-        solve = self.work.newton(self.ball.weights(self.M), theta)
-        newton = Newton(self.work, solve, residual, self.multipliers, self.slack)
+        solve = self.work.newton(self.ball.weights(self.M), ratio)
+        newton = Newton(self.work, solve, residual, ratio, self.multipliers, self.slack)
         mu = self._mu(None, 0.0, 0.0)
         ahead = self.ball.direction(self.M, newton, 0.0, None)
         reached = self._mu(ahead, *self._longest(ahead, 1.0))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from attsvm.program.constraints import Constraints
@@ -23,6 +23,9 @@ SMALL = 1 << 15
 
 REGULAR = 1e-13
 """Relative size of the diagonal that keeps dependent rows factorable; refinement removes its effect."""
+
+STIFF = 0.1
+"""A row is stiff, that is nearly active, if θ is below this share of its entry of A diag(V) Aᵀ."""
 
 Solve = Callable[[Float], Float]
 
@@ -70,10 +73,21 @@ class WorkingRows:
         """The rows as vectors (k, d e), where that is small or e = 1."""
         d, e = self.delta.shape[1], self.queries.shape[1]
         if e == 1:
-            return self.delta
-        if self.k * d * e > SMALL:
-            return None
-        return (self.delta[:, :, None] * self.queries[self.group][:, None, :]).reshape(self.k, -1)
+            return self.delta  # `of` has multiplied the query into it
+        return self.dense() if self.k * d * e <= SMALL else None
+
+    def dense(self) -> Float:
+        """The rows as vectors (k, d e)."""
+        d, e = self.delta.shape[1], self.queries.shape[1]
+        return (self.delta[:, :, None] * self.queries[self.group][:, None, :]).reshape(self.k, d * e)
+
+    def where(self, chosen: Bool) -> WorkingRows:
+        """Some of these rows, chosen (k,)."""
+        group = self.group[chosen]
+        start = np.flatnonzero(np.diff(group, prepend=-1))
+        own = (self.example, self.token, self.delta, self.bound, self.tied)
+        example, token, delta, bound, tied = (array[chosen] for array in own)
+        return WorkingRows(example, token, delta, bound, tied, self.queries[group[start]], start)
 
     def margins(self, W: Float) -> Float:
         """δ_jᵀ W z_j: (d, e) → (k,)."""
@@ -113,18 +127,30 @@ class WorkingRows:
         return factor(matrix)
 
     def _by_entries(self, V: Float, theta: Float) -> Solve:
-        # A floor on θ, relative to a row's own size: 1/θ of ties and active rows must stay finite.
-        weight = 1.0 / np.maximum(theta, REGULAR * self._diagonal(V) + 1e-300)
-        root = np.sqrt(V).ravel()
-        matrix = self._covariance(weight) * root[:, None] * root
+        """Eliminate the rows with large θ into a matrix of the size of W, then factor the others.
+
+        Eliminating active rows too (θ → 0) would cancel all digits of their multipliers.
+        """
+        near = theta <= STIFF * self._diagonal(V)
+        stiff, loose = self.where(near), self.where(~near)
+        weight, root = 1.0 / theta[~near], np.sqrt(V).ravel()
+        matrix = loose._covariance(weight) * root[:, None] * root
         np.einsum("ii->i", matrix)[:] += 1.0
-        solve = factor(matrix)
+        forward = partial(solve_triangular, cholesky(matrix), lower=True, check_finite=False)
+        image = forward(root[:, None] * stiff.dense().T)
+        inner = image.T @ image
+        np.einsum("ii->i", inner)[:] += theta[near]
+        solve = factor(inner)
 
-        def woodbury(r: Float) -> Float:
-            inner = solve(root * self.combine(weight * r).ravel())
-            return weight * (r - self.margins((root * inner).reshape(V.shape)))
+        def reduced(r: Float) -> Float:
+            pulled = forward(root * loose.combine(weight * r[~near]).ravel())
+            x = np.empty(self.k)
+            x[near] = solve(r[near] - pulled @ image)
+            y = root * forward(pulled + image @ x[near], trans=1)
+            x[~near] = weight * (r[~near] - loose.margins(y.reshape(V.shape)))
+            return x
 
-        return woodbury
+        return reduced
 
     def _gram(self, V: Float) -> Float:
         """The lower triangle of A diag(V) Aᵀ (k, k)."""
@@ -150,16 +176,24 @@ class WorkingRows:
         d, e = self.delta.shape[1], self.queries.shape[1]
         stop = np.append(self.start[1:], self.k)
         scaled = weight[:, None] * self.delta
-        each = np.stack(
-            [self.delta[a:b].T @ scaled[a:b] for a, b in zip(self.start, stop, strict=True)]
-        )
+        each = np.empty((len(self.start), d, d))
+        for i, (a, b) in enumerate(zip(self.start, stop, strict=True)):
+            each[i] = self.delta[a:b].T @ scaled[a:b]
         outer = self.queries[:, :, None] * self.queries[:, None, :]
         product = each.reshape(-1, d * d).T @ outer.reshape(-1, e * e)
         return product.reshape(d, d, e, e).transpose(0, 2, 1, 3).reshape(d * e, d * e)
 
 
 def factor(matrix: Float) -> Solve:
-    """Cholesky of a positive matrix given by its lower triangle; the diagonal is raised until it works.
+    """The function that solves with a positive matrix, given by its lower triangle."""
+    if not matrix.size:
+        return lambda r: r
+    lower = cholesky(matrix)
+    return lambda r: np.asarray(dpotrs(lower, r, lower=1)[0])
+
+
+def cholesky(matrix: Float) -> Float:
+    """Lower Cholesky factor; the diagonal is raised until there is one.
 
     Each entry is raised relative to itself: the diagonal spans twenty orders of magnitude.
     """
@@ -169,11 +203,6 @@ def factor(matrix: Float) -> Solve:
         diagonal *= 1.0 + raised
         lower, info = dpotrf(matrix, lower=1, clean=0)
         if info == 0:
-            return lambda r: _solve(lower, r)
+            return np.asarray(lower)
         raised *= 100.0
     raise np.linalg.LinAlgError("the Newton matrix is not positive")
-
-
-def _solve(lower: Any, r: Float) -> Float:
-    x, _ = dpotrs(lower, r, lower=1)
-    return np.asarray(x)

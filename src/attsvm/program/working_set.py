@@ -21,7 +21,10 @@ GOAL = 1e-11
 """Relative gap at which the interior point stops."""
 
 ENOUGH = 1e-9
-"""Gap that no other ball needs to improve, and shortfall of a margin that adds no row at the end."""
+"""Gap that no other ball needs to improve."""
+
+SLIP = 1e-11
+"""Shortfall of a margin, relative to the largest bound, that adds no row."""
 
 STEPS, STALL = 150, 30
 """Newton steps altogether, and without progress, after which a run is given up."""
@@ -39,7 +42,7 @@ def on_working_set(rows: Constraints, norm: Norm, balls: Sequence[Start]) -> Ans
     if not start.separable:
         return start
     with single_thread():
-        pricing = Pricing(rows, rows.active & _nonzero(rows))
+        pricing = Pricing(rows)
         best, gap = start, np.inf
         for ball in balls:
             answer, reached = _converge(pricing, norm, ball, start)
@@ -56,7 +59,7 @@ def _converge(pricing: Pricing, norm: Norm, ball: Start, start: Answer) -> tuple
     work = WorkingRows.of(pricing.rows, chosen)
     run = Run(work, norm, ball, start.W, start.multipliers[chosen])
     best, gap, stalled = start, np.inf, 0
-    for _ in range(STEPS):
+    for step in range(STEPS):
         try:
             run.step()
         except np.linalg.LinAlgError:
@@ -65,12 +68,14 @@ def _converge(pricing: Pricing, norm: Norm, ball: Start, start: Answer) -> tuple
         stalled += 1
         if reached < gap:
             best, gap, stalled = _answer(run, chosen), reached, 0
-        new = pricing.violated(run.W, chosen, last=gap < GOAL)
-        if new.any():
+        done = gap < GOAL or stalled > STALL
+        # Every second step: a pass over all tokens may cost more than a Newton step.
+        new = pricing.violated(run.W, chosen, done) if step < 3 or step % 2 or done else None
+        if new is not None and new.any():
             chosen, old = chosen | new, chosen
             run.join(WorkingRows.of(pricing.rows, chosen), old[chosen])
             gap, stalled = np.inf, 0
-        elif gap < GOAL or stalled > STALL:
+        elif done:
             break
     return best, gap
 
@@ -83,41 +88,37 @@ def _answer(run: Run, chosen: Bool) -> Answer:
 
 @dataclass(frozen=True)
 class Pricing:
-    """The choice of rows; exists (n, T) leaves out the zero rows, which say nothing."""
+    """The choice of rows. Rows that are zero say nothing (Frobenius has met their bound) and stay out."""
 
     rows: Constraints
-    exists: Bool
 
     def first(self, start: Answer) -> Bool:
         """Ties, and the rows with the least margins at the Frobenius solution."""
+        rows = self.rows
         support = int((start.multipliers != 0).sum())
-        size = support + max(support // 2, 3 * self.rows.d)
-        if int(self.exists.sum()) <= max(size, ALL):
-            return self.exists
-        margins = np.where(self.exists, self._margins(start.W) - self.rows.bound, np.inf)
-        least = np.partition(margins, size, axis=None)[size]
-        return self.exists & (self.rows.tied | (margins <= least))
+        size = support + max(support // 2, 3 * rows.d)
+        chosen = rows.active
+        if int(rows.active.sum()) > max(size, ALL):
+            slack = np.where(rows.active, self._margins(start.W) - rows.bound, np.inf)
+            chosen = chosen & (rows.tied | (slack <= np.partition(slack, size, axis=None)[size]))
+        example, token = np.nonzero(chosen)
+        chosen = chosen.copy()
+        chosen[example, token] = rows.differences(example, token).any(1) & rows.queries[example].any(1)
+        return chosen
 
     def violated(self, W: Float, chosen: Bool, last: bool) -> Bool:
-        """Rows outside the chosen ones whose margin is below the bound; the last time, to rounding."""
-        rest = self.exists & ~chosen
+        """Rows outside the chosen ones whose margin is below the bound; the last time, exactly."""
+        rest = self.rows.active & ~chosen
         if not rest.any():
             return rest
-        if not last:
-            return rest & (self._margins(W) < self.rows.bound)
-        margins, bound = self.rows.margins(W), self.rows.bound
-        return rest & (margins < bound - ENOUGH * 0.1 * bound.max())
+        margins = self.rows.margins(W) if last else self._margins(W)
+        return rest & (margins < self.rows.bound - SLIP * self.rows.bound.max())
 
     def _margins(self, W: Float) -> Float:
         """Margins as differences of logits: one pass, and exact enough to choose rows."""
         rows = self.rows
-        logits = (rows.keys @ (rows.queries @ W.T)[:, :, None])[:, :, 0]
+        if rows.e == 1:  # one large product instead of one per example
+            logits = (rows.keys.reshape(-1, rows.d) @ W[:, 0]).reshape(rows.active.shape) * rows.queries
+        else:
+            logits = (rows.keys @ (rows.queries @ W.T)[:, :, None])[:, :, 0]
         return np.take_along_axis(logits, rows.anchor[:, None], axis=1) - logits
-
-
-def _nonzero(rows: Constraints) -> Bool:
-    """Rows δ zᵀ that are not the zero matrix (n, T)."""
-    out = np.zeros(rows.active.shape, bool)
-    for part, delta in rows.chunks():
-        out[part] = delta.any(-1)
-    return out & rows.queries.any(-1)[:, None]
