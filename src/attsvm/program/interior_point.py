@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from attsvm.norms import Norm
-from attsvm.program.working_rows import Solve, WorkingRows
+from attsvm.program.working_rows import WorkingRows
 from attsvm.tokens import Bool, Float
 
 LOOSE = 0.1
@@ -35,19 +35,18 @@ class Step:
     own: tuple[Float, ...] = ()
 
 
-@dataclass(frozen=True)
 class Newton:
-    """The linear system of one iteration: rows, their residual b + s − A W, and complementarity.
+    """The linear system of one iteration.
 
-    ratio (k,): s/λ, zero for ties; solve(r) = (A diag(V) Aᵀ + diag(ratio))⁻¹ r.
+        solve(r) = (A diag(V) Aᵀ + diag(ratio))⁻¹ r,    ratio = s/λ, 0 for ties
     """
 
-    work: WorkingRows
-    solve: Solve
-    residual: Float
-    ratio: Float
-    multipliers: Float
-    slack: Float
+    def __init__(self, run: Run, V: Float) -> None:
+        self.work, self.multipliers, self.slack = run.work, run.multipliers, run.slack
+        tied = self.work.tied
+        self.ratio = np.where(tied, 0.0, self.slack / self.multipliers)
+        self.residual = np.where(tied, 0.0, self.slack) + run.bound - run.margins
+        self.solve = self.work.newton(V, self.ratio)
 
     def direction(self, offset: Float, target: float, before: Step | None) -> tuple[Float, Float]:
         """dλ and ds that meet the rows when  dW = V ∘ dM + offset, and λ s = target."""
@@ -56,7 +55,16 @@ class Newton:
             product -= before.multipliers * before.slack
         pull = np.where(self.work.tied, 0.0, product / self.multipliers)
         change = self.solve(self.residual - self.work.margins(offset) + pull)
-        return change, np.where(self.work.tied, 0.0, pull - self.ratio * change)
+        return change, pull - self.ratio * change
+
+    def border(self, W: Float) -> tuple[Float, Float]:
+        """A W and its solution, the same for the predictor and the corrector."""
+        if self._border is None:
+            lean = self.work.margins(W)
+            self._border = lean, self.solve(lean)
+        return self._border
+
+    _border: tuple[Float, Float] | None = None
 
 
 class Ball(Protocol):
@@ -154,11 +162,7 @@ class Run:
 
     def step(self) -> None:
         """One predictor-corrector step."""
-        tied = self.work.tied
-        ratio = np.where(tied, 0.0, self.slack / self.multipliers)
-        residual = np.where(tied, 0.0, self.slack) + self.bound - self.margins
-        solve = self.work.newton(self.ball.weights(self.M), ratio)
-        newton = Newton(self.work, solve, residual, ratio, self.multipliers, self.slack)
+        newton = Newton(self, self.ball.weights(self.M))
         mu = self._mu(None, 0.0, 0.0)
         ahead = self.ball.direction(self.M, newton, 0.0, None)
         reached = self._mu(ahead, *self._longest(ahead, 1.0))

@@ -11,130 +11,118 @@ from attsvm.program.interior_point import Newton, Step, reach
 from attsvm.program.working_set import on_working_set
 from attsvm.tokens import Float
 
+ROOM = 0.1
+"""First distance from the corners, relative to the size of the ball."""
+
+SIGN = np.array([1.0, -1.0])[:, None, None]
+
 
 def solve(rows: Constraints, norm: Norm) -> Answer:
     """Smallest W in the l1 or l∞ norm that satisfies the rows.
 
-        l1:  min Σ |W_ij|  s.t.  A W ≥ b          dual:  max b'λ,  |A'λ| ≤ 1 in every entry
+        l1:  min Σ |W_ij|    s.t.  A W ≥ b        dual:  max b'λ,  |A'λ| ≤ 1 in every entry
         l∞:  min max |W_ij|  s.t.  A W ≥ b        dual:  max b'λ,  Σ |A'λ| ≤ 1
+
+    W need not be unique: the interior point ends in the middle of the optimal face.
     """
     return on_working_set(rows, norm, [CrossPolytope if norm.p == 1 else Cube])
 
 
-ROOM = 0.1
-"""First distance from the corners, relative to the size of the ball."""
+def parts(x: Float) -> Float:
+    """Two positive arrays (2, d, e) whose difference is x (d, e), away from zero."""
+    return np.maximum(SIGN * x, 0.0) + ROOM * np.abs(x).mean()
 
 
 class CrossPolytope:
-    """The l1 ball: W = u − v with u, v ≥ 0, and slacks below = 1 − M, above = 1 + M of its dual.
+    """The l1 ball: W = part₊ − part₋, and slacks 1 ∓ M of the dual cube.
 
-    u · below = v · above = μ → 0. The slacks are variables of their own: rows that join may push
-    M out of the ball for a while.
+    part ∘ slack = μ → 0, both (2, d, e) and positive. The slacks are variables of their own: rows
+    that join may push M out of the cube for a while.
     """
 
     centring = 0.0
 
     def __init__(self, W: Float, M: Float) -> None:
-        room = ROOM * np.abs(W).mean()
-        self.u, self.v = np.maximum(W, 0.0) + room, np.maximum(-W, 0.0) + room
-        self.W = self.u - self.v
-        self.below, self.above = np.maximum(1.0 - M, ROOM), np.maximum(1.0 + M, ROOM)
-        self.corners = 2 * W.size
+        self.part, self.slack = parts(W), np.maximum(1.0 - SIGN * M, ROOM)
+        self.W, self.corners = self.part[0] - self.part[1], 2 * W.size
 
     def products(self, step: Step | None, primal: float, dual: float) -> float:
         if step is None:
-            return float((self.u * self.below).sum() + (self.v * self.above).sum())
-        du, dv, dbelow, dabove = step.own
-        first = (self.u + primal * du) * (self.below + dual * dbelow)
-        return float((first + (self.v + primal * dv) * (self.above + dual * dabove)).sum())
+            return float(np.vdot(self.part, self.slack))
+        return float(np.vdot(self.part + primal * step.own[0], self.slack + dual * step.own[1]))
 
     def weights(self, M: Float) -> Float:
-        return self.u / self.below + self.v / self.above
+        return (self.part / self.slack).sum(0)
 
     def direction(self, M: Float, newton: Newton, target: float, before: Step | None) -> Step:
-        left, right = target - self.u * self.below, target - self.v * self.above
-        if before is not None:
-            du, dv, dbelow, dabove = before.own
-            left, right = left - du * dbelow, right - dv * dabove
-        dbelow, dabove = 1.0 - M - self.below, 1.0 + M - self.above
-        left, right = (left - self.u * dbelow) / self.below, (right - self.v * dabove) / self.above
-        multipliers, slack = newton.direction(left - right, target, before)
-        dM = newton.work.combine(multipliers)
-        du, dv = left + self.u / self.below * dM, right - self.v / self.above * dM
-        return Step(multipliers, slack, du - dv, (du, dv, dbelow - dM, dabove + dM))
+        outside = 1.0 - SIGN * M - self.slack
+        second = before.own[0] * before.own[1] if before else 0.0
+        fixed = (target - self.part * self.slack - second - self.part * outside) / self.slack
+        multipliers, slack = newton.direction(fixed[0] - fixed[1], target, before)
+        change = SIGN * newton.work.combine(multipliers)
+        part = fixed + self.part / self.slack * change
+        return Step(multipliers, slack, part[0] - part[1], (part, outside - change))
 
     def longest(self, step: Step) -> tuple[float, float]:
-        du, dv, dbelow, dabove = step.own
-        primal = min(reach(self.u, du), reach(self.v, dv))
-        return primal, min(reach(self.below, dbelow), reach(self.above, dabove))
+        return reach(self.part, step.own[0]), reach(self.slack, step.own[1])
 
     def move(self, step: Step, primal: float, dual: float) -> None:
-        du, dv, dbelow, dabove = step.own
-        self.u, self.v = self.u + primal * du, self.v + primal * dv
-        self.below, self.above = self.below + dual * dbelow, self.above + dual * dabove
-        self.W = self.u - self.v
+        self.part = self.part + primal * step.own[0]
+        self.slack = self.slack + dual * step.own[1]
+        self.W = self.part[0] - self.part[1]
 
     def rescale(self, M: Float) -> tuple[float, float]:
         return 1.0, 1.0
 
 
 class Cube:
-    """The l∞ ball: |W| ≤ τ with multipliers α, β ≥ 0 of τ − W and τ + W.
+    """The l∞ ball: slacks τ ∓ W, and their multipliers with part₊ − part₋ = M, Σ part = 1.
 
-    α − β = M and Σ (α + β) = 1; α (τ − W) = β (τ + W) = μ → 0.
+    part ∘ slack = μ → 0, both (2, d, e) and positive; τ is the norm.
     """
 
     centring = 0.0
 
     def __init__(self, W: Float, M: Float) -> None:
-        self.W, self.tau = W, (1.0 + ROOM) * float(np.abs(W).max())
-        room = ROOM * np.abs(M).mean()
-        self.alpha, self.beta = np.maximum(M, 0.0) + room, np.maximum(-M, 0.0) + room
-        self.corners = 2 * W.size
+        self.W, self.tau, self.corners = W, (1.0 + ROOM) * float(np.abs(W).max()), 2 * W.size
+        self.part, self.slack = parts(M), self.tau - SIGN * W
 
     def products(self, step: Step | None, primal: float, dual: float) -> float:
-        W, tau, alpha, beta = self.W, self.tau, self.alpha, self.beta
-        if step is not None:
-            dtau, dalpha, dbeta = step.own
-            W, tau = W + primal * step.W, tau + primal * float(dtau)
-            alpha, beta = alpha + dual * dalpha, beta + dual * dbeta
-        return float((alpha * (tau - W)).sum() + (beta * (tau + W)).sum())
+        if step is None:
+            return float(np.vdot(self.part, self.slack))
+        return float(np.vdot(self.part + dual * step.own[0], self.slack + primal * step.own[1]))
 
     def weights(self, M: Float) -> Float:
-        return 1.0 / (self.alpha / (self.tau - self.W) + self.beta / (self.tau + self.W))
+        return 1.0 / (self.part / self.slack).sum(0)
 
     def direction(self, M: Float, newton: Newton, target: float, before: Step | None) -> Step:
-        """Newton's equations in dλ and dτ: two solves with the same matrix."""
-        g, h, alpha, beta = self.tau - self.W, self.tau + self.W, self.alpha, self.beta
-        left, right = target - alpha * g, target - beta * h
-        if before is not None:
-            dtau, dalpha, dbeta = before.own
-            left, right = left - dalpha * (dtau - before.W), right - dbeta * (dtau + before.W)
-        left, right = left / g, right / h
-        V, tilt = self.weights(M), alpha / g - beta / h
-        offset = V * (M - alpha + beta - left + right)
+        """Newton's equations in λ and τ.
+
+            dW = V (dM + M − part₊ + part₋ − fixed₊ + fixed₋ + tilt dτ),    Σ dpart = 1 − Σ part
+        """
+        outside = self.tau - SIGN * self.W - self.slack
+        second = before.own[0] * before.own[1] if before else 0.0
+        stiffness = self.part / self.slack
+        fixed = (target - self.part * self.slack - second) / self.slack - stiffness * outside
+        V, tilt = 1.0 / stiffness.sum(0), stiffness[0] - stiffness[1]
+        offset = V * (M - self.part[0] + self.part[1] - fixed[0] + fixed[1])
         multipliers, slack = newton.direction(offset, target, before)
-        lean = newton.work.margins(V * tilt)
-        response = newton.solve(lean)
-        need = float((left + right + alpha + beta + tilt * offset).sum()) - 1.0 + float(lean @ multipliers)
-        dtau = need / (4.0 * float((alpha / g * V * beta / h).sum()) + float(lean @ response))
-        multipliers = multipliers - dtau * response
-        slack = slack + dtau * newton.ratio * response
-        dW = V * newton.work.combine(multipliers) + offset + dtau * V * tilt
-        dalpha, dbeta = left - alpha / g * (dtau - dW), right - beta / h * (dtau + dW)
-        return Step(multipliers, slack, dW, (np.asarray(dtau), dalpha, dbeta))
+        lean, response = newton.border(V * tilt)
+        need = float(fixed.sum() + self.part.sum()) - 1.0 + float(np.vdot(tilt, offset) + lean @ multipliers)
+        curvature = 4.0 * float((stiffness[0] * V * stiffness[1]).sum()) + float(lean @ response)
+        tau = need / curvature
+        multipliers, slack = multipliers - tau * response, slack + tau * newton.ratio * response
+        W = V * (newton.work.combine(multipliers) + tau * tilt) + offset
+        change = tau - SIGN * W
+        return Step(multipliers, slack, W, (fixed - stiffness * change, outside + change, np.array(tau)))
 
     def longest(self, step: Step) -> tuple[float, float]:
-        dtau, dalpha, dbeta = step.own
-        primal = min(
-            reach(self.tau - self.W, dtau - step.W), reach(self.tau + self.W, dtau + step.W)
-        )
-        return primal, min(reach(self.alpha, dalpha), reach(self.beta, dbeta))
+        return reach(self.slack, step.own[1]), reach(self.part, step.own[0])
 
     def move(self, step: Step, primal: float, dual: float) -> None:
-        dtau, dalpha, dbeta = step.own
-        self.W, self.tau = self.W + primal * step.W, self.tau + primal * float(dtau)
-        self.alpha, self.beta = self.alpha + dual * dalpha, self.beta + dual * dbeta
+        self.W, self.tau = self.W + primal * step.W, self.tau + primal * float(step.own[2])
+        self.part = self.part + dual * step.own[0]
+        self.slack = self.slack + primal * step.own[1]
 
     def rescale(self, M: Float) -> tuple[float, float]:
         return 1.0, 1.0

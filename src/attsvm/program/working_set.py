@@ -17,7 +17,7 @@ from attsvm.program.threads import single_thread
 from attsvm.program.working_rows import WorkingRows
 from attsvm.tokens import Bool, Float
 
-GOAL = 1e-11
+GOAL = 1e-10
 """Relative gap at which the interior point stops."""
 
 ENOUGH = 1e-9
@@ -26,8 +26,8 @@ ENOUGH = 1e-9
 SLIP = 1e-11
 """Shortfall of a margin, relative to the largest bound, that adds no row."""
 
-STEPS, STALL = 150, 30
-"""Newton steps altogether, and without progress, after which a run is given up."""
+STEPS, STALL, SETTLED = 150, 30, 2
+"""Newton steps altogether, without progress, and without progress on a gap that is enough, at most."""
 
 ALL = 100
 """Rows up to which there is no choice to make."""
@@ -68,7 +68,7 @@ def _converge(pricing: Pricing, norm: Norm, ball: Start, start: Answer) -> tuple
         stalled += 1
         if reached < gap:
             best, gap, stalled = _answer(run, chosen), reached, 0
-        done = gap < GOAL or stalled > STALL
+        done = gap < GOAL or stalled > (SETTLED if gap < ENOUGH else STALL)
         # Every second step: a pass over all tokens may cost more than a Newton step.
         new = pricing.violated(run.W, chosen, done) if step < 3 or step % 2 or done else None
         if new is not None and new.any():
