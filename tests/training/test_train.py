@@ -85,11 +85,11 @@ def test_a_count_gives_at_most_that_many_log_spaced_steps(count):
     assert len(index) <= max(count, 2)
 
 
-def test_a_million_steps_keep_only_their_records():
+def test_a_long_run_keeps_only_its_records():
     tokens = Tokens([[[1.0], [0.0]]])
-    path = run(tokens, Linear([1.0]), steps=1_000_000, record=50)
+    path = run(tokens, Linear([1.0]), steps=50_000, record=50)
     assert len(path.index) <= 50
-    assert path.norm()[-1] == pytest.approx(1e5, rel=1e-9)
+    assert path.norm()[-1] == pytest.approx(5_000, rel=1e-9)
 
 
 def test_the_recorded_loss_is_the_mean_loss(problem):
@@ -110,12 +110,18 @@ def test_a_nonlinear_head_has_no_known_excess(problem):
 @pytest.mark.parametrize(
     "weight", [FullWeight(), KeyQuery(), KeyQuery(2), Diagonal(), DiagonalKeyQuery()], ids=str
 )
-@pytest.mark.parametrize("loss", [logistic, exponential, linear])
-def test_every_weight_lowers_every_loss(weight, loss, problem):
+def test_every_weight_lowers_the_loss(weight, problem):
     tokens, v = problem
-    path = run(tokens, Linear(v), weight=weight, loss=loss)
+    path = run(tokens, Linear(v), weight=weight)
     assert path.loss[-1] < path.loss[0]
     assert path.stopped == "steps"
+
+
+@pytest.mark.parametrize("loss", [exponential, linear])
+def test_every_loss_falls(loss, problem):
+    tokens, v = problem
+    path = run(tokens, Linear(v), loss=loss)
+    assert path.loss[-1] < path.loss[0]
 
 
 def test_key_and_query_multiply_to_the_weight(problem):
@@ -204,8 +210,7 @@ def test_gradient_descent_that_has_underflowed_says_so(problem):
 
 def test_a_run_that_diverges_keeps_its_last_finite_weight(problem):
     tokens, v = problem
-    huge = optax.exponential_decay(1e300, 1, 1e3)
-    path = run(tokens, Linear(v), optimizer=steepest(frobenius, huge))
+    path = run(tokens, Linear(v), optimizer=steepest(frobenius, lambda step: 1e300 * 10.0**step))
     assert path.stopped == "diverged"
     assert np.isfinite(path.W).all()
 
@@ -231,7 +236,7 @@ def test_double_precision_is_scoped(problem):
 def test_single_precision_is_kept_when_asked_for():
     tokens, v = sphere(3, 4, 5, seed=0)
     single = Tokens(tokens.keys, tokens.queries, tokens.labels, dtype=np.float32)
-    for optimizer in (NGD, polyak(), mirror(3, 0.1), steepest(spectral, 0.1, 0.9), gd(1.0)):
+    for optimizer in (polyak(), steepest(spectral, 0.1, momentum=0.9)):
         assert run(single, Linear(v), optimizer=optimizer).W.dtype == np.float32
 
 
@@ -246,15 +251,11 @@ def test_equal_settings_compile_once(problem):
 def test_progress_on_a_terminal_changes_nothing(problem, monkeypatch):
     tokens, v = problem
     silent = run(tokens, Linear(v))
-    monkeypatch.setattr(loop_module(), "LONG_WORK", 0)
-    monkeypatch.setattr(loop_module().Console, "is_terminal", True)
+    monkeypatch.setattr(loop, "LONG_WORK", 0)
+    monkeypatch.setattr(loop.Console, "is_terminal", True)
     shown = run(tokens, Linear(v))
     np.testing.assert_allclose(shown.W, silent.W, rtol=ROUNDING, atol=ROUNDING)
     np.testing.assert_array_equal(shown.index, silent.index)
-
-
-def loop_module():
-    return loop
 
 
 # ---------------------------------------------------------------------- bad input
