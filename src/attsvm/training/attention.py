@@ -62,8 +62,8 @@ class Reading(NamedTuple):
 def as_data(tokens: Tokens) -> Data:
     """The tokens on JAX's default device. Call it inside the scope that sets the precision."""
     values = None if tokens.values is tokens.keys else jnp.asarray(tokens.values)
-    parts = (tokens.keys, tokens.queries, tokens.labels, tokens.mask)
-    return Data(*map(jnp.asarray, parts), values)
+    keys, queries, labels, mask = map(jnp.asarray, (tokens.keys, tokens.queries, tokens.labels, tokens.mask))
+    return Data(keys, queries, labels, mask, values)
 
 
 def attend(data: Data, W: Array) -> Attention:

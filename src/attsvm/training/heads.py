@@ -131,8 +131,15 @@ def checked(head: Head, tokens: Tokens) -> Head:
     return head
 
 
-def runs_axes(head: Head) -> Head:
-    """The head with 0 in place of every array that carries a runs axis, None elsewhere."""
-    axes = getattr(head, "axes", {})
-    fields = {name: 0 if getattr(head, name).ndim > core else None for name, core in axes.items()}
-    return type(head)(**fields) if fields else jax.tree.map(lambda _: None, head)
+def arrays(head: Head) -> tuple[dict[str, Any], dict[str, int]]:
+    """The arrays of a head by name, and how many axes each has without runs."""
+    axes = getattr(head, "axes", None)
+    if axes is not None:
+        return {name: getattr(head, name) for name in axes}, dict(axes)
+    leaves = {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(head))}
+    return leaves, {name: leaf.ndim for name, leaf in leaves.items()}
+
+
+def with_arrays(head: Head, given: dict[str, Any]) -> Head:
+    """The head with other arrays, in the order of `arrays`."""
+    return jax.tree.unflatten(jax.tree.structure(head), list(given.values()))

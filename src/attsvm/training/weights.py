@@ -106,7 +106,5 @@ class DiagonalKeyQuery:
 
 def _square(weight: Weight, d: int, e: int) -> int:
     if d != e:
-        raise ValueError(
-            f"{type(weight).__name__} needs keys and queries of equal width, got d={d}, e={e}. Use FullWeight."
-        )
+        raise ValueError(f"{type(weight).__name__} needs keys and queries of equal width, got d={d}, e={e}.")
     return d
