@@ -12,9 +12,9 @@ from jax import Array, lax
 
 from attsvm.norms import Entrywise, Norm, frobenius
 from attsvm.training import attention
-from attsvm.training.attention import Data, Scaled
+from attsvm.training.attention import Data
 from attsvm.training.balls import ball_of, project_ball, project_both
-from attsvm.training.descent import descend
+from attsvm.training.descent import Descent, Slope, descend
 from attsvm.training.heads import Head, Linear
 from attsvm.training.losses import Loss
 from attsvm.training.weights import Params, Weight
@@ -59,7 +59,10 @@ class Region(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The point that a start reached. rank: smaller is better; log_slope: log of N*(∇L)."""
+    """The point that a start reached.
+
+    rank: smaller is better. log_pull: log of −⟨∇L, W⟩/N(W), which is N*(∇L) on the sphere.
+    """
 
     params: Params
     head: Head
@@ -67,38 +70,36 @@ class Answer(NamedTuple):
     loss: Array
     log_excess: Array
     rank: Array
-    log_slope: Array
+    log_pull: Array
     stationary: Array
 
 
 @partial(jax.jit, static_argnames="problem")
 def smallest(
-    problem: Problem, data: Data, head: Head, params: Params, region: Region, scores: Array | None = None
+    problem: Problem, data: Data, head: Head, scores: Array | None, params: Params, region: Region
 ) -> Answer:
     """min L over the region for every run and start.
 
-    params, head and the radii carry (runs, starts) first, the cone and scores (runs,).
-    scores (runs, n, T): token scores in place of the head's.
+    params, head, scores and the radii carry (runs, starts) first, the cone (runs,).
+    scores (runs, starts, n, T): fixed token scores in place of the head's.
     """
-    one = partial(_smallest, problem)
-    inner = Region(0, 0, None)  # type: ignore[arg-type]
-    starts = jax.vmap(one, in_axes=(None, 0, 0, inner, None))
-    outer = Region(0, 0, None if region.cone is None else Cone(0, 0, 0))  # type: ignore[arg-type]
-    data_axis, score_axis = 0 if problem.data_runs else None, None if scores is None else 0
-    return jax.vmap(starts, in_axes=(data_axis, 0, 0, outer, score_axis))(data, head, params, region, scores)
+    each, cone = None if scores is None else 0, None if region.cone is None else 0
+    starts = jax.vmap(partial(_smallest, problem), in_axes=(None, 0, each, 0, Region(0, 0, None)))  # type: ignore[arg-type]
+    axes = (0 if problem.data_runs else None, 0, each, 0, Region(0, 0, cone))  # type: ignore[arg-type]
+    return jax.vmap(starts, in_axes=axes)(data, head, scores, params, region)
 
 
 def _smallest(
-    problem: Problem, data: Data, head: Head, params: Params, region: Region, scores: Array | None
+    problem: Problem, data: Data, head: Head, scores: Array | None, params: Params, region: Region
 ) -> Answer:
     if problem.joint:
-        params, head, stationary = _alternate(problem, data, head, params, region)
+        x, head, slope, stationary = _alternate(problem, data, head, params, region)
     else:
-        params, stationary = _best_weight(problem, data, head, params, region, scores)
-    W = problem.weight.matrix(params)
+        end = _best_weight(problem, data, head, scores, params, region)
+        x, slope, stationary = end.x, end.slope, end.stationary
+    W = problem.weight.matrix(x)
     look = attention.attend(data, W)
     reading = attention.read(data, look, head, scores)
-    slope = attention.gradient(data, look, reading, problem.loss)
     loss = attention.mean_loss(reading, problem.loss)
     excess = jnp.full_like(loss, jnp.nan)
     if isinstance(head, Linear):
@@ -106,33 +107,34 @@ def _smallest(
     rank = excess if isinstance(head, Linear) else loss
     if problem.joint:
         rank = _log_loss(problem, data, reading.margin, region.head_radius)
-    log_slope = jnp.log(problem.norm.dual.value(slope.mantissa)) + slope.log_scale
-    return Answer(params, head, W, loss, excess, rank, log_slope, stationary)
+    pull = -jnp.stack([jnp.vdot(slope.mantissa[name], x[name]) for name in x]).mean()
+    log_pull = jnp.log(jnp.maximum(pull, 0) / region.radius) + slope.log_scale
+    return Answer(x, head, W, loss, excess, rank, log_pull, stationary)
 
 
 def _best_weight(
-    problem: Problem, data: Data, head: Head, params: Params, region: Region, scores: Array | None
-) -> tuple[Params, Array]:
+    problem: Problem, data: Data, head: Head, scores: Array | None, params: Params, region: Region
+) -> Descent:
     """The weight block: min L(W) for a fixed head."""
 
-    def slope(params: Params) -> Scaled:
+    def slope(params: Params) -> Slope:
         look = attention.attend(data, problem.weight.matrix(params))
         reading = attention.read(data, look, head, scores)
         G, log_scale = attention.gradient(data, look, reading, problem.loss)
-        return Scaled(problem.weight.pullback(params, G), log_scale)  # type: ignore[arg-type]
+        return Slope(problem.weight.pullback(params, G), log_scale)
 
-    end = descend(slope, partial(_inside, problem, region), params, region.radius, TOLERANCE, STEPS)
-    return end.x, end.stationary
+    size = region.radius if len(params) == 1 else jnp.sqrt(2 * region.radius)
+    return descend(slope, partial(_inside, problem, region), params, size, TOLERANCE, STEPS)
 
 
 def _best_head(problem: Problem, data: Data, head: Linear, W: Array, radius: Array) -> tuple[Linear, Array]:
     """The head block: min L(v) for fixed attention, a convex problem on the pooled tokens."""
     look = attention.attend(data, W)
 
-    def slope(params: Params) -> Scaled:
+    def slope(params: Params) -> Slope:
         reading = attention.read(data, look, Linear(params["v"]))
         v, log_scale = attention.head_gradient(data, look, reading, problem.loss)
-        return Scaled({"v": v}, log_scale)  # type: ignore[arg-type]
+        return Slope({"v": v}, log_scale)
 
     def project(params: Params) -> Params:
         return {"v": project_ball(params["v"], problem.head_norm, radius)}
@@ -143,7 +145,7 @@ def _best_head(problem: Problem, data: Data, head: Linear, W: Array, radius: Arr
 
 def _alternate(
     problem: Problem, data: Data, head: Any, params: Params, region: Region
-) -> tuple[Params, Head, Array]:
+) -> tuple[Params, Head, Slope, Array]:
     """min L(v, W) over ‖v‖ ≤ r, N(W) ≤ R, block by block until the head stays where it is.
 
     The constraints do not couple the blocks, so a point that is best in each is stationary in both.
@@ -151,18 +153,19 @@ def _alternate(
     """
 
     def one_round(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        count, params, head, *_ = state
-        new, head_done = _best_head(problem, data, head, problem.weight.matrix(params), region.head_radius)
-        params, weight_done = _best_weight(problem, data, new, params, region, None)
+        count, x, head, *_ = state
+        new, head_done = _best_head(problem, data, head, problem.weight.matrix(x), region.head_radius)
+        end = _best_weight(problem, data, new, None, x, region)
         moved = jnp.abs(new.v - head.v).max() > 10 * TOLERANCE * region.head_radius
-        return count + 1, params, new, moved, head_done & weight_done
+        return count + 1, end.x, new, end.slope, moved, head_done & end.stationary
 
     def unfinished(state: tuple[Any, ...]) -> Array:
-        return state[3] & (state[0] < ROUNDS)
+        return state[-2] & (state[0] < ROUNDS)
 
-    start = (jnp.asarray(0), params, head, jnp.asarray(True), jnp.asarray(False))
-    _, params, head, moved, done = lax.while_loop(unfinished, one_round, start)
-    return params, head, done & ~moved
+    flat = Slope(jax.tree.map(jnp.zeros_like, params), jnp.zeros_like(region.radius))
+    start = (jnp.asarray(0), params, head, flat, jnp.asarray(True), jnp.asarray(False))
+    _, x, head, slope, moved, done = lax.while_loop(unfinished, one_round, start)
+    return x, head, slope, done & ~moved
 
 
 def _inside(problem: Problem, region: Region, params: Params) -> Params:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Protocol
 
 import jax
@@ -13,13 +14,12 @@ from attsvm.norms import Norm, Schatten, frobenius
 from attsvm.path import Path
 from attsvm.tokens import Tokens
 from attsvm.training import heads, ridge, runs
-from attsvm.training.attention import as_data
+from attsvm.training.attention import as_data, fixed_scores
 from attsvm.training.heads import Head, Linear
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.radius import Cone, Problem
 from attsvm.training.search import Found, Search, follow
 from attsvm.training.weights import FullWeight, Weight
-
 
 FULL = FullWeight()
 
@@ -69,14 +69,16 @@ def regularisation_path(
     index, head_index = _check_radii(radii, ridges, head_radii)
     _check_modes(head, weight, around, cone, ridges, head_index)
     axis = None if around is None else _axis(around, tokens)
+    problem = Problem(weight, loss, norm, head_index is not None, tokens.runs is not None)
     with jax.enable_x64(True):
-        search, count = _search(tokens, head, axis, (weight, loss, norm, head_index is not None))
-        search = search._replace(params=_starts(search, tokens, starts, seed, axis))
-        search = search._replace(head=_repeated(search.head, starts))
+        count = _count_runs(tokens, head, axis)
+        search = _search(problem, tokens, head, (count or 1, starts), axis is None)
+        search = search._replace(params=_starts(search, tokens, seed, axis))
         if axis is not None:
             search = search._replace(cone=_cone(axis, cone, index[0], count or 1))
         found = follow(search, index, head_index) if ridges is None else ridge.follow(search, index)
-        return _path(tokens, index, found, search, "radius" if ridges is None else "ridge", count)
+    path = _path(tokens, found, index, problem.joint, count)
+    return path if ridges is None else replace(path, kind="ridge")
 
 
 # ---------------------------------------------------------------------- at the door
@@ -95,7 +97,7 @@ def _check_parts(weight: object, loss: object, norm: object, tokens: Tokens) -> 
         if norm.p != 1 or (matrices and not isinstance(norm, Schatten)):
             name, ball = type(weight).__name__, "nuclear" if matrices else "l1"
             raise ValueError(
-                f"norm is {norm}, but {name} takes the ball of half the sum of squares, the {ball} ball of W. "
+                f"norm is {norm}, but the ball of {name}, half its sum of squares, is the {ball} ball of W. "
                 f"Pass norm={ball}, or FullWeight() for another norm."
             )
 
@@ -168,44 +170,42 @@ def _axis(around: Direction, tokens: Tokens) -> NDArray[Any]:
 # ---------------------------------------------------------------------- starts
 
 
-def _search(
-    tokens: Tokens, head: Head, axis: NDArray[Any] | None, parts: tuple[Weight, Loss, Norm, bool]
-) -> tuple[Search, int | None]:
-    """The search without its starts, everything but the data with a runs axis; and the number of runs."""
-    weight, loss, norm, joint = parts
-    given, axes = heads.arrays(head)
-    found = {f"head {name}": count for name, count in runs.counts(given, axes).items()}
+def _count_runs(tokens: Tokens, head: Head, axis: NDArray[Any] | None) -> int | None:
+    found = {f"head {name}": count for name, count in runs.counts(*heads.arrays(head)).items()}
     found |= {} if axis is None else runs.counts({"around": axis}, {"around": 2})
-    count = runs.common({"tokens": tokens.runs, **found})
-    given = runs.repeated(given, axes, count or 1)
-    problem = Problem(weight, loss, norm, joint, tokens.runs is not None)
+    return runs.common({"tokens": tokens.runs, **found})
+
+
+def _search(problem: Problem, tokens: Tokens, head: Head, batch: tuple[int, int], free: bool) -> Search:
+    """The search before its starts are drawn; batch = (runs, starts)."""
+    given, axes = heads.arrays(head)
+    shared = runs.repeated(given, axes, batch[0])
     # Single precision cannot resolve a radius of 1,000: the path is always computed in float64.
-    data, head = _double(as_data(tokens)), _double(heads.with_arrays(head, given))
-    best = None
-    if isinstance(head, Linear) and not joint and axis is None:
-        scores = (
-            np.matmul(tokens.values, np.asarray(head.v)[:, None, :, None])[..., 0] * tokens.labels[..., None]
-        )
-        scores = np.where(tokens.mask, scores, -np.inf)
-        best = jnp.asarray(scores == scores.max(-1, keepdims=True))
-    return Search(problem, data, head, {}, None, best), count
+    data, head = _double(as_data(tokens)), _double(heads.with_arrays(head, shared))
+    scores, guide = None, False
+    if isinstance(head, Linear) and not problem.joint:
+        own = jax.vmap(fixed_scores, in_axes=(0 if problem.data_runs else None, 0))(data, head.v)
+        guide = free
+        scores = jnp.repeat(own[:, None], batch[1] + guide, axis=1)
+        top = jnp.where(data.mask, own, -jnp.inf).max(-1, keepdims=True)
+        scores = scores.at[:, -1].set(own >= top) if guide else scores
+    repeat = batch[1] + guide
+    head = jax.tree.map(lambda x: jnp.repeat(x[:, None], repeat, axis=1), head)
+    return Search(problem, data, head, scores, {}, None, guide)
 
 
-def _starts(search: Search, tokens: Tokens, starts: int, seed: int, axis: NDArray[Any] | None) -> Any:
+def _starts(search: Search, tokens: Tokens, seed: int, axis: NDArray[Any] | None) -> Any:
     """Zero, then random directions, (runs, starts, …); around a solution: its axis, then tilted ones."""
     rng = np.random.Generator(np.random.PCG64(seed))
     shapes = search.problem.weight.shapes(tokens.d, tokens.e)
-    draws = {name: rng.standard_normal((1, starts, *shape)) for name, shape in shapes.items()}
-    if len(draws) == 1:
-        draws = {
-            name: draw / frobenius.value(draw)[..., None, None] if draw.ndim == 4 else draw
-            for name, draw in draws.items()
-        }
+    batch = jax.tree.leaves(search.head)[0].shape[:2]
+    draws = {name: rng.standard_normal((1, batch[1], *shape)) for name, shape in shapes.items()}
+    if len(draws) == 1:  # the zero of factors is a saddle
         next(iter(draws.values()))[:, 0] = 0
     if axis is not None:
-        draws = {"W": draws["W"] + np.atleast_3d(axis.T).T[:, None]}
-    count = jax.tree.leaves(search.head)[0].shape[0]
-    return {n: jnp.asarray(np.broadcast_to(a, (count, *a.shape[1:]))) for n, a in draws.items()}
+        tilt = draws["W"] / np.sqrt(tokens.d * tokens.e)
+        draws = {"W": tilt + (axis if axis.ndim == 3 else axis[None])[:, None]}
+    return {name: jnp.asarray(np.broadcast_to(a, (*batch, *a.shape[2:]))) for name, a in draws.items()}
 
 
 def _cone(axis: NDArray[Any], opening: float, inner: float, count: int) -> Cone:
@@ -213,43 +213,33 @@ def _cone(axis: NDArray[Any], opening: float, inner: float, count: int) -> Cone:
     return Cone(jnp.asarray(each), jnp.full(count, 1.0 - opening), jnp.full(count, inner))
 
 
-def _repeated(head: Head, starts: int) -> Any:
-    return jax.tree.map(lambda x: jnp.repeat(x[:, None], starts, axis=1), head)
-
-
 def _double(tree: Any) -> Any:
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float64) if x.dtype.kind == "f" else x, tree)
+    return jax.tree.map(lambda x: jnp.asarray(x, float) if x.dtype.kind == "f" else jnp.asarray(x), tree)
 
 
 # ---------------------------------------------------------------------- the record
 
 
-def _path(
-    tokens: Tokens, index: NDArray[Any], found: list[Found], search: Search, kind: str, count: int | None
-) -> Path:
-    def along(name: str) -> NDArray[Any]:  # k arrays (runs, …) → (runs, k, …), or (k, …) without runs
-        stacked = np.stack([np.asarray(getattr(one.answer, name)) for one in found], axis=1)
+def _path(tokens: Tokens, found: list[Found], index: NDArray[Any], joint: bool, count: int | None) -> Path:
+    def along(parts: list[Any]) -> NDArray[Any]:  # k arrays (runs, …) → (runs, k, …), or (k, …) without runs
+        stacked = np.stack([np.asarray(part) for part in parts], axis=1)
         return stacked if count is not None else stacked[0]
 
-    def factor(name: str) -> NDArray[Any] | None:
-        if name not in found[0].answer.params or len(found[0].answer.params) == 1:
-            return None
-        stacked = np.stack([np.asarray(one.answer.params[name]) for one in found], axis=1)
-        return stacked if count is not None else stacked[0]
-
-    agreed = np.stack([np.asarray(one.agreed) for one in found], axis=1)
-    reasons = np.where(np.atleast_2d(along("stationary")).all(-1), "converged", "steps")
-    v = np.stack([np.asarray(one.answer.head.v) for one in found], axis=1) if search.problem.joint else None  # type: ignore[attr-defined]
+    answers = [one.answer for one in found]
+    factors = {
+        name: along([a.params[name] for a in answers]) for name in ("K", "Q") if name in answers[0].params
+    }
+    done = along([a.stationary for a in answers]).all(-1)
+    reasons = np.where(done, "converged", "steps")
     return Path(
         tokens,
         index,
-        along("W"),
-        along("loss"),
-        along("log_excess"),
-        reasons if count is not None else str(reasons[0]),
-        kind=kind,
-        K=factor("K"),
-        Q=factor("Q"),
-        v=v if v is None or count is not None else v[0],
-        agreed=agreed if count is not None else agreed[0],
+        along([a.W for a in answers]),
+        along([a.loss for a in answers]),
+        along([a.log_excess for a in answers]),
+        reasons if count is not None else str(reasons),
+        kind="radius",
+        v=along([a.head.v for a in answers]) if joint else None,
+        agreed=along([one.agreed for one in found]),
+        **factors,
     )

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.training.radius import Answer, Region, smallest
-from attsvm.training.search import Found, Search, guided, pick, put, scaled
+from attsvm.training.radius import Answer
+from attsvm.training.search import Found, Search, pick, scaled
 
 ACCURACY = 1e-8
 """Accuracy of log λ at which the radius of a ridge is found, and of R where a branch ends in a jump."""
@@ -24,36 +24,34 @@ def follow(search: Search, ridges: NDArray[Any]) -> list[Found]:
     """
     found = []
     radius = np.ones(next(iter(search.params.values())).shape[:2])
-    for strength in ridges:
+    for strength in [ridges[0], *ridges]:  # the first twice: the guide is known from the second time on
         answer, radius = _at_ridge(search, strength, radius)
         penalty = np.log(strength / 2) + 2 * np.log(radius)
-        in_logs = search.best is not None  # then the rank is log(L − L*), else L
+        in_logs = search.scores is not None  # then the rank is log(L − L*), else L
         rank = jnp.logaddexp(answer.rank, penalty) if in_logs else answer.rank + jnp.exp(penalty)
-        found.append(pick(answer._replace(rank=rank)))
-        search = search._replace(params=answer.params)
-    return found
+        best = pick(answer._replace(rank=rank))
+        first = np.asarray(best.start)
+        radius[:, 0] = radius[np.arange(len(first)), first]
+        if search.guide and radius.shape[1] > 2:
+            radius[:, 1] = radius[:, -1]
+        search = search.moved(answer, best.answer, 1.0)
+        found.append(best)
+    return found[1:]
 
 
 def _at_ridge(search: Search, strength: float, radius: NDArray[Any]) -> tuple[Answer, NDArray[Any]]:
     """The radius of every start, by false position on log N*(∇L) − log R − log λ, which falls with R."""
-    bracket, params = _Bracket(radius.shape), search.params
-    if search.best is not None and radius.shape[1] > 1:
-        guide = guided(search, params, _ball(radius))
-        params = put(params, 1, {name: x[:, 0] for name, x in guide.items()})
-        radius = np.concatenate([radius[:, :1], radius[:, :1], radius[:, 2:]], axis=1)
+    bracket = _Bracket(radius.shape)
     for _ in range(TRIALS):
-        answer = smallest(search.problem, search.data, search.head, params, _ball(radius))
-        value = np.asarray(answer.log_slope) - np.log(radius) - np.log(strength)
+        answer = search.solve(radius)
+        value = np.asarray(answer.log_pull) - np.log(radius) - np.log(strength)
         done = bracket.narrow(radius, value)
         if done.all():
             break
         following = np.where(done, radius, bracket.middle())
-        params, radius = scaled(answer.params, following / radius), following
-    return answer._replace(stationary=answer.stationary & (np.abs(value) <= ACCURACY)), radius
-
-
-def _ball(radius: NDArray[Any]) -> Region:
-    return Region(jnp.asarray(radius), jnp.ones_like(radius), None)
+        search = search._replace(params=scaled(answer.params, following / radius))
+        radius = following
+    return answer._replace(stationary=answer.stationary & (np.abs(value) <= ACCURACY)), radius.copy()
 
 
 class _Bracket:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from attsvm.training.attention import Data
 from attsvm.training.heads import Head
-from attsvm.training.losses import linear
 from attsvm.training.radius import Answer, Cone, Problem, Region, smallest
 from attsvm.training.weights import Params
 
@@ -24,86 +23,74 @@ AGREEMENT = 1e-3
 
 
 class Search(NamedTuple):
-    """A problem and the starts of its runs, all with (runs, starts) first.
+    """A problem and its starts; head, scores and params carry (runs, starts) first.
 
-    best: bool (runs, n, T), the tokens of highest score; None where they are not known or not wanted.
+    guide: the last start is the guide. It sees the score 1 for the best tokens and 0 for the others:
+    that problem has no other limit than the best tokens (the first paper's global theorem, equal
+    scores), so it leads to the basin of the global minimum once the radius is large.
     """
 
     problem: Problem
     data: Data
     head: Head
+    scores: Array | None
     params: Params
     cone: Cone | None
-    best: Array | None
+    guide: bool
+
+    def solve(self, radius: Any, head_radius: Any = 1.0) -> Answer:
+        """The point that every start reaches at its radius, a number or (runs, starts)."""
+        batch = jnp.ones(next(iter(self.params.values())).shape[:2])
+        region = Region(radius * batch, head_radius * batch, self.cone)
+        answer = smallest(self.problem, self.data, self.head, self.scores, self.params, region)
+        if self.guide:
+            answer = answer._replace(rank=answer.rank.at[:, -1].set(jnp.inf))
+        return answer
+
+    def moved(self, answer: Answer, best: Answer, growth: Any) -> Search:
+        """Ready for the next radius, `growth` times as large: the starts where they arrived.
+
+        The first start continues the best one, so the loss never rises along the path; the second
+        one leaves from the guide, the others keep to their own branches.
+        """
+        params, head = _put(answer.params, 0, best.params), _put(answer.head, 0, best.head)
+        if self.guide and len(answer.rank[0]) > 2:
+            params = _put(params, 1, {name: x[:, -1] for name, x in params.items()})
+        return self._replace(params=scaled(params, growth), head=head)
 
 
 class Found(NamedTuple):
-    """The best start of every run (runs, …), and how many starts agreed with it (runs,)."""
+    """The best start of every run (runs, …), its position and how many starts agreed with it (runs,)."""
 
     answer: Answer
+    start: Array
     agreed: Array
 
 
 def follow(search: Search, radii: NDArray[Any], head_radii: NDArray[Any] | None) -> list[Found]:
-    """The best of all starts at every radius, warm-started from the radius before.
-
-    The first start continues the best of the last radius, so the loss never rises along the path. The
-    second one begins at every radius from the guide (below); the others keep to their own branches.
-    """
-    found, last = [], None
-    params, head, guide = search.params, search.head, search.params
-    for radius, head_radius, wanted in _ladder(radii, head_radii):
-        region = _region(search, radius, head_radius)
-        growth = 1.0 if last is None else radius / last
-        params, guide = scaled(params, growth), scaled(guide, growth)
-        if search.best is not None:
-            guide = guided(search, guide, region)
-            count = region.radius.shape[1]
-            if count > 1 or last is None:
-                params = put(params, min(1, count - 1), _at(guide, 0))
-        answer = smallest(search.problem, search.data, head, params, region)
-        one = pick(answer)
-        params, head = (
-            put(a, 0, b) for a, b in ((answer.params, one.answer.params), (answer.head, one.answer.head))
-        )
-        found += [one] * wanted
-        last = radius
+    """The best of all starts at every radius, warm-started from the radius before."""
+    found = []
+    rungs = list(_ladder(radii, head_radii))
+    for (radius, head_radius, wanted), (following, *_) in zip(rungs, rungs[1:] + rungs[-1:], strict=True):
+        answer = search.solve(radius, head_radius)
+        best = pick(answer)
+        search = search.moved(answer, best.answer, following / radius)
+        found += [best] * wanted
     return found
 
 
-def guided(search: Search, params: Params, region: Region) -> Params:
-    """Where the loss would be smallest if all tokens but the best had one equal score.
-
-    That problem has no other limit than the best tokens (Theorem 2 of the first paper, Assumption B),
-    so its solution lies in the basin of the global minimum once the radius is large.
-    """
-    problem = Problem(search.problem.weight, linear, search.problem.norm, data_runs=search.problem.data_runs)
-    first = Region(region.radius[:, :1], region.head_radius[:, :1], None)
-    head = jax.tree.map(lambda x: x[:, :1], search.head)
-    start = {name: x[:, :1] for name, x in params.items()}
-    assert search.best is not None
-    return smallest(problem, search.data, head, start, first, search.best.astype(float)).params
-
-
-def pick(answer: Answer, tolerance: float = AGREEMENT) -> Found:
+def pick(answer: Answer) -> Found:
     """The best start of every run."""
     best = jnp.argmin(answer.rank, axis=1)
     one = jax.tree.map(lambda x: x[jnp.arange(len(best)), best], answer)
-    near = answer.rank <= (one.rank + tolerance)[:, None]
-    return Found(one, near.sum(1))
+    return Found(one, best, (answer.rank <= one.rank[:, None] + AGREEMENT).sum(1))
 
 
 def scaled(params: Params, growth: Any) -> Params:
-    """Parameters whose W is `growth` times as large, growth a number or (runs, starts)."""
-    factor = jnp.asarray(growth) ** (1 / len(params))
-    return {
-        name: x * factor.reshape(factor.shape + (1,) * (x.ndim - factor.ndim)) for name, x in params.items()
-    }
-
-
-def put(tree: Any, start: int, value: Any) -> Any:
-    """The tree with another value (runs, …) for one start."""
-    return jax.tree.map(lambda x, y: x.at[:, start].set(y), tree, value)
+    """Parameters whose W is `growth` times as large, a number or (runs, starts)."""
+    degree = len(params)
+    factor = jnp.atleast_2d(growth) ** (1 / degree)
+    return {name: x * factor.reshape(factor.shape + (1,) * (x.ndim - 2)) for name, x in params.items()}
 
 
 # ---------------------------------------------------------------------- details
@@ -112,6 +99,7 @@ def put(tree: Any, start: int, value: Any) -> Any:
 def _ladder(radii: NDArray[Any], head_radii: NDArray[Any] | None) -> Iterator[tuple[float, float, bool]]:
     """The radii and, between distant ones, rungs that are solved but not recorded."""
     heads = np.ones_like(radii) if head_radii is None else head_radii
+    yield radii[0], heads[0], False  # solved twice: the guide is known from the second time on
     yield radii[0], heads[0], True
     for k in range(1, len(radii)):
         grow = max(radii[k] / radii[k - 1], heads[k] / heads[k - 1])
@@ -123,10 +111,5 @@ def _ladder(radii: NDArray[Any], head_radii: NDArray[Any] | None) -> Iterator[tu
             yield radii[k] if last else between[0][j], heads[k] if last else between[1][j], last
 
 
-def _region(search: Search, radius: float, head_radius: float) -> Region:
-    batch = jnp.ones(next(iter(search.params.values())).shape[:2])
-    return Region(radius * batch, head_radius * batch, search.cone)
-
-
-def _at(tree: Any, start: int) -> Any:
-    return jax.tree.map(lambda x: x[:, start], tree)
+def _put(tree: Any, start: int, value: Any) -> Any:
+    return jax.tree.map(lambda x, y: x.at[:, start].set(y), tree, value)
