@@ -8,6 +8,7 @@ from jax import Array, lax
 
 from attsvm.norms import Entrywise, Norm, Schatten
 
+State = tuple[Array, Array, Array, Array, Array]
 TIGHT = 1e-14
 """Relative accuracy of the radius after the projection on an lp ball."""
 TOGETHER, ROUNDS = 1e-12, 500
@@ -50,11 +51,11 @@ def project_both(x: Array, norm: Norm, radius: Array, axis: Array, cosine: Array
     if norm.p == 2:
         return project_ball(project_cone(x, axis, cosine), norm, radius)
 
-    def apart(state: tuple[Array, ...]) -> Array:
+    def apart(state: State) -> Array:
         count, _, _, _, gap = state
         return (count < ROUNDS) & (gap > TOGETHER * radius)
 
-    def around(state: tuple[Array, ...]) -> tuple[Array, ...]:
+    def around(state: State) -> State:
         count, y, of_ball, of_cone, _ = state
         in_ball = project_ball(y + of_ball, norm, radius)
         in_cone = project_cone(in_ball + of_cone, axis, cosine)
@@ -108,11 +109,11 @@ def _shrunk_lp(size: Array, p: float) -> Array:
         fall = jnp.where(weights > 0, weights * per_mu / (1 + (p - 2) * share), 0).sum()
         return jax.nn.logsumexp(p * u) / p, fall, u
 
-    def unfinished(state: tuple[Array, ...]) -> Array:
+    def unfinished(state: State) -> Array:
         count, _, value, _, _ = state
         return (count < 60) & (value > TIGHT)
 
-    def newton(state: tuple[Array, ...]) -> tuple[Array, ...]:
+    def newton(state: State) -> State:
         count, mu, value, fall, _ = state
         mu = mu + value / fall
         return (count + 1, mu, *excess(mu))

@@ -148,7 +148,7 @@ def _check_modes(
         raise ValueError("ridges takes a fixed head. Drop head_radii.")
     if around is not None and not isinstance(weight, FullWeight):
         raise ValueError(f"around keeps W in a cone and needs FullWeight(), got {type(weight).__name__}.")
-    if around is not None and not (np.isscalar(cone) and 0 < cone < 1):
+    if around is not None and not (isinstance(cone, (int, float)) and 0 < cone < 1):
         raise ValueError(f"cone is {cone!r}. Pass a number in (0, 1): 1 minus the smallest cosine.")
     if head_index is not None and not isinstance(head, Linear):
         raise ValueError(f"head_radii trains the head Linear(v), got {type(head).__name__}.")
@@ -226,9 +226,7 @@ def _path(tokens: Tokens, found: list[Found], index: NDArray[Any], joint: bool, 
         return stacked if count is not None else stacked[0]
 
     answers = [one.answer for one in found]
-    factors = {
-        name: along([a.params[name] for a in answers]) for name in ("K", "Q") if name in answers[0].params
-    }
+    names = [name for name in ("K", "Q") if name in answers[0].params]
     done = along([a.stationary for a in answers]).all(-1)
     reasons = np.where(done, "converged", "steps")
     return Path(
@@ -239,7 +237,7 @@ def _path(tokens: Tokens, found: list[Found], index: NDArray[Any], joint: bool, 
         along([a.log_excess for a in answers]),
         reasons if count is not None else str(reasons),
         kind="radius",
-        v=along([a.head.v for a in answers]) if joint else None,
+        v=along([jax.tree.leaves(a.head)[0] for a in answers]) if joint else None,
         agreed=along([one.agreed for one in found]),
-        **factors,
+        **{name: along([a.params[name] for a in answers]) for name in names},
     )
