@@ -83,7 +83,10 @@ def explain(rows: Constraints, norm: Norm, multipliers: Float) -> NotSeparable:
     """
     legal = np.where(rows.separating, np.maximum(multipliers, 0.0), multipliers)
     with single_thread():
-        proof = _shorten(Proof.of(rows, np.where(rows.active, legal, 0.0)))
+        proof = Proof.of(rows, np.where(rows.active, legal, 0.0))
+        proof = _zero_row(proof) or _without_noise(proof)
+        if len(proof) > 2:
+            proof = _crossed(rows, proof) or _shorten(proof)
     proof = replace(proof, weight=proof.weight / np.abs(proof.weight).max(initial=TINY))
     gain = float(proof.weight @ proof.bound)
     error = float(np.ldexp(norm.dual.value(proof.error), rows.exponent))
@@ -97,15 +100,60 @@ def explain(rows: Constraints, norm: Norm, multipliers: Float) -> NotSeparable:
 # ---------------------------------------------------------------------- fewer rows
 
 
+def _zero_row(proof: Proof) -> Proof | None:
+    """One zero row that asks for a margin."""
+    zero = np.flatnonzero((proof.length <= TINY) & (proof.bound > 0))
+    return replace(proof.only(zero[:1]), weight=np.ones(1)) if zero.size else None
+
+
+def _without_noise(proof: Proof) -> Proof:
+    """The rows that matter."""
+    size = np.abs(proof.weight) * proof.length
+    return proof.only(size > NEGLIGIBLE * size.max(initial=0.0))
+
+
+def _crossed(rows: Constraints, proof: Proof) -> Proof | None:
+    """Two examples that want opposite orders of the same two tokens, one of them in the proof.
+
+    Such a pair is the better explanation even if the proof found other rows: an example with the
+    wrong selection spoils many. Equal keys are found by their projections on one direction.
+    """
+    direction = np.random.default_rng(0).standard_normal(rows.d + rows.e)
+
+    def codes(examples: NDArray[np.intp]) -> tuple[Float, Float, Float]:
+        """Projections of the keys (s, T), the anchors (s, 1) and the queries (s, 1)."""
+        keys, z = rows.keys[examples] @ direction[: rows.d], rows.queries[examples]
+        unit = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), TINY)
+        anchors = np.take_along_axis(keys, rows.anchor[examples, None], 1)
+        return keys, anchors, 5 * (unit @ direction[rows.d :])[:, None]
+
+    near = np.unique(proof.example)
+    tokens, anchors, queries = codes(near)
+    all_anchors = rows.keys[np.arange(rows.n), rows.anchor] @ direction[: rows.d]
+    far = np.flatnonzero(np.isin(_rounded(all_anchors), _rounded(tokens[rows.separating[near]])))
+    far = far[: max(1, DENSE // (rows.T * rows.d))]
+    their_tokens, their_anchors, their_queries = codes(far)
+    here, there = np.nonzero(rows.separating[near]), np.nonzero(rows.separating[far])
+    ours = _rounded(tokens + 3 * anchors + queries)[here]
+    theirs = _rounded(their_anchors + 3 * their_tokens + their_queries)[there]
+    _, first, second = np.intersect1d(ours, theirs, return_indices=True)
+    for j, k in zip(first[:SHOWN], second[:SHOWN], strict=True):
+        pair = np.zeros(rows.active.shape)
+        pair[near[here[0][j]], here[1][j]] = pair[far[there[0][k]], there[1][k]] = 1.0
+        found = _opposite(Proof.of(rows, pair))
+        if found is not None:
+            return found
+    return None
+
+
+def _rounded(numbers: Float) -> Float:
+    # A projection of the same key may differ in its last bits from place to place.
+    return np.round(numbers, 10)
+
+
 def _shorten(proof: Proof) -> Proof:
-    """One zero row, else two opposite rows, else rows of which none can be left out."""
-    length = proof.length
-    zero = np.flatnonzero((length <= TINY) & (proof.bound > 0))
-    if zero.size:
-        return replace(proof.only(zero[:1]), weight=np.ones(1))
-    size = np.abs(proof.weight) * length
-    proof = proof.only(size > NEGLIGIBLE * size.max(initial=0.0))
-    if len(proof) <= 2 or len(proof) * max(len(proof), proof.error.size) > DENSE:
+    """Two opposite rows, else rows of which none can be left out."""
+    if len(proof) * max(len(proof), proof.error.size) > DENSE:
         return proof
     return _opposite(proof) or _irreducible(proof)
 
