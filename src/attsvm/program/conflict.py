@@ -47,8 +47,11 @@ class Proof:
 
     @classmethod
     def of(cls, rows: Constraints, multipliers: Float) -> Proof:
-        """The rows with a multiplier (n, T)."""
-        at = example, token = np.nonzero(multipliers)
+        """The rows with a multiplier (n, T) that may have one."""
+        example, token = np.nonzero(multipliers)
+        weight = multipliers[example, token]
+        legal = rows.active[example, token] & ((weight > 0) | rows.tied[example, token])
+        at = example, token = example[legal], token[legal]
         delta, query = rows.differences(example, token), rows.queries[example]
         return cls(example, token, delta, query, rows.bound[at], rows.tied[at], multipliers[at])
 
@@ -81,9 +84,8 @@ def explain(rows: Constraints, norm: Norm, multipliers: Float) -> NotSeparable:
 
     multipliers (n, T): a Farkas proof, Σ λ_j A_j = 0 up to rounding and Σ λ_j b_j > 0.
     """
-    legal = np.where(rows.separating, np.maximum(multipliers, 0.0), multipliers)
     with single_thread():
-        proof = Proof.of(rows, np.where(rows.active, legal, 0.0))
+        proof = Proof.of(rows, multipliers)
         proof = _zero_row(proof) or _without_noise(proof)
         if len(proof) > 2:
             proof = _crossed(rows, proof) or _shorten(proof)
@@ -129,9 +131,12 @@ def _crossed(rows: Constraints, proof: Proof) -> Proof | None:
 
     near = np.unique(proof.example)
     tokens, anchors, queries = codes(near)
-    all_anchors = rows.keys[np.arange(rows.n), rows.anchor] @ direction[: rows.d]
-    far = np.flatnonzero(np.isin(_rounded(all_anchors), _rounded(tokens[rows.separating[near]])))
-    far = far[: max(1, DENSE // (rows.T * rows.d))]
+    wanted = np.sort(_rounded(tokens[rows.separating[near]]))
+    all_anchors = _rounded(rows.keys[np.arange(rows.n), rows.anchor] @ direction[: rows.d])
+    place = np.minimum(np.searchsorted(wanted, all_anchors), len(wanted) - 1)
+    far = np.flatnonzero(wanted[place] == all_anchors)[: max(1, DENSE // (rows.T * rows.d))]
+    if not far.size:
+        return None
     their_tokens, their_anchors, their_queries = codes(far)
     here, there = np.nonzero(rows.separating[near]), np.nonzero(rows.separating[far])
     ours = _rounded(tokens + 3 * anchors + queries)[here]
@@ -152,10 +157,26 @@ def _rounded(numbers: Float) -> Float:
 
 
 def _shorten(proof: Proof) -> Proof:
-    """Two opposite rows, else rows of which none can be left out."""
+    """The proof itself if no row of it can be left out, else two opposite rows, else such a proof.
+
+    Rows that are independent but for the one contradiction have unique multipliers (up to a factor),
+    so no smaller part of them is a proof.
+    """
     if len(proof) * max(len(proof), proof.error.size) > DENSE:
         return proof
-    return _opposite(proof) or _irreducible(proof)
+    unit = proof.dense
+    triangle = scipy.linalg.qr(unit.T, mode="r", check_finite=False)[0]
+    diagonal = np.abs(np.diagonal(triangle))[: len(proof) - 1]
+    if len(diagonal) == len(proof) - 1 and (diagonal > DEPENDENT).all():
+        return proof
+    pair = _opposite(proof)
+    if pair is not None:
+        return pair
+    point = solve_rows(unit, proof.bound / proof.length, proof.tied)
+    if point.separable:  # the given proof is too rough to be made shorter
+        return proof
+    kept = point.multipliers != 0
+    return replace(proof.only(kept), weight=(point.multipliers / proof.length)[kept])
 
 
 def _opposite(proof: Proof) -> Proof | None:
@@ -172,23 +193,6 @@ def _opposite(proof: Proof) -> Proof | None:
         if ((weight > 0) | pair.tied).all() and weight @ pair.bound > 0:
             return replace(pair, weight=weight)
     return None
-
-
-def _irreducible(proof: Proof) -> Proof:
-    """A proof whose rows are independent but for the one contradiction.
-
-    Then its multipliers are unique up to a factor, so no smaller part of it is a proof.
-    """
-    unit = proof.dense
-    triangle = scipy.linalg.qr(unit.T, mode="r", check_finite=False)[0]
-    diagonal = np.abs(np.diagonal(triangle))[: len(proof) - 1]
-    if len(diagonal) == len(proof) - 1 and (diagonal > DEPENDENT).all():
-        return proof
-    point = solve_rows(unit, proof.bound / proof.length, proof.tied)
-    if point.separable:  # the given proof is too rough to be made shorter
-        return proof
-    kept = point.multipliers != 0
-    return replace(proof.only(kept), weight=(point.multipliers / proof.length)[kept])
 
 
 # ---------------------------------------------------------------------- words
