@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -92,7 +93,14 @@ def _prompts(rows: Constraints) -> Prompts:
 
     All are read-only: compiled code distinguishes, and compiles once if all calls are alike.
     """
-    parts = [rows.keys, rows.queries[..., 0], rows.anchor, rows.active, rows.tied, rows.required]
+    parts: list[NDArray[Any]] = [
+        rows.keys,
+        rows.queries[..., 0],
+        rows.anchor,
+        rows.active,
+        rows.tied,
+        rows.required,
+    ]
     for k, part in enumerate(parts):
         parts[k] = np.ascontiguousarray(part if rows.runs is not None else part[None]).view()
         parts[k].flags.writeable = False
@@ -208,7 +216,7 @@ class _WorkingSet:
         real = length > TINY  # a zero row is found, and named, when its example is measured
         self.names = np.append(self.names, names[real])
         self.length = np.append(self.length, length[real])
-        self.known[names] = True
+        self.known[names[real]] = True
 
     def _purge(self) -> None:
         """Keep the active rows and, of the others, those of least slack: half of the pool."""
