@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -21,6 +22,7 @@ from attsvm.program.active_set import ACTIVE, CONTRADICTORY, COUNT, DEPENDENT, S
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.prompt_rows import Prompts, Slacks, append, price, solve_range
+from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float
 
 SMALL = 50_000
@@ -39,19 +41,29 @@ Index = NDArray[np.intp]
 
 def solve(rows: Constraints) -> Answer:
     """The shortest vector W that satisfies the rows; d or e is 1, no runs axis."""
+    if _small(rows):
+        answer = _solve_whole(rows, 1)
+        return Answer(answer.W[0], answer.multipliers[0], bool(np.asarray(answer.separable)[0]))
     if rows.e > 1:
         return _transposed(rows)
     if rows.n * rows.T < rows.d:
         return _dense(rows, *np.nonzero(rows.active))
-    if rows.n * rows.T * rows.d <= SMALL:
-        answer = _solve_whole(rows, 1)
-        return Answer(answer.W[0], answer.multipliers[0], bool(answer.separable[0]))  # type: ignore[index]
     return _WorkingSet(rows).solve()
 
 
 def solve_runs(rows: Constraints) -> Answer:
-    """`solve` for a batch of small problems with e = 1, on all cores: arrays with a runs axis."""
-    return _solve_whole(rows, os.cpu_count() or 1)
+    """`solve` for every run of a batch, on all cores: arrays with the runs axis first."""
+    threads, runs = os.cpu_count() or 1, len(rows.keys)
+    if _small(rows):
+        return _solve_whole(rows, min(threads, runs))
+    with single_thread(), ThreadPoolExecutor(threads) as pool:
+        answers = list(pool.map(lambda run: solve(rows.run(run)), range(runs)))
+    W, multipliers, separable = zip(*((a.W, a.multipliers, a.separable) for a in answers), strict=True)
+    return Answer(np.stack(W), np.stack(multipliers), np.array(separable))
+
+
+def _small(rows: Constraints) -> bool:
+    return rows.e == 1 and max(rows.n * rows.T, rows.d) * rows.d <= SMALL
 
 
 def _solve_whole(rows: Constraints, threads: int) -> Answer:
@@ -66,12 +78,11 @@ def _solve_whole(rows: Constraints, threads: int) -> Answer:
         state = active_set.empty(rows.n * rows.T, rows.d)
         solve_range(prompts, state, (W, multipliers, separable), start, stop)
 
-    threads = max(1, min(threads, runs // 16))
     if threads == 1:
         work(0, runs)
     else:
-        # Four parts per thread, so that a thread with harder problems does not keep the others.
-        edges = np.linspace(0, runs, 4 * threads + 1).astype(int)
+        # Several parts per thread, so that one with harder problems does not keep the others waiting.
+        edges = np.linspace(0, runs, min(runs, 8 * threads) + 1).astype(int)
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(work, edges[:-1], edges[1:]))
     return Answer(W, multipliers, separable)
@@ -82,7 +93,14 @@ def _prompts(rows: Constraints) -> Prompts:
 
     All are read-only: compiled code distinguishes, and compiles once if all calls are alike.
     """
-    parts = [rows.keys, rows.queries[..., 0], rows.anchor, rows.active, rows.tied, rows.required]
+    parts: list[NDArray[Any]] = [
+        rows.keys,
+        rows.queries[..., 0],
+        rows.anchor,
+        rows.active,
+        rows.tied,
+        rows.required,
+    ]
     for k, part in enumerate(parts):
         parts[k] = np.ascontiguousarray(part if rows.runs is not None else part[None]).view()
         parts[k].flags.writeable = False
@@ -198,7 +216,7 @@ class _WorkingSet:
         real = length > TINY  # a zero row is found, and named, when its example is measured
         self.names = np.append(self.names, names[real])
         self.length = np.append(self.length, length[real])
-        self.known[names] = True
+        self.known[names[real]] = True
 
     def _purge(self) -> None:
         """Keep the active rows and, of the others, those of least slack: half of the pool."""
