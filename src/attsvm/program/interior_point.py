@@ -22,7 +22,7 @@ LOOSE = 0.1
 """Distance from the boundary, relative to the solution's size, of the first slacks and multipliers."""
 
 LEAST = 1e-13
-"""Complementarity that is never undercut, relative to the objective: below, systems only lose digits."""
+"""Complementarity, relative to the objective, below which systems only lose digits."""
 
 BOUNDARY = 0.995
 """Share of the way to the boundary that a step may go."""
@@ -72,8 +72,8 @@ class Ball(Protocol):
     corners: int
 
     @property
-    def centring(self) -> float:
-        """Least centring that the ball asks for, in [0, 1)."""
+    def least(self) -> float:
+        """Complementarity that a step may aim at, relative to the objective."""
         ...
 
     def products(self, step: Step | None, primal: float, dual: float) -> float:
@@ -173,11 +173,11 @@ class Run:
         mu = self._mu(None, 0.0, 0.0)
         ahead = self.ball.direction(self.M, newton, 0.0, None)
         reached = self._mu(ahead, *self._longest(ahead, 1.0))
-        target = mu * min(1.0, max((reached / mu) ** 3, self.ball.centring))
-        # Complementarity must not run ahead of feasibility, nor below what the gap can show.
+        # Complementarity must not run ahead of feasibility, nor below what the ball allows.
         short = float(np.abs(self.multipliers) @ np.abs(newton.residual))
-        least = max(short, LEAST * float(self.multipliers @ self.bound)) / self._pairs
-        step = self.ball.direction(self.M, newton, max(target, min(mu, least)), ahead)
+        least = max(short, self.ball.least * float(self.multipliers @ self.bound)) / self._pairs
+        target = min(mu, max(mu * (reached / mu) ** 3, least))
+        step = self.ball.direction(self.M, newton, target, ahead)
         self._move(step, *self._longest(step, BOUNDARY))
 
     def _mu(self, step: Step | None, primal: float, dual: float) -> float:
