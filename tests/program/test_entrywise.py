@@ -124,6 +124,6 @@ def test_the_newton_system_is_solved_by_rows_and_by_entries(shape):
     features = work.dense()
     matrix = (features * V.ravel()) @ features.T + np.outer(border.column, border.column) / 0.7
     right = (matrix + np.diag(theta)) @ (truth := rng.standard_normal(work.k))
-    x, y, t = work.newton(V, theta, border)(right)
+    x, y, t = work.newton(V, theta, border)(right, True)
     np.testing.assert_allclose(work.margins(y) + theta * x, right, rtol=1e-9, atol=1e-9)
     assert t == pytest.approx(border.column @ truth / 0.7, rel=1e-5)

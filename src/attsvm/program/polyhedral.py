@@ -120,7 +120,8 @@ class Cube:
         """τ: its column is A (V ∘ tilt), its stiffness 4 Σ V ∘ part₊/slack₊ ∘ part₋/slack₋."""
         right, left = self.part / self.slack
         direction = V * (right - left)
-        return Border(direction, work.margins(direction), 4.0 * float((right * V * left).sum()))
+        self.edge = Border(direction, work.margins(direction), 4.0 * float((right * V * left).sum()))
+        return self.edge
 
     def direction(self, M: Float, newton: Newton, target: float, before: Step | None) -> Step:
         """Newton's equations in λ and τ, with stiffness = part/slack and tilt its difference:
@@ -131,11 +132,10 @@ class Cube:
         second = before.own[0] * before.own[1] if before else 0.0
         stiffness = self.part / self.slack
         fixed = (target - second) / self.slack - self.part - stiffness * outside
-        border = newton.border
         free = newton.V * (M - self.part[0] + self.part[1] - fixed[0] + fixed[1])
         tilt = stiffness[0] - stiffness[1]
-        lean = (float(fixed.sum() + self.part.sum() + np.vdot(tilt, free)) - 1.0) / border.stiffness
-        offset = free + lean * border.direction
+        lean = (float(fixed.sum() + self.part.sum() + np.vdot(tilt, free)) - 1.0) / self.edge.stiffness
+        offset = free + lean * self.edge.direction
         multipliers, slack, y, t = newton.direction(offset, target, before)
         W, tau = y + offset, lean + t
         change = tau - SIGN * W
