@@ -14,7 +14,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Engine
 from attsvm.program.solution import Solution, pack
 from attsvm.program.threads import single_thread
-from attsvm.tokens import Float, Tokens, as_selected
+from attsvm.tokens import Float, Tokens, as_selected, matching_runs
 
 
 def max_margin(
@@ -29,10 +29,11 @@ def max_margin(
     tokens: keys (n, T, d), queries (n, e); selected: bool (n, T) or indices (n,).
     norm: Frobenius, nuclear, spectral, l1, l∞ or any entrywise lp.
     required: the margin, one number or one per example (n,); 0 asks only for the right order.
-    Raises NotSeparable, carrying multipliers that prove it. With a runs axis all problems are
-    solved at once, and a run that cannot be separated is marked in `solution.separable` instead.
+    Raises NotSeparable, carrying multipliers that prove it. With a runs axis, on the tokens or on the
+    selection alone, all problems are solved at once, and a run that cannot be separated is marked in `solution.separable` instead.
     Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines".
     """
+    tokens = matching_runs(tokens, selected)
     rows = Constraints.of(tokens, selected, required)
     answer = solve(rows, norm)
     if rows.runs is None and not answer.separable:
@@ -69,6 +70,7 @@ def separate(rows: ArrayLike, norm: Norm = frobenius, *, required: ArrayLike = 1
 
 def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     """Whether some W puts the selected tokens above all others: one boolean, with runs (runs,)."""
+    tokens = matching_runs(tokens, selected)
     answer = solve(Constraints.of(tokens, selected), frobenius)
     return np.asarray(answer.separable) if tokens.runs is not None else bool(answer.separable)
 
