@@ -1,0 +1,168 @@
+"""Compiled passes over the rows of vector problems: whole small problems, and pricing of large ones.
+
+Differences x_a − x_t are formed on the fly, so nothing is copied, and nothing cancels when the keys
+share a large offset.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.program.active_set import (
+    ACTIVE,
+    CONTRADICTORY,
+    COUNT,
+    ENTERING,
+    TINY,
+    State,
+    advance,
+    restart,
+)
+from attsvm.program.factors import compiled
+from attsvm.tokens import Bool, Float
+
+SATISFIED = 1e-11
+"""Shortfall of a row, relative to its bound, that needs no further round."""
+
+
+class Prompts(NamedTuple):
+    """Rows z (x_a − x_t)ᵀ p ≥ required of several runs.
+
+    keys (r, n, T, d), query (r, n), anchor (r, n), active and tied (r, n, T), required (r, n).
+    """
+
+    keys: Float
+    query: Float
+    anchor: NDArray[np.int64]
+    active: Bool
+    tied: Bool
+    required: Float
+
+
+@compiled
+def solve_range(prompts: Prompts, s: State, out: tuple[Float, Float, Bool], start: int, stop: int) -> None:
+    """Solve the runs start…stop, all rows of a run at once.
+
+    out: W (r, d, 1), multipliers (r, n, T) and separable (r,), all zero before.
+    """
+    W, multipliers, separable = out
+    n, T = prompts.active.shape[1:]
+    all_names, all_lengths = np.empty(n * T, np.int64), np.empty(n * T)
+    for run in range(start, stop):
+        restart(s)
+        m = 0
+        for name in range(n * T):
+            if prompts.active[run, name // T, name % T]:
+                all_names[m] = name
+                m += 1
+        names, lengths = all_names[:m], all_lengths[:m]
+        append(prompts, run, names, s, lengths)
+        weight = multipliers[run].reshape(n * T)
+        impossible = _drop_zero_rows(prompts, run, names, lengths)
+        if impossible >= 0:
+            weight[impossible] = 1.0
+            continue
+        status = advance(s)
+        q = s.sizes[ACTIVE]
+        for place in range(q):
+            weight[names[s.active[place]]] = s.weight[place] / lengths[s.active[place]]
+        if status == CONTRADICTORY:
+            weight[names[s.sizes[ENTERING]]] = s.weight[q] / lengths[s.sizes[ENTERING]]
+        else:
+            W[run, :, 0] = s.p
+            separable[run] = True
+
+
+@compiled
+def _drop_zero_rows(prompts: Prompts, run: int, names: NDArray[np.int64], lengths: Float) -> int:
+    """Close the gaps of rows that `append` left out; the name of one that asks for a margin, or −1."""
+    T, kept = prompts.active.shape[2], 0
+    for j in range(names.size):
+        i, t = names[j] // T, names[j] % T
+        if lengths[j] > TINY:
+            names[kept], lengths[kept] = names[j], lengths[j]
+            kept += 1
+        elif prompts.required[run, i] > 0 and not prompts.tied[run, i, t]:
+            return names[j]
+    return -1
+
+
+@compiled
+def append(prompts: Prompts, run: int, names: NDArray[np.int64], s: State, lengths: Float) -> None:
+    """Put the rows named i·T + t into the pool, at length one; zero rows are left out.
+
+    names (k,) in; lengths (k,) out. One call for all rows: the arrays of the state travel by value.
+    """
+    T, d = prompts.keys.shape[2:]
+    count = s.sizes[COUNT]
+    for j in range(names.size):
+        i, t = names[j] // T, names[j] % T
+        z, a = prompts.query[run, i], prompts.anchor[run, i]
+        square = 0.0
+        for c in range(d):
+            s.rows[count, c] = z * (prompts.keys[run, i, a, c] - prompts.keys[run, i, t, c])
+            square += s.rows[count, c] * s.rows[count, c]
+        lengths[j] = np.sqrt(square)
+        if lengths[j] <= TINY:
+            continue
+        for c in range(d):
+            s.rows[count, c] /= lengths[j]
+        tied = prompts.tied[run, i, t]
+        s.bound[count] = 0.0 if tied else prompts.required[run, i] / lengths[j]
+        s.equality[count] = tied
+        s.inside[count] = False
+        s.reach[count] = -1.0
+        count += 1
+    s.sizes[COUNT] = count
+
+
+class Slacks(NamedTuple):
+    """What is known about the rows of one run.
+
+    length (n, T): |z_i| ‖x_a − x_t‖, negative where not yet measured.
+    least, token (n, 2): the two least slacks of unit rows in each example, and their tokens.
+    """
+
+    length: Float
+    least: Float
+    token: NDArray[np.int64]
+
+
+@compiled
+def price(prompts: Prompts, examples: NDArray[np.intp], p: Float, out: Slacks) -> None:
+    """Measure the two least slacks of the named examples (s,) at p (d,); run 0 only.
+
+        slack_it = (z_i δ_itᵀ p − (1 − ε) required_i) / |z_i| ‖δ_it‖,   δ_it = x_a − x_t
+
+    A zero row that asks for a margin has slack −∞.
+    """
+    T, d = prompts.keys.shape[2:]
+    for i in examples:
+        first = prompts.keys[0, i, prompts.anchor[0, i]]
+        z, bound = prompts.query[0, i], (1 - SATISFIED) * prompts.required[0, i]
+        least, second = np.inf, np.inf
+        for t in range(T):
+            if not prompts.active[0, i, t] or prompts.tied[0, i, t]:
+                continue
+            # One loop in one function: calls and views per token cost as much as the arithmetic.
+            dot, token = 0.0, prompts.keys[0, i, t]
+            for c in range(d):
+                dot += (first[c] - token[c]) * p[c]
+            length = out.length[i, t]
+            if length < 0:
+                square = 0.0
+                for c in range(d):
+                    square += (first[c] - token[c]) * (first[c] - token[c])
+                length = out.length[i, t] = abs(z) * np.sqrt(square)
+            if length <= TINY and bound == 0:
+                continue
+            slack = (z * dot - bound) / length if length > TINY else -np.inf
+            if slack < least:
+                second, out.token[i, 1] = least, out.token[i, 0]
+                least, out.token[i, 0] = slack, t
+            elif slack < second:
+                second, out.token[i, 1] = slack, t
+        out.least[i, 0], out.least[i, 1] = least, second
