@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from attsvm.program.constraints import Constraints
 from attsvm.tokens import Bool, Float
 
-
 FEATURES = 1 << 14
 """Most numbers in rows that are written out."""
 

@@ -16,7 +16,6 @@ from attsvm.program.schatten_interior import Aim, Iterate
 from attsvm.program.spectral_elimination import ByRows, ByWeight, System, Unknowns
 from attsvm.tokens import Float
 
-
 ROUNDING = 1e-12
 """Relative residual above which a Newton step is refined."""
 
@@ -73,7 +72,7 @@ class SpectralNewton:
         aimed = self.backward @ aim.matrix @ self.backward.T
         right = Unknowns(
             aimed[:d, d:] - self.uneven,
-            float(np.trace(aimed) + np.trace(at.Q) - 1),
+            float(aimed.trace() + at.Q.trace() - 1),
             self.missing + aim.rows * self.over,
         )
         found = self.eliminated.solve(right)
