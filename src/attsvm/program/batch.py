@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.program.constraints import Constraints
+from attsvm.program.contradiction import RESIDUAL
 from attsvm.program.engine import Answer
 from attsvm.program.gram import (
     INFEASIBLE,
@@ -33,9 +34,6 @@ LARGEST = 256
 
 GAP = 1e-11
 """Relative gap up to which an answer of the Gram matrix is taken."""
-
-RESIDUAL = 1e-12
-"""Norm of Σ λ_j A_j, relative to the multipliers of rows with a bound, that is rounding."""
 
 
 class Small(NamedTuple):

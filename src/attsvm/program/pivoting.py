@@ -1,4 +1,7 @@
-"""Frobenius, few rows per unknown: proximal block pivoting with direct or conjugate-gradient solves."""
+"""Frobenius, the usual engine: proximal block pivoting with direct or conjugate-gradient solves.
+
+Up to about ten rows per unknown; memory is linear in the tokens.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ LARGEST_FACTOR = 4000
 """Passive rows up to which a Cholesky factor is the way out when conjugate gradients fail."""
 
 ROUNDS, PATIENCE = 60, 12
-"""Exchanges in all, and in a row without progress."""
+"""Exchanges in all, and without a new least number of wrong rows."""
 
 GOOD = 1e-11
 """Relative gap at which to stop."""
