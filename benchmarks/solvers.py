@@ -108,9 +108,8 @@ def tables(results: dict[str, Any]) -> Iterator[str]:
     """The results as Markdown."""
     machine = results["machine"]
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
-    yield (
-        f"{machine['processor']} (load {machine['load']} at the start), Python {machine['python']}, {versions}.\n"
-    )
+    where = f"{machine['processor']}, load {machine['load']} at the start"
+    yield f"{where}; Python {machine['python']}, {versions}.\n"
     yield "| program | (n, T, d) | ours, CPU s | gap or residual | work | peers, CPU s (ratio) | target |"
     yield "|---|---|---|---|---|---|---|"
     for row in results["rows"]:
@@ -160,7 +159,7 @@ def _batch_lines(batch: dict[str, Result]) -> Iterator[str]:
 
 def _call_lines(calls: dict[str, dict[str, Result]]) -> Iterator[str]:
     yield "\nOne call, CPU time:\n"
-    yield "| norm | first call ever, s | first call of a later process, s | warm (6,8,10), ms | warm prompt, ms |"
+    yield "| norm | first call ever, s | first call of a process, s | warm (6,8,10), ms | warm prompt, ms |"
     yield "|---|---|---|---|---|"
     for norm, call in calls.items():
         cells = [_cell(call[key], "seconds", 1.0) for key in ("compile", "cached")]

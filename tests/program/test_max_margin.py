@@ -188,45 +188,6 @@ def test_example_and_token_name_the_constraints(instance):
     assert np.array_equal(dense, solution.token_multipliers)
 
 
-# ---------------------------------------------------------------------- runs
-
-
-@pytest.mark.parametrize("queries", ["matrix", "prompt"])
-def test_many_runs_at_once_equal_one_by_one(norm, queries):
-    drawn, v = datasets.sphere(n=3, T=4, d=5, seed=range(6))
-    tokens = drawn if queries == "matrix" else Tokens(drawn.keys[:, :2], None)
-    selected = np.argmax(np.einsum("rntd,rd->rnt", tokens.keys, v), -1)
-    together = max_margin(tokens, selected, norm)
-    for k in np.flatnonzero(together.separable):
-        alone = max_margin(tokens.run(k), selected[k], norm)
-        assert together.margin[k] == pytest.approx(alone.margin, rel=1e-7)
-
-
-def test_runs_share_what_has_no_runs_axis():
-    tokens, v = datasets.sphere(n=3, T=4, d=6, seed=0)
-    best = best_tokens(tokens, v)
-    runs = Tokens(np.stack([tokens.keys, 2 * tokens.keys]), tokens.queries)
-    solution = max_margin(runs, best)
-    assert solution.margin[1] == pytest.approx(2 * solution.margin[0], rel=1e-9)
-
-
-def test_a_run_of_a_batch_is_a_solution_of_its_own(norm):
-    tokens, v = datasets.sphere(n=3, T=4, d=6, seed=range(3))
-    selected = np.argmax(np.einsum("rntd,rd->rnt", tokens.keys, v), -1)
-    solution = max_margin(tokens, selected, norm)
-    assert solution.run(1).certified
-    assert np.array_equal(solution.run(1).W, solution.W[1])
-
-
-def test_runs_of_different_lengths_keep_their_own_multipliers():
-    tokens, _ = datasets.sphere(n=2, T=4, d=6, seed=range(2))
-    mask = np.ones((2, 2, 4), bool)
-    mask[0, 1, 2:] = False
-    solution = max_margin(Tokens(tokens.keys, tokens.queries, mask=mask), np.zeros((2, 2), int))
-    assert solution.run(0).multipliers.size == 4
-    assert solution.run(0).certified and solution.run(1).certified
-
-
 # ---------------------------------------------------------------------- the record
 
 
@@ -243,13 +204,6 @@ def test_a_file_with_a_changed_weight_loses_its_certificate(tmp_path):
     solution = max_margin(instance.tokens, instance.selected)
     replace(solution, W=0.99 * solution.W).save(tmp_path / "solution.npz")
     assert not Solution.load(tmp_path / "solution.npz").certified
-
-
-def test_a_saved_batch_loads(tmp_path):
-    tokens, _ = datasets.sphere(n=3, T=4, d=6, seed=range(3))
-    solution = max_margin(tokens, np.zeros((3, 3), int))
-    solution.save(tmp_path / "batch.npz")
-    assert np.array_equal(Solution.load(tmp_path / "batch.npz").certified, solution.certified)
 
 
 def test_a_solution_prints_its_norm_margin_and_certificate(norm):

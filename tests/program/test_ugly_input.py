@@ -60,12 +60,6 @@ def test_all_tokens_selected_is_met_by_zero(norm):
     assert not certified(instance.tokens, instance.tokens.mask, norm).W.any()
 
 
-def test_a_batch_of_one_run(norm):
-    instance = conftest.matrix()
-    tokens = Tokens(instance.tokens.keys[None], instance.tokens.queries[None])
-    assert certified(tokens, instance.selected[None], norm).W.shape == (1, 6, 6)
-
-
 # ---------------------------------------------------------------------- repeated and zero tokens
 
 
@@ -228,42 +222,6 @@ def test_the_same_program_twice_gives_the_same_bits(norm):
     instance = conftest.matrix()
     first, second = (max_margin(instance.tokens, instance.selected, norm) for _ in range(2))
     assert np.array_equal(first.W, second.W)
-
-
-# ---------------------------------------------------------------------- batches with hard runs
-
-
-def test_a_batch_marks_the_runs_that_cannot_be_separated(norm):
-    good, bad = conftest.matrix(), conftest.matrix()
-    keys = np.stack([good.tokens.keys, bad.tokens.keys, np.zeros_like(bad.tokens.keys)])
-    keys[1, 0, (bad.selected[0] + 1) % 5] = keys[1, 0, bad.selected[0]]
-    solution = max_margin(Tokens(keys, good.tokens.queries), good.selected, norm)
-    assert solution.separable.tolist() == [True, False, False]
-    assert solution.certified.tolist() == [True, False, False]
-    assert solution.margin[1:].tolist() == [0, 0]
-
-
-def test_a_batch_solves_runs_of_very_different_size(norm):
-    instance = conftest.matrix()
-    sizes = np.array([1e-120, 1.0, 1e120])
-    keys = sizes[:, None, None, None] * instance.tokens.keys
-    solution = certified_runs(Tokens(keys, instance.tokens.queries), instance.selected, norm)
-    assert solution.margin / sizes == pytest.approx(solution.margin[1], rel=1e-7)
-
-
-def test_a_batch_solves_near_ties_and_duplicates(norm):
-    instance = conftest.matrix()
-    keys = np.stack([instance.tokens.keys] * 3)
-    own, other = instance.selected[2], (instance.selected[2] + 1) % 5
-    keys[1, 2, other] = keys[1, 2, own] * (1 - 1e-5)
-    keys[2, 2, (own + 2) % 5] = keys[2, 2, other]
-    certified_runs(Tokens(keys, instance.tokens.queries), instance.selected, norm)
-
-
-def certified_runs(tokens, selected, norm):
-    solution = max_margin(tokens, selected, norm)
-    assert solution.certified.all(), solution.certificate
-    return solution
 
 
 # ---------------------------------------------------------------------- errors in words
