@@ -1,0 +1,236 @@
+"""Vector problems (e = 1 or d = 1) in the l2 norm: a working set around the dual active set.
+
+    min ‖p‖  subject to  z_i (x_a − x_t)ᵀ p ≥ required_i
+
+Small problems go to the dual active set whole. Large ones keep a pool of a few rows per dimension
+and read the data only to find the rows the pool has missed; most examples are skipped, because a
+slack (of a row of length one) can change by no more than p has moved since it was last measured.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from attsvm.program import active_set
+from attsvm.program.active_set import ACTIVE, CONTRADICTORY, COUNT, DEPENDENT, STALLED, TINY
+from attsvm.program.constraints import Constraints
+from attsvm.program.engine import Answer
+from attsvm.program.prompt_rows import Prompts, Slacks, price, put_all, solve_range
+from attsvm.tokens import Bool, Float
+
+SMALL = 50_000
+"""Numbers in the largest dense matrix of rows."""
+
+PROBE, ADDED, LARGEST = 16, 8, 48
+"""Rows per dimension: in the probe, added in a round, and in the pool."""
+
+STRIDES = (16, 4)
+"""The first rounds read every 16th and every 4th example."""
+
+ROUNDS = 300
+
+Index = NDArray[np.intp]
+
+
+def solve(rows: Constraints) -> Answer:
+    """The shortest vector W that satisfies the rows; d or e is 1, no runs axis."""
+    if rows.e > 1:
+        return _transposed(rows)
+    if rows.n * rows.T < rows.d:
+        return _dense(rows, *np.nonzero(rows.active))
+    if rows.n * rows.T * rows.d <= SMALL:
+        answer = _solve_whole(rows, 1)
+        return Answer(answer.W[0], answer.multipliers[0], bool(answer.separable[0]))  # type: ignore[index]
+    return _WorkingSet(rows).solve()
+
+
+def solve_runs(rows: Constraints) -> Answer:
+    """`solve` for a batch of small problems with e = 1, on all cores: arrays with a runs axis."""
+    return _solve_whole(rows, os.cpu_count() or 1)
+
+
+def _solve_whole(rows: Constraints, threads: int) -> Answer:
+    """All rows of each run at once; one compiled loop per thread."""
+    prompts = _prompts(rows)
+    runs = len(prompts.keys)
+    W = np.zeros((runs, rows.d, 1))
+    multipliers = np.zeros((runs, rows.n, rows.T))
+    separable = np.zeros(runs, bool)
+
+    def work(start: int, stop: int) -> None:
+        state = active_set.empty(rows.n * rows.T, rows.d)
+        solve_range(prompts, state, (W, multipliers, separable), start, stop)
+
+    threads = max(1, min(threads, runs // 16))
+    if threads == 1:
+        work(0, runs)
+    else:
+        # Four parts per thread, so that a thread with harder problems does not keep the others.
+        edges = np.linspace(0, runs, 4 * threads + 1).astype(int)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, edges[:-1], edges[1:]))
+    return Answer(W, multipliers, separable)
+
+
+def _prompts(rows: Constraints) -> Prompts:
+    """The arrays of the rows with a runs axis, for compiled code."""
+    parts = (rows.keys, rows.queries[..., 0], rows.anchor, rows.active, rows.tied, rows.required)
+    if rows.runs is None:
+        parts = tuple(part[None] for part in parts)  # type: ignore[assignment]
+    keys, query, anchor, active, tied, required = (np.ascontiguousarray(part) for part in parts)
+    return Prompts(keys, query, anchor.astype(np.int64), active, tied, required)
+
+
+def _transposed(rows: Constraints) -> Answer:
+    """d = 1: the row is a number δ times the query, so few rows of an example matter.
+
+    For inequalities these are the smallest δ > 0, the δ < 0 nearest to zero, and a zero; of the ties
+    one that is not zero.
+    """
+    delta = np.take_along_axis(rows.keys[..., 0], rows.anchor[:, None], 1) - rows.keys[..., 0]
+    size = np.where(delta == 0, np.inf, np.abs(delta))
+    free = rows.separating
+    kinds = [(free & (delta > 0), size), (free & (delta < 0), size), (free & (delta == 0), -size)]
+    kinds.append((rows.tied & (delta != 0), -size))
+    example, token = [], []
+    for kind, order in kinds:
+        token.append(np.argmin(np.where(kind, order, np.inf), 1)[kind.any(1)])
+        example.append(np.flatnonzero(kind.any(1)))
+    return _dense(rows, np.concatenate(example), np.concatenate(token))
+
+
+def _dense(rows: Constraints, example: Index, token: Index) -> Answer:
+    """The program of the named rows, (k,) and (k,), written out."""
+    A = rows.differences(example, token) * rows.queries[example]  # d or e is 1
+    at = example, token
+    point = active_set.solve_rows(A, rows.bound[at], rows.tied[at])
+    multipliers = np.zeros(rows.active.shape)
+    multipliers[at] = point.multipliers
+    return Answer(point.w.reshape(rows.d, rows.e), multipliers, point.separable)
+
+
+class _WorkingSet:
+    """The pool of rows and what is known about the slacks of all others.
+
+    names, length: the pool's rows, as i·T + t, and their lengths; known (n·T,): rows in the pool.
+    slacks: the two least slacks of each example when last measured.
+    measured (n,): the round of that measurement; points: p of each round.
+    """
+
+    def __init__(self, rows: Constraints) -> None:
+        self.rows = rows
+        self.prompts = _prompts(rows)
+        self.state = active_set.empty(min(LARGEST * rows.d, rows.active.size), rows.d)
+        self.names: Index = np.zeros(0, np.intp)
+        self.length: Float = np.zeros(0)
+        self.known: Bool = np.zeros(rows.active.size, bool)
+        shape = (rows.n, 2)
+        unknown = np.full(rows.active.shape, -1.0)
+        self.slacks = Slacks(unknown, np.full(shape, -np.inf), np.zeros(shape, np.int64))
+        self.measured = np.full(rows.n, -1)
+        self.points: list[Float] = []
+
+    def solve(self) -> Answer:
+        """Probe a few examples; then measure, add the worst rows and advance, until none is left."""
+        self._add(independent_ties(self.rows))
+        self._add(self._probe())
+        stuck = 0
+        for turn in range(ROUNDS):
+            status = active_set.advance(self.state)
+            if status == CONTRADICTORY:
+                index, weight = active_set.proof(self.state)
+                return self._answer(self.names[index], weight / self.length[index], False)
+            stuck = stuck + 1 if status == STALLED else 0
+            self._measure(turn)
+            names, slack = self._violated(turn)
+            if names.size and np.isneginf(slack[0]):  # a zero row that asks for a margin
+                return self._answer(names[:1], np.ones(1), False)
+            if stuck == 3 or (not names.size and turn >= len(STRIDES)):
+                break
+            self._add(names)
+        index, weight = active_set.active(self.state)
+        return self._answer(self.names[index], weight / self.length[index], True)
+
+    def _probe(self) -> Index:
+        """All rows of a few examples, evenly spaced: enough to expose a hopeless selection."""
+        rows, most = self.rows, PROBE * self.rows.d
+        few = np.linspace(0, rows.n - 1, min(rows.n, 1 + most // rows.T)).astype(int)
+        place, token = np.nonzero(rows.separating[few])
+        return (few[place] * rows.T + token)[:most]
+
+    def _measure(self, turn: int) -> None:
+        """Read the examples whose least slack may have become negative since it was measured.
+
+        While p is crude, a part of them tells enough.
+        """
+        p = self.state.p.copy()
+        moved = np.array([np.linalg.norm(p - q) for q in self.points] + [np.inf])
+        doubtful = np.flatnonzero(self.slacks.least[:, 0] < moved[self.measured])
+        if turn < len(STRIDES):
+            doubtful = doubtful[turn :: STRIDES[turn]]
+        price(self.prompts, doubtful, p, self.slacks)
+        self.measured[doubtful] = turn
+        self.points.append(p)
+
+    def _violated(self, turn: int) -> tuple[Index, Float]:
+        """The most violated rows that are not in the pool, and their slacks, the worst first."""
+        floor = 4e-16 * float(np.linalg.norm(self.points[-1]))
+        fresh = np.flatnonzero((self.measured == turn) & (self.slacks.least[:, 0] < -floor))
+        slack = self.slacks.least[fresh].ravel()
+        names = (fresh[:, None] * self.rows.T + self.slacks.token[fresh]).ravel()
+        new = (slack < -floor) & ~self.known[names]
+        order = np.argsort(slack[new])[: ADDED * self.rows.d]
+        return names[new][order], slack[new][order]
+
+    def _add(self, names: Index) -> None:
+        if self.state.sizes[COUNT] + len(names) > len(self.state.rows):
+            self._purge()
+        length = put_all(self.prompts, names, self.state)
+        real = length > TINY  # a zero row is found, and named, when its example is measured
+        self.names = np.append(self.names, names[real])
+        self.length = np.append(self.length, length[real])
+        self.known[names] = True
+
+    def _purge(self) -> None:
+        """Keep the active rows and, of the others, those of least slack: half of the pool."""
+        s = self.state
+        count, q = int(s.sizes[COUNT]), int(s.sizes[ACTIVE])
+        slack = s.rows[:count] @ s.p - s.bound[:count]
+        slack[s.inside[:count] | s.equality[:count]] = -np.inf
+        kept = np.sort(np.argsort(slack)[: max(q, len(s.rows) // 2)])
+        for array in (s.rows, s.bound, s.equality, s.inside, s.reach):
+            array[: len(kept)] = array[kept]
+        place = np.zeros(count, np.int64)
+        place[kept] = np.arange(len(kept))
+        s.active[:q] = place[s.active[:q]]
+        s.sizes[COUNT] = len(kept)
+        self.known[self.names] = False
+        self.names, self.length = self.names[kept], self.length[kept]
+        self.known[self.names] = True
+
+    def _answer(self, names: Index, weight: Float, separable: bool) -> Answer:
+        multipliers = np.zeros(self.rows.active.shape)
+        multipliers.flat[names] = weight
+        W = self.state.p[:, None].copy() if separable else np.zeros((self.rows.d, 1))
+        return Answer(W, multipliers, separable)
+
+
+def independent_ties(rows: Constraints) -> Index:
+    """Names i·T + t of tied rows that span all tied rows, at most d, by pivoted QR in bounded memory."""
+    example, token = np.nonzero(rows.tied)
+    kept = np.zeros(0, np.intp)
+    chunk = 4 * rows.d
+    for start in range(0, len(example), chunk):
+        tried = np.append(kept, np.arange(start, min(start + chunk, len(example))))
+        delta = rows.differences(example[tried], token[tried]) * rows.queries[example[tried]]
+        length = active_set.lengths(delta)
+        tried, delta = tried[length > TINY], delta[length > TINY] / length[length > TINY, None]
+        if len(tried):
+            R, pivot = scipy.linalg.qr(delta.T, mode="r", pivoting=True)
+            kept = tried[pivot[: int((np.abs(np.diagonal(R)) > DEPENDENT).sum())]]
+    return example[kept] * rows.T + token[kept]
