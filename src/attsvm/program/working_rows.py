@@ -1,0 +1,208 @@
+"""The few rows an interior point works on, and the Newton matrix  A diag(V) Aᵀ + diag(θ)  they give.
+
+Row j is the rank-one matrix δ_j z_jᵀ, so A diag(V) Aᵀ costs n² d e + k² d operations instead of the
+k² d e of explicit features; features are built only where they fit into the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpotrf, dpotrs
+
+from attsvm.program.constraints import Constraints
+from attsvm.tokens import Bool, Float
+
+SMALL = 1 << 15
+"""Numbers in explicit features (k · d e) up to which they beat the structured products."""
+
+REGULAR = 1e-13
+"""Relative size of the diagonal that keeps dependent rows factorable; refinement removes its effect."""
+
+STIFF = 0.1
+"""A row is stiff, that is nearly active, if θ is below this share of its entry of A diag(V) Aᵀ."""
+
+Solve = Callable[[Float], Float]
+
+
+@dataclass(frozen=True, eq=False)
+class WorkingRows:
+    """Some rows of `Constraints`, sorted by example.
+
+    example, token (k,): which rows; delta (k, d): x_a − x_t; bound (k,); tied (k,).
+    queries (groups, e): the queries of the examples that occur; start (groups,): their first rows.
+    """
+
+    example: NDArray[np.intp]
+    token: NDArray[np.intp]
+    delta: Float
+    bound: Float
+    tied: Bool
+    queries: Float
+    start: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, rows: Constraints, chosen: Bool) -> WorkingRows:
+        """The rows marked in chosen (n, T)."""
+        example, token = np.nonzero(chosen)
+        start = np.flatnonzero(np.diff(example, prepend=-1))
+        delta = rows.differences(example, token)
+        if rows.e == 1:  # the query is a number: one group of rows instead of one per example
+            delta = delta * rows.queries[example]
+            queries, start = np.ones((1, 1)), np.zeros(1, np.intp)
+        else:
+            queries = rows.queries[example[start]]
+        return cls(example, token, delta, rows.bound[chosen], rows.tied[chosen], queries, start)
+
+    @property
+    def k(self) -> int:
+        return len(self.delta)
+
+    @cached_property
+    def group(self) -> NDArray[np.intp]:
+        """Index into queries of each row (k,)."""
+        return np.repeat(np.arange(len(self.start)), np.diff(self.start, append=self.k))
+
+    @cached_property
+    def features(self) -> Float | None:
+        """The rows as vectors (k, d e), where that is small or e = 1."""
+        d, e = self.delta.shape[1], self.queries.shape[1]
+        if e == 1:
+            return self.delta  # `of` has multiplied the query into it
+        return self.dense() if self.k * d * e <= SMALL else None
+
+    def dense(self) -> Float:
+        """The rows as vectors (k, d e)."""
+        d, e = self.delta.shape[1], self.queries.shape[1]
+        return (self.delta[:, :, None] * self.queries[self.group][:, None, :]).reshape(self.k, d * e)
+
+    def where(self, chosen: Bool) -> WorkingRows:
+        """Some of these rows, chosen (k,)."""
+        group = self.group[chosen]
+        start = np.flatnonzero(np.diff(group, prepend=-1))
+        own = (self.example, self.token, self.delta, self.bound, self.tied)
+        example, token, delta, bound, tied = (array[chosen] for array in own)
+        return WorkingRows(example, token, delta, bound, tied, self.queries[group[start]], start)
+
+    def margins(self, W: Float) -> Float:
+        """δ_jᵀ W z_j: (d, e) → (k,)."""
+        if self.features is not None:
+            return self.features @ W.ravel()
+        return np.einsum("ka,ka->k", self.delta, (self.queries @ W.T)[self.group])
+
+    def combine(self, multipliers: Float) -> Float:
+        """Σ λ_j δ_j z_jᵀ: (k,) → (d, e)."""
+        d, e = self.delta.shape[1], self.queries.shape[1]
+        if self.features is not None:
+            return (multipliers @ self.features).reshape(d, e)
+        sums = np.add.reduceat(multipliers[:, None] * self.delta, self.start, axis=0)
+        return np.asarray(sums.T @ self.queries)
+
+    def newton(self, V: Float, theta: Float) -> Solve:
+        """Factor  A diag(V) Aᵀ + diag(θ)  and return the function that solves with it.
+
+        V (d, e) > 0, θ (k,) ≥ 0. With more rows than entries of W the smaller matrix
+        I + √V Aᵀ diag(1/θ) A √V is factored instead (Woodbury).
+        """
+        if self.k <= 1.2 * V.size:
+            solve = self._by_rows(V, theta)
+        else:
+            solve = self._by_entries(V, theta)
+
+        def refined(r: Float) -> Float:
+            x = solve(r)
+            return x + solve(r - self.margins(V * self.combine(x)) - theta * x)
+
+        return refined
+
+    def _by_rows(self, V: Float, theta: Float) -> Solve:
+        matrix = self._gram(V)
+        diagonal = np.einsum("ii->i", matrix)
+        diagonal += theta
+        return factor(matrix)
+
+    def _by_entries(self, V: Float, theta: Float) -> Solve:
+        """Eliminate the rows with large θ into a matrix of the size of W, then factor the others.
+
+        Eliminating active rows too (θ → 0) would cancel all digits of their multipliers.
+        """
+        near = theta <= STIFF * self._diagonal(V)
+        stiff, loose = self.where(near), self.where(~near)
+        weight, root = 1.0 / theta[~near], np.sqrt(V).ravel()
+        matrix = loose._covariance(weight) * root[:, None] * root
+        np.einsum("ii->i", matrix)[:] += 1.0
+        forward = partial(solve_triangular, cholesky(matrix), lower=True, check_finite=False)
+        image = forward(root[:, None] * stiff.dense().T)
+        inner = image.T @ image
+        np.einsum("ii->i", inner)[:] += theta[near]
+        solve = factor(inner)
+
+        def reduced(r: Float) -> Float:
+            pulled = forward(root * loose.combine(weight * r[~near]).ravel())
+            x = np.empty(self.k)
+            x[near] = solve(r[near] - pulled @ image)
+            y = root * forward(pulled + image @ x[near], trans=1)
+            x[~near] = weight * (r[~near] - loose.margins(y.reshape(V.shape)))
+            return x
+
+        return reduced
+
+    def _gram(self, V: Float) -> Float:
+        """The lower triangle of A diag(V) Aᵀ (k, k)."""
+        if self.features is not None:
+            return np.asarray((self.features * V.ravel()) @ self.features.T)
+        out = np.empty((self.k, self.k), order="F")
+        stop = np.append(self.start[1:], self.k)
+        for i, (a, b) in enumerate(zip(self.start, stop, strict=True)):
+            between = (self.queries[i:] * self.queries[i]) @ V.T
+            out[a:, a:b] = (between[self.group[a:] - i] * self.delta[a:]) @ self.delta[a:b].T
+        return out
+
+    def _diagonal(self, V: Float) -> Float:
+        """The diagonal of A diag(V) Aᵀ (k,)."""
+        if self.features is not None:
+            return np.asarray(self.features**2 @ V.ravel())
+        return np.einsum("ka,ka->k", self.delta**2, (self.queries**2 @ V.T)[self.group])
+
+    def _covariance(self, weight: Float) -> Float:
+        """Aᵀ diag(weight) A (d e, d e), a sum of Kronecker products over the examples."""
+        if self.features is not None:
+            return np.asarray((self.features.T * weight) @ self.features)
+        d, e = self.delta.shape[1], self.queries.shape[1]
+        stop = np.append(self.start[1:], self.k)
+        scaled = weight[:, None] * self.delta
+        each = np.empty((len(self.start), d, d))
+        for i, (a, b) in enumerate(zip(self.start, stop, strict=True)):
+            each[i] = self.delta[a:b].T @ scaled[a:b]
+        outer = self.queries[:, :, None] * self.queries[:, None, :]
+        product = each.reshape(-1, d * d).T @ outer.reshape(-1, e * e)
+        return product.reshape(d, d, e, e).transpose(0, 2, 1, 3).reshape(d * e, d * e)
+
+
+def factor(matrix: Float) -> Solve:
+    """The function that solves with a positive matrix, given by its lower triangle."""
+    if not matrix.size:
+        return lambda r: r
+    lower = cholesky(matrix)
+    return lambda r: np.asarray(dpotrs(lower, r, lower=1)[0])
+
+
+def cholesky(matrix: Float) -> Float:
+    """Lower Cholesky factor; the diagonal is raised until there is one.
+
+    Each entry is raised relative to itself: the diagonal spans twenty orders of magnitude.
+    """
+    diagonal = np.einsum("ii->i", matrix)
+    raised = REGULAR
+    while raised < 1.0:
+        diagonal *= 1.0 + raised
+        lower, info = dpotrf(matrix, lower=1, clean=0)
+        if info == 0:
+            return np.asarray(lower)
+        raised *= 100.0
+    raise np.linalg.LinAlgError("the Newton matrix is not positive")
