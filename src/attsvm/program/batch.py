@@ -26,6 +26,7 @@ from attsvm.program.gram import (
     pivot,
     space,
 )
+from attsvm.program.unit_rows import TINY
 from attsvm.tokens import Bool, Float
 
 LARGEST = 256
@@ -150,7 +151,7 @@ def _unit_rows(data, run, unit, problem):  # type: ignore[no-untyped-def]
                 squares += value * value
             length = np.sqrt(squares) * size
             tied = data.tied[run, i, t]
-            if length <= 1e-140:  # squares below 1e-280 have no digits left
+            if length <= TINY:
                 if not tied and data.required[run, i] > 0:
                     return -1 - (i * T + t)
                 continue
