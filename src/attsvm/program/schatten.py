@@ -100,8 +100,10 @@ class _Search:
             excess = self._excess_of(program, best)
             if excess.min() >= -GOAL:
                 break
-            chosen = program.pool.spread(np.ones(len(at.slack)), np.zeros(excess.shape)) > 0
-            program, at = self._transfer(*early, chosen | (excess < STAGES[1][1]))
+            inside = program.pool.spread(np.ones(len(at.slack)), np.zeros(excess.shape)) > 0
+            if not ((excess < -GOAL) & ~inside).any():
+                break
+            program, at = self._transfer(*early, inside | (excess < STAGES[1][1]))
         W = self.bases.expand(program.weight(best))
         return Answer(W, program.pool.spread(best.multipliers, np.zeros(excess.shape)))
 
