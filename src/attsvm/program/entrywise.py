@@ -10,6 +10,7 @@ from attsvm.norms import Entrywise, Norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.interior_point import Newton, Step
+from attsvm.program.working_rows import WorkingRows
 from attsvm.program.working_set import on_working_set
 from attsvm.tokens import Float
 
@@ -60,11 +61,17 @@ class Power:
             return np.abs(M) ** ((2 - p) / (p - 1)) / (p - 1)
         return 1.0 / ((p - 1) * np.abs(self.W) ** (p - 2) + FLOOR)
 
+    def absorb(self, M: Float) -> None:
+        pass
+
+    def border(self, work: WorkingRows, V: Float) -> None:
+        return None
+
     def direction(self, M: Float, newton: Newton, target: float, before: Step | None) -> Step:
-        V = self.weights(M)
+        V = newton.V
         offset = power(M, 1 / (self.p - 1)) - self.W if self.p < 2 else V * (M - power(self.W, self.p - 1))
-        multipliers, slack = newton.direction(offset, target, before)
-        return Step(multipliers, slack, V * newton.work.combine(multipliers) + offset)
+        multipliers, slack, y, _ = newton.direction(offset, target, before)
+        return Step(multipliers, slack, y + offset)
 
     def longest(self, step: Step) -> tuple[float, float]:
         return np.inf, np.inf

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from attsvm.norms import Norm
-from attsvm.program.working_rows import WorkingRows
+from attsvm.program.working_rows import Border, WorkingRows
 from attsvm.tokens import Bool, Float
 
 LOOSE = 0.1
@@ -36,35 +36,27 @@ class Step:
 
 
 class Newton:
-    """The linear system of one iteration.
+    """The linear system of one iteration, with  ratio = s/λ, 0 for ties, and the border of the ball."""
 
-        solve(r) = (A diag(V) Aᵀ + diag(ratio))⁻¹ r,    ratio = s/λ, 0 for ties
-    """
-
-    def __init__(self, run: Run, V: Float) -> None:
+    def __init__(self, run: Run) -> None:
         self.work, self.multipliers, self.slack = run.work, run.multipliers, run.slack
+        self.V = run.ball.weights(run.M)
+        self.border = run.ball.border(run.work, self.V)
         tied = self.work.tied
         self.ratio = np.where(tied, 0.0, self.slack / self.multipliers)
         self.residual = np.where(tied, 0.0, self.slack) + run.bound - run.margins
-        self.solve = self.work.newton(V, self.ratio)
+        self.solve = self.work.newton(self.V, self.ratio, self.border)
 
-    def direction(self, offset: Float, target: float, before: Step | None) -> tuple[Float, Float]:
-        """dλ and ds that meet the rows when  dW = V ∘ dM + offset, and λ s = target."""
+    def direction(
+        self, offset: Float, target: float, before: Step | None
+    ) -> tuple[Float, Float, Float, float]:
+        """dλ, ds, y and t that meet the rows when  dW = y + offset,  y = V ∘ dM + U t,  and λ s = target."""
         product = target - self.multipliers * self.slack
         if before is not None:
             product -= before.multipliers * before.slack
         pull = np.where(self.work.tied, 0.0, product / self.multipliers)
-        change = self.solve(self.residual - self.work.margins(offset) + pull)
-        return change, pull - self.ratio * change
-
-    def border(self, W: Float) -> tuple[Float, Float]:
-        """A W and its solution, the same for the predictor and the corrector."""
-        if self._border is None:
-            lean = self.work.margins(W)
-            self._border = lean, self.solve(lean)
-        return self._border
-
-    _border: tuple[Float, Float] | None = None
+        change, y, t = self.solve(self.residual - self.work.margins(offset) + pull)
+        return change, pull - self.ratio * change, y, t
 
 
 class Ball(Protocol):
@@ -89,6 +81,10 @@ class Ball(Protocol):
         """V (d, e): the linear response of W to M."""
         ...
 
+    def border(self, work: WorkingRows, V: Float) -> Border | None:
+        """The unknown, if any, that the ball has besides W."""
+        ...
+
     def direction(self, M: Float, newton: Newton, target: float, before: Step | None) -> Step:
         """Newton direction to complementarity `target`, with second-order terms of `before`."""
         ...
@@ -99,6 +95,13 @@ class Ball(Protocol):
 
     def move(self, step: Step, primal: float, dual: float) -> None:
         """Take the step."""
+        ...
+
+    def absorb(self, M: Float) -> None:
+        """Follow a change of M by new rows, as far as positive slacks allow.
+
+        Left to Newton's method, the mismatch would shrink no faster than V grows.
+        """
         ...
 
     def rescale(self, M: Float) -> tuple[float, float]:
@@ -147,6 +150,7 @@ class Run:
         slack[old], multipliers[old] = self.slack, self.multipliers
         self.slack, self.multipliers = slack, multipliers
         self.M = work.combine(multipliers)
+        self.ball.absorb(self.M)
 
     def gap(self) -> float:
         """The relative duality gap over the working rows, 1 while a margin is missing."""
@@ -162,7 +166,7 @@ class Run:
 
     def step(self) -> None:
         """One predictor-corrector step."""
-        newton = Newton(self, self.ball.weights(self.M))
+        newton = Newton(self)
         mu = self._mu(None, 0.0, 0.0)
         ahead = self.ball.direction(self.M, newton, 0.0, None)
         reached = self._mu(ahead, *self._longest(ahead, 1.0))

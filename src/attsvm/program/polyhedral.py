@@ -8,6 +8,7 @@ from attsvm.norms import Norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.interior_point import Newton, Step, reach
+from attsvm.program.working_rows import Border, WorkingRows
 from attsvm.program.working_set import on_working_set
 from attsvm.tokens import Float
 
@@ -54,13 +55,20 @@ class CrossPolytope:
     def weights(self, M: Float) -> Float:
         return (self.part / self.slack).sum(0)
 
+    def absorb(self, M: Float) -> None:
+        exact = 1.0 - SIGN * M
+        self.slack = np.where(exact > 0.5 * self.slack, exact, self.slack)
+
+    def border(self, work: WorkingRows, V: Float) -> None:
+        return None
+
     def direction(self, M: Float, newton: Newton, target: float, before: Step | None) -> Step:
         outside = 1.0 - SIGN * M - self.slack
         second = before.own[0] * before.own[1] if before else 0.0
         fixed = (target - self.part * self.slack - second - self.part * outside) / self.slack
-        multipliers, slack = newton.direction(fixed[0] - fixed[1], target, before)
+        multipliers, slack, y, _ = newton.direction(fixed[0] - fixed[1], target, before)
+        part = fixed + SIGN * (self.part / self.slack / newton.V * y)
         change = SIGN * newton.work.combine(multipliers)
-        part = fixed + self.part / self.slack * change
         return Step(multipliers, slack, part[0] - part[1], (part, outside - change))
 
     def longest(self, step: Step) -> tuple[float, float]:
@@ -95,26 +103,38 @@ class Cube:
     def weights(self, M: Float) -> Float:
         return 1.0 / (self.part / self.slack).sum(0)
 
-    def direction(self, M: Float, newton: Newton, target: float, before: Step | None) -> Step:
-        """Newton's equations in λ and τ.
+    def absorb(self, M: Float) -> None:
+        self.part = self.part + np.maximum(SIGN * (M - self.part[0] + self.part[1]), 0.0)
 
-            dW = V (dM + M − part₊ + part₋ − fixed₊ + fixed₋ + tilt dτ),    Σ dpart = 1 − Σ part
+    def border(self, work: WorkingRows, V: Float) -> Border:
+        """τ: its column is A (V ∘ tilt), its stiffness 4 Σ V ∘ part₊/slack₊ ∘ part₋/slack₋."""
+        right, left = self.part / self.slack
+        direction = V * (right - left)
+        return Border(direction, work.margins(direction), 4.0 * float((right * V * left).sum()))
+
+    def direction(self, M: Float, newton: Newton, target: float, before: Step | None) -> Step:
+        """Newton's equations in λ and τ, with stiffness = part/slack and tilt its difference:
+
+            dW = V ∘ (dM + tilt dτ) + offset,     Σ (part + dpart) = 1
         """
         outside = self.tau - SIGN * self.W - self.slack
         second = before.own[0] * before.own[1] if before else 0.0
         stiffness = self.part / self.slack
-        fixed = (target - self.part * self.slack - second) / self.slack - stiffness * outside
-        V, tilt = 1.0 / stiffness.sum(0), stiffness[0] - stiffness[1]
-        offset = V * (M - self.part[0] + self.part[1] - fixed[0] + fixed[1])
-        multipliers, slack = newton.direction(offset, target, before)
-        lean, response = newton.border(V * tilt)
-        need = float(fixed.sum() + self.part.sum()) - 1.0 + float(np.vdot(tilt, offset) + lean @ multipliers)
-        curvature = 4.0 * float((stiffness[0] * V * stiffness[1]).sum()) + float(lean @ response)
-        tau = need / curvature
-        multipliers, slack = multipliers - tau * response, slack + tau * newton.ratio * response
-        W = V * (newton.work.combine(multipliers) + tau * tilt) + offset
+        fixed = (target - second) / self.slack - self.part - stiffness * outside
+        border = newton.border
+        free = newton.V * (M - self.part[0] + self.part[1] - fixed[0] + fixed[1])
+        tilt = stiffness[0] - stiffness[1]
+        lean = (float(fixed.sum() + self.part.sum() + np.vdot(tilt, free)) - 1.0) / border.stiffness
+        offset = free + lean * border.direction
+        multipliers, slack, y, t = newton.direction(offset, target, before)
+        W, tau = y + offset, lean + t
         change = tau - SIGN * W
-        return Step(multipliers, slack, W, (fixed - stiffness * change, outside + change, np.array(tau)))
+        part = fixed - stiffness * change
+        # The stiffer side would amplify rounding in `change`: it follows from part₊ − part₋ = M instead.
+        rest = M + newton.work.combine(multipliers) - self.part[0] + self.part[1] - part[0] + part[1]
+        part[0] += np.where(tilt > 0, rest, 0.0)
+        part[1] -= np.where(tilt > 0, 0.0, rest)
+        return Step(multipliers, slack, W, (part, outside + change, np.array(tau)))
 
     def longest(self, step: Step) -> tuple[float, float]:
         return reach(self.slack, step.own[1]), reach(self.part, step.own[0])

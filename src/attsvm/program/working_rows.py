@@ -24,10 +24,20 @@ SMALL = 1 << 15
 REGULAR = 1e-13
 """Relative size of the diagonal that keeps dependent rows factorable; refinement removes its effect."""
 
-STIFF = 0.1
+STIFF = 1e-2
 """A row is stiff, that is nearly active, if θ is below this share of its entry of A diag(V) Aᵀ."""
 
 Solve = Callable[[Float], Float]
+Response = Callable[[Float], tuple[Float, Float, float]]
+
+
+@dataclass(frozen=True, eq=False)
+class Border:
+    """One more unknown τ of the Newton system: dW has U dτ, the rows a = A U (k,); stiffness c > 0."""
+
+    direction: Float
+    column: Float
+    stiffness: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,22 +82,14 @@ class WorkingRows:
     def features(self) -> Float | None:
         """The rows as vectors (k, d e), where that is small or e = 1."""
         d, e = self.delta.shape[1], self.queries.shape[1]
-        if e == 1:
-            return self.delta  # `of` has multiplied the query into it
-        return self.dense() if self.k * d * e <= SMALL else None
+        return self.dense() if e == 1 or self.k * d * e <= SMALL else None
 
     def dense(self) -> Float:
         """The rows as vectors (k, d e)."""
         d, e = self.delta.shape[1], self.queries.shape[1]
+        if e == 1:
+            return self.delta  # `of` has multiplied the query into it
         return (self.delta[:, :, None] * self.queries[self.group][:, None, :]).reshape(self.k, d * e)
-
-    def where(self, chosen: Bool) -> WorkingRows:
-        """Some of these rows, chosen (k,)."""
-        group = self.group[chosen]
-        start = np.flatnonzero(np.diff(group, prepend=-1))
-        own = (self.example, self.token, self.delta, self.bound, self.tied)
-        example, token, delta, bound, tied = (array[chosen] for array in own)
-        return WorkingRows(example, token, delta, bound, tied, self.queries[group[start]], start)
 
     def margins(self, W: Float) -> Float:
         """δ_jᵀ W z_j: (d, e) → (k,)."""
@@ -103,51 +105,67 @@ class WorkingRows:
         sums = np.add.reduceat(multipliers[:, None] * self.delta, self.start, axis=0)
         return np.asarray(sums.T @ self.queries)
 
-    def newton(self, V: Float, theta: Float) -> Solve:
-        """Factor  A diag(V) Aᵀ + diag(θ)  and return the function that solves with it.
+    def newton(self, V: Float, theta: Float, border: Border | None = None) -> Response:
+        """Factor  K = A diag(V) Aᵀ + a aᵀ/c + diag(θ);  returns  r → x, y, t:
 
-        V (d, e) > 0, θ (k,) ≥ 0. With more rows than entries of W the smaller matrix
-        I + √V Aᵀ diag(1/θ) A √V is factored instead (Woodbury).
+            x = K⁻¹ r,    y = V ∘ Aᵀx + U t,    t = aᵀx / c
+
+        V (d, e) > 0, θ (k,) ≥ 0, border = (U, a = A U, c) or none.
+        With more rows than entries of W, most rows are eliminated into a matrix of that size.
         """
         if self.k <= 1.2 * V.size:
-            solve = self._by_rows(V, theta)
+            solve = self._by_rows(V, theta, border)
         else:
-            solve = self._by_entries(V, theta)
+            solve = self._by_entries(V, theta, border)
 
-        def refined(r: Float) -> Float:
+        def rough(r: Float) -> tuple[Float, Float, float]:
             x = solve(r)
-            return x + solve(r - self.margins(V * self.combine(x)) - theta * x)
+            if border is None:
+                return x, V * self.combine(x), 0.0
+            t = float(border.column @ x) / border.stiffness
+            return x, V * self.combine(x) + t * border.direction, t
+
+        def refined(r: Float) -> tuple[Float, Float, float]:
+            # y and t are refined with x: new products with V, up to 1e13, would undo the refinement.
+            x, y, t = rough(r)
+            more, further, beyond = rough(r - self.margins(y) - theta * x)
+            return x + more, y + further, t + beyond
 
         return refined
 
-    def _by_rows(self, V: Float, theta: Float) -> Solve:
+    def _by_rows(self, V: Float, theta: Float, border: Border | None) -> Solve:
         matrix = self._gram(V)
-        diagonal = np.einsum("ii->i", matrix)
-        diagonal += theta
+        if border is not None:
+            matrix += np.outer(border.column, border.column / border.stiffness)
+        np.einsum("ii->i", matrix)[:] += theta
         return factor(matrix)
 
-    def _by_entries(self, V: Float, theta: Float) -> Solve:
+    def _by_entries(self, V: Float, theta: Float, border: Border | None) -> Solve:
         """Eliminate the rows with large θ into a matrix of the size of W, then factor the others.
 
-        Eliminating active rows too (θ → 0) would cancel all digits of their multipliers.
+        Eliminating active rows too (θ → 0) would cancel all digits of their multipliers. The border
+        acts as one more entry of W, with its column a and weight 1/c.
         """
-        near = theta <= STIFF * self._diagonal(V)
-        stiff, loose = self.where(near), self.where(~near)
-        weight, root = 1.0 / theta[~near], np.sqrt(V).ravel()
-        matrix = loose._covariance(weight) * root[:, None] * root
+        features, root = self.dense(), np.sqrt(V).ravel()
+        if border is not None:
+            features = np.column_stack([features, border.column])
+            root = np.append(root, 1.0 / np.sqrt(border.stiffness))
+        features = features * root
+        near = theta <= STIFF * np.einsum("kj,kj->k", features, features)
+        stiff, loose, weight = features[near], features[~near], 1.0 / theta[~near]
+        matrix = (loose.T * weight) @ loose
         np.einsum("ii->i", matrix)[:] += 1.0
         forward = partial(solve_triangular, cholesky(matrix), lower=True, check_finite=False)
-        image = forward(root[:, None] * stiff.dense().T)
+        image = forward(stiff.T)
         inner = image.T @ image
         np.einsum("ii->i", inner)[:] += theta[near]
         solve = factor(inner)
 
         def reduced(r: Float) -> Float:
-            pulled = forward(root * loose.combine(weight * r[~near]).ravel())
+            pulled = forward((weight * r[~near]) @ loose)
             x = np.empty(self.k)
             x[near] = solve(r[near] - pulled @ image)
-            y = root * forward(pulled + image @ x[near], trans=1)
-            x[~near] = weight * (r[~near] - loose.margins(y.reshape(V.shape)))
+            x[~near] = weight * (r[~near] - loose @ forward(pulled + image @ x[near], trans=1))
             return x
 
         return reduced
@@ -162,26 +180,6 @@ class WorkingRows:
             between = (self.queries[i:] * self.queries[i]) @ V.T
             out[a:, a:b] = (between[self.group[a:] - i] * self.delta[a:]) @ self.delta[a:b].T
         return out
-
-    def _diagonal(self, V: Float) -> Float:
-        """The diagonal of A diag(V) Aᵀ (k,)."""
-        if self.features is not None:
-            return np.asarray(self.features**2 @ V.ravel())
-        return np.einsum("ka,ka->k", self.delta**2, (self.queries**2 @ V.T)[self.group])
-
-    def _covariance(self, weight: Float) -> Float:
-        """Aᵀ diag(weight) A (d e, d e), a sum of Kronecker products over the examples."""
-        if self.features is not None:
-            return np.asarray((self.features.T * weight) @ self.features)
-        d, e = self.delta.shape[1], self.queries.shape[1]
-        stop = np.append(self.start[1:], self.k)
-        scaled = weight[:, None] * self.delta
-        each = np.empty((len(self.start), d, d))
-        for i, (a, b) in enumerate(zip(self.start, stop, strict=True)):
-            each[i] = self.delta[a:b].T @ scaled[a:b]
-        outer = self.queries[:, :, None] * self.queries[:, None, :]
-        product = each.reshape(-1, d * d).T @ outer.reshape(-1, e * e)
-        return product.reshape(d, d, e, e).transpose(0, 2, 1, 3).reshape(d * e, d * e)
 
 
 def factor(matrix: Float) -> Solve:
