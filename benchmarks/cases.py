@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from benchmarks.instances import contradiction, planted, random_selection
 
 from attsvm.norms import Entrywise, Norm, frobenius, l1, linf, nuclear, spectral
 from attsvm.tokens import Tokens
+from instances import contradiction, planted, random_selection
 
 Build = Callable[..., tuple[Tokens, np.ndarray]]
 

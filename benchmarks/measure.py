@@ -1,4 +1,4 @@
-"""One measurement in a process of its own: `python -m benchmarks.measure WHO INDEX` prints JSON.
+"""One measurement in a process of its own: `python benchmarks/measure.py WHO INDEX` prints JSON.
 
 A process per measurement keeps one thread per library, a clean peak of memory, and a limit on time.
 """
@@ -28,7 +28,7 @@ def in_child(who: str, index: int, *, threads: int = 1, cap: float = 150.0, **en
     """Measure in a new process; {'error': …} when it takes longer than `cap` seconds or fails."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     one = dict.fromkeys(names, "1") | {"NUMBA_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-m", "benchmarks.measure", who, str(index)]
+    command = [sys.executable, __file__, who, str(index)]
     try:
         done = subprocess.run(
             command, env=os.environ | one | environment, capture_output=True, text=True, timeout=cap
@@ -45,10 +45,9 @@ def in_child(who: str, index: int, *, threads: int = 1, cap: float = 150.0, **en
 
 def ours(index: int) -> Result:
     """Our CPU seconds, gap or Farkas residual, and peak memory, after one call that compiles."""
-    from benchmarks.cases import CASES
-
     from attsvm.program.max_margin import max_margin
     from attsvm.program.solution import NotSeparable
+    from cases import CASES
 
     case = CASES[index]
     tokens, selected = case.instance()
@@ -76,9 +75,9 @@ def ours(index: int) -> Result:
 
 def peer(name: str, index: int) -> Result:
     """A peer's CPU seconds and the norm of its answer once scaled to margin one."""
-    from benchmarks.cases import CASES
-    from benchmarks.instances import features
-    from benchmarks.peers import PEERS
+    from cases import CASES
+    from instances import features
+    from peers import PEERS
 
     case = CASES[index]
     tokens, selected = case.instance()
@@ -137,12 +136,12 @@ def batch(index: int) -> Result:
 def batch_daqp(index: int) -> Result:
     """The same problems by daqp in a loop: features built beforehand, and built within the time."""
     import numpy as np
-    from benchmarks.instances import features
-    from benchmarks.peers import daqp
 
     from attsvm import datasets
     from attsvm.norms import frobenius
     from attsvm.selection import best_tokens
+    from instances import features
+    from peers import daqp
 
     tokens, v = datasets.sphere(n=6, T=8, d=10, seed=range(500))
     best = np.argmax(best_tokens(tokens, v), axis=-1)
@@ -159,9 +158,8 @@ def first_call(index: int) -> Result:
     import attsvm
 
     imported = time.process_time() - start
-    from benchmarks.cases import CASES
-
     from attsvm.program.max_margin import max_margin
+    from cases import CASES
 
     tokens, selected = attsvm.Tokens([[[1.0, 0.0], [0.0, 1.0]]], [[1.0, 2.0]]), [0]
     start = time.process_time()
@@ -171,10 +169,9 @@ def first_call(index: int) -> Result:
 
 def tiny_call(index: int) -> Result:
     """CPU seconds of one warm call on a (6,8,10) problem, matrix and prompt."""
-    from benchmarks.cases import CASES
-    from benchmarks.instances import planted
-
     from attsvm.program.max_margin import max_margin
+    from cases import CASES
+    from instances import planted
 
     norm = CASES[index].norm
     matrix, prompt = planted(6, 8, 10), planted(6, 8, 10, e=1)

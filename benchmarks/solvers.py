@@ -1,4 +1,4 @@
-"""Our programs side by side with general solvers: `python -m benchmarks.solvers [--quick]`.
+"""Our programs side by side with general solvers: `python benchmarks/solvers.py [--quick]`.
 
 CPU time, one thread, the same instance, features prebuilt for the peers. Writes
 benchmarks/solvers.json and the tables of docs/performance.md.
@@ -16,10 +16,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import CASES
-from benchmarks.measure import Result, in_child
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from cases import CASES
+from measure import Result, in_child
 
 ROOT = Path(__file__).parent.parent
 JSON = ROOT / "benchmarks" / "solvers.json"
