@@ -53,7 +53,7 @@ _LINEAR = ("Clarabel", "SCS", "HiGHS")
 _TINY, _SMALL = (6, 8, 10), (50, 16, 32)
 
 CASES = [
-    _prompt((1000, 32, 64), "≥ 12× daqp, ≥ 40× cvxopt", *_QP, *_CONIC),
+    _prompt((1000, 32, 64), "≥ 12× daqp, ≥ 40× cvxopt", *_QP, *_CONIC, slow=("SCS",)),
     _prompt((5000, 64, 128), "≥ 60× best peer, ≤ 10 passes", "daqp", "quadprog", "cvxopt"),
     _prompt((20000, 64, 256), "≤ 10 passes"),
     _matrix(_SMALL, "≥ 8× daqp", *_QP, *_CONIC),

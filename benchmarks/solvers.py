@@ -57,11 +57,11 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="leave out peers that take more than 30 s")
     parser.add_argument("--only", default="", help="only the rows whose name contains this text")
-    parser.add_argument("--cap", type=float, default=180.0, help="seconds after which a peer is stopped")
+    parser.add_argument("--cap", type=int, default=180, help="CPU seconds after which a peer is stopped")
     return parser.parse_args()
 
 
-def _row(index: int, quick: bool, cap: float) -> dict[str, Any]:
+def _row(index: int, quick: bool, cap: int) -> dict[str, Any]:
     case = CASES[index]
     peers: dict[str, Result] = {}
     for name in case.peers:
