@@ -13,15 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-from numba import njit
 from numpy.typing import NDArray
 
+from attsvm.program import factors
+from attsvm.program.factors import add, compiled, dot
 from attsvm.tokens import Bool, Float
 
 SOLVED, CONTRADICTORY, STALLED = 0, 1, 2
 
-COUNT, ACTIVE, SHORT, ENTERING = 0, 1, 2, 3
-"""Places in `State.sizes`: rows in the pool, active rows, rows in the short list, the last to enter."""
+COUNT, ACTIVE, FIXED, SHORT, ENTERING = range(5)
+"""Places in `State.sizes`: rows in the pool; active rows, and equalities among them; rows in the short
+list; the row whose entering exposed a contradiction."""
 
 DEPENDENT = 1e-12
 """A unit row this close to the span of the active rows depends on them."""
@@ -32,16 +34,13 @@ SATISFIED = 1e-13
 TINY = 1e-150
 """Rows shorter than this are zero: their squares underflow."""
 
-# Sums may be reordered so that they vectorise; infinities keep their meaning.
-compiled = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-
 
 class State(NamedTuple):
     """Pool and factors; plain arrays, so that compiled code can take them.
 
     rows (c, k), bound (c,): unit rows and their bounds, `sizes[COUNT]` of them in use.
     equality (c,), inside (c,): rows that are equalities; rows that are active.
-    Q (k, k), R (k, k): active rows = (Q[:q]ᵀ R[:q, :q])ᵀ, Q orthogonal, R upper triangular.
+    Q (k, k), R (k, k): factors of the active rows, see `factors`.
     active (k,), weight (k + 1,): active rows and their multipliers, equalities first. After a
         contradiction weight is the Farkas proof, its last entry that of the row `sizes[ENTERING]`.
     reach (c,): row j holds while p has travelled (`travel[0]`) no further than reach_j, because the
@@ -81,7 +80,7 @@ def empty(capacity: int, k: int) -> State:
         np.zeros(1),
         np.empty(max(16, k // 2), np.int64),
         np.empty((3, max(16, k))),
-        np.zeros(4, np.int64),
+        np.zeros(5, np.int64),
     )
 
 
@@ -120,7 +119,7 @@ def advance(s: State) -> int:
         if _enter(s, j) == CONTRADICTORY:
             return CONTRADICTORY
         # Each step lengthens p in exact arithmetic; many that do not are rounding going in circles.
-        length = _dot(s.p, s.p)
+        length = dot(s.p, s.p)
         stalls = stalls + 1 if length <= best else 0
         best = max(best, length)
         if stalls > k + 20:
@@ -137,12 +136,12 @@ def _most_violated(s: State) -> int:
     read again, except the rows that are known to hold.
     """
     # Rounding of the slack: a row violated by less is satisfied.
-    floor = 4e-16 * np.sqrt(_dot(s.p, s.p))
+    floor = 4e-16 * np.sqrt(dot(s.p, s.p))
     best, least = -1, 0.0
     for place in range(s.sizes[SHORT]):
         j = s.short[place]
         if not s.inside[j]:
-            slack = _dot(s.rows[j], s.p) - s.bound[j]
+            slack = dot(s.rows[j], s.p) - s.bound[j]
             if slack < least and slack < -SATISFIED * abs(s.bound[j]) - floor:
                 best, least = j, slack
     if best < 0:
@@ -161,7 +160,7 @@ def _list_nearest(s: State) -> None:
     for j in range(s.sizes[COUNT]):
         if travel < s.reach[j] or s.inside[j] or s.equality[j]:
             continue
-        slack = _dot(s.rows[j], s.p) - s.bound[j]
+        slack = dot(s.rows[j], s.p) - s.bound[j]
         s.reach[j] = travel + slack
         if found == s.short.size:
             if slack >= slacks[found - 1]:
@@ -179,23 +178,21 @@ def _list_nearest(s: State) -> None:
 @compiled
 def _enter(s: State, j: int) -> int:
     """Move until row j holds with equality, dropping rows whose multiplier reaches zero."""
-    k = s.p.size
+    k, a, p, tied = s.p.size, s.rows[j], s.p, s.equality[j]
     v, r, step = s.work[0, :k], s.work[1, :k], s.work[2, :k]
-    a = s.rows[j]
-    for i in range(k):
-        v[i] = _dot(s.Q[i], a)
+    factors.times(s.Q, a, v)
     entered = 0.0
     while True:
         q = s.sizes[ACTIVE]
-        slack = _dot(a, s.p) - s.bound[j]
-        square = _dot(v[q:], v[q:])
+        slack = dot(a, p) - s.bound[j]
+        square = dot(v[q:], v[q:])
         dependent = square <= DEPENDENT * DEPENDENT
-        _solve_upper(s.R, v, q, r)
-        if s.equality[j] and dependent and abs(slack) <= DEPENDENT * (1 + abs(s.bound[j])):
+        if tied and dependent and abs(slack) <= DEPENDENT * (1 + abs(s.bound[j])):
             return SOLVED
+        factors.solve_upper(s.R, v, q, r)
         leaving, limit = -1, np.inf
-        if not s.equality[j]:
-            leaving, limit = _first_to_vanish(s, r, dependent)
+        if not tied:
+            leaving, limit = _first_to_vanish(s.weight, r, s.sizes[FIXED], q, dependent)
         if dependent and leaving < 0:
             return _prove(s, j, r, slack)
         full = np.inf if dependent else -slack / square
@@ -204,138 +201,71 @@ def _enter(s: State, j: int) -> int:
         for i in range(q):
             s.weight[i] -= length * r[i]
         if not dependent:
-            step[:] = 0.0
-            for i in range(q, v.size):
-                _add(step, v[i], s.Q[i])
-            _add(s.p, length, step)
+            factors.tail(s.Q, v, q, step)
+            add(p, length, step)
             s.travel[0] += abs(length) * np.sqrt(square)
         if full <= limit:
-            s.weight[q] = entered
-            _extend(s, j, v, step, np.sqrt(square))
-            return SOLVED
-        _drop(s, leaving, v)
+            break
+        factors.drop(s.Q, s.R, v, q, leaving)
+        s.inside[s.active[leaving]] = False
+        for i in range(leaving, q - 1):
+            s.active[i], s.weight[i] = s.active[i + 1], s.weight[i + 1]
+        s.sizes[ACTIVE] = q - 1
+    factors.extend(s.Q, s.R, v, q, step)
+    s.active[q], s.weight[q], s.inside[j] = j, entered, True
+    s.sizes[ACTIVE] = q + 1
+    s.sizes[FIXED] += tied
+    return SOLVED
 
 
 @compiled
-def _first_to_vanish(s: State, r: Float, dependent: bool) -> tuple[int, float]:
-    """Which active multiplier reaches zero first along −r, and how far away."""
-    q = s.sizes[ACTIVE]
+def _first_to_vanish(weight: Float, r: Float, fixed: int, q: int, dependent: bool) -> tuple[int, float]:
+    """Which multiplier of an inequality reaches zero first along −r, and how far away."""
     # Without a bound on the step, noise in r would send the multipliers to infinity.
     least = 0.0
     if dependent:
+        least = DEPENDENT
         for i in range(q):
             least = max(least, DEPENDENT * abs(r[i]))
-        least = max(least, DEPENDENT)
     leaving, limit = -1, np.inf
-    for i in range(q):
-        if r[i] > least and not s.equality[s.active[i]]:
-            ratio = max(s.weight[i], 0.0) / r[i]
-            if ratio < limit:
-                leaving, limit = i, ratio
+    for i in range(fixed, q):
+        if r[i] > least and max(weight[i], 0.0) < limit * r[i]:
+            leaving, limit = i, max(weight[i], 0.0) / r[i]
     return leaving, limit
 
 
 @compiled
 def _prove(s: State, j: int, r: Float, slack: float) -> int:
     """Farkas: a_j − Σ r_i a_i = 0 while b_j − Σ r_i b_i > 0."""
-    q = s.sizes[ACTIVE]
+    q, largest = s.sizes[ACTIVE], 1.0
     sign = -1.0 if slack > 0 else 1.0
-    largest = 1.0
     for i in range(q):
         largest = max(largest, abs(r[i]))
     for i in range(q):
         # The active rows are independent, so the true proof is unique and the rest is noise.
-        part = abs(r[i]) > DEPENDENT * largest and (s.equality[s.active[i]] or r[i] < 0)
-        s.weight[i] = -sign * r[i] if part else 0.0
+        real = abs(r[i]) > DEPENDENT * largest and (i < s.sizes[FIXED] or r[i] < 0)
+        s.weight[i] = -sign * r[i] if real else 0.0
     s.weight[q] = sign
     s.sizes[ENTERING] = j
     return CONTRADICTORY
 
 
 @compiled
-def _extend(s: State, j: int, v: Float, step: Float, size: float) -> None:
-    """Append row j to the factors with one reflection; `step` is Σ v_i Q_i over the free rows of Q."""
-    q = s.sizes[ACTIVE]
-    head = size if v[q] >= 0 else -size
-    v[q] += head
-    _add(step, head, s.Q[q])
-    scale = 1.0 / (size * abs(v[q]))
-    for i in range(q, v.size):
-        _add(s.Q[i], -scale * v[i], step)
-    for i in range(q):
-        s.R[i, q] = v[i]
-    s.R[q, q] = -head
-    s.active[q] = j
-    s.inside[j] = True
-    s.sizes[ACTIVE] = q + 1
-
-
-@compiled
-def _drop(s: State, place: int, v: Float) -> None:
-    """Remove one active row from the factors by rotations; v = Q a is carried along."""
-    q = s.sizes[ACTIVE]
-    s.inside[s.active[place]] = False
-    for i in range(place, q - 1):
-        s.active[i] = s.active[i + 1]
-        s.weight[i] = s.weight[i + 1]
-    for i in range(q):
-        for l in range(max(place, i - 1), q - 1):
-            s.R[i, l] = s.R[i, l + 1]
-    for i in range(place, q - 1):
-        h = np.hypot(s.R[i, i], s.R[i + 1, i])
-        c, t = s.R[i, i] / h, s.R[i + 1, i] / h
-        _rotate(s.R[i, i : q - 1], s.R[i + 1, i : q - 1], c, t)
-        _rotate(s.Q[i], s.Q[i + 1], c, t)
-        _rotate(v[i : i + 1], v[i + 1 : i + 2], c, t)
-    s.sizes[ACTIVE] = q - 1
-
-
-@compiled
 def _polish(s: State) -> None:
     """Recompute point and multipliers from the active rows, then refine once against the rows."""
-    q = s.sizes[ACTIVE]
-    y, x = s.work[0], s.work[1]
+    q, y, x = s.sizes[ACTIVE], s.work[0], s.work[1]
     s.p[:] = 0.0
     s.weight[:q] = 0.0
     for _ in range(2):
         for i in range(q):
-            y[i] = s.bound[s.active[i]] - _dot(s.rows[s.active[i]], s.p)
+            y[i] = s.bound[s.active[i]] - dot(s.rows[s.active[i]], s.p)
+        factors.solve_lower(s.R, q, y)
+        factors.solve_upper(s.R, y, q, x)
         for i in range(q):
-            y[i] /= s.R[i, i]
-            _add(y[i + 1 : q], -y[i], s.R[i, i + 1 : q])
-        _solve_upper(s.R, y, q, x)
-        for i in range(q):
-            _add(s.p, y[i], s.Q[i])
+            add(s.p, y[i], s.Q[i])
             s.weight[i] += x[i]
-    for i in range(q):
-        if not s.equality[s.active[i]]:
-            s.weight[i] = max(s.weight[i], 0.0)
-
-
-@compiled
-def _solve_upper(R: Float, v: Float, q: int, out: Float) -> None:
-    for i in range(q - 1, -1, -1):
-        out[i] = (v[i] - _dot(R[i, i + 1 : q], out[i + 1 : q])) / R[i, i]
-
-
-@compiled
-def _dot(a: Float, b: Float) -> float:
-    total = 0.0
-    for i in range(a.size):
-        total += a[i] * b[i]
-    return total
-
-
-@compiled
-def _add(out: Float, factor: float, a: Float) -> None:
-    for i in range(out.size):
-        out[i] += factor * a[i]
-
-
-@compiled
-def _rotate(a: Float, b: Float, c: float, t: float) -> None:
-    for i in range(a.size):
-        a[i], b[i] = c * a[i] + t * b[i], c * b[i] - t * a[i]
+    for i in range(s.sizes[FIXED], q):
+        s.weight[i] = max(s.weight[i], 0.0)
 
 
 # ---------------------------------------------------------------------- dense rows

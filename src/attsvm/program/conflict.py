@@ -186,8 +186,12 @@ def _two(rows: Constraints, proof: Proof) -> str:
         where = f"in example {proof.example[free]}"
         return f"no W ranks {order} {where} while tokens {rows.anchor[j]} and {x} of example {j} are tied."
     if i == k:
-        return f"no W ranks token {a} highest in example {i}: its key lies between those of tokens {t} and {u}."
-    same = np.array_equal(rows.keys[i, a], rows.keys[k, u]) and np.array_equal(rows.keys[i, t], rows.keys[k, c])
+        return (
+            f"no W ranks token {a} highest in example {i}: its key lies between those of tokens {t} and {u}."
+        )
+    same = np.array_equal(rows.keys[i, a], rows.keys[k, u]) and np.array_equal(
+        rows.keys[i, t], rows.keys[k, c]
+    )
     what = "the same two tokens" if same else "two tokens along the same direction"
     return (
         f"examples {i} and {k} want opposite orders of {what}: "

@@ -20,7 +20,7 @@ from attsvm.program import active_set
 from attsvm.program.active_set import ACTIVE, CONTRADICTORY, COUNT, DEPENDENT, STALLED, TINY
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.prompt_rows import Prompts, Slacks, price, put_all, solve_range
+from attsvm.program.prompt_rows import Prompts, Slacks, append, price, solve_range
 from attsvm.tokens import Bool, Float
 
 SMALL = 50_000
@@ -78,12 +78,15 @@ def _solve_whole(rows: Constraints, threads: int) -> Answer:
 
 
 def _prompts(rows: Constraints) -> Prompts:
-    """The arrays of the rows with a runs axis, for compiled code."""
-    parts = (rows.keys, rows.queries[..., 0], rows.anchor, rows.active, rows.tied, rows.required)
-    if rows.runs is None:
-        parts = tuple(part[None] for part in parts)  # type: ignore[assignment]
-    keys, query, anchor, active, tied, required = (np.ascontiguousarray(part) for part in parts)
-    return Prompts(keys, query, anchor.astype(np.int64), active, tied, required)
+    """The arrays of the rows with a runs axis, for compiled code.
+
+    All are read-only: compiled code distinguishes, and compiles once if all calls are alike.
+    """
+    parts = [rows.keys, rows.queries[..., 0], rows.anchor, rows.active, rows.tied, rows.required]
+    for k, part in enumerate(parts):
+        parts[k] = np.ascontiguousarray(part if rows.runs is not None else part[None]).view()
+        parts[k].flags.writeable = False
+    return Prompts(*parts)
 
 
 def _transposed(rows: Constraints) -> Answer:
@@ -173,7 +176,7 @@ class _WorkingSet:
         doubtful = np.flatnonzero(self.slacks.least[:, 0] < moved[self.measured])
         if turn < len(STRIDES):
             doubtful = doubtful[turn :: STRIDES[turn]]
-        price(self.prompts, doubtful, p, self.slacks)
+        price(self.prompts, np.ascontiguousarray(doubtful), p, self.slacks)
         self.measured[doubtful] = turn
         self.points.append(p)
 
@@ -190,7 +193,8 @@ class _WorkingSet:
     def _add(self, names: Index) -> None:
         if self.state.sizes[COUNT] + len(names) > len(self.state.rows):
             self._purge()
-        length = put_all(self.prompts, names, self.state)
+        length = np.empty(len(names))
+        append(self.prompts, 0, names, self.state, length)
         real = length > TINY  # a zero row is found, and named, when its example is measured
         self.names = np.append(self.names, names[real])
         self.length = np.append(self.length, length[real])

@@ -19,11 +19,10 @@ from attsvm.program.active_set import (
     TINY,
     State,
     advance,
-    compiled,
     restart,
 )
+from attsvm.program.factors import compiled
 from attsvm.tokens import Bool, Float
-
 
 SATISFIED = 1e-11
 """Shortfall of a row, relative to its bound, that needs no further round."""
@@ -45,76 +44,79 @@ class Prompts(NamedTuple):
 
 @compiled
 def solve_range(prompts: Prompts, s: State, out: tuple[Float, Float, Bool], start: int, stop: int) -> None:
-    """Solve the runs start…stop with all their rows; out: W (r, d, 1), multipliers (r, n, T), separable (r,)."""
-    n, T = prompts.active.shape[1:]
+    """Solve the runs start…stop, all rows of a run at once.
+
+    out: W (r, d, 1), multipliers (r, n, T) and separable (r,), all zero before.
+    """
     W, multipliers, separable = out
-    lengths = np.empty(n * T)
-    names = np.empty(n * T, np.int64)
+    n, T = prompts.active.shape[1:]
+    all_names, all_lengths = np.empty(n * T, np.int64), np.empty(n * T)
     for run in range(start, stop):
         restart(s)
-        impossible = _load(prompts, run, s, lengths, names)
+        m = 0
+        for name in range(n * T):
+            if prompts.active[run, name // T, name % T]:
+                all_names[m] = name
+                m += 1
+        names, lengths = all_names[:m], all_lengths[:m]
+        append(prompts, run, names, s, lengths)
+        weight = multipliers[run].reshape(n * T)
+        impossible = _drop_zero_rows(prompts, run, names, lengths)
         if impossible >= 0:
-            multipliers[run, impossible // T, impossible % T] = 1.0
+            weight[impossible] = 1.0
             continue
         status = advance(s)
-        separable[run] = status != CONTRADICTORY
-        count = s.sizes[ACTIVE]
-        for place in range(count):
-            j = s.active[place]
-            multipliers[run, names[j] // T, names[j] % T] = s.weight[place] / lengths[j]
+        q = s.sizes[ACTIVE]
+        for place in range(q):
+            weight[names[s.active[place]]] = s.weight[place] / lengths[s.active[place]]
         if status == CONTRADICTORY:
-            j = s.sizes[ENTERING]
-            multipliers[run, names[j] // T, names[j] % T] = s.weight[count] / lengths[j]
+            weight[names[s.sizes[ENTERING]]] = s.weight[q] / lengths[s.sizes[ENTERING]]
         else:
             W[run, :, 0] = s.p
+            separable[run] = True
 
 
 @compiled
-def _load(prompts: Prompts, run: int, s: State, lengths: Float, names: NDArray[np.int64]) -> int:
-    """Put all rows of a run into the pool; returns the name i·T + t of an impossible row, or −1."""
-    n, T = prompts.active.shape[1:]
-    for i in range(n):
-        for t in range(T):
-            if not prompts.active[run, i, t]:
-                continue
-            count = s.sizes[COUNT]
-            lengths[count] = put(prompts, run, i, t, s)
-            names[count] = i * T + t
-            if lengths[count] <= TINY and not prompts.tied[run, i, t] and prompts.required[run, i] > 0:
-                return i * T + t
+def _drop_zero_rows(prompts: Prompts, run: int, names: NDArray[np.int64], lengths: Float) -> int:
+    """Close the gaps of rows that `append` left out; the name of one that asks for a margin, or −1."""
+    T, kept = prompts.active.shape[2], 0
+    for j in range(names.size):
+        i, t = names[j] // T, names[j] % T
+        if lengths[j] > TINY:
+            names[kept], lengths[kept] = names[j], lengths[j]
+            kept += 1
+        elif prompts.required[run, i] > 0 and not prompts.tied[run, i, t]:
+            return names[j]
     return -1
 
 
 @compiled
-def put(prompts: Prompts, run: int, i: int, t: int, s: State) -> float:
-    """Append one row to the pool, scaled to length one, unless it is zero; returns its length."""
+def append(prompts: Prompts, run: int, names: NDArray[np.int64], s: State, lengths: Float) -> None:
+    """Put the rows named i·T + t into the pool, at length one; zero rows are left out.
+
+    names (k,) in; lengths (k,) out. One call for all rows: the arrays of the state travel by value.
+    """
+    T, d = prompts.keys.shape[2:]
     count = s.sizes[COUNT]
-    first, token, row = prompts.keys[run, i, prompts.anchor[run, i]], prompts.keys[run, i, t], s.rows[count]
-    square = 0.0
-    for c in range(row.size):
-        row[c] = prompts.query[run, i] * (first[c] - token[c])
-        square += row[c] * row[c]
-    length = np.sqrt(square)
-    if length > TINY:
+    for j in range(names.size):
+        i, t = names[j] // T, names[j] % T
+        z, a = prompts.query[run, i], prompts.anchor[run, i]
+        square = 0.0
+        for c in range(d):
+            s.rows[count, c] = z * (prompts.keys[run, i, a, c] - prompts.keys[run, i, t, c])
+            square += s.rows[count, c] * s.rows[count, c]
+        lengths[j] = np.sqrt(square)
+        if lengths[j] <= TINY:
+            continue
+        for c in range(d):
+            s.rows[count, c] /= lengths[j]
         tied = prompts.tied[run, i, t]
-        for c in range(row.size):
-            row[c] /= length
-        s.bound[count] = 0.0 if tied else prompts.required[run, i] / length
+        s.bound[count] = 0.0 if tied else prompts.required[run, i] / lengths[j]
         s.equality[count] = tied
         s.inside[count] = False
         s.reach[count] = -1.0
-        s.sizes[COUNT] = count + 1
-    return length
-
-
-@compiled
-def put_all(prompts: Prompts, names: NDArray[np.int64], s: State) -> Float:
-    """Append the rows named i·T + t of run 0 to the pool; returns their lengths."""
-    T = prompts.active.shape[2]
-    lengths = np.empty(names.size)
-    for j in range(names.size):
-        lengths[j] = put(prompts, 0, names[j] // T, names[j] % T, s)
-    return lengths
+        count += 1
+    s.sizes[COUNT] = count
 
 
 class Slacks(NamedTuple):
