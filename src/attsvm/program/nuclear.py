@@ -16,6 +16,10 @@ from attsvm.program.schatten_interior import Aim, Cholesky, Iterate
 from attsvm.tokens import Float
 
 
+ROUNDING = 1e-12
+"""Relative residual above which a Newton step is refined."""
+
+
 def solve(rows: Constraints, norm: Norm) -> Answer:
     """Smallest nuclear norm over the rows, through the pair of semidefinite programs below."""
     return schatten.solve(rows, norm, NuclearProgram)
@@ -60,7 +64,7 @@ class NuclearProgram:
 class NuclearNewton:
     """The Newton system in the multipliers, with V = G Gᵀ.
 
-        (H + diag(s/λ)) dλ = right,     H dλ = 2 A (V₁₁ dM V₂₂ + V₁₂ dMᵀ V₁₂)
+    (H + diag(s/λ)) dλ = right,     H dλ = 2 A (V₁₁ dM V₂₂ + V₁₂ dMᵀ V₁₂)
     """
 
     def __init__(self, program: NuclearProgram, at: Iterate, scaling: Scaling) -> None:
@@ -78,7 +82,9 @@ class NuclearNewton:
         towards = aimed[:d, d:] - self._between(self.uneven)
         right = self.missing + aim.rows * self.over - 2 * pool.margins(towards)
         multipliers = self.factor.solve(right)
-        multipliers = multipliers + self.factor.solve(right - self._times(multipliers))
+        rest = right - self._times(multipliers)
+        if np.abs(rest).max() > ROUNDING * np.abs(right).max():
+            multipliers = multipliers + self.factor.solve(rest)
         Q = np.zeros_like(aimed)
         Q[:d, d:] = self.uneven - pool.combine(multipliers)
         Q[d:, :d] = Q[:d, d:].T

@@ -26,8 +26,8 @@ def solve(rows: Constraints, norm: Norm) -> Answer:
 class SpectralProgram:
     """The semidefinite form of the spectral norm.
 
-        min t      with  P = [[t I, W], [Wᵀ, t I]] ⪰ 0,         A W − s = b,  s ≥ 0
-        max bᵀλ    with  Q = [[·, −M/2], [−Mᵀ/2, ·]] ⪰ 0,  tr Q = 1,  M = Σ λ_j A_j,  λ ≥ 0
+    min t      with  P = [[t I, W], [Wᵀ, t I]] ⪰ 0,         A W − s = b,  s ≥ 0
+    max bᵀλ    with  Q = [[·, −M/2], [−Mᵀ/2, ·]] ⪰ 0,  tr Q = 1,  M = Σ λ_j A_j,  λ ≥ 0
     """
 
     pool: Pool

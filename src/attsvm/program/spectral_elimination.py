@@ -30,9 +30,9 @@ class Unknowns:
 class System:
     """The linear map of the Newton system, for U = V⁻¹ positive definite and F = (U²)₁₂.
 
-        L(dW) + F dt − ½ Σ dλ_j A_j,    L(dW) = U₁₁ dW U₂₂ + U₁₂ dWᵀ U₁₂
-        2⟨F, dW⟩ + tr(U²) dt
-        A dW + ratio dλ                 ratio = s/λ, 0 where tied
+    L(dW) + F dt − ½ Σ dλ_j A_j,    L(dW) = U₁₁ dW U₂₂ + U₁₂ dWᵀ U₁₂
+    2⟨F, dW⟩ + tr(U²) dt
+    A dW + ratio dλ                 ratio = s/λ, 0 where tied
     """
 
     def __init__(self, pool: Pool, U: Float, V: Float, ratio: Float) -> None:
