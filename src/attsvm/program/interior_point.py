@@ -21,6 +21,9 @@ from attsvm.tokens import Bool, Float
 LOOSE = 0.1
 """Distance from the boundary, relative to the solution's size, of the first slacks and multipliers."""
 
+LEAST = 1e-13
+"""Complementarity that is never undercut, relative to the objective: below, systems only lose digits."""
+
 BOUNDARY = 0.995
 """Share of the way to the boundary that a step may go."""
 
@@ -170,8 +173,11 @@ class Run:
         mu = self._mu(None, 0.0, 0.0)
         ahead = self.ball.direction(self.M, newton, 0.0, None)
         reached = self._mu(ahead, *self._longest(ahead, 1.0))
-        centring = min(1.0, max((reached / mu) ** 3, self.ball.centring))
-        step = self.ball.direction(self.M, newton, centring * mu, ahead)
+        target = mu * min(1.0, max((reached / mu) ** 3, self.ball.centring))
+        # Complementarity must not run ahead of feasibility, nor below what the gap can show.
+        short = float(np.abs(self.multipliers) @ np.abs(newton.residual))
+        least = max(short, LEAST * float(self.multipliers @ self.bound)) / self._pairs
+        step = self.ball.direction(self.M, newton, max(target, min(mu, least)), ahead)
         self._move(step, *self._longest(step, BOUNDARY))
 
     def _mu(self, step: Step | None, primal: float, dual: float) -> float:
@@ -181,7 +187,11 @@ class Run:
             multipliers, slack = multipliers + dual * step.multipliers, slack + primal * step.slack
         inequality = ~self.work.tied
         total = float(multipliers[inequality] @ slack[inequality]) + self.ball.products(step, primal, dual)
-        return total / (int(inequality.sum()) + self.ball.corners)
+        return total / self._pairs
+
+    @property
+    def _pairs(self) -> int:
+        return self.work.k - int(self.work.tied.sum()) + self.ball.corners
 
     def _longest(self, step: Step, share: float) -> tuple[float, float]:
         primal, dual = self.ball.longest(step)

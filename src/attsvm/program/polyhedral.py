@@ -5,15 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.norms import Norm
+from attsvm.program import vertex
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.interior_point import Newton, Step, reach
+from attsvm.program.threads import single_thread
 from attsvm.program.working_rows import Border, WorkingRows
 from attsvm.program.working_set import on_working_set
 from attsvm.tokens import Float
 
 ROOM = 0.1
 """First distance from the corners, relative to the size of the ball."""
+
+PRECISE = 1e-10
+"""Relative gap that needs no vertex."""
 
 SIGN = np.array([1.0, -1.0])[:, None, None]
 
@@ -24,9 +29,14 @@ def solve(rows: Constraints, norm: Norm) -> Answer:
         l1:  min Σ |W_ij|    s.t.  A W ≥ b        dual:  max b'λ,  |A'λ| ≤ 1 in every entry
         l∞:  min max |W_ij|  s.t.  A W ≥ b        dual:  max b'λ,  Σ |A'λ| ≤ 1
 
-    W need not be unique: the interior point ends in the middle of the optimal face.
+    W need not be unique: the interior point ends in the middle of the optimal face. Where it stops
+    short of the last digits, the vertex beside it has them.
     """
-    return on_working_set(rows, norm, [CrossPolytope if norm.p == 1 else Cube])
+    answer = on_working_set(rows, norm, [CrossPolytope if norm.p == 1 else Cube])
+    if not answer.separable or vertex.gap(rows, norm, answer) < PRECISE:
+        return answer
+    with single_thread():
+        return vertex.polish(rows, norm, answer)
 
 
 def parts(x: Float) -> Float:

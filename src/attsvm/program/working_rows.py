@@ -21,8 +21,8 @@ from attsvm.tokens import Bool, Float
 SMALL = 1 << 15
 """Numbers in explicit features (k · d e) up to which they beat the structured products."""
 
-REGULAR = 1e-13
-"""Relative size of the diagonal that keeps dependent rows factorable; refinement removes its effect."""
+RAISED = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-7)
+"""Relative increases of the diagonal, in turn, that make dependent rows factorable."""
 
 STIFF = 1e-2
 """A row is stiff, that is nearly active, if θ is below this share of its entry of A diag(V) Aᵀ."""
@@ -196,11 +196,9 @@ def cholesky(matrix: Float) -> Float:
     Each entry is raised relative to itself: the diagonal spans twenty orders of magnitude.
     """
     diagonal = np.einsum("ii->i", matrix)
-    raised = REGULAR
-    while raised < 1.0:
+    for raised in RAISED:
         diagonal *= 1.0 + raised
         lower, info = dpotrf(matrix, lower=1, clean=0)
         if info == 0:
             return np.asarray(lower)
-        raised *= 100.0
     raise np.linalg.LinAlgError("the Newton matrix is not positive")
