@@ -19,14 +19,15 @@ TOLERANCE = 1e-8
 """Largest violation and gap of a certified solution."""
 
 SUPPORT = 1e-6
-"""A constraint is active when its margin exceeds the required one by less than this."""
+"""A constraint is active when its margin exceeds the required one by less than this times the largest."""
 
 
 @dataclass(frozen=True)
 class Certificate:
     """How far a solution is from optimal at most, recomputed from the data.
 
-    primal: largest shortfall of a margin, and largest inequality of tied tokens.
+    primal: largest shortfall of a margin, and largest inequality of tied tokens, relative to the
+        largest required margin.
     dual: largest negative multiplier, relative, and excess of N*(Σ λ_j A_j) over 1.
     gap: 1 − lower/upper, where Σ λ_j b_j / N*(Σ λ_j A_j) ≤ best norm ≤ N(W) / least margin.
 
@@ -108,7 +109,8 @@ class Solution:
         """Tokens whose constraint is active, bool (n, T): margin equal to the required one."""
         rows = self.constraints
         slack = rows.margins(rows.scale(self.W)) - rows.bound
-        return rows.separating & (slack <= SUPPORT) & np.asarray(self.separable)[..., None, None]
+        near = slack <= SUPPORT * _largest_margin(rows)[..., None, None]
+        return rows.separating & near & np.asarray(self.separable)[..., None, None]
 
     @property
     def rank(self) -> Any:
@@ -216,7 +218,7 @@ def certify(rows: Constraints, norm: Norm, W: Float, multipliers: Float) -> Cert
     margins = rows.margins(W)
     short = np.where(rows.separating, rows.bound - margins, 0.0)
     unequal = np.where(rows.tied, np.abs(margins), 0.0)
-    primal = np.maximum(_over(np.maximum(short, unequal)), 0.0)
+    primal = np.maximum(_over(np.maximum(short, unequal)), 0.0) / _largest_margin(rows)
 
     size = _over(np.abs(multipliers))
     negative = _over(np.where(rows.separating, -multipliers, 0.0))
@@ -258,6 +260,12 @@ def unpack(rows: Constraints, multipliers: Float) -> Float:
         counts = rows.active.sum((-2, -1))
         out[rows.active] = multipliers[np.arange(multipliers.shape[1]) < counts[:, None]]
     return out
+
+
+def _largest_margin(rows: Constraints) -> Float:
+    """The largest required margin of a run, the unit of violations; 1 where none is required."""
+    largest = _over(rows.bound)
+    return np.where(largest > 0, largest, 1.0)
 
 
 def _over(rows: Float) -> Float:
