@@ -91,6 +91,11 @@ class Constraints:
         names = ("keys", "queries", "anchor", "active", "tied", "required", "exponent")
         return Constraints(*(getattr(self, name)[index] for name in names))
 
+    def part(self, examples: NDArray[Any]) -> Constraints:
+        """The constraints of some examples, without runs."""
+        names = ("keys", "queries", "anchor", "active", "tied", "required")
+        return Constraints(*(getattr(self, name)[examples] for name in names), self.exponent)
+
     # ------------------------------------------------------------------ the linear map and its adjoint
 
     def chunks(self) -> Iterator[tuple[slice, Float]]:
@@ -109,12 +114,25 @@ class Constraints:
         """
         directions = np.matmul(self.queries, np.swapaxes(W, -1, -2))
         out = np.empty(self.active.shape)
+        if self.runs is None and self.keys.size > CHUNK // 4:
+            from attsvm.program import passes  # compiled: a quarter of the time of the loop below
+
+            keys = self.keys.view()
+            keys.flags.writeable = False  # one kind of array, one compilation
+            passes.margins(keys, self.anchor, np.ascontiguousarray(directions), out)
+            return np.where(self.active, out, 0.0)
         for part, delta in self.chunks():
             out[..., part, :] = np.matmul(delta, directions[..., part, :, None])[..., 0]
         return np.where(self.active, out, 0.0)
 
     def combine(self, multipliers: Float) -> Float:
         """Σ λ_it (x_a − x_t) zᵀ: (…, n, T) → (…, d, e), the adjoint of `margins`."""
+        if self.runs is None:
+            busy = np.flatnonzero(multipliers.any(-1))
+            if not busy.size:
+                return np.zeros((self.d, self.e))
+            if 2 * len(busy) < self.n:  # solutions of vector problems touch few examples
+                return self.part(busy).combine(multipliers[busy])
         sums = np.empty((*self.active.shape[:-1], self.d))
         for part, delta in self.chunks():
             sums[..., part, :] = np.matmul(multipliers[..., part, None, :], delta)[..., 0, :]

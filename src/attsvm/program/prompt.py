@@ -21,6 +21,7 @@ from attsvm.program.active_set import ACTIVE, CONTRADICTORY, COUNT, DEPENDENT, S
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.prompt_rows import Prompts, Slacks, append, price, solve_range
+from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float
 
 SMALL = 50_000
@@ -39,19 +40,29 @@ Index = NDArray[np.intp]
 
 def solve(rows: Constraints) -> Answer:
     """The shortest vector W that satisfies the rows; d or e is 1, no runs axis."""
+    if _small(rows):
+        answer = _solve_whole(rows, 1)
+        return Answer(answer.W[0], answer.multipliers[0], bool(np.asarray(answer.separable)[0]))
     if rows.e > 1:
         return _transposed(rows)
     if rows.n * rows.T < rows.d:
         return _dense(rows, *np.nonzero(rows.active))
-    if rows.n * rows.T * rows.d <= SMALL:
-        answer = _solve_whole(rows, 1)
-        return Answer(answer.W[0], answer.multipliers[0], bool(answer.separable[0]))  # type: ignore[index]
     return _WorkingSet(rows).solve()
 
 
 def solve_runs(rows: Constraints) -> Answer:
-    """`solve` for a batch of small problems with e = 1, on all cores: arrays with a runs axis."""
-    return _solve_whole(rows, os.cpu_count() or 1)
+    """`solve` for every run of a batch, on all cores: arrays with the runs axis first."""
+    threads, runs = os.cpu_count() or 1, len(rows.keys)
+    if _small(rows):
+        return _solve_whole(rows, min(threads, runs))
+    with single_thread(), ThreadPoolExecutor(threads) as pool:
+        answers = list(pool.map(lambda run: solve(rows.run(run)), range(runs)))
+    W, multipliers, separable = zip(*((a.W, a.multipliers, a.separable) for a in answers), strict=True)
+    return Answer(np.stack(W), np.stack(multipliers), np.array(separable))
+
+
+def _small(rows: Constraints) -> bool:
+    return rows.e == 1 and max(rows.n * rows.T, rows.d) * rows.d <= SMALL
 
 
 def _solve_whole(rows: Constraints, threads: int) -> Answer:
@@ -66,12 +77,11 @@ def _solve_whole(rows: Constraints, threads: int) -> Answer:
         state = active_set.empty(rows.n * rows.T, rows.d)
         solve_range(prompts, state, (W, multipliers, separable), start, stop)
 
-    threads = max(1, min(threads, runs // 16))
     if threads == 1:
         work(0, runs)
     else:
-        # Four parts per thread, so that a thread with harder problems does not keep the others.
-        edges = np.linspace(0, runs, 4 * threads + 1).astype(int)
+        # Several parts per thread, so that one with harder problems does not keep the others waiting.
+        edges = np.linspace(0, runs, min(runs, 8 * threads) + 1).astype(int)
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(work, edges[:-1], edges[1:]))
     return Answer(W, multipliers, separable)
