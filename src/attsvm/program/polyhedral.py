@@ -8,7 +8,7 @@ from attsvm.norms import Norm
 from attsvm.program import vertex
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.interior_point import Newton, Step, reach
+from attsvm.program.interior_point import LEAST, Newton, Step, reach
 from attsvm.program.threads import single_thread
 from attsvm.program.working_rows import Border, WorkingRows
 from attsvm.program.working_set import on_working_set
@@ -51,7 +51,7 @@ class CrossPolytope:
     that join may push M out of the cube for a while.
     """
 
-    centring = 0.0
+    least = LEAST
 
     def __init__(self, W: Float, M: Float) -> None:
         self.part, self.slack = parts(W), np.maximum(1.0 - SIGN * M, ROOM)
@@ -99,7 +99,7 @@ class Cube:
     part ∘ slack = μ → 0, both (2, d, e) and positive; τ is the norm.
     """
 
-    centring = 0.0
+    least = LEAST
 
     def __init__(self, W: Float, M: Float) -> None:
         self.W, self.tau, self.corners = W, (1.0 + ROOM) * float(np.abs(W).max()), 2 * W.size
@@ -120,22 +120,22 @@ class Cube:
         """τ: its column is A (V ∘ tilt), its stiffness 4 Σ V ∘ part₊/slack₊ ∘ part₋/slack₋."""
         right, left = self.part / self.slack
         direction = V * (right - left)
-        return Border(direction, work.margins(direction), 4.0 * float((right * V * left).sum()))
+        self.edge = Border(direction, work.margins(direction), 4.0 * float((right * V * left).sum()))
+        return self.edge
 
     def direction(self, M: Float, newton: Newton, target: float, before: Step | None) -> Step:
         """Newton's equations in λ and τ, with stiffness = part/slack and tilt its difference:
 
-            dW = V ∘ (dM + tilt dτ) + offset,     Σ (part + dpart) = 1
+        dW = V ∘ (dM + tilt dτ) + offset,     Σ (part + dpart) = 1
         """
         outside = self.tau - SIGN * self.W - self.slack
         second = before.own[0] * before.own[1] if before else 0.0
         stiffness = self.part / self.slack
         fixed = (target - second) / self.slack - self.part - stiffness * outside
-        border = newton.border
         free = newton.V * (M - self.part[0] + self.part[1] - fixed[0] + fixed[1])
         tilt = stiffness[0] - stiffness[1]
-        lean = (float(fixed.sum() + self.part.sum() + np.vdot(tilt, free)) - 1.0) / border.stiffness
-        offset = free + lean * border.direction
+        lean = (float(fixed.sum() + self.part.sum() + np.vdot(tilt, free)) - 1.0) / self.edge.stiffness
+        offset = free + lean * self.edge.direction
         multipliers, slack, y, t = newton.direction(offset, target, before)
         W, tau = y + offset, lean + t
         change = tau - SIGN * W
