@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from attsvm.norms import frobenius, l1
+from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotSeparable
+from attsvm.tokens import Tokens
 from tests.program import conftest
-from tests.program.oracles import farkas_residual, rows_of
+from tests.program.oracles import farkas_residual, feasible, rows_of
 
 PROOF = 1e-9
 """Largest residual of a proof that no weight exists."""
@@ -51,6 +53,22 @@ def test_multipliers_of_inequalities_are_not_negative(instance, norm):
     solution = max_margin(instance.tokens, instance.selected, norm, required=instance.required)
     _, _, tied = rows_of(instance.tokens, instance.selected, instance.required)
     assert solution.multipliers[~tied].min() >= 0
+
+
+@pytest.mark.parametrize("size", [(40, 6, 5), (300, 32, 64)], ids=str)
+def test_margins_and_combinations_are_those_of_the_dense_rows(size):
+    n, T, d = size
+    rng = np.random.default_rng(0)
+    keys, queries, W = rng.standard_normal(size), rng.standard_normal((n, 3)), rng.standard_normal((d, 3))
+    mask, selected = rng.random((n, T)) < 0.8, rng.integers(T, size=n)
+    mask[np.arange(n), selected] = True
+    rows = Constraints.of(Tokens(keys, queries, mask=mask), selected)
+    delta = np.where(mask[..., None], keys[np.arange(n), selected][:, None] - keys, 0)
+    weights = rng.standard_normal((n, T)) * (rng.random(n) < 0.3)[:, None]
+    for busy in (weights, weights + 1):
+        combined = np.einsum("nt,ntd,ne->de", busy * rows.active, delta, queries)
+        assert rows.combine(busy * rows.active) == pytest.approx(combined, abs=1e-9)
+    assert rows.margins(W) == pytest.approx(np.einsum("ntd,de,ne->nt", delta, W, queries), abs=1e-10)
 
 
 # ---------------------------------------------------------------------- wrong answers
@@ -188,8 +206,6 @@ def test_two_opposite_examples_are_proved_by_two_rows(build, norm):
 
 
 def test_without_one_row_of_the_proof_the_rest_has_no_contradiction(conflict):
-    from tests.program.oracles import feasible
-
     A, b, tied = rows_of(conflict.tokens, conflict.selected)
     used = np.flatnonzero(proof_of(conflict).multipliers)
     for left_out in used[~tied[used]]:
