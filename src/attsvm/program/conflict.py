@@ -145,7 +145,8 @@ def _crossed(rows: Constraints, proof: Proof) -> Proof | None:
     for j, k in zip(first[:SHOWN], second[:SHOWN], strict=True):
         pair = np.zeros(rows.active.shape)
         pair[near[here[0][j]], here[1][j]] = pair[far[there[0][k]], there[1][k]] = 1.0
-        found = _opposite(Proof.of(rows, pair))
+        crossed = Proof.of(rows, pair)
+        found = _opposite(crossed) if crossed.length.min() > TINY else None
         if found is not None:
             return found
     return None

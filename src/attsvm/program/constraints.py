@@ -9,7 +9,7 @@ With a runs axis all arrays carry it first. No d·e columns, no m × d matrix is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -94,7 +94,7 @@ class Constraints:
     def part(self, examples: NDArray[Any]) -> Constraints:
         """The constraints of some examples, without runs."""
         names = ("keys", "queries", "anchor", "active", "tied", "required")
-        return Constraints(*(getattr(self, name)[examples] for name in names), self.exponent)
+        return replace(self, **{name: getattr(self, name)[examples] for name in names})
 
     # ------------------------------------------------------------------ the linear map and its adjoint
 
