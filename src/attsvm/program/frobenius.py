@@ -63,6 +63,8 @@ def solve_runs(rows: Constraints) -> Answer:
     final = np.zeros(runs, bool)
     if batch.suits(rows):
         answer, final = batch.solve(rows)
+    if final.all():
+        return answer
     with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = {k: pool.submit(solve, rows.run(k)) for k in np.flatnonzero(~final).tolist()}
         for k, job in jobs.items():
