@@ -27,6 +27,12 @@ class Unknowns:
         return Unknowns(self.matrix - other.matrix, self.number - other.number, self.rows - other.rows)
 
 
+    @property
+    def size(self) -> float:
+        """Largest absolute entry."""
+        return max(float(np.abs(self.matrix).max()), abs(self.number), float(np.abs(self.rows).max()))
+
+
 class System:
     """The linear map of the Newton system, for U = V⁻¹ positive definite and F = (U²)₁₂.
 
