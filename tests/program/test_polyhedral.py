@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import linprog
 
 from attsvm.norms import l1, linf
-from attsvm.program import vertex
+from attsvm.program import polyhedral, vertex
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin, separate, solve
 from attsvm.program.solution import NotSeparable
@@ -58,7 +58,9 @@ def test_the_solution_of_the_other_norm_is_rejected(norm):
 
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)
-def test_tied_tokens_and_bounds_of_zero_agree_with_a_simplex_method(norm):
+@pytest.mark.parametrize("tiny", [0, 100])
+def test_tied_tokens_and_bounds_of_zero_agree_with_a_simplex_method(norm, tiny, monkeypatch):
+    monkeypatch.setattr(polyhedral, "TINY", tiny)
     tokens, best = planted(4, 5, 6, 3, seed=1)
     selected = np.arange(5) == best[:, None]
     selected[0, (best[0] + 1) % 5] = True
@@ -71,6 +73,14 @@ def test_one_row_has_the_closed_forms():
     row = np.array([[3.0, -4.0, 1.0]])
     np.testing.assert_allclose(separate(row, l1).W[:, 0], [0, -0.25, 0], atol=1e-9)
     np.testing.assert_allclose(separate(row, linf).W[:, 0], [0.125, -0.125, 0.125], atol=1e-9)
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=str)
+def test_the_compiled_twin_agrees_with_the_general_algorithm(norm, monkeypatch):
+    compiled = max_margin(*planted(6, 6, 6, 5, seed=6), norm)
+    monkeypatch.setattr(polyhedral, "TINY", 0)
+    general = max_margin(*planted(6, 6, 6, 5, seed=6), norm)
+    assert compiled.margin == pytest.approx(general.margin, rel=1e-9)
 
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)

@@ -7,8 +7,10 @@ from functools import partial
 import numpy as np
 
 from attsvm.norms import Entrywise, Norm
+from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
+from attsvm.program.frobenius import solve as frobenius
 from attsvm.program.interior_point import LEAST, Newton, Step
 from attsvm.program.working_rows import WorkingRows
 from attsvm.program.working_set import on_working_set
@@ -31,7 +33,10 @@ def solve(rows: Constraints, norm: Norm) -> Answer:
     relation between W and λ is too steep for Newton's method from afar. If a fast pace fails
     to converge, slower ones follow.
     """
-    return on_working_set(rows, norm, [partial(Power, norm.p, pace, apart) for pace, apart in TRIES])
+    start = frobenius(rows, frobenius_norm)
+    if not start.separable:
+        return start
+    return on_working_set(rows, norm, start, [partial(Power, norm.p, pace, apart) for pace, apart in TRIES])
 
 
 class Power:

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.norms import Norm
-from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.frobenius import solve as frobenius
 from attsvm.program.interior_point import Run, Start
 from attsvm.program.threads import single_thread
 from attsvm.program.working_rows import WorkingRows
@@ -33,14 +31,11 @@ ALL = 100
 """Rows up to which there is no choice to make."""
 
 
-def on_working_set(rows: Constraints, norm: Norm, balls: Sequence[Start]) -> Answer:
-    """Solve  min N(W) s.t. rows  from the Frobenius solution, which also decides separability.
+def on_working_set(rows: Constraints, norm: Norm, start: Answer, balls: Sequence[Start]) -> Answer:
+    """Solve  min N(W) s.t. rows, which are separable, from the Frobenius solution.
 
     balls: ways to run the interior point, tried in turn until one converges.
     """
-    start = frobenius(rows, frobenius_norm)
-    if not start.separable:
-        return start
     with single_thread():
         pricing = Pricing(rows)
         best, gap = start, np.inf
