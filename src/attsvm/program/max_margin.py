@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -81,6 +82,7 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
 def solve(rows: Constraints, norm: Norm) -> Answer:
     """Choose the algorithm, once for all runs."""
     norm = _on_vectors(rows, norm)
+    rows = _unit_margins(rows)
     engine = _engine(norm)
     if rows.runs is None:
         return _solve_one(rows, norm, engine)
@@ -102,6 +104,12 @@ def _solve_one(rows: Constraints, norm: Norm, engine: Engine) -> Answer:
     if not (rows.bound > 0).any():  # nothing asks for a margin: W = 0 is the answer
         return Answer(np.zeros((rows.d, rows.e)), np.zeros(rows.active.shape))
     return engine(rows, norm)
+
+
+def _unit_margins(rows: Constraints) -> Constraints:
+    """The largest required margin of each run near one, by a power of two: W is known up to a factor."""
+    exponent = np.frexp(rows.required.max(-1, keepdims=True))[1] - 1
+    return replace(rows, required=np.ldexp(rows.required, -exponent)) if exponent.any() else rows
 
 
 def _on_vectors(rows: Constraints, norm: Norm) -> Norm:
