@@ -42,9 +42,12 @@ class Border:
 
 @dataclass(frozen=True, eq=False)
 class WorkingRows:
-    """Some rows of `Constraints`, sorted by example.
+    """Some rows of `Constraints`, sorted by example and divided by their length |x_a − x_t| |z|.
 
-    example, token (k,): which rows; delta (k, d): x_a − x_t; bound (k,); tied (k,).
+    Near-ties are short rows with large multipliers; of length one they are rows like all others.
+
+    example, token (k,): which rows; delta (k, d): x_a − x_t, scaled; bound (k,), scaled; tied (k,).
+    length (k,): what a row was divided by, so that its multiplier in `Constraints` is λ_j / length_j.
     queries (groups, e): the queries of the examples that occur; start (groups,): their first rows.
     """
 
@@ -53,6 +56,7 @@ class WorkingRows:
     delta: Float
     bound: Float
     tied: Bool
+    length: Float
     queries: Float
     start: NDArray[np.intp]
 
@@ -62,11 +66,14 @@ class WorkingRows:
         example, token = np.nonzero(chosen)
         start = np.flatnonzero(np.diff(example, prepend=-1))
         delta = rows.differences(example, token)
+        length = np.linalg.norm(delta, axis=1) * np.linalg.norm(rows.queries[example], axis=1)
+        delta = delta / length[:, None]
         queries = rows.queries[example[start]]
         if rows.e == 1:  # the query is a number: one group of rows instead of one per example
             delta = delta * rows.queries[example]
             queries, start = np.ones_like(queries[:1]), start[:1]
-        return cls(example, token, delta, rows.bound[chosen], rows.tied[chosen], queries, start)
+        bound = rows.bound[chosen] / length
+        return cls(example, token, delta, bound, rows.tied[chosen], length, queries, start)
 
     @property
     def k(self) -> int:

@@ -52,7 +52,7 @@ def _converge(pricing: Pricing, norm: Norm, ball: Start, start: Answer) -> tuple
     """Run the interior point; the best answer and its gap, over the rows of its time."""
     chosen = pricing.first(start)
     work = WorkingRows.of(pricing.rows, chosen)
-    run = Run(work, norm, ball, start.W, start.multipliers[chosen])
+    run = Run(work, norm, ball, start.W, start.multipliers[chosen] * work.length)
     best, gap, stalled = start, np.inf, 0
     for step in range(STEPS):
         try:
@@ -77,7 +77,7 @@ def _converge(pricing: Pricing, norm: Norm, ball: Start, start: Answer) -> tuple
 
 def _answer(run: Run, chosen: Bool) -> Answer:
     multipliers = np.zeros(chosen.shape)
-    multipliers[chosen] = run.multipliers
+    multipliers[chosen] = run.multipliers / run.work.length
     return Answer(run.W, multipliers)
 
 
