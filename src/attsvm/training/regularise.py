@@ -14,7 +14,7 @@ from attsvm.norms import Norm, Schatten, frobenius
 from attsvm.path import Path
 from attsvm.tokens import Tokens
 from attsvm.training import heads, ridge, runs
-from attsvm.training.attention import as_data, fixed_scores
+from attsvm.training.attention import as_data
 from attsvm.training.heads import Head, Linear
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.radius import Cone, Problem
@@ -181,17 +181,17 @@ def _search(problem: Problem, tokens: Tokens, head: Head, batch: tuple[int, int]
     given, axes = heads.arrays(head)
     shared = runs.repeated(given, axes, batch[0])
     # Single precision cannot resolve a radius of 1,000: the path is always computed in float64.
-    data, head = _double(as_data(tokens)), _double(heads.with_arrays(head, shared))
+    data, head = jax.tree.map(jnp.asarray, _double(as_data(tokens))), _double(heads.with_arrays(head, shared))
     scores, guide = None, False
     if isinstance(head, Linear) and not problem.joint:
-        own = jax.vmap(fixed_scores, in_axes=(0 if problem.data_runs else None, 0))(data, head.v)
         guide = free
-        scores = jnp.repeat(own[:, None], batch[1] + guide, axis=1)
-        top = jnp.where(data.mask, own, -jnp.inf).max(-1, keepdims=True)
-        scores = scores.at[:, -1].set(own >= top) if guide else scores
-    repeat = batch[1] + guide
-    head = jax.tree.map(lambda x: jnp.repeat(x[:, None], repeat, axis=1), head)
-    return Search(problem, data, head, scores, {}, None, guide)
+        own = np.matmul(tokens.values, head.v[:, None, :, None])[..., 0] * tokens.labels[..., None]
+        scores = np.repeat(own[:, None], batch[1] + guide, axis=1)
+        if guide:
+            own = np.where(tokens.mask, own, -np.inf)
+            scores[:, -1] = own == own.max(-1, keepdims=True)
+    head = jax.tree.map(lambda x: np.repeat(x[:, None], batch[1] + guide, axis=1), head)
+    return Search(problem, data, head, None if scores is None else jnp.asarray(scores), {}, None, guide)
 
 
 def _starts(search: Search, tokens: Tokens, seed: int, axis: NDArray[Any] | None) -> Any:
@@ -205,16 +205,16 @@ def _starts(search: Search, tokens: Tokens, seed: int, axis: NDArray[Any] | None
     if axis is not None:
         tilt = draws["W"] / np.sqrt(tokens.d * tokens.e)
         draws = {"W": tilt + (axis if axis.ndim == 3 else axis[None])[:, None]}
-    return {name: jnp.asarray(np.broadcast_to(a, (*batch, *a.shape[2:]))) for name, a in draws.items()}
+    return {name: np.broadcast_to(a, (*batch, *a.shape[2:])) for name, a in draws.items()}
 
 
 def _cone(axis: NDArray[Any], opening: float, inner: float, count: int) -> Cone:
     each = np.broadcast_to(axis, (count, *axis.shape[-2:]))
-    return Cone(jnp.asarray(each), jnp.full(count, 1.0 - opening), jnp.full(count, inner))
+    return Cone(*map(jnp.asarray, (each, np.full(count, 1.0 - opening), np.full(count, inner))))
 
 
 def _double(tree: Any) -> Any:
-    return jax.tree.map(lambda x: jnp.asarray(x, float) if x.dtype.kind == "f" else jnp.asarray(x), tree)
+    return jax.tree.map(lambda x: np.asarray(x, float) if x.dtype.kind == "f" else np.asarray(x), tree)
 
 
 # ---------------------------------------------------------------------- the record

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,10 +27,9 @@ def follow(search: Search, ridges: NDArray[Any]) -> list[Found]:
         answer, radius = _at_ridge(search, strength, radius)
         penalty = np.log(strength / 2) + 2 * np.log(radius)
         in_logs = search.scores is not None  # then the rank is log(L − L*), else L
-        rank = jnp.logaddexp(answer.rank, penalty) if in_logs else answer.rank + jnp.exp(penalty)
+        rank = np.logaddexp(answer.rank, penalty) if in_logs else answer.rank + np.exp(penalty)
         best = pick(answer._replace(rank=rank))
-        first = np.asarray(best.start)
-        radius[:, 0] = radius[np.arange(len(first)), first]
+        radius[:, 0] = radius[np.arange(len(radius)), best.start]
         if search.guide and radius.shape[1] > 2:
             radius[:, 1] = radius[:, -1]
         search = search.moved(answer, best.answer, 1.0)
@@ -44,7 +42,7 @@ def _at_ridge(search: Search, strength: float, radius: NDArray[Any]) -> tuple[An
     bracket = _Bracket(radius.shape)
     for _ in range(TRIALS):
         answer = search.solve(radius)
-        value = np.asarray(answer.log_pull) - np.log(radius) - np.log(strength)
+        value = answer.log_pull - np.log(radius) - np.log(strength)
         done = bracket.narrow(radius, value)
         if done.all():
             break
