@@ -319,7 +319,7 @@ def test_at_a_finite_ratio_the_loose_margin_counts_with_its_head_start(ratio):
 def test_a_ridge_balances_the_gradient_and_lies_on_the_path():
     tokens, v = problem()
     ridges = np.array([1e-2, 1e-20, 1e-200])
-    found = regularisation_path(tokens.run(0), Linear(v[0]), ridges=ridges, starts=STARTS)
+    found = regularisation_path(tokens.run(0), Linear(v[0]), ridge=ridges, starts=STARTS)
     radii = found.norm()
     ball = regularisation_path(tokens.run(0), Linear(v[0]), radii=radii, starts=STARTS)
     np.testing.assert_allclose(found.W, ball.W, rtol=0, atol=1e-5 * radii[-1])
@@ -346,12 +346,12 @@ def test_a_saved_path_keeps_how_many_starts_agreed(tmp_path):
 
 
 BAD = {
-    "pass either radii, or ridges": {},
+    "pass either radii, or ridge": {},
     "radii must be strictly increasing": {"radii": [2.0, 1.0]},
     r"radii is \[0.0": {"radii": [0.0, 1.0]},
     r"radii is \[nan": {"radii": [np.nan]},
     "radii is 'far'": {"radii": "far"},
-    "ridges must be strictly decreasing": {"ridges": [0.1, 0.2]},
+    "ridge must be strictly decreasing": {"ridge": [0.1, 0.2]},
     "starts is 0": {"radii": [1.0], "starts": 0},
     "seed is -1": {"radii": [1.0], "seed": -1},
     "is not a norm": {"radii": [1.0], "norm": 2},
@@ -362,7 +362,7 @@ BAD = {
     "around.W has shape": {"radii": [1.0], "around": SimpleNamespace(W=np.ones(3))},
     "around.W is zero": {"radii": [1.0], "around": SimpleNamespace(W=np.zeros((4, 4)))},
     "cone is 2": {"radii": [1.0], "around": SimpleNamespace(W=np.ones((4, 4))), "cone": 2},
-    "Drop ridges": {"ridges": [1.0], "around": SimpleNamespace(W=np.ones((4, 4)))},
+    "Drop ridge": {"ridge": [1.0], "around": SimpleNamespace(W=np.ones((4, 4)))},
 }
 
 

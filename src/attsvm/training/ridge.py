@@ -15,7 +15,7 @@ ACCURACY = 1e-8
 TRIALS = 200
 
 
-def follow(search: Search, ridges: NDArray[Any]) -> list[Found]:
+def follow_ridges(search: Search, ridges: NDArray[Any]) -> list[Found]:
     """The best of all starts for every ridge, in decreasing order.
 
     Stationarity of L + λN²/2 is −∇L ∈ λ N ∂N: the W_R at which N*(∇L(W_R)) = λR. Every start finds its
@@ -30,7 +30,7 @@ def follow(search: Search, ridges: NDArray[Any]) -> list[Found]:
         rank = np.logaddexp(answer.rank, penalty) if in_logs else answer.rank + np.exp(penalty)
         best = pick(answer._replace(rank=rank))
         radius[:, 0] = radius[np.arange(len(radius)), best.start]
-        if search.guide and radius.shape[1] > 2:
+        if search.guide:
             radius[:, 1] = radius[:, -1]
         search = search.moved(answer, best.answer, 1.0)
         found.append(best)

@@ -11,7 +11,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from attsvm.training.attention import Data
-from attsvm.training.heads import Head
+from attsvm.training.heads import Head, Linear
 from attsvm.training.radius import Answer, Cone, Problem, Region, smallest
 from attsvm.training.weights import Params
 
@@ -19,6 +19,8 @@ RATIO = 4.0
 """Largest growth of the radius between two solves: more would lose the branch that is followed."""
 AGREEMENT = 1e-3
 """Two starts agree when their log(L − L*) differ by less: neighbouring minima differ by far more."""
+LOSS_AGREEMENT = 1e-6
+"""The same for heads whose best loss L* is not known, in units of the loss."""
 
 
 class Search(NamedTuple):
@@ -51,11 +53,11 @@ class Search(NamedTuple):
     def moved(self, answer: Answer, best: Answer, growth: Any) -> Search:
         """Ready for the next radius, `growth` times as large: the starts where they arrived.
 
-        The first start continues the best one, so the loss never rises along the path; the second
-        one leaves from the guide, the others keep to their own branches.
+        The first start continues the best one, so the path does not lose its branch; the second one
+        leaves from the guide, the others keep to their own branches.
         """
         params, head = _put(answer.params, 0, best.params), _put(answer.head, 0, best.head)
-        if self.guide and len(answer.rank[0]) > 2:
+        if self.guide:
             params = _put(params, 1, {name: x[:, -1] for name, x in params.items()})
         return self._replace(params=scaled(params, growth), head=head)
 
@@ -84,7 +86,8 @@ def pick(answer: Answer) -> Found:
     """The best start of every run."""
     best = np.argmin(answer.rank, axis=1)
     one = jax.tree.map(lambda x: x[np.arange(len(best)), best], answer)
-    return Found(one, best, (answer.rank <= one.rank[:, None] + AGREEMENT).sum(1))
+    tolerance = AGREEMENT if isinstance(answer.head, Linear) else LOSS_AGREEMENT
+    return Found(one, best, (answer.rank <= one.rank[:, None] + tolerance).sum(1))
 
 
 def scaled(params: Params, growth: Any) -> Params:
