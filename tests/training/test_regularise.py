@@ -359,6 +359,7 @@ BAD = {
     "is not a loss": {"radii": [1.0], "loss": "logistic"},
     "Pass norm=nuclear": {"radii": [1.0], "weight": KeyQuery()},
     "head_radii has 1 entries": {"radii": [1.0, 2.0], "head_radii": [1.0]},
+    "ridge takes a fixed head": {"ridge": [1.0], "head_radii": [1.0]},
     "around.W has shape": {"radii": [1.0], "around": SimpleNamespace(W=np.ones(3))},
     "around.W is zero": {"radii": [1.0], "around": SimpleNamespace(W=np.zeros((4, 4)))},
     "cone is 2": {"radii": [1.0], "around": SimpleNamespace(W=np.ones((4, 4))), "cone": 2},

@@ -115,6 +115,8 @@ def _check_radii(
     if (radii is None) == (ridge is None):
         raise ValueError("pass either radii, or ridge for the penalised form.")
     if radii is None:
+        if head_radii is not None:
+            raise ValueError("ridge takes a fixed head. Drop head_radii.")
         return _positive("ridge", ridge, -1), None
     index = _positive("radii", radii, 1)
     if head_radii is None:
@@ -145,8 +147,6 @@ def _check_modes(
 ) -> None:
     if around is not None and (ridge is not None or head_index is not None):
         raise ValueError("around takes radii and a fixed head. Drop ridge and head_radii.")
-    if ridge is not None and head_index is not None:
-        raise ValueError("ridge takes a fixed head. Drop head_radii.")
     if around is not None and not isinstance(weight, FullWeight):
         raise ValueError(f"around keeps W in a cone and needs FullWeight(), got {type(weight).__name__}.")
     if around is not None and not (isinstance(cone, (int, float)) and 0 < cone < 1):
