@@ -18,7 +18,9 @@ def main() -> None:
     for runs in (100, 1_000, 10_000, 100_000):
         tokens, v = att.datasets.sphere(6, 8, 10, seed=range(min(runs, 1_000)))
         repeat = runs // tokens.keys.shape[0]
-        tokens = att.Tokens(*(np.repeat(a, repeat, axis=0) for a in (tokens.keys, tokens.queries, tokens.labels)))
+        tokens = att.Tokens(
+            *(np.repeat(a, repeat, axis=0) for a in (tokens.keys, tokens.queries, tokens.labels))
+        )
         v = np.repeat(v, repeat, axis=0)
         for _ in range(2):
             start = time.perf_counter()

@@ -41,7 +41,7 @@ def test_each_known_limit_has_its_norm_and_standing(weight, optimizer, norm, sta
         (FullWeight(), optax.adam(0.1), "steepest"),
         (DiagonalKeyQuery(), optax.adam(0.1), "→ l1"),
     ],
-    ids=str,
+    ids=["sign on (K, Q)", "mirror on (K, Q)", "Adam on W", "Adam on a diagonal"],
 )
 def test_an_unknown_limit_names_the_nearest_case(weight, optimizer, nearest):
     with pytest.raises(NoTheorem, match=nearest):

@@ -39,17 +39,17 @@ class Evidence:
         return f"{self.what}: {self.value:.6g}{wanted}"
 
 
-def at_least(what: str, value: float, bound: float) -> Evidence:
+def at_least(what: str, value: Any, bound: float) -> Evidence:
     """Evidence that must reach a bound from above."""
     return Evidence(what, float(value), "≥", float(bound))
 
 
-def at_most(what: str, value: float, bound: float) -> Evidence:
+def at_most(what: str, value: Any, bound: float) -> Evidence:
     """Evidence that must stay below a bound."""
     return Evidence(what, float(value), "≤", float(bound))
 
 
-def told(what: str, value: float) -> Evidence:
+def told(what: str, value: Any) -> Evidence:
     """Evidence that is reported only."""
     return Evidence(what, float(value))
 

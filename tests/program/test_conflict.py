@@ -5,9 +5,9 @@ import pytest
 
 from attsvm import Tokens
 from attsvm.norms import frobenius, l1, nuclear
-from attsvm.program import prompt
 from attsvm.program.conflict import explain
 from attsvm.program.constraints import Constraints
+from attsvm.program.frobenius import prompt
 from attsvm.program.solution import NotSeparable, unpack
 
 EXACT = 1e-12

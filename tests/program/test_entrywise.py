@@ -8,9 +8,9 @@ import pytest
 
 from attsvm.norms import Entrywise
 from attsvm.program.constraints import Constraints
+from attsvm.program.entrywise.working_rows import Border, WorkingRows
 from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.solution import NotSeparable
-from attsvm.program.working_rows import Border, WorkingRows
 from attsvm.tokens import Tokens
 
 EXPONENTS = [1.01, 1.1, 1.5, 1.75, 3, 10, 100]

@@ -8,12 +8,14 @@ import pytest
 from scipy.optimize import linprog
 
 from attsvm.norms import frobenius as norm
-from attsvm.program import contradiction, frobenius, interior, pivoting
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
+from attsvm.program.frobenius import contradiction, pivoting
+from attsvm.program.frobenius import interior_point as interior
+from attsvm.program.frobenius import route as frobenius
+from attsvm.program.frobenius.unit_rows import UnitRows
 from attsvm.program.max_margin import _at_margin_one, max_margin
 from attsvm.program.solution import certify
-from attsvm.program.unit_rows import UnitRows
 from attsvm.tokens import Tokens
 
 GAP = 1e-9

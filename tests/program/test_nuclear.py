@@ -7,8 +7,8 @@ from attsvm import Tokens, datasets
 from attsvm.norms import frobenius, nuclear
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
-from attsvm.program.nuclear import hadamard
-from attsvm.program.pool import Bases, Pool
+from attsvm.program.schatten.nuclear import hadamard
+from attsvm.program.schatten.pool import Bases, Pool
 from attsvm.program.solution import NotSeparable
 
 

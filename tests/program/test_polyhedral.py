@@ -9,8 +9,8 @@ import pytest
 from scipy.optimize import linprog
 
 from attsvm.norms import l1, linf
-from attsvm.program import polyhedral, vertex
 from attsvm.program.constraints import Constraints
+from attsvm.program.entrywise import polyhedral, vertex
 from attsvm.program.max_margin import max_margin, separate, solve
 from attsvm.program.solution import NotSeparable
 from attsvm.tokens import Tokens

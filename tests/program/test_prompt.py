@@ -5,8 +5,8 @@ import pytest
 
 from attsvm import Tokens
 from attsvm.norms import frobenius
-from attsvm.program import active_set, prompt
 from attsvm.program.constraints import Constraints
+from attsvm.program.frobenius import active_set, prompt
 from attsvm.program.max_margin import _at_margin_one
 from attsvm.program.solution import certify
 

@@ -8,11 +8,11 @@ import pytest
 from attsvm import Tokens
 from attsvm.norms import Schatten
 from attsvm.program import max_margin as verbs
-from attsvm.program import schatten
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
-from attsvm.program.pool import Bases, Pool
-from attsvm.program.scaling import Scaling
+from attsvm.program.schatten import working_set as schatten
+from attsvm.program.schatten.pool import Bases, Pool
+from attsvm.program.schatten.scaling import Scaling
 
 NORMS = pytest.mark.parametrize("norm", [Schatten(1), Schatten(math.inf)], ids=str)
 TIGHT = 2e-9

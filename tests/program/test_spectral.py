@@ -7,8 +7,8 @@ from attsvm import Tokens, datasets
 from attsvm.norms import frobenius, spectral
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
-from attsvm.program.pool import Bases, Pool
-from attsvm.program.spectral_elimination import ByRows, ByWeight, Inverse, System, Unknowns
+from attsvm.program.schatten.pool import Bases, Pool
+from attsvm.program.schatten.spectral_elimination import ByRows, ByWeight, Inverse, System, Unknowns
 
 
 def diagonal(required):

@@ -30,7 +30,7 @@ def compute() -> Arrays:
         weight=FullWeight(),
         optimizer=steepest(frobenius, RATE),
         steps=STEPS,
-        record=record,
+        record=record.tolist(),
     )
     solution = max_margin(tokens, path.selected, frobenius)
     usual = usual_descent(tokens, v, record)

@@ -57,7 +57,9 @@ def draw(arrays: Arrays) -> Canvas:
             reach = np.abs(path).max() / np.abs(ray).max()
             ax.plot(*(np.outer([0, reach], ray).T), color=color, lw=4, alpha=0.25)
             ax.plot(*path.T, color=color, lw=1.4)
-            label(ax, *path[-1], f"W z$_{i}$", color, xytext=(4, 0), textcoords="offset points")
+            label(
+                ax, path[-1, 0], path[-1, 1], f"W z$_{i}$", color, xytext=(4, 0), textcoords="offset points"
+            )
         ax.set_title(title)
         ax.set_xlabel("first coordinate of W z")
     axes[0].set_ylabel("second coordinate of W z")

@@ -10,8 +10,8 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from attsvm.norms import Norm
-from attsvm.program.active_set import DEPENDENT, TINY, solve_rows
 from attsvm.program.constraints import Constraints
+from attsvm.program.frobenius.active_set import DEPENDENT, TINY, solve_rows
 from attsvm.program.solution import NotSeparable, pack
 from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float

@@ -6,6 +6,8 @@ import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import import_module
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,7 +33,8 @@ def max_margin(
     norm: Frobenius, nuclear, spectral, l1, l∞ or any entrywise lp.
     required: the margin, one number or one per example (n,); 0 asks only for the right order.
     Raises NotSeparable, carrying multipliers that prove it. With a runs axis, on the tokens or on the
-    selection alone, all problems are solved at once, and a run that cannot be separated is marked in `solution.separable` instead.
+    selection alone, all problems are solved at once, and a run that cannot be separated is marked in
+    `solution.separable` instead.
     Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines".
     """
     tokens = matching_runs(tokens, selected)
@@ -87,7 +90,7 @@ def solve(rows: Constraints, norm: Norm) -> Answer:
     if rows.runs is None:
         return _solve_one(rows, norm, engine)
     if norm.p == 2:
-        from attsvm.program.frobenius import solve_runs
+        from attsvm.program.frobenius.route import solve_runs
 
         return solve_runs(rows)
     with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -118,24 +121,24 @@ def _on_vectors(rows: Constraints, norm: Norm) -> Norm:
 
 
 def _engine(norm: Norm) -> Engine:
-    """One file per algorithm; each is imported when it is first needed."""
+    """The algorithm of a norm, imported when it is first needed."""
     match norm:
         case Entrywise(p=2) | Schatten(p=2):
-            from attsvm.program.frobenius import solve as engine
-        case Schatten(p=1):
-            from attsvm.program.nuclear import solve as engine
-        case Schatten(p=math.inf):
-            from attsvm.program.spectral import solve as engine
+            home = "frobenius.route"
         case Entrywise(p=1) | Entrywise(p=math.inf):
-            from attsvm.program.polyhedral import solve as engine
+            home = "entrywise.polyhedral"
         case Entrywise():
-            from attsvm.program.entrywise import solve as engine
+            home = "entrywise.smooth"
+        case Schatten(p=1):
+            home = "schatten.nuclear"
+        case Schatten(p=math.inf):
+            home = "schatten.spectral"
         case _:
             raise ValueError(
                 f"no program for the norm {norm}. Supported: Entrywise(p) for 1 ≤ p ≤ ∞, "
                 "and Schatten(p) for p = 1, 2, ∞."
             )
-    return engine
+    return cast(Engine, import_module(f"attsvm.program.{home}").solve)
 
 
 def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> tuple[Float, Float]:

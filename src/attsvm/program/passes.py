@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.program.factors import compiled
+from attsvm.program.compiled import compiled
 from attsvm.tokens import Float
 
 

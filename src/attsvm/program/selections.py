@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from rich.console import Console
 from rich.progress import track
 
 from attsvm.norms import Norm, frobenius
@@ -28,7 +29,10 @@ def selections(tokens: Tokens, v: ArrayLike | None = None, norm: Norm = frobeniu
     if tokens.runs is not None:
         raise ValueError("selections takes tokens without a runs axis: pass tokens.run(k).")
     chosen = np.zeros((1, 0), dtype=np.intp)
-    for i in track(range(tokens.n), "selections", transient=True, disable=None):
+    console = Console(stderr=True)
+    for i in track(
+        range(tokens.n), "selections", console=console, transient=True, disable=not console.is_terminal
+    ):
         extended = _extend(chosen, np.flatnonzero(tokens.mask[i]))
         first = Tokens(tokens.keys[: i + 1], tokens.queries[: i + 1], mask=tokens.mask[: i + 1])
         chosen = extended[separable(first, extended)]

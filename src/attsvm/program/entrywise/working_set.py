@@ -10,9 +10,9 @@ import numpy as np
 from attsvm.norms import Norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.interior_point import Run, Start
+from attsvm.program.entrywise.interior_point import Run, Start
+from attsvm.program.entrywise.working_rows import WorkingRows
 from attsvm.program.threads import single_thread
-from attsvm.program.working_rows import WorkingRows
 from attsvm.tokens import Bool, Float
 
 GOAL = 1e-10

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import lapack
 
-from attsvm.program import contradiction, pivoting
-from attsvm.program.unit_rows import Found, UnitRows
+from attsvm.program.frobenius import contradiction, pivoting
+from attsvm.program.frobenius.unit_rows import Found, UnitRows
 from attsvm.tokens import Bool, Float
 
 ITERATIONS = 60

@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg import lapack, qr, solve_triangular
 
-from attsvm.program import contradiction
-from attsvm.program.unit_rows import Found, UnitRows
+from attsvm.program.frobenius import contradiction
+from attsvm.program.frobenius.unit_rows import Found, UnitRows
 from attsvm.tokens import Bool, Float
 
 DIRECT = 300

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from attsvm.program.pool import Pool
-from attsvm.program.schatten_interior import Cholesky
+from attsvm.program.schatten.interior_point import Cholesky
+from attsvm.program.schatten.pool import Pool
 from attsvm.tokens import Float
 
 

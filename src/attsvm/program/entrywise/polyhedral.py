@@ -6,15 +6,15 @@ import numpy as np
 
 from attsvm.norms import Norm
 from attsvm.norms import frobenius as frobenius_norm
-from attsvm.program import vertex
-from attsvm.program.compiled_polyhedral import interior_point
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.frobenius import solve as frobenius
-from attsvm.program.interior_point import LEAST, Newton, Step, reach
+from attsvm.program.entrywise import vertex
+from attsvm.program.entrywise.compiled_polyhedral import interior_point
+from attsvm.program.entrywise.interior_point import LEAST, Newton, Step, reach
+from attsvm.program.entrywise.working_rows import SMALL, Border, WorkingRows
+from attsvm.program.entrywise.working_set import ENOUGH, Pricing, on_working_set
+from attsvm.program.frobenius.route import solve as frobenius
 from attsvm.program.threads import single_thread
-from attsvm.program.working_rows import SMALL, Border, WorkingRows
-from attsvm.program.working_set import ENOUGH, Pricing, on_working_set
 from attsvm.tokens import Float
 
 ROOM = 0.1

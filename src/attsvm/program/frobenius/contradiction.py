@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.program import gram
-from attsvm.program.active_set import solve_rows
-from attsvm.program.gram_dual import dual_active_set
-from attsvm.program.unit_rows import Found, UnitRows
+from attsvm.program.frobenius import gram
+from attsvm.program.frobenius.active_set import solve_rows
+from attsvm.program.frobenius.gram_dual import dual_active_set
+from attsvm.program.frobenius.unit_rows import Found, UnitRows
 from attsvm.tokens import Bool, Float
 
 RESIDUAL = 1e-12

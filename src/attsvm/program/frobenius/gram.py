@@ -12,13 +12,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from attsvm.program.compiled import compiled
 from attsvm.tokens import Bool, Float
-
-# Sums may be reordered so that they vectorise; Python's check of every division would prevent it.
-compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 
 SOLVED, INFEASIBLE, UNRESOLVED = 0, 1, 2
 

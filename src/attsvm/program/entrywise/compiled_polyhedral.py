@@ -6,15 +6,15 @@ Same variables, same equations; the rows are dense features (k, N) with N = d e.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from attsvm.program.compiled import compiled
 from attsvm.tokens import Float
 
 STEPS, GOAL = 60, 1e-10
 """Newton steps at most, and the relative gap at which they end."""
 
 
-@njit(cache=True)
+@compiled
 def interior_point(F: Float, bound: Float, open_: Float, W: Float, multipliers: Float, cube: bool):  # type: ignore[no-untyped-def]
     """Smallest W with F W ≥ bound (= where open is 0): the l∞ norm if cube, else l1.
 
@@ -68,7 +68,7 @@ def interior_point(F: Float, bound: Float, open_: Float, W: Float, multipliers: 
     return best_w, best_lam, gap
 
 
-@njit(cache=True)
+@compiled
 def _norm(x, largest):  # type: ignore[no-untyped-def]
     out = 0.0
     for value in x:
@@ -76,7 +76,7 @@ def _norm(x, largest):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True)
+@compiled
 def _start(F, open_, cube, part, slack, w, lam, s, b):  # type: ignore[no-untyped-def]
     """Norms one, and everything a tenth away from its boundary; returns the scale of W and τ."""
     size, steep = _norm(w, cube), _norm(np.dot(lam, F), not cube)
@@ -104,7 +104,7 @@ def _start(F, open_, cube, part, slack, w, lam, s, b):  # type: ignore[no-untype
     return size, tau
 
 
-@njit(cache=True)
+@compiled
 def _weights(part, slack, cube, V, tilt):  # type: ignore[no-untyped-def]
     """V, the direction of τ, and its stiffness (1 and no direction for l1)."""
     c = 0.0
@@ -116,7 +116,7 @@ def _weights(part, slack, cube, V, tilt):  # type: ignore[no-untyped-def]
     return c if cube else 1.0
 
 
-@njit(cache=True)
+@compiled
 def _factor(F, V, a, c, ratio, L):  # type: ignore[no-untyped-def]
     """Cholesky factor of F diag(V) Fᵀ + a aᵀ/c + diag(ratio) in L; whether it exists."""
     scaled = np.empty((len(V), len(L)))
@@ -131,7 +131,7 @@ def _factor(F, V, a, c, ratio, L):  # type: ignore[no-untyped-def]
     return _cholesky(L)
 
 
-@njit(cache=True)
+@compiled
 def _direction(system, state, cube, target, before, step, refined):  # type: ignore[no-untyped-def]
     """Fill step = d(part, slack, W, λ, s), as the balls of `polyhedral` do; returns dτ.
 
@@ -170,7 +170,7 @@ def _direction(system, state, cube, target, before, step, refined):  # type: ign
     return lean + t
 
 
-@njit(cache=True)
+@compiled
 def _complete(part, slack, dpart, dslack, fixed, V, M, dM, dw, j, cube, offset, dtau):  # type: ignore[no-untyped-def]
     """The ball's own steps at entry j, from y (in dw) and dM."""
     up, down = part[0, j] / slack[0, j], part[1, j] / slack[1, j]
@@ -193,7 +193,7 @@ def _complete(part, slack, dpart, dslack, fixed, V, M, dM, dw, j, cube, offset, 
         dpart[1, j] -= rest
 
 
-@njit(cache=True)
+@compiled
 def _respond(system, right, x, y, refined):  # type: ignore[no-untyped-def]
     """x, y of `WorkingRows.newton` into place, refined once if asked; returns t."""
     F, L, V, tilt, a, c, ratio, _ = system
@@ -212,7 +212,7 @@ def _respond(system, right, x, y, refined):  # type: ignore[no-untyped-def]
     return t
 
 
-@njit(cache=True)
+@compiled
 def _longest(state, step, open_, cube, share):  # type: ignore[no-untyped-def]
     """Primal and dual step to the given share of the boundary."""
     of_part = of_slack = of_s = of_lam = 0.0
@@ -228,7 +228,7 @@ def _longest(state, step, open_, cube, share):  # type: ignore[no-untyped-def]
     return min(1.0, share / max(primal, 1e-300)), min(1.0, share / max(dual, 1e-300))
 
 
-@njit(cache=True)
+@compiled
 def _after(state, step, open_, cube, primal, dual):  # type: ignore[no-untyped-def]
     """Sum of the complementary products after a step."""
     on_part, on_slack = (dual, primal) if cube else (primal, dual)
@@ -242,7 +242,7 @@ def _after(state, step, open_, cube, primal, dual):  # type: ignore[no-untyped-d
     return total
 
 
-@njit(cache=True)
+@compiled
 def _move(state, step, cube, primal, dual):  # type: ignore[no-untyped-def]
     on_part, on_slack = (dual, primal) if cube else (primal, dual)
     for j in range(len(step[2])):
@@ -255,7 +255,7 @@ def _move(state, step, cube, primal, dual):  # type: ignore[no-untyped-def]
         state[4][j] += primal * step[4][j]
 
 
-@njit(cache=True)
+@compiled
 def _gap(margins, b, open_, w, lam, M, cube):  # type: ignore[no-untyped-def]
     least, off = np.inf, 0.0
     for j in range(len(b)):
@@ -269,7 +269,7 @@ def _gap(margins, b, open_, w, lam, M, cube):  # type: ignore[no-untyped-def]
     return max(1.0 - lower * least / _norm(w, cube), off / _norm(b, True))
 
 
-@njit(cache=True)
+@compiled
 def _cholesky(A):  # type: ignore[no-untyped-def]
     """Lower factor in place; whether A was positive."""
     for j in range(len(A)):
@@ -286,7 +286,7 @@ def _cholesky(A):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True)
+@compiled
 def _solve(L, x):  # type: ignore[no-untyped-def]
     """x := (L Lᵀ)⁻¹ x."""
     for i in range(len(x)):

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from attsvm.norms import Norm
-from attsvm.program.working_rows import Border, WorkingRows
+from attsvm.program.entrywise.working_rows import Border, WorkingRows
 from attsvm.tokens import Bool, Float
 
 LOOSE = 0.1

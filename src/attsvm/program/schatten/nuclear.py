@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.norms import Norm
-from attsvm.program import schatten
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.pool import Pool
-from attsvm.program.scaling import Scaling
-from attsvm.program.schatten_interior import Aim, Cholesky, Iterate
+from attsvm.program.schatten import working_set as schatten
+from attsvm.program.schatten.interior_point import Aim, Cholesky, Iterate
+from attsvm.program.schatten.pool import Pool
+from attsvm.program.schatten.scaling import Scaling
 from attsvm.tokens import Float
 
 ROUNDING = 1e-12

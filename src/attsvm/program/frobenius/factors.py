@@ -9,12 +9,9 @@ Reference: Goldfarb and Idnani 1983, "A numerically stable dual method for quadr
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from attsvm.program.compiled import compiled
 from attsvm.tokens import Float
-
-# Sums may be reordered so that they vectorise; infinities keep their meaning.
-compiled = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
 
 
 @compiled

@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-from attsvm.program.pool import Pool
-from attsvm.program.scaling import Scaling
+from attsvm.program.schatten.pool import Pool
+from attsvm.program.schatten.scaling import Scaling
 from attsvm.tokens import Bool, Float
 
 CORRECTORS = 3

@@ -13,7 +13,7 @@ import numpy as np
 from attsvm.norms import Norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.working_rows import WorkingRows
+from attsvm.program.entrywise.working_rows import WorkingRows
 from attsvm.tokens import Float
 
 SLIP = 1e-10

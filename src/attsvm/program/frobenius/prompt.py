@@ -17,11 +17,11 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from attsvm.program import active_set
-from attsvm.program.active_set import ACTIVE, CONTRADICTORY, COUNT, DEPENDENT, STALLED, TINY
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.prompt_rows import Prompts, Slacks, append, price, solve_range
+from attsvm.program.frobenius import active_set
+from attsvm.program.frobenius.active_set import ACTIVE, CONTRADICTORY, COUNT, DEPENDENT, STALLED, TINY
+from attsvm.program.frobenius.prompt_rows import Prompts, Slacks, append, price, solve_range
 from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float
 

@@ -9,24 +9,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.program.compiled import compiled
 from attsvm.program.constraints import Constraints
-from attsvm.program.contradiction import RESIDUAL
 from attsvm.program.engine import Answer
-from attsvm.program.gram import (
+from attsvm.program.frobenius.contradiction import RESIDUAL
+from attsvm.program.frobenius.gram import (
     INFEASIBLE,
     SOLVED,
     UNRESOLVED,
     Quadratic,
     add_row,
     clear,
-    compiled,
     dot_row,
     dot_rows,
     pivot,
     space,
 )
-from attsvm.program.gram_dual import dual_active_set
-from attsvm.program.unit_rows import TINY
+from attsvm.program.frobenius.gram_dual import dual_active_set
+from attsvm.program.frobenius.unit_rows import TINY
 from attsvm.tokens import Bool, Float
 
 LARGEST = 256

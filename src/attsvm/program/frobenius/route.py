@@ -10,12 +10,13 @@ from dataclasses import fields
 import numpy as np
 
 from attsvm.norms import Norm, frobenius
-from attsvm.program import batch, contradiction, interior, pivoting
-from attsvm.program.active_set import solve_rows
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
+from attsvm.program.frobenius import batch, contradiction, pivoting
+from attsvm.program.frobenius import interior_point as interior
+from attsvm.program.frobenius.active_set import solve_rows
+from attsvm.program.frobenius.unit_rows import Found, UnitRows
 from attsvm.program.threads import single_thread
-from attsvm.program.unit_rows import Found, UnitRows
 
 CROWDED = 10.0
 """Rows per unknown beyond which block pivoting needs more exchanges than a Newton matrix costs."""
@@ -40,7 +41,7 @@ def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
     it cannot reach the accuracy.
     """
     if min(rows.d, rows.e) == 1:
-        from attsvm.program import prompt
+        from attsvm.program.frobenius import prompt
 
         return prompt.solve(rows)
     if batch.suits(rows):
@@ -54,7 +55,7 @@ def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
 def solve_runs(rows: Constraints) -> Answer:
     """The same for every run of `rows`: arrays with the runs axis first."""
     if min(rows.d, rows.e) == 1:
-        from attsvm.program import prompt
+        from attsvm.program.frobenius import prompt
 
         return prompt.solve_runs(rows)
     runs = rows.keys.shape[0]

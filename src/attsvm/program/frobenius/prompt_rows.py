@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.program.active_set import (
+from attsvm.program.compiled import compiled
+from attsvm.program.frobenius.active_set import (
     ACTIVE,
     CONTRADICTORY,
     COUNT,
@@ -21,7 +22,6 @@ from attsvm.program.active_set import (
     advance,
     restart,
 )
-from attsvm.program.factors import compiled
 from attsvm.tokens import Bool, Float
 
 SATISFIED = 1e-11

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.gram import (
+from attsvm.program.compiled import compiled
+from attsvm.program.frobenius.gram import (
     DEPENDENT,
     INFEASIBLE,
     ROUNDING,
@@ -16,7 +17,6 @@ from attsvm.program.gram import (
     add_row,
     backward,
     clear,
-    compiled,
     dot_rows,
     forward,
     total_size,

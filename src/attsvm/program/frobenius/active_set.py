@@ -15,8 +15,9 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from attsvm.program import factors
-from attsvm.program.factors import add, compiled, dot
+from attsvm.program.compiled import compiled
+from attsvm.program.frobenius import factors
+from attsvm.program.frobenius.factors import add, dot
 from attsvm.tokens import Bool, Float
 
 SOLVED, CONTRADICTORY, STALLED = 0, 1, 2

@@ -12,8 +12,8 @@ from attsvm import norms
 from attsvm.norms import Norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.pool import Bases, Pool
-from attsvm.program.schatten_interior import Iterate, Program, advance, mean_product
+from attsvm.program.schatten.interior_point import Iterate, Program, advance, mean_product
+from attsvm.program.schatten.pool import Bases, Pool
 from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float
 
@@ -50,7 +50,7 @@ def solve(rows: Constraints, norm: Norm, form: Callable[[Pool], Form]) -> Answer
 
     Feasibility does not depend on the norm: without a Frobenius solution its proof is the answer.
     """
-    from attsvm.program.frobenius import solve as frobenius
+    from attsvm.program.frobenius.route import solve as frobenius
 
     with single_thread():
         first = frobenius(rows, norms.frobenius)

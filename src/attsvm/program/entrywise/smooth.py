@@ -10,10 +10,10 @@ from attsvm.norms import Entrywise, Norm
 from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.frobenius import solve as frobenius
-from attsvm.program.interior_point import LEAST, Newton, Step
-from attsvm.program.working_rows import WorkingRows
-from attsvm.program.working_set import on_working_set
+from attsvm.program.entrywise.interior_point import LEAST, Newton, Step
+from attsvm.program.entrywise.working_rows import WorkingRows
+from attsvm.program.entrywise.working_set import on_working_set
+from attsvm.program.frobenius.route import solve as frobenius
 from attsvm.tokens import Float
 
 FLOOR = 1e-10

@@ -1,0 +1,1 @@
+"""Frobenius (and l2) programs: vectors, small, crowded and large problems each have their algorithm."""

@@ -1,0 +1,1 @@
+"""Nuclear and spectral programs: one interior point on a shrinking working set."""
