@@ -218,3 +218,13 @@ def test_nearly_opposite_rows_are_not_called_a_contradiction():
     solution = max_margin(tokens, first)
     assert solution.certified
     assert solution.margin < 1e-3
+
+
+def test_a_small_vocabulary_in_a_wide_space_is_solved_in_its_span():
+    rng = np.random.default_rng(0)
+    words = rng.standard_normal((20, 100))
+    keys = words[rng.integers(20, size=(120, 5))]
+    logits = np.einsum("ntd,de,ne->nt", keys, rng.standard_normal((100, 100)), keys[:, -1])
+    same = (keys[:, :, None] == np.take_along_axis(keys, logits.argmax(1)[:, None, None], 1)[:, None]).all(-1)
+    rows = Constraints.of(Tokens(keys, keys[:, -1]), same[:, :, 0])
+    assert worst(rows, frobenius.solve(rows)) <= GAP

@@ -12,7 +12,7 @@ import numpy as np
 from attsvm.norms import Norm, frobenius
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.frobenius import batch, contradiction, pivoting
+from attsvm.program.frobenius import batch, contradiction, pivoting, span
 from attsvm.program.frobenius import interior_point as interior
 from attsvm.program.frobenius.active_set import solve_rows
 from attsvm.program.frobenius.unit_rows import Found, UnitRows
@@ -90,7 +90,18 @@ def _solve_large(rows: Constraints) -> Answer:
         found = algorithm(unit)
         if found is not None and (best is None or found.gap < best.gap):
             best = found
+    if best is None or best.gap > ENOUGH:
+        return _in_span(rows) or _answer(unit, best)
     return _answer(unit, best)
+
+
+def _in_span(rows: Constraints) -> Answer | None:
+    """The answer in the coordinates that the rows span, if those are fewer."""
+    fewer = span.reduce(rows)
+    if fewer is None:
+        return None
+    answer = solve(fewer.rows)
+    return Answer(fewer.lift(answer.W), answer.multipliers, answer.separable)
 
 
 def _algorithms(unit: UnitRows) -> list[Algorithm]:
