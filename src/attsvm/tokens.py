@@ -58,6 +58,7 @@ class Tokens:
             if self.values is None or self.values is self.keys
             else _numbers("values", self.values, dtype, ("n", "T", "c"))
         )
+        parts: dict[str, tuple[NDArray[Any], int]]
         parts = {"keys": (keys, 3), "queries": (queries, 2), "labels": (labels, 1)}
         parts |= {"mask": (mask, 2), "values": (values, 3)}
         _same_counts(parts, n, T)
@@ -123,7 +124,7 @@ class Tokens:
         last = base.T - 1 - np.argmax(base.mask[..., ::-1], axis=-1)
         position = np.where(position < 0, last + 1 + position, position)
         if (position < 0).any() or (position > last).any():
-            raise ValueError(f"at points outside a sequence: got {at}, T={base.T}.")
+            raise ValueError(f"at points outside a sequence: got {at!r}, T={base.T}.")
         queries = np.take_along_axis(base.keys, position[..., None, None], axis=-2)[..., 0, :]
         own = None if base.values is base.keys else base.values
         return cls(base.keys, queries, base.labels, base.mask, own, dtype=dtype)  # type: ignore[arg-type]

@@ -1,5 +1,19 @@
 """Random models and paper instances: functions that return Tokens and a head."""
 
-from attsvm.datasets.random import sphere
+from attsvm.datasets.max_margin_selection import joint_training, several_inputs, single_input, two_scores
+from attsvm.datasets.mirror_descent import joint_mirror
+from attsvm.datasets.random import orthogonal, prompt_sphere, sphere
+from attsvm.datasets.transformers_as_svms import two_clouds, two_fans
 
-__all__ = ["sphere"]
+__all__ = [
+    "joint_mirror",
+    "joint_training",
+    "orthogonal",
+    "prompt_sphere",
+    "several_inputs",
+    "single_input",
+    "sphere",
+    "two_clouds",
+    "two_fans",
+    "two_scores",
+]

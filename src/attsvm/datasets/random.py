@@ -1,8 +1,8 @@
 """The random models of the papers.
 
 Same seed, same data on every platform and version: each run draws from its own
-`numpy.random.Generator(numpy.random.PCG64(seed))` by `standard_normal` and `random` only, in the
-order that the docstring gives. A range of seeds gives arrays with a leading runs axis.
+`numpy.random.Generator(numpy.random.PCG64(seed))` by `standard_normal` and `integers`, in the order
+that each docstring gives. A range of seeds gives arrays with a leading runs axis.
 """
 
 from __future__ import annotations
@@ -21,18 +21,41 @@ def sphere(n: int, T: int, d: int, seed: Seed = 0) -> tuple[Tokens, Float]:
 
     Draw order: v, labels, keys, queries. seed: an integer, or a range for a leading runs axis.
     Returns Tokens with keys (n, T, d), queries (n, d), labels (n,), and the head v (d,).
-    Serves: "Transformers as SVMs", local convergence (B4.2), ranks (B4.3), bars (B4.4).
+    Serves "Transformers as SVMs": local convergence, ranks, bars; mirror descent, experiment A.
     """
+    parts = draw_runs(lambda rng: _sphere(rng, n, T, d), seed)
+    return Tokens(parts["keys"], parts["queries"], parts["labels"]), parts["v"]
+
+
+def prompt_sphere(n: int, T: int, d: int, seed: Seed = 0) -> tuple[Tokens, Float]:
+    """The same draw without queries: the random prompt model of "Max-Margin Token Selection"."""
+    parts = draw_runs(lambda rng: _sphere(rng, n, T, d), seed)
+    return Tokens(parts["keys"], labels=parts["labels"]), parts["v"]
+
+
+def orthogonal(n: int = 10, T: int = 6, d: int = 300, seed: Seed = 0) -> tuple[Tokens, Float]:
+    """One class token among nearly orthogonal noise tokens: the data of the fast-rate theorems.
+
+    The class tokens are two orthonormal vectors, one per label; the other T − 1 tokens of an example
+    are unit noise orthogonal to both, so their scores are exactly equal (0) and the best is 1. The
+    query is the first token. Draw order: labels, class tokens, noise, position of the class token.
+    Returns the head v = difference of the class tokens.
+    Serves "Implicit Bias and Fast Convergence Rates for Self-attention" (Vasudeva et al. 2024).
+    """
+    if d < 3:
+        raise ValueError(f"d is {d}. Pass d ≥ 3: two class tokens and noise orthogonal to them.")
 
     def draw(rng: np.random.Generator) -> dict[str, Float]:
-        v = _unit(rng.standard_normal(d))
         labels = np.where(rng.standard_normal(n) < 0, -1.0, 1.0)
-        keys = _unit(rng.standard_normal((n, T, d)))
-        queries = _unit(rng.standard_normal((n, d)))
-        return {"v": v, "labels": labels, "keys": keys, "queries": queries}
+        first, second = on_sphere(rng.standard_normal((2, d)))
+        classes = np.stack([first, on_sphere(second - first * (first @ second))])
+        noise = rng.standard_normal((n, T, d))
+        keys = on_sphere(noise - noise @ classes.T @ classes)
+        keys[np.arange(n), rng.integers(T, size=n)] = classes[(labels < 0).astype(int)]
+        return {"labels": labels, "keys": keys, "v": classes[0] - classes[1]}
 
     parts = draw_runs(draw, seed)
-    return Tokens(parts["keys"], parts["queries"], parts["labels"]), parts["v"]
+    return Tokens.self_attention(parts["keys"], at=0, labels=parts["labels"]), parts["v"]
 
 
 def draw_runs(draw: Callable[[np.random.Generator], dict[str, Float]], seed: Seed) -> dict[str, Float]:
@@ -45,11 +68,20 @@ def draw_runs(draw: Callable[[np.random.Generator], dict[str, Float]], seed: See
     return {name: np.stack([part[name] for part in each]) for name in each[0]}
 
 
+def on_sphere(x: Float) -> Float:
+    """The vectors along the last axis, scaled to length one."""
+    return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))
+
+
+def _sphere(rng: np.random.Generator, n: int, T: int, d: int) -> dict[str, Float]:
+    v = on_sphere(rng.standard_normal(d))
+    labels = np.where(rng.standard_normal(n) < 0, -1.0, 1.0)
+    keys = on_sphere(rng.standard_normal((n, T, d)))
+    queries = on_sphere(rng.standard_normal((n, d)))
+    return {"v": v, "labels": labels, "keys": keys, "queries": queries}
+
+
 def _generator(seed: int) -> np.random.Generator:
     if seed < 0:
         raise ValueError(f"seed is {seed}. Pass a nonnegative integer or a range of them.")
     return np.random.Generator(np.random.PCG64(seed))
-
-
-def _unit(x: Float) -> Float:
-    return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))

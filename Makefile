@@ -1,0 +1,37 @@
+# Two commands for everyone:  make test   and   make reproduce.  Both set themselves up in .venv.
+PYTHON ?= python3
+BIN = .venv/bin
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: test reproduce lint bench clean
+
+test: .venv/ready-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+lint: .venv/ready-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/ready-bench
+	$(BIN)/python benchmarks/solvers.py
+	$(BIN)/python benchmarks/training.py
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "attsvm needs Python 3.11 or newer; run: make PYTHON=python3.11"; exit 1; }
+	@echo "Setting up .venv (once, a minute or two) …"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) -e .
+	@touch $@
+
+.venv/ready-test: .venv/ready
+	@$(PIP) -e ".[test,lint]"
+	@touch $@
+
+.venv/ready-bench: .venv/ready-test
+	@$(PIP) -e ".[bench]"
+	@touch $@
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

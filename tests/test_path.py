@@ -1,0 +1,65 @@
+"""A path knows its attention, its selection and how to be saved."""
+
+import numpy as np
+import pytest
+
+from attsvm import datasets
+from attsvm.path import Path
+
+
+@pytest.fixture
+def path():
+    tokens, _ = datasets.sphere(3, 4, 5, seed=range(2))
+    W = np.random.default_rng(0).standard_normal((2, 3, 5, 5)) * np.array([0.0, 1.0, 1e5])[:, None, None]
+    zeros = np.zeros((2, 3))
+    return Path(tokens, np.array([0, 10, 100]), W, zeros, zeros, np.array(["steps", "diverged"]))
+
+
+def test_attention_is_softmax_of_the_logits(path):
+    t, W = path.tokens, path.W
+    logits = np.einsum("rntd,rkde,rne->rknt", t.keys, W, t.queries)[:, 1]
+    np.testing.assert_allclose(path.attention[:, 1], np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
+    assert (path.attention[:, 0] == 0.25).all()
+
+
+def test_log_attention_survives_saturation(path):
+    assert (path.attention[:, 2].min(-1) == 0).any()
+    assert np.isfinite(path.log_attention).all()
+
+
+def test_the_selection_is_the_largest_logit_of_the_last_weight(path):
+    np.testing.assert_array_equal(path.selected.argmax(-1), path.log_attention[:, -1].argmax(-1))
+    assert (path.selected.sum(-1) == 1).all()
+
+
+def test_an_undecided_path_selects_every_tied_token(path):
+    start = Path(path.tokens, path.index[:1], path.W[:, :1], path.loss[:, :1], path.loss[:, :1], path.stopped)
+    assert start.selected.all()
+
+
+def test_one_run_of_a_path_is_a_path(path):
+    np.testing.assert_array_equal(path.run(1).attention, path.attention[1])
+    assert path.run(1).stopped == "diverged"
+    with pytest.raises(ValueError, match="no runs axis"):
+        path.run(0).run(0)
+
+
+def test_saved_paths_come_back(path, tmp_path):
+    path.save(tmp_path / "path.npz")
+    back = Path.load(tmp_path / "path.npz")
+    np.testing.assert_array_equal(back.W, path.W)
+    np.testing.assert_array_equal(back.stopped, path.stopped)
+    assert back.kind == "steps"
+    assert back.K is None
+
+
+def test_tokens_alone_are_not_a_path(path, tmp_path):
+    path.tokens.save(tmp_path / "tokens.npz")
+    with pytest.raises(ValueError, match="not a saved Path"):
+        Path.load(tmp_path / "tokens.npz")
+
+
+def test_paths_print_their_end(path):
+    assert "2 runs" in repr(path)
+    assert "1 diverged, 1 steps" in repr(path)
+    assert "stopped: steps" in repr(path.run(0))
