@@ -1,0 +1,251 @@
+"""Many small matrix problems at once: one compiled function per run, threads over chunks of runs."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from attsvm.program.constraints import Constraints
+from attsvm.program.engine import Answer
+from attsvm.program.gram import (
+    INFEASIBLE,
+    OPTIONS,
+    SOLVED,
+    UNRESOLVED,
+    Quadratic,
+    dual_active_set,
+    pivot,
+    space,
+)
+from attsvm.tokens import Bool, Float
+
+LARGEST = 256
+"""Rows up to which loops on the Gram matrix beat calls to LAPACK."""
+
+GAP = 1e-11
+"""Relative gap up to which an answer of the Gram matrix is taken."""
+
+RESIDUAL = 1e-12
+"""Norm of Σ λ_j A_j, relative to the multipliers of rows with a bound, that is rounding."""
+
+
+class Small(NamedTuple):
+    """Constraints of all runs as plain arrays, the runs axis first."""
+
+    keys: Float
+    queries: Float
+    anchor: NDArray[np.intp]
+    active: Bool
+    tied: Bool
+    required: Float
+
+
+class UnitRows(NamedTuple):
+    """The m live rows of one run, each scaled to length one: δ/|δ| times z/|z|."""
+
+    delta: Float  # (m, d)
+    query: Float  # (n, e)
+    example: NDArray[np.int64]  # (m,)
+    token: NDArray[np.int64]  # (m,)
+    length: Float  # (m,)
+
+
+class Output(NamedTuple):
+    """Where the runs put their answers: W (runs, d, e), multipliers (runs, n, T), status (runs,)."""
+
+    W: Float
+    multipliers: Float
+    status: NDArray[np.int64]
+
+
+def suits(rows: Constraints) -> bool:
+    """Whether the problems are small enough for loops on their Gram matrices."""
+    return rows.n * (rows.T - 1) <= LARGEST
+
+
+def solve(rows: Constraints) -> tuple[Answer, Bool]:
+    """Answers of all runs, and which of them are final; the others need a slower, exact method."""
+    runs = rows.keys.shape[0]
+    data = Small(*(np.ascontiguousarray(getattr(rows, name)) for name in Small._fields))
+    out = Output(
+        np.zeros((runs, rows.d, rows.e)),
+        np.zeros((runs, rows.n, rows.T)),
+        np.full(runs, UNRESOLVED, np.int64),
+    )
+    workers = min(os.cpu_count() or 1, -(-runs // 64))
+    if workers == 1:
+        _solve_chunk(data, out, 0, runs)
+    else:
+        edges = np.linspace(0, runs, 4 * workers + 1).astype(int)
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(lambda a, b: _solve_chunk(data, out, a, b), edges[:-1], edges[1:]))
+    return Answer(out.W, out.multipliers, out.status != INFEASIBLE), out.status != UNRESOLVED
+
+
+# ---------------------------------------------------------------------- compiled
+
+
+@njit(**OPTIONS)
+def _solve_chunk(data, out, start, stop):  # type: ignore[no-untyped-def]
+    """Solve the runs start … stop with one workspace."""
+    n, T, d = data.keys.shape[1:]
+    m = max(n * (T - 1), 1)
+    unit = UnitRows(
+        np.empty((m, d)),
+        np.empty(data.queries.shape[1:]),
+        np.empty(m, np.int64),
+        np.empty(m, np.int64),
+        np.empty(m),
+    )
+    gram, bound, free = np.empty((m, m)), np.empty(m), np.empty(m, np.bool_)
+    lam, memory = np.empty(m), space(m)
+    for run in range(start, stop):
+        count = _unit_rows(data, run, unit, Quadratic(gram, bound, free))
+        if count < 0:  # a row of length zero that asks for a margin is its own contradiction
+            row = -1 - count
+            out.multipliers[run, row // T, row % T] = 1.0
+            out.status[run] = INFEASIBLE
+            continue
+        problem = Quadratic(gram[:count, :count], bound[:count], free[:count])
+        out.status[run] = _solve_run(problem, unit, lam[:count], memory, (out.W[run], out.multipliers[run]))
+
+
+@njit(**OPTIONS)
+def _unit_rows(data, run, unit, problem):  # type: ignore[no-untyped-def]
+    """Fill the unit rows, their Gram matrix and bounds (largest 1); their number, or −1 − the zero row."""
+    n, T, d = data.keys.shape[1:]
+    m, largest = 0, 0.0
+    for i in range(n):
+        z = data.queries[run, i]
+        size = np.sqrt(np.sum(z * z))
+        for q in range(len(z)):
+            unit.query[i, q] = z[q] / size if size > 0 else 0.0
+        first = data.keys[run, i, data.anchor[run, i]]
+        for t in range(T):
+            if not data.active[run, i, t]:
+                continue
+            squares = 0.0
+            for q in range(d):
+                value = first[q] - data.keys[run, i, t, q]
+                unit.delta[m, q] = value
+                squares += value * value
+            length = np.sqrt(squares) * size
+            tied = data.tied[run, i, t]
+            if length <= 1e-140:  # squares below 1e-280 have no digits left
+                if not tied and data.required[run, i] > 0:
+                    return -1 - (i * T + t)
+                continue
+            for q in range(d):
+                unit.delta[m, q] *= size / length
+            unit.example[m], unit.token[m], unit.length[m] = i, t, length
+            problem.free[m] = tied
+            problem.bound[m] = 0.0 if tied else data.required[run, i] / length
+            largest = max(largest, problem.bound[m])
+            m += 1
+    for a in range(m):
+        problem.bound[a] /= largest if largest > 0 else 1.0
+    _fill_gram(unit, problem.gram, m)
+    return m
+
+
+@njit(**OPTIONS)
+def _fill_gram(unit, gram, m):  # type: ignore[no-untyped-def]
+    """K_ab = (δ_a·δ_b)(z_a·z_b)."""
+    d, e = unit.delta.shape[1], unit.query.shape[1]
+    last, like = -1, 0.0
+    for a in range(m):
+        last = -1
+        for b in range(a + 1):
+            if unit.example[b] != last:
+                last, like = unit.example[b], 0.0
+                for q in range(e):
+                    like += unit.query[unit.example[a], q] * unit.query[last, q]
+            total = 0.0
+            for q in range(d):
+                total += unit.delta[a, q] * unit.delta[b, q]
+            gram[a, b] = total * like
+            gram[b, a] = total * like
+
+
+@njit(**OPTIONS)
+def _solve_run(problem, unit, lam, memory, out):  # type: ignore[no-untyped-def]
+    """Block pivoting, then the dual active set where that was not enough; the status of the run."""
+    W, multipliers = out
+    m = len(lam)
+    if m == 0 or problem.bound.max() <= 0:
+        return SOLVED
+    crowd = problem.gram.sum() / m
+    for j in range(m):  # rows that others do not already serve are likely active
+        memory.passive[j] = problem.free[j] or problem.gram[j].sum() < crowd
+    status = SOLVED
+    if not pivot(problem, lam, memory) or not _is_optimal(problem, unit, lam, W):
+        status = dual_active_set(problem, lam, memory)
+        if status == SOLVED and not _is_optimal(problem, unit, lam, W):
+            status = UNRESOLVED
+        if status == INFEASIBLE and not _is_ray(problem, unit, lam, W):
+            status = UNRESOLVED
+    if status == INFEASIBLE:
+        W[:] = 0.0
+    for j in range(m):
+        multipliers[unit.example[j], unit.token[j]] = lam[j] / unit.length[j]
+    return status
+
+
+@njit(**OPTIONS)
+def _combine(unit, lam, W):  # type: ignore[no-untyped-def]
+    """W = Σ λ_j δ_j z_jᵀ; its Frobenius norm."""
+    W[:] = 0.0
+    d, e = W.shape
+    side = np.zeros(d)
+    m = len(lam)
+    for j in range(m):
+        for q in range(d):
+            side[q] += lam[j] * unit.delta[j, q]
+        if j == m - 1 or unit.example[j + 1] != unit.example[j]:
+            for q in range(d):
+                for p in range(e):
+                    W[q, p] += side[q] * unit.query[unit.example[j], p]
+                side[q] = 0.0
+    return np.sqrt(np.sum(W * W))
+
+
+@njit(**OPTIONS)
+def _is_optimal(problem, unit, lam, W):  # type: ignore[no-untyped-def]
+    """Whether the gap between b·λ/|W| and |W|/(least margin) is at most GAP, from the rows themselves."""
+    size = _combine(unit, lam, W)
+    d, e = W.shape
+    least, total = np.inf, 0.0
+    side = np.zeros(d)
+    last = -1
+    for j in range(len(lam)):
+        if unit.example[j] != last:
+            last = unit.example[j]
+            for q in range(d):
+                side[q] = 0.0
+                for p in range(e):
+                    side[q] += W[q, p] * unit.query[last, p]
+        margin = 0.0
+        for q in range(d):
+            margin += unit.delta[j, q] * side[q]
+        total += problem.bound[j] * lam[j]
+        if problem.free[j] or problem.bound[j] == 0:
+            if (abs(margin) if problem.free[j] else -margin) > GAP * size:
+                return False
+        else:
+            least = min(least, margin / problem.bound[j])
+    return least > 0 and 1.0 - total / size * least / size <= GAP
+
+
+@njit(**OPTIONS)
+def _is_ray(problem, unit, lam, W):  # type: ignore[no-untyped-def]
+    """Whether Σ λ_j A_j is zero up to rounding while some row with a bound takes part."""
+    total = 0.0
+    for j in range(len(lam)):
+        if problem.bound[j] > 0:
+            total += lam[j]
+    return _combine(unit, lam, W) <= RESIDUAL * total

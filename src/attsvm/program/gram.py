@@ -1,0 +1,309 @@
+"""Compiled solvers for few rows, on their Gram matrix K = A Aᵀ (rows of length one).
+
+    min ½ λᵀ K λ − bᵀ λ,   λ_j ≥ 0 (free where the row is an equality),   margins g = K λ
+
+`pivot` is fast and needs independent rows; `dual_active_set` ends on every input, and finds the
+ray that proves that no weight exists. Both are plain loops: below some hundred rows a call to
+LAPACK costs more than its arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from attsvm.tokens import Float
+
+OPTIONS = {"cache": True, "nogil": True, "fastmath": {"reassoc", "contract", "nsz"}}
+SOLVED, INFEASIBLE, UNRESOLVED = 0, 1, 2
+
+DEPENDENT = 1e-10
+"""Squared distance of a unit row from the span of others below which a Gram matrix cannot see it."""
+
+ROUNDING = 1e-13
+"""Relative error of a margin g = K λ that may pass for zero."""
+
+
+class Quadratic(NamedTuple):
+    """A dual program: gram (m, m), bound (m,), free (m,): the equality rows."""
+
+    gram: Float
+    bound: Float
+    free: np.ndarray
+
+
+class Space(NamedTuple):
+    """Reused memory for up to m rows."""
+
+    factor: Float  # (m, m) lower Cholesky factor of the passive rows
+    index: np.ndarray  # (m,) rows of the factor, in order
+    step: Float  # (m,)
+    margin: Float  # (m,)
+    passive: np.ndarray  # (m,) bool
+    wrong: np.ndarray  # (m,) bool
+
+
+@njit(**OPTIONS)
+def space(m):  # type: ignore[no-untyped-def]
+    return Space(
+        np.empty((m, m)),
+        np.empty(m, np.int64),
+        np.empty(m),
+        np.empty(m),
+        np.empty(m, np.bool_),
+        np.empty(m, np.bool_),
+    )
+
+
+# ---------------------------------------------------------------------- triangular pieces
+
+
+@njit(**OPTIONS)
+def _forward(L, x, k):  # type: ignore[no-untyped-def]
+    """x ← L⁻¹ x on the first k entries."""
+    for a in range(k):
+        total = x[a]
+        for c in range(a):
+            total -= L[a, c] * x[c]
+        x[a] = total / L[a, a]
+
+
+@njit(**OPTIONS)
+def _backward(L, x, k):  # type: ignore[no-untyped-def]
+    """x ← L⁻ᵀ x on the first k entries."""
+    for a in range(k - 1, -1, -1):
+        value = x[a] / L[a, a]
+        x[a] = value
+        for c in range(a):
+            x[c] -= L[a, c] * value
+
+
+@njit(**OPTIONS)
+def _cholesky(L, k):  # type: ignore[no-untyped-def]
+    """Factor the lower triangle in place; False when a row depends on earlier ones."""
+    for a in range(k):
+        for c in range(a):
+            total = L[a, c]
+            for q in range(c):
+                total -= L[a, q] * L[c, q]
+            L[a, c] = total / L[c, c]
+        pivot = L[a, a]
+        for q in range(a):
+            pivot -= L[a, q] * L[a, q]
+        if not pivot > DEPENDENT:
+            return False
+        L[a, a] = np.sqrt(pivot)
+    return True
+
+
+@njit(**OPTIONS)
+def _drop(L, index, k, at):  # type: ignore[no-untyped-def]
+    """Remove row `at` from the factor of k rows by Givens rotations."""
+    for a in range(at, k - 1):
+        index[a] = index[a + 1]
+        for c in range(a + 2):
+            L[a, c] = L[a + 1, c]
+    for a in range(at, k - 1):
+        x, y = L[a, a], L[a, a + 1]
+        r = np.hypot(x, y)
+        cos, sin = x / r, y / r
+        for q in range(a, k - 1):
+            u, v = L[q, a], L[q, a + 1]
+            L[q, a] = cos * u + sin * v
+            L[q, a + 1] = cos * v - sin * u
+
+
+# ---------------------------------------------------------------------- block pivoting
+
+
+@njit(**OPTIONS)
+def _passive_solution(problem, lam, space):  # type: ignore[no-untyped-def]
+    """λ on the passive rows from K_FF λ_F = b_F, zero elsewhere; False when K_FF is singular."""
+    K, L, index = problem.gram, space.factor, space.index
+    k = 0
+    for j in range(len(lam)):
+        lam[j] = 0.0
+        if space.passive[j]:
+            index[k] = j
+            space.step[k] = problem.bound[j]
+            for c in range(k + 1):
+                L[k, c] = K[j, index[c]]
+            k += 1
+    if not _cholesky(L, k):
+        return False
+    _forward(L, space.step, k)
+    _backward(L, space.step, k)
+    space.margin[:] = 0.0
+    for a in range(k):
+        value = space.step[a]
+        lam[index[a]] = value
+        row = K[index[a]]
+        for j in range(len(lam)):
+            space.margin[j] += value * row[j]
+    return True
+
+
+@njit(**OPTIONS)
+def _count_wrong(problem, lam, space):  # type: ignore[no-untyped-def]
+    """Mark the passive rows with λ < 0 and the others with too small a margin; return their number."""
+    size = 0.0
+    for j in range(len(lam)):
+        size += abs(lam[j])
+    count = 0
+    for j in range(len(lam)):
+        if space.passive[j]:
+            bad = lam[j] < 0.0 and not problem.free[j]
+        else:
+            bad = space.margin[j] < problem.bound[j] - ROUNDING * size
+        space.wrong[j] = bad
+        count += bad
+    return count
+
+
+@njit(**OPTIONS)
+def pivot(problem, lam, space):  # type: ignore[no-untyped-def]
+    """Block principal pivoting: exchange all rows on the wrong side at once, until none is.
+
+    Starts from `space.passive`. Returns False when rows depend on each other or the exchanges
+    do not settle. Reference: Júdice and Pires 1994, "A block principal pivoting algorithm".
+    """
+    m = len(lam)
+    best, patience = m + 1, 3
+    for _ in range(30):
+        if not _passive_solution(problem, lam, space):
+            return False
+        wrong = _count_wrong(problem, lam, space)
+        if wrong == 0:
+            return True
+        if wrong < best:
+            best, patience = wrong, 3
+        elif patience > 0:
+            patience -= 1
+        else:
+            return False
+        for j in range(m):
+            space.passive[j] ^= space.wrong[j]
+    return False
+
+
+# ---------------------------------------------------------------------- dual active set
+
+
+@njit(**OPTIONS)
+def _direction(problem, j, k, space):  # type: ignore[no-untyped-def]
+    """r = K_SS⁻¹ K_Sj into `space.step`, the new factor row into L[k]; the squared distance of row j."""
+    K, L = problem.gram, space.factor
+    for a in range(k):
+        space.step[a] = K[space.index[a], j]
+    _forward(L, space.step, k)
+    distance = K[j, j]
+    for a in range(k):
+        L[k, a] = space.step[a]
+        distance -= space.step[a] * space.step[a]
+    _backward(L, space.step, k)
+    return distance
+
+
+@njit(**OPTIONS)
+def _first_to_vanish(problem, lam, k, space):  # type: ignore[no-untyped-def]
+    """Longest step that keeps λ_S ≥ 0, and the position that stops it (−1: none)."""
+    longest, at = np.inf, -1
+    for a in range(k):
+        j = space.index[a]
+        if space.step[a] > 0.0 and not problem.free[j]:
+            ratio = lam[j] / space.step[a]
+            if ratio < longest:
+                longest, at = ratio, a
+    return longest, at
+
+
+@njit(**OPTIONS)
+def _move(problem, lam, j, t, k, space):  # type: ignore[no-untyped-def]
+    """λ_j += t, λ_S −= t r, and the margins with them."""
+    K, m = problem.gram, len(lam)
+    lam[j] += t
+    for q in range(m):
+        space.margin[q] += t * K[j, q]
+    for a in range(k):
+        change = t * space.step[a]
+        row = K[space.index[a]]
+        lam[space.index[a]] -= change
+        for q in range(m):
+            space.margin[q] -= change * row[q]
+
+
+@njit(**OPTIONS)
+def _most_violated(problem, lam, space):  # type: ignore[no-untyped-def]
+    size = 0.0
+    for q in range(len(lam)):
+        size += abs(lam[q])
+    worst, j = ROUNDING * max(size, 1.0), -1
+    for q in range(len(lam)):
+        short = problem.bound[q] - space.margin[q]
+        if short > worst and not space.passive[q]:
+            worst, j = short, q
+    return j
+
+
+@njit(**OPTIONS)
+def _enter_equalities(problem, space):  # type: ignore[no-untyped-def]
+    """Factor the independent equality rows; they stay in the set for ever. Returns their number."""
+    k = 0
+    for j in range(len(problem.bound)):
+        if problem.free[j]:
+            distance = _direction(problem, j, k, space)
+            if distance > DEPENDENT:
+                space.factor[k, k] = np.sqrt(distance)
+                space.index[k] = j
+                k += 1
+                space.passive[j] = True
+    return k
+
+
+@njit(**OPTIONS)
+def dual_active_set(problem, lam, space):  # type: ignore[no-untyped-def]
+    """Dual active set on a Gram matrix: SOLVED, or INFEASIBLE with λ the ray K λ ≈ 0, b·λ > 0.
+
+    A row enters at the rate 1 while the active rows S follow at −r = −K_SS⁻¹ K_Sj; the first λ
+    to vanish leaves. A row in the span of S that lets nobody leave is a contradiction.
+    Reference: Goldfarb and Idnani 1983, "A numerically stable dual method".
+    """
+    m = len(lam)
+    lam[:], space.margin[:], space.passive[:] = 0.0, 0.0, False
+    k = _enter_equalities(problem, space)
+    j = -1
+    for _ in range(60 * m + 100):
+        if j < 0:
+            j = _most_violated(problem, lam, space)
+            if j < 0:
+                return SOLVED
+        distance = _direction(problem, j, k, space)
+        longest, at = _first_to_vanish(problem, lam, k, space)
+        outside = distance > DEPENDENT
+        full = (problem.bound[j] - space.margin[j]) / distance if outside else np.inf
+        if not outside and at < 0:
+            return _ray(lam, j, k, space)
+        t = max(min(full, longest), 0.0)
+        _move(problem, lam, j, t, k, space)
+        if full <= longest:
+            space.factor[k, k] = np.sqrt(distance)
+            space.index[k] = j
+            space.passive[j] = True
+            k, j = k + 1, -1
+        else:
+            gone = space.index[at]
+            lam[gone], space.passive[gone] = 0.0, False
+            _drop(space.factor, space.index, k, at)
+            k -= 1
+    return UNRESOLVED
+
+
+@njit(**OPTIONS)
+def _ray(lam, j, k, space):  # type: ignore[no-untyped-def]
+    lam[:] = 0.0
+    lam[j] = 1.0
+    for a in range(k):
+        lam[space.index[a]] = -space.step[a]
+    return INFEASIBLE

@@ -1,0 +1,154 @@
+"""Frobenius, many rows per unknown: an interior point whose Newton matrix is a sum of Kronecker products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import lapack
+
+from attsvm.program import contradiction, pivoting
+from attsvm.program.unit_rows import Found, UnitRows
+from attsvm.tokens import Bool, Float
+
+ITERATIONS = 60
+TIE = 1e-8
+"""Softness of an equality row inside one Newton step; the error shrinks by about this factor each step."""
+
+
+@dataclass
+class Point:
+    """Weight W (d, e), multipliers and slacks (n, T) of the unit rows."""
+
+    W: Float
+    lam: Float
+    slack: Float
+
+
+def solve(unit: UnitRows) -> Found | None:
+    """Interior point until the active rows show, then block pivoting from these to full accuracy.
+
+    When no weight exists the multipliers diverge to a ray, and a proof is sought among its rows.
+    None when the Newton matrix loses its digits before anything is decided.
+    """
+    method = Interior(unit)
+    best, tried, steep = None, 1e-3, contradiction.STEEP
+    for _ in range(ITERATIONS):
+        if not method.advance():
+            break
+        lam, W = method.point.lam, method.point.W
+        state = Found(lam, W, unit.gap(lam, W))
+        best = state if best is None or state.gap < best.gap else best
+        if state.gap <= tried:
+            tried = 1e-3 * state.gap
+            polished = pivoting.solve(unit, unit.free | (lam > method.point.slack), lam)
+            if polished is not None and polished.gap < state.gap:
+                return polished
+        if state.gap <= pivoting.GOOD:
+            return state
+        steepness = unit.steepness(lam, unit.combine(lam))
+        if steepness < steep:
+            steep = 1e-2 * steepness
+            proof = contradiction.ray(unit, lam)
+            if proof is not None:
+                return proof
+    return best
+
+
+class Interior:
+    """Mehrotra's predictor-corrector for  min ½‖W‖²  s.t.  ⟨â_j, W⟩ − s_j = b_j,  s ≥ 0.
+
+        (1 + Σ_i (Δ_iᵀ D_i Δ_i) ⊗ (z_i z_iᵀ)) dW = r,     D = λ/s
+
+    One Newton matrix (d·e × d·e) and one Cholesky factor per iteration, whatever the number of
+    rows and their dependence. Reference: Mehrotra 1992; Kronecker form: SVM of rank-one rows.
+    """
+
+    def __init__(self, unit: UnitRows) -> None:
+        self.unit = unit
+        self.inside: Bool = unit.live & ~unit.free
+        self.count = int(self.inside.sum())
+        d, e = unit.rows.d, unit.rows.e
+        self.keys_half, self.queries_half = np.tril_indices(d), np.tril_indices(e)
+        z = unit.queries
+        self.pairs = z[:, self.queries_half[0]] * z[:, self.queries_half[1]]
+        self.spread = np.empty((e, e), np.intp)
+        order = np.arange(self.pairs.shape[1])
+        self.spread[self.queries_half] = order
+        self.spread.T[self.queries_half] = order
+        self.point = self._start()
+
+    def _start(self) -> Point:
+        """The mean row, scaled until most rows keep their bound, and slacks of that size."""
+        unit, inside = self.unit, self.inside
+        W = unit.combine(unit.live.astype(float))
+        margins = unit.margins(W)
+        scale = 1.0 / max(float(np.median(margins[inside])), 1e-3 * float(np.linalg.norm(W)))
+        W, margins = scale * W, scale * margins
+        slack = np.maximum(margins - unit.bound, 1.0)
+        size = float((W * W).sum())
+        lam = size / self.count / slack
+        return Point(W, np.where(inside, lam, 0.0), np.where(inside, slack, 1.0))
+
+    # ------------------------------------------------------------------ the Newton system
+
+    def _newton_matrix(self, weights: Float) -> Float:
+        """1 + Σ_i (Δ_iᵀ D_i Δ_i) ⊗ (z_i z_iᵀ), its lower triangle, from one product of half-vectors."""
+        unit, (d, e) = self.unit, self.point.W.shape
+        halves = np.empty((unit.rows.n, len(self.keys_half[0])))
+        scaled = weights * unit.inverse**2
+        for part, delta in unit.parts:
+            own = np.matmul(delta.transpose(0, 2, 1) * scaled[part, None, :], delta)
+            halves[part] = own[:, self.keys_half[0], self.keys_half[1]]
+        product = halves.T @ self.pairs
+        matrix = np.zeros((d, e, d, e))
+        for row, a, c in zip(product, *self.keys_half, strict=True):
+            matrix[a, :, c, :] = row[self.spread]
+        out = matrix.reshape(d * e, d * e)
+        out.flat[:: d * e + 1] += 1.0
+        return out
+
+    def _factor(self) -> Float | None:
+        weights = np.where(self.inside, self.point.lam / self.point.slack, self.unit.free / TIE)
+        factor, info = lapack.dpotrf(self._newton_matrix(weights).T, lower=0, overwrite_a=1, clean=0)
+        return None if info != 0 else factor
+
+    def _step(self, factor: Float, center: Float) -> Point:
+        """Newton step towards λ s = center."""
+        unit, p = self.unit, self.point
+        short = unit.bound + np.where(self.inside, p.slack, 0.0) - unit.margins(p.W)
+        weights = np.where(self.inside, p.lam / p.slack, unit.free / TIE)
+        pull = np.where(self.inside, center / p.slack - p.lam, 0.0) + weights * short
+        right = unit.combine(p.lam + pull) - p.W
+        dW = lapack.dpotrs(factor, right.ravel(), lower=0)[0].reshape(p.W.shape)
+        moved = unit.margins(dW)
+        return Point(dW, pull - weights * moved, np.where(self.inside, moved - short, 0.0))
+
+    def _longest(self, step: Point) -> tuple[float, float]:
+        """Largest steps of W and s, and of λ, that keep both positive."""
+        p = self.point
+        return _ratio(p.slack, step.slack), _ratio(p.lam, np.where(self.inside, step.lam, 0.0))
+
+    def advance(self) -> bool:
+        """One predictor-corrector step; False when the Newton matrix has lost its digits."""
+        factor = self._factor()
+        if factor is None:
+            return False
+        p = self.point
+        mean = float((p.lam * p.slack)[self.inside].sum()) / self.count
+        affine = self._step(factor, np.zeros_like(p.lam))
+        primal, dual = self._longest(affine)
+        ahead = (p.lam + dual * affine.lam) * (p.slack + primal * affine.slack)
+        sigma = (max(float(ahead[self.inside].sum()), 0.0) / self.count / mean) ** 3
+        step = self._step(factor, sigma * mean - affine.lam * affine.slack)
+        reach = min(self._longest(step))
+        reach *= max(0.9, 1.0 - 0.1 * sigma) if reach < 1 else 1.0
+        p.W, p.lam = p.W + reach * step.W, p.lam + reach * step.lam
+        p.slack = p.slack + reach * step.slack
+        return True
+
+
+def _ratio(x: Float, dx: Float) -> float:
+    """Largest t ≤ 1 with x + t dx ≥ 0."""
+    down = dx < 0
+    return min(1.0, float((-x[down] / dx[down]).min(initial=np.inf)))

@@ -1,0 +1,180 @@
+"""Frobenius, few rows per unknown: proximal block pivoting with direct or conjugate-gradient solves."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from scipy.linalg import lapack
+
+from attsvm.program import contradiction
+from attsvm.program.unit_rows import Found, UnitRows
+from attsvm.tokens import Bool, Float
+
+DIRECT = 300
+"""Passive rows up to which a Cholesky factor is faster than conjugate gradients."""
+
+PROX = 1e-9
+"""Weight of the proximal term: large enough to factor dependent rows, small against independent ones."""
+
+STEPS = 250
+"""Conjugate-gradient steps after which the rows are too dependent for this method."""
+
+LARGEST_FACTOR = 4000
+"""Passive rows up to which a Cholesky factor is the way out when conjugate gradients fail."""
+
+ROUNDS, PATIENCE = 60, 5
+"""Exchanges in all, and in a row without progress."""
+
+GOOD = 1e-11
+"""Relative gap at which to stop."""
+
+EXACT = 1e-13
+"""Relative residual of the last solve."""
+
+
+def start(unit: UnitRows) -> Bool:
+    """A first passive set: the hardest fifth of each example for the sum of all rows."""
+    margins = unit.margins(unit.combine(unit.live.astype(float)))
+    hardest = max(1, unit.rows.T // 5)
+    order = np.where(unit.live, margins, np.inf)
+    cut = np.partition(order, hardest - 1, axis=1)[:, hardest - 1 : hardest]
+    return unit.free | (unit.live & (order <= cut))
+
+
+def solve(unit: UnitRows, passive: Bool, lam: Float | None = None) -> Found | None:
+    """Exchange all rows on the wrong side at once, until none is.
+
+        (K_FF + ε) λ_F = b_F + ε λ_F,previous      wrong: λ_F < 0, or margin < b outside F
+
+    lam: multipliers to start from. None when the exchanges do not settle: then another method is
+    needed. When no weight exists λ grows without bound, and a proof is sought where it does.
+    Reference: Júdice and Pires 1994; the matrix K = (Δ Δᵀ) ∘ (Z Zᵀ) is never formed beyond F.
+    """
+    warm = lam is not None
+    lam = lam if lam is not None else np.zeros(unit.live.shape)
+    tolerance = 1e-6 if warm else 1e-2
+    best, patience, reached = unit.live.size + 1, PATIENCE, None
+    for _ in range(ROUNDS):
+        if passive.sum() > unit.rows.d * unit.rows.e:
+            return reached
+        lam, converged = _solve_passive(unit, passive, lam, tolerance)
+        W = unit.combine(lam)
+        if unit.steepness(lam, W) < contradiction.STEEP:
+            return contradiction.ray(unit, lam) or reached
+        if not converged:
+            return reached
+        wrong = _wrong(unit, passive, lam, W)
+        count = int(wrong.sum())
+        if count == 0 and tolerance <= EXACT:
+            state = Found(lam, W, unit.gap(lam, W))
+            if state.gap <= GOOD or (reached is not None and state.gap > 0.1 * reached.gap):
+                return state if reached is None or state.gap < reached.gap else reached
+            reached = state
+        tolerance = _tolerance(count, int(passive.sum()))
+        patience = PATIENCE if count < best else patience - (count > 0)
+        best = min(best, count)
+        if patience < 0:
+            return reached
+        passive = passive ^ wrong
+        lam = np.where(passive, np.where(unit.free, lam, np.maximum(lam, 0.0)), 0.0)
+    return reached
+
+
+def _wrong(unit: UnitRows, passive: Bool, lam: Float, W: Float) -> Bool:
+    """Passive rows that pull the wrong way, and other rows that miss their bound."""
+    short = unit.bound - unit.margins(W)
+    rounding = EXACT * max(1.0, float(np.abs(lam).max()))
+    return np.where(passive, (lam < 0) & ~unit.free, (short > rounding) & unit.live)
+
+
+def _tolerance(wrong: int, passive: int) -> float:
+    """How exact the next solve must be: coarse while many rows are on the wrong side."""
+    if wrong == 0:
+        return EXACT
+    return 1e-2 if wrong > 0.2 * passive else 1e-4 if wrong > 0.02 * passive else 1e-8
+
+
+def _solve_passive(unit: UnitRows, passive: Bool, lam: Float, tolerance: float) -> tuple[Float, bool]:
+    """λ with (K_FF + ε) λ_F = b_F + ε λ_F,previous, and whether it converged."""
+    count = int(passive.sum())
+    if count > DIRECT:
+        out, converged = _Compressed(unit, passive).conjugate_gradients(lam, tolerance)
+        if converged or count > LARGEST_FACTOR:
+            return out, converged
+    return _direct(unit, passive, lam)
+
+
+# ---------------------------------------------------------------------- direct
+
+
+def _direct(unit: UnitRows, passive: Bool, lam: Float) -> tuple[Float, bool]:
+    """Cholesky factor of K_FF + ε, and one step of refinement with its residual."""
+    example, token = np.nonzero(passive)
+    delta, queries = unit.named(example, token)
+    K = (delta @ delta.T) * (queries @ queries.T)
+    right = unit.bound[passive] + PROX * lam[passive]
+    factor = K.copy()
+    factor.flat[:: len(K) + 1] += PROX
+    factor, info = lapack.dpotrf(factor.T, lower=0, overwrite_a=1, clean=0)
+    if info != 0:
+        return lam, False
+    x = lapack.dpotrs(factor, right, lower=0)[0]
+    x += lapack.dpotrs(factor, right - K @ x - PROX * x, lower=0)[0]
+    out = np.zeros(passive.shape)
+    out[passive] = x
+    return out, True
+
+
+# ---------------------------------------------------------------------- conjugate gradients
+
+
+class _Compressed:
+    """The passive rows, packed to the largest number k that one example has: arrays (n, k, …)."""
+
+    def __init__(self, unit: UnitRows, passive: Bool) -> None:
+        self.unit = unit
+        k = int(passive.sum(1).max())
+        self.token = np.argsort(~passive, axis=1, kind="stable")[:, :k]
+        self.used = np.take_along_axis(passive, self.token, 1)
+        example = np.arange(unit.rows.n)[:, None]
+        self.delta, _ = unit.named(np.broadcast_to(example, self.token.shape), self.token)
+        self.delta *= self.used[..., None]
+        self.across = np.ascontiguousarray(self.delta.transpose(0, 2, 1))
+
+    @cached_property
+    def blocks(self) -> Float:
+        """Inverses of the examples' own Gram matrices Δ_i Δ_iᵀ + ε: the preconditioner."""
+        gram = self.delta @ self.across
+        diagonal = np.arange(gram.shape[-1])
+        gram[:, diagonal, diagonal] += np.where(self.used, 1e-6, 1.0)
+        return np.linalg.inv(gram)
+
+    def product(self, x: Float) -> Float:
+        """(K_FF + ε) x without K: gather by example, mix through the queries, spread."""
+        z = self.unit.queries
+        sums = np.matmul(x[:, None, :], self.delta)[:, 0]
+        mixed = z @ (z.T @ sums)
+        return np.asarray(np.matmul(self.delta, mixed[..., None])[..., 0] + PROX * x)
+
+    def conjugate_gradients(self, lam: Float, tolerance: float) -> tuple[Float, bool]:
+        """Solve (K_FF + ε) x = b_F + ε λ_F from x = λ_F; the residual is relative to the right side."""
+        x = np.take_along_axis(lam, self.token, 1) * self.used
+        right = np.take_along_axis(self.unit.bound, self.token, 1) * self.used + PROX * x
+        goal = tolerance * float(np.linalg.norm(right))
+        residual = right - self.product(x)
+        direction, previous = np.zeros_like(x), 1.0
+        for _ in range(STEPS):
+            if np.linalg.norm(residual) <= goal:
+                break
+            better = np.matmul(self.blocks, residual[..., None])[..., 0]
+            power = float(np.vdot(residual, better))
+            direction = better + (power / previous) * direction if direction.any() else better
+            image = self.product(direction)
+            step = power / float(np.vdot(direction, image))
+            x = x + step * direction
+            residual = residual - step * image
+            previous = power
+        out = np.zeros(lam.shape)
+        np.put_along_axis(out, self.token, x * self.used, 1)
+        return out, bool(np.linalg.norm(residual) <= goal)
