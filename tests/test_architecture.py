@@ -50,8 +50,16 @@ def part_of(path):
 
 
 def imports(source):
-    """Every module imported anywhere in the source, lazy imports included."""
-    for node in ast.walk(ast.parse(source)):
+    """Every module imported anywhere in the source, lazy imports included.
+
+    One door upwards: a result's `plot` method may ask figures/ to draw it.
+    """
+    tree = ast.parse(source)
+    plots = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "plot"]
+    excused = {id(n) for p in plots for n in ast.walk(p)}
+    for node in ast.walk(tree):
+        if id(node) in excused:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:

@@ -91,6 +91,12 @@ class Path:
         loss = f"loss {self.loss[0]:.6g} → {self.loss[-1]:.6g}"
         return f"Path({what}, ‖W‖ {self.norm()[-1]:.6g}; {loss}; {span}; stopped: {self.stopped})"
 
+    def plot(self) -> Any:
+        """A matplotlib figure: loss, norm and attention against the index."""
+        from attsvm.figures.results import draw_path
+
+        return draw_path(self)
+
     # ------------------------------------------------------------------ open format
 
     def save(self, file: str | PathLike[str]) -> None:

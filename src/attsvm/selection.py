@@ -1,8 +1,9 @@
-"""Which tokens win: scores, the best tokens, the attended tokens."""
+"""Which tokens win: scores, the best tokens, the attended tokens, local optimality."""
 
 from __future__ import annotations
 
 import warnings
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -73,3 +74,41 @@ def soft_sparsity(attention: ArrayLike) -> Float:
     """Effective number of attended tokens, 1/Σ_t s_t², between 1 and T: (…, n, T) → (…, n)."""
     s = as_attention(attention)
     return np.asarray(1 / np.sum(s * s, axis=-1))
+
+
+class Separated(Protocol):
+    """What `locally_optimal` needs of a solution: the selection and its support tokens."""
+
+    @property
+    def selected(self) -> Bool: ...
+    @property
+    def support(self) -> Bool: ...
+
+
+def locally_optimal(tokens: Tokens, v: ArrayLike, solution: Separated) -> Any:
+    """Whether every selected token scores above its support tokens, strictly.
+
+        γ_{iα_i} > γ_it  for all i and all t ∈ T_i
+
+    Tokens whose constraint is not active may score higher. One boolean, with runs (runs,).
+    With several selected tokens in a row, the lowest of them is compared.
+    Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection", locally-optimal direction.
+    """
+    gamma = scores(tokens, v)
+    size = np.abs(np.where(tokens.mask, gamma, 0)).max(-1)
+    lowest = np.where(solution.selected, gamma, np.inf).min(-1)
+    highest = np.where(solution.support, gamma, -np.inf).max(-1)
+    good = (lowest > highest + TIE * size).all(-1)
+    return bool(good) if good.ndim == 0 else good
+
+
+def equal_losing_scores(tokens: Tokens, v: ArrayLike) -> Any:
+    """Assumption B.2: in each example one best token, and one score shared by all others."""
+    gamma = np.sort(np.where(tokens.mask, scores(tokens, v), np.nan), axis=-1)  # NaN sorts last
+    size = np.nanmax(np.abs(gamma), axis=-1)
+    best = np.nanmax(gamma, axis=-1)
+    count = tokens.lengths
+    second = np.take_along_axis(gamma, np.maximum(count - 2, 0)[..., None], axis=-1)[..., 0]
+    alone = count == 1
+    good = (alone | ((second < best - TIE * size) & (second - gamma[..., 0] <= TIE * size))).all(-1)
+    return bool(good) if good.ndim == 0 else good

@@ -43,7 +43,7 @@ class State(NamedTuple):
     Q (k, k), R (k, k): active rows = (Q[:q]ᵀ R[:q, :q])ᵀ, Q orthogonal, R upper triangular.
     active (k,), weight (k + 1,): active rows and their multipliers, equalities first. After a
         contradiction weight is the Farkas proof, its last entry that of the row `sizes[ENTERING]`.
-    short (c,): candidates to enter. work (3, k): scratch.
+    short: candidates to enter, most violated first. work: scratch.
     """
 
     rows: Float
@@ -60,21 +60,20 @@ class State(NamedTuple):
     sizes: NDArray[np.int64]
 
 
-@compiled
 def empty(capacity: int, k: int) -> State:
     """A state with no rows and p = 0."""
     return State(
         np.empty((capacity, k)),
         np.empty(capacity),
-        np.zeros(capacity, np.bool_),
-        np.zeros(capacity, np.bool_),
+        np.zeros(capacity, bool),
+        np.zeros(capacity, bool),
         np.zeros(k),
         np.eye(k),
         np.zeros((k, k)),
         np.zeros(k, np.int64),
         np.zeros(k + 1),
-        np.empty(capacity, np.int64),
-        np.empty((3, k)),
+        np.empty(max(16, k // 2), np.int64),
+        np.empty((3, max(16, k))),
         np.zeros(4, np.int64),
     )
 
@@ -85,7 +84,9 @@ def restart(s: State) -> None:
     s.sizes[:] = 0
     s.inside[:] = False
     s.p[:] = 0.0
-    s.Q[:] = np.eye(s.p.size)
+    s.Q[:] = 0.0
+    for i in range(s.p.size):
+        s.Q[i, i] = 1.0
 
 
 @compiled
@@ -129,26 +130,25 @@ def _most_violated(s: State) -> int:
     j = _pick(s, floor)
     if j >= 0:
         return j
-    size = max(16, s.p.size // 2)
-    found, slacks = 0, np.empty(s.sizes[COUNT])
+    found, slacks = 0, s.work[0]
     for i in range(s.sizes[COUNT]):
         if s.inside[i] or s.equality[i]:
             continue
         slack = _dot(s.rows[i], s.p) - s.bound[i]
-        if slack < -SATISFIED * abs(s.bound[i]) - floor:
-            slacks[found] = slack
-            s.short[found] = i
-            found += 1
-    if found > size:
-        threshold = np.partition(slacks[:found], size)[size]
-        kept = 0
-        for i in range(found):
-            if slacks[i] < threshold or kept == 0:
-                s.short[kept] = s.short[i]
-                kept += 1
-        found = kept
+        if slack >= -SATISFIED * abs(s.bound[i]) - floor:
+            continue
+        if found == s.short.size:
+            if slack >= slacks[found - 1]:
+                continue
+            found -= 1
+        place = found
+        while place > 0 and slacks[place - 1] > slack:
+            slacks[place], s.short[place] = slacks[place - 1], s.short[place - 1]
+            place -= 1
+        slacks[place], s.short[place] = slack, i
+        found += 1
     s.sizes[SHORT] = found
-    return _pick(s, floor)
+    return s.short[0] if found > 0 else -1
 
 
 @compiled
@@ -173,9 +173,10 @@ def _pick(s: State, floor: float) -> int:
 @compiled
 def _enter(s: State, j: int) -> int:
     """Move until row j holds with equality, dropping rows whose multiplier reaches zero."""
-    v, r, step = s.work[0], s.work[1], s.work[2]
+    k = s.p.size
+    v, r, step = s.work[0, :k], s.work[1, :k], s.work[2, :k]
     a = s.rows[j]
-    for i in range(v.size):
+    for i in range(k):
         v[i] = _dot(s.Q[i], a)
     entered = 0.0
     while True:
@@ -232,9 +233,13 @@ def _prove(s: State, j: int, r: Float, slack: float) -> int:
     """Farkas: a_j − Σ r_i a_i = 0 while b_j − Σ r_i b_i > 0."""
     q = s.sizes[ACTIVE]
     sign = -1.0 if slack > 0 else 1.0
+    largest = 1.0
     for i in range(q):
-        free = s.equality[s.active[i]]
-        s.weight[i] = -sign * r[i] if free else max(-sign * r[i], 0.0)
+        largest = max(largest, abs(r[i]))
+    for i in range(q):
+        # The active rows are independent, so the true proof is unique and the rest is noise.
+        part = abs(r[i]) > DEPENDENT * largest and (s.equality[s.active[i]] or r[i] < 0)
+        s.weight[i] = -sign * r[i] if part else 0.0
     s.weight[q] = sign
     s.sizes[ENTERING] = j
     return CONTRADICTORY

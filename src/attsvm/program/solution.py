@@ -152,6 +152,12 @@ class Solution:
             f"{good} certified, median margin {np.median(self.margin):.6g}; {self.certificate})"
         )
 
+    def plot(self) -> Any:
+        """A matplotlib figure: margins of all constraints and singular values of W."""
+        from attsvm.figures.results import draw_solution
+
+        return draw_solution(self)
+
     # ------------------------------------------------------------------ open format
 
     def save(self, file: str | PathLike[str]) -> None:

@@ -1,0 +1,84 @@
+"""The papers' hypotheses about a solution, as tests: support, label margins, cones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attsvm.norms import Norm, frobenius
+from attsvm.program.max_margin import separate
+from attsvm.program.solution import NotSeparable, Solution
+from attsvm.tokens import Bool, Float, Tokens, as_selected
+
+
+def all_tokens_support(solution: Solution) -> Any:
+    """Assumption B.1: every token that is not selected has an active constraint."""
+    good = (solution.support | ~solution.constraints.separating).all((-2, -1))
+    return bool(good) if good.ndim == 0 else good
+
+
+def label_svm(tokens: Tokens, selected: ArrayLike, norm: Norm = frobenius) -> Solution:
+    """The head that separates the labels of the selected tokens with the largest margin.
+
+        v^mm = argmin N(v)  subject to  Y_i vᵀ x_{iα_i} ≥ 1
+
+    selected: one token per example. The solution's W is v (c, 1).
+    """
+    chosen = as_selected(tokens, selected)
+    features = tokens.values[np.arange(tokens.n), chosen.argmax(-1)]
+    return separate(tokens.labels[:, None] * features, norm)
+
+
+def label_support(head: Solution) -> Bool:
+    """Examples whose label margin is tight, bool (n,): S in the joint theorems; the others relax."""
+    return np.asarray(head.support.any(-1))
+
+
+def leakage_cost(
+    tokens: Tokens, selected: ArrayLike, *, samples: int = 200, seed: int = 0, norm: Norm = frobenius
+) -> float:
+    """Estimate of ν in the label-margin assumption: what leaking attention costs at least.
+
+        ν = min over p of (Γ − Γ(p)) / max_i (1 − s_{iα_i})
+
+    Γ(p) is the label margin of the pooled features X_iᵀ s_i. Random attention vectors around the
+    selection are tried, so the result is an upper bound of ν; a value ≤ 0 refutes the assumption.
+    """
+    chosen = as_selected(tokens, selected)
+    best = label_svm(tokens, selected, norm).margin
+    rng = np.random.default_rng(seed)
+    costs = []
+    for _ in range(samples):
+        leak = rng.dirichlet(np.ones(tokens.T), size=tokens.n) * tokens.mask
+        leak /= leak.sum(-1, keepdims=True)
+        amount = rng.random((tokens.n, 1)) ** 3 * (rng.random((tokens.n, 1)) < 0.7)
+        attention = (1 - amount) * chosen + amount * leak
+        lost = (1 - attention[chosen]).max()
+        if lost > 1e-6:
+            costs.append((best - _label_margin(tokens, attention, norm)) / lost)
+    return float(min(costs))
+
+
+def in_cone(W: Float, solution: Solution, width: float, radius: float = 0.0) -> Any:
+    """Whether W is in the cone around the solution: cosine ≥ 1 − width and ‖W‖_F ≥ radius."""
+    size = frobenius.value(W)
+    cosine = (W * solution.W).sum((-2, -1)) / (size * frobenius.value(solution.W))
+    return (cosine >= 1 - width) & (size >= radius)
+
+
+def in_margin_cone(W: Float, solution: Solution, fraction: float) -> Any:
+    """Whether every margin of W/‖W‖_F is at least that fraction of the best: the global cone S̄_μ."""
+    rows = solution.constraints
+    margins = rows.margins(rows.scale(W)) / frobenius.value(W)[..., None, None]
+    least = np.where(rows.separating, margins, np.inf).min((-2, -1))
+    return least >= fraction / frobenius.value(solution.W)
+
+
+def _label_margin(tokens: Tokens, attention: Float, norm: Norm) -> float:
+    pooled = np.matmul(attention[:, None, :], tokens.values)[:, 0]
+    try:
+        return float(separate(tokens.labels[:, None] * pooled, norm).margin)
+    except NotSeparable:
+        return 0.0

@@ -1,0 +1,54 @@
+"""All selections of a small problem that a weight can realise, and those where training can end."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from rich.progress import track
+
+from attsvm.norms import Norm, frobenius
+from attsvm.program.max_margin import max_margin, separable
+from attsvm.program.solution import Solution
+from attsvm.selection import locally_optimal
+from attsvm.tokens import Tokens
+
+LIMIT = 200_000
+"""Largest number of partial selections examined at once."""
+
+
+def selections(tokens: Tokens, v: ArrayLike | None = None, norm: Norm = frobenius) -> list[Solution]:
+    """Every selection of one token per example that can end a training run, with its solution.
+
+    With a head v: the locally optimal selections; without: all that are separable. Examples are added
+    one at a time and a choice that is already infeasible is never extended, so far fewer than Tⁿ
+    programs are solved. tokens: keys (n, T, d), no runs axis. Raises ValueError beyond 200,000
+    partial selections.
+    Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection", Theorems on local convergence.
+    """
+    if tokens.runs is not None:
+        raise ValueError("selections takes tokens without a runs axis: pass tokens.run(k).")
+    chosen = np.zeros((1, 0), dtype=np.intp)
+    for i in track(range(tokens.n), "selections", transient=True, disable=None):
+        extended = _extend(chosen, np.flatnonzero(tokens.mask[i]))
+        chosen = extended[separable(_repeat(tokens, len(extended), i + 1), extended)]
+        if not len(chosen):
+            return []
+    found = max_margin(_repeat(tokens, len(chosen), tokens.n), chosen, norm)
+    solutions = [max_margin(tokens, chosen[k], norm) for k in range(len(chosen)) if found.separable[k]]
+    return [s for s in solutions if v is None or locally_optimal(tokens, v, s)]
+
+
+def _extend(chosen: NDArray[np.intp], options: NDArray[np.intp]) -> NDArray[np.intp]:
+    count = len(chosen) * len(options)
+    if count > LIMIT:
+        raise ValueError(
+            f"{count} partial selections are feasible so far, more than {LIMIT}. "
+            "Enumerate a smaller problem: fewer examples, fewer tokens or a smaller width."
+        )
+    return np.column_stack([np.repeat(chosen, len(options), axis=0), np.tile(options, len(chosen))])
+
+
+def _repeat(tokens: Tokens, count: int, n: int) -> Tokens:
+    """The first n examples, once per candidate."""
+    keys = np.broadcast_to(tokens.keys[:n], (count, *tokens.keys[:n].shape))
+    return Tokens(keys, tokens.queries[:n], mask=tokens.mask[:n])

@@ -1,0 +1,145 @@
+"""Heads: what is read from the pooled token. A head is a value and its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from attsvm.tokens import Tokens
+
+
+@runtime_checkable
+class Head(Protocol):
+    """A function h of the pooled token r = Σ_t s_t value_t; the margin is f = Y h(r).
+
+    value(pooled (n, c)) → (n,);  gradient(pooled (n, c)) → (n, c).
+
+    Register your own head as a JAX dataclass; its gradient may come from autodiff:
+
+        @jax.tree_util.register_dataclass
+        @dataclass(frozen=True)
+        class Cubic:
+            v: Array
+            def value(self, pooled):
+                return (pooled @ self.v) ** 3
+            def gradient(self, pooled):
+                return jax.grad(lambda r: self.value(r).sum())(pooled)
+    """
+
+    def value(self, pooled: Array) -> Array: ...
+    def gradient(self, pooled: Array) -> Array: ...
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """h(r) = vᵀ r with v (c,), or one head per run, v (runs, c)."""
+
+    v: Any
+    axes: ClassVar[dict[str, int]] = {"v": 1}
+
+    @property
+    def width(self) -> int:
+        return int(self.v.shape[-1])
+
+    def value(self, pooled: Array) -> Array:
+        return pooled @ self.v
+
+    def gradient(self, pooled: Array) -> Array:
+        return jnp.broadcast_to(self.v, pooled.shape)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class ReLUNetwork:
+    """h(r) = uᵀ max(Vᵀ r, 0) with V (c, h), u (h,); with runs V (runs, c, h), u (runs, h).
+
+    Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines", nonlinear heads.
+    """
+
+    V: Any
+    u: Any
+    axes: ClassVar[dict[str, int]] = {"V": 2, "u": 1}
+
+    @property
+    def width(self) -> int:
+        return int(self.V.shape[-2])
+
+    def value(self, pooled: Array) -> Array:
+        return jnp.maximum(pooled @ self.V, 0) @ self.u
+
+    def gradient(self, pooled: Array) -> Array:
+        return jnp.where(pooled @ self.V > 0, self.u, 0) @ self.V.T
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class QuadraticPenalty:
+    """h(r) = vᵀ r − strength ‖r‖² with v (c,), strength a number; with runs (runs, c), (runs,).
+
+    The penalty rewards mixing tokens, so that several of them stay selected.
+    Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines", nonlinear heads.
+    """
+
+    v: Any
+    strength: Any
+    axes: ClassVar[dict[str, int]] = {"v": 1, "strength": 0}
+
+    @property
+    def width(self) -> int:
+        return int(self.v.shape[-1])
+
+    def value(self, pooled: Array) -> Array:
+        return pooled @ self.v - self.strength * (pooled**2).sum(-1)
+
+    def gradient(self, pooled: Array) -> Array:
+        return self.v - 2 * self.strength * pooled
+
+
+# ---------------------------------------------------------------------- at the door
+
+
+def checked(head: Head, tokens: Tokens) -> Head:
+    """The head with NumPy arrays of the tokens' dtype, after checking its shapes and numbers."""
+    name = type(head).__name__
+    if not (callable(getattr(head, "value", None)) and callable(getattr(head, "gradient", None))):
+        raise TypeError(f"{head!r} is not a head. Pass Linear(v), or a class with value and gradient.")
+    try:
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(head)]
+    except (TypeError, ValueError):
+        leaves = [np.asarray(None)]
+    if any(leaf.dtype.kind not in "biuf" for leaf in leaves):
+        raise TypeError(
+            f"{name} does not hold plain numbers. Pass arrays, and decorate an own head with "
+            "jax.tree_util.register_dataclass."
+        )
+    if not all(np.isfinite(leaf).all() for leaf in leaves):
+        raise ValueError(f"the head {name} has a NaN or infinite entry.")
+    head = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=tokens.keys.dtype), head)
+    for field, axes in getattr(head, "axes", {}).items():
+        shape = getattr(head, field).shape
+        if len(shape) not in (axes, axes + 1):
+            raise ValueError(f"{name}.{field} has shape {shape}. Pass {axes} axes, or a runs axis more.")
+    width, need = getattr(head, "width", None), tokens.values.shape[-1]
+    if width is not None and width != need:
+        raise ValueError(f"the head {name} is {width} wide but the values are {need} wide.")
+    return head
+
+
+def arrays(head: Head) -> tuple[dict[str, Any], dict[str, int]]:
+    """The arrays of a head by name, and how many axes each has without runs."""
+    axes = getattr(head, "axes", None)
+    if axes is not None:
+        return {name: getattr(head, name) for name in axes}, dict(axes)
+    leaves = {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(head))}
+    return leaves, {name: leaf.ndim for name, leaf in leaves.items()}
+
+
+def with_arrays(head: Head, given: dict[str, Any]) -> Head:
+    """The head with other arrays, in the order of `arrays`."""
+    return jax.tree.unflatten(jax.tree.structure(head), list(given.values()))

@@ -1,0 +1,98 @@
+"""Where training starts: zeros, arrays, seeded draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from attsvm.training.weights import Weight
+
+Shape = tuple[int, ...]
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A seeded start: one start for an integer seed, a runs axis for several seeds.
+
+    Same seed, same start on every platform: `numpy.random.Generator(numpy.random.PCG64(seed))`
+    draws the parameters in the order that the weight names them (K before Q).
+    """
+
+    seeds: tuple[int, ...]
+    runs: bool
+    sample: Callable[[np.random.Generator, Shape], NDArray[Any]]
+
+    def __call__(self, shapes: Mapping[str, Shape]) -> Arrays:
+        each = []
+        for seed in self.seeds:
+            rng = np.random.Generator(np.random.PCG64(seed))
+            each.append({name: self.sample(rng, shape) for name, shape in shapes.items()})
+        return {n: np.stack([one[n] for one in each]) if self.runs else each[0][n] for n in shapes}
+
+
+def gaussian(seed: int | Iterable[int], scale: float = 1.0) -> Draw:
+    """Entries N(0, scale²)."""
+    return Draw(*_seeds(seed), lambda rng, shape: scale * rng.standard_normal(shape))
+
+
+def uniform(seed: int | Iterable[int]) -> Draw:
+    """Entries uniform on ±1/√d, d the first axis: what the papers' linear layers start from."""
+    return Draw(*_seeds(seed), lambda rng, shape: (2 * rng.random(shape) - 1) / math.sqrt(shape[0]))
+
+
+def starting_point(weight: Weight, init: Any, size: tuple[int, int], dtype: DTypeLike) -> Arrays:
+    """The parameters a run starts from, each with its own shape or a leading runs axis.
+
+    init: None (zeros, or uniform(0) for a product of factors, whose zero is a saddle), a draw
+    such as gaussian(seed), one array, or one array per parameter as a tuple or mapping.
+    """
+    shapes = weight.shapes(*size)
+    factors = len(shapes) > 1
+    if init is None:
+        init = uniform(0) if factors else {name: np.zeros(shape) for name, shape in shapes.items()}
+    given = init(shapes) if isinstance(init, Draw) else _named(init, shapes)
+    arrays = {name: _checked(name, given[name], shape, dtype) for name, shape in shapes.items()}
+    if factors and not any(array.any() for array in arrays.values()):
+        raise ValueError(
+            f"init is zero in {' and '.join(shapes)}, a saddle that training never leaves. "
+            "Pass init=uniform(seed) or a nonzero array."
+        )
+    return arrays
+
+
+def _seeds(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
+    one = isinstance(seed, (int, np.integer))
+    seeds = (int(seed),) if one else tuple(int(s) for s in seed)  # type: ignore[arg-type, union-attr]
+    if not seeds or min(seeds) < 0:
+        raise ValueError(f"seed is {seed!r}. Pass a nonnegative integer or at least one of them.")
+    return seeds, not one
+
+
+def _named(init: Any, shapes: Mapping[str, Shape]) -> Mapping[str, ArrayLike]:
+    if isinstance(init, Mapping):
+        if set(init) != set(shapes):
+            raise ValueError(f"init has {sorted(init)}. Pass {', '.join(shapes)}.")
+        return init
+    if len(shapes) == 1:
+        return {next(iter(shapes)): init}
+    if isinstance(init, tuple) and len(init) == len(shapes):
+        return dict(zip(shapes, init, strict=True))
+    raise ValueError(f"init must give {' and '.join(shapes)}. Pass ({', '.join(shapes)}) or uniform(seed).")
+
+
+def _checked(name: str, value: ArrayLike, shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
+    try:
+        array = np.asarray(value, dtype=dtype)
+    except (TypeError, ValueError):
+        raise ValueError(f"init {name} is not an array of real numbers {shape}.") from None
+    if array.shape[-len(shape) :] != shape or array.ndim > len(shape) + 1:
+        raise ValueError(f"init {name} has shape {array.shape}. Pass {shape}, or (runs, *{shape}).")
+    if not np.isfinite(array).all():
+        raise ValueError(f"init {name} has a NaN or infinite entry.")
+    return array

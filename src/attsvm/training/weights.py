@@ -1,0 +1,110 @@
+"""Parameterisations of the weight W: what is trained, and how a gradient in W reaches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import jax.numpy as jnp
+from jax import Array
+
+Params = dict[str, Array]
+
+
+@runtime_checkable
+class Weight(Protocol):
+    """A parameterisation W(params).
+
+    shapes(d, e): the shape of each parameter, by name.
+    matrix(params): W (d, e).
+    pullback(params, G): the gradient of each parameter from the gradient G (d, e) in W; linear in G,
+        so the mantissa of a scaled gradient goes through and its log scale is kept.
+    """
+
+    def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]: ...
+    def matrix(self, params: Params) -> Array: ...
+    def pullback(self, params: Params, G: Array) -> Params: ...
+
+
+@dataclass(frozen=True)
+class FullWeight:
+    """W itself (d, e); in the prompt model (e = 1) it is the prompt."""
+
+    def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]:
+        return {"W": (d, e)}
+
+    def matrix(self, params: Params) -> Array:
+        return params["W"]
+
+    def pullback(self, params: Params, G: Array) -> Params:
+        return {"W": G}
+
+
+@dataclass(frozen=True)
+class KeyQuery:
+    """W = K Qᵀ with K (d, rank) and Q (e, rank); ∇_K = G Q, ∇_Q = Gᵀ K.
+
+    rank: by default max(d, e), no restriction on W.
+    separate: False takes K and Q as one parameter for the optimizer (one norm of the pair);
+        True gives each its own optimizer and so its own normalisation, as the papers' code did.
+    Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines".
+    """
+
+    rank: int | None = None
+    separate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rank is not None and not (isinstance(self.rank, int) and self.rank >= 1):
+            raise ValueError(f"rank is {self.rank!r}. Pass a positive integer, or None for full rank.")
+
+    def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]:
+        r = max(d, e) if self.rank is None else self.rank
+        return {"K": (d, r), "Q": (e, r)}
+
+    def matrix(self, params: Params) -> Array:
+        return params["K"] @ params["Q"].T
+
+    def pullback(self, params: Params, G: Array) -> Params:
+        return {"K": G @ params["Q"], "Q": G.T @ params["K"]}
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """W = diag(w) with w (d,); needs e = d."""
+
+    def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]:
+        return {"w": (_square(self, d, e),)}
+
+    def matrix(self, params: Params) -> Array:
+        return jnp.diag(params["w"])
+
+    def pullback(self, params: Params, G: Array) -> Params:
+        return {"w": jnp.diagonal(G)}
+
+
+@dataclass(frozen=True)
+class DiagonalKeyQuery:
+    """W = diag(k ⊙ q) with k, q (d,): diagonal K and Q; needs e = d.
+
+    separate: as in KeyQuery.
+    Reference: Sheen et al. 2024, "Implicit Regularization of Gradient Flow on One-Layer Softmax
+    Attention", the diagonal regime.
+    """
+
+    separate: bool = False
+
+    def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]:
+        return {"k": (_square(self, d, e),), "q": (d,)}
+
+    def matrix(self, params: Params) -> Array:
+        return jnp.diag(params["k"] * params["q"])
+
+    def pullback(self, params: Params, G: Array) -> Params:
+        g = jnp.diagonal(G)
+        return {"k": g * params["q"], "q": g * params["k"]}
+
+
+def _square(weight: Weight, d: int, e: int) -> int:
+    if d != e:
+        raise ValueError(f"{type(weight).__name__} needs keys and queries of equal width, got d={d}, e={e}.")
+    return d

@@ -1,0 +1,263 @@
+"""Where the two roads meet: a path is compared with a solution, and a claim is judged by its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attsvm.norms import Entrywise, Norm
+from attsvm.path import Path
+from attsvm.program.max_margin import max_margin
+from attsvm.program.solution import NotSeparable, Solution
+from attsvm.selection import best_tokens, locally_optimal
+from attsvm.tokens import Float
+
+Status = Literal["holds", "fails", "inconclusive", "not applicable"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One measured number and the bound it is held against; without a bound it is told, not judged."""
+
+    what: str
+    value: float
+    sense: Literal["≥", "≤", ""] = ""
+    bound: float = float("nan")
+
+    @property
+    def met(self) -> bool:
+        if self.sense == "≥":
+            return bool(self.value >= self.bound)
+        return bool(self.value <= self.bound) if self.sense == "≤" else True
+
+    def __str__(self) -> str:
+        wanted = f"   (wanted {self.sense} {self.bound:.6g})" if self.sense else ""
+        return f"{self.what}: {self.value:.6g}{wanted}"
+
+
+def at_least(what: str, value: float, bound: float) -> Evidence:
+    """Evidence that must reach a bound from above."""
+    return Evidence(what, float(value), "≥", float(bound))
+
+
+def at_most(what: str, value: float, bound: float) -> Evidence:
+    """Evidence that must stay below a bound."""
+    return Evidence(what, float(value), "≤", float(bound))
+
+
+def told(what: str, value: float) -> Evidence:
+    """Evidence that is reported only."""
+    return Evidence(what, float(value))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, whether it holds, and the numbers that say so.
+
+    status: "holds", "fails", "inconclusive" (not met, but the run was still on its way), or
+        "not applicable" (a hypothesis is false: `reason` names it).
+    evidence: the judged and the told numbers; numbers: arrays per run or record, for plots.
+    """
+
+    claim: str
+    status: Status
+    evidence: tuple[Evidence, ...]
+    reason: str = ""
+    numbers: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+
+    @property
+    def holds(self) -> bool:
+        return self.status == "holds"
+
+    def __getitem__(self, what: str) -> float:
+        return next(e.value for e in self.evidence if e.what == what)
+
+    def plot(self) -> Any:
+        """A matplotlib figure of the curves the verdict carries."""
+        from attsvm.figures.results import draw_verdict
+
+        return draw_verdict(self)
+
+    def __str__(self) -> str:
+        why = f" ({self.reason})" if self.reason else ""
+        lines = [f"{self.claim}: {self.status}{why}"]
+        return "\n".join([*lines, *(f"  {e}" for e in self.evidence)])
+
+
+def judge(
+    claim: str,
+    *evidence: Evidence,
+    given: Mapping[str, bool] | None = None,
+    on_its_way: bool = False,
+    numbers: Mapping[str, NDArray[Any]] | None = None,
+) -> Verdict:
+    """A verdict from evidence.
+
+    given: the hypotheses, by name; the first false one makes the claim not applicable.
+    on_its_way: what is not met is still improving, so that failing it proves nothing.
+    """
+    numbers = numbers or {}
+    broken = [name for name, true in (given or {}).items() if not true]
+    if broken:
+        return Verdict(claim, "not applicable", evidence, f"hypothesis false: {broken[0]}", numbers)
+    missed = [e.what for e in evidence if not e.met]
+    if not missed:
+        return Verdict(claim, "holds", evidence, "", numbers)
+    status: Status = "inconclusive" if on_its_way else "fails"
+    return Verdict(claim, status, evidence, f"not met: {', '.join(missed)}", numbers)
+
+
+# ---------------------------------------------------------------------- a path against a solution
+
+
+def compare(
+    path: Path, solution: Solution, v: ArrayLike | None = None, *, tolerance: float = 0.01
+) -> Verdict:
+    """Does the path end in the solution's direction?
+
+    Margin ratio first: the least margin of W/N(W) over the best possible, 1 in the limit. It means
+    something even where the program has many solutions. Cosine and, for lp norms, the directional
+    Bregman divergence are told where the solution is unique. The claim is not applicable when the path
+    attends to other tokens than the solution selects. With runs the worst run is judged.
+    v: the head; given, the share of examples whose attended token is the best one is told.
+    """
+    ratio = margin_ratio(path, solution)
+    mass = _mass(path, solution)
+    last, middle = ratio[..., -1], ratio[..., _middle(path.index)]
+    on_its_way = bool(np.all((last >= 1 - tolerance) | (1 - last < 0.9 * (1 - middle))))
+    evidence = [
+        at_least("margin ratio", last.min(), 1 - tolerance),
+        told("margin ratio, median", np.median(last)),
+        told("attention on the selected tokens", mass[..., -1, :].min()),
+        told("norm", np.median(path.norm(solution.norm)[..., -1])),
+    ]
+    numbers = {"index": path.index, "margin ratio": ratio, "attention": mass}
+    if unique(solution.norm):
+        numbers["cosine"] = cosine(path.W, solution.W)
+        evidence.append(told("1 − cosine, median", np.median(1 - numbers["cosine"][..., -1])))
+        numbers["divergence"] = divergence(path.W, solution.W, solution.norm)
+        evidence.append(told("Bregman divergence, median", np.median(numbers["divergence"][..., -1])))
+    if v is not None:
+        best = (path.selected & best_tokens(path.tokens, v)).any(-1).mean()
+        evidence.append(told("share of best tokens", best))
+    return judge(
+        f"W/N(W) tends to the {solution.norm} max-margin direction",
+        *evidence,
+        given={
+            "the solution is certified": bool(np.all(solution.certified)),
+            "the path attends to the selected tokens": bool(np.all(_attends(path, solution))),
+        },
+        on_its_way=on_its_way,
+        numbers=numbers,
+    )
+
+
+def margin_ratio(path: Path, solution: Solution) -> Float:
+    """Least margin of W/N(W) relative to the best possible at every record (k,), with runs (runs, k).
+
+    Zero where W is zero; negative where a selected token loses.
+    """
+    W, best = path.W, np.asarray(solution.margin)
+    rows = solution.constraints
+    counted = rows.bound > 0
+    out = np.zeros(W.shape[:-2])
+    for k in range(W.shape[-3]):
+        margins = rows.margins(rows.scale(W[..., k, :, :]))
+        share = np.where(counted, margins / np.where(counted, rows.bound, 1.0), np.inf).min((-2, -1))
+        size = solution.norm.value(W[..., k, :, :])
+        out[..., k] = share / np.where(size > 0, size, 1.0) / best
+    return out
+
+
+def cosine(path: Float, W: Float) -> Float:
+    """Cosine between weights (…, k, d, e) and one weight (…, d, e)."""
+    W = np.asarray(W)[..., None, :, :]
+    product = (path * W).sum((-2, -1))
+    size = np.sqrt((path * path).sum((-2, -1)) * (W * W).sum((-2, -1)))
+    return np.asarray(product / np.where(size > 0, size, 1.0))
+
+
+def divergence(path: Float, W: Float, norm: Norm) -> Float:
+    """Directional Bregman divergence of ψ = ‖·‖_p^p / p from path (…, k, d, e) to W (…, d, e).
+
+    D(Ŵ, V̂) = 1 − ⟨∇ψ(V̂), Ŵ⟩ for unit-norm arguments; 1 − cosine for p = 2
+    """
+    p = norm.p
+    target = np.asarray(W)[..., None, :, :] / np.asarray(norm.value(W))[..., None, None, None]
+    size = np.asarray(norm.value(path))[..., None, None]
+    unit = path / np.where(size > 0, size, 1.0)
+    return np.asarray(1 - (np.sign(unit) * np.abs(unit) ** (p - 1) * target).sum((-2, -1)))
+
+
+def unique(norm: Norm) -> bool:
+    """Whether the program of this norm has one solution: strictly convex entrywise norms."""
+    return norm.p == 2 or (isinstance(norm, Entrywise) and 1 < norm.p < np.inf)
+
+
+def classify(path: Path, v: ArrayLike) -> Any:
+    """Where a run ended: "global", "local" or "neither"; with runs an array of them.
+
+    global: it attends to the best tokens. local: its selection is locally optimal. neither: it is not,
+    or no weight separates it (the run is not finished, or tokens tie).
+    """
+    try:
+        solution = max_margin(path.tokens, path.selected)
+    except NotSeparable:
+        return "neither"
+    best = (path.selected == best_tokens(path.tokens, v)).all((-2, -1))
+    local = np.asarray(locally_optimal(path.tokens, v, solution)) & solution.separable
+    kind = np.where(best, "global", np.where(local, "local", "neither"))
+    return str(kind) if kind.ndim == 0 else kind
+
+
+# ---------------------------------------------------------------------- rates
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A fitted power law  error ≈ c · x^exponent  with its 95 % interval and R²."""
+
+    exponent: float
+    low: float
+    high: float
+    r2: float
+
+    def __str__(self) -> str:
+        return f"exponent {self.exponent:.3f} [{self.low:.3f}, {self.high:.3f}], R² {self.r2:.4f}"
+
+
+def fit_rate(x: ArrayLike, error: ArrayLike, *, last: float = 10.0) -> Rate:
+    """Fit log error against log x over the last factor `last` of x (a decade by default).
+
+    For a rate in log steps pass x = log(steps). The interval treats residuals as independent, which
+    neighbouring records are not: read it as a lower bound of the uncertainty.
+    """
+    from scipy.stats import linregress, t
+
+    x, error = np.asarray(x, float), np.asarray(error, float)
+    kept = (x > 0) & (x >= x.max() / last) & (error > 0)
+    if kept.sum() < 3:
+        raise ValueError(f"{kept.sum()} points with positive error in the last factor {last:g}; pass ≥ 3.")
+    fit = linregress(np.log(x[kept]), np.log(error[kept]))
+    half = float(t.ppf(0.975, kept.sum() - 2) * fit.stderr)
+    return Rate(float(fit.slope), float(fit.slope) - half, float(fit.slope) + half, float(fit.rvalue) ** 2)
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _middle(index: NDArray[Any]) -> int:
+    """The record where half of the last index was reached."""
+    return int(np.searchsorted(index, index[-1] / 2))
+
+
+def _mass(path: Path, solution: Solution) -> Float:
+    return np.asarray(np.where(solution.selected[..., None, :, :], path.attention, 0.0).sum(-1))
+
+
+def _attends(path: Path, solution: Solution) -> Any:
+    return (path.selected & ~solution.selected).sum((-2, -1)) == 0

@@ -1,0 +1,63 @@
+"""The finite part reproduces attention ratios with the smallest weight."""
+
+import numpy as np
+import pytest
+
+from attsvm import Tokens, datasets
+from attsvm.program.constraints import Constraints
+from attsvm.program.finite_part import finite_part
+
+
+def softmax(logits):
+    s = np.exp(logits - logits.max(-1, keepdims=True))
+    return s / s.sum(-1, keepdims=True)
+
+
+@pytest.fixture
+def problem():
+    tokens, _ = datasets.sphere(3, 5, 8, seed=0)
+    selected = np.zeros((3, 5), bool)
+    selected[:, [1, 3, 4]] = True
+    W = np.random.default_rng(1).standard_normal((8, 8))
+    logits = np.einsum("ntd,de,ne->nt", tokens.keys, W, tokens.queries)
+    return tokens, selected, softmax(np.where(selected, logits, -np.inf))
+
+
+def test_the_finite_part_reproduces_the_attention_among_selected_tokens(problem):
+    tokens, selected, attention = problem
+    W = finite_part(tokens, attention, selected)
+    logits = np.einsum("ntd,de,ne->nt", tokens.keys, W, tokens.queries)
+    np.testing.assert_allclose(softmax(np.where(selected, logits, -np.inf)), attention, atol=1e-10)
+
+
+def test_the_finite_part_lies_in_the_span_of_the_ties(problem):
+    tokens, selected, attention = problem
+    rows = Constraints.of(tokens, selected)
+    i, t = np.nonzero(rows.tied)
+    span = np.einsum("kd,ke->kde", rows.differences(i, t), rows.queries[i]).reshape(len(i), -1)
+    W = finite_part(tokens, attention, selected).ravel()
+    coefficients = np.linalg.lstsq(span.T, W, rcond=None)[0]
+    np.testing.assert_allclose(span.T @ coefficients, W, atol=1e-10)
+
+
+def test_one_selected_token_has_no_finite_part(problem):
+    tokens, _, attention = problem
+    assert (finite_part(tokens, attention, [1, 1, 1]) == 0).all()
+
+
+def test_contradicting_ratios_are_refused():
+    keys = np.array([[[1.0], [0.0]], [[1.0], [0.0]]])
+    with pytest.raises(ValueError, match="contradict each other"):
+        finite_part(Tokens(keys), [[0.9, 0.1], [0.1, 0.9]], np.ones((2, 2), bool))
+
+
+def test_a_selected_token_needs_attention():
+    with pytest.raises(ValueError, match="attention 0"):
+        finite_part(Tokens([[[1.0], [0.0]]]), [[1.0, 0.0]], np.ones((1, 2), bool))
+
+
+def test_runs_equal_one_by_one():
+    tokens, _ = datasets.sphere(3, 5, 8, seed=range(2))
+    attention = np.full((2, 3, 5), 0.1) + np.array([0.5, 0, 0, 0, 0])
+    W = finite_part(tokens, attention, np.ones((3, 5), bool))
+    np.testing.assert_allclose(W[1], finite_part(tokens.run(1), attention[1], np.ones((3, 5), bool)))
