@@ -21,6 +21,46 @@ _HOME = {
     "attended_tokens": "selection",
     "soft_sparsity": "selection",
     "TiedScores": "selection",
+    "locally_optimal": "selection",
+    "equal_losing_scores": "selection",
+    "max_margin": "program.max_margin",
+    "separate": "program.max_margin",
+    "separable": "program.max_margin",
+    "finite_part": "program.finite_part",
+    "selections": "program.selections",
+    "all_tokens_support": "program.assumptions",
+    "label_svm": "program.assumptions",
+    "label_support": "program.assumptions",
+    "leakage_cost": "program.assumptions",
+    "in_cone": "program.assumptions",
+    "in_margin_cone": "program.assumptions",
+    "Solution": "program.solution",
+    "Certificate": "program.solution",
+    "NotSeparable": "program.solution",
+    "train": "training.train",
+    "regularisation_path": "training.regularise",
+    "Path": "path",
+    "FullWeight": "training.weights",
+    "KeyQuery": "training.weights",
+    "Diagonal": "training.weights",
+    "DiagonalKeyQuery": "training.weights",
+    "Linear": "training.heads",
+    "ReLUNetwork": "training.heads",
+    "QuadraticPenalty": "training.heads",
+    "logistic": "training.losses",
+    "exponential": "training.losses",
+    "linear": "training.losses",
+    "steepest": "training.optimizers",
+    "gd": "training.optimizers",
+    "mirror": "training.optimizers",
+    "polyak": "training.optimizers",
+    "scale_free": "training.optimizers",
+    "limit_norm": "theory",
+    "NoTheorem": "theory",
+    "compare": "verdict",
+    "classify": "verdict",
+    "fit_rate": "verdict",
+    "Verdict": "verdict",
 }
 _MODULES = ("datasets",)
 
@@ -42,11 +82,34 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from attsvm import datasets
     from attsvm.norms import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral
+    from attsvm.path import Path
+    from attsvm.program.assumptions import (
+        all_tokens_support,
+        in_cone,
+        in_margin_cone,
+        label_support,
+        label_svm,
+        leakage_cost,
+    )
+    from attsvm.program.finite_part import finite_part
+    from attsvm.program.max_margin import max_margin, separable, separate
+    from attsvm.program.selections import selections
+    from attsvm.program.solution import Certificate, NotSeparable, Solution
     from attsvm.selection import (
         TiedScores,
         attended_tokens,
         best_tokens,
+        equal_losing_scores,
+        locally_optimal,
         scores,
         soft_sparsity,
     )
+    from attsvm.theory import NoTheorem, limit_norm
     from attsvm.tokens import Tokens
+    from attsvm.training.heads import Linear, QuadraticPenalty, ReLUNetwork
+    from attsvm.training.losses import exponential, linear, logistic
+    from attsvm.training.optimizers import gd, mirror, polyak, scale_free, steepest
+    from attsvm.training.regularise import regularisation_path
+    from attsvm.training.train import train
+    from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
+    from attsvm.verdict import Verdict, classify, compare, fit_rate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -14,10 +14,14 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.gram import (
     INFEASIBLE,
+    INNER,
     OPTIONS,
     SOLVED,
     UNRESOLVED,
     Quadratic,
+    add,
+    clear,
+    dot,
     dual_active_set,
     pivot,
     space,
@@ -71,7 +75,7 @@ def suits(rows: Constraints) -> bool:
 def solve(rows: Constraints) -> tuple[Answer, Bool]:
     """Answers of all runs, and which of them are final; the others need a slower, exact method."""
     runs = rows.keys.shape[0]
-    data = Small(*(np.ascontiguousarray(getattr(rows, name)) for name in Small._fields))
+    data = Small(*(_read_only(getattr(rows, name)) for name in Small._fields))
     out = Output(
         np.zeros((runs, rows.d, rows.e)),
         np.zeros((runs, rows.n, rows.T)),
@@ -85,6 +89,13 @@ def solve(rows: Constraints) -> tuple[Answer, Bool]:
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(lambda a, b: _solve_chunk(data, out, a, b), edges[:-1], edges[1:]))
     return Answer(out.W, out.multipliers, out.status != INFEASIBLE), out.status != UNRESOLVED
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """One type for compiled code, whether or not the caller may write to the array."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
 # ---------------------------------------------------------------------- compiled
@@ -102,27 +113,26 @@ def _solve_chunk(data, out, start, stop):  # type: ignore[no-untyped-def]
         np.empty(m, np.int64),
         np.empty(m),
     )
-    gram, bound, free = np.empty((m, m)), np.empty(m), np.empty(m, np.bool_)
+    problem = Quadratic(np.empty((m, m)), np.empty(m), np.empty(m, np.bool_))
     lam, memory = np.empty(m), space(m)
     for run in range(start, stop):
-        count = _unit_rows(data, run, unit, Quadratic(gram, bound, free))
+        count = _unit_rows(data, run, unit, problem)
         if count < 0:  # a row of length zero that asks for a margin is its own contradiction
             row = -1 - count
             out.multipliers[run, row // T, row % T] = 1.0
             out.status[run] = INFEASIBLE
             continue
-        problem = Quadratic(gram[:count, :count], bound[:count], free[:count])
         out.status[run] = _solve_run(problem, unit, lam[:count], memory, (out.W[run], out.multipliers[run]))
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _unit_rows(data, run, unit, problem):  # type: ignore[no-untyped-def]
     """Fill the unit rows, their Gram matrix and bounds (largest 1); their number, or −1 − the zero row."""
     n, T, d = data.keys.shape[1:]
-    m, largest = 0, 0.0
+    m, largest = np.int64(0), 0.0
     for i in range(n):
         z = data.queries[run, i]
-        size = np.sqrt(np.sum(z * z))
+        size = np.sqrt(dot(z, z, len(z)))
         for q in range(len(z)):
             unit.query[i, q] = z[q] / size if size > 0 else 0.0
         first = data.keys[run, i, data.anchor[run, i]]
@@ -153,35 +163,28 @@ def _unit_rows(data, run, unit, problem):  # type: ignore[no-untyped-def]
     return m
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _fill_gram(unit, gram, m):  # type: ignore[no-untyped-def]
     """K_ab = (δ_a·δ_b)(z_a·z_b)."""
     d, e = unit.delta.shape[1], unit.query.shape[1]
-    last, like = -1, 0.0
+    like = 0.0
     for a in range(m):
         last = -1
         for b in range(a + 1):
             if unit.example[b] != last:
-                last, like = unit.example[b], 0.0
-                for q in range(e):
-                    like += unit.query[unit.example[a], q] * unit.query[last, q]
-            total = 0.0
-            for q in range(d):
-                total += unit.delta[a, q] * unit.delta[b, q]
-            gram[a, b] = total * like
-            gram[b, a] = total * like
+                last = unit.example[b]
+                like = dot(unit.query[unit.example[a]], unit.query[last], e)
+            gram[a, b] = dot(unit.delta[a], unit.delta[b], d) * like
+            gram[b, a] = gram[a, b]
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _solve_run(problem, unit, lam, memory, out):  # type: ignore[no-untyped-def]
     """Block pivoting, then the dual active set where that was not enough; the status of the run."""
     W, multipliers = out
     m = len(lam)
-    if m == 0 or problem.bound.max() <= 0:
+    if not _start(problem, m, memory):
         return SOLVED
-    crowd = problem.gram.sum() / m
-    for j in range(m):  # rows that others do not already serve are likely active
-        memory.passive[j] = problem.free[j] or problem.gram[j].sum() < crowd
     status = SOLVED
     if not pivot(problem, lam, memory) or not _is_optimal(problem, unit, lam, W):
         status = dual_active_set(problem, lam, memory)
@@ -190,31 +193,49 @@ def _solve_run(problem, unit, lam, memory, out):  # type: ignore[no-untyped-def]
         if status == INFEASIBLE and not _is_ray(problem, unit, lam, W):
             status = UNRESOLVED
     if status == INFEASIBLE:
-        W[:] = 0.0
+        for q in range(len(W)):
+            clear(W[q])
     for j in range(m):
         multipliers[unit.example[j], unit.token[j]] = lam[j] / unit.length[j]
     return status
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
+def _start(problem, m, memory):  # type: ignore[no-untyped-def]
+    """Passive: rows that the others do not already serve. False when no row asks for anything."""
+    asks, mean = False, 0.0
+    for j in range(m):
+        asks |= problem.bound[j] > 0
+        served = 0.0
+        for q in range(m):
+            served += problem.gram[j, q]
+        memory.margin[j] = served
+        mean += served / m
+    for j in range(m):
+        memory.passive[j] = problem.free[j] or memory.margin[j] < mean
+    return asks
+
+
+@njit(**INNER)
 def _combine(unit, lam, W):  # type: ignore[no-untyped-def]
     """W = Σ λ_j δ_j z_jᵀ; its Frobenius norm."""
-    W[:] = 0.0
     d, e = W.shape
-    side = np.zeros(d)
-    m = len(lam)
+    for q in range(d):
+        clear(W[q])
+    m, side = len(lam), np.zeros(d)
     for j in range(m):
-        for q in range(d):
-            side[q] += lam[j] * unit.delta[j, q]
+        add(side, lam[j], unit.delta[j], d)
         if j == m - 1 or unit.example[j + 1] != unit.example[j]:
             for q in range(d):
-                for p in range(e):
-                    W[q, p] += side[q] * unit.query[unit.example[j], p]
-                side[q] = 0.0
-    return np.sqrt(np.sum(W * W))
+                add(W[q], side[q], unit.query[unit.example[j]], e)
+            clear(side)
+    squares = 0.0
+    for q in range(d):
+        squares += dot(W[q], W[q], e)
+    return np.sqrt(squares)
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _is_optimal(problem, unit, lam, W):  # type: ignore[no-untyped-def]
     """Whether the gap between b·λ/|W| and |W|/(least margin) is at most GAP, from the rows themselves."""
     size = _combine(unit, lam, W)
@@ -226,12 +247,8 @@ def _is_optimal(problem, unit, lam, W):  # type: ignore[no-untyped-def]
         if unit.example[j] != last:
             last = unit.example[j]
             for q in range(d):
-                side[q] = 0.0
-                for p in range(e):
-                    side[q] += W[q, p] * unit.query[last, p]
-        margin = 0.0
-        for q in range(d):
-            margin += unit.delta[j, q] * side[q]
+                side[q] = dot(W[q], unit.query[last], e)
+        margin = dot(unit.delta[j], side, d)
         total += problem.bound[j] * lam[j]
         if problem.free[j] or problem.bound[j] == 0:
             if (abs(margin) if problem.free[j] else -margin) > GAP * size:
@@ -241,7 +258,7 @@ def _is_optimal(problem, unit, lam, W):  # type: ignore[no-untyped-def]
     return least > 0 and 1.0 - total / size * least / size <= GAP
 
 
-@njit(**OPTIONS)
+@njit(**INNER)
 def _is_ray(problem, unit, lam, W):  # type: ignore[no-untyped-def]
     """Whether Σ λ_j A_j is zero up to rounding while some row with a bound takes part."""
     total = 0.0

@@ -83,10 +83,9 @@ def solve(rows: Constraints, norm: Norm) -> Answer:
     if rows.runs is None:
         return _solve_one(rows, norm, engine)
     if norm.p == 2:
-        from attsvm.program import batch
+        from attsvm.program.frobenius import solve_runs
 
-        if batch.suits(rows):
-            return batch.solve(rows)
+        return solve_runs(rows)
     with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
         each = [pool.submit(_solve_one, rows.run(k), norm, engine) for k in range(rows.runs)]
         answers = [job.result() for job in each]

@@ -1,0 +1,117 @@
+"""min ‖W‖_* over the rows: an interior point whose Newton matrix is a sum of Hadamard products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attsvm.norms import Norm
+from attsvm.program import schatten
+from attsvm.program.constraints import Constraints
+from attsvm.program.engine import Answer
+from attsvm.program.pool import Pool
+from attsvm.program.scaling import Scaling
+from attsvm.program.schatten_interior import Aim, Cholesky, Iterate
+from attsvm.tokens import Float
+
+
+def solve(rows: Constraints, norm: Norm) -> Answer:
+    """Smallest nuclear norm over the rows, through the pair of semidefinite programs below."""
+    return schatten.solve(rows, norm, NuclearProgram)
+
+
+@dataclass(frozen=True, eq=False)
+class NuclearProgram:
+    """The semidefinite form of the nuclear norm.
+
+        min tr P    with  P = [[·, W/2], [Wᵀ/2, ·]] ⪰ 0,   A W − s = b,  s ≥ 0
+        max bᵀλ     with  Q = [[I, −M], [−Mᵀ, I]] ⪰ 0,     M = Σ λ_j A_j,  λ ≥ 0
+
+    Reference: Recht, Fazel, Parrilo 2010, "Guaranteed minimum-rank solutions via the nuclear norm".
+    """
+
+    pool: Pool
+
+    def weight(self, at: Iterate) -> Float:
+        return 2 * at.P[: self.pool.d, self.pool.d :]
+
+    def start(self, W: Float, slack: Float, multipliers: Float) -> Iterate:
+        """P from the polar factors of W, Q from the multipliers shrunk into the interior."""
+        pool = self.pool
+        U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
+        free = np.where(pool.tied, np.inf, slack)
+        pair = np.vstack([U, Vt.T])
+        size = np.linalg.norm(pool.combine(multipliers), 2)
+        multipliers = multipliers * (0.9 / size)
+        mean = max(sigma.sum() / 2 - multipliers @ pool.bound, 0.1 * sigma.sum()) / (len(pair) + len(slack))
+        multipliers = np.where(pool.tied, multipliers, np.maximum(multipliers, mean / free))
+        multipliers = multipliers * (0.9 / np.linalg.norm(pool.combine(multipliers), 2))
+        M = pool.combine(multipliers)
+        Q = np.eye(len(pair))
+        Q[: pool.d, pool.d :], Q[pool.d :, : pool.d] = -M, -M.T
+        P = (pair * (sigma / 2)) @ pair.T + mean * np.linalg.inv(Q)
+        return Iterate((P + P.T) / 2, Q, slack, multipliers)
+
+    def newton(self, at: Iterate, scaling: Scaling) -> NuclearNewton:
+        return NuclearNewton(self, at, scaling)
+
+
+class NuclearNewton:
+    """The Newton system in the multipliers, with V = G Gᵀ.
+
+        (H + diag(s/λ)) dλ = right,     H dλ = 2 A (V₁₁ dM V₂₂ + V₁₂ dMᵀ V₁₂)
+    """
+
+    def __init__(self, program: NuclearProgram, at: Iterate, scaling: Scaling) -> None:
+        pool = self.pool = program.pool
+        self.at, self.forward = at, scaling.forward
+        self.V = scaling.forward @ scaling.forward.T
+        self.missing = pool.bound + at.slack - pool.margins(program.weight(at))
+        self.uneven = -pool.combine(at.multipliers) - at.Q[: pool.d, pool.d :]
+        self.over = np.where(pool.tied, 0.0, 1 / np.where(pool.tied, 1.0, at.multipliers))
+        matrix = hadamard(pool, self.V)
+        matrix[np.diag_indices_from(matrix)] += at.slack * self.over
+        self.factor = Cholesky(matrix)
+
+    def step(self, aim: Aim) -> Iterate:
+        pool, d = self.pool, self.pool.d
+        aimed = self.forward @ aim.matrix @ self.forward.T
+        towards = aimed[:d, d:] - self._between(self.uneven)
+        right = self.missing + aim.rows * self.over - 2 * pool.margins(towards)
+        multipliers = self.factor.solve(right)
+        multipliers = multipliers + self.factor.solve(right - self._times(multipliers))
+        Q = np.zeros_like(aimed)
+        Q[:d, d:] = self.uneven - pool.combine(multipliers)
+        Q[d:, :d] = Q[:d, d:].T
+        P = aimed - self.V @ Q @ self.V
+        slack = (aim.rows - self.at.slack * multipliers) * self.over
+        return Iterate((P + P.T) / 2, Q, slack, multipliers)
+
+    def _between(self, X: Float) -> Float:
+        """(V [[0, X], [Xᵀ, 0]] V)₁₂."""
+        d, V = self.pool.d, self.V
+        return np.asarray(V[:d, :d] @ X @ V[d:, d:] + V[:d, d:] @ X.T @ V[:d, d:])
+
+    def _times(self, multipliers: Float) -> Float:
+        image = self._between(self.pool.combine(multipliers))
+        return 2 * self.pool.margins(image) + self.at.slack * self.over * multipliers
+
+
+def hadamard(pool: Pool, V: Float) -> Float:
+    """2 (δ_i V₁₁ δ_j)(z_i V₂₂ z_j) + 2 (δ_i V₁₂ z_j)(δ_j V₁₂ z_i): the lower triangle of (w, w).
+
+    The factors with a query exist once per example, so only one product is w × w × d.
+    """
+    d = pool.d
+    keys = 2 * pool.delta @ V[:d, :d]
+    queries = (pool.queries @ V[d:, d:] @ pool.queries.T)[pool.owner]
+    mixed = pool.delta @ V[:d, d:] @ pool.queries.T
+    out = np.empty((len(keys), len(keys)))
+    for j, mine in enumerate(pool.slices):
+        below = slice(mine.start, None)
+        block = out[below, mine]
+        np.matmul(keys[below], pool.delta[mine].T, out=block)
+        block *= queries[below, j, None]
+        block += (2 * mixed[below, j, None]) * mixed[mine][:, pool.owner[below]].T
+    return out

@@ -1,0 +1,106 @@
+"""A working set of rows, in the smallest coordinates that hold all rows of the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.program.constraints import Constraints
+from attsvm.tokens import Bool, Float
+
+
+@dataclass(frozen=True, eq=False)
+class Bases:
+    """Orthonormal bases left (d, d') of the differences and right (e, e') of the queries.
+
+    A unitarily invariant norm does not grow when W is projected on these spans and the margins do
+    not change, so W = left · W' · rightᵀ loses nothing.
+    """
+
+    left: Float
+    right: Float
+
+    @classmethod
+    def of(cls, rows: Constraints) -> Bases:
+        left = np.eye(rows.d)
+        if rows.active.sum() < rows.d:
+            left = np.linalg.qr(rows.differences(*np.nonzero(rows.active)).T)[0]
+        right = np.linalg.qr(rows.queries.T)[0] if rows.n < rows.e else np.eye(rows.e)
+        return cls(left, right)
+
+    def reduce(self, W: Float) -> Float:
+        """(d, e) → (d', e')."""
+        return self.left.T @ W @ self.right
+
+    def expand(self, W: Float) -> Float:
+        """(d', e') → (d, e)."""
+        return self.left @ W @ self.right.T
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """w rows δ_j z_jᵀ in reduced coordinates, sorted by example.
+
+    delta (w, d'), queries (k, e') of the k examples that have a row, owner (w,): which of the k.
+    bound (w,), tied (w,): as in `Constraints`; example (w,), token (w,): the rows' places there.
+    """
+
+    delta: Float
+    queries: Float
+    owner: NDArray[np.intp]
+    bound: Float
+    tied: Bool
+    example: NDArray[np.intp]
+    token: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, rows: Constraints, bases: Bases, chosen: Bool) -> Pool:
+        """The chosen rows (n, T) of a program."""
+        example, token = np.nonzero(chosen)
+        present, owner = np.unique(example, return_inverse=True)
+        delta = rows.differences(example, token) @ bases.left
+        queries = rows.queries[present] @ bases.right
+        bound, tied = rows.bound[example, token], rows.tied[example, token]
+        return cls(delta, queries, owner, bound, tied, example, token)
+
+    @property
+    def d(self) -> int:
+        return self.delta.shape[1]
+
+    @property
+    def e(self) -> int:
+        return self.queries.shape[1]
+
+    @cached_property
+    def starts(self) -> NDArray[np.intp]:
+        """First row of each example (k,)."""
+        return np.searchsorted(self.owner, np.arange(len(self.queries)))
+
+    @cached_property
+    def slices(self) -> list[slice]:
+        """The rows of each example."""
+        ends = [*self.starts[1:].tolist(), len(self.owner)]
+        return [slice(a, b) for a, b in zip(self.starts.tolist(), ends, strict=True)]
+
+    def margins(self, W: Float) -> Float:
+        """δ_jᵀ W z_j: (d', e') → (w,)."""
+        directions = self.queries @ W.T
+        return np.einsum("ja,ja->j", self.delta, directions[self.owner])
+
+    def combine(self, multipliers: Float) -> Float:
+        """Σ λ_j δ_j z_jᵀ: (w,) → (d', e')."""
+        sums = np.add.reduceat(multipliers[:, None] * self.delta, self.starts, axis=0)
+        return np.asarray(sums.T @ self.queries)
+
+    def pick(self, values: Float) -> Float:
+        """The pool's part (w,) of an array over all rows (n, T)."""
+        return values[self.example, self.token]
+
+    def spread(self, values: Float, elsewhere: Float) -> Float:
+        """The array over all rows (n, T) that has the values (w,) on the pool."""
+        out = elsewhere.copy()
+        out[self.example, self.token] = values
+        return out

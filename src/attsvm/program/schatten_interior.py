@@ -1,0 +1,157 @@
+"""Primal-dual interior point for the nuclear and the spectral program, on a pool of rows.
+
+Both norms are semidefinite programs over one pair of matrices, P that holds W and Q that holds the
+combined rows M = Σ λ_j A_j, so one predictor-corrector with the Nesterov–Todd direction serves both;
+a norm brings its start and its Newton system only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotrs
+
+from attsvm.program.pool import Pool
+from attsvm.program.scaling import Scaling
+from attsvm.tokens import Bool, Float
+
+CORRECTORS = 3
+"""Second-order corrections tried per factorisation: each costs one solve and saves iterations."""
+
+
+LIMIT, PATIENCE = 100, 5
+"""Iterations in all, and iterations without a smaller gap, before the path is left."""
+
+
+@dataclass(frozen=True, eq=False)
+class Iterate:
+    """P, Q (d+e, d+e) positive definite; slack, multipliers (w,): positive, but 0 and free where tied."""
+
+    P: Float
+    Q: Float
+    slack: Float
+    multipliers: Float
+
+    def moved(self, step: Iterate, primal: float, dual: float) -> Iterate:
+        return Iterate(
+            self.P + primal * step.P,
+            self.Q + dual * step.Q,
+            self.slack + primal * step.slack,
+            self.multipliers + dual * step.multipliers,
+        )
+
+    @property
+    def products(self) -> float:
+        """⟨P, Q⟩ + sᵀλ: the complementarity that falls to zero."""
+        return float((self.P * self.Q).sum() + self.slack @ self.multipliers)
+
+
+@dataclass(frozen=True, eq=False)
+class Aim:
+    """Where a Newton step should lead: G⁻¹(dP + V dQ V)G⁻ᵀ = matrix and s dλ + λ ds = rows."""
+
+    matrix: Float
+    rows: Float
+
+
+class Newton(Protocol):
+    """The factored Newton system of one norm at one iterate."""
+
+    def step(self, aim: Aim) -> Iterate: ...
+
+
+class Program(Protocol):
+    """A norm's semidefinite form over a pool."""
+
+    @property
+    def pool(self) -> Pool: ...
+    def weight(self, at: Iterate) -> Float: ...
+    def newton(self, at: Iterate, scaling: Scaling) -> Newton: ...
+
+
+def advance(program: Program, at: Iterate, gap: Callable[[Iterate], float], goal: float) -> Iterate:
+    """Follow the central path until the gap is below the goal, or falls no more; return the best."""
+    best, least, since = at, np.inf, 0
+    for _ in range(LIMIT):
+        try:
+            at = _iterate(program, at)
+            reached = gap(at)
+        except np.linalg.LinAlgError:  # rounding has reached the boundary of the cone
+            break
+        since = since + 1 if reached >= least else 0
+        if reached <= least:
+            best, least = at, reached
+        # An infeasible point has no gap yet: patience counts from the first finite one.
+        if least <= goal or (since > PATIENCE and np.isfinite(least)):
+            break
+    return best
+
+
+def mean_product(program: Program, at: Iterate) -> float:
+    """The μ of the central path that the iterate is closest to."""
+    return at.products / (len(at.P) + int((~program.pool.tied).sum()))
+
+
+def _iterate(program: Program, at: Iterate) -> Iterate:
+    """One predictor and the best of a few correctors, all with one factorisation."""
+    scaling, unequal = Scaling.of(at.P, at.Q), ~program.pool.tied
+    newton = program.newton(at, scaling)
+    product = at.slack * at.multipliers
+    step = newton.step(Aim(scaling.newton(0.0), -product))
+    primal, dual = _reach(at, step, scaling, unequal)
+    ahead = at.moved(step, min(primal, 1.0), min(dual, 1.0)).products / at.products
+    target = min(max(ahead, 0.0), 1.0) ** 3 * mean_product(program, at)
+
+    best, length = step, (0.0, 0.0)
+    for _ in range(CORRECTORS):
+        second = scaling.scaled_P(step.P) @ scaling.scaled_Q(step.Q)
+        rows = np.where(unequal, target - product - step.slack * step.multipliers, 0.0)
+        step = newton.step(Aim(scaling.newton(target, (second + second.T) / 2), rows))
+        primal, dual = _reach(at, step, scaling, unequal)
+        if min(primal, 1.0) * min(dual, 1.0) < 1.01 * min(length[0], 1.0) * min(length[1], 1.0):
+            break
+        best, length = step, (primal, dual)
+    keep = 0.9 + 0.09 * min(*length, 1.0)
+    return at.moved(best, min(keep * length[0], 1.0), min(keep * length[1], 1.0))
+
+
+def _reach(at: Iterate, step: Iterate, scaling: Scaling, unequal: Bool) -> tuple[float, float]:
+    """Largest primal and dual steps that stay in the cone."""
+    primal = _ratio(at.slack, step.slack, unequal)
+    dual = _ratio(at.multipliers, step.multipliers, unequal)
+    return (
+        min(scaling.reach(scaling.scaled_P(step.P)), primal),
+        min(scaling.reach(scaling.scaled_Q(step.Q)), dual),
+    )
+
+
+def _ratio(value: Float, step: Float, unequal: Bool) -> float:
+    falling = unequal & (step < 0)
+    return float(np.min(-value[falling] / step[falling], initial=np.inf))
+
+
+class Cholesky:
+    """Factor of a positive definite matrix given by its lower triangle.
+
+    Dependent rows make it singular: a ridge is raised until the factor exists, and the caller's
+    iterative refinement undoes it.
+    """
+
+    def __init__(self, matrix: Float) -> None:
+        diagonal = np.diagonal(matrix).copy()
+        ridge = 1e-14
+        while ridge < 1e-4:
+            # The transpose is in Fortran order, so LAPACK works on it without another copy.
+            trial = matrix.copy().T
+            np.fill_diagonal(trial, diagonal * (1 + ridge))
+            self.factor, failed = dpotrf(trial, lower=0, clean=0, overwrite_a=1)
+            if not failed:
+                return
+            ridge *= 100
+        raise np.linalg.LinAlgError("the Newton matrix is not positive definite")
+
+    def solve(self, right: Float) -> Float:
+        return np.asarray(dpotrs(self.factor, right, lower=0)[0])

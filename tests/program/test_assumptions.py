@@ -1,0 +1,63 @@
+"""The papers' hypotheses can be tested, and fail where they must."""
+
+import numpy as np
+import pytest
+
+from attsvm import datasets
+from attsvm.program.assumptions import (
+    all_tokens_support,
+    in_cone,
+    in_margin_cone,
+    label_support,
+    label_svm,
+    leakage_cost,
+)
+from attsvm.program.max_margin import max_margin
+from attsvm.selection import best_tokens, equal_losing_scores
+
+
+def test_all_tokens_support_in_high_dimension_but_not_in_low():
+    wide, v = datasets.sphere(2, 3, 60, seed=0)
+    assert all_tokens_support(max_margin(wide, best_tokens(wide, v)))
+    narrow, v = datasets.sphere(3, 6, 4, seed=0)
+    assert not all_tokens_support(max_margin(narrow, best_tokens(narrow, v)))
+
+
+def test_equal_losing_scores_are_seen_and_their_absence_too():
+    assert equal_losing_scores(*datasets.orthogonal(4, 3, 20))
+    assert equal_losing_scores(*datasets.several_inputs())
+    assert not equal_losing_scores(*datasets.sphere(3, 4, 5))
+    assert equal_losing_scores(*datasets.orthogonal(4, 3, 20, seed=range(3))).all()
+
+
+def test_label_support_is_all_when_tight_and_drops_the_loose_example():
+    tight, _ = datasets.joint_training((0.5, 1.0))
+    loose, _ = datasets.joint_training((0.5, 1.5))
+    np.testing.assert_allclose(label_svm(tight, [1, 1, 1]).W[:, 0], [0, 1], atol=1e-12)
+    assert label_support(label_svm(tight, [1, 1, 1])).tolist() == [True, True, True]
+    assert label_support(label_svm(loose, [1, 1, 1])).tolist() == [True, True, False]
+
+
+def test_leaking_attention_costs_margin_where_the_other_token_is_zero():
+    tight, _ = datasets.joint_training((0.5, 1.0))
+    loose, _ = datasets.joint_training((0.5, 1.5))
+    assert leakage_cost(tight, [1, 1, 1], samples=60) > 0.05
+    assert leakage_cost(loose, [1, 1, 1], samples=60) <= 1e-9  # the loose example leaks for free
+
+
+def test_the_solution_is_in_its_cones_and_a_random_weight_is_not():
+    tokens, v = datasets.sphere(3, 4, 6, seed=1)
+    solution = max_margin(tokens, best_tokens(tokens, v))
+    other = np.random.default_rng(0).standard_normal((6, 6))
+    assert in_cone(10 * solution.W, solution, width=1e-6, radius=2.0)
+    assert not in_cone(other, solution, width=0.1)
+    assert not in_cone(solution.W, solution, width=0.1, radius=1e6)
+    assert in_margin_cone(solution.W, solution, 0.99)
+    assert not in_margin_cone(other, solution, 0.5)
+
+
+@pytest.mark.parametrize("samples", [20])
+def test_leakage_is_deterministic_in_its_seed(samples):
+    tokens, _ = datasets.joint_training()
+    first = leakage_cost(tokens, [1, 1, 1], samples=samples, seed=3)
+    assert first == leakage_cost(tokens, [1, 1, 1], samples=samples, seed=3)

@@ -1,0 +1,128 @@
+"""A verdict says what was measured and never claims more."""
+
+import numpy as np
+import pytest
+
+from attsvm import datasets
+from attsvm.norms import Entrywise, frobenius, nuclear
+from attsvm.path import Path
+from attsvm.program.max_margin import max_margin
+from attsvm.selection import best_tokens
+from attsvm.verdict import (
+    at_least,
+    at_most,
+    classify,
+    compare,
+    divergence,
+    fit_rate,
+    judge,
+    margin_ratio,
+    told,
+)
+
+
+def ray(tokens, W, radii=(1.0, 10.0, 100.0, 1000.0)):
+    """A path along one direction."""
+    weights = np.asarray(radii)[:, None, None] * W
+    zeros = np.zeros(len(radii))
+    return Path(tokens, np.asarray(radii), weights, zeros, zeros, "steps")
+
+
+@pytest.fixture(scope="module")
+def problem():
+    tokens, v = datasets.sphere(4, 5, 6, seed=0)
+    return tokens, v, max_margin(tokens, best_tokens(tokens, v))
+
+
+def test_all_evidence_met_holds():
+    assert judge("c", at_least("a", 2, 1), at_most("b", 0, 1), told("t", 5)).holds
+
+
+def test_evidence_missed_fails_unless_it_was_on_its_way():
+    assert judge("c", at_least("a", 0, 1)).status == "fails"
+    assert judge("c", at_least("a", 0, 1), on_its_way=True).status == "inconclusive"
+    assert judge("c", at_least("a", float("nan"), 1)).status == "fails"
+
+
+def test_a_false_hypothesis_makes_a_claim_not_applicable():
+    verdict = judge("c", at_least("a", 2, 1), given={"x": True, "the moon is cheese": False})
+    assert verdict.status == "not applicable"
+    assert "the moon is cheese" in str(verdict)
+
+
+def test_the_solution_itself_has_margin_ratio_one(problem):
+    tokens, v, solution = problem
+    verdict = compare(ray(tokens, solution.W), solution, v)
+    assert verdict.holds
+    assert verdict["margin ratio"] == pytest.approx(1, abs=1e-9)
+    assert verdict["share of best tokens"] == 1
+
+
+def test_another_direction_fails(problem):
+    tokens, _, solution = problem
+    tilted = solution.W + 0.02 * solution.W.max() * np.random.default_rng(0).standard_normal((6, 6))
+    verdict = compare(ray(tokens, tilted), solution)
+    assert verdict.status == "fails"
+
+
+def test_a_path_to_other_tokens_is_not_comparable(problem):
+    tokens, v, solution = problem
+    worst = max_margin(tokens, best_tokens(tokens, -v))
+    assert compare(ray(tokens, worst.W), solution).status == "not applicable"
+
+
+def test_a_path_still_improving_is_inconclusive(problem):
+    tokens, _, solution = problem
+    noise = np.random.default_rng(0).standard_normal((6, 6)) * solution.W.max() * 0.2
+    radii = np.array([1.0, 2.0, 4.0, 8.0])
+    W = radii[:, None, None] * solution.W + noise
+    path = Path(tokens, radii, W, radii, radii, "steps")
+    assert compare(path, solution).status == "inconclusive"
+
+
+def test_no_weight_beats_the_best_margin(problem):
+    tokens, _, solution = problem
+    W = np.random.default_rng(1).standard_normal((50, 6, 6)) + 3 * solution.W
+    path = Path(tokens, np.arange(50.0), W, np.zeros(50), np.zeros(50), "steps")
+    assert margin_ratio(path, solution).max() < 1
+
+
+def test_the_frobenius_solution_falls_short_in_the_nuclear_norm(problem):
+    tokens, _, solution = problem
+    other = max_margin(tokens, solution.selected, nuclear)
+    assert margin_ratio(ray(tokens, solution.W), other)[-1] < 0.995
+    assert margin_ratio(ray(tokens, other.W), other)[-1] == pytest.approx(1, abs=1e-7)
+
+
+def test_the_divergence_is_one_minus_cosine_for_p_two_and_zero_at_the_target():
+    A, B = np.random.default_rng(0).standard_normal((2, 3, 4))
+    cosine = (A * B).sum() / np.sqrt((A * A).sum() * (B * B).sum())
+    assert divergence(A[None], B, frobenius)[0] == pytest.approx(1 - cosine)
+    assert divergence(5 * A[None], A, Entrywise(1.5))[0] == pytest.approx(0, abs=1e-12)
+    assert divergence(B[None], A, Entrywise(3))[0] > 0.1
+
+
+def test_runs_are_classified_by_where_they_end():
+    tokens, v = datasets.single_input(0.0)
+    global_, local, neither = (np.array(p)[:, None] for p in ([-0.1, 1.0], [1.0, 0.0], [-1.0, -1.0]))
+    assert [classify(ray(tokens, W), v) for W in (global_, local, neither)] == ["global", "local", "neither"]
+
+
+def test_a_power_law_is_recovered_with_its_interval():
+    x = np.geomspace(10, 1e5, 60)
+    noise = np.exp(0.01 * np.random.default_rng(0).standard_normal(60))
+    rate = fit_rate(x, 7 * x**-2 * noise)
+    assert rate.low < -2 < rate.high
+    assert rate.r2 > 0.999
+
+
+def test_a_rate_needs_three_points():
+    with pytest.raises(ValueError, match="pass ≥ 3"):
+        fit_rate([1.0, 100.0], [1.0, 0.1])
+
+
+def test_verdicts_print_and_plot(problem):
+    tokens, _, solution = problem
+    verdict = compare(ray(tokens, solution.W), solution)
+    assert "margin ratio: 1   (wanted ≥ 0.99)" in str(verdict)
+    assert len(verdict.plot().axes) >= 2
