@@ -26,6 +26,7 @@ from attsvm.program.gram import (
     pivot,
     space,
 )
+from attsvm.program.unit_rows import TINY
 from attsvm.tokens import Bool, Float
 
 LARGEST = 256
@@ -53,7 +54,9 @@ class UnitRows(NamedTuple):
     """The m live rows of one run, each scaled to length one: δ/|δ| times z/|z|."""
 
     delta: Float  # (m, d)
+    across: Float  # (d, m), the same numbers
     query: Float  # (n, e)
+    likeness: Float  # (m,) z·z_b for the query z at work
     example: NDArray[np.int64]  # (m,)
     token: NDArray[np.int64]  # (m,)
     length: Float  # (m,)
@@ -108,7 +111,9 @@ def _solve_chunk(data, out, start, stop):  # type: ignore[no-untyped-def]
     m = max(n * (T - 1), 1)
     unit = UnitRows(
         np.empty((m, d)),
+        np.empty((d, m)),
         np.empty(data.queries.shape[1:]),
+        np.empty(m),
         np.empty(m, np.int64),
         np.empty(m, np.int64),
         np.empty(m),
@@ -146,12 +151,13 @@ def _unit_rows(data, run, unit, problem):  # type: ignore[no-untyped-def]
                 squares += value * value
             length = np.sqrt(squares) * size
             tied = data.tied[run, i, t]
-            if length <= 1e-140:  # squares below 1e-280 have no digits left
+            if length <= TINY:
                 if not tied and data.required[run, i] > 0:
                     return -1 - (i * T + t)
                 continue
             for q in range(d):
                 unit.delta[m, q] *= size / length
+                unit.across[q, m] = unit.delta[m, q]
             unit.example[m], unit.token[m], unit.length[m] = i, t, length
             problem.free[m] = tied
             problem.bound[m] = 0.0 if tied else data.required[run, i] / length
@@ -165,17 +171,22 @@ def _unit_rows(data, run, unit, problem):  # type: ignore[no-untyped-def]
 
 @njit(**INNER)
 def _fill_gram(unit, gram, m):  # type: ignore[no-untyped-def]
-    """K_ab = (δ_a·δ_b)(z_a·z_b)."""
+    """K_ab = (δ_a·δ_b)(z_a·z_b), row by row: long sums over b vectorise, short ones over d do not."""
     d, e = unit.delta.shape[1], unit.query.shape[1]
-    like = 0.0
+    last = -1
     for a in range(m):
-        last = -1
-        for b in range(a + 1):
-            if unit.example[b] != last:
-                last = unit.example[b]
-                like = dot(unit.query[unit.example[a]], unit.query[last], e)
-            gram[a, b] = dot(unit.delta[a], unit.delta[b], d) * like
-            gram[b, a] = gram[a, b]
+        if unit.example[a] != last:
+            last = unit.example[a]
+            for b in range(m):
+                new = b == 0 or unit.example[b] != unit.example[b - 1]
+                other = unit.query[unit.example[b]]
+                unit.likeness[b] = dot(unit.query[last], other, e) if new else unit.likeness[b - 1]
+        row = gram[a]
+        clear(row)
+        for q in range(d):
+            add(row, unit.delta[a, q], unit.across[q], m)
+        for b in range(m):
+            row[b] *= unit.likeness[b]
 
 
 @njit(**INNER)

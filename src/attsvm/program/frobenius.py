@@ -41,7 +41,8 @@ def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
     if batch.suits(rows):
         answers, final = batch.solve(_with_runs(rows))
         return _first(answers) if final[0] else _written_out(rows)
-    with single_thread():
+    # Multipliers that diverge may overflow; what is not finite is never taken for an answer.
+    with single_thread(), np.errstate(over="ignore", invalid="ignore"):
         return _solve_large(rows)
 
 
@@ -79,6 +80,8 @@ def _solve_large(rows: Constraints) -> Answer:
         found = algorithm(unit)
         if found is not None and (best is None or found.gap < best.gap):
             best = found
+    if (best is None or best.gap > ENOUGH) and unit.count * rows.d * rows.e <= contradiction.DENSE:
+        return _written_out(rows)
     if best is None:
         return Answer(np.zeros((rows.d, rows.e)), np.zeros(rows.active.shape))
     return Answer(best.W, best.lam / unit.length, not best.proof)

@@ -325,8 +325,13 @@ def dual_active_set(problem, lam, space):  # type: ignore[no-untyped-def]
 
 @njit(**INNER)
 def _ray(lam, j, k, space):  # type: ignore[no-untyped-def]
+    """λ = 1 on row j, −r on the active rows; what is only rounding is left out of the proof."""
     clear(lam)
     lam[j] = 1.0
+    largest = 1.0
     for a in range(k):
-        lam[space.index[a]] = -space.step[a]
+        largest = max(largest, abs(space.step[a]))
+    for a in range(k):
+        if abs(space.step[a]) > 1e-14 * largest:
+            lam[space.index[a]] = -space.step[a]
     return INFEASIBLE

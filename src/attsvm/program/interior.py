@@ -12,7 +12,7 @@ from attsvm.program.unit_rows import Found, UnitRows
 from attsvm.tokens import Bool, Float
 
 ITERATIONS = 60
-TIE = 1e-8
+TIE = 1e-11
 """Softness of an equality row inside one Newton step; the error shrinks by about this factor each step."""
 
 
@@ -47,6 +47,8 @@ def solve(unit: UnitRows) -> Found | None:
         if state.gap <= pivoting.GOOD:
             return state
         steepness = unit.steepness(lam, unit.combine(lam))
+        if steepness < 1e-15:  # the ray is as exact as it can be
+            break
         if steepness < steep:
             steep = 1e-2 * steepness
             proof = contradiction.ray(unit, lam)
@@ -109,9 +111,16 @@ class Interior:
         return out
 
     def _factor(self) -> Float | None:
+        """Cholesky factor of the Newton matrix; with a ridge where rounding has made it indefinite."""
         weights = np.where(self.inside, self.point.lam / self.point.slack, self.unit.free / TIE)
-        factor, info = lapack.dpotrf(self._newton_matrix(weights).T, lower=0, overwrite_a=1, clean=0)
-        return None if info != 0 else factor
+        for ridge in (0.0, 1e-15, 1e-13, 1e-11):
+            matrix = self._newton_matrix(weights)
+            diagonal = matrix.flat[:: len(matrix) + 1]
+            matrix.flat[:: len(matrix) + 1] = diagonal + ridge * float(diagonal.max())
+            factor, info = lapack.dpotrf(matrix.T, lower=0, overwrite_a=1, clean=0)
+            if info == 0:
+                return factor
+        return None
 
     def _step(self, factor: Float, center: Float) -> Point:
         """Newton step towards λ s = center."""
@@ -141,8 +150,11 @@ class Interior:
         ahead = (p.lam + dual * affine.lam) * (p.slack + primal * affine.slack)
         sigma = (max(float(ahead[self.inside].sum()), 0.0) / self.count / mean) ** 3
         step = self._step(factor, sigma * mean - affine.lam * affine.slack)
+        if not np.isfinite(step.W).all():
+            return False
         reach = min(self._longest(step))
-        reach *= max(0.9, 1.0 - 0.1 * sigma) if reach < 1 else 1.0
+        # Stay off the boundary, by less and less as the steps get better.
+        reach *= max(0.9, 1.0 - max(0.1 * sigma, 1e-5)) if reach < 1 else 1.0
         p.W, p.lam = p.W + reach * step.W, p.lam + reach * step.lam
         p.slack = p.slack + reach * step.slack
         return True

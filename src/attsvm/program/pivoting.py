@@ -161,7 +161,9 @@ class _Compressed:
         """Solve (K_FF + ε) x = b_F + ε λ_F from x = λ_F; the residual is relative to the right side."""
         x = np.take_along_axis(lam, self.token, 1) * self.used
         right = np.take_along_axis(self.unit.bound, self.token, 1) * self.used + PROX * x
-        goal = tolerance * float(np.linalg.norm(right))
+        # Margins count relative to their own bound, and bounds may differ by many orders.
+        smallest = float(right[right > 0].min(initial=1.0))
+        goal = tolerance * min(float(np.linalg.norm(right)), smallest * np.sqrt(right.size))
         residual = right - self.product(x)
         direction, previous = np.zeros_like(x), 1.0
         for _ in range(STEPS):

@@ -16,6 +16,10 @@ KEPT = 1 << 24
 """Largest number of key entries for which the differences are kept in memory (128 MB)."""
 
 
+TINY = 1e-140
+"""A row shorter than this is zero: its square has no digits left."""
+
+
 @dataclass(frozen=True)
 class Found:
     """What an algorithm found for unit rows: lam (n, T), W (d, e), and the relative gap they certify.
@@ -34,7 +38,7 @@ class UnitRows:
 
     queries (n, e): of length one; inverse (n, T): 1/|δ|, zero where there is no row;
     length (n, T): |δ| |z|, one where there is no row; free (n, T): the equality rows;
-    live (n, T): rows of nonzero length; bound (n, T).
+    live (n, T): rows that are not zero; bound (n, T).
     A multiplier λ̂ of a unit row is the multiplier λ̂ / length of the row itself.
     """
 
@@ -46,7 +50,7 @@ class UnitRows:
         for part, delta in self.parts:
             spans[part] = _norm(delta)
         length = spans * size[:, None]
-        self.live: Bool = rows.active & (length > 0)
+        self.live: Bool = rows.active & (length > TINY)
         self.inverse = np.where(self.live, 1.0 / np.where(self.live, spans, 1.0), 0.0)
         self.length = np.where(self.live, length, 1.0)
         self.free: Bool = self.live & rows.tied
