@@ -41,15 +41,11 @@ class Attention(NamedTuple):
     relative: Array  # (n, T) logit minus the winner's, −∞ where masked
     log_total: Array  # (n,) log Σ_t e^relative_t, between 0 and log T
     winner: Array  # (n, T) bool, the first largest logit of each row
+    losing: Array  # (n, T) s_t of the losing tokens, zero for the winner
 
     @property
     def log_weights(self) -> Array:
         return self.relative - self.log_total[:, None]
-
-    @property
-    def losing(self) -> Array:
-        """s_t of the losing tokens, zero for the winner (n, T)."""
-        return jnp.where(self.winner, 0, jnp.exp(self.log_weights))
 
 
 class Reading(NamedTuple):
@@ -74,16 +70,16 @@ def attend(data: Data, W: Array) -> Attention:
     position = jnp.arange(relative.shape[-1])
     first = jnp.where(relative == 0, position, position.size).min(-1, keepdims=True)
     winner = position == first
-    log_total = jnp.log1p(jnp.where(winner, 0, jnp.exp(relative)).sum(-1))
-    return Attention(relative, log_total, winner)
+    losing = jnp.where(winner, 0, jnp.exp(relative))
+    total = losing.sum(-1)
+    return Attention(relative, jnp.log1p(total), winner, losing / (1 + total[:, None]))
 
 
 def pooled(data: Data, look: Attention) -> Array:
     """The attended value r = value_a + Σ_t s_t (value_t − value_a), (n, c)."""
     values = data.keys if data.values is None else data.values
-    losing = look.losing
     # The winner's weight is 1 − Σ losing: exact, while the softmax weights need not sum to one.
-    weights = jnp.where(look.winner, 1 - losing.sum(-1, keepdims=True), losing)
+    weights = jnp.where(look.winner, 1 - look.losing.sum(-1, keepdims=True), look.losing)
     return jnp.einsum("nt,ntc->nc", weights, values)
 
 

@@ -126,21 +126,10 @@ class LogOdds:
 
 def checked(head: Head, tokens: Tokens) -> Head:
     """The head with NumPy arrays of the tokens' dtype, after checking its shapes and numbers."""
+    if isinstance(head, type) or not isinstance(head, Head):
+        raise TypeError(f"{head!r} is not a head. Pass Linear(v), or an object with value and gradient.")
     name = type(head).__name__
-    if not (callable(getattr(head, "value", None)) and callable(getattr(head, "gradient", None))):
-        raise TypeError(f"{head!r} is not a head. Pass Linear(v), or a class with value and gradient.")
-    try:
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(head)]
-    except (TypeError, ValueError):
-        leaves = [np.asarray(None)]
-    if any(leaf.dtype.kind not in "biuf" for leaf in leaves):
-        raise TypeError(
-            f"{name} does not hold plain numbers. Pass arrays, and decorate an own head with "
-            "jax.tree_util.register_dataclass."
-        )
-    if not all(np.isfinite(leaf).all() for leaf in leaves):
-        raise ValueError(f"the head {name} has a NaN or infinite entry.")
-    head = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=tokens.keys.dtype), head)
+    head = _with_numbers(head, name, tokens.keys.dtype)
     for field, axes in getattr(head, "axes", {}).items():
         shape = getattr(head, field).shape
         if len(shape) not in (axes, axes + 1):
@@ -148,7 +137,24 @@ def checked(head: Head, tokens: Tokens) -> Head:
     width, need = getattr(head, "width", None), tokens.values.shape[-1]
     if width is not None and width != need:
         raise ValueError(f"the head {name} is {width} wide but the values are {need} wide.")
+    if isinstance(head, ReLUNetwork) and head.V.shape[-1] != head.u.shape[-1]:
+        raise ValueError(f"ReLUNetwork has V {head.V.shape} and u {head.u.shape}. Pass V (c, h) and u (h,).")
     return head
+
+
+def _with_numbers(head: Head, name: str, dtype: Any) -> Head:
+    try:
+        given = {field: np.asarray(array) for field, array in arrays(head)[0].items()}
+    except (TypeError, ValueError):
+        given = {"": np.asarray(None)}
+    if any(array.dtype.kind not in "biuf" for array in given.values()):
+        raise TypeError(
+            f"{name} holds something other than arrays of numbers. Pass arrays, and decorate a head "
+            "of your own with jax.tree_util.register_dataclass."
+        )
+    if not all(np.isfinite(array).all() for array in given.values()):
+        raise ValueError(f"the head {name} has a NaN or infinite entry.")
+    return with_arrays(head, {field: array.astype(dtype) for field, array in given.items()})
 
 
 def arrays(head: Head) -> tuple[dict[str, Any], dict[str, int]]:
@@ -157,9 +163,11 @@ def arrays(head: Head) -> tuple[dict[str, Any], dict[str, int]]:
     if axes is not None:
         return {name: getattr(head, name) for name in axes}, dict(axes)
     leaves = {str(i): leaf for i, leaf in enumerate(jax.tree.leaves(head))}
-    return leaves, {name: leaf.ndim for name, leaf in leaves.items()}
+    return leaves, {name: np.ndim(leaf) for name, leaf in leaves.items()}
 
 
 def with_arrays(head: Head, given: dict[str, Any]) -> Head:
-    """The head with other arrays, in the order of `arrays`."""
+    """The head with other arrays, named as in `arrays`."""
+    if hasattr(head, "axes"):
+        return type(head)(**given)
     return jax.tree.unflatten(jax.tree.structure(head), list(given.values()))
