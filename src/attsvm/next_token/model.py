@@ -78,8 +78,8 @@ def extended_order(corpus: Corpus, logits: Float) -> Float:
 def extended_pairs(corpus: Corpus, logits: Float) -> Ids:
     """Pairs of the extended order that logits rank rightly, and all of them, per query: (2, V)."""
     roles = Priorities.of(corpus).roles
-    order = ((Role.optimal, Role.non_comparable), (Role.non_comparable, Role.non_optimal))
-    order += ((Role.optimal, Role.non_optimal),)
+    optimal, neither, non_optimal = Role.optimal, Role.non_comparable, Role.non_optimal
+    order = ((optimal, neither), (neither, non_optimal), (optimal, non_optimal))
     counts = np.zeros((2, corpus.V), np.intp)
     for q in np.flatnonzero(roles.any(-1)):
         for high, low in order:

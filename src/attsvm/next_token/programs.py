@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attsvm.next_token.corpus import Corpus, Ids
 from attsvm.next_token.priorities import Priorities
-from attsvm.next_token.problems import collocation_tokens, sentence_tokens
+from attsvm.next_token.problems import as_embeddings, collocation_tokens, sentence_tokens
 from attsvm.norms import frobenius
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import TOLERANCE, Certificate, Solution
@@ -80,7 +81,11 @@ def graph_program(corpus: Corpus, embeddings: ArrayLike) -> Solution:
     Reference: Li et al. 2024, "Mechanics of Next Token Prediction with Self-Attention".
     """
     tokens = sentence_tokens(corpus, embeddings)
-    return max_margin(tokens, Priorities.of(corpus).selected & tokens.mask)
+    selected = Priorities.of(corpus).selected & tokens.mask
+    # W lives in the span of the embeddings: with d > V the same problem in V coordinates is smaller.
+    basis = _basis(as_embeddings(corpus, embeddings))
+    small = max_margin(sentence_tokens(corpus, np.asarray(embeddings) @ basis.T), selected)
+    return replace(small, tokens=tokens, W=basis.T @ small.W @ basis)
 
 
 def attention_program_by_query(corpus: Corpus) -> Decoupled:
@@ -100,7 +105,7 @@ def graph_program_by_query(corpus: Corpus) -> Decoupled:
     W = np.zeros((corpus.V, corpus.V))
     blocks = []
     edges = np.flatnonzero(np.diff(graph.query, prepend=-1, append=corpus.V))
-    for start, end in zip(edges[:-1], edges[1:], strict=True):
+    for start, end in pairwise(edges):
         pairs = np.stack([graph.upper[start:end], graph.lower[start:end]], axis=-1)
         tied = ~graph.strict[start:end]
         present, place = np.unique(pairs, return_inverse=True)
@@ -140,6 +145,12 @@ def _one_query(pairs: Ids, tied: Bool, count: int) -> Solution:
     """The priorities of one query over the tokens it compares: examples of two tokens, upper first."""
     selected = np.stack([np.ones(len(pairs), bool), tied], axis=-1)
     return max_margin(Tokens(np.eye(count)[pairs]), selected)
+
+
+def _basis(embeddings: Float) -> Float:
+    """Orthonormal rows (r, d) whose span holds the embeddings: r = d, or V where that is less."""
+    V, d = embeddings.shape
+    return np.eye(d) if d <= V else np.linalg.qr(embeddings.T)[0].T
 
 
 def _announced(corpus: Corpus) -> Ids:
