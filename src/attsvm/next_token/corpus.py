@@ -124,10 +124,17 @@ class Corpus:
         return cls.of(sequences, vocabulary)
 
     def write(self, file: str | PathLike[str]) -> None:
-        """Write the sentences and, as lines of two tokens, the collocation; `read` reads them back."""
+        """Write one sequence per line; `read` gives them back.
+
+        Collocations that no one-token sentence states are added as lines of two tokens, which are
+        then one-token sentences when read: they compare nothing and change no program.
+        """
         names = np.array(self.vocabulary)
-        known = np.flatnonzero(self.collocation >= 0)
-        lines = [f"{names[x]} {names[self.collocation[x]]}" for x in known]
+        stated = self.ids[self.lengths == 1, 0]
+        untold = np.setdiff1d(np.flatnonzero(self.collocation >= 0), stated)
+        if self.copies and not stated.size:
+            untold = untold[:0]  # without any line of two tokens, read takes copies for granted
+        lines = [f"{names[x]} {names[self.collocation[x]]}" for x in untold]
         lines += [
             " ".join(names[[*row[row >= 0], y]]) for row, y in zip(self.ids, self.following, strict=True)
         ]
@@ -144,6 +151,11 @@ class Corpus:
     def V(self) -> int:
         """Number of tokens in the vocabulary."""
         return len(self.vocabulary)
+
+    @property
+    def copies(self) -> bool:
+        """Whether every token announces itself."""
+        return bool((self.collocation == np.arange(self.V)).all())
 
     @property
     def mask(self) -> Bool:
@@ -191,8 +203,9 @@ class Corpus:
     def __repr__(self) -> str:
         low, high = self.lengths.min(), self.lengths.max()
         span = f"{low}" if low == high else f"{low}–{high}"
-        copies = bool((self.collocation == np.arange(self.V)).all())
-        kind = "tokens announce themselves" if copies else f"{(self.collocation >= 0).sum()} collocations"
+        kind = (
+            "tokens announce themselves" if self.copies else f"{(self.collocation >= 0).sum()} collocations"
+        )
         return f"Corpus({self.n} sentences of {span} tokens, V={self.V}; {kind})"
 
 

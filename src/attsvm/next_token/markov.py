@@ -79,6 +79,8 @@ class ContextChain:
 
         All chains start from the same prompt and append their own draws to it.
         """
+        if steps < 1 or chains < 1:
+            raise ValueError(f"steps={steps}, chains={chains}. Pass positive numbers.")
         start, asking = self._prompts([prompt], None)
         rng = np.random.Generator(np.random.PCG64(seed))
         counts = np.tile(np.bincount(start[0], minlength=self.V), (chains, 1))

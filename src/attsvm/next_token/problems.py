@@ -54,6 +54,8 @@ def prediction_tokens(corpus: Corpus, W_ov: ArrayLike, embeddings: ArrayLike | N
     so that the head `LogOdds()` with the logistic loss is the cross-entropy of the next token.
     """
     E = as_embeddings(corpus, embeddings)
+    if corpus.V < 2:
+        raise ValueError("the vocabulary has one token: there is nothing to predict.")
     outputs = E @ as_output(W_ov, E).T
     logits = outputs[corpus.ids]
     label = corpus.following[:, None, None]

@@ -55,6 +55,10 @@ def train_two_stages(
     Reference: Huang, Liang, Yang 2024, "Non-asymptotic Convergence of Training Transformers for
     Next-token Prediction", Algorithm 1.
     """
+    if np.shape(steps) != (2,) or (lr is not None and np.shape(lr) != (2,)):
+        raise ValueError(
+            f"steps={steps!r}, lr={lr!r}. Pass a pair each: feed-forward stage, attention stage."
+        )
     E = as_embeddings(corpus, embeddings)
     rates = (0.2 / math.sqrt(E.shape[1]), 0.05 / math.sqrt(E.shape[1])) if lr is None else lr
     first = train(
