@@ -88,7 +88,7 @@ class Corpus:
 
         vocabulary: by default the names in the order they appear.
         collocation: what each token announces. By default it is learnt from the sequences of two
-            tokens (x, n(x)); without any such sequence every token announces itself.
+            tokens (x, n(x)); where these only copy, or there are none, every token announces itself.
         """
         named = [tuple(map(str, sequence)) for sequence in sequences]
         if not named:
@@ -106,7 +106,7 @@ class Corpus:
         number = {name: i for i, name in enumerate(names)}
         ids, following = _numbered(named, number)
         announced = None
-        if told:
+        if any(x != y for x, y in told.items()):
             announced = np.full(len(names), -1)
             announced[[number[x] for x in told]] = [number[y] for y in told.values()]
         return cls(ids, following, names, announced)  # type: ignore[arg-type]
@@ -131,9 +131,10 @@ class Corpus:
         """
         names = np.array(self.vocabulary)
         stated = self.ids[self.lengths == 1, 0]
-        untold = np.setdiff1d(np.flatnonzero(self.collocation >= 0), stated)
-        if self.copies and not stated.size:
-            untold = untold[:0]  # without any line of two tokens, read takes copies for granted
+        known = np.flatnonzero(self.collocation >= 0)
+        untold = np.setdiff1d(known, stated)
+        if self.copies:  # read takes copies for granted
+            untold = known[:0]
         lines = [f"{names[x]} {names[self.collocation[x]]}" for x in untold]
         lines += [
             " ".join(names[[*row[row >= 0], y]]) for row, y in zip(self.ids, self.following, strict=True)
