@@ -13,16 +13,19 @@ from attsvm.norms import Norm, frobenius
 from attsvm.selection import attended_tokens
 from attsvm.tokens import Bool, Float, Tokens
 
+_PER_RUN = ("W", "loss", "log_excess", "stopped", "K", "Q", "v", "agreed")
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Path:
     """A sequence of weights W(index): steps of a training run, or radii of a regularisation path.
 
-    index (k,): the recorded steps or radii; kind: which of the two, "steps" or "radius".
+    index (k,): the recorded steps, radii or ridges; kind: which of them, "steps", "radius" or "ridge".
     W (k, d, e): the weights; K (k, d, r), Q (k, e, r) and the head v (k, c) where they were trained.
     loss (k,): the objective. log_excess (k,): log(L − L*), exact long after L − L* has underflowed;
         NaN where the best loss L* is not known.
-    stopped: why the run ended: "steps", "saturated" or "diverged".
+    stopped: why the run ended: "steps", "saturated" or "diverged"; a regularisation path "converged".
+    agreed (k,): how many starts of a regularisation path found the same smallest loss.
 
     With a runs axis every array but the index carries it first: W (runs, k, d, e), stopped (runs,).
     """
@@ -37,6 +40,7 @@ class Path:
     K: Float | None = None
     Q: Float | None = None
     v: Float | None = None
+    agreed: NDArray[Any] | None = None
 
     @property
     def runs(self) -> int | None:
@@ -74,13 +78,13 @@ class Path:
         if self.runs is None:
             raise ValueError("this path has no runs axis.")
         tokens = self.tokens if self.tokens.runs is None else self.tokens.run(index)
-        parts = {name: getattr(self, name) for name in ("W", "loss", "log_excess", "stopped", "K", "Q", "v")}
+        parts = {name: getattr(self, name) for name in _PER_RUN}
         picked: dict[str, Any] = {n: None if a is None else a[index] for n, a in parts.items()}
         picked["stopped"] = str(picked["stopped"])
         return Path(tokens, self.index, kind=self.kind, **picked)
 
     def __repr__(self) -> str:
-        unit = {"steps": "steps", "radius": "radii"}[self.kind]
+        unit = {"steps": "steps", "radius": "radii", "ridge": "ridges"}[self.kind]
         span = f"{len(self.index)} records over {self.index[0]:g}…{self.index[-1]:g} {unit}"
         what = f"W {' × '.join(map(str, self.W.shape[-2:]))}"
         if self.runs is not None:
@@ -102,7 +106,7 @@ class Path:
     def save(self, file: str | PathLike[str]) -> None:
         """Write the tokens and the path to an .npz file."""
         arrays: dict[str, Any] = dict(self.tokens.arrays())
-        names = ("index", "W", "loss", "log_excess", "stopped", "kind", "K", "Q", "v")
+        names = ("index", "kind", *_PER_RUN)
         arrays |= {f"path_{n}": getattr(self, n) for n in names if getattr(self, n) is not None}
         np.savez(file, **arrays)
 

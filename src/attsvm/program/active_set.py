@@ -12,15 +12,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+import scipy.linalg
 from numpy.typing import NDArray
 
+from attsvm.program import factors
+from attsvm.program.factors import add, compiled, dot
 from attsvm.tokens import Bool, Float
 
 SOLVED, CONTRADICTORY, STALLED = 0, 1, 2
 
-COUNT, ACTIVE, SHORT, ENTERING = 0, 1, 2, 3
-"""Places in `State.sizes`: rows in the pool, active rows, rows in the short list, the last to enter."""
+COUNT, ACTIVE, FIXED, SHORT, ENTERING = range(5)
+"""Places in `State.sizes`: rows in the pool; active rows, and equalities among them; rows in the short
+list; the row whose entering exposed a contradiction."""
 
 DEPENDENT = 1e-12
 """A unit row this close to the span of the active rows depends on them."""
@@ -31,19 +34,18 @@ SATISFIED = 1e-13
 TINY = 1e-150
 """Rows shorter than this are zero: their squares underflow."""
 
-# Sums may be reordered so that they vectorise; infinities keep their meaning.
-compiled = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-
 
 class State(NamedTuple):
     """Pool and factors; plain arrays, so that compiled code can take them.
 
     rows (c, k), bound (c,): unit rows and their bounds, `sizes[COUNT]` of them in use.
     equality (c,), inside (c,): rows that are equalities; rows that are active.
-    Q (k, k), R (k, k): active rows = (Q[:q]ᵀ R[:q, :q])ᵀ, Q orthogonal, R upper triangular.
+    Q (k, k), R (k, k): factors of the active rows, see `factors`.
     active (k,), weight (k + 1,): active rows and their multipliers, equalities first. After a
         contradiction weight is the Farkas proof, its last entry that of the row `sizes[ENTERING]`.
-    short: candidates to enter, most violated first. work: scratch.
+    reach (c,): row j holds while p has travelled (`travel[0]`) no further than reach_j, because the
+        slack of a unit row changes by no more than p moves.
+    short: the rows nearest to violation when the pool was last read. work: scratch.
     """
 
     rows: Float
@@ -55,6 +57,8 @@ class State(NamedTuple):
     R: Float
     active: NDArray[np.int64]
     weight: Float
+    reach: Float
+    travel: Float
     short: NDArray[np.int64]
     work: Float
     sizes: NDArray[np.int64]
@@ -72,9 +76,11 @@ def empty(capacity: int, k: int) -> State:
         np.zeros((k, k)),
         np.zeros(k, np.int64),
         np.zeros(k + 1),
+        np.full(capacity, -1.0),
+        np.zeros(1),
         np.empty(max(16, k // 2), np.int64),
         np.empty((3, max(16, k))),
-        np.zeros(4, np.int64),
+        np.zeros(5, np.int64),
     )
 
 
@@ -83,6 +89,8 @@ def restart(s: State) -> None:
     """Forget rows and point, keep the memory."""
     s.sizes[:] = 0
     s.inside[:] = False
+    s.reach[:] = -1.0
+    s.travel[0] = 0.0
     s.p[:] = 0.0
     s.Q[:] = 0.0
     for i in range(s.p.size):
@@ -111,7 +119,7 @@ def advance(s: State) -> int:
         if _enter(s, j) == CONTRADICTORY:
             return CONTRADICTORY
         # Each step lengthens p in exact arithmetic; many that do not are rounding going in circles.
-        length = _dot(s.p, s.p)
+        length = dot(s.p, s.p)
         stalls = stalls + 1 if length <= best else 0
         best = max(best, length)
         if stalls > k + 20:
@@ -122,21 +130,38 @@ def advance(s: State) -> int:
 
 @compiled
 def _most_violated(s: State) -> int:
-    """The row of the pool with the largest violation, or −1.
+    """A row of the pool with a large violation, or −1.
 
-    A short list of the most violated rows serves until it is empty; then the pool is read again.
+    A short list of the rows nearest to violation serves until all of it holds; then the pool is
+    read again, except the rows that are known to hold.
     """
-    floor = 4e-16 * np.sqrt(_dot(s.p, s.p))
-    j = _pick(s, floor)
-    if j >= 0:
-        return j
-    found, slacks = 0, s.work[0]
-    for i in range(s.sizes[COUNT]):
-        if s.inside[i] or s.equality[i]:
+    # Rounding of the slack: a row violated by less is satisfied.
+    floor = 4e-16 * np.sqrt(dot(s.p, s.p))
+    best, least = -1, 0.0
+    for place in range(s.sizes[SHORT]):
+        j = s.short[place]
+        if not s.inside[j]:
+            slack = dot(s.rows[j], s.p) - s.bound[j]
+            if slack < least and slack < -SATISFIED * abs(s.bound[j]) - floor:
+                best, least = j, slack
+    if best < 0:
+        _list_nearest(s)
+        for place in range(s.sizes[SHORT]):
+            j = s.short[place]
+            if s.work[0, place] < -SATISFIED * abs(s.bound[j]) - floor:
+                return j
+    return best
+
+
+@compiled
+def _list_nearest(s: State) -> None:
+    """Make the short list: the rows of least slack, in order, slacks in `work[0]`."""
+    found, slacks, travel = 0, s.work[0], s.travel[0]
+    for j in range(s.sizes[COUNT]):
+        if travel < s.reach[j] or s.inside[j] or s.equality[j]:
             continue
-        slack = _dot(s.rows[i], s.p) - s.bound[i]
-        if slack >= -SATISFIED * abs(s.bound[i]) - floor:
-            continue
+        slack = dot(s.rows[j], s.p) - s.bound[j]
+        s.reach[j] = travel + slack
         if found == s.short.size:
             if slack >= slacks[found - 1]:
                 continue
@@ -145,51 +170,29 @@ def _most_violated(s: State) -> int:
         while place > 0 and slacks[place - 1] > slack:
             slacks[place], s.short[place] = slacks[place - 1], s.short[place - 1]
             place -= 1
-        slacks[place], s.short[place] = slack, i
+        slacks[place], s.short[place] = slack, j
         found += 1
     s.sizes[SHORT] = found
-    return s.short[0] if found > 0 else -1
-
-
-@compiled
-def _pick(s: State, floor: float) -> int:
-    """The most violated row of the short list; rows that are satisfied leave the list."""
-    best, least, kept = -1, 0.0, 0
-    for place in range(s.sizes[SHORT]):
-        i = s.short[place]
-        if s.inside[i]:
-            continue
-        slack = _dot(s.rows[i], s.p) - s.bound[i]
-        if slack >= -SATISFIED * abs(s.bound[i]) - floor:
-            continue
-        s.short[kept] = i
-        kept += 1
-        if slack < least:
-            best, least = i, slack
-    s.sizes[SHORT] = kept
-    return best
 
 
 @compiled
 def _enter(s: State, j: int) -> int:
     """Move until row j holds with equality, dropping rows whose multiplier reaches zero."""
-    k = s.p.size
+    k, a, p, tied = s.p.size, s.rows[j], s.p, s.equality[j]
     v, r, step = s.work[0, :k], s.work[1, :k], s.work[2, :k]
-    a = s.rows[j]
-    for i in range(k):
-        v[i] = _dot(s.Q[i], a)
+    factors.times(s.Q, a, v)
     entered = 0.0
     while True:
         q = s.sizes[ACTIVE]
-        slack = _dot(a, s.p) - s.bound[j]
-        square = _dot(v[q:], v[q:])
+        slack = dot(a, p) - s.bound[j]
+        square = dot(v[q:], v[q:])
         dependent = square <= DEPENDENT * DEPENDENT
-        _solve_upper(s.R, v, q, r)
-        if s.equality[j] and dependent and abs(slack) <= DEPENDENT * (1 + abs(s.bound[j])):
+        if tied and dependent and abs(slack) <= DEPENDENT * (1 + abs(s.bound[j])):
             return SOLVED
+        factors.solve_upper(s.R, v, q, r)
         leaving, limit = -1, np.inf
-        if not s.equality[j]:
-            leaving, limit = _first_to_vanish(s, r, dependent)
+        if not tied:
+            leaving, limit = _first_to_vanish(s.weight, r, s.sizes[FIXED], q, dependent)
         if dependent and leaving < 0:
             return _prove(s, j, r, slack)
         full = np.inf if dependent else -slack / square
@@ -198,137 +201,71 @@ def _enter(s: State, j: int) -> int:
         for i in range(q):
             s.weight[i] -= length * r[i]
         if not dependent:
-            step[:] = 0.0
-            for i in range(q, v.size):
-                _add(step, v[i], s.Q[i])
-            _add(s.p, length, step)
+            factors.tail(s.Q, v, q, step)
+            add(p, length, step)
+            s.travel[0] += abs(length) * np.sqrt(square)
         if full <= limit:
-            s.weight[q] = entered
-            _extend(s, j, v, step, np.sqrt(square))
-            return SOLVED
-        _drop(s, leaving, v)
+            break
+        factors.drop(s.Q, s.R, v, q, leaving)
+        s.inside[s.active[leaving]] = False
+        for i in range(leaving, q - 1):
+            s.active[i], s.weight[i] = s.active[i + 1], s.weight[i + 1]
+        s.sizes[ACTIVE] = q - 1
+    factors.extend(s.Q, s.R, v, q, step)
+    s.active[q], s.weight[q], s.inside[j] = j, entered, True
+    s.sizes[ACTIVE] = q + 1
+    s.sizes[FIXED] += tied
+    return SOLVED
 
 
 @compiled
-def _first_to_vanish(s: State, r: Float, dependent: bool) -> tuple[int, float]:
-    """Which active multiplier reaches zero first along −r, and how far away."""
-    q = s.sizes[ACTIVE]
+def _first_to_vanish(weight: Float, r: Float, fixed: int, q: int, dependent: bool) -> tuple[int, float]:
+    """Which multiplier of an inequality reaches zero first along −r, and how far away."""
     # Without a bound on the step, noise in r would send the multipliers to infinity.
     least = 0.0
     if dependent:
+        least = DEPENDENT
         for i in range(q):
             least = max(least, DEPENDENT * abs(r[i]))
-        least = max(least, DEPENDENT)
     leaving, limit = -1, np.inf
-    for i in range(q):
-        if r[i] > least and not s.equality[s.active[i]]:
-            ratio = max(s.weight[i], 0.0) / r[i]
-            if ratio < limit:
-                leaving, limit = i, ratio
+    for i in range(fixed, q):
+        if r[i] > least and max(weight[i], 0.0) < limit * r[i]:
+            leaving, limit = i, max(weight[i], 0.0) / r[i]
     return leaving, limit
 
 
 @compiled
 def _prove(s: State, j: int, r: Float, slack: float) -> int:
     """Farkas: a_j − Σ r_i a_i = 0 while b_j − Σ r_i b_i > 0."""
-    q = s.sizes[ACTIVE]
+    q, largest = s.sizes[ACTIVE], 1.0
     sign = -1.0 if slack > 0 else 1.0
-    largest = 1.0
     for i in range(q):
         largest = max(largest, abs(r[i]))
     for i in range(q):
         # The active rows are independent, so the true proof is unique and the rest is noise.
-        part = abs(r[i]) > DEPENDENT * largest and (s.equality[s.active[i]] or r[i] < 0)
-        s.weight[i] = -sign * r[i] if part else 0.0
+        real = abs(r[i]) > DEPENDENT * largest and (i < s.sizes[FIXED] or r[i] < 0)
+        s.weight[i] = -sign * r[i] if real else 0.0
     s.weight[q] = sign
     s.sizes[ENTERING] = j
     return CONTRADICTORY
 
 
 @compiled
-def _extend(s: State, j: int, v: Float, step: Float, size: float) -> None:
-    """Append row j to the factors with one reflection; `step` is Σ v_i Q_i over the free rows of Q."""
-    q = s.sizes[ACTIVE]
-    head = size if v[q] >= 0 else -size
-    v[q] += head
-    _add(step, head, s.Q[q])
-    scale = 1.0 / (size * abs(v[q]))
-    for i in range(q, v.size):
-        _add(s.Q[i], -scale * v[i], step)
-    for i in range(q):
-        s.R[i, q] = v[i]
-    s.R[q, q] = -head
-    s.active[q] = j
-    s.inside[j] = True
-    s.sizes[ACTIVE] = q + 1
-
-
-@compiled
-def _drop(s: State, place: int, v: Float) -> None:
-    """Remove one active row from the factors by rotations; v = Q a is carried along."""
-    q = s.sizes[ACTIVE]
-    s.inside[s.active[place]] = False
-    for i in range(place, q - 1):
-        s.active[i] = s.active[i + 1]
-        s.weight[i] = s.weight[i + 1]
-    for i in range(q):
-        for l in range(max(place, i - 1), q - 1):
-            s.R[i, l] = s.R[i, l + 1]
-    for i in range(place, q - 1):
-        h = np.hypot(s.R[i, i], s.R[i + 1, i])
-        c, t = s.R[i, i] / h, s.R[i + 1, i] / h
-        _rotate(s.R[i, i : q - 1], s.R[i + 1, i : q - 1], c, t)
-        _rotate(s.Q[i], s.Q[i + 1], c, t)
-        _rotate(v[i : i + 1], v[i + 1 : i + 2], c, t)
-    s.sizes[ACTIVE] = q - 1
-
-
-@compiled
 def _polish(s: State) -> None:
     """Recompute point and multipliers from the active rows, then refine once against the rows."""
-    q = s.sizes[ACTIVE]
-    y, x = s.work[0], s.work[1]
+    q, y, x = s.sizes[ACTIVE], s.work[0], s.work[1]
     s.p[:] = 0.0
     s.weight[:q] = 0.0
     for _ in range(2):
         for i in range(q):
-            y[i] = s.bound[s.active[i]] - _dot(s.rows[s.active[i]], s.p)
+            y[i] = s.bound[s.active[i]] - dot(s.rows[s.active[i]], s.p)
+        factors.solve_lower(s.R, q, y)
+        factors.solve_upper(s.R, y, q, x)
         for i in range(q):
-            y[i] /= s.R[i, i]
-            _add(y[i + 1 : q], -y[i], s.R[i, i + 1 : q])
-        _solve_upper(s.R, y, q, x)
-        for i in range(q):
-            _add(s.p, y[i], s.Q[i])
+            add(s.p, y[i], s.Q[i])
             s.weight[i] += x[i]
-    for i in range(q):
-        if not s.equality[s.active[i]]:
-            s.weight[i] = max(s.weight[i], 0.0)
-
-
-@compiled
-def _solve_upper(R: Float, v: Float, q: int, out: Float) -> None:
-    for i in range(q - 1, -1, -1):
-        out[i] = (v[i] - _dot(R[i, i + 1 : q], out[i + 1 : q])) / R[i, i]
-
-
-@compiled
-def _dot(a: Float, b: Float) -> float:
-    total = 0.0
-    for i in range(a.size):
-        total += a[i] * b[i]
-    return total
-
-
-@compiled
-def _add(out: Float, factor: float, a: Float) -> None:
-    for i in range(out.size):
-        out[i] += factor * a[i]
-
-
-@compiled
-def _rotate(a: Float, b: Float, c: float, t: float) -> None:
-    for i in range(a.size):
-        a[i], b[i] = c * a[i] + t * b[i], c * b[i] - t * a[i]
+    for i in range(s.sizes[FIXED], q):
+        s.weight[i] = max(s.weight[i], 0.0)
 
 
 # ---------------------------------------------------------------------- dense rows
@@ -352,28 +289,28 @@ def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
     """
     m, k = A.shape
     tied = np.zeros(m, bool) if equality is None else np.asarray(equality, bool)
-    multipliers = np.zeros(m)
+    if m < k:  # the answer lies in the span of the rows: work in its coordinates
+        basis, coordinates = scipy.linalg.qr(A.T, mode="economic", check_finite=False)
+        point = solve_rows(np.ascontiguousarray(coordinates.T), b, tied)
+        return point._replace(w=basis @ point.w)
     length = lengths(A)
     zero = length <= TINY
+    multipliers = np.zeros(m)
     impossible = np.flatnonzero(zero & np.where(tied, b != 0, b > 0))
     if impossible.size:
         multipliers[impossible[0]] = np.sign(b[impossible[0]])
         return Point(np.zeros(k), multipliers, False)
-    # Equalities first; zero rows that ask for nothing are left out.
-    order = np.argsort(~tied, kind="stable")
-    order = order[~zero[order]]
-    state = empty(order.size, k)
-    fill(state, A[order], b[order], tied[order], length[order])
-    status = advance(state)
-    index, weight = proof(state) if status == CONTRADICTORY else active(state)
-    index = order[index]
-    multipliers[index] = weight / length[index]
-    separable = status != CONTRADICTORY
+    kept = np.flatnonzero(~zero)
+    state = empty(kept.size, k)
+    fill(state, A[kept], b[kept], tied[kept], length[kept])
+    separable = advance(state) != CONTRADICTORY
+    index, weight = active(state) if separable else proof(state)
+    multipliers[kept[index]] = weight / length[kept[index]]
     return Point(state.p.copy() if separable else np.zeros(k), multipliers, separable)
 
 
 def lengths(A: Float) -> Float:
-    """Length of each row (m, k) → (m,), without overflow."""
+    """Length of each row: (m, k) → (m,)."""
     return np.sqrt(np.einsum("ij,ij->i", A, A))
 
 
@@ -385,6 +322,7 @@ def fill(s: State, A: Float, b: Float, equality: Bool, length: Float) -> None:
     s.bound[start:stop] = b / length
     s.equality[start:stop] = equality
     s.inside[start:stop] = False
+    s.reach[start:stop] = -1.0
     s.sizes[COUNT] = stop
 
 

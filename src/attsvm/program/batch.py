@@ -7,21 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.gram import (
     INFEASIBLE,
-    INNER,
-    OPTIONS,
     SOLVED,
     UNRESOLVED,
     Quadratic,
-    add,
+    add_row,
     clear,
-    dot,
+    compiled,
+    dot_row,
+    dot_rows,
     dual_active_set,
     pivot,
     space,
@@ -104,7 +103,7 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 # ---------------------------------------------------------------------- compiled
 
 
-@njit(**OPTIONS)
+@compiled
 def _solve_chunk(data, out, start, stop):  # type: ignore[no-untyped-def]
     """Solve the runs start … stop with one workspace."""
     n, T, d = data.keys.shape[1:]
@@ -130,26 +129,23 @@ def _solve_chunk(data, out, start, stop):  # type: ignore[no-untyped-def]
         out.status[run] = _solve_run(problem, unit, lam[:count], memory, (out.W[run], out.multipliers[run]))
 
 
-@njit(**INNER)
+@compiled
 def _unit_rows(data, run, unit, problem):  # type: ignore[no-untyped-def]
     """Fill the unit rows, their Gram matrix and bounds (largest 1); their number, or −1 − the zero row."""
-    n, T, d = data.keys.shape[1:]
+    keys, queries = data.keys[run], data.queries[run]
+    n, T, d = keys.shape
     m, largest = np.int64(0), 0.0
     for i in range(n):
-        z = data.queries[run, i]
-        size = np.sqrt(dot(z, z, len(z)))
-        for q in range(len(z)):
-            unit.query[i, q] = z[q] / size if size > 0 else 0.0
-        first = data.keys[run, i, data.anchor[run, i]]
+        size = np.sqrt(dot_rows(queries, i, i, queries.shape[1]))
+        for q in range(queries.shape[1]):
+            unit.query[i, q] = queries[i, q] / size if size > 0 else 0.0
+        first = data.anchor[run, i]
         for t in range(T):
             if not data.active[run, i, t]:
                 continue
-            squares = 0.0
             for q in range(d):
-                value = first[q] - data.keys[run, i, t, q]
-                unit.delta[m, q] = value
-                squares += value * value
-            length = np.sqrt(squares) * size
+                unit.delta[m, q] = keys[i, first, q] - keys[i, t, q]
+            length = np.sqrt(dot_rows(unit.delta, m, m, d)) * size
             tied = data.tied[run, i, t]
             if length <= TINY:
                 if not tied and data.required[run, i] > 0:
@@ -169,7 +165,7 @@ def _unit_rows(data, run, unit, problem):  # type: ignore[no-untyped-def]
     return m
 
 
-@njit(**INNER)
+@compiled
 def _fill_gram(unit, gram, m):  # type: ignore[no-untyped-def]
     """K_ab = (δ_a·δ_b)(z_a·z_b), row by row: long sums over b vectorise, short ones over d do not."""
     d, e = unit.delta.shape[1], unit.query.shape[1]
@@ -179,17 +175,20 @@ def _fill_gram(unit, gram, m):  # type: ignore[no-untyped-def]
             last = unit.example[a]
             for b in range(m):
                 new = b == 0 or unit.example[b] != unit.example[b - 1]
-                other = unit.query[unit.example[b]]
-                unit.likeness[b] = dot(unit.query[last], other, e) if new else unit.likeness[b - 1]
-        row = gram[a]
-        clear(row)
-        for q in range(d):
-            add(row, unit.delta[a, q], unit.across[q], m)
+                unit.likeness[b] = (
+                    dot_rows(unit.query, last, unit.example[b], e) if new else unit.likeness[b - 1]
+                )
         for b in range(m):
-            row[b] *= unit.likeness[b]
+            gram[a, b] = 0.0
+        for q in range(d):
+            factor = unit.delta[a, q]
+            for b in range(m):
+                gram[a, b] += factor * unit.across[q, b]
+        for b in range(m):
+            gram[a, b] *= unit.likeness[b]
 
 
-@njit(**INNER)
+@compiled
 def _solve_run(problem, unit, lam, memory, out):  # type: ignore[no-untyped-def]
     """Block pivoting, then the dual active set where that was not enough; the status of the run."""
     W, multipliers = out
@@ -204,14 +203,13 @@ def _solve_run(problem, unit, lam, memory, out):  # type: ignore[no-untyped-def]
         if status == INFEASIBLE and not _is_ray(problem, unit, lam, W):
             status = UNRESOLVED
     if status == INFEASIBLE:
-        for q in range(len(W)):
-            clear(W[q])
+        W[:] = 0.0
     for j in range(m):
         multipliers[unit.example[j], unit.token[j]] = lam[j] / unit.length[j]
     return status
 
 
-@njit(**INNER)
+@compiled
 def _start(problem, m, memory):  # type: ignore[no-untyped-def]
     """Passive: rows that the others do not already serve. False when no row asks for anything."""
     asks, mean = False, 0.0
@@ -227,49 +225,55 @@ def _start(problem, m, memory):  # type: ignore[no-untyped-def]
     return asks
 
 
-@njit(**INNER)
+@compiled
 def _combine(unit, lam, W):  # type: ignore[no-untyped-def]
     """W = Σ λ_j δ_j z_jᵀ; its Frobenius norm."""
     d, e = W.shape
     for q in range(d):
-        clear(W[q])
+        for p in range(e):
+            W[q, p] = 0.0
     m, side = len(lam), np.zeros(d)
     for j in range(m):
-        add(side, lam[j], unit.delta[j], d)
-        if j == m - 1 or unit.example[j + 1] != unit.example[j]:
+        add_row(side, lam[j], unit.delta, j, d)
+        i = unit.example[j]
+        if j == m - 1 or unit.example[j + 1] != i:
             for q in range(d):
-                add(W[q], side[q], unit.query[unit.example[j]], e)
+                for p in range(e):
+                    W[q, p] += side[q] * unit.query[i, p]
             clear(side)
     squares = 0.0
     for q in range(d):
-        squares += dot(W[q], W[q], e)
+        squares += dot_rows(W, q, q, e)
     return np.sqrt(squares)
 
 
-@njit(**INNER)
+@compiled
 def _is_optimal(problem, unit, lam, W):  # type: ignore[no-untyped-def]
     """Whether the gap between b·λ/|W| and |W|/(least margin) is at most GAP, from the rows themselves."""
     size = _combine(unit, lam, W)
     d, e = W.shape
-    least, total = np.inf, 0.0
+    least, lower = np.inf, 0.0
     side = np.zeros(d)
     last = -1
     for j in range(len(lam)):
         if unit.example[j] != last:
             last = unit.example[j]
             for q in range(d):
-                side[q] = dot(W[q], unit.query[last], e)
-        margin = dot(unit.delta[j], side, d)
-        total += problem.bound[j] * lam[j]
+                total = 0.0
+                for p in range(e):
+                    total += W[q, p] * unit.query[last, p]
+                side[q] = total
+        margin = dot_row(unit.delta, j, side, d)
+        lower += problem.bound[j] * lam[j]
         if problem.free[j] or problem.bound[j] == 0:
             if (abs(margin) if problem.free[j] else -margin) > GAP * size:
                 return False
         else:
             least = min(least, margin / problem.bound[j])
-    return least > 0 and 1.0 - total / size * least / size <= GAP
+    return least > 0 and 1.0 - lower / size * least / size <= GAP
 
 
-@njit(**INNER)
+@compiled
 def _is_ray(problem, unit, lam, W):  # type: ignore[no-untyped-def]
     """Whether Σ λ_j A_j is zero up to rounding while some row with a bound takes part."""
     total = 0.0

@@ -17,8 +17,8 @@ from attsvm.program.engine import Answer
 from attsvm.program.threads import single_thread
 from attsvm.program.unit_rows import Found, UnitRows
 
-CROWDED = 2.5
-"""Rows per unknown beyond which the passive sets of block pivoting outgrow the unknowns."""
+CROWDED = 10.0
+"""Rows per unknown beyond which block pivoting needs more exchanges than a Newton matrix costs."""
 
 NEWTON = 5000
 """Unknowns d·e up to which the Newton matrix of the interior point is formed (200 MB)."""
@@ -59,7 +59,7 @@ def solve_runs(rows: Constraints) -> Answer:
     if batch.suits(rows):
         answer, final = batch.solve(rows)
     with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = {k: pool.submit(solve, rows.run(k)) for k in np.flatnonzero(~final)}
+        jobs = {k: pool.submit(solve, rows.run(k)) for k in np.flatnonzero(~final).tolist()}
         for k, job in jobs.items():
             one = job.result()
             answer.W[k], answer.multipliers[k] = one.W, one.multipliers

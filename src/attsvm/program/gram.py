@@ -13,19 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
-from attsvm.tokens import Float
+from attsvm.tokens import Bool, Float
 
-# Sums may be reordered so that they vectorise; without the checks of Python's division
-# the loops compile in a third of the time.
-OPTIONS = {
-    "cache": True,
-    "nogil": True,
-    "error_model": "numpy",
-    "fastmath": {"reassoc", "contract", "nsz"},
-}
-INNER = OPTIONS | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""Options of functions that only compiled code calls."""
+# Sums may be reordered so that they vectorise; Python's check of every division would prevent it.
+compiled = njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 
 SOLVED, INFEASIBLE, UNRESOLVED = 0, 1, 2
 
@@ -45,21 +38,21 @@ class Quadratic(NamedTuple):
 
     gram: Float
     bound: Float
-    free: np.ndarray
+    free: Bool
 
 
 class Space(NamedTuple):
     """Reused memory for up to m rows."""
 
     factor: Float  # (m, m) lower Cholesky factor of the passive rows
-    index: np.ndarray  # (m,) rows of the factor, in order
+    rows: NDArray[np.int64]  # (m,) rows of the factor, in order
     step: Float  # (m,)
     margin: Float  # (m,)
-    passive: np.ndarray  # (m,) bool
-    wrong: np.ndarray  # (m,) bool
+    passive: Bool  # (m,)
+    wrong: Bool  # (m,)
 
 
-@njit(**OPTIONS)
+@compiled
 def space(m):  # type: ignore[no-untyped-def]
     return Space(
         np.empty((m, m)),
@@ -74,29 +67,41 @@ def space(m):  # type: ignore[no-untyped-def]
 # ---------------------------------------------------------------------- vectors and triangles
 
 
-@njit(**INNER)
+@compiled
 def clear(x):  # type: ignore[no-untyped-def]
     for a in range(len(x)):
         x[a] = 0
 
 
-@njit(**INNER)
-def add(out, factor, x, count):  # type: ignore[no-untyped-def]
-    """out += factor x on the first entries."""
-    for a in range(count):
-        out[a] += factor * x[a]
+# A view of a row would count a reference, which costs more than the row: name rows by number.
 
 
-@njit(**INNER)
-def dot(x, y, count):  # type: ignore[no-untyped-def]
-    """x·y of the first entries."""
+@compiled
+def add_row(out, factor, X, a, count):  # type: ignore[no-untyped-def]
+    """out += factor X_a on the first entries."""
+    for q in range(count):
+        out[q] += factor * X[a, q]
+
+
+@compiled
+def dot_row(X, a, y, count):  # type: ignore[no-untyped-def]
+    """X_a·y of the first entries."""
     total = 0.0
-    for a in range(count):
-        total += x[a] * y[a]
+    for q in range(count):
+        total += X[a, q] * y[q]
     return total
 
 
-@njit(**INNER)
+@compiled
+def dot_rows(X, a, b, count):  # type: ignore[no-untyped-def]
+    """X_a·X_b of the first entries."""
+    total = 0.0
+    for q in range(count):
+        total += X[a, q] * X[b, q]
+    return total
+
+
+@compiled
 def _size(lam):  # type: ignore[no-untyped-def]
     total = 0.0
     for j in range(len(lam)):
@@ -104,39 +109,39 @@ def _size(lam):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(**INNER)
+@compiled
 def _forward(L, x, k):  # type: ignore[no-untyped-def]
     """x ← L⁻¹ x on the first k entries."""
     for a in range(k):
-        x[a] = (x[a] - dot(L[a], x, a)) / L[a, a]
+        x[a] = (x[a] - dot_row(L, a, x, a)) / L[a, a]
 
 
-@njit(**INNER)
+@compiled
 def _backward(L, x, k):  # type: ignore[no-untyped-def]
     """x ← L⁻ᵀ x on the first k entries."""
     for a in range(k - 1, -1, -1):
         x[a] /= L[a, a]
-        add(x, -x[a], L[a], a)
+        add_row(x, -x[a], L, a, a)
 
 
-@njit(**INNER)
+@compiled
 def _cholesky(L, k):  # type: ignore[no-untyped-def]
     """Factor the lower triangle in place; False when a row depends on earlier ones."""
     for a in range(k):
         for c in range(a):
-            L[a, c] = (L[a, c] - dot(L[a], L[c], c)) / L[c, c]
-        pivot = L[a, a] - dot(L[a], L[a], a)
+            L[a, c] = (L[a, c] - dot_rows(L, a, c, c)) / L[c, c]
+        pivot = L[a, a] - dot_rows(L, a, a, a)
         if not pivot > DEPENDENT:
             return False
         L[a, a] = np.sqrt(pivot)
     return True
 
 
-@njit(**INNER)
-def _drop(L, index, k, at):  # type: ignore[no-untyped-def]
+@compiled
+def _drop(L, rows, k, at):  # type: ignore[no-untyped-def]
     """Remove row `at` from the factor of k rows by Givens rotations."""
     for a in range(at, k - 1):
-        index[a] = index[a + 1]
+        rows[a] = rows[a + 1]
         for c in range(a + 2):
             L[a, c] = L[a + 1, c]
     for a in range(at, k - 1):
@@ -152,18 +157,18 @@ def _drop(L, index, k, at):  # type: ignore[no-untyped-def]
 # ---------------------------------------------------------------------- block pivoting
 
 
-@njit(**INNER)
+@compiled
 def _passive_solution(problem, lam, space):  # type: ignore[no-untyped-def]
     """λ on the passive rows from K_FF λ_F = b_F, zero elsewhere; False when K_FF is singular."""
-    K, L, index = problem.gram, space.factor, space.index
+    K, L, rows = problem.gram, space.factor, space.rows
     k = np.int64(0)  # the literal 0 would compile every callee twice
     for j in range(len(lam)):
         lam[j] = 0.0
         if space.passive[j]:
-            index[k] = j
+            rows[k] = j
             space.step[k] = problem.bound[j]
             for c in range(k + 1):
-                L[k, c] = K[j, index[c]]
+                L[k, c] = K[j, rows[c]]
             k += 1
     if not _cholesky(L, k):
         return False
@@ -171,12 +176,12 @@ def _passive_solution(problem, lam, space):  # type: ignore[no-untyped-def]
     _backward(L, space.step, k)
     clear(space.margin)
     for a in range(k):
-        lam[index[a]] = space.step[a]
-        add(space.margin, space.step[a], K[index[a]], len(lam))
+        lam[rows[a]] = space.step[a]
+        add_row(space.margin, space.step[a], K, rows[a], len(lam))
     return True
 
 
-@njit(**INNER)
+@compiled
 def _count_wrong(problem, lam, space):  # type: ignore[no-untyped-def]
     """Mark the passive rows with λ < 0 and the others with too small a margin; return their number."""
     rounding = ROUNDING * _size(lam)
@@ -191,7 +196,7 @@ def _count_wrong(problem, lam, space):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(**INNER)
+@compiled
 def pivot(problem, lam, space):  # type: ignore[no-untyped-def]
     """Block principal pivoting: exchange all rows on the wrong side at once, until none is.
 
@@ -220,26 +225,26 @@ def pivot(problem, lam, space):  # type: ignore[no-untyped-def]
 # ---------------------------------------------------------------------- dual active set
 
 
-@njit(**INNER)
+@compiled
 def _direction(problem, j, k, space):  # type: ignore[no-untyped-def]
     """r = K_SS⁻¹ K_Sj into `space.step`, the new factor row into L[k]; the squared distance of row j."""
     K, L = problem.gram, space.factor
     for a in range(k):
-        space.step[a] = K[space.index[a], j]
+        space.step[a] = K[space.rows[a], j]
     _forward(L, space.step, k)
     for a in range(k):
         L[k, a] = space.step[a]
-    distance = K[j, j] - dot(L[k], L[k], k)
+    distance = K[j, j] - dot_rows(L, k, k, k)
     _backward(L, space.step, k)
     return distance
 
 
-@njit(**INNER)
+@compiled
 def _first_to_vanish(problem, lam, k, space):  # type: ignore[no-untyped-def]
     """Longest step that keeps λ_S ≥ 0, and the position that stops it (−1: none)."""
     longest, at = np.inf, -1
     for a in range(k):
-        j = space.index[a]
+        j = space.rows[a]
         if space.step[a] > 0.0 and not problem.free[j]:
             ratio = lam[j] / space.step[a]
             if ratio < longest:
@@ -247,18 +252,18 @@ def _first_to_vanish(problem, lam, k, space):  # type: ignore[no-untyped-def]
     return longest, at
 
 
-@njit(**INNER)
+@compiled
 def _move(problem, lam, j, t, k, space):  # type: ignore[no-untyped-def]
     """λ_j += t, λ_S −= t r, and the margins with them."""
     lam[j] += t
-    add(space.margin, t, problem.gram[j], len(lam))
+    add_row(space.margin, t, problem.gram, j, len(lam))
     for a in range(k):
         change = -t * space.step[a]
-        lam[space.index[a]] += change
-        add(space.margin, change, problem.gram[space.index[a]], len(lam))
+        lam[space.rows[a]] += change
+        add_row(space.margin, change, problem.gram, space.rows[a], len(lam))
 
 
-@njit(**INNER)
+@compiled
 def _most_violated(problem, lam, space):  # type: ignore[no-untyped-def]
     worst, j = ROUNDING * max(_size(lam), 1.0), -1
     for q in range(len(lam)):
@@ -268,7 +273,7 @@ def _most_violated(problem, lam, space):  # type: ignore[no-untyped-def]
     return j
 
 
-@njit(**INNER)
+@compiled
 def _enter_equalities(problem, m, space):  # type: ignore[no-untyped-def]
     """Factor the independent equality rows; they stay in the set for ever. Returns their number."""
     k = np.int64(0)
@@ -277,13 +282,13 @@ def _enter_equalities(problem, m, space):  # type: ignore[no-untyped-def]
             distance = _direction(problem, j, k, space)
             if distance > DEPENDENT:
                 space.factor[k, k] = np.sqrt(distance)
-                space.index[k] = j
+                space.rows[k] = j
                 k += 1
                 space.passive[j] = True
     return k
 
 
-@njit(**OPTIONS)
+@compiled
 def dual_active_set(problem, lam, space):  # type: ignore[no-untyped-def]
     """Dual active set on a Gram matrix: SOLVED, or INFEASIBLE with λ the ray K λ ≈ 0, b·λ > 0.
 
@@ -312,18 +317,18 @@ def dual_active_set(problem, lam, space):  # type: ignore[no-untyped-def]
         _move(problem, lam, j, t, k, space)
         if full <= longest:
             space.factor[k, k] = np.sqrt(distance)
-            space.index[k] = j
+            space.rows[k] = j
             space.passive[j] = True
             k, j = k + 1, -1
         else:
-            gone = space.index[at]
+            gone = space.rows[at]
             lam[gone], space.passive[gone] = 0.0, False
-            _drop(space.factor, space.index, k, at)
+            _drop(space.factor, space.rows, k, at)
             k -= 1
     return UNRESOLVED
 
 
-@njit(**INNER)
+@compiled
 def _ray(lam, j, k, space):  # type: ignore[no-untyped-def]
     """λ = 1 on row j, −r on the active rows; what is only rounding is left out of the proof."""
     clear(lam)
@@ -333,5 +338,5 @@ def _ray(lam, j, k, space):  # type: ignore[no-untyped-def]
         largest = max(largest, abs(space.step[a]))
     for a in range(k):
         if abs(space.step[a]) > 1e-14 * largest:
-            lam[space.index[a]] = -space.step[a]
+            lam[space.rows[a]] = -space.step[a]
     return INFEASIBLE

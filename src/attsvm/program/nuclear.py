@@ -16,6 +16,10 @@ from attsvm.program.schatten_interior import Aim, Cholesky, Iterate
 from attsvm.tokens import Float
 
 
+ROUNDING = 1e-12
+"""Relative residual above which a Newton step is refined."""
+
+
 def solve(rows: Constraints, norm: Norm) -> Answer:
     """Smallest nuclear norm over the rows, through the pair of semidefinite programs below."""
     return schatten.solve(rows, norm, NuclearProgram)
@@ -60,7 +64,7 @@ class NuclearProgram:
 class NuclearNewton:
     """The Newton system in the multipliers, with V = G Gᵀ.
 
-        (H + diag(s/λ)) dλ = right,     H dλ = 2 A (V₁₁ dM V₂₂ + V₁₂ dMᵀ V₁₂)
+    (H + diag(s/λ)) dλ = right,     H dλ = 2 A (V₁₁ dM V₂₂ + V₁₂ dMᵀ V₁₂)
     """
 
     def __init__(self, program: NuclearProgram, at: Iterate, scaling: Scaling) -> None:
@@ -70,9 +74,7 @@ class NuclearNewton:
         self.missing = pool.bound + at.slack - pool.margins(program.weight(at))
         self.uneven = -pool.combine(at.multipliers) - at.Q[: pool.d, pool.d :]
         self.over = np.where(pool.tied, 0.0, 1 / np.where(pool.tied, 1.0, at.multipliers))
-        matrix = hadamard(pool, self.V)
-        matrix[np.diag_indices_from(matrix)] += at.slack * self.over
-        self.factor = Cholesky(matrix)
+        self.factor = Cholesky(lambda: hadamard(pool, self.V), at.slack * self.over)
 
     def step(self, aim: Aim) -> Iterate:
         pool, d = self.pool, self.pool.d
@@ -80,7 +82,9 @@ class NuclearNewton:
         towards = aimed[:d, d:] - self._between(self.uneven)
         right = self.missing + aim.rows * self.over - 2 * pool.margins(towards)
         multipliers = self.factor.solve(right)
-        multipliers = multipliers + self.factor.solve(right - self._times(multipliers))
+        rest = right - self._times(multipliers)
+        if np.abs(rest).max() > ROUNDING * np.abs(right).max():
+            multipliers = multipliers + self.factor.solve(rest)
         Q = np.zeros_like(aimed)
         Q[:d, d:] = self.uneven - pool.combine(multipliers)
         Q[d:, :d] = Q[:d, d:].T
@@ -105,13 +109,14 @@ def hadamard(pool: Pool, V: Float) -> Float:
     """
     d = pool.d
     keys = 2 * pool.delta @ V[:d, :d]
-    queries = (pool.queries @ V[d:, d:] @ pool.queries.T)[pool.owner]
+    queries = (pool.queries @ V[d:, d:] @ pool.queries.T)[:, pool.owner]
     mixed = pool.delta @ V[:d, d:] @ pool.queries.T
+    across = 2 * mixed.T
     out = np.empty((len(keys), len(keys)))
     for j, mine in enumerate(pool.slices):
-        below = slice(mine.start, None)
-        block = out[below, mine]
-        np.matmul(keys[below], pool.delta[mine].T, out=block)
-        block *= queries[below, j, None]
-        block += (2 * mixed[below, j, None]) * mixed[mine][:, pool.owner[below]].T
+        before = slice(0, mine.stop)
+        block = out[mine, before]
+        np.matmul(keys[mine], pool.delta[before].T, out=block)
+        block *= queries[j, before]
+        block += mixed[mine].take(pool.owner[before], axis=1) * across[j, before]
     return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,13 +18,19 @@ DIRECT = 300
 PROX = 1e-9
 """Weight of the proximal term: large enough to factor dependent rows, small against independent ones."""
 
+CAP = 0.9
+"""Passive rows per unknown: more of them would depend on each other."""
+
+GROWTH = 0.5
+"""How much the passive set may grow in one exchange at first, relative to what stays in it."""
+
 STEPS = 250
 """Conjugate-gradient steps after which the rows are too dependent for this method."""
 
 LARGEST_FACTOR = 4000
 """Passive rows up to which a Cholesky factor is the way out when conjugate gradients fail."""
 
-ROUNDS, PATIENCE = 60, 5
+ROUNDS, PATIENCE = 60, 12
 """Exchanges in all, and in a row without progress."""
 
 GOOD = 1e-11
@@ -36,14 +43,15 @@ EXACT = 1e-13
 def start(unit: UnitRows) -> Bool:
     """A first passive set: the hardest fifth of each example for the sum of all rows."""
     margins = unit.margins(unit.combine(unit.live.astype(float)))
-    hardest = max(1, unit.rows.T // 5)
+    room = int(CAP / 2 * unit.rows.d * unit.rows.e) // unit.rows.n
+    hardest = max(1, min(unit.rows.T // 5, room))
     order = np.where(unit.live, margins, np.inf)
     cut = np.partition(order, hardest - 1, axis=1)[:, hardest - 1 : hardest]
     return unit.free | (unit.live & (order <= cut))
 
 
 def solve(unit: UnitRows, passive: Bool, lam: Float | None = None) -> Found | None:
-    """Exchange all rows on the wrong side at once, until none is.
+    """Exchange the rows on the wrong side, until none is.
 
         (K_FF + ε) λ_F = b_F + ε λ_F,previous      wrong: λ_F < 0, or margin < b outside F
 
@@ -51,41 +59,71 @@ def solve(unit: UnitRows, passive: Bool, lam: Float | None = None) -> Found | No
     needed. When no weight exists λ grows without bound, and a proof is sought where it does.
     Reference: Júdice and Pires 1994; the matrix K = (Δ Δᵀ) ∘ (Z Zᵀ) is never formed beyond F.
     """
-    warm = lam is not None
-    lam = lam if lam is not None else np.zeros(unit.live.shape)
-    tolerance = 1e-6 if warm else 1e-2
-    best, patience, reached = unit.live.size + 1, PATIENCE, None
+    tolerance = 1e-2 if lam is None else 1e-6
+    lam = np.zeros(unit.live.shape) if lam is None else lam
+    pace, reached = _Pace(), None
     for _ in range(ROUNDS):
-        if passive.sum() > unit.rows.d * unit.rows.e:
-            return reached
         lam, converged = _solve_passive(unit, passive, lam, tolerance)
         W = unit.combine(lam)
         if unit.steepness(lam, W) < contradiction.STEEP:
             return contradiction.ray(unit, lam) or reached
         if not converged:
             return reached
-        wrong = _wrong(unit, passive, lam, W)
+        short = unit.bound - unit.margins(W)
+        wrong = _wrong(unit, passive, lam, short)
         count = int(wrong.sum())
         if count == 0 and tolerance <= EXACT:
             state = Found(lam, W, unit.gap(lam, W))
             if state.gap <= GOOD or (reached is not None and state.gap > 0.1 * reached.gap):
                 return state if reached is None or state.gap < reached.gap else reached
             reached = state
-        tolerance = _tolerance(count, int(passive.sum()))
-        patience = PATIENCE if count < best else patience - (count > 0)
-        best = min(best, count)
-        if patience < 0:
+        if not pace.goes_on(count):
             return reached
-        passive = passive ^ wrong
+        tolerance = _tolerance(count, int(passive.sum()))
+        passive = _exchange(passive, wrong, short, pace.most(unit, passive & ~wrong))
         lam = np.where(passive, np.where(unit.free, lam, np.maximum(lam, 0.0)), 0.0)
     return reached
 
 
-def _wrong(unit: UnitRows, passive: Bool, lam: Float, W: Float) -> Bool:
+@dataclass
+class _Pace:
+    """How far the passive set may grow: less after every exchange that does not help.
+
+    An unbounded exchange overshoots the final set, and beyond the number of unknowns when rows are
+    many; with little growth the exchanges turn into single steps of a dual active set, which ends.
+    """
+
+    best: float = np.inf
+    patience: int = PATIENCE
+    growth: float = GROWTH
+
+    def goes_on(self, wrong: int) -> bool:
+        """Record the number of rows on the wrong side; False when patience is at its end."""
+        if wrong < self.best:
+            self.best, self.patience = wrong, PATIENCE
+        elif wrong > 0:
+            self.patience, self.growth = self.patience - 1, 0.7 * self.growth
+        return self.patience >= 0
+
+    def most(self, unit: UnitRows, kept: Bool) -> int:
+        """Rows that the next passive set may have."""
+        grown = int((1 + self.growth) * kept.sum()) + 3
+        return min(grown, int(CAP * unit.rows.d * unit.rows.e))
+
+
+def _wrong(unit: UnitRows, passive: Bool, lam: Float, short: Float) -> Bool:
     """Passive rows that pull the wrong way, and other rows that miss their bound."""
-    short = unit.bound - unit.margins(W)
     rounding = EXACT * max(1.0, float(np.abs(lam).max()))
     return np.where(passive, (lam < 0) & ~unit.free, (short > rounding) & unit.live)
+
+
+def _exchange(passive: Bool, wrong: Bool, short: Float, most: int) -> Bool:
+    """Let the wrong rows change sides; when too many would enter, only those that lack most."""
+    kept, entering = passive & ~wrong, wrong & ~passive
+    room = max(most - int(kept.sum()), 1)
+    if entering.sum() > room:
+        entering &= short >= np.partition(short[entering], -room)[-room]
+    return kept | entering
 
 
 def _tolerance(wrong: int, passive: int) -> float:

@@ -1,4 +1,4 @@
-"""A working set of rows, in the smallest coordinates that hold all rows of the program."""
+"""A working set of rows of norm one, in the smallest coordinates that hold all rows of the program."""
 
 from __future__ import annotations
 
@@ -42,15 +42,17 @@ class Bases:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """w rows δ_j z_jᵀ in reduced coordinates, sorted by example.
+    """w rows δ_j z_jᵀ in reduced coordinates, of norm one, sorted by example.
 
-    delta (w, d'), queries (k, e') of the k examples that have a row, owner (w,): which of the k.
+    delta (w, d'), queries (k, e') of the k examples that have a row: of length one.
+    owner (w,): which of the k; size (w,): norm of the original row, by which its bound is divided.
     bound (w,), tied (w,): as in `Constraints`; example (w,), token (w,): the rows' places there.
     """
 
     delta: Float
     queries: Float
     owner: NDArray[np.intp]
+    size: Float
     bound: Float
     tied: Bool
     example: NDArray[np.intp]
@@ -58,13 +60,14 @@ class Pool:
 
     @classmethod
     def of(cls, rows: Constraints, bases: Bases, chosen: Bool) -> Pool:
-        """The chosen rows (n, T) of a program."""
+        """The chosen rows (n, T) of a program, none of them zero."""
         example, token = np.nonzero(chosen)
         present, owner = np.unique(example, return_inverse=True)
-        delta = rows.differences(example, token) @ bases.left
-        queries = rows.queries[present] @ bases.right
-        bound, tied = rows.bound[example, token], rows.tied[example, token]
-        return cls(delta, queries, owner, bound, tied, example, token)
+        delta, length = _unit(rows.differences(example, token) @ bases.left)
+        queries, query_length = _unit(rows.queries[present] @ bases.right)
+        size = length * query_length[owner]
+        bound, tied = rows.bound[example, token] / size, rows.tied[example, token]
+        return cls(delta, queries, owner, size, bound, tied, example, token)
 
     @property
     def d(self) -> int:
@@ -104,3 +107,8 @@ class Pool:
         out = elsewhere.copy()
         out[self.example, self.token] = values
         return out
+
+
+def _unit(vectors: Float) -> tuple[Float, Float]:
+    length = np.linalg.norm(vectors, axis=1)
+    return vectors / length[:, None], length

@@ -20,14 +20,17 @@ from attsvm.program import active_set
 from attsvm.program.active_set import ACTIVE, CONTRADICTORY, COUNT, DEPENDENT, STALLED, TINY
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.prompt_rows import Prompts, price, solve_range
+from attsvm.program.prompt_rows import Prompts, Slacks, append, price, solve_range
 from attsvm.tokens import Bool, Float
 
 SMALL = 50_000
 """Numbers in the largest dense matrix of rows."""
 
-PROBE, FIRST, LATER, LARGEST = 16, 8, 4, 48
-"""Rows per dimension: in the probe, added in the first round, in later rounds, and in the pool."""
+PROBE, ADDED, LARGEST = 16, 8, 48
+"""Rows per dimension: in the probe, added in a round, and in the pool."""
+
+STRIDES = (16, 4)
+"""The first rounds read every 16th and every 4th example."""
 
 ROUNDS = 300
 
@@ -38,6 +41,8 @@ def solve(rows: Constraints) -> Answer:
     """The shortest vector W that satisfies the rows; d or e is 1, no runs axis."""
     if rows.e > 1:
         return _transposed(rows)
+    if rows.n * rows.T < rows.d:
+        return _dense(rows, *np.nonzero(rows.active))
     if rows.n * rows.T * rows.d <= SMALL:
         answer = _solve_whole(rows, 1)
         return Answer(answer.W[0], answer.multipliers[0], bool(answer.separable[0]))  # type: ignore[index]
@@ -73,12 +78,15 @@ def _solve_whole(rows: Constraints, threads: int) -> Answer:
 
 
 def _prompts(rows: Constraints) -> Prompts:
-    """The arrays of the rows with a runs axis, for compiled code."""
-    parts = (rows.keys, rows.queries[..., 0], rows.anchor, rows.active, rows.tied, rows.required)
-    if rows.runs is None:
-        parts = tuple(part[None] for part in parts)  # type: ignore[assignment]
-    keys, query, anchor, active, tied, required = (np.ascontiguousarray(part) for part in parts)
-    return Prompts(keys, query, anchor.astype(np.int64), active, tied, required)
+    """The arrays of the rows with a runs axis, for compiled code.
+
+    All are read-only: compiled code distinguishes, and compiles once if all calls are alike.
+    """
+    parts = [rows.keys, rows.queries[..., 0], rows.anchor, rows.active, rows.tied, rows.required]
+    for k, part in enumerate(parts):
+        parts[k] = np.ascontiguousarray(part if rows.runs is not None else part[None]).view()
+        parts[k].flags.writeable = False
+    return Prompts(*parts)
 
 
 def _transposed(rows: Constraints) -> Answer:
@@ -96,129 +104,128 @@ def _transposed(rows: Constraints) -> Answer:
     for kind, order in kinds:
         token.append(np.argmin(np.where(kind, order, np.inf), 1)[kind.any(1)])
         example.append(np.flatnonzero(kind.any(1)))
-    at = np.concatenate(example), np.concatenate(token)
-    point = active_set.solve_rows(delta[at][:, None] * rows.queries[at[0]], rows.bound[at], rows.tied[at])
+    return _dense(rows, np.concatenate(example), np.concatenate(token))
+
+
+def _dense(rows: Constraints, example: Index, token: Index) -> Answer:
+    """The program of the named rows, (k,) and (k,), written out."""
+    A = rows.differences(example, token) * rows.queries[example]  # d or e is 1
+    at = example, token
+    point = active_set.solve_rows(A, rows.bound[at], rows.tied[at])
     multipliers = np.zeros(rows.active.shape)
     multipliers[at] = point.multipliers
-    return Answer(point.w[None, :], multipliers, point.separable)
+    return Answer(point.w.reshape(rows.d, rows.e), multipliers, point.separable)
 
 
 class _WorkingSet:
     """The pool of rows and what is known about the slacks of all others.
 
-    example, token: names of the pool's rows; known (n, T): rows in the pool; length: of its rows.
-    slack, worst (n, 2): the two least slacks of each example when last measured, and their tokens.
+    names, length: the pool's rows, as i·T + t, and their lengths; known (n·T,): rows in the pool.
+    slacks: the two least slacks of each example when last measured.
     measured (n,): the round of that measurement; points: p of each round.
     """
 
     def __init__(self, rows: Constraints) -> None:
         self.rows = rows
         self.prompts = _prompts(rows)
-        self.state = active_set.empty(LARGEST * rows.d, rows.d)
-        self.example: Index = np.zeros(0, np.intp)
-        self.token: Index = np.zeros(0, np.intp)
+        self.state = active_set.empty(min(LARGEST * rows.d, rows.active.size), rows.d)
+        self.names: Index = np.zeros(0, np.intp)
         self.length: Float = np.zeros(0)
-        self.known: Bool = np.zeros(rows.active.shape, bool)
-        self.slack = np.full((rows.n, 2), -np.inf)
-        self.worst = np.zeros((rows.n, 2), np.int64)
+        self.known: Bool = np.zeros(rows.active.size, bool)
+        shape = (rows.n, 2)
+        unknown = np.full(rows.active.shape, -1.0)
+        self.slacks = Slacks(unknown, np.full(shape, -np.inf), np.zeros(shape, np.int64))
         self.measured = np.full(rows.n, -1)
         self.points: list[Float] = []
 
     def solve(self) -> Answer:
         """Probe a few examples; then measure, add the worst rows and advance, until none is left."""
-        self._add(*independent_ties(self.rows))
-        self._add(*self._probe())
+        self._add(independent_ties(self.rows))
+        self._add(self._probe())
         stuck = 0
-        for _ in range(ROUNDS):
+        for turn in range(ROUNDS):
             status = active_set.advance(self.state)
             if status == CONTRADICTORY:
-                return self._answer(*active_set.proof(self.state), separable=False)
+                index, weight = active_set.proof(self.state)
+                return self._answer(self.names[index], weight / self.length[index], False)
             stuck = stuck + 1 if status == STALLED else 0
-            self._measure()
-            example, token = self._violated()
-            if example.size and np.isneginf(self.slack[example[0], 0]):
-                return self._impossible(example[0], token[0])
-            if not example.size or stuck == 3:
+            self._measure(turn)
+            names, slack = self._violated(turn)
+            if names.size and np.isneginf(slack[0]):  # a zero row that asks for a margin
+                return self._answer(names[:1], np.ones(1), False)
+            if stuck == 3 or (not names.size and turn >= len(STRIDES)):
                 break
-            self._add(example, token)
-        return self._answer(*active_set.active(self.state), separable=True)
+            self._add(names)
+        index, weight = active_set.active(self.state)
+        return self._answer(self.names[index], weight / self.length[index], True)
 
-    def _probe(self) -> tuple[Index, Index]:
+    def _probe(self) -> Index:
         """All rows of a few examples, evenly spaced: enough to expose a hopeless selection."""
-        most = PROBE * self.rows.d
-        few = np.linspace(0, self.rows.n - 1, min(self.rows.n, -(-most // (self.rows.T - 1)))).astype(int)
-        place, token = np.nonzero(self.rows.separating[few])
-        return few[place][:most], token[:most]
+        rows, most = self.rows, PROBE * self.rows.d
+        few = np.linspace(0, rows.n - 1, min(rows.n, 1 + most // rows.T)).astype(int)
+        place, token = np.nonzero(rows.separating[few])
+        return (few[place] * rows.T + token)[:most]
 
-    def _measure(self) -> None:
-        """Read the examples whose least slack may have become negative since it was measured."""
+    def _measure(self, turn: int) -> None:
+        """Read the examples whose least slack may have become negative since it was measured.
+
+        While p is crude, a part of them tells enough.
+        """
         p = self.state.p.copy()
         moved = np.array([np.linalg.norm(p - q) for q in self.points] + [np.inf])
-        old = np.flatnonzero(self.slack[:, 0] < moved[self.measured])
-        price(self.prompts, old, p, self.slack, self.worst)
-        self.measured[old] = len(self.points)
+        doubtful = np.flatnonzero(self.slacks.least[:, 0] < moved[self.measured])
+        if turn < len(STRIDES):
+            doubtful = doubtful[turn :: STRIDES[turn]]
+        price(self.prompts, np.ascontiguousarray(doubtful), p, self.slacks)
+        self.measured[doubtful] = turn
         self.points.append(p)
 
-    def _violated(self) -> tuple[Index, Index]:
-        """The most violated rows that are not in the pool, the worst first."""
-        p = self.points[-1]
-        fresh = (self.measured == len(self.points) - 1)[:, None]
-        floor = 4e-16 * float(np.linalg.norm(p))
-        example, place = np.nonzero(fresh & (self.slack < -floor))
-        token = self.worst[example, place]
-        slack = self.slack[example, place]
-        new = ~self.known[example, token]
-        example, token, slack = example[new], token[new], slack[new]
-        most = (FIRST if len(self.points) == 1 else LATER) * self.rows.d
-        order = np.argsort(slack)[:most]
-        return example[order], token[order]
+    def _violated(self, turn: int) -> tuple[Index, Float]:
+        """The most violated rows that are not in the pool, and their slacks, the worst first."""
+        floor = 4e-16 * float(np.linalg.norm(self.points[-1]))
+        fresh = np.flatnonzero((self.measured == turn) & (self.slacks.least[:, 0] < -floor))
+        slack = self.slacks.least[fresh].ravel()
+        names = (fresh[:, None] * self.rows.T + self.slacks.token[fresh]).ravel()
+        new = (slack < -floor) & ~self.known[names]
+        order = np.argsort(slack[new])[: ADDED * self.rows.d]
+        return names[new][order], slack[new][order]
 
-    def _add(self, example: Index, token: Index) -> None:
-        delta = self.rows.differences(example, token) * self.rows.queries[example]
-        length = active_set.lengths(delta)
-        real = length > TINY  # a zero row is found, and named, when its example is measured
-        example, token, delta, length = example[real], token[real], delta[real], length[real]
-        if self.state.sizes[COUNT] + len(example) > len(self.state.rows):
+    def _add(self, names: Index) -> None:
+        if self.state.sizes[COUNT] + len(names) > len(self.state.rows):
             self._purge()
-        bound, tied = self.rows.bound[example, token], self.rows.tied[example, token]
-        active_set.fill(self.state, delta, bound, tied, length)
-        self.example = np.append(self.example, example)
-        self.token = np.append(self.token, token)
-        self.length = np.append(self.length, length)
-        self.known[example, token] = True
+        length = np.empty(len(names))
+        append(self.prompts, 0, names, self.state, length)
+        real = length > TINY  # a zero row is found, and named, when its example is measured
+        self.names = np.append(self.names, names[real])
+        self.length = np.append(self.length, length[real])
+        self.known[names] = True
 
     def _purge(self) -> None:
-        """Keep the active rows and, of the others, the half of the pool with the least slack."""
-        s, count = self.state, int(self.state.sizes[COUNT])
+        """Keep the active rows and, of the others, those of least slack: half of the pool."""
+        s = self.state
+        count, q = int(s.sizes[COUNT]), int(s.sizes[ACTIVE])
         slack = s.rows[:count] @ s.p - s.bound[:count]
         slack[s.inside[:count] | s.equality[:count]] = -np.inf
-        kept = np.sort(np.argsort(slack)[: len(s.rows) // 2])
-        for array in (s.rows, s.bound, s.equality, s.inside):
+        kept = np.sort(np.argsort(slack)[: max(q, len(s.rows) // 2)])
+        for array in (s.rows, s.bound, s.equality, s.inside, s.reach):
             array[: len(kept)] = array[kept]
         place = np.zeros(count, np.int64)
         place[kept] = np.arange(len(kept))
-        q = int(s.sizes[ACTIVE])
         s.active[:q] = place[s.active[:q]]
         s.sizes[COUNT] = len(kept)
-        self.known[self.example, self.token] = False
-        self.example, self.token, self.length = self.example[kept], self.token[kept], self.length[kept]
-        self.known[self.example, self.token] = True
+        self.known[self.names] = False
+        self.names, self.length = self.names[kept], self.length[kept]
+        self.known[self.names] = True
 
-    def _answer(self, index: Index, weight: Float, separable: bool) -> Answer:
+    def _answer(self, names: Index, weight: Float, separable: bool) -> Answer:
         multipliers = np.zeros(self.rows.active.shape)
-        multipliers[self.example[index], self.token[index]] = weight / self.length[index]
+        multipliers.flat[names] = weight
         W = self.state.p[:, None].copy() if separable else np.zeros((self.rows.d, 1))
         return Answer(W, multipliers, separable)
 
-    def _impossible(self, example: int, token: int) -> Answer:
-        """A zero row that asks for a margin is a proof by itself."""
-        multipliers = np.zeros(self.rows.active.shape)
-        multipliers[example, token] = 1.0
-        return Answer(np.zeros((self.rows.d, 1)), multipliers, False)
 
-
-def independent_ties(rows: Constraints) -> tuple[Index, Index]:
-    """Names of tied rows that span all tied rows, at most d, by pivoted QR in bounded memory."""
+def independent_ties(rows: Constraints) -> Index:
+    """Names i·T + t of tied rows that span all tied rows, at most d, by pivoted QR in bounded memory."""
     example, token = np.nonzero(rows.tied)
     kept = np.zeros(0, np.intp)
     chunk = 4 * rows.d
@@ -230,4 +237,4 @@ def independent_ties(rows: Constraints) -> tuple[Index, Index]:
         if len(tried):
             R, pivot = scipy.linalg.qr(delta.T, mode="r", pivoting=True)
             kept = tried[pivot[: int((np.abs(np.diagonal(R)) > DEPENDENT).sum())]]
-    return example[kept], token[kept]
+    return example[kept] * rows.T + token[kept]

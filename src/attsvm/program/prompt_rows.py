@@ -19,11 +19,10 @@ from attsvm.program.active_set import (
     TINY,
     State,
     advance,
-    compiled,
     restart,
 )
+from attsvm.program.factors import compiled
 from attsvm.tokens import Bool, Float
-
 
 SATISFIED = 1e-11
 """Shortfall of a row, relative to its bound, that needs no further round."""
@@ -44,98 +43,126 @@ class Prompts(NamedTuple):
 
 
 @compiled
-def solve_range(
-    prompts: Prompts, s: State, out: tuple[Float, Float, Bool], start: int, stop: int
-) -> None:
-    """Solve the runs start…stop with all their rows; out: W (r, d, 1), multipliers (r, n, T), separable (r,)."""
-    n, T = prompts.active.shape[1:]
+def solve_range(prompts: Prompts, s: State, out: tuple[Float, Float, Bool], start: int, stop: int) -> None:
+    """Solve the runs start…stop, all rows of a run at once.
+
+    out: W (r, d, 1), multipliers (r, n, T) and separable (r,), all zero before.
+    """
     W, multipliers, separable = out
-    lengths = np.empty(n * T)
-    names = np.empty(n * T, np.int64)
+    n, T = prompts.active.shape[1:]
+    all_names, all_lengths = np.empty(n * T, np.int64), np.empty(n * T)
     for run in range(start, stop):
         restart(s)
-        impossible = _load(prompts, run, s, lengths, names)
+        m = 0
+        for name in range(n * T):
+            if prompts.active[run, name // T, name % T]:
+                all_names[m] = name
+                m += 1
+        names, lengths = all_names[:m], all_lengths[:m]
+        append(prompts, run, names, s, lengths)
+        weight = multipliers[run].reshape(n * T)
+        impossible = _drop_zero_rows(prompts, run, names, lengths)
         if impossible >= 0:
-            multipliers[run, impossible // T, impossible % T] = 1.0
+            weight[impossible] = 1.0
             continue
         status = advance(s)
-        separable[run] = status != CONTRADICTORY
-        count = s.sizes[ACTIVE]
-        for place in range(count):
-            j = s.active[place]
-            multipliers[run, names[j] // T, names[j] % T] = s.weight[place] / lengths[j]
+        q = s.sizes[ACTIVE]
+        for place in range(q):
+            weight[names[s.active[place]]] = s.weight[place] / lengths[s.active[place]]
         if status == CONTRADICTORY:
-            j = s.sizes[ENTERING]
-            multipliers[run, names[j] // T, names[j] % T] = s.weight[count] / lengths[j]
+            weight[names[s.sizes[ENTERING]]] = s.weight[q] / lengths[s.sizes[ENTERING]]
         else:
             W[run, :, 0] = s.p
+            separable[run] = True
 
 
 @compiled
-def _load(prompts: Prompts, run: int, s: State, lengths: Float, names: NDArray[np.int64]) -> int:
-    """Put all rows of a run into the pool; returns the name i·T + t of an impossible row, or −1."""
-    n, T, d = prompts.keys.shape[1:]
-    count = 0
-    for i in range(n):
-        first = prompts.keys[run, i, prompts.anchor[run, i]]
-        z = prompts.query[run, i]
-        for t in range(T):
-            if not prompts.active[run, i, t]:
-                continue
-            tied = prompts.tied[run, i, t]
-            bound = 0.0 if tied else prompts.required[run, i]
-            row, square = s.rows[count], 0.0
-            for c in range(d):
-                row[c] = z * (first[c] - prompts.keys[run, i, t, c])
-                square += row[c] * row[c]
-            length = np.sqrt(square)
-            if length <= TINY:
-                if bound > 0:
-                    return i * T + t
-                continue
-            for c in range(d):
-                row[c] /= length
-            s.bound[count] = bound / length
-            s.equality[count] = tied
-            lengths[count] = length
-            names[count] = i * T + t
-            count += 1
-    s.sizes[COUNT] = count
+def _drop_zero_rows(prompts: Prompts, run: int, names: NDArray[np.int64], lengths: Float) -> int:
+    """Close the gaps of rows that `append` left out; the name of one that asks for a margin, or −1."""
+    T, kept = prompts.active.shape[2], 0
+    for j in range(names.size):
+        i, t = names[j] // T, names[j] % T
+        if lengths[j] > TINY:
+            names[kept], lengths[kept] = names[j], lengths[j]
+            kept += 1
+        elif prompts.required[run, i] > 0 and not prompts.tied[run, i, t]:
+            return names[j]
     return -1
 
 
 @compiled
-def price(prompts: Prompts, examples: NDArray[np.intp], p: Float, slack: Float, worst: NDArray[np.int64]) -> None:
-    """The two least slacks of unit rows in each named example, and their tokens; run 0 only.
+def append(prompts: Prompts, run: int, names: NDArray[np.int64], s: State, lengths: Float) -> None:
+    """Put the rows named i·T + t into the pool, at length one; zero rows are left out.
+
+    names (k,) in; lengths (k,) out. One call for all rows: the arrays of the state travel by value.
+    """
+    T, d = prompts.keys.shape[2:]
+    count = s.sizes[COUNT]
+    for j in range(names.size):
+        i, t = names[j] // T, names[j] % T
+        z, a = prompts.query[run, i], prompts.anchor[run, i]
+        square = 0.0
+        for c in range(d):
+            s.rows[count, c] = z * (prompts.keys[run, i, a, c] - prompts.keys[run, i, t, c])
+            square += s.rows[count, c] * s.rows[count, c]
+        lengths[j] = np.sqrt(square)
+        if lengths[j] <= TINY:
+            continue
+        for c in range(d):
+            s.rows[count, c] /= lengths[j]
+        tied = prompts.tied[run, i, t]
+        s.bound[count] = 0.0 if tied else prompts.required[run, i] / lengths[j]
+        s.equality[count] = tied
+        s.inside[count] = False
+        s.reach[count] = -1.0
+        count += 1
+    s.sizes[COUNT] = count
+
+
+class Slacks(NamedTuple):
+    """What is known about the rows of one run.
+
+    length (n, T): |z_i| ‖x_a − x_t‖, negative where not yet measured.
+    least, token (n, 2): the two least slacks of unit rows in each example, and their tokens.
+    """
+
+    length: Float
+    least: Float
+    token: NDArray[np.int64]
+
+
+@compiled
+def price(prompts: Prompts, examples: NDArray[np.intp], p: Float, out: Slacks) -> None:
+    """Measure the two least slacks of the named examples (s,) at p (d,); run 0 only.
 
         slack_it = (z_i δ_itᵀ p − (1 − ε) required_i) / |z_i| ‖δ_it‖,   δ_it = x_a − x_t
 
-    examples (s,), p (d,); out: slack (n, 2), worst (n, 2). A zero row that asks for a margin has
-    slack −∞.
+    A zero row that asks for a margin has slack −∞.
     """
     T, d = prompts.keys.shape[2:]
     for i in examples:
         first = prompts.keys[0, i, prompts.anchor[0, i]]
         z, bound = prompts.query[0, i], (1 - SATISFIED) * prompts.required[0, i]
-        slack[i, :] = np.inf
+        least, second = np.inf, np.inf
         for t in range(T):
             if not prompts.active[0, i, t] or prompts.tied[0, i, t]:
                 continue
-            dot, square = 0.0, 0.0
-            token = prompts.keys[0, i, t]
+            # One loop in one function: calls and views per token cost as much as the arithmetic.
+            dot, token = 0.0, prompts.keys[0, i, t]
             for c in range(d):
-                delta = first[c] - token[c]
-                dot += delta * p[c]
-                square += delta * delta
-            length = abs(z) * np.sqrt(square)
-            if length <= TINY:
-                if bound == 0:
-                    continue
-                value = -np.inf
-            else:
-                value = (z * dot - bound) / length
-            if value < slack[i, 0]:
-                slack[i, 1], worst[i, 1] = slack[i, 0], worst[i, 0]
-                slack[i, 0], worst[i, 0] = value, t
-            elif value < slack[i, 1]:
-                slack[i, 1], worst[i, 1] = value, t
+                dot += (first[c] - token[c]) * p[c]
+            length = out.length[i, t]
+            if length < 0:
+                square = 0.0
+                for c in range(d):
+                    square += (first[c] - token[c]) * (first[c] - token[c])
+                length = out.length[i, t] = abs(z) * np.sqrt(square)
+            if length <= TINY and bound == 0:
+                continue
+            slack = (z * dot - bound) / length if length > TINY else -np.inf
+            if slack < least:
+                second, out.token[i, 1] = least, out.token[i, 0]
+                least, out.token[i, 0] = slack, t
+            elif slack < second:
+                second, out.token[i, 1] = slack, t
+        out.least[i, 0], out.least[i, 1] = least, second

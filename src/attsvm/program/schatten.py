@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -16,20 +17,23 @@ from attsvm.program.schatten_interior import Iterate, Program, advance, mean_pro
 from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float
 
-GOAL = 2e-10
-"""Relative gap over the pool at which the interior point stops."""
+GOAL, ENOUGH = 4e-10, 5e-9
+"""Relative gap at which the interior point stops, and above which a more careful attempt follows."""
 
 SMALL = 150
-"""With at most this many rows all are kept: choosing would cost more than it saves."""
+"""Pools of at most this many rows stay as they are: choosing would cost more than it saves."""
 
-FIRST = 0.2
-"""The first pool: rows whose margin under the Frobenius solution exceeds the bound by less."""
-
-STAGES = ((1e-1, 0.3), (1e-2, 0.1), (1e-4, 0.02))
+STAGES = ((1e-1, 0.2), (1e-2, 0.07), (1e-4, 0.015))
 """(gap, excess): once the gap is reached, the pool becomes the rows with a smaller excess."""
 
-ROUNDS = 30
+ATTEMPTS = (1.5, 4.0, 16.0)
+"""Rows of the first pool in units of the Frobenius support; later attempts do not drop rows."""
+
+ROUNDS = 20
 """Times that rows may be found violated at the end and added."""
+
+
+Stages = tuple[tuple[float, float], ...]
 
 
 class Form(Program, Protocol):
@@ -58,38 +62,74 @@ class _Search:
     def __init__(self, rows: Constraints, norm: Norm, form: Callable[[Pool], Form]) -> None:
         self.rows, self.norm, self.form = rows, norm, form
         self.bases = Bases.of(rows)
-        self.candidates = rows.active & _nonzero(rows)
-        self.scale = float(rows.bound.max())
+        size = _sizes(rows)
+        self.candidates = rows.active & (size > 0)
+        self.size = np.where(self.candidates, size, 1.0)
+        self.unit = float((rows.bound / self.size).max())
 
     def run(self, first: Answer) -> Answer:
         counted = self.rows.bound > 0
         margins = self.rows.margins(first.W)
-        least = (margins[counted] / self.rows.bound[counted]).min()
-        excess = self._excess(margins / least)
-        few = int(self.candidates.sum()) <= SMALL
-        program = self._program(excess < (np.inf if few else FIRST))
+        first = replace(first, W=first.W / (margins[counted] / self.rows.bound[counted]).min())
+        best, least = first, np.inf
+        for growth in ATTEMPTS:
+            program, at = self._start(first, growth)
+            answer, gap = self._finish(*self._shrink(program, at, STAGES if growth == ATTEMPTS[0] else ()))
+            if gap < least:
+                best, least = answer, gap
+            if gap <= ENOUGH or len(at.slack) == self.candidates.sum():
+                break
+        return best
+
+    def _start(self, first: Answer, growth: float) -> tuple[Form, Iterate]:
+        """The rows closest to their bound under the Frobenius solution, and a point near it."""
+        margins = self.rows.margins(first.W)
+        count = int(growth * np.count_nonzero(first.multipliers))
+        program = self._program(self._nearest(self._excess(margins), np.inf, count))
         pool = program.pool
         # Twice the Frobenius solution has slack in every row.
-        slack = 2 * pool.pick(margins) / least - pool.bound
-        slack = np.where(pool.tied, 0.0, np.maximum(slack, 0.1 * self.scale))
-        W = self.bases.reduce(first.W) * (2 / least)
-        at = program.start(W, slack, pool.pick(first.multipliers))
-        for gap, keep in () if few else STAGES:
-            at = advance(program, at, self._gap(program), gap)
-            program, at = self._transfer(program, at, self._excess_of(program, at) < keep)
-        return self._finish(program, at)
+        slack = np.maximum(2 * pool.pick(margins) / pool.size - pool.bound, 0.1 * self.unit)
+        multipliers = pool.pick(first.multipliers) * pool.size
+        W = 2 * self.bases.reduce(first.W)
+        return program, program.start(W, np.where(pool.tied, 0.0, slack), multipliers)
 
-    def _finish(self, program: Form, at: Iterate) -> Answer:
-        """Solve over the pool, add the rows that turn out violated, and repeat from the same point."""
+    def _nearest(self, excess: Float, most: float, count: int) -> Bool:
+        """The rows with a smaller excess than `most`, but not more than count of them."""
+        count = max(SMALL, count)
+        if count < self.candidates.sum():
+            most = min(most, float(np.partition(excess, count, axis=None)[count]))
+        return excess <= most
+
+    def _shrink(self, program: Form, at: Iterate, stages: Stages) -> tuple[Form, Iterate, Form, Iterate]:
+        """Advance in stages with fewer and fewer rows; also the point after the first stage."""
+        early = program, at
+        for gap, keep in stages:
+            if len(at.slack) <= SMALL:
+                break
+            at = advance(program, at, self._gap(program), gap)
+            excess = self._excess(self._margins(program, at))
+            program, at = self._transfer(program, at, self._nearest(excess, keep, 2 * len(at.slack)))
+            early = (program, at) if gap == stages[0][0] else early
+        return program, at, *early
+
+    def _finish(self, program: Form, at: Iterate, origin: Form, early: Iterate) -> tuple[Answer, float]:
+        """Solve over the pool; if rows outside are violated, add them and resume from the early point.
+
+        From a point close to the optimum of the smaller pool the central path of the larger one is
+        hardly reached any more.
+        """
         for _ in range(ROUNDS):
             best = advance(program, at, self._gap(program), GOAL)
-            excess = self._excess_of(program, best)
-            if excess.min() >= -GOAL:
+            margins = self._margins(program, best)
+            short = np.where(self.rows.separating, self.rows.bound - margins, 0.0) / self.rows.bound.max()
+            inside = program.pool.spread(np.ones(len(at.slack)), np.zeros(short.shape)) > 0
+            if not ((short > GOAL) & ~inside).any():
                 break
-            chosen = program.pool.spread(np.ones(len(at.slack)), np.zeros(excess.shape)) > 0
-            program, at = self._transfer(program, at, chosen | (excess < STAGES[-1][1] / 2))
-        W = self.bases.expand(program.weight(best))
-        return Answer(W, program.pool.spread(best.multipliers, np.zeros(excess.shape)))
+            near = self._nearest(self._excess(margins), 0.1, int(inside.sum()))
+            program, at = self._transfer(origin, early, inside | near | (short > GOAL))
+        multipliers = program.pool.spread(best.multipliers / program.pool.size, np.zeros(short.shape))
+        answer = Answer(self.bases.expand(program.weight(best)), multipliers)
+        return answer, max(self._gap(program)(best), float(short.max()))
 
     def _program(self, chosen: Bool) -> Form:
         chosen = self.candidates & (chosen | self.rows.tied)
@@ -97,23 +137,26 @@ class _Search:
 
     def _transfer(self, program: Form, at: Iterate, chosen: Bool) -> tuple[Form, Iterate]:
         """The same point over another pool: new rows enter near the central path."""
-        excess = self._excess_of(program, at)
-        slack = np.maximum(excess, 0.01) * self.scale
+        slack = np.maximum(self._excess(self._margins(program, at)), 0.01) * self.unit
         multipliers = program.pool.spread(at.multipliers, mean_product(program, at) / slack)
         slack = program.pool.spread(at.slack, slack)
         other = self._program(chosen)
         return other, Iterate(at.P, at.Q, other.pool.pick(slack), other.pool.pick(multipliers))
 
-    def _excess_of(self, program: Form, at: Iterate) -> Float:
-        return self._excess(self.rows.margins(self.bases.expand(program.weight(at))))
+    def _margins(self, program: Form, at: Iterate) -> Float:
+        return self.rows.margins(self.bases.expand(program.weight(at)))
 
     def _excess(self, margins: Float) -> Float:
-        """Margin above the bound, in units of the largest bound (n, T); infinite where no candidate."""
-        return np.where(self.candidates & ~self.rows.tied, (margins - self.rows.bound) / self.scale, np.inf)
+        """Distance from the bound in units of the largest distance of a bound from zero (n, T).
+
+        Infinite where there is no inequality.
+        """
+        distance = (margins - self.rows.bound) / (self.size * self.unit)
+        return np.where(self.candidates & ~self.rows.tied, distance, np.inf)
 
     def _gap(self, program: Form) -> Callable[[Iterate], float]:
         """Relative duality gap over the pool, or the violation of rows that ask for no margin."""
-        pool, norm = program.pool, self.norm
+        pool, norm, largest = program.pool, self.norm, self.rows.bound.max()
         counted = pool.bound > 0
         zero = ~counted & ~pool.tied
 
@@ -124,16 +167,16 @@ class _Search:
             if not least > 0:
                 return np.inf
             lower = at.multipliers @ pool.bound / norm.dual.value(pool.combine(at.multipliers))
-            wrong = np.max(np.abs(margins[pool.tied]), initial=0.0)
-            wrong = max(wrong, np.max(-margins[zero], initial=0.0))
-            return float(max(1 - lower * least / norm.value(W), wrong / (least * self.scale)))
+            wrong = np.max(np.abs(margins * pool.size)[pool.tied], initial=0.0)
+            wrong = max(wrong, np.max(-(margins * pool.size)[zero], initial=0.0))
+            return float(max(1 - lower * least / norm.value(W), wrong / (least * largest)))
 
         return gap
 
 
-def _nonzero(rows: Constraints) -> Bool:
-    """Rows that are not zero: a token equal to the anchor, or a zero query, asks for nothing."""
-    out = np.empty(rows.active.shape, bool)
+def _sizes(rows: Constraints) -> Float:
+    """Norms |δ| |z| of the rows (n, T): zero for a token equal to the anchor, or a zero query."""
+    out = np.empty(rows.active.shape)
     for part, delta in rows.chunks():
-        out[part] = (delta != 0).any(-1)
-    return out & (rows.queries != 0).any(-1)[:, None]
+        out[part] = np.linalg.norm(delta, axis=-1)
+    return out * np.linalg.norm(rows.queries, axis=-1)[:, None]

@@ -22,7 +22,7 @@ CORRECTORS = 3
 """Second-order corrections tried per factorisation: each costs one solve and saves iterations."""
 
 
-LIMIT, PATIENCE = 100, 5
+LIMIT, PATIENCE = 100, 3
 """Iterations in all, and iterations without a smaller gap, before the path is left."""
 
 
@@ -134,20 +134,20 @@ def _ratio(value: Float, step: Float, unequal: Bool) -> float:
 
 
 class Cholesky:
-    """Factor of a positive definite matrix given by its lower triangle.
+    """Factor of build() + diag(added), of which build gives the lower triangle.
 
-    Dependent rows make it singular: a ridge is raised until the factor exists, and the caller's
-    iterative refinement undoes it.
+    Dependent rows make the matrix singular: a ridge is raised until the factor exists, and the
+    caller's iterative refinement undoes it. A matrix is built again rather than kept: it is large.
     """
 
-    def __init__(self, matrix: Float) -> None:
-        diagonal = np.diagonal(matrix).copy()
+    def __init__(self, build: Callable[[], Float], added: Float) -> None:
         ridge = 1e-14
         while ridge < 1e-4:
-            # The transpose is in Fortran order, so LAPACK works on it without another copy.
-            trial = matrix.copy().T
-            np.fill_diagonal(trial, diagonal * (1 + ridge))
-            self.factor, failed = dpotrf(trial, lower=0, clean=0, overwrite_a=1)
+            # The transpose is in Fortran order, so that LAPACK works in place.
+            matrix = build().T
+            diagonal = np.diagonal(matrix) + added
+            np.fill_diagonal(matrix, diagonal * (1 + ridge))
+            self.factor, failed = dpotrf(matrix, lower=0, clean=0, overwrite_a=1)
             if not failed:
                 return
             ridge *= 100

@@ -19,15 +19,27 @@ from attsvm.training.weights import Params, Weight
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is compiled: equal plans on equal shapes share one program."""
+class Model:
+    """What is trained: weight and loss, with a runs axis on the state and on the data or without."""
 
     weight: Weight
     loss: Loss
-    optimizer: Optimizer
-    train_head: Optimizer | None
     runs: bool
     data_runs: bool
+
+    def over_runs(self, function: Any, states: int) -> Any:
+        """The function of (data, state, …) with `states` arguments per run, mapped over the runs."""
+        data = 0 if self.data_runs else None
+        return jax.vmap(function, in_axes=(data, *[0] * states)) if self.runs else function
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compiled: equal plans on equal shapes share one program."""
+
+    model: Model
+    optimizer: Optimizer
+    train_head: Optimizer | None
 
 
 class State(NamedTuple):
@@ -41,11 +53,16 @@ class State(NamedTuple):
     moving: Array
 
 
-class Record(NamedTuple):
-    """What is kept of a recorded step."""
+class Snapshot(NamedTuple):
+    """The trained arrays at a recorded step."""
 
     params: Params
     head: Head
+
+
+class Record(NamedTuple):
+    """What is known at a recorded step."""
+
     W: Array
     loss: Array
     log_excess: Array
@@ -59,45 +76,49 @@ def start(plan: Plan, params: Params, head: Head) -> State:
         head_memory = None if plan.train_head is None else plan.train_head.init(head)
         return State(params, head, memory, head_memory, jnp.asarray(True), jnp.asarray(True))
 
-    return jax.vmap(one)(params, head) if plan.runs else one(params, head)
+    return jax.vmap(one)(params, head) if plan.model.runs else one(params, head)
 
 
 @partial(jax.jit, static_argnames="plan")
-def advance(plan: Plan, data: Data, state: State, lengths: Array) -> tuple[State, Record]:
-    """Take lengths[j] steps, record, and so on for every j; memory grows with the records only."""
-    axis = 0 if plan.data_runs else None
+def advance(plan: Plan, data: Data, state: State, lengths: Array) -> tuple[State, Snapshot]:
+    """Take lengths[j] steps, keep a snapshot, and so on for every j; memory grows with these only."""
+    model, scores = plan.model, None
+    if isinstance(state.head, Linear) and plan.train_head is None:  # saves one pass over the values per step
+        scores = model.over_runs(attention.fixed_scores, 1)(data, state.head.v)
+    step = model.over_runs(partial(_step, plan), 2)
 
-    def over_runs(function: Any) -> Any:
-        return jax.vmap(function, in_axes=(axis, 0, 0)) if plan.runs else function
-
-    scores = None
-    if isinstance(state.head, Linear) and plan.train_head is None:  # one pass over the values saved per step
-        fixed = jax.vmap(attention.fixed_scores, (axis, 0)) if plan.runs else attention.fixed_scores
-        scores = fixed(data, state.head.v)
-    step, observe = over_runs(partial(_step, plan)), over_runs(partial(_observe, plan))
-
-    def segment(state: State, length: Array) -> tuple[State, Record]:
-        state = lax.fori_loop(0, length, lambda _, s: step(data, scores, s), state)
-        return state, observe(data, scores, state)
+    def segment(state: State, length: Array) -> tuple[State, Snapshot]:
+        state = lax.fori_loop(0, length, lambda _, s: step(data, s, scores), state)
+        return state, Snapshot(state.params, state.head)
 
     return lax.scan(segment, state, lengths)
 
 
-def _step(plan: Plan, data: Data, scores: Array | None, state: State) -> State:
+@partial(jax.jit, static_argnames="model")
+def observe(model: Model, data: Data, snapshots: Snapshot) -> Record:
+    """Weight, loss and excess at every snapshot, one after the other; compiled once for all optimizers."""
+    one = model.over_runs(partial(_observe, model), 1)
+    return lax.map(lambda snapshot: one(data, snapshot), snapshots)
+
+
+def _step(plan: Plan, data: Data, state: State, scores: Array | None) -> State:
     """One step of one run; a step to a non-finite weight is dropped and remembered."""
-    look = attention.attend(data, plan.weight.matrix(state.params))
+    model = plan.model
+    look = attention.attend(data, model.weight.matrix(state.params))
     reading = attention.read(data, look, state.head, scores)
-    slope = attention.gradient(data, look, reading, plan.loss)
-    grads = plan.weight.pullback(state.params, slope.mantissa)
-    known = {"log_excess": _log_excess(plan, data, look, reading, state.head)}
-    known["value"] = attention.mean_loss(reading, plan.loss)
+    slope = attention.gradient(data, look, reading, model.loss)
+    grads = model.weight.pullback(state.params, slope.mantissa)
+    known = {
+        "log_excess": _log_excess(model, data, look, reading, state.head),
+        "value": attention.mean_loss(reading, model.loss),
+    }
     updates, memory = plan.optimizer.update(
         grads, state.memory, state.params, log_scale=slope.log_scale, **known
     )
     params = jax.tree.map(jnp.add, state.params, updates)
     head, head_memory = state.head, state.head_memory
     if plan.train_head is not None:
-        pull = attention.head_gradient(data, look, reading, plan.loss)
+        pull = attention.head_gradient(data, look, reading, model.loss)
         updates, head_memory = plan.train_head.update(
             Linear(pull.mantissa), head_memory, head, log_scale=pull.log_scale, **known
         )
@@ -109,17 +130,17 @@ def _step(plan: Plan, data: Data, scores: Array | None, state: State) -> State:
     return jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, held)
 
 
-def _observe(plan: Plan, data: Data, scores: Array | None, state: State) -> Record:
-    W = plan.weight.matrix(state.params)
+def _observe(model: Model, data: Data, snapshot: Snapshot) -> Record:
+    W = model.weight.matrix(snapshot.params)
     look = attention.attend(data, W)
-    reading = attention.read(data, look, state.head, scores)
-    loss = attention.mean_loss(reading, plan.loss)
-    return Record(state.params, state.head, W, loss, _log_excess(plan, data, look, reading, state.head))
+    reading = attention.read(data, look, snapshot.head)
+    loss = attention.mean_loss(reading, model.loss)
+    return Record(W, loss, _log_excess(model, data, look, reading, snapshot.head))
 
 
-def _log_excess(plan: Plan, data: Data, look: Any, reading: Any, head: Head) -> Array:
+def _log_excess(model: Model, data: Data, look: Any, reading: Any, head: Head) -> Array:
     if isinstance(head, Linear):
-        return attention.log_excess(data, look, reading.scores, plan.loss)
+        return attention.log_excess(data, look, reading.scores, model.loss)
     return jnp.full((), jnp.nan, reading.margin.dtype)
 
 

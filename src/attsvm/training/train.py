@@ -62,11 +62,17 @@ def train(
         rule = per_block(rule)
     head_rule = None if train_head is None else adapted(train_head)
     start, count = _start(tokens, weight, init, head)
-    plan = engine.Plan(weight, loss, rule, head_rule, count is not None, tokens.runs is not None)
+    model = engine.Model(weight, loss, count is not None, tokens.runs is not None)
+    plan = engine.Plan(model, rule, head_rule)
     with jax.enable_x64(True):
         data, state = as_data(tokens), engine.start(plan, *jax.tree.map(jnp.asarray, start))
-        state, records = _advance(plan, data, state, np.diff(index, prepend=0), tokens)
-    return _path(tokens, index, state, records, plan)
+        state, snapshots = _advance(plan, data, state, np.diff(index, prepend=0))
+        records = engine.observe(model, data, snapshots)
+        arrays = _arrays(model, snapshots, records)
+    if train_head is None:
+        arrays.pop("v", None)
+    reasons = np.where(state.finite, np.where(state.moving, "steps", "saturated"), "diverged")
+    return Path(tokens, index, stopped=reasons if model.runs else str(reasons), **arrays)
 
 
 def record_steps(steps: int, record: int | Sequence[int]) -> NDArray[np.int64]:
@@ -74,9 +80,9 @@ def record_steps(steps: int, record: int | Sequence[int]) -> NDArray[np.int64]:
     if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
         raise ValueError(f"steps is {steps!r}. Pass a positive integer.")
     if isinstance(record, (int, np.integer)):
-        if record < 2:
-            raise ValueError(f"record is {record}. Pass at least 2, or a sequence of steps.")
-        inner = np.geomspace(1, steps, max(int(record) - 1, 1)).round()
+        if record < 1:
+            raise ValueError(f"record is {record}. Pass a positive count, or a sequence of steps.")
+        inner = np.geomspace(steps, 1, max(int(record) - 1, 1)).round()
     else:
         inner = np.asarray(record)
         if inner.ndim != 1 or (inner.size and not np.issubdtype(inner.dtype, np.integer)):
@@ -113,11 +119,11 @@ def _start(tokens: Tokens, weight: Weight, init: Any, head: Head) -> tuple[tuple
 
 
 def _advance(
-    plan: engine.Plan, data: Data, state: engine.State, lengths: NDArray[np.int64], tokens: Tokens
-) -> tuple[engine.State, engine.Record]:
-    """All segments in one call; on a terminal a long run goes segment by segment under a bar."""
-    batch = state.finite.size
-    work = 2.0 * int(lengths.sum()) * batch * tokens.n * tokens.T * tokens.d
+    plan: engine.Plan, data: Data, state: engine.State, lengths: NDArray[np.int64]
+) -> tuple[engine.State, engine.Snapshot]:
+    """All segments in one call; on a terminal a long run goes piece by piece under a progress bar."""
+    work = 2.0 * int(lengths.sum()) * data.keys.size
+    work *= state.finite.size if not plan.model.data_runs else 1
     console = Console(stderr=True)
     if work < LONG_WORK or not console.is_terminal:
         return engine.advance(plan, data, state, jnp.asarray(lengths))
@@ -126,38 +132,25 @@ def _advance(
 
 def _with_progress(
     plan: engine.Plan, data: Data, state: engine.State, lengths: NDArray[np.int64], console: Console
-) -> tuple[engine.State, engine.Record]:
+) -> tuple[engine.State, engine.Snapshot]:
     longest = max(int(lengths.sum()) // 200, 1)
     kept = []
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("training", total=int(lengths.sum()))
         for length in lengths:
             pieces = np.diff(np.append(np.arange(0, length, longest), length)) if length else [0]
-            for piece in pieces:  # a piece that is not the segment's last is recorded and dropped
-                state, record = engine.advance(plan, data, state, jnp.asarray([piece]))
-                record.loss.block_until_ready()
+            for piece in pieces:  # only the snapshot of a segment's last piece is kept
+                state, snapshot = engine.advance(plan, data, state, jnp.asarray([piece]))
+                state.finite.block_until_ready()
                 bar.advance(task, float(piece))
-            kept.append(record)
+            kept.append(snapshot)
     return state, jax.tree.map(lambda *parts: jnp.concatenate(parts), *kept)
 
 
-def _path(
-    tokens: Tokens, index: NDArray[np.int64], state: engine.State, records: engine.Record, plan: engine.Plan
-) -> Path:
-    def ordered(array: Any) -> NDArray[Any]:  # (k, runs, …) → (runs, k, …)
-        return np.asarray(jnp.moveaxis(array, 0, 1) if plan.runs else array)
-
-    reasons = np.where(state.finite, np.where(state.moving, "steps", "saturated"), "diverged")
-    return Path(
-        tokens,
-        index,
-        ordered(records.W),
-        ordered(records.loss),
-        ordered(records.log_excess),
-        reasons if plan.runs else str(reasons),
-        K=ordered(records.params["K"]) if "K" in records.params else None,
-        Q=ordered(records.params["Q"]) if "Q" in records.params else None,
-        v=ordered(records.head.v)
-        if isinstance(records.head, Linear) and plan.train_head is not None
-        else None,
-    )
+def _arrays(model: engine.Model, snapshots: engine.Snapshot, records: engine.Record) -> dict[str, Any]:
+    """The arrays of a Path, the runs axis first."""
+    found = dict(records._asdict())
+    found |= {name: array for name, array in snapshots.params.items() if name in ("K", "Q")}
+    if isinstance(snapshots.head, Linear):
+        found["v"] = snapshots.head.v
+    return {n: np.asarray(a).swapaxes(0, 1) if model.runs else np.asarray(a) for n, a in found.items()}

@@ -1,0 +1,208 @@
+"""Why there is no W: a Farkas proof made short, and said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from attsvm.norms import Norm
+from attsvm.program.active_set import DEPENDENT, TINY, solve_rows
+from attsvm.program.constraints import Constraints
+from attsvm.program.solution import NotSeparable, pack
+from attsvm.program.threads import single_thread
+from attsvm.tokens import Bool, Float
+
+NEGLIGIBLE = 1e-10
+"""Multipliers (of unit rows) below this part of the largest one are left out of a proof."""
+
+SAME = 1e-12
+"""Unit rows that differ by less than this are the same row."""
+
+DENSE = 20_000_000
+"""Numbers in the largest matrix of conflicting rows that is written out."""
+
+SHOWN = 8
+"""Pairs named in a message."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Rows of a contradiction: Σ λ_j δ_j z_jᵀ = 0 while Σ λ_j b_j > 0.
+
+    example, token (s,): their names. delta (s, d), query (s, e), bound (s,): the rows.
+    weight (s,): λ, negative only on equalities (tied).
+    """
+
+    example: NDArray[np.intp]
+    token: NDArray[np.intp]
+    delta: Float
+    query: Float
+    bound: Float
+    tied: Bool
+    weight: Float
+
+    @classmethod
+    def of(cls, rows: Constraints, multipliers: Float) -> Proof:
+        """The rows with a multiplier (n, T)."""
+        at = example, token = np.nonzero(multipliers)
+        delta, query = rows.differences(example, token), rows.queries[example]
+        return cls(example, token, delta, query, rows.bound[at], rows.tied[at], multipliers[at])
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    def only(self, which: NDArray[np.intp] | Bool) -> Proof:
+        """Some of the rows."""
+        return Proof(**{name: value[which] for name, value in vars(self).items()})
+
+    @property
+    def length(self) -> Float:
+        """Length of each row (s,)."""
+        return np.linalg.norm(self.delta, axis=1) * np.linalg.norm(self.query, axis=1)
+
+    @property
+    def dense(self) -> Float:
+        """The rows written out, at length one (s, d·e)."""
+        written = np.einsum("si,sj->sij", self.delta, self.query).reshape(len(self), -1)
+        return written / self.length[:, None]
+
+    @property
+    def error(self) -> Float:
+        """Σ λ_j δ_j z_jᵀ (d, e)."""
+        return (self.weight[:, None] * self.delta).T @ self.query
+
+
+def explain(rows: Constraints, norm: Norm, multipliers: Float) -> NotSeparable:
+    """The exception for rows that contradict each other, with the shortest proof at hand.
+
+    multipliers (n, T): a Farkas proof, Σ λ_j A_j = 0 up to rounding and Σ λ_j b_j > 0.
+    """
+    legal = np.where(rows.separating, np.maximum(multipliers, 0.0), multipliers)
+    with single_thread():
+        proof = _shorten(Proof.of(rows, np.where(rows.active, legal, 0.0)))
+    proof = replace(proof, weight=proof.weight / np.abs(proof.weight).max(initial=TINY))
+    gain = float(proof.weight @ proof.bound)
+    error = float(np.ldexp(norm.dual.value(proof.error), rows.exponent))
+    packed = np.zeros(rows.active.shape)
+    packed[proof.example, proof.token] = proof.weight
+    conflict = [(int(i), int(t)) for i, t in zip(proof.example, proof.token, strict=True)]
+    residual = error / gain if gain > 0 else np.inf
+    return NotSeparable(_words(rows, proof), pack(rows, packed), conflict, residual)
+
+
+# ---------------------------------------------------------------------- fewer rows
+
+
+def _shorten(proof: Proof) -> Proof:
+    """One zero row, else two opposite rows, else rows of which none can be left out."""
+    length = proof.length
+    zero = np.flatnonzero((length <= TINY) & (proof.bound > 0))
+    if zero.size:
+        return replace(proof.only(zero[:1]), weight=np.ones(1))
+    size = np.abs(proof.weight) * length
+    proof = proof.only(size > NEGLIGIBLE * size.max(initial=0.0))
+    if len(proof) <= 2 or len(proof) * max(len(proof), proof.error.size) > DENSE:
+        return proof
+    return _opposite(proof) or _irreducible(proof)
+
+
+def _opposite(proof: Proof) -> Proof | None:
+    """Two rows that are opposite (or, with a tie, parallel), one of which asks for a margin."""
+    unit = proof.dense
+    cosine = unit @ unit.T
+    np.fill_diagonal(cosine, 0.0)
+    for j, k in np.argwhere(np.triu(1 - np.abs(cosine) < SAME)):
+        sign = -np.sign(cosine[j, k])  # the weight of k when j has weight one
+        pair = proof.only(np.array([j, k]))
+        weight = np.array([1.0, sign]) / pair.length
+        if pair.tied[0] and weight[1] < 0:
+            weight = -weight
+        if ((weight > 0) | pair.tied).all() and weight @ pair.bound > 0:
+            return replace(pair, weight=weight)
+    return None
+
+
+def _irreducible(proof: Proof) -> Proof:
+    """A proof whose rows are independent but for the one contradiction.
+
+    Then its multipliers are unique up to a factor, so no smaller part of it is a proof.
+    """
+    unit = proof.dense
+    triangle = scipy.linalg.qr(unit.T, mode="r", check_finite=False)[0]
+    diagonal = np.abs(np.diagonal(triangle))[: len(proof) - 1]
+    if len(diagonal) == len(proof) - 1 and (diagonal > DEPENDENT).all():
+        return proof
+    point = solve_rows(unit, proof.bound / proof.length, proof.tied)
+    if point.separable:  # the given proof is too rough to be made shorter
+        return proof
+    kept = point.multipliers != 0
+    return replace(proof.only(kept), weight=(point.multipliers / proof.length)[kept])
+
+
+# ---------------------------------------------------------------------- words
+
+
+def _words(rows: Constraints, proof: Proof) -> str:
+    """The contradiction in words: who, and why."""
+    if len(proof) == 1:
+        return _one(rows, proof)
+    if len(proof) == 2:
+        return _two(rows, proof)
+    examples = np.unique(proof.example)
+    anchors = rows.anchor[examples]
+    if len(examples) == 1 and not proof.tied.any():
+        return (
+            f"no W ranks token {anchors[0]} highest in example {examples[0]}: "
+            f"its key is an average of the keys of {_listed('token', proof.token)}."
+        )
+    pairs = [f"({i}, {t})" for i, t in zip(proof.example[:SHOWN], proof.token[:SHOWN], strict=True)]
+    weights = [f"{w:.3g}" for w in proof.weight[:SHOWN]]
+    more = ", …" if len(proof) > SHOWN else ""
+    return (
+        f"the constraints of {len(proof)} tokens in {_listed('example', examples)} contradict each other: "
+        f"(example, token) pairs {', '.join(pairs)}{more} with multipliers {', '.join(weights)}{more}."
+    )
+
+
+def _one(rows: Constraints, proof: Proof) -> str:
+    i, t = proof.example[0], proof.token[0]
+    why = "identical keys" if not proof.delta.any() else "the query is zero"
+    if proof.length[0] > TINY:
+        why = "the difference of the keys vanishes next to the other tokens"
+    return f"no W ranks token {rows.anchor[i]} above token {t} in example {i} ({why})."
+
+
+def _two(rows: Constraints, proof: Proof) -> str:
+    (i, k), (t, u) = proof.example, proof.token
+    a, c = rows.anchor[i], rows.anchor[k]
+    if proof.tied.any():
+        tie, free = (0, 1) if proof.tied[0] else (1, 0)
+        j, x = proof.example[tie], proof.token[tie]
+        order = f"token {rows.anchor[proof.example[free]]} above token {proof.token[free]}"
+        where = f"in example {proof.example[free]}"
+        return f"no W ranks {order} {where} while tokens {rows.anchor[j]} and {x} of example {j} are tied."
+    if i == k:
+        return (
+            f"no W ranks token {a} highest in example {i}: its key lies between those of tokens {t} and {u}."
+        )
+    same = np.array_equal(rows.keys[i, a], rows.keys[k, u]) and np.array_equal(
+        rows.keys[i, t], rows.keys[k, c]
+    )
+    what = "the same two tokens" if same else "two tokens along the same direction"
+    return (
+        f"examples {i} and {k} want opposite orders of {what}: "
+        f"token {a} above token {t} in example {i}, token {c} above token {u} in example {k}."
+    )
+
+
+def _listed(noun: str, numbers: Iterable[np.intp]) -> str:
+    shown = [str(x) for x in numbers]
+    if len(shown) == 1:
+        return f"{noun} {shown[0]}"
+    if len(shown) > SHOWN:
+        return f"{len(shown)} {noun}s"
+    return f"{noun}s {', '.join(shown[:-1])} and {shown[-1]}"

@@ -1,0 +1,99 @@
+"""Compiled linear algebra of the active rows: A_S = Rᵀ Q[:q], Q orthogonal, R upper triangular.
+
+Q (k, k) holds the basis by rows, so that every loop runs along memory. q is the number of active rows.
+Functions take the arrays they need and no more, because a call copies the header of every array. Inner
+loops run over whole rows in functions of their own, where the compiler sees that they do not overlap.
+Reference: Goldfarb and Idnani 1983, "A numerically stable dual method for quadratic programs".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from attsvm.tokens import Float
+
+# Sums may be reordered so that they vectorise; infinities keep their meaning.
+compiled = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+
+
+@compiled
+def dot(a: Float, b: Float) -> float:
+    """aᵀb."""
+    total = 0.0
+    for i in range(a.size):
+        total += a[i] * b[i]
+    return total
+
+
+@compiled
+def add(out: Float, factor: float, a: Float) -> None:
+    """out += factor · a."""
+    for i in range(out.size):
+        out[i] += factor * a[i]
+
+
+@compiled
+def rotate(a: Float, b: Float, c: float, t: float) -> None:
+    """a, b = c a + t b, c b − t a."""
+    for i in range(a.size):
+        a[i], b[i] = c * a[i] + t * b[i], c * b[i] - t * a[i]
+
+
+@compiled
+def times(Q: Float, a: Float, out: Float) -> None:
+    """out = Q a."""
+    for i in range(a.size):
+        out[i] = dot(Q[i], a)
+
+
+@compiled
+def tail(Q: Float, v: Float, q: int, out: Float) -> None:
+    """out = Σ_{i ≥ q} v_i Q_i: the part of a (with v = Q a) that is orthogonal to the active rows."""
+    out[:] = 0.0
+    for i in range(q, v.size):
+        add(out, v[i], Q[i])
+
+
+@compiled
+def solve_upper(R: Float, v: Float, q: int, out: Float) -> None:
+    """out[:q] with R[:q, :q] out = v[:q]."""
+    for i in range(q - 1, -1, -1):
+        out[i] = (v[i] - dot(R[i, i + 1 : q], out[i + 1 : q])) / R[i, i]
+
+
+@compiled
+def solve_lower(R: Float, q: int, y: Float) -> None:
+    """In place, y[:q] with R[:q, :q]ᵀ y = y."""
+    for i in range(q):
+        y[i] /= R[i, i]
+        add(y[i + 1 : q], -y[i], R[i, i + 1 : q])
+
+
+@compiled
+def extend(Q: Float, R: Float, v: Float, q: int, outside: Float) -> None:
+    """Let the row a with v = Q a become active, by one reflection; outside = tail(Q, v, q) is used up."""
+    size = np.sqrt(dot(v[q:], v[q:]))
+    head = size if v[q] >= 0 else -size
+    v[q] += head
+    add(outside, head, Q[q])
+    scale = 1.0 / (size * abs(v[q]))
+    for i in range(q, v.size):
+        add(Q[i], -scale * v[i], outside)
+    for i in range(q):
+        R[i, q] = v[i]
+    R[q, q] = -head
+
+
+@compiled
+def drop(Q: Float, R: Float, v: Float, q: int, place: int) -> None:
+    """Let one active row become inactive, by rotations; v = Q a is carried along."""
+    for i in range(q):
+        for l in range(max(place, i - 1), q - 1):
+            R[i, l] = R[i, l + 1]
+    for i in range(place, q - 1):
+        size = np.sqrt(R[i, i] * R[i, i] + R[i + 1, i] * R[i + 1, i])
+        c, t = R[i, i] / size, R[i + 1, i] / size
+        rotate(R[i, i : q - 1], R[i + 1, i : q - 1], c, t)
+        rotate(Q[i], Q[i + 1], c, t)
+        v[i], v[i + 1] = c * v[i] + t * v[i + 1], c * v[i + 1] - t * v[i]

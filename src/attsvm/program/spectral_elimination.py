@@ -1,0 +1,167 @@
+"""The Newton system of the spectral program and two ways to solve it: over the rows, or over W."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from attsvm.program.pool import Pool
+from attsvm.program.schatten_interior import Cholesky
+from attsvm.tokens import Float
+
+
+@dataclass(frozen=True, eq=False)
+class Unknowns:
+    """(dW, dt, dλ), or a right-hand side: matrix (d, e), number, rows (w,)."""
+
+    matrix: Float
+    number: float
+    rows: Float
+
+    def __add__(self, other: Unknowns) -> Unknowns:
+        return Unknowns(self.matrix + other.matrix, self.number + other.number, self.rows + other.rows)
+
+    def __sub__(self, other: Unknowns) -> Unknowns:
+        return Unknowns(self.matrix - other.matrix, self.number - other.number, self.rows - other.rows)
+
+
+class System:
+    """The linear map of the Newton system, for U = V⁻¹ positive definite and F = (U²)₁₂.
+
+    L(dW) + F dt − ½ Σ dλ_j A_j,    L(dW) = U₁₁ dW U₂₂ + U₁₂ dWᵀ U₁₂
+    2⟨F, dW⟩ + tr(U²) dt
+    A dW + ratio dλ                 ratio = s/λ, 0 where tied
+    """
+
+    def __init__(self, pool: Pool, U: Float, V: Float, ratio: Float) -> None:
+        d = pool.d
+        self.pool, self.U, self.V, self.ratio = pool, U, V, ratio
+        self.U11, self.U12, self.U22 = U[:d, :d], U[:d, d:], U[d:, d:]
+        square = U @ U
+        self.trace, self.F = float(np.trace(square)), square[:d, d:]
+
+    def times(self, x: Unknowns) -> Unknowns:
+        image = self.U11 @ x.matrix @ self.U22 + self.U12 @ x.matrix.T @ self.U12
+        return Unknowns(
+            image + x.number * self.F - self.pool.combine(x.rows) / 2,
+            2 * float((self.F * x.matrix).sum()) + self.trace * x.number,
+            self.pool.margins(x.matrix) + self.ratio * x.rows,
+        )
+
+
+class ByWeight:
+    """Eliminates dλ: one symmetric matrix of size d·e + 1, for few entries of W and many rows.
+
+        [[2L + AᵀDA, 2F], [2Fᵀ, tr U²]],    D = λ/s,   AᵀDA = Σ_i (Δ_iᵀ D_i Δ_i) ⊗ z_i z_iᵀ
+
+    Tied rows have no D: they border the matrix.
+    """
+
+    def __init__(self, system: System) -> None:
+        pool = system.pool
+        self.system, self.tied = system, pool.tied
+        self.weights = np.where(pool.tied, 0.0, 1 / np.where(pool.tied, 1.0, system.ratio))
+        self.factor = Cholesky(self._matrix, np.zeros(pool.d * pool.e + 1))
+        if pool.tied.any():
+            ties = pool.delta[pool.tied, :, None] * pool.queries[pool.owner[pool.tied], None, :]
+            self.ties = np.pad(ties.reshape(len(ties), -1), ((0, 0), (0, 1)))
+            self.lifted = self.factor.solve(self.ties.T)
+            self.border = Cholesky(lambda: self.ties @ self.lifted, np.zeros(len(ties)))
+
+    def _matrix(self) -> Float:
+        system, pool = self.system, self.system.pool
+        size = pool.d * pool.e
+        weighted = self.weights[:, None] * pool.delta
+        blocks = [weighted[mine].T @ pool.delta[mine] for mine in pool.slices]
+        outer = pool.queries[:, :, None] * pool.queries[:, None, :]
+        total = np.tensordot(np.stack(blocks), outer, axes=(0, 0))  # indices a, c, b, f
+        total += 2 * system.U11[:, :, None, None] * system.U22
+        total += 2 * system.U12[:, None, None, :] * system.U12[None, :, :, None]
+        out = np.empty((size + 1, size + 1))
+        out[:size, :size] = total.transpose(0, 2, 1, 3).reshape(size, size)
+        out[size, :size], out[size, size] = 2 * system.F.ravel(), system.trace
+        return out
+
+    def solve(self, right: Unknowns) -> Unknowns:
+        pool = self.system.pool
+        first = 2 * right.matrix + pool.combine(self.weights * right.rows)
+        found = self.factor.solve(np.append(first.ravel(), right.number))
+        rows = np.zeros(len(right.rows))
+        if self.tied.any():
+            rows[self.tied] = self.border.solve(right.rows[self.tied] - self.ties @ found)
+            found = found + self.lifted @ rows[self.tied]
+        matrix = found[:-1].reshape(pool.d, pool.e)
+        rows += self.weights * (right.rows - pool.margins(matrix))
+        return Unknowns(matrix, float(found[-1]), rows)
+
+
+class ByRows:
+    """Eliminates dW through L⁻¹: a matrix ½ A L⁻¹ Aᵀ + diag(s/λ) of size w, for few rows."""
+
+    def __init__(self, system: System) -> None:
+        pool = system.pool
+        self.system = system
+        self.inverse = Inverse(system)
+        self.factor = Cholesky(lambda: self.inverse.gram(pool), system.ratio)
+        self.rise = self.inverse(system.F)
+        self.coupling = pool.margins(self.rise)
+        self.response = self.factor.solve(self.coupling)
+        bend = system.trace - 2 * float((system.F * self.rise).sum())
+        self.curvature = bend + float(self.coupling @ self.response)
+
+    def solve(self, right: Unknowns) -> Unknowns:
+        pool = self.system.pool
+        weight = self.inverse(right.matrix)
+        rows = self.factor.solve(right.rows - pool.margins(weight))
+        excess = right.number - 2 * (self.system.F * weight).sum() - self.coupling @ rows
+        dt = float(excess / self.curvature)
+        rows = rows + dt * self.response
+        return Unknowns(weight + self.inverse(pool.combine(rows) / 2) - dt * self.rise, dt, rows)
+
+
+class Inverse:
+    """The inverse of L in closed form.
+
+    With U₁₁ = G₁G₁ᵀ, U₂₂ = G₂G₂ᵀ and U₁₂ = G₁ diag(γ) G₂ᵀ, L acts on X̂ = G₁ᵀXG₂ in pairs of
+    entries, X̂_ab + γ_a γ_b X̂_ba, so that X̂_ab = (B̂_ab − γ_a γ_b B̂_ba) / (1 − γ_a² γ_b²).
+    """
+
+    def __init__(self, system: System) -> None:
+        d, e = system.F.shape
+        k = self.k = min(d, e)
+        first, second = np.linalg.cholesky(system.U11), np.linalg.cholesky(system.U22)
+        # γ → 1 at the optimum and 1 − γ² from γ would be noise: the eigenvalues of
+        # G₁ᵀV₁₁G₁ are 1/(1 − γ²), and their large ones are accurate.
+        growth, left = np.linalg.eigh(first.T @ system.V[:d, :d] @ first)
+        left, rest = left[:, ::-1], 1 / np.maximum(growth[::-1][:k], 1.0)
+        half = solve_triangular(first, system.U12, lower=True)
+        core = solve_triangular(second, half.T, lower=True)
+        right, triangle = np.linalg.qr(core @ left[:, :k], mode="complete")
+        right[:, :k] *= np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
+        self.left = solve_triangular(first, left, lower=True, trans=1).T  # G₁⁻¹
+        self.right = solve_triangular(second, right, lower=True, trans=1).T  # G₂⁻¹
+        gamma = np.sqrt(1 - rest)
+        denominator = rest[:, None] + rest - rest[:, None] * rest
+        self.direct = np.ones((d, e))
+        self.direct[:k, :k] = 1 / denominator
+        self.crossed = gamma[:, None] * gamma / denominator
+
+    def __call__(self, B: Float) -> Float:
+        k, B = self.k, self.left @ B @ self.right.T
+        X = self.direct * B
+        X[:k, :k] -= self.crossed * B[:k, :k].T
+        return np.asarray(self.left.T @ X @ self.right)
+
+    def gram(self, pool: Pool) -> Float:
+        """½ ⟨A_i, L⁻¹ A_j⟩ for all pairs of rows: the lower triangle of a (w, w) matrix."""
+        delta, queries, k = pool.delta @ self.left.T, pool.queries @ self.right.T, self.k
+        small, spread = delta[:, :k], queries[pool.owner, :k]
+        out = np.empty((len(delta), len(delta)))
+        for j, mine in enumerate(pool.slices):
+            before = slice(0, mine.stop)
+            image = delta[before] * ((queries * queries[j]) @ self.direct.T)[pool.owner[before]]
+            image[:, :k] -= spread[before] * (small[before] @ (queries[j, :k, None] * self.crossed))
+            np.matmul(delta[mine] / 2, image.T, out=out[mine, before])
+        return out

@@ -1,0 +1,138 @@
+"""Euclidean projections on norm balls and on circular cones, in JAX."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from attsvm.norms import Entrywise, Norm, Schatten
+
+TIGHT = 1e-14
+"""Relative accuracy of the radius after the projection on an lp ball."""
+TOGETHER, ROUNDS = 1e-12, 500
+"""Alternating projections stop when ball and cone agree to TOGETHER radii, or after ROUNDS."""
+
+
+def project_ball(x: Array, norm: Norm, radius: Array) -> Array:
+    """The point of {N(W) ≤ radius} nearest to x (d, e) or (d,).
+
+    Entrywise balls act on the entries, Schatten balls on the singular values.
+    """
+    if norm.p == 2:
+        size = jnp.sqrt((x * x).sum())
+        return x * jnp.where(size > radius, radius / jnp.where(size > 0, size, 1), 1)
+    if isinstance(norm, Schatten) and x.ndim == 2:
+        U, sigma, Vt = jnp.linalg.svd(x, full_matrices=False)
+        return (U * _shrunk(sigma, norm.p, radius)) @ Vt
+    flat = x.reshape(-1)
+    return (jnp.sign(flat) * _shrunk(jnp.abs(flat), norm.p, radius)).reshape(x.shape)
+
+
+def project_cone(x: Array, axis: Array, cosine: Array) -> Array:
+    """The point of {⟨W, axis⟩ ≥ cosine ‖W‖} nearest to x; axis has unit length, 0 < cosine ≤ 1."""
+    along = (x * axis).sum()
+    across = x - along * axis
+    width = jnp.sqrt((across * across).sum())
+    sine = jnp.sqrt((1 - cosine) * (1 + cosine))
+    edge = cosine * axis + sine * across / jnp.where(width > 0, width, 1)
+    on_edge = jnp.maximum(cosine * along + sine * width, 0) * edge
+    inside = along * sine >= cosine * width
+    return jnp.where(inside & (along >= 0), x, on_edge)
+
+
+def project_both(x: Array, norm: Norm, radius: Array, axis: Array, cosine: Array) -> Array:
+    """The point of ball ∩ cone nearest to x, by Dykstra's alternating projections.
+
+    Where the ball's projection already lies in the cone, the first round ends it. In the Frobenius
+    norm the cone's projection followed by the ball's is exact.
+    """
+    if norm.p == 2:
+        return project_ball(project_cone(x, axis, cosine), norm, radius)
+
+    def apart(state: tuple[Array, ...]) -> Array:
+        count, _, _, _, gap = state
+        return (count < ROUNDS) & (gap > TOGETHER * radius)
+
+    def around(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        count, y, of_ball, of_cone, _ = state
+        in_ball = project_ball(y + of_ball, norm, radius)
+        in_cone = project_cone(in_ball + of_cone, axis, cosine)
+        of_ball, of_cone = y + of_ball - in_ball, in_ball + of_cone - in_cone
+        return count + 1, in_cone, of_ball, of_cone, jnp.abs(in_ball - in_cone).max()
+
+    zero = jnp.zeros_like(x)
+    start = (jnp.asarray(0), x, zero, zero, jnp.full_like(x, jnp.inf, shape=()))
+    return lax.while_loop(apart, around, start)[1]
+
+
+def ball_of(norm: Norm, axes: int) -> Norm:
+    """The norm that acts on a parameter: of a diagonal w (one axis) every norm of diag(w) is ‖w‖_p."""
+    return norm if axes == 2 else Entrywise(norm.p)
+
+
+# ---------------------------------------------------------------------- lp balls in the positive orthant
+
+
+def _shrunk(size: Array, p: float, radius: Array) -> Array:
+    """The projection of nonnegative numbers (m,) on the lp ball."""
+    if p == jnp.inf:
+        return jnp.minimum(size, radius)
+    if p == 1:
+        return _shrunk_l1(size, radius)
+    if p == 2:
+        return project_ball(size, Entrywise(2), radius)
+    return radius * _shrunk_lp(size / radius, p)
+
+
+def _shrunk_l1(size: Array, radius: Array) -> Array:
+    """max(size − τ, 0) with the τ ≥ 0 that gives the sum `radius`, found by sorting."""
+    falling = jnp.sort(size)[::-1]
+    tau = (jnp.cumsum(falling) - radius) / jnp.arange(1, size.size + 1)
+    return jnp.maximum(size - jnp.maximum(tau.max(), 0), 0)
+
+
+def _shrunk_lp(size: Array, p: float) -> Array:
+    """Projection on the unit ball: w + μ w^(p−1) = size with the μ ≥ 0 that gives ‖w‖_p = 1.
+
+    log ‖w(μ)‖ is decreasing and convex in μ, so Newton from μ = 0 rises to the root from one side.
+    """
+    log_size = jnp.log(size)
+
+    def excess(mu: Array) -> tuple[Array, Array, Array]:
+        u = _log_root(log_size, jnp.log(mu), p)
+        share = jax.nn.sigmoid(jnp.log(mu) + (p - 2) * u)
+        weights = jax.nn.softmax(p * u)
+        # d log w/dμ = −w^(p−2) / (1 + (p−1) μ w^(p−2)), written with the share μ w^(p−2)/(1 + μ w^(p−2))
+        per_mu = jnp.where(mu > 0, share / jnp.where(mu > 0, mu, 1), jnp.exp((p - 2) * u))
+        fall = jnp.where(weights > 0, weights * per_mu / (1 + (p - 2) * share), 0).sum()
+        return jax.nn.logsumexp(p * u) / p, fall, u
+
+    def unfinished(state: tuple[Array, ...]) -> Array:
+        count, _, value, _, _ = state
+        return (count < 60) & (value > TIGHT)
+
+    def newton(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        count, mu, value, fall, _ = state
+        mu = mu + value / fall
+        return (count + 1, mu, *excess(mu))
+
+    start = jnp.zeros_like(size, shape=())
+    *_, u = lax.while_loop(unfinished, newton, (jnp.asarray(0), start, *excess(start)))
+    return jnp.exp(u)
+
+
+def _log_root(log_size: Array, log_mu: Array, p: float) -> Array:
+    """u = log w with w + μ w^(p−1) = size, by Newton on the convex log(e^u + μ e^((p−1)u)) − log size.
+
+    The start is at most log 2 above the root in value, and the slopes lie between 1 and p − 1:
+    six steps reach rounding for every size and μ.
+    """
+    finite = jnp.where(jnp.isfinite(log_size), log_size, 0)
+    u = jnp.minimum(finite, (finite - log_mu) / (p - 1))
+    for _ in range(6):
+        second = log_mu + (p - 1) * u
+        value = jnp.logaddexp(u, second) - finite
+        slope = 1 + (p - 2) * jax.nn.sigmoid(second - u)
+        u = u - value / slope
+    return jnp.where(jnp.isfinite(log_size), u, -jnp.inf)

@@ -1,0 +1,121 @@
+"""Small matrix problems in compiled loops: many runs at once, each verdict right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from attsvm.norms import frobenius as norm
+from attsvm.program import batch, frobenius
+from attsvm.program.active_set import solve_rows
+from attsvm.program.constraints import Constraints
+from attsvm.program.max_margin import _at_margin_one, max_margin
+from attsvm.program.solution import certify
+from attsvm.tokens import Tokens
+
+GAP = 1e-9
+"""An order below the certified 1e-8."""
+
+
+def random_runs(runs, n, T, d, e, seed=0):
+    rng = np.random.default_rng(seed)
+    tokens = Tokens(rng.standard_normal((runs, n, T, d)), rng.standard_normal((runs, n, e)))
+    return tokens, rng.integers(T, size=(runs, n))
+
+
+def dense(rows):
+    example, token = np.nonzero(rows.active)
+    delta = rows.differences(example, token)
+    features = np.einsum("md,me->mde", delta, rows.queries[example]).reshape(len(example), -1)
+    return features, rows.bound[rows.active], rows.tied[rows.active]
+
+
+def gaps(rows, answer):
+    W, multipliers = _at_margin_one(rows, norm, answer)
+    return certify(rows, norm, W, multipliers).worst
+
+
+def residuals(rows, answer):
+    lam = answer.multipliers
+    size = np.linalg.norm(rows.combine(lam), axis=(-2, -1))
+    return size / (lam * rows.bound).sum((-2, -1))
+
+
+@pytest.mark.parametrize("shape", [(5, 6, 3, 3), (8, 4, 3, 3)], ids=str)
+def test_near_the_threshold_each_verdict_is_that_of_a_linear_program(shape):
+    rows = Constraints.of(*random_runs(150, *shape))
+    answer = frobenius.solve_runs(rows)
+    expected = []
+    for k in range(150):
+        features, bound, _ = dense(rows.run(k))
+        plan = linprog(np.zeros(features.shape[1]), A_ub=-features, b_ub=-bound, bounds=(None, None))
+        expected.append(plan.status == 0)
+    assert 10 < sum(expected) < 140  # both verdicts occur
+    assert np.array_equal(answer.separable, expected)
+    assert gaps(rows, answer)[answer.separable].max() <= GAP
+    assert residuals(rows, answer)[~answer.separable].max() <= 1e-11
+    assert (answer.multipliers >= 0).all()
+
+
+def test_the_loops_agree_with_orthogonal_factors_of_the_rows():
+    rows = Constraints.of(*random_runs(40, 6, 8, 10, 10, seed=1))
+    answer, final = batch.solve(rows)
+    assert final.all()
+    for k in range(40):
+        point = solve_rows(*dense(rows.run(k)))
+        W = answer.W[k].ravel()
+        assert W @ point.w == pytest.approx(np.linalg.norm(W) * np.linalg.norm(point.w), rel=1e-12)
+
+
+def test_ties_zeros_masks_and_duplicates_are_certified_in_one_batch():
+    rng = np.random.default_rng(2)
+    tokens, first = random_runs(200, 4, 6, 7, 5, seed=2)
+    keys = tokens.keys.copy()
+    chosen = first[..., None] == np.arange(6)
+    chosen[::2, 0, 0] = True
+    keys[1::2, :, 4] = keys[1::2, :, 5]
+    mask = chosen | (rng.random(chosen.shape) < 0.8)
+    required = np.where(rng.random((200, 4)) < 0.3, 0.0, 1.0)
+    rows = Constraints.of(Tokens(keys, tokens.queries, mask=mask), chosen, required)
+    answer = frobenius.solve_runs(rows)
+    zero_row = ~answer.separable & (np.count_nonzero(answer.multipliers, axis=(-2, -1)) == 1)
+    assert answer.separable.sum() > 100
+    assert zero_row.sum() > 10  # the selected token has a double
+    assert gaps(rows, answer)[answer.separable].max() <= GAP
+    assert residuals(rows, answer)[~answer.separable].max() <= 1e-11
+
+
+def test_a_run_alone_gives_the_answer_it_gives_in_the_batch():
+    tokens, first = random_runs(6, 6, 8, 10, 10, seed=3)
+    together = max_margin(tokens, first)
+    alone = max_margin(tokens.run(4), first[4])
+    assert np.array_equal(together.W[4], alone.W)
+    assert together.certified.all()
+
+
+def test_what_the_gram_matrix_cannot_see_is_left_to_an_exact_method():
+    tokens, first = random_runs(3, 6, 8, 10, 10, seed=4)
+    keys, queries = tokens.keys.copy(), tokens.queries.copy()
+    keys[1, 1], first[1, 1] = keys[1, 0], (first[1, 0] + 1) % 8
+    queries[1, 1] = queries[1, 0] + 1e-7 * queries[1, 2]
+    rows = Constraints.of(Tokens(keys, queries), first)
+    _, final = batch.solve(rows)
+    answer = frobenius.solve_runs(rows)
+    assert final.tolist() == [True, False, True]
+    assert answer.separable.all()
+    assert gaps(rows, answer).max() <= 1e-8
+
+
+def test_larger_runs_are_solved_too():
+    rows = Constraints.of(*random_runs(3, 30, 12, 20, 20, seed=5))
+    assert not batch.suits(rows)
+    answer = frobenius.solve_runs(rows)
+    assert gaps(rows, answer).max() <= GAP
+
+
+def test_runs_that_ask_for_nothing_have_weight_zero():
+    tokens, first = random_runs(2, 3, 4, 5, 5, seed=6)
+    solution = max_margin(tokens, first, required=np.array([[0.0] * 3, [1.0] * 3]))
+    assert not solution.W[0].any()
+    assert solution.certified.all()

@@ -1,0 +1,180 @@
+"""Laws shared by the nuclear and the spectral program, and the parts of their common engine."""
+
+import math
+
+import numpy as np
+import pytest
+
+from attsvm import Tokens
+from attsvm.norms import Schatten
+from attsvm.program import max_margin as verbs
+from attsvm.program import schatten
+from attsvm.program.constraints import Constraints
+from attsvm.program.max_margin import max_margin
+from attsvm.program.pool import Bases, Pool
+from attsvm.program.scaling import Scaling
+
+NORMS = pytest.mark.parametrize("norm", [Schatten(1), Schatten(math.inf)], ids=str)
+TIGHT = 2e-9
+"""The engines aim at a gap of 4e-10; a certificate needs 1e-8."""
+ORACLE = 1e-6
+"""Accuracy of the general solver."""
+
+
+def planted(shape, seed=0, shift=0.1):
+    """Random tokens (n, T, d, e) whose best token under a planted weight is pushed ahead."""
+    n, T, d, e = shape
+    rng = np.random.default_rng(seed)
+    keys, queries = rng.standard_normal((n, T, d)), rng.standard_normal((n, e))
+    directions = queries @ rng.standard_normal((e, d))
+    scores = np.einsum("ntd,nd->nt", keys, directions)
+    best = scores.argmax(1)
+    keys[np.arange(n), best] += shift * directions
+    return Tokens(keys, queries), np.arange(T) == best[:, None], np.argsort(-scores, axis=1)
+
+
+def oracle(tokens, selected, norm, required=1.0):
+    """The optimal value by cvxpy and Clarabel."""
+    cvxpy = pytest.importorskip("cvxpy")
+    rows = Constraints.of(tokens, selected, required)
+    example, token = np.nonzero(rows.active)
+    delta, queries = rows.differences(example, token), rows.queries[example]
+    features = (delta[:, :, None] * queries[:, None, :]).reshape(len(delta), -1)
+    W = cvxpy.Variable((rows.d, rows.e))
+    margins, tied = features @ cvxpy.vec(W, order="C"), rows.tied[example, token]
+    constraints = [margins[~tied] >= rows.bound[example, token][~tied]]
+    constraints += [margins[tied] == 0] if tied.any() else []
+    size = cvxpy.normNuc(W) if norm.p == 1 else cvxpy.sigma_max(W)
+    return cvxpy.Problem(cvxpy.Minimize(size), constraints).solve(solver="CLARABEL")
+
+
+@NORMS
+@pytest.mark.parametrize("shape", [(1, 2, 3, 2), (4, 5, 6, 3), (3, 4, 2, 7), (9, 7, 5, 5), (25, 9, 4, 4)])
+def test_the_value_is_that_of_a_general_solver(norm, shape):
+    tokens, selected, _ = planted(shape)
+    solution = max_margin(tokens, selected, norm)
+    assert solution.certificate.worst < TIGHT
+    assert norm.value(solution.W) == pytest.approx(oracle(tokens, selected, norm), rel=ORACLE)
+
+
+@NORMS
+def test_tied_tokens_share_their_logit_at_the_least_norm(norm):
+    tokens, selected, order = planted((5, 5, 6, 5))
+    selected[[0, 2], order[[0, 2], 1]] = True
+    solution = max_margin(tokens, selected, norm)
+    assert solution.certificate.worst < TIGHT
+    assert norm.value(solution.W) == pytest.approx(oracle(tokens, selected, norm), rel=ORACLE)
+
+
+@NORMS
+def test_repeated_ties_change_nothing(norm):
+    tokens, selected, order = planted((4, 5, 6, 5))
+    selected[0, order[0, 1]] = True
+    value = norm.value(max_margin(tokens, selected, norm).W)
+    doubled = Tokens(np.tile(tokens.keys, (1, 2, 1)), tokens.queries)
+    twice = max_margin(doubled, np.tile(selected, (1, 2)), norm)
+    assert twice.certificate.worst < TIGHT
+    assert norm.value(twice.W) == pytest.approx(value, rel=TIGHT)
+
+
+@NORMS
+@pytest.mark.parametrize("required", [[1, 0, 0, 1, 0], [0.1, 1, 10, 3, 0.5]], ids=["zeros", "mixed"])
+def test_each_example_may_require_its_own_margin(norm, required):
+    tokens, selected, _ = planted((5, 6, 5, 4))
+    solution = max_margin(tokens, selected, norm, required=required)
+    value = oracle(tokens, selected, norm, np.array(required, float))
+    assert solution.certificate.worst < TIGHT
+    assert norm.value(solution.W) == pytest.approx(value, rel=ORACLE)
+
+
+@NORMS
+def test_masked_tokens_and_zero_queries_ask_for_nothing(norm):
+    tokens, selected, _ = planted((6, 7, 5, 4))
+    mask = selected | (np.random.default_rng(1).random(selected.shape) < 0.6)
+    fewer = max_margin(Tokens(tokens.keys, tokens.queries, mask=mask), selected, norm)
+    keys = np.concatenate([tokens.keys, tokens.keys])
+    silent = Tokens(keys, np.vstack([tokens.queries, 0 * tokens.queries]), mask=np.vstack([mask, mask]))
+    required = np.repeat([1.0, 0.0], 6)
+    more = max_margin(silent, np.vstack([selected, selected]), norm, required=required)
+    assert fewer.certificate.worst < TIGHT and more.certificate.worst < TIGHT
+    assert norm.value(more.W) == pytest.approx(norm.value(fewer.W), rel=TIGHT)
+    assert norm.value(fewer.W) < norm.value(max_margin(tokens, selected, norm).W)
+
+
+@NORMS
+def test_the_pool_finds_the_answer_of_all_rows(norm, monkeypatch):
+    tokens, selected, _ = planted((30, 12, 8, 8))
+    small = max_margin(tokens, selected, norm)
+    monkeypatch.setattr(schatten, "SMALL", 10_000)
+    everything = max_margin(tokens, selected, norm)
+    assert small.certificate.worst < TIGHT and everything.certificate.worst < TIGHT
+    assert norm.value(small.W) == pytest.approx(norm.value(everything.W), rel=TIGHT)
+
+
+@NORMS
+@pytest.mark.parametrize("stages", [((0.1, 0.05), (1e-2, 0.01)), ((0.3, 0.02),)], ids=["some", "most"])
+def test_a_pool_that_dropped_needed_rows_is_repaired(norm, stages, monkeypatch):
+    tokens, selected, _ = planted((30, 12, 8, 8))
+    monkeypatch.setattr(schatten, "SMALL", 20)
+    monkeypatch.setattr(schatten, "STAGES", stages)
+    assert max_margin(tokens, selected, norm).certificate.worst < TIGHT
+
+
+@NORMS
+def test_a_contradiction_is_answered_with_its_proof(norm):
+    tokens, selected, order = planted((4, 5, 6, 4))
+    twin = Tokens(np.vstack([tokens.keys, tokens.keys[:1]]), np.vstack([tokens.queries, tokens.queries[:1]]))
+    rows = Constraints.of(twin, np.vstack([selected, np.arange(5) == order[0, 1]]))
+    answer = verbs.solve(rows, norm)
+    assert not answer.separable
+    assert (answer.multipliers >= 0).all() and (answer.multipliers * rows.bound).sum() > 0
+    assert np.abs(rows.combine(answer.multipliers)).max() < 1e-12 * answer.multipliers.max()
+
+
+@NORMS
+@pytest.mark.parametrize("tie", [1e-2, 1e-4, 1e-6])
+def test_near_ties_are_solved(norm, tie):
+    tokens, selected, order = planted((4, 5, 5, 5))
+    keys = tokens.keys.copy()
+    keys[0, order[0, 1]] = keys[0, order[0, 0]] - tie * keys[0, order[0, 2]]
+    solution = max_margin(Tokens(keys, tokens.queries), selected, norm)
+    assert solution.certificate.worst < 1e-8
+    assert norm.value(solution.W) > 0.01 / tie
+
+
+@NORMS
+def test_a_shrunk_weight_and_another_norm_are_rejected(norm):
+    tokens, selected, _ = planted((6, 6, 6, 6))
+    solution = max_margin(tokens, selected, norm)
+    rows, dual = solution.constraints, solution.token_multipliers
+    other = max_margin(tokens, selected, Schatten(2)).W
+    assert solution.certified
+    assert verbs_gap(rows, norm, 0.9 * solution.W, dual) > 1e-2
+    assert verbs_gap(rows, norm, other, dual) > 1e-3
+
+
+def verbs_gap(rows, norm, W, multipliers):
+    from attsvm.program.solution import certify
+
+    return certify(rows, norm, W, multipliers).worst
+
+
+def test_the_scaling_makes_both_matrices_the_same_diagonal():
+    rng = np.random.default_rng(0)
+    P, Q = (X @ X.T + np.eye(7) for X in rng.standard_normal((2, 7, 7)))
+    scaling = Scaling.of(P, Q)
+    assert np.allclose(scaling.scaled_P(P), np.diag(scaling.values))
+    assert np.allclose(scaling.scaled_Q(Q), np.diag(scaling.values))
+    assert not np.allclose(scaling.scaled_P(Q), np.diag(scaling.values))
+
+
+def test_margins_and_combine_of_a_pool_are_those_of_the_rows():
+    tokens, selected, _ = planted((3, 4, 12, 9))
+    rows = Constraints.of(tokens, selected)
+    bases = Bases.of(rows)
+    pool = Pool.of(rows, bases, rows.active)
+    W, dual = np.random.default_rng(2).standard_normal((12, 9)), np.arange(9.0)
+    everywhere = pool.spread(dual, np.zeros(rows.active.shape))
+    assert (pool.d, pool.e) == (9, 3)
+    assert np.allclose(pool.size * pool.margins(bases.reduce(W)), pool.pick(rows.margins(W)))
+    assert np.allclose(bases.expand(pool.combine(pool.size * dual)), rows.combine(everywhere))

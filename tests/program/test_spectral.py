@@ -1,0 +1,67 @@
+"""The spectral program: closed forms and the two eliminations of its Newton system."""
+
+import numpy as np
+import pytest
+
+from attsvm import Tokens, datasets
+from attsvm.norms import frobenius, spectral
+from attsvm.program.constraints import Constraints
+from attsvm.program.max_margin import max_margin
+from attsvm.program.pool import Bases, Pool
+from attsvm.program.spectral_elimination import ByRows, ByWeight, Inverse, System, Unknowns
+
+
+def diagonal(required):
+    """Rows W_ii ≥ required_i."""
+    n = len(required)
+    keys = np.stack([np.eye(n), np.zeros((n, n))], axis=1)
+    return max_margin(Tokens(keys, np.eye(n)), np.zeros(n, int), spectral, required=required)
+
+
+@pytest.mark.parametrize("required", [[1.0, 1, 1], [3.0, 1, 0.5, 2], [1.0, 0, 0]], ids=str)
+def test_rows_on_the_diagonal_cost_their_largest_margin(required):
+    solution = diagonal(required)
+    assert solution.certified
+    assert spectral.value(solution.W) == pytest.approx(max(required), rel=1e-9)
+
+
+def test_the_spectral_solution_spreads_its_singular_values():
+    tokens, _ = datasets.sphere(6, 8, 10, seed=0)
+    selected = np.zeros(6, int)
+    sigma = np.linalg.svd(max_margin(tokens, selected, spectral).W, compute_uv=False)
+    other = np.linalg.svd(max_margin(tokens, selected, frobenius).W, compute_uv=False)
+    assert (sigma > (1 - 1e-6) * sigma[0]).sum() >= 3
+    assert (other > (1 - 1e-6) * other[0]).sum() == 1
+    assert sigma[0] < other[0]
+
+
+@pytest.fixture(params=[(5, 4), (3, 6), (4, 4)], ids=str)
+def system(request):
+    """A Newton system (d, e) at a random well-conditioned scaling, with one tied row."""
+    d, e = request.param
+    rng = np.random.default_rng(3)
+    tokens = Tokens(rng.standard_normal((7, 4, d)), rng.standard_normal((7, e)))
+    selected = np.arange(4) == np.zeros((7, 1))
+    selected[2, 1] = True
+    rows = Constraints.of(tokens, selected)
+    pool = Pool.of(rows, Bases.of(rows), rows.active)
+    X = rng.standard_normal((d + e, d + e))
+    U = X @ X.T + np.eye(d + e)
+    return System(pool, U, np.linalg.inv(U), np.where(pool.tied, 0.0, rng.random(21) + 0.1))
+
+
+def test_both_eliminations_solve_the_newton_system(system):
+    rng = np.random.default_rng(4)
+    right = Unknowns(rng.standard_normal(system.F.shape), 0.7, rng.standard_normal(21))
+    for elimination in (ByRows, ByWeight):
+        rest = right - system.times(elimination(system).solve(right))
+        assert np.abs(rest.matrix).max() < 1e-9
+        assert abs(rest.number) < 1e-9
+        assert np.abs(rest.rows).max() < 1e-9
+
+
+def test_the_inverse_undoes_the_operator(system):
+    X = np.random.default_rng(5).standard_normal(system.F.shape)
+    image = system.U11 @ X @ system.U22 + system.U12 @ X.T @ system.U12
+    assert np.allclose(Inverse(system)(image), X)
+    assert not np.allclose(Inverse(system)(system.U11 @ X @ system.U22), X)
