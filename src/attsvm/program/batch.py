@@ -21,10 +21,10 @@ from attsvm.program.gram import (
     compiled,
     dot_row,
     dot_rows,
-    dual_active_set,
     pivot,
     space,
 )
+from attsvm.program.gram_dual import dual_active_set
 from attsvm.program.unit_rows import TINY
 from attsvm.tokens import Bool, Float
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from attsvm.program import gram
 from attsvm.program.active_set import solve_rows
+from attsvm.program.gram_dual import dual_active_set
 from attsvm.program.unit_rows import Found, UnitRows
 from attsvm.tokens import Bool, Float
 
@@ -83,14 +84,13 @@ def _among(unit: UnitRows, chosen: Bool) -> Float | None:
     delta, queries = unit.named(example, token)
     problem = gram.Quadratic((delta @ delta.T) * (queries @ queries.T), unit.bound[chosen], unit.free[chosen])
     part, out = np.zeros(len(example)), np.zeros(chosen.shape)
-    status = gram.dual_active_set(problem, part, gram.space(len(part)))
+    status = dual_active_set(problem, part, gram.space(len(part)))
     if status == gram.INFEASIBLE:
         out[chosen] = np.where(problem.free, part, np.maximum(part, 0.0))
         if is_proof(unit, out):
             return out
     if status != gram.SOLVED and len(part) * unit.rows.d * unit.rows.e <= DENSE:
-        features = (delta[:, :, None] * queries[:, None, :]).reshape(len(part), -1)
-        point = solve_rows(features, problem.bound, problem.free)
+        point = solve_rows(unit.features(example, token), problem.bound, problem.free)
         out[chosen] = point.multipliers
         if not point.separable and is_proof(unit, out):
             return out

@@ -23,8 +23,13 @@ CROWDED = 10.0
 NEWTON = 5000
 """Unknowns d·e up to which the Newton matrix of the interior point is formed (200 MB)."""
 
+SMALL = 1 << 19
+"""Entries of the rows up to which writing them out is cheaper than an interior point."""
+
 ENOUGH = 1e-9
 """Relative gap below which no other algorithm is tried."""
+
+Algorithm = Callable[[UnitRows], Found | None]
 
 
 def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
@@ -40,7 +45,7 @@ def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
         return prompt.solve(rows)
     if batch.suits(rows):
         answers, final = batch.solve(_with_runs(rows))
-        return _first(answers) if final[0] else _written_out(rows)
+        return _first(answers) if final[0] else _answer(unit := UnitRows(rows), _written_out(unit))
     # Multipliers that diverge may overflow; what is not finite is never taken for an answer.
     with single_thread(), np.errstate(over="ignore", invalid="ignore"):
         return _solve_large(rows)
@@ -72,6 +77,8 @@ def solve_runs(rows: Constraints) -> Answer:
 
 def _solve_large(rows: Constraints) -> Answer:
     """Cheap contradictions, then the algorithms in the order that suits the shape."""
+    if not (rows.bound > 0).any():
+        return Answer(np.zeros((rows.d, rows.e)), np.zeros(rows.active.shape))
     unit = UnitRows(rows)
     best = contradiction.at_once(unit)
     for algorithm in _algorithms(unit):
@@ -80,30 +87,37 @@ def _solve_large(rows: Constraints) -> Answer:
         found = algorithm(unit)
         if found is not None and (best is None or found.gap < best.gap):
             best = found
-    if (best is None or best.gap > ENOUGH) and unit.count * rows.d * rows.e <= contradiction.DENSE:
-        return _written_out(rows)
-    if best is None:
-        return Answer(np.zeros((rows.d, rows.e)), np.zeros(rows.active.shape))
-    return Answer(best.W, best.lam / unit.length, not best.proof)
+    return _answer(unit, best)
 
 
-def _algorithms(unit: UnitRows) -> list[Callable[[UnitRows], Found | None]]:
-    def pivot(unit: UnitRows) -> Found | None:
-        return pivoting.solve(unit, pivoting.start(unit))
-
+def _algorithms(unit: UnitRows) -> list[Algorithm]:
+    """What to try, fastest first."""
     unknowns = unit.rows.d * unit.rows.e
-    newton = [interior.solve] if unknowns <= NEWTON else []
-    return [*newton, pivot] if newton and unit.count > CROWDED * unknowns else [pivot, *newton]
+    entries = unit.count * unknowns
+    newton: list[Algorithm] = [interior.solve] if unknowns <= NEWTON else []
+    exact: list[Algorithm] = [_written_out] if entries <= contradiction.DENSE else []
+    if newton and unit.count > CROWDED * unknowns:
+        return [*newton, _pivot, *exact]
+    return [_pivot, *exact] if entries <= SMALL else [_pivot, *newton, *exact]
 
 
-def _written_out(rows: Constraints) -> Answer:
-    """A small problem whose Gram matrix has too few digits: its rows written out, by QR factors."""
-    example, token = np.nonzero(rows.active)
-    features = rows.differences(example, token)[:, :, None] * rows.queries[example][:, None, :]
-    point = solve_rows(features.reshape(len(example), -1), rows.bound[rows.active], rows.tied[rows.active])
-    multipliers = np.zeros(rows.active.shape)
-    multipliers[rows.active] = point.multipliers
-    return Answer(point.w.reshape(rows.d, rows.e), multipliers, point.separable)
+def _pivot(unit: UnitRows) -> Found | None:
+    return pivoting.solve(unit, pivoting.start(unit))
+
+
+def _written_out(unit: UnitRows) -> Found:
+    """The dual active set on all rows written out: for rows so dependent that K has too few digits."""
+    features = unit.features(*np.nonzero(unit.live))
+    point = solve_rows(features, unit.bound[unit.live], unit.free[unit.live])
+    W, lam = point.w.reshape(unit.rows.d, unit.rows.e), np.zeros(unit.live.shape)
+    lam[unit.live] = point.multipliers
+    return Found(lam, W, unit.gap(lam, W) if point.separable else 0.0, not point.separable)
+
+
+def _answer(unit: UnitRows, found: Found | None) -> Answer:
+    if found is None:  # nothing converged: an answer that certifies nothing
+        return Answer(np.zeros((unit.rows.d, unit.rows.e)), np.zeros(unit.live.shape))
+    return Answer(found.W, found.lam / unit.length, not found.proof)
 
 
 def _with_runs(rows: Constraints) -> Constraints:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg import lapack
+from scipy.linalg import lapack, qr, solve_triangular
 
 from attsvm.program import contradiction
 from attsvm.program.unit_rows import Found, UnitRows
@@ -73,7 +73,7 @@ def solve(unit: UnitRows, passive: Bool, lam: Float | None = None) -> Found | No
         wrong = _wrong(unit, passive, lam, short)
         count = int(wrong.sum())
         if count == 0 and tolerance <= EXACT:
-            state = Found(lam, W, unit.gap(lam, W))
+            state = _refined(unit, passive, Found(lam, W, unit.gap(lam, W)))
             if state.gap <= GOOD or (reached is not None and state.gap > 0.1 * reached.gap):
                 return state if reached is None or state.gap < reached.gap else reached
             reached = state
@@ -162,6 +162,21 @@ def _direct(unit: UnitRows, passive: Bool, lam: Float) -> tuple[Float, bool]:
     out = np.zeros(passive.shape)
     out[passive] = x
     return out, True
+
+
+def _refined(unit: UnitRows, passive: Bool, state: Found) -> Found:
+    """The same active rows by a QR factor, where the Gram matrix has lost too many digits."""
+    if state.gap <= GOOD or passive.sum() * state.W.size > contradiction.DENSE:
+        return state
+    Q, R = qr(unit.features(*np.nonzero(passive)).T, mode="economic", check_finite=False)
+    size = np.abs(np.diagonal(R))
+    if size.min() <= 1e-14 * size.max():
+        return state
+    y = solve_triangular(R, unit.bound[passive], trans=1)
+    W, lam = (Q @ y).reshape(state.W.shape), np.zeros(passive.shape)
+    lam[passive] = solve_triangular(R, y)
+    better = Found(lam, W, unit.gap(lam, W))
+    return better if better.gap < state.gap else state
 
 
 # ---------------------------------------------------------------------- conjugate gradients

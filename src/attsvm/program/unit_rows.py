@@ -91,6 +91,11 @@ class UnitRows:
         delta = self.rows.differences(example, token) * self.inverse[example, token, None]
         return delta, self.queries[example]
 
+    def features(self, example: NDArray[np.intp], token: NDArray[np.intp]) -> Float:
+        """The named rows written out: (k,), (k,) → (k, d·e). For few rows only."""
+        delta, queries = self.named(example, token)
+        return (delta[:, :, None] * queries[:, None, :]).reshape(len(example), -1)
+
     def steepness(self, lam: Float, W: Float) -> float:
         """|Σ λ̂_j â_j|, given as W, per multiplier that counts: near zero when no weight exists."""
         total = float(lam[self.bound > 0].sum())
