@@ -42,7 +42,9 @@ def cvxpy_graph_program(corpus, E):
     for q, x, y, strict in zip(graph.query, graph.upper, graph.lower, graph.strict, strict=True):
         difference = (E[x] - E[y]) @ W @ E[q]
         rows.append(difference >= 1 if strict else difference == 0)
-    cvxpy.Problem(cvxpy.Minimize(cvxpy.norm(W, "fro")), rows).solve(cvxpy.CLARABEL)
+    cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(W)), rows).solve(
+        cvxpy.CLARABEL, tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13
+    )
     return W.value
 
 

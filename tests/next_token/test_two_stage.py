@@ -6,17 +6,19 @@ import numpy as np
 import pytest
 
 from attsvm import next_token as nt
+from attsvm.norms import frobenius
 from attsvm.training.heads import LogOdds
 from attsvm.training.losses import log_loss
-from attsvm.training.optimizers import gd
+from attsvm.training.optimizers import gd, steepest
 from attsvm.verdict import cosine
 
 CORPUS = nt.random_corpus(30, 4, 8, seed=0)
+RULES = (steepest(frobenius, 0.1), steepest(frobenius, 0.05))
 
 
 @pytest.fixture(scope="module")
 def stages():
-    return nt.train_two_stages(CORPUS, steps=(300, 20_000), lr=(0.1, 0.05))
+    return nt.train_two_stages(CORPUS, steps=(300, 20_000), optimizers=RULES)
 
 
 def cross_entropy(model, corpus):
@@ -71,7 +73,7 @@ def test_the_loss_gap_is_the_difference_while_that_is_visible(stages):
 
 
 def test_the_loss_gap_goes_on_falling_below_underflow(stages):
-    far = nt.train_two_stages(CORPUS, steps=(300, 4_000), lr=(0.1, 2.0))
+    far = nt.train_two_stages(CORPUS, steps=(300, 4_000), optimizers=(RULES[0], steepest(frobenius, 2.0)))
     gap = nt.log_excess(far.attention, CORPUS)
     assert gap[-1] < -800
     assert (np.diff(gap[far.attention.index > 400]) < 0).all()
@@ -115,7 +117,7 @@ def test_copies_count_in_training():
 
 
 def test_bad_training_input_is_refused():
-    with pytest.raises(ValueError, match="Pass a pair each"):
+    with pytest.raises(ValueError, match=r"steps is 100\. Pass a pair"):
         nt.train_two_stages(CORPUS, steps=100)
     with pytest.raises(ValueError, match="W_ov has shape"):
         nt.prediction_tokens(CORPUS, np.eye(3))

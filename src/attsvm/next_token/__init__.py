@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 # Modules load at first use: analysing a corpus needs neither JAX nor the solvers.
 _HOME = {
     "Corpus": "corpus",
-    "collocations": "corpus",
+    "collocations": "sequences",
     "random_corpus": "generators",
     "noisy_corpus": "generators",
     "log2_toy": "generators",
@@ -57,7 +57,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from attsvm.next_token.corpus import Corpus, collocations
+    from attsvm.next_token.corpus import Corpus
     from attsvm.next_token.excess import log_excess
     from attsvm.next_token.generators import log2_toy, noisy_corpus, random_corpus, random_embeddings
     from attsvm.next_token.likelihood import (
@@ -85,4 +85,5 @@ if TYPE_CHECKING:
         graph_program,
         graph_program_by_query,
     )
+    from attsvm.next_token.sequences import collocations
     from attsvm.next_token.two_stage import TwoStages, train_choice, train_two_stages

@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.next_token.sequences import collocations, numbered, vocabulary_of
 from attsvm.tokens import Bool
 
 Ids = NDArray[np.intp]
@@ -102,9 +103,9 @@ class Corpus:
             )
         pairs = collocations(named) if collocation is None else collocation
         told = {str(x): str(y) for x, y in pairs.items()}
-        names = _names(named, told, vocabulary)
+        names = vocabulary_of(named, told, vocabulary)
         number = {name: i for i, name in enumerate(names)}
-        ids, following = _numbered(named, number)
+        ids, following = numbered(named, number)
         announced = None
         if any(x != y for x, y in told.items()):
             announced = np.full(len(names), -1)
@@ -210,24 +211,6 @@ class Corpus:
         return f"Corpus({self.n} sentences of {span} tokens, V={self.V}; {kind})"
 
 
-def collocations(sequences: Sequence[Sequence[Any]]) -> dict[str, str]:
-    """The map x → n(x) that sequences of two tokens teach; longer sequences are passed over.
-
-    Raises ValueError, showing both sequences, when they contradict each other.
-    """
-    found: dict[str, tuple[str, int]] = {}
-    for i, sequence in enumerate(sequences):
-        if len(sequence) == 2:
-            x, y = map(str, sequence)
-            before, first = found.setdefault(x, (y, i))
-            if before != y:
-                raise ValueError(
-                    f"no collocation: {x!r} is followed by {before!r} in sentence {first} and by {y!r} "
-                    f"in sentence {i}. A token alone must announce one next token."
-                )
-    return {x: y for x, (y, _) in found.items()}
-
-
 # ---------------------------------------------------------------------- details
 
 
@@ -284,32 +267,3 @@ def _in_words(corpus: Corpus, row: Ids, following: int, sentence: int) -> str:
     names = corpus.vocabulary
     said = " ".join(names[x] for x in row[row >= 0])
     return f'sentence {sentence} "{said}" → {names[following]!r}'
-
-
-def _names(
-    named: Sequence[Sequence[str]], told: Mapping[str, str], vocabulary: Sequence[Any] | None
-) -> tuple[str, ...]:
-    seen = dict.fromkeys(x for sequence in named for x in sequence)
-    if vocabulary is None:
-        return tuple(dict.fromkeys([*seen, *told, *told.values()]))
-    names = tuple(map(str, vocabulary))
-    known = set(names)
-    for i, sequence in enumerate(named):
-        unknown = next((x for x in sequence if x not in known), None)
-        if unknown is not None:
-            text = " ".join(sequence)
-            raise ValueError(
-                f'sentence {i} "{text}" has the unknown token {unknown!r}. Add it to the vocabulary.'
-            )
-    unknown = next((x for x in [*told, *told.values()] if x not in known), None)
-    if unknown is not None:
-        raise ValueError(f"the collocation has the unknown token {unknown!r}. Add it to the vocabulary.")
-    return names
-
-
-def _numbered(named: Sequence[Sequence[str]], number: Mapping[str, int]) -> tuple[Ids, Ids]:
-    lengths = np.array([len(sequence) - 1 for sequence in named])
-    flat = np.array([number[x] for sequence in named for x in sequence[:-1]], dtype=np.intp)
-    ids = np.full((len(named), lengths.max()), -1)
-    ids[np.arange(ids.shape[1]) < lengths[:, None]] = flat
-    return ids, np.array([number[sequence[-1]] for sequence in named], dtype=np.intp)

@@ -42,7 +42,7 @@ def train_two_stages(
     embeddings: ArrayLike | None = None,
     *,
     steps: tuple[int, int],
-    lr: tuple[float, float] | None = None,
+    optimizers: tuple[Any, Any] | None = None,
     record: int | Sequence[int] = 50,
 ) -> TwoStages:
     """Normalised GD on the feed-forward layer alone, then, with that frozen, on attention.
@@ -50,23 +50,23 @@ def train_two_stages(
         L_0(W_ov) = −Σ_x log softmax(W_ov x)_{n(x)}
         L(W_kq) = −1/n Σ_i log softmax(W_ov X_i softmax(X_iᵀ W_kq q_i))_{p(X_i)}
 
-    steps, lr: one of each per stage; the papers' steps are lr = (0.2/√d, 0.05/√d), the default.
-    Both stages start at zero. A sentence that occurs twice counts twice.
+    steps, optimizers: one of each per stage; by default the paper's normalised GD with steps of length
+        0.2/√d and 0.05/√d. Both stages start at zero. A sentence that occurs twice counts twice.
     Reference: Huang, Liang, Yang 2024, "Non-asymptotic Convergence of Training Transformers for
     Next-token Prediction", Algorithm 1.
     """
-    if np.shape(steps) != (2,) or (lr is not None and np.shape(lr) != (2,)):
-        raise ValueError(
-            f"steps={steps!r}, lr={lr!r}. Pass a pair each: feed-forward stage, attention stage."
-        )
+    for name, pair in (("steps", steps), ("optimizers", optimizers)):
+        if pair is not None and not (isinstance(pair, tuple) and len(pair) == 2):
+            raise ValueError(f"{name} is {pair!r}. Pass a pair: feed-forward stage, attention stage.")
     E = as_embeddings(corpus, embeddings)
-    rates = (0.2 / math.sqrt(E.shape[1]), 0.05 / math.sqrt(E.shape[1])) if lr is None else lr
+    unit = 1 / math.sqrt(E.shape[1])
+    rules = optimizers or (steepest(frobenius, 0.2 * unit), steepest(frobenius, 0.05 * unit))
     first = train(
         collocation_tokens(corpus, E),
         Linear(np.ones(1)),
         weight=FullWeight(),
         loss=log_loss,
-        optimizer=steepest(frobenius, rates[0]),
+        optimizer=rules[0],
         steps=steps[0],
         record=record,
     )
@@ -75,7 +75,7 @@ def train_two_stages(
         LogOdds(),
         weight=FullWeight(),
         loss=logistic,
-        optimizer=steepest(frobenius, rates[1]),
+        optimizer=rules[1],
         steps=steps[1],
         record=record,
     )
