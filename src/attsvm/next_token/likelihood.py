@@ -18,6 +18,9 @@ from attsvm.tokens import Float
 NEWTON_STEPS = 100
 """Far beyond the steps a damped Newton method needs on a convex function of this kind (about ten)."""
 
+VISIBLE = 1e-10
+"""Smallest relative rise of the log-likelihood that a comparison in double precision can trust."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CoOccurrence:
@@ -150,19 +153,23 @@ def _luce(corpus: Corpus, component: Ids) -> tuple[Ids, Float, float]:
     same = component[present][:, None] == component[present]
     theta = np.zeros(len(present))
     level, expected, shares = _likelihood(contexts, times, wins, theta)
+    last = np.inf
     for _ in range(NEWTON_STEPS):
         # The constant of each component is free: the projection `same` makes the Hessian regular.
         hessian = np.diag(expected) - (shares * times[:, None]).T @ shares + same
         step = np.linalg.solve(hessian, wins - expected)
-        decrement = float(step @ (wins - expected))
-        size = 1.0 if decrement < 0.1 else 1 / (1 + np.sqrt(decrement))
+        promise = float(step @ (wins - expected))
+        visible = promise > VISIBLE * abs(level)  # below, rounding hides the rise and full steps converge
+        if not visible and promise > last / 4:
+            break
+        last = promise
+        size = 1 / max(1.0, float(np.abs(step).max()))  # beyond a change of one the model is not quadratic
         after = _likelihood(contexts, times, wins, theta + size * step)
-        if after[0] < level - 1e-12 * abs(level):
-            break  # rounding: the last digits of the logits are reached
+        while visible and after[0] < level + 0.1 * size * promise:
+            size /= 2
+            after = _likelihood(contexts, times, wins, theta + size * step)
         theta = theta + size * step
         level, expected, shares = after
-        if decrement <= 1e-28 * corpus.n:
-            break
     theta -= same @ theta / same.sum(-1)
     return present, theta, float(np.abs(wins - expected).max() / corpus.n)
 
