@@ -130,9 +130,10 @@ class Priorities:
 
     def condensation(self, query: int) -> Condensation:
         """Components of one query's graph in topological order, and the edges between them."""
-        here = _slice(self.query, query)
-        nodes = _slice(self.nodes // self.corpus.V, query)
-        token, label = self.nodes[nodes] % self.corpus.V, self.components[nodes]
+        V = self.corpus.V
+        here = slice(*np.searchsorted(self.query, [query, query + 1]))
+        nodes = slice(*np.searchsorted(self.nodes, [query * V, (query + 1) * V]))
+        token, label = self.nodes[nodes] % V, self.components[nodes]
         start = self._component(self.query[here], self.upper[here])
         end = self._component(self.query[here], self.lower[here])
         edges = {(int(a), int(b)) for a, b in zip(start, end, strict=True) if a != b}
@@ -210,10 +211,6 @@ class Priorities:
         queries = len(np.unique(self.query))
         kind = "realisable" if self.realisable else f"{int((~self.strict).sum())} of them in cycles"
         return f"Priorities({len(self.query)} over {queries} queries; {kind})"
-
-
-def _slice(ordered: Ids, value: int) -> slice:
-    return slice(*(int(np.searchsorted(ordered, value, side)) for side in ("left", "right")))
 
 
 def _shortest_cycle(edges: Ids, upper: Ids, lower: Ids) -> list[int]:
