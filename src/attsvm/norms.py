@@ -85,7 +85,10 @@ class Schatten:
         if self.p == 2:
             return frobenius.value(M)
         M, scale = _unit_scale(xp, M)
-        return _lp_value(xp, xp.linalg.svd(M, compute_uv=False), self.p) * scale[..., 0, 0]
+        # NumPy's svd raises on a NaN, where every other norm says NaN.
+        finite = xp.all(xp.isfinite(M), axis=(-2, -1), keepdims=True)
+        sigma = xp.linalg.svd(xp.where(finite, M, xp.zeros_like(M)), compute_uv=False)
+        return xp.where(finite[..., 0, 0], _lp_value(xp, sigma, self.p) * scale[..., 0, 0], xp.nan)
 
     def steepest(self, G: Any) -> Any:
         xp, M, shape = _matrix(G)

@@ -213,6 +213,12 @@ class Tokens:
         parts = (self.keys[index], self.queries[index], self.labels[index], self.mask[index])
         return Tokens(*parts, own, dtype=self.keys.dtype)  # type: ignore[arg-type]
 
+    def repeated(self, runs: int) -> Tokens:
+        """The same tokens once per run, without a copy; they must have no runs axis yet."""
+        keys = np.broadcast_to(self.keys, (runs, *self.keys.shape))
+        own = None if self.values is self.keys else self.values
+        return Tokens(keys, self.queries, self.labels, self.mask, own, dtype=self.keys.dtype)  # type: ignore[arg-type]
+
     def __repr__(self) -> str:
         size = f"n={self.n}, T={self.T}, d={self.d}, e={self.e}"
         parts = [size] if self.runs is None else [f"runs={self.runs}, {size}"]
@@ -287,6 +293,13 @@ def as_selected(tokens: Tokens, selected: ArrayLike) -> Bool:
         *_, i = np.argwhere(~chosen.any(-1))[0]
         raise ValueError(f"selected picks no token in example {i}. Pick at least one.")
     return chosen
+
+
+def matching_runs(tokens: Tokens, selected: ArrayLike) -> Tokens:
+    """The tokens, repeated for every run of the selection where only the selection has a runs axis."""
+    array = np.asarray(selected)
+    axes = 2 if array.dtype == bool else 1
+    return tokens.repeated(len(array)) if tokens.runs is None and array.ndim == axes + 1 else tokens
 
 
 def as_head(tokens: Tokens, v: ArrayLike) -> Float:

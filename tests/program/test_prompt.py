@@ -54,7 +54,9 @@ def test_the_joint_training_examples_have_their_closed_forms(third, required, p)
     assert certificate.worst <= EXACT
 
 
-@pytest.mark.parametrize("shape", [(1, 2, 1), (1, 8, 3), (6, 8, 10), (5, 4, 40), (100, 16, 32), (300, 20, 24)])
+@pytest.mark.parametrize(
+    "shape", [(1, 2, 1), (1, 8, 3), (6, 8, 10), (5, 4, 40), (100, 16, 32), (300, 20, 24)]
+)
 @pytest.mark.parametrize("shift", [0.1, 1e-3])
 def test_every_size_is_certified(shape, shift):
     keys, best = planted(*shape, shift=shift)
@@ -157,6 +159,13 @@ def test_a_shared_offset_of_the_keys_does_not_matter():
     assert np.allclose(shifted[0], solved(Constraints.of(Tokens(keys), best))[0], rtol=1e-6)
 
 
+def test_a_pool_that_overflows_forgets_rows_and_finds_them_again(monkeypatch):
+    monkeypatch.setattr(prompt, "LARGEST", 24)
+    monkeypatch.setattr(prompt, "SMALL", 0)
+    keys, best = planted(400, 20, 8, shift=1e-3)
+    assert solved(Constraints.of(Tokens(keys), best))[2].worst <= GAP
+
+
 def test_many_ties_span_what_few_ties_span():
     rng = np.random.default_rng(4)
     keys, best = planted(400, 8, 20)
@@ -180,17 +189,53 @@ def test_one_dimensional_keys_are_solved_by_their_few_decisive_rows():
     assert refuted(Constraints.of(Tokens(keys, queries), (best + 1) % 5))[1] <= EXACT
 
 
-def test_a_batch_gives_what_its_problems_give_alone():
+@pytest.mark.parametrize(
+    ("keys", "queries"), [((64, 6, 8, 10), 1), ((40, 6, 3, 1), 5), ((2, 300, 20, 24), 1)], ids=str
+)
+def test_a_batch_gives_what_its_problems_give_alone(keys, queries):
     rng = np.random.default_rng(6)
-    keys, best = rng.standard_normal((64, 6, 8, 10)), rng.integers(0, 8, (64, 6))
-    rows = Constraints.of(Tokens(keys), best)
+    tokens = Tokens(rng.standard_normal(keys), rng.standard_normal((*keys[:2], queries)))
+    rows = Constraints.of(tokens, rng.integers(0, keys[2], keys[:2]))
     answer = prompt.solve_runs(rows)
-    assert 0 < np.sum(answer.separable) < 64
-    for run in range(64):
+    for run in range(keys[0]):
         alone = prompt.solve(rows.run(run))
         assert alone.separable == answer.separable[run]
         assert np.array_equal(alone.W, answer.W[run])
         assert np.array_equal(alone.multipliers, answer.multipliers[run])
+
+
+@pytest.mark.parametrize("small", [prompt.SMALL, 0], ids=["whole", "working set"])
+def test_degenerate_data_get_the_verdict_of_a_linear_program(small, monkeypatch):
+    from scipy.optimize import linprog
+
+    monkeypatch.setattr(prompt, "SMALL", small)
+    rng = np.random.default_rng(9)
+    for _ in range(150):
+        n, T, d = rng.integers(1, 12), rng.integers(2, 7), rng.integers(1, 9)
+        keys, queries = rng.integers(-2, 3, (n, T, d)), rng.integers(-1, 3, (n, 1))
+        score = (keys @ rng.standard_normal(d)) * queries
+        selected = (score >= score.max(1, keepdims=True)) | (rng.random((n, T)) < 0.05)
+        rows = Constraints.of(Tokens(keys, queries), selected, rng.choice([0.0, 1.0, 3.0], n))
+        (A, E) = (
+            rows.differences(*at) * queries[at[0]] for at in map(np.nonzero, (rows.separating, rows.tied))
+        )
+        bound = -rows.bound[rows.separating]
+        feasible = linprog(np.zeros(d), -A, bound, E, np.zeros(len(E)), bounds=(None, None)).status == 0
+        if (rows.bound > 0).any():
+            assert solved(rows)[2].worst <= GAP if feasible else refuted(rows)[1] <= EXACT
+
+
+def test_margins_and_combinations_of_large_data_follow_their_formulas():
+    rng = np.random.default_rng(10)
+    keys, queries, W = rng.standard_normal((2000, 9, 40)), rng.standard_normal((2000, 3)), rng.random((40, 3))
+    rows = Constraints.of(Tokens(keys, queries), np.zeros(2000, int))
+    margins = np.einsum("ntd,de,ne->nt", keys[:, :1] - keys, W, queries)
+    assert np.allclose(rows.margins(W), margins, atol=EXACT * 100)
+    multipliers = np.zeros((2000, 9))
+    assert not rows.combine(multipliers).any()
+    multipliers[7, 2], multipliers[1500, 8] = 2.0, 3.0
+    expected = np.einsum("nt,ntd,ne->de", multipliers, keys[:, :1] - keys, queries)
+    assert np.allclose(rows.combine(multipliers), expected, atol=EXACT)
 
 
 def test_rows_can_be_appended_after_a_solve():

@@ -47,8 +47,11 @@ class Proof:
 
     @classmethod
     def of(cls, rows: Constraints, multipliers: Float) -> Proof:
-        """The rows with a multiplier (n, T)."""
-        at = example, token = np.nonzero(multipliers)
+        """The rows with a multiplier (n, T) that may have one."""
+        example, token = np.nonzero(multipliers)
+        weight = multipliers[example, token]
+        legal = rows.active[example, token] & ((weight > 0) | rows.tied[example, token])
+        at = example, token = example[legal], token[legal]
         delta, query = rows.differences(example, token), rows.queries[example]
         return cls(example, token, delta, query, rows.bound[at], rows.tied[at], multipliers[at])
 
@@ -81,9 +84,11 @@ def explain(rows: Constraints, norm: Norm, multipliers: Float) -> NotSeparable:
 
     multipliers (n, T): a Farkas proof, Σ λ_j A_j = 0 up to rounding and Σ λ_j b_j > 0.
     """
-    legal = np.where(rows.separating, np.maximum(multipliers, 0.0), multipliers)
     with single_thread():
-        proof = _shorten(Proof.of(rows, np.where(rows.active, legal, 0.0)))
+        proof = Proof.of(rows, multipliers)
+        proof = _zero_row(proof) or _without_noise(proof)
+        if len(proof) > 2:
+            proof = _crossed(rows, proof) or _shorten(proof)
     proof = replace(proof, weight=proof.weight / np.abs(proof.weight).max(initial=TINY))
     gain = float(proof.weight @ proof.bound)
     error = float(np.ldexp(norm.dual.value(proof.error), rows.exponent))
@@ -97,17 +102,82 @@ def explain(rows: Constraints, norm: Norm, multipliers: Float) -> NotSeparable:
 # ---------------------------------------------------------------------- fewer rows
 
 
+def _zero_row(proof: Proof) -> Proof | None:
+    """One zero row that asks for a margin."""
+    zero = np.flatnonzero((proof.length <= TINY) & (proof.bound > 0))
+    return replace(proof.only(zero[:1]), weight=np.ones(1)) if zero.size else None
+
+
+def _without_noise(proof: Proof) -> Proof:
+    """The rows that matter."""
+    size = np.abs(proof.weight) * proof.length
+    return proof.only(size > NEGLIGIBLE * size.max(initial=0.0))
+
+
+def _crossed(rows: Constraints, proof: Proof) -> Proof | None:
+    """Two examples that want opposite orders of the same two tokens, one of them in the proof.
+
+    Such a pair is the better explanation even if the proof found other rows: an example with the
+    wrong selection spoils many. Equal keys are found by their projections on one direction.
+    """
+    direction = np.random.default_rng(0).standard_normal(rows.d + rows.e)
+
+    def codes(examples: NDArray[np.intp]) -> tuple[Float, Float, Float]:
+        """Projections of the keys (s, T), the anchors (s, 1) and the queries (s, 1)."""
+        keys, z = rows.keys[examples] @ direction[: rows.d], rows.queries[examples]
+        unit = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), TINY)
+        anchors = np.take_along_axis(keys, rows.anchor[examples, None], 1)
+        return keys, anchors, 5 * (unit @ direction[rows.d :])[:, None]
+
+    near = np.unique(proof.example)
+    tokens, anchors, queries = codes(near)
+    wanted = np.sort(_rounded(tokens[rows.separating[near]]))
+    all_anchors = _rounded(rows.keys[np.arange(rows.n), rows.anchor] @ direction[: rows.d])
+    place = np.minimum(np.searchsorted(wanted, all_anchors), len(wanted) - 1)
+    far = np.flatnonzero(wanted[place] == all_anchors)[: max(1, DENSE // (rows.T * rows.d))]
+    if not far.size:
+        return None
+    their_tokens, their_anchors, their_queries = codes(far)
+    here, there = np.nonzero(rows.separating[near]), np.nonzero(rows.separating[far])
+    ours = _rounded(tokens + 3 * anchors + queries)[here]
+    theirs = _rounded(their_anchors + 3 * their_tokens + their_queries)[there]
+    _, first, second = np.intersect1d(ours, theirs, return_indices=True)
+    for j, k in zip(first[:SHOWN], second[:SHOWN], strict=True):
+        pair = np.zeros(rows.active.shape)
+        pair[near[here[0][j]], here[1][j]] = pair[far[there[0][k]], there[1][k]] = 1.0
+        crossed = Proof.of(rows, pair)
+        found = _opposite(crossed) if crossed.length.min() > TINY else None
+        if found is not None:
+            return found
+    return None
+
+
+def _rounded(numbers: Float) -> Float:
+    # A projection of the same key may differ in its last bits from place to place.
+    return np.round(numbers, 10)
+
+
 def _shorten(proof: Proof) -> Proof:
-    """One zero row, else two opposite rows, else rows of which none can be left out."""
-    length = proof.length
-    zero = np.flatnonzero((length <= TINY) & (proof.bound > 0))
-    if zero.size:
-        return replace(proof.only(zero[:1]), weight=np.ones(1))
-    size = np.abs(proof.weight) * length
-    proof = proof.only(size > NEGLIGIBLE * size.max(initial=0.0))
-    if len(proof) <= 2 or len(proof) * max(len(proof), proof.error.size) > DENSE:
+    """The proof itself if no row of it can be left out, else two opposite rows, else such a proof.
+
+    Rows that are independent but for the one contradiction have unique multipliers (up to a factor),
+    so no smaller part of them is a proof.
+    """
+    if len(proof) * max(len(proof), proof.error.size) > DENSE:
         return proof
-    return _opposite(proof) or _irreducible(proof)
+    unit = proof.dense
+    triangle = scipy.linalg.qr(unit.T, mode="r", check_finite=False)[0]
+    diagonal = np.abs(np.diagonal(triangle))[: len(proof) - 1]
+    if len(diagonal) == len(proof) - 1 and (diagonal > DEPENDENT).all():
+        return proof
+    pair = _opposite(proof)
+    if pair is not None:
+        return pair
+    point = solve_rows(unit, proof.bound / proof.length, proof.tied)
+    if point.separable:  # the given proof is too rough to be made shorter
+        return proof
+    kept = point.multipliers != 0
+    return replace(proof.only(kept), weight=(point.multipliers / proof.length)[kept])
 
 
 def _opposite(proof: Proof) -> Proof | None:
@@ -124,23 +194,6 @@ def _opposite(proof: Proof) -> Proof | None:
         if ((weight > 0) | pair.tied).all() and weight @ pair.bound > 0:
             return replace(pair, weight=weight)
     return None
-
-
-def _irreducible(proof: Proof) -> Proof:
-    """A proof whose rows are independent but for the one contradiction.
-
-    Then its multipliers are unique up to a factor, so no smaller part of it is a proof.
-    """
-    unit = proof.dense
-    triangle = scipy.linalg.qr(unit.T, mode="r", check_finite=False)[0]
-    diagonal = np.abs(np.diagonal(triangle))[: len(proof) - 1]
-    if len(diagonal) == len(proof) - 1 and (diagonal > DEPENDENT).all():
-        return proof
-    point = solve_rows(unit, proof.bound / proof.length, proof.tied)
-    if point.separable:  # the given proof is too rough to be made shorter
-        return proof
-    kept = point.multipliers != 0
-    return replace(proof.only(kept), weight=(point.multipliers / proof.length)[kept])
 
 
 # ---------------------------------------------------------------------- words

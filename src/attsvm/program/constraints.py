@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attsvm.program import passes
 from attsvm.tokens import Bool, Float, Tokens, as_required, as_selected
 
 CHUNK = 1 << 21
@@ -109,16 +110,21 @@ class Constraints:
         """
         directions = np.matmul(self.queries, np.swapaxes(W, -1, -2))
         out = np.empty(self.active.shape)
-        for part, delta in self.chunks():
-            out[..., part, :] = np.matmul(delta, directions[..., part, :, None])[..., 0]
+        passes.margins(*self._flat(directions), out.reshape(-1, self.T))
         return np.where(self.active, out, 0.0)
 
     def combine(self, multipliers: Float) -> Float:
         """Σ λ_it (x_a − x_t) zᵀ: (…, n, T) → (…, d, e), the adjoint of `margins`."""
-        sums = np.empty((*self.active.shape[:-1], self.d))
-        for part, delta in self.chunks():
-            sums[..., part, :] = np.matmul(multipliers[..., part, None, :], delta)[..., 0, :]
-        return np.asarray(np.matmul(np.swapaxes(sums, -1, -2), self.queries))
+        out = np.zeros((*self.active.shape[:-1], self.d))
+        passes.sums(*self._flat(multipliers), out.reshape(-1, self.d))
+        return np.asarray(np.matmul(np.swapaxes(out, -1, -2), self.queries))
+
+    def _flat(self, rows: Float) -> tuple[Float, NDArray[np.intp], Float]:
+        """Keys, anchors and an array (…, n, ·) with runs and examples in one axis."""
+        keys = self.keys.reshape(-1, self.T, self.d).view()
+        keys.flags.writeable = False  # one kind of array, one compilation
+        flat = np.ascontiguousarray(rows, dtype=np.float64).reshape(-1, rows.shape[-1])
+        return keys, np.ascontiguousarray(self.anchor).reshape(-1), flat
 
     def differences(self, example: NDArray[Any], token: NDArray[Any]) -> Float:
         """x_a − x_t of the named rows, without runs: (k,), (k,) → (k, d)."""

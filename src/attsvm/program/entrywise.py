@@ -7,15 +7,21 @@ from functools import partial
 import numpy as np
 
 from attsvm.norms import Entrywise, Norm
+from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.interior_point import Newton, Step
+from attsvm.program.frobenius import solve as frobenius
+from attsvm.program.interior_point import LEAST, Newton, Step
 from attsvm.program.working_rows import WorkingRows
 from attsvm.program.working_set import on_working_set
 from attsvm.tokens import Float
 
 FLOOR = 1e-10
 """Least curvature of |W|^p, p > 2, relative to that of an entry 1: it vanishes at W = 0."""
+
+
+TRIES = ((0.65, 1e-3), (0.8, 1e-2), (0.9, 1e-4))
+"""In turn: the factor by which p − 1, or 1/(p − 1), shrinks in a step, and the complementarity meanwhile."""
 
 
 def solve(rows: Constraints, norm: Norm) -> Answer:
@@ -25,13 +31,12 @@ def solve(rows: Constraints, norm: Norm) -> Answer:
 
     The exponent moves from 2 to p while the interior point converges: near p = 1 and p = ∞ the
     relation between W and λ is too steep for Newton's method from afar. If a fast pace fails
-    to converge, a slower one follows.
+    to converge, slower ones follow.
     """
-    return on_working_set(rows, norm, [partial(Power, norm.p, pace) for pace in PACES])
-
-
-PACES = (0.65, 0.8, 0.9)
-"""Factors by which p − 1, or 1/(p − 1), shrinks in one step."""
+    start = frobenius(rows, frobenius_norm)
+    if not start.separable:
+        return start
+    return on_working_set(rows, norm, start, [partial(Power, norm.p, pace, apart) for pace, apart in TRIES])
 
 
 class Power:
@@ -43,14 +48,14 @@ class Power:
 
     corners = 0
 
-    def __init__(self, p: float, pace: float, W: Float, M: Float) -> None:
-        self.W, self.goal, self.pace = W, p, pace
+    def __init__(self, p: float, pace: float, apart: float, W: Float, M: Float) -> None:
+        self.W, self.goal, self.pace, self.apart = W, p, pace, apart
         self.p = self._nearer(2.0)
 
     @property
-    def centring(self) -> float:
-        """Rows stay away from the boundary while p still moves."""
-        return 0.0 if self.p == self.goal else 0.1
+    def least(self) -> float:
+        """Rows stay away from their bounds while p moves: others may become active."""
+        return LEAST if self.p == self.goal else self.apart
 
     def products(self, step: Step | None, primal: float, dual: float) -> float:
         return 0.0

@@ -35,9 +35,9 @@ Algorithm = Callable[[UnitRows], Found | None]
 def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
     """Smallest ‖W‖_F with ⟨A_j, W⟩ ≥ b_j (= 0 where tied), for one run.
 
-    Vectors go to the prompt's working set, small problems to loops on their Gram matrix, few rows
-    per unknown to block pivoting, many rows to the interior point. Each hands over to the next
-    when it cannot reach the accuracy.
+    Vectors go to the prompt's working set, small problems to loops on their Gram matrix, up to ten
+    rows per unknown to block pivoting, more to the interior point. Each hands over to the next when
+    it cannot reach the accuracy.
     """
     if min(rows.d, rows.e) == 1:
         from attsvm.program import prompt
@@ -63,6 +63,8 @@ def solve_runs(rows: Constraints) -> Answer:
     final = np.zeros(runs, bool)
     if batch.suits(rows):
         answer, final = batch.solve(rows)
+    if final.all():
+        return answer
     with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = {k: pool.submit(solve, rows.run(k)) for k in np.flatnonzero(~final).tolist()}
         for k, job in jobs.items():

@@ -12,6 +12,8 @@ from attsvm.program.unit_rows import Found, UnitRows
 from attsvm.tokens import Bool, Float
 
 ITERATIONS = 60
+"""Newton steps at most; 10 to 20 are usual."""
+
 TIE = 1e-11
 """Softness of an equality row inside one Newton step; the error shrinks by about this factor each step."""
 
@@ -63,7 +65,8 @@ class Interior:
         (1 + Σ_i (Δ_iᵀ D_i Δ_i) ⊗ (z_i z_iᵀ)) dW = r,     D = λ/s
 
     One Newton matrix (d·e × d·e) and one Cholesky factor per iteration, whatever the number of
-    rows and their dependence. Reference: Mehrotra 1992; Kronecker form: SVM of rank-one rows.
+    rows and their dependence.
+    Reference: Mehrotra 1992, "On the implementation of a primal-dual interior point method".
     """
 
     def __init__(self, unit: UnitRows) -> None:

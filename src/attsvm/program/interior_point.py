@@ -22,7 +22,10 @@ LOOSE = 0.1
 """Distance from the boundary, relative to the solution's size, of the first slacks and multipliers."""
 
 LEAST = 1e-13
-"""Complementarity that is never undercut, relative to the objective: below, systems only lose digits."""
+"""Complementarity, relative to the objective, below which systems only lose digits."""
+
+FAR = 1e-6
+"""Complementarity, relative to the objective, above which a linear program's gap is not looked at."""
 
 BOUNDARY = 0.995
 """Share of the way to the boundary that a step may go."""
@@ -45,9 +48,9 @@ class Newton:
         self.work, self.multipliers, self.slack = run.work, run.multipliers, run.slack
         self.V = run.ball.weights(run.M)
         self.border = run.ball.border(run.work, self.V)
-        tied = self.work.tied
-        self.ratio = np.where(tied, 0.0, self.slack / self.multipliers)
-        self.residual = np.where(tied, 0.0, self.slack) + run.bound - run.margins
+        self.inverse = self.work.open / self.multipliers
+        self.ratio = self.slack * self.inverse
+        self.residual = self.slack * self.work.open + run.bound - run.margins
         self.solve = self.work.newton(self.V, self.ratio, self.border)
 
     def direction(
@@ -57,8 +60,9 @@ class Newton:
         product = target - self.multipliers * self.slack
         if before is not None:
             product -= before.multipliers * before.slack
-        pull = np.where(self.work.tied, 0.0, product / self.multipliers)
-        change, y, t = self.solve(self.residual - self.work.margins(offset) + pull)
+        pull = product * self.inverse
+        right = self.residual - self.work.margins(offset) + pull
+        change, y, t = self.solve(right, before is not None)
         return change, pull - self.ratio * change, y, t
 
 
@@ -72,8 +76,8 @@ class Ball(Protocol):
     corners: int
 
     @property
-    def centring(self) -> float:
-        """Least centring that the ball asks for, in [0, 1)."""
+    def least(self) -> float:
+        """Complementarity that a step may aim at, relative to the objective."""
         ...
 
     def products(self, step: Step | None, primal: float, dual: float) -> float:
@@ -156,7 +160,14 @@ class Run:
         self.ball.absorb(self.M)
 
     def gap(self) -> float:
-        """The relative duality gap over the working rows, 1 while a margin is missing."""
+        """The relative duality gap over the working rows, 1 while a margin is missing.
+
+        Far from the end of a linear program complementarity stands for it, which costs nothing.
+        """
+        if self.ball.corners:
+            rough = self._pairs * self._mu(None, 0.0, 0.0) / float(self.multipliers @ self.bound)
+            if not rough < FAR:
+                return 1.0
         counted = self.bound > 0
         least = float((self.margins[counted] / self.bound[counted]).min())
         if not least > 0:
@@ -173,11 +184,11 @@ class Run:
         mu = self._mu(None, 0.0, 0.0)
         ahead = self.ball.direction(self.M, newton, 0.0, None)
         reached = self._mu(ahead, *self._longest(ahead, 1.0))
-        target = mu * min(1.0, max((reached / mu) ** 3, self.ball.centring))
-        # Complementarity must not run ahead of feasibility, nor below what the gap can show.
+        # Complementarity must not run ahead of feasibility, nor below what the ball allows.
         short = float(np.abs(self.multipliers) @ np.abs(newton.residual))
-        least = max(short, LEAST * float(self.multipliers @ self.bound)) / self._pairs
-        step = self.ball.direction(self.M, newton, max(target, min(mu, least)), ahead)
+        least = max(short, self.ball.least * float(self.multipliers @ self.bound)) / self._pairs
+        target = min(mu, max(mu * (reached / mu) ** 3, least))
+        step = self.ball.direction(self.M, newton, target, ahead)
         self._move(step, *self._longest(step, BOUNDARY))
 
     def _mu(self, step: Step | None, primal: float, dual: float) -> float:
@@ -185,19 +196,17 @@ class Run:
         multipliers, slack = self.multipliers, self.slack
         if step is not None:
             multipliers, slack = multipliers + dual * step.multipliers, slack + primal * step.slack
-        inequality = ~self.work.tied
-        total = float(multipliers[inequality] @ slack[inequality]) + self.ball.products(step, primal, dual)
+        total = float((multipliers * slack) @ self.work.open) + self.ball.products(step, primal, dual)
         return total / self._pairs
 
     @property
-    def _pairs(self) -> int:
-        return self.work.k - int(self.work.tied.sum()) + self.ball.corners
+    def _pairs(self) -> float:
+        return float(self.work.open.sum()) + self.ball.corners
 
     def _longest(self, step: Step, share: float) -> tuple[float, float]:
         primal, dual = self.ball.longest(step)
         primal = min(primal, reach(self.slack, step.slack))
-        change = np.where(self.work.tied, 0.0, step.multipliers)
-        dual = min(dual, reach(np.where(self.work.tied, 1.0, self.multipliers), change))
+        dual = min(dual, reach(self.multipliers, step.multipliers * self.work.open))
         if not self.ball.corners:  # a curved ball ties W to M: one length for both
             primal = dual = min(primal, dual)
         return min(1.0, share * primal), min(1.0, share * dual)

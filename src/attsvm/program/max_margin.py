@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +15,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Engine
 from attsvm.program.solution import Solution, pack
 from attsvm.program.threads import single_thread
-from attsvm.tokens import Float, Tokens, as_selected
+from attsvm.tokens import Float, Tokens, as_selected, matching_runs
 
 
 def max_margin(
@@ -29,10 +30,11 @@ def max_margin(
     tokens: keys (n, T, d), queries (n, e); selected: bool (n, T) or indices (n,).
     norm: Frobenius, nuclear, spectral, l1, l∞ or any entrywise lp.
     required: the margin, one number or one per example (n,); 0 asks only for the right order.
-    Raises NotSeparable, carrying multipliers that prove it. With a runs axis all problems are
-    solved at once, and a run that cannot be separated is marked in `solution.separable` instead.
+    Raises NotSeparable, carrying multipliers that prove it. With a runs axis, on the tokens or on the
+    selection alone, all problems are solved at once, and a run that cannot be separated is marked in `solution.separable` instead.
     Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines".
     """
+    tokens = matching_runs(tokens, selected)
     rows = Constraints.of(tokens, selected, required)
     answer = solve(rows, norm)
     if rows.runs is None and not answer.separable:
@@ -69,6 +71,7 @@ def separate(rows: ArrayLike, norm: Norm = frobenius, *, required: ArrayLike = 1
 
 def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     """Whether some W puts the selected tokens above all others: one boolean, with runs (runs,)."""
+    tokens = matching_runs(tokens, selected)
     answer = solve(Constraints.of(tokens, selected), frobenius)
     return np.asarray(answer.separable) if tokens.runs is not None else bool(answer.separable)
 
@@ -79,6 +82,7 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
 def solve(rows: Constraints, norm: Norm) -> Answer:
     """Choose the algorithm, once for all runs."""
     norm = _on_vectors(rows, norm)
+    rows = _unit_margins(rows)
     engine = _engine(norm)
     if rows.runs is None:
         return _solve_one(rows, norm, engine)
@@ -100,6 +104,12 @@ def _solve_one(rows: Constraints, norm: Norm, engine: Engine) -> Answer:
     if not (rows.bound > 0).any():  # nothing asks for a margin: W = 0 is the answer
         return Answer(np.zeros((rows.d, rows.e)), np.zeros(rows.active.shape))
     return engine(rows, norm)
+
+
+def _unit_margins(rows: Constraints) -> Constraints:
+    """The largest required margin of each run near one, by a power of two: W is known up to a factor."""
+    exponent = np.frexp(rows.required.max(-1, keepdims=True))[1] - 1
+    return replace(rows, required=np.ldexp(rows.required, -exponent)) if exponent.any() else rows
 
 
 def _on_vectors(rows: Constraints, norm: Norm) -> Norm:

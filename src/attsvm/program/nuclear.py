@@ -15,7 +15,6 @@ from attsvm.program.scaling import Scaling
 from attsvm.program.schatten_interior import Aim, Cholesky, Iterate
 from attsvm.tokens import Float
 
-
 ROUNDING = 1e-12
 """Relative residual above which a Newton step is refined."""
 
@@ -44,18 +43,19 @@ class NuclearProgram:
         """P from the polar factors of W, Q from the multipliers shrunk into the interior."""
         pool = self.pool
         U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
-        free = np.where(pool.tied, np.inf, slack)
         pair = np.vstack([U, Vt.T])
-        size = np.linalg.norm(pool.combine(multipliers), 2)
-        multipliers = multipliers * (0.9 / size)
-        mean = max(sigma.sum() / 2 - multipliers @ pool.bound, 0.1 * sigma.sum()) / (len(pair) + len(slack))
-        multipliers = np.where(pool.tied, multipliers, np.maximum(multipliers, mean / free))
-        multipliers = multipliers * (0.9 / np.linalg.norm(pool.combine(multipliers), 2))
-        M = pool.combine(multipliers)
-        Q = np.eye(len(pair))
+        mean = 0.5 * sigma.sum() / (len(pair) + len(slack))
+        multipliers = self._inside(multipliers)
+        least = np.where(pool.tied, -np.inf, mean / np.where(pool.tied, 1.0, slack))
+        multipliers = self._inside(np.maximum(multipliers, least))
+        M, Q = pool.combine(multipliers), np.eye(len(pair))
         Q[: pool.d, pool.d :], Q[pool.d :, : pool.d] = -M, -M.T
         P = (pair * (sigma / 2)) @ pair.T + mean * np.linalg.inv(Q)
         return Iterate((P + P.T) / 2, Q, slack, multipliers)
+
+    def _inside(self, multipliers: Float) -> Float:
+        """Scaled to ‖M‖ = 0.9."""
+        return multipliers * (0.9 / np.linalg.norm(self.pool.combine(multipliers), 2))
 
     def newton(self, at: Iterate, scaling: Scaling) -> NuclearNewton:
         return NuclearNewton(self, at, scaling)

@@ -1,4 +1,7 @@
-"""Frobenius, few rows per unknown: proximal block pivoting with direct or conjugate-gradient solves."""
+"""Frobenius, the usual engine: proximal block pivoting with direct or conjugate-gradient solves.
+
+Up to about ten rows per unknown; memory is linear in the tokens.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ LARGEST_FACTOR = 4000
 """Passive rows up to which a Cholesky factor is the way out when conjugate gradients fail."""
 
 ROUNDS, PATIENCE = 60, 12
-"""Exchanges in all, and in a row without progress."""
+"""Exchanges in all, and without a new least number of wrong rows."""
 
 GOOD = 1e-11
 """Relative gap at which to stop."""
@@ -41,13 +44,14 @@ EXACT = 1e-13
 
 
 def start(unit: UnitRows) -> Bool:
-    """A first passive set: the hardest fifth of each example for the sum of all rows."""
-    margins = unit.margins(unit.combine(unit.live.astype(float)))
+    """A first passive set: the hardest fifth of each example for the weight Σ b_j â_j."""
+    asks = unit.bound > 0
+    margins = unit.margins(unit.combine(unit.bound))
+    ratio = np.where(asks, margins / np.where(asks, unit.bound, 1.0), np.inf)
     room = int(CAP / 2 * unit.rows.d * unit.rows.e) // unit.rows.n
     hardest = max(1, min(unit.rows.T // 5, room))
-    order = np.where(unit.live, margins, np.inf)
-    cut = np.partition(order, hardest - 1, axis=1)[:, hardest - 1 : hardest]
-    return unit.free | (unit.live & (order <= cut))
+    cut = np.partition(ratio, hardest - 1, axis=1)[:, hardest - 1 : hardest]
+    return unit.free | (asks & (ratio <= cut))
 
 
 def solve(unit: UnitRows, passive: Bool, lam: Float | None = None) -> Found | None:
@@ -72,10 +76,12 @@ def solve(unit: UnitRows, passive: Bool, lam: Float | None = None) -> Found | No
         short = unit.bound - unit.margins(W)
         wrong = _wrong(unit, passive, lam, short)
         count = int(wrong.sum())
-        if count == 0 and tolerance <= EXACT:
-            state = _refined(unit, passive, Found(lam, W, unit.gap(lam, W)))
-            if state.gap <= GOOD or (reached is not None and state.gap > 0.1 * reached.gap):
-                return state if reached is None or state.gap < reached.gap else reached
+        if count == 0 and (tolerance <= EXACT or passive.sum() <= DIRECT):
+            state = Found(lam, W, unit.gap(lam, W))
+            if state.gap <= GOOD:
+                return state
+            if reached is not None and state.gap > 0.1 * reached.gap:
+                return _refined(unit, passive, min(state, reached, key=lambda found: found.gap))
             reached = state
         if not pace.goes_on(count):
             return reached
@@ -147,18 +153,18 @@ def _solve_passive(unit: UnitRows, passive: Bool, lam: Float, tolerance: float) 
 
 
 def _direct(unit: UnitRows, passive: Bool, lam: Float) -> tuple[Float, bool]:
-    """Cholesky factor of K_FF + ε, and one step of refinement with its residual."""
+    """Cholesky factor of K_FF + ε, and three proximal steps with it: the last ones only refine."""
     example, token = np.nonzero(passive)
     delta, queries = unit.named(example, token)
     K = (delta @ delta.T) * (queries @ queries.T)
-    right = unit.bound[passive] + PROX * lam[passive]
     factor = K.copy()
     factor.flat[:: len(K) + 1] += PROX
     factor, info = lapack.dpotrf(factor.T, lower=0, overwrite_a=1, clean=0)
     if info != 0:
         return lam, False
-    x = lapack.dpotrs(factor, right, lower=0)[0]
-    x += lapack.dpotrs(factor, right - K @ x - PROX * x, lower=0)[0]
+    x = lam[passive]
+    for _ in range(3):
+        x = x + lapack.dpotrs(factor, unit.bound[passive] - K @ x, lower=0)[0]
     out = np.zeros(passive.shape)
     out[passive] = x
     return out, True
@@ -166,7 +172,7 @@ def _direct(unit: UnitRows, passive: Bool, lam: Float) -> tuple[Float, bool]:
 
 def _refined(unit: UnitRows, passive: Bool, state: Found) -> Found:
     """The same active rows by a QR factor, where the Gram matrix has lost too many digits."""
-    if state.gap <= GOOD or passive.sum() * state.W.size > contradiction.DENSE:
+    if passive.sum() * state.W.size > contradiction.DENSE:
         return state
     Q, R = qr(unit.features(*np.nonzero(passive)).T, mode="economic", check_finite=False)
     size = np.abs(np.diagonal(R))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.norms import Norm
+from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program import vertex
+from attsvm.program.compiled_polyhedral import interior_point
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.interior_point import Newton, Step, reach
+from attsvm.program.frobenius import solve as frobenius
+from attsvm.program.interior_point import LEAST, Newton, Step, reach
 from attsvm.program.threads import single_thread
-from attsvm.program.working_rows import Border, WorkingRows
-from attsvm.program.working_set import on_working_set
+from attsvm.program.working_rows import SMALL, Border, WorkingRows
+from attsvm.program.working_set import ENOUGH, Pricing, on_working_set
 from attsvm.tokens import Float
 
 ROOM = 0.1
@@ -19,6 +22,9 @@ ROOM = 0.1
 
 PRECISE = 1e-10
 """Relative gap that needs no vertex."""
+
+TINY = 100
+"""Rows up to which the compiled twin is faster."""
 
 SIGN = np.array([1.0, -1.0])[:, None, None]
 
@@ -32,11 +38,29 @@ def solve(rows: Constraints, norm: Norm) -> Answer:
     W need not be unique: the interior point ends in the middle of the optimal face. Where it stops
     short of the last digits, the vertex beside it has them.
     """
-    answer = on_working_set(rows, norm, [CrossPolytope if norm.p == 1 else Cube])
-    if not answer.separable or vertex.gap(rows, norm, answer) < PRECISE:
+    start = frobenius(rows, frobenius_norm)
+    if not start.separable:
+        return start
+    if rows.active.sum() <= TINY and rows.active.sum() * rows.d * rows.e <= SMALL:
+        answer, gap = _compiled(rows, norm, start)
+        if gap < ENOUGH:
+            return answer
+    answer = on_working_set(rows, norm, start, [CrossPolytope if norm.p == 1 else Cube])
+    if vertex.gap(rows, norm, answer) < PRECISE:
         return answer
     with single_thread():
         return vertex.polish(rows, norm, answer)
+
+
+def _compiled(rows: Constraints, norm: Norm, start: Answer) -> tuple[Answer, float]:
+    """The answer of the compiled twin and its gap."""
+    chosen = Pricing(rows).first(start)
+    work = WorkingRows.of(rows, chosen)
+    begin = start.W.ravel(), start.multipliers[chosen] * work.length
+    W, found, gap = interior_point(work.dense(), work.bound, work.open, *begin, norm.p != 1)
+    multipliers = np.zeros(chosen.shape)
+    multipliers[chosen] = found / work.length
+    return Answer(W.reshape(start.W.shape), multipliers), gap
 
 
 def parts(x: Float) -> Float:
@@ -51,7 +75,7 @@ class CrossPolytope:
     that join may push M out of the cube for a while.
     """
 
-    centring = 0.0
+    least = LEAST
 
     def __init__(self, W: Float, M: Float) -> None:
         self.part, self.slack = parts(W), np.maximum(1.0 - SIGN * M, ROOM)
@@ -99,7 +123,7 @@ class Cube:
     part ∘ slack = μ → 0, both (2, d, e) and positive; τ is the norm.
     """
 
-    centring = 0.0
+    least = LEAST
 
     def __init__(self, W: Float, M: Float) -> None:
         self.W, self.tau, self.corners = W, (1.0 + ROOM) * float(np.abs(W).max()), 2 * W.size
@@ -120,22 +144,22 @@ class Cube:
         """τ: its column is A (V ∘ tilt), its stiffness 4 Σ V ∘ part₊/slack₊ ∘ part₋/slack₋."""
         right, left = self.part / self.slack
         direction = V * (right - left)
-        return Border(direction, work.margins(direction), 4.0 * float((right * V * left).sum()))
+        self.edge = Border(direction, work.margins(direction), 4.0 * float((right * V * left).sum()))
+        return self.edge
 
     def direction(self, M: Float, newton: Newton, target: float, before: Step | None) -> Step:
         """Newton's equations in λ and τ, with stiffness = part/slack and tilt its difference:
 
-            dW = V ∘ (dM + tilt dτ) + offset,     Σ (part + dpart) = 1
+        dW = V ∘ (dM + tilt dτ) + offset,     Σ (part + dpart) = 1
         """
         outside = self.tau - SIGN * self.W - self.slack
         second = before.own[0] * before.own[1] if before else 0.0
         stiffness = self.part / self.slack
         fixed = (target - second) / self.slack - self.part - stiffness * outside
-        border = newton.border
         free = newton.V * (M - self.part[0] + self.part[1] - fixed[0] + fixed[1])
         tilt = stiffness[0] - stiffness[1]
-        lean = (float(fixed.sum() + self.part.sum() + np.vdot(tilt, free)) - 1.0) / border.stiffness
-        offset = free + lean * border.direction
+        lean = (float(fixed.sum() + self.part.sum() + np.vdot(tilt, free)) - 1.0) / self.edge.stiffness
+        offset = free + lean * self.edge.direction
         multipliers, slack, y, t = newton.direction(offset, target, before)
         W, tau = y + offset, lean + t
         change = tau - SIGN * W

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from attsvm.program.constraints import Constraints
 from attsvm.tokens import Bool, Float
 
+FEATURES = 1 << 14
+"""Most numbers in rows that are written out."""
+
 
 @dataclass(frozen=True, eq=False)
 class Bases:
@@ -45,7 +48,8 @@ class Pool:
     """w rows δ_j z_jᵀ in reduced coordinates, of norm one, sorted by example.
 
     delta (w, d'), queries (k, e') of the k examples that have a row: of length one.
-    owner (w,): which of the k; size (w,): norm of the original row, by which its bound is divided.
+    owner (w,): which of the k; size (w,): norm of the original row times the unit of W, by which
+        the bound is divided: in that unit no bound is larger than one, whatever the data.
     bound (w,), tied (w,): as in `Constraints`; example (w,), token (w,): the rows' places there.
     """
 
@@ -59,13 +63,13 @@ class Pool:
     token: NDArray[np.intp]
 
     @classmethod
-    def of(cls, rows: Constraints, bases: Bases, chosen: Bool) -> Pool:
+    def of(cls, rows: Constraints, bases: Bases, chosen: Bool, unit: float = 1.0) -> Pool:
         """The chosen rows (n, T) of a program, none of them zero."""
         example, token = np.nonzero(chosen)
         present, owner = np.unique(example, return_inverse=True)
         delta, length = _unit(rows.differences(example, token) @ bases.left)
         queries, query_length = _unit(rows.queries[present] @ bases.right)
-        size = length * query_length[owner]
+        size = length * query_length[owner] * unit
         bound, tied = rows.bound[example, token] / size, rows.tied[example, token]
         return cls(delta, queries, owner, size, bound, tied, example, token)
 
@@ -88,13 +92,25 @@ class Pool:
         ends = [*self.starts[1:].tolist(), len(self.owner)]
         return [slice(a, b) for a, b in zip(self.starts.tolist(), ends, strict=True)]
 
+    @cached_property
+    def features(self) -> Float | None:
+        """The rows written out (w, d'·e'), when that is small: one product instead of three steps."""
+        if self.delta.size * self.e > FEATURES:
+            return None
+        rows = self.delta[:, :, None] * self.queries[self.owner][:, None, :]
+        return rows.reshape(len(rows), -1)
+
     def margins(self, W: Float) -> Float:
         """δ_jᵀ W z_j: (d', e') → (w,)."""
+        if self.features is not None:
+            return np.asarray(self.features @ W.ravel())
         directions = self.queries @ W.T
         return np.einsum("ja,ja->j", self.delta, directions[self.owner])
 
     def combine(self, multipliers: Float) -> Float:
         """Σ λ_j δ_j z_jᵀ: (w,) → (d', e')."""
+        if self.features is not None:
+            return np.asarray(multipliers @ self.features).reshape(self.d, self.e)
         sums = np.add.reduceat(multipliers[:, None] * self.delta, self.starts, axis=0)
         return np.asarray(sums.T @ self.queries)
 

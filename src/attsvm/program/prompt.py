@@ -3,14 +3,15 @@
     min ‖p‖  subject to  z_i (x_a − x_t)ᵀ p ≥ required_i
 
 Small problems go to the dual active set whole. Large ones keep a pool of a few rows per dimension
-and read the data only to find the rows the pool has missed; most examples are skipped, because a
-slack (of a row of length one) can change by no more than p has moved since it was last measured.
+and read the data only to find the rows the pool has missed; most rows are skipped, because a slack
+(of a row of length one) changes by no more than p has moved since it was last measured.
 """
 
 from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -21,6 +22,7 @@ from attsvm.program.active_set import ACTIVE, CONTRADICTORY, COUNT, DEPENDENT, S
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.prompt_rows import Prompts, Slacks, append, price, solve_range
+from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float
 
 SMALL = 50_000
@@ -39,19 +41,29 @@ Index = NDArray[np.intp]
 
 def solve(rows: Constraints) -> Answer:
     """The shortest vector W that satisfies the rows; d or e is 1, no runs axis."""
+    if _small(rows):
+        answer = _solve_whole(rows, 1)
+        return Answer(answer.W[0], answer.multipliers[0], bool(np.asarray(answer.separable)[0]))
     if rows.e > 1:
         return _transposed(rows)
     if rows.n * rows.T < rows.d:
         return _dense(rows, *np.nonzero(rows.active))
-    if rows.n * rows.T * rows.d <= SMALL:
-        answer = _solve_whole(rows, 1)
-        return Answer(answer.W[0], answer.multipliers[0], bool(answer.separable[0]))  # type: ignore[index]
     return _WorkingSet(rows).solve()
 
 
 def solve_runs(rows: Constraints) -> Answer:
-    """`solve` for a batch of small problems with e = 1, on all cores: arrays with a runs axis."""
-    return _solve_whole(rows, os.cpu_count() or 1)
+    """`solve` for every run of a batch, on all cores: arrays with the runs axis first."""
+    threads, runs = os.cpu_count() or 1, len(rows.keys)
+    if _small(rows):
+        return _solve_whole(rows, min(threads, runs))
+    with single_thread(), ThreadPoolExecutor(threads) as pool:
+        answers = list(pool.map(lambda run: solve(rows.run(run)), range(runs)))
+    W, multipliers, separable = zip(*((a.W, a.multipliers, a.separable) for a in answers), strict=True)
+    return Answer(np.stack(W), np.stack(multipliers), np.array(separable))
+
+
+def _small(rows: Constraints) -> bool:
+    return rows.e == 1 and max(rows.n * rows.T, rows.d) * rows.d <= SMALL
 
 
 def _solve_whole(rows: Constraints, threads: int) -> Answer:
@@ -66,12 +78,11 @@ def _solve_whole(rows: Constraints, threads: int) -> Answer:
         state = active_set.empty(rows.n * rows.T, rows.d)
         solve_range(prompts, state, (W, multipliers, separable), start, stop)
 
-    threads = max(1, min(threads, runs // 16))
     if threads == 1:
         work(0, runs)
     else:
-        # Four parts per thread, so that a thread with harder problems does not keep the others.
-        edges = np.linspace(0, runs, 4 * threads + 1).astype(int)
+        # Several parts per thread, so that one with harder problems does not keep the others waiting.
+        edges = np.linspace(0, runs, min(runs, 8 * threads) + 1).astype(int)
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(work, edges[:-1], edges[1:]))
     return Answer(W, multipliers, separable)
@@ -82,7 +93,14 @@ def _prompts(rows: Constraints) -> Prompts:
 
     All are read-only: compiled code distinguishes, and compiles once if all calls are alike.
     """
-    parts = [rows.keys, rows.queries[..., 0], rows.anchor, rows.active, rows.tied, rows.required]
+    parts: list[NDArray[Any]] = [
+        rows.keys,
+        rows.queries[..., 0],
+        rows.anchor,
+        rows.active,
+        rows.tied,
+        rows.required,
+    ]
     for k, part in enumerate(parts):
         parts[k] = np.ascontiguousarray(part if rows.runs is not None else part[None]).view()
         parts[k].flags.writeable = False
@@ -121,8 +139,7 @@ class _WorkingSet:
     """The pool of rows and what is known about the slacks of all others.
 
     names, length: the pool's rows, as i·T + t, and their lengths; known (n·T,): rows in the pool.
-    slacks: the two least slacks of each example when last measured.
-    measured (n,): the round of that measurement; points: p of each round.
+    slacks: of all rows, when last measured; points: p of each round.
     """
 
     def __init__(self, rows: Constraints) -> None:
@@ -132,10 +149,14 @@ class _WorkingSet:
         self.names: Index = np.zeros(0, np.intp)
         self.length: Float = np.zeros(0)
         self.known: Bool = np.zeros(rows.active.size, bool)
-        shape = (rows.n, 2)
-        unknown = np.full(rows.active.shape, -1.0)
-        self.slacks = Slacks(unknown, np.full(shape, -np.inf), np.zeros(shape, np.int64))
-        self.measured = np.full(rows.n, -1)
+        n, shape = rows.n, rows.active.shape
+        self.slacks = Slacks(
+            np.full(shape, -1.0),
+            np.full(shape, -np.inf),
+            np.zeros(shape, np.int16),
+            np.full((n, 2), np.inf),
+            np.zeros((n, 2), np.int64),
+        )
         self.points: list[Float] = []
 
     def solve(self) -> Answer:
@@ -150,7 +171,7 @@ class _WorkingSet:
                 return self._answer(self.names[index], weight / self.length[index], False)
             stuck = stuck + 1 if status == STALLED else 0
             self._measure(turn)
-            names, slack = self._violated(turn)
+            names, slack = self._violated()
             if names.size and np.isneginf(slack[0]):  # a zero row that asks for a margin
                 return self._answer(names[:1], np.ones(1), False)
             if stuck == 3 or (not names.size and turn >= len(STRIDES)):
@@ -167,25 +188,23 @@ class _WorkingSet:
         return (few[place] * rows.T + token)[:most]
 
     def _measure(self, turn: int) -> None:
-        """Read the examples whose least slack may have become negative since it was measured.
+        """Read the rows that may have become violated since they were read last.
 
-        While p is crude, a part of them tells enough.
+        While p is crude, a part of the examples tells enough.
         """
         p = self.state.p.copy()
-        moved = np.array([np.linalg.norm(p - q) for q in self.points] + [np.inf])
-        doubtful = np.flatnonzero(self.slacks.least[:, 0] < moved[self.measured])
-        if turn < len(STRIDES):
-            doubtful = doubtful[turn :: STRIDES[turn]]
-        price(self.prompts, np.ascontiguousarray(doubtful), p, self.slacks)
-        self.measured[doubtful] = turn
+        moved = np.array([np.inf] + [np.linalg.norm(p - q) for q in self.points])
+        stride = STRIDES[turn] if turn < len(STRIDES) else 1
+        self.slacks.least[:] = np.inf
+        price(self.prompts, np.arange(turn % stride, self.rows.n, stride), p, moved, self.slacks)
         self.points.append(p)
 
-    def _violated(self, turn: int) -> tuple[Index, Float]:
+    def _violated(self) -> tuple[Index, Float]:
         """The most violated rows that are not in the pool, and their slacks, the worst first."""
         floor = 4e-16 * float(np.linalg.norm(self.points[-1]))
-        fresh = np.flatnonzero((self.measured == turn) & (self.slacks.least[:, 0] < -floor))
-        slack = self.slacks.least[fresh].ravel()
-        names = (fresh[:, None] * self.rows.T + self.slacks.token[fresh]).ravel()
+        example = np.flatnonzero(self.slacks.least[:, 0] < -floor)
+        slack = self.slacks.least[example].ravel()
+        names = (example[:, None] * self.rows.T + self.slacks.token[example]).ravel()
         new = (slack < -floor) & ~self.known[names]
         order = np.argsort(slack[new])[: ADDED * self.rows.d]
         return names[new][order], slack[new][order]
@@ -198,7 +217,7 @@ class _WorkingSet:
         real = length > TINY  # a zero row is found, and named, when its example is measured
         self.names = np.append(self.names, names[real])
         self.length = np.append(self.length, length[real])
-        self.known[names] = True
+        self.known[names[real]] = True
 
     def _purge(self) -> None:
         """Keep the active rows and, of the others, those of least slack: half of the pool."""

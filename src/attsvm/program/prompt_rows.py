@@ -122,22 +122,26 @@ def append(prompts: Prompts, run: int, names: NDArray[np.int64], s: State, lengt
 class Slacks(NamedTuple):
     """What is known about the rows of one run.
 
-    length (n, T): |z_i| ‖x_a − x_t‖, negative where not yet measured.
-    least, token (n, 2): the two least slacks of unit rows in each example, and their tokens.
+    length (n, T): |z_i| ‖x_a − x_t‖, negative before it is measured.
+    slack, round (n, T): the slack of the row at length one when it was last measured, and the round.
+    least, token (n, 2): the two least slacks of each example in this round, and their tokens.
     """
 
     length: Float
+    slack: Float
+    round: NDArray[np.int16]
     least: Float
     token: NDArray[np.int64]
 
 
 @compiled
-def price(prompts: Prompts, examples: NDArray[np.intp], p: Float, out: Slacks) -> None:
-    """Measure the two least slacks of the named examples (s,) at p (d,); run 0 only.
+def price(prompts: Prompts, examples: NDArray[np.intp], p: Float, moved: Float, out: Slacks) -> None:
+    """Measure the rows of the named examples (s,) that may be violated at p (d,); run 0 only.
 
         slack_it = (z_i δ_itᵀ p − (1 − ε) required_i) / |z_i| ‖δ_it‖,   δ_it = x_a − x_t
 
-    A zero row that asks for a margin has slack −∞.
+    moved (r,): the distance of p from the points of all rounds before. A slack changes by no more,
+    so a row with a larger one holds and is not read. A zero row that asks for a margin has slack −∞.
     """
     T, d = prompts.keys.shape[2:]
     for i in examples:
@@ -145,6 +149,8 @@ def price(prompts: Prompts, examples: NDArray[np.intp], p: Float, out: Slacks) -
         z, bound = prompts.query[0, i], (1 - SATISFIED) * prompts.required[0, i]
         least, second = np.inf, np.inf
         for t in range(T):
+            if out.slack[i, t] >= moved[out.round[i, t]]:
+                continue
             if not prompts.active[0, i, t] or prompts.tied[0, i, t]:
                 continue
             # One loop in one function: calls and views per token cost as much as the arithmetic.
@@ -157,9 +163,9 @@ def price(prompts: Prompts, examples: NDArray[np.intp], p: Float, out: Slacks) -
                 for c in range(d):
                     square += (first[c] - token[c]) * (first[c] - token[c])
                 length = out.length[i, t] = abs(z) * np.sqrt(square)
-            if length <= TINY and bound == 0:
-                continue
-            slack = (z * dot - bound) / length if length > TINY else -np.inf
+            impossible = -np.inf if bound > 0 else np.inf
+            slack = (z * dot - bound) / length if length > TINY else impossible
+            out.slack[i, t], out.round[i, t] = slack, moved.size
             if slack < least:
                 second, out.token[i, 1] = least, out.token[i, 0]
                 least, out.token[i, 0] = slack, t

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg.lapack import dsyevd
 
 from attsvm.tokens import Float
 
@@ -52,5 +53,8 @@ class Scaling:
     def reach(self, step: Float) -> float:
         """Largest α with diag(v) + α step ⪰ 0, for a scaled step."""
         root = np.sqrt(self.values)
-        least = np.linalg.eigvalsh(step / (root[:, None] * root))[0]
+        values, _, failed = dsyevd(step / (root[:, None] * root), compute_v=0)
+        if failed:
+            raise np.linalg.LinAlgError("eigenvalues did not converge")
+        least = values[0]
         return float(np.inf if least >= 0 else -1 / least)

@@ -29,6 +29,9 @@ STAGES = ((1e-1, 0.2), (1e-2, 0.07), (1e-4, 0.015))
 ATTEMPTS = (1.5, 4.0, 16.0)
 """Rows of the first pool in units of the Frobenius support; later attempts do not drop rows."""
 
+ROOM = 1.2
+"""The start is this multiple of the Frobenius solution: every row has slack."""
+
 ROUNDS = 20
 """Times that rows may be found violated at the end and added."""
 
@@ -69,8 +72,10 @@ class _Search:
 
     def run(self, first: Answer) -> Answer:
         counted = self.rows.bound > 0
-        margins = self.rows.margins(first.W)
-        first = replace(first, W=first.W / (margins[counted] / self.rows.bound[counted]).min())
+        least = (self.rows.margins(first.W)[counted] / self.rows.bound[counted]).min()
+        # Where rounding leaves no margin, the norm of W alone sets the scale.
+        factor = 1 / least if least > 0 else self.unit / np.linalg.norm(first.W)
+        first = replace(first, W=first.W * factor)
         best, least = first, np.inf
         for growth in ATTEMPTS:
             program, at = self._start(first, growth)
@@ -87,10 +92,9 @@ class _Search:
         count = int(growth * np.count_nonzero(first.multipliers))
         program = self._program(self._nearest(self._excess(margins), np.inf, count))
         pool = program.pool
-        # Twice the Frobenius solution has slack in every row.
-        slack = np.maximum(2 * pool.pick(margins) / pool.size - pool.bound, 0.1 * self.unit)
+        slack = np.maximum(ROOM * pool.pick(margins) / pool.size - pool.bound, 0.1)
         multipliers = pool.pick(first.multipliers) * pool.size
-        W = 2 * self.bases.reduce(first.W)
+        W = ROOM * self.bases.reduce(first.W / self.unit)
         return program, program.start(W, np.where(pool.tied, 0.0, slack), multipliers)
 
     def _nearest(self, excess: Float, most: float, count: int) -> Bool:
@@ -128,26 +132,29 @@ class _Search:
             near = self._nearest(self._excess(margins), 0.1, int(inside.sum()))
             program, at = self._transfer(origin, early, inside | near | (short > GOAL))
         multipliers = program.pool.spread(best.multipliers / program.pool.size, np.zeros(short.shape))
-        answer = Answer(self.bases.expand(program.weight(best)), multipliers)
+        answer = Answer(self._weight(program, best), multipliers)
         return answer, max(self._gap(program)(best), float(short.max()))
 
     def _program(self, chosen: Bool) -> Form:
         chosen = self.candidates & (chosen | self.rows.tied)
-        return self.form(Pool.of(self.rows, self.bases, chosen))
+        return self.form(Pool.of(self.rows, self.bases, chosen, self.unit))
 
     def _transfer(self, program: Form, at: Iterate, chosen: Bool) -> tuple[Form, Iterate]:
         """The same point over another pool: new rows enter near the central path."""
-        slack = np.maximum(self._excess(self._margins(program, at)), 0.01) * self.unit
+        slack: Float = np.maximum(self._excess(self._margins(program, at)), 0.01)
         multipliers = program.pool.spread(at.multipliers, mean_product(program, at) / slack)
         slack = program.pool.spread(at.slack, slack)
         other = self._program(chosen)
         return other, Iterate(at.P, at.Q, other.pool.pick(slack), other.pool.pick(multipliers))
 
     def _margins(self, program: Form, at: Iterate) -> Float:
-        return self.rows.margins(self.bases.expand(program.weight(at)))
+        return self.rows.margins(self._weight(program, at))
+
+    def _weight(self, program: Form, at: Iterate) -> Float:
+        return self.bases.expand(program.weight(at)) * self.unit
 
     def _excess(self, margins: Float) -> Float:
-        """Distance from the bound in units of the largest distance of a bound from zero (n, T).
+        """Distance from the bound, as a part of the largest distance of a bound from zero (n, T).
 
         Infinite where there is no inequality.
         """

@@ -26,6 +26,10 @@ LIMIT, PATIENCE = 100, 3
 """Iterations in all, and iterations without a smaller gap, before the path is left."""
 
 
+FAR = 30
+"""Multiple of the goal above which the gap is not computed."""
+
+
 @dataclass(frozen=True, eq=False)
 class Iterate:
     """P, Q (d+e, d+e) positive definite; slack, multipliers (w,): positive, but 0 and free where tied."""
@@ -78,7 +82,9 @@ def advance(program: Program, at: Iterate, gap: Callable[[Iterate], float], goal
     for _ in range(LIMIT):
         try:
             at = _iterate(program, at)
-            reached = gap(at)
+            # Far from the goal the complementarity says enough, and costs nothing.
+            reached = at.products / abs(float(at.multipliers @ program.pool.bound))
+            reached = reached if reached > FAR * goal else gap(at)
         except np.linalg.LinAlgError:  # rounding has reached the boundary of the cone
             break
         since = since + 1 if reached >= least else 0
@@ -101,16 +107,15 @@ def _iterate(program: Program, at: Iterate) -> Iterate:
     newton = program.newton(at, scaling)
     product = at.slack * at.multipliers
     step = newton.step(Aim(scaling.newton(0.0), -product))
-    primal, dual = _reach(at, step, scaling, unequal)
+    primal, dual, second = _reach(at, step, scaling, unequal)
     ahead = at.moved(step, min(primal, 1.0), min(dual, 1.0)).products / at.products
     target = min(max(ahead, 0.0), 1.0) ** 3 * mean_product(program, at)
 
     best, length = step, (0.0, 0.0)
     for _ in range(CORRECTORS):
-        second = scaling.scaled_P(step.P) @ scaling.scaled_Q(step.Q)
         rows = np.where(unequal, target - product - step.slack * step.multipliers, 0.0)
-        step = newton.step(Aim(scaling.newton(target, (second + second.T) / 2), rows))
-        primal, dual = _reach(at, step, scaling, unequal)
+        step = newton.step(Aim(scaling.newton(target, second), rows))
+        primal, dual, second = _reach(at, step, scaling, unequal)
         if min(primal, 1.0) * min(dual, 1.0) < 1.01 * min(length[0], 1.0) * min(length[1], 1.0):
             break
         best, length = step, (primal, dual)
@@ -118,19 +123,19 @@ def _iterate(program: Program, at: Iterate) -> Iterate:
     return at.moved(best, min(keep * length[0], 1.0), min(keep * length[1], 1.0))
 
 
-def _reach(at: Iterate, step: Iterate, scaling: Scaling, unequal: Bool) -> tuple[float, float]:
-    """Largest primal and dual steps that stay in the cone."""
-    primal = _ratio(at.slack, step.slack, unequal)
-    dual = _ratio(at.multipliers, step.multipliers, unequal)
-    return (
-        min(scaling.reach(scaling.scaled_P(step.P)), primal),
-        min(scaling.reach(scaling.scaled_Q(step.Q)), dual),
-    )
+def _reach(at: Iterate, step: Iterate, scaling: Scaling, unequal: Bool) -> tuple[float, float, Float]:
+    """Largest primal and dual steps that stay in the cone, and the step's second-order term."""
+    P, Q = scaling.scaled_P(step.P), scaling.scaled_Q(step.Q)
+    primal = min(scaling.reach(P), _ratio(at.slack, step.slack, unequal))
+    dual = min(scaling.reach(Q), _ratio(at.multipliers, step.multipliers, unequal))
+    second = P @ Q
+    return primal, dual, (second + second.T) / 2
 
 
 def _ratio(value: Float, step: Float, unequal: Bool) -> float:
-    falling = unequal & (step < 0)
-    return float(np.min(-value[falling] / step[falling], initial=np.inf))
+    """Largest α with value + α step ≥ 0 on the inequalities."""
+    least = np.divide(step, value, out=np.zeros(len(value)), where=unequal).min()
+    return float(np.inf if least >= 0 else -1 / least)
 
 
 class Cholesky:

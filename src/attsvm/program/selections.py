@@ -30,12 +30,13 @@ def selections(tokens: Tokens, v: ArrayLike | None = None, norm: Norm = frobeniu
     chosen = np.zeros((1, 0), dtype=np.intp)
     for i in track(range(tokens.n), "selections", transient=True, disable=None):
         extended = _extend(chosen, np.flatnonzero(tokens.mask[i]))
-        chosen = extended[separable(_repeat(tokens, len(extended), i + 1), extended)]
+        first = Tokens(tokens.keys[: i + 1], tokens.queries[: i + 1], mask=tokens.mask[: i + 1])
+        chosen = extended[separable(first, extended)]
         if not len(chosen):
             return []
-    found = max_margin(_repeat(tokens, len(chosen), tokens.n), chosen, norm)
-    solutions = [max_margin(tokens, chosen[k], norm) for k in range(len(chosen)) if found.separable[k]]
-    return [s for s in solutions if v is None or locally_optimal(tokens, v, s)]
+    found = max_margin(tokens, chosen, norm)
+    kept = found.separable if v is None else found.separable & locally_optimal(tokens, v, found)
+    return [found.run(int(k)) for k in np.flatnonzero(kept)]
 
 
 def _extend(chosen: NDArray[np.intp], options: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -46,9 +47,3 @@ def _extend(chosen: NDArray[np.intp], options: NDArray[np.intp]) -> NDArray[np.i
             "Enumerate a smaller problem: fewer examples, fewer tokens or a smaller width."
         )
     return np.column_stack([np.repeat(chosen, len(options), axis=0), np.tile(options, len(chosen))])
-
-
-def _repeat(tokens: Tokens, count: int, n: int) -> Tokens:
-    """The first n examples, once per candidate."""
-    keys = np.broadcast_to(tokens.keys[:n], (count, *tokens.keys[:n].shape))
-    return Tokens(keys, tokens.queries[:n], mask=tokens.mask[:n])

@@ -19,14 +19,15 @@ TOLERANCE = 1e-8
 """Largest violation and gap of a certified solution."""
 
 SUPPORT = 1e-6
-"""A constraint is active when its margin exceeds the required one by less than this."""
+"""A constraint is active when its margin exceeds the required one by less than this, relatively."""
 
 
 @dataclass(frozen=True)
 class Certificate:
     """How far a solution is from optimal at most, recomputed from the data.
 
-    primal: largest shortfall of a margin, and largest inequality of tied tokens.
+    primal: largest shortfall of a margin, relative to the required one (where none is required, and
+        for the inequality of tied tokens, to the largest required).
     dual: largest negative multiplier, relative, and excess of N*(Σ λ_j A_j) over 1.
     gap: 1 − lower/upper, where Σ λ_j b_j / N*(Σ λ_j A_j) ≤ best norm ≤ N(W) / least margin.
 
@@ -107,7 +108,8 @@ class Solution:
     def support(self) -> Bool:
         """Tokens whose constraint is active, bool (n, T): margin equal to the required one."""
         rows = self.constraints
-        slack = rows.margins(rows.scale(self.W)) - rows.bound
+        unit = np.maximum(rows.bound.max((-2, -1), keepdims=True), np.finfo(float).tiny)
+        slack = (rows.margins(rows.scale(self.W)) - rows.bound) / unit
         return rows.separating & (slack <= SUPPORT) & np.asarray(self.separable)[..., None, None]
 
     @property
@@ -220,9 +222,11 @@ def certify(rows: Constraints, norm: Norm, W: Float, multipliers: Float) -> Cert
     """Recompute violations and gap of (W, λ): W in the units of the original tokens, λ (…, n, T)."""
     W = rows.scale(W)
     margins = rows.margins(W)
+    largest = _over(rows.bound)[..., None, None]
+    unit = np.where(rows.bound > 0, rows.bound, np.where(largest > 0, largest, 1.0))
     short = np.where(rows.separating, rows.bound - margins, 0.0)
     unequal = np.where(rows.tied, np.abs(margins), 0.0)
-    primal = np.maximum(_over(np.maximum(short, unequal)), 0.0)
+    primal = np.maximum(_over(np.maximum(short, unequal) / unit), 0.0)
 
     size = _over(np.abs(multipliers))
     negative = _over(np.where(rows.separating, -multipliers, 0.0))

@@ -16,6 +16,9 @@ from attsvm.program.schatten_interior import Aim, Iterate
 from attsvm.program.spectral_elimination import ByRows, ByWeight, System, Unknowns
 from attsvm.tokens import Float
 
+ROUNDING = 1e-12
+"""Relative residual above which a Newton step is refined."""
+
 
 def solve(rows: Constraints, norm: Norm) -> Answer:
     """Smallest spectral norm over the rows, through the pair of semidefinite programs below."""
@@ -36,13 +39,13 @@ class SpectralProgram:
         return at.P[: self.pool.d, self.pool.d :]
 
     def start(self, W: Float, slack: Float, multipliers: Float) -> Iterate:
-        """P around W with room above its norm, and everything else on the central path of that P."""
+        """P around W with room above its norm, Q on the central path of that P, λ below it."""
         d = self.pool.d
         P = 1.5 * np.linalg.norm(W, 2) * np.eye(d + self.pool.e)
         P[:d, d:], P[d:, :d] = W, W.T
         inverse = np.linalg.inv(P)
         mean = 1 / np.trace(inverse)
-        multipliers = np.where(self.pool.tied, 0.0, mean / np.where(self.pool.tied, 1.0, slack))
+        multipliers = np.where(self.pool.tied, 0.0, 0.1 * mean / np.where(self.pool.tied, 1.0, slack))
         return Iterate(P, mean * (inverse + inverse.T) / 2, slack, multipliers)
 
     def newton(self, at: Iterate, scaling: Scaling) -> SpectralNewton:
@@ -69,12 +72,14 @@ class SpectralNewton:
         aimed = self.backward @ aim.matrix @ self.backward.T
         right = Unknowns(
             aimed[:d, d:] - self.uneven,
-            float(np.trace(aimed) + np.trace(at.Q) - 1),
+            float(aimed.trace() + at.Q.trace() - 1),
             self.missing + aim.rows * self.over,
         )
         found = self.eliminated.solve(right)
-        # One refinement: without it the gap stops falling near 1e-8.
-        found = found + self.eliminated.solve(right - self.system.times(found))
+        # One refinement at need: without it the gap stops falling near 1e-8.
+        rest = right - self.system.times(found)
+        if rest.size > ROUNDING * right.size:
+            found = found + self.eliminated.solve(rest)
         P = found.number * np.eye(len(aimed))
         P[:d, d:], P[d:, :d] = found.matrix, found.matrix.T
         Q = aimed - U @ P @ U

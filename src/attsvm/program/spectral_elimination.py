@@ -26,6 +26,11 @@ class Unknowns:
     def __sub__(self, other: Unknowns) -> Unknowns:
         return Unknowns(self.matrix - other.matrix, self.number - other.number, self.rows - other.rows)
 
+    @property
+    def size(self) -> float:
+        """Largest absolute entry."""
+        return max(float(np.abs(self.matrix).max()), abs(self.number), float(np.abs(self.rows).max()))
+
 
 class System:
     """The linear map of the Newton system, for U = V⁻¹ positive definite and F = (U²)₁₂.
@@ -62,9 +67,10 @@ class ByWeight:
     def __init__(self, system: System) -> None:
         pool = system.pool
         self.system, self.tied = system, pool.tied
+        self.some_tied = bool(pool.tied.any())
         self.weights = np.where(pool.tied, 0.0, 1 / np.where(pool.tied, 1.0, system.ratio))
         self.factor = Cholesky(self._matrix, np.zeros(pool.d * pool.e + 1))
-        if pool.tied.any():
+        if self.some_tied:
             ties = pool.delta[pool.tied, :, None] * pool.queries[pool.owner[pool.tied], None, :]
             self.ties = np.pad(ties.reshape(len(ties), -1), ((0, 0), (0, 1)))
             self.lifted = self.factor.solve(self.ties.T)
@@ -88,12 +94,13 @@ class ByWeight:
         pool = self.system.pool
         first = 2 * right.matrix + pool.combine(self.weights * right.rows)
         found = self.factor.solve(np.append(first.ravel(), right.number))
-        rows = np.zeros(len(right.rows))
-        if self.tied.any():
-            rows[self.tied] = self.border.solve(right.rows[self.tied] - self.ties @ found)
-            found = found + self.lifted @ rows[self.tied]
+        if self.some_tied:
+            ties = self.border.solve(right.rows[self.tied] - self.ties @ found)
+            found = found + self.lifted @ ties
         matrix = found[:-1].reshape(pool.d, pool.e)
-        rows += self.weights * (right.rows - pool.margins(matrix))
+        rows = self.weights * (right.rows - pool.margins(matrix))
+        if self.some_tied:
+            rows[self.tied] = ties
         return Unknowns(matrix, float(found[-1]), rows)
 
 

@@ -31,7 +31,7 @@ def polish(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
     chosen = answer.multipliers != 0
     work = WorkingRows.of(rows, chosen)
     size = float(norm.value(answer.W))
-    multipliers = answer.multipliers[chosen]
+    multipliers = answer.multipliers[chosen] * work.length
     multipliers = multipliers / float(norm.dual.value(work.combine(multipliers)))
     W, bound, M = answer.W / size, work.bound / size, work.combine(multipliers).ravel()
     active = work.tied | (work.margins(W) - bound < multipliers)
@@ -41,7 +41,7 @@ def polish(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
     exact = np.zeros(work.k)
     exact[active] = multipliers[active] + _least(matrix.T, goal - matrix.T @ multipliers[active])
     full = np.zeros(chosen.shape)
-    full[chosen] = np.where(work.tied, exact, np.maximum(exact, 0.0))
+    full[chosen] = np.where(work.tied, exact, np.maximum(exact, 0.0)) / work.length
     W = size * weight(w).reshape(W.shape)
     # W and λ are judged apart: each vertex counts even if the other fails.
     return Answer(

@@ -28,7 +28,7 @@ STIFF = 1e-2
 """A row is stiff, that is nearly active, if θ is below this share of its entry of A diag(V) Aᵀ."""
 
 Solve = Callable[[Float], Float]
-Response = Callable[[Float], tuple[Float, Float, float]]
+Response = Callable[[Float, bool], tuple[Float, Float, float]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +42,12 @@ class Border:
 
 @dataclass(frozen=True, eq=False)
 class WorkingRows:
-    """Some rows of `Constraints`, sorted by example.
+    """Some rows of `Constraints`, sorted by example and divided by their length |x_a − x_t| |z|.
 
-    example, token (k,): which rows; delta (k, d): x_a − x_t; bound (k,); tied (k,).
+    Near-ties are short rows with large multipliers; of length one they are rows like all others.
+
+    example, token (k,): which rows; delta (k, d): x_a − x_t, scaled; bound (k,), scaled; tied (k,).
+    length (k,): what a row was divided by, so that its multiplier in `Constraints` is λ_j / length_j.
     queries (groups, e): the queries of the examples that occur; start (groups,): their first rows.
     """
 
@@ -53,6 +56,7 @@ class WorkingRows:
     delta: Float
     bound: Float
     tied: Bool
+    length: Float
     queries: Float
     start: NDArray[np.intp]
 
@@ -62,16 +66,23 @@ class WorkingRows:
         example, token = np.nonzero(chosen)
         start = np.flatnonzero(np.diff(example, prepend=-1))
         delta = rows.differences(example, token)
+        length = np.linalg.norm(delta, axis=1) * np.linalg.norm(rows.queries[example], axis=1)
+        delta = delta / length[:, None]
+        queries = rows.queries[example[start]]
         if rows.e == 1:  # the query is a number: one group of rows instead of one per example
             delta = delta * rows.queries[example]
-            queries, start = np.ones((1, 1)), np.zeros(1, np.intp)
-        else:
-            queries = rows.queries[example[start]]
-        return cls(example, token, delta, rows.bound[chosen], rows.tied[chosen], queries, start)
+            queries, start = np.ones_like(queries[:1]), start[:1]
+        bound = rows.bound[chosen] / length
+        return cls(example, token, delta, bound, rows.tied[chosen], length, queries, start)
 
     @property
     def k(self) -> int:
         return len(self.delta)
+
+    @cached_property
+    def open(self) -> Float:
+        """1.0 for inequalities, 0.0 for ties (k,)."""
+        return 1.0 - self.tied
 
     @cached_property
     def group(self) -> NDArray[np.intp]:
@@ -106,7 +117,7 @@ class WorkingRows:
         return np.asarray(sums.T @ self.queries)
 
     def newton(self, V: Float, theta: Float, border: Border | None = None) -> Response:
-        """Factor  K = A diag(V) Aᵀ + a aᵀ/c + diag(θ);  returns  r → x, y, t:
+        """Factor  K = A diag(V) Aᵀ + a aᵀ/c + diag(θ);  returns  (r, refined) → x, y, t:
 
             x = K⁻¹ r,    y = V ∘ Aᵀx + U t,    t = aᵀx / c
 
@@ -125,13 +136,15 @@ class WorkingRows:
             t = float(border.column @ x) / border.stiffness
             return x, V * self.combine(x) + t * border.direction, t
 
-        def refined(r: Float) -> tuple[Float, Float, float]:
-            # y and t are refined with x: new products with V, up to 1e13, would undo the refinement.
+        def response(r: Float, refined: bool) -> tuple[Float, Float, float]:
             x, y, t = rough(r)
+            if not refined:
+                return x, y, t
+            # y and t are refined with x: new products with V, up to 1e13, would undo the refinement.
             more, further, beyond = rough(r - self.margins(y) - theta * x)
             return x + more, y + further, t + beyond
 
-        return refined
+        return response
 
     def _by_rows(self, V: Float, theta: Float, border: Border | None) -> Solve:
         matrix = self._gram(V)

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.norms import Norm
-from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.frobenius import solve as frobenius
 from attsvm.program.interior_point import Run, Start
 from attsvm.program.threads import single_thread
 from attsvm.program.working_rows import WorkingRows
@@ -33,14 +31,11 @@ ALL = 100
 """Rows up to which there is no choice to make."""
 
 
-def on_working_set(rows: Constraints, norm: Norm, balls: Sequence[Start]) -> Answer:
-    """Solve  min N(W) s.t. rows  from the Frobenius solution, which also decides separability.
+def on_working_set(rows: Constraints, norm: Norm, start: Answer, balls: Sequence[Start]) -> Answer:
+    """Solve  min N(W) s.t. rows, which are separable, from the Frobenius solution.
 
     balls: ways to run the interior point, tried in turn until one converges.
     """
-    start = frobenius(rows, frobenius_norm)
-    if not start.separable:
-        return start
     with single_thread():
         pricing = Pricing(rows)
         best, gap = start, np.inf
@@ -57,7 +52,7 @@ def _converge(pricing: Pricing, norm: Norm, ball: Start, start: Answer) -> tuple
     """Run the interior point; the best answer and its gap, over the rows of its time."""
     chosen = pricing.first(start)
     work = WorkingRows.of(pricing.rows, chosen)
-    run = Run(work, norm, ball, start.W, start.multipliers[chosen])
+    run = Run(work, norm, ball, start.W, start.multipliers[chosen] * work.length)
     best, gap, stalled = start, np.inf, 0
     for step in range(STEPS):
         try:
@@ -82,7 +77,7 @@ def _converge(pricing: Pricing, norm: Norm, ball: Start, start: Answer) -> tuple
 
 def _answer(run: Run, chosen: Bool) -> Answer:
     multipliers = np.zeros(chosen.shape)
-    multipliers[chosen] = run.multipliers
+    multipliers[chosen] = run.multipliers / run.work.length
     return Answer(run.W, multipliers)
 
 

@@ -163,10 +163,7 @@ def _factored(look: Attention, log_row: Array) -> tuple[Array, Array]:
     adding −5000.1 and −0.7 first would round away four digits of the ratio of two tokens.
     """
     relative = jnp.where(look.winner, -jnp.inf, look.relative)
-    exponent = relative + log_row[:, None]
-    largest = exponent.max()
-    log_scale = jnp.where(jnp.isfinite(largest), largest, 0)  # no losing token at all: factors 0
-    token = jnp.where(exponent == largest, relative, -jnp.inf).max()
-    token = jnp.where(jnp.isfinite(token), token, 0)
-    row = log_scale - token
-    return jnp.exp((relative - token) + (log_row - row)[:, None]), log_scale
+    token, largest = relative.max(), (relative + log_row[:, None]).max()
+    some = jnp.isfinite(largest)  # False where no example has a losing token: factors 0, scale 1
+    token, log_scale = jnp.where(some, token, 0), jnp.where(some, largest, 0)
+    return jnp.exp((relative - token) + (log_row - (log_scale - token))[:, None]), log_scale

@@ -8,8 +8,10 @@ from jax import Array, lax
 
 from attsvm.norms import Entrywise, Norm, Schatten
 
+State = tuple[Array, Array, Array, Array, Array]
 TIGHT = 1e-14
 """Relative accuracy of the radius after the projection on an lp ball."""
+TRIALS = 200
 TOGETHER, ROUNDS = 1e-12, 500
 """Alternating projections stop when ball and cone agree to TOGETHER radii, or after ROUNDS."""
 
@@ -50,11 +52,11 @@ def project_both(x: Array, norm: Norm, radius: Array, axis: Array, cosine: Array
     if norm.p == 2:
         return project_ball(project_cone(x, axis, cosine), norm, radius)
 
-    def apart(state: tuple[Array, ...]) -> Array:
+    def apart(state: State) -> Array:
         count, _, _, _, gap = state
         return (count < ROUNDS) & (gap > TOGETHER * radius)
 
-    def around(state: tuple[Array, ...]) -> tuple[Array, ...]:
+    def around(state: State) -> State:
         count, y, of_ball, of_cone, _ = state
         in_ball = project_ball(y + of_ball, norm, radius)
         in_cone = project_cone(in_ball + of_cone, axis, cosine)
@@ -95,31 +97,35 @@ def _shrunk_l1(size: Array, radius: Array) -> Array:
 def _shrunk_lp(size: Array, p: float) -> Array:
     """Projection on the unit ball: w + μ w^(p−1) = size with the μ ≥ 0 that gives ‖w‖_p = 1.
 
-    log ‖w(μ)‖ is decreasing and convex in μ, so Newton from μ = 0 rises to the root from one side.
+    Newton on log ‖w(μ)‖_p from μ = 0, which is one step from a point near the ball; bisection where
+    Newton leaves the bracket 0 ≤ μ ≤ ‖size‖_q.
     """
     log_size = jnp.log(size)
 
-    def excess(mu: Array) -> tuple[Array, Array, Array]:
+    def excess(mu: Array) -> tuple[Array, Array]:
+        """log ‖w(μ)‖ and minus its derivative, d log w/dμ = −w^(p−2) / (1 + (p−1) μ w^(p−2))."""
         u = _log_root(log_size, jnp.log(mu), p)
-        share = jax.nn.sigmoid(jnp.log(mu) + (p - 2) * u)
         weights = jax.nn.softmax(p * u)
-        # d log w/dμ = −w^(p−2) / (1 + (p−1) μ w^(p−2)), written with the share μ w^(p−2)/(1 + μ w^(p−2))
-        per_mu = jnp.where(mu > 0, share / jnp.where(mu > 0, mu, 1), jnp.exp((p - 2) * u))
-        fall = jnp.where(weights > 0, weights * per_mu / (1 + (p - 2) * share), 0).sum()
-        return jax.nn.logsumexp(p * u) / p, fall, u
+        power = jnp.exp(jnp.where(weights > 0, (p - 2) * u, 0))
+        return jax.nn.logsumexp(p * u) / p, (weights * power / (1 + (p - 1) * mu * power)).sum()
 
-    def unfinished(state: tuple[Array, ...]) -> Array:
-        count, _, value, _, _ = state
-        return (count < 60) & (value > TIGHT)
+    def newton(state: State) -> State:
+        count, mu, low, high, _ = state
+        value, fall = excess(mu)
+        low, high = jnp.where(value > 0, mu, low), jnp.where(value > 0, high, mu)
+        ahead = mu + value / fall
+        inside = (ahead > low) & (ahead < high)
+        middle = jnp.where(low > 0, jnp.sqrt(low * high), high / 1024)
+        settled = (jnp.abs(value) <= TIGHT) | ((mu == 0) & (value < 0))  # the latter: inside the ball
+        mu = jnp.where(settled, mu, jnp.where(inside, ahead, middle))
+        return count + 1, mu, low, high, settled
 
-    def newton(state: tuple[Array, ...]) -> tuple[Array, ...]:
-        count, mu, value, fall, _ = state
-        mu = mu + value / fall
-        return (count + 1, mu, *excess(mu))
-
-    start = jnp.zeros_like(size, shape=())
-    *_, u = lax.while_loop(unfinished, newton, (jnp.asarray(0), start, *excess(start)))
-    return jnp.exp(u)
+    zero = jnp.zeros_like(size, shape=())
+    q = p / (p - 1)
+    high = 2 * jnp.exp(jax.nn.logsumexp(q * log_size) / q)
+    start = (jnp.asarray(0), zero, zero, high, jnp.asarray(False))
+    _, mu, *_ = lax.while_loop(lambda s: ~s[-1] & (s[0] < TRIALS), newton, start)
+    return jnp.exp(_log_root(log_size, jnp.log(mu), p))
 
 
 def _log_root(log_size: Array, log_mu: Array, p: float) -> Array:
@@ -129,10 +135,11 @@ def _log_root(log_size: Array, log_mu: Array, p: float) -> Array:
     six steps reach rounding for every size and μ.
     """
     finite = jnp.where(jnp.isfinite(log_size), log_size, 0)
-    u = jnp.minimum(finite, (finite - log_mu) / (p - 1))
-    for _ in range(6):
+
+    def newton(_: int, u: Array) -> Array:
         second = log_mu + (p - 1) * u
-        value = jnp.logaddexp(u, second) - finite
         slope = 1 + (p - 2) * jax.nn.sigmoid(second - u)
-        u = u - value / slope
+        return u - (jnp.logaddexp(u, second) - finite) / slope
+
+    u = lax.fori_loop(0, 6, newton, jnp.minimum(finite, (finite - log_mu) / (p - 1)))
     return jnp.where(jnp.isfinite(log_size), u, -jnp.inf)

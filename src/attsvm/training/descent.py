@@ -33,7 +33,7 @@ class Descent(NamedTuple):
     slope: Slope
     momentum: Array
     step: Array
-    count: Array
+    taken: Array
     stationary: Array
 
 
@@ -58,7 +58,7 @@ def descend(
     """
 
     def advance(state: Descent) -> Descent:
-        g, known = state.slope.mantissa, state.count > 0
+        g, known = state.slope.mantissa, state.taken > 0
         steepness = jnp.sqrt(_dot(g, g))
         safe = jnp.where(steepness > 0, steepness, 1)
         x = project(_plus(state.y, -state.step / safe, g))
@@ -73,16 +73,16 @@ def descend(
         length = jnp.sqrt(_dot(move, move))
         free = length > FREE * state.step
         still = (length <= tolerance * state.step) | (free & (length <= tolerance * size))
-        after = Descent(x, y, there, momentum, GROW * state.step, state.count, known & still)
+        after = Descent(x, y, there, momentum, GROW * state.step, state.taken, known & still)
         held = state._replace(step=SHRINK * state.step)
         chosen = jax.tree.map(lambda new, old: jnp.where(kept, new, old), after, held)
-        return chosen._replace(count=state.count + 1)
+        return chosen._replace(taken=state.taken + 1)
 
     x, one = project(start), jnp.ones_like(size)
     # The first pass stands still and only takes the slope: a second copy of it would compile twice as long.
     flat = Slope(jax.tree.map(jnp.zeros_like, x), jnp.zeros_like(size))
     begin = Descent(x, x, flat, one, FIRST * size, jnp.asarray(0), jnp.asarray(False))
-    return lax.while_loop(lambda s: ~s.stationary & (s.count < limit), advance, begin)
+    return lax.while_loop(lambda s: ~s.stationary & (s.taken < limit), advance, begin)
 
 
 def _dot(a: Params, b: Params) -> Array:

@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from attsvm.norms import Entrywise, Norm, frobenius
 from attsvm.training import attention
-from attsvm.training.attention import Data
+from attsvm.training.attention import Attention, Data, Reading
 from attsvm.training.balls import ball_of, project_ball, project_both
 from attsvm.training.descent import Descent, Slope, descend
 from attsvm.training.heads import Head, Linear
@@ -22,6 +22,8 @@ from attsvm.training.weights import Params, Weight
 TOLERANCE = 1e-7
 """Share of the gradient that may stay unbalanced: the direction of W is then right to about 1e-7."""
 STEPS = 100_000
+FAR = 1e7
+"""Beyond every log of a loss: shifts the logs of signed numbers so that they order as the numbers do."""
 ROUNDS = 100
 """Rounds of the joint problem: head, weight, head, …"""
 
@@ -107,6 +109,8 @@ def _smallest(
     rank = excess if isinstance(head, Linear) else loss
     if problem.joint:
         rank = _log_loss(problem, data, reading.margin, region.head_radius)
+    elif isinstance(head, Linear) and region.cone is not None:
+        rank = _rank_near(problem, data, look, reading, region.cone.axis)
     pull = -jnp.stack([jnp.vdot(slope.mantissa[name], x[name]) for name in x]).mean()
     log_pull = jnp.log(jnp.maximum(pull, 0) / region.radius) + slope.log_scale
     return Answer(x, head, W, loss, excess, rank, log_pull, stationary)
@@ -195,3 +199,18 @@ def _log_loss(problem: Problem, data: Data, margin: Array, head_radius: Array) -
     values = data.keys if data.values is None else data.values
     top = 1 + head_radius * problem.head_norm.dual.value(values[..., None]).max()
     return jax.nn.logsumexp(problem.loss.log_increase(top, jnp.log(top - margin)))
+
+
+def _rank_near(problem: Problem, data: Data, look: Attention, reading: Reading, axis: Array) -> Array:
+    """An increasing function of L − L_α, L_α the loss if only the axis' own tokens α were attended to.
+
+    Near a selection that is not the best, L − L* is a constant plus e^(−R·margin): the sign of the small
+    part, which decides whether leaving pays, is seen relative to L_α only.
+    """
+    chosen = jnp.where(attention.attend(data, axis).winner, reading.scores, 0).sum(-1)
+    gap = jnp.where(data.mask, chosen[:, None] - reading.scores, 0)
+    log_drop, sign = jax.nn.logsumexp(look.log_weights, b=gap, axis=-1, return_sign=True)
+    top = chosen + jnp.where(sign < 0, jnp.exp(log_drop), 0)
+    increase = problem.loss.log_increase(top, log_drop)
+    log_size, sign = jax.nn.logsumexp(increase, b=sign, return_sign=True)
+    return sign * (FAR + jnp.maximum(log_size, -FAR))

@@ -13,11 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from attsvm.norms import Norm, Schatten, frobenius
 from attsvm.path import Path
 from attsvm.tokens import Tokens
-from attsvm.training import heads, ridge, runs
-from attsvm.training.attention import as_data, fixed_scores
+from attsvm.training import heads, runs
+from attsvm.training.attention import as_data
 from attsvm.training.heads import Head, Linear
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.radius import Cone, Problem
+from attsvm.training.ridge import follow_ridges
 from attsvm.training.search import Found, Search, follow
 from attsvm.training.weights import FullWeight, Weight
 
@@ -37,7 +38,7 @@ def regularisation_path(
     *,
     norm: Norm = frobenius,
     radii: ArrayLike | None = None,
-    ridges: ArrayLike | None = None,
+    ridge: ArrayLike | None = None,
     head_radii: ArrayLike | None = None,
     loss: Loss = logistic,
     weight: Weight = FULL,
@@ -51,7 +52,7 @@ def regularisation_path(
         W_R = argmin L(W)  subject to  N(W) ≤ R,     R = radii, increasing
 
     weight: KeyQuery(rank) takes the ball ‖K‖² + ‖Q‖² ≤ 2R, the nuclear ball of W (norm=nuclear).
-    ridges: instead of radii, argmin L(W) + λ N(W)²/2 for decreasing λ. Each is the W_R at which
+    ridge: instead of radii, argmin L(W) + λ N(W)²/2 for decreasing λ. Each is the W_R at which
         N*(∇L) = λ R; the index of the path is then λ.
     head_radii (k,): train the head too, argmin L(v, W) over ‖v‖ ≤ r, N(W) ≤ R, one r per R. Where only
         some examples support the head, the ratio r/R decides the limit: p^mm for r/R → 0, p^relax for ∞.
@@ -66,8 +67,8 @@ def regularisation_path(
     head = heads.checked(head, tokens)
     _check_parts(weight, loss, norm, tokens)
     _check_counts(starts, seed)
-    index, head_index = _check_radii(radii, ridges, head_radii)
-    _check_modes(head, weight, around, cone, ridges, head_index)
+    index, head_index = _check_radii(radii, ridge, head_radii)
+    _check_modes(head, weight, around, cone, ridge, head_index)
     axis = None if around is None else _axis(around, tokens)
     problem = Problem(weight, loss, norm, head_index is not None, tokens.runs is not None)
     with jax.enable_x64(True):
@@ -76,9 +77,9 @@ def regularisation_path(
         search = search._replace(params=_starts(search, tokens, seed, axis))
         if axis is not None:
             search = search._replace(cone=_cone(axis, cone, index[0], count or 1))
-        found = follow(search, index, head_index) if ridges is None else ridge.follow(search, index)
+        found = follow(search, index, head_index) if ridge is None else follow_ridges(search, index)
     path = _path(tokens, found, index, problem.joint, count)
-    return path if ridges is None else replace(path, kind="ridge")
+    return path if ridge is None else replace(path, kind="ridge")
 
 
 # ---------------------------------------------------------------------- at the door
@@ -109,12 +110,14 @@ def _check_counts(starts: object, seed: object) -> None:
 
 
 def _check_radii(
-    radii: ArrayLike | None, ridges: ArrayLike | None, head_radii: ArrayLike | None
+    radii: ArrayLike | None, ridge: ArrayLike | None, head_radii: ArrayLike | None
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    if (radii is None) == (ridges is None):
-        raise ValueError("pass either radii, or ridges for the penalised form.")
+    if (radii is None) == (ridge is None):
+        raise ValueError("pass either radii, or ridge for the penalised form.")
     if radii is None:
-        return _positive("ridges", ridges, -1), None
+        if head_radii is not None:
+            raise ValueError("ridge takes a fixed head. Drop head_radii.")
+        return _positive("ridge", ridge, -1), None
     index = _positive("radii", radii, 1)
     if head_radii is None:
         return index, None
@@ -140,15 +143,13 @@ def _positive(name: str, values: ArrayLike | None, order: int) -> NDArray[Any]:
 
 
 def _check_modes(
-    head: Head, weight: Weight, around: object, cone: float, ridges: object, head_index: object
+    head: Head, weight: Weight, around: object, cone: float, ridge: object, head_index: object
 ) -> None:
-    if around is not None and (ridges is not None or head_index is not None):
-        raise ValueError("around takes radii and a fixed head. Drop ridges and head_radii.")
-    if ridges is not None and head_index is not None:
-        raise ValueError("ridges takes a fixed head. Drop head_radii.")
+    if around is not None and (ridge is not None or head_index is not None):
+        raise ValueError("around takes radii and a fixed head. Drop ridge and head_radii.")
     if around is not None and not isinstance(weight, FullWeight):
         raise ValueError(f"around keeps W in a cone and needs FullWeight(), got {type(weight).__name__}.")
-    if around is not None and not (np.isscalar(cone) and 0 < cone < 1):
+    if around is not None and not (isinstance(cone, (int, float)) and 0 < cone < 1):
         raise ValueError(f"cone is {cone!r}. Pass a number in (0, 1): 1 minus the smallest cosine.")
     if head_index is not None and not isinstance(head, Linear):
         raise ValueError(f"head_radii trains the head Linear(v), got {type(head).__name__}.")
@@ -181,17 +182,17 @@ def _search(problem: Problem, tokens: Tokens, head: Head, batch: tuple[int, int]
     given, axes = heads.arrays(head)
     shared = runs.repeated(given, axes, batch[0])
     # Single precision cannot resolve a radius of 1,000: the path is always computed in float64.
-    data, head = _double(as_data(tokens)), _double(heads.with_arrays(head, shared))
+    data, head = jax.tree.map(jnp.asarray, _double(as_data(tokens))), _double(heads.with_arrays(head, shared))
     scores, guide = None, False
     if isinstance(head, Linear) and not problem.joint:
-        own = jax.vmap(fixed_scores, in_axes=(0 if problem.data_runs else None, 0))(data, head.v)
-        guide = free
-        scores = jnp.repeat(own[:, None], batch[1] + guide, axis=1)
-        top = jnp.where(data.mask, own, -jnp.inf).max(-1, keepdims=True)
-        scores = scores.at[:, -1].set(own >= top) if guide else scores
-    repeat = batch[1] + guide
-    head = jax.tree.map(lambda x: jnp.repeat(x[:, None], repeat, axis=1), head)
-    return Search(problem, data, head, scores, {}, None, guide)
+        guide = free and batch[1] > 1
+        own = np.matmul(tokens.values, head.v[:, None, :, None])[..., 0] * tokens.labels[..., None]
+        scores = np.repeat(own[:, None], batch[1] + guide, axis=1)
+        if guide:
+            own = np.where(tokens.mask, own, -np.inf)
+            scores[:, -1] = own == own.max(-1, keepdims=True)
+    head = jax.tree.map(lambda x: np.repeat(x[:, None], batch[1] + guide, axis=1), head)
+    return Search(problem, data, head, None if scores is None else jnp.asarray(scores), {}, None, guide)
 
 
 def _starts(search: Search, tokens: Tokens, seed: int, axis: NDArray[Any] | None) -> Any:
@@ -205,16 +206,16 @@ def _starts(search: Search, tokens: Tokens, seed: int, axis: NDArray[Any] | None
     if axis is not None:
         tilt = draws["W"] / np.sqrt(tokens.d * tokens.e)
         draws = {"W": tilt + (axis if axis.ndim == 3 else axis[None])[:, None]}
-    return {name: jnp.asarray(np.broadcast_to(a, (*batch, *a.shape[2:]))) for name, a in draws.items()}
+    return {name: np.broadcast_to(a, (*batch, *a.shape[2:])) for name, a in draws.items()}
 
 
 def _cone(axis: NDArray[Any], opening: float, inner: float, count: int) -> Cone:
     each = np.broadcast_to(axis, (count, *axis.shape[-2:]))
-    return Cone(jnp.asarray(each), jnp.full(count, 1.0 - opening), jnp.full(count, inner))
+    return Cone(*map(jnp.asarray, (each, np.full(count, 1.0 - opening), np.full(count, inner))))
 
 
 def _double(tree: Any) -> Any:
-    return jax.tree.map(lambda x: jnp.asarray(x, float) if x.dtype.kind == "f" else jnp.asarray(x), tree)
+    return jax.tree.map(lambda x: np.asarray(x, float) if x.dtype.kind == "f" else np.asarray(x), tree)
 
 
 # ---------------------------------------------------------------------- the record
@@ -226,9 +227,7 @@ def _path(tokens: Tokens, found: list[Found], index: NDArray[Any], joint: bool, 
         return stacked if count is not None else stacked[0]
 
     answers = [one.answer for one in found]
-    factors = {
-        name: along([a.params[name] for a in answers]) for name in ("K", "Q") if name in answers[0].params
-    }
+    names = [name for name in ("K", "Q") if name in answers[0].params]
     done = along([a.stationary for a in answers]).all(-1)
     reasons = np.where(done, "converged", "steps")
     return Path(
@@ -239,7 +238,7 @@ def _path(tokens: Tokens, found: list[Found], index: NDArray[Any], joint: bool, 
         along([a.log_excess for a in answers]),
         reasons if count is not None else str(reasons),
         kind="radius",
-        v=along([a.head.v for a in answers]) if joint else None,
+        v=along([jax.tree.leaves(a.head)[0] for a in answers]) if joint else None,
         agreed=along([one.agreed for one in found]),
-        **factors,
+        **{name: along([a.params[name] for a in answers]) for name in names},
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +15,7 @@ ACCURACY = 1e-8
 TRIALS = 200
 
 
-def follow(search: Search, ridges: NDArray[Any]) -> list[Found]:
+def follow_ridges(search: Search, ridges: NDArray[Any]) -> list[Found]:
     """The best of all starts for every ridge, in decreasing order.
 
     Stationarity of L + λN²/2 is −∇L ∈ λ N ∂N: the W_R at which N*(∇L(W_R)) = λR. Every start finds its
@@ -28,11 +27,10 @@ def follow(search: Search, ridges: NDArray[Any]) -> list[Found]:
         answer, radius = _at_ridge(search, strength, radius)
         penalty = np.log(strength / 2) + 2 * np.log(radius)
         in_logs = search.scores is not None  # then the rank is log(L − L*), else L
-        rank = jnp.logaddexp(answer.rank, penalty) if in_logs else answer.rank + jnp.exp(penalty)
+        rank = np.logaddexp(answer.rank, penalty) if in_logs else answer.rank + np.exp(penalty)
         best = pick(answer._replace(rank=rank))
-        first = np.asarray(best.start)
-        radius[:, 0] = radius[np.arange(len(first)), first]
-        if search.guide and radius.shape[1] > 2:
+        radius[:, 0] = radius[np.arange(len(radius)), best.start]
+        if search.guide:
             radius[:, 1] = radius[:, -1]
         search = search.moved(answer, best.answer, 1.0)
         found.append(best)
@@ -44,7 +42,7 @@ def _at_ridge(search: Search, strength: float, radius: NDArray[Any]) -> tuple[An
     bracket = _Bracket(radius.shape)
     for _ in range(TRIALS):
         answer = search.solve(radius)
-        value = np.asarray(answer.log_pull) - np.log(radius) - np.log(strength)
+        value = answer.log_pull - np.log(radius) - np.log(strength)
         done = bracket.narrow(radius, value)
         if done.all():
             break

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
 from attsvm.training.attention import Data
-from attsvm.training.heads import Head
+from attsvm.training.heads import Head, Linear
 from attsvm.training.radius import Answer, Cone, Problem, Region, smallest
 from attsvm.training.weights import Params
 
@@ -20,6 +19,8 @@ RATIO = 4.0
 """Largest growth of the radius between two solves: more would lose the branch that is followed."""
 AGREEMENT = 1e-3
 """Two starts agree when their log(L − L*) differ by less: neighbouring minima differ by far more."""
+LOSS_AGREEMENT = 1e-6
+"""The same for heads whose best loss L* is not known, in units of the loss."""
 
 
 class Search(NamedTuple):
@@ -40,21 +41,23 @@ class Search(NamedTuple):
 
     def solve(self, radius: Any, head_radius: Any = 1.0) -> Answer:
         """The point that every start reaches at its radius, a number or (runs, starts)."""
-        batch = jnp.ones(next(iter(self.params.values())).shape[:2])
+        batch = np.ones(next(iter(self.params.values())).shape[:2])
         region = Region(radius * batch, head_radius * batch, self.cone)
         answer = smallest(self.problem, self.data, self.head, self.scores, self.params, region)
+        # NumPy from here on: JAX would compile each of these small operations on its own.
+        answer = jax.tree.map(np.array, answer)
         if self.guide:
-            answer = answer._replace(rank=answer.rank.at[:, -1].set(jnp.inf))
+            answer.rank[:, -1] = np.inf
         return answer
 
     def moved(self, answer: Answer, best: Answer, growth: Any) -> Search:
         """Ready for the next radius, `growth` times as large: the starts where they arrived.
 
-        The first start continues the best one, so the loss never rises along the path; the second
-        one leaves from the guide, the others keep to their own branches.
+        The first start continues the best one, so the path does not lose its branch; the second one
+        leaves from the guide, the others keep to their own branches.
         """
         params, head = _put(answer.params, 0, best.params), _put(answer.head, 0, best.head)
-        if self.guide and len(answer.rank[0]) > 2:
+        if self.guide:
             params = _put(params, 1, {name: x[:, -1] for name, x in params.items()})
         return self._replace(params=scaled(params, growth), head=head)
 
@@ -63,8 +66,8 @@ class Found(NamedTuple):
     """The best start of every run (runs, …), its position and how many starts agreed with it (runs,)."""
 
     answer: Answer
-    start: Array
-    agreed: Array
+    start: NDArray[np.intp]
+    agreed: NDArray[np.intp]
 
 
 def follow(search: Search, radii: NDArray[Any], head_radii: NDArray[Any] | None) -> list[Found]:
@@ -81,15 +84,16 @@ def follow(search: Search, radii: NDArray[Any], head_radii: NDArray[Any] | None)
 
 def pick(answer: Answer) -> Found:
     """The best start of every run."""
-    best = jnp.argmin(answer.rank, axis=1)
-    one = jax.tree.map(lambda x: x[jnp.arange(len(best)), best], answer)
-    return Found(one, best, (answer.rank <= one.rank[:, None] + AGREEMENT).sum(1))
+    best = np.argmin(answer.rank, axis=1)
+    one = jax.tree.map(lambda x: x[np.arange(len(best)), best], answer)
+    tolerance = AGREEMENT if isinstance(answer.head, Linear) else LOSS_AGREEMENT
+    return Found(one, best, (answer.rank <= one.rank[:, None] + tolerance).sum(1))
 
 
 def scaled(params: Params, growth: Any) -> Params:
     """Parameters whose W is `growth` times as large, a number or (runs, starts)."""
     degree = len(params)
-    factor = jnp.atleast_2d(growth) ** (1 / degree)
+    factor = np.atleast_2d(growth) ** (1 / degree)
     return {name: x * factor.reshape(factor.shape + (1,) * (x.ndim - 2)) for name, x in params.items()}
 
 
@@ -112,4 +116,9 @@ def _ladder(radii: NDArray[Any], head_radii: NDArray[Any] | None) -> Iterator[tu
 
 
 def _put(tree: Any, start: int, value: Any) -> Any:
-    return jax.tree.map(lambda x, y: x.at[:, start].set(y), tree, value)
+    def placed(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+        x = x.copy()
+        x[:, start] = y
+        return x
+
+    return jax.tree.map(placed, tree, value)

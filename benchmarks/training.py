@@ -1,0 +1,171 @@
+"""Training, side by side: the same normalised GD by four programs, and one step on large data.
+
+Run by hand: python benchmarks/training.py [small] [large]. Times are CPU seconds of the whole process,
+after compilation; the eager loop runs a few of the runs and is reported per run-step.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import nnls
+
+from attsvm import Tokens, frobenius
+from attsvm.datasets import sphere
+from attsvm.training.heads import Linear
+from attsvm.training.losses import logistic
+from attsvm.training.optimizers import steepest
+from attsvm.training.train import train
+from attsvm.training.weights import FullWeight
+
+RUNS, EAGER_RUNS, LR = 100, 2, 0.1
+NUDGE = np.finfo(np.float64).eps  # what the authors' code adds to the norm it divides by
+
+
+def eager_torch(tokens: Tokens, v: np.ndarray, steps: int) -> np.ndarray:
+    """One run after the other, autograd, one Python iteration per step: the papers' notebooks."""
+    import torch
+
+    torch.set_num_threads(1)
+    out = []
+    for r in range(len(tokens.keys)):
+        parts = (tokens.keys[r], tokens.queries[r], tokens.labels[r], v[r])
+        X, Z, Y, head = (torch.from_numpy(np.array(a)) for a in parts)
+        W = torch.zeros(tokens.d, tokens.e, dtype=torch.float64, requires_grad=True)
+        optimizer = torch.optim.SGD([W], lr=LR)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            s = torch.softmax((X @ (Z @ W.T)[:, :, None])[..., 0], -1)
+            loss = torch.nn.functional.softplus(-Y * ((s[:, None] @ X)[:, 0] @ head)).mean()
+            loss.backward()
+            W.grad /= W.grad.norm() + NUDGE
+            optimizer.step()
+        out.append(W.detach().numpy())
+    return np.array(out)
+
+
+def batched_numpy(tokens: Tokens, v: np.ndarray, steps: int) -> np.ndarray:
+    """All runs at once, the textbook gradient."""
+    X, Z = tokens.keys, tokens.queries
+    gamma = tokens.labels[..., None] * (X @ v[:, None, :, None])[..., 0]
+    W = np.zeros((len(X), tokens.d, tokens.e))
+    for _ in range(steps):
+        a = (X @ (Z @ W.swapaxes(1, 2))[..., None])[..., 0]
+        s = np.exp(a - a.max(-1, keepdims=True))
+        s /= s.sum(-1, keepdims=True)
+        f = (s * gamma).sum(-1, keepdims=True)
+        c = -s * (gamma - f) / (1 + np.exp(f)) / tokens.n
+        G = ((c[..., None, :] @ X)[..., 0, :]).swapaxes(1, 2) @ Z
+        W -= LR * G / (np.linalg.norm(G, axis=(1, 2), keepdims=True) + NUDGE)
+    return W
+
+
+def plain_jax(tokens: Tokens, v: np.ndarray, steps: int) -> np.ndarray:
+    """jax.grad of the softmax loss under scan and vmap."""
+
+    def loss(W, X, Z, Y, head):
+        s = jax.nn.softmax(jnp.einsum("ntd,nd->nt", X, Z @ W.T))
+        return jax.nn.softplus(-Y * (jnp.einsum("nt,ntd->nd", s, X) @ head)).mean()
+
+    def one(*data):
+        def step(W, _):
+            G = jax.grad(loss)(W, *data)
+            return W - LR * G / (jnp.linalg.norm(G) + NUDGE), None
+
+        return jax.lax.scan(step, jnp.zeros((tokens.d, tokens.e)), None, length=steps)[0]
+
+    with jax.enable_x64(True):
+        many = _COMPILED.setdefault((tokens.keys.shape, steps), jax.jit(jax.vmap(one)))
+        return np.asarray(many(tokens.keys, tokens.queries, tokens.labels, v))
+
+
+_COMPILED: dict = {}
+
+
+def ours(tokens: Tokens, v: np.ndarray, steps: int) -> np.ndarray:
+    """attsvm: the gradient relative to the winning token, in log scale."""
+    rule = steepest(frobenius, LR)
+    path = train(tokens, Linear(v), weight=FullWeight(), loss=logistic, optimizer=rule, steps=steps, record=2)
+    return path.final
+
+
+def direction_error(tokens: Tokens, W: np.ndarray) -> float:
+    """Median 1 − cosine to the Frobenius program of the tokens that each run attends to."""
+    errors = []
+    for r, weight in enumerate(W):
+        X, Z = tokens.keys[r], tokens.queries[r]
+        winner = np.einsum("ntd,de,ne->nt", X, weight, Z).argmax(1)
+        rows = np.einsum("ntd,ne->ntde", X[np.arange(len(X)), winner][:, None] - X, Z)
+        rows = rows[np.arange(X.shape[1]) != winner[:, None]].reshape(-1, weight.size)
+        E, f = np.vstack([rows.T, np.ones(len(rows))]), np.append(np.zeros(weight.size), 1.0)
+        limit = (E @ nnls(E, f, maxiter=10_000)[0] - f)[:-1]
+        unit = weight.ravel() / np.linalg.norm(weight) - limit / np.linalg.norm(limit)
+        errors.append(unit @ unit / 2)
+    return float(np.median(errors))
+
+
+def cpu(function: Callable[[], object], repeats: int = 1) -> float:
+    """Least CPU time of some calls."""
+    times = []
+    for _ in range(repeats):
+        begin = time.process_time()
+        function()
+        times.append(time.process_time() - begin)
+    return min(times)
+
+
+def small() -> None:
+    tokens, v = sphere(6, 8, 10, seed=range(RUNS))
+    few = Tokens(tokens.keys[:EAGER_RUNS], tokens.queries[:EAGER_RUNS], tokens.labels[:EAGER_RUNS])
+    begin = time.process_time()
+    ours(tokens, v, 2_000)
+    first = time.process_time() - begin
+    print("| program | µs per run-step | 100 × 2,000 | error, 2,000 steps | error, 10,000 steps |")
+    print("|---|---|---|---|---|")
+    for name, program in (
+        ("eager PyTorch, run by run", eager_torch),
+        ("batched NumPy", batched_numpy),
+        ("jax.grad, scan + vmap", plain_jax),
+        ("attsvm", ours),
+    ):
+        data, head = (few, v[:EAGER_RUNS]) if program is eager_torch else (tokens, v)
+        if program is plain_jax:
+            program(data, head, 2_000)  # compile
+        unit = cpu(lambda p=program, d=data, h=head: p(d, h, 2_000), 1 if program is eager_torch else 3)
+        unit /= len(head) * 2_000
+        errors = [direction_error(data, program(data, head, steps)) for steps in (2_000, 10_000)]
+        print(
+            f"| {name} | {unit * 1e6:.3g} | {unit * RUNS * 2_000:.3g} s | {errors[0]:.1e} | {errors[1]:.1e} |"
+        )
+    print(f"\nattsvm compiles in {first - unit * RUNS * 2_000:.2f} s CPU, start of JAX included.")
+
+
+def large(n: int = 20_000, T: int = 64, d: int = 128, steps: int = 5) -> None:
+    rng = np.random.default_rng(0)
+    tokens = Tokens(rng.standard_normal((n, T, d)), rng.standard_normal((n, d)))
+    v = rng.standard_normal(d)
+    with jax.enable_x64(True):
+        keys, per_row, per_token = jnp.asarray(tokens.keys), jnp.ones((n, d)), jnp.ones((n, T))
+        read = jax.jit(lambda u, c: (jnp.einsum("ntd,nd->nt", keys, u), jnp.einsum("nt,ntd->nd", c, keys)))
+        jax.block_until_ready(read(per_row, per_token))
+        passes = cpu(lambda: jax.block_until_ready(read(per_row, per_token)), 3)
+
+    def go(count: int) -> None:
+        rule = steepest(frobenius, LR)
+        train(tokens, Linear(v), weight=FullWeight(), loss=logistic, optimizer=rule, steps=count, record=2)
+
+    go(1)  # compile
+    step = (cpu(lambda: go(1 + steps), 2) - cpu(lambda: go(1), 2)) / steps
+    print(f"\nn={n:,}, T={T}, d={d}: two data passes {passes:.3f} s CPU, one full-batch step {step:.3f} s,")
+    print(f"ratio {step / passes:.2f}.")
+
+
+if __name__ == "__main__":
+    chosen = sys.argv[1:] or ["small", "large"]
+    for part in chosen:
+        {"small": small, "large": large}[part]()

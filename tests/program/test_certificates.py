@@ -1,0 +1,217 @@
+"""Certificates and proofs: right answers pass, and every kind of wrong answer is rejected."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attsvm.norms import frobenius, l1
+from attsvm.program.constraints import Constraints
+from attsvm.program.max_margin import max_margin
+from attsvm.program.solution import NotSeparable
+from attsvm.tokens import Tokens
+from tests.program import conftest
+from tests.program.oracles import farkas_residual, feasible, rows_of
+
+PROOF = 1e-9
+"""Largest residual of a proof that no weight exists."""
+
+SAME = 1e-12
+"""Two computations of one number, apart by rounding."""
+
+
+@pytest.fixture
+def solution(norm):
+    instance = conftest.matrix()
+    return max_margin(instance.tokens, instance.selected, norm)
+
+
+# ---------------------------------------------------------------------- what a certificate says
+
+
+def test_the_certificate_is_what_plain_numpy_computes(instance, norm):
+    solution = max_margin(instance.tokens, instance.selected, norm, required=instance.required)
+    W, multipliers = 1.01 * solution.W, 0.9 * solution.multipliers
+    A, b, tied = rows_of(instance.tokens, instance.selected, instance.required)
+    margins, combined = A @ W.ravel(), (multipliers @ A).reshape(W.shape)
+    lower = multipliers @ b / norm.dual.value(combined)
+    upper = norm.value(W) / min(1, (margins[b > 0] / b[b > 0]).min())
+    certificate = replace(solution, W=W, multipliers=multipliers).certificate
+    assert certificate.gap == pytest.approx(1 - lower / upper, abs=SAME)
+    assert certificate.primal == pytest.approx(np.abs(margins[tied]).max(initial=0) / b.max(), abs=SAME)
+
+
+def test_the_multipliers_prove_the_least_norm(instance, norm):
+    solution = max_margin(instance.tokens, instance.selected, norm, required=instance.required)
+    A, b, _ = rows_of(instance.tokens, instance.selected, instance.required)
+    combined = (solution.multipliers @ A).reshape(solution.W.shape)
+    assert norm.dual.value(combined) == pytest.approx(1, abs=1e-9)
+    assert solution.multipliers @ b == pytest.approx(norm.value(solution.W), rel=1e-8)
+
+
+def test_multipliers_of_inequalities_are_not_negative(instance, norm):
+    solution = max_margin(instance.tokens, instance.selected, norm, required=instance.required)
+    _, _, tied = rows_of(instance.tokens, instance.selected, instance.required)
+    assert solution.multipliers[~tied].min() >= 0
+
+
+@pytest.mark.parametrize("size", [(40, 6, 5), (300, 32, 64)], ids=str)
+def test_margins_and_combinations_are_those_of_the_dense_rows(size):
+    n, T, d = size
+    rng = np.random.default_rng(0)
+    keys, queries, W = rng.standard_normal(size), rng.standard_normal((n, 3)), rng.standard_normal((d, 3))
+    mask, selected = rng.random((n, T)) < 0.8, rng.integers(T, size=n)
+    mask[np.arange(n), selected] = True
+    rows = Constraints.of(Tokens(keys, queries, mask=mask), selected)
+    delta = np.where(mask[..., None], keys[np.arange(n), selected][:, None] - keys, 0)
+    weights = rng.standard_normal((n, T)) * (rng.random(n) < 0.3)[:, None]
+    for busy in (weights, weights + 1):
+        combined = np.einsum("nt,ntd,ne->de", busy * rows.active, delta, queries)
+        assert rows.combine(busy * rows.active) == pytest.approx(combined, abs=1e-9)
+    assert rows.margins(W) == pytest.approx(np.einsum("ntd,de,ne->nt", delta, W, queries), abs=1e-10)
+
+
+# ---------------------------------------------------------------------- wrong answers
+
+
+def test_a_shrunk_weight_is_rejected(solution):
+    assert solution.certified
+    assert not replace(solution, W=(1 - 1e-6) * solution.W).certified
+
+
+def test_a_weight_that_is_too_long_is_rejected(solution):
+    assert not replace(solution, W=(1 + 1e-6) * solution.W).certified
+
+
+def test_a_weight_in_another_direction_is_rejected(solution):
+    turned = solution.W + 1e-3 * np.random.default_rng(0).standard_normal(solution.W.shape)
+    assert not replace(solution, W=turned).certified
+
+
+def test_the_zero_weight_is_rejected(solution):
+    assert not replace(solution, W=0 * solution.W).certified
+
+
+def test_a_weight_with_a_nan_is_rejected(solution):
+    W = solution.W.copy()
+    W[0, 0] = np.nan
+    assert not replace(solution, W=W).certified
+
+
+def test_multipliers_with_a_nan_are_rejected(solution):
+    multipliers = solution.multipliers.copy()
+    multipliers[0] = np.nan
+    assert not replace(solution, multipliers=multipliers).certified
+
+
+def test_the_weight_of_another_selection_is_rejected(solution):
+    other = (np.argmax(solution.selected, 1) + 1) % solution.tokens.T
+    chosen = other[:, None] == np.arange(solution.tokens.T)
+    assert not replace(solution, selected=chosen).certified
+
+
+def test_the_weight_of_other_tokens_is_rejected(solution):
+    other = conftest.planted(5, 5, 6, seed=99)[0]
+    assert not replace(solution, tokens=other).certified
+
+
+def test_a_weight_for_smaller_margins_is_rejected(solution):
+    assert not replace(solution, required=2 * solution.required).certified
+
+
+def test_permuted_multipliers_are_rejected(solution):
+    assert not replace(solution, multipliers=solution.multipliers[::-1]).certified
+
+
+def test_negative_multipliers_are_rejected(solution):
+    multipliers = solution.multipliers.copy()
+    multipliers[np.argmin(multipliers)] = -0.01 * multipliers.max()
+    assert not replace(solution, multipliers=multipliers).certified
+
+
+def test_missing_multipliers_are_rejected(solution):
+    assert not replace(solution, multipliers=0 * solution.multipliers).certified
+
+
+def test_multipliers_that_claim_too_much_are_rejected(solution):
+    assert not replace(solution, multipliers=1.001 * solution.multipliers).certified
+
+
+def test_the_solution_of_one_norm_is_not_certified_for_another():
+    instance = conftest.matrix()
+    solution = max_margin(instance.tokens, instance.selected, frobenius)
+    assert not replace(solution, norm=l1).certified
+
+
+def test_a_tie_that_is_broken_is_rejected(norm):
+    instance = conftest.tied()
+    solution = max_margin(instance.tokens, instance.selected, norm)
+    index = np.flatnonzero(rows_of(instance.tokens, instance.selected)[2])[0]
+    i, t = solution.example[index], solution.token[index]
+    keys = instance.tokens.keys.copy()
+    keys[i, t] += 1e-3
+    moved = replace(instance.tokens, keys=keys, values=keys)
+    assert solution.certified and not replace(solution, tokens=moved).certified
+
+
+# ---------------------------------------------------------------------- proofs that no weight exists
+
+
+def proof_of(instance, norm=frobenius) -> NotSeparable:
+    with pytest.raises(NotSeparable) as caught:
+        max_margin(instance.tokens, instance.selected, norm, required=instance.required)
+    return caught.value
+
+
+def test_every_norm_proves_what_cannot_be_separated(conflict, norm):
+    rows = rows_of(conflict.tokens, conflict.selected)
+    assert farkas_residual(rows, proof_of(conflict, norm).multipliers) <= PROOF
+
+
+def test_a_permuted_proof_proves_nothing(conflict):
+    rows = rows_of(conflict.tokens, conflict.selected)
+    shuffled = np.random.default_rng(0).permutation(proof_of(conflict).multipliers)
+    assert farkas_residual(rows, shuffled) > 1e-3
+
+
+def test_a_proof_with_one_row_missing_proves_nothing(conflict):
+    rows, multipliers = rows_of(conflict.tokens, conflict.selected), proof_of(conflict).multipliers
+    multipliers[np.argmax(np.abs(multipliers))] = 0
+    assert farkas_residual(rows, multipliers) > 1e-3
+
+
+def test_the_residual_is_the_one_computed_by_hand(conflict, norm):
+    error = proof_of(conflict, norm)
+    A, b, _ = rows_of(conflict.tokens, conflict.selected)
+    combined = (error.multipliers @ A).reshape(conflict.tokens.d, conflict.tokens.e)
+    assert error.residual == pytest.approx(norm.dual.value(combined) / (error.multipliers @ b), abs=1e-14)
+
+
+def test_the_conflict_names_the_rows_of_the_proof(conflict):
+    error = proof_of(conflict)
+    active = conflict.tokens.mask.copy()
+    chosen = np.asarray(conflict.selected)
+    first = np.argmax(chosen, 1) if chosen.dtype == bool else chosen
+    active[np.arange(len(first)), first] = False
+    pairs = np.argwhere(active)[error.multipliers != 0]
+    assert sorted(error.conflict) == sorted(map(tuple, pairs.tolist()))
+
+
+@pytest.mark.parametrize("build", [conftest.opposite, conftest.opposite_prompt], ids=conftest.name)
+def test_two_opposite_examples_are_proved_by_two_rows(build, norm):
+    instance = build()
+    error = proof_of(instance, norm)
+    assert sorted(i for i, _ in error.conflict) == [3, 4]
+    assert "3" in str(error) and "4" in str(error)
+
+
+def test_without_one_row_of_the_proof_the_rest_has_no_contradiction(conflict):
+    A, b, tied = rows_of(conflict.tokens, conflict.selected)
+    used = np.flatnonzero(proof_of(conflict).multipliers)
+    for left_out in used[~tied[used]]:
+        kept = used[used != left_out]
+        assert not (b[kept] > 0).any() or feasible(A[kept], b[kept], tied[kept])
+
+
+def test_a_message_is_short_however_many_rows_conflict(conflict, norm):
+    assert len(str(proof_of(conflict, norm))) < 600

@@ -1,0 +1,129 @@
+"""The lp programs: agreement with cvxpy, extremes of p, ties, bounds of zero, and ugly rows."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+from attsvm.norms import Entrywise
+from attsvm.program.constraints import Constraints
+from attsvm.program.max_margin import max_margin, separate
+from attsvm.program.solution import NotSeparable
+from attsvm.program.working_rows import Border, WorkingRows
+from attsvm.tokens import Tokens
+
+EXPONENTS = [1.01, 1.1, 1.5, 1.75, 3, 10, 100]
+ORACLE = 1e-6
+"""Relative accuracy of cvxpy's power-cone reformulation."""
+
+
+def planted(n=5, T=5, d=4, e=3, seed=0):
+    """Tokens whose best token by a hidden W is selected: separable by construction."""
+    rng = np.random.default_rng(seed)
+    keys, queries = rng.standard_normal((n, T, d)), rng.standard_normal((n, e))
+    hidden = rng.standard_normal((d, e))
+    return Tokens(keys, queries), np.argmax(np.einsum("itd,de,ie->it", keys, hidden, queries), 1)
+
+
+def oracle(solution):
+    """The same program, row by row, in cvxpy."""
+    rows = solution.constraints
+    W = cp.Variable(solution.W.shape)
+    meets = []
+    for i, t in zip(*np.nonzero(rows.active), strict=True):
+        margin = (rows.keys[i, rows.anchor[i]] - rows.keys[i, t]) @ W @ rows.queries[i]
+        meets.append(margin == 0 if rows.tied[i, t] else margin >= rows.required[i])
+    problem = cp.Problem(cp.Minimize(cp.norm(cp.vec(W, order="C"), solution.norm.p)), meets)
+    return problem.solve(solver=cp.CLARABEL)
+
+
+@pytest.mark.parametrize("p", [1.1, 1.5, 3, 10])
+def test_the_norm_agrees_with_cvxpy(p):
+    solution = max_margin(*planted(), Entrywise(p))
+    assert solution.certified
+    assert 1 / solution.margin == pytest.approx(oracle(solution), rel=ORACLE)
+
+
+@pytest.mark.parametrize("p", EXPONENTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_every_exponent_is_certified_with_a_digit_to_spare(p, seed):
+    solution = max_margin(*planted(6, 8, 7, 6, seed), Entrywise(p))
+    assert solution.certificate.worst < 1e-9
+
+
+@pytest.mark.parametrize("p", EXPONENTS)
+def test_a_solution_of_another_exponent_is_rejected(p):
+    solution = max_margin(*planted(), Entrywise(p))
+    other = max_margin(*planted(), Entrywise(2 * p))
+    assert not type(solution)(**(vars_of(solution) | {"W": other.W})).certified
+
+
+def vars_of(solution):
+    names = ("tokens", "selected", "norm", "W", "multipliers", "required", "separable")
+    return {name: getattr(solution, name) for name in names}
+
+
+def test_one_row_has_the_closed_form_of_the_dual_norm():
+    row = np.array([[3.0, -4.0, 1.0]])
+    solution = separate(row, Entrywise(3))
+    assert solution.margin == pytest.approx(Entrywise(1.5).value(row[0]), rel=1e-12)
+
+
+@pytest.mark.parametrize("p", [1.01, 1.5, 3, 100])
+def test_tied_tokens_and_bounds_of_zero_agree_with_cvxpy(p):
+    tokens, best = planted(4, 5, 6, 3, seed=1)
+    selected = np.arange(5) == best[:, None]
+    selected[0, (best[0] + 1) % 5] = True
+    solution = max_margin(tokens, selected, Entrywise(p), required=[1.0, 0.0, 2.0, 0.0])
+    assert solution.certificate.worst < 1e-9
+    if 1.1 < p < 50:
+        assert 1 / solution.margin == pytest.approx(oracle(solution), rel=ORACLE)
+
+
+@pytest.mark.parametrize("p", [1.1, 3])
+def test_masked_duplicate_and_dependent_rows_change_nothing(p):
+    tokens, best = planted(4, 4, 5, 1, seed=2)
+    keys = np.concatenate([tokens.keys, tokens.keys[:, :2], 9 * tokens.keys], axis=1)
+    mask = np.arange(10) < 6
+    doubled = Tokens(keys, tokens.queries, mask=np.broadcast_to(mask, (4, 10)))
+    keep = best >= 2  # a copy of the selected token would have to lose to itself
+    keys, queries = doubled.keys[keep], doubled.queries[keep]
+    plain = max_margin(Tokens(tokens.keys[keep], queries), best[keep], Entrywise(p))
+    ugly = max_margin(Tokens(keys, queries, mask=doubled.mask[keep]), best[keep], Entrywise(p))
+    assert ugly.certified
+    np.testing.assert_allclose(ugly.W, plain.W, atol=1e-5 * np.abs(plain.W).max())
+
+
+def test_vacuous_zero_rows_are_ignored_and_impossible_ones_are_named():
+    tokens, best = planted(3, 4, 4, 2, seed=3)
+    keys = np.array(tokens.keys)
+    keys[0, (best[0] + 1) % 4] = keys[0, best[0]]
+    twin = Tokens(keys, tokens.queries)
+    assert max_margin(twin, best, Entrywise(1.5), required=[0.0, 1.0, 1.0]).certified
+    with pytest.raises(NotSeparable):
+        max_margin(twin, best, Entrywise(1.5))
+
+
+@pytest.mark.parametrize("p", [1.1, 1.5, 3])
+def test_rows_outside_the_first_working_set_join(p):
+    tokens, best = planted(60, 12, 8, 1, seed=4)
+    solution = max_margin(tokens, best, Entrywise(p))
+    assert solution.certificate.worst < 1e-9
+    assert solution.support.sum() <= 8
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5, 2), (40, 4, 3, 2), (30, 5, 4, 1)], ids=str)
+def test_the_newton_system_is_solved_by_rows_and_by_entries(shape):
+    tokens, best = planted(*shape)
+    work = WorkingRows.of(rows := Constraints.of(tokens, best), rows.active)
+    rng = np.random.default_rng(0)
+    V, theta = rng.random((shape[2], shape[3])) + 0.1, 10.0 ** rng.uniform(-9, 3, work.k)
+    U = rng.standard_normal(V.shape)
+    border = Border(U, work.margins(U), 0.7)
+    features = work.dense()
+    matrix = (features * V.ravel()) @ features.T + np.outer(border.column, border.column) / 0.7
+    right = (matrix + np.diag(theta)) @ (truth := rng.standard_normal(work.k))
+    x, y, t = work.newton(V, theta, border)(right, True)
+    np.testing.assert_allclose(work.margins(y) + theta * x, right, rtol=1e-9, atol=1e-9)
+    assert t == pytest.approx(border.column @ truth / 0.7, rel=1e-5)

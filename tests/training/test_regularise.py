@@ -1,0 +1,380 @@
+"""Regularisation paths against convex programs, closed forms and the limits of the theorems."""
+
+from functools import cache
+from itertools import product
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar, nnls
+
+from attsvm import datasets
+from attsvm.norms import Entrywise, frobenius, l1, nuclear
+from attsvm.path import Path
+from attsvm.selection import scores
+from attsvm.tokens import Tokens
+from attsvm.training import attention
+from attsvm.training.heads import Linear, QuadraticPenalty
+from attsvm.training.losses import logistic
+from attsvm.training.regularise import regularisation_path
+from attsvm.training.weights import DiagonalKeyQuery, FullWeight, KeyQuery
+
+RADII = np.array([10.0, 30, 100, 300, 1000])
+RUNS, STARTS = 5, 4
+CASES = {
+    "Frobenius": (frobenius, FullWeight()),
+    "nuclear": (nuclear, FullWeight()),
+    "(K, Q)": (nuclear, KeyQuery()),
+    "l1.5": (Entrywise(1.5), FullWeight()),
+    "l3": (Entrywise(3), FullWeight()),
+}
+
+
+@cache
+def problem():
+    return datasets.sphere(n=3, T=4, d=4, seed=range(RUNS))
+
+
+@cache
+def path(case, last=1000.0):
+    norm, weight = CASES[case]
+    tokens, v = problem()
+    return regularisation_path(
+        tokens, Linear(v), norm=norm, weight=weight, radii=[*RADII[:-1], last], starts=STARTS
+    )
+
+
+def rows(tokens, selected):
+    """(x_s − x_t) zᵀ of every losing token t, (m, d, e); and the position (example, token) of each."""
+    pairs = [(i, t) for i, t in product(range(tokens.n), range(tokens.T)) if t != selected[i]]
+    x, z = tokens.keys, tokens.queries
+    return np.stack([np.outer(x[i, selected[i]] - x[i, t], z[i]) for i, t in pairs]), pairs
+
+
+def max_margin(A):
+    """Frobenius: least distance by nonnegative least squares."""
+    flat = A.reshape(len(A), -1)
+    E = np.vstack([flat.T, np.ones(len(flat))])
+    target = np.append(np.zeros(flat.shape[1]), 1)
+    rest = E @ nnls(E, target)[0] - target
+    return (-rest[:-1] / rest[-1]).reshape(A.shape[1:])
+
+
+@cache
+def best_margin(norm, run):
+    """The largest margin of the best tokens in the unit ball of a norm, by a general convex solver."""
+    cp = pytest.importorskip("cvxpy")
+    A, _ = best_rows(run)
+    W, margin = cp.Variable(A.shape[1:]), cp.Variable()
+    size = cp.normNuc(W) if norm == nuclear else cp.pnorm(cp.vec(W, order="C"), norm.p)
+    above = A.reshape(len(A), -1) @ cp.vec(W, order="C") >= margin
+    return cp.Problem(cp.Maximize(margin), [size <= 1, above]).solve(solver="CLARABEL")
+
+
+def best_rows(run):
+    tokens, v = problem()
+    return rows(tokens.run(run), scores(tokens.run(run), v[run]).argmax(-1))
+
+
+def margin(W, A):
+    return np.einsum("...de,mde->...m", W, A).min(-1)
+
+
+def angle(A, B):
+    a, b = A / np.linalg.norm(A), B / np.linalg.norm(B)
+    return 2 * np.arctan2(np.linalg.norm(a - b), np.linalg.norm(a + b))
+
+
+def log_slack(run):
+    """How much margin the smallest loss may give away: log of T Σ_j c_j / min_j c_j.
+
+    Every losing token j adds between c_j e^(−margin_j)/T and C_j e^(−margin_j) to n (L − L*), with
+    c, C = gap · |ℓ'| at the best and at the worst score. L(W_R) ≤ L(R · best direction) gives the rest.
+    """
+    tokens, v = problem()
+    gamma = scores(tokens.run(run), v[run])
+    gap = np.array([gamma[i].max() - gamma[i, t] for i, t in best_rows(run)[1]])
+    slope = 1 / (1 + np.exp([gamma.max(), gamma.min()]))
+    return np.log(tokens.T * (slope[1] * gap).sum() / (slope[0] * gap).min())
+
+
+# ---------------------------------------------------------------------- the global path
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_margin_is_the_best_of_the_norm_up_to_a_constant(case):
+    norm, found = CASES[case][0], path(case)
+    for run in range(RUNS):
+        best = best_margin(norm, run)
+        reached = margin(found.W[run], best_rows(run)[0])
+        assert (reached <= RADII * best * (1 + 1e-4)).all()  # 1e-4: the general solver's accuracy
+        assert (reached >= RADII * best * (1 - 1e-4) - log_slack(run))[2:].all()
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+def test_the_angle_to_the_program_falls_like_one_over_the_radius(run):
+    W = max_margin(best_rows(run)[0])
+    angles = np.array([angle(found, W) for found in path("Frobenius").W[run]])
+    assert (np.diff(angles) < 0).all()
+    # cos ≥ margin / best margin, since W is a combination of the rows with its margin as the sum.
+    assert 1 - np.cos(angles[-1]) <= log_slack(run) * np.linalg.norm(W) / RADII[-1]
+    assert angles[-1] * RADII[-1] <= 1.5 * angles[-2] * RADII[-2]
+
+
+def slopes(W):
+    """Mantissas of the gradient at weights (runs, k, d, e)."""
+
+    def one(data, v, W):
+        look = attention.attend(data, W)
+        return attention.gradient(data, look, attention.read(data, look, Linear(v)), logistic).mantissa
+
+    tokens, v = problem()
+    with jax.enable_x64(True):
+        each = jax.jit(jax.vmap(jax.vmap(one, (None, None, 0))))
+        return np.asarray(each(attention.as_data(tokens), jnp.asarray(v), jnp.asarray(W)))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradient_and_weight_are_dual_at_every_radius(case):
+    norm, found = CASES[case][0], path(case)
+    G = slopes(found.W)
+    aligned = -(G * found.W).sum((-2, -1)) / (norm.dual.value(G) * RADII)
+    np.testing.assert_allclose(aligned, 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_path_lies_on_spheres_converges_and_its_loss_falls(case):
+    norm, found = CASES[case][0], path(case)
+    np.testing.assert_allclose(found.norm(norm), np.tile(RADII, (RUNS, 1)), rtol=1e-6)
+    assert (found.stopped == "converged").all()
+    assert (np.diff(found.log_excess) < 0).all()
+    assert ((found.agreed >= 1) & (found.agreed <= STARTS)).all()
+
+
+def test_nuclear_ball_and_factors_find_the_same_margin():
+    for run in range(RUNS):
+        A = best_rows(run)[0]
+        np.testing.assert_allclose(
+            margin(path("nuclear").W[run], A), margin(path("(K, Q)").W[run], A), rtol=1e-4
+        )
+    squares = (path("(K, Q)").K ** 2).sum((-2, -1)) + (path("(K, Q)").Q ** 2).sum((-2, -1))
+    np.testing.assert_allclose(squares, np.tile(2 * RADII, (RUNS, 1)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("norm, other", [("nuclear", "Frobenius"), ("Frobenius", "nuclear"), ("l3", "l1.5")])
+def test_the_path_of_another_norm_does_not_win(norm, other):
+    N = CASES[norm][0]
+    for run in range(RUNS):
+        A = best_rows(run)[0]
+        own, foreign = (margin(path(c).final[run], A) / N.value(path(c).final[run]) for c in (norm, other))
+        assert foreign < 0.995 * own
+
+
+def test_nothing_underflows_at_a_radius_of_a_hundred_thousand():
+    found = path("Frobenius", last=1e5)
+    for run in range(RUNS):
+        A = best_rows(run)[0]
+        W = max_margin(A)
+        assert margin(found.final[run], A) >= 1e5 / np.linalg.norm(W) - log_slack(run)
+        assert angle(found.final[run], W) <= 0.02 * angle(path("Frobenius").final[run], W)
+    assert (found.log_excess[:, -1] < -1e3).all()
+    assert (found.stopped == "converged").all()
+
+
+def test_a_run_alone_gives_what_it_gives_among_others():
+    tokens, v = problem()
+    alone = regularisation_path(tokens.run(1), Linear(v[1]), radii=RADII[:3], starts=STARTS)
+    np.testing.assert_allclose(alone.W, path("Frobenius").W[1, :3], rtol=0, atol=1e-5 * RADII[2])
+    assert alone.W.shape == (3, 4, 4)
+    assert alone.agreed.shape == (3,)
+
+
+def test_diagonal_factors_take_the_l1_ball():
+    tokens, v = datasets.sphere(n=1, T=2, d=3, seed=0)
+    weight = DiagonalKeyQuery()
+    W = regularisation_path(tokens, Linear(v), norm=l1, weight=weight, radii=[300.0], starts=2).final
+    largest = np.abs((tokens.keys[0, 0] - tokens.keys[0, 1]) * tokens.queries[0]).argmax()
+    assert abs(W[largest, largest]) == pytest.approx(300, rel=1e-5)
+    assert np.abs(W).sum() == pytest.approx(300, rel=1e-5)
+
+
+def test_where_no_weight_separates_the_minimum_stays_inside():
+    keys = np.array([[[0.0], [1]], [[0], [1]]])  # one key difference, two opposite wishes
+    tokens = Tokens(keys, values=np.array([[[0.0], [2]], [[1.5], [0]]]))
+    found = regularisation_path(tokens, Linear([1.0]), radii=[0.1, 100.0], starts=2)
+
+    def loss(w):
+        return np.logaddexp(0, -2 / (1 + np.exp(-w))) + np.logaddexp(0, -1.5 / (1 + np.exp(w)))
+
+    assert found.final.item() == pytest.approx(minimize_scalar(loss, bracket=(-5, 0, 5)).x, abs=1e-4)
+
+
+def test_a_head_that_rewards_mixing_keeps_the_attention_of_its_closed_form():
+    gamma, strength = np.array([0.9, 0.6, 0.1]), 0.5
+    tokens = Tokens(np.eye(3)[None])
+    found = regularisation_path(tokens, QuadraticPenalty(gamma, strength), radii=[1.0, 30.0], starts=3)
+    # argmax over the simplex of γᵀs − strength ‖s‖²: the projection of γ/(2·strength) on the simplex.
+    expected = np.maximum(gamma - 0.25, 0)
+    np.testing.assert_allclose(found.attention[-1, 0], expected, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- local paths
+
+
+@cache
+def every_selection():
+    """All selections of eight small prompt problems: tokens, heads, weights, locally optimal or not."""
+    parts = []
+    for seed in range(8):
+        tokens, v = datasets.prompt_sphere(2, 3, 4, seed=seed)
+        gamma = scores(tokens, v)
+        for chosen in product(range(3), repeat=2):
+            A, pairs = rows(tokens, chosen)
+            W = max_margin(A)
+            support = [pair for pair, gap in zip(pairs, (A * W).sum((1, 2)), strict=True) if gap < 1 + 1e-6]
+            good = all(gamma[i, chosen[i]] > gamma[i, t] for i, t in support)
+            parts.append((tokens.keys, tokens.labels, v, W, good))
+    keys, labels, v, W, good = map(np.stack, zip(*parts, strict=True))
+    return Tokens(keys, labels=labels), v, W, good
+
+
+@cache
+def local_path(cone):
+    tokens, v, W, _ = every_selection()
+    return regularisation_path(
+        tokens, Linear(v), radii=[100.0, 300, 1000], around=SimpleNamespace(W=W), cone=cone, starts=3
+    )
+
+
+def test_the_local_path_leaves_every_selection_that_is_not_locally_optimal():
+    _, _, W, good = every_selection()
+    final = local_path(0.05).final
+    edge = np.arccos(0.95)
+    assert min(angle(final[r], W[r]) for r in np.flatnonzero(~good)) >= 0.8 * edge
+    assert max(angle(final[r], W[r]) for r in range(len(W))) <= edge * (1 + 1e-9)
+
+
+def test_the_local_path_stays_at_locally_optimal_selections():
+    _, _, W, good = every_selection()
+    angles = np.array([[angle(w, W[r]) for w in local_path(0.05).W[r]] for r in np.flatnonzero(good)])
+    stays = angles[:, -1] < 0.01
+    # "In a suitable cone": 0.05 is too wide for few of them; every other one converges.
+    assert stays.mean() >= 0.8
+    assert (angles[stays, -1] < angles[stays, 0]).all()
+
+
+@pytest.mark.parametrize("third_score, stays", [(0.0, True), (0.95, False)])
+def test_one_support_token_decides_whether_the_local_path_stays(third_score, stays):
+    tokens, v = datasets.single_input(third_score)
+    around = SimpleNamespace(W=np.array([[1.0], [0.0]]))
+    found = regularisation_path(
+        tokens, Linear(v), norm=Entrywise(3), radii=[300.0, 1000], around=around, cone=0.004, starts=2
+    )
+    assert (angle(found.final, around.W) < 1e-3) == stays
+
+
+# ---------------------------------------------------------------------- head and weight together
+
+
+def limit(third, radii, head_radii):
+    tokens, v = datasets.joint_training(third)
+    found = regularisation_path(tokens, Linear(v), radii=radii, head_radii=head_radii, starts=3)
+    assert found.stopped == "converged"
+    return found.final[:, 0] / radii[-1], found.v[-1] / head_radii[-1]
+
+
+RATIOS = {"r/R → 0": ([10, 100, 1000], [1, 3, 10]), "r/R → ∞": ([10, 30, 100], [100, 1000, 10000])}
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_where_every_example_supports_the_head_the_order_of_limits_is_free(ratio):
+    p, v = limit((0.5, 1.0), *RATIOS[ratio])
+    assert angle(p, np.array([4, 1])) < 0.01
+    assert angle(v, np.array([0, 1])) < 0.03
+
+
+@pytest.mark.parametrize("ratio, p_limit, other", [("r/R → 0", (5, 1), (1, 0)), ("r/R → ∞", (1, 0), (5, 1))])
+def test_a_loose_example_relaxes_its_constraint_only_when_the_head_grows_faster(ratio, p_limit, other):
+    p, v = limit((0.5, 1.5), *RATIOS[ratio])
+    assert angle(p, np.array(p_limit)) < 0.01
+    assert angle(p, np.array(other)) > 0.15
+    assert angle(v, np.array([0, 1])) < 0.03
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.2, 0.3, 1.0])
+def test_at_a_finite_ratio_the_loose_margin_counts_with_its_head_start(ratio):
+    p, _ = limit((0.5, 1.5), [100, 1000], [100 * ratio, 1000 * ratio])
+    # maximise min(m_1, m_2, m_3 + ratio · (1.5 − 1)) over directions; two margins tie at the maximum.
+    theta = np.linspace(-0.5, 0.5, 200_001)
+    x, y = np.cos(theta), np.sin(theta)
+    best = theta[np.min([x + y, x - y, 0.5 * x + 1.5 * y + 0.5 * ratio], axis=0).argmax()]
+    assert np.arctan2(p[1], p[0]) == pytest.approx(best, abs=5e-3)
+
+
+# ---------------------------------------------------------------------- ridge
+
+
+def test_a_ridge_balances_the_gradient_and_lies_on_the_path():
+    tokens, v = problem()
+    ridges = np.array([1e-2, 1e-20, 1e-200])
+    found = regularisation_path(tokens.run(0), Linear(v[0]), ridge=ridges, starts=STARTS)
+    radii = found.norm()
+    ball = regularisation_path(tokens.run(0), Linear(v[0]), radii=radii, starts=STARTS)
+    np.testing.assert_allclose(found.W, ball.W, rtol=0, atol=1e-5 * radii[-1])
+    # dL/dR = −λR along the path; L − L* = e^log_excess, so d log_excess/dR = −λR e^(−log_excess).
+    step = 1e-3 * radii[-1]
+    near = regularisation_path(
+        tokens.run(0), Linear(v[0]), radii=radii[-1] + step * np.array([-1, 1]), starts=STARTS
+    )
+    slope = np.diff(near.log_excess)[0] / (2 * step)
+    assert np.log(-slope) + found.log_excess[-1] == pytest.approx(np.log(ridges[-1] * radii[-1]), abs=1e-4)
+    assert found.kind == "ridge"
+    assert found.stopped == "converged"
+
+
+# ---------------------------------------------------------------------- record and bad input
+
+
+def test_a_saved_path_keeps_how_many_starts_agreed(tmp_path):
+    path("Frobenius").save(tmp_path / "path.npz")
+    loaded = Path.load(tmp_path / "path.npz")
+    np.testing.assert_array_equal(loaded.agreed, path("Frobenius").agreed)
+    np.testing.assert_array_equal(loaded.run(2).agreed, path("Frobenius").agreed[2])
+    assert loaded.kind == "radius"
+
+
+BAD = {
+    "pass either radii, or ridge": {},
+    "radii must be strictly increasing": {"radii": [2.0, 1.0]},
+    r"radii is \[0.0": {"radii": [0.0, 1.0]},
+    r"radii is \[nan": {"radii": [np.nan]},
+    "radii is 'far'": {"radii": "far"},
+    "ridge must be strictly decreasing": {"ridge": [0.1, 0.2]},
+    "starts is 0": {"radii": [1.0], "starts": 0},
+    "seed is -1": {"radii": [1.0], "seed": -1},
+    "is not a norm": {"radii": [1.0], "norm": 2},
+    "is not a weight": {"radii": [1.0], "weight": KeyQuery},
+    "is not a loss": {"radii": [1.0], "loss": "logistic"},
+    "Pass norm=nuclear": {"radii": [1.0], "weight": KeyQuery()},
+    "head_radii has 1 entries": {"radii": [1.0, 2.0], "head_radii": [1.0]},
+    "ridge takes a fixed head": {"ridge": [1.0], "head_radii": [1.0]},
+    "around.W has shape": {"radii": [1.0], "around": SimpleNamespace(W=np.ones(3))},
+    "around.W is zero": {"radii": [1.0], "around": SimpleNamespace(W=np.zeros((4, 4)))},
+    "cone is 2": {"radii": [1.0], "around": SimpleNamespace(W=np.ones((4, 4))), "cone": 2},
+    "Drop ridge": {"ridge": [1.0], "around": SimpleNamespace(W=np.ones((4, 4)))},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_input_is_named(message):
+    tokens, v = datasets.sphere(2, 3, 4, seed=0)
+    with pytest.raises((ValueError, TypeError), match=message):
+        regularisation_path(tokens, Linear(v), **BAD[message])
+
+
+def test_a_head_of_wrong_width_is_named():
+    tokens, v = datasets.sphere(2, 3, 4, seed=0)
+    with pytest.raises(ValueError, match="3 wide but the values are 4 wide"):
+        regularisation_path(tokens, Linear(v[:3]), radii=[1.0])
