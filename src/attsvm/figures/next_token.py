@@ -49,7 +49,7 @@ def draw(arrays: Arrays) -> Canvas:
     for name, color in (("orthonormal", BLUE), ("random", ORANGE)):
         direction.loglog(steps, arrays[f"error_{name}"][1:], color=color)
         gap.plot(steps, arrays[f"gap_{name}"][1:], color=color)
-        label(direction, steps[-1], arrays[f"error_{name}"][-1], name, color, ha="right", va="bottom")
+        label(direction, steps[0], arrays[f"error_{name}"][1], name, color, va="bottom")
     direction.set_title("W tends to its program")
     direction.set_ylabel("1 − cosine")
     gap.set_title("the loss gap falls exponentially")
