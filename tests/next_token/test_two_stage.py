@@ -63,6 +63,20 @@ def test_the_trained_order_extends_the_corpus(stages):
     assert np.nanmax(nt.extended_order(CORPUS, -logits)) == 0
 
 
+def test_unseen_sentences_are_predicted_by_the_extended_order(stages):
+    """An optimal token beside non-comparable ones: no sentence said so, the model knows."""
+    roles = nt.Priorities.of(CORPUS).roles
+    sentences, expected = [], []
+    for q in range(CORPUS.V):
+        others = np.flatnonzero(roles[q] == nt.Role.non_comparable)
+        for x in np.flatnonzero(roles[q] == nt.Role.optimal):
+            sentences += [[x, y] for y in others if y != q]
+            expected += [(q, CORPUS.collocation[x]) for y in others if y != q]
+    queries, following = np.array(expected).T
+    assert len(sentences) > 10
+    assert (stages.model.predict(sentences, queries) == following).all()
+
+
 def test_the_loss_gap_is_the_difference_while_that_is_visible(stages):
     gap = nt.log_excess(stages.attention, CORPUS)
     best = nt.OneLayer(stages.embeddings, stages.feed_forward.final, 1e6 * stages.attention.final)
