@@ -101,6 +101,26 @@ class QuadraticPenalty:
         return self.v - 2 * self.strength * pooled
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class LogOdds:
+    """h(r) = −log Σ_v e^(r_v): the log-odds of a label against all others, given theirs against it.
+
+    Values that hold, per token, the output logits of all other classes minus the label's make the
+    logistic loss of this margin the cross-entropy of the label: log(1 + e^(−h)) = −log softmax(label).
+    The label reaches the head through the values, and neither value nor gradient cancels when the
+    label has almost all the probability.
+    """
+
+    axes: ClassVar[dict[str, int]] = {}
+
+    def value(self, pooled: Array) -> Array:
+        return -jax.nn.logsumexp(pooled, axis=-1)
+
+    def gradient(self, pooled: Array) -> Array:
+        return -jax.nn.softmax(pooled, axis=-1)
+
+
 # ---------------------------------------------------------------------- at the door
 
 

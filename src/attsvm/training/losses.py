@@ -70,9 +70,27 @@ class Correlation:
         return log_drop
 
 
+@dataclass(frozen=True)
+class NegativeLog:
+    """ℓ(f) = −log f of a probability f: with the head that reads the mass on the right tokens, log-loss."""
+
+    def value(self, f: Array) -> Array:
+        return -jnp.log(f)
+
+    def log_slope(self, f: Array) -> Array:
+        return -jnp.log(f)
+
+    def log_increase(self, f: Array, log_drop: Array) -> Array:
+        # ℓ(f − δ) − ℓ(f) = −log(1 − y),  y = δ/f
+        log_y = log_drop - jnp.log(f)
+        y = jnp.clip(jnp.exp(log_y), NEGLIGIBLE, 1.0)
+        return log_y + jnp.log(-jnp.log1p(-y) / y)
+
+
 logistic = Logistic()
 exponential = Exponential()
 linear = Correlation()
+log_loss = NegativeLog()
 
 
 def _log_expm1(log_x: Array) -> Array:

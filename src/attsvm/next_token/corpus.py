@@ -1,0 +1,269 @@
+"""Sentences and the tokens that follow them, read as choices of one token among those of a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.next_token.sequences import collocations, numbered, vocabulary_of
+from attsvm.tokens import Bool
+
+Ids = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Corpus:
+    """n sentences over a vocabulary of V tokens, each with the one token that follows it.
+
+    Every token x announces a token n(x), its collocation. A sentence X with next token p(X) therefore
+    chooses among its tokens: the winner is the x in X with n(x) = p(X).
+
+    ids (n, T): token numbers 0…V−1, −1 beyond the end of a sentence.
+    following (n,): the next token of each sentence.
+    vocabulary (V,): the names of the tokens.
+    collocation (V,): n(x), injective; −1 for a token that announces nothing. By default every token
+        announces itself: the next token is copied from the sentence.
+    queries (n,): the token that asks, by default the last of the sentence.
+
+    References: Huang, Liang, Yang 2024, "Non-asymptotic Convergence of Training Transformers for
+    Next-token Prediction" (collocations); Li et al. 2024, "Mechanics of Next Token Prediction with
+    Self-Attention" (copies).
+    """
+
+    ids: Ids
+    following: Ids
+    vocabulary: tuple[str, ...]
+    collocation: Ids = field(default=cast(Ids, None))
+    queries: Ids = field(default=cast(Ids, None))
+
+    def __post_init__(self) -> None:
+        names = tuple(map(str, self.vocabulary))
+        if not names or len(set(names)) != len(names):
+            raise ValueError("vocabulary is empty or names a token twice. Pass distinct names.")
+        object.__setattr__(self, "vocabulary", names)
+        V = len(names)
+        self._set("ids", _integers("ids", self.ids, 2), -1, V)
+        self._set("following", _integers("following", self.following, 1), 0, V)
+        _check_sentences(self.ids, self.following)
+        n = len(self.ids)
+        last = self.ids[np.arange(n), self.lengths - 1]
+        queries = last if self.queries is None else _integers("queries", self.queries, 1)
+        if len(queries) != n:
+            raise ValueError(f"queries has {len(queries)} entries but there are {n} sentences.")
+        self._set("queries", queries, 0, V)
+        own = np.arange(V) if self.collocation is None else _integers("collocation", self.collocation, 1)
+        if len(own) != V:
+            raise ValueError(f"collocation has {len(own)} entries but the vocabulary has {V} tokens.")
+        self._set("collocation", own, -1, V)
+        _check_injective(self)
+        _check_winners(self)
+
+    def _set(self, name: str, array: Ids, low: int, high: int) -> None:
+        if array.size and (array.min() < low or array.max() >= high):
+            where = tuple(np.argwhere((array < low) | (array >= high))[0])
+            raise ValueError(
+                f"{name} has the unknown token {array[where]} at {tuple(map(int, where))}. "
+                f"The vocabulary has the tokens 0…{high - 1}."
+            )
+        frozen = array.view()
+        frozen.flags.writeable = False
+        object.__setattr__(self, name, frozen)
+
+    # ------------------------------------------------------------------ other ways to build
+
+    @classmethod
+    def of(
+        cls,
+        sequences: Sequence[Sequence[Any]],
+        vocabulary: Sequence[Any] | None = None,
+        collocation: Mapping[Any, Any] | None = None,
+    ) -> Corpus:
+        """A corpus from sequences of token names: the last entry of each is the next token.
+
+        vocabulary: by default the names in the order they appear.
+        collocation: what each token announces. By default it is learnt from the sequences of two
+            tokens (x, n(x)); where these only copy, or there are none, every token announces itself.
+        """
+        named = [tuple(map(str, sequence)) for sequence in sequences]
+        if not named:
+            raise ValueError("there is no sentence. Pass at least one sequence of two tokens or more.")
+        short = next((i for i, s in enumerate(named) if len(s) < 2), None)
+        if short is not None:
+            what = f"only {named[short][0]!r}" if named[short] else "nothing"
+            raise ValueError(
+                f"sentence {short} is empty: the sequence holds {what}. "
+                "A sequence is one token or more and then the next token."
+            )
+        pairs = collocations(named) if collocation is None else collocation
+        told = {str(x): str(y) for x, y in pairs.items()}
+        names = vocabulary_of(named, told, vocabulary)
+        number = {name: i for i, name in enumerate(names)}
+        ids, following = numbered(named, number)
+        announced = None
+        if any(x != y for x, y in told.items()):
+            announced = np.full(len(names), -1)
+            announced[[number[x] for x in told]] = [number[y] for y in told.values()]
+        return cls(ids, following, names, announced)  # type: ignore[arg-type]
+
+    @classmethod
+    def read(cls, file: str | PathLike[str], vocabulary: Sequence[Any] | None = None) -> Corpus:
+        """A corpus from a text file: one sequence per line, tokens apart by blanks, the last is the next.
+
+        Blank lines are skipped. Lines of two tokens teach the collocation, as in `Corpus.of`.
+        """
+        lines = Path(file).read_text(encoding="utf8").splitlines()
+        sequences = [line.split() for line in lines if line.strip()]
+        if not sequences:
+            raise ValueError(f"{file} holds no sentence. Write one sequence of tokens per line.")
+        return cls.of(sequences, vocabulary)
+
+    def write(self, file: str | PathLike[str]) -> None:
+        """Write one sequence per line; `read` gives them back.
+
+        Collocations that no one-token sentence states are added as lines of two tokens, which are
+        then one-token sentences when read: they compare nothing and change no program.
+        """
+        names = np.array(self.vocabulary)
+        stated = self.ids[self.lengths == 1, 0]
+        known = np.flatnonzero(self.collocation >= 0)
+        untold = np.setdiff1d(known, stated)
+        if self.copies:  # read takes copies for granted
+            untold = known[:0]
+        lines = [f"{names[x]} {names[self.collocation[x]]}" for x in untold]
+        lines += [
+            " ".join(names[[*row[row >= 0], y]]) for row, y in zip(self.ids, self.following, strict=True)
+        ]
+        Path(file).write_text("\n".join(lines) + "\n", encoding="utf8")
+
+    # ------------------------------------------------------------------ what it says
+
+    @property
+    def n(self) -> int:
+        """Number of sentences."""
+        return len(self.ids)
+
+    @property
+    def V(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return len(self.vocabulary)
+
+    @property
+    def copies(self) -> bool:
+        """Whether every token announces itself."""
+        return bool((self.collocation == np.arange(self.V)).all())
+
+    @property
+    def mask(self) -> Bool:
+        """True where there is a token (n, T)."""
+        return self.ids >= 0
+
+    @property
+    def lengths(self) -> Ids:
+        """Tokens of each sentence (n,)."""
+        return self.mask.sum(-1)
+
+    @cached_property
+    def announcer(self) -> Ids:
+        """The token that announces each token (V,), the inverse of the collocation; −1 for none."""
+        inverse = np.full(self.V, -1)
+        known = np.flatnonzero(self.collocation >= 0)
+        inverse[self.collocation[known]] = known
+        return inverse
+
+    @property
+    def winners(self) -> Ids:
+        """The token that each sentence chooses (n,): the one that announces the next token."""
+        return self.announcer[self.following]
+
+    @cached_property
+    def repeats(self) -> Bool:
+        """Later copies of a token within its sentence (n, T)."""
+        order = np.argsort(self.ids, axis=-1, kind="stable")
+        ranked = np.take_along_axis(self.ids, order, -1)
+        again = np.zeros(self.ids.shape, bool)
+        again[:, 1:] = (ranked[:, 1:] == ranked[:, :-1]) & (ranked[:, 1:] >= 0)
+        out = np.zeros_like(again)
+        np.put_along_axis(out, order, again, -1)
+        return out
+
+    def take(self, which: Ids | Bool) -> Corpus:
+        """The corpus of some sentences."""
+        parts = (self.ids[which], self.following[which], self.vocabulary, self.collocation)
+        return Corpus(*parts, self.queries[which])
+
+    def show(self, sentence: int) -> str:
+        """One sentence in words."""
+        return _in_words(self, self.ids[sentence], int(self.following[sentence]), sentence)
+
+    def __repr__(self) -> str:
+        low, high = self.lengths.min(), self.lengths.max()
+        span = f"{low}" if low == high else f"{low}–{high}"
+        kind = (
+            "tokens announce themselves" if self.copies else f"{(self.collocation >= 0).sum()} collocations"
+        )
+        return f"Corpus({self.n} sentences of {span} tokens, V={self.V}; {kind})"
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _integers(name: str, value: Any, axes: int) -> Ids:
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ValueError(f"{name} is ragged. Pad it with −1, or use Corpus.of(sequences).") from None
+    if array.ndim != axes or array.dtype.kind not in "iu":
+        raise ValueError(f"{name} has shape {array.shape}, dtype {array.dtype}. Pass {axes}-d integers.")
+    return array.astype(np.intp)
+
+
+def _check_sentences(ids: Ids, following: Ids) -> None:
+    if len(ids) == 0 or ids.shape[1] == 0:
+        raise ValueError("there is no sentence. Pass ids (n, T) with at least one token each.")
+    if len(following) != len(ids):
+        raise ValueError(f"following has {len(following)} entries but there are {len(ids)} sentences.")
+    holes = ((ids[:, :-1] < 0) & (ids[:, 1:] >= 0)).any(-1)
+    empty = np.asarray((ids < 0).all(-1))
+    if empty.any() or holes.any():
+        i = int(np.argmax(empty | holes))
+        what = "is empty" if empty[i] else "has padding before its last token"
+        raise ValueError(f"sentence {i} {what}: {ids[i].tolist()}. Put tokens first, then −1.")
+
+
+def _check_injective(corpus: Corpus) -> None:
+    known = np.flatnonzero(corpus.collocation >= 0)
+    counts = np.bincount(corpus.collocation[known], minlength=corpus.V)
+    if (counts > 1).any():
+        shared = int(np.argmax(counts > 1))
+        names = corpus.vocabulary
+        both = " and ".join(repr(names[x]) for x in known[corpus.collocation[known] == shared][:2])
+        raise ValueError(
+            f"the collocation is not injective: {both} both announce {names[shared]!r}, so the token that "
+            "a sentence chooses is not determined."
+        )
+
+
+def _check_winners(corpus: Corpus) -> None:
+    absent = ~(corpus.ids == corpus.winners[:, None]).any(-1) | (corpus.winners < 0)
+    if absent.any():
+        i = int(np.argmax(absent))
+        names = corpus.vocabulary
+        y, x = names[corpus.following[i]], int(corpus.winners[i])
+        who = f"only {names[x]!r} announces {y!r}, and it" if x >= 0 else f"the token that announces {y!r}"
+        raise ValueError(
+            f"{corpus.show(i)}: {who} is not in the sentence. "
+            f"{int(absent.sum())} of {corpus.n} sentences contain no token that announces their next one."
+        )
+
+
+def _in_words(corpus: Corpus, row: Ids, following: int, sentence: int) -> str:
+    names = corpus.vocabulary
+    said = " ".join(names[x] for x in row[row >= 0])
+    return f'sentence {sentence} "{said}" → {names[following]!r}'

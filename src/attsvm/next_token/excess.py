@@ -1,0 +1,66 @@
+"""The loss gap of attention behind a frozen output layer, exact past saturation."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.next_token.corpus import Corpus
+from attsvm.path import Path
+from attsvm.tokens import Float
+
+LINEAR = 1e-8
+"""Below it, (e^x − 1)/x and log(1 + x)/x are 1 + x/2 and 1 − x/2 to the last bit."""
+
+
+def log_excess(path: Path, corpus: Corpus) -> Float:
+    """log(L − L*) of the second stage at every record (k,), long after L − L* has underflowed.
+
+    L* puts all attention on the winners a of the corpus that was trained on. In one sentence, with
+    r* = value_a, the probabilities p = softmax(r*) of the wrong tokens among themselves, their sum P
+    among all tokens, and Δ = Σ_t s_t (value_t − r*),
+
+        L − L* = log(1 + P Σ_v p_v (e^{Δ_v} − 1)).
+
+    Δ carries a factor s_t of a losing token in every term; the largest is kept as a logarithm.
+    """
+    values = path.tokens.values
+    at = np.argmax(corpus.ids == corpus.winners[:, None], axis=-1)
+    best = values[np.arange(len(at)), at]
+    gap = np.where(path.tokens.mask[..., None], values - best[:, None], 0.0)
+    losing = path.tokens.mask & (corpus.ids != corpus.winners[:, None])
+    log_s = np.where(losing, path.log_attention, -np.inf)
+    scale = log_s.max(-1)
+    scale = np.where(np.isfinite(scale), scale, 0.0)
+    delta = np.einsum("knt,ntv->knv", np.exp(log_s - scale[..., None]), gap)
+    p, wrong = _wrong(best)
+    rise = wrong * (p * delta * _growth(np.exp(scale)[..., None] * delta)).sum(-1)
+    return _log_mean(scale, rise * _shrinkage(np.exp(scale) * rise))
+
+
+def _wrong(odds: Float) -> tuple[Float, Float]:
+    """Shares of the wrong tokens among themselves (n, V − 1), and their probability (n,)."""
+    top = odds.max(-1, keepdims=True)
+    weights = np.exp(odds - top)
+    total = weights.sum(-1, keepdims=True)
+    return weights / total, 1 / (1 + np.exp(-(top + np.log(total))[:, 0]))
+
+
+def _growth(x: NDArray[np.float64]) -> Float:
+    """(e^x − 1)/x."""
+    small = np.abs(x) < LINEAR
+    return np.where(small, 1 + x / 2, np.expm1(x) / np.where(small, 1.0, x))
+
+
+def _shrinkage(x: NDArray[np.float64]) -> Float:
+    """log(1 + x)/x."""
+    small = np.abs(x) < LINEAR
+    return np.where(small, 1 - x / 2, np.log1p(x) / np.where(small, 1.0, x))
+
+
+def _log_mean(scale: Float, mantissa: Float) -> Float:
+    """log of the mean over sentences of mantissa · e^scale, (k, n) → (k,)."""
+    top = scale.max(-1, keepdims=True)
+    mean = (np.exp(scale - top) * mantissa).mean(-1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(top[:, 0] + np.log(mean))

@@ -1,0 +1,72 @@
+"""Random corpora, and the toy with a closed form."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attsvm.next_token.corpus import Corpus, Ids
+from attsvm.tokens import Float
+
+
+def random_corpus(n: int, T: int, V: int, seed: int = 0, *, copies: bool = False) -> Corpus:
+    """A realisable corpus: every query ranks the vocabulary, every sentence chooses its top token.
+
+    Sentences are T different tokens, drawn uniformly; the last is the query. Each query has its own
+    hidden random order of the vocabulary, so all priority graphs are acyclic. The collocation is a
+    random permutation, or the identity with `copies`.
+    Draw order: collocation, hidden orders, sentences.
+    """
+    rng, collocation = _drawn(n, T, V, seed, copies)
+    rank = np.argsort(rng.random((V, V)), axis=-1)
+    ids = _different_tokens(rng, n, T, V)
+    best = np.argmax(rank[ids[:, -1:], ids], axis=-1)
+    return Corpus(ids, collocation[ids[np.arange(n), best]], _numbers(V), collocation)
+
+
+def noisy_corpus(n: int, T: int, V: int, seed: int = 0, *, copies: bool = False) -> Corpus:
+    """The same sentences with a winner drawn at random in each: orders contradict each other."""
+    rng, collocation = _drawn(n, T, V, seed, copies)
+    ids = _different_tokens(rng, n, T, V)
+    return Corpus(ids, collocation[ids[np.arange(n), rng.integers(T, size=n)]], _numbers(V), collocation)
+
+
+def log2_toy() -> Corpus:
+    """Five sentences of one query whose finite part is log 2.
+
+        0 1 3 → 0 (twice),  0 1 3 → 1,  0 2 3 → 0 (twice)
+
+    Components {0, 1}, {2}, {3}: the direction of the query's logits is (½, ½, −½, −½) and
+    w_0 − w_1 → log 2.
+    """
+    return Corpus.of([[*"0130"], [*"0130"], [*"0131"], [*"0230"], [*"0230"]], vocabulary="0123")
+
+
+def random_embeddings(V: int, d: int, seed: int = 0) -> Float:
+    """V unit vectors in d dimensions, orthonormal only by chance: rows of a Gaussian matrix, scaled."""
+    drawn = np.random.Generator(np.random.PCG64(seed)).standard_normal((V, d))
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=-1, keepdims=True))
+
+
+def _numbers(V: int) -> tuple[str, ...]:
+    return tuple(map(str, range(V)))
+
+
+def _drawn(n: int, T: int, V: int, seed: int, copies: bool) -> tuple[np.random.Generator, Ids]:
+    if not (n >= 1 and 1 <= T <= V):
+        raise ValueError(f"n={n}, T={T}, V={V}. Pass n ≥ 1 and 1 ≤ T ≤ V: a sentence has T different tokens.")
+    rng = np.random.Generator(np.random.PCG64(seed))
+    collocation = rng.permutation(V)
+    return rng, np.arange(V) if copies else collocation
+
+
+def _different_tokens(rng: np.random.Generator, n: int, T: int, V: int) -> Ids:
+    """n draws of T different tokens: redraw the sentences with a repetition when these are few."""
+    if T * T > V:
+        return np.argsort(rng.random((n, V)), axis=-1)[:, :T]
+    ids = rng.integers(V, size=(n, T))
+    while True:
+        ranked = np.sort(ids, axis=-1)
+        again = (ranked[:, 1:] == ranked[:, :-1]).any(-1)
+        if not again.any():
+            return ids
+        ids[again] = rng.integers(V, size=(int(again.sum()), T))

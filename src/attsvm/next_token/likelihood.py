@@ -1,0 +1,184 @@
+"""Maximum likelihood of the context-conditioned chain, what it cannot know, and Graph-SVM's finite part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+
+from attsvm.next_token.corpus import Corpus, Ids
+from attsvm.next_token.priorities import Priorities
+from attsvm.next_token.problems import sentence_tokens
+from attsvm.program.finite_part import finite_part
+from attsvm.tokens import Float
+
+NEWTON_STEPS = 100
+"""Far beyond the steps a damped Newton method needs on a convex function of this kind (about ten)."""
+
+VISIBLE = 1e-10
+"""Smallest relative rise of the log-likelihood that a comparison in double precision can trust."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CoOccurrence:
+    """Which tokens met under each query: component (V queries, V tokens), −1 for tokens never seen.
+
+    Tokens in different components never compete, not even through others, so that no corpus of such
+    prompts can tell their odds.
+    Reference: Ildiz et al. 2024, "From Self-Attention to Markov Models".
+    """
+
+    corpus: Corpus
+    component: Ids
+
+    @classmethod
+    def of(cls, corpus: Corpus) -> CoOccurrence:
+        """Join the tokens that share a prompt, query by query."""
+        V = corpus.V
+        sentence, position = np.nonzero(corpus.mask)
+        base = corpus.queries[sentence] * V
+        node, hub = base + corpus.ids[sentence, position], base + corpus.ids[sentence, 0]
+        seen, place = np.unique(np.concatenate([node, hub]), return_inverse=True)
+        start, end = np.split(place, 2)
+        graph = csr_array((np.ones(len(start), np.int8), (start, end)), shape=(len(seen), len(seen)))
+        labels = connected_components(graph, directed=False)[1]
+        component = np.full(V * V, -1)
+        component[seen] = labels
+        return cls(corpus, component.reshape(V, V))
+
+    @property
+    def connected(self) -> NDArray[np.bool_]:
+        """Queries (V,) under which every token of the vocabulary is joined with every other."""
+        return np.asarray((self.component == self.component[:, :1]).all(-1) & (self.component[:, 0] >= 0))
+
+    def unidentified(self, query: int) -> list[tuple[int, int]]:
+        """The pairs of tokens whose odds under the query no such prompts can tell."""
+        c = self.component[query]
+        apart = (c[:, None] != c) | (c[:, None] < 0) | (c < 0)
+        return [(int(i), int(j)) for i, j in np.argwhere(np.triu(apart, 1))]
+
+    def __repr__(self) -> str:
+        good, V = int(self.connected.sum()), self.corpus.V
+        text = f"CoOccurrence({good} of {V} queries connected"
+        if good == V:
+            return text + ")"
+        query = int(np.argmin(self.connected))
+        pairs = self.unidentified(query)
+        names = self.corpus.vocabulary
+        first = ", ".join(f"({names[i]}, {names[j]})" for i, j in pairs[:3])
+        more = f" and {len(pairs) - 3} more" if len(pairs) > 3 else ""
+        return f"{text}; under {names[query]!r} unidentified: {first}{more})"
+
+
+@dataclass(frozen=True, eq=False)
+class Recovery:
+    """The maximum-likelihood logits of a corpus.
+
+    logits (V queries, V tokens): log π up to one constant per component, centred; NaN for tokens that
+        no sentence compares under the query.
+    component (V, V): the component of the priority graph; −1 where NaN. Odds inside a component are
+        finite; between components the likelihood has its supremum at infinity: the upper one takes all.
+    residual: largest difference between expected and observed choices of a token, per sentence of its
+        query. The likelihood is concave, so 0 proves the optimum.
+    """
+
+    logits: Float
+    component: Ids
+    residual: float
+
+
+def recover(corpus: Corpus) -> Recovery:
+    """Maximum likelihood of the chain's logits θ from pairs of prompt and next token.
+
+        max_θ Σ_i log( m_y e^{θ_y} / Σ_j m_j e^{θ_j} ),     m_j the count of j in prompt i, y its winner
+
+    A finite optimum exists inside the strongly connected components of the priority graphs (Ford
+    1957), and there it is unique up to a constant; it is found on the cyclic sub-corpus.
+    """
+    graph = Priorities.of(corpus)
+    V = corpus.V
+    logits, component = np.full((V, V), np.nan), np.full((V, V), -1)
+    logits.flat[graph.nodes], component.flat[graph.nodes] = 0.0, graph.components
+    cyclic, residual = graph.cyclic(), 0.0
+    if cyclic is not None:
+        order = np.argsort(cyclic.queries, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(cyclic.queries[order])) + 1):
+            query = int(cyclic.queries[rows[0]])
+            tokens, theta, error = _luce(cyclic.take(rows), component[query])
+            logits[query, tokens] = theta
+            residual = max(residual, error)
+    return Recovery(logits, component, residual)
+
+
+def graph_finite_part(corpus: Corpus, embeddings: ArrayLike) -> Float:
+    """W_fin of Graph-SVM: the smallest weight (d, d) with the maximum-likelihood odds inside components.
+
+        min ‖W‖_F  subject to  (x − x')ᵀ W q = θ_x − θ_x'  for x, x' in one component of q's graph
+
+    It minimises the log-loss of the cyclic sub-corpus within the span of these pairs: training is
+    predicted to end near R · W_svm + W_fin. Raises ValueError where the embeddings are too dependent
+    to express the odds exactly; there `train_choice` on `Priorities.cyclic()` finds the minimiser.
+    Reference: Li et al. 2024, "Mechanics of Next Token Prediction with Self-Attention".
+    """
+    cyclic = Priorities.of(corpus).cyclic()
+    d = np.shape(embeddings)[-1]
+    if cyclic is None:
+        return np.zeros((d, d))
+    tokens = sentence_tokens(cyclic, embeddings)
+    theta = recover(cyclic).logits[cyclic.queries[:, None], cyclic.ids]
+    weights = np.exp(np.where(tokens.mask, theta, -np.inf))
+    return finite_part(tokens, weights / weights.sum(-1, keepdims=True), tokens.mask)
+
+
+def graph_finite_part_by_query(corpus: Corpus) -> Float:
+    """`graph_finite_part` for orthonormal tokens, W[x, q] (V, V): the centred logits themselves."""
+    found = recover(corpus)
+    return np.where(np.isnan(found.logits), 0.0, found.logits).T
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _luce(corpus: Corpus, component: Ids) -> tuple[Ids, Float, float]:
+    """Tokens, centred logits and residual of one query's choices, by damped Newton steps."""
+    rows = np.nonzero(corpus.mask)[0]
+    present, place = np.unique(corpus.ids[corpus.mask], return_inverse=True)
+    counts = np.zeros((corpus.n, len(present)))
+    np.add.at(counts, (rows, place), 1.0)
+    contexts, times = np.unique(counts, axis=0, return_counts=True)
+    wins = np.bincount(np.searchsorted(present, corpus.winners), minlength=len(present))
+    same = component[present][:, None] == component[present]
+    theta = np.zeros(len(present))
+    level, expected, shares = _likelihood(contexts, times, wins, theta)
+    last = np.inf
+    for _ in range(NEWTON_STEPS):
+        # The constant of each component is free: the projection `same` makes the Hessian regular.
+        hessian = np.diag(expected) - (shares * times[:, None]).T @ shares + same
+        step = np.linalg.solve(hessian, wins - expected)
+        promise = float(step @ (wins - expected))
+        visible = promise > VISIBLE * abs(level)  # below, rounding hides the rise and full steps converge
+        if not visible and promise > last / 4:
+            break
+        last = promise
+        size = 1 / max(1.0, float(np.abs(step).max()))  # beyond a change of one the model is not quadratic
+        after = _likelihood(contexts, times, wins, theta + size * step)
+        while visible and after[0] < level + 0.1 * size * promise:
+            size /= 2
+            after = _likelihood(contexts, times, wins, theta + size * step)
+        theta = theta + size * step
+        level, expected, shares = after
+    theta -= same @ theta / same.sum(-1)
+    return present, theta, float(np.abs(wins - expected).max() / corpus.n)
+
+
+def _likelihood(contexts: Float, times: Ids, wins: Ids, theta: Float) -> tuple[float, Float, Float]:
+    """Log-likelihood, expected choices of each token, and their shares in each context."""
+    top = np.where(contexts > 0, theta, -np.inf).max(-1, keepdims=True)
+    weights = contexts * np.exp(np.minimum(theta - top, 0.0))
+    total = weights.sum(-1, keepdims=True)
+    shares = weights / total
+    level = float(wins @ theta - times @ (top + np.log(total))[:, 0])
+    return level, times @ shares, shares

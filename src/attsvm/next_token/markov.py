@@ -1,0 +1,133 @@
+"""One attention layer as a context-conditioned Markov chain, and its collapse on one long text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import digamma
+
+from attsvm.next_token.corpus import Corpus, Ids
+from attsvm.next_token.model import token_logits
+from attsvm.tokens import Float
+
+
+@dataclass(frozen=True, eq=False)
+class ContextChain:
+    """A Markov chain that can only go to tokens of its context, in proportion to their counts.
+
+        P(j | X) = m_j(X) π_kj / Σ_l m_l(X) π_kl,     k the last token, m_j the count of j in X
+
+    log_base (V queries, V tokens): log π, one row per last token.
+    With tied output weights this is how an attention layer draws the next token.
+    Reference: Ildiz et al. 2024, "From Self-Attention to Markov Models".
+    """
+
+    log_base: Float
+
+    def __post_init__(self) -> None:
+        rows = np.asarray(self.log_base, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[0] != rows.shape[1] or np.isnan(rows).any():
+            raise ValueError(f"log_base has shape {rows.shape}. Pass a square matrix without NaN.")
+        top = rows.max(-1, keepdims=True)
+        if not np.isfinite(top).all():
+            raise ValueError("a row of log_base has no finite largest entry: every query needs a next token.")
+        total = top + np.log(np.exp(rows - top).sum(-1, keepdims=True))
+        object.__setattr__(self, "log_base", rows - total)
+
+    @classmethod
+    def of(cls, W: ArrayLike, embeddings: ArrayLike) -> ContextChain:
+        """The chain of a weight: π_k = softmax(E W e_k), for W (d, d) and embeddings E (V, d)."""
+        return cls(token_logits(W, embeddings).T)
+
+    @property
+    def V(self) -> int:
+        """Number of tokens."""
+        return len(self.log_base)
+
+    @property
+    def base(self) -> Float:
+        """The base chain π (V, V), rows sum to one."""
+        return np.exp(self.log_base)
+
+    def probabilities(self, ids: ArrayLike, queries: ArrayLike | None = None) -> Float:
+        """Next-token probabilities of prompts ids (n, T), −1 beyond their end: (n, V)."""
+        rows, asking = self._prompts(ids, queries)
+        logits = np.where(rows >= 0, self.log_base[asking[:, None], rows], -np.inf)
+        top = logits.max(-1, keepdims=True)
+        if not np.isfinite(top).all():
+            i = int(np.argmin(np.isfinite(top[:, 0])))
+            raise ValueError(f"prompt {i} {rows[i].tolist()} holds no token that its query can choose.")
+        weights = np.exp(logits - top)
+        out = np.zeros((len(rows), self.V))
+        np.add.at(out, (np.arange(len(rows))[:, None], rows), np.where(rows >= 0, weights, 0.0))
+        return np.asarray(out / out.sum(-1, keepdims=True))
+
+    def logs(self, ids: ArrayLike, seed: int = 0, queries: ArrayLike | None = None) -> Corpus:
+        """Draw one next token for each prompt: a corpus of (prompt, next token) pairs."""
+        rows, asking = self._prompts(ids, queries)
+        rng = np.random.Generator(np.random.PCG64(seed))
+        drawn = _draw(rng, self.probabilities(rows, asking))
+        return Corpus(rows, drawn, tuple(map(str, range(self.V))), queries=asking)
+
+    def simulate(
+        self, prompt: Sequence[int], steps: int, chains: int = 1, seed: int = 0, record: int = 40
+    ) -> tuple[Ids, Ids]:
+        """Let the chain write: token counts (chains, k, V) at k log-spaced lengths (k,) of the text.
+
+        All chains start from the same prompt and append their own draws to it.
+        """
+        if steps < 1 or chains < 1:
+            raise ValueError(f"steps={steps}, chains={chains}. Pass positive numbers.")
+        start, asking = self._prompts([prompt], None)
+        rng = np.random.Generator(np.random.PCG64(seed))
+        counts = np.tile(np.bincount(start[0], minlength=self.V), (chains, 1))
+        last = np.full(chains, asking[0])
+        kept = np.unique(np.geomspace(1, steps, record).round().astype(np.intp))
+        base, each = self.base, np.arange(chains)
+        records: list[Ids] = []
+        for step in range(1, steps + 1):
+            last = _draw(rng, counts * base[last])
+            counts[each, last] += 1
+            if step == kept[len(records)]:
+                records.append(counts.copy())
+        return len(start[0]) + kept, np.stack(records, axis=1)
+
+    def _prompts(self, ids: ArrayLike, queries: ArrayLike | None) -> tuple[Ids, Ids]:
+        rows = np.asarray(ids)
+        if rows.ndim != 2 or rows.dtype.kind not in "iu" or rows.size == 0:
+            raise ValueError(f"prompts have shape {rows.shape}, dtype {rows.dtype}. Pass integers (n, T).")
+        wrong = ((rows < -1) | (rows >= self.V)).any(-1) | (rows[:, 0] < 0)
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            raise ValueError(
+                f"prompt {i} is empty or has an unknown token: {rows[i].tolist()}. "
+                f"The vocabulary is 0…{self.V - 1}."
+            )
+        last = rows[np.arange(len(rows)), (rows >= 0).sum(-1) - 1]
+        return rows.astype(np.intp), last if queries is None else np.asarray(queries, np.intp)
+
+
+def collapse_exponent(counts: Ids, weak: int, strong: int, after: int = 100) -> float:
+    """Exponent b of  m_weak ≈ m_strong^b  over recorded counts (chains, k, V), mean over the chains.
+
+    A two-token chain with π = (p, q), p > q, under every query is predicted to have b = q/p: the weak
+    token's share of the text tends to zero. The fit is on ψ(m), the digamma function, for log m: each
+    draw raises ψ(m_j) by 1/m_j with probability ∝ π_j m_j, so ψ(m_weak)/q − ψ(m_strong)/p is a
+    martingale and the fit has no bias at any length, which log m has.
+    after: records with fewer strong tokens on average are left out; the first draws are the noisiest.
+    """
+    kept = counts[..., strong].mean(0) >= after
+    if kept.sum() < 3:
+        raise ValueError(f"only {kept.sum()} records have {after} strong tokens. Simulate more steps.")
+    x, y = (digamma(counts[..., token][:, kept]).mean(0) for token in (strong, weak))
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def _draw(rng: np.random.Generator, weights: Float) -> Ids:
+    """One index per row with probability proportional to weights (n, V)."""
+    cumulative = weights.cumsum(-1)
+    level = rng.random((len(weights), 1)) * cumulative[:, -1:]
+    return np.asarray((cumulative <= level).sum(-1), np.intp)

@@ -1,0 +1,94 @@
+"""The one-layer transformer that predicts the next token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attsvm.next_token.corpus import Corpus, Ids
+from attsvm.next_token.priorities import Priorities, Role
+from attsvm.tokens import Float
+
+
+@dataclass(frozen=True, eq=False)
+class OneLayer:
+    """Next-token probabilities  softmax(W_ov X softmax(Xᵀ W_kq q)),  q the last token of X.
+
+    embeddings (V, d), W_ov (V, d), W_kq (d, d).
+    """
+
+    embeddings: Float
+    W_ov: Float
+    W_kq: Float
+
+    def attention(self, ids: ArrayLike, queries: ArrayLike | None = None) -> Float:
+        """Attention over the tokens of sentences ids (n, T), −1 beyond their end: (n, T)."""
+        rows = self._checked(ids)
+        last = rows[np.arange(len(rows)), (rows >= 0).sum(-1) - 1]
+        asking = last if queries is None else np.asarray(queries)
+        logits = token_logits(self.W_kq, self.embeddings)[rows, asking[:, None]]
+        return _softmax(np.where(rows >= 0, logits, -np.inf))
+
+    def probabilities(self, ids: ArrayLike, queries: ArrayLike | None = None) -> Float:
+        """Next-token probabilities of sentences ids (n, T): (n, V)."""
+        rows = self._checked(ids)
+        pooled = np.einsum("nt,ntd->nd", self.attention(rows, queries), self.embeddings[rows])
+        return _softmax(pooled @ self.W_ov.T)
+
+    def predict(self, ids: ArrayLike, queries: ArrayLike | None = None) -> Ids:
+        """The most probable next token of each sentence (n,)."""
+        return self.probabilities(ids, queries).argmax(-1)
+
+    def _checked(self, ids: ArrayLike) -> Ids:
+        rows = np.asarray(ids)
+        V = len(self.embeddings)
+        if rows.ndim != 2 or rows.dtype.kind not in "iu":
+            raise ValueError(f"ids has shape {rows.shape}, dtype {rows.dtype}. Pass integers (n, T).")
+        bad = (rows >= V) | (rows < -1)
+        wrong = bad.any(-1) | (rows[:, :1] < 0).any(-1)
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            what = "an unknown token" if bad[i].any() else "no token"
+            raise ValueError(f"sentence {i} has {what}: {rows[i].tolist()}. The vocabulary is 0…{V - 1}.")
+        return rows.astype(np.intp)
+
+
+def token_logits(W: ArrayLike, embeddings: ArrayLike) -> Float:
+    """Logits xᵀ W q of every token under every query: (V tokens, V queries)."""
+    E = np.asarray(embeddings)
+    return np.asarray(E @ np.asarray(W) @ E.T)
+
+
+def extended_order(corpus: Corpus, logits: Float) -> Float:
+    """Share of token pairs, per query (V,), that logits rank as the extended order does; NaN without pairs.
+
+        optimal > non-comparable > non-optimal
+
+    logits (V tokens, V queries). Most of these pairs never met in a sentence: the order is what the
+    trained model adds to the corpus.
+    Reference: Huang, Liang, Yang 2024, generalisation under dataset shift.
+    """
+    counts = extended_pairs(corpus, logits)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(counts[0] / counts[1])
+
+
+def extended_pairs(corpus: Corpus, logits: Float) -> Ids:
+    """Pairs of the extended order that logits rank rightly, and all of them, per query: (2, V)."""
+    roles = Priorities.of(corpus).roles
+    optimal, neither, non_optimal = Role.optimal, Role.non_comparable, Role.non_optimal
+    order = ((optimal, neither), (neither, non_optimal), (optimal, non_optimal))
+    counts = np.zeros((2, corpus.V), np.intp)
+    for q in np.flatnonzero(roles.any(-1)):
+        for high, low in order:
+            above, below = logits[roles[q] == high, q], np.sort(logits[roles[q] == low, q])
+            counts[0, q] += np.searchsorted(below, above, side="left").sum()
+            counts[1, q] += above.size * below.size
+    return counts
+
+
+def _softmax(logits: Float) -> Float:
+    shifted = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(shifted / shifted.sum(-1, keepdims=True))

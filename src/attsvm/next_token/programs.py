@@ -1,0 +1,157 @@
+"""The max-margin programs of next-token prediction, all through `max_margin`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attsvm.next_token.corpus import Corpus, Ids
+from attsvm.next_token.priorities import Priorities
+from attsvm.next_token.problems import as_embeddings, collocation_tokens, sentence_tokens
+from attsvm.norms import frobenius
+from attsvm.program.max_margin import max_margin
+from attsvm.program.solution import TOLERANCE, Certificate, Solution
+from attsvm.tokens import Bool, Float, Tokens
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Decoupled:
+    """A Frobenius program of orthonormal tokens, solved one small vector problem per query.
+
+    W (V, V): the logit of every token (row) under every query (column), W[x, q] = xᵀ W q.
+    blocks: the solutions, each a vector problem over the tokens that its query compares.
+
+    ‖W‖² is the sum of the blocks' squares and no constraint joins two blocks, so norms and lower
+    bounds add in squares: the worst block bounds violations and relative gap of the whole.
+    """
+
+    W: Float
+    blocks: tuple[Solution, ...]
+
+    @property
+    def margin(self) -> float:
+        """1/‖W‖, the best margin of a weight of norm one; infinite where nothing is asked."""
+        size = float(frobenius.value(self.W))
+        return 1 / size if size > 0 else np.inf
+
+    @property
+    def certificate(self) -> Certificate:
+        """The worst block's violations and gap, recomputed at every access."""
+        each = [block.certificate for block in self.blocks]
+        primal, dual, gap = (
+            max((getattr(c, name) for c in each), default=0.0) for name in ("primal", "dual", "gap")
+        )
+        return Certificate(primal, dual, gap)
+
+    @property
+    def certified(self) -> bool:
+        """Whether violations and gap are at most 1e-8."""
+        return bool(self.certificate.worst <= TOLERANCE)
+
+    def __repr__(self) -> str:
+        certified = "certified" if self.certified else "NOT certified"
+        size = f"W {self.W.shape[0]} × {self.W.shape[1]}, margin {self.margin:.6g}"
+        return f"Decoupled({size}, {len(self.blocks)} blocks; {certified}: {self.certificate})"
+
+
+def attention_program(corpus: Corpus, embeddings: ArrayLike) -> Solution:
+    """W_kq*: the smallest W that ranks the tokens as a realisable corpus does.
+
+        min ‖W‖_F  subject to  (x − x')ᵀ W q ≥ 1  whenever x is above x' under q
+
+    embeddings (V, d). Raises Unrealisable, showing a cycle, and NotSeparable where the embeddings
+    cannot express the orders. For orthonormal tokens `attention_program_by_query` is faster.
+    Reference: Huang, Liang, Yang 2024, "Non-asymptotic Convergence of Training Transformers for
+    Next-token Prediction".
+    """
+    Priorities.of(corpus).check_realisable()
+    return graph_program(corpus, embeddings)
+
+
+def graph_program(corpus: Corpus, embeddings: ArrayLike) -> Solution:
+    """Graph-SVM: ties inside the components of the priority graphs, margins between them.
+
+        min ‖W‖_F  s.t.  (x − x')ᵀ W q = 0 if x, x' share a component of q's graph,  ≥ 1 if x is above
+
+    One example per sentence: the selected tokens are those in the winner's component. Priorities
+    that need several edges follow from theirs, so the sentences state all constraints.
+    Reference: Li et al. 2024, "Mechanics of Next Token Prediction with Self-Attention".
+    """
+    tokens = sentence_tokens(corpus, embeddings)
+    selected = Priorities.of(corpus).selected & tokens.mask
+    # W lives in the span of the embeddings: with d > V the same problem in V coordinates is smaller.
+    basis = _basis(as_embeddings(corpus, embeddings))
+    small = max_margin(sentence_tokens(corpus, np.asarray(embeddings) @ basis.T), selected)
+    return replace(small, tokens=tokens, W=basis.T @ small.W @ basis)
+
+
+def attention_program_by_query(corpus: Corpus) -> Decoupled:
+    """`attention_program` for orthonormal tokens, where every query is a problem of its own."""
+    Priorities.of(corpus).check_realisable()
+    return graph_program_by_query(corpus)
+
+
+def graph_program_by_query(corpus: Corpus) -> Decoupled:
+    """`graph_program` for orthonormal tokens: the logits w of one query after the other.
+
+        min ‖w‖  s.t.  w_x − w_x' = 0 if x, x' share a component,  ≥ 1 if x is above x'
+
+    Memory is that of one query's distinct priorities, not of n sentences with d = V columns.
+    """
+    graph = Priorities.of(corpus)
+    W = np.zeros((corpus.V, corpus.V))
+    blocks = []
+    edges = np.flatnonzero(np.diff(graph.query, prepend=-1, append=corpus.V))
+    for start, end in pairwise(edges):
+        pairs = np.stack([graph.upper[start:end], graph.lower[start:end]], axis=-1)
+        tied = ~graph.strict[start:end]
+        present, place = np.unique(pairs, return_inverse=True)
+        blocks.append(_one_query(place.reshape(pairs.shape), tied, len(present)))
+        W[present, graph.query[start]] = blocks[-1].W[:, 0]
+    return Decoupled(W, tuple(blocks))
+
+
+def feed_forward_program(corpus: Corpus, embeddings: ArrayLike) -> Solution:
+    """W_ov*: the smallest output layer (V, d) that announces every collocation.
+
+        min ‖W‖_F  subject to  (e_{n(x)} − e_v)ᵀ W x ≥ 1,  v ≠ n(x)
+
+    It holds V keys of width V for every token: for orthonormal tokens, and for large vocabularies,
+    use `feed_forward_program_by_token`.
+    """
+    tokens = collocation_tokens(corpus, embeddings)
+    return max_margin(tokens, _announced(corpus))
+
+
+def feed_forward_program_by_token(corpus: Corpus) -> Decoupled:
+    """`feed_forward_program` for orthonormal tokens: all tokens pose one problem up to renaming.
+
+    It is solved once; W[v, x] is the logit of v after x. Closed form: e_{n(x)} − 1/V.
+    """
+    V = corpus.V
+    block = max_margin(Tokens(np.eye(V)[None]), [0])
+    w = block.W[:, 0]
+    known = np.flatnonzero(corpus.collocation >= 0)
+    W = np.zeros((V, V))
+    W[:, known] = w[1:].mean() if V > 1 else 0.0
+    W[corpus.collocation[known], known] = w[0]
+    return Decoupled(W, (block,))
+
+
+def _one_query(pairs: Ids, tied: Bool, count: int) -> Solution:
+    """The priorities of one query over the tokens it compares: examples of two tokens, upper first."""
+    selected = np.stack([np.ones(len(pairs), bool), tied], axis=-1)
+    return max_margin(Tokens(np.eye(count)[pairs]), selected)
+
+
+def _basis(embeddings: Float) -> Float:
+    """Orthonormal rows (r, d) whose span holds the embeddings: r = d, or V where that is less."""
+    V, d = embeddings.shape
+    return np.eye(d) if d <= V else np.linalg.qr(embeddings.T)[0].T
+
+
+def _announced(corpus: Corpus) -> Ids:
+    return corpus.collocation[corpus.collocation >= 0]

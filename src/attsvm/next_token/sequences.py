@@ -1,0 +1,60 @@
+"""Sequences of token names → numbers: the last entry of each sequence is the next token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def collocations(sequences: Sequence[Sequence[Any]]) -> dict[str, str]:
+    """The map x → n(x) that sequences of two tokens teach; longer sequences are passed over.
+
+    Raises ValueError, showing both sequences, when they contradict each other.
+    """
+    found: dict[str, tuple[str, int]] = {}
+    for i, sequence in enumerate(sequences):
+        if len(sequence) == 2:
+            x, y = map(str, sequence)
+            before, first = found.setdefault(x, (y, i))
+            if before != y:
+                raise ValueError(
+                    f"no collocation: {x!r} is followed by {before!r} in sentence {first} and by {y!r} "
+                    f"in sentence {i}. A token alone must announce one next token."
+                )
+    return {x: y for x, (y, _) in found.items()}
+
+
+def vocabulary_of(
+    named: Sequence[Sequence[str]], told: Mapping[str, str], vocabulary: Sequence[Any] | None
+) -> tuple[str, ...]:
+    """The names of the vocabulary: those given, or all in the order they appear; shows an unknown one."""
+    seen = dict.fromkeys(x for sequence in named for x in sequence)
+    if vocabulary is None:
+        return tuple(dict.fromkeys([*seen, *told, *told.values()]))
+    names = tuple(map(str, vocabulary))
+    known = set(names)
+    for i, sequence in enumerate(named):
+        unknown = next((x for x in sequence if x not in known), None)
+        if unknown is not None:
+            text = " ".join(sequence)
+            raise ValueError(
+                f'sentence {i} "{text}" has the unknown token {unknown!r}. Add it to the vocabulary.'
+            )
+    unknown = next((x for x in [*told, *told.values()] if x not in known), None)
+    if unknown is not None:
+        raise ValueError(f"the collocation has the unknown token {unknown!r}. Add it to the vocabulary.")
+    return names
+
+
+def numbered(
+    named: Sequence[Sequence[str]], number: Mapping[str, int]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Sentences as token numbers (n, T), −1 beyond their end, and their next tokens (n,)."""
+    lengths = np.array([len(sequence) - 1 for sequence in named])
+    flat = np.array([number[x] for sequence in named for x in sequence[:-1]], dtype=np.intp)
+    ids = np.full((len(named), lengths.max()), -1)
+    ids[np.arange(ids.shape[1]) < lengths[:, None]] = flat
+    return ids, np.array([number[sequence[-1]] for sequence in named], dtype=np.intp)

@@ -1,0 +1,108 @@
+"""Training on a corpus, through the one training loop: two stages, or the log-loss of the choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attsvm.next_token.corpus import Corpus
+from attsvm.next_token.model import OneLayer
+from attsvm.next_token.problems import as_embeddings, choice_tokens, collocation_tokens, prediction_tokens
+from attsvm.norms import frobenius
+from attsvm.path import Path
+from attsvm.tokens import Float
+from attsvm.training.heads import Linear, LogOdds
+from attsvm.training.losses import log_loss, logistic
+from attsvm.training.optimizers import gd, steepest
+from attsvm.training.train import train
+from attsvm.training.weights import FullWeight
+
+
+@dataclass(frozen=True, eq=False)
+class TwoStages:
+    """What two-stage training found: the path of W_ov (k, V, d), then that of W_kq (k, d, d)."""
+
+    embeddings: Float
+    feed_forward: Path
+    attention: Path
+
+    @property
+    def model(self) -> OneLayer:
+        """The trained model, which predicts."""
+        return OneLayer(self.embeddings, self.feed_forward.final, self.attention.final)
+
+
+def train_two_stages(
+    corpus: Corpus,
+    embeddings: ArrayLike | None = None,
+    *,
+    steps: tuple[int, int],
+    optimizers: tuple[Any, Any] | None = None,
+    record: int | Sequence[int] = 50,
+) -> TwoStages:
+    """Normalised GD on the feed-forward layer alone, then, with that frozen, on attention.
+
+        L_0(W_ov) = −Σ_x log softmax(W_ov x)_{n(x)}
+        L(W_kq) = −1/n Σ_i log softmax(W_ov X_i softmax(X_iᵀ W_kq q_i))_{p(X_i)}
+
+    steps, optimizers: one of each per stage; by default the paper's normalised GD with steps of length
+        0.2/√d and 0.05/√d. Both stages start at zero. A sentence that occurs twice counts twice.
+    Reference: Huang, Liang, Yang 2024, "Non-asymptotic Convergence of Training Transformers for
+    Next-token Prediction", Algorithm 1.
+    """
+    for name, pair in (("steps", steps), ("optimizers", optimizers)):
+        if pair is not None and not (isinstance(pair, tuple) and len(pair) == 2):
+            raise ValueError(f"{name} is {pair!r}. Pass a pair: feed-forward stage, attention stage.")
+    E = as_embeddings(corpus, embeddings)
+    unit = 1 / math.sqrt(E.shape[1])
+    rules = optimizers or (steepest(frobenius, 0.2 * unit), steepest(frobenius, 0.05 * unit))
+    first = train(
+        collocation_tokens(corpus, E),
+        Linear(np.ones(1)),
+        weight=FullWeight(),
+        loss=log_loss,
+        optimizer=rules[0],
+        steps=steps[0],
+        record=record,
+    )
+    second = train(
+        prediction_tokens(corpus, first.final, E),
+        LogOdds(),
+        weight=FullWeight(),
+        loss=logistic,
+        optimizer=rules[1],
+        steps=steps[1],
+        record=record,
+    )
+    return TwoStages(E, first, second)
+
+
+def train_choice(
+    corpus: Corpus,
+    embeddings: ArrayLike | None = None,
+    *,
+    steps: int,
+    optimizer: Any = None,
+    record: int | Sequence[int] = 50,
+) -> Path:
+    """Gradient descent on the log-loss of the winner's attention; convex in W.
+
+        L(W) = −1/n Σ_i log Σ_{t: x_t = y_i} softmax(X_i W q_i)_t
+
+    optimizer: by default gd(1.0). Copies of a token count as often as they occur.
+    Reference: Li et al. 2024, "Mechanics of Next Token Prediction with Self-Attention".
+    """
+    return train(
+        choice_tokens(corpus, embeddings),
+        Linear(np.ones(1)),
+        weight=FullWeight(),
+        loss=log_loss,
+        optimizer=gd(1.0) if optimizer is None else optimizer,
+        steps=steps,
+        record=record,
+    )

@@ -1,0 +1,120 @@
+"""Corpora: what they accept, what they refuse, and how they say it."""
+
+import numpy as np
+import pytest
+
+from attsvm.next_token import Corpus, collocations, random_corpus
+
+PAIRS = [["the", "cat"], ["cat", "sat"], ["sat", "the"]]
+
+
+def test_the_last_entry_of_a_sequence_is_the_next_token():
+    corpus = Corpus.of([["a", "b", "a"], ["b", "b"]])
+    assert corpus.vocabulary == ("a", "b")
+    assert corpus.ids.tolist() == [[0, 1], [1, -1]]
+    assert corpus.following.tolist() == [0, 1]
+    assert corpus.queries.tolist() == [1, 1]
+
+
+def test_two_token_sequences_teach_the_collocation():
+    corpus = Corpus.of([*PAIRS, ["the", "cat", "sat"]])
+    assert corpus.collocation.tolist() == [1, 2, 0]
+    assert corpus.winners.tolist() == [0, 1, 2, 1]
+
+
+def test_without_two_token_sequences_tokens_announce_themselves():
+    corpus = Corpus.of([["a", "b", "a"]])
+    assert corpus.copies
+    assert corpus.winners.tolist() == corpus.following.tolist()
+
+
+def test_later_copies_of_a_token_are_marked():
+    corpus = Corpus.of([["b", "a", "b", "b", "a"]])
+    assert corpus.repeats.tolist() == [[False, False, True, True]]
+
+
+def test_a_corpus_written_to_a_file_reads_back(tmp_path):
+    corpus = random_corpus(30, 4, 9, seed=1)
+    corpus.write(tmp_path / "corpus.txt")
+    vocabulary = list(corpus.vocabulary)
+    again = Corpus.read(tmp_path / "corpus.txt", vocabulary)
+    assert again.collocation.tolist() == corpus.collocation.tolist()
+    assert again.ids[9:].tolist() == corpus.ids.tolist()
+    assert again.following[9:].tolist() == corpus.following.tolist()
+
+
+def test_a_corpus_of_copies_reads_back_unchanged(tmp_path):
+    corpus = random_corpus(30, 4, 9, seed=1, copies=True)
+    corpus.write(tmp_path / "corpus.txt")
+    again = Corpus.read(tmp_path / "corpus.txt", corpus.vocabulary)
+    assert again.copies
+    assert again.ids.tolist() == corpus.ids.tolist()
+
+
+def test_blank_lines_of_a_file_are_skipped(tmp_path):
+    (tmp_path / "text").write_text("\na b a\n\n b  a b \n", encoding="utf8")
+    assert Corpus.read(tmp_path / "text").n == 2
+
+
+def test_an_unknown_token_is_shown_with_its_sentence():
+    with pytest.raises(ValueError, match=r'sentence 1 "a c a" has the unknown token \'c\''):
+        Corpus.of([["a", "b", "a"], ["a", "c", "a"]], vocabulary=["a", "b"])
+
+
+@pytest.mark.parametrize("sequence", [[], ["a"]])
+def test_an_empty_sentence_is_refused(sequence):
+    with pytest.raises(ValueError, match="sentence 1 is empty"):
+        Corpus.of([["a", "b", "a"], sequence])
+
+
+def test_a_next_token_that_is_not_in_the_sentence_is_shown():
+    with pytest.raises(ValueError, match=r"sentence 1 \"a b\" → 'c': only 'c' announces 'c'"):
+        Corpus.of([["a", "c", "c"], ["a", "b", "c"]])
+
+
+def test_a_next_token_that_nobody_announces_is_shown():
+    with pytest.raises(ValueError, match=r"sentence 1 .*the token that announces 'z' is not in the sentence"):
+        Corpus.of([["a", "b"], ["a", "z", "z"]])
+
+
+def test_contradicting_collocations_show_both_sentences():
+    with pytest.raises(ValueError, match="'a' is followed by 'b' in sentence 0 and by 'c' in sentence 1"):
+        collocations([["a", "b"], ["a", "c"]])
+
+
+def test_a_collocation_must_be_injective():
+    with pytest.raises(ValueError, match="'a' and 'b' both announce 'c'"):
+        Corpus.of([["a", "c"], ["b", "c"]])
+
+
+@pytest.mark.parametrize(
+    ("ids", "following", "message"),
+    [
+        ([[0, 5]], [0], "unknown token 5"),
+        ([[-1, -1]], [0], "sentence 0 is empty"),
+        ([[-1, 1]], [1], "padding before"),
+        ([[0, 1]], [0, 1], "following has 2 entries"),
+        ([[0.0, 1.0]], [0], "dtype float64"),
+        (np.zeros((0, 2), int), [], "no sentence|Pass 1-d integers"),
+        ([[0], [0, 1]], [0, 1], "ragged"),
+    ],
+)
+def test_bad_numbers_are_refused(ids, following, message):
+    with pytest.raises(ValueError, match=message):
+        Corpus(ids, following, ("a", "b"))
+
+
+def test_no_sentences_are_refused(tmp_path):
+    (tmp_path / "text").write_text("\n", encoding="utf8")
+    with pytest.raises(ValueError, match="holds no sentence"):
+        Corpus.read(tmp_path / "text")
+    with pytest.raises(ValueError, match="there is no sentence"):
+        Corpus.of([])
+
+
+def test_a_random_corpus_has_different_tokens_and_repeats_with_its_seed():
+    corpus = random_corpus(200, 5, 1000, seed=3)
+    assert not corpus.repeats.any()
+    assert (random_corpus(200, 5, 1000, seed=3).ids == corpus.ids).all()
+    with pytest.raises(ValueError, match="1 ≤ T ≤ V"):
+        random_corpus(5, 6, 4)

@@ -1,0 +1,103 @@
+"""The programs of next-token prediction: closed forms, an independent solver, certificates."""
+
+from dataclasses import replace
+
+import cvxpy
+import numpy as np
+import pytest
+
+from attsvm import next_token as nt
+
+EXACT = 1e-12  # closed forms, a few roundings away
+
+
+def test_the_feed_forward_program_of_orthonormal_tokens_has_its_closed_form():
+    corpus = nt.random_corpus(10, 3, 8, seed=2)
+    expected = np.full((8, 8), -1 / 8)
+    expected[corpus.collocation, np.arange(8)] += 1
+    general, decoupled = nt.feed_forward_program(corpus, np.eye(8)), nt.feed_forward_program_by_token(corpus)
+    np.testing.assert_allclose(general.W, expected, atol=EXACT)
+    np.testing.assert_allclose(decoupled.W, expected, atol=EXACT)
+    assert general.certified and decoupled.certified
+
+
+@pytest.mark.parametrize("corpus", [nt.random_corpus(120, 5, 20), nt.log2_toy()])
+def test_decoupling_by_query_solves_the_same_program(corpus):
+    whole, parts = nt.graph_program(corpus, np.eye(corpus.V)), nt.graph_program_by_query(corpus)
+    np.testing.assert_allclose(parts.W, whole.W, atol=1e-9)
+    assert whole.certified and parts.certified
+
+
+def test_a_rotation_of_orthonormal_tokens_rotates_the_solution():
+    corpus = nt.random_corpus(60, 4, 10, seed=1)
+    E = np.linalg.qr(np.random.default_rng(0).standard_normal((10, 10)))[0]
+    W = nt.graph_program(corpus, E).W
+    np.testing.assert_allclose(E @ W @ E.T, nt.graph_program_by_query(corpus).W, atol=1e-9)
+
+
+def cvxpy_graph_program(corpus, E):
+    """Every pair of every query's graph, written out with reachability instead of sentences."""
+    graph, W = nt.Priorities.of(corpus), cvxpy.Variable((E.shape[1], E.shape[1]))
+    rows = []
+    for q, x, y, strict in zip(graph.query, graph.upper, graph.lower, graph.strict, strict=True):
+        difference = (E[x] - E[y]) @ W @ E[q]
+        rows.append(difference >= 1 if strict else difference == 0)
+    cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(W)), rows).solve(
+        cvxpy.CLARABEL, tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13
+    )
+    return W.value
+
+
+@pytest.mark.parametrize("d", [8, 11])
+def test_graph_svm_agrees_with_cvxpy_on_cyclic_data(d):
+    corpus = nt.noisy_corpus(25, 3, 8, seed=4, copies=True)
+    E = nt.random_embeddings(8, d, seed=1)
+    solution = nt.graph_program(corpus, E)
+    assert solution.certified
+    assert not nt.Priorities.of(corpus).realisable
+    np.testing.assert_allclose(solution.W, cvxpy_graph_program(corpus, E), atol=1e-5)
+
+
+def test_the_toy_ties_two_tokens_above_the_others():
+    np.testing.assert_allclose(nt.graph_program_by_query(nt.log2_toy()).W[:, 3], [0.5, 0.5, -0.5, -0.5])
+
+
+def test_the_attention_program_refuses_cycles():
+    for solve in (nt.attention_program_by_query, lambda c: nt.attention_program(c, np.eye(20))):
+        with pytest.raises(nt.Unrealisable, match="not realisable"):
+            solve(nt.noisy_corpus(120, 5, 20))
+
+
+def test_repeated_tokens_change_no_program():
+    once = nt.Corpus.of([[*"abqa"], [*"bcqb"]])
+    often = nt.Corpus.of([[*"ababqa"], [*"bbcqqb"]])
+    E = nt.random_embeddings(4, 5, seed=0)
+    np.testing.assert_allclose(nt.graph_program(often, E).W, nt.graph_program(once, E).W, atol=1e-9)
+
+
+def test_a_shrunk_block_is_not_certified():
+    solution = nt.attention_program_by_query(nt.random_corpus(40, 4, 8))
+    first, *rest = solution.blocks
+    shrunk = replace(solution, blocks=(replace(first, W=0.9 * first.W), *rest))
+    assert solution.certified
+    assert not shrunk.certified
+
+
+def test_more_dimensions_than_tokens_are_solved_in_their_span():
+    corpus, E = nt.random_corpus(60, 4, 8, seed=0), nt.random_embeddings(8, 90, seed=0)
+    solution = nt.attention_program(corpus, E)
+    assert solution.W.shape == (90, 90)
+    assert solution.certified
+
+
+def test_embeddings_that_cannot_express_the_orders_are_not_separable():
+    from attsvm.program.solution import NotSeparable
+
+    with pytest.raises(NotSeparable):
+        nt.attention_program(nt.random_corpus(200, 5, 12), nt.random_embeddings(12, 2))
+
+
+@pytest.mark.parametrize("embeddings", [np.eye(3), np.full((20, 20), np.nan), np.ones(20)])
+def test_bad_embeddings_are_refused(embeddings):
+    with pytest.raises(ValueError, match="embeddings has"):
+        nt.attention_program(nt.random_corpus(20, 3, 20), embeddings)

@@ -1,0 +1,144 @@
+"""Training on corpora: the right loss, the right limits, past saturation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attsvm import next_token as nt
+from attsvm.norms import frobenius
+from attsvm.training.heads import LogOdds
+from attsvm.training.losses import log_loss
+from attsvm.training.optimizers import gd, steepest
+from attsvm.verdict import cosine
+
+CORPUS = nt.random_corpus(30, 4, 8, seed=0)
+RULES = (steepest(frobenius, 0.1), steepest(frobenius, 0.05))
+
+
+@pytest.fixture(scope="module")
+def stages():
+    return nt.train_two_stages(CORPUS, steps=(300, 20_000), optimizers=RULES)
+
+
+def cross_entropy(model, corpus):
+    """−log of the next token's probability, from the model alone."""
+    p = model.probabilities(corpus.ids, corpus.queries)
+    return -np.log(p[np.arange(corpus.n), corpus.following]).mean()
+
+
+def test_the_recorded_loss_is_the_models_cross_entropy(stages):
+    for k in (0, 10, -1):
+        model = nt.OneLayer(stages.embeddings, stages.feed_forward.final, stages.attention.W[k])
+        assert stages.attention.loss[k] == pytest.approx(cross_entropy(model, CORPUS), rel=1e-10)
+
+
+def test_the_first_stage_is_the_cross_entropy_of_the_collocations(stages):
+    W = stages.feed_forward.W[5]
+    expected = -np.mean([jax.nn.log_softmax(W[:, x])[CORPUS.collocation[x]] for x in range(8)])
+    assert stages.feed_forward.loss[5] == pytest.approx(expected, rel=1e-6)
+
+
+def test_both_stages_point_to_their_programs(stages):
+    first = cosine(stages.feed_forward.W, nt.feed_forward_program_by_token(CORPUS).W)
+    second = cosine(stages.attention.W, nt.attention_program_by_query(CORPUS).W)
+    assert 1 - first[-1] < 1e-9
+    assert 1 - second[-1] < 1e-3
+    assert 1 - second[-1] < 0.2 * (1 - second[np.searchsorted(stages.attention.index, 2_000)])
+
+
+def test_both_norms_grow_linearly(stages):
+    for path in (stages.feed_forward, stages.attention):
+        assert np.corrcoef(path.index, path.norm())[0, 1] ** 2 > 0.999
+
+
+def test_the_trained_model_predicts_the_corpus(stages):
+    assert (stages.model.predict(CORPUS.ids) == CORPUS.following).all()
+
+
+def test_the_trained_order_extends_the_corpus(stages):
+    logits = nt.token_logits(stages.model.W_kq, stages.embeddings)
+    share = nt.extended_order(CORPUS, logits)
+    assert np.nanmin(share) == 1
+    assert np.nanmax(nt.extended_order(CORPUS, -logits)) == 0
+
+
+def test_unseen_sentences_are_predicted_by_the_extended_order(stages):
+    """An optimal token beside non-comparable ones: no sentence said so, the model knows."""
+    roles = nt.Priorities.of(CORPUS).roles
+    sentences, expected = [], []
+    for q in range(CORPUS.V):
+        others = np.flatnonzero(roles[q] == nt.Role.non_comparable)
+        for x in np.flatnonzero(roles[q] == nt.Role.optimal):
+            sentences += [[x, y] for y in others if y != q]
+            expected += [(q, CORPUS.collocation[x]) for y in others if y != q]
+    queries, following = np.array(expected).T
+    assert len(sentences) > 10
+    assert (stages.model.predict(sentences, queries) == following).all()
+
+
+def test_the_loss_gap_is_the_difference_while_that_is_visible(stages):
+    gap = nt.log_excess(stages.attention, CORPUS)
+    best = nt.OneLayer(stages.embeddings, stages.feed_forward.final, 1e6 * stages.attention.final)
+    seen = stages.attention.loss - cross_entropy(best, CORPUS)
+    visible = seen > 1e-6
+    assert visible.sum() > 10
+    np.testing.assert_allclose(np.exp(gap[visible]), seen[visible], rtol=1e-6)
+
+
+def test_the_loss_gap_goes_on_falling_below_underflow(stages):
+    far = nt.train_two_stages(CORPUS, steps=(300, 4_000), optimizers=(RULES[0], steepest(frobenius, 2.0)))
+    gap = nt.log_excess(far.attention, CORPUS)
+    assert gap[-1] < -800
+    assert (np.diff(gap[far.attention.index > 400]) < 0).all()
+
+
+def test_log_odds_with_the_logistic_loss_is_cross_entropy():
+    logits = np.array([2.0, -1.0, 0.5, 40.0])
+    for label in range(4):
+        odds = jnp.asarray(np.delete(logits - logits[label], label))
+        loss = jax.nn.softplus(-LogOdds().value(odds))
+        assert float(loss) == pytest.approx(float(-jax.nn.log_softmax(logits)[label]), rel=1e-5, abs=1e-6)
+
+
+def test_the_gradient_of_log_odds_is_autodiffs():
+    pooled = jnp.asarray(np.random.default_rng(0).standard_normal((3, 5)))
+    expected = jax.grad(lambda r: LogOdds().value(r).sum())(pooled)
+    np.testing.assert_allclose(LogOdds().gradient(pooled), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("drop", [1e-3, 0.3, 0.59])
+def test_log_loss_knows_its_increase(drop):
+    with jax.enable_x64(True):
+        f = jnp.asarray(0.6)
+        found = jnp.exp(log_loss.log_increase(f, jnp.log(drop)))
+        assert float(found) == pytest.approx(float(log_loss.value(f - drop) - log_loss.value(f)), rel=1e-12)
+        assert float(log_loss.log_increase(f, jnp.asarray(-2000.0))) == pytest.approx(-2000 - np.log(0.6))
+
+
+def test_the_toy_tends_to_log_two():
+    path = nt.train_choice(nt.log2_toy(), steps=100_000, optimizer=gd(4.0))
+    w = path.final[:, 3]
+    assert w[0] - w[1] == pytest.approx(np.log(2), abs=1e-5)
+    assert w[1] - w[2] > 10 and w[1] - w[3] > 10
+
+
+def test_copies_count_in_training():
+    """Twice the token, half the weight it needs: a sentence a b b → a/b equally often has odds 1 : 1."""
+    corpus = nt.Corpus.of([[*"abba"], [*"abbb"]])
+    w = nt.train_choice(corpus, steps=3_000, optimizer=gd(2.0)).final[:, 1]
+    assert w[0] - w[1] == pytest.approx(np.log(2), abs=1e-9)
+
+
+def test_bad_training_input_is_refused():
+    with pytest.raises(ValueError, match=r"steps is 100\. Pass a pair"):
+        nt.train_two_stages(CORPUS, steps=100)
+    with pytest.raises(ValueError, match="W_ov has shape"):
+        nt.prediction_tokens(CORPUS, np.eye(3))
+
+
+def test_bad_sentences_are_refused_by_the_model(stages):
+    with pytest.raises(ValueError, match="sentence 1 has an unknown token"):
+        stages.model.predict([[0, 1], [0, 99]])
+    with pytest.raises(ValueError, match="sentence 0 has no token"):
+        stages.model.predict([[-1, -1]])
