@@ -5,8 +5,11 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constr
 
 .PHONY: test reproduce lint bench clean
 
+reproduce: .venv/ready
+	$(BIN)/attsvm reproduce
+
 test: .venv/ready-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/ready-test
 	$(BIN)/ruff check .

@@ -88,7 +88,7 @@ def _make(figure: Any, out: Path) -> dict[str, Any]:
 def _print(report: list[dict[str, Any]], out: Path) -> None:
     for entry in report:
         table = Table(title=f"{entry['title']}  ({entry['seconds']} s)", title_justify="left")
-        for column in ("quantity", "published", "ours", "", "source"):
+        for column in ("quantity", "reference", "ours", "", "source of the reference"):
             table.add_column(column)
         for c in entry["checks"]:
             mark = "[green]agrees[/]" if c["agrees"] else "[red]disagrees[/]"

@@ -122,25 +122,28 @@ def compare(
     Margin ratio first: the least margin of W/N(W) over the best possible, 1 in the limit. It means
     something even where the program has many solutions. Cosine and, for lp norms, the directional
     Bregman divergence are told where the solution is unique. The claim is not applicable when the path
-    attends to other tokens than the solution selects. With runs the worst run is judged.
+    attends to other tokens than the solution selects. With runs the worst run is judged and medians
+    are told.
     v: the head; given, the share of examples whose attended token is the best one is told.
     """
     ratio = margin_ratio(path, solution)
     mass = _mass(path, solution)
     last, middle = ratio[..., -1], ratio[..., _middle(path.index)]
     on_its_way = bool(np.all((last >= 1 - tolerance) | (1 - last < 0.9 * (1 - middle))))
-    evidence = [
-        at_least("margin ratio", last.min(), 1 - tolerance),
-        told("margin ratio, median", np.median(last)),
+    evidence = [at_least("margin ratio", last.min(), 1 - tolerance)]
+    if last.ndim:
+        evidence.append(told("margin ratio, median", np.median(last)))
+    evidence += [
         told("attention on the selected tokens", mass[..., -1, :].min()),
-        told("norm", np.median(path.norm(solution.norm)[..., -1])),
+        told(f"{solution.norm} norm of W", np.median(path.norm(solution.norm)[..., -1])),
     ]
     numbers = {"index": path.index, "margin ratio": ratio, "attention": mass}
     if unique(solution.norm):
         numbers["cosine"] = cosine(path.W, solution.W)
-        evidence.append(told("1 − cosine, median", np.median(1 - numbers["cosine"][..., -1])))
-        numbers["divergence"] = divergence(path.W, solution.W, solution.norm)
-        evidence.append(told("Bregman divergence, median", np.median(numbers["divergence"][..., -1])))
+        evidence.append(told("1 − cosine", np.median(1 - numbers["cosine"][..., -1])))
+        if solution.norm.p != 2:  # where the divergence is 1 − cosine
+            numbers["divergence"] = divergence(path.W, solution.W, solution.norm)
+            evidence.append(told("Bregman divergence", np.median(numbers["divergence"][..., -1])))
     if v is not None:
         best = (path.selected & best_tokens(path.tokens, v)).any(-1).mean()
         evidence.append(told("share of best tokens", best))

@@ -78,18 +78,10 @@ def draw(arrays: Arrays) -> Canvas:
         left.loglog(arrays["steps"], middle, color=color)
         norm = np.median(arrays[f"norm_{name}"], axis=0)
         right.loglog(arrays["steps"], norm, color=color)
-        for ax, curve in ((left, middle), (right, norm)):
-            below = {"xytext": (-4, -12 if curve is middle and name == "ours" else 6)}
-            label(
-                ax,
-                arrays["steps"][-1],
-                curve[-1],
-                text,
-                color,
-                ha="right",
-                textcoords="offset points",
-                **below,
-            )
+        x = float(arrays["steps"][-1])
+        offset = (-14, -4) if name == "ours" else (-4, 6)
+        label(left, x, middle[-1], text, color, ha="right", textcoords="offset points", xytext=offset)
+        label(right, x, norm[-1], text, color, ha="right", textcoords="offset points", xytext=offset)
     left.set(xlabel="steps of normalised gradient descent", title="1 − cos(W, max-margin solution)")
     right.set(xlabel="steps of normalised gradient descent", title="‖W‖")
     return figure

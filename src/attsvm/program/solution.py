@@ -140,19 +140,26 @@ class Solution:
         return self.constraints
 
     def __repr__(self) -> str:
-        shape = " × ".join(map(str, self.W.shape))
+        return f"Solution({'; '.join(self._lines())})"
+
+    def __str__(self) -> str:
+        return "\n  ".join(self._lines())
+
+    def _lines(self) -> list[str]:
+        size = " × ".join(map(str, self.W.shape))
         if self.tokens.runs is None:
             certified = "certified" if self.certified else "NOT certified"
-            return (
-                f"Solution({self.norm} norm, W {shape}, margin {self.margin:.6g}, rank {self.rank}, "
-                f"{int(self.support.sum())} of {self.multipliers.size} constraints active; "
-                f"{certified}: {self.certificate})"
-            )
-        good, can = np.sum(self.certified), np.sum(self.separable)
-        return (
-            f"Solution({self.norm} norm, W {shape}, {can} of {self.tokens.runs} runs separable, "
-            f"{good} certified, median margin {np.median(self.margin):.6g}; {self.certificate})"
-        )
+            return [
+                f"{self.norm} max-margin solution, W {size}, rank {self.rank}, margin {self.margin:.6g}",
+                f"{int(self.support.sum())} of {self.multipliers.size} constraints active",
+                f"{certified}: {self.certificate}",
+            ]
+        can, good = int(np.sum(self.separable)), int(np.sum(self.certified))
+        return [
+            f"{self.norm} max-margin solutions, W {size}, median margin {np.median(self.margin):.6g}",
+            f"{can} of {self.tokens.runs} runs separable, {good} certified",
+            f"worst: {self.certificate}",
+        ]
 
     def plot(self) -> Any:
         """A matplotlib figure: margins of all constraints and singular values of W."""
