@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,13 +37,13 @@ def reduce(rows: Constraints) -> Reduced | None:
     return Reduced(replace(rows, keys=keys, queries=rows.queries @ right), left, right)
 
 
-def _basis(parts):  # type: ignore[no-untyped-def]
+def _basis(parts: Iterable[Float]) -> Float:
     """Orthonormal basis (k, r) of the span of all vectors along the last axis, by triangular factors."""
-    triangle, count = None, 0
+    triangle, count = np.zeros((0, 0)), 0
     for part in parts:
         vectors = part.reshape(-1, part.shape[-1])
         count += len(vectors)
-        stacked = vectors if triangle is None else np.vstack([triangle, vectors])
-        triangle = np.linalg.qr(stacked, mode="r")
+        stacked = np.vstack([triangle, vectors]) if triangle.size else vectors
+        triangle = np.asarray(np.linalg.qr(stacked, mode="r"))
     _, sigma, basis = np.linalg.svd(triangle, full_matrices=False)
     return basis[sigma > sigma[0] * max(count, basis.shape[1]) * np.finfo(float).eps].T
