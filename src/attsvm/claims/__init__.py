@@ -22,6 +22,7 @@ MODULES = (
     "transformers_as_svms",
     "gen_svm",
     "mirror_descent",
+    "joint_mirror",
     "fast_rates",
     "gradient_flow",
     "optimizer_geometry",

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from attsvm.claims.claim import Claim
-from attsvm.datasets import joint_mirror, sphere
+from attsvm.datasets import sphere
 from attsvm.norms import Entrywise
 from attsvm.path import Path
-from attsvm.program.assumptions import label_svm
 from attsvm.program.max_margin import max_margin
 from attsvm.program.selections import selections
 from attsvm.selection import best_tokens
@@ -43,10 +42,6 @@ NORMALISED = {1.75: 3_000, 3.0: 30_000}
 NEAR = 0.01
 """Directional divergence at the end of a normalised run; the programs of other p are 3 times as far."""
 OTHERS = {1.75: 3.0, 3.0: 1.75}
-
-PUBLISHED = {1.75: (1_500, (1, 0)), 2.0: (2_000, (1, 0)), 3.0: (20_000, (0, 0))}
-NOISE = 0.02
-"""Size of the seed's perturbation of the published tokens, two digits below their size."""
 
 
 # ---------------------------------------------------------------------- regularisation path
@@ -182,7 +177,7 @@ def _descent(seed: int, p: float, separable: bool = True) -> Path:
     tokens, v = sphere(N, T, D, seed=seed)
     if not separable:
         twice = [np.concatenate([a, a]) for a in (tokens.keys, tokens.queries)]
-        tokens = Tokens(*twice, np.concatenate([tokens.labels, -tokens.labels]))
+        tokens = Tokens(twice[0], twice[1], np.concatenate([tokens.labels, -tokens.labels]))
     return _train(tokens, v, mirror(p, RATES[p], normalised=False), STEPS, RECORD)
 
 
@@ -215,7 +210,7 @@ def _normalised(seed: int, swapped: bool) -> Verdict:
     for p, steps in NORMALISED.items():
         path = _train(tokens, v, mirror(p, 0.1), steps, (10,))
         pair = (OTHERS[p], p) if swapped else (p, OTHERS[p])
-        own, other = (_away(path, Entrywise(p), Entrywise(q)) for q in pair)
+        own, other = (_away(path, p, q) for q in pair)
         evidence += [
             at_most(f"divergence, p = {p:g}", own, NEAR),
             at_least(f"the other program's over it, p = {p:g}", other / max(own, 1e-12), 3.0),
@@ -223,9 +218,10 @@ def _normalised(seed: int, swapped: bool) -> Verdict:
     return judge("normalised mirror descent tends to its own program", *evidence)
 
 
-def _away(path: Path, norm: Entrywise, program: Entrywise) -> float:
-    solution = max_margin(path.tokens, path.selected, program)
-    return float(divergence(path.W, solution.W, norm)[-1])
+def _away(path: Path, p: float, q: float) -> float:
+    """Directional divergence of ψ_p to the lq program of the tokens the path attends to."""
+    solution = max_margin(path.tokens, path.selected, Entrywise(q))
+    return float(divergence(path.W, solution.W, Entrywise(p))[-1])
 
 
 def mirror_descent_stays_at_locally_optimal_selections(seed: int) -> Verdict:
@@ -260,85 +256,6 @@ def _from_selection(seed: int, optimal: bool) -> Verdict:
     )
 
 
-# ---------------------------------------------------------------------- head and weight together
-
-
-def joint_mirror_descent_selects_the_published_tokens(seed: int) -> Verdict:
-    """Joint normalised mirror descent on W and v from zero selects (1, 0), (1, 0), (0, 0) for p = 1.75, 2, 3.
-
-    The paper's two inputs with noise 0.02 per seed. Wanted: these tokens, and W within divergence 0.02
-    of its own program. An experiment of the paper, not a theorem. The twin starts at a random head.
-    """
-    return _joint_runs(seed, np.zeros(2))
-
-
-def _joint_mirror_descent_from_a_random_head(seed: int) -> Verdict:
-    return _joint_runs(seed, np.random.Generator(np.random.PCG64(seed)).standard_normal(2))
-
-
-def _joint_runs(seed: int, v: Float) -> Verdict:
-    tokens = _perturbed(seed, NOISE)
-    evidence = []
-    for p, (steps, chosen) in PUBLISHED.items():
-        path = train(
-            tokens, Linear(v), weight=FullWeight(), optimizer=mirror(p, 0.1), steps=steps, record=(10,),
-            train_head=mirror(p, 0.1),
-        )  # fmt: skip
-        agreed = (path.selected.argmax(-1) == chosen).mean()
-        evidence += [
-            at_least(f"published tokens, p = {p:g}", agreed, 1.0),
-            at_most(f"divergence of W, p = {p:g}", _away(path, Entrywise(p), Entrywise(p)), 0.02),
-        ]
-    return judge("the joint runs select the published tokens", *evidence)
-
-
-def the_joint_path_finds_the_tokens_of_largest_label_margin(seed: int) -> Verdict:
-    """The joint path over ‖v‖ ≤ r, ‖W‖ ≤ R tends to (v_mm, W_mm) of the tokens with the largest label margin.
-
-    p = 2, the paper's two inputs with noise 0.0003 per seed, r = R = 100; both examples support the head.
-    Wanted: no separable selection has a larger label margin, and 1 − cosine of v and of W ≤ 1e-3.
-    The twin trains by joint descent instead of minimising over balls.
-
-    Surprise: path and descent part. The path takes (0, 0), label margin 2.177, the published run of p = 2
-    ends at (1, 0), label margin 2.174: the theorem on the path does not describe the run.
-    """
-    tokens = _perturbed(seed, 3e-4)
-    radii = (3.0, 10.0, 30.0, 100.0)
-    path = regularisation_path(tokens, Linear(np.zeros(2)), radii=radii, head_radii=radii, seed=seed)
-    return _joint_limit(path)
-
-
-def _joint_descent_finds_the_tokens_of_largest_label_margin(seed: int) -> Verdict:
-    rule = mirror(2.0, 0.1)
-    path = train(
-        _perturbed(seed, 3e-4), Linear(np.zeros(2)), weight=FullWeight(), optimizer=rule, steps=2_000,
-        record=(10,), train_head=rule,
-    )  # fmt: skip
-    return _joint_limit(path)
-
-
-def _joint_limit(path: Path) -> Verdict:
-    assert path.v is not None
-    head = label_svm(path.tokens, path.selected)
-    weight = max_margin(path.tokens, path.selected)
-    every = [label_svm(path.tokens, s.selected).margin for s in selections(path.tokens)]
-    two = Entrywise(2)
-    return judge(
-        "the joint path tends to the pair of programs of largest label margin",
-        at_least("label margin over the largest", head.margin / max(every), 1.0 - 1e-9),
-        at_most("1 − cosine of v", divergence(path.v[..., None], head.W, two)[-1], 1e-3),
-        at_most("1 − cosine of W", divergence(path.W, weight.W, two)[-1], 1e-3),
-        given={"both examples support the head": bool(head.support.any(-1).all())},
-    )
-
-
-def _perturbed(seed: int, noise: float) -> Tokens:
-    tokens, _ = joint_mirror()
-    rng = np.random.Generator(np.random.PCG64(seed))
-    keys = tokens.keys + noise * rng.standard_normal(tokens.keys.shape)
-    return Tokens.self_attention(keys, at=0, labels=tokens.labels)
-
-
 def _train(tokens: Tokens, v: Float, rule: Any, steps: int, record: Any, init: Any = None) -> Path:
     return train(
         tokens, Linear(v), weight=FullWeight(), optimizer=rule, steps=steps, record=record, init=init
@@ -365,9 +282,4 @@ CLAIMS: tuple[Claim, ...] = (
            _normalised_mirror_descent_tends_to_another_program, _WRONG, "experiment A", "code"),
     _claim(mirror_descent_stays_at_locally_optimal_selections, _mirror_descent_stays_at_any_selection,
            "local optimality of the start", "directional convergence", "recalled-H"),
-    _claim(joint_mirror_descent_selects_the_published_tokens, _joint_mirror_descent_from_a_random_head,
-           "the start v = 0", "experiment B", "code"),
-    _claim(the_joint_path_finds_the_tokens_of_largest_label_margin,
-           _joint_descent_finds_the_tokens_of_largest_label_margin,
-           "the minimum over the balls: a descent instead", "joint path", "recalled-H"),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 
 from attsvm.claims.claim import Claim
 from attsvm.claims.instances import equal_losers, first_tokens
-from attsvm.norms import Norm, frobenius, l1, linf, spectral
+from attsvm.norms import Entrywise, Schatten, frobenius, l1, linf, spectral
 from attsvm.path import Path
 from attsvm.program.max_margin import max_margin
 from attsvm.training.heads import Linear
@@ -21,13 +21,14 @@ from attsvm.training.train import train
 from attsvm.training.weights import FullWeight
 from attsvm.verdict import Verdict, at_least, judge, margin_ratio, told
 
+Geometry = Entrywise | Schatten
 N, T, D = 4, 5, 10
 STEPS, RECORD = 10_000, (100, 1_000)
 LR = 0.1
-ENOUGH = {frobenius: 0.99, linf: 0.99, spectral: 0.99, l1: 0.97}
-"""Own margin ratio after STEPS steps of LR: 1 − ratio falls like 1/steps, slowest for one-coordinate steps."""
+ENOUGH: dict[Geometry, float] = {frobenius: 0.99, linf: 0.99, spectral: 0.99, l1: 0.97}
+"""Own margin ratio after STEPS steps of LR: 1 − ratio falls like 1/steps, slowest with one coordinate."""
 MOMENTUM = 0.9
-MOMENTUM_LR = {frobenius: 0.1, linf: 0.02, spectral: 0.05, l1: 0.3}
+MOMENTUM_LR: dict[Geometry, float] = {frobenius: 0.1, linf: 0.02, spectral: 0.05, l1: 0.3}
 """With these, lr · margin < −log MOMENTUM ≈ 0.105: gradients fade slower than the average forgets them."""
 TOO_FAST = 30
 """The twins' factor on MOMENTUM_LR, which puts lr · margin beyond −log MOMENTUM."""
@@ -73,7 +74,7 @@ def coordinate_descent_maximises_the_l1_margin(seed: int) -> Verdict:
 
     Surprise: equal losing scores alone do not make this global when tokens are narrow. At width 6, seed 14,
     the run saturates with example 2 on a losing token: the coordinates that serve the others push its best
-    token ever further down. (Wrong at 1 of 40 seeds at widths 6 and 8, at none at width 10; normalised GD: none.)
+    token ever further down. Of 40 seeds one ends so at width 6, one at 8, none at 10, none with normalised GD.
     """
     return _margin(_run(l1, seed), l1)
 
@@ -140,7 +141,7 @@ def signum_maximises_the_max_norm_margin(seed: int) -> Verdict:
     Setting and twin as for the Frobenius norm; wanted: margin ratio ≥ 0.99.
 
     Surprise: lr 0.1, harmless without momentum, is too long here (l∞ margins are 1 to 2.6): on
-    `sphere(4, 5, 6)` the ratios of 20 seeds end between 0.43 and 0.99. The theorem's decreasing rates hide it.
+    `sphere(4, 5, 6)` the ratios of 20 seeds end between 0.43 and 0.99. The theorem's rates decrease.
     """
     return _with_momentum(linf, seed, 1)
 
@@ -165,7 +166,7 @@ def _fast_muon(seed: int) -> Verdict:
     return _with_momentum(spectral, seed, TOO_FAST)
 
 
-def _with_momentum(norm: Norm, seed: int, times: int) -> Verdict:
+def _with_momentum(norm: Geometry, seed: int, times: int) -> Verdict:
     lr = times * MOMENTUM_LR[norm]
     return _margin(_run(norm, seed, lr, MOMENTUM), norm, lr)
 
@@ -174,17 +175,17 @@ def _with_momentum(norm: Norm, seed: int, times: int) -> Verdict:
 
 
 @lru_cache(maxsize=16)
-def _run(norm: Norm, seed: int, lr: float = LR, momentum: float = 0.0) -> Path:
+def _run(norm: Geometry, seed: int, lr: float = LR, momentum: float = 0.0) -> Path:
     tokens, v = equal_losers(N, T, D, seed)
     rule = steepest(norm, lr, momentum)
     return train(tokens, Linear(v), weight=FullWeight(), optimizer=rule, steps=STEPS, record=RECORD)
 
 
-def _best(path: Path, norm: Norm) -> Any:
+def _best(path: Path, norm: Geometry) -> Any:
     return max_margin(path.tokens, first_tokens(path.tokens), norm)
 
 
-def _margin(path: Path, norm: Norm, lr: float = LR) -> Verdict:
+def _margin(path: Path, norm: Geometry, lr: float = LR) -> Verdict:
     best = _best(path, norm)
     ratio = margin_ratio(path, best)
     return judge(

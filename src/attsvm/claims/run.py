@@ -51,7 +51,9 @@ class Row:
         return f"{self.name:<75} holds {holds:>5}   twin detected {twins:>5}   {self.seconds:6.1f} s"
 
 
-def run(names: Iterable[str] | None = None, seeds: Sequence[int] = (0,), workers: int | None = None) -> list[Row]:
+def run(
+    names: Iterable[str] | None = None, seeds: Sequence[int] = (0,), workers: int | None = None
+) -> list[Row]:
     """Run the named claims (all by default) and their twins on the seeds, in the order of the table.
 
     Each paper's claims share compiled programs and cached runs, so a paper is one task: papers are
