@@ -1,4 +1,4 @@
-"""Claims of "Optimizing Attention with Mirror Descent" (Julistiono et al. 2024) on head and weight together."""
+"""Claims of "Optimizing Attention with Mirror Descent" (Julistiono et al. 2024): head and weight together."""
 
 from __future__ import annotations
 

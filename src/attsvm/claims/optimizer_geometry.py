@@ -74,7 +74,7 @@ def coordinate_descent_maximises_the_l1_margin(seed: int) -> Verdict:
 
     Surprise: equal losing scores alone do not make this global when tokens are narrow. At width 6, seed 14,
     the run saturates with example 2 on a losing token: the coordinates that serve the others push its best
-    token ever further down. Of 40 seeds one ends so at width 6, one at 8, none at 10, none with normalised GD.
+    token ever further down. Of 40 seeds, one ends so at width 6, one at 8, none at 10.
     """
     return _margin(_run(l1, seed), l1)
 

@@ -74,13 +74,20 @@ def run(
 
 def docs_table(seeds: Sequence[int] = SEEDS, file: File = TABLE, workers: int | None = None) -> list[Row]:
     """Run every claim on the seeds and write the table of statements, evidence and verdicts."""
-    rows = {row.name: row for row in run(None, seeds, workers)}
-    text = [_PREAMBLE.format(count=len(rows), seeds=len(seeds))]
+    rows = run(None, seeds, workers)
+    write_table(rows, file)
+    return rows
+
+
+def write_table(rows: Sequence[Row], file: File = TABLE) -> None:
+    """Write the table of the claims that have a row, by paper."""
+    named = {row.name: row for row in rows}
+    text = [_PREAMBLE.format(count=len(rows), seeds=max(len(row.verdicts) for row in rows))]
     for module, group in by_module().items():
-        text.append(f"## {_title(module)}\n")
-        text += [_entry(claim, rows[claim.name]) for claim in group]
+        entries = [_entry(claim, named[claim.name]) for claim in group if claim.name in named]
+        text += [f"## {_title(module)}\n", *entries] if entries else []
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(text), encoding="utf8")
-    return list(rows.values())
 
 
 # ---------------------------------------------------------------------- running
