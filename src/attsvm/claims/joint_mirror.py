@@ -23,6 +23,8 @@ REFERENCE = "Julistiono et al. 2024, arXiv 2410.14581"
 PUBLISHED = {1.75: (1_500, (1, 0)), 2.0: (2_000, (1, 0)), 3.0: (20_000, (0, 0))}
 NOISE = 0.02
 """Size of the seed's perturbation of the published tokens, two digits below their size."""
+STARTS = 64
+"""Local searches of the joint path: about one in four finds the smallest loss, so eight may all miss it."""
 
 
 def joint_mirror_descent_selects_the_published_tokens(seed: int) -> Verdict:
@@ -66,7 +68,9 @@ def the_joint_path_finds_the_tokens_of_largest_label_margin(seed: int) -> Verdic
     """
     tokens = _perturbed(seed, 3e-4)
     radii = (3.0, 10.0, 30.0, 100.0)
-    path = regularisation_path(tokens, Linear(np.zeros(2)), radii=radii, head_radii=radii, seed=seed)
+    path = regularisation_path(
+        tokens, Linear(np.zeros(2)), radii=radii, head_radii=radii, starts=STARTS, seed=seed
+    )
     return _joint_limit(path)
 
 
