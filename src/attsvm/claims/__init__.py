@@ -1,5 +1,50 @@
-"""Every theorem as a function seed → Verdict: one file per paper, each claim with a broken twin."""
+"""Every theorem as a function seed → Verdict: one file per paper, each claim with a broken twin.
+
+    from attsvm.claims import claims
+    print(claims["aligned_factors_stay_aligned"](0))
+
+`attsvm.claims.run` runs them over seeds and writes the table docs/claims.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from attsvm.claims.claim import Claim
 
-__all__ = ["Claim"]
+MODULES = (
+    "max_margin_selection",
+    "transformers_as_svms",
+    "gen_svm",
+    "mirror_descent",
+    "joint_mirror",
+    "fast_rates",
+    "gradient_flow",
+    "optimizer_geometry",
+    "next_token",
+)
+"""The files that end with a tuple CLAIMS, in the order of the table."""
+
+__all__ = ["MODULES", "Claim", "by_module", "claims"]
+
+if TYPE_CHECKING:
+    claims: Mapping[str, Claim]
+
+
+@lru_cache(maxsize=1)
+def by_module() -> Mapping[str, tuple[Claim, ...]]:
+    """The claims of every file, by the file's name."""
+    present = [name for name in MODULES if find_spec(f"attsvm.claims.{name}")]
+    return {name: import_module(f"attsvm.claims.{name}").CLAIMS for name in present}
+
+
+def __getattr__(name: str) -> Any:
+    # At first use: the claims import both roads, and with them JAX.
+    if name == "claims":
+        return MappingProxyType({claim.name: claim for group in by_module().values() for claim in group})
+    raise AttributeError(f"module 'attsvm.claims' has no attribute {name!r}")

@@ -1,0 +1,184 @@
+"""Run claims and their twins over seeds, and write the table docs/claims.md."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path as File
+
+import numpy as np
+
+from attsvm.claims import by_module
+from attsvm.claims.claim import Check, Claim
+from attsvm.verdict import Evidence, Status, Verdict
+
+SEEDS = range(20)
+TABLE = File("docs/claims.md")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One claim over several seeds.
+
+    verdicts, twins: the statuses, one per seed. evidence: each judged or told number of the check, as the
+    median over the seeds with its bound. reasons: why seeds that do not hold do not.
+    seconds: processor time of all checks and twins, compilation included.
+    """
+
+    name: str
+    verdicts: tuple[Status, ...]
+    twins: tuple[Status, ...]
+    evidence: tuple[Evidence, ...]
+    reasons: tuple[str, ...]
+    seconds: float
+
+    @property
+    def held(self) -> int:
+        return self.verdicts.count("holds")
+
+    @property
+    def detected(self) -> int:
+        """Seeds on which the broken twin does not hold."""
+        return len(self.twins) - self.twins.count("holds")
+
+    def __str__(self) -> str:
+        holds, twins = f"{self.held}/{len(self.verdicts)}", f"{self.detected}/{len(self.twins)}"
+        return f"{self.name:<75} holds {holds:>5}   twin detected {twins:>5}   {self.seconds:6.1f} s"
+
+
+def run(
+    names: Iterable[str] | None = None, seeds: Sequence[int] = (0,), workers: int | None = None
+) -> list[Row]:
+    """Run the named claims (all by default) and their twins on the seeds, in the order of the table.
+
+    Each paper's claims share compiled programs and cached runs, so a paper is one task: papers are
+    spread over `workers` processes (one per core by default; 1 runs everything here).
+    """
+    tasks = _tasks(names)
+    chosen = tuple(int(seed) for seed in seeds)
+    if not chosen:
+        raise ValueError("seeds is empty. Pass at least one seed.")
+    count = min(workers or os.cpu_count() or 1, len(tasks))
+    if count <= 1:
+        return [row for task in tasks for row in _run_module(*task, chosen)]
+    # JAX has threads, which a fork would not survive.
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+        jobs = [pool.submit(_run_module, *task, chosen) for task in tasks]
+        return [row for job in jobs for row in job.result()]
+
+
+def docs_table(seeds: Sequence[int] = SEEDS, file: File = TABLE, workers: int | None = None) -> list[Row]:
+    """Run every claim on the seeds and write the table of statements, evidence and verdicts."""
+    rows = run(None, seeds, workers)
+    write_table(rows, file)
+    return rows
+
+
+def write_table(rows: Sequence[Row], file: File = TABLE) -> None:
+    """Write the table of the claims that have a row, by paper."""
+    named = {row.name: row for row in rows}
+    text = [_PREAMBLE.format(count=len(rows), seeds=max(len(row.verdicts) for row in rows))]
+    for module, group in by_module().items():
+        entries = [_entry(claim, named[claim.name]) for claim in group if claim.name in named]
+        text += [f"## {_title(module)}\n", *entries] if entries else []
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(text), encoding="utf8")
+
+
+# ---------------------------------------------------------------------- running
+
+
+def _tasks(names: Iterable[str] | None) -> list[tuple[str, tuple[str, ...]]]:
+    every = {module: tuple(claim.name for claim in group) for module, group in by_module().items()}
+    if names is None:
+        return list(every.items())
+    wanted = list(names)
+    unknown = set(wanted) - {name for group in every.values() for name in group}
+    if unknown:
+        raise ValueError(f"no claim is named {', '.join(sorted(unknown))}. See attsvm.claims.claims for all.")
+    kept = {module: tuple(name for name in group if name in wanted) for module, group in every.items()}
+    return [(module, group) for module, group in kept.items() if group]
+
+
+def _run_module(module: str, names: Sequence[str], seeds: Sequence[int]) -> list[Row]:
+    return [_run_claim(claim, seeds) for claim in by_module()[module] if claim.name in names]
+
+
+def _run_claim(claim: Claim, seeds: Sequence[int]) -> Row:
+    began = time.process_time()
+    # Check and twin of one seed in turn: they often judge the same cached run.
+    pairs = [(_verdict(claim.check, seed), _verdict(claim.twin, seed)) for seed in seeds]
+    checks = [check for check, _ in pairs]
+    return Row(
+        claim.name,
+        tuple(check.status for check in checks),
+        tuple(twin.status for _, twin in pairs),
+        _medians(checks),
+        tuple(f"seed {s}: {c.reason}" for s, c in zip(seeds, checks, strict=True) if not c.holds),
+        time.process_time() - began,
+    )
+
+
+def _verdict(check: Check, seed: int) -> Verdict:
+    """The verdict; an experiment that cannot even be set up (NotSeparable, say) is not applicable."""
+    try:
+        return check(seed)
+    except ValueError as error:
+        return Verdict(check.__name__, "not applicable", (), f"{type(error).__name__}: {error}")
+
+
+def _medians(verdicts: Sequence[Verdict]) -> tuple[Evidence, ...]:
+    shown = next((v.evidence for v in verdicts if v.evidence), ())
+    values = {e.what: [f.value for v in verdicts for f in v.evidence if f.what == e.what] for e in shown}
+    return tuple(Evidence(e.what, float(np.median(values[e.what])), e.sense, e.bound) for e in shown)
+
+
+# ---------------------------------------------------------------------- writing
+
+_PREAMBLE = """# Claims
+
+Every statement as an experiment, with a broken twin: the same experiment with one hypothesis removed, which
+must not hold. {count} claims over {seeds} seeds. Numbers are medians over the seeds, with the wanted bound.
+Marks: how sure we are that the paper says so; *recalled* statements are hypotheses that the numbers test.
+This page is generated by `attsvm.claims.run.docs_table()`; do not edit it.
+"""
+
+
+def _title(module: str) -> str:
+    return module.replace("_", " ").capitalize()
+
+
+def _entry(claim: Claim, row: Row) -> str:
+    hypotheses, surprises = _paragraphs(claim)
+    measured = "; ".join(_shown(e) for e in row.evidence) or "nothing"
+    lines = [
+        f"### `{claim.name}`\n",
+        f"{claim.statement}\n",
+        *(f"{text}\n" for text in hypotheses),
+        f"- **Reference:** {claim.reference} [{claim.mark}]",
+        f"- **Twin removes:** {claim.removed}",
+        f"- **Measured:** {measured}",
+        f"- **Holds:** {row.held} of {len(row.verdicts)}; twin detected {row.detected} of {len(row.twins)}; "
+        f"{row.seconds / (2 * len(row.twins)):.2f} s each",
+        *(f"- **Surprise:** {text}" for text in surprises),
+        *(f"- **Did not hold:** {reason}" for reason in row.reasons),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(evidence: Evidence) -> str:
+    wanted = f" ({evidence.sense} {evidence.bound:.3g})" if evidence.sense else ""
+    return f"{evidence.what} {evidence.value:.3g}{wanted}"
+
+
+def _paragraphs(claim: Claim) -> tuple[list[str], list[str]]:
+    """What the docstring says after the statement, and what surprised us."""
+    paragraphs = inspect.cleandoc(claim.check.__doc__ or "").split("\n\n")[1:]
+    texts = [" ".join(paragraph.split()) for paragraph in paragraphs]
+    parts = [text.partition("Surprise:") for text in texts]
+    return [before for before, _, _ in parts if before], [after.strip() for _, _, after in parts if after]

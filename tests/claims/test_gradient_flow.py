@@ -1,0 +1,19 @@
+"""The claims of gradient_flow hold, and their broken twins do not."""
+
+import pytest
+
+from attsvm.claims.gradient_flow import CLAIMS
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+def test_the_claim_holds(claim, seed):
+    verdict = claim(seed)
+    assert verdict.holds, str(verdict)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.twin.__name__)
+def test_its_broken_twin_does_not(claim, seed):
+    verdict = claim.twin(seed)
+    assert not verdict.holds, str(verdict)

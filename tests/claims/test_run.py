@@ -1,0 +1,55 @@
+"""Running claims: counts, names, and the table."""
+
+import pytest
+
+from attsvm.claims import MODULES, Claim, by_module, claims
+from attsvm.claims import run as running
+from attsvm.verdict import at_least, judge
+
+
+def coin(seed):
+    """Even seeds hold.
+
+    Wanted: one.
+
+    Surprise: odd seeds do not.
+    """
+    return judge("coin", at_least("evenness", 1 - seed % 2, 1))
+
+
+def broken(seed):
+    raise ValueError("nothing to measure")
+
+
+@pytest.fixture
+def one_claim(monkeypatch):
+    claim = Claim(coin, broken, "the coin", "nobody", "derived")
+    monkeypatch.setattr(running, "by_module", lambda: {"coins": (claim,)})
+    return claim
+
+
+def test_every_claim_is_found_by_its_name_and_says_what_it_states():
+    assert list(claims) == [claim.name for group in by_module().values() for claim in group]
+    assert set(by_module()) <= set(MODULES)
+    assert all(c.statement and c.removed and c.reference and c.mark for c in claims.values())
+
+
+def test_a_row_counts_what_holds_and_what_is_detected(one_claim):
+    (row,) = running.run(seeds=range(3))
+    assert (row.held, row.detected) == (2, 3)
+    assert row.twins == ("not applicable",) * 3
+    assert row.reasons == ("seed 1: not met: evenness",)
+
+
+def test_an_unknown_name_and_no_seed_are_refused(one_claim):
+    with pytest.raises(ValueError, match="no claim is named dice"):
+        running.run(["dice"])
+    with pytest.raises(ValueError, match="seeds is empty"):
+        running.run(seeds=[])
+
+
+def test_the_table_tells_statement_evidence_verdict_and_surprise(one_claim, tmp_path):
+    running.docs_table(range(3), tmp_path / "claims.md")
+    text = (tmp_path / "claims.md").read_text(encoding="utf8")
+    for part in ("Even seeds hold.", "Wanted: one.", "evenness 1 (≥ 1)", "2 of 3", "odd seeds do not"):
+        assert part in text
