@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.claims.claim import Claim
-from attsvm.claims.prompt_instances import HEAD, PAPER, all_selections, enlarged, gradient, small, unit
+from attsvm.claims.prompt_instances import HEAD, PAPER, Axes, all_selections, enlarged, gradient, small, unit
 from attsvm.norms import frobenius
 from attsvm.program.solution import Solution
 from attsvm.selection import locally_optimal
@@ -274,16 +274,11 @@ def _departure(starts: Starts, which: Bool) -> Verdict:
     )
 
 
-@dataclass(frozen=True)
-class _Axes:
-    W: Float
-
-
 def _ends_of_local_paths(starts: Starts) -> Float:
     """(1 − cosine)/μ of the local path around every selection at the last radius, (m,)."""
     cone = float(starts.openings.min())
     path = regularisation_path(
-        starts.tokens, Linear(HEAD), radii=[1_000.0, 10_000.0], around=_Axes(starts.axes), cone=cone, starts=2
+        starts.tokens, Linear(HEAD), radii=[1_000.0, 10_000.0], around=Axes(starts.axes), cone=cone, starts=2
     )
     return (1 - cosine(path.W, starts.axes)[:, -1]) / cone
 

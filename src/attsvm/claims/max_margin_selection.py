@@ -174,11 +174,15 @@ def _growing(tokens: Tokens) -> Verdict:
 # ---------------------------------------------------------------------- details
 
 
-def _run(
-    tokens: Tokens, optimizer: Optimizer, steps: int, starts: Float, record: Sequence[int] = ()
-) -> Path:
+def _run(tokens: Tokens, optimizer: Optimizer, steps: int, starts: Float, record: Sequence[int] = ()) -> Path:
     return train(
-        tokens, Linear(HEAD), weight=FullWeight(), optimizer=optimizer, steps=steps, init=starts, record=record
+        tokens,
+        Linear(HEAD),
+        weight=FullWeight(),
+        optimizer=optimizer,
+        steps=steps,
+        init=starts,
+        record=record,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,13 @@ def enlarged(tokens: Tokens, radius: float) -> Tokens:
     Steps proportional to the radius then need no new step size, and so no new compilation.
     """
     return Tokens(radius * tokens.keys, tokens.queries, tokens.labels, tokens.mask, tokens.values)
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Directions W (m, d, 1) to search around, one run each."""
+
+    W: Float
 
 
 def all_selections(tokens: Tokens) -> tuple[list[Solution], Float]:

@@ -196,7 +196,9 @@ def _expansion(s: Float, rng: np.random.Generator) -> Verdict:
     # The exact form cancels where the leak is small: allow its rounding, 16 ulp of its largest term.
     rounding = 16 * np.finfo(float).eps * np.abs(a * gamma).max(-1)
     ratio = np.maximum(np.abs(exact - first) - rounding, 0) / (size * leak**2)
-    return judge("the expansion is exact to second order", at_most("largest error / (A Γ (1 − s_1)²)", ratio.max(), 1))
+    return judge(
+        "the expansion is exact to second order", at_most("largest error / (A Γ (1 − s_1)²)", ratio.max(), 1)
+    )
 
 
 # ---------------------------------------------------------------------- the program
@@ -254,13 +256,18 @@ def _bend(tokens: Tokens, high: float) -> Verdict:
     errors, sideways = [], []
     for loss, slope in slopes.items():
         rule = steepest(frobenius, 0.1)
-        run = train(tokens, Linear(HEAD), weight=FullWeight(), loss=loss, optimizer=rule, steps=1_000, record=2)
+        run = train(
+            tokens, Linear(HEAD), weight=FullWeight(), loss=loss, optimizer=rule, steps=1_000, record=2
+        )
         expected = (np.log(high) + slope) / 2
         errors.append(abs(run.final[1, 0] - expected))
         sideways.append(abs(run.final[1, 0] / run.final[0, 0]))
     return judge(
         "p_y → ½ ln(C |ℓ'(C)| / |ℓ'(1)|)",
-        *(at_most(f"error, {loss}", e, 1e-3) for loss, e in zip(("linear", "logistic", "exponential"), errors, strict=True)),
+        *(
+            at_most(f"error, {loss}", e, 1e-3)
+            for loss, e in zip(("linear", "logistic", "exponential"), errors, strict=True)
+        ),
         at_most("largest |p_y/p_x|", max(sideways), 0.1),
     )
 
