@@ -151,8 +151,8 @@ def _slopes_in_cones(starts: Starts, which: Bool, radius: float, seed: int) -> t
     along_axis, along_prompt = [], []
     for axis, opening in zip(starts.axes[which], starts.openings[which], strict=True):
         points = _tilted(np.repeat(axis[None], 200, 0), rng, opening * rng.random(200))[..., 0]
-        slope, _ = gradient(starts.tokens.values[..., 0], starts.tokens.keys, radius * points)
-        slope = slope / np.linalg.norm(slope, axis=-1, keepdims=True)
+        raw, _ = gradient(starts.tokens.values[..., 0], starts.tokens.keys, radius * points)
+        slope = raw / np.linalg.norm(raw, axis=-1, keepdims=True)
         along_axis.append(slope @ axis[:, 0])
         along_prompt.append((slope * points).sum(-1))
     return np.concatenate(along_axis), np.concatenate(along_prompt)
@@ -160,8 +160,8 @@ def _slopes_in_cones(starts: Starts, which: Bool, radius: float, seed: int) -> t
 
 def _tilted(axes: Float, rng: np.random.Generator, openings: Float) -> Float:
     """Unit directions at 1 − cosine = openings (m,) from the axes (m, d, 1), random around each."""
-    across = rng.standard_normal(axes.shape)
-    across = unit(across - axes * (across * axes).sum(-2, keepdims=True))
+    draw = rng.standard_normal(axes.shape)
+    across = unit(draw - axes * (draw * axes).sum(-2, keepdims=True))
     level = 1 - openings[:, None, None]
     return np.asarray(level * axes + np.sqrt(1 - level**2) * across)
 

@@ -53,7 +53,7 @@ def enlarged(tokens: Tokens, radius: float) -> Tokens:
 
 @dataclass(frozen=True)
 class Axes:
-    """Directions W (m, d, 1) to search around, one run each."""
+    """Directions W to search around, (d, 1), or (m, d, 1) with one run each."""
 
     W: Float
 
