@@ -32,7 +32,7 @@ def a_head_that_mixing_hurts_selects_one_token_each(seed: int) -> Verdict:
 
 
 def _with_a_head_that_rewards_mixing(seed: int) -> Verdict:
-    return _nonlinear(seed, 0.5)
+    return _nonlinear(seed, 1.0)
 
 
 def _nonlinear(seed: int, strength: float) -> Verdict:
