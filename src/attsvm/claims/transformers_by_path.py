@@ -83,7 +83,7 @@ def _local(seed: int, stay: bool) -> Verdict:
         ratio = margin_ratio(path, solution)
         evidence += [
             at_least(f"margin ratio, {norm}", ratio[:, -1].min(), 1 - SMOOTHING),
-            told(f"share of selections that stay, {norm}", np.mean(ratio[:, -1] >= 1 - SMOOTHING)),
+            told(f"share of selections that stay, {norm}", float(np.mean(ratio[:, -1] >= 1 - SMOOTHING))),
         ]
     return judge("local paths tend to their own direction", *evidence)
 

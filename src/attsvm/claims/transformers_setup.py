@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from attsvm.datasets import sphere
@@ -10,8 +12,8 @@ from attsvm.path import Path
 from attsvm.program.max_margin import max_margin
 from attsvm.program.selections import selections
 from attsvm.program.solution import Solution
-from attsvm.selection import locally_optimal
-from attsvm.tokens import Float, Tokens
+from attsvm.selection import best_tokens, locally_optimal
+from attsvm.tokens import Bool, Float, Tokens
 from attsvm.training.heads import Linear
 from attsvm.training.optimizers import steepest
 from attsvm.training.train import train
@@ -75,3 +77,41 @@ def one_step(tokens: Tokens, v: Float, W: Float) -> Path:
         steps=1,
         init=W.reshape(-1, *W.shape[2:]),
     )
+
+
+def normalised_run(tokens: Tokens, v: Float, init: Float, steps: int = 10_000, lr: float = 0.1) -> Path:
+    """Normalised gradient descent on W from the given starts; twelve records."""
+    return train(
+        tokens,
+        Linear(v),
+        weight=FullWeight(),
+        optimizer=steepest(frobenius, lr),
+        steps=steps,
+        init=init,
+        record=12,
+    )
+
+
+def two_scores(n: int, T: int, d: int, seeds: range) -> tuple[Tokens, Float]:
+    """Unit-sphere problems whose last coordinate is replaced by the score: 1 for the best, 0.5 for others.
+
+    The head reads that coordinate alone: scores equal up to rounding would not do, because their
+    differences of 1e-16 outweigh a best token whose attention is below that.
+    """
+    tokens, v = sphere(n, T, d, seed=seeds)
+    keys = tokens.keys.copy()
+    keys[..., -1] = tokens.labels[..., None] * np.where(best_tokens(tokens, v), 1.0, 0.5)
+    head = np.broadcast_to(np.eye(d)[-1], v.shape)
+    return Tokens(keys, tokens.queries, tokens.labels), head
+
+
+def four_problems(
+    seed: int, wanted: Callable[[Tokens, Float, Solution], Bool], size: tuple[int, int, int] = (2, 3, 8)
+) -> tuple[Tokens, Float, Solution]:
+    """The first four of 32 unit-sphere problems that satisfy a hypothesis, cyclically if there are fewer."""
+    tokens, v = sphere(*size, seed=draws(seed, 32))
+    solution = max_margin(tokens, best_tokens(tokens, v))
+    found = np.flatnonzero(wanted(tokens, v, solution))
+    kept = found[np.arange(4) % len(found)]
+    tokens = Tokens(tokens.keys[kept], tokens.queries[kept], tokens.labels[kept])
+    return tokens, v[kept], max_margin(tokens, best_tokens(tokens, v[kept]))
