@@ -40,11 +40,11 @@ def locally_optimal_selections(seed: int, norm: Norm, optimal: bool, runs: int) 
             (one, v) for one in selections(tokens, norm=norm) if locally_optimal(tokens, v, one) == optimal
         ]
     kept = [found[k % len(found)] for k in range(runs)]
-    parts = (
+    keys, queries, labels = (
         np.stack([getattr(one.tokens, name) for one, _ in kept]) for name in ("keys", "queries", "labels")
     )
     selected = np.stack([one.selected for one, _ in kept])
-    return max_margin(Tokens(*parts), selected, norm), np.stack([v for _, v in kept])
+    return max_margin(Tokens(keys, queries, labels), selected, norm), np.stack([v for _, v in kept])
 
 
 def embedded(n: int, T: int, width: int, d: int, seeds: range) -> tuple[Tokens, Float]:
@@ -68,9 +68,11 @@ def random_weights(seed: int, tokens: Tokens, count: int, largest: float = 10.0)
 def one_step(tokens: Tokens, v: Float, W: Float) -> Path:
     """One step of length one along −∇L from every weight W (runs, count, d, e), as runs · count runs."""
     count = W.shape[1]
-    parts = (np.repeat(a, count, axis=0) for a in (tokens.keys, tokens.queries, tokens.labels))
+    keys, queries, labels = (
+        np.repeat(a, count, axis=0) for a in (tokens.keys, tokens.queries, tokens.labels)
+    )
     return train(
-        Tokens(*parts),
+        Tokens(keys, queries, labels),
         Linear(np.repeat(v, count, axis=0)),
         weight=FullWeight(),
         optimizer=steepest(frobenius, 1.0),
