@@ -60,12 +60,12 @@ def _split_with_a_linear_head(seed: int) -> Verdict:
 
 
 def a_quadratic_head_trains_to_a_direction_and_a_finite_part(seed: int) -> Verdict:
-    """With orthonormal tokens and the head vᵀ r − λ‖r‖², gradient descent on W ends near C · W^mm + W^fin with
-    the selected tokens and their attention known beforehand.
+    """With orthonormal tokens and the head vᵀ r − λ‖r‖², gradient descent on W ends near C · W^mm + W^fin
+    with the selected tokens and their attention known beforehand.
 
     32 draws (3, 4, 4), four strengths λ, W(0) = 0. Both parts come from the closed form of the next claim;
     only C is fitted. Runs count whose attention left the other tokens (below 1e-3), with several tokens
-    kept somewhere, each by 0.02. Wanted: as for the ReLU head.
+    kept somewhere, each by 0.02. Wanted: as for the ReLU head, and attention within 0.005 of the predicted.
     """
     return _split(_quadratic(seed, orthonormal=True))
 
@@ -78,6 +78,7 @@ def _split(prediction: Prediction) -> Verdict:
     each = [_distances(prediction, int(r)) for r in np.flatnonzero(prediction.judged)]
     away = np.array([one for one in each if one is not None]).reshape(-1, 4)
     enough = len(away) >= 3
+    missed = np.abs(prediction.path.attention[:, -1] - prediction.attention)[prediction.judged].max((-2, -1))
     both, direction, single, angle = np.median(away, axis=0) if enough else np.ones(4)
     return judge(
         "W ≈ C · W^mm + W^fin",
@@ -85,6 +86,7 @@ def _split(prediction: Prediction) -> Verdict:
         at_most("the same, relative to W^mm alone", both / direction, 0.95),
         at_most("1 − cosine to W^mm, relative to W^1token", direction / single, 0.5),
         at_most("|cosine| of W^fin and W^mm", angle, 1e-6),
+        at_most("max |s − s predicted|", float(np.median(missed)) if enough else 1.0, 0.005),
         told("1 − cosine to W^1token", single),
         told("runs judged", len(away)),
         given={"three runs or more keep several tokens and mask others": enough},
@@ -120,9 +122,9 @@ def selected_tokens_are_the_support_of_a_simplex_projection(seed: int) -> Verdic
     simplex; so the number of selected tokens is the size of its support, and grows with λ.
 
     Closed form of the paper's head: the best attention maximises γᵀs − λ‖s‖². Same runs. Wanted: median of
-    max |s − s*| ≤ 0.002 (a last step of 0.001 moves a logit by that much), tokens per example within 0.2
-    of the closed form for every λ (24 examples each; a few end in local solutions), more for λ = 0.5 than
-    for λ = 0.1.
+    max |s − s*| ≤ 0.002 (a last step of 0.001 moves a logit by that much), tokens per example within 0.15
+    of the closed form, averaged over λ (a few examples end in local solutions when λ is small), and at
+    least 0.5 more for λ = 0.5 than for λ = 0.1.
     """
     return _count(_quadratic(seed, orthonormal=True))
 
@@ -137,7 +139,7 @@ def _count(prediction: Prediction) -> Verdict:
     return judge(
         "selected tokens are the support of a simplex projection",
         at_most("median of max |s − s*|", float(np.median(np.abs(s - best).max((-2, -1)))), 0.002),
-        at_most("largest difference of tokens per example", np.abs(counts[0] - counts[1]).max(), 0.2),
+        at_most("mean difference of tokens per example", np.abs(counts[0] - counts[1]).mean(), 0.15),
         at_least("growth of tokens per example with λ", counts[0][-1] - counts[0][0], 0.5),
         told("tokens per example at the smallest λ", counts[0][0]),
     )
