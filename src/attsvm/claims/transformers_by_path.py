@@ -55,7 +55,7 @@ def _path_of_W_against_nuclear(seed: int) -> Verdict:
 def _ball(seed: int, weight: Weight, ball: Norm, target: Norm) -> Verdict:
     tokens, v = sphere(3, 4, 5, seed=draws(seed, 4))
     solution = max_margin(tokens, best_tokens(tokens, v), target)
-    path = regularisation_path(tokens, Linear(v), weight=weight, norm=ball, radii=RADII, starts=4)
+    path = regularisation_path(tokens, Linear(v), weight=weight, norm=ball, radii=RADII, starts=8)
     return _tends(path, solution, f"the {ball} path tends to the {target} direction")
 
 
