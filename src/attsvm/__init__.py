@@ -62,7 +62,7 @@ _HOME = {
     "fit_rate": "verdict",
     "Verdict": "verdict",
 }
-_MODULES = ("datasets", "next_token")
+_MODULES = ("claims", "datasets", "next_token")
 
 __all__ = [*_HOME, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -80,7 +80,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from attsvm import datasets, next_token
+    from attsvm import claims, datasets, next_token
     from attsvm.norms import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral
     from attsvm.path import Path
     from attsvm.program.assumptions import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -59,6 +60,41 @@ def reproduce(
     (out / "report.json").write_text(json.dumps(report, indent=1), encoding="utf8")
     _print(report, out)
     if not all(check["agrees"] for entry in report for check in entry["checks"]):
+        raise typer.Exit(1)
+
+
+@app.command()
+def claims(
+    names: Annotated[list[str] | None, typer.Argument(help="Names of claims; all by default.")] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds 0 … N−1.", min=1)] = 1,
+    table: Annotated[Path | None, typer.Option(help="Write the table of claims to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+) -> None:
+    """Run the papers' statements as experiments, each with a broken twin that must not hold.
+
+    Example: `attsvm claims --seeds 20 --table docs/claims.md`. Exit code 1 when a claim fails or a
+    twin holds; claims marked refuted are expected to fail.
+    """
+    from attsvm.claims import claims as known
+    from attsvm.claims.run import run, write_table
+
+    try:
+        with console.status("running claims", spinner="dots"):
+            rows = run(names or None, range(seeds))
+    except ValueError as error:
+        console.print(str(error))
+        raise typer.Exit(1) from None
+    if table is not None:
+        write_table(rows, table)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(row) for row in rows], default=str))
+    else:
+        for row in rows:
+            refuted = known[row.name].mark == "refuted"
+            console.print(f"{row}{'   (refuted)' if refuted else ''}", markup=False, highlight=False)
+    failed = [row for row in rows if known[row.name].mark != "refuted" and row.held < seeds]
+    missed = [row for row in rows if row.detected < 0.9 * seeds]
+    if failed or missed:
         raise typer.Exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Every theorem as a function seed → Verdict: one file per paper, each claim with a broken twin.
+"""Every theorem as a function seed → Verdict, by paper and theme, each with a broken twin.
 
     from attsvm.claims import claims
     print(claims["aligned_factors_stay_aligned"](0))
@@ -11,15 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from attsvm.claims.claim import Claim
 
 MODULES = (
+    "prompt_lemmas",
     "max_margin_selection",
+    "local_selection",
+    "joint_selection",
+    "nonlinear_selection",
     "transformers_as_svms",
+    "transformers_by_path",
+    "transformers_by_descent",
+    "transformers_global",
     "gen_svm",
     "mirror_descent",
     "joint_mirror",
@@ -39,8 +45,7 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=1)
 def by_module() -> Mapping[str, tuple[Claim, ...]]:
     """The claims of every file, by the file's name."""
-    present = [name for name in MODULES if find_spec(f"attsvm.claims.{name}")]
-    return {name: import_module(f"attsvm.claims.{name}").CLAIMS for name in present}
+    return {name: import_module(f"attsvm.claims.{name}").CLAIMS for name in MODULES}
 
 
 def __getattr__(name: str) -> Any:
