@@ -118,9 +118,9 @@ def descent_near_a_locally_optimal_direction_tends_to_it(seed: int) -> Verdict:
     """From a cone around W^mm_α far from the origin gradient descent tends to W^mm_α if the tokens α are
     locally optimal.
 
-    Theorem B-6. Two draws (2, 3, 4), every locally optimal selection (enumerated, the first sixteen), start
-    of norm 1,000 tilted by 1 − cosine = 0.005 (the theorem promises some cone and radius), 20,000
-    normalised steps of 1. Wanted: same tokens, margin ratio ≥ 1 − SMOOTHING, norm grown.
+    Theorem B-6. Two draws (2, 3, 4), their locally optimal selections (enumerated, the first sixteen) that
+    keep every better token at margin ≥ 1.5; starts of norm 1,000 tilted by 1 − cosine = 0.005, 20,000
+    normalised steps of 1. Wanted: margin ratio ≥ 1 − SMOOTHING, norm grown tenfold.
     """
     return _near(seed, optimal=True)
 
