@@ -43,20 +43,33 @@ class Prediction(NamedTuple):
 
 def a_relu_head_trains_to_a_direction_and_a_finite_part(seed: int) -> Verdict:
     """With a ReLU network as head, gradient descent on W ends near C · W^mm + W^fin: closer than to W^mm
-    alone, and much closer than to the SVM of one token per example.
+    alone, which in turn is closer than the SVM of one token per example.
 
-    A conjecture of the paper with experiments. 128 draws (3, 4, 4), head 1ᵀ ReLU(Vᵀ r), 500 normalised steps.
-    As in the paper, runs count that have no attention between 1e-6 and 1e-3 and mask something; and here
-    keep several tokens somewhere. Wanted, for the median 1 − cosine: at most 0.05 to C · W^mm + W^fin, less
-    than to W^mm, and that at most half of that to W^1token. The agreement is not asymptotic: with gradients
-    that survive saturation the medians are .007, .008, .07 after 500, 2,000 and 6,000 steps, because
-    attention drifts along the flat side of the ReLU.
+    A conjecture of the paper with experiments; only sometimes true, so refuted. 128 draws (3, 4, 4), head
+    1ᵀ ReLU(Vᵀ r), the paper's 2,000 normalised steps. As in the paper, runs count that have no attention
+    between 1e-6 and 1e-3 and mask something; and here keep several tokens somewhere. Wanted, for the median
+    1 − cosine: at most 0.05 to C · W^mm + W^fin, and the paper's ordering with 5 % to spare. With gradients
+    that survive saturation this holds on 6 of the seeds 0–19, and the prediction worsens with training: on
+    seed 0 the means of 1 − cosine are .008, .062, .128 after 500, 2,000 and 6,000 steps.
     """
-    return _split(_relu(seed, linear=False))
+    return _split(_relu(seed, steps=2_000))
 
 
 def _split_with_a_linear_head(seed: int) -> Verdict:
-    return _split(_relu(seed, linear=True))
+    return _split(_relu(seed, steps=2_000, linear=True))
+
+
+def early_on_a_relu_head_is_near_a_direction_and_a_finite_part(seed: int) -> Verdict:
+    """After 500 normalised steps under a ReLU head, W is near C · W^mm + W^fin, with the ordering above.
+
+    What is left of the claim above: an observation about a norm of about 45, not about the limit. The
+    horizon was chosen after seeing 500, 2,000 and 6,000 steps on one seed.
+    """
+    return _split(_relu(seed, steps=500))
+
+
+def _early_with_a_linear_head(seed: int) -> Verdict:
+    return _split(_relu(seed, steps=500, linear=True))
 
 
 def a_quadratic_head_trains_to_a_direction_and_a_finite_part(seed: int) -> Verdict:
@@ -84,7 +97,7 @@ def _split(prediction: Prediction) -> Verdict:
         "W ≈ C · W^mm + W^fin",
         at_most("1 − cosine to C · W^mm + W^fin", both, 0.05),
         at_most("the same, relative to W^mm alone", both / direction, 0.95),
-        at_most("1 − cosine to W^mm, relative to W^1token", direction / single, 0.5),
+        at_most("1 − cosine to W^mm, relative to W^1token", direction / single, 0.95),
         at_most("|cosine| of W^fin and W^mm", angle, 1e-6),
         at_most("max |s − s predicted|", float(np.median(missed)) if enough else 1.0, 0.005),
         told("1 − cosine to W^1token", single),
@@ -156,7 +169,7 @@ def _on_simplex(x: Float) -> Float:
 # ---------------------------------------------------------------------- the runs
 
 
-def _relu(seed: int, linear: bool) -> Prediction:
+def _relu(seed: int, steps: int, linear: bool = False) -> Prediction:
     """Unit-sphere problems under 1ᵀ ReLU(Vᵀ r), ‖V‖_F = 1; the prediction takes what the run attends to."""
     tokens, v = sphere(3, 4, 4, seed=draws(seed, 128))
     V = np.random.default_rng(seed).standard_normal((128, 4, 4))
@@ -166,7 +179,7 @@ def _relu(seed: int, linear: bool) -> Prediction:
         Linear(v) if linear else head,
         weight=FullWeight(),
         optimizer=steepest(frobenius, 0.1),
-        steps=500,
+        steps=steps,
         init=uniform(draws(seed, 128)),
         record=2,
     )
@@ -207,7 +220,14 @@ CLAIMS: tuple[Claim, ...] = (
         _split_with_a_linear_head,
         "a head that mixes tokens: here a linear one",
         f"{PAPER}, Gen-SVM, a conjecture",
-        "recalled-H",
+        "refuted",
+    ),
+    Claim(
+        early_on_a_relu_head_is_near_a_direction_and_a_finite_part,
+        _early_with_a_linear_head,
+        "a head that mixes tokens: here a linear one",
+        f"{PAPER}, in place of the Gen-SVM conjecture",
+        "observed",
     ),
     Claim(
         a_quadratic_head_trains_to_a_direction_and_a_finite_part,

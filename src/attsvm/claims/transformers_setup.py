@@ -12,13 +12,15 @@ from attsvm.path import Path
 from attsvm.program.max_margin import max_margin
 from attsvm.program.selections import selections
 from attsvm.program.solution import Solution
-from attsvm.selection import best_tokens, locally_optimal
+from attsvm.selection import best_tokens, locally_optimal, scores
 from attsvm.tokens import Bool, Float, Tokens
 from attsvm.training.heads import Linear
 from attsvm.training.optimizers import steepest
 from attsvm.training.train import train
 from attsvm.training.weights import FullWeight
 
+CLEAR = 1.5
+"""The cone of the local theorems shrinks with the slack of better tokens; this much allows a fixed one."""
 PAPER = "Tarzanagh et al. 2023, Transformers as Support Vector Machines"
 
 
@@ -28,7 +30,7 @@ def draws(seed: int, count: int) -> range:
 
 
 def locally_optimal_selections(seed: int, norm: Norm, optimal: bool, runs: int) -> tuple[Solution, Float]:
-    """Solutions of all selections of two draws (2, 3, 4) that are, or are not, locally optimal.
+    """Solutions of the selections of two draws (2, 3, 4) that are clearly, or are not, locally optimal.
 
     Cut or repeated to a fixed number of runs, so that one compiled program serves all seeds.
     Returns the solutions as one with a runs axis, and the heads v (runs, d).
@@ -36,15 +38,26 @@ def locally_optimal_selections(seed: int, norm: Norm, optimal: bool, runs: int) 
     found: list[tuple[Solution, Float]] = []
     for draw in draws(seed, 2):
         tokens, v = sphere(2, 3, 4, seed=draw)
-        found += [
-            (one, v) for one in selections(tokens, norm=norm) if locally_optimal(tokens, v, one) == optimal
-        ]
+        wanted = _clearly_optimal if optimal else _not_optimal
+        found += [(one, v) for one in selections(tokens, norm=norm) if wanted(one, v)]
     kept = [found[k % len(found)] for k in range(runs)]
     keys, queries, labels = (
         np.stack([getattr(one.tokens, name) for one, _ in kept]) for name in ("keys", "queries", "labels")
     )
     selected = np.stack([one.selected for one, _ in kept])
     return max_margin(Tokens(keys, queries, labels), selected, norm), np.stack([v for _, v in kept])
+
+
+def _not_optimal(solution: Solution, v: Float) -> bool:
+    return not locally_optimal(solution.tokens, v, solution)
+
+
+def _clearly_optimal(solution: Solution, v: Float) -> bool:
+    """Whether every token that scores higher than the selected one has a margin ≥ CLEAR, not only > 1."""
+    gamma = scores(solution.tokens, v)
+    higher = gamma >= np.where(solution.selected, gamma, np.inf).min(-1, keepdims=True)
+    rows = solution.constraints
+    return bool((rows.margins(rows.scale(solution.W)) >= CLEAR)[higher & ~solution.selected].all())
 
 
 def embedded(n: int, T: int, width: int, d: int, seeds: range) -> tuple[Tokens, Float]:
