@@ -179,28 +179,24 @@ def tiny_call(index: int) -> Result:
     return {"seconds": each[0], "prompt": each[1]}
 
 
-def cpu_seconds(call: Callable[[], Any], *, warm: bool = False) -> float:
-    """Median CPU time of repeated calls; calls too short for the clock are timed in groups."""
-    if warm:
-        call()
-    start = time.process_time()
-    call()
-    first = time.process_time() - start
-    if first > ENOUGH:
-        return first
-    group = max(1, round(1e-3 / max(first, 1e-7)))
-    times: list[float] = []
-    while sum(times) * group < ENOUGH and len(times) < 25:
+def cpu_seconds(call: Callable[[], Any]) -> float:
+    """Median CPU seconds of one call, over five groups of calls that each take at least ENOUGH.
+
+    Single calls would be rounded: some kernels count a process's CPU time in ticks of 4 ms.
+    """
+    count = 1
+    while True:
         start = time.process_time()
-        for _ in range(group):
+        for _ in range(count):
             call()
-        times.append((time.process_time() - start) / group)
-    return statistics.median(times)
-
-
-SPECIAL = {f.__name__: f for f in (ours, batch, batch_daqp, first_call, tiny_call)}
-
-if __name__ == "__main__":
-    who, number, cap = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    resource.setrlimit(resource.RLIMIT_CPU, (cap, cap + 5))
-    print(json.dumps(SPECIAL[who](number) if who in SPECIAL else peer(who, number)))
+        spent = time.process_time() - start
+        if spent >= ENOUGH:
+            break
+        count = 2 * count if spent < ENOUGH / 8 else int(count * 1.3 * ENOUGH / spent) + 1
+    groups = [spent]
+    for _ in range(4 if spent < 5 else 0):
+        start = time.process_time()
+        for _ in range(count):
+            call()
+        groups.append(time.process_time() - start)
+    return statistics.median(groups) / count

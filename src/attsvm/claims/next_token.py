@@ -24,11 +24,13 @@ from attsvm.next_token.two_stage import TwoStages, train_choice, train_two_stage
 from attsvm.path import Path
 from attsvm.tokens import Float
 from attsvm.training.optimizers import gd
-from attsvm.verdict import Evidence, Verdict, at_least, at_most, cosine, judge, told
+from attsvm.verdict import Evidence, Verdict, at_least, at_most, cosine, fit_rate, judge, told
 
 SENTENCES, LENGTH, VOCABULARY = 120, 5, 20
-STEPS = (1_000, 200_000)
-"""Steps of the two stages; 1 − cosine of the second reaches 1e-4 between 120,000 and 160,000."""
+STEPS = (1_000, 30_000)
+"""Steps of the two stages; with 200,000 in the second, 1 − cosine falls below 1e-4 (docs/next_token.md)."""
+CLOSE = (1e-4, 5e-3)
+"""1 − cosine of each stage at its last step: about 1e-3 for the second, falling like steps⁻²."""
 SHORT = 20_000
 """Steps of the second stage in the twins, which fail by far."""
 
@@ -41,7 +43,8 @@ def both_stages_tend_to_their_programs(seed: int) -> Verdict:
     linearly and the direction tends to the max-margin program.
 
     Twenty tokens, 120 sentences of five, steps 0.2/√d and 0.05/√d. Wanted: R² of a line through the
-    norm ≥ 0.999, and 1 − cosine ≤ 1e-4.
+    norm ≥ 0.999, 1 − cosine ≤ 1e-4 after 1,000 steps of the first and ≤ 5e-3 after 30,000 of the second
+    stage, there still falling faster than 1/steps.
     """
     return _directions(_corpus(seed), _normalised(seed))
 
@@ -97,19 +100,20 @@ def _directions(corpus: Corpus, stages: TwoStages) -> Verdict:
     best = (feed_forward_program_by_token(corpus), attention_program_by_query(corpus))
     evidence: list[Evidence] = []
     numbers: dict[str, Float] = {}
-    for name, path, program in zip(
-        ("feed-forward", "attention"), (stages.feed_forward, stages.attention), best, strict=True
-    ):
+    paths = (stages.feed_forward, stages.attention)
+    for name, path, program, close in zip(("feed-forward", "attention"), paths, best, CLOSE, strict=True):
         away = 1 - cosine(path.W, program.W)
         evidence += [
-            at_most(f"1 − cosine, {name}", away[-1], 1e-4),
+            at_most(f"1 − cosine, {name}", away[-1], close),
             at_least(f"R² of linear growth, {name}", _r2(path.index, path.norm()), 0.999),
             told(f"norm, {name}", path.norm()[-1]),
         ]
         numbers |= {f"index, {name}": path.index, f"1 − cosine, {name}": away, f"norm, {name}": path.norm()}
+    late = fit_rate(stages.attention.index, numbers["1 − cosine, attention"], last=3.0)
     return judge(
         "both stages tend to their programs",
         *evidence,
+        at_most("exponent of 1 − cosine, attention", late.exponent, -1.0),
         given={"the programs are certified": all(program.certified for program in best)},
         numbers=numbers,
     )
@@ -151,15 +155,17 @@ def weights_split_into_direction_and_finite_part(seed: int) -> Verdict:
     The toy with w_0 − w_1 → log 2. Wanted: log 2 to 1e-6, and the rest along Graph-SVM to cosine 0.99.
     The seed has no part in it.
     """
-    return _split(log2_toy())
+    return _split(True)
 
 
 def _split_without_the_cycle(seed: int) -> Verdict:
+    return _split(False)
+
+
+@lru_cache
+def _split(cycle: bool) -> Verdict:
     toy = log2_toy()
-    return _split(toy.take(toy.following == 0))
-
-
-def _split(corpus: Corpus) -> Verdict:
+    corpus = toy if cycle else toy.take(toy.following == 0)
     path = train_choice(corpus, steps=1_000_000, optimizer=gd(4.0))
     w = path.final[:, 3]
     rest = path.final - graph_finite_part_by_query(corpus)
