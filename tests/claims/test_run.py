@@ -49,7 +49,7 @@ def test_an_unknown_name_and_no_seed_are_refused(one_claim):
 
 
 def test_the_table_tells_statement_evidence_verdict_and_surprise(one_claim, tmp_path):
-    running.docs_table(range(3), tmp_path / "claims.md")
+    running.write_table(running.run(None, range(3)), tmp_path / "claims.md")
     text = (tmp_path / "claims.md").read_text(encoding="utf8")
     for part in ("Even seeds hold.", "Wanted: one.", "evenness 1 (≥ 1)", "2 of 3", "odd seeds do not"):
         assert part in text
