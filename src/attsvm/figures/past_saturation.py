@@ -15,6 +15,7 @@ from attsvm.training.heads import Linear
 from attsvm.training.optimizers import steepest
 from attsvm.training.train import train
 from attsvm.training.weights import FullWeight
+from attsvm.verdict import cosine
 
 STEPS, RUNS, RATE = 100_000, 20, 0.1
 MACHINE = 2.2e-16  # what the published code adds to the normaliser
@@ -37,8 +38,8 @@ def compute() -> Arrays:
     kept = path.index > 0
     return {
         "steps": record,
-        "ours": 1 - _cosine(path.W[:, kept], solution.W),
-        "usual": 1 - _cosine(usual, solution.W),
+        "ours": 1 - cosine(path.W[:, kept], solution.W),
+        "usual": 1 - cosine(usual, solution.W),
         "norm_ours": path.norm()[:, kept],
         "norm_usual": frobenius.value(usual),
         "certified": solution.certified,
@@ -95,11 +96,6 @@ def checks(arrays: Arrays) -> list[Check]:
         Check("log10(1 − cos) at 100,000 steps, ours", source, np.log10(5.3e-7), np.log10(ours), 0.5),
         Check("log10(1 − cos) at 100,000 steps, usual", source, np.log10(1.3e-1), np.log10(usual), 0.5),
     ]
-
-
-def _cosine(path: Float, W: Float) -> Float:
-    W = W[:, None]
-    return np.asarray((path * W).sum((-2, -1)) / (frobenius.value(path) * frobenius.value(W)))
 
 
 FIGURE = Figure("past-saturation", "Convergence past saturation", compute, draw, checks)
