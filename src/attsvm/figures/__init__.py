@@ -1,11 +1,31 @@
-"""Figures of the papers and our own: each is compute() (seeded arrays) and draw() (axes only)."""
+"""Figures of the papers and our own, one folder per paper, one file per figure.
 
-from attsvm.figures import next_token, past_saturation, published_numbers, two_clouds
-from attsvm.figures.figure import Check, Figure
+A figure is an experiment (seeded arrays at three scales), a drawing of the arrays, and checks of its
+numbers against the published ones:
 
-ALL: dict[str, Figure] = {
-    module.FIGURE.name: module.FIGURE
-    for module in (published_numbers, two_clouds, past_saturation, next_token)
-}
+    from attsvm import figures
+    figure = figures.ALL["two-clouds"]
+    figure.draw(figure.compute("quick")).savefig("two-clouds.svg")
+"""
 
-__all__ = ["ALL", "Check", "Figure"]
+from attsvm.figures import (
+    fast_rates,
+    max_margin_selection,
+    mirror_descent,
+    next_token,
+    ours,
+    transformers_as_svms,
+)
+from attsvm.figures.figure import Check, Figure, Paper, Scale
+
+PAPERS: tuple[Paper, ...] = (
+    max_margin_selection.PAPER,
+    transformers_as_svms.PAPER,
+    mirror_descent.PAPER,
+    next_token.PAPER,
+    fast_rates.PAPER,
+    ours.PAPER,
+)
+ALL: dict[str, Figure] = {figure.name: figure for paper in PAPERS for figure in paper.figures}
+
+__all__ = ["ALL", "PAPERS", "Check", "Figure", "Paper", "Scale"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.figure import Figure as Canvas
 
 Arrays = dict[str, Any]
+Scale = Literal["quick", "default", "paper"]
+Agreement = Literal["agrees", "differs, explained", "disagrees"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,8 @@ class Check:
     """One number beside the published one.
 
     what: the quantity; source: where it was published, "derived" for a closed form;
-    published, ours: the two numbers; tolerance: how far apart they may be, absolute.
+    published, ours: the two numbers; tolerance: how far apart they may be, absolute;
+    because: why the tolerance, or, where we know that the published number is off, why we differ.
     """
 
     what: str
@@ -24,22 +27,50 @@ class Check:
     published: float
     ours: float
     tolerance: float
+    because: str = ""
+    expected_to_differ: bool = False
 
     @property
     def agrees(self) -> bool:
         return abs(self.ours - self.published) <= self.tolerance
+
+    @property
+    def agreement(self) -> Agreement:
+        if self.agrees:
+            return "agrees"
+        return "differs, explained" if self.expected_to_differ else "disagrees"
 
 
 @dataclass(frozen=True)
 class Figure:
     """A figure that anyone can regenerate.
 
-    compute(): seeded arrays. draw(arrays): a matplotlib figure, or None for a table of numbers only.
+    experiment(**sizes): seeded arrays. sizes: what each scale passes to it (runs, steps, seeds).
+    draw(arrays): a matplotlib figure, or None for a table of numbers only.
     checks(arrays): our numbers beside the published ones.
+    shows: what to see in it, in one to three sentences. notes: where we differ from the published
+    figure, and why; empty when we do not.
     """
 
     name: str
     title: str
-    compute: Callable[[], Arrays]
+    shows: str
+    experiment: Callable[..., Arrays]
+    sizes: Mapping[Scale, Mapping[str, Any]]
     draw: Callable[[Arrays], Canvas] | None
     checks: Callable[[Arrays], Sequence[Check]]
+    notes: str = ""
+
+    def compute(self, scale: Scale = "default") -> Arrays:
+        """The arrays at a scale: quick (a look), default (small), paper (full size)."""
+        return self.experiment(**self.sizes[scale])
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper, or our own work, and its figures in the order of the page."""
+
+    name: str
+    title: str
+    reference: str
+    figures: tuple[Figure, ...]

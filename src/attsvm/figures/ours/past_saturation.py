@@ -17,20 +17,20 @@ from attsvm.training.train import train
 from attsvm.training.weights import FullWeight
 from attsvm.verdict import cosine
 
-STEPS, RUNS, RATE = 100_000, 20, 0.1
+RATE = 0.1
 MACHINE = 2.2e-16  # what the published code adds to the normaliser
 
 
-def compute() -> Arrays:
+def experiment(runs: int, steps: int) -> Arrays:
     """1 − cosine to the certified program of the attended tokens, (runs, k), for both formulas."""
-    tokens, v = datasets.sphere(6, 8, 10, seed=range(RUNS))
-    record = np.unique(np.geomspace(10, STEPS, 60).astype(int))
+    tokens, v = datasets.sphere(6, 8, 10, seed=range(runs))
+    record = np.unique(np.geomspace(10, steps, 60).astype(int))
     path = train(
         tokens,
         Linear(v),
         weight=FullWeight(),
         optimizer=steepest(frobenius, RATE),
-        steps=STEPS,
+        steps=steps,
         record=record.tolist(),
     )
     solution = max_margin(tokens, path.selected, frobenius)
@@ -98,4 +98,20 @@ def checks(arrays: Arrays) -> list[Check]:
     ]
 
 
-FIGURE = Figure("past-saturation", "Convergence past saturation", compute, draw, checks)
+SHOWS = (
+    "The usual softmax gradient cancels at ‖W‖ ≈ 120 and training drifts away on rounding noise; relative "
+    "to the winning token it goes on, and 1 − cosine to the certified limit falls like 1/steps²."
+)
+FIGURE = Figure(
+    "past-saturation",
+    "Convergence past saturation",
+    SHOWS,
+    experiment,
+    {
+        "quick": {"runs": 5, "steps": 10_000},
+        "default": {"runs": 20, "steps": 100_000},
+        "paper": {"runs": 100, "steps": 100_000},
+    },
+    draw,
+    checks,
+)
