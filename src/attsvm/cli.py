@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,8 +76,9 @@ def claims(
     Example: `attsvm claims --seeds 20 --table docs/claims.md`. Exit code 1 when a claim fails on
     some seed or a twin holds on more than a tenth of them; claims marked refuted may fail.
     """
-    # Claims are many small programs that run once: XLA compiles them in half the time without these.
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+    from attsvm.training.compilation import compile_quickly
+
+    compile_quickly()
     from attsvm.claims import claims as known
     from attsvm.claims.run import run, write_table
 
