@@ -36,7 +36,7 @@ SETTINGS = {
 }
 """Environment of the worker processes, where it is not already set."""
 
-APART = ("cli", "report", "reproduce.py")
+APART = ("cli", "report", "reproduce.py", "__main__.py")
 """Parts of the package that cannot change a figure: they only run and show it."""
 
 
@@ -159,8 +159,13 @@ def _since(began: float) -> float:
 
 def _plain(check: Check) -> Check:
     """The check with Python's numbers, which JSON can write."""
-    numbers = {name: float(getattr(check, name)) for name in ("published", "ours", "tolerance")}
-    return replace(check, expected_to_differ=bool(check.expected_to_differ), **numbers)
+    return replace(
+        check,
+        published=float(check.published),
+        ours=float(check.ours),
+        tolerance=float(check.tolerance),
+        expected_to_differ=bool(check.expected_to_differ),
+    )
 
 
 def _folder(name: str, scale: Scale, out: File) -> File:

@@ -14,7 +14,7 @@ if (matchMedia("(max-width: 64rem)").matches) document.querySelector("nav detail
 // Numbers sort as numbers: the first number of a cell, its tolerance and words left out.
 const value = (row, column) => {
   const text = row.cells[column].firstChild.textContent.trim();
-  const number = Number(text.split(" ")[0]);
+  const number = Number(text.split(" ")[0].replaceAll("−", "-"));
   return text === "" || Number.isNaN(number) ? text.toLowerCase() : number;
 };
 const compare = (a, b) => (typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1);

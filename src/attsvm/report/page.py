@@ -89,18 +89,29 @@ def _paper(paper: Paper, group: Iterable[Result], out: File) -> str:
 
 def _figure(result: Result, out: File) -> str:
     figure = result.figure
-    rows = [_check_row(check, escape(check.what), check.because) for check in result.checks]
     parts = [
         f'<article id="{result.name}" class="figure"><h3>{escape(figure.title)}</h3>',
         f"<p>{escape(figure.shows)}</p>",
         f'<p class="note bad" role="alert">Not computed. {escape(result.error)}</p>' if result.error else "",
         _picture(result, out),
-        _table(HEADS, rows, f"Checks of {figure.title}") if rows else "",
+        _checks(result),
         f'<p class="note"><b>Where we differ.</b> {escape(figure.notes)}</p>' if figure.notes else "",
         _how(result, out),
         "</article>",
     ]
     return "\n".join(filter(None, parts))
+
+
+def _checks(result: Result) -> str:
+    """The checks, folded away below a picture with which they agree."""
+    checks = result.checks
+    if not checks:
+        return ""
+    agree = sum(check.agrees for check in checks)
+    opened = "" if agree == len(checks) and result.figure.draw is not None else " open"
+    rows = (_check_row(check, escape(check.what), check.because) for check in checks)
+    table = _table(HEADS, rows, f"Checks of {result.figure.title}")
+    return f"<details{opened}><summary>{agree} of {len(checks)} numbers agree</summary>{table}</details>"
 
 
 def _picture(result: Result, out: File) -> str:
@@ -177,15 +188,19 @@ def _claim_row(row: Row) -> str:
 def _check_row(check: Check, what: str, because: str = "") -> str:
     kind, sign = MARKS[check.agreement]
     reason = f"<small>{escape(because)}</small>" if because else ""
-    spread = f"<small>± {check.tolerance:.3g}</small>" if check.tolerance else ""
+    spread = f"<small>± {_number(check.tolerance, 3)}</small>" if check.tolerance else ""
     cells = (
         what + reason,
-        f"{check.published:.6g}{spread}",
-        f"{check.ours:.6g}",
+        _number(check.published) + spread,
+        _number(check.ours),
         _badge(kind, sign, check.agreement),
         escape(check.source),
     )
     return _row(cells)
+
+
+def _number(value: float, digits: int = 6) -> str:
+    return f"{value:.{digits}g}".replace("-", "−")
 
 
 def _badge(kind: str, sign: str, words: str) -> str:
