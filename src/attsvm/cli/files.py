@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path as File
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +65,7 @@ def read_problem(file: File) -> Problem:
     """Read tokens, selection and head; a saved path selects the tokens it attends to."""
     arrays = read_arrays(file)
     if "keys" not in arrays:
-        raise ValueError(f"{file} has no array 'keys', only {', '.join(sorted(arrays)) or 'nothing'}.")
+        raise ValueError(f"{file} has no array 'keys'. Add the tokens under that name, shape (n, T, d).")
     dtype = np.float32 if arrays["keys"].dtype == np.float32 else np.float64
     found: dict[str, Any] = {name: arrays[name] for name in TOKENS if name in arrays}
     selected = arrays.get("selected")
@@ -79,19 +80,20 @@ def read_arrays(file: File) -> dict[str, NDArray[Any]]:
     """The arrays of the file that we know, by name."""
     if not file.is_file():
         raise ValueError(f"no file {file}. Pass an .npz or .safetensors file.")
+    read = _safetensors if file.suffix == ".safetensors" else _npz
     try:
-        return _safetensors(file) if file.suffix == ".safetensors" else _npz(file)
+        return read(file)
     except (ImportError, MemoryError):
         raise
     except Exception as error:  # zip, pickle and header errors of all kinds: the file is not what it says
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{file} is neither .npz nor .safetensors that can be read: {reason}") from None
+        raise ValueError(f"{file} cannot be read: {reason}. Pass an .npz or .safetensors file.") from None
 
 
 def _npz(file: File) -> dict[str, NDArray[Any]]:
+    if not is_zipfile(file):
+        raise ValueError("it is not a zip archive of arrays")
     with np.load(file, allow_pickle=False) as data:
-        if not isinstance(data, np.lib.npyio.NpzFile):
-            raise ValueError("one array without a name")
         return {name: data[name] for name in data if name in WANTED}
 
 
@@ -103,6 +105,12 @@ def _safetensors(file: File) -> dict[str, NDArray[Any]]:
             "reading .safetensors needs the package safetensors: pip install safetensors"
         ) from None
     return dict(load_file(file))
+
+
+def check_folder(out: File | None) -> None:
+    """Refuse an output file in a folder that does not exist before the work, not after it."""
+    if out is not None and not out.absolute().parent.is_dir():
+        raise ValueError(f"no folder {out.parent} to write {out.name} to. Make it first.")
 
 
 @contextmanager

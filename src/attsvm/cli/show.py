@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from attsvm.cli.app import AsJson, say, say_json
-from attsvm.cli.files import one_line_errors, read_arrays
+from attsvm.cli.files import check_folder, one_line_errors, read_arrays
 from attsvm.cli.solve import solution_record
 from attsvm.cli.train import path_record
 from attsvm.path import Path
@@ -35,8 +35,9 @@ def show(
     Exit code 0, or 1 on bad input.
     """
     with one_line_errors():
-        thing = _load(file)
         picture = out or file.with_suffix(".svg")
+        check_folder(picture)
+        thing = _load(file)
         _draw(thing, picture)
     if as_json:
         record = path_record(thing) if isinstance(thing, Path) else solution_record(thing)

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from attsvm.cli.app import AsJson, say, say_json, stop
-from attsvm.cli.files import one_line_errors, read_problem
+from attsvm.cli.files import check_folder, one_line_errors, read_problem
 from attsvm.cli.words import norm_of
 from attsvm.program.solution import NotSeparable, Solution
 
@@ -46,6 +46,7 @@ def solve(
 
     with one_line_errors():
         kind = norm_of(norm)
+        check_folder(out)
         problem = read_problem(file)
         try:
             solution = max_margin(problem.tokens, problem.choose(select), kind)

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from attsvm.cli.app import AsJson, say, say_json
-from attsvm.cli.files import one_line_errors, read_problem
+from attsvm.cli.files import check_folder, one_line_errors, read_problem
 from attsvm.cli.words import norm_of, one_of
 from attsvm.norms import Entrywise, Norm
 from attsvm.path import Path
@@ -44,6 +44,7 @@ def train(
     from attsvm.training.train import train as descend
 
     with one_line_errors():
+        check_folder(out)
         problem = read_problem(file)
         path = descend(
             problem.tokens,
