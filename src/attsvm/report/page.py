@@ -199,7 +199,7 @@ def _check_row(check: Check, what: str, because: str = "") -> str:
     return _row(cells)
 
 
-def _number(value: float, digits: int = 6) -> str:
+def _number(value: float, digits: int = 5) -> str:
     return f"{value:.{digits}g}".replace("-", "−")
 
 
