@@ -198,6 +198,7 @@ def _run(names: list[str], scale: Scale, out: File, workers: int | None) -> Iter
         os.environ.setdefault(setting, value)
     # JAX has threads, which a fork would not survive.
     context = multiprocessing.get_context("spawn")
+    others = multiprocessing.active_children()
     with ProcessPoolExecutor(count, mp_context=context, initializer=_die_on_interrupt) as pool:
         jobs = [pool.submit(make, name, scale, out) for name in names]
         try:
@@ -206,7 +207,8 @@ def _run(names: list[str], scale: Scale, out: File, workers: int | None) -> Iter
         except BaseException:  # Ctrl-C above all: what is running is given up, what is finished is stored
             pool.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():
-                child.terminate()
+                if child not in others:
+                    child.terminate()
             raise
 
 
