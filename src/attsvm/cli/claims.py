@@ -22,7 +22,7 @@ def claims(
 
     Examples
 
-    - `attsvm claims` all of them on seed 0, a few minutes
+    - `attsvm claims`: all of them on seed 0, a few minutes
     - `attsvm claims aligned_factors_stay_aligned --seeds 20`
     - `attsvm claims --seeds 20 --table docs/claims.md`
 

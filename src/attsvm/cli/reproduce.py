@@ -44,8 +44,8 @@ def reproduce(
 
     Examples
 
-    - `attsvm reproduce` everything, into out/report.html
-    - `attsvm reproduce --scale quick` a look, in less than a minute
+    - `attsvm reproduce`: everything, into out/report.html
+    - `attsvm reproduce --scale quick`: a look, in less than a minute
     - `attsvm reproduce --only two-clouds --only next-token --scale paper`
 
     Exit code 0 when every number agrees or differs for a stated reason, else 1.

@@ -29,7 +29,7 @@ def show(
 
     Examples
 
-    - `attsvm show run.npz` writes run.svg
+    - `attsvm show run.npz`: writes run.svg
     - `attsvm show solution.npz --out margins.pdf`
 
     Exit code 0, or 1 on bad input.

@@ -35,7 +35,7 @@ def solve(
 
     Examples
 
-    - `attsvm solve problem.npz` the tokens the file selects, else the best under its `v`
+    - `attsvm solve problem.npz`: the tokens the file selects, else the best under its `v`
     - `attsvm solve problem.npz --norm nuclear --select 0,2,1 --out solution.npz`
     - `attsvm solve heads.safetensors --select first --json`
 

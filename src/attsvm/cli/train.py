@@ -34,7 +34,7 @@ def train(
     Examples
 
     - `attsvm train problem.npz --steps 20000 --out run.npz`
-    - `attsvm solve run.npz` the program of the tokens that the run attends to
+    - `attsvm solve run.npz`: the program of the tokens that the run attends to
     - `attsvm train problem.npz --optimizer mirror --norm lp:3 --weight full`
     - `attsvm train problem.npz --weight kq --loss exponential --json`
 
