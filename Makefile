@@ -1,12 +1,13 @@
 # Two commands for everyone:  make test   and   make reproduce.  Both set themselves up in .venv.
 PYTHON ?= python3
 BIN = .venv/bin
+SCALE ?= default
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: test reproduce lint bench clean
 
 reproduce: .venv/ready
-	$(BIN)/attsvm reproduce
+	$(BIN)/attsvm reproduce --scale $(SCALE)
 
 test: .venv/ready-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile

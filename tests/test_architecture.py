@@ -28,6 +28,7 @@ LAYERS = {
     "probe": 4,
     "torch": 4,
     "report": 5,
+    "reproduce": 5,
     "cli": 5,
     "__main__": 5,
 }

@@ -1,0 +1,16 @@
+"""The command line: parsing and printing only, one file per command.
+
+Exit codes: 0 as wished, 1 bad input or a number that disagrees, 2 not separable (and wrong options),
+3 solved but not certified.
+"""
+
+from attsvm.cli import claims, reproduce, show, solve, train
+from attsvm.cli.app import app
+
+app.command()(solve.solve)
+app.command()(train.train)
+app.command()(show.show)
+app.command()(reproduce.reproduce)
+app.command()(claims.claims)
+
+__all__ = ["app"]

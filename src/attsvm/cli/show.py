@@ -1,0 +1,68 @@
+"""attsvm show: print and plot a saved path or solution."""
+
+from __future__ import annotations
+
+from pathlib import Path as File
+from typing import Annotated, Any
+
+import typer
+
+from attsvm.cli.app import AsJson, say, say_json
+from attsvm.cli.files import check_folder, one_line_errors, read_arrays
+from attsvm.cli.solve import solution_record
+from attsvm.cli.train import path_record
+from attsvm.path import Path
+from attsvm.program.solution import Solution
+
+
+def show(
+    file: Annotated[File, typer.Argument(help="A path or solution that attsvm saved (.npz).")],
+    out: Annotated[
+        File | None, typer.Option(help="The picture: .svg, .pdf or .png; FILE.svg by default.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print and plot a path that `attsvm train` or a solution that `attsvm solve` saved.
+
+    A path shows loss, norm and attention against the steps; a solution its margins and singular
+    values. The certificate is computed again from the data.
+
+    Examples
+
+    - `attsvm show run.npz`: writes run.svg
+    - `attsvm show solution.npz --out margins.pdf`
+
+    Exit code 0, or 1 on bad input.
+    """
+    with one_line_errors():
+        picture = out or file.with_suffix(".svg")
+        check_folder(picture)
+        thing = _load(file)
+        _draw(thing, picture)
+    if as_json:
+        record = path_record(thing) if isinstance(thing, Path) else solution_record(thing)
+        say_json(record | {"picture": str(picture)})
+    else:
+        say(thing)
+        say(f"picture: {picture}")
+
+
+def _load(file: File) -> Path | Solution:
+    names = set(read_arrays(file))
+    if "path_W" in names:
+        return Path.load(file)
+    if {"W", "multipliers"} <= names:
+        return Solution.load(file)
+    raise ValueError(
+        f"{file} holds no path and no solution. Pass what attsvm train or solve wrote with --out."
+    )
+
+
+def _draw(thing: Any, picture: File) -> None:
+    from attsvm.reproduce import write_svg
+
+    canvas = thing.plot()
+    if picture.suffix == ".svg":
+        write_svg(canvas, picture)
+    else:
+        canvas.savefig(picture, dpi=160)

@@ -1,0 +1,89 @@
+"""attsvm solve: the smallest weight that selects given tokens, with its certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path as File
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from attsvm.cli.app import AsJson, say, say_json, stop
+from attsvm.cli.files import check_folder, one_line_errors, read_problem
+from attsvm.cli.words import norm_of
+from attsvm.program.solution import NotSeparable, Solution
+
+
+def solve(
+    file: Annotated[
+        File, typer.Argument(help="keys, and any of queries, labels, mask, values, selected, v.")
+    ],
+    norm: Annotated[
+        str, typer.Option(help="frobenius, nuclear, spectral, l1, linf or lp:1.5.")
+    ] = "frobenius",
+    select: Annotated[
+        str | None, typer.Option(help="best (under v), first, file, or one index per example: 0,2,1.")
+    ] = None,
+    out: Annotated[File | None, typer.Option(help="Write the solution to this .npz file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the smallest W that separates the selected tokens, and certify it.
+
+    The file is .npz or .safetensors: `keys` (n, T, d), optionally `queries` (n, e), `labels` (n,),
+    `mask` (n, T), `values` (n, T, c), `selected` and the head `v`. A run saved by `attsvm train`
+    selects the tokens it attends to.
+
+    Examples
+
+    - `attsvm solve problem.npz`: the tokens the file selects, else the best under its `v`
+    - `attsvm solve problem.npz --norm nuclear --select 0,2,1 --out solution.npz`
+    - `attsvm solve heads.safetensors --select first --json`
+
+    Exit code 0 certified, 1 bad input, 2 not separable (the conflicting tokens are named),
+    3 solved but not certified.
+    """
+    from attsvm.program.max_margin import max_margin
+
+    with one_line_errors():
+        kind = norm_of(norm)
+        check_folder(out)
+        problem = read_problem(file)
+        try:
+            solution = max_margin(problem.tokens, problem.choose(select), kind)
+        except NotSeparable as error:
+            if as_json:
+                say_json({"separable": False, "reason": str(error), "conflict": error.conflict})
+            stop(f"NotSeparable: {error}", 2)
+        if out is not None:
+            solution.save(out)
+    if as_json:
+        say_json(solution_record(solution))
+    else:
+        say(solution)
+    _end(solution)
+
+
+def solution_record(solution: Solution) -> dict[str, Any]:
+    """The solution in numbers; with runs, the worst or the median of them."""
+    certificate = solution.certificate
+    return {
+        "norm": str(solution.norm),
+        "separable": bool(np.all(solution.separable)),
+        "certified": bool(np.all(solution.certified)),
+        "shape": list(solution.W.shape),
+        "margin": float(np.median(solution.margin)),
+        "rank": float(np.median(solution.rank)),
+        "active": int(solution.support.sum()),
+        "constraints": int(solution.constraints.separating.sum()),
+        "primal": float(np.max(certificate.primal)),
+        "dual": float(np.max(certificate.dual)),
+        "gap": float(np.max(certificate.gap)),
+    }
+
+
+def _end(solution: Solution) -> None:
+    if not np.all(solution.separable):
+        runs = ", ".join(map(str, np.flatnonzero(~np.asarray(solution.separable))[:8]))
+        stop(f"NotSeparable: no W separates the selected tokens of run {runs}. Solve that run alone.", 2)
+    if not np.all(solution.certified):
+        stop("the solution is not certified: its gap or a violation exceeds 1e-8.", 3)

@@ -1,0 +1,38 @@
+"""Words of the command line → objects of the package."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from attsvm import norms
+from attsvm.norms import Entrywise, Norm
+
+NORMS: dict[str, Norm] = {
+    "frobenius": norms.frobenius,
+    "nuclear": norms.nuclear,
+    "spectral": norms.spectral,
+    "l1": norms.l1,
+    "linf": norms.linf,
+}
+
+
+def norm_of(word: str) -> Norm:
+    """frobenius, nuclear, spectral, l1, linf, or lp:1.5."""
+    if word in NORMS:
+        return NORMS[word]
+    family, _, exponent = word.partition(":")
+    try:
+        p = float(exponent)
+    except ValueError:
+        p = math.nan
+    if family != "lp" or not p >= 1:
+        raise ValueError(f"no norm {word!r}. Pass {', '.join(NORMS)}, or lp:P with a number P ≥ 1.")
+    return Entrywise(p)
+
+
+def one_of(what: str, word: str, known: dict[str, Any]) -> Any:
+    """The object of a word; an unknown word is answered with the known ones."""
+    if word not in known:
+        raise ValueError(f"no {what} {word!r}. Pass {', '.join(known)}.")
+    return known[word]

@@ -1,0 +1,49 @@
+"""docs/gallery.md: every figure with its picture, written from the results."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path as File
+
+from attsvm.report.summary import Report
+from attsvm.reproduce import Result
+
+IMAGES = File("images") / "gallery"
+
+_TOP = """# Gallery
+
+Every figure and table that `attsvm reproduce` computes, by paper. {sentence} Each paper's page says what it
+states and what we could and could not verify; the report that `attsvm reproduce` writes has every number.
+This page is written by `attsvm reproduce --scale {scale} --gallery docs`; do not edit it.
+"""
+
+
+def write_gallery(report: Report, out: File, docs: File) -> File:
+    """Copy the drawings to docs/images/gallery and write docs/gallery.md; returns the page's file."""
+    images = docs / IMAGES
+    images.mkdir(parents=True, exist_ok=True)
+    text = [_TOP.format(sentence=report.sentence, scale=report.scale)]
+    for paper, group in report.papers:
+        more = f" · [what we verified](papers/{paper.name}.md)" if paper.name != "ours" else ""
+        text.append(f"## {paper.title}\n\n{paper.reference}{more}\n")
+        for result in group:
+            picture = out / f"{result.name}.svg"
+            if result.figure.draw is not None and picture.exists():
+                shutil.copyfile(picture, images / picture.name)
+            text.append(_entry(result, images))
+    file = docs / "gallery.md"
+    file.write_text("\n".join(text), encoding="utf8")
+    return file
+
+
+def _entry(result: Result, images: File) -> str:
+    figure, checks = result.figure, result.checks
+    lines = [f"### {figure.title}\n", f"{figure.shows}\n"]
+    if (images / f"{figure.name}.svg").exists():
+        lines.append(f"![{figure.title}]({IMAGES.as_posix()}/{figure.name}.svg)\n")
+    if figure.notes:
+        lines.append(f"**Where we differ.** {figure.notes}\n")
+    agree = sum(check.agrees for check in checks)
+    outcome = result.error or f"{agree} of {len(checks)} numbers agree"
+    lines.append(f"`attsvm reproduce --only {figure.name}` · {outcome}\n")
+    return "\n".join(lines)

@@ -1,0 +1,228 @@
+"""One self-contained HTML page: plain templates, every text escaped, every figure inside."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from html import escape
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path as File
+from string import Template
+
+from attsvm import __version__
+from attsvm.claims import claims as known_claims
+from attsvm.claims.run import Row
+from attsvm.figures import Check, Paper
+from attsvm.report.summary import Report, broken
+from attsvm.reproduce import Result
+
+TITLE = "Attention as max-margin token selection, reproduced"
+MARKS = {"agrees": ("good", "✓"), "differs, explained": ("reason", "≈"), "disagrees": ("bad", "✗")}
+HEADS = ("Quantity", "Published", "Ours", "Verdict", "Source")
+
+
+def page(report: Report, out: File) -> str:
+    """The whole page; `out` is the folder with the figures' .svg files."""
+    return _template("page.html").substitute(
+        title=escape(TITLE),
+        style=_asset("page.css"),
+        script=_asset("page.js"),
+        sentence=escape(report.sentence),
+        tiles=_tiles(report),
+        contents=_contents(report),
+        summary=_summary(report),
+        papers="\n".join(_paper(paper, group, out) for paper, group in report.papers),
+        claims=_claims(report.claims),
+        scale=escape(report.scale),
+        versions=escape(
+            f"attsvm {__version__}, NumPy {version('numpy')}, JAX {version('jax')}, "
+            f"matplotlib {version('matplotlib')}"
+        ),
+    )
+
+
+# ---------------------------------------------------------------------- top of the page
+
+
+def _tiles(report: Report) -> str:
+    counts = report.counts
+    told = [
+        ("", len(report.results), "figures and tables"),
+        ("good", counts["agrees"], "numbers agree"),
+        ("reason", counts["differs, explained"], "differ, explained"),
+        ("bad", counts["disagrees"] + counts["failed"], "disagree or failed"),
+    ]
+    return "\n".join(
+        f'<div class="tile {kind if count else ""}"><b>{count}</b> <span>{what}</span></div>'
+        for kind, count, what in told
+    )
+
+
+def _contents(report: Report) -> str:
+    entries = ['<li><a href="#summary">All numbers</a></li>']
+    for paper, group in report.papers:
+        inner = "".join(f'<li><a href="#{r.name}">{escape(r.figure.title)}</a></li>' for r in group)
+        entries.append(f'<li><a href="#{paper.name}">{escape(paper.title)}</a><ul>{inner}</ul></li>')
+    entries.append('<li><a href="#claims">The papers’ statements</a></li>')
+    return f"<ul>{''.join(entries)}</ul>"
+
+
+def _summary(report: Report) -> str:
+    rows = (
+        _check_row(check, f'<a href="#{result.name}">{escape(check.what)}</a>')
+        for result, check in report.checks
+    )
+    return _table(HEADS, rows, "All numbers beside the published ones", "sortable tall")
+
+
+# ---------------------------------------------------------------------- one paper, one figure
+
+
+def _paper(paper: Paper, group: Iterable[Result], out: File) -> str:
+    inner = "\n".join(_figure(result, out) for result in group)
+    return (
+        f'<section id="{paper.name}"><h2>{escape(paper.title)}</h2>'
+        f'<p class="reference">{escape(paper.reference)}</p>\n{inner}</section>'
+    )
+
+
+def _figure(result: Result, out: File) -> str:
+    figure = result.figure
+    parts = [
+        f'<article id="{result.name}" class="figure"><h3>{escape(figure.title)}</h3>',
+        f"<p>{escape(figure.shows)}</p>",
+        f'<p class="note bad" role="alert">Not computed. {escape(result.error)}</p>' if result.error else "",
+        _picture(result, out),
+        _checks(result),
+        f'<p class="note"><b>Where we differ.</b> {escape(figure.notes)}</p>' if figure.notes else "",
+        _how(result, out),
+        "</article>",
+    ]
+    return "\n".join(filter(None, parts))
+
+
+def _checks(result: Result) -> str:
+    """The checks, folded away below a picture with which they agree."""
+    checks = result.checks
+    if not checks:
+        return ""
+    agree = sum(check.agrees for check in checks)
+    opened = "" if agree == len(checks) and result.figure.draw is not None else " open"
+    rows = (_check_row(check, escape(check.what), check.because) for check in checks)
+    table = _table(HEADS, rows, f"Checks of {result.figure.title}")
+    return f"<details{opened}><summary>{agree} of {len(checks)} numbers agree</summary>{table}</details>"
+
+
+def _picture(result: Result, out: File) -> str:
+    file = out / f"{result.name}.svg"
+    if result.error or result.figure.draw is None or not file.exists():
+        return ""
+    # An image of its own: matplotlib repeats its ids in every file, and inlined they would collide.
+    data = base64.b64encode(file.read_bytes()).decode()
+    words = escape(f"{result.figure.title}. {result.figure.shows}")
+    return f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{words}" loading="lazy"></figure>'
+
+
+def _how(result: Result, out: File) -> str:
+    command = f"attsvm reproduce --only {result.name} --scale {result.scale}"
+    sizes = ", ".join(f"{name} = {_told(value)}" for name, value in result.sizes.items())
+    kept = [f"{result.name}.{ending}" for ending in ("svg", "npz") if not result.error]
+    links = [f'<a href="{name}">{name}</a>' for name in kept if (out / name).exists()]
+    facts = [
+        f"<code>{escape(command)}</code>",
+        f"{escape(sizes)}" if sizes else "one size at every scale",
+        f"{result.seconds:g} s of processor time",
+        *links,
+    ]
+    return f'<p class="how">{"<span> · </span>".join(facts)}</p>'
+
+
+def _told(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(map(_told, value)) + ")"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+# ---------------------------------------------------------------------- claims
+
+
+def _claims(rows: tuple[Row, ...]) -> str:
+    refuted = sum(claim.mark == "refuted" for claim in known_claims.values())
+    text = (
+        f"<p>{len(known_claims)} statements of the papers are experiments here, each beside a twin with one "
+        f"hypothesis removed, which must not hold. {refuted} of them are marked refuted, with their "
+        "counterexamples in <code>docs/claims.md</code>."
+    )
+    if not rows:
+        return (
+            f"{text} They were not run for this page: <code>attsvm reproduce --claims</code> adds them.</p>"
+        )
+    lines = (_claim_row(row) for row in rows)
+    heads = ("Statement", "Holds", "Twin detected", "Verdict", "Source")
+    return f"{text}</p>{_table(heads, lines, 'Statements of the papers', 'sortable tall')}"
+
+
+def _claim_row(row: Row) -> str:
+    claim = known_claims[row.name]
+    held, seeds = row.held, len(row.verdicts)
+    if claim.mark == "refuted":
+        verdict = _badge("reason", "≈", "refuted, as documented")
+    elif broken(row):
+        verdict = _badge("bad", "✗", "fails")
+    else:
+        verdict = _badge("good", "✓", "holds") if held == seeds else _badge("reason", "≈", "not on all seeds")
+    cells = (
+        f"{escape(claim.statement)}<small><code>{escape(row.name)}</code></small>",
+        f"{held} of {seeds}",
+        f"{row.detected} of {len(row.twins)}",
+        verdict,
+        f"{escape(claim.reference)} [{escape(claim.mark)}]",
+    )
+    return _row(cells)
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def _check_row(check: Check, what: str, because: str = "") -> str:
+    kind, sign = MARKS[check.agreement]
+    reason = f"<small>{escape(because)}</small>" if because else ""
+    spread = f"<small>± {_number(check.tolerance, 3)}</small>" if check.tolerance else ""
+    cells = (
+        what + reason,
+        _number(check.published) + spread,
+        _number(check.ours),
+        _badge(kind, sign, check.agreement),
+        escape(check.source),
+    )
+    return _row(cells)
+
+
+def _number(value: float, digits: int = 5) -> str:
+    return f"{value:.{digits}g}".replace("-", "−")
+
+
+def _badge(kind: str, sign: str, words: str) -> str:
+    return f'<span class="badge {kind}"><span aria-hidden="true">{sign}</span> {escape(words)}</span>'
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _table(heads: Iterable[str], rows: Iterable[str], label: str, kind: str = "") -> str:
+    top = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
+    body = "\n".join(rows)
+    return (
+        f'<div class="table {kind}" role="region" aria-label="{escape(label)}" tabindex="0">'
+        f"<table><thead><tr>{top}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def _asset(name: str) -> str:
+    return files("attsvm.report").joinpath(name).read_text(encoding="utf8")
+
+
+def _template(name: str) -> Template:
+    return Template(_asset(name))

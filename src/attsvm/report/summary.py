@@ -1,0 +1,142 @@
+"""What the page and report.json say: results, claims, and how many agree."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path as File
+from typing import Any
+
+from attsvm import __version__
+from attsvm.claims import claims as known_claims
+from attsvm.claims.run import Row
+from attsvm.claims.run import run as run_all
+from attsvm.figures import PAPERS, Check, Paper, Scale
+from attsvm.reproduce import Result, code_fingerprint
+from attsvm.verdict import Evidence
+
+
+@dataclass(frozen=True)
+class Report:
+    """Figures at one scale, and the claims where they were run."""
+
+    scale: Scale
+    results: tuple[Result, ...]
+    claims: tuple[Row, ...] = ()
+
+    @property
+    def papers(self) -> list[tuple[Paper, list[Result]]]:
+        """The papers with a result, in the order of the page."""
+        named = {result.name: result for result in self.results}
+        groups = [(paper, [named[f.name] for f in paper.figures if f.name in named]) for paper in PAPERS]
+        return [(paper, group) for paper, group in groups if group]
+
+    @property
+    def checks(self) -> list[tuple[Result, Check]]:
+        return [(result, check) for _, group in self.papers for result in group for check in result.checks]
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many numbers agree, differ for a reason, disagree; and how many figures failed."""
+        found = Counter[str](check.agreement for _, check in self.checks)
+        found["failed"] = sum(bool(result.error) for result in self.results)
+        return found
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing disagrees without a reason, no figure failed and no claim is broken."""
+        counts = self.counts
+        return not (counts["disagrees"] or counts["failed"] or any(map(broken, self.claims)))
+
+    @property
+    def sentence(self) -> str:
+        """The outcome in one sentence."""
+        counts, total = self.counts, len(self.checks)
+        parts = [f"{counts['agrees']} of {total} numbers agree with the published or derived ones"]
+        if counts["differs, explained"]:
+            parts.append(f"{counts['differs, explained']} differ for a reason given below")
+        parts.append(
+            f"{counts['disagrees'] or 'none'} {'disagrees' if counts['disagrees'] == 1 else 'disagree'}"
+        )
+        failed = f"; {counts['failed']} figures could not be computed" if counts["failed"] else ""
+        return f"{', '.join(parts)}{failed}."
+
+    def record(self) -> dict[str, Any]:
+        """The report for machines: plain numbers, None for what is not finite."""
+        figures = [
+            {
+                "figure": result.name,
+                "title": result.figure.title,
+                "paper": paper.title,
+                "sizes": dict(result.sizes),
+                "seconds": result.seconds,
+                "error": result.error,
+                "notes": result.figure.notes,
+                "checks": [asdict(check) | {"agreement": check.agreement} for check in result.checks],
+            }
+            for paper, group in self.papers
+            for result in group
+        ]
+        claims = [asdict(row) for row in self.claims]
+        counts = {name: count for name, count in sorted(self.counts.items()) if count}
+        heading = {"attsvm": __version__, "scale": self.scale, "good": self.good, "counts": counts}
+        return dict(_finite(heading | {"figures": figures, "claims": claims}))
+
+
+def broken(row: Row) -> bool:
+    """Whether a claim fails on some seed (unless it is marked refuted), or its twin holds too often."""
+    fails = known_claims[row.name].mark != "refuted" and "fails" in row.verdicts
+    return fails or row.detected < 0.9 * len(row.twins)
+
+
+def write_report(report: Report, out: File) -> File:
+    """Write report.html and report.json beside the figures; returns the page's file."""
+    from attsvm.report.page import page
+
+    text = json.dumps(report.record(), indent=1, ensure_ascii=False, allow_nan=False)
+    (out / "report.json").write_text(text + "\n", encoding="utf8")
+    (out / "report.html").write_text(page(report, out), encoding="utf8")
+    return out / "report.html"
+
+
+# ---------------------------------------------------------------------- claims, kept like figures
+
+
+def run_claims(out: File) -> tuple[Row, ...]:
+    """Every claim and its twin on seed 0, kept in claims.json for as long as the code is the same."""
+    rows = stored_claims(out)
+    if not rows:
+        rows = tuple(run_all())
+        record = {"key": code_fingerprint(), "claims": [asdict(row) for row in rows]}
+        (out / "claims.json").write_text(json.dumps(record), encoding="utf8")
+    return rows
+
+
+def stored_claims(out: File) -> tuple[Row, ...]:
+    """The claims in claims.json of the same code; none without."""
+    try:
+        record = json.loads((out / "claims.json").read_text(encoding="utf8"))
+    except (OSError, ValueError):
+        return ()
+    if not isinstance(record, dict) or record.get("key") != code_fingerprint():
+        return ()
+    return tuple(_row(entry) for entry in record["claims"])
+
+
+def _row(entry: dict[str, Any]) -> Row:
+    evidence = tuple(Evidence(**one) for one in entry["evidence"])
+    lists = {name: tuple(entry[name]) for name in ("verdicts", "twins", "reasons")}
+    return Row(**(entry | lists | {"evidence": evidence}))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(part) for part in value]
+    if isinstance(value, (str, bool, int)) or value is None:
+        return value
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,225 @@
+"""Run figures, several at a time, and keep each one that is finished: an interrupted run resumes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path as File
+from typing import Any
+
+import numpy as np
+
+import attsvm
+from attsvm import figures
+from attsvm.figures import Check, Figure, Scale
+
+SETTINGS = {
+    # Figures are many small programs that run once: XLA compiles them in half the time without these.
+    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
+    # One process per core; threads of their own would only wait for each other.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""Environment of the worker processes, where it is not already set."""
+
+APART = ("cli", "report", "reproduce.py", "__main__.py")
+"""Parts of the package that cannot change a figure: they only run and show it."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A figure as it was computed: its checks, and what it took.
+
+    sizes: what the scale passed to the experiment. seconds: processor time, compilation included.
+    error: why it could not be computed; empty when it could.
+    """
+
+    name: str
+    scale: Scale
+    sizes: Mapping[str, Any]
+    checks: tuple[Check, ...]
+    seconds: float
+    error: str = ""
+
+    @property
+    def figure(self) -> Figure:
+        return figures.ALL[self.name]
+
+
+def reproduce(
+    names: Sequence[str],
+    scale: Scale,
+    out: File,
+    workers: int | None = None,
+    finished: Callable[[Result], None] = lambda result: None,
+) -> list[Result]:
+    """Compute, draw and check the named figures, and leave NAME.npz and NAME.svg in the folder `out`.
+
+    What `out` already holds from the same code, sizes and libraries is not computed again.
+    workers: processes, one per core by default; 1 runs everything here.
+    finished: is told each result as it comes. Returns the results in the order of the names.
+    """
+    results: dict[str, Result] = {}
+
+    def keep(result: Result) -> None:
+        for file in _folder(result.name, scale, out).glob(f"{result.name}.*"):
+            shutil.copyfile(file, out / file.name)
+        results[result.name] = result
+        finished(result)
+
+    for name in names:
+        if (kept := stored(name, scale, out)) is not None:
+            keep(kept)
+    for result in _run([name for name in names if name not in results], scale, out, workers):
+        keep(result)
+    return [results[name] for name in names]
+
+
+def stored(name: str, scale: Scale, out: File) -> Result | None:
+    """The finished figure in the store of `out`, if code and sizes are still the same."""
+    kept = _read(name, scale, out)
+    current = kept is not None and kept["key"] == fingerprint(figures.ALL[name], scale)
+    return _from_record(kept["result"]) if kept is not None and current else None
+
+
+def fingerprint(figure: Figure, scale: Scale) -> str:
+    """Hash of everything a figure depends on: sizes, our code, versions of the libraries."""
+    parts = (figure.name, repr(dict(figure.sizes[scale])), code_fingerprint())
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def code_fingerprint() -> str:
+    """Hash of the package's source and of the libraries that compute."""
+    root = File(attsvm.__file__).parent
+    digest = hashlib.sha256(f"numpy {version('numpy')}, jax {version('jax')}".encode())
+    for file in sorted(root.rglob("*.py")):
+        if file.relative_to(root).parts[0] not in APART:
+            digest.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def write_svg(canvas: Any, file: File) -> None:
+    """Write a drawing; the same drawing gives the same bytes.
+
+    Matplotlib draws its ids at random, so that two files of one figure would always differ.
+    """
+    canvas.savefig(file, metadata={"Date": None})
+    text = file.read_text(encoding="utf8")
+    names = {old: f"{file.stem}-{k}" for k, old in enumerate(re.findall(r'\bid="([^"]+)"', text))}
+    used = re.compile(r'(?<=\bid=")[^"]+|(?<=#)[\w.-]+(?=["\)])')
+    file.write_text(used.sub(lambda found: names.get(found[0], found[0]), text), encoding="utf8")
+
+
+# ---------------------------------------------------------------------- one figure
+
+
+def make(name: str, scale: Scale, out: File) -> Result:
+    """Compute, draw, check and store one figure; one that fails says why and is not stored."""
+    began = time.process_time()
+    figure = figures.ALL[name]
+    result = Result(name, scale, dict(figure.sizes[scale]), (), 0.0)
+    folder = _folder(name, scale, out)
+    shutil.rmtree(folder, ignore_errors=True)  # a half-written figure must not look finished
+    folder.mkdir(parents=True)
+    try:
+        arrays = figure.compute(scale)
+        checks = tuple(_plain(check) for check in figure.checks(arrays))
+        np.savez(folder / f"{name}.npz", **arrays)
+        if figure.draw is not None:
+            write_svg(figure.draw(arrays), folder / f"{name}.svg")
+    except Exception as error:  # one broken figure must not take the page with it
+        (folder / "error.txt").write_text(traceback.format_exc(), encoding="utf8")
+        said = " ".join(str(error).split()) or "no message"
+        return replace(result, error=f"{type(error).__name__}: {said}", seconds=_since(began))
+    result = replace(result, checks=checks, seconds=_since(began))
+    record = {"key": fingerprint(figure, scale), "result": asdict(result)}
+    (folder / "writing").write_text(json.dumps(record), encoding="utf8")
+    (folder / "writing").replace(folder / "result.json")
+    return result
+
+
+def _since(began: float) -> float:
+    return round(time.process_time() - began, 1)
+
+
+def _plain(check: Check) -> Check:
+    """The check with Python's numbers, which JSON can write."""
+    return replace(
+        check,
+        published=float(check.published),
+        ours=float(check.ours),
+        tolerance=float(check.tolerance),
+        expected_to_differ=bool(check.expected_to_differ),
+    )
+
+
+def _folder(name: str, scale: Scale, out: File) -> File:
+    return out / ".cache" / f"{name}-{scale}"
+
+
+def _read(name: str, scale: Scale, out: File) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads((_folder(name, scale, out) / "result.json").read_text(encoding="utf8")))
+    except (OSError, ValueError):  # none yet, or not ours: compute it
+        return None
+
+
+def _from_record(record: dict[str, Any]) -> Result:
+    checks = tuple(Check(**check) for check in record.pop("checks"))
+    return Result(checks=checks, **record)
+
+
+# ---------------------------------------------------------------------- several at a time
+
+
+def _run(names: list[str], scale: Scale, out: File, workers: int | None) -> Iterator[Result]:
+    """Results as they come, the longest figures started first so that no core idles at the end."""
+    names = sorted(names, key=lambda name: _cost(name, scale, out), reverse=True)
+    count = min(workers or os.cpu_count() or 1, len(names))
+    if count <= 1:
+        yield from (make(name, scale, out) for name in names)
+        return
+    for setting, value in SETTINGS.items():
+        os.environ.setdefault(setting, value)
+    # JAX has threads, which a fork would not survive.
+    context = multiprocessing.get_context("spawn")
+    others = multiprocessing.active_children()
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_die_on_interrupt) as pool:
+        jobs = [pool.submit(make, name, scale, out) for name in names]
+        try:
+            for job in as_completed(jobs):
+                yield job.result()
+        except BaseException:  # Ctrl-C above all: what is running is given up, what is finished is stored
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                if child not in others:
+                    child.terminate()
+            raise
+
+
+def _die_on_interrupt() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a traceback per worker
+
+
+def _cost(name: str, scale: Scale, out: File) -> float:
+    """Seconds of an earlier run at this scale; the product of all sizes as a guess without one."""
+    kept = _read(name, scale, out)
+    if kept is not None:
+        return float(kept["result"]["seconds"])
+    sizes = re.findall(r"\d+", repr(dict(figures.ALL[name].sizes[scale])))
+    return float(min(math.prod(int(size) or 1 for size in sizes), sys.maxsize))

@@ -1,0 +1,243 @@
+"""Running figures, keeping them, and the page they end on."""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure as Canvas
+from typer.testing import CliRunner
+
+from attsvm import figures, reproduce
+from attsvm.claims import claims
+from attsvm.claims.run import Row
+from attsvm.cli import app
+from attsvm.figures import Check, Figure, Paper
+from attsvm.report import Report, page, summary, write_gallery, write_report
+
+
+class Experiment:
+    """Counts how often it runs."""
+
+    runs = 0
+
+    def __call__(self, steps):
+        self.runs += 1
+        return {"numbers": np.arange(steps), "last": np.array(steps)}
+
+
+def draw(arrays):
+    canvas = Canvas(figsize=(3, 2))
+    axes = canvas.add_subplot()
+    axes.plot(arrays["numbers"])
+    axes.set_title("a & b")
+    return canvas
+
+
+def check(published, expected_to_differ=False):
+    return lambda arrays: [
+        Check("last <number>", "nobody", published, arrays["last"], 0.5, "a reason", expected_to_differ)
+    ]
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    """Two figures on one core: one with a drawing, one without."""
+    sizes = {"quick": {"steps": 3}, "default": {"steps": 4}, "paper": {"steps": 5}}
+    drawn = Figure("drawn", "Drawn & shown", "It rises.", Experiment(), sizes, draw, check(3.0), "No <note>.")
+    table = Figure("table", "A table", "It counts.", Experiment(), sizes, None, check(3.0))
+    return install(monkeypatch, drawn, table)
+
+
+def install(monkeypatch, *chosen):
+    monkeypatch.setattr(figures, "ALL", {figure.name: figure for figure in chosen})
+    monkeypatch.setattr(summary, "PAPERS", (Paper("toys", "Toys", "nobody", chosen),))
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    return chosen
+
+
+def report_of(out, scale="quick"):
+    return Report(scale, tuple(reproduce.reproduce(list(figures.ALL), scale, out)))
+
+
+def run(out, *options):
+    return CliRunner().invoke(app, ["reproduce", "--scale", "quick", "--out", str(out), *options])
+
+
+# ---------------------------------------------------------------------- running and keeping
+
+
+def test_a_finished_figure_is_computed_again_only_if_something_changed(toys, tmp_path, monkeypatch):
+    first, again = report_of(tmp_path), report_of(tmp_path)
+    assert first == again
+    assert [figure.experiment.runs for figure in toys] == [1, 1]
+    monkeypatch.setattr(reproduce, "code_fingerprint", lambda: "other code")
+    report_of(tmp_path)
+    report_of(tmp_path, "default")
+    assert [figure.experiment.runs for figure in toys] == [3, 3]
+
+
+def test_an_interrupted_run_resumes_where_it_stopped(toys, tmp_path, monkeypatch):
+    def interrupted(steps):
+        raise KeyboardInterrupt
+
+    install(monkeypatch, toys[0], replace(toys[1], experiment=interrupted))
+    stopped = run(tmp_path)
+    assert (stopped.exit_code, "run the same command again to resume" in stopped.stderr) == (130, True)
+    install(monkeypatch, *toys)
+    assert run(tmp_path).exit_code == 0
+    assert [figure.experiment.runs for figure in toys] == [1, 1]
+
+
+def test_a_figure_that_fails_is_told_and_the_others_are_kept(toys, tmp_path, monkeypatch):
+    install(monkeypatch, replace(toys[0], draw=lambda arrays: arrays["nothing"]), toys[1])
+    done = run(tmp_path)
+    assert done.exit_code == 1
+    assert "KeyError: 'nothing'" in done.stderr
+    assert "Not computed. KeyError" in (tmp_path / "report.html").read_text(encoding="utf8")
+    assert reproduce.stored("drawn", "quick", tmp_path) is None
+    assert reproduce.stored("table", "quick", tmp_path).checks[0].agrees
+
+
+@pytest.mark.parametrize(
+    ("published", "expected", "code"), [(3.0, False, 0), (4.0, True, 0), (4.0, False, 1)]
+)
+def test_the_exit_code_tells_whether_a_number_disagrees(
+    toys, tmp_path, monkeypatch, published, expected, code
+):
+    install(monkeypatch, replace(toys[1], checks=check(published, expected)))
+    done = run(tmp_path)
+    assert done.exit_code == code
+    assert ("a reason" in done.stdout) == (published != 3.0)
+
+
+def test_an_unknown_figure_or_scale_is_answered_with_the_known_ones(toys, tmp_path):
+    done = run(tmp_path, "--only", "nothing")
+    assert (done.exit_code, done.stderr) == (1, "no figure 'nothing'. Pass drawn, table.\n")
+    assert "Pass quick, default, paper" in run(tmp_path, "--scale", "huge").stderr
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def test_a_drawing_is_written_with_the_same_bytes_each_time(tmp_path):
+    arrays = {"numbers": np.arange(3)}
+    files = [tmp_path / "a.svg", tmp_path / "a2.svg"]
+    for file in files:
+        draw(arrays).savefig(file, metadata={"Date": None})
+    assert files[0].read_bytes() != files[1].read_bytes()
+    reproduce.write_svg(draw(arrays), files[0])
+    kept = files[0].read_bytes()
+    reproduce.write_svg(draw(arrays), files[0])
+    assert files[0].read_bytes() == kept
+
+
+def test_every_reference_inside_a_drawing_still_points_to_its_target(tmp_path):
+    reproduce.write_svg(draw({"numbers": np.arange(3)}), tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text(encoding="utf8")
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text))
+    assert len(set(ids)) == len(ids)
+    assert used and {a or b for a, b in used} <= set(ids)
+
+
+class Outline(HTMLParser):
+    """Headings, ids, addresses and unclosed tags of a page."""
+
+    VOID = ("meta", "img", "input", "br", "link")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.addresses, self.headings = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.open += [] if tag in self.VOID else [tag]
+        self.headings += [tag] if re.fullmatch(r"h\d", tag) else []
+        self.ids += [given["id"]] if "id" in given else []
+        self.addresses += [given[name] for name in ("src", "href") if name in given]
+        assert tag != "img" or given["alt"]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_one_file_with_a_sound_outline(toys, tmp_path):
+    outline = Outline(page(report_of(tmp_path), tmp_path))
+    local = {"report.json", "drawn.svg", "drawn.npz", "table.npz"}
+    anchors = {f"#{name}" for name in outline.ids}
+    assert not outline.open
+    assert outline.headings == ["h1", "h2", "h2", "h3", "h3", "h2"]
+    assert all(a in local | anchors or a.startswith("data:image/svg") for a in outline.addresses)
+    assert all((tmp_path / name).exists() for name in local - {"report.json"})
+
+
+def test_the_page_says_everything_once_and_escapes_it(toys, tmp_path):
+    report = report_of(tmp_path)
+    text = page(report, tmp_path)
+    for part in ("last &lt;number&gt;", "Drawn &amp; shown", "No &lt;note&gt;.", "2 of 2 numbers agree"):
+        assert part in text
+    assert "attsvm reproduce --only drawn --scale quick" in text
+    assert text == page(report, tmp_path)
+    assert "2 of 2 numbers agree" not in page(Report("quick", report.results[:1]), tmp_path)
+
+
+def test_report_json_is_strict_and_tells_the_verdicts(toys, tmp_path, monkeypatch):
+    install(monkeypatch, replace(toys[1], checks=check(float("nan"))))
+    write_report(report_of(tmp_path), tmp_path)
+    record = json.loads((tmp_path / "report.json").read_text(encoding="utf8"), parse_constant=pytest.fail)
+    assert (record["good"], record["counts"]) == (False, {"disagrees": 1})
+    assert record["figures"][0]["checks"][0]["published"] is None
+
+
+def test_the_gallery_shows_each_drawing_and_its_command(toys, tmp_path):
+    file = write_gallery(report_of(tmp_path), tmp_path, tmp_path / "docs")
+    text = file.read_text(encoding="utf8")
+    (picture,) = re.findall(r"!\[.*\]\((.*)\)", text)
+    assert (file.parent / picture).read_bytes() == (tmp_path / "drawn.svg").read_bytes()
+    assert "attsvm reproduce --only table" in text
+
+
+@pytest.mark.parametrize(("verdict", "good"), [("holds", True), ("fails", False)])
+def test_claims_join_the_page_and_its_verdict(toys, tmp_path, monkeypatch, verdict, good):
+    name = next(name for name, claim in claims.items() if claim.mark != "refuted")
+    rows = [Row(name, (verdict,), ("fails",), (), (), 0.1)]
+    monkeypatch.setattr(summary, "run_all", lambda: rows)
+    assert summary.stored_claims(tmp_path) == ()
+    done = run(tmp_path, "--claims")
+    assert (done.exit_code == 0) is good
+    assert summary.stored_claims(tmp_path) == tuple(rows)
+    assert name in (tmp_path / "report.html").read_text(encoding="utf8")
+
+
+PHONE = """<title></title><script>
+const measure = ({ contentDocument: page }) => {
+  const { scrollWidth, clientWidth } = page.documentElement;
+  document.title += `[${page.getElementById("shown").textContent}, ${scrollWidth - clientWidth} too wide]`;
+};
+</script><iframe src="FILE" style="width: 380px" onload="measure(this)"></iframe>"""
+
+
+def on_a_phone(file):
+    """What Chromium says about the page at 380 pixels: rows shown by its script, pixels too wide."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("needs Chromium")
+    frame = file.with_name("phone.html")
+    frame.write_text(PHONE.replace("FILE", file.name), encoding="utf8")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom"]
+    done = subprocess.run([browser, *flags, frame.as_uri()], capture_output=True, text=True, timeout=60)
+    return re.search("<title>(.*)</title>", done.stdout).group(1)
+
+
+def test_chromium_runs_the_page_and_a_phone_needs_no_sideways_scroll(toys, tmp_path):
+    file = write_report(report_of(tmp_path), tmp_path)
+    assert on_a_phone(file) == "[2 of 2, 0 too wide]"
+    wide = file.read_text(encoding="utf8").replace("</main>", '<p style="width: 2000px">wide</p></main>')
+    file.write_text(wide, encoding="utf8")
+    assert on_a_phone(file) != "[2 of 2, 0 too wide]"
