@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit, softmax
 
+from attsvm.figures.figure import Check
 from attsvm.norms import frobenius
 from attsvm.path import Path
 from attsvm.tokens import Float, Tokens
@@ -26,20 +27,36 @@ FROZEN = "the published loop adds a constant to the gradient's length and freeze
 RATE = 0.1
 
 
+NORMALISED = steepest(frobenius, RATE)
+
+
 def descend(
-    tokens: Tokens, v: Float, record: Sequence[int], init: Any = None, loss: Loss = logistic
+    tokens: Tokens,
+    v: Float,
+    record: Sequence[int],
+    init: Any = None,
+    loss: Loss = logistic,
+    optimizer: Any = NORMALISED,
 ) -> Path:
-    """Normalised gradient descent with steps of 0.1, kept at the given steps; the last one ends it."""
+    """Train the prompt, by default with normalised steps of 0.1, and keep it at the steps of `record`."""
     return train(
         tokens,
         Linear(v),
         weight=FullWeight(),
         loss=loss,
-        optimizer=steepest(frobenius, RATE),
+        optimizer=optimizer,
         steps=max(record),
         init=init,
         record=record,
     )
+
+
+def beside(what: str, published: float, pair: tuple[float, float], tolerance: float) -> list[Check]:
+    """A number of the published loop, which we find with its constants, and what it is without them."""
+    return [
+        Check(f"{what}, published loop", SCRIPT, published, float(pair[0]), tolerance, ROUNDED),
+        Check(what, SCRIPT, published, float(pair[1]), tolerance, FROZEN, expected_to_differ=True),
+    ]
 
 
 def stack(problems: Sequence[Tokens]) -> Tokens:

@@ -12,11 +12,10 @@ from matplotlib.figure import Figure as Canvas
 from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
 from attsvm.figures.max_margin_selection.protocol import (
-    FROZEN,
     PRINTED,
     PRINTED_DIGITS,
-    ROUNDED,
     SCRIPT,
+    beside,
     descend,
     published_loop,
     stack,
@@ -98,13 +97,11 @@ def checks(arrays: Arrays) -> list[Check]:
     same, frozen = arrays["cosine_0"][0, :, at], _cosines(arrays["published"][0], arrays["program_0"])
     for name, published, pick in (("least", 0.994, np.min), ("largest", 0.996, np.max)):
         what = f"c = 0.9: {name} cosine to the global program"
-        found.append(Check(f"{what}, published loop", SCRIPT, published, pick(frozen), 5e-4, ROUNDED))
-        found.append(Check(what, SCRIPT, published, pick(same), 5e-4, FROZEN, expected_to_differ=True))
+        found += beside(what, published, (pick(frozen), pick(same)), 5e-4)
     for run, height in ((4, 0.68), (5, -0.85)):
         what = f"c = 0, p(0) = (0, {STARTS[run]:g}): p₂ after 1,000 steps"
         ends = arrays["published"][1, run, 1], arrays["prompts"][1, run, at, 1]
-        found.append(Check(f"{what}, published loop", SCRIPT, height, ends[0], 5e-3, ROUNDED))
-        found.append(Check(what, SCRIPT, height, ends[1], 5e-3, FROZEN, expected_to_differ=True))
+        found += beside(what, height, ends, 5e-3)
     return found
 
 
