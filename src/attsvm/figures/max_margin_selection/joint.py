@@ -24,10 +24,10 @@ from attsvm.figures.max_margin_selection.protocol import (
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
 from attsvm.program.assumptions import label_support, label_svm
 from attsvm.program.max_margin import max_margin
-from attsvm.tokens import Float
 from attsvm.training.heads import Linear
 from attsvm.training.train import train
 from attsvm.training.weights import FullWeight
+from attsvm.verdict import cosine
 
 THIRD = {"tight": (0.5, 1.0), "loose": (0.5, 1.5)}
 CHOSEN = [1, 1, 1]
@@ -97,7 +97,7 @@ def _plane(ax: Axes, arrays: Arrays, name: str, rays: tuple[str, ...]) -> None:
     for ray in rays:
         end = arrays[f"{ray}_{name}"] * 21 / np.linalg.norm(arrays[f"{ray}_{name}"])
         ax.plot([0, end[0]], [0, end[1]], color=colors[ray], lw=5, alpha=0.25)
-        label(ax, *end, texts[ray], colors[ray], ha="right", va="bottom", xytext=(0, 3), textcoords="offset points")
+        label(ax, end[0], end[1] + 0.8, texts[ray], colors[ray], ha="right")
     ax.plot([0, 0], [0, 21], color=ORANGE, lw=5, alpha=0.25)
     label(ax, 0.9, 19.5, "$v^{mm}$", ORANGE)
     for what, color in (("v", ORANGE), ("p", "black")):
@@ -155,17 +155,21 @@ def _ends(arrays: Arrays) -> list[Check]:
     found = []
     for name, path, which, step, published, digit in ENDS:
         points = arrays[f"loop_{path}"][step], arrays[path][step]
-        pair = tuple(p[which] if isinstance(which, int) else _cosine(p, arrays[which]) for p in points)
-        found += beside(f"{name}, {200 if step == LATE else step} steps", published, pair, digit)
+        if isinstance(which, int):
+            pair = np.array([point[which] for point in points])
+        else:
+            pair = cosine(np.array(points)[..., None], arrays[which][:, None])
+        found += beside(
+            f"{name}, {200 if step == LATE else step} steps", published, (pair[0], pair[1]), digit
+        )
     return found
 
 
-def _cosine(a: Float, b: Float) -> float:
-    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-
-
 def _readings(arrays: Arrays) -> list[Check]:
-    source, why = f"{PAPER}, Fig. 3c (read off the plot)", "2 % of the axis, and what the curve changes in two steps"
+    source, why = (
+        f"{PAPER}, Fig. 3c (read off the plot)",
+        "2 % of the axis, and what the curve changes in two steps",
+    )
     names = {"mass": "mean attention on x_i", "probability": "mean probability of the right label"}
     found = []
     for what, read in READINGS.items():
@@ -178,13 +182,14 @@ def _readings(arrays: Arrays) -> list[Check]:
 
 
 SHOWS = (
-    "Prompt p and head v trained together, 200 steps. When every input supports the head, p follows p^mm; when the "
-    "third input has label margin to spare, p follows p^relax, which asks of it only the right order."
+    "Prompt p and head v trained together, 200 steps. When every input supports the head, p follows p^mm; "
+    "when the third input has label margin to spare, p follows p^relax, which asks of it only the right "
+    "order."
 )
 NOTES = (
-    "The published loop adds 1e-19 and 1e-9 to the lengths of the gradients of p and v. That slows v from step 150 "
-    "on and freezes both: its numbers at 1,000 steps, p = (34.5, 8.3) and (27.9, 1.1), are reproduced to every "
-    "digit with the constants; without them ‖p‖ and ‖v‖ go on growing by 0.1 a step."
+    "The published loop adds 1e-19 and 1e-9 to the lengths of the gradients of p and v. That slows v from "
+    "step 150 on and freezes both: its numbers at 1,000 steps, p = (34.5, 8.3) and (27.9, 1.1), are "
+    "reproduced to every digit with the constants; without them ‖p‖ and ‖v‖ go on growing by 0.1 a step."
 )
 FIGURE = Figure(
     "joint",

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -14,13 +16,13 @@ from attsvm.figures.figure import Arrays, Check, Figure
 from attsvm.figures.max_margin_selection.protocol import beside, descend, published_loop, stack
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
 from attsvm.tokens import Float
-from attsvm.training.losses import exponential, linear, logistic
+from attsvm.training.losses import Loss, exponential, linear, logistic
 
 HIGH = np.array([*range(1, 11), 100.0])
-LOSSES = {"linear": linear, "logistic": logistic, "exponential": exponential}
-LOG_SLOPES = {  # log |ℓ'(x)|
-    "linear": lambda x: np.zeros_like(x),
-    "logistic": lambda x: -np.logaddexp(0.0, x),
+LOSSES: dict[str, Loss] = {"linear": linear, "logistic": logistic, "exponential": exponential}
+LOG_SLOPES: dict[str, Callable[[Float], Float]] = {  # log |ℓ'(x)|
+    "linear": lambda x: 0 * x,
+    "logistic": lambda x: -np.logaddexp(0, x),
     "exponential": lambda x: -x,
 }
 COLORS = {"linear": ORANGE, "logistic": BLUE, "exponential": GREEN}
@@ -87,7 +89,17 @@ def _slow(ax: Axes, arrays: Arrays) -> None:
     ax.plot(arrays["steps"], ours, color=BLUE)
     ax.plot(arrays["published"][:, 1], color="black", lw=1)
     ax.axhline(limit, color=GREY, ls="--", lw=1)
-    label(ax, 1_000, limit, f"limit {limit:.1f}", GREY, ha="right", va="top", xytext=(0, -3), textcoords="offset points")
+    label(
+        ax,
+        1_000,
+        limit,
+        f"limit {limit:.1f}",
+        GREY,
+        ha="right",
+        va="top",
+        xytext=(0, -3),
+        textcoords="offset points",
+    )
     label(ax, 1_000, -11, "the published loop\nfreezes", "black", ha="right", va="bottom")
     label(ax, 440, -27, "no constant in\nthe normaliser", BLUE)
     ax.set(title="p₂ for C = 100, logistic", xlabel="steps", xlim=(0, 1_000), ylim=(-54, 2))
@@ -115,13 +127,14 @@ def checks(arrays: Arrays) -> list[Check]:
 
 
 SHOWS = (
-    "All directions tend to p^mm = (1, 0), but on the way the linear loss leans to the input with the high score "
-    "C and the logistic and exponential losses to the one with score 1. The offset tends to "
-    "½ ln(C|ℓ'(C)|/|ℓ'(1)|): lines are this closed form, points are runs."
+    "All directions tend to p^mm = (1, 0), but on the way the linear loss leans to the input with the "
+    "high score C and the logistic and exponential losses to the one with score 1. The offset tends to ½ "
+    "ln(C|ℓ'(C)|/|ℓ'(1)|): lines are this closed form, points are runs."
 )
 NOTES = (
-    "For C = 100 the published loop stops at (11.9, −11.9) because it adds 1e-9 to the length of the gradient; it "
-    "looks like a slow transient. Without the constant p₂ reaches its limit −47.0 within 1,000 steps."
+    "For C = 100 the published loop stops at (11.9, −11.9) because it adds 1e-9 to the length of the "
+    "gradient; it looks like a slow transient. Without the constant p₂ reaches its limit −47.0 within "
+    "1,000 steps."
 )
 FIGURE = Figure(
     "losses",

@@ -51,7 +51,7 @@ def descend(
     )
 
 
-def beside(what: str, published: float, pair: tuple[float, float], tolerance: float) -> list[Check]:
+def beside(what: str, published: float, pair: tuple[Any, Any], tolerance: float) -> list[Check]:
     """A number of the published loop, which we find with its constants, and what it is without them."""
     return [
         Check(f"{what}, published loop", SCRIPT, published, float(pair[0]), tolerance, ROUNDED),
@@ -61,7 +61,9 @@ def beside(what: str, published: float, pair: tuple[float, float], tolerance: fl
 
 def stack(problems: Sequence[Tokens]) -> Tokens:
     """Problems of one shape as the runs of one, so that they train in one compiled program."""
-    parts = {name: np.stack([getattr(one, name) for one in problems]) for name in ("keys", "labels", "values")}
+    parts = {
+        name: np.stack([getattr(one, name) for one in problems]) for name in ("keys", "labels", "values")
+    }
     return Tokens(parts["keys"], labels=parts["labels"], values=parts["values"])
 
 

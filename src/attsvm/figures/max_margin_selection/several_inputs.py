@@ -123,14 +123,15 @@ def _reading(curve: Float, step: int) -> tuple[float, float]:
 
 
 SHOWS = (
-    "All six starts turn to the direction of the certified program. Normalised steps put all attention on the "
-    "best tokens in 70 steps while ‖p‖ grows by 0.1 a step; plain descent grows ‖p‖ like a logarithm. Circles "
-    "are read off the published plots."
+    "All six starts turn to the direction of the certified program. Normalised steps put all attention on "
+    "the best tokens in 70 steps while ‖p‖ grows by 0.1 a step; plain descent grows ‖p‖ like a logarithm. "
+    "Circles are read off the published plots."
 )
 NOTES = (
-    "The published program has the score as a third coordinate that the model never sees. That changes its cost "
-    "(0.31319 printed, 0.37134 for the trained model) but not the drawn line: the scores differ by ½ in every "
-    "constraint, which lowers all required margins alike, so that both directions are the same."
+    "The published program has the score as a third coordinate that the model never sees. That changes "
+    "its cost (0.31319 printed, 0.37134 for the trained model) but not the drawn line: the scores differ "
+    "by ½ in every constraint, which lowers all required margins alike, so that both directions are the "
+    "same."
 )
 FIGURE = Figure(
     "several-inputs",

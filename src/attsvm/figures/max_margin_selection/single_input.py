@@ -60,9 +60,8 @@ def draw(arrays: Arrays) -> Canvas:
         ax.plot(*ends.T, "x", color="black", ms=4, mew=0.9, zorder=3)
         ax.set_title(title)
     axes[0].set_ylabel("p₂")
-    note = {"textcoords": "offset points", "ha": "left", "va": "center"}
-    label(axes[0], *arrays["published"][0, 0], "the published loop\nfreezes at ×", "black", xytext=(26, 0), **note)
-    label(axes[0], 0, 0, "p(0)", GREY, xytext=(7, -12), **note)
+    label(axes[0], 0, 20, "the published loop\nfreezes at ×", "black")
+    label(axes[0], 1, -2.3, "p(0)", GREY)
     return figure
 
 
@@ -72,8 +71,8 @@ def _panel(ax: Axes, paths: Float, programs: tuple[Float, Float], local: bool) -
     for program, color, name in zip(programs, (BLUE, ORANGE), names, strict=True):
         end = 27 * program / np.linalg.norm(program)
         ax.plot([0, end[0]], [0, end[1]], color=color, lw=5, alpha=0.25)
-        place = {"xytext": (62, -96), "ha": "center"} if color == BLUE else {"xytext": (-2, 10), "ha": "right"}
-        label(ax, end[0], end[1], name, color, textcoords="offset points", **place)
+        x, y = (10, 12) if color == BLUE else (26.5, 1.5)
+        label(ax, x, y, name, color, ha="right")
     for path in paths:
         color = BLUE if path[-1, 1] > path[-1, 0] else ORANGE
         ax.plot(*path.T, color=color, lw=1.3)
@@ -94,7 +93,8 @@ def checks(arrays: Arrays) -> list[Check]:
         Check("c = 0: starts that end at the global program", SCRIPT, 4, other[0].sum(), 0, why),
         Check("c = 0: starts that end at the local program", SCRIPT, 2, other[1].sum(), 0, why),
     ]
-    same, frozen = arrays["cosine_0"][0, :, at], _cosines(arrays["published"][0], arrays["program_0"])
+    same = arrays["cosine_0"][0, :, at]
+    frozen = cosine(arrays["published"][0][..., None], arrays["program_0"][:, None])
     for name, published, pick in (("least", 0.994, np.min), ("largest", 0.996, np.max)):
         what = f"c = 0.9: {name} cosine to the global program"
         found += beside(what, published, (pick(frozen), pick(same)), 5e-4)
@@ -105,19 +105,15 @@ def checks(arrays: Arrays) -> list[Check]:
     return found
 
 
-def _cosines(prompts: Float, program: Float) -> Float:
-    return prompts @ program / np.linalg.norm(prompts, axis=-1) / np.linalg.norm(program)
-
-
 SHOWS = (
     "Six runs from the open circles against the rays of the two certified programs. With c = 0.9 token 3 "
-    "supports the program of token 2 and scores as much as it, so token 2 is not locally optimal and every "
-    "run goes up; with c = 0 it is locally optimal and keeps the two lowest starts."
+    "supports the program of token 2 and scores as much as it, so token 2 is not locally optimal and "
+    "every run goes up; with c = 0 it is locally optimal and keeps the two lowest starts."
 )
 NOTES = (
-    "The published loop divides by ‖∇L‖ + 1e-9 and freezes where the gradient falls below that, at ‖p‖ ≈ 22 "
-    "(crosses), still off its ray for c = 0.9. Without the constant the same runs go on and reach cosine "
-    "0.9997 after 1,000 steps; with it we find the published ends to every digit."
+    "The published loop divides by ‖∇L‖ + 1e-9 and freezes where the gradient falls below that, at ‖p‖ ≈ "
+    "22 (crosses), still off its ray for c = 0.9. Without the constant the same runs go on and reach "
+    "cosine 0.9997 after 1,000 steps; with it we find the published ends to every digit."
 )
 FIGURE = Figure(
     "single-input",

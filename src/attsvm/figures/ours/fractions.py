@@ -132,32 +132,41 @@ def checks(arrays: Arrays) -> list[Check]:
     share, found = arrays["global"] / runs, []
     if 1 in rows:
         only = share[rows[1], 0].min()
-        found.append(Check("one input of two tokens: least global share", "derived", 1.0, only, 0.0, "Theorem A-2"))
+        found.append(
+            Check("one input of two tokens: least global share", "derived", 1.0, only, 0.0, "Theorem A-2")
+        )
     for (n, T, d), published in TABLE.items():
         if n in rows:
             ours = share[rows[n], LENGTHS.index(T), WIDTHS.index(d)]
             both = (200 * published + runs * ours + 2) / (204 + runs)
             tolerance = 3 * np.sqrt(both * (1 - both) * (1 / 200 + 1 / runs)) + 0.005
-            source, why = "independent script, 200 runs", "three standard errors of the difference, and rounding"
-            found.append(Check(f"global share, n = {n}, T = {T}, d = {d}", source, published, ours, tolerance, why))
+            source, why = (
+                "independent script, 200 runs",
+                "three standard errors of the difference, and rounding",
+            )
+            found.append(
+                Check(f"global share, n = {n}, T = {T}, d = {d}", source, published, ours, tolerance, why)
+            )
     short, long = arrays["longer"][:, 0] / runs
     why = "two standard errors of a share from so many runs"
     error = 2 * float(np.sqrt(short * (1 - short) / runs))
-    found.append(Check(f"global share of a sample, {LONGER} steps instead of {STEPS}", "ours", short, long, error, why))
+    found.append(
+        Check(f"global share of a sample, {LONGER} steps instead of {STEPS}", "ours", short, long, error, why)
+    )
     return found
 
 
 SHOWS = (
-    "Solid: runs that select the best tokens; dotted: runs that end at a locally optimal selection, best included. "
-    "More width helps, more inputs and more tokens hurt: with four inputs of eight tokens at d = 16 two runs in "
-    "three end at another, locally optimal, selection. Filled points: d ≥ n(T − 1), where every selection is "
-    "separable. Bands: two standard errors."
+    "Solid: runs that select the best tokens; dotted: runs that end at a locally optimal selection, best "
+    "included. More width helps, more inputs and more tokens hurt: with four inputs of eight tokens at d "
+    "= 16 two runs in three end at another, locally optimal, selection. Filled points: d ≥ n(T − 1), "
+    "where every selection is separable. Bands: two standard errors."
 )
 NOTES = (
-    "The papers show such bars for a few sizes, without code. Runs start at zero and take 150 steps of 0.5 in "
-    "single precision instead of 2,000 of 0.1 in double, chosen for time after a look at 600 runs; five times "
-    "the steps change the global share by less than its sampling error. At d = 2 many runs are still on their "
-    "way, or at a finite minimum, so that the dotted lines there are lower bounds."
+    "The papers show such bars for a few sizes, without code. Runs start at zero and take 150 steps of "
+    "0.5 in single precision instead of 2,000 of 0.1 in double, chosen for time after a look at 600 runs; "
+    "five times the steps change the global share by less than its sampling error. At d = 2 many runs are "
+    "still on their way, or at a finite minimum, so that the dotted lines there are lower bounds."
 )
 FIGURE = Figure(
     "fractions",

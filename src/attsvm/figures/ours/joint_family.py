@@ -22,7 +22,7 @@ from attsvm.training.weights import FullWeight
 
 RATIOS = np.array([0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.1, 1.3])
 """Ratios ρ = r/R on the published instance, whose family ends at ρ = 1."""
-RADII = np.array([10.0, 30.0, 100.0, 300.0])
+RADII = (10.0, 30.0, 100.0, 300.0)
 SPARE = LOOSE - 1.0
 """Γ_3 − Γ: label margin that the third input has to spare; the other two support the head."""
 SHOWN = (0.05, 0.5, 1.1)
@@ -53,8 +53,8 @@ def closed_form(ratio: Float) -> Float:
     return np.asarray(np.degrees(angle))
 
 
-def experiment(problems: int, steps: int) -> Arrays:
-    """Joint descent and joint regularisation paths: runs = ratios on the published instance, then random ones.
+def experiment(problems: int, steps: int, radii: tuple[float, ...]) -> Arrays:
+    """Joint descent and joint paths: the published instance at every ratio, then random problems.
 
     Scaling the values by ρ makes a step of the head ρ times as long, and its ball ρ times as wide: so all
     ratios train in one program. The head that the model sees is ρ v.
@@ -64,18 +64,17 @@ def experiment(problems: int, steps: int) -> Arrays:
     heads = np.stack([label_svm(tokens.run(k), CHOSEN).W[:, 0] for k in range(len(ratio))])
     head, rule = Linear(heads / ratio[:, None]), steepest(frobenius, 0.1)
     record = [*range(0, 401, 10), steps]
-    run = train(
-        wide, head, weight=FullWeight(), optimizer=rule, train_head=rule, steps=steps, record=record
-    )
-    path = regularisation_path(wide, head, radii=RADII, head_radii=RADII, starts=2)
+    run = train(wide, head, weight=FullWeight(), optimizer=rule, train_head=rule, steps=steps, record=record)
     assert run.v is not None
     own = ratio * np.linalg.norm(run.v[:, -1], axis=-1) / run.norm()[:, -1]
-    return {
+    arrays: Arrays = {"radii": np.array(radii)}
+    if radii:
+        arrays["path"] = regularisation_path(wide, head, radii=radii, head_radii=radii, starts=2).W[..., 0]
+    return arrays | {
         "ratio": ratio,
         "own_ratio": own,
         "length": run.norm()[:, -1],
         "descent": run.W[..., 0],
-        "path": path.W[..., 0],
         "program": program_of_ratio(tokens, ratio),
         "own_program": program_of_ratio(tokens, own),
         "mm": max_margin(tokens, CHOSEN).W[..., 0],
@@ -117,7 +116,7 @@ def _fan(ax: Axes, arrays: Arrays) -> None:
         ax.plot([0, ray[0]], [0, ray[1]], color=GREY, lw=0.8, ls="--")
         path = arrays["descent"][k, :-1, :2]
         ax.plot(*path.T, color=ORANGE, lw=1.4)
-        label(ax, path[-1, 0], path[-1, 1], f"ρ = {ratio:g}", ORANGE, va="center", xytext=(3, 0), textcoords="offset points", annotation_clip=False)
+        label(ax, 40.5, path[-1, 1], f"ρ = {ratio:g}", ORANGE, va="center", annotation_clip=False)
     ax.set(title="joint descent, p(t)", xlabel="p₁", ylabel="p₂", xlim=(0, 40), ylim=(-1.5, 9))
 
 
@@ -125,28 +124,30 @@ def _angle(ax: Axes, arrays: Arrays) -> None:
     rho = np.linspace(0, 1.35, 200)
     ax.plot(rho, closed_form(rho), color=GREY, lw=1)
     label(ax, 0.03, 1.2, "derived rule\ncos a − 5 sin a = ρ", GREY)
-    for k, shade in ((0, 0.35), (3, 1.0)):
-        angles = _angles(arrays["path"][: len(RATIOS), k])
-        ax.plot(RATIOS, angles, "s", ms=4.5, mfc="none", mec=BLUE, alpha=shade)
     k = len(RATIOS)
+    if "path" in arrays:
+        for radius, shade in ((0, 0.35), (-1, 1.0)):
+            angles = _angles(arrays["path"][:k, radius])
+            ax.plot(RATIOS, angles, "s", ms=4.5, mfc="none", mec=BLUE, alpha=shade)
+        label(ax, 0.28, 13.2, f"□ paths, r = ρR, R = {arrays['radii'][-1]:g}", BLUE)
+        label(ax, 0.42, 8.8, f"R = {arrays['radii'][0]:g}", BLUE, alpha=0.5)
     ax.plot(arrays["own_ratio"][:k], _angles(arrays["descent"][:k, -1]), "o", ms=3, color=ORANGE)
-    label(ax, 0.28, 13.2, "□ paths, r = ρR, R = 300", BLUE)
-    label(ax, 0.42, 8.8, "R = 10", BLUE, alpha=0.5)
     label(ax, 0.28, 12.1, "● joint descent", ORANGE)
     ax.set(title="angle of p, in degrees", xlabel="ρ = ‖v‖/‖p‖", xlim=(0, 1.38), ylim=(-0.5, 14.3))
 
 
 def _random(ax: Axes, arrays: Arrays) -> None:
-    for name, color, marker in (("path", BLUE, "s"), ("descent", ORANGE, "o")):
-        predicted, observed = _positions(arrays, name)
-        ax.plot(predicted, observed, marker, ms=4 if marker == "s" else 2.5, mfc="none" if marker == "s" else color, mec=color, ls="")
+    looks = {"path": ("s", 4.0, "none", BLUE), "descent": ("o", 2.5, ORANGE, ORANGE)}
+    for name, (marker, size, face, color) in looks.items():
+        if name in arrays:
+            ax.plot(*_positions(arrays, name), marker, ms=size, mfc=face, mec=color)
     ax.plot([0, 1], [0, 1], color=GREY, lw=0.8)
     label(ax, 0.02, 0.98, "0: $p^{mm}$   1: $p^{relax}$", GREY, va="top")
     ax.set(title="random problems", xlabel="position by the rule", ylabel="position found")
 
 
 def _positions(arrays: Arrays, name: str) -> tuple[Float, Float]:
-    """Angle to p^mm over the angle between p^mm and p^relax, of the rule and of the runs on random problems."""
+    """Angle to p^mm over that between p^mm and p^relax, on random problems: of the rule, and found."""
     rest = slice(len(RATIOS), None)
     mm, full = arrays["mm"][rest], _between(arrays["mm"][rest], arrays["relaxed"][rest])
     program = arrays["program" if name == "path" else "own_program"][rest]
@@ -165,35 +166,39 @@ def _between(a: Float, b: Float) -> Float:
 def checks(arrays: Arrays) -> list[Check]:
     """The program against its closed form; paths and runs against the program of their ratio."""
     k = len(RATIOS)
-    rule, own = closed_form(RATIOS), closed_form(arrays["own_ratio"][:k])
-    worst = {
-        "program": np.abs(_angles(arrays["program"][:k]) - rule).max(),
-        "path": np.abs(_angles(arrays["path"][:k, -1]) - rule).max(),
-        "descent": np.abs(_angles(arrays["descent"][:k, -1]) - own).max(),
-    }
-    radian, why = np.degrees(1.0), "angles close like one over the length: one radian over it"
-    error = "largest error of the angle, degrees"
-    found = [
-        Check(f"program against the closed form: {error}", "derived", 0.0, worst["program"], 1e-6, "bisection"),
-        Check(f"path at R = 300: {error}", "derived", 0.0, worst["path"], radian / RADII[-1], why),
-        Check(f"descent: {error}", "derived", 0.0, worst["descent"], radian / arrays["length"][:k].min(), why),
-    ]
-    for name, kind in (("path", "path at R = 300"), ("descent", "descent")):
-        predicted, observed = _positions(arrays, name)
-        off = float(np.median(np.abs(predicted - observed)))
-        what = f"random problems, {kind}: median error of the position"
-        found.append(Check(what, "derived", 0.0, off, 0.02, "the same, for angles of about half a radian"))
+    off = np.abs(_angles(arrays["program"][:k]) - closed_form(RATIOS)).max()
+    what = "program against the closed form: largest error of the angle, degrees"
+    found = [Check(what, "derived", 0.0, off, 1e-6, "bisection")]
+    found += _errors(arrays, "descent", "joint descent", arrays["own_ratio"], arrays["length"][:k].min())
+    if "path" in arrays:
+        radius = arrays["radii"][-1]
+        found += _errors(arrays, "path", f"joint path at R = {radius:g}", arrays["ratio"], radius)
     return found
 
 
+def _errors(arrays: Arrays, name: str, kind: str, ratio: Float, length: float) -> list[Check]:
+    k = len(RATIOS)
+    worst = np.abs(_angles(arrays[name][:k, -1]) - closed_form(ratio[:k])).max()
+    predicted, observed = _positions(arrays, name)
+    middle = float(np.median(np.abs(predicted - observed)))
+    why = "angles close like one over the length: one radian over it"
+    also = f"{why}, in units of the 0.32 rad that p^mm and p^relax are apart at least"
+    return [
+        Check(
+            f"{kind}: largest error of the angle, degrees", "derived", 0.0, worst, np.degrees(1 / length), why
+        ),
+        Check(f"{kind}, random problems: median error of position", "derived", 0.0, middle, 3 / length, also),
+    ]
+
+
 SHOWS = (
-    "Head and prompt trained together, the third input with label margin to spare. The limit of the prompt is "
-    "neither p^mm nor p^relax but moves from one to the other with ρ, the ratio of the lengths of head and prompt, "
-    "or of their learning rates. The rule: maximise the least of m_i + ρ(Γ_i − Γ)."
+    "Head and prompt trained together, the third input with label margin to spare. The limit of the "
+    "prompt is neither p^mm nor p^relax but moves from one to the other with ρ, the ratio of the lengths "
+    "of head and prompt, or of their learning rates. The rule: maximise the least of m_i + ρ(Γ_i − Γ)."
 )
 NOTES = (
-    "Not in the papers, which prove the two ends only; the rule is a heuristic argument on the tail of the loss, "
-    "confirmed here by regularisation paths and by gradient descent."
+    "Not in the papers, which prove the two ends only; the rule is a heuristic argument on the tail of "
+    "the loss, confirmed here by regularisation paths and by gradient descent."
 )
 FIGURE = Figure(
     "joint-family",
@@ -201,9 +206,9 @@ FIGURE = Figure(
     SHOWS,
     experiment,
     {
-        "quick": {"problems": 10, "steps": 2_000},
-        "default": {"problems": 60, "steps": 20_000},
-        "paper": {"problems": 500, "steps": 100_000},
+        "quick": {"problems": 10, "steps": 2_000, "radii": ()},
+        "default": {"problems": 60, "steps": 20_000, "radii": RADII},
+        "paper": {"problems": 500, "steps": 100_000, "radii": RADII},
     },
     draw,
     checks,
