@@ -1,0 +1,99 @@
+"""What the experiments of the paper share: the prompt model, normalised steps of 0.1, and its loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, softmax
+
+from attsvm.figures.figure import Check
+from attsvm.norms import frobenius
+from attsvm.path import Path
+from attsvm.tokens import Float, Tokens
+from attsvm.training.heads import Linear
+from attsvm.training.losses import Loss, logistic
+from attsvm.training.optimizers import steepest
+from attsvm.training.train import train
+from attsvm.training.weights import FullWeight
+
+PAPER = "Max-Margin Token Selection"
+PRINTED = f"{PAPER}, printed solver cost"
+PRINTED_DIGITS = "half a unit of the fifth printed decimal"
+SCRIPT = "independent script of the published loop"
+ROUNDED = "half a unit of the last digit given"
+FROZEN = "the published loop adds a constant to the gradient's length and freezes; ours goes on"
+RATE = 0.1
+
+
+NORMALISED = steepest(frobenius, RATE)
+
+
+def descend(
+    tokens: Tokens,
+    v: Float,
+    record: Sequence[int],
+    init: Any = None,
+    loss: Loss = logistic,
+    optimizer: Any = NORMALISED,
+) -> Path:
+    """Train the prompt, by default with normalised steps of 0.1, and keep it at the steps of `record`."""
+    return train(
+        tokens,
+        Linear(v),
+        weight=FullWeight(),
+        loss=loss,
+        optimizer=optimizer,
+        steps=max(record),
+        init=init,
+        record=record,
+    )
+
+
+def beside(what: str, published: float, pair: tuple[Any, Any], tolerance: float) -> list[Check]:
+    """A number of the published loop, which we find with its constants, and what it is without them."""
+    return [
+        Check(f"{what}, published loop", SCRIPT, published, float(pair[0]), tolerance, ROUNDED),
+        Check(what, SCRIPT, published, float(pair[1]), tolerance, FROZEN, expected_to_differ=True),
+    ]
+
+
+def stack(problems: Sequence[Tokens]) -> Tokens:
+    """Problems of one shape as the runs of one, so that they train in one compiled program."""
+    parts = {
+        name: np.stack([getattr(one, name) for one in problems]) for name in ("keys", "labels", "values")
+    }
+    return Tokens(parts["keys"], labels=parts["labels"], values=parts["values"])
+
+
+def published_loop(
+    tokens: Tokens, head: Float, start: Float, steps: int, added: tuple[float, float | None]
+) -> tuple[Float, Float]:
+    """The loop of the published notebooks with the logistic loss: prompts and heads at every step.
+
+        p ← p − 0.1 ∇_p/(‖∇_p‖ + a),     v ← v − 0.1 ∇_v/(‖∇_v‖ + b),     added = (a, b)
+
+    b = None keeps the head. The constants freeze a parameter once its gradient falls below them, which
+    is why these lengths stop growing. A runs axis may lead everywhere: tokens, head and start (…, d).
+    Returns p (steps + 1, …, d) and v (steps + 1, …, c).
+    """
+    p, v = np.array(start, dtype=float), np.array(head, dtype=float)
+    prompts, heads = [p], [v]
+    for _ in range(steps):
+        s = softmax((tokens.keys @ p[..., None, :, None])[..., 0], axis=-1)
+        scores = (tokens.values @ v[..., None, :, None])[..., 0]
+        margin = tokens.labels * (s * scores).sum(-1)
+        pull = -tokens.labels * expit(-margin) / tokens.n
+        leaning = pull[..., None] * s * (scores - (s * scores).sum(-1, keepdims=True))
+        p = p - _step((leaning[..., None] * tokens.keys).sum((-3, -2)), added[0])
+        if added[1] is not None:
+            pooled = (pull[..., None] * s)[..., None] * tokens.values
+            v = v - _step(pooled.sum((-3, -2)), added[1])
+        prompts.append(p)
+        heads.append(v)
+    return np.array(prompts), np.array(heads)
+
+
+def _step(slope: Float, added: float) -> Float:
+    return np.asarray(RATE * slope / (np.linalg.norm(slope, axis=-1, keepdims=True) + added))

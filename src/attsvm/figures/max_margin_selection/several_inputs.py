@@ -1,0 +1,145 @@
+"""Several inputs, one best token each: every start turns to one direction, normalised steps sooner.
+
+"Max-Margin Token Selection in Attention Mechanism", Figure 1c and the comparison of step sizes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from attsvm import datasets
+from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.max_margin_selection.protocol import PAPER, PRINTED, PRINTED_DIGITS, descend
+from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
+from attsvm.program.max_margin import max_margin
+from attsvm.tokens import Float, Tokens
+from attsvm.training.optimizers import gd
+from attsvm.verdict import cosine
+
+STARTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)
+FROM_ZERO = STARTS.index(0.0)
+READINGS = {
+    ("mass", "normalised"): {0: 1 / 7, 20: 0.75, 30: 0.92, 50: 0.99, 70: 1.0},
+    ("mass", "plain"): {0: 1 / 7, 20: 0.40, 50: 0.82, 100: 0.935, 200: 0.97},
+    ("norm", "normalised"): {50: 5.0, 100: 10.0, 150: 15.0, 200: 19.5},
+    ("norm", "plain"): {50: 2.3, 100: 3.2, 150: 3.6, 200: 3.9},
+}
+"""Read off the published plots: mean attention on the best tokens and ‖p‖, by step."""
+READ = {"mass": 0.02, "norm": 0.4}
+"""2 % of the axes, which run from 0 to 1 and from 0 to 20."""
+
+
+def experiment(steps: int) -> Arrays:
+    """Prompts (6, k, 2) of normalised descent; attention on the best tokens and ‖p‖ (201,) of both rules."""
+    tokens, v = datasets.several_inputs()
+    every = list(range(201))
+    path = descend(tokens, v, [*every, 1_000, steps], [[[x], [0.0]] for x in STARTS])
+    slow = descend(tokens, v, every, optimizer=gd(1.0))
+    exact, seen = max_margin(tokens, [0, 0, 0]), max_margin(_with_scores(tokens), [0, 0, 0])
+    return {
+        "steps": path.index,
+        "prompts": path.W[..., 0],
+        "exact": exact.W[:, 0],
+        "seen": seen.W[:, 0],
+        "certified": np.array(exact.certified and seen.certified),
+        "cosine": cosine(path.W, exact.W),
+        "cosine_seen": cosine(path.W, seen.W[:2]),
+        "mass_normalised": path.attention[FROM_ZERO, :201, :, 0].mean(-1),
+        "mass_plain": slow.attention[..., 0].mean(-1),
+        "norm_normalised": path.norm()[FROM_ZERO, :201],
+        "norm_plain": slow.norm(),
+    }
+
+
+def _with_scores(tokens: Tokens) -> Tokens:
+    """The keys that the notebook's program sees: the score is a third coordinate, hidden from its model."""
+    return Tokens(np.concatenate([tokens.keys, tokens.values], axis=-1))
+
+
+def draw(arrays: Arrays) -> Canvas:
+    """Paths against the exact and the published line; attention and length by step."""
+    figure, (plane, mass, norm) = canvas(3, width=7.2, height=3.0)
+    _paths(plane, arrays)
+    _curves(mass, arrays, "mass", {"normalised": (62, 1.03), "plain": (95, 0.84)})
+    _curves(norm, arrays, "norm", {"normalised": (8, 17.5), "plain": (95, 5.2)})
+    mass.set(title="attention on best tokens", ylim=(0, 1.12))
+    norm.set(title="‖p‖")
+    label(norm, 112, 8.0, "○ as published", GREY)
+    return figure
+
+
+def _paths(ax: Axes, arrays: Arrays) -> None:
+    reach = np.array([0.0, 22.0])
+    for name, color, width, alpha in (("exact", BLUE, 6.0, 0.25), ("seen", ORANGE, 1.2, 1.0)):
+        ray = arrays[name][:2] / np.linalg.norm(arrays[name][:2])
+        ax.plot(*np.outer(ray, reach), color=color, ls="-" if width > 2 else "--", lw=width, alpha=alpha)
+    label(ax, 0.3, 4.6, "$p^{mm}$, exact", BLUE)
+    label(ax, 0.3, 3.9, "line as published", ORANGE)
+    for path in arrays["prompts"]:
+        ax.plot(*path.T, color=GREY, lw=1)
+        ax.plot(*path[0], "o", ms=3.5, mfc="white", mec=GREY)
+    label(ax, 9, 0.35, "p(t)", GREY)
+    ax.set(title="p from six starts", xlabel="p₁", ylabel="p₂", xlim=(-2.5, 20), ylim=(-1.2, 5.2))
+
+
+def _curves(ax: Axes, arrays: Arrays, what: str, places: dict[str, tuple[float, float]]) -> None:
+    for rule, color in (("normalised", BLUE), ("plain", ORANGE)):
+        ax.plot(arrays[f"{what}_{rule}"], color=color)
+        read = READINGS[what, rule]
+        ax.plot(list(read), list(read.values()), "o", ms=4.5, mfc="white", mec=color)
+        label(ax, *places[rule], f"{rule}, η = {0.1 if rule == 'normalised' else 1:g}", color)
+    ax.set_xlabel("steps")
+
+
+def checks(arrays: Arrays) -> list[Check]:
+    """The printed cost, and the readings of the two plots."""
+    seen, exact = (0.5 * float((arrays[name] ** 2).sum()) for name in ("seen", "exact"))
+    artefact = "the notebook's program sees the score as a third coordinate, which its model does not"
+    found = [
+        Check("½‖p‖², score coordinate seen", PRINTED, 0.31319, seen, 5e-6, PRINTED_DIGITS),
+        Check("½‖p‖², the trained model", PRINTED, 0.31319, exact, 5e-6, artefact, expected_to_differ=True),
+    ]
+    plot, why = f"{PAPER}, read off the plot", "reading accuracy, 2 % of the axis"
+    for name, who in (("seen", "score coordinate seen"), ("exact", "the trained model")):
+        slope = float(arrays[name][1] / arrays[name][0])
+        found.append(Check(f"slope of the line, {who}", plot, 0.2, slope, 0.02, why))
+    names = {"mass": "mean attention on the best tokens", "norm": "‖p‖"}
+    for (what, rule), read in READINGS.items():
+        for step, published in read.items():
+            ours, error = _reading(arrays[f"{what}_{rule}"], step)
+            named = f"{names[what]}, {rule}, step {step}"
+            found.append(Check(named, plot, published, ours, READ[what] + error, READING))
+    return found
+
+
+READING = "2 % of the axis, and what the curve changes in two steps"
+
+
+def _reading(curve: Float, step: int) -> tuple[float, float]:
+    """Our value at a step, and half of what the curve changes within two steps of it."""
+    return float(curve[step]), float(np.ptp(curve[max(step - 2, 0) : step + 3])) / 2
+
+
+SHOWS = (
+    "All six starts turn to the direction of the certified program. Normalised steps put all attention on "
+    "the best tokens in 70 steps while ‖p‖ grows by 0.1 a step; plain descent grows ‖p‖ like a logarithm. "
+    "Circles are read off the published plots."
+)
+NOTES = (
+    "The published program has the score as a third coordinate that the model never sees. That changes "
+    "its cost (0.31319 printed, 0.37134 for the trained model) but not the drawn line: the scores differ "
+    "by ½ in every constraint, which lowers all required margins alike, so that both directions are the "
+    "same."
+)
+FIGURE = Figure(
+    "several-inputs",
+    "Several inputs, and the size of a step",
+    SHOWS,
+    experiment,
+    {"quick": {"steps": 1_000}, "default": {"steps": 1_000}, "paper": {"steps": 100_000}},
+    draw,
+    checks,
+    NOTES,
+)
