@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import attsvm
 from attsvm.cli import app
-from attsvm.cli.words import norm_of
+from attsvm.cli.words import norm_of, seed_range
 
 
 def run(*words):
@@ -139,3 +139,14 @@ def test_a_trained_path_is_saved_shown_and_solved(problem, tmp_path):
 def test_an_unknown_claim_is_refused_in_one_line():
     done = run("claims", "the_moon_is_a_matrix")
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("3", [0, 1, 2]), ("20-22", [20, 21, 22]), ("7-7", [7])])
+def test_seeds_are_a_number_or_a_range(text, seeds):
+    assert list(seed_range(text)) == seeds
+
+
+@pytest.mark.parametrize("text", ["0", "5-3", "many", "-1", ""])
+def test_seeds_that_name_no_seed_are_refused(text):
+    with pytest.raises(ValueError, match="20-39"):
+        seed_range(text)

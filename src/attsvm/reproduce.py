@@ -26,15 +26,10 @@ import numpy as np
 import attsvm
 from attsvm import figures
 from attsvm.figures import Check, Figure, Scale
+from attsvm.training.compilation import compile_quickly
 
-SETTINGS = {
-    # Figures are many small programs that run once: XLA compiles them in half the time without these.
-    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
-    # One process per core; threads of their own would only wait for each other.
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
-"""Environment of the worker processes, where it is not already set."""
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""One process per core: threads of their own would only wait for each other."""
 
 APART = ("cli", "report", "reproduce.py", "__main__.py")
 """Parts of the package that cannot change a figure: they only run and show it."""
@@ -125,6 +120,13 @@ def write_svg(canvas: Any, file: File) -> None:
     file.write_text(used.sub(lambda found: names.get(found[0], found[0]), text), encoding="utf8")
 
 
+def prepare() -> None:
+    """Set the environment of this process and its workers, before JAX compiles anything."""
+    compile_quickly()
+    for setting in ONE_THREAD:
+        os.environ.setdefault(setting, "1")
+
+
 # ---------------------------------------------------------------------- one figure
 
 
@@ -194,8 +196,7 @@ def _run(names: list[str], scale: Scale, out: File, workers: int | None) -> Iter
     if count <= 1:
         yield from (make(name, scale, out) for name in names)
         return
-    for setting, value in SETTINGS.items():
-        os.environ.setdefault(setting, value)
+    prepare()
     # JAX has threads, which a fork would not survive.
     context = multiprocessing.get_context("spawn")
     others = multiprocessing.active_children()

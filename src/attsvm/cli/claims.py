@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path as File
 from typing import Annotated
 
 import typer
 
 from attsvm.cli.app import AsJson, errors, say, say_json, stop
+from attsvm.cli.words import seed_range
 
 
 def claims(
     names: Annotated[list[str] | None, typer.Argument(help="Names of claims; all by default.")] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds 0 … N−1.", min=1)] = 1,
+    seeds: Annotated[str, typer.Option(help="How many (0 … N−1), or a range: 20-39.")] = "1",
     table: Annotated[File | None, typer.Option(help="Write the table of claims to this file.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -24,20 +24,21 @@ def claims(
 
     - `attsvm claims`: all of them on seed 0, a few minutes
     - `attsvm claims aligned_factors_stay_aligned --seeds 20`
-    - `attsvm claims --seeds 20 --table docs/claims.md`
+    - `attsvm claims --seeds 20-39 --table docs/claims.md`
 
     Exit code 1 when a claim fails on some seed or a twin holds on more than a tenth of them; claims
     marked refuted may fail.
     """
-    # Claims are many small programs that run once: XLA compiles them in half the time without these.
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+    from attsvm.training.compilation import compile_quickly
+
+    compile_quickly()
     from attsvm.claims import claims as known
     from attsvm.claims.run import run, write_table
     from attsvm.report.summary import broken
 
     try:
         with errors.status("running claims", spinner="dots"):
-            rows = run(names or None, range(seeds))
+            rows = run(names or None, seed_range(seeds))
     except ValueError as error:
         stop(error)
     if table is not None:

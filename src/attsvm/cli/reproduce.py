@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path as File
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,12 +49,11 @@ def reproduce(
 
     Exit code 0 when every number agrees or differs for a stated reason, else 1.
     """
-    from attsvm.reproduce import SETTINGS
-
-    for setting, value in SETTINGS.items():  # before JAX compiles anything
-        os.environ.setdefault(setting, value)
     from attsvm import figures
     from attsvm.report import Report, run_claims, stored_claims, write_gallery, write_report
+    from attsvm.reproduce import prepare
+
+    prepare()
 
     try:
         chosen = one_of("scale", scale, SCALES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from attsvm import norms
@@ -36,3 +37,15 @@ def one_of(what: str, word: str, known: dict[str, Any]) -> Any:
     if word not in known:
         raise ValueError(f"no {what} {word!r}. Pass {', '.join(known)}.")
     return known[word]
+
+
+def seed_range(text: str) -> range:
+    """The seeds of "20" (0 … 19) or of "20-39"."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)", text.strip())
+    if found is None:
+        raise ValueError(f"seeds is {text!r}. Pass a number such as 20, or a range such as 20-39.")
+    first, last = found.groups()
+    seeds = range(int(last)) if first is None else range(int(first), int(last) + 1)
+    if not seeds:
+        raise ValueError(f"seeds is {text!r}, which holds no seed. Pass 1 or more, or a range such as 20-39.")
+    return seeds

@@ -128,7 +128,7 @@ def stored_claims(out: File) -> tuple[Row, ...]:
 
 def _row(entry: dict[str, Any]) -> Row:
     evidence = tuple(Evidence(**one) for one in entry["evidence"])
-    lists = {name: tuple(entry[name]) for name in ("verdicts", "twins", "reasons")}
+    lists = {name: tuple(entry[name]) for name in ("seeds", "verdicts", "twins", "reasons")}
     return Row(**(entry | lists | {"evidence": evidence}))
 
 
