@@ -88,7 +88,9 @@ def _schatten(norm: Schatten, grads: Tensors, joint: bool) -> Tensors:
             )
         matrix = g.reshape(-1, 1) if g.ndim < 2 else g
         factors.append(torch.linalg.svd(matrix, full_matrices=False))
-    steps = _spectrum_steps(norm, [(f.U.shape[0], f.Vh.shape[1]) for f in factors], [f.S for f in factors], joint)
+    steps = _spectrum_steps(
+        norm, [(f.U.shape[0], f.Vh.shape[1]) for f in factors], [f.S for f in factors], joint
+    )
     parts = zip(grads, factors, steps, strict=True)
     return [((f.U * step) @ f.Vh).reshape(g.shape) for g, f, step in parts]
 

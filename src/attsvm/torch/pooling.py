@@ -100,9 +100,7 @@ class AttentionPooling(nn.Module):
             raise ValueError(f"queries: expected shape {expected}, got {got}.")
         return torch.einsum("ntd,hde,ne->nht", tokens, W, queries)
 
-    def attention(
-        self, tokens: Tensor, queries: Tensor | None = None, mask: Tensor | None = None
-    ) -> Tensor:
+    def attention(self, tokens: Tensor, queries: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Attention of every head, (n, heads, T)."""
         return attention(self.logits(tokens, queries), None if mask is None else mask[:, None])
 
