@@ -20,6 +20,9 @@ from attsvm.torch.pooling import AttentionPooling
 PROJECTIONS = (("query", "key"), ("q_proj", "k_proj"), ("q_lin", "k_lin"))
 CHANGES_LOGITS = ("attn_logit_softcapping", "sinks", "distance_embedding", "relative_position_bias")
 
+FORBIDDEN = -9_999.0
+"""A mask that adds less forbids the token: models write −10,000, −1e9, their dtype's minimum or −∞."""
+
 
 class Look(NamedTuple):
     """What the heads of one module saw: logits, which tokens each query may attend to, and the weights."""
@@ -156,7 +159,7 @@ def _with_ignored(logits: Tensor, mask: Tensor | None, shape: Any) -> tuple[Tens
 
 
 def _added(logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    allowed = mask > torch.finfo(mask.dtype).min / 2
+    allowed = mask > FORBIDDEN
     return logits + torch.where(allowed, mask, 0), allowed
 
 
