@@ -1,16 +1,12 @@
 """Attention pooling: softmax's values, and a gradient that survives where softmax's is zero."""
 
-from functools import partial
-
 import mpmath as mp
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
 
-import attsvm as att  # noqa: E402
-from attsvm.datasets import sphere  # noqa: E402
-from attsvm.torch import AttentionPooling, SteepestDescent, attention, pool  # noqa: E402
+from attsvm.torch import AttentionPooling, attention, pool  # noqa: E402
 
 
 def random(*shape, dtype=torch.float64, seed=0, grad=False):
@@ -110,29 +106,6 @@ def test_a_scale_free_gradient_is_a_multiple_of_the_true_one_and_values_get_thei
     torch.testing.assert_close(free / free.norm(), true / true.norm())
     assert free.norm() > 1.01 * true.norm()
     torch.testing.assert_close(values.grad, twin.grad)
-
-
-def train(read, data, lr=1.0, steps=300):
-    """Normalised gradient descent on W from zero; `read` pools the tokens."""
-    X, Z, Y, v = data
-    W = torch.nn.Parameter(torch.zeros(10, 10, dtype=torch.float64))
-    optimizer = SteepestDescent([W], lr, att.frobenius)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        pooled = read((X @ (Z @ W.T)[:, :, None])[..., 0], X)
-        torch.nn.functional.softplus(-Y * (pooled @ v)).mean().backward()
-        optimizer.step()
-    return W.detach().numpy()
-
-
-def test_training_past_saturation_follows_road_two():
-    tokens, v = sphere(n=6, T=8, d=10, seed=0)
-    data = [torch.from_numpy(np.array(a)) for a in (tokens.keys, tokens.queries, tokens.labels, v)]
-    rule, setting = att.steepest(att.frobenius, 1.0), {"weight": att.FullWeight(), "loss": att.logistic}
-    W = att.train(tokens, att.Linear(v), **setting, optimizer=rule, steps=300, record=2).final
-    error = lambda ours: np.abs(ours - W).max() / np.abs(W).max()  # noqa: E731
-    assert error(train(partial(pool, scale_free=True), data)) < 1e-12
-    assert error(train(textbook, data)) > 0.1
 
 
 # ---------------------------------------------------------------------- the module
