@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attsvm.norms import Entrywise
-from attsvm.torch.directions import dual_sizes, signed_power
+from attsvm.torch.directions import dual_sizes, largest_entries, signed_power
 from attsvm.torch.optimizer import Descent, Group, Tensors, wide
 
 
@@ -73,7 +73,8 @@ class LpMirrorDescent(Descent):
         known = [w for w in params if "dual" in self.state[w]]
         written = signed_power([self.state[w]["dual"] for w in known], 1 / (p - 1))
         written = [x.to(w.dtype) for x, w in zip(written, known, strict=True)]
-        if known and torch.stack(torch._foreach_norm(torch._foreach_sub(written, known), math.inf)).any():
+        # One question for all tensors, because a GPU waits for each answer.
+        if known and torch.stack(largest_entries(torch._foreach_sub(written, known))).any():
             for w, old in zip(known, written, strict=True):
                 changed = torch.where(old == w, self.state[w]["dual"], signed_power(wide([w]), p - 1)[0])
                 self.state[w]["dual"] = changed
@@ -89,5 +90,7 @@ def _moved(params: Tensors, grads: Tensors, lr: float, p: float) -> Tensors:
     units = torch._foreach_maximum(torch._foreach_abs(params), torch._foreach_abs(roots))
     units = [unit.clamp_min(torch.finfo(unit.dtype).tiny) for unit in units]  # 0/0 where both are 0
     duals = signed_power(torch._foreach_div(params, units), p - 1)
-    torch._foreach_sub_(duals, signed_power(torch._foreach_div(roots, units), p - 1))
-    return torch._foreach_mul(units, signed_power(duals, 1 / (p - 1)))
+    torch._foreach_div_(roots, units)
+    torch._foreach_sub_(duals, signed_power(roots, p - 1))
+    torch._foreach_mul_(units, signed_power(duals, 1 / (p - 1)))
+    return units

@@ -14,12 +14,16 @@ from torch.optim import Optimizer
 Group = dict[str, Any]
 Tensors = list[Tensor]
 
+SMALL = 16_384
+"""Entries of a tensor for which, on a CPU, a call costs more than the work."""
+
 
 class Descent(Optimizer):
     """An optimizer whose `move` turns the gradients of some parameters of a group into a step.
 
     foreach=True moves all parameters of one device and dtype by the same few calls; foreach=False moves
-    them one by one, which needs less memory; None chooses by device.
+    them one by one, which needs less memory. None takes all on a GPU, and on a CPU all small ones: there a
+    large tensor alone stays in the cache.
     """
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -77,14 +81,12 @@ def _batches(params: Tensors, foreach: bool | None, joint: bool) -> list[Tensors
     """The parameters that one call moves."""
     if joint and params:
         return [params]
-    if foreach is None:
-        foreach = all(w.device.type != "cpu" for w in params)
-    if not foreach:
-        return [[w] for w in params]
-    kinds: dict[Any, Tensors] = {}
+    together: dict[Any, Tensors] = {}
     for w in params:
-        kinds.setdefault((w.device, w.dtype), []).append(w)
-    return list(kinds.values())
+        small = w.device.type != "cpu" or w.numel() <= SMALL
+        kind = (w.device, w.dtype) if (small if foreach is None else foreach) else id(w)
+        together.setdefault(kind, []).append(w)
+    return list(together.values())
 
 
 def _gradients(group: Group, params: Tensors) -> Tensors:
