@@ -80,7 +80,7 @@ def _joined(sizes: Any, q: float, joint: bool) -> Tensors:
 
 def _largest_coordinate(grads: Tensors, joint: bool) -> Tensors:
     """The sign of the first largest entry, zero elsewhere."""
-    out = [torch.zeros_like(g) for g in grads]
+    out = [torch.zeros_like(g, memory_format=torch.contiguous_format) for g in grads]
     places = [int(g.abs().argmax()) for g in grads]
     entries = [g.flatten()[place] for g, place in zip(grads, places, strict=True)]
     chosen = range(len(grads))

@@ -43,8 +43,9 @@ def reader_of(module: nn.Module) -> Reader | None:
         return read_pooling
     if isinstance(module, nn.MultiheadAttention):
         return read_multihead
-    names = inspect.signature(module.forward).parameters
-    return read_projected if _projections(module) and "hidden_states" in names else None
+    if _projections(module) and "hidden_states" in inspect.signature(module.forward).parameters:
+        return read_projected
+    return None
 
 
 def read_pooling(module: AttentionPooling, inputs: Inputs) -> Look:
