@@ -1,0 +1,28 @@
+"""The geometry of attsvm for PyTorch users: `pip install attsvm[torch]`.
+
+LpMirrorDescent, SteepestDescent    torch.optim optimizers
+pool, attention, AttentionPooling   softmax attention whose gradient survives saturation
+MarginMonitor                       norm, entropy and margin of every head while a model trains
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "attsvm.torch needs PyTorch, which is not installed. Run: pip install attsvm[torch]"
+    ) from error
+
+from attsvm.torch.mirror import LpMirrorDescent
+from attsvm.torch.monitor import HeadRecord, MarginMonitor
+from attsvm.torch.pooling import AttentionPooling, attention, pool
+from attsvm.torch.steepest import SteepestDescent
+
+__all__ = [
+    "AttentionPooling",
+    "HeadRecord",
+    "LpMirrorDescent",
+    "MarginMonitor",
+    "SteepestDescent",
+    "attention",
+    "pool",
+]

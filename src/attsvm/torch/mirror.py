@@ -1,0 +1,96 @@
+"""Mirror descent with the potential ‖w‖_p^p / p, as a torch optimizer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from attsvm.norms import Entrywise
+from attsvm.torch.directions import dual_sizes, largest_entries, signed_power
+from attsvm.torch.optimizer import Descent, Group, Tensors, wide
+
+
+class LpMirrorDescent(Descent):
+    """Mirror descent with the entrywise potential ψ(w) = 1/p Σ |w_j|^p, 1 < p < ∞.
+
+        ∇ψ(w) ← ∇ψ(w) − lr ∇L,     ∇ψ(w) = sign(w) |w|^(p−1)
+
+    p = 2 is torch.optim.SGD, bit for bit. p near 1 leads to sparse weights, large p to even ones.
+
+    normalised: divide ∇L by its dual norm ‖∇L‖_q, 1/p + 1/q = 1, so that steps survive saturation; of
+    each tensor on its own, or with joint=True of all parameters of the group as one vector.
+    weight_decay: adds weight_decay · w to the gradient, as SGD does.
+
+    For p < 2 the state is the dual variable ∇ψ(w), because w itself underflows; weights that something
+    else has changed since the last step are read anew. For p > 2 it is ∇ψ(w) that underflows: the step
+    is taken in units of the larger of |w| and |lr ∇L|^(1/(p−1)), and there is no state.
+    Reference: Julistiono et al. 2024, "Optimizing Attention with Mirror Descent".
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        p: float = 2.0,
+        *,
+        weight_decay: float = 0.0,
+        normalised: bool = False,
+        joint: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+    ) -> None:
+        settings = {"weight_decay": weight_decay, "normalised": normalised, "joint": joint}
+        super().__init__(params, {"lr": lr, "p": p, **settings, "maximize": maximize, "foreach": foreach})
+
+    def check(self, group: Group) -> None:
+        p, decay = group["p"], group["weight_decay"]
+        if isinstance(p, bool) or not isinstance(p, int | float) or not 1 < p < math.inf:
+            raise ValueError(f"p is {p!r}. Mirror descent needs 1 < p < ∞.")
+        if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 <= decay < math.inf:
+            raise ValueError(f"weight_decay is {decay!r}. Pass a number ≥ 0.")
+
+    def move(self, group: Group, params: Tensors, grads: Tensors) -> None:
+        p, lr = group["p"], float(group["lr"])
+        if group["normalised"]:
+            grads = wide(grads)
+            grads = torch._foreach_div(grads, dual_sizes(Entrywise(p), grads, group["joint"]))
+        if p == 2:
+            torch._foreach_add_(params, grads, alpha=-lr)
+        elif p < 2:
+            self._move_duals(params, wide(grads), lr, p)
+        else:
+            torch._foreach_copy_(params, _moved(wide(params), wide(grads), lr, p))
+
+    def _move_duals(self, params: Tensors, grads: Tensors, lr: float, p: float) -> None:
+        duals = self._duals(params, p)
+        torch._foreach_add_(duals, grads, alpha=-lr)
+        torch._foreach_copy_(params, signed_power(duals, 1 / (p - 1)))
+
+    def _duals(self, params: Tensors, p: float) -> Tensors:
+        """∇ψ(w) from the state, or from the weights where they are new or have been changed."""
+        known = [w for w in params if "dual" in self.state[w]]
+        written = signed_power([self.state[w]["dual"] for w in known], 1 / (p - 1))
+        written = [x.to(w.dtype) for x, w in zip(written, known, strict=True)]
+        # One question for all tensors, because a GPU waits for each answer.
+        if known and torch.stack(largest_entries(torch._foreach_sub(written, known))).any():
+            for w, old in zip(known, written, strict=True):
+                changed = torch.where(old == w, self.state[w]["dual"], signed_power(wide([w]), p - 1)[0])
+                self.state[w]["dual"] = changed
+        for w in params:
+            if "dual" not in self.state[w]:
+                self.state[w]["dual"] = signed_power(wide([w]), p - 1)[0]
+        return [self.state[w]["dual"] for w in params]
+
+
+def _moved(params: Tensors, grads: Tensors, lr: float, p: float) -> Tensors:
+    """(∇ψ)⁻¹(∇ψ(w) − lr g), every power taken of a number in [−1, 1]."""
+    roots = signed_power(torch._foreach_mul(grads, lr), 1 / (p - 1))
+    units = torch._foreach_maximum(torch._foreach_abs(params), torch._foreach_abs(roots))
+    units = [unit.clamp_min(torch.finfo(unit.dtype).tiny) for unit in units]  # 0/0 where both are 0
+    duals = signed_power(torch._foreach_div(params, units), p - 1)
+    torch._foreach_div_(roots, units)
+    torch._foreach_sub_(duals, signed_power(roots, p - 1))
+    torch._foreach_mul_(units, signed_power(duals, 1 / (p - 1)))
+    return units

@@ -1,0 +1,194 @@
+"""MarginMonitor: norm, entropy, top mass and margin of every attention head while a model trains."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict, astuple, dataclass, fields
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attsvm.torch.pooling import attention
+from attsvm.torch.readers import Inputs, Look, reader_of
+
+
+@dataclass(frozen=True)
+class HeadRecord:
+    """One head at one step, over the batch of the last forward pass.
+
+    norm: ‖W_QK‖_F, with the scaling of the logits in it. entropy: mean entropy of the attention, in nats.
+    top_mass: mean attention on the attended token, the one with the largest logit.
+    margin: least logit gap between the attended and the next token, over ‖W_QK‖_F; median_margin: the
+    median gap instead. Infinite where no query has two tokens to choose from.
+    """
+
+    step: int
+    module: str
+    head: int
+    norm: float
+    entropy: float
+    top_mass: float
+    margin: float
+    median_margin: float
+
+
+class MarginMonitor:
+    """Watches every attention module of a model; `record(step)` reads them all.
+
+        with MarginMonitor(model) as monitor:
+            for step, batch in enumerate(batches):
+                loss(model(batch)).backward()
+                monitor.record(step)
+                optimizer.step()
+
+    For transformers' Trainer pass callbacks=[monitor.callback()]. A hook keeps the inputs of each module's
+    last forward pass; the logits are recomputed only when a record is asked for, with the weights as they
+    are then. Rows of padding tokens do not count. `readers.py` says which modules can be read.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.records: list[HeadRecord] = []
+        readers = {name or "model": (module, reader_of(module)) for name, module in model.named_modules()}
+        self._watched = {name: (module, read) for name, (module, read) in readers.items() if read}
+        if not self._watched:
+            raise ValueError(
+                f"{type(model).__name__} has no attention module that can be read. Expected "
+                "AttentionPooling, torch.nn.MultiheadAttention, or layers with query/key or q_proj/k_proj."
+            )
+        self._inputs: dict[str, Inputs] = {}
+        self._hooks = [
+            module.register_forward_pre_hook(self._keep(name), with_kwargs=True)
+            for name, (module, _) in self._watched.items()
+        ]
+
+    def record(self, step: int) -> list[HeadRecord]:
+        """Read every head now; returns the new records, which are also appended to `records`."""
+        if not self._inputs:
+            raise RuntimeError(
+                "the model has not run since the monitor was made. Record after a forward pass."
+            )
+        new = []
+        with torch.no_grad():
+            for name, inputs in self._inputs.items():
+                module, read = self._watched[name]
+                columns = _statistics(read(module, inputs))
+                rows = zip(*(column.tolist() for column in columns), strict=True)
+                new += [HeadRecord(step, name, head, *row) for head, row in enumerate(rows)]
+        self.records += new
+        return new
+
+    def to_csv(self, file: str | PathLike[str]) -> None:
+        """Write the records as a table, one row per step, module and head."""
+        with open(file, "w", newline="", encoding="utf8") as out:
+            writer = csv.writer(out)
+            writer.writerow([field.name for field in fields(HeadRecord)])
+            writer.writerows(astuple(record) for record in self.records)
+
+    def plot(self) -> Any:
+        """A matplotlib figure: norm, entropy, top mass and median margin by step, a line per head."""
+        from attsvm.figures.style import BLUE, canvas
+
+        if not self.records:
+            raise ValueError("nothing has been recorded yet. Call record(step) while the model trains.")
+        figure, axes = canvas(4, width=11.0)
+        curves: dict[Any, list[HeadRecord]] = {}
+        for record in self.records:
+            curves.setdefault((record.module, record.head), []).append(record)
+        for ax, what in zip(axes, ("norm", "entropy", "top_mass", "median_margin"), strict=True):
+            for curve in curves.values():
+                steps, heights = zip(*((r.step, asdict(r)[what]) for r in curve), strict=True)
+                ax.plot(steps, heights, color=BLUE, lw=0.8, alpha=max(0.15, 1 / len(curves)))
+            ax.set(title=what.replace("_", " "), xlabel="step")
+        return figure
+
+    def callback(self, every: int = 1) -> Any:
+        """A transformers.TrainerCallback that records before every `every`-th optimizer step."""
+        return _trainer_callback()(self, every)
+
+    def close(self) -> None:
+        """Remove the hooks and forget the kept inputs; the records stay."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._inputs = [], {}
+
+    def __enter__(self) -> MarginMonitor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _keep(self, name: str) -> Callable[..., None]:
+        signature = inspect.signature(self._watched[name][0].forward)
+
+        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            bound = signature.bind(*args, **kwargs).arguments
+            inputs = {**bound, **bound.get("kwargs", {})}
+            memory: dict[int, Any] = {}  # the same tensor twice stays the same: self-attention is told by it
+            self._inputs[name] = {key: _detached(value, memory) for key, value in inputs.items()}
+
+        return keep
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _detached(value: Any, memory: dict[int, Any]) -> Any:
+    """Tensors without their graph, which would keep the whole last step in memory; no caches."""
+    if isinstance(value, Tensor):
+        return memory.setdefault(id(value), value.detach())
+    if isinstance(value, tuple):
+        return tuple(_detached(part, memory) for part in value)
+    return value if isinstance(value, bool | int | float) else None
+
+
+def _statistics(look: Look) -> tuple[Tensor, ...]:
+    """norm, entropy, top mass, margin and median margin of every head, each (heads,)."""
+    allowed = look.allowed.expand(look.logits.shape)
+    counts = allowed.any(-1)
+    if look.selfward:
+        counts = counts & allowed.diagonal(dim1=-2, dim2=-1)
+    logits = look.logits.to(torch.float64)
+    weights = attention(logits, allowed | ~counts[..., None])
+    entropy = -torch.special.xlogy(weights, weights).sum(-1)
+    rows = counts.sum((0, 2)).clamp_min(1)
+    means = [torch.where(counts, x, 0).sum((0, 2)) / rows for x in (entropy, weights.amax(-1))]
+    least, middle = _gaps(logits.masked_fill(~allowed, -torch.inf), counts)
+    norms = look.norms.to(logits)
+    safe = torch.where(norms > 0, norms, 1)  # W_QK = 0 has equal logits: gap 0, margin 0
+    return norms, *means, least / safe, middle / safe
+
+
+def _gaps(logits: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Least and median gap between the two largest logits, per head, over the queries with two tokens."""
+    if logits.shape[-1] < 2:
+        none = torch.full((logits.shape[1],), torch.inf, dtype=logits.dtype, device=logits.device)
+        return none, none
+    top = logits.topk(2, -1).values
+    gaps = torch.where(counts, top[..., 0] - top[..., 1], torch.inf).transpose(0, 1).flatten(1)
+    gaps = torch.where(torch.isfinite(gaps), gaps, torch.nan)  # one token only: an infinite gap
+    least, middle = (torch.nan_to_num(gaps, torch.inf).amin(1), torch.nanmedian(gaps, 1).values)
+    return least, torch.nan_to_num(middle, torch.inf)
+
+
+def _trainer_callback() -> Any:
+    """The callback's class, made when it is first needed: transformers is not needed for plain loops."""
+    try:
+        from transformers import TrainerCallback
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "the Trainer's callback needs transformers. Run: pip install attsvm[hf]"
+        ) from error
+
+    class MarginCallback(TrainerCallback):
+        def __init__(self, monitor: MarginMonitor, every: int) -> None:
+            self.monitor, self.every = monitor, every
+
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step % self.every == 0:
+                self.monitor.record(state.global_step)
+
+    return MarginCallback

@@ -1,0 +1,101 @@
+"""What our torch optimizers share: one step over parameter groups, checks, and exact checkpoints."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+Group = dict[str, Any]
+Tensors = list[Tensor]
+
+SMALL = 16_384
+"""Entries of a tensor for which, on a CPU, a call costs more than the work."""
+
+
+class Descent(Optimizer):
+    """An optimizer whose `move` turns the gradients of some parameters of a group into a step.
+
+    foreach=True moves all parameters of one device and dtype by the same few calls; foreach=False moves
+    them one by one, which needs less memory. None takes all on a GPU, and on a CPU all small ones: there a
+    large tensor alone stays in the cache.
+    """
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step for every parameter that has a gradient; returns what the closure returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            for group in self.param_groups:
+                params = [w for w in group["params"] if w.grad is not None and w.numel()]
+                for batch in _batches(params, group["foreach"], group.get("joint", False)):
+                    self.move(group, batch, _gradients(group, batch))
+        return loss
+
+    @abstractmethod
+    def move(self, group: Group, params: Tensors, grads: Tensors) -> None:
+        """Change the parameters in place; grads are the loss's, or its negative's to maximise it."""
+
+    @abstractmethod
+    def check(self, group: Group) -> None:
+        """Raise where a setting of the group is impossible."""
+
+    def add_param_group(self, param_group: Group) -> None:
+        group = {**self.defaults, **param_group}
+        lr = group["lr"]
+        if isinstance(lr, bool) or not _is_number(lr) or not 0 <= float(lr) < math.inf:
+            raise ValueError(f"lr is {lr!r}. Pass a number ≥ 0.")
+        self.check(group)
+        super().add_param_group(param_group)
+        for w in self.param_groups[-1]["params"]:
+            if w.is_complex():
+                raise ValueError(f"a parameter is {w.dtype}. Pass its real view, torch.view_as_real(w).")
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a state_dict, exactly: torch would round the state to the parameters' dtype."""
+        super().load_state_dict(state_dict)
+        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+        params = [w for group in self.param_groups for w in group["params"]]
+        for number, w in zip(numbers, params, strict=True):
+            for name, value in state_dict["state"].get(number, {}).items():
+                self.state[w][name] = value.to(w.device, copy=True)
+
+
+def wide(tensors: Tensors) -> Tensors:
+    """Half-precision tensors as float32, the others as they are."""
+    return [x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in tensors]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
+
+
+def _batches(params: Tensors, foreach: bool | None, joint: bool) -> list[Tensors]:
+    """The parameters that one call moves."""
+    if joint and params:
+        return [params]
+    together: dict[Any, Tensors] = {}
+    for w in params:
+        small = w.device.type != "cpu" or w.numel() <= SMALL
+        kind = (w.device, w.dtype) if (small if foreach is None else foreach) else id(w)
+        together.setdefault(kind, []).append(w)
+    return list(together.values())
+
+
+def _gradients(group: Group, params: Tensors) -> Tensors:
+    grads = [w.grad for w in params]
+    for g in grads:
+        if g.layout != torch.strided:
+            raise RuntimeError(f"a gradient is {g.layout}. Use dense gradients: Embedding(sparse=False).")
+    if group["maximize"]:
+        grads = torch._foreach_neg(grads)
+    if group.get("weight_decay", 0):
+        grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])
+    return grads

@@ -1,0 +1,168 @@
+"""Softmax attention pooling whose gradient survives saturation.
+
+The usual softmax gradient s_a (γ_a − Σ s_t γ_t) of the winning token a cancels to zero once s_a rounds
+to one. Here the weights are functions of the logits relative to the winner's, and the winner's weight
+is one minus the others'. Autograd then finds
+
+    ∂L/∂logit_t = s_t (g_t − ḡ),  t ≠ a,    ∂L/∂logit_a = −Σ_{t≠a} ∂L/∂logit_t,    g_t = γ_t − γ_a,
+
+in which nothing cancels; so do second derivatives and torch.func.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def attention(logits: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Softmax weights of logits (…, T), zero where the mask (…, T) is False.
+
+        s_t = e^(a_t − a_max) / (1 + Σ_{losing} e^(a_j − a_max)),    s_winner = 1 − Σ_{losing} s_t
+
+    Half precision is computed and returned in float32.
+    """
+    relative, winner = _relative(logits, mask)
+    losing, _ = _losing(relative, winner)
+    return torch.where(winner, 1 - losing.sum(-1, keepdim=True), losing)
+
+
+def pool(logits: Tensor, values: Tensor, mask: Tensor | None = None, *, scale_free: bool = False) -> Tensor:
+    """The attended value Σ_t s_t value_t (…, c) of logits (…, T) and values (…, T, c).
+
+    Leading axes broadcast; mask is True where a token counts. The gradient in the logits is exact while
+    float can hold it, up to logit gaps of 700 (float32: 87). Beyond that, scale_free=True divides it by
+    the largest losing weight of the whole batch: a positive number, which steepest descent, normalised
+    mirror descent and sign descent never see. Values get their true gradient, so with scale_free they
+    must not depend on the parameters that the logits depend on, nor may gradients be accumulated.
+    """
+    _check_values(logits, values)
+    relative, winner = _relative(logits, mask)
+    losing, log_total = _losing(relative, winner)
+    weights = torch.where(winner, 1 - losing.sum(-1, keepdim=True), losing).to(values.dtype)
+    if not scale_free:
+        return _mean(weights, values)
+    pooled = _mean(weights.detach(), values)
+    # Adds zero, with gradient Σ_{t≠a} e^(log s_t − scale) (value_t − pooled) in the relative logits.
+    factors = _factors(relative.detach(), winner, log_total.detach())
+    moves = factors * torch.where(factors > 0, relative - relative.detach(), 0)
+    fixed, center = values.detach(), pooled.detach()
+    moves = moves.to(values.dtype)
+    return pooled + (_mean(moves, fixed) - moves.sum(-1, keepdim=True) * center)
+
+
+class AttentionPooling(nn.Module):
+    """Pools tokens (n, T, d) into (n, heads · d) by softmax attention with logits x_tᵀ W z.
+
+    Each head has its own weight W (d, e) in `weights`, so that an optimizer gives each head its own step.
+    Without `query_width` it is the prompt model: e = 1 and the query is the constant 1. With it, pass
+    queries (n, e). Values default to the tokens; tokens where the mask (n, T) is False are ignored.
+
+    scale_free: see `pool`; right for training W on fixed tokens, far past saturation.
+    Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection in Attention Mechanism".
+    """
+
+    def __init__(
+        self, d: int, heads: int = 1, *, query_width: int | None = None, scale_free: bool = False
+    ) -> None:
+        super().__init__()
+        if min(d, heads, 1 if query_width is None else query_width) < 1:
+            raise ValueError(f"d = {d}, heads = {heads}, query_width = {query_width}. Pass numbers ≥ 1.")
+        self.d, self.heads, self.query_width, self.scale_free = d, heads, query_width, scale_free
+        sizes = (d, 1 if query_width is None else query_width)
+        # Small and random: heads that start equal would stay equal.
+        self.weights = nn.ParameterList([nn.Parameter(0.02 * torch.randn(sizes)) for _ in range(heads)])
+
+    def forward(
+        self,
+        tokens: Tensor,
+        queries: Tensor | None = None,
+        mask: Tensor | None = None,
+        values: Tensor | None = None,
+    ) -> Tensor:
+        logits = self.logits(tokens, queries)
+        kept = None if mask is None else mask[:, None]
+        values = tokens if values is None else values
+        return pool(logits, values[:, None], kept, scale_free=self.scale_free).flatten(-2)
+
+    def logits(self, tokens: Tensor, queries: Tensor | None = None) -> Tensor:
+        """x_tᵀ W_h z of every head, (n, heads, T)."""
+        if tokens.ndim != 3 or tokens.shape[-1] != self.d:
+            raise ValueError(f"tokens have shape {tuple(tokens.shape)}, expected (n, T, {self.d}).")
+        W = torch.stack(list(self.weights))
+        if self.query_width is None:
+            if queries is not None:
+                raise ValueError("queries were given to a prompt model. Pass query_width=e to the module.")
+            return torch.einsum("ntd,hd->nht", tokens, W[:, :, 0])
+        expected = (tokens.shape[0], self.query_width)
+        if queries is None or tuple(queries.shape) != expected:
+            got = "none" if queries is None else f"shape {tuple(queries.shape)}"
+            raise ValueError(f"queries: expected shape {expected}, got {got}.")
+        return torch.einsum("ntd,hde,ne->nht", tokens, W, queries)
+
+    def attention(self, tokens: Tensor, queries: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Attention of every head, (n, heads, T)."""
+        return attention(self.logits(tokens, queries), None if mask is None else mask[:, None])
+
+    def extra_repr(self) -> str:
+        return f"d={self.d}, heads={self.heads}, query_width={self.query_width}, scale_free={self.scale_free}"
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _relative(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Logits minus the winner's, −∞ where masked, and which token won: the first largest."""
+    if not logits.is_floating_point() or logits.ndim < 1 or logits.shape[-1] < 1:
+        kind = f"{logits.dtype} with shape {tuple(logits.shape)}"
+        raise ValueError(f"logits are {kind}, expected real numbers (…, T) with T ≥ 1.")
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    if mask is not None:
+        logits = logits.masked_fill(~_checked(mask, logits), -torch.inf)
+    first = logits.argmax(-1, keepdim=True)
+    winner = torch.arange(logits.shape[-1], device=logits.device) == first
+    return logits - logits.gather(-1, first), winner
+
+
+def _losing(relative: Tensor, winner: Tensor) -> tuple[Tensor, Tensor]:
+    """The losing tokens' weights (…, T), zero for the winner, and log Σ_t e^relative_t (…, 1)."""
+    terms = torch.where(winner, 0, relative.exp())
+    total = terms.sum(-1, keepdim=True)
+    return terms / (1 + total), total.log1p()
+
+
+def _factors(relative: Tensor, winner: Tensor, log_total: Tensor) -> Tensor:
+    """Losing weights divided by the largest of the batch, without forming either.
+
+    The scale is split into a token and a row part, each subtracted from its own kind: adding −5000.1 and
+    −0.7 first would round away four digits of the ratio of two tokens.
+    """
+    relative = relative.masked_fill(winner, -torch.inf)
+    token, largest = relative.max(), (relative - log_total).max()
+    some = torch.isfinite(largest)  # False where no row has a losing token: factors 0
+    token, largest = torch.where(some, token, 0), torch.where(some, largest, 0)
+    return torch.exp((relative - token) - (log_total + (largest - token)))
+
+
+def _mean(weights: Tensor, values: Tensor) -> Tensor:
+    return (weights[..., None, :] @ values)[..., 0, :]
+
+
+def _checked(mask: Tensor, logits: Tensor) -> Tensor:
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask is {mask.dtype}. Pass booleans, True where a token counts: mask.bool().")
+    try:
+        mask = mask.expand(logits.shape)
+    except RuntimeError:
+        shapes = f"mask has shape {tuple(mask.shape)} but logits have {tuple(logits.shape)}"
+        raise ValueError(f"{shapes}. Pass one boolean per token.") from None
+    if not bool(mask.any(-1).all()):
+        raise ValueError("the mask of some row is False everywhere. Give every row a token to attend to.")
+    return mask
+
+
+def _check_values(logits: Tensor, values: Tensor) -> None:
+    if values.ndim < 2 or values.shape[-2] != logits.shape[-1]:
+        shapes = f"values have shape {tuple(values.shape)} but logits have {tuple(logits.shape)}"
+        raise ValueError(f"{shapes}. Pass values (…, T, c) with one row per logit.")

@@ -1,0 +1,166 @@
+"""MarginMonitor: what it reads is what the model attends to, in plain loops and under the Trainer."""
+
+import csv
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+
+from attsvm.torch import AttentionPooling, MarginMonitor  # noqa: E402
+
+SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES |= {"intermediate_size": 20, "initializer_range": 0.5, "attn_implementation": "eager"}
+LENGTHS = (7, 4, 2)
+SINGLE = 1e-5
+"""The models compute in single precision."""
+
+
+def transformers():
+    return pytest.importorskip("transformers", reason="needs transformers: pip install attsvm[hf]")
+
+
+def random(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def padded(n=3, T=7):
+    ids = torch.randint(3, 40, (n, T), generator=torch.Generator().manual_seed(0))
+    return {"input_ids": ids, "attention_mask": (torch.arange(T) < torch.tensor(LENGTHS)[:, None]).long()}
+
+
+def model_of(family):
+    torch.manual_seed(0)
+    library = transformers()
+    extra = {} if family == "Bert" else {"num_key_value_heads": 2, "pad_token_id": 0}
+    return getattr(library, f"{family}Model")(getattr(library, f"{family}Config")(**SIZES, **extra)).eval()
+
+
+def mass_and_entropy(attention, counts):
+    """Mean top mass and entropy of maps (n, heads, queries, T) over the queries that count (n, queries)."""
+    rows = attention.transpose(1, 2)[counts]
+    return rows.amax(-1).mean(0), -torch.special.xlogy(rows, rows).sum(-1).mean(0)
+
+
+def agrees(records, attention, counts):
+    mass, entropy = mass_and_entropy(attention.detach(), counts)
+    read = torch.tensor([[r.top_mass, r.entropy] for r in records])
+    return torch.allclose(read, torch.stack([mass, entropy], 1), atol=SINGLE)
+
+
+@pytest.mark.parametrize("family", ["Bert", "Llama", "Qwen3"])
+def test_the_monitor_reads_the_models_own_attention(family):
+    model, batch = model_of(family), padded()
+    with MarginMonitor(model) as monitor:
+        maps = model(**batch, output_attentions=True).attentions
+        records, counts = monitor.record(0), batch["attention_mask"].bool()
+    assert len(records) == 8 and [r.head for r in records] == [0, 1, 2, 3] * 2
+    assert agrees(records[4:], maps[1], counts)
+    assert not agrees(records[:4], maps[1], counts)
+    assert not agrees(records[4:], maps[1], torch.ones_like(counts))  # padding must not count
+
+
+def test_without_a_mask_a_causal_model_is_read_causally():
+    model, batch = model_of("Llama"), {"input_ids": padded()["input_ids"]}
+    monitor, everything = MarginMonitor(model), torch.ones(3, 7, dtype=torch.bool)
+    eager = model(**batch, output_attentions=True).attentions[0]
+    model.set_attn_implementation("sdpa")
+    model(**batch)
+    assert agrees(monitor.record(0)[:4], eager, everything)
+    model.layers[0].self_attn.is_causal = False
+    assert not agrees(monitor.record(1)[:4], eager, everything)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_multihead_attention_is_read(batch_first, causal):
+    torch.manual_seed(0)
+    module, x = torch.nn.MultiheadAttention(8, 2, batch_first=batch_first), random(3, 7, 8)
+    module.in_proj_weight.data *= 3
+    ignored = torch.arange(7) >= torch.tensor(LENGTHS)[:, None]
+    mask = torch.ones(7, 7).triu(1).bool() if causal else None
+    x = x if batch_first else x.transpose(0, 1)
+    monitor = MarginMonitor(module)
+    _, maps = module(x, x, x, key_padding_mask=ignored, attn_mask=mask, average_attn_weights=False)
+    assert agrees(monitor.record(0), maps, ~ignored)
+
+
+def test_the_norm_and_the_margin_are_those_of_the_definition():
+    pooling, tokens = AttentionPooling(4, heads=2, query_width=3).double(), random(5, 6, 4).double()
+    queries, monitor = random(5, 3, seed=1).double(), MarginMonitor(pooling)
+    pooling(tokens, queries)
+    for head, (record, W) in enumerate(zip(monitor.record(3), pooling.weights, strict=True)):
+        top = pooling.logits(tokens, queries)[:, head].sort(-1).values
+        gaps = (top[:, -1] - top[:, -2]) / W.norm()
+        assert (record.step, record.module, record.head) == (3, "model", head)
+        assert record.norm == pytest.approx(W.norm().item())
+        assert (record.margin, record.median_margin) == pytest.approx(
+            (gaps.min().item(), gaps.median().item())
+        )
+
+
+def test_the_norm_of_a_transformers_head_is_that_of_its_key_query_product():
+    model, monitor = (m := model_of("Llama")), MarginMonitor(m)
+    model(**padded())
+    layer = model.layers[0].self_attn
+    Q, K = layer.q_proj.weight.view(4, 4, 16)[3], layer.k_proj.weight.view(2, 4, 16)[1]
+    assert monitor.record(0)[3].norm == pytest.approx((K.T @ Q / 2).norm().item(), rel=SINGLE)
+
+
+def test_a_query_with_one_token_has_no_margin_and_zero_weights_have_margin_zero():
+    pooling, alone = AttentionPooling(4), AttentionPooling(4)
+    pooling.weights[0].data.zero_()
+    monitors = MarginMonitor(pooling), MarginMonitor(alone)
+    pooling(random(2, 3, 4)), alone(random(2, 1, 4))
+    assert [m.record(0)[0].margin for m in monitors] == [0, math.inf]
+    assert monitors[0].records[0].entropy == pytest.approx(math.log(3))
+
+
+def test_hooks_leave_with_the_monitor_and_the_model_computes_the_same():
+    pooling, tokens = AttentionPooling(4), random(2, 3, 4)
+    before = pooling(tokens)
+    with MarginMonitor(pooling) as monitor:
+        assert torch.equal(pooling(tokens), before)
+        monitor.record(0)
+    assert not pooling._forward_pre_hooks and len(monitor.records) == 1
+    with pytest.raises(RuntimeError, match="after a forward pass"):
+        monitor.record(1)
+
+
+def test_the_records_become_a_table_and_a_figure(tmp_path):
+    pooling = AttentionPooling(4, heads=2)
+    monitor = MarginMonitor(pooling)
+    with pytest.raises(ValueError, match="nothing has been recorded"):
+        monitor.plot()
+    for step in range(3):
+        pooling(random(2, 3, 4, seed=step))
+        monitor.record(step)
+    monitor.to_csv(tmp_path / "heads.csv")
+    rows = list(csv.DictReader((tmp_path / "heads.csv").open()))
+    assert len(rows) == 6 and float(rows[-1]["norm"]) == monitor.records[-1].norm
+    assert len(monitor.plot().axes) == 4
+
+
+def test_a_model_without_readable_attention_is_refused():
+    with pytest.raises(ValueError, match="no attention module"):
+        MarginMonitor(torch.nn.Linear(3, 2))
+    odd = torch.nn.MultiheadAttention(8, 2, add_zero_attn=True)
+    monitor, x = MarginMonitor(odd), random(3, 2, 8)
+    odd(x, x, x)
+    with pytest.raises(NotImplementedError, match="add_zero_attn"):
+        monitor.record(0)
+
+
+def test_the_trainer_records_every_second_step(tmp_path):
+    library = transformers()
+    pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
+    model = library.BertForSequenceClassification(library.BertConfig(**SIZES, num_labels=2))
+    batch = padded()
+    data = [{"labels": k % 2, **{name: x[k] for name, x in batch.items()}} for k in range(3)] * 4
+    monitor = MarginMonitor(model)
+    options = {"max_steps": 5, "learning_rate": 0.1, "per_device_train_batch_size": 3, "report_to": []}
+    settings = library.TrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=True, **options)
+    callback = monitor.callback(every=2)
+    library.Trainer(model=model, args=settings, train_dataset=data, callbacks=[callback]).train()
+    assert sorted({r.step for r in monitor.records}) == [0, 2, 4] and len(monitor.records) == 3 * 8
+    assert monitor.records[0].norm != monitor.records[-8].norm
