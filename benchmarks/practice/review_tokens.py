@@ -1,6 +1,6 @@
 """Rotten-Tomatoes sentences as frozen MiniLM token states, computed once and kept as float16.
 
-python benchmarks/practice/review_tokens.py CACHE [--train 3000] [--test 1000] [--data FOLDER]
+python benchmarks/practice/review_tokens.py CACHE [--train 4000] [--test 4000] [--data FOLDER]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BATCH = 32
 
 @dataclass(frozen=True)
 class Reviews:
-    """sequences: n arrays (T_i, 384), [CLS] first and [SEP] last; labels (n,): 1 is positive.
+    """sequences: n float16 arrays (T_i, 384), [CLS] first and [SEP] last; labels (n,): 1 is positive.
 
     words: per sequence, the word each token belongs to ("" for [CLS] and [SEP]).
     """
@@ -35,7 +35,7 @@ def load(cache: Path) -> tuple[Reviews, Reviews]:
     """The training and the test part of a cache written by `main`."""
     with np.load(cache, allow_pickle=False) as data:
         ends = np.cumsum(data["lengths"])[:-1]
-        sequences = [s.astype(np.float64) for s in np.split(data["states"], ends)]
+        sequences = np.split(data["states"], ends)
         words = [list(w) for w in np.split(data["words"], ends)]
         everything, train = Reviews(sequences, data["labels"], words), int(data["train"])
     return everything.part(0, train), everything.part(train, len(sequences))
@@ -77,8 +77,8 @@ def token_states(texts: list[str], model_folder: Path) -> tuple[list[np.ndarray]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cache", type=Path)
-    parser.add_argument("--train", type=int, default=3000)
-    parser.add_argument("--test", type=int, default=1000)
+    parser.add_argument("--train", type=int, default=4000)
+    parser.add_argument("--test", type=int, default=4000)
     parser.add_argument("--data", type=Path)
     options = parser.parse_args()
     texts, labels = sentences(options.data, options.train + options.test)
