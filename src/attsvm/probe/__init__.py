@@ -23,10 +23,12 @@ try:
         column_or_1d,
         validate_data,
     )
+
+    from attsvm.probe.per_token import PerToken
 except ImportError as missing:
     raise ImportError("AttentionProbe needs scikit-learn ≥ 1.6: pip install 'attsvm[sklearn]'.") from missing
 
-__all__ = ["AttentionProbe", "as_sequences"]
+__all__ = ["AttentionProbe", "PerToken", "as_sequences"]
 
 
 class AttentionProbe(
