@@ -107,7 +107,9 @@ def test_a_long_prompt_points_along_the_max_margin_of_its_own_selection():
     rng = np.random.default_rng(2)
     X, y = rng.standard_normal((6, 4, 20)), np.array([0, 1, 0, 1, 0, 1])
     X = (X - X.mean((0, 1))) / X.std((0, 1))  # the program in the probe's own units
-    probes = [AttentionProbe(**WEAK | {"prompt_ridge": ridge}).fit(X, y) for ridge in (1e-1, 1e-3, 1e-5, 1e-7)]
+    probes = [
+        AttentionProbe(**WEAK | {"prompt_ridge": ridge}).fit(X, y) for ridge in (1e-1, 1e-3, 1e-5, 1e-7)
+    ]
     gaps = [1 - probe.separation_.alignment for probe in probes]
     assert gaps == sorted(gaps, reverse=True)
     assert gaps[-1] < 0.005  # angles close like 1/log(head_ridge/prompt_ridge)
@@ -139,7 +141,9 @@ def test_a_selection_that_no_prompt_separates_gives_a_reason_instead():
 def test_the_probe_finds_the_token_that_carries_the_class(planted):
     sequences, labels, place = planted
     probe = AttentionProbe(prompt_ridge=1e-3).fit(sequences[:80], labels[:80])
-    noise = AttentionProbe(prompt_ridge=1e-3).fit(sequences[:80], np.random.default_rng(0).permutation(labels[:80]))
+    noise = AttentionProbe(prompt_ridge=1e-3).fit(
+        sequences[:80], np.random.default_rng(0).permutation(labels[:80])
+    )
     assert (probe.select(sequences[80:]) == place[80:]).mean() > 0.95
     assert (noise.select(sequences[80:]) == place[80:]).mean() < 0.6
     assert probe.score(sequences[80:], labels[80:]) > 0.95

@@ -80,5 +80,7 @@ def search(sequences, labels) -> dict[str, float]:
         held_out = sequences[cut:], labels[cut:]
         _, accuracy = train(sequences[:cut], labels[:cut], rate, decay, EPOCHS, held_out)
         epochs = int(np.argmax(accuracy)) + 1
-        best = max(best, (max(accuracy), {"rate": rate, "decay": decay, "epochs": epochs}), key=lambda b: b[0])
+        best = max(
+            best, (max(accuracy), {"rate": rate, "decay": decay, "epochs": epochs}), key=lambda b: b[0]
+        )
     return best[1]

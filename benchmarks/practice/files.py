@@ -15,4 +15,6 @@ def find(name: str, folder: Path | None, package: str, inside: str) -> Path:
         path = Path(next(iter(spec.submodule_search_locations))) / inside
         if path.exists():
             return path
-    raise SystemExit(f"{name} was not found. Put it in a folder and pass --data FOLDER, or install {package}.")
+    raise SystemExit(
+        f"{name} was not found. Put it in a folder and pass --data FOLDER, or install {package}."
+    )

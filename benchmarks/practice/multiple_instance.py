@@ -21,8 +21,7 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
-from attsvm.probe import AttentionProbe
-from attsvm.probe.per_token import PerToken
+from attsvm.probe import AttentionProbe, PerToken
 
 Bags = list[np.ndarray]
 
@@ -89,7 +88,9 @@ def measure(name: str, options: argparse.Namespace) -> dict:
     bag = np.concatenate([fold["test"] for fold in done])
     per_bag = np.array([right[bag == i].mean() for i in np.unique(bag)])
     per_repeat = [
-        np.mean([r for fold, (_, repeat) in zip(done, folds, strict=True) if repeat == k for r in fold["right"]])
+        np.mean(
+            [r for fold, (_, repeat) in zip(done, folds, strict=True) if repeat == k for r in fold["right"]]
+        )
         for k in range(options.repeats)
     ]
     return {
@@ -109,12 +110,19 @@ def table(results: list[dict]) -> str:
     lines = [head, ["---"] * len(head), ["AttentionProbe ± standard error over bags", *ours]]
     columns = [SETS.index(r["set"]) for r in results]
     lines += [[name, *(f"{row[c]:.3f}" for c in columns)] for name, row in PUBLISHED.items()]
-    lines.append(["CPU s, share of folds with kernel features", *(f"{r['cpu']:.0f}, {r['kernel']:.0%}" for r in results)])
+    lines.append(
+        [
+            "CPU s, share of folds with kernel features",
+            *(f"{r['cpu']:.0f}, {r['kernel']:.0%}" for r in results),
+        ]
+    )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path)
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
     parser.add_argument("--repeats", type=int, default=5)

@@ -67,7 +67,9 @@ def token_states(texts: list[str], model_folder: Path) -> tuple[list[np.ndarray]
         with torch.no_grad():
             hidden = model(**batch).last_hidden_state.half().numpy()
         for row, text in enumerate(chunk):
-            ids = [w for w, kept in zip(batch.word_ids(row), batch["attention_mask"][row], strict=True) if kept]
+            ids = [
+                w for w, kept in zip(batch.word_ids(row), batch["attention_mask"][row], strict=True) if kept
+            ]
             states.append(hidden[row, : len(ids)])
             spans = [batch.word_to_chars(row, w) if w is not None else None for w in ids]
             words.append([text[s.start : s.end].lower() if s is not None else "" for s in spans])

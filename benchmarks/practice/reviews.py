@@ -58,7 +58,9 @@ def attention_probe(train: Reviews, test: Reviews) -> Outcome:
     start = time.process_time()
     probe.set_params(**found.best_params_).fit(train.sequences, train.labels)
     spent = time.process_time() - start
-    return outcome(probe.predict(test.sequences), probe.select(test.sequences), spent, searched, found.best_params_)
+    return outcome(
+        probe.predict(test.sequences), probe.select(test.sequences), spent, searched, found.best_params_
+    )
 
 
 def by_adam(train: Reviews, test: Reviews) -> Outcome:
@@ -105,7 +107,9 @@ def bearing(test: Reviews, known: set[str], selected: np.ndarray | None) -> floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("cache", type=Path)
     parser.add_argument("--lexicon", type=Path)
     methods = [*POOLING, "AttentionProbe", "Adam probe"]

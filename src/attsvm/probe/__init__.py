@@ -8,12 +8,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attsvm.probe.objective import Found, Objective, Weights, attend, probabilities, read_out
-from attsvm.probe.sequences import Sequences, as_sequences, is_nested, read
 from attsvm.probe.separation import Separation, separate_selected
+from attsvm.probe.sequences import Sequences, as_sequences, is_nested, read
 from attsvm.tokens import Float
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+    from sklearn.base import (
+        BaseEstimator,
+        ClassifierMixin,
+        ClassNamePrefixFeaturesOutMixin,
+        TransformerMixin,
+        clone,
+    )
     from sklearn.utils import Tags, check_random_state, compute_sample_weight
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import (
@@ -23,17 +29,13 @@ try:
         column_or_1d,
         validate_data,
     )
-
-    from attsvm.probe.per_token import PerToken
 except ImportError as missing:
     raise ImportError("AttentionProbe needs scikit-learn ≥ 1.6: pip install 'attsvm[sklearn]'.") from missing
 
 __all__ = ["AttentionProbe", "PerToken", "as_sequences"]
 
 
-class AttentionProbe(
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator
-):  # pyright: ignore[reportUntypedBaseClass]
+class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):  # pyright: ignore[reportUntypedBaseClass]
     """Classify token sequences by one learned query (or several) and a linear head.
 
         a = softmax(X p),   X̄ = Σ_t a_t x_t,   score = v · X̄ + b
@@ -96,11 +98,15 @@ class AttentionProbe(
             raise ValueError(f"AttentionProbe needs at least two classes, y has {len(self.classes_)} class.")
         importance = importance / importance.sum()
         standard, mean, scale = _standardised(sequences, importance)
-        targets = index[:, None].astype(float) if len(self.classes_) == 2 else np.eye(len(self.classes_))[index]
+        targets = (
+            index[:, None].astype(float) if len(self.classes_) == 2 else np.eye(len(self.classes_))[index]
+        )
         objective = Objective(standard, targets, importance, self.prompt_ridge, self.head_ridge)
         found = self._best_of_starts(objective)
         self._keep(found, mean, scale)
-        self.separation_ = separate_selected(standard, found.weights.prompts) if self.certify else Separation()
+        self.separation_ = (
+            separate_selected(standard, found.weights.prompts) if self.certify else Separation()
+        )
         return self
 
     def _best_of_starts(self, objective: Objective) -> Found:
@@ -219,6 +225,31 @@ class AttentionProbe(
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
+
+
+class PerToken(TransformerMixin, BaseEstimator):
+    """Fit a transformer on all tokens as rows, and map every sequence (T_i, d) to (T_i, c).
+
+    With a kernel approximation in front, `AttentionProbe` attends and scores in the feature space:
+
+        make_pipeline(PerToken(StandardScaler()), PerToken(Nystroem()), AttentionProbe())
+
+    X: array (n, T, d), list of (T_i, d), pair (array, mask), or Tokens; the result is a list of arrays.
+    """
+
+    def __init__(self, transformer: Any) -> None:
+        self.transformer = transformer
+
+    def fit(self, X: Any, y: Any = None) -> PerToken:
+        """Fit a clone of the transformer on the tokens (N, d); labels belong to sequences and are not used."""
+        self.transformer_ = clone(self.transformer).fit(read(X).flat)
+        return self
+
+    def transform(self, X: Any) -> list[Float]:
+        """Every sequence with its tokens transformed."""
+        check_is_fitted(self)
+        sequences = read(X)
+        return Sequences(self.transformer_.transform(sequences.flat), sequences.lengths).split()
 
 
 def _standardised(sequences: Sequences, importance: Float) -> tuple[Sequences, Float, Float]:

@@ -100,7 +100,9 @@ class Objective:
 
         options = {"maxiter": steps, "gtol": tolerance, "ftol": 0.0, "maxcor": 20, "maxls": 50}
         done = minimize(flat, start.flat, jac=True, method="L-BFGS-B", options=options)
-        return Found(start.like(done.x), float(done.fun), max(int(done.nit), 1), float(np.abs(done.jac).max()))
+        return Found(
+            start.like(done.x), float(done.fun), max(int(done.nit), 1), float(np.abs(done.jac).max())
+        )
 
 
 class Found(NamedTuple):

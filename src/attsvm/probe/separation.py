@@ -33,7 +33,7 @@ class Separation:
 def separate_selected(sequences: Sequences, prompts: Float) -> Separation:
     """Solve the program on the most attended token of every sequence.
 
-        min ‖p‖  subject to  (x_s − x_t) · p ≥ 1,  s selected, t not
+    min ‖p‖  subject to  (x_s − x_t) · p ≥ 1,  s selected, t not
     """
     if prompts.shape[1] > 1:
         return Separation(reason="several heads select several tokens; the program is for n_heads=1")

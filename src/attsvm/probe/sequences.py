@@ -103,7 +103,7 @@ def read(X: Any) -> Sequences:
     if is_pair(X):
         return _of_padded(Tokens(X[0], mask=X[1]))
     if isinstance(X, np.ndarray):
-        return _of_padded(Tokens(X))  # type: ignore[arg-type]
+        return _of_padded(Tokens(X))
     return _of_list(X)
 
 
