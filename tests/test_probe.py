@@ -1,6 +1,7 @@
 """AttentionProbe: scikit-learn's contract, the gradient, the theory, and every form of input."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 pytest.importorskip("sklearn", reason="AttentionProbe needs the extra 'sklearn'")
 
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -21,7 +23,7 @@ from attsvm.probe.sequences import Sequences
 from attsvm.verdict import cosine
 
 WEAK = {"prompt_ridge": 1e-7, "head_ridge": 0.1, "tol": 1e-13, "max_iter": 20_000}
-"""A prompt so long that it has nearly its limit direction; below 1e-8 the objective's rounding ends the fit."""
+"""A prompt long enough to have nearly its limit direction; below 1e-8 the objective's rounding ends a fit."""
 
 
 @parametrize_with_checks([AttentionProbe(), AttentionProbe(n_heads=2, n_starts=2)])
@@ -206,6 +208,7 @@ def test_grid_search_pipeline_clone_and_pickle_work_on_sequences(planted):
     np.testing.assert_array_equal(fresh.predict_proba(sequences), found.predict_proba(sequences))
 
 
+@pytest.mark.filterwarnings("ignore:no convergence")
 def test_random_starts_depend_on_the_seed_alone(planted):
     sequences, labels, _ = planted
     fit = lambda seed: AttentionProbe(n_heads=2, max_iter=5, random_state=seed).fit(sequences, labels)  # noqa: E731
@@ -235,6 +238,15 @@ def test_units_of_the_features_do_not_matter(planted):
 def test_bad_sequences_get_one_clear_error(X, message):
     with pytest.raises(ValueError, match=message):
         AttentionProbe().fit(X, [0, 1])
+
+
+def test_a_fit_that_was_cut_short_says_so(planted):
+    sequences, labels, _ = planted
+    with pytest.warns(ConvergenceWarning, match="raise max_iter"):
+        AttentionProbe(max_iter=2).fit(sequences, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        AttentionProbe().fit(sequences, labels)
 
 
 @pytest.mark.parametrize("bad", [{"head_ridge": 0}, {"n_heads": 0}, {"tol": -1}, {"prompt_ridge": np.nan}])

@@ -1,6 +1,6 @@
 """Multiple-instance learning: AttentionProbe beside published attention MIL, by nested cross-validation.
 
-python benchmarks/practice/multiple_instance.py [--data FOLDER] [--sets musk1 tiger] [--repeats 5] [--jobs 16] [--out FILE]
+python benchmarks/practice/multiple_instance.py [--data FOLDER] [--sets musk1 …] [--jobs 16] [--out FILE]
 
 The folder holds musk1.csv, musk2.csv, elephant.csv (label, bag, features; no header) and mil-fox.npz,
 mil-tiger.npz (X, n, y). Without it the csv files of the installed package `mil` are read.
@@ -34,7 +34,7 @@ PUBLISHED = {
     "MI-SVM (recalled)": (0.779, 0.843, 0.843, 0.578, 0.840),
 }
 STRENGTHS = ((0.01, 1.0, 1), (0.1, 0.1, 1), (0.1, 1.0, 1), (0.1, 0.1, 4))
-"""Candidates (head_ridge, prompt_ridge, n_heads): from 10-fold runs on MUSK1 and Elephant with other folds."""
+"""Candidates (head_ridge, prompt_ridge, n_heads), from 10-fold runs on MUSK1 and Elephant, other folds."""
 
 
 def load(name: str, folder: Path | None) -> tuple[Bags, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,11 @@ try:
         TransformerMixin,
         clone,
     )
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils import Tags, check_random_state, compute_sample_weight
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import (
-        _check_sample_weight,
+        check_array,
         check_consistent_length,
         check_is_fitted,
         column_or_1d,
@@ -35,7 +37,7 @@ except ImportError as missing:
 __all__ = ["AttentionProbe", "PerToken", "as_sequences"]
 
 
-class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):  # pyright: ignore[reportUntypedBaseClass]
+class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
     """Classify token sequences by one learned query (or several) and a linear head.
 
         a = softmax(X p),   X̄ = Σ_t a_t x_t,   score = v · X̄ + b
@@ -88,7 +90,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         """Learn prompts, head and intercept. y (n,): class labels; sample_weight (n,): ≥ 0."""
         self._check_parameters()
         sequences, labels = self._read_training(X, y)
-        importance = _check_sample_weight(sample_weight, labels, dtype=np.float64, ensure_non_negative=True)
+        importance = _importance(sample_weight, sequences.n)
         if self.class_weight is not None:
             importance = importance * compute_sample_weight(self.class_weight, labels)
         kept = importance > 0  # an example without weight must not even shape the standardisation
@@ -98,15 +100,15 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
             raise ValueError(f"AttentionProbe needs at least two classes, y has {len(self.classes_)} class.")
         importance = importance / importance.sum()
         standard, mean, scale = _standardised(sequences, importance)
-        targets = (
-            index[:, None].astype(float) if len(self.classes_) == 2 else np.eye(len(self.classes_))[index]
-        )
+        targets = np.eye(len(self.classes_))[index]
+        if len(self.classes_) == 2:
+            targets = targets[:, 1:]
         objective = Objective(standard, targets, importance, self.prompt_ridge, self.head_ridge)
         found = self._best_of_starts(objective)
         self._keep(found, mean, scale)
-        self.separation_ = (
-            separate_selected(standard, found.weights.prompts) if self.certify else Separation()
-        )
+        self.separation_ = Separation()
+        if self.certify:
+            self.separation_ = separate_selected(standard, found.weights.prompts)
         return self
 
     def _best_of_starts(self, objective: Objective) -> Found:
@@ -120,7 +122,11 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
                 prompts = rng.standard_normal(prompts.shape) / np.sqrt(d)
             weights = Weights(prompts, head, intercept)
             found.append(objective.minimise(weights, steps=self.max_iter, tolerance=self.tol))
-        return min(found, key=lambda each: each.value)
+        best = min(found, key=lambda each: each.value)
+        if best.steps >= self.max_iter:
+            message = f"no convergence in max_iter={self.max_iter} steps: a derivative is {best.slope:.1e}, "
+            warnings.warn(message + "raise max_iter or tol.", ConvergenceWarning, stacklevel=3)
+        return best
 
     def _keep(self, found: Found, mean: Float, scale: Float) -> None:
         weights = found.weights
@@ -241,7 +247,7 @@ class PerToken(TransformerMixin, BaseEstimator):
         self.transformer = transformer
 
     def fit(self, X: Any, y: Any = None) -> PerToken:
-        """Fit a clone of the transformer on the tokens (N, d); labels belong to sequences and are not used."""
+        """Fit a clone of the transformer on the tokens (N, d). Labels belong to sequences, not to tokens."""
         self.transformer_ = clone(self.transformer).fit(read(X).flat)
         return self
 
@@ -250,6 +256,18 @@ class PerToken(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         sequences = read(X)
         return Sequences(self.transformer_.transform(sequences.flat), sequences.lengths).split()
+
+
+def _importance(sample_weight: Any, n: int) -> Float:
+    """One weight per sequence (n,), by default ones."""
+    if sample_weight is None:
+        return np.ones(n)
+    weight = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+    if weight.shape != (n,) or (weight < 0).any():
+        raise ValueError(f"sample_weight has shape {weight.shape}. Pass one number ≥ 0 per sequence: ({n},).")
+    if not weight.any():
+        raise ValueError("Sample weights must contain at least one non-zero number: all are zero.")
+    return np.asarray(weight)
 
 
 def _standardised(sequences: Sequences, importance: Float) -> tuple[Sequences, Float, Float]:

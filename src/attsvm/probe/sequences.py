@@ -18,7 +18,7 @@ class Sequences:
     """n sequences of d-wide tokens, one below the other.
 
     flat (N, d): all tokens; lengths (n,): tokens of each sequence, each at least 1.
-    mask (n, T): where the caller's tokens stood; None for a prefix of each row.
+    given_mask (n, T): where the caller's tokens stood; None for the first places of each row.
     """
 
     flat: Float
@@ -115,9 +115,8 @@ def _of_list(X: Sequence[ArrayLike]) -> Sequences:
     arrays = [np.asarray(x) for x in X]
     for i, array in enumerate(arrays):
         if array.ndim != 2 or 0 in array.shape or array.shape[1] != arrays[0].shape[1]:
-            raise ValueError(
-                f"sequence {i} has shape {array.shape}. Pass (T_i, d) with T_i ≥ 1 and d={arrays[0].shape[-1]}."
-            )
+            want = f"(T_i, {arrays[0].shape[-1]}) with T_i ≥ 1"
+            raise ValueError(f"sequence {i} has shape {array.shape}. Pass {want}.")
         if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
             raise ValueError(f"sequence {i} has an entry that is NaN, infinite or no real number. Remove it.")
     flat = np.concatenate(arrays).astype(np.float64, copy=False)
