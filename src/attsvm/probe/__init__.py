@@ -108,7 +108,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         self._keep(found, mean, scale)
         self.separation_ = Separation()
         if self.certify:
-            self.separation_ = separate_selected(standard, found.weights.prompts)
+            self.separation_ = separate_selected(standard, found.weights.prompts, np.flatnonzero(kept))
         return self
 
     def _best_of_starts(self, objective: Objective) -> Found:

@@ -30,10 +30,13 @@ class Separation:
     reason: str = "not asked for: fit with certify=True"
 
 
-def separate_selected(sequences: Sequences, prompts: Float) -> Separation:
+def separate_selected(sequences: Sequences, prompts: Float, numbers: NDArray[np.intp]) -> Separation:
     """Solve the program on the most attended token of every sequence.
 
-    min ‖p‖  subject to  (x_s − x_t) · p ≥ 1,  s selected, t not
+        min ‖p‖  subject to  (x_s − x_t) · p ≥ 1,  s selected, t not
+
+    The probe's own prompt is feasible up to scale, so only ties (equal tokens) have no solution.
+    prompts (d, h); numbers (n,): the name of each sequence in the support.
     """
     if prompts.shape[1] > 1:
         return Separation(reason="several heads select several tokens; the program is for n_heads=1")
@@ -45,7 +48,7 @@ def separate_selected(sequences: Sequences, prompts: Float) -> Separation:
         solution = max_margin(tokens, selected)
     except NotSeparable as proof:
         return Separation(reason=f"not separable: {proof}")
-    alignment = cosine(prompts[None], solution.W)
-    return Separation(
-        float(solution.margin), np.argwhere(solution.support), solution.certificate, float(alignment[0]), ""
-    )
+    example, token = np.nonzero(solution.support)
+    support = np.column_stack([numbers[example], token])
+    alignment = float(cosine(prompts[None], solution.W)[0])
+    return Separation(float(solution.margin), support, solution.certificate, alignment, reason="")
