@@ -118,19 +118,24 @@ def main() -> None:
     (train, test), known = load(options.cache), lexicon(options.lexicon)
     print(f"{len(train.labels)} training and {len(test.labels)} test sentences")
     print(f"selected a lexicon word, by chance: {bearing(test, known, None):.3f}")
-    base = None
+    rights: dict[str, np.ndarray] = {}
     for name in methods:
         if name not in options.only and name != "mean pooling":
             continue
         special = {"AttentionProbe": attention_probe, "Adam probe": by_adam}
         done = special[name](train, test) if name in special else pooled(POOLING[name], train, test)
-        right = done["predicted"] == test.labels
-        base = right if base is None else base
-        line: dict[str, object] = {"method": name, "accuracy": float(np.mean(right))} | against(base, right)
+        rights[name] = right = done["predicted"] == test.labels
+        line: dict[str, object] = {"method": name, "accuracy": float(np.mean(right))} | against(
+            rights["mean pooling"], right
+        )
         line["error"] = float(np.std(right, ddof=1) / np.sqrt(len(right)))
         if done["selected"] is not None:
             line["lexicon"] = bearing(test, known, done["selected"])
         print(json.dumps(line | {key: done[key] for key in ("fit", "search", "settings")}), flush=True)
+    if {"AttentionProbe", "Adam probe"} <= set(rights):
+        print(
+            "AttentionProbe over Adam:", json.dumps(against(rights["Adam probe"], rights["AttentionProbe"]))
+        )
 
 
 if __name__ == "__main__":
