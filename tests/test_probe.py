@@ -1,0 +1,256 @@
+"""AttentionProbe: scikit-learn's contract, the gradient, the theory, and every form of input."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="AttentionProbe needs the extra 'sklearn'")
+
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from attsvm import Tokens, max_margin
+from attsvm.probe import AttentionProbe, PerToken, as_sequences
+from attsvm.probe.objective import Objective, Weights, attend
+from attsvm.probe.sequences import Sequences
+from attsvm.verdict import cosine
+
+WEAK = {"prompt_ridge": 1e-7, "head_ridge": 0.1, "tol": 1e-13, "max_iter": 20_000}
+"""A prompt long enough to have nearly its limit direction; below 1e-8 the objective's rounding ends a fit."""
+
+
+@parametrize_with_checks([AttentionProbe(), AttentionProbe(n_heads=2, n_starts=2)])
+def test_every_check_of_scikit_learn_passes(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture
+def planted():
+    """Sequences of 3–9 Gaussian tokens; one of them carries a mark and, against it, the class."""
+    rng = np.random.default_rng(0)
+    lengths, labels = rng.integers(3, 10, 120), rng.integers(0, 2, 120)
+    sequences, place = [rng.standard_normal((T, 8)) for T in lengths], rng.integers(0, lengths)
+    for tokens, t, y in zip(sequences, place, labels, strict=True):
+        tokens[t, :2] = 4.0, 3.0 * (2 * y - 1)
+    return sequences, labels, place
+
+
+def small_problem(k=1, h=1, size=1.0):
+    rng = np.random.default_rng(0)
+    sequences = Sequences(rng.standard_normal((40, 3)), np.array([5, 1, 10, 24]))
+    targets = np.eye(3)[[0, 1, 2, 1]] if k == 3 else np.array([[0.0], [1.0], [1.0], [0.0]])
+    weights = Weights(*(rng.standard_normal(shape) for shape in ((3, h), (3, h, k), (k,))))
+    objective = Objective(sequences, targets, np.full(4, 0.25), 0.1, 0.2)
+    return objective, weights._replace(prompts=size * weights.prompts)
+
+
+# ---------------------------------------------------------------------- the gradient
+
+
+@pytest.mark.parametrize(("k", "h"), [(1, 1), (1, 2), (3, 1), (3, 2)])
+def test_the_gradient_is_the_derivative(k, h):
+    objective, weights = small_problem(k, h)
+    x, step = weights.flat, 1e-6
+    value = lambda at: objective.value_and_gradient(weights.like(at))[0]  # noqa: E731
+    slopes = [(value(x + step * e) - value(x - step * e)) / (2 * step) for e in np.eye(len(x))]
+    gradient = objective.value_and_gradient(weights)[1].flat
+    np.testing.assert_allclose(gradient, slopes, atol=1e-8)
+    assert np.abs(gradient - slopes[::-1]).max() > 1e-2
+
+
+def test_the_gradient_survives_saturation_where_the_usual_formula_is_zero():
+    from attsvm.probe.objective import _through_softmax
+
+    tokens = np.array([[1.0], [0.0]])
+    sequences, worth = Sequences(tokens, np.array([2])), np.array([[2.0], [0.5]])
+    attention = attend(sequences, np.array([[60.0]]))
+    safe = _through_softmax(sequences, attention, worth)
+    usual = attention * (worth - (attention * worth).sum(0))
+    np.testing.assert_allclose(safe[:, 0], [1.5 * np.exp(-60), -1.5 * np.exp(-60)], rtol=1e-12)
+    assert usual[0, 0] == 0.0
+
+
+# ---------------------------------------------------------------------- independent computations
+
+
+def test_on_single_tokens_the_probe_is_ridge_logistic_regression():
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((60, 4)) * [1, 10, 100, 0.1] + 5, rng.integers(0, 2, 60)
+    probe = AttentionProbe(head_ridge=0.05, tol=1e-9).fit(X, y)
+    same, other = (
+        make_pipeline(StandardScaler(), LogisticRegression(C=C, tol=1e-10)).fit(X, y)
+        for C in (1 / (60 * 0.05), 1 / (60 * 0.5))
+    )
+    np.testing.assert_allclose(probe.decision_function(X), same.decision_function(X), atol=1e-5)
+    assert np.abs(probe.decision_function(X) - other.decision_function(X)).max() > 1e-2
+
+
+def test_scores_are_the_head_on_the_pooled_vectors(planted):
+    sequences, labels, _ = planted
+    probe = AttentionProbe(n_heads=2, random_state=0).fit(sequences, labels)
+    head = np.moveaxis(probe.coef_, 1, 0).reshape(-1)
+    by_hand = probe.transform(sequences) @ head + probe.intercept_
+    np.testing.assert_allclose(probe.decision_function(sequences), by_hand, atol=1e-10)
+    pooled = np.einsum("hnt,nt->hn", probe.attention(sequences), Tokens.from_sequences(sequences).mask)
+    np.testing.assert_allclose(pooled, 1.0)
+
+
+# ---------------------------------------------------------------------- the theory
+
+
+def test_a_long_prompt_points_along_the_max_margin_of_its_own_selection():
+    rng = np.random.default_rng(2)
+    X, y = rng.standard_normal((6, 4, 20)), np.array([0, 1, 0, 1, 0, 1])
+    X = (X - X.mean((0, 1))) / X.std((0, 1))  # the program in the probe's own units
+    probes = [
+        AttentionProbe(**WEAK | {"prompt_ridge": ridge}).fit(X, y) for ridge in (1e-1, 1e-3, 1e-5, 1e-7)
+    ]
+    gaps = [1 - probe.separation_.alignment for probe in probes]
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] < 0.005  # angles close like 1/log(head_ridge/prompt_ridge)
+    elsewhere = (probes[-1].select(X) + 1) % 4
+    assert cosine(probes[-1].prompt_[None], max_margin(Tokens(X), elsewhere).W)[0] < 0.9
+
+
+def test_the_selection_carries_a_certificate_and_its_support():
+    rng = np.random.default_rng(3)
+    X, y = rng.standard_normal((6, 4, 20)), np.array([0, 1, 2, 0, 1, 2])
+    probe = AttentionProbe(prompt_ridge=1e-4).fit(X, y, sample_weight=[0, 1, 1, 1, 1, 1])
+    assert probe.certificate_.worst < 1e-8
+    assert probe.margin_ > 0
+    example, token = probe.support_tokens_.T
+    assert set(example) <= {1, 2, 3, 4, 5}
+    assert not (probe.select(X)[example] == token).any()
+
+
+def test_a_selection_that_no_prompt_separates_gives_a_reason_instead():
+    X = np.array([[[0.0, 0], [1, 1]], [[0.0, 0], [0, 0]]])
+    probe = AttentionProbe().fit(X, [0, 1])
+    assert probe.certificate_ is None
+    assert probe.margin_ is None
+    assert "not separable" in probe.separation_.reason
+
+
+# ---------------------------------------------------------------------- what it is for
+
+
+def test_the_probe_finds_the_token_that_carries_the_class(planted):
+    sequences, labels, place = planted
+    probe = AttentionProbe(prompt_ridge=1e-3).fit(sequences[:80], labels[:80])
+    noise = AttentionProbe(prompt_ridge=1e-3).fit(
+        sequences[:80], np.random.default_rng(0).permutation(labels[:80])
+    )
+    assert (probe.select(sequences[80:]) == place[80:]).mean() > 0.95
+    assert (noise.select(sequences[80:]) == place[80:]).mean() < 0.6
+    assert probe.score(sequences[80:], labels[80:]) > 0.95
+
+
+def test_three_classes_share_one_attention(planted):
+    sequences, labels, place = planted
+    names = np.array(["a", "b", "c"])[labels + (np.arange(120) % 3 == 0)]
+    for tokens, t, name in zip(sequences, place, names, strict=True):
+        tokens[t, 1:4] = 3.0 * (np.array(["a", "b", "c"]) == name)
+    probe = AttentionProbe(prompt_ridge=1e-3).fit(sequences[:80], names[:80])
+    assert probe.score(sequences[80:], names[80:]) > 0.95
+    assert probe.attention(sequences).shape == (120, 9)
+    np.testing.assert_allclose(probe.predict_proba(sequences).sum(1), 1)
+
+
+def test_integer_weights_are_repetitions_of_sequences(planted):
+    sequences, labels, _ = planted
+    weight = np.arange(120) % 3
+    settings = {"tol": 1e-10, "prompt_ridge": 0.1}
+    weighted = AttentionProbe(**settings).fit(sequences, labels, sample_weight=weight)
+    again = np.repeat(np.arange(120), weight)
+    repeated = AttentionProbe(**settings).fit([sequences[i] for i in again], labels[again])
+    plain = AttentionProbe(**settings).fit(sequences, labels)
+    np.testing.assert_allclose(weighted.prompt_, repeated.prompt_, atol=1e-6)
+    assert np.abs(plain.prompt_ - repeated.prompt_).max() > 1e-3
+
+
+# ---------------------------------------------------------------------- input and scikit-learn
+
+
+def test_all_forms_of_the_same_sequences_agree(planted):
+    sequences, labels, _ = planted
+    tokens = Tokens.from_sequences(sequences)
+    reference = AttentionProbe().fit(sequences, labels)
+    for form in ((tokens.keys, tokens.mask), tokens, as_sequences((tokens.keys, tokens.mask))):
+        probe = AttentionProbe().fit(form, labels)
+        np.testing.assert_array_equal(probe.attention(form), reference.attention(sequences))
+    unmasked = reference.decision_function(np.asarray(tokens.keys))
+    assert np.abs(unmasked - reference.decision_function(sequences)).max() > 1e-2
+
+
+def test_a_mask_may_have_holes(planted):
+    sequences, labels, _ = planted
+    probe, tokens = AttentionProbe().fit(sequences, labels), Tokens.from_sequences(sequences)
+    turned = np.roll(tokens.keys, 2, axis=1), np.roll(tokens.mask, 2, axis=1)
+    np.testing.assert_allclose(probe.attention(turned), np.roll(probe.attention(sequences), 2, axis=1))
+    np.testing.assert_array_equal(probe.select(turned), (probe.select(sequences) + 2) % 9)
+
+
+def test_grid_search_pipeline_clone_and_pickle_work_on_sequences(planted):
+    sequences, labels, _ = planted
+    pipeline = make_pipeline(PerToken(StandardScaler()), AttentionProbe(random_state=0))
+    grid = {"attentionprobe__prompt_ridge": [1e-3, 1e3]}
+    found = GridSearchCV(pipeline, grid, cv=3).fit(sequences, labels)
+    assert found.best_params_["attentionprobe__prompt_ridge"] == 1e-3
+    back = pickle.loads(pickle.dumps(found.best_estimator_))
+    np.testing.assert_array_equal(back.predict_proba(sequences), found.predict_proba(sequences))
+    fresh = clone(back).fit(sequences, labels)
+    np.testing.assert_array_equal(fresh.predict_proba(sequences), found.predict_proba(sequences))
+
+
+@pytest.mark.filterwarnings("ignore:no convergence")
+def test_random_starts_depend_on_the_seed_alone(planted):
+    sequences, labels, _ = planted
+    fit = lambda seed: AttentionProbe(n_heads=2, max_iter=5, random_state=seed).fit(sequences, labels)  # noqa: E731
+    np.testing.assert_array_equal(fit(0).prompt_, fit(0).prompt_)
+    assert np.abs(fit(0).prompt_ - fit(1).prompt_).max() > 1e-3
+
+
+def test_units_of_the_features_do_not_matter(planted):
+    sequences, labels, _ = planted
+    units = 10.0 ** np.array([-150, -50, -10, 0, 5, 50, 100, 150])
+    far = [s * units for s in sequences]
+    here = AttentionProbe().fit(sequences, labels).predict_proba(sequences)
+    np.testing.assert_allclose(AttentionProbe().fit(far, labels).predict_proba(far), here, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        ([np.ones((2, 3)), np.ones((2, 4))], r"sequence 1 has shape \(2, 4\)"),
+        ([np.ones((2, 3)), np.ones((0, 3))], "T_i ≥ 1"),
+        ([np.ones((2, 3)), np.full((2, 3), np.nan)], "sequence 1 has an entry that is NaN"),
+        ((np.ones((2, 3, 4)), np.zeros((2, 3), bool)), "example 0 has no token"),
+        (np.full((2, 3, 4), np.inf), r"keys\[0, 0, 0\] is inf"),
+        (np.ones((3, 2, 4)), "inconsistent numbers of samples"),
+    ],
+)
+def test_bad_sequences_get_one_clear_error(X, message):
+    with pytest.raises(ValueError, match=message):
+        AttentionProbe().fit(X, [0, 1])
+
+
+def test_a_fit_that_was_cut_short_says_so(planted):
+    sequences, labels, _ = planted
+    with pytest.warns(ConvergenceWarning, match="raise max_iter"):
+        AttentionProbe(max_iter=2).fit(sequences, labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        AttentionProbe().fit(sequences, labels)
+
+
+@pytest.mark.parametrize("bad", [{"head_ridge": 0}, {"n_heads": 0}, {"tol": -1}, {"prompt_ridge": np.nan}])
+def test_a_bad_parameter_is_named(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        AttentionProbe(**bad).fit(np.eye(2), [0, 1])
