@@ -46,7 +46,7 @@ def reproduce(
 
     - `attsvm reproduce`: everything, into out/report.html
     - `attsvm reproduce --scale quick`: a look, in less than a minute
-    - `attsvm reproduce --only two-clouds --only next-token --scale paper`
+    - `attsvm reproduce --only two-clouds --only past-saturation --scale paper`
 
     Exit code 0 when every number agrees or differs for a stated reason, else 1.
     """
@@ -96,9 +96,7 @@ def _run(names: list[str], scale: Any, out: File) -> list[Result]:
 
 
 def _line(result: Result) -> str:
-    agree = sum(check.agrees for check in result.checks)
-    outcome = result.error or f"{agree} of {len(result.checks)} numbers agree"
-    return f"{result.name:<28} {outcome}   {result.seconds:g} s"
+    return f"{result.name:<20} {result.outcome}   ({result.seconds:g} s)"
 
 
 def _print(report: Report, written: list[File]) -> None:

@@ -103,15 +103,18 @@ def _figure(result: Result, out: File) -> str:
 
 
 def _checks(result: Result) -> str:
-    """The checks, folded away below a picture with which they agree."""
-    checks = result.checks
-    if not checks:
+    """The numbers that differ, in the open; all of them, folded away below a picture."""
+    if not result.checks:
         return ""
-    agree = sum(check.agrees for check in checks)
-    opened = "" if agree == len(checks) and result.figure.draw is not None else " open"
-    rows = (_check_row(check, escape(check.what), check.because) for check in checks)
-    table = _table(HEADS, rows, f"Checks of {result.figure.title}")
-    return f"<details{opened}><summary>{agree} of {len(checks)} numbers agree</summary>{table}</details>"
+    differ = [check for check in result.checks if not check.agrees]
+    title, opened = result.figure.title, "" if result.figure.draw is not None else " open"
+    shown = _check_table(differ, f"Numbers of {title} that differ") if differ and not opened else ""
+    every = _check_table(result.checks, f"Checks of {title}")
+    return f"{shown}<details{opened}><summary>{escape(result.outcome)}</summary>{every}</details>"
+
+
+def _check_table(checks: Iterable[Check], label: str) -> str:
+    return _table(HEADS, (_check_row(check, escape(check.what), check.because) for check in checks), label)
 
 
 def _picture(result: Result, out: File) -> str:
