@@ -101,9 +101,8 @@ def _line(result: Result) -> str:
 
 def _print(report: Report, written: list[File]) -> None:
     for result, check in report.checks:
-        if check.agreement != "agrees":
-            numbers = f"published {check.published:.6g}, ours {check.ours:.6g}"
-            reason = f" ({check.because})" if check.because else ""
-            say(f"{check.agreement}: {result.name}, {check.what}: {numbers}{reason}")
+        if check.agreement == "disagrees":
+            numbers = f"published {check.published:.6g}, ours {check.ours:.6g} (± {check.tolerance:.3g})"
+            say(f"{result.name}: {check.what}: {numbers}")
     say(report.sentence)
     say("Open " + " and ".join(map(str, written)))

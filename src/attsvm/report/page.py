@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path as File
 from string import Template
 
@@ -114,7 +115,13 @@ def _checks(result: Result) -> str:
 
 
 def _check_table(checks: Iterable[Check], label: str) -> str:
-    return _table(HEADS, (_check_row(check, escape(check.what), check.because) for check in checks), label)
+    """The checks with their reasons, each reason once above the rows that share it."""
+    rows = []
+    for because, group in groupby(checks, key=lambda check: check.because):
+        if because:
+            rows.append(f'<tr class="because"><td colspan="{len(HEADS)}">{escape(because)}</td></tr>')
+        rows += [_check_row(check, escape(check.what)) for check in group]
+    return _table(HEADS, rows, label)
 
 
 def _picture(result: Result, out: File) -> str:
@@ -188,12 +195,11 @@ def _claim_row(row: Row) -> str:
 # ---------------------------------------------------------------------- tables
 
 
-def _check_row(check: Check, what: str, because: str = "") -> str:
+def _check_row(check: Check, what: str) -> str:
     kind, sign = MARKS[check.agreement]
-    reason = f"<small>{escape(because)}</small>" if because else ""
     spread = f"<small>± {_number(check.tolerance, 3)}</small>" if check.tolerance else ""
     cells = (
-        what + reason,
+        what,
         _number(check.published) + spread,
         _number(check.ours),
         _badge(kind, sign, check.agreement),
