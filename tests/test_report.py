@@ -112,7 +112,8 @@ def test_the_exit_code_tells_whether_a_number_disagrees(
     install(monkeypatch, replace(toys[1], checks=check(published, expected)))
     done = run(tmp_path)
     assert done.exit_code == code
-    assert ("a reason" in done.stdout) == (published != 3.0)
+    assert ("published 4, ours 3" in done.stdout) == (code == 1)
+    assert "a reason" in (tmp_path / "report.html").read_text(encoding="utf8")
 
 
 def test_an_unknown_figure_or_scale_is_answered_with_the_known_ones(toys, tmp_path):

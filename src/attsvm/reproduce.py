@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
@@ -53,6 +54,19 @@ class Result:
     @property
     def figure(self) -> Figure:
         return figures.ALL[self.name]
+
+    @property
+    def outcome(self) -> str:
+        """How many numbers agree, or why there are none, in words."""
+        if self.error or not self.checks:
+            return self.error or "nothing to compare"
+        counts = Counter(check.agreement for check in self.checks)
+        parts = [f"{counts['agrees']} of {len(self.checks)} numbers agree"]
+        if counts["differs, explained"]:
+            parts.append(f"{counts['differs, explained']} differ, explained")
+        if counts["disagrees"]:
+            parts.append(f"{counts['disagrees']} disagree")
+        return ", ".join(parts)
 
 
 def reproduce(

@@ -45,7 +45,7 @@ def reproduce(
 
     - `attsvm reproduce`: everything, into out/report.html
     - `attsvm reproduce --scale quick`: a look, in less than a minute
-    - `attsvm reproduce --only two-clouds --only next-token --scale paper`
+    - `attsvm reproduce --only two-clouds --only past-saturation --scale paper`
 
     Exit code 0 when every number agrees or differs for a stated reason, else 1.
     """
@@ -94,16 +94,13 @@ def _run(names: list[str], scale: Any, out: File) -> list[Result]:
 
 
 def _line(result: Result) -> str:
-    agree = sum(check.agrees for check in result.checks)
-    outcome = result.error or f"{agree} of {len(result.checks)} numbers agree"
-    return f"{result.name:<28} {outcome}   {result.seconds:g} s"
+    return f"{result.name:<20} {result.outcome}   ({result.seconds:g} s)"
 
 
 def _print(report: Report, written: list[File]) -> None:
     for result, check in report.checks:
-        if check.agreement != "agrees":
-            numbers = f"published {check.published:.6g}, ours {check.ours:.6g}"
-            reason = f" ({check.because})" if check.because else ""
-            say(f"{check.agreement}: {result.name}, {check.what}: {numbers}{reason}")
+        if check.agreement == "disagrees":
+            numbers = f"published {check.published:.6g}, ours {check.ours:.6g} (± {check.tolerance:.3g})"
+            say(f"{result.name}: {check.what}: {numbers}")
     say(report.sentence)
     say("Open " + " and ".join(map(str, written)))

@@ -37,13 +37,11 @@ def write_gallery(report: Report, out: File, docs: File) -> File:
 
 
 def _entry(result: Result, images: File) -> str:
-    figure, checks = result.figure, result.checks
+    figure = result.figure
     lines = [f"### {figure.title}\n", f"{figure.shows}\n"]
     if (images / f"{figure.name}.svg").exists():
         lines.append(f"![{figure.title}]({IMAGES.as_posix()}/{figure.name}.svg)\n")
     if figure.notes:
         lines.append(f"**Where we differ.** {figure.notes}\n")
-    agree = sum(check.agrees for check in checks)
-    outcome = result.error or f"{agree} of {len(checks)} numbers agree"
-    lines.append(f"`attsvm reproduce --only {figure.name}` · {outcome}\n")
+    lines.append(f"`attsvm reproduce --only {figure.name}` · {result.outcome}\n")
     return "\n".join(lines)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path as File
 from string import Template
 
@@ -103,15 +104,24 @@ def _figure(result: Result, out: File) -> str:
 
 
 def _checks(result: Result) -> str:
-    """The checks, folded away below a picture with which they agree."""
-    checks = result.checks
-    if not checks:
+    """The numbers that differ, in the open; all of them, folded away below a picture."""
+    if not result.checks:
         return ""
-    agree = sum(check.agrees for check in checks)
-    opened = "" if agree == len(checks) and result.figure.draw is not None else " open"
-    rows = (_check_row(check, escape(check.what), check.because) for check in checks)
-    table = _table(HEADS, rows, f"Checks of {result.figure.title}")
-    return f"<details{opened}><summary>{agree} of {len(checks)} numbers agree</summary>{table}</details>"
+    differ = [check for check in result.checks if not check.agrees]
+    title, opened = result.figure.title, "" if result.figure.draw is not None else " open"
+    shown = _check_table(differ, f"Numbers of {title} that differ") if differ and not opened else ""
+    every = _check_table(result.checks, f"Checks of {title}")
+    return f"{shown}<details{opened}><summary>{escape(result.outcome)}</summary>{every}</details>"
+
+
+def _check_table(checks: Iterable[Check], label: str) -> str:
+    """The checks with their reasons, each reason once above the rows that share it."""
+    rows = []
+    for because, group in groupby(checks, key=lambda check: check.because):
+        if because:
+            rows.append(f'<tr class="because"><td colspan="{len(HEADS)}">{escape(because)}</td></tr>')
+        rows += [_check_row(check, escape(check.what)) for check in group]
+    return _table(HEADS, rows, label)
 
 
 def _picture(result: Result, out: File) -> str:
@@ -185,12 +195,11 @@ def _claim_row(row: Row) -> str:
 # ---------------------------------------------------------------------- tables
 
 
-def _check_row(check: Check, what: str, because: str = "") -> str:
+def _check_row(check: Check, what: str) -> str:
     kind, sign = MARKS[check.agreement]
-    reason = f"<small>{escape(because)}</small>" if because else ""
     spread = f"<small>± {_number(check.tolerance, 3)}</small>" if check.tolerance else ""
     cells = (
-        what + reason,
+        what,
         _number(check.published) + spread,
         _number(check.ours),
         _badge(kind, sign, check.agreement),
