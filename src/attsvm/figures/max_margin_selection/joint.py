@@ -105,7 +105,7 @@ def _plane(ax: Axes, arrays: Arrays, name: str, rays: tuple[str, ...]) -> None:
         ax.plot(*path.T, color=color, lw=1.4)
         ax.plot(*path[0], "o", ms=4, mfc="white", mec=color)
     label(ax, 6, -1.6, "p(t)", "black")
-    label(ax, -2.6, 8, "v(t)", ORANGE)
+    label(ax, 0.9, 9, "v(t)", ORANGE)
     ax.set(xlabel="first coordinate", xlim=(-3, 22), ylim=(-3, 22), aspect="equal")
 
 

@@ -38,6 +38,11 @@ NAMES = {
     "separable": "best tokens separable",
     "all_support": "all tokens support",
 }
+PLACES = {
+    1: {"global": (0.0, 0.86), "local": (0.0, 1.04), "all_support": (0.9, 0.25)},
+    2: {"global": (0.5, 0.72), "local": (0.0, 1.04), "separable": (0.0, 0.61), "all_support": (1.5, 0.25)},
+}
+"""Where the name of each share is written, by number of inputs."""
 
 
 def experiment(runs: int, steps: int, inputs: Sequence[int]) -> Arrays:
@@ -92,19 +97,12 @@ def draw(arrays: Arrays) -> Canvas:
         _panel(ax, arrays, n, WIDTHS[n])
         ax.set_title(f"{n} input{'s' if n > 1 else ''} of {T} tokens")
     axes[0].set_ylabel("share of runs")
+    label(axes[-1], 0.0, 0.52, "○ independent script", GREY)
     return figure
 
 
 def _panel(ax: Axes, arrays: Arrays, n: int, widths: tuple[int, ...]) -> None:
     runs = int(arrays["runs"])
-    places = {
-        "global": (0.0, 0.84),
-        "local": (0.0, 1.04),
-        "separable": (0.0, 0.925),
-        "all_support": (2.0, 0.3),
-    }
-    if n == 2:
-        places |= {"global": (0.35, 0.72), "separable": (0.02, 0.87)}
     for name, color in (("all_support", GREEN), ("separable", GREY), ("local", ORANGE), ("global", BLUE)):
         share = arrays[f"{name}_{n}"] / runs
         band = error(share, (runs,))
@@ -112,8 +110,8 @@ def _panel(ax: Axes, arrays: Arrays, n: int, widths: tuple[int, ...]) -> None:
         ax.fill_between(x, share - band, np.minimum(share + band, 1), color=color, alpha=0.2, lw=0)
         ax.plot(x, share, color=color, ls=":" if name == "separable" else "-")
         ax.plot(x, PUBLISHED[name][n], "o", ms=4.5, mfc="white", mec=color)
-        if n == 2 or name != "separable":
-            label(ax, *places[name], NAMES[name], color)
+        if name in PLACES[n]:
+            label(ax, *PLACES[n][name], NAMES[name] + (" (dotted)" if name == "separable" else ""), color)
     ax.set(xticks=x, xticklabels=[str(d) for d in widths], xlabel="width d", ylim=(-0.03, 1.1))
 
 

@@ -71,7 +71,7 @@ def _panel(ax: Axes, paths: Float, programs: tuple[Float, Float], local: bool) -
     for program, color, name in zip(programs, (BLUE, ORANGE), names, strict=True):
         end = 27 * program / np.linalg.norm(program)
         ax.plot([0, end[0]], [0, end[1]], color=color, lw=5, alpha=0.25)
-        x, y = (10, 12) if color == BLUE else (26.5, 1.5)
+        x, y = (13, 12) if color == BLUE else (26.5, 1.5)
         label(ax, x, y, name, color, ha="right")
     for path in paths:
         color = BLUE if path[-1, 1] > path[-1, 0] else ORANGE

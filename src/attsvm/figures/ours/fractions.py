@@ -97,7 +97,7 @@ def draw(arrays: Arrays) -> Canvas:
     last = arrays["local"][-1] / arrays["runs"]
     note = {"textcoords": "offset points", "xytext": (8, -4), "va": "top"}
     label(axes[-1], WIDTHS[1], last[2, 1], "dotted: locally\noptimal", GREY, **note)
-    label(axes[-1], WIDTHS[0], 0.3, "solid: best tokens", GREY)
+    label(axes[-1], WIDTHS[0], 0.26, "solid: best\ntokens", GREY)
     axes[0].set_ylabel(f"share of runs ({total:,} in all)")
     return figure
 

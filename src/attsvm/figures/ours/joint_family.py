@@ -123,7 +123,7 @@ def _fan(ax: Axes, arrays: Arrays) -> None:
 def _angle(ax: Axes, arrays: Arrays) -> None:
     rho = np.linspace(0, 1.35, 200)
     ax.plot(rho, closed_form(rho), color=GREY, lw=1)
-    label(ax, 0.03, 1.2, "derived rule\ncos a − 5 sin a = ρ", GREY)
+    label(ax, 0.03, 0.0, "derived rule\ncos a − 5 sin a = ρ", GREY)
     k = len(RATIOS)
     if "path" in arrays:
         for radius, shade in ((0, 0.35), (-1, 1.0)):
