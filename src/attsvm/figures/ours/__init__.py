@@ -1,11 +1,11 @@
 """Figures of: What only attsvm shows."""
 
 from attsvm.figures.figure import Paper
-from attsvm.figures.ours import past_saturation
+from attsvm.figures.ours import optimizer_norms, past_saturation
 
 PAPER = Paper(
     "ours",
     "What only attsvm shows",
     "this package",
-    (past_saturation.FIGURE,),
+    (optimizer_norms.FIGURE, past_saturation.FIGURE),
 )
