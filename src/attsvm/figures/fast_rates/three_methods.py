@@ -51,9 +51,14 @@ def experiment(runs: int) -> Arrays:
     for method, (rule, _, steps) in METHODS.items():
         inner = {*RECORD, *np.unique(np.geomspace(1, steps, 50).astype(int)).tolist()}
         path = train(
-            tokens, Linear(v), weight=FullWeight(), loss=exponential, optimizer=rule, steps=steps,
+            tokens,
+            Linear(v),
+            weight=FullWeight(),
+            loss=exponential,
+            optimizer=rule,
+            steps=steps,
             record=sorted(k for k in inner if k <= steps),
-        )  # fmt: skip
+        )
         best = max_margin(tokens, path.selected)
         losing = np.where(best.selected[:, None], -np.inf, path.log_attention)
         residual = np.logaddexp.reduce(losing, axis=-1).max(-1)
@@ -108,19 +113,39 @@ def checks(arrays: Arrays) -> list[Check]:
 def _shared(arrays: Arrays) -> list[Check]:
     """Normalised GD's norm is the sum of its steps; Polyak's residual hardly depends on the data."""
     found = [
-        Check(f"normalised GD: ‖W‖ after {step:,} steps", REFERENCE, size,
-              _median(arrays, "norm", "normalised GD", step), 0.02 * size, "2 %: some steps turn")
+        Check(
+            f"normalised GD: ‖W‖ after {step:,} steps",
+            REFERENCE,
+            size,
+            _median(arrays, "norm", "normalised GD", step),
+            0.02 * size,
+            "2 %: some steps turn",
+        )
         for step, size in NORMS.items()
-    ]  # fmt: skip
+    ]
     because = "a factor 2: six other ways to place and scale the tokens stay within it"
     found += [
-        Check(f"Polyak: log10 residual after {step} steps", REFERENCE, float(np.log10(residual)),
-              _median(arrays, "residual", "Polyak", step), 0.3, because)
+        Check(
+            f"Polyak: log10 residual after {step} steps",
+            REFERENCE,
+            float(np.log10(residual)),
+            _median(arrays, "residual", "Polyak", step),
+            0.3,
+            because,
+        )
         for step, residual in RESIDUALS.items()
-    ]  # fmt: skip
+    ]
     excess = max(_slope(arrays, "normalised GD") + 1, 0.0)
-    found.append(Check("normalised GD: exponent of 1 − cosine in t, at most −1", "Vasudeva et al. 2024, rate",
-                       0.0, excess, 0.1, "(log t)²/t or faster"))  # fmt: skip
+    found.append(
+        Check(
+            "normalised GD: exponent of 1 − cosine in t, at most −1",
+            "Vasudeva et al. 2024, rate",
+            0.0,
+            excess,
+            0.1,
+            "(log t)²/t or faster",
+        )
+    )
     return found
 
 
@@ -156,8 +181,8 @@ SHOWS = (
 )
 NOTES = (
     "The paper's own synthetic data are not known; the numbers beside ours are one run of an independent "
-    "script on data that were not kept. What no data can change agrees. Our 1 − cosine falls like t⁻², faster "
-    "than the stated (log t)²/t."
+    "script on data that were not kept. What no data can change agrees. Our 1 − cosine falls like t⁻², "
+    "faster than the stated (log t)²/t."
 )
 FIGURE = Figure(
     "three-methods",

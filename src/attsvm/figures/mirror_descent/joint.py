@@ -37,28 +37,33 @@ FIRST = 120
 
 
 def experiment(exponents: tuple[float, ...]) -> Arrays:
-    """Trajectories of the first row of W and of v (k, 2), their rays (2,), probabilities (k,), divergences."""
+    """Trajectories of W's first row and of v (k, 2), their rays (2,), probabilities and divergences (k,)."""
     tokens, v = datasets.joint_mirror()
     arrays: Arrays = {"exponents": np.array(exponents)}
     for p in exponents:
         rule = mirror(p, 0.1)
         record = np.unique([*range(FIRST + 1), *np.geomspace(FIRST, STEPS[p], 60).astype(int)])
         path = train(
-            tokens, Linear(v), weight=FullWeight(), optimizer=rule, steps=STEPS[p],
-            record=record.tolist(), train_head=rule,
-        )  # fmt: skip
-        assert path.v is not None
+            tokens,
+            Linear(v),
+            weight=FullWeight(),
+            optimizer=rule,
+            steps=STEPS[p],
+            record=record.tolist(),
+            train_head=rule,
+        )
+        v_path = np.asarray(path.v)
         norm = Entrywise(p)
         weight, head = max_margin(tokens, path.selected, norm), label_svm(tokens, path.selected, norm)
         arrays |= {
             f"steps_{p:g}": path.index,
             f"W_{p:g}": path.W[:, 0],
-            f"v_{p:g}": path.v,
+            f"v_{p:g}": v_path,
             f"W_ray_{p:g}": weight.W[0],
             f"v_ray_{p:g}": head.W[:, 0],
             f"W_away_{p:g}": divergence(path.W, weight.W, norm),
             f"selected_{p:g}": path.selected.argmax(-1),
-        } | _probabilities(path, p)
+        } | _probabilities(path, v_path, p)
         W, v_end = usual_descent(tokens, p, STEPS[p])
         arrays |= {
             f"usual_W_{p:g}": W[0],
@@ -90,11 +95,11 @@ def usual_descent(tokens: Tokens, p: float, steps: int) -> tuple[Float, Float]:
     return W, v
 
 
-def _probabilities(path: Path, p: float) -> Arrays:
+def _probabilities(path: Path, v: Float, p: float) -> Arrays:
     """Mean attention on the top token, and mean logistic probability of the label there."""
     tokens, top = path.tokens, path.attention.argmax(-1)
     chosen = tokens.values[np.arange(tokens.n), top]
-    odds = tokens.labels * (chosen * path.v[:, None]).sum(-1)
+    odds = tokens.labels * (chosen * v[:, None]).sum(-1)
     return {
         f"softmax_{p:g}": path.attention.max(-1).mean(-1),
         f"logistic_{p:g}": (1 / (1 + np.exp(-odds))).mean(-1),
@@ -118,13 +123,21 @@ def draw(arrays: Arrays) -> Canvas:
         end = arrays[f"usual_W_{p:g}"]
         weight.plot(*end, "x", color="black", ms=5)
         corner, side = (0.04, "left") if end[0] < 0 else (0.97, "right")
-        weight.text(corner, 0.97, "× usual\nformula stops", transform=weight.transAxes, fontsize=8, ha=side,
-                    va="top")  # fmt: skip
+        weight.text(
+            corner, 0.97, "× usual\nformula stops", transform=weight.transAxes, fontsize=8, ha=side, va="top"
+        )
         name(weight, f"p = {p:g} selects tokens ({chosen})", "$W_{00}$", "$W_{01}$")
         name(head, "", "$v_0$", "$v_1$")
         name(chances, "", "iterations", "mean over inputs")
-    rows[1][0].text(0.04, 0.97, "wide: ray of\nthe program\nthin: training", transform=rows[1][0].transAxes,
-                    fontsize=8, color=GREY, va="top")  # fmt: skip
+    rows[1][0].text(
+        0.04,
+        0.97,
+        "wide: ray of\nthe program\nthin: training",
+        transform=rows[1][0].transAxes,
+        fontsize=8,
+        color=GREY,
+        va="top",
+    )
     remark = "solid: attention on\nthe top token\ndashed: probability\nof the label there"
     rows[2][0].text(0.98, 0.06, remark, transform=rows[2][0].transAxes, fontsize=8, color=GREY, ha="right")
     return figure
@@ -139,25 +152,34 @@ def _trajectory(ax: Axes, path: Float, ray: Float, color: str) -> None:
 
 
 def checks(arrays: Arrays) -> list[Check]:
-    """The saved selections, our earlier divergences, and how soon both probabilities are near one."""
+    """The saved selections, the earlier divergences, and how soon both probabilities are near one."""
+    exponents = [float(p) for p in arrays["exponents"]]
+    return [check for p in exponents for check in (*_published(arrays, p), *_measured(arrays, p))]
+
+
+def _published(arrays: Arrays, p: float) -> list[Check]:
+    source = "Mirror Descent, joint run"
+    both = np.minimum(arrays[f"softmax_{p:g}"], arrays[f"logistic_{p:g}"])
+    found = [
+        Check(f"p = {p:g}: token of input {i + 1}", f"{source}, saved selection", token, int(ours), 0)
+        for i, (token, ours) in enumerate(zip(SELECTED[p], arrays[f"selected_{p:g}"], strict=True))
+    ]
+    after = float(both[arrays[f"steps_{p:g}"] == 40][0])
+    what = f"p = {p:g}: smaller of both probabilities after 40 steps"
+    return [*found, Check(what, f"{source} (read off the plot)", 1.0, after, 0.01, "reading accuracy")]
+
+
+def _measured(arrays: Arrays, p: float) -> list[Check]:
     found = []
-    for p in map(float, arrays["exponents"]):
-        for i, token in enumerate(SELECTED[p]):
-            found.append(Check(f"p = {p:g}: token of input {i + 1}", "Mirror Descent, joint run, saved selection",
-                               token, int(arrays[f"selected_{p:g}"][i]), 0))  # fmt: skip
-        for part, measured in zip("Wv", MEASURED[p], strict=True):
-            digit = 10 ** (np.floor(np.log10(measured)) - 1)
-            found.append(Check(f"p = {p:g}: divergence of {part} at the end, usual gradient",
-                               "independent sketch", measured, float(arrays[f"usual_{part}_away_{p:g}"]),
-                               0.5 * digit, "half of the last digit given"))  # fmt: skip
-        found.append(Check(f"p = {p:g}: divergence of W at the end", "independent sketch", MEASURED[p][0],
-                           float(arrays[f"W_away_{p:g}"][-1]), 1e-4,
-                           "the usual gradient cancels and W stops; ours goes on", True))  # fmt: skip
-        both = np.minimum(arrays[f"softmax_{p:g}"], arrays[f"logistic_{p:g}"])
-        found.append(Check(f"p = {p:g}: smaller of both probabilities after 40 steps",
-                           "Mirror Descent, joint run (read off the plot)", 1.0,
-                           float(both[arrays[f"steps_{p:g}"] == 40][0]), 0.01, "reading accuracy"))  # fmt: skip
-    return found
+    for part, measured in zip("Wv", MEASURED[p], strict=True):
+        what = f"p = {p:g}: divergence of {part} at the end, usual gradient"
+        digit = 10 ** (np.floor(np.log10(measured)) - 1)
+        ours = float(arrays[f"usual_{part}_away_{p:g}"])
+        found.append(Check(what, "independent sketch", measured, ours, digit / 2, "half of the last digit"))
+    ours = float(arrays[f"W_away_{p:g}"][-1])
+    because = "the usual gradient cancels and W stops; ours goes on"
+    what = f"p = {p:g}: divergence of W at the end"
+    return [*found, Check(what, "independent sketch", MEASURED[p][0], ours, 1e-4, because, True)]
 
 
 NOTES = (

@@ -97,13 +97,29 @@ def checks(arrays: Arrays) -> list[Check]:
     for p in RATES:
         allowed = steepness(p, steps)
         share = float((arrays[f"exponent_{p:g}"] <= allowed).mean())
-        found.append(Check(f"p = {p:g}: share of runs that fall at least like the bound", "Mirror Descent, rate",
-                           1.0, share, 0.1, "one run in ten may still be choosing its tokens"))  # fmt: skip
+        found.append(
+            Check(
+                f"p = {p:g}: share of runs that fall at least like the bound",
+                "Mirror Descent, rate",
+                1.0,
+                share,
+                0.1,
+                "one run in ten may still be choosing its tokens",
+            )
+        )
         size = np.median(arrays[f"size_{p:g}"], axis=0)
         last = arrays["steps"] >= steps / 10
         growth = float((size[-1] - size[last][0]) / np.log(steps / arrays["steps"][last][0]))
-        found.append(Check(f"p = {p:g}: growth of ‖W‖/‖W_mm‖ per e-fold of steps", "derived", 1.0, growth, 0.25,
-                           "the least margin grows like log k only in the limit"))  # fmt: skip
+        found.append(
+            Check(
+                f"p = {p:g}: growth of ‖W‖/‖W_mm‖ per e-fold of steps",
+                "derived",
+                1.0,
+                growth,
+                0.25,
+                "the least margin grows like log k only in the limit",
+            )
+        )
         if steps >= 1e5:
             found.append(_against_two_instances(p, np.log10(arrays[f"away_{p:g}"][:, -1])))
     return found
@@ -111,9 +127,14 @@ def checks(arrays: Arrays) -> list[Check]:
 
 def _against_two_instances(p: float, ours: Float) -> Check:
     error = float(ours.std(ddof=1) * np.sqrt(1 / 2 + 1 / len(ours)))
-    return Check(f"p = {p:g}: log10 of the divergence after 100,000 steps", "independent sketch, 2 seeds",
-                 float(np.log10(MEASURED[p]).mean()), float(ours.mean()), 2 * error,
-                 "2 standard errors of the difference of the means")  # fmt: skip
+    return Check(
+        f"p = {p:g}: log10 of the divergence after 100,000 steps",
+        "independent sketch, 2 seeds",
+        float(np.log10(MEASURED[p]).mean()),
+        float(ours.mean()),
+        2 * error,
+        "2 standard errors of the difference of the means",
+    )
 
 
 SHOWS = (

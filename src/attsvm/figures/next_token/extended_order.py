@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from attsvm.figures.figure import Arrays, Check, Figure
 from attsvm.figures.next_token.two_stages import KINDS, LENGTH, SENTENCES, VOCABULARY, embeddings
 from attsvm.figures.panels import band, beside, grid, name
-from attsvm.figures.style import BLUE, GREY
+from attsvm.figures.style import BLUE, GREY, label
 from attsvm.next_token.corpus import Corpus
 from attsvm.next_token.generators import random_corpus
 from attsvm.next_token.model import extended_pairs, token_logits
@@ -61,10 +63,11 @@ def draw(arrays: Arrays) -> Canvas:
     left.set(xscale="log", ylim=(None, 1.005))
     name(left, "pairs in the extended order", "iterations of stage 2", "share of pairs ordered right")
     groups = [arrays[f"logits_{role.name}"] for role in ROLES]
-    shapes = right.violinplot(groups, showextrema=False, widths=0.8)
-    for body in shapes["bodies"]:
+    bodies: Any = right.violinplot(groups, showextrema=False, widths=0.8)["bodies"]
+    for body in bodies:
         body.set(facecolor=BLUE, alpha=0.35, edgecolor=BLUE)
     right.axhline(0, color=GREY, lw=0.8)
+    label(right, 2, 0, "exactly 0", BLUE, ha="center", va="bottom", textcoords="offset points", xytext=(0, 3))
     right.set_xticks([1, 2, 3], ["optimal", "non-\ncomparable", "non-\noptimal"])
     logit = "$x^\\top W_{kq}\\,q\\,/\\,\\Vert W_{kq}\\Vert$"
     name(right, "logits of all tokens x under a query q", "role of x under q", logit)
@@ -76,14 +79,32 @@ def checks(arrays: Arrays) -> list[Check]:
     source = "Huang et al. 2024, generalisation under dataset shift"
     shares = {kind: float(np.median(arrays[f"share_{kind}"][:, -1])) for kind in KINDS}
     return [
-        Check("share of pairs ordered right, orthonormal tokens", source, 1.0, shares["orthonormal"], 1e-3,
-              "one pair in a thousand may still be crossing"),
-        Check("share of pairs ordered right, random tokens", source, 1.0, shares["random"], 1e-3,
-              "the theorem asks for (nearly) orthonormal tokens: the control that must differ", True),
-        Check("largest logit of a non-comparable token", "derived", 0.0,
-              float(np.abs(arrays["logits_non_comparable"]).max()), 1e-9,
-              "orthonormal tokens that no sentence compares get no gradient"),
-    ]  # fmt: skip
+        Check(
+            "share of pairs ordered right, orthonormal tokens",
+            source,
+            1.0,
+            shares["orthonormal"],
+            1e-3,
+            "one pair in a thousand may still be crossing",
+        ),
+        Check(
+            "share of pairs ordered right, random tokens",
+            source,
+            1.0,
+            shares["random"],
+            1e-3,
+            "the theorem asks for (nearly) orthonormal tokens: the control that must differ",
+            True,
+        ),
+        Check(
+            "largest logit of a non-comparable token",
+            "derived",
+            0.0,
+            float(np.abs(arrays["logits_non_comparable"]).max()),
+            1e-9,
+            "orthonormal tokens that no sentence compares get no gradient",
+        ),
+    ]
 
 
 SHOWS = (

@@ -50,8 +50,17 @@ def draw(arrays: Arrays) -> Canvas:
         beside(logits, steps[-1], w[-1, token], text, color, shift={0: 3, 1: -3}.get(token, 0))
     odds.plot(steps, w[:, 0] - w[:, 1], color=BLUE)
     odds.axhline(np.log(2), color=GREY, ls=":", lw=1.2)
-    label(odds, steps[-1], np.log(2), "log 2", GREY, va="top", ha="right", textcoords="offset points",
-          xytext=(0, -4))  # fmt: skip
+    label(
+        odds,
+        steps[-1],
+        np.log(2),
+        "log 2",
+        GREY,
+        va="top",
+        ha="right",
+        textcoords="offset points",
+        xytext=(0, -4),
+    )
     direction.plot(steps, 1 - arrays["cosine"][1:], color=BLUE)
     direction.set_yscale("log")
     for ax in (logits, odds, direction):
@@ -73,10 +82,18 @@ def checks(arrays: Arrays) -> list[Check]:
             w = arrays["logits"][at][0]
             digits = 5e-4 if step < 10_000 else 5e-5
             found += [
-                Check(f"w_0 − w_1 after {step:,} steps", source, odds, float(w[0] - w[1]), 5e-6, "last digit"),
-                Check(f"cosine after {step:,} steps", source, near, float(arrays["cosine"][at][0]), digits,
-                      "half of the last digit given"),
-            ]  # fmt: skip
+                Check(
+                    f"w_0 − w_1 after {step:,} steps", source, odds, float(w[0] - w[1]), 5e-6, "last digit"
+                ),
+                Check(
+                    f"cosine after {step:,} steps",
+                    source,
+                    near,
+                    float(arrays["cosine"][at][0]),
+                    digits,
+                    "half of the last digit given",
+                ),
+            ]
     return found
 
 
