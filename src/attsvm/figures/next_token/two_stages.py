@@ -143,7 +143,7 @@ FIGURE = Figure(
     SHOWS,
     experiment,
     {
-        "quick": {"corpora": 1, "steps": (2_000, 6_000)},
+        "quick": {"corpora": 1, "steps": (2_000, 10_000)},
         "default": {"corpora": 2, "steps": (2_000, 10_000)},
         "paper": {"corpora": 20, "steps": (2_000, 200_000)},
     },
