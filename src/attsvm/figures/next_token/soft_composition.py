@@ -46,8 +46,8 @@ def draw(arrays: Arrays) -> Canvas:
     steps, w = arrays["steps"][1:], arrays["logits"][1:]
     for token, color in enumerate((BLUE, GREEN, ORANGE, GREY)):
         logits.plot(steps, w[:, token], color=color)
-        text = f"token {token}" if token < 2 else ("tokens 2, 3" if token == 2 else "")
-        beside(logits, steps[-1], w[-1, token], text, color, shift={0: 3, 1: -3}.get(token, 0))
+        shift = {0: 3, 1: -3, 2: 3, 3: -3}[token]
+        beside(logits, steps[-1], w[-1, token], f"token {token}", color, shift)
     odds.plot(steps, w[:, 0] - w[:, 1], color=BLUE)
     odds.axhline(np.log(2), color=GREY, ls=":", lw=1.2)
     label(
