@@ -1,11 +1,11 @@
-"""Figures of: What only attsvm shows."""
+"""Figures that nobody has shown before."""
 
 from attsvm.figures.figure import Paper
-from attsvm.figures.ours import fractions, joint_family, past_saturation
+from attsvm.figures.ours import fractions, joint_family, optimizer_norms, past_saturation
 
 PAPER = Paper(
     "ours",
     "What only attsvm shows",
     "this package",
-    (past_saturation.FIGURE, joint_family.FIGURE, fractions.FIGURE),
+    (past_saturation.FIGURE, optimizer_norms.FIGURE, joint_family.FIGURE, fractions.FIGURE),
 )

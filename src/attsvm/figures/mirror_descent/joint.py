@@ -1,0 +1,207 @@
+"""Weight and head trained together: the selected token depends on p, both parts end on their rays.
+
+"Optimizing Attention with Mirror Descent", synthetic experiment B: two inputs in the plane.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from attsvm import datasets
+from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.panels import grid, name
+from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
+from attsvm.norms import Entrywise
+from attsvm.path import Path
+from attsvm.program.assumptions import label_svm
+from attsvm.program.max_margin import max_margin
+from attsvm.tokens import Float, Tokens
+from attsvm.training.heads import Linear
+from attsvm.training.optimizers import mirror
+from attsvm.training.train import train
+from attsvm.training.weights import FullWeight
+from attsvm.verdict import divergence
+
+STEPS = {1.75: 1_500, 2.0: 2_000, 3.0: 20_000}
+COLORS = {1.75: BLUE, 2.0: ORANGE, 3.0: GREEN}
+SELECTED = {1.75: (1, 0), 2.0: (1, 0), 3.0: (0, 0)}
+"""The tokens of the two inputs that the authors saved."""
+MEASURED = {1.75: (0.0083, 0.00020), 2.0: (0.0038, 0.00032), 3.0: (0.0027, 0.0024)}
+"""Divergence of W and of v at the end of an independent script, two digits."""
+MACHINE = 2.2e-16
+"""What the published code adds to the normaliser."""
+FIRST = 120
+"""Steps over which the probabilities are drawn."""
+
+
+def experiment(exponents: tuple[float, ...]) -> Arrays:
+    """Trajectories of W's first row and of v (k, 2), their rays (2,), probabilities and divergences (k,)."""
+    tokens, v = datasets.joint_mirror()
+    arrays: Arrays = {"exponents": np.array(exponents)}
+    for p in exponents:
+        rule = mirror(p, 0.1)
+        record = np.unique([*range(FIRST + 1), *np.geomspace(FIRST, STEPS[p], 60).astype(int)])
+        path = train(
+            tokens,
+            Linear(v),
+            weight=FullWeight(),
+            optimizer=rule,
+            steps=STEPS[p],
+            record=record.tolist(),
+            train_head=rule,
+        )
+        v_path = np.asarray(path.v)
+        norm = Entrywise(p)
+        weight, head = max_margin(tokens, path.selected, norm), label_svm(tokens, path.selected, norm)
+        arrays |= {
+            f"steps_{p:g}": path.index,
+            f"W_{p:g}": path.W[:, 0],
+            f"v_{p:g}": v_path,
+            f"W_ray_{p:g}": weight.W[0],
+            f"v_ray_{p:g}": head.W[:, 0],
+            f"W_away_{p:g}": divergence(path.W, weight.W, norm),
+            f"selected_{p:g}": path.selected.argmax(-1),
+        } | _probabilities(path, v_path, p)
+        W, v_end = usual_descent(tokens, p, STEPS[p])
+        arrays |= {
+            f"usual_W_{p:g}": W[0],
+            f"usual_W_away_{p:g}": divergence(W[None], weight.W, norm)[0],
+            f"usual_v_away_{p:g}": divergence(v_end[None, :, None], head.W, norm)[0],
+        }
+    return arrays
+
+
+def usual_descent(tokens: Tokens, p: float, steps: int) -> tuple[Float, Float]:
+    """The same joint run with the textbook softmax gradient, as the published code takes it: (W, v).
+
+    U ← U − 0.1 ∇L/(‖∇L‖_q + 2.2e-16) for W and v apart, W = sign(U) |U|^(1/(p−1)).
+    """
+    X, z, y, q = tokens.keys, tokens.queries, tokens.labels, p / (p - 1)
+    duals = [np.zeros((tokens.d, tokens.e)), np.zeros(tokens.d)]
+    for _ in range(steps):
+        W, v = (np.sign(U) * np.abs(U) ** (1 / (p - 1)) for U in duals)
+        logits = np.matmul(X, (z @ W.T)[..., None])[..., 0]
+        s = np.exp(logits - logits.max(-1, keepdims=True))
+        s /= s.sum(-1, keepdims=True)
+        value = X @ v
+        out = (s * value).sum(-1)
+        slope = -y / (1 + np.exp(y * out)) / tokens.n
+        pulls = (s * (value - out[:, None]), s)
+        toward_W, toward_v = (np.matmul((slope[:, None] * a)[:, None], X)[:, 0] for a in pulls)
+        for U, gradient in zip(duals, (toward_W.T @ z, toward_v.sum(0)), strict=True):
+            U -= 0.1 * gradient / ((np.abs(gradient) ** q).sum() ** (1 / q) + MACHINE)
+    return W, v
+
+
+def _probabilities(path: Path, v: Float, p: float) -> Arrays:
+    """Mean attention on the top token, and mean logistic probability of the label there."""
+    tokens, top = path.tokens, path.attention.argmax(-1)
+    chosen = tokens.values[np.arange(tokens.n), top]
+    odds = tokens.labels * (chosen * v[:, None]).sum(-1)
+    return {
+        f"softmax_{p:g}": path.attention.max(-1).mean(-1),
+        f"logistic_{p:g}": (1 / (1 + np.exp(-odds))).mean(-1),
+    }
+
+
+def draw(arrays: Arrays) -> Canvas:
+    """One column per p: W and v against their rays, probabilities over the first steps."""
+    exponents = [float(p) for p in arrays["exponents"]]
+    figure, rows = grid(3, len(exponents), 6.0)
+    for p, weight, head, chances in zip(exponents, *rows, strict=True):
+        color = COLORS[p]
+        _trajectory(weight, arrays[f"W_{p:g}"], arrays[f"W_ray_{p:g}"], color)
+        _trajectory(head, arrays[f"v_{p:g}"], arrays[f"v_ray_{p:g}"], color)
+        steps = arrays[f"steps_{p:g}"]
+        early = steps <= FIRST
+        chances.plot(steps[early], arrays[f"softmax_{p:g}"][early], color=color)
+        chances.plot(steps[early], arrays[f"logistic_{p:g}"][early], color=color, ls="--", lw=1)
+        chances.set_ylim(0.3, 1.03)
+        chosen = ", ".join(str(t) for t in arrays[f"selected_{p:g}"])
+        end = arrays[f"usual_W_{p:g}"]
+        weight.plot(*end, "x", color="black", ms=5)
+        corner, side = (0.04, "left") if end[0] < 0 else (0.97, "right")
+        weight.text(
+            corner, 0.97, "× usual\nformula stops", transform=weight.transAxes, fontsize=8, ha=side, va="top"
+        )
+        name(weight, f"p = {p:g} selects tokens ({chosen})", "$W_{00}$", "$W_{01}$")
+        name(head, "", "$v_0$", "$v_1$")
+        name(chances, "", "iterations", "mean over inputs")
+    rows[1][0].text(
+        0.04,
+        0.97,
+        "wide: ray of\nthe program\nthin: training",
+        transform=rows[1][0].transAxes,
+        fontsize=8,
+        color=GREY,
+        va="top",
+    )
+    remark = "solid: attention on\nthe top token\ndashed: probability\nof the label there"
+    rows[2][0].text(0.98, 0.06, remark, transform=rows[2][0].transAxes, fontsize=8, color=GREY, ha="right")
+    return figure
+
+
+def _trajectory(ax: Axes, path: Float, ray: Float, color: str) -> None:
+    """The path above its ray."""
+    reach = np.linalg.norm(path[-1]) / np.linalg.norm(ray)
+    ax.plot(*np.outer([0, reach], ray).T, color=color, lw=5, alpha=0.25, solid_capstyle="butt")
+    ax.plot(*path.T, color=color, lw=1.4)
+    ax.margins(0.12)
+
+
+def checks(arrays: Arrays) -> list[Check]:
+    """The saved selections, the earlier divergences, and how soon both probabilities are near one."""
+    exponents = [float(p) for p in arrays["exponents"]]
+    return [check for p in exponents for check in (*_published(arrays, p), *_measured(arrays, p))]
+
+
+def _published(arrays: Arrays, p: float) -> list[Check]:
+    source = "Mirror Descent, joint run"
+    both = np.minimum(arrays[f"softmax_{p:g}"], arrays[f"logistic_{p:g}"])
+    found = [
+        Check(f"p = {p:g}: token of input {i + 1}", f"{source}, saved selection", token, int(ours), 0)
+        for i, (token, ours) in enumerate(zip(SELECTED[p], arrays[f"selected_{p:g}"], strict=True))
+    ]
+    after = float(both[arrays[f"steps_{p:g}"] == 40][0])
+    what = f"p = {p:g}: smaller of both probabilities after 40 steps"
+    return [*found, Check(what, f"{source} (read off the plot)", 1.0, after, 0.01, "reading accuracy")]
+
+
+def _measured(arrays: Arrays, p: float) -> list[Check]:
+    found = []
+    for part, measured in zip("Wv", MEASURED[p], strict=True):
+        what = f"p = {p:g}: divergence of {part} at the end, usual gradient"
+        digit = 10 ** (np.floor(np.log10(measured)) - 1)
+        ours = float(arrays[f"usual_{part}_away_{p:g}"])
+        found.append(Check(what, "independent sketch", measured, ours, digit / 2, "half of the last digit"))
+    ours = float(arrays[f"W_away_{p:g}"][-1])
+    because = "the usual gradient cancels and W stops; ours goes on"
+    what = f"p = {p:g}: divergence of W at the end"
+    return [*found, Check(what, "independent sketch", MEASURED[p][0], ours, 1e-4, because, True)]
+
+
+NOTES = (
+    "The published W stops at ‖W‖ ≈ 6.5 (crosses): with the usual softmax gradient and 2.2e-16 in the "
+    "normaliser we find the earlier divergences to both digits; relative to the winning token W goes on and "
+    "comes 30 to 1,000 times nearer to its ray. The selected tokens are the same."
+)
+SHOWS = (
+    "From zero, W and v settle on the rays of their programs together. The potential decides which token "
+    "wins: p = 1.75 and 2 select tokens (1, 0), p = 3 selects (0, 0)."
+)
+FIGURE = Figure(
+    "mirror-joint",
+    "Weight and head trained together",
+    SHOWS,
+    experiment,
+    {
+        "quick": {"exponents": (2.0, 3.0)},
+        "default": {"exponents": (1.75, 2.0, 3.0)},
+        "paper": {"exponents": (1.75, 2.0, 3.0)},
+    },
+    draw,
+    checks,
+    NOTES,
+)

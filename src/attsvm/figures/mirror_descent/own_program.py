@@ -1,0 +1,204 @@
+"""Mirror descent ends at the program of its own p, and how mixed selections hide half of it.
+
+"Optimizing Attention with Mirror Descent", synthetic experiment A: p-iterates against q-programs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from attsvm import datasets
+from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.panels import beside, grid, name
+from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
+from attsvm.norms import Entrywise
+from attsvm.program.max_margin import max_margin
+from attsvm.training.heads import Linear
+from attsvm.training.init import gaussian
+from attsvm.training.optimizers import mirror
+from attsvm.training.train import train
+from attsvm.training.weights import FullWeight
+from attsvm.verdict import divergence
+
+STEPS = {1.75: 1_500, 2.0: 2_000, 3.0: 20_000}
+COLORS = {1.75: BLUE, 2.0: ORANGE, 3.0: GREEN}
+PUBLISHED = {1.75: 0.21, 2.0: 0.18, 3.0: 0.005}
+"""Divergence of the p = 3 run to each program in the saved plot, after 20,000 steps."""
+READING = 0.01
+"""Reading accuracy of the saved plot, whose axis ends near 0.5."""
+SPREAD = 0.2
+"""Standard deviation of one run's divergence with mixed tokens: most runs agree, some do not at all."""
+MEASURED = {(1.75, 1.75): 0.0122, (1.75, 2.0): 0.0205, (1.75, 3.0): 0.0818}
+MEASURED |= {(2.0, 1.75): 0.0114, (2.0, 2.0): 0.0053, (2.0, 3.0): 0.0417}
+"""Same-selection values of an independent script over six seeds, starts shared by the p."""
+
+
+def experiment(runs: int) -> Arrays:
+    """Divergence (runs, k) of the p-run to each q-program, for both ways to choose its tokens.
+
+    own_p_q: both programs for the tokens that the p-run attends to. mixed_p_q: the q-program for the
+    tokens of the q-run, as published; every p starts at its own W(0), drawn N(0, 1).
+    agree_p_q: share of examples in which the two runs attend to the same token.
+    """
+    tokens, v = datasets.sphere(6, 8, 10, seed=range(1, runs + 1))
+    paths = {
+        p: train(
+            tokens,
+            Linear(v),
+            weight=FullWeight(),
+            optimizer=mirror(p, 0.1),
+            steps=steps,
+            init=gaussian(range(1_000 * k, 1_000 * k + runs)),
+            record=40,
+        )
+        for k, (p, steps) in enumerate(STEPS.items(), start=1)
+    }
+    W = {
+        (p, q): max_margin(tokens, path.selected, Entrywise(q)).W for p, path in paths.items() for q in STEPS
+    }
+    arrays: Arrays = {}
+    for p, path in paths.items():
+        arrays[f"steps_{p:g}"] = path.index
+        for q in STEPS:
+            arrays[f"own_{p:g}_{q:g}"] = divergence(path.W, W[p, q], Entrywise(p))
+            arrays[f"mixed_{p:g}_{q:g}"] = divergence(path.W, W[q, q], Entrywise(p))
+            arrays[f"agree_{p:g}_{q:g}"] = (path.selected == paths[q].selected).all(-1).mean()
+    return arrays
+
+
+def draw(arrays: Arrays) -> Canvas:
+    """One panel per p: mean divergence to each program, quartiles as a band, published way dashed."""
+    figure, (axes,) = grid(1, 3, 3.2)
+    for ax, p in zip(axes, STEPS, strict=True):
+        _panel(ax, arrays, p)
+        name(ax, f"iterates of ℓ{p:g}-AttGD", "iterations k")
+        ax.sharey(axes[0])
+    axes[0].set_ylim(7e-4, 2)
+    name(axes[0], axes[0].get_title(), "iterations k", "divergence $D_\\psi$ to the ℓq program")
+    remarks = ("", "solid: program of\nthe run's tokens", "dashed: of the\nq-run's tokens,\nas published")
+    for ax, remark in zip(axes, remarks, strict=True):
+        ax.text(0.03, 0.03, remark, transform=ax.transAxes, fontsize=8, color=GREY)
+    return figure
+
+
+def _panel(ax: Axes, arrays: Arrays, p: float) -> None:
+    steps = arrays[f"steps_{p:g}"]
+    seen = steps >= 10
+    steps = steps[seen]
+    for q, color in COLORS.items():
+        own, mixed = (arrays[f"{kind}_{p:g}_{q:g}"][:, seen] for kind in ("own", "mixed"))
+        ax.fill_between(steps, *np.quantile(own, [0.25, 0.75], axis=0), color=color, alpha=0.2, lw=0)
+        ax.loglog(steps, own.mean(0), color=color)
+        beside(ax, steps[-1], own.mean(0)[-1], f"q = {q:g}", color)
+        if q != p:
+            ax.loglog(steps, mixed.mean(0), color=color, ls="--", lw=1)
+        if p == 3:
+            ax.plot(steps[-1], PUBLISHED[q], marker="D", ms=4, color=color, zorder=5, clip_on=False)
+    if p == 3:
+        beside(ax, steps[-1], PUBLISHED[1.75], "◆ published", GREY, shift=2)
+
+
+def checks(arrays: Arrays) -> list[Check]:
+    """The saved plot of p = 3 both ways, our earlier same-selection table, and who is nearest."""
+    found = []
+    for q, published in PUBLISHED.items():
+        found += _against_the_plot(arrays, q, published)
+    ends = [[_end(arrays, "own", p, q) for q in STEPS] for p in STEPS]
+    nearest = np.mean(np.argmin(ends, axis=-1) == np.arange(len(STEPS)))
+    found.append(
+        Check(
+            "share of p whose own program is nearest",
+            "Mirror Descent, experiment A",
+            1.0,
+            float(nearest),
+            0.0,
+        )
+    )
+    for (p, q), measured in MEASURED.items():
+        if p != q:
+            ours, error = _end(arrays, "own", p, q), _error(arrays, "own", p, q)
+            found.append(
+                Check(
+                    f"p = {p:g} to the l{q:g} program, same tokens",
+                    "independent sketch, 6 seeds",
+                    measured,
+                    ours,
+                    0.015 + 2 * error,
+                    "six seeds, some not yet converged",
+                )
+            )
+    return found
+
+
+def _against_the_plot(arrays: Arrays, q: float, published: float) -> list[Check]:
+    source = "Mirror Descent, experiment A (read off the plot)"
+    ours = {kind: _end(arrays, kind, 3.0, q) for kind in ("own", "mixed")}
+    error = {"own": _error(arrays, "own", 3.0, q)}
+    # Few runs underestimate the spread of a mixture, so it is taken from 30 of them.
+    error["mixed"] = SPREAD / np.sqrt(len(arrays[f"mixed_3_{q:g}"]))
+    because = f"reading {READING:g} + 2 standard errors of ours"
+    if q == 3.0:
+        return [
+            Check(
+                "p = 3 to its own program",
+                source,
+                published,
+                ours["own"],
+                READING / 2 + 2 * error["own"],
+                because,
+            )
+        ]
+    return [
+        Check(
+            f"p = 3 to the l{q:g} program, tokens mixed as published",
+            source,
+            published,
+            ours["mixed"],
+            READING + 2 * error["mixed"],
+            because,
+        ),
+        Check(
+            f"p = 3 to the l{q:g} program, same tokens",
+            source,
+            published,
+            ours["own"],
+            READING + 2 * error["own"],
+            "the published program is that of another run, which selects other tokens",
+            True,
+        ),
+    ]
+
+
+def _end(arrays: Arrays, kind: str, p: float, q: float) -> float:
+    return float(arrays[f"{kind}_{p:g}_{q:g}"][:, -1].mean())
+
+
+def _error(arrays: Arrays, kind: str, p: float, q: float) -> float:
+    """Standard error of the mean over runs."""
+    last = arrays[f"{kind}_{p:g}_{q:g}"][:, -1]
+    return float(last.std(ddof=1) / np.sqrt(len(last)))
+
+
+SHOWS = (
+    "Each ℓp-AttGD run tends to the program of its own p and levels off at a distance from the others. "
+    "Solid lines compare programs of the same tokens; dashed lines take each program from another run, "
+    "as the published figure does, and most of their height is the difference in tokens, not in p."
+)
+NOTES = (
+    "The published cross values 0.18 and 0.21 belong to programs of other tokens: every p starts at its "
+    "own unseeded W(0), the runs select other tokens in about one example of eight, and the q-program is "
+    "that of the q-run. Done the same way we find the same values; with the same tokens they are 0.05 "
+    "and 0.10."
+)
+FIGURE = Figure(
+    "mirror-own-program",
+    "Mirror descent finds the program of its own p",
+    SHOWS,
+    experiment,
+    {"quick": {"runs": 6}, "default": {"runs": 20}, "paper": {"runs": 100}},
+    draw,
+    checks,
+    NOTES,
+)

@@ -1,0 +1,150 @@
+"""How fast unnormalised mirror descent approaches its program: poly-logarithmically in the steps.
+
+"Optimizing Attention with Mirror Descent", the rate theorem for p below, at and above two.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure as Canvas
+
+from attsvm import datasets
+from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.panels import band, beside, grid, name
+from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
+from attsvm.norms import Entrywise
+from attsvm.program.max_margin import max_margin
+from attsvm.tokens import Float
+from attsvm.training.heads import Linear
+from attsvm.training.optimizers import mirror
+from attsvm.training.train import train
+from attsvm.training.weights import FullWeight
+from attsvm.verdict import divergence, fit_rate
+
+RATES = {1.5: 0.3, 2.0: 1.0, 3.0: 3.0}
+COLORS = {1.5: BLUE, 2.0: ORANGE, 3.0: GREEN}
+MEASURED = {1.5: (0.088, 0.014), 2.0: (0.060, 0.009), 3.0: (0.023, 0.009)}
+"""Divergence after 100,000 steps in an independent script, two instances."""
+
+
+def experiment(runs: int, steps: int) -> Arrays:
+    """Divergence to the own program and ‖W‖_p in units of its norm, (runs, k); fitted exponents (runs,)."""
+    tokens, v = datasets.sphere(3, 4, 5, seed=range(runs))
+    record = np.unique(np.geomspace(10, steps, 41).round().astype(int))
+    arrays: Arrays = {"steps": record}
+    for p, rate in RATES.items():
+        rule = mirror(p, rate, normalised=False)
+        path = train(
+            tokens, Linear(v), weight=FullWeight(), optimizer=rule, steps=steps, record=record.tolist()
+        )
+        norm = Entrywise(p)
+        best = max_margin(tokens, path.selected, norm).W
+        away = divergence(path.W, best, norm)[:, 1:]
+        late = record >= steps / 10
+        arrays[f"away_{p:g}"] = away
+        arrays[f"size_{p:g}"] = path.norm(norm)[:, 1:] / norm.value(best)[:, None]
+        arrays[f"exponent_{p:g}"] = np.array(
+            [fit_rate(np.log(record[late]), one[late]).exponent for one in away]
+        )
+    return arrays
+
+
+def bound(p: float, k: Float) -> Float:
+    """The stated order of the divergence, up to a constant."""
+    log = np.log(k)
+    if p < 2:
+        return np.asarray(log ** (1 - p))
+    return np.asarray(np.log(log) ** (2 if p == 2 else 1) / log)
+
+
+def steepness(p: float, steps: float) -> float:
+    """The bound's own exponent in log k over the last decade of steps."""
+    ends = np.array([steps / 10, steps])
+    return float(np.diff(np.log(bound(p, ends)))[0] / np.diff(np.log(np.log(ends)))[0])
+
+
+def draw(arrays: Arrays) -> Canvas:
+    """Divergence with the bounds' shapes, and the norm against log k."""
+    figure, ((left, right),) = grid(1, 2, 3.2)
+    steps = arrays["steps"]
+    late = steps >= steps[-1] / 100
+    for p, color in COLORS.items():
+        middle = band(left, steps, arrays[f"away_{p:g}"], color)
+        shape = bound(p, steps[late])
+        left.plot(steps[late], 1.6 * middle[late][0] * shape / shape[0], color=color, ls=":", lw=1.2)
+        size = band(right, steps, arrays[f"size_{p:g}"], color)
+        beside(left, steps[-1], middle[-1], f"p = {p:g}", color, shift={2.0: -4, 3.0: 4}.get(p, 0))
+        beside(right, steps[-1], size[-1], f"p = {p:g}", color, shift={1.5: 4, 2.0: -4}.get(p, 0))
+    right.plot(steps, np.log(steps), color=GREY, ls=":", lw=1.2)
+    label(right, steps[-1] / 30, np.log(steps[-1] / 30), "log k", GREY, ha="right", va="bottom")
+    label(left, 12, np.median(arrays["away_3"][:, -1]), "dotted: the theorem's order", GREY)
+    left.set(xscale="log", yscale="log")
+    right.set(xscale="log")
+    name(left, "divergence of W(k) to its own program", "iterations k", "$D_\\psi$, directional")
+    name(
+        right,
+        "the norm grows like log k",
+        "iterations k",
+        "$\\Vert W(k)\\Vert_p\\,/\\,\\Vert W_{mm}\\Vert_p$",
+    )
+    return figure
+
+
+def checks(arrays: Arrays) -> list[Check]:
+    """The bound in every run; from 100,000 steps on, growth like log k and our earlier measurement."""
+    steps = float(arrays["steps"][-1])
+    found = []
+    for p in RATES:
+        share = float((arrays[f"exponent_{p:g}"] <= steepness(p, steps)).mean())
+        what = f"p = {p:g}: share of runs that fall at least like the bound"
+        because = "one run in ten may still be choosing its tokens"
+        found.append(Check(what, "Mirror Descent, rate", 1.0, share, 0.1, because))
+        if steps >= 1e5:
+            found.append(_growth(p, arrays["steps"], np.median(arrays[f"size_{p:g}"], axis=0)))
+            found.append(_against_two_instances(p, np.log10(arrays[f"away_{p:g}"][:, -1])))
+    return found
+
+
+def _growth(p: float, steps: Float, size: Float) -> Check:
+    """Growth of ‖W‖ in units of the program's norm, over the last decade of steps."""
+    last = steps >= steps[-1] / 10
+    growth = float((size[-1] - size[last][0]) / np.log(steps[-1] / steps[last][0]))
+    what = f"p = {p:g}: growth of ‖W‖/‖W_mm‖ per e-fold of steps"
+    return Check(what, "derived", 1.0, growth, 0.25, "the least margin grows like log k only in the limit")
+
+
+def _against_two_instances(p: float, ours: Float) -> Check:
+    error = float(ours.std(ddof=1) * np.sqrt(1 / 2 + 1 / len(ours)))
+    return Check(
+        f"p = {p:g}: log10 of the divergence after 100,000 steps",
+        "independent sketch, 2 seeds",
+        float(np.log10(MEASURED[p]).mean()),
+        float(ours.mean()),
+        2 * error,
+        "2 standard errors of the difference of the means",
+    )
+
+
+SHOWS = (
+    "Without normalisation ‖W‖ grows like log k and the divergence to the program falls by powers of "
+    "log k only: 100,000 steps buy about two digits. Every curve falls at least as fast as the theorem's "
+    "order (dotted), and the three regimes of p look alike."
+)
+NOTES = (
+    "The paper states these orders and draws no such figure. The measured exponents in log k are steeper "
+    "than the orders; a run of feasible length can refute the bound but not show its exact power."
+)
+FIGURE = Figure(
+    "mirror-rates",
+    "The rate of mirror descent",
+    SHOWS,
+    experiment,
+    {
+        "quick": {"runs": 6, "steps": 10_000},
+        "default": {"runs": 12, "steps": 100_000},
+        "paper": {"runs": 50, "steps": 1_000_000},
+    },
+    draw,
+    checks,
+    NOTES,
+)

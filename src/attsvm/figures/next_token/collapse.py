@@ -1,0 +1,86 @@
+"""A text that feeds on itself repeats itself: weak tokens fade with the exponent q/p.
+
+"From Self-Attention to Markov Models" (Ildiz et al. 2024), distribution collapse.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure as Canvas
+
+from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.panels import band, beside, grid, name
+from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
+from attsvm.next_token.markov import ContextChain, collapse_exponent
+
+STRONG = {0.6: GREEN, 0.7: BLUE, 0.8: ORANGE}
+"""Weight p of the strong token; the weak one has q = 1 − p."""
+
+
+def experiment(steps: int, chains: int) -> Arrays:
+    """Counts (chains, k, 2) of strong and weak token, text lengths (k,), and fitted exponents."""
+    arrays: Arrays = {}
+    for p in STRONG:
+        chain = ContextChain(np.log([[p, 1 - p]] * 2))
+        arrays["length"], counts = chain.simulate([0, 1], steps=steps, chains=chains)
+        arrays[f"counts_{p:g}"] = counts
+        arrays[f"exponent_{p:g}"] = np.array(collapse_exponent(counts, weak=1, strong=0))
+        groups = [collapse_exponent(counts[k::10], weak=1, strong=0) for k in range(10)]
+        arrays[f"error_{p:g}"] = np.array(np.std(groups, ddof=1) / np.sqrt(10))
+    return arrays
+
+
+def draw(arrays: Arrays) -> Canvas:
+    """Counts against each other with the predicted slope, and the share of the weak token."""
+    figure, ((left, right),) = grid(1, 2, 3.2)
+    length = arrays["length"]
+    for p, color in STRONG.items():
+        counts = arrays[f"counts_{p:g}"]
+        strong, weak = np.exp(np.log(counts).mean(0)).T
+        left.loglog(strong, weak, color=color)
+        left.loglog(strong, weak[-1] * (strong / strong[-1]) ** ((1 - p) / p), color=color, ls=":", lw=1.2)
+        beside(left, strong[-1], weak[-1], f"p = {p:g}", color)
+        middle = band(right, length, counts[..., 1] / counts.sum(-1), color)
+        beside(right, length[-1], middle[-1], f"p = {p:g}", color)
+        right.axhline(1 - p, color=color, ls="--", lw=0.8)
+    right.set(xscale="log", yscale="log")
+    right.text(0.04, 0.04, "dashed: q, without\nfeedback", transform=right.transAxes, fontsize=8, color=GREY)
+    left.text(0.04, 0.92, "dotted: slope q/p", transform=left.transAxes, fontsize=8, color=GREY)
+    name(left, "the weak token's count lags behind", "count of the strong token", "count of the weak token")
+    name(right, "its share of the text fades", "length of the text", "share of the weak token")
+    return figure
+
+
+def checks(arrays: Arrays) -> list[Check]:
+    """The predicted exponents q/p."""
+    return [
+        Check(
+            f"collapse exponent, p = {p:g}",
+            "derived",
+            (1 - p) / p,
+            float(arrays[f"exponent_{p:g}"]),
+            3 * float(arrays[f"error_{p:g}"]),
+            "3 standard errors, from ten groups of chains",
+        )
+        for p in STRONG
+    ]
+
+
+SHOWS = (
+    "One attention layer that draws each next token from its own text, with weights p > q: the weak token's "
+    "count grows like the strong one's to the power q/p, so its share tends to zero. Drawn without "
+    "feedback it would stay at q (dashed)."
+)
+FIGURE = Figure(
+    "text-collapse",
+    "A text that feeds on itself collapses",
+    SHOWS,
+    experiment,
+    {
+        "quick": {"steps": 5_000, "chains": 500},
+        "default": {"steps": 20_000, "chains": 500},
+        "paper": {"steps": 100_000, "chains": 1_000},
+    },
+    draw,
+    checks,
+)

@@ -1,0 +1,159 @@
+"""Every optimizer has its norm: margins of seven trainings in seven norms.
+
+After "Implicit Bias of Spectral Descent and Muon" (Fan et al. 2025), carried over to attention, where
+it is a conjecture; the row of (K, Q) is the theorem of "Transformers as Support Vector Machines".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure as Canvas
+
+from attsvm.datasets import sphere
+from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.panels import grid, name
+from attsvm.norms import Entrywise, Norm, frobenius, l1, linf, nuclear, spectral
+from attsvm.program.max_margin import max_margin
+from attsvm.tokens import Float, Tokens
+from attsvm.training.heads import Linear
+from attsvm.training.init import uniform
+from attsvm.training.optimizers import mirror, steepest
+from attsvm.training.train import train
+from attsvm.training.weights import FullWeight, KeyQuery
+from attsvm.verdict import margin_ratio
+
+N, T, D = 4, 5, 10
+NORMS: tuple[Norm, ...] = (frobenius, linf, spectral, l1, Entrywise(1.75), Entrywise(3), nuclear)
+OPTIMIZERS: dict[str, tuple[Norm, Any, Any]] = {
+    "normalised GD": (frobenius, FullWeight(), steepest(frobenius, 0.1)),
+    "sign descent": (linf, FullWeight(), steepest(linf, 0.1)),
+    "spectral descent": (spectral, FullWeight(), steepest(spectral, 0.1)),
+    "coordinate descent": (l1, FullWeight(), steepest(l1, 0.1)),
+    "mirror, p = 1.75": (Entrywise(1.75), FullWeight(), mirror(1.75, 0.1)),
+    "mirror, p = 3": (Entrywise(3), FullWeight(), mirror(3.0, 1.0)),
+    "normalised GD on (K, Q)": (nuclear, KeyQuery(), steepest(frobenius, 0.1)),
+    "Muon, momentum 0.9": (spectral, FullWeight(), steepest(spectral, 0.05, 0.9)),
+}
+"""The norm each is expected to maximise the margin in, what it trains, and its rule."""
+
+
+def experiment(runs: int, steps: int, optimizers: tuple[str, ...]) -> Arrays:
+    """Margin of each training in each norm over the best possible, (optimizers, norms, runs)."""
+    tokens = equal_losers(runs)
+    selected = np.broadcast_to(np.arange(T) == 0, (runs, N, T))
+    best = [max_margin(tokens, selected, norm) for norm in NORMS]
+    ratios, chosen = [], []
+    for optimizer in optimizers:
+        _, weight, rule = OPTIMIZERS[optimizer]
+        init = uniform(range(runs)) if isinstance(weight, KeyQuery) else None
+        path = train(
+            tokens, Linear(np.ones(1)), weight=weight, optimizer=rule, steps=steps, init=init, record=(1,)
+        )
+        ratios.append([margin_ratio(path, solution)[:, -1] for solution in best])
+        chosen.append((path.selected == selected).all((-2, -1)))
+    return {
+        "optimizers": np.array(optimizers),
+        "ratio": np.array(ratios),
+        "chosen": np.array(chosen),
+        "certified": np.array([solution.certified for solution in best]),
+    }
+
+
+def equal_losers(runs: int) -> Tokens:
+    """Random unit keys and queries; token 0 scores 1, all others 0, so that every run selects token 0."""
+    drawn, _ = sphere(N, T, D, seed=range(runs))
+    scores = np.broadcast_to((np.arange(T) == 0).astype(float)[:, None], (runs, N, T, 1))
+    return Tokens(drawn.keys, drawn.queries, values=scores)
+
+
+def draw(arrays: Arrays) -> Canvas:
+    """The heat map, medians written into the cells, the expected winner of each column framed."""
+    table, rows = np.median(arrays["ratio"], axis=-1), [str(row) for row in arrays["optimizers"]]
+    figure, ((ax,),) = grid(1, 1, 1.0 + 0.36 * len(rows))
+    image = ax.imshow(table, cmap="cividis", vmin=0.2, vmax=1.0, aspect="auto")
+    for (row, column), ratio in np.ndenumerate(table):
+        own = OPTIMIZERS[rows[row]][0] == NORMS[column]
+        color = "black" if ratio > 0.65 else "white"
+        ax.text(
+            column,
+            row,
+            f"{ratio:.3f}",
+            ha="center",
+            va="center",
+            fontsize=9,
+            color=color,
+            fontweight="bold" if own else "normal",
+        )
+    ax.set_yticks(range(len(rows)), rows)
+    ax.set_xticks(range(len(NORMS)), [str(norm) for norm in NORMS])
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0, labelsize=9)
+    name(
+        ax,
+        "margin of the trained W as a fraction of the best possible in the norm of the column",
+        "margin measured in the norm",
+        "trained by",
+    )
+    bar = figure.colorbar(image, ax=ax, pad=0.01)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
+    return figure
+
+
+def checks(arrays: Arrays) -> list[Check]:
+    """Every training is nearest to the best margin in its own norm, and leads the column of that norm."""
+    table, rows = np.median(arrays["ratio"], axis=-1), [str(row) for row in arrays["optimizers"]]
+    found = [
+        Check(
+            "share of runs that select the best tokens", "derived", 1.0, float(arrays["chosen"].mean()), 0.0
+        ),
+        Check("share of certified programs", "derived", 1.0, float(arrays["certified"].mean()), 0.0),
+    ]
+    for row, optimizer in enumerate(rows):
+        own = NORMS.index(OPTIMIZERS[optimizer][0])
+        found.append(
+            Check(
+                f"{optimizer}: best column is its own norm, {NORMS[own]}",
+                "conjecture after Fan et al. 2025",
+                own,
+                int(table[row].argmax()),
+                0,
+            )
+        )
+    owned = {NORMS.index(OPTIMIZERS[optimizer][0]) for optimizer in rows}
+    return found + [_leads(table, rows, column) for column in sorted(owned)]
+
+
+def _leads(table: Float, rows: list[str], column: int) -> Check:
+    """The training of a norm against the best other training in that norm."""
+    owners = [row for row, optimizer in enumerate(rows) if OPTIMIZERS[optimizer][0] == NORMS[column]]
+    others = np.delete(table[:, column], owners)
+    lead = float(table[owners, column].max() - others.max(initial=0.0))
+    return Check(
+        f"{NORMS[column]}: shortfall of its own training behind the best other",
+        "conjecture after Fan et al. 2025",
+        0.0,
+        max(-lead, 0.0),
+        0.0,
+    )
+
+
+SHOWS = (
+    "Each training ends with nearly the best possible margin in one norm only, its own (bold): the choice of "
+    "the optimizer is the choice of the norm. Medians over random data; all trainings select the same tokens."
+)
+FIGURE = Figure(
+    "optimizer-norms",
+    "Every optimizer has its norm",
+    SHOWS,
+    experiment,
+    {
+        "quick": {"runs": 4, "steps": 3_000, "optimizers": tuple(OPTIMIZERS)[:4]},
+        "default": {"runs": 8, "steps": 10_000, "optimizers": tuple(OPTIMIZERS)[:7]},
+        "paper": {"runs": 50, "steps": 100_000, "optimizers": tuple(OPTIMIZERS)},
+    },
+    draw,
+    checks,
+)

@@ -1,0 +1,52 @@
+"""What several figures draw: rows of named panels, a curve of many runs, a word at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from attsvm.figures.style import label
+from attsvm.tokens import Float
+
+
+def grid(rows: int, columns: int, height: float) -> tuple[Canvas, list[list[Axes]]]:
+    """A page-wide figure with rows of axes, without frames at the top and right."""
+    figure = Canvas(figsize=(7.2, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for ax in axes.flat:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(which="both", labelsize=8)
+    return figure, [list(row) for row in axes]
+
+
+def name(ax: Axes, title: str = "", x: str = "", y: str = "") -> None:
+    """Title and axis names at sizes that fit three panels to a page."""
+    ax.set_title(title, fontsize=9)
+    ax.set_xlabel(x, fontsize=9)
+    ax.set_ylabel(y, fontsize=9)
+
+
+def band(ax: Axes, x: Any, runs: Float, color: str, **options: Any) -> Float:
+    """Median of the runs (runs, k) as a line, their middle half as a band; returns the median (k,)."""
+    low, middle, high = np.quantile(runs, [0.25, 0.5, 0.75], axis=0)
+    ax.fill_between(x, low, high, color=color, alpha=0.2, lw=0)
+    ax.plot(x, middle, color=color, **options)
+    return np.asarray(middle)
+
+
+def beside(ax: Axes, x: float, y: float, text: str, color: str, shift: float = 0.0) -> None:
+    """Write a word to the right of a curve's end, moved up by `shift` points where words would meet."""
+    label(
+        ax,
+        x,
+        y,
+        text,
+        color,
+        va="center",
+        textcoords="offset points",
+        xytext=(4, shift),
+        annotation_clip=False,
+    )
