@@ -100,7 +100,7 @@ def draw(arrays: Arrays) -> Canvas:
         describe(below, x="width d", y="" if i else "% feasible")
     label(axes[0, 0], 7.3, 5.2, "Frobenius", BLUE, ha="right")
     label(axes[0, 0], 7.3, 1.7, "nuclear", ORANGE, ha="right")
-    label(axes[0, 1], -0.3, 9.2, "○ published, Frobenius\n△ published, nuclear", GREY)
+    label(axes[0, 1], -0.3, 8.6, "published:\n○ Frobenius\n△ nuclear", GREY)
     label(axes[0, 2], -0.3, 12.3, "dashed: infeasible\ndraws counted as\nrank 1, as published", GREY)
     return figure
 
@@ -125,7 +125,9 @@ def checks(arrays: Arrays) -> list[Check]:
         error = 3 * max(ranks.std(), 0.5) * np.sqrt(1 / len(ranks) + 1 / 20) + 0.05
         because = f"3 standard errors of {len(ranks)} and 20 runs, and rounding"
         what = f"nuclear rank, n = {n}, d = {d}"
-        found.append(Check(what, "independent ADMM solver", value, float(ranks.mean()), float(error), because))
+        found.append(
+            Check(what, "independent ADMM solver", value, float(ranks.mean()), float(error), because)
+        )
     return found
 
 
