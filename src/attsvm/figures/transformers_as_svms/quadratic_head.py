@@ -36,7 +36,7 @@ COLORS = {"both": BLUE, "direction": ORANGE, "single": GREY}
 
 
 def experiment(instances: int, steps: int) -> Arrays:
-    """Trained and predicted attention (λ, instances, n, T), and 1 − cosine (λ, instances) to three predictions.
+    """Trained and predicted attention (λ, instances, n, T); 1 − cosine (λ, instances) to three predictions.
 
     The prediction is the closed form of the best attention, s* = Proj_Δ(X v/(2λ)), from which come the
     kept tokens, W^mm and W^fin; only C is fitted. NaN where nothing is masked, so that no W^mm exists.

@@ -19,6 +19,7 @@ from attsvm.training.weights import FullWeight, KeyQuery
 COLORS = (BLUE, ORANGE)
 """Of the two inputs."""
 TITLES = {"full": "train W → Frobenius ray", "factored": "train (K, Q) → nuclear ray"}
+RECORD = np.unique(np.geomspace(1, 2_000, 150).astype(int))
 SOURCE = "Transformers as SVMs, trajectories (read off the plot)"
 
 
@@ -40,9 +41,7 @@ def trajectories(tokens: Tokens, v: Float, steps: int) -> Arrays:
             optimizer=steepest(frobenius, 0.1),
             steps=steps,
             init=init,
-            record=[
-                k for k in (1, 2, 3, 5, 8, 12, 18, 26, 36, 50, 70, 100, 150, 250, 500, 1000) if k < steps
-            ],
+            record=RECORD[steps > RECORD].tolist(),
         )
         solution = max_margin(tokens, path.selected, norm)
         arrays[f"path_{name}"] = np.einsum("kde,ne->nkd", path.W, tokens.queries)
@@ -52,30 +51,25 @@ def trajectories(tokens: Tokens, v: Float, steps: int) -> Arrays:
     return arrays
 
 
-def draw_trajectories(ax: Axes, arrays: Arrays, name: str) -> None:
+def draw_trajectories(ax: Axes, arrays: Arrays, name: str, window: tuple[float, float, float, float]) -> None:
     """Paths on their own rays, wide and pale; the rays of the other program dashed, for contrast.
 
-    Lengths are |·|^½ of the true ones, directions are kept: the start and the end are both seen.
+    window: the visible part, left, right, bottom, top; paths go on beyond it.
     """
     other = "factored" if name == "full" else "full"
-    reach = np.sqrt(np.linalg.norm(arrays[f"path_{name}"], axis=-1).max())
     for i, color in enumerate(COLORS):
-        path = _shortened(arrays[f"path_{name}"][i])
-        own, foreign = (reach * _unit(arrays[f"ray_{ray}"][i]) for ray in (name, other))
+        own, foreign = (_to_edge(arrays[f"ray_{ray}"][i], window) for ray in (name, other))
         ax.plot(*zip((0, 0), own, strict=True), color=color, lw=6, alpha=0.25, solid_capstyle="butt")
         ax.plot(*zip((0, 0), foreign, strict=True), "--", color=GREY, lw=0.9)
-        ax.plot(*path.T, ".-", color=color, lw=1.4, ms=3)
-        label(ax, *(1.04 * own), f"$W z_{i + 1}$", color, ha="center", va="bottom" if own[1] > 0 else "top")
+        ax.plot(*arrays[f"path_{name}"][i].T, color=color, lw=1.4)
+        paper = {"fc": "white", "ec": "none", "pad": 1}
+        label(ax, *(0.8 * own), f"$W z_{i + 1}$", color, ha="center", va="center", bbox=paper)
+    ax.set(xlim=window[:2], ylim=window[2:])
     describe(ax, TITLES[name], "first coordinate", "second coordinate of $W z$")
-    ax.set_aspect("equal")
-    ax.margins(0.12)
 
 
-def _shortened(path: Float) -> Float:
-    """Vectors of the same direction whose length is the square root."""
-    size = np.linalg.norm(path, axis=-1, keepdims=True)
-    return np.asarray(path / np.sqrt(np.where(size > 0, size, 1.0)))
-
-
-def _unit(x: Float) -> Float:
-    return np.asarray(x / np.linalg.norm(x))
+def _to_edge(ray: Float, window: tuple[float, float, float, float]) -> Float:
+    """The point where a ray from the origin leaves the window."""
+    left, right, bottom, top = window
+    edges = np.where(ray > 0, (right, top), (left, bottom))
+    return np.asarray(ray * (edges / ray).min())

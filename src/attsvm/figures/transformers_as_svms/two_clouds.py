@@ -19,13 +19,11 @@ def experiment(steps: int) -> Arrays:
 
 
 def draw(arrays: Arrays) -> Canvas:
-    """Paths against rays, one panel per parameterisation."""
-    figure, axes = canvas(2, height=3.9)
+    """Paths against rays, one panel per parameterisation, in the window of the published plot."""
+    figure, axes = canvas(2, height=3.6)
     for ax, name, other in zip(axes, ("full", "factored"), ("nuclear", "Frobenius"), strict=True):
-        draw_trajectories(ax, arrays, name)
-        ax.set_xlim(-8, 8)
-        label(ax, 0.03, 0.95, f"dashed: {other} rays", GREY, xycoords="axes fraction")
-        label(ax, 0.03, 0.89, "lengths drawn as $\\sqrt{‖Wz‖}$", GREY, xycoords="axes fraction")
+        draw_trajectories(ax, arrays, name, window=(-16, 16, -100, 100))
+        label(ax, -15, 88, f"dashed: the {other} rays", GREY)
     return figure
 
 

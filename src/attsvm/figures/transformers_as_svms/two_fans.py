@@ -26,11 +26,14 @@ def draw(arrays: Arrays) -> Canvas:
     figure, (left, middle, right) = canvas(3, height=3.1)
     for i in range(2):
         _separated(left, arrays, i)
-    left.set(aspect="equal", xlim=(-2.2, 1.9), ylim=(-2.2, 2.0))
+    left.set(xlim=(-2.2, 2.1), ylim=(-2.8, 2.8))
+    left.set_aspect("equal", adjustable="box")
     describe(left, "tokens and separating lines", "first coordinate", "second coordinate of $x$")
-    label(left, -2.1, -2.1, "★ selected   • others   ○ support", GREY)
-    draw_trajectories(middle, arrays, "full")
-    draw_trajectories(right, arrays, "factored")
+    label(left, -2.1, -2.6, "★ selected   • others   ○ support", GREY)
+    draw_trajectories(middle, arrays, "full", window=(-10, 60, -75, 75))
+    draw_trajectories(right, arrays, "factored", window=(-10, 60, -75, 75))
+    label(middle, -8, 66, "dashed: nuclear rays", GREY)
+    label(right, -8, 66, "dashed: Frobenius rays", GREY)
     right.set_ylabel("")
     return figure
 
