@@ -1,0 +1,239 @@
+"""Local convergence: W and (K, Q) each turn to the max-margin direction of the tokens they attend to.
+
+"Transformers as Support Vector Machines", local convergence on random data, n = 6, T = 8, d = 10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure as Canvas
+
+from attsvm import datasets
+from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
+from attsvm.figures.transformers_as_svms.drawing import band, describe
+from attsvm.figures.transformers_as_svms.textbook import MACHINE, linear_head, textbook_descent
+from attsvm.norms import frobenius, nuclear
+from attsvm.path import Path
+from attsvm.program.max_margin import max_margin
+from attsvm.selection import best_tokens
+from attsvm.tokens import Float, Tokens
+from attsvm.training.heads import Linear
+from attsvm.training.init import uniform
+from attsvm.training.optimizers import steepest
+from attsvm.training.train import train
+from attsvm.training.weights import FullWeight, KeyQuery
+from attsvm.verdict import classify, cosine
+
+STARTS = 10_000
+"""First seed of the starting points: the data take the seeds 0, 1, …"""
+RECORD = np.array(
+    [*range(0, 60, 5), *range(60, 200, 10), *range(200, 500, 25), *range(500, 1000, 50), 999, 1000, 1999]
+)
+PROGRAMS = {"frobenius": "with $W^{mm}$ (Frobenius)", "nuclear": "with $W_⋆^{mm}$ (nuclear)"}
+MASS_W = {0: 0.159, 100: 0.737, 200: 0.965, 300: 0.996}
+MASS_READ = {0: 0.16, 60: 0.55, 100: 0.74, 200: 0.96, 300: 0.995}
+TURN_W = {100: 0.756, 200: 0.894, 300: 0.944, 500: 0.977, 999: 0.994}
+END_W = {1999: 0.997}
+TURN_READ = {100: 0.75, 200: 0.88, 400: 0.96, 1000: 0.99}
+TURN_KQ = {50: 0.739, 100: 0.874, 200: 0.948, 500: 0.989, 999: 0.995, 1999: 0.996}
+MASS_KQ = {50: 0.854, 100: 0.9997}
+
+
+class Source(NamedTuple):
+    """Where a published number stands, over how many runs, and whether it was read off a plot."""
+
+    name: str
+    runs: int
+    read: bool = False
+
+
+PLOT = Source("Transformers as SVMs, local convergence (read off the plot)", 100, read=True)
+TWIN = Source("independent NumPy run", 100)
+TWIN_KQ = Source("independent NumPy run", 30)
+
+
+def experiment(runs: int) -> Arrays:
+    """Attention and cosines of both trainings, (runs, k), with both programs of the attended tokens.
+
+    full: train W. factored: train K and Q, each step normalised on its own. textbook, ridged: the same
+    two with the textbook gradient, and for (K, Q) the published ridge ε(‖K‖² + ‖Q‖²).
+    """
+    tokens, v = datasets.sphere(6, 8, 10, seed=range(runs))
+    init = uniform(range(STARTS, STARTS + runs))
+    arrays: Arrays = {"steps": RECORD}
+    for name, weight in (("full", FullWeight()), ("factored", KeyQuery(separate=True))):
+        path = train(
+            tokens,
+            Linear(v),
+            weight=weight,
+            optimizer=steepest(frobenius, 0.1),
+            steps=int(RECORD[-1]),
+            init=init,
+            record=RECORD.tolist(),
+        )
+        arrays |= _measured(name, path)
+        arrays[f"best_{name}"] = (path.selected == best_tokens(tokens, v)).all((-2, -1))
+        arrays[f"local_{name}"] = classify(path, v) != "neither"
+    return arrays | _as_published(tokens, v, init)
+
+
+def _measured(name: str, path: Path) -> Arrays:
+    """Mean of the largest attention, and the cosines with both programs; NaN where none separates."""
+    found: Arrays = {f"{name}_mass": path.attention.max(-1).mean(-1)}
+    for norm, program in ((frobenius, "frobenius"), (nuclear, "nuclear")):
+        solution = max_margin(path.tokens, path.selected, norm)
+        found[f"{name}_{program}"] = _turn(path.W, solution)
+        found[f"{name}_{program}_certified"] = solution.certified
+    return found
+
+
+def _as_published(tokens: Tokens, v: Float, init: Any) -> Arrays:
+    """Cosines of the published recipe, (runs, k): textbook gradient, and a ridge on (K, Q)."""
+    start = init({"K": (tokens.d, tokens.d), "Q": (tokens.e, tokens.d)})
+    found = {}
+    for name, norm, blocks, ridge in (
+        ("textbook_frobenius", frobenius, init({"W": (tokens.d, tokens.e)}), 0.0),
+        ("ridged_nuclear", nuclear, start, MACHINE),
+    ):
+        W = textbook_descent(tokens, linear_head(tokens, v), tuple(blocks.values()), RECORD, ridge)
+        looked = np.matmul(tokens.queries, W[:, -1].swapaxes(1, 2))
+        chosen = np.matmul(tokens.keys, looked[..., None])[..., 0].argmax(-1)
+        found[name] = _turn(W, max_margin(tokens, chosen, norm))
+    return found
+
+
+def _turn(W: Float, solution: Any) -> Float:
+    return np.where(np.asarray(solution.separable)[:, None], cosine(W, solution.W), np.nan)
+
+
+def draw(arrays: Arrays) -> Canvas:
+    """Attention of both runs, then the cosines of each with both programs; mean ± standard deviation."""
+    figure, (left, middle, right) = canvas(3, height=3.0)
+    steps = arrays["steps"]
+    band(left, steps, arrays["full_mass"], BLUE)
+    band(left, steps, arrays["factored_mass"], ORANGE)
+    label(left, 130, 0.72, "train W", BLUE)
+    label(left, 66, 0.30, "train (K, Q)", ORANGE)
+    left.plot([34, 64], [0.56, 0.34], color=ORANGE, lw=0.6)
+    left.set(ylim=(0, 1.04), xlim=(0, 400))
+    describe(left, "largest attention of an input", "steps", "softmax probability, mean over inputs")
+    for ax, run, color, own, other, title in (
+        (middle, "full", BLUE, "frobenius", "nuclear", "train W"),
+        (right, "factored", ORANGE, "nuclear", "frobenius", "train (K, Q)"),
+    ):
+        band(ax, steps, arrays[f"{run}_{own}"], color)
+        band(ax, steps, arrays[f"{run}_{other}"], GREY)
+        label(ax, 980, 0.905, PROGRAMS[own], color, ha="right")
+        label(ax, 980, 0.745, PROGRAMS[other], GREY, ha="right")
+        ax.set(ylim=(0.4, 1.04), xlim=(0, 1000))
+        describe(ax, title, "steps", "correlation coefficient")
+    right.plot(steps, np.nanmean(arrays["ridged_nuclear"], 0), "--", color="black", lw=1)
+    label(right, 980, 1.005, "with the published ridge", "black", ha="right")
+    return figure
+
+
+def checks(arrays: Arrays) -> list[Check]:
+    """Published curves read off the plot, and an independent computation on other random draws."""
+    found = []
+    for what, name, published, source in (
+        ("train W: attention", "full_mass", MASS_READ, PLOT),
+        ("train W: attention", "full_mass", MASS_W, TWIN),
+        ("train W: correlation with W^mm", "full_frobenius", TURN_READ, PLOT),
+        ("train W: correlation with W^mm", "full_frobenius", TURN_W, TWIN),
+        ("train W, textbook gradient: correlation with W^mm", "textbook_frobenius", END_W, TWIN),
+        ("train W: correlation with W⋆^mm", "full_nuclear", {1000: 0.86}, PLOT),
+        ("train (K, Q): attention", "factored_mass", MASS_KQ, TWIN_KQ),
+        ("train (K, Q): correlation with W^mm", "factored_frobenius", {1999: 0.85}, TWIN_KQ),
+        ("train (K, Q), published ridge: correlation with W⋆^mm", "ridged_nuclear", TURN_KQ, TWIN_KQ),
+    ):
+        found += [_check(arrays, what, (name, step), value, source) for step, value in published.items()]
+    return found + _differing(arrays) + _shares(arrays)
+
+
+def _check(arrays: Arrays, what: str, at: tuple[str, int], published: float, source: Source) -> Check:
+    """Our mean at a step beside the published one.
+
+    Tolerance: three standard errors of the difference of two means; for a plot also the reading error,
+    2 % of either axis: 0.02 in height, and what the curve climbs in 20 of the 1,000 steps.
+    """
+    name, step = at
+    each = arrays[name][:, np.searchsorted(arrays["steps"], step)]
+    each = each[np.isfinite(each)]
+    errors = [3 * each.std() * np.sqrt(1 / len(each) + 1 / source.runs), 0.0005]
+    because = f"3 standard errors of {len(each)} and {source.runs} runs, and rounding"
+    if source.read:
+        near = np.interp([step - 20, step, step + 20], arrays["steps"], np.nanmean(arrays[name], 0))
+        errors += [0.02, np.abs(near - near[1]).max()]
+        because = f"3 standard errors of {len(each)} and {source.runs} runs; 2 % of either axis for reading"
+    tolerance = float(np.sqrt(np.square(errors).sum()))
+    return Check(f"{what}, step {step}", source.name, published, float(each.mean()), tolerance, because)
+
+
+def _differing(arrays: Arrays) -> list[Check]:
+    """Where the published recipe itself moved the number: the textbook gradient, the ridge."""
+    stall = "the textbook gradient stalls at ‖W‖ ≈ 116; with ours W goes on turning"
+    ridge = "the published ridge takes over once attention saturates; without it (K, Q) turns more slowly"
+    found = []
+    for what, name, step, value, source, why in (
+        ("train W: correlation with W^mm", "full_frobenius", 1999, END_W[1999], TWIN, stall),
+        (
+            "train (K, Q), no ridge: correlation with W⋆^mm",
+            "factored_nuclear",
+            500,
+            TURN_KQ[500],
+            TWIN_KQ,
+            ridge,
+        ),
+        (
+            "train (K, Q), no ridge: correlation with W⋆^mm",
+            "factored_nuclear",
+            1999,
+            TURN_KQ[1999],
+            TWIN_KQ,
+            ridge,
+        ),
+    ):
+        one = _check(arrays, what, (name, step), value, source)
+        found.append(replace(one, because=why, expected_to_differ=True))
+    return found
+
+
+def _shares(arrays: Arrays) -> list[Check]:
+    found = []
+    for what, name, published, others in (
+        ("train W: share ending at the best tokens", "best_full", 0.63, 100),
+        ("train W: share ending locally optimal", "local_full", 0.99, 100),
+        ("train (K, Q): share ending at the best tokens", "best_factored", 0.80, 30),
+    ):
+        ours, runs = arrays[name].mean(), len(arrays[name])
+        error = 3 * np.sqrt(published * (1 - published) * (1 / runs + 1 / others))
+        because = f"3 binomial standard errors of {runs} and {others} runs"
+        found.append(Check(what, TWIN.name, published, float(ours), float(error), because))
+    return found
+
+
+SHOWS = (
+    "Attention goes to one token per input, then the weight turns to the max-margin direction of those "
+    "tokens: W to the Frobenius program, (K, Q) to the nuclear one. With the other program each "
+    "stays at about 0.85."
+)
+NOTES = (
+    "The published run of (K, Q) adds a ridge of 2.2e-16 (‖K‖² + ‖Q‖²) to the loss. Once attention saturates "
+    "the ridge is larger than the gradient of the loss: the run then follows the ridge path, holds ‖W‖ near "
+    "120 and agrees with the nuclear program to 0.997 (black). Descent without a ridge, with gradients that "
+    "survive saturation, turns the same way but more slowly: 0.98 after 2,000 steps (orange)."
+)
+FIGURE = Figure(
+    "local-convergence",
+    "Local convergence: each parameterisation to its own program",
+    SHOWS,
+    experiment,
+    {"quick": {"runs": 16}, "default": {"runs": 50}, "paper": {"runs": 100}},
+    draw,
+    checks,
+    NOTES,
+)

@@ -1,0 +1,79 @@
+"""Descent as the published code runs it: the textbook softmax gradient, which cancels at saturation.
+
+It is here to reproduce published numbers; to train, use `attsvm.train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.tokens import Float, Tokens
+
+RATE = 0.1
+MACHINE = 2.2e-16
+"""Float64 epsilon: what the published code adds to every norm it divides by, and its ridge on (K, Q)."""
+Read = Callable[[Float], tuple[Float, Float]]
+"""From attention (runs, n, T) the head's outputs (runs, n) and their slopes in it (runs, n, T)."""
+
+
+def linear_head(tokens: Tokens, v: Float) -> Read:
+    """h(r) = vᵀ r, v (runs, d): outputs Σ_t s_t x_tᵀ v, slopes X v."""
+    values = np.matmul(tokens.values, v[:, None, :, None])[..., 0]
+    return lambda s: ((s * values).sum(-1), values)
+
+
+def relu_head(tokens: Tokens, V: Float) -> Read:
+    """h(r) = 1ᵀ max(Vᵀ r, 0), V (runs, d, h): slopes X V 1[Vᵀ r > 0]."""
+
+    def read(s: Float) -> tuple[Float, Float]:
+        hidden = np.matmul(np.matmul(s[..., None, :], tokens.values)[..., 0, :], V)
+        pull = np.matmul((hidden > 0).astype(float), V.swapaxes(1, 2))
+        return np.maximum(hidden, 0).sum(-1), np.matmul(tokens.values, pull[..., None])[..., 0]
+
+    return read
+
+
+def textbook_descent(
+    tokens: Tokens, read: Read, start: Sequence[Float], record: NDArray[np.int64], ridge: float = 0.0
+) -> Float:
+    """Weights W (runs, k, d, e) at the recorded steps of normalised descent with the usual gradient.
+
+        ∇L = mean_i ℓ'(f_i) Y_i X_iᵀ [s_i ⊙ (g_i − s_iᵀ g_i)] z_iᵀ,   g_i = slopes of the head
+
+    start: (W,) or (K, Q), each with a runs axis; each is moved by 0.1 along its own gradient divided by
+    (its norm + ε). ridge · (‖K‖² + ‖Q‖²) is added to the loss.
+    Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines", experiments.
+    """
+    blocks, kept = list(start), []
+    wanted = set(record.tolist())
+    for step in range(int(record[-1]) + 1):
+        W = blocks[0] if len(blocks) == 1 else np.matmul(blocks[0], blocks[1].swapaxes(1, 2))
+        if step in wanted:
+            kept.append(W)
+        G = _gradient(tokens, read, W)
+        pulls = [G] if len(blocks) == 1 else [np.matmul(G, blocks[1]), np.matmul(G.swapaxes(1, 2), blocks[0])]
+        if ridge:
+            pulls = [pull + 2 * ridge * block for pull, block in zip(pulls, blocks, strict=True)]
+        blocks = [block - _step(pull) for pull, block in zip(pulls, blocks, strict=True)]
+    return np.stack(kept, axis=1)
+
+
+def _gradient(tokens: Tokens, read: Read, W: Float) -> Float:
+    """∇L (runs, d, e) of the logistic loss, attention from logits less their maximum."""
+    looked = np.matmul(tokens.queries, W.swapaxes(1, 2))
+    logits = np.matmul(tokens.keys, looked[..., None])[..., 0]
+    s = np.exp(logits - logits.max(-1, keepdims=True))
+    s /= s.sum(-1, keepdims=True)
+    out, slopes = read(s)
+    outer = -tokens.labels / (1 + np.exp(tokens.labels * out)) / tokens.n
+    residual = outer[..., None] * s * (slopes - (s * slopes).sum(-1, keepdims=True))
+    sums = np.matmul(residual[..., None, :], tokens.keys)[..., 0, :]
+    return np.matmul(sums.swapaxes(1, 2), tokens.queries)
+
+
+def _step(pull: Float) -> Float:
+    size = np.sqrt((pull * pull).sum((1, 2), keepdims=True))
+    return RATE / (size + MACHINE) * pull

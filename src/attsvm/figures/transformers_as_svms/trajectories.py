@@ -1,0 +1,75 @@
+"""Trajectories in the plane: W(k) z_i of both trainings beside the rays W z_i of both programs."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from attsvm.figures.figure import Arrays
+from attsvm.figures.style import BLUE, GREY, ORANGE, label
+from attsvm.figures.transformers_as_svms.drawing import describe
+from attsvm.norms import frobenius, nuclear
+from attsvm.program.max_margin import max_margin
+from attsvm.tokens import Float, Tokens
+from attsvm.training.heads import Linear
+from attsvm.training.optimizers import steepest
+from attsvm.training.train import train
+from attsvm.training.weights import FullWeight, KeyQuery
+
+COLORS = (BLUE, ORANGE)
+"""Of the two inputs."""
+TITLES = {"full": "train W → Frobenius ray", "factored": "train (K, Q) → nuclear ray"}
+RECORD = np.unique(np.geomspace(1, 2_000, 150).astype(int))
+SOURCE = "Transformers as SVMs, trajectories (read off the plot)"
+
+
+def trajectories(tokens: Tokens, v: Float, steps: int) -> Arrays:
+    """Paths W(k) z_i (2, k, 2), rays W z_i (2, 2) and certified gaps of W (full) and (K, Q) (factored).
+
+    W starts at 0; Q at 0 and K at 0.1 times normal numbers. K and Q are normalised each on its own.
+    """
+    start = (0.1 * np.random.default_rng(0).standard_normal((2, 2)), np.zeros((2, 2)))
+    arrays: Arrays = {"keys": tokens.keys}
+    for name, weight, init, norm in (
+        ("full", FullWeight(), None, frobenius),
+        ("factored", KeyQuery(separate=True), start, nuclear),
+    ):
+        path = train(
+            tokens,
+            Linear(v),
+            weight=weight,
+            optimizer=steepest(frobenius, 0.1),
+            steps=steps,
+            init=init,
+            record=RECORD[steps > RECORD].tolist(),
+        )
+        solution = max_margin(tokens, path.selected, norm)
+        arrays[f"path_{name}"] = np.einsum("kde,ne->nkd", path.W, tokens.queries)
+        arrays[f"ray_{name}"] = np.einsum("de,ne->nd", solution.W, tokens.queries)
+        arrays[f"gap_{name}"] = np.array(solution.certificate.gap)
+        arrays["selected"] = path.selected.argmax(-1)
+    return arrays
+
+
+def draw_trajectories(ax: Axes, arrays: Arrays, name: str, window: tuple[float, float, float, float]) -> None:
+    """Paths on their own rays, wide and pale; the rays of the other program dashed, for contrast.
+
+    window: the visible part, left, right, bottom, top; paths go on beyond it.
+    """
+    other = "factored" if name == "full" else "full"
+    for i, color in enumerate(COLORS):
+        own, foreign = (_to_edge(arrays[f"ray_{ray}"][i], window) for ray in (name, other))
+        ax.plot(*zip((0, 0), own, strict=True), color=color, lw=6, alpha=0.25, solid_capstyle="butt")
+        ax.plot(*zip((0, 0), foreign, strict=True), "--", color=GREY, lw=0.9)
+        ax.plot(*arrays[f"path_{name}"][i].T, color=color, lw=1.4)
+        paper = {"fc": "white", "ec": "none", "pad": 1}
+        label(ax, *(0.8 * own), f"$W z_{i + 1}$", color, ha="center", va="center", bbox=paper)
+    ax.set(xlim=window[:2], ylim=window[2:])
+    describe(ax, TITLES[name], "first coordinate", "second coordinate of $W z$")
+
+
+def _to_edge(ray: Float, window: tuple[float, float, float, float]) -> Float:
+    """The point where a ray from the origin leaves the window."""
+    left, right, bottom, top = window
+    edges = np.where(ray > 0, (right, top), (left, bottom))
+    return np.asarray(ray * (edges / ray).min())

@@ -1,0 +1,83 @@
+"""Attention as a separator: the lines orthogonal to W^mm z_i cut the selected token from the others.
+
+"Transformers as Support Vector Machines", Figure 3: two inputs of five tokens in the plane.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from attsvm import datasets
+from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.style import GREY, canvas, label
+from attsvm.figures.transformers_as_svms.drawing import describe
+from attsvm.figures.transformers_as_svms.trajectories import COLORS, SOURCE, draw_trajectories, trajectories
+
+
+def experiment(steps: int) -> Arrays:
+    """Tokens, paths and rays of both trainings."""
+    return trajectories(*datasets.two_fans(), steps)
+
+
+def draw(arrays: Arrays) -> Canvas:
+    """Tokens with their separating lines; then the paths of W and of (K, Q)."""
+    figure, (left, middle, right) = canvas(3, height=3.1)
+    for i in range(2):
+        _separated(left, arrays, i)
+    left.set(xlim=(-2.2, 2.1), ylim=(-2.8, 2.8))
+    left.set_aspect("equal", adjustable="box")
+    describe(left, "tokens and separating lines", "first coordinate", "second coordinate of $x$")
+    label(left, -2.1, -2.6, "★ selected   • others   ○ support", GREY)
+    draw_trajectories(middle, arrays, "full", window=(-10, 60, -75, 75))
+    draw_trajectories(right, arrays, "factored", window=(-10, 60, -75, 75))
+    label(middle, -8, 66, "dashed: nuclear rays", GREY)
+    label(right, -8, 66, "dashed: Frobenius rays", GREY)
+    right.set_ylabel("")
+    return figure
+
+
+def _separated(ax: Axes, arrays: Arrays, i: int) -> None:
+    """Tokens of an input, and the line {x : (x_α − x)ᵀ W^mm z = ½}, halfway through its margin of 1."""
+    keys, ray, color = arrays["keys"][i], arrays["ray_full"][i], COLORS[i]
+    winner = keys[arrays["selected"][i]]
+    margins = (winner - keys) @ ray
+    others = np.arange(len(keys)) != arrays["selected"][i]
+    ax.plot(*winner, "*", color=color, ms=11)
+    ax.plot(*keys[others].T, "o", color=color, ms=4)
+    ax.plot(*keys[others & (margins < 1 + 1e-6)].T, "o", mfc="none", color=color, ms=9)
+    length = np.linalg.norm(ray)
+    foot, along = winner - 0.5 * ray / length**2, np.array([-ray[1], ray[0]]) / length
+    ax.plot(*np.stack([foot - 4 * along, foot + 4 * along]).T, color=color, lw=1)
+    tip = winner + 0.45 * ray / length
+    ax.annotate("", tip, winner, arrowprops={"arrowstyle": "->", "color": color})
+    label(ax, *(winner + 0.62 * ray / length), f"$W^{{mm}} z_{i + 1}$", color, ha="center", va="center")
+
+
+def checks(arrays: Arrays) -> list[Check]:
+    """The slopes of the drawn Frobenius rays, read off the published plot, and the separation itself."""
+    full, keys, winner = arrays["ray_full"], arrays["keys"], arrays["selected"]
+    because = "2 % of the axis for reading, at either end of the ray"
+    margins = (keys[[0, 1], winner][:, None] - keys) @ full[..., None]
+    least = np.sort(margins[..., 0], axis=-1)[:, 1].min()  # the winner's own margin is 0
+    return [
+        Check("Frobenius ray of z1, slope", SOURCE, 1.3, full[0, 1] / full[0, 0], 0.06, because),
+        Check("Frobenius ray of z2, slope", SOURCE, -1.67, full[1, 1] / full[1, 0], 0.06, because),
+        Check("least margin of the program", "derived", 1.0, float(least), 1e-8, "solver accuracy"),
+    ]
+
+
+SHOWS = (
+    "Each line is orthogonal to W^mm z_i and separates the token that input i selects from its other tokens: "
+    "attention is an SVM. Training turns W z_i, and K Qᵀ z_i, to these directions."
+)
+FIGURE = Figure(
+    "two-fans",
+    "Attention as a separator of tokens",
+    SHOWS,
+    experiment,
+    {"quick": {"steps": 2_000}, "default": {"steps": 2_000}, "paper": {"steps": 2_000}},
+    draw,
+    checks,
+)

@@ -1,0 +1,175 @@
+"""Where training ends, against the width d: at the best tokens, at a local optimum, at neither.
+
+"Transformers as Support Vector Machines", bar figures of global and local convergence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from attsvm import datasets
+from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
+from attsvm.figures.transformers_as_svms.drawing import describe
+from attsvm.norms import frobenius
+from attsvm.path import Path
+from attsvm.program.assumptions import all_tokens_support
+from attsvm.program.max_margin import max_margin
+from attsvm.selection import best_tokens
+from attsvm.tokens import Float, Tokens
+from attsvm.training.heads import Linear
+from attsvm.training.init import uniform
+from attsvm.training.optimizers import steepest
+from attsvm.training.train import train
+from attsvm.training.weights import FullWeight
+from attsvm.verdict import classify
+
+STARTS = 10_000
+"""First seed of the starting points: the data take the seeds 0, 1, …"""
+WIDTHS = {2: (2, 3, 4, 5, 10, 20), 5: (4, 5, 10, 20, 40)}
+"""Per number of examples n; T = 5."""
+N, T, D = 5, 5, 40
+TWIN = {
+    "global": {2: (0.96, 0.94, 0.98, 0.96, 0.98, 1.00), 5: (0.63, 0.72, 0.86, 0.96, 0.99)},
+    "local": {2: (0.99, 1.00, 0.99, 0.99, 1.00, 1.00), 5: (0.97, 0.97, 1.00, 0.99, 1.00)},
+    "saturated": {2: (0.89, 0.99, 1, 1, 1, 1), 5: (1, 1, 1, 1, 1)},
+    "support": {2: (0, 0, 0, 0.01, 0.04, 0.29), 5: (0, 0, 0, 0.02, 0.23)},
+}
+"""Shares of an independent computation on other draws, 100 trials, 1,000 steps, for the widths above."""
+WORDS = {
+    "global": "ends at the best tokens",
+    "local": "ends locally optimal",
+    "saturated": "least attention > 0.9",
+    "support": "Assumption B.1 holds",
+}
+
+
+def experiment(runs: int, steps: int) -> Arrays:
+    """Per (n, d) and run, booleans (runs,): global, local (global included), saturated, support (B.1).
+
+    All sizes are padded to the largest, so that one compiled program trains them all.
+    """
+    sizes = [(n, d) for n, widths in WIDTHS.items() for d in widths]
+    parts = [_padded(n, d, runs) for n, d in sizes]
+    keys, queries, labels, mask, v, init = (np.concatenate(each) for each in zip(*parts, strict=True))
+    path = train(
+        Tokens(keys, queries, labels, mask),
+        Linear(v),
+        weight=FullWeight(),
+        optimizer=steepest(frobenius, 0.1),
+        steps=steps,
+        init=init,
+        record=2,
+    )
+    arrays: Arrays = {}
+    for name, each in _ends(path, v).items():
+        by_size = np.split(each, len(sizes))
+        arrays |= {f"{name}_{n}_{d}": one for (n, d), one in zip(sizes, by_size, strict=True)}
+    return arrays
+
+
+def _padded(n: int, d: int, runs: int) -> tuple[Any, ...]:
+    """Unit-sphere problems and their starts, in the shape of the largest without changing descent.
+
+    Keys get zero coordinates, which descent never enters. Queries and W keep their coordinates in the
+    span of the queries, all that logits and gradients see. Further examples have one token: no gradient.
+    """
+    tokens, v = datasets.sphere(n, T, d, seed=range(runs))
+    start = uniform(range(STARTS, STARTS + runs))({"W": (d, d)})["W"]
+    basis = np.linalg.qr(tokens.queries.swapaxes(1, 2))[0]
+    mask = np.zeros((runs, N, T), bool)
+    mask[:, :n], mask[:, n:, 0] = True, True
+    return (
+        _in(np.zeros((runs, N, T, D)), tokens.keys),
+        _in(np.zeros((runs, N, N)), tokens.queries @ basis),
+        _in(np.ones((runs, N)), tokens.labels),
+        mask,
+        _in(np.zeros((runs, D)), v),
+        _in(np.zeros((runs, D, N)), start @ basis),
+    )
+
+
+def _in(whole: Float, part: Float) -> Float:
+    """The array with its first entries along every axis replaced by those of the part."""
+    whole[tuple(slice(length) for length in part.shape)] = part
+    return whole
+
+
+def _ends(path: Path, v: Float) -> dict[str, Any]:
+    kind = classify(path, v)
+    return {
+        "global": kind == "global",
+        "local": kind != "neither",
+        "saturated": path.attention[:, -1].max(-1).min(-1) > 0.9,
+        "support": all_tokens_support(max_margin(path.tokens, best_tokens(path.tokens, v))),
+    }
+
+
+def draw(arrays: Arrays) -> Canvas:
+    """Shares in percent against d, with binomial standard errors; one panel per n."""
+    figure, axes = canvas(2, height=3.2)
+    for ax, (n, widths) in zip(axes, WIDTHS.items(), strict=True):
+        for shift, name, color in ((-0.27, "global", ORANGE), (0.0, "local", BLUE), (0.27, "support", GREEN)):
+            _bars(ax, [arrays[f"{name}_{n}_{d}"] for d in widths], shift, color)
+        for x, d in enumerate(widths):
+            neither = 100 * (1 - arrays[f"local_{n}_{d}"].mean())
+            label(ax, x, 106, f"{neither:.0f} %", GREY, ha="center")
+        ax.set(ylim=(0, 133), yticks=range(0, 101, 20), xticks=range(len(widths)), xticklabels=widths)
+        describe(ax, f"n = {n} inputs, T = 5", "width d of a token", "% of the trials")
+        label(ax, 0.01, 0.96, "global", ORANGE, xycoords="axes fraction")
+        label(ax, 0.17, 0.96, "local (global included)", BLUE, xycoords="axes fraction")
+        label(ax, 0.60, 0.96, "Assumption B.1 holds", GREEN, xycoords="axes fraction")
+        label(ax, 0.01, 0.89, "not local:", GREY, xycoords="axes fraction")
+    return figure
+
+
+def _bars(ax: Axes, groups: list[Any], shift: float, color: str) -> None:
+    share = np.array([group.mean() for group in groups])
+    error = np.sqrt(share * (1 - share) / len(groups[0]))
+    x = np.arange(len(groups)) + shift
+    ax.bar(x, 100 * share, 0.25, yerr=100 * error, color=color, error_kw={"lw": 0.8})
+
+
+def checks(arrays: Arrays) -> list[Check]:
+    """Shares against an independent computation, and the paper's message: more global for larger d."""
+    found = []
+    for name, words in WORDS.items():
+        for n, widths in WIDTHS.items():
+            for d, share in zip(widths, TWIN[name][n], strict=True):
+                ours = arrays[f"{name}_{n}_{d}"]
+                middle = (ours.sum() + 100 * share + 1) / (len(ours) + 102)  # never 0 or 1: Laplace's rule
+                error = 3 * np.sqrt(middle * (1 - middle) * (1 / len(ours) + 0.01))
+                because = f"3 binomial standard errors of {len(ours)} and 100 trials"
+                what = f"{words}, n = {n}, d = {d}"
+                found.append(Check(what, SOURCE, share, float(ours.mean()), float(error), because))
+    return found
+
+
+SOURCE = "independent NumPy run"
+SHOWS = (
+    "Wider tokens make training global: with n = 5 the share that ends at the best tokens rises from two "
+    "thirds at d = 4 to nearly all at d = 40. Almost every run ends locally optimal, and Assumption B.1 "
+    "(every token supports) is far from necessary for a global end."
+)
+NOTES = (
+    "The bars of the paper give no sizes, trial counts or percentages that could be recovered; the numbers "
+    "are compared with an independent computation of the same experiment."
+)
+FIGURE = Figure(
+    "where-it-ends",
+    "Where training ends, against the width",
+    SHOWS,
+    experiment,
+    {
+        "quick": {"runs": 20, "steps": 1_000},
+        "default": {"runs": 100, "steps": 1_000},
+        "paper": {"runs": 500, "steps": 1_000},
+    },
+    draw,
+    checks,
+    NOTES,
+)

@@ -1,0 +1,175 @@
+"""Figures of "Transformers as Support Vector Machines": the checks agree, can fail, and every figure draws.
+
+Two figures compute here at scale quick; the others are drawn from small arrays of the same shapes, because
+a compiled training costs seconds and the claims test the same trainings.
+"""
+
+import numpy as np
+import pytest
+
+from attsvm import datasets
+from attsvm.figures.ours import past_saturation
+from attsvm.figures.transformers_as_svms import (
+    PAPER,
+    local_convergence,
+    quadratic_head,
+    rank,
+    relu_head,
+    textbook,
+    two_clouds,
+    two_fans,
+    where_it_ends,
+)
+from attsvm.norms import frobenius
+from attsvm.training.heads import Linear
+from attsvm.training.optimizers import steepest
+from attsvm.training.train import train
+from attsvm.training.weights import FullWeight
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    return rank.experiment(runs=60, nuclear_runs=3)
+
+
+@pytest.fixture(scope="module")
+def fans():
+    return two_fans.FIGURE.compute("quick")
+
+
+@pytest.fixture(scope="module")
+def tokens_kept():
+    return quadratic_head.experiment(instances=12, steps=4_000)
+
+
+def wrong(figure, arrays):
+    return [check.what for check in figure.checks(arrays) if check.agreement == "disagrees"]
+
+
+@pytest.mark.parametrize(
+    ("figure", "arrays"),
+    [(rank.FIGURE, "ranks"), (two_fans.FIGURE, "fans"), (quadratic_head.FIGURE, "tokens_kept")],
+)
+def test_the_published_numbers_come_out(figure, arrays, request):
+    assert not wrong(figure, request.getfixturevalue(arrays))
+
+
+def test_exact_ranks_are_not_the_published_ones(ranks):
+    told = [check.agreement for check in rank.FIGURE.checks(ranks) if check.expected_to_differ]
+    assert told.count("differs, explained") > len(told) / 2
+
+
+def test_without_counting_infeasible_draws_the_published_ranks_are_missed(ranks):
+    feasible = np.where(ranks["frobenius"] > 0, ranks["frobenius_counted"], 4)
+    assert wrong(rank.FIGURE, ranks | {"frobenius_counted": feasible})
+
+
+def test_without_solver_error_the_published_nuclear_ranks_are_missed(ranks):
+    assert wrong(rank.FIGURE, ranks | {"nuclear_counted": ranks["nuclear"]})
+
+
+def test_the_nuclear_rays_are_not_the_published_frobenius_rays(fans):
+    assert wrong(two_fans.FIGURE, fans | {"ray_full": fans["ray_factored"]})
+
+
+def test_keeping_one_token_is_not_what_the_penalty_does(tokens_kept):
+    single = np.eye(4)[tokens_kept["trained"].argmax(-1)]
+    assert wrong(quadratic_head.FIGURE, tokens_kept | {"trained": single})
+
+
+def test_points_of_the_simplex_project_to_themselves_and_others_move():
+    inside, outside = np.array([0.2, 0.3, 0.5]), np.array([2.0, 0.0, 0.0])
+    np.testing.assert_allclose(quadratic_head.on_simplex(inside), inside)
+    np.testing.assert_allclose(quadratic_head.on_simplex(outside), [1.0, 0.0, 0.0])
+
+
+def test_the_textbook_descent_is_ours_until_attention_saturates():
+    tokens, v = datasets.sphere(2, 3, 4, seed=range(2))
+    record, start = np.array([0, 50, 5_000]), np.zeros((2, 4, 4))
+    usual = textbook.textbook_descent(tokens, textbook.linear_head(tokens, v), (start,), record)
+    rule = steepest(frobenius, textbook.RATE)
+    ours = train(tokens, Linear(v), weight=FullWeight(), optimizer=rule, steps=5_000, record=[50]).W
+    np.testing.assert_allclose(usual[:, 1], ours[:, 1], atol=1e-9)
+    assert np.all(frobenius.value(usual[:, 2]) < 0.9 * frobenius.value(ours[:, 2]))
+
+
+# ---------------------------------------------------------------------- every figure draws
+
+
+def published_local(runs=4):
+    """Arrays of the local-convergence figure that rise from 0.1 to 1, without noise."""
+    steps = local_convergence.RECORD
+    rising = np.tile(1 - 0.9 * np.exp(-steps / 80), (runs, 1))
+    names = [f"{run}_{kind}" for run in ("full", "factored") for kind in ("mass", "frobenius", "nuclear")]
+    flags = {name: np.ones(runs, bool) for name in ("best_full", "local_full", "best_factored")}
+    return {
+        "steps": steps,
+        **flags,
+        **dict.fromkeys([*names, "textbook_frobenius", "ridged_nuclear"], rising),
+    }
+
+
+def published_ends(runs=100):
+    """Arrays of the bar figure with exactly the independent shares."""
+    shares = where_it_ends.TWIN.items()
+    sizes = where_it_ends.WIDTHS
+    return {
+        f"{name}_{n}_{d}": np.arange(runs) < round(runs * share)
+        for name, by_n in shares
+        for n in sizes
+        for d, share in zip(sizes[n], by_n[n], strict=True)
+    }
+
+
+def published_relu(runs=10):
+    """Arrays of the ReLU figure with exactly the published means."""
+    steps = relu_head.RECORD
+    arrays = {"steps": steps, "draws": np.full(4, 50)}
+    for column, d in enumerate(relu_head.WIDTHS):
+        for kind in ("exact", "textbook"):
+            arrays[f"{kind}_leak_{d}"] = np.full(runs, 1e-12)
+            for target, means in relu_head.PUBLISHED.items():
+                arrays[f"{kind}_{target}_{d}"] = np.full((runs, len(steps)), means[column])
+    return arrays
+
+
+def saturated(runs=3):
+    """Arrays of the saturation figure: 1/steps² beside a curve that stalls."""
+    steps = np.unique(np.geomspace(10, 100_000, 40).astype(int))
+    falling, flat = np.tile(5.3e3 / steps**2.0, (runs, 1)), np.full((runs, len(steps)), 0.13)
+    return {
+        "steps": steps,
+        "ours": falling,
+        "usual": flat,
+        "norm_ours": 0.1 / falling,
+        "norm_usual": 900 * flat,
+    }
+
+
+MADE = [
+    (where_it_ends.FIGURE, published_ends, {"global_5_40": np.arange(100) < 60}),
+    (relu_head.FIGURE, published_relu, {"textbook_both_4": np.full((10, 8), 0.5)}),
+    (past_saturation.FIGURE, saturated, {"ours": np.full((3, 40), 0.13)}),
+]
+
+
+@pytest.mark.parametrize(("figure", "make", "broken"), MADE, ids=lambda x: getattr(x, "name", ""))
+def test_checks_accept_the_published_values_and_reject_others(figure, make, broken):
+    assert not wrong(figure, make())
+    assert wrong(figure, make() | broken)
+
+
+def test_a_weight_that_never_turns_fails_the_local_convergence_checks():
+    arrays = published_local()
+    assert wrong(local_convergence.FIGURE, arrays | {"full_frobenius": 0 * arrays["full_frobenius"]})
+
+
+def test_every_figure_is_drawn_with_named_axes(ranks, fans, tokens_kept):
+    made = {"rank": ranks, "two-fans": fans, "two-clouds": fans, "quadratic-head": tokens_kept}
+    made |= {figure.name: make() for figure, make, _ in MADE} | {"local-convergence": published_local()}
+    for figure in (*PAPER.figures, past_saturation.FIGURE):
+        axes = figure.draw(made[figure.name]).axes
+        assert all(ax.get_xlabel() or ax.get_xticks().size for ax in axes)
+        assert any(ax.get_xlabel() for ax in axes) and any(ax.get_ylabel() for ax in axes)
+        assert figure.shows and figure.title
+    assert two_clouds.FIGURE in PAPER.figures
