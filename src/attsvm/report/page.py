@@ -119,7 +119,8 @@ def _check_table(checks: Iterable[Check], label: str) -> str:
     rows = []
     for because, group in groupby(checks, key=lambda check: check.because):
         if because:
-            rows.append(f'<tr class="because"><td colspan="{len(HEADS)}">{escape(because)}</td></tr>')
+            words = f"<span>{escape(because)}</span>"
+            rows.append(f'<tr class="because"><td colspan="{len(HEADS)}">{words}</td></tr>')
         rows += [_check_row(check, escape(check.what)) for check in group]
     return _table(HEADS, rows, label)
 
