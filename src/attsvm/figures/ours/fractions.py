@@ -164,9 +164,10 @@ SHOWS = (
 )
 NOTES = (
     "The papers show such bars for a few sizes, without code. Runs start at zero and take 150 steps of "
-    "0.5 in single precision instead of 2,000 of 0.1 in double, chosen for time after a look at 600 runs; "
-    "five times the steps change the global share by less than its sampling error. At d = 2 many runs are "
-    "still on their way, or at a finite minimum, so that the dotted lines there are lower bounds."
+    "0.5 in single precision instead of 2,000 of 0.1 in double, chosen for time after a look at 1,800 "
+    "runs; five times the steps change the global share by less than its sampling error. At d = 2 many "
+    "runs are still on their way, or at a finite minimum, so that the dotted lines there are lower "
+    "bounds."
 )
 FIGURE = Figure(
     "fractions",
