@@ -15,7 +15,12 @@ from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
 from attsvm.figures.transformers_as_svms.drawing import band, describe
-from attsvm.figures.transformers_as_svms.textbook import MACHINE, linear_head, textbook_descent
+from attsvm.figures.transformers_as_svms.textbook import (
+    MACHINE,
+    attention,
+    linear_head,
+    textbook_descent,
+)
 from attsvm.norms import frobenius, nuclear
 from attsvm.path import Path
 from attsvm.program.max_margin import max_margin
@@ -100,8 +105,7 @@ def _as_published(tokens: Tokens, v: Float, init: Any) -> Arrays:
         ("ridged_nuclear", nuclear, start, MACHINE),
     ):
         W = textbook_descent(tokens, linear_head(tokens, v), tuple(blocks.values()), RECORD, ridge)
-        looked = np.matmul(tokens.queries, W[:, -1].swapaxes(1, 2))
-        chosen = np.matmul(tokens.keys, looked[..., None])[..., 0].argmax(-1)
+        chosen = attention(tokens, W[:, -1]).argmax(-1)
         found[name] = _turn(W, max_margin(tokens, chosen, norm))
     return found
 

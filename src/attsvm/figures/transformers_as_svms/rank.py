@@ -27,7 +27,7 @@ SOLVER_ERROR = 5e-6
 """‖W − exact‖/‖W‖ of a first-order conic solver at its default settings, measured on these programs."""
 READING = 0.3
 """2 % of the published axis, 0 to 15."""
-PUBLISHED = {
+PUBLISHED: dict[str, dict[int, tuple[float, ...]]] = {
     "frobenius": {
         5: (1, 1.35, 2.85, 3.95, 4.95, 5, 5, 5),
         10: (1, 1.05, 1.25, 3.6, 5, 10, 10, 10),
