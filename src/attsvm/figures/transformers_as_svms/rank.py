@@ -155,8 +155,8 @@ ARTEFACT = (
     "below the accuracy of its solver"
 )
 SHOWS = (
-    "The Frobenius solution has rank min(n, d) wherever a draw is feasible. The nuclear solution has a far "
-    "smaller rank, about 2.6 for n = 5 and 4.7 for n = 15, and hardly grows with d."
+    "The Frobenius solution nearly always has rank min(n, d) when a draw is feasible. The nuclear one "
+    "has a far smaller rank, about 2.6 for n = 5 and 4.7 for n = 15, and hardly grows with d."
 )
 NOTES = (
     "The published means (grey marks) come from two artefacts. Infeasible draws gave no matrix and "
