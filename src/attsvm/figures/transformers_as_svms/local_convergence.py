@@ -164,8 +164,8 @@ def checks(arrays: Arrays) -> list[Check]:
 def _check(arrays: Arrays, what: str, at: tuple[str, int], published: float, source: Source) -> Check:
     """Our mean at a step beside the published one.
 
-    Tolerance: three standard errors (Student's) of the difference of two means; for a plot also the reading error,
-    2 % of either axis: 0.02 in height, and what the curve climbs in 20 of the 1,000 steps.
+    Tolerance: three standard errors (Student's) of the difference of two means; for a plot also
+    the reading error, 2 % of either axis: 0.02 in height, and what the curve climbs in 20 of the 1,000 steps.
     """
     name, step = at
     each = arrays[name][:, np.searchsorted(arrays["steps"], step)]
