@@ -10,12 +10,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure as Canvas
+from scipy.special import stdtrit
 
 from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
 from attsvm.figures.transformers_as_svms.drawing import band, describe
-from attsvm.figures.transformers_as_svms.textbook import MACHINE, linear_head, textbook_descent
+from attsvm.figures.transformers_as_svms.textbook import (
+    MACHINE,
+    attention,
+    linear_head,
+    textbook_descent,
+)
 from attsvm.norms import frobenius, nuclear
 from attsvm.path import Path
 from attsvm.program.max_margin import max_margin
@@ -30,6 +36,8 @@ from attsvm.verdict import classify, cosine
 
 STARTS = 10_000
 """First seed of the starting points: the data take the seeds 0, 1, …"""
+THREE_SIGMA = 0.99865
+"""Probability below three standard deviations of a normal number."""
 RECORD = np.array(
     [*range(0, 60, 5), *range(60, 200, 10), *range(200, 500, 25), *range(500, 1000, 50), 999, 1000, 1999]
 )
@@ -100,8 +108,7 @@ def _as_published(tokens: Tokens, v: Float, init: Any) -> Arrays:
         ("ridged_nuclear", nuclear, start, MACHINE),
     ):
         W = textbook_descent(tokens, linear_head(tokens, v), tuple(blocks.values()), RECORD, ridge)
-        looked = np.matmul(tokens.queries, W[:, -1].swapaxes(1, 2))
-        chosen = np.matmul(tokens.keys, looked[..., None])[..., 0].argmax(-1)
+        chosen = attention(tokens, W[:, -1]).argmax(-1)
         found[name] = _turn(W, max_margin(tokens, chosen, norm))
     return found
 
@@ -157,13 +164,14 @@ def checks(arrays: Arrays) -> list[Check]:
 def _check(arrays: Arrays, what: str, at: tuple[str, int], published: float, source: Source) -> Check:
     """Our mean at a step beside the published one.
 
-    Tolerance: three standard errors of the difference of two means; for a plot also the reading error,
-    2 % of either axis: 0.02 in height, and what the curve climbs in 20 of the 1,000 steps.
+    Tolerance: three standard errors (Student's) of the difference of two means; for a plot also
+    the reading error, 2 % of either axis: 0.02 in height, and what the curve climbs in 20 of the 1,000 steps.
     """
     name, step = at
     each = arrays[name][:, np.searchsorted(arrays["steps"], step)]
     each = each[np.isfinite(each)]
-    errors = [3 * each.std() * np.sqrt(1 / len(each) + 1 / source.runs), 0.0005]
+    width = stdtrit(len(each) - 1, THREE_SIGMA) * each.std(ddof=1)  # Student: few runs underrate their spread
+    errors = [width * np.sqrt(1 / len(each) + 1 / source.runs), 0.0005]
     because = f"3 standard errors of {len(each)} and {source.runs} runs, and rounding"
     if source.read:
         near = np.interp([step - 20, step, step + 20], arrays["steps"], np.nanmean(arrays[name], 0))

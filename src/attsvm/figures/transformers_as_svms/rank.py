@@ -27,7 +27,7 @@ SOLVER_ERROR = 5e-6
 """‖W − exact‖/‖W‖ of a first-order conic solver at its default settings, measured on these programs."""
 READING = 0.3
 """2 % of the published axis, 0 to 15."""
-PUBLISHED = {
+PUBLISHED: dict[str, dict[int, tuple[float, ...]]] = {
     "frobenius": {
         5: (1, 1.35, 2.85, 3.95, 4.95, 5, 5, 5),
         10: (1, 1.05, 1.25, 3.6, 5, 10, 10, 10),
@@ -155,8 +155,8 @@ ARTEFACT = (
     "below the accuracy of its solver"
 )
 SHOWS = (
-    "The Frobenius solution has rank min(n, d) wherever a draw is feasible. The nuclear solution has a far "
-    "smaller rank, about 2.6 for n = 5 and 4.7 for n = 15, and hardly grows with d."
+    "The Frobenius solution nearly always has rank min(n, d) when a draw is feasible. The nuclear one "
+    "has a far smaller rank, about 2.6 for n = 5 and 4.7 for n = 15, and hardly grows with d."
 )
 NOTES = (
     "The published means (grey marks) come from two artefacts. Infeasible draws gave no matrix and "

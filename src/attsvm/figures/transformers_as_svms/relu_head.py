@@ -18,7 +18,6 @@ from attsvm.figures.style import BLUE, GREY, ORANGE, label
 from attsvm.figures.transformers_as_svms import textbook
 from attsvm.figures.transformers_as_svms.drawing import describe, panels
 from attsvm.norms import frobenius
-from attsvm.path import Path
 from attsvm.program.finite_part import finite_part
 from attsvm.program.max_margin import max_margin
 from attsvm.tokens import Float, Tokens
@@ -91,18 +90,18 @@ def _problems(d: int, count: int) -> tuple[Float, ...]:
     basis = np.linalg.qr(tokens.queries.swapaxes(1, 2))[0]
     V = np.random.default_rng(d).standard_normal((count, d, d))
     V /= np.asarray(frobenius.value(V))[:, None, None]
-    start = uniform(range(STARTS, STARTS + count))({"W": (d, d)})["W"]
+    start: Float = uniform(range(STARTS, STARTS + count))({"W": (d, d)})["W"]
 
     def padded(x: Float, axis: int) -> Float:
         return np.pad(x, [(0, WIDEST - d if a == axis % x.ndim else 0) for a in range(x.ndim)])
 
-    V = padded(padded(V, -1), -2)
-    return padded(tokens.keys, -1), tokens.queries @ basis, tokens.labels, V, padded(start @ basis, -2)
+    head, start = padded(padded(V, -1), -2), padded(start @ basis, -2)
+    return padded(tokens.keys, -1), tokens.queries @ basis, tokens.labels, head, start
 
 
 def _judged(tokens: Tokens, W: Float, those: Any) -> Arrays:
     """The paper's rule: no attention in (1e-6, 1e-3] at the end, some below. 1 − cosines of these runs."""
-    end = Path(tokens, RECORD[-1:], W[:, -1:], *3 * [np.empty(0)]).attention[:, 0]
+    end = textbook.attention(tokens, W[:, -1])
     finished = ((end >= KEPT) | (end <= GONE)).all((-2, -1)) & (end <= GONE).any((-2, -1))
     runs = np.flatnonzero(finished & those)
     if not len(runs):

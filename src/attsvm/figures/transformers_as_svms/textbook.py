@@ -61,12 +61,17 @@ def textbook_descent(
     return np.stack(kept, axis=1)
 
 
-def _gradient(tokens: Tokens, read: Read, W: Float) -> Float:
-    """∇L (runs, d, e) of the logistic loss, attention from logits less their maximum."""
+def attention(tokens: Tokens, W: Float) -> Float:
+    """Softmax of the logits (runs, n, T) of one weight per run, W (runs, d, e)."""
     looked = np.matmul(tokens.queries, W.swapaxes(1, 2))
     logits = np.matmul(tokens.keys, looked[..., None])[..., 0]
     s = np.exp(logits - logits.max(-1, keepdims=True))
-    s /= s.sum(-1, keepdims=True)
+    return np.asarray(s / s.sum(-1, keepdims=True))
+
+
+def _gradient(tokens: Tokens, read: Read, W: Float) -> Float:
+    """∇L (runs, d, e) of the logistic loss."""
+    s = attention(tokens, W)
     out, slopes = read(s)
     outer = -tokens.labels / (1 + np.exp(tokens.labels * out)) / tokens.n
     residual = outer[..., None] * s * (slopes - (s * slopes).sum(-1, keepdims=True))

@@ -63,7 +63,7 @@ def draw_trajectories(ax: Axes, arrays: Arrays, name: str, window: tuple[float, 
         ax.plot(*zip((0, 0), foreign, strict=True), "--", color=GREY, lw=0.9)
         ax.plot(*arrays[f"path_{name}"][i].T, color=color, lw=1.4)
         paper = {"fc": "white", "ec": "none", "pad": 1}
-        label(ax, *(0.8 * own), f"$W z_{i + 1}$", color, ha="center", va="center", bbox=paper)
+        label(ax, 0.8 * own[0], 0.8 * own[1], f"$W z_{i + 1}$", color, ha="center", va="center", bbox=paper)
     ax.set(xlim=window[:2], ylim=window[2:])
     describe(ax, TITLES[name], "first coordinate", "second coordinate of $W z$")
 

@@ -52,7 +52,8 @@ def _separated(ax: Axes, arrays: Arrays, i: int) -> None:
     ax.plot(*np.stack([foot - 4 * along, foot + 4 * along]).T, color=color, lw=1)
     tip = winner + 0.45 * ray / length
     ax.annotate("", tip, winner, arrowprops={"arrowstyle": "->", "color": color})
-    label(ax, *(winner + 0.62 * ray / length), f"$W^{{mm}} z_{i + 1}$", color, ha="center", va="center")
+    x, y = winner + 0.62 * ray / length
+    label(ax, x, y, f"$W^{{mm}} z_{i + 1}$", color, ha="center", va="center")
 
 
 def checks(arrays: Arrays) -> list[Check]:
