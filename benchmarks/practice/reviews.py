@@ -106,13 +106,24 @@ def bearing(test: Reviews, known: set[str], selected: np.ndarray | None) -> floa
     return float(np.mean(share))
 
 
+def told(name: str, done: Outcome, test: Reviews, known: set[str], base: np.ndarray) -> dict[str, object]:
+    """One row of the table."""
+    right = done["predicted"] == test.labels
+    error = float(np.std(right, ddof=1) / np.sqrt(len(right)))
+    row: dict[str, object] = {"method": name, "accuracy": float(np.mean(right)), "error": error}
+    row |= against(base, right)
+    if done["selected"] is not None:
+        row["lexicon"] = bearing(test, known, done["selected"])
+    return row | {key: done[key] for key in ("fit", "search", "settings")}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("cache", type=Path)
     parser.add_argument("--lexicon", type=Path)
-    methods = [*POOLING, "AttentionProbe", "Adam probe"]
+    special = {"AttentionProbe": attention_probe, "Adam probe": by_adam}
+    methods = [*POOLING, *special]
     parser.add_argument("--only", nargs="+", choices=methods, default=methods)
     options = parser.parse_args()
     (train, test), known = load(options.cache), lexicon(options.lexicon)
@@ -120,22 +131,13 @@ def main() -> None:
     print(f"selected a lexicon word, by chance: {bearing(test, known, None):.3f}")
     rights: dict[str, np.ndarray] = {}
     for name in methods:
-        if name not in options.only and name != "mean pooling":
-            continue
-        special = {"AttentionProbe": attention_probe, "Adam probe": by_adam}
-        done = special[name](train, test) if name in special else pooled(POOLING[name], train, test)
-        rights[name] = right = done["predicted"] == test.labels
-        line: dict[str, object] = {"method": name, "accuracy": float(np.mean(right))} | against(
-            rights["mean pooling"], right
-        )
-        line["error"] = float(np.std(right, ddof=1) / np.sqrt(len(right)))
-        if done["selected"] is not None:
-            line["lexicon"] = bearing(test, known, done["selected"])
-        print(json.dumps(line | {key: done[key] for key in ("fit", "search", "settings")}), flush=True)
-    if {"AttentionProbe", "Adam probe"} <= set(rights):
-        print(
-            "AttentionProbe over Adam:", json.dumps(against(rights["Adam probe"], rights["AttentionProbe"]))
-        )
+        if name in options.only or name == "mean pooling":
+            done = special[name](train, test) if name in special else pooled(POOLING[name], train, test)
+            rights[name] = done["predicted"] == test.labels
+            print(json.dumps(told(name, done, test, known, rights["mean pooling"])), flush=True)
+    if set(special) <= set(rights):
+        pair = against(rights["Adam probe"], rights["AttentionProbe"])
+        print("AttentionProbe over Adam:", json.dumps(pair))
 
 
 if __name__ == "__main__":
