@@ -1,22 +1,24 @@
-"""Newton steps of the soft margin: I + σ Bᵀ B for the rows B that are free to move, in their structure."""
+"""Newton steps of the soft margin: (I + σ Bᵀ B) x = g for the rows B that are free to move."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from attsvm.program.constraints import Constraints
 from attsvm.tokens import Bool, Float
 
-DIRECT = 2500
-"""Free rows, or unknowns, up to which a Cholesky factor is formed (50 MB)."""
+DIRECT = 500
+"""Free rows, or unknowns, up to which a Cholesky factor is faster than conjugate gradients."""
+
+LARGEST_FACTOR = 4000
+"""Free rows up to which a Cholesky factor is the way out when conjugate gradients fail (128 MB)."""
 
 WRITTEN = 1 << 22
 """Largest number of entries of the free rows that are written out at once."""
 
-STEPS = 200
-"""Conjugate-gradient steps of one Newton step: an inexact step is still one of descent."""
+STEPS, SHARE = 150, 0.02
+"""Conjugate-gradient steps of a Newton step, and the share of the gradient that it may leave."""
 
 
 class FreeRows:
@@ -25,87 +27,101 @@ class FreeRows:
     A limit that is reached leaves the multipliers only the moves of sum zero; projecting the rows of
     the example on these is subtracting the mean of their differences.
 
-    delta (s, d): the differences; example (s,).
+    Packed to the c examples that have free rows and the largest number k that one of them has:
+    used (c, k), delta (c, k, d), queries (c, e).
     """
 
     def __init__(self, rows: Constraints, free: Bool, reached: Bool) -> None:
         # A single multiplier at its limit cannot move at all.
-        single = reached & ((free & rows.separating).sum(1) == 1)
-        free = free & ~(rows.separating & single[:, None])
-        self.rows = rows
-        self.example, token = np.nonzero(free)
-        self.delta = rows.differences(self.example, token)
-        centred = reached[self.example] & rows.separating[self.example, token]
-        self.delta[centred] -= _means(self.delta[centred], self.example[centred])
+        fixed = reached & ((free & rows.separating).sum(1) == 1)
+        free = free & ~(rows.separating & fixed[:, None])
+        example = np.flatnonzero(free.any(1))
+        self.count = int(free.sum())
+        k = int(free[example].sum(1).max(initial=0))
+        token = np.argsort(~free[example], axis=1, kind="stable")[:, :k]
+        self.used = np.take_along_axis(free[example], token, 1)
+        self.queries = rows.queries[example]
+        anchors = rows.keys[example, rows.anchor[example]][:, None]
+        self.delta = (anchors - rows.keys[example[:, None], token]) * self.used[..., None]
+        bound = self.used & np.take_along_axis(rows.separating[example], token, 1) & reached[example, None]
+        mean = (bound[:, None, :] @ self.delta) / np.maximum(bound.sum(1), 1)[:, None, None]
+        self.delta -= bound[..., None] * mean
 
     def direction(self, gradient: Float, sigma: float) -> Float:
         """−(I + σ Bᵀ B)⁻¹ g: (d, e) → (d, e)."""
-        count, unknowns = len(self.example), gradient.size
-        if count == 0:
+        if self.count == 0:
             return -gradient
-        if min(count, unknowns) > DIRECT:
-            return -self._conjugate_gradients(gradient, sigma)
-        if count < unknowns:
-            return -self._by_rows(gradient, sigma)
-        return -self._by_unknowns(gradient, sigma)
+        if gradient.size <= min(DIRECT, self.count):
+            return -self._by_unknowns(gradient, sigma)
+        # With u = (1/σ + B Bᵀ)⁻¹ B g the answer is g − Bᵀ u.
+        u, solved = None, False
+        if self.count > DIRECT:
+            u, solved = self._conjugate_gradients(gradient, sigma)
+        if u is None or (not solved and self.count <= LARGEST_FACTOR):
+            u = self._factored(gradient, sigma)
+        return self.combine(u) - gradient
 
     def margins(self, W: Float) -> Float:
-        """⟨B_j, W⟩: (d, e) → (s,)."""
-        directions = self.rows.queries @ W.T
-        return np.einsum("sd,sd->s", self.delta, directions[self.example])
+        """⟨B_j, W⟩: (d, e) → (c, k)."""
+        return np.asarray(np.matmul(self.delta, (self.queries @ W.T)[..., None])[..., 0])
 
-    def combine(self, weight: Float) -> Float:
-        """Σ_j u_j B_j: (s,) → (d, e)."""
-        sums = np.zeros((self.rows.n, self.rows.d))
-        first = np.flatnonzero(np.diff(self.example, prepend=-1))
-        sums[self.example[first]] = np.add.reduceat(weight[:, None] * self.delta, first, axis=0)
-        return sums.T @ self.rows.queries
+    def combine(self, u: Float) -> Float:
+        """Σ_j u_j B_j: (c, k) → (d, e)."""
+        return np.asarray(np.matmul(u[:, None, :], self.delta)[:, 0].T @ self.queries)
 
-    def _by_rows(self, gradient: Float, sigma: float) -> Float:
-        """g − Bᵀ (1/σ + B Bᵀ)⁻¹ B g: the matrix of the free rows (s, s)."""
-        z = self.rows.queries
-        gram = self.delta @ self.delta.T
-        gram *= (z @ z.T)[np.ix_(self.example, self.example)]
+    def _factored(self, gradient: Float, sigma: float) -> Float:
+        """u by the matrix of the free rows, written out."""
+        delta, queries = self.delta[self.used], self.queries[np.nonzero(self.used)[0]]
+        gram = (delta @ delta.T) * (queries @ queries.T)
         gram.flat[:: len(gram) + 1] += 1 / sigma
-        return gradient - self.combine(_solve(gram, self.margins(gradient)))
+        u = np.zeros(self.used.shape)
+        u[self.used] = _solve(gram, self.margins(gradient)[self.used])
+        return u
 
     def _by_unknowns(self, gradient: Float, sigma: float) -> Float:
         """The matrix I + σ Bᵀ B (d·e, d·e) itself."""
+        delta, queries = self.delta[self.used], self.queries[np.nonzero(self.used)[0]]
         unknowns = gradient.size
         matrix = np.zeros((unknowns, unknowns))
         size = max(1, WRITTEN // unknowns)
-        for start in range(0, len(self.example), size):
+        for start in range(0, len(delta), size):
             part = slice(start, start + size)
-            queries = self.rows.queries[self.example[part]]
-            B = (self.delta[part, :, None] * queries[:, None, :]).reshape(-1, unknowns)
+            B = (delta[part, :, None] * queries[part, None, :]).reshape(-1, unknowns)
             matrix += B.T @ B
         matrix *= sigma
         matrix.flat[:: unknowns + 1] += 1.0
         return _solve(matrix, gradient.ravel()).reshape(gradient.shape)
 
-    def _conjugate_gradients(self, gradient: Float, sigma: float) -> Float:
-        """(I + σ Bᵀ B) x = g without the matrix; memory linear in the free rows."""
-        x, residual = np.zeros_like(gradient), gradient.copy()
-        direction, square = residual, float(np.vdot(residual, residual))
-        goal = 1e-4 * square
+    def _conjugate_gradients(self, gradient: Float, sigma: float) -> tuple[Float, bool]:
+        """u without the matrix, and whether it is good enough; memory linear in the free rows.
+
+        A residual r of u leaves σ Bᵀ r of the gradient.
+        """
+        squares = np.einsum("ckd,ckd->ck", self.delta, self.delta).max()
+        squares *= np.einsum("ce,ce->c", self.queries, self.queries).max()
+        goal = SHARE * float(np.linalg.norm(gradient)) / (sigma * np.sqrt(squares))
+        blocks = self._blocks(sigma)
+        u, residual = np.zeros(self.used.shape), self.margins(gradient)
+        direction, previous = np.zeros_like(u), 1.0
         for _ in range(STEPS):
-            if square <= goal:
-                break
-            image = direction + sigma * self.combine(self.margins(direction))
-            step = square / float(np.vdot(direction, image))
-            x, residual = x + step * direction, residual - step * image
-            previous, square = square, float(np.vdot(residual, residual))
-            direction = residual + (square / previous) * direction
-        return x
+            if np.linalg.norm(residual) <= goal:
+                return u, True
+            better = np.matmul(blocks, residual[..., None])[..., 0]
+            power = float(np.vdot(residual, better))
+            direction = better + (power / previous) * direction
+            image = self.margins(self.combine(direction)) + direction / sigma
+            step = power / float(np.vdot(direction, image))
+            u, residual = u + step * direction, residual - step * image
+            previous = power
+        return u, False
 
-
-def _means(vectors: Float, group: NDArray[np.intp]) -> Float:
-    """Mean of the vectors of each group, given to all its members: (k, d), (k,) sorted → (k, d)."""
-    if not len(group):
-        return vectors
-    first = np.flatnonzero(np.diff(group, prepend=-1))
-    count = np.diff(np.append(first, len(group)))
-    return np.repeat(np.add.reduceat(vectors, first, axis=0) / count[:, None], count, axis=0)
+    def _blocks(self, sigma: float) -> Float:
+        """Inverses of the examples' own matrices |z|² Δ Δᵀ + 1/σ (c, k, k): the preconditioner."""
+        squares = np.einsum("ce,ce->c", self.queries, self.queries)
+        gram = np.matmul(self.delta, self.delta.transpose(0, 2, 1)) * squares[:, None, None]
+        diagonal = np.arange(gram.shape[-1])
+        gram[:, diagonal, diagonal] += 1 / sigma + 1e-12 * float(gram.max())
+        return np.linalg.inv(gram)
 
 
 def _solve(matrix: Float, right: Float) -> Float:
