@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from scipy.linalg import lapack
 
@@ -109,11 +111,24 @@ class FreeRows:
             better = np.matmul(blocks, residual[..., None])[..., 0]
             power = float(np.vdot(residual, better))
             direction = better + (power / previous) * direction
-            image = self.margins(self.combine(direction)) + direction / sigma
+            image = self._product(direction) + direction / sigma
             step = power / float(np.vdot(direction, image))
             u, residual = u + step * direction, residual - step * image
             previous = power
         return u, False
+
+    @cached_property
+    def _likeness(self) -> Float | None:
+        """Z Zᵀ (c, c) where it is cheaper than two products with Z."""
+        z = self.queries
+        return z @ z.T if len(z) < 2 * z.shape[1] else None
+
+    def _product(self, u: Float) -> Float:
+        """B Bᵀ u: gather by example, mix through the queries, spread."""
+        sums = np.matmul(u[:, None, :], self.delta)[:, 0]
+        z, likeness = self.queries, self._likeness
+        mixed = z @ (z.T @ sums) if likeness is None else likeness @ sums
+        return np.asarray(np.matmul(self.delta, mixed[..., None])[..., 0])
 
     def _blocks(self, sigma: float) -> Float:
         """Inverses of the examples' own matrices |z|² Δ Δᵀ + 1/σ (c, k, k): the preconditioner."""
