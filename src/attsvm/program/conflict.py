@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 import scipy.linalg
@@ -48,7 +49,7 @@ class Proof:
     @classmethod
     def of(cls, rows: Constraints, multipliers: Float) -> Proof:
         """The rows with a multiplier (n, T) that may have one."""
-        example, token = np.nonzero(multipliers)
+        example, token = np.divmod(np.flatnonzero(multipliers), rows.T)
         weight = multipliers[example, token]
         legal = rows.active[example, token] & ((weight > 0) | rows.tied[example, token])
         at = example, token = example[legal], token[legal]
@@ -60,9 +61,9 @@ class Proof:
 
     def only(self, which: NDArray[np.intp] | Bool) -> Proof:
         """Some of the rows."""
-        return Proof(**{name: value[which] for name, value in vars(self).items()})
+        return Proof(*(getattr(self, field.name)[which] for field in fields(self)))
 
-    @property
+    @cached_property
     def length(self) -> Float:
         """Length of each row (s,)."""
         return np.linalg.norm(self.delta, axis=1) * np.linalg.norm(self.query, axis=1)
@@ -70,8 +71,8 @@ class Proof:
     @property
     def dense(self) -> Float:
         """The rows written out, at length one (s, d·e)."""
-        written = np.einsum("si,sj->sij", self.delta, self.query).reshape(len(self), -1)
-        return written / self.length[:, None]
+        unit = self.delta / self.length[:, None]
+        return (unit[:, :, None] * self.query[:, None, :]).reshape(len(self), -1)
 
     @property
     def error(self) -> Float:
@@ -94,7 +95,7 @@ def explain(rows: Constraints, norm: Norm, multipliers: Float) -> NotSeparable:
     error = float(np.ldexp(norm.dual.value(proof.error), rows.exponent))
     packed = np.zeros(rows.active.shape)
     packed[proof.example, proof.token] = proof.weight
-    conflict = [(int(i), int(t)) for i, t in zip(proof.example, proof.token, strict=True)]
+    conflict = list(zip(proof.example.tolist(), proof.token.tolist(), strict=True))
     residual = error / gain if gain > 0 else np.inf
     return NotSeparable(_words(rows, proof), pack(rows, packed), conflict, residual)
 
@@ -118,8 +119,14 @@ def _crossed(rows: Constraints, proof: Proof) -> Proof | None:
     """Two examples that want opposite orders of the same two tokens, one of them in the proof.
 
     Such a pair is the better explanation even if the proof found other rows: an example with the
-    wrong selection spoils many. Equal keys are found by their projections on one direction.
+    wrong selection spoils many. Equal keys are found by their projections on one direction, and most
+    examples are ruled out by the first entry alone.
     """
+    near = np.unique(proof.example)
+    passed_over = rows.separating[near]
+    first = rows.keys[np.arange(rows.n), rows.anchor, 0]
+    if not _among(first, rows.keys[near, :, 0][passed_over]).any():
+        return None
     direction = np.random.default_rng(0).standard_normal(rows.d + rows.e)
 
     def codes(examples: NDArray[np.intp]) -> tuple[Float, Float, Float]:
@@ -129,16 +136,14 @@ def _crossed(rows: Constraints, proof: Proof) -> Proof | None:
         anchors = np.take_along_axis(keys, rows.anchor[examples, None], 1)
         return keys, anchors, 5 * (unit @ direction[rows.d :])[:, None]
 
-    near = np.unique(proof.example)
     tokens, anchors, queries = codes(near)
-    wanted = np.sort(_rounded(tokens[rows.separating[near]]))
-    all_anchors = _rounded(rows.keys[np.arange(rows.n), rows.anchor] @ direction[: rows.d])
-    place = np.minimum(np.searchsorted(wanted, all_anchors), len(wanted) - 1)
-    far = np.flatnonzero(wanted[place] == all_anchors)[: max(1, DENSE // (rows.T * rows.d))]
+    all_anchors = rows.keys[np.arange(rows.n), rows.anchor] @ direction[: rows.d]
+    far = np.flatnonzero(_among(all_anchors, tokens[passed_over]))
+    far = far[: max(1, DENSE // (rows.T * rows.d))]
     if not far.size:
         return None
     their_tokens, their_anchors, their_queries = codes(far)
-    here, there = np.nonzero(rows.separating[near]), np.nonzero(rows.separating[far])
+    here, there = np.nonzero(passed_over), np.nonzero(rows.separating[far])
     ours = _rounded(tokens + 3 * anchors + queries)[here]
     theirs = _rounded(their_anchors + 3 * their_tokens + their_queries)[there]
     _, first, second = np.intersect1d(ours, theirs, return_indices=True)
@@ -150,6 +155,13 @@ def _crossed(rows: Constraints, proof: Proof) -> Proof | None:
         if found is not None:
             return found
     return None
+
+
+def _among(numbers: Float, others: Float) -> Bool:
+    """Which of the numbers equal one of the others, up to rounding."""
+    wanted, numbers = np.sort(_rounded(others), axis=None), _rounded(numbers)
+    place = np.minimum(np.searchsorted(wanted, numbers), len(wanted) - 1)
+    return np.asarray(wanted[place] == numbers)
 
 
 def _rounded(numbers: Float) -> Float:

@@ -13,15 +13,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attsvm.norms import Entrywise, Norm, Schatten, frobenius
+from attsvm.program import soft
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Engine
+from attsvm.program.soft import as_slack
 from attsvm.program.solution import Solution, pack
 from attsvm.program.threads import single_thread
-from attsvm.tokens import Float, Tokens, as_selected, matching_runs
+from attsvm.tokens import Bool, Float, Tokens, as_selected, matching_runs
 
 
 def max_margin(
-    tokens: Tokens, selected: ArrayLike, norm: Norm = frobenius, *, required: ArrayLike = 1.0
+    tokens: Tokens,
+    selected: ArrayLike,
+    norm: Norm = frobenius,
+    *,
+    required: ArrayLike = 1.0,
+    slack: ArrayLike | None = None,
 ) -> Solution:
     """Smallest W that separates the selected tokens from the others.
 
@@ -32,6 +39,12 @@ def max_margin(
     tokens: keys (n, T, d), queries (n, e); selected: bool (n, T) or indices (n,).
     norm: Frobenius, nuclear, spectral, l1, l∞ or any entrywise lp.
     required: the margin, one number or one per example (n,); 0 asks only for the right order.
+    slack: None, or the price C of falling short, one number or one per example (n,); ∞ is None:
+
+        min ½‖W‖² + Σ_i C_i ξ_i  subject to  (x_s − x_t)ᵀ W z ≥ required − ξ_i,  ξ ≥ 0
+
+    one hinge per example, Frobenius (l2) only, always with a solution; ties stay equalities.
+
     Raises NotSeparable, carrying multipliers that prove it. With a runs axis, on the tokens or on the
     selection alone, all problems are solved at once, and a run that cannot be separated is marked in
     `solution.separable` instead.
@@ -39,6 +52,9 @@ def max_margin(
     """
     tokens = matching_runs(tokens, selected)
     rows = Constraints.of(tokens, selected, required)
+    price = as_slack(tokens, slack)
+    if price is not None:
+        return _soft(tokens, as_selected(tokens, selected), norm, rows, price)
     answer = solve(rows, norm)
     if rows.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
@@ -56,20 +72,33 @@ def max_margin(
     )
 
 
-def separate(rows: ArrayLike, norm: Norm = frobenius, *, required: ArrayLike = 1.0) -> Solution:
+def separate(
+    rows: ArrayLike,
+    norm: Norm = frobenius,
+    *,
+    required: ArrayLike = 1.0,
+    slack: ArrayLike | None = None,
+) -> Solution:
     """Smallest w with rows·w ≥ required: the program without tokens.
 
         min N(w)  subject to  a_jᵀ w ≥ b_j
 
     rows (m, d); required: one number or one per row (m,). The solution's W is (d, 1).
-    The v-SVM of labelled features is `separate(labels[:, None] * features)`.
+    The v-SVM of labelled features is `separate(labels[:, None] * features)`; with slack=C it is the
+    linear SVM of LIBLINEAR (hinge loss, no intercept).
     """
     array = np.asarray(rows, dtype=np.float64)
     if array.ndim != 2:
         raise ValueError(f"rows has shape {array.shape}. Pass one row per constraint: (m, d).")
     # Each row is the difference between a token and a second token at the origin.
     keys = np.stack([array, np.zeros_like(array)], axis=1)
-    return max_margin(Tokens(keys), np.zeros(len(keys), int), norm, required=required)
+    return max_margin(Tokens(keys), np.zeros(len(keys), int), norm, required=required, slack=slack)
+
+
+def _soft(tokens: Tokens, selected: Bool, norm: Norm, rows: Constraints, slack: Float) -> Solution:
+    W, multipliers = soft.solve(rows, norm, slack)
+    can = np.ones(() if rows.runs is None else rows.runs, bool)
+    return Solution(tokens, selected, norm, W, pack(rows, multipliers), rows.required, can, slack)
 
 
 def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:

@@ -12,40 +12,14 @@ from numpy.typing import NDArray
 
 from attsvm import norms
 from attsvm.norms import Norm
+from attsvm.program.certificate import TOLERANCE, Certificate, certify, certify_soft, plain, shortfall
 from attsvm.program.constraints import Constraints
 from attsvm.tokens import Bool, Float, Tokens
 
-TOLERANCE = 1e-8
-"""Largest violation and gap of a certified solution."""
+__all__ = ["TOLERANCE", "Certificate", "NotSeparable", "Solution", "certify", "pack", "unpack"]
 
 SUPPORT = 1e-6
 """A constraint is active when its margin exceeds the required one by less than this, relatively."""
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """How far a solution is from optimal at most, recomputed from the data.
-
-    primal: largest shortfall of a margin, relative to the required one (where none is required, and
-        for the inequality of tied tokens, to the largest required).
-    dual: largest negative multiplier, relative, and excess of N*(Σ λ_j A_j) over 1.
-    gap: 1 − lower/upper, where Σ λ_j b_j / N*(Σ λ_j A_j) ≤ best norm ≤ N(W) / least margin.
-
-    One number each; with runs, arrays (runs,).
-    """
-
-    primal: Any
-    dual: Any
-    gap: Any
-
-    @property
-    def worst(self) -> Any:
-        """The largest of the three."""
-        return np.maximum(np.maximum(self.primal, self.dual), self.gap)
-
-    def __str__(self) -> str:
-        primal, dual, gap = (float(np.max(x)) for x in (self.primal, self.dual, self.gap))
-        return f"primal violation {primal:.1e}, dual violation {dual:.1e}, relative gap {gap:.1e}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,6 +31,9 @@ class Solution:
     The constraints are ordered by example, then token: `example` (m,) and `token` (m,) name them.
     With a runs axis W is (runs, d, e), multipliers (runs, m) (zero beyond a run's own m), and
     runs that cannot be separated have `separable` False, W = 0 and a Farkas proof as multipliers.
+
+    With a slack (n,), the price C of falling short, W is the soft-margin solution, its multipliers
+    are those of `min ½‖W‖² + Σ C_i ξ_i`, so that W = Σ λ_j A_j and Σ_t λ_it ≤ C_i.
     """
 
     tokens: Tokens
@@ -66,6 +43,7 @@ class Solution:
     multipliers: Float
     required: Float
     separable: Bool
+    slack: Float | None = None
 
     @cached_property
     def constraints(self) -> Constraints:
@@ -77,17 +55,25 @@ class Solution:
         """1/N(W): the best margin a weight of norm one can have; 0 where none separates."""
         with np.errstate(divide="ignore"):
             best = np.divide(1.0, self.norm.value(self.W))
-        return _plain(np.where(self.separable, best, 0.0))
+        return plain(np.where(self.separable, best, 0.0))
 
     @property
     def certificate(self) -> Certificate:
         """Violations and duality gap, recomputed from tokens, selection and norm at every access."""
+        if self.slack is not None:
+            return certify_soft(self.constraints, self.W, self.token_multipliers, self.slack)
         return certify(self.constraints, self.norm, self.W, self.token_multipliers)
+
+    @property
+    def slacks(self) -> Float:
+        """How far each example falls short of its required margin (n,): ξ_i, recomputed from W."""
+        rows = self.constraints
+        return shortfall(rows, rows.margins(rows.scale(self.W)))
 
     @property
     def certified(self) -> Any:
         """Whether violations and gap are at most 1e-8."""
-        return _plain(self.separable & (self.certificate.worst <= TOLERANCE))
+        return plain(self.separable & (self.certificate.worst <= TOLERANCE))
 
     @property
     def token_multipliers(self) -> Float:
@@ -106,17 +92,18 @@ class Solution:
 
     @property
     def support(self) -> Bool:
-        """Tokens whose constraint is active, bool (n, T): margin equal to the required one."""
+        """Tokens whose constraint is active, bool (n, T): margin equal to the required one (less ξ)."""
         rows = self.constraints
         unit = np.maximum(rows.bound.max((-2, -1), keepdims=True), np.finfo(float).tiny)
-        slack = (rows.margins(rows.scale(self.W)) - rows.bound) / unit
-        return rows.separating & (slack <= SUPPORT) & np.asarray(self.separable)[..., None, None]
+        short = 0.0 if self.slack is None else self.slacks[..., None]
+        over = (rows.margins(rows.scale(self.W)) - rows.bound + short) / unit
+        return rows.separating & (over <= SUPPORT) & np.asarray(self.separable)[..., None, None]
 
     @property
     def rank(self) -> Any:
         """Rank of W: singular values above 1e-6 of the largest."""
         sigma = np.linalg.svd(self.constraints.scale(self.W), compute_uv=False)
-        return _plain((sigma > 1e-6 * np.maximum(sigma[..., :1], 1e-300)).sum(-1))
+        return plain((sigma > 1e-6 * np.maximum(sigma[..., :1], 1e-300)).sum(-1))
 
     def run(self, index: int) -> Solution:
         """The solution of one run."""
@@ -132,6 +119,7 @@ class Solution:
             self.multipliers[index, :m],
             self.required[index],
             self.separable[index],
+            None if self.slack is None else self.slack[index],
         )
 
     def _one_run(self) -> Constraints:
@@ -146,18 +134,22 @@ class Solution:
         return "\n  ".join(self._lines())
 
     def _lines(self) -> list[str]:
+        kind = "max-margin" if self.slack is None else f"soft-margin (C = {_span(self.slack)})"
         size = " × ".join(map(str, self.W.shape))
         if self.tokens.runs is None:
             certified = "certified" if self.certified else "NOT certified"
+            short = int((self.slacks > SUPPORT * self.required).sum())
+            fall = "" if self.slack is None else f", {short} of {self.tokens.n} examples fall short"
             return [
-                f"{self.norm} max-margin solution, W {size}, rank {self.rank}, margin {self.margin:.6g}",
-                f"{int(self.support.sum())} of {self.multipliers.size} constraints active",
+                f"{self.norm} {kind} solution, W {size}, rank {self.rank}, margin {self.margin:.6g}",
+                f"{int(self.support.sum())} of {self.multipliers.size} constraints active{fall}",
                 f"{certified}: {self.certificate}",
             ]
         can, good = int(np.sum(self.separable)), int(np.sum(self.certified))
+        solved = f"{can} of {self.tokens.runs} runs separable, " if self.slack is None else ""
         return [
-            f"{self.norm} max-margin solutions, W {size}, median margin {np.median(self.margin):.6g}",
-            f"{can} of {self.tokens.runs} runs separable, {good} certified",
+            f"{self.norm} {kind} solutions, W {size}, median margin {np.median(self.margin):.6g}",
+            f"{solved}{good} certified",
             f"worst: {self.certificate}",
         ]
 
@@ -174,6 +166,8 @@ class Solution:
         arrays: dict[str, Any] = dict(self.tokens.arrays())
         names = ("selected", "W", "multipliers", "required", "separable")
         arrays |= {name: getattr(self, name) for name in names}
+        if self.slack is not None:
+            arrays["slack"] = self.slack
         arrays["norm"] = np.array([type(self.norm).__name__, repr(self.norm.p)])
         np.savez(file, **arrays)
 
@@ -197,6 +191,7 @@ class Solution:
                 data["multipliers"],
                 data["required"],
                 data["separable"],
+                data.get("slack"),
             )
 
 
@@ -222,40 +217,6 @@ class NotSeparable(ValueError):
         self.residual = residual
 
 
-# ---------------------------------------------------------------------- the certificate
-
-
-def certify(rows: Constraints, norm: Norm, W: Float, multipliers: Float) -> Certificate:
-    """Recompute violations and gap of (W, λ): W in the units of the original tokens, λ (…, n, T)."""
-    W = rows.scale(W)
-    margins = rows.margins(W)
-    largest = _over(rows.bound)[..., None, None]
-    unit = np.where(rows.bound > 0, rows.bound, np.where(largest > 0, largest, 1.0))
-    short = np.where(rows.separating, rows.bound - margins, 0.0)
-    unequal = np.where(rows.tied, np.abs(margins), 0.0)
-    primal = np.maximum(_over(np.maximum(short, unequal) / unit), 0.0)
-
-    size = _over(np.abs(multipliers))
-    negative = _over(np.where(rows.separating, -multipliers, 0.0))
-    clipped = np.where(rows.separating, np.maximum(multipliers, 0.0), multipliers)
-    steepness = np.asarray(norm.dual.value(rows.combine(np.where(rows.active, clipped, 0.0))))
-    steepness = np.ldexp(steepness, rows.exponent)
-    excess = np.where(size > 0, steepness - 1.0, 0.0)
-    dual = np.maximum(np.maximum(negative / np.where(size > 0, size, 1.0), excess), 0.0)
-
-    lower = (clipped * rows.bound).sum((-2, -1)) / np.where(steepness > 0, steepness, 1.0)
-    counted = rows.bound > 0
-    ratio = np.where(counted, margins / np.where(counted, rows.bound, 1.0), np.inf)
-    least = ratio.min((-2, -1), initial=np.inf)
-    value = np.ldexp(np.asarray(norm.value(W)), -rows.exponent)
-    trivial = ~counted.any((-2, -1))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        upper = np.where(least > 0, value / np.minimum(least, 1.0), np.inf)
-        gap = np.where(np.isfinite(upper), 1.0 - lower / upper, 1.0)
-    gap = np.where(trivial, np.where(value > 0, 1.0, 0.0), gap)
-    return Certificate(_plain(primal), _plain(dual), _plain(np.maximum(gap, 0.0)))
-
-
 def pack(rows: Constraints, multipliers: Float) -> Float:
     """Multipliers over tokens (…, n, T) → one per constraint (…, m), zero beyond a run's own m."""
     if rows.runs is None:
@@ -277,9 +238,7 @@ def unpack(rows: Constraints, multipliers: Float) -> Float:
     return out
 
 
-def _over(rows: Float) -> Float:
-    return np.asarray(rows.max((-2, -1), initial=0.0))
-
-
-def _plain(x: Any) -> Any:
-    return x.item() if np.ndim(x) == 0 else np.asarray(x)
+def _span(numbers: Float) -> str:
+    """All numbers in one: the number, or from the least to the largest."""
+    low, high = float(numbers.min()), float(numbers.max())
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"

@@ -245,7 +245,7 @@ class _WorkingSet:
 
 def independent_ties(rows: Constraints) -> Index:
     """Names i·T + t of tied rows that span all tied rows, at most d, by pivoted QR in bounded memory."""
-    example, token = np.nonzero(rows.tied)
+    example, token = np.divmod(np.flatnonzero(rows.tied), rows.T)
     kept = np.zeros(0, np.intp)
     chunk = 4 * rows.d
     for start in range(0, len(example), chunk):

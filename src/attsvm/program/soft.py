@@ -1,0 +1,78 @@
+"""The soft-margin program: its price C checked, brought to the units of the rows, and solved per run."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attsvm.norms import Norm, Schatten
+from attsvm.program.constraints import Constraints
+from attsvm.program.engine import Answer
+from attsvm.program.threads import single_thread
+from attsvm.tokens import Float, Tokens
+
+RANGE = 200
+"""Binary exponents of C, in the units of the rows, between which the algorithm works.
+
+Below, all examples fall short and W is proportional to C; above, a margin that can be had is had.
+"""
+
+
+def as_slack(tokens: Tokens, slack: ArrayLike | None) -> Float | None:
+    """Check the price C of falling short: one number, or one per example (n,); ∞ for all is None."""
+    if slack is None:
+        return None
+    price = np.asarray(slack, dtype=np.float64)
+    want = tokens.labels.shape
+    if price.ndim > len(want) or price.shape not in ((), want[-1:], want):
+        raise ValueError(
+            f"slack has shape {price.shape} but tokens has n={tokens.n}. "
+            f"Pass one number C, or one per example ({tokens.n},)."
+        )
+    if np.isnan(price).any() or (price < 0).any():
+        raise ValueError("slack must be ≥ 0: the price C of one unit that an example falls short.")
+    if np.isposinf(price).all():
+        return None
+    if np.isposinf(price).any():
+        raise ValueError(
+            "slack is infinite for some examples only. Pass a finite C for each, or slack=None "
+            "for the program without slack."
+        )
+    return np.broadcast_to(price, want)
+
+
+def solve(rows: Constraints, norm: Norm, slack: Float) -> tuple[Float, Float]:
+    """W (…, d, e) and multipliers (…, n, T) of the soft-margin program, in the units of the tokens."""
+    vector = isinstance(norm, Schatten) and min(rows.d, rows.e) == 1
+    if norm.p != 2 and not vector:
+        raise ValueError(f"slack needs the Frobenius (l2) norm but norm is {norm}. Pass norm=frobenius.")
+    if rows.runs is None:
+        return _solve_one(rows, slack)
+    with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = [pool.submit(_solve_one, rows.run(k), slack[k]) for k in range(rows.runs)]
+        W, multipliers = zip(*(job.result() for job in jobs), strict=True)
+    return np.stack(W), np.stack(multipliers)
+
+
+def _solve_one(rows: Constraints, slack: Float) -> tuple[Float, Float]:
+    """Scale by powers of two, solve, scale back.
+
+    With keys and queries 2^−κ and margins 2^−j times the given ones, the weight is 2^(κ−j) times,
+    the multipliers and C are 2^(2κ−j) times those of the tokens.
+    """
+    from attsvm.program.frobenius import soft_margin
+
+    kappa, j = int(rows.exponent), int(np.frexp(rows.required.max())[1])
+    asked = replace(rows, required=np.ldexp(rows.required, -j))
+    # Where C is out of range its exponent is moved there: the weight below is exactly proportional.
+    size = int(np.frexp(slack.max())[1]) + 2 * kappa - j
+    up = max(-RANGE - size, 0)
+    price = np.ldexp(slack, min(2 * kappa - j + up, 2000))
+    with single_thread(), np.errstate(over="ignore"):
+        answer: Answer = soft_margin.solve(asked, np.minimum(price, 2.0**RANGE))
+    W = np.ldexp(answer.W, j - kappa - up)
+    return W, np.ldexp(answer.multipliers, j - 2 * kappa - up)
