@@ -64,25 +64,31 @@ _HOME = {
 }
 _MODULES = ("claims", "datasets", "next_token")
 
+# Reached by name, but not by `from attsvm import *`: they need an extra, or matplotlib.
+_APART = {"AttentionProbe": "probe"}
+_MODULES_APART = ("figures", "heads", "probe", "torch")
+
 __all__ = [*_HOME, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name in _MODULES or name in _MODULES_APART:
         return import_module(f"attsvm.{name}")
-    if name not in _HOME:
+    home = _HOME.get(name) or _APART.get(name)
+    if home is None:
         raise AttributeError(f"module 'attsvm' has no attribute {name!r}")
-    return getattr(import_module(f"attsvm.{_HOME[name]}"), name)
+    return getattr(import_module(f"attsvm.{home}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, *_APART, *_MODULES_APART, "__version__"])
 
 
 if TYPE_CHECKING:
     from attsvm import claims, datasets, next_token
     from attsvm.norms import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral
     from attsvm.path import Path
+    from attsvm.probe import AttentionProbe
     from attsvm.program.assumptions import (
         all_tokens_support,
         in_cone,

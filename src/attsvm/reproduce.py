@@ -156,8 +156,8 @@ def make(name: str, scale: Scale, out: File) -> Result:
         arrays = figure.compute(scale)
         checks = tuple(_plain(check) for check in figure.checks(arrays))
         np.savez(folder / f"{name}.npz", **arrays)
-        if figure.draw is not None:
-            write_svg(figure.draw(arrays), folder / f"{name}.svg")
+        if (picture := figure.picture(arrays)) is not None:
+            write_svg(picture, folder / f"{name}.svg")
     except Exception as error:  # one broken figure must not take the page with it
         (folder / "error.txt").write_text(traceback.format_exc(), encoding="utf8")
         said = " ".join(str(error).split()) or "no message"

@@ -5,7 +5,7 @@ numbers against the published ones:
 
     from attsvm import figures
     figure = figures.ALL["two-clouds"]
-    figure.draw(figure.compute("quick")).savefig("two-clouds.svg")
+    figure.picture(figure.compute("quick")).savefig("two-clouds.svg")
 """
 
 from attsvm.figures import (

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from matplotlib.figure import Figure as Canvas
 
+from attsvm.figures.style import TITLE_SIZE
+
 Arrays = dict[str, Any]
 Scale = Literal["quick", "default", "paper"]
 Agreement = Literal["agrees", "differs, explained", "disagrees"]
@@ -64,6 +66,13 @@ class Figure:
     def compute(self, scale: Scale = "default") -> Arrays:
         """The arrays at a scale: quick (a look), default (small), paper (full size)."""
         return self.experiment(**self.sizes[scale])
+
+    def picture(self, arrays: Arrays) -> Canvas | None:
+        """The drawing, with titles of one size: matplotlib's set_title forgets the size set before."""
+        canvas = None if self.draw is None else self.draw(arrays)
+        for ax in canvas.axes if canvas is not None else ():
+            ax.title.set_fontsize(TITLE_SIZE)
+        return canvas
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
+TITLE_SIZE = 10
 
 
 def canvas(columns: int = 1, width: float = 7.2, height: float = 3.4) -> tuple[Canvas, list[Axes]]:
@@ -17,7 +18,7 @@ def canvas(columns: int = 1, width: float = 7.2, height: float = 3.4) -> tuple[C
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(labelsize=8)
-        ax.title.set_fontsize(10)
+        ax.title.set_fontsize(TITLE_SIZE)
     return figure, axes
 
 
