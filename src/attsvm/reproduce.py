@@ -62,8 +62,8 @@ class Result:
             return self.error or "nothing to compare"
         counts = Counter(check.agreement for check in self.checks)
         parts = [f"{counts['agrees']} of {len(self.checks)} numbers agree"]
-        if counts["differs, explained"]:
-            parts.append(f"{counts['differs, explained']} differ, explained")
+        if explained := counts["differs, explained"]:
+            parts.append(f"{explained} {'differs' if explained == 1 else 'differ'}, explained")
         if counts["disagrees"]:
             parts.append(f"{counts['disagrees']} disagree")
         return ", ".join(parts)

@@ -94,10 +94,7 @@ def draw(arrays: Arrays) -> Canvas:
     for ax, n, best, local in zip(axes, arrays["inputs"], arrays["global"], arrays["local"], strict=True):
         _panel(ax, int(n), best / arrays["runs"], local / arrays["runs"], int(arrays["runs"]))
     total = arrays["global"].size * int(arrays["runs"])
-    last = arrays["local"][-1] / arrays["runs"]
-    note = {"textcoords": "offset points", "xytext": (8, -4), "va": "top"}
-    label(axes[-1], WIDTHS[1], last[2, 1], "dotted: locally\noptimal", GREY, **note)
-    label(axes[-1], WIDTHS[0], 0.26, "solid: best\ntokens", GREY)
+    label(axes[0], WIDTHS[0], 0.12, "solid: best tokens\ndotted: locally\noptimal ones", GREY)
     axes[0].set_ylabel(f"share of runs ({total:,} in all)")
     return figure
 
