@@ -29,6 +29,7 @@ LAYERS = {
     "torch": 4,
     "report": 5,
     "cli": 5,
+    "cli_heads": 5,
     "__main__": 5,
 }
 HOMES = {
@@ -39,7 +40,7 @@ HOMES = {
     "torch": {"torch", "heads"},
     "transformers": {"heads", "torch"},
     "sklearn": {"probe"},
-    "typer": {"cli"},
+    "typer": {"cli", "cli_heads"},
 }
 HEAVY = ("jax", "optax", "numba", "scipy", "matplotlib", "torch", "sklearn", "transformers", "rich", "typer")
 

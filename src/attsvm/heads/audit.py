@@ -35,7 +35,7 @@ class Settings:
     """
 
     above: float = 0.5
-    queries: int = 64
+    queries: int = 48
     slack: float | None = 1.0
     length: int = 64
     seed: int = 0
@@ -183,9 +183,7 @@ def _margins(
     return one.space, (hard, low), one.error
 
 
-def _examples(
-    layer: LayerRecord, head: int, texts: Texts, at: NDArray[np.intp]
-) -> tuple[Example, ...]:
+def _examples(layer: LayerRecord, head: int, texts: Texts, at: NDArray[np.intp]) -> tuple[Example, ...]:
     """The surest queries, each from another text."""
     out: list[Example] = []
     _, first = np.unique(at[0], return_index=True)

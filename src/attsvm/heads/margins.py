@@ -86,7 +86,7 @@ def reduce(tokens: Tokens, selected: NDArray[Any]) -> Reduced:
     chosen = as_selected(tokens, selected)
     difference = _differences(tokens, chosen)
     left, right = _basis(difference[tokens.mask & ~chosen]), _basis(tokens.queries)
-    keys = np.where(tokens.mask[..., None], difference, 0.0) @ left
+    keys = difference if len(left) == left.shape[1] else difference @ left
     return Reduced(Tokens(keys, tokens.queries @ right, mask=tokens.mask), left, right)
 
 
@@ -117,13 +117,17 @@ def best(tokens: Tokens, selected: NDArray[Any], norm: Norm) -> Solution:
 
 def _over(tokens: Tokens, chosen: Bool, kept: Bool, norm: Norm) -> tuple[Float, Float]:
     """Weight and multipliers (n, T) of the program over the kept rows, solved in their own span."""
-    examples = np.flatnonzero(kept.any(-1))
-    mask = (kept | chosen)[examples]
-    part = Tokens(tokens.keys[examples], tokens.queries[examples], mask=mask)
-    small = reduce(part, chosen[examples])
-    solution = max_margin(small.tokens, chosen[examples], norm)
+    examples = np.flatnonzero(kept.any(-1))[:, None]
+    wanted = (kept | chosen)[examples[:, 0]]
+    # The kept tokens of each query first, the rest cut off: few of many are kept.
+    order = np.argsort(~wanted, axis=-1, kind="stable")[:, : wanted.sum(-1).max()]
+    mask = np.take_along_axis(wanted, order, axis=-1)
+    part = Tokens(tokens.keys[examples, order], tokens.queries[examples[:, 0]], mask=mask)
+    selected = chosen[examples, order]
+    small = reduce(part, selected)
+    solution = max_margin(small.tokens, selected, norm)
     multipliers = np.zeros(kept.shape)
-    multipliers[examples] = solution.token_multipliers
+    multipliers[examples, order] = solution.token_multipliers
     return small.left @ solution.W @ small.right.T, multipliers
 
 
@@ -151,8 +155,6 @@ def _lowest(margin: Float, among: Bool, count: int) -> Bool:
 
 
 def _basis(vectors: Float) -> Float:
-    """Orthonormal basis (d, r) of the span of vectors (k, d)."""
-    triangle = np.linalg.qr(vectors, mode="r")
-    _, sigma, basis = np.linalg.svd(triangle, full_matrices=False)
-    kept = sigma > sigma[0] * max(vectors.shape) * np.finfo(float).eps
-    return np.asarray(basis[kept].T)
+    """Orthonormal columns (d, r) whose span holds all vectors (k, d); the identity where k ≥ d."""
+    count, d = vectors.shape
+    return np.eye(d) if count >= d else np.asarray(np.linalg.qr(vectors.T)[0])
