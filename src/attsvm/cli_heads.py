@@ -16,7 +16,7 @@ def heads(
     model: Annotated[str, typer.Argument(help="Hub name, folder or .gguf file.")],
     texts: Annotated[Path, typer.Option(help="A file with one text per line.")],
     above: Annotated[float, typer.Option(help="Attention above which a selection is confident.")] = 0.5,
-    queries: Annotated[int, typer.Option(help="Confident queries per head.", min=1)] = 48,
+    queries: Annotated[int, typer.Option(help="Confident queries per head.", min=1)] = 32,
     seed: Annotated[int, typer.Option(help="Draws the queries.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for heads.html, .json and .csv.")] = Path("heads"),
 ) -> None:

@@ -35,7 +35,7 @@ class Settings:
     """
 
     above: float = 0.5
-    queries: int = 48
+    queries: int = 32
     slack: float | None = 1.0
     length: int = 64
     seed: int = 0

@@ -20,7 +20,7 @@ class Head:
         a_t = x_tᵀ W z  =  the model's logit of token t, up to a constant per query
 
     space "hidden": x_t and z are the hidden states with a constant 1 appended, which carries the
-        biases: W (d+1, d+1) = [W_K b_K]ᵀ [W_Q b_Q] · scaling.
+        biases: W (d+1, d+1) = [W_K b_K]ᵀ [W_Q b_Q] · scaling. (b_K only adds a constant per query.)
     space "head": x_t and z are the head's own keys and queries after rotation and normalisation, and
         W = I · scaling. Rotary positions make the form in hidden states depend on the distance
         between query and token, so no single W (d+1, d+1) exists for them.

@@ -41,7 +41,8 @@ class Projections:
         small, d = Q @ K.T, K.shape[1]
         mean = float(np.trace(small)) / d
         variance = float(np.trace(small @ small)) / d - mean**2
-        left, right = np.linalg.qr(K.T, mode="r"), np.linalg.qr(Q.T, mode="r")
+        # The singular values of KᵀQ are those of the product of the two triangles: d_head × d_head.
+        left, right = np.linalg.qr(K.T).R, np.linalg.qr(Q.T).R
         sigma = np.linalg.svd(left @ right.T, compute_uv=False)
         return mean, variance, float((sigma**2).sum() / max(sigma[0] ** 2, 1e-300))
 

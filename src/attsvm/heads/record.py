@@ -66,7 +66,7 @@ class LayerRecord:
         attention = self.attention[text, head, position].astype(float)
         if self.hidden is None or self.projections is None:
             keys, queries = self.keys[text, group], self.queries[text, head, position]
-            W = self.scaling * np.eye(keys.shape[-1])
+            W: Float = self.scaling * np.eye(keys.shape[-1])
             tokens = Tokens(keys, queries, mask=visible)
             return Head(self.layer, head, "head", tokens, W, attention, text, position)
         keys, queries = _with_one(self.hidden[text]), _with_one(self.hidden[text, position])
@@ -240,7 +240,7 @@ def _joined(parts: list[LayerRecord]) -> LayerRecord:
         for name in ("queries", "keys", "attention", "visible")
     }
     exact = all(part.hidden is not None for part in parts)
-    hidden = np.concatenate([part.hidden for part in parts]) if exact else None  # type: ignore[misc]
+    hidden = np.concatenate([part.hidden for part in parts]) if exact else None
     return LayerRecord(
         first.layer, scaling=first.scaling, hidden=hidden, projections=first.projections, **arrays
     )
