@@ -123,7 +123,6 @@ def recording(model: Any, layers: Sequence[int]) -> Iterator[list[dict[str, Any]
     function and keeps what went in and out, so that rotations, norms and biases are already applied.
     """
     seen: list[dict[str, Any]] = []
-    states: dict[int, Any] = {}
 
     def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
         out, weights = eager_function(module)(module, query, key, value, mask, **options)
@@ -135,16 +134,20 @@ def recording(model: Any, layers: Sequence[int]) -> Iterator[list[dict[str, Any]
         seen.append(call)
         return out, weights
 
-    hooks = []
-    for module, first in attention_modules(model):
-        keep = _keeper(states, id(module))
-        hooks.append(first.register_forward_pre_hook(keep))
-    with attending(model, attend):
-        try:
-            yield seen
-        finally:
-            for hook in hooks:
-                hook.remove()
+    with hidden_states(model) as states, attending(model, attend):
+        yield seen
+
+
+@contextmanager
+def hidden_states(model: Any) -> Iterator[dict[int, Any]]:
+    """Inside, the latest hidden states that entered each attention module, by the id of the module."""
+    states: dict[int, Any] = {}
+    hooks = [first.register_forward_pre_hook(_keeper(states, id(m))) for m, first in attention_modules(model)]
+    try:
+        yield states
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager

@@ -13,8 +13,7 @@ from scipy.optimize import minimize_scalar
 from attsvm.heads.head import Head, softmax
 from attsvm.heads.margins import best, reduce
 from attsvm.heads.model import Reader, Texts
-from attsvm.heads.projections import attention_modules
-from attsvm.heads.record import BATCH, LayerRecord, attending, eager_function, record
+from attsvm.heads.record import BATCH, LayerRecord, attending, eager_function, hidden_states, record
 from attsvm.norms import Norm
 from attsvm.tokens import Float
 
@@ -86,7 +85,6 @@ def operated(reader: Reader, weights: Mapping[Place, Float], hidden: bool) -> It
     """
     import torch
 
-    states: dict[int, Any] = {}
     calls = [0]
 
     def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
@@ -107,16 +105,8 @@ def operated(reader: Reader, weights: Mapping[Place, Float], hidden: bool) -> It
         attention = (logits if mask is None else logits + mask).softmax(-1)
         return (attention @ values).transpose(1, 2).contiguous(), attention
 
-    hooks = [
-        first.register_forward_pre_hook(lambda _, x, name=id(module): states.update({name: x[0]}))
-        for module, first in attention_modules(reader.model)
-    ]
-    with attending(reader.model, attend):
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+    with hidden_states(reader.model) as states, attending(reader.model, attend):
+        yield
 
 
 def _logits(x: Any, W: Any, z: Any, hidden: bool) -> Any:

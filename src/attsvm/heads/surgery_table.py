@@ -74,10 +74,9 @@ def main() -> None:
         reader.tokenise(path.read_text(encoding="utf8").splitlines()[: options.count])
         for path in (options.texts, options.held)
     )
-    print(
-        "| replacement | kept | confident kept | KL | output | held-out: kept | confident kept | KL | output |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    columns = ("kept", "confident kept", "KL", "output")
+    print(f"| replacement | {' | '.join(columns)} | held-out: {' | '.join(columns)} |")
+    print("|---" * 9 + "|")
     for name, rows in alone(reader, texts, held, options.per_layer, options.queries).items():
         middle = np.nanmedian(np.array(rows), axis=0)
         print(f"| {name} ({len(rows)} heads) | " + " | ".join(f"{x:.2g}" for x in middle) + " |", flush=True)
