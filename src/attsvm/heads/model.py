@@ -95,7 +95,9 @@ def load(source: Any, tokenizer: Any = None) -> Reader:
         raise ValueError(
             f"cannot load {source}: {reason} Pass a hub name, a folder or a .gguf file."
         ) from error
-    return Reader(model.float().eval(), tokenizer, place.stem if options else "/".join(place.parts[-2:]))
+    # GGUF weights are dequantised to float32 on loading, and refuse to be cast again.
+    model = model if options else model.float()
+    return Reader(model.eval(), tokenizer, place.stem if options else "/".join(place.parts[-2:]))
 
 
 def _transformers() -> Any:
