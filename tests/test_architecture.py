@@ -30,6 +30,7 @@ LAYERS = {
     "report": 5,
     "reproduce": 5,
     "cli": 5,
+    "cli_heads": 5,
     "__main__": 5,
 }
 HOMES = {
@@ -40,7 +41,7 @@ HOMES = {
     "torch": {"torch", "heads"},
     "transformers": {"heads", "torch"},
     "sklearn": {"probe"},
-    "typer": {"cli"},
+    "typer": {"cli", "cli_heads"},
 }
 HEAVY = ("jax", "optax", "numba", "scipy", "matplotlib", "torch", "sklearn", "transformers", "rich", "typer")
 

@@ -1,0 +1,7 @@
+"""Real transformer heads: a Hugging Face model and texts → Tokens per head; audit; surgery (extra `hf`)."""
+
+from attsvm.heads.extract import extract
+from attsvm.heads.head import Head
+from attsvm.heads.model import UnsupportedModel, load
+
+__all__ = ["Head", "UnsupportedModel", "extract", "load"]

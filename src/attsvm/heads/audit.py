@@ -1,0 +1,196 @@
+"""The audit: what every head of a model selects, how surely, and how far from the best margin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.heads.extract import sample
+from attsvm.heads.kinds import kinds, shares
+from attsvm.heads.margins import Margins, margins
+from attsvm.heads.model import Texts, load
+from attsvm.heads.record import LayerRecord, record
+from attsvm.norms import frobenius, nuclear
+from attsvm.program.threads import single_thread
+from attsvm.selection import soft_sparsity
+
+SHOWN = 3
+"""Example sentences per head."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an audit looks at.
+
+    above: a selection is confident when its attention exceeds this number.
+    queries: confident queries per head whose margins are computed, drawn with the seed.
+    slack: price of the soft-margin program, for selections that no W makes.
+    length: tokens per text, the rest is cut.
+    """
+
+    above: float = 0.5
+    queries: int = 32
+    slack: float | None = 1.0
+    length: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.above < 1:
+            raise ValueError(f"above is {self.above}. Pass an attention in [0, 1).")
+        if self.queries < 1 or self.length < 2:
+            raise ValueError("queries must be at least 1 and length at least 2.")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One text read by one query: its pieces, and the attention each receives."""
+
+    pieces: tuple[str, ...]
+    query: int
+    attention: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class HeadReport:
+    """One head's numbers.
+
+    queries: positions with more than one visible token; shares: kinds of the selected tokens.
+    mass: mean attention on the selected token; entropy in nats; soft_sparsity: 1/Σs².
+    confident: share of queries with mass above the threshold; used: how many entered the margins.
+    frobenius, nuclear: margins beside the best; None where no query is confident.
+    stable_rank, eigenvalue_mean, eigenvalue_variance: of the QK matrix without biases (for rotary
+        positions: at distance zero); NaN where the model's projections are not known.
+    error: recomputed attention against the model's, on the queries used.
+    """
+
+    layer: int
+    head: int
+    space: str
+    queries: int
+    shares: dict[str, float]
+    mass: float
+    entropy: float
+    soft_sparsity: float
+    confident: float
+    used: int
+    frobenius: Margins | None
+    nuclear: Margins | None
+    stable_rank: float
+    eigenvalue_mean: float
+    eigenvalue_variance: float
+    error: float
+    examples: tuple[Example, ...]
+
+    @property
+    def certified(self) -> bool:
+        """Whether every margin of this head is certified."""
+        return all(m.certified for m in (self.frobenius, self.nuclear) if m is not None)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The reports of all heads, and what was read."""
+
+    model: str
+    texts: int
+    tokens: int
+    settings: Settings
+    heads: tuple[HeadReport, ...]
+
+
+def audit(
+    model: Any,
+    texts: Sequence[str],
+    settings: Settings | None = None,
+    *,
+    layers: Iterable[int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Audit:
+    """Audit every head of a model on texts.
+
+    model: hub name, folder, `.gguf` file, or `load(model, tokenizer)`.
+    progress: called with (heads done, heads in all) after each head.
+    """
+    settings = settings or Settings()
+    reader = load(model)
+    read = reader.tokenise(texts, settings.length)
+    config = reader.model.config
+    layers = list(range(config.num_hidden_layers) if layers is None else layers)
+    total, reports = len(layers) * config.num_attention_heads, list[HeadReport]()
+    with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        for layer in record(reader, read, layers):
+            for report in pool.map(lambda h, at=layer: one(at, h, read, settings), range(layer.heads)):
+                reports.append(report)
+                if progress is not None:
+                    progress(len(reports), total)
+    return Audit(reader.name, len(read), int(read.mask.sum()), settings, tuple(reports))
+
+
+def one(layer: LayerRecord, head: int, texts: Texts, settings: Settings) -> HeadReport:
+    """The report of one head."""
+    at = layer.at(head)
+    attention = layer.attention[at[0], head, at[1]].astype(float)
+    attention /= attention.sum(-1, keepdims=True)  # float32 rows sum to one up to 1e-7
+    selected = attention.argmax(-1)
+    mass = attention.max(-1)
+    logs = np.log(np.where(attention > 0, attention, 1.0))
+    sure = mass > settings.above
+    used = sample(at[:, sure], settings.queries, settings.seed)
+    spectrum = (np.nan,) * 3
+    if layer.projections is not None:
+        spectrum = layer.projections.spectrum(head, layer.scaling)
+    space, found, error = _margins(layer, head, used, settings)
+    return HeadReport(
+        layer=layer.layer,
+        head=head,
+        space=space,
+        queries=at.shape[1],
+        shares=shares(kinds(texts, at[0], at[1], selected)),
+        mass=float(mass.mean()),
+        entropy=float(-(attention * logs).sum(-1).mean()),
+        soft_sparsity=float(soft_sparsity(attention).mean()),
+        confident=float(sure.mean()),
+        used=used.shape[1],
+        frobenius=found[0],
+        nuclear=found[1],
+        eigenvalue_mean=spectrum[0],
+        eigenvalue_variance=spectrum[1],
+        stable_rank=spectrum[2],
+        error=error,
+        examples=_examples(layer, head, texts, at[:, np.argsort(-mass)]),
+    )
+
+
+# ---------------------------------------------------------------------- details
+
+Both = tuple[Margins | None, Margins | None]
+
+
+def _margins(
+    layer: LayerRecord, head: int, at: NDArray[np.intp], settings: Settings
+) -> tuple[str, Both, float]:
+    if not at.size:
+        return ("head" if layer.hidden is None else "hidden"), (None, None), 0.0
+    one = layer.head(head, at)
+    hard = margins(one.tokens, one.selected, one.W, frobenius, settings.slack)
+    low = None if hard.conflict else margins(one.tokens, one.selected, one.W, nuclear)
+    return one.space, (hard, low), one.error
+
+
+def _examples(layer: LayerRecord, head: int, texts: Texts, at: NDArray[np.intp]) -> tuple[Example, ...]:
+    """The surest queries, each from another text."""
+    out: list[Example] = []
+    _, first = np.unique(at[0], return_index=True)
+    for k in np.sort(first)[:SHOWN]:
+        text, position = int(at[0, k]), int(at[1, k])
+        count = int(texts.mask[text].sum())
+        seen = layer.attention[text, head, position, :count]
+        pieces = tuple(texts.pieces[text][:count])
+        out.append(Example(pieces, position, tuple(round(float(a), 4) for a in seen)))
+    return tuple(out)

@@ -1,0 +1,44 @@
+"""From a model and texts to one `Head` after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.heads.head import Head
+from attsvm.heads.model import load
+from attsvm.heads.record import record
+
+
+def extract(
+    model: Any,
+    texts: Sequence[str],
+    *,
+    layers: Iterable[int] | None = None,
+    queries: int | None = 256,
+    above: float = 0.0,
+    seed: int = 0,
+) -> Iterator[Head]:
+    """Every head of a model as `Tokens` and the W that gives the model's own attention.
+
+    model: hub name, folder, `.gguf` file, or `load(model, tokenizer)`.
+    queries: at most so many query positions per head, drawn with the seed; None takes all.
+    above: only queries whose largest attention exceeds this number. A head without any is left out.
+    Raises UnsupportedModel where no W gives the model's attention.
+    """
+    reader = load(model)
+    for layer in record(reader, reader.tokenise(texts), layers):
+        for head in range(layer.heads):
+            at = sample(layer.at(head, above), queries, seed)
+            if at.size:
+                yield layer.head(head, at)
+
+
+def sample(at: NDArray[np.intp], most: int | None, seed: int) -> NDArray[np.intp]:
+    """At most so many of the positions (2, k), without repetition, in their order."""
+    if most is None or at.shape[1] <= most:
+        return at
+    return at[:, np.sort(np.random.default_rng(seed).choice(at.shape[1], most, replace=False))]

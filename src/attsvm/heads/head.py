@@ -1,0 +1,70 @@
+"""One attention head as the theory sees it: tokens, a weight, and the attention of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.tokens import Bool, Float, Tokens
+
+Space = Literal["hidden", "head"]
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """Query positions of one head, with the weight that gives the model's own logits.
+
+        a_t = x_tᵀ W z  =  the model's logit of token t, up to a constant per query
+
+    space "hidden": x_t and z are the hidden states with a constant 1 appended, which carries the
+        biases: W (d+1, d+1) = [W_K b_K]ᵀ [W_Q b_Q] · scaling. (b_K only adds a constant per query.)
+    space "head": x_t and z are the head's own keys and queries after rotation and normalisation, and
+        W = I · scaling. Rotary positions make the form in hidden states depend on the distance
+        between query and token, so no single W (d+1, d+1) exists for them.
+    tokens: n query positions, keys (n, T, d), queries (n, e), mask (n, T): what a query may see.
+    attention (n, T): the model's own map; text (n,), position (n,): where each query stands.
+    """
+
+    layer: int
+    head: int
+    space: Space
+    tokens: Tokens
+    W: Float
+    attention: Float
+    text: NDArray[np.intp]
+    position: NDArray[np.intp]
+
+    @property
+    def logits(self) -> Float:
+        """x_tᵀ W z, −∞ where masked: (n, T)."""
+        logits = np.matmul(self.tokens.keys, (self.tokens.queries @ self.W.T)[..., None])[..., 0]
+        return np.where(self.tokens.mask, logits, -np.inf)
+
+    @property
+    def recomputed(self) -> Float:
+        """Attention from tokens and W alone (n, T)."""
+        return softmax(self.logits)
+
+    @property
+    def error(self) -> float:
+        """Largest difference between the recomputed attention and the model's."""
+        return float(np.abs(self.recomputed - self.attention).max(initial=0.0))
+
+    @property
+    def selected(self) -> NDArray[np.intp]:
+        """The token each query attends to most (n,)."""
+        return np.argmax(self.logits, axis=-1)
+
+    @property
+    def chosen(self) -> Bool:
+        """The same as booleans (n, T)."""
+        return np.asarray(self.selected[:, None] == np.arange(self.tokens.T))
+
+
+def softmax(logits: Float) -> Float:
+    """Softmax over the last axis; −∞ gives weight zero."""
+    weight = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.asarray(weight / weight.sum(-1, keepdims=True))

@@ -1,0 +1,109 @@
+"""From a name, a folder, a GGUF file or a loaded model to a model that can read texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.tokens import Bool
+
+
+class UnsupportedModel(ValueError):
+    """The model's attention cannot be written as softmax(x_tᵀ W z)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """A Hugging Face model with its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model predicts the next token."""
+        return bool(getattr(self.model, "lm_head", None) is not None)
+
+    def tokenise(self, texts: Sequence[str], length: int = 64) -> Texts:
+        """The texts as token ids, cut after `length` tokens and padded on the right."""
+        texts = list(texts)
+        if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+            raise ValueError("texts must be a list of strings, none of them empty.")
+        self.tokenizer.padding_side = "right"  # the left would shift rotary and learned positions
+        if self.tokenizer.pad_token is None:
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        coded = self.tokenizer(texts, padding=True, truncation=True, max_length=length)
+        ids, mask = np.array(coded["input_ids"]), np.array(coded["attention_mask"], bool)
+        words = [[-1 if w is None else w for w in coded.word_ids(i)] for i in range(len(texts))]
+        special = np.isin(ids, self.tokenizer.all_special_ids)
+        return Texts(ids, mask, np.array(words), special, self._pieces(ids))
+
+    def _pieces(self, ids: NDArray[np.intp]) -> list[list[str]]:
+        """Readable pieces: "##ing" continues a word, a leading space starts one."""
+        decoded = {int(i): self.tokenizer.decode([int(i)]) for i in np.unique(ids)}
+        return [[decoded[int(i)] for i in row] for row in ids]
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Tokenised texts: ids, mask, word and special (n, T); pieces: what each token reads.
+
+    word: the index of the word a piece belongs to, −1 for special tokens.
+    """
+
+    ids: NDArray[np.intp]
+    mask: Bool
+    word: NDArray[np.intp]
+    special: Bool
+    pieces: list[list[str]]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def load(source: Any, tokenizer: Any = None) -> Reader:
+    """A reader from a hub name, a folder, a `.gguf` file, or a loaded model with its tokenizer."""
+    if isinstance(source, Reader):
+        return source
+    transformers = _transformers()
+    if not isinstance(source, str | Path):
+        if tokenizer is None:
+            raise ValueError("a loaded model needs its tokenizer: pass load(model, tokenizer).")
+        return Reader(source.eval(), tokenizer, type(source).__name__)
+    place, options = Path(source), {}
+    if place.suffix == ".gguf":
+        if not place.is_file():
+            raise ValueError(f"there is no file {place}. Pass a hub name, a folder or a .gguf file.")
+        options, where = {"gguf_file": place.name}, str(place.parent)
+    else:
+        where = str(source)
+    try:
+        tokenizer = tokenizer or transformers.AutoTokenizer.from_pretrained(where, **options)
+        config = transformers.AutoConfig.from_pretrained(where, **options)
+        kinds = getattr(config, "architectures", None) or []
+        causal = bool(options) or any(kind.endswith(("ForCausalLM", "LMHeadModel")) for kind in kinds)
+        kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
+        model = kind.from_pretrained(where, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"cannot load {source}: {reason} Pass a hub name, a folder or a .gguf file."
+        ) from error
+    # GGUF weights are dequantised to float32 on loading, and refuse to be cast again.
+    model = model if options else model.float()
+    return Reader(model.eval(), tokenizer, place.stem if options else "/".join(place.parts[-2:]))
+
+
+def _transformers() -> Any:
+    try:
+        import torch  # noqa: F401
+        import transformers
+    except ImportError as error:
+        raise ImportError("attsvm.heads needs torch and transformers: pip install 'attsvm[hf]'.") from error
+    return transformers

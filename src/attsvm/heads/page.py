@@ -1,0 +1,78 @@
+"""An audit on paper: one self-contained HTML page, JSON for machines, CSV for spreadsheets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from attsvm.heads.audit import Audit, HeadReport
+
+MARGINS = ("own", "best", "ratio", "cosine", "rank")
+
+
+def write(audit: Audit, out: Path) -> list[Path]:
+    """Write heads.html, heads.json and heads.csv into a folder, and return their paths."""
+    out.mkdir(parents=True, exist_ok=True)
+    pages = {"heads.html": html(audit), "heads.json": as_json(audit), "heads.csv": as_csv(audit)}
+    for name, text in pages.items():
+        (out / name).write_text(text, encoding="utf8")
+    return [out / name for name in pages]
+
+
+def row(report: HeadReport) -> dict[str, Any]:
+    """The numbers of one head, flat, one name per column."""
+    flat: dict[str, Any] = {"layer": report.layer, "head": report.head, "space": report.space}
+    flat |= report.shares
+    flat |= {
+        "mass": report.mass,
+        "entropy": report.entropy,
+        "soft sparsity": report.soft_sparsity,
+        "confident": report.confident,
+        "queries used": report.used,
+    }
+    for norm, found in (("Frobenius", report.frobenius), ("nuclear", report.nuclear)):
+        for name in MARGINS:
+            flat[f"{norm} {name}"] = None if found is None else getattr(found, name)
+    flat |= {
+        "stable rank": report.stable_rank,
+        "eigenvalue mean": report.eigenvalue_mean,
+        "eigenvalue variance": report.eigenvalue_variance,
+        "attention error": report.error,
+        "certified": report.certified,
+        "conflict": report.frobenius.conflict if report.frobenius else "",
+    }
+    return {name: _plain(value) for name, value in flat.items()}
+
+
+def as_json(audit: Audit) -> str:
+    """Everything the audit knows; what is not a number is null."""
+    heads = [row(h) | {"examples": [asdict(e) for e in h.examples]} for h in audit.heads]
+    head = {"model": audit.model, "texts": audit.texts, "tokens": audit.tokens}
+    return json.dumps(head | {"settings": asdict(audit.settings), "heads": heads}, ensure_ascii=False)
+
+
+def as_csv(audit: Audit) -> str:
+    """One line per head."""
+    rows = [row(h) for h in audit.heads]
+    out = io.StringIO()
+    table = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return out.getvalue()
+
+
+def html(audit: Audit) -> str:
+    """The page: template and data in one file, nothing is loaded from elsewhere."""
+    template = files("attsvm.heads").joinpath("page.html").read_text(encoding="utf8")
+    # "</script>" inside a text would end the script that holds the data.
+    return template.replace("__DATA__", as_json(audit).replace("</", "<\\/"))
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

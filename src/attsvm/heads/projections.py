@@ -1,0 +1,88 @@
+"""The affine maps from hidden states to a head's queries and keys, where a module has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attsvm.tokens import Float
+
+PAIRS = (("query", "key"), ("q_proj", "k_proj"), ("q_lin", "k_lin"))
+"""Names of a query and a key projection: BERT-like, Llama-like, DistilBERT."""
+
+FUSED = ("c_attn",)
+"""Names of one projection to queries, keys and values side by side: GPT-2."""
+
+
+@dataclass(frozen=True, eq=False)
+class Projections:
+    """Weights with the bias as last column: query (heads, d_head, d+1), key (groups, d_head, d+1)."""
+
+    query: Float
+    key: Float
+
+    def weight(self, head: int, scaling: float) -> Float:
+        """W (d+1, d+1) = [W_K b_K]ᵀ [W_Q b_Q] · scaling of one head; heads of a group share their key."""
+        return np.asarray(self._key(head).T @ self.query[head] * scaling)
+
+    def spectrum(self, head: int, scaling: float) -> tuple[float, float, float]:
+        """Eigenvalue mean and variance, and stable rank, of W without biases (d, d).
+
+            mean = tr W / d,   variance = tr W² / d − mean²,   stable rank = ‖W‖_F² / ‖W‖²
+
+        tr W and tr W² are those of the d_head × d_head product in the other order.
+        Reference: Bao, Hataya, Karakida 2024, "Self-attention networks localize when
+        QK-eigenspectrum concentrates".
+        """
+        K, Q = self._key(head)[:, :-1], self.query[head][:, :-1] * scaling
+        small, d = Q @ K.T, K.shape[1]
+        mean = float(np.trace(small)) / d
+        variance = float(np.trace(small @ small)) / d - mean**2
+        # The singular values of KᵀQ are those of the product of the two triangles: d_head × d_head.
+        left, right = np.linalg.qr(K.T).R, np.linalg.qr(Q.T).R
+        sigma = np.linalg.svd(left @ right.T, compute_uv=False)
+        return mean, variance, float((sigma**2).sum() / max(sigma[0] ** 2, 1e-300))
+
+    def _key(self, head: int) -> Float:
+        return self.key[head * len(self.key) // len(self.query)]
+
+
+def attention_modules(model: Any) -> Iterator[tuple[Any, Any]]:
+    """Every module with projections, and the first projection: what enters it is the hidden state."""
+    for module in model.modules():
+        for name in [pair[0] for pair in PAIRS] + list(FUSED):
+            if hasattr(getattr(module, name, None), "weight") and _matrices(module) is not None:
+                yield module, getattr(module, name)
+
+
+def projections(module: Any, width: int) -> Projections | None:
+    """The projections of a module whose heads are `width` wide; None where the names are unknown."""
+    found = _matrices(module)
+    if found is None or any(len(matrix) % width for matrix in found):
+        return None
+    query, key = (matrix.reshape(-1, width, matrix.shape[1]) for matrix in found)
+    return Projections(query, key)
+
+
+def _matrices(module: Any) -> tuple[Float, Float] | None:
+    for pair in PAIRS:
+        if all(hasattr(getattr(module, name, None), "weight") for name in pair):
+            query, key = (_affine(getattr(module, name), False) for name in pair)
+            return query, key
+    for name in FUSED:
+        if hasattr(getattr(module, name, None), "weight"):
+            stacked = _affine(getattr(module, name), True)
+            return stacked[: len(stacked) // 3], stacked[len(stacked) // 3 : 2 * len(stacked) // 3]
+    return None
+
+
+def _affine(layer: Any, transposed: bool) -> Float:
+    """[weight bias] (out, in + 1) in float64."""
+    weight = layer.weight.detach().double().cpu().numpy()
+    weight = weight.T if transposed else weight
+    bias = getattr(layer, "bias", None)
+    column = np.zeros(len(weight)) if bias is None else bias.detach().double().cpu().numpy()
+    return np.column_stack([weight, column])

@@ -1,0 +1,111 @@
+"""The audit: kinds of tokens, certified margins, and the page."""
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.heads.conftest import TEXTS
+
+import attsvm as att
+from attsvm.heads.audit import Settings, audit
+from attsvm.heads.kinds import KINDS, kinds
+from attsvm.heads.margins import margins, reduce
+from attsvm.heads.page import as_json, write
+
+
+@pytest.fixture(scope="module")
+def audited(llama):
+    return audit(llama, TEXTS, Settings(above=0.2, queries=8), layers=[0])
+
+
+def problem(seed=0, n=6, T=5, d=30):
+    rng = np.random.default_rng(seed)
+    tokens = att.Tokens(rng.normal(size=(n, T, d)), rng.normal(size=(n, d)))
+    return tokens, rng.integers(T, size=n), rng.normal(size=(d, d))
+
+
+@pytest.mark.parametrize("norm", [att.frobenius, att.nuclear], ids=str)
+def test_the_working_set_in_small_spans_finds_the_whole_programs_margin(norm):
+    tokens, selected, W = problem()
+    found, direct = margins(tokens, selected, W, norm), att.max_margin(tokens, selected, norm)
+    assert found.certified and found.best == pytest.approx(direct.margin, rel=1e-7)
+    assert found.ratio < 0  # a random weight does not make these selections
+
+
+@pytest.mark.parametrize("norm", [att.frobenius, att.nuclear], ids=str)
+def test_the_solution_itself_has_ratio_and_cosine_one(norm):
+    tokens, selected, _ = problem()
+    found = margins(tokens, selected, 3 * att.max_margin(tokens, selected, norm).W, norm)
+    assert found.ratio == pytest.approx(1, abs=1e-6) and found.cosine == pytest.approx(1, abs=1e-3)
+
+
+def test_the_reduction_keeps_every_margin():
+    tokens, selected, W = problem(n=4)
+    small = reduce(tokens, selected)
+    inner = small.left.T @ W @ small.right
+    before, after = (
+        np.einsum("ntd,de,ne->nt", t.keys, w, t.queries) for t, w in ((tokens, W), (small.tokens, inner))
+    )
+    chosen = selected[:, None]
+    assert np.allclose(after, before - np.take_along_axis(before, chosen, 1))
+    assert small.right.shape[1] == 4 < tokens.e
+
+
+def test_selections_that_contradict_each_other_are_named():
+    tokens, _, W = problem(n=1)
+    twice = att.Tokens(np.repeat(tokens.keys, 2, 0), np.repeat(tokens.queries, 2, 0))
+    found = margins(twice, np.array([0, 1]), W)
+    assert "token 0" in found.conflict and not found.certified and np.isnan(found.best)
+
+
+def test_a_head_is_never_better_than_the_certified_best(audited):
+    assert len(audited.heads) == 6 and all(h.certified for h in audited.heads)
+    for head in audited.heads:
+        for found in (head.frobenius, head.nuclear):
+            assert found is None or 0 < found.ratio <= 1 + 1e-8
+    assert any(head.used for head in audited.heads)
+
+
+def test_every_kind_of_token_is_recognised(bert):
+    texts = bert.tokenise(["one two three two"])
+    texts = replace(texts, word=np.array([[-1, 0, 1, 1, 3]]))
+    token = np.array([0, 2, 1, 3, 4, 4])
+    position = np.array([2, 2, 2, 2, 2, 1])
+    found = kinds(texts, np.zeros(6, int), position, token)
+    assert [KINDS[k] for k in found] == [
+        "first or separator",
+        "itself",
+        "previous",
+        "next",
+        "same word",
+        "content",
+    ]
+
+
+def test_shares_sum_to_one_and_entropy_is_below_the_uniform_one(audited):
+    for head in audited.heads:
+        assert sum(head.shares.values()) == pytest.approx(1)
+        assert 0 <= head.entropy <= np.log(10) and 1 <= head.soft_sparsity <= 10
+
+
+def test_page_json_and_csv_tell_the_same_numbers(audited, tmp_path):
+    page, data, table = write(audited, tmp_path)
+    heads = json.loads(data.read_text(encoding="utf8"))["heads"]
+    rows = list(csv.DictReader(table.open(encoding="utf8")))
+    assert [float(r["mass"]) for r in rows] == [h["mass"] for h in heads]
+    text = page.read_text(encoding="utf8")
+    assert "__DATA__" not in text and "http" not in text and '"mass": ' in text
+
+
+def test_a_text_cannot_break_out_of_the_page(audited):
+    evil = replace(audited, model="</script><script>alert(1)</script>")
+    from attsvm.heads.page import html
+
+    assert "</script><script>" in as_json(evil) and "</script><script>" not in html(evil)
+
+
+def test_settings_outside_their_range_are_refused():
+    with pytest.raises(ValueError, match=r"above is 1\.5"):
+        Settings(above=1.5)
