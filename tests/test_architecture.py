@@ -30,7 +30,6 @@ LAYERS = {
     "report": 5,
     "reproduce": 5,
     "cli": 5,
-    "cli_heads": 5,
     "__main__": 5,
 }
 HOMES = {
@@ -41,7 +40,7 @@ HOMES = {
     "torch": {"torch", "heads"},
     "transformers": {"heads", "torch"},
     "sklearn": {"probe"},
-    "typer": {"cli", "cli_heads"},
+    "typer": {"cli"},
 }
 HEAVY = ("jax", "optax", "numba", "scipy", "matplotlib", "torch", "sklearn", "transformers", "rich", "typer")
 

@@ -1,15 +1,32 @@
-"""The command says what is wrong in one line."""
+"""The command says what is wrong in one line, and what it found in a page, JSON and CSV."""
+
+import json
 
 import pytest
-import typer
+from typer.testing import CliRunner
 
-from attsvm.cli_heads import heads
+from attsvm.cli import app
 
 
-def test_a_missing_file_or_model_ends_the_command_with_one_line(tmp_path, capsys):
+def run(*words):
+    return CliRunner().invoke(app, ["heads", *map(str, words)])
+
+
+def test_a_missing_file_or_model_ends_the_command_with_one_line(tmp_path):
     texts = tmp_path / "texts.txt"
-    for model, line in (("x.gguf", "No such file"), ("x.gguf", "there is no file x.gguf")):
-        with pytest.raises(typer.Exit):
-            heads(model, texts, out=tmp_path)
-        assert line in capsys.readouterr().out
+    for line in ("No such file", "there is no file x.gguf"):
+        done = run("x.gguf", "--texts", texts, "--out", tmp_path)
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+        assert line in done.stderr
         texts.write_text("a touching film .\n", encoding="utf8")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["words", "json"])
+def test_the_audit_of_a_model_is_written_and_told(llama, tmp_path, monkeypatch, options):
+    monkeypatch.setattr("attsvm.heads.audit.load", lambda model: llama)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a touching film .\nthe plot is dull .\n", encoding="utf8")
+    done = run("tiny", "--texts", texts, "--out", tmp_path / "audit", *options)
+    assert done.exit_code == 0
+    assert {f.name for f in (tmp_path / "audit").iterdir()} == {"heads.html", "heads.json", "heads.csv"}
+    assert len(json.loads(done.stdout)["heads"]) == 12 if options else "12 heads" in done.stdout

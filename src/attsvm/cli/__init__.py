@@ -4,7 +4,7 @@ Exit codes: 0 as wished, 1 bad input or a number that disagrees, 2 not separable
 3 solved but not certified.
 """
 
-from attsvm.cli import claims, reproduce, show, solve, train
+from attsvm.cli import claims, heads, reproduce, show, solve, train
 from attsvm.cli.app import app
 
 app.command()(solve.solve)
@@ -12,5 +12,6 @@ app.command()(train.train)
 app.command()(show.show)
 app.command()(reproduce.reproduce)
 app.command()(claims.claims)
+app.command()(heads.heads)
 
 __all__ = ["app"]

@@ -24,6 +24,7 @@ def solve(
     select: Annotated[
         str | None, typer.Option(help="best (under v), first, file, or one index per example: 0,2,1.")
     ] = None,
+    slack: Annotated[float | None, typer.Option(help="Price of a violated margin: the soft program.")] = None,
     out: Annotated[File | None, typer.Option(help="Write the solution to this .npz file.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -38,6 +39,7 @@ def solve(
     - `attsvm solve problem.npz`: the tokens the file selects, else the best under its `v`
     - `attsvm solve problem.npz --norm nuclear --select 0,2,1 --out solution.npz`
     - `attsvm solve heads.safetensors --select first --json`
+    - `attsvm solve text.npz --slack 1`: errors allowed, one hinge per example
 
     Exit code 0 certified, 1 bad input, 2 not separable (the conflicting tokens are named),
     3 solved but not certified.
@@ -49,7 +51,7 @@ def solve(
         check_folder(out)
         problem = read_problem(file)
         try:
-            solution = max_margin(problem.tokens, problem.choose(select), kind)
+            solution = max_margin(problem.tokens, problem.choose(select), kind, slack=slack)
         except NotSeparable as error:
             if as_json:
                 say_json({"separable": False, "reason": str(error), "conflict": error.conflict})

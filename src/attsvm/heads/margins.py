@@ -60,8 +60,7 @@ def margins(
         conflict = str(error)
         if slack is None:
             return Margins(own, np.nan, np.nan, np.nan, 0, False, conflict)
-        options: dict[str, Any] = {"slack": slack}
-        solution = max_margin(small.tokens, selected, norm, **options)
+        solution = max_margin(small.tokens, selected, norm, slack=slack)
     # W may be longer than its part in the spans; the solution is not.
     angle = float(cosine(inner[None], solution.W)[0]) * np.linalg.norm(inner) / np.linalg.norm(W)
     margin = float(solution.margin)

@@ -1,0 +1,66 @@
+"""attsvm heads: the audit of a transformer's heads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path as File
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from attsvm.cli.app import AsJson, errors, say, say_json, stop
+from attsvm.cli.files import check_folder
+
+COLUMNS = (TextColumn("heads"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
+
+
+def heads(
+    model: Annotated[str, typer.Argument(help="Hub name, folder or .gguf file.")],
+    texts: Annotated[File, typer.Option(help="A file with one text per line.")],
+    above: Annotated[float, typer.Option(help="Attention above which a selection is confident.")] = 0.5,
+    queries: Annotated[int, typer.Option(help="Confident queries per head, drawn at random.", min=1)] = 32,
+    seed: Annotated[int, typer.Option(help="Draws the queries.")] = 0,
+    out: Annotated[File, typer.Option(help="Folder for heads.html, heads.json and heads.csv.")] = File(
+        "heads"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Audit every head of a transformer: what it selects, how surely, and how far from the best margin.
+
+    Needs the extra hf: `pip install "attsvm[hf]"`.
+
+    Examples
+
+    - `attsvm heads sentence-transformers/all-MiniLM-L6-v2 --texts reviews.txt`
+    - `attsvm heads model.gguf --texts reviews.txt --above 0.8 --out audit`
+
+    Exit code 0 when every margin is certified, 1 bad input, 3 some margin is not certified.
+    """
+    try:
+        from attsvm.heads.audit import Settings, audit
+        from attsvm.heads.page import as_json as written_as_json
+        from attsvm.heads.page import write
+
+        check_folder(out)
+        lines = [line for line in texts.read_text(encoding="utf8").splitlines() if line.strip()]
+        settings = Settings(above=above, queries=queries, seed=seed)
+        with Progress(*COLUMNS, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+            task = bar.add_task("heads", total=None)
+            found = audit(
+                model, lines, settings, progress=lambda k, n: bar.update(task, completed=k, total=n)
+            )
+        files = write(found, out)
+    except (OSError, ValueError, ImportError) as error:
+        stop(error)
+    certified = sum(head.certified for head in found.heads)
+    if as_json:
+        say_json(json.loads(written_as_json(found)))
+    else:
+        sure = sum(head.frobenius is not None for head in found.heads)
+        say(
+            f"{len(found.heads)} heads, {sure} with confident selections, {certified} with certified margins."
+        )
+        say("Open " + ", ".join(map(str, files)))
+    if certified < len(found.heads):
+        stop("some margins are not certified: their gap exceeds 1e-8.", 3)
