@@ -58,6 +58,8 @@ def test_selections_that_contradict_each_other_are_named():
     twice = att.Tokens(np.repeat(tokens.keys, 2, 0), np.repeat(tokens.queries, 2, 0))
     found = margins(twice, np.array([0, 1]), W)
     assert "token 0" in found.conflict and not found.certified and np.isnan(found.best)
+    soft = margins(twice, np.array([0, 1]), W, slack=1.0)
+    assert soft.conflict == found.conflict and soft.certified and np.isfinite(soft.cosine)
 
 
 def test_a_head_is_never_better_than_the_certified_best(audited):

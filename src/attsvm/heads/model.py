@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +91,8 @@ def load(source: Any, tokenizer: Any = None) -> Reader:
         kinds = getattr(config, "architectures", None) or []
         causal = bool(options) or any(kind.endswith(("ForCausalLM", "LMHeadModel")) for kind in kinds)
         kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
-        model = kind.from_pretrained(where, **options)
+        with _quiet_off_terminals(transformers):
+            model = kind.from_pretrained(where, **options)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
@@ -98,6 +101,20 @@ def load(source: Any, tokenizer: Any = None) -> Reader:
     # GGUF weights are dequantised to float32 on loading, and refuse to be cast again.
     model = model if options else model.float()
     return Reader(model.eval(), tokenizer, place.stem if options else "/".join(place.parts[-2:]))
+
+
+@contextmanager
+def _quiet_off_terminals(transformers: Any) -> Iterator[None]:
+    """Without transformers' progress bars where nobody watches; the user's setting comes back."""
+    bars = transformers.utils.logging
+    hidden = bars.is_progress_bar_enabled() and not sys.stderr.isatty()
+    if hidden:
+        bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if hidden:
+            bars.enable_progress_bar()
 
 
 def _transformers() -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from importlib.metadata import version
 
-# XLA ends the process at a flag it does not know; this one is gone from jaxlib 0.11 on.
+# XLA ends the process at a flag it does not know; the first of these is gone from jaxlib 0.11 on.
 _KNOWN = ((0, 8), (0, 11))
+_FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
 
 
 def compile_quickly() -> None:
@@ -17,4 +18,4 @@ def compile_quickly() -> None:
     """
     release = tuple(int(part) for part in version("jaxlib").split(".")[:2])
     if _KNOWN[0] <= release < _KNOWN[1]:
-        os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+        os.environ.setdefault("XLA_FLAGS", _FLAGS)
