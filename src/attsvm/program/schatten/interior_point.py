@@ -16,10 +16,13 @@ from scipy.linalg.lapack import dpotrf, dpotrs
 
 from attsvm.program.schatten.pool import Pool
 from attsvm.program.schatten.scaling import Scaling
-from attsvm.tokens import Bool, Float
+from attsvm.tokens import Float
 
 CORRECTORS = 3
 """Second-order corrections tried per factorisation: each costs one solve and saves iterations."""
+
+FULL = 0.95
+"""Product of the primal and the dual step length that no further correction is tried for."""
 
 
 LIMIT, PATIENCE = 100, 3
@@ -50,21 +53,37 @@ class Iterate:
     @property
     def products(self) -> float:
         """⟨P, Q⟩ + sᵀλ: the complementarity that falls to zero."""
-        return float((self.P * self.Q).sum() + self.slack @ self.multipliers)
+        return float(np.vdot(self.P, self.Q) + self.slack @ self.multipliers)
 
 
 @dataclass(frozen=True, eq=False)
-class Aim:
-    """Where a Newton step should lead: G⁻¹(dP + V dQ V)G⁻ᵀ = matrix and s dλ + λ ds = rows."""
+class Step:
+    """A Newton step with its matrices in scaled coordinates, where P̂ + Q̂ is what was aimed at.
 
-    matrix: Float
-    rows: Float
+    own: the unknowns of the norm's linear system, from which `Newton.unscaled` restores the step.
+    """
+
+    P: Float
+    Q: Float
+    slack: Float
+    multipliers: Float
+    own: Float
+
+    @property
+    def second(self) -> Float:
+        """The second-order term ½(P̂Q̂ + Q̂P̂) that a first-order step neglects."""
+        product = self.P @ self.Q
+        return (product + product.T) / 2
 
 
 class Newton(Protocol):
     """The factored Newton system of one norm at one iterate."""
 
-    def step(self, aim: Aim) -> Iterate: ...
+    def step(self, aim: Float, products: Float) -> Step:
+        """The step with P̂ + Q̂ = aim (d+e, d+e) and s dλ + λ ds = products (w,)."""
+        ...
+
+    def unscaled(self, step: Step) -> Iterate: ...
 
 
 class Program(Protocol):
@@ -98,44 +117,55 @@ def advance(program: Program, at: Iterate, gap: Callable[[Iterate], float], goal
 
 def mean_product(program: Program, at: Iterate) -> float:
     """The μ of the central path that the iterate is closest to."""
-    return at.products / (len(at.P) + int((~program.pool.tied).sum()))
+    return at.products / (len(at.P) + program.pool.inequalities)
 
 
 def _iterate(program: Program, at: Iterate) -> Iterate:
     """One predictor and the best of a few correctors, all with one factorisation."""
-    scaling, unequal = Scaling.of(at.P, at.Q), ~program.pool.tied
+    scaling, tied = Scaling.of(at.P, at.Q), program.pool.tied
     newton = program.newton(at, scaling)
     product = at.slack * at.multipliers
-    step = newton.step(Aim(scaling.newton(0.0), -product))
-    primal, dual, second = _reach(at, step, scaling, unequal)
-    ahead = at.moved(step, min(primal, 1.0), min(dual, 1.0)).products / at.products
-    target = min(max(ahead, 0.0), 1.0) ** 3 * mean_product(program, at)
+    step = newton.step(np.diag(-scaling.values), -product)
+    primal, dual = _reach(program, at, step, scaling)
+    ahead = _products(at, step, scaling, min(primal, 1.0), min(dual, 1.0))
+    share = min(max(ahead / at.products, 0.0), 1.0)
+    target = share**3 * mean_product(program, at)
 
-    best, length = step, (0.0, 0.0)
+    best, length, worth = step, (0.0, 0.0), 0.0
     for _ in range(CORRECTORS):
-        rows = np.where(unequal, target - product - step.slack * step.multipliers, 0.0)
-        step = newton.step(Aim(scaling.newton(target, second), rows))
-        primal, dual, second = _reach(at, step, scaling, unequal)
-        if min(primal, 1.0) * min(dual, 1.0) < 1.01 * min(length[0], 1.0) * min(length[1], 1.0):
+        rows = target - product - step.slack * step.multipliers
+        rows[tied] = 0.0
+        step = newton.step(scaling.newton(target, step.second), rows)
+        primal, dual = _reach(program, at, step, scaling)
+        before, worth = worth, min(primal, 1.0) * min(dual, 1.0)
+        if worth < 1.01 * before:
             break
         best, length = step, (primal, dual)
+        if worth > FULL:
+            break
     keep = 0.9 + 0.09 * min(*length, 1.0)
-    return at.moved(best, min(keep * length[0], 1.0), min(keep * length[1], 1.0))
+    return at.moved(newton.unscaled(best), min(keep * length[0], 1.0), min(keep * length[1], 1.0))
 
 
-def _reach(at: Iterate, step: Iterate, scaling: Scaling, unequal: Bool) -> tuple[float, float, Float]:
-    """Largest primal and dual steps that stay in the cone, and the step's second-order term."""
-    P, Q = scaling.scaled_P(step.P), scaling.scaled_Q(step.Q)
-    primal = min(scaling.reach(P), _ratio(at.slack, step.slack, unequal))
-    dual = min(scaling.reach(Q), _ratio(at.multipliers, step.multipliers, unequal))
-    second = P @ Q
-    return primal, dual, (second + second.T) / 2
+def _products(at: Iterate, step: Step, scaling: Scaling, primal: float, dual: float) -> float:
+    """The complementarity after a step, from its scaled matrices."""
+    P, Q = np.diag(scaling.values) + primal * step.P, np.diag(scaling.values) + dual * step.Q
+    rows = (at.slack + primal * step.slack) @ (at.multipliers + dual * step.multipliers)
+    return float(np.vdot(P, Q) + rows)
 
 
-def _ratio(value: Float, step: Float, unequal: Bool) -> float:
-    """Largest α with value + α step ≥ 0 on the inequalities."""
-    least = np.divide(step, value, out=np.zeros(len(value)), where=unequal).min()
-    return float(np.inf if least >= 0 else -1 / least)
+def _reach(program: Program, at: Iterate, step: Step, scaling: Scaling) -> tuple[float, float]:
+    """Largest primal and dual steps that stay in the cone."""
+    unequal = program.pool.unequal
+    primal = min(scaling.reach(step.P), _ratio(at.slack[unequal], step.slack[unequal]))
+    dual = min(scaling.reach(step.Q), _ratio(at.multipliers[unequal], step.multipliers[unequal]))
+    return primal, dual
+
+
+def _ratio(value: Float, step: Float) -> float:
+    """Largest α with value + α step ≥ 0."""
+    least = float((step / value).min(initial=0.0))
+    return np.inf if least >= 0 else -1 / least
 
 
 class Cholesky:
@@ -150,8 +180,9 @@ class Cholesky:
         while ridge < 1e-4:
             # The transpose is in Fortran order, so that LAPACK works in place.
             matrix = build().T
-            diagonal = np.diagonal(matrix) + added
-            np.fill_diagonal(matrix, diagonal * (1 + ridge))
+            diagonal = np.einsum("ii->i", matrix)
+            diagonal += added
+            diagonal *= 1 + ridge
             self.factor, failed = dpotrf(matrix, lower=0, clean=0, overwrite_a=1)
             if not failed:
                 return

@@ -14,6 +14,9 @@ from attsvm.tokens import Bool, Float
 FEATURES = 1 << 14
 """Most numbers in rows that are written out."""
 
+BLOCK = 64
+"""Rows per piece of a (w, w) matrix of which only the lower triangle is built."""
+
 
 @dataclass(frozen=True, eq=False)
 class Bases:
@@ -82,6 +85,16 @@ class Pool:
         return self.queries.shape[1]
 
     @cached_property
+    def inequalities(self) -> int:
+        """How many rows are not tied."""
+        return len(self.tied) - int(np.count_nonzero(self.tied))
+
+    @cached_property
+    def unequal(self) -> slice | NDArray[np.intp]:
+        """Index of the rows that are not tied: without ties a view of all, which costs nothing."""
+        return np.flatnonzero(~self.tied) if self.tied.any() else slice(None)
+
+    @cached_property
     def starts(self) -> NDArray[np.intp]:
         """First row of each example (k,)."""
         return np.searchsorted(self.owner, np.arange(len(self.queries)))
@@ -91,6 +104,11 @@ class Pool:
         """The rows of each example."""
         ends = [*self.starts[1:].tolist(), len(self.owner)]
         return [slice(a, b) for a, b in zip(self.starts.tolist(), ends, strict=True)]
+
+    @cached_property
+    def blocks(self) -> list[slice]:
+        """All rows in pieces of at most BLOCK."""
+        return [slice(a, min(a + BLOCK, len(self.owner))) for a in range(0, len(self.owner), BLOCK)]
 
     @cached_property
     def features(self) -> Float | None:
@@ -113,6 +131,22 @@ class Pool:
             return np.asarray(multipliers @ self.features).reshape(self.d, self.e)
         sums = np.add.reduceat(multipliers[:, None] * self.delta, self.starts, axis=0)
         return np.asarray(sums.T @ self.queries)
+
+    def gram(self, weights: Float) -> Float:
+        """Σ weight_j A_j ⊗ A_j: (w,) → (d'·e', d'·e')."""
+        if self.features is not None:
+            return np.asarray((self.features.T * weights) @ self.features)
+        weighted = weights[:, None] * self.delta
+        blocks = [weighted[mine].T @ self.delta[mine] for mine in self.slices]
+        outer = self.queries[:, :, None] * self.queries[:, None, :]
+        total = np.tensordot(np.stack(blocks), outer, axes=(0, 0))  # indices a, c, b, f
+        return total.transpose(0, 2, 1, 3).reshape(self.d * self.e, -1)
+
+    def inverse(self, values: Float) -> Float:
+        """1 / values (w,) on the inequalities, 0 where tied."""
+        out = np.zeros(len(values))
+        out[self.unequal] = 1 / values[self.unequal]
+        return out
 
     def pick(self, values: Float) -> Float:
         """The pool's part (w,) of an array over all rows (n, T)."""

@@ -10,10 +10,10 @@ from attsvm.norms import Norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.schatten import working_set as schatten
-from attsvm.program.schatten.interior_point import Aim, Iterate
+from attsvm.program.schatten.interior_point import Iterate, Step
 from attsvm.program.schatten.pool import Pool
 from attsvm.program.schatten.scaling import Scaling
-from attsvm.program.schatten.spectral_elimination import ByRows, ByWeight, System, Unknowns
+from attsvm.program.schatten.spectral_elimination import ByRows, ByWeight, System
 from attsvm.tokens import Float
 
 ROUNDING = 1e-12
@@ -57,31 +57,38 @@ class SpectralNewton:
 
     def __init__(self, program: SpectralProgram, at: Iterate, scaling: Scaling) -> None:
         pool = program.pool
-        self.at, self.backward, self.d = at, scaling.backward, pool.d
+        self.at, self.d, self.backward = at, pool.d, scaling.backward
+        self.above, self.below = scaling.backward[: pool.d], scaling.backward[pool.d :]
+        self.square = scaling.backward.T @ scaling.backward
         self.missing = pool.bound + at.slack - pool.margins(program.weight(at))
         self.uneven = -pool.combine(at.multipliers) / 2 - at.Q[: pool.d, pool.d :]
-        self.over = np.where(pool.tied, 0.0, 1 / np.where(pool.tied, 1.0, at.multipliers))
-        U, V = (G @ G.T for G in (scaling.backward, scaling.forward))
-        self.system = System(pool, U, V, at.slack * self.over)
+        self.excess = float(at.Q.trace()) - 1
+        self.over = pool.inverse(at.multipliers)
+        self.system = System(pool, scaling, at.slack * self.over)
         # With more rows than entries of W the matrix over the rows is singular up to s/λ.
         small = pool.d * pool.e <= 2 * len(at.slack)
         self.eliminated = ByWeight(self.system) if small else ByRows(self.system)
 
-    def step(self, aim: Aim) -> Iterate:
-        d, at, U = self.d, self.at, self.system.U
-        aimed = self.backward @ aim.matrix @ self.backward.T
-        right = Unknowns(
-            aimed[:d, d:] - self.uneven,
-            float(aimed.trace() + at.Q.trace() - 1),
-            self.missing + aim.rows * self.over,
+    def step(self, aim: Float, products: Float) -> Step:
+        right = self.system.join(
+            self.above @ aim @ self.below.T - self.uneven,
+            float(np.vdot(aim, self.square)) + self.excess,
+            self.missing + products * self.over,
         )
         found = self.eliminated.solve(right)
         # One refinement at need: without it the gap stops falling near 1e-8.
         rest = right - self.system.times(found)
-        if rest.size > ROUNDING * right.size:
+        if np.abs(rest).max() > ROUNDING * np.abs(right).max():
             found = found + self.eliminated.solve(rest)
-        P = found.number * np.eye(len(aimed))
-        P[:d, d:], P[d:, :d] = found.matrix, found.matrix.T
-        Q = aimed - U @ P @ U
-        slack = (aim.rows - at.slack * found.rows) * self.over
-        return Iterate(P, (Q + Q.T) / 2, slack, found.rows)
+        W, t, multipliers = self.system.split(found)
+        corner = self.above.T @ W @ self.below
+        P = corner + corner.T + t * self.square
+        slack = (products - self.at.slack * multipliers) * self.over
+        return Step(P, aim - P, slack, multipliers, found)
+
+    def unscaled(self, step: Step) -> Iterate:
+        W, t, multipliers = self.system.split(step.own)
+        P = t * np.eye(len(step.P))
+        P[: self.d, self.d :], P[self.d :, : self.d] = W, W.T
+        Q = self.backward @ step.Q @ self.backward.T
+        return Iterate(P, (Q + Q.T) / 2, step.slack, multipliers)
