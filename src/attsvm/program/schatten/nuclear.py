@@ -10,13 +10,10 @@ from attsvm.norms import Norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.schatten import working_set as schatten
-from attsvm.program.schatten.interior_point import Cholesky, Iterate, Step
+from attsvm.program.schatten.interior_point import Cholesky, Iterate, Refined, Step
 from attsvm.program.schatten.pool import Pool
 from attsvm.program.schatten.scaling import Scaling
 from attsvm.tokens import Float
-
-ROUNDING = 1e-12
-"""Relative residual above which a Newton step is refined."""
 
 
 def solve(rows: Constraints, norm: Norm) -> Answer:
@@ -77,16 +74,13 @@ class NuclearNewton:
         self.missing += 2 * pool.margins(self._between(self.uneven))
         self.over = pool.inverse(at.multipliers)
         self.ratio = at.slack * self.over
-        self.factor = Cholesky(lambda: hadamard(pool, self.V), self.ratio)
+        self.solve = Refined(Cholesky(lambda: hadamard(pool, self.V), self.ratio).solve, self._times)
 
     def step(self, aim: Float, products: Float) -> Step:
         pool = self.pool
         pull = products * self.over
         right = self.missing + pull - 2 * pool.margins(self.above @ aim @ self.below.T)
-        multipliers = self.factor.solve(right)
-        rest = right - self._times(multipliers)
-        if np.abs(rest).max() > ROUNDING * np.abs(right).max():
-            multipliers = multipliers + self.factor.solve(rest)
+        multipliers = self.solve(right)
         change = self.uneven - pool.combine(multipliers)
         corner = self.above.T @ change @ self.below
         Q = corner + corner.T

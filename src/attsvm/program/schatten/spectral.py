@@ -10,14 +10,11 @@ from attsvm.norms import Norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.schatten import working_set as schatten
-from attsvm.program.schatten.interior_point import Iterate, Step
+from attsvm.program.schatten.interior_point import Iterate, Refined, Step
 from attsvm.program.schatten.pool import Pool
 from attsvm.program.schatten.scaling import Scaling
 from attsvm.program.schatten.spectral_elimination import ByRows, ByWeight, System
 from attsvm.tokens import Float
-
-ROUNDING = 1e-12
-"""Relative residual above which a Newton step is refined."""
 
 
 def solve(rows: Constraints, norm: Norm) -> Answer:
@@ -67,7 +64,8 @@ class SpectralNewton:
         self.system = System(pool, scaling, at.slack * self.over)
         # With more rows than entries of W the matrix over the rows is singular up to s/λ.
         small = pool.d * pool.e <= 2 * len(at.slack)
-        self.eliminated = ByWeight(self.system) if small else ByRows(self.system)
+        eliminated = ByWeight(self.system) if small else ByRows(self.system)
+        self.solve = Refined(eliminated.solve, self.system.times)
 
     def step(self, aim: Float, products: Float) -> Step:
         right = self.system.join(
@@ -75,11 +73,7 @@ class SpectralNewton:
             float(np.vdot(aim, self.square)) + self.excess,
             self.missing + products * self.over,
         )
-        found = self.eliminated.solve(right)
-        # One refinement at need: without it the gap stops falling near 1e-8.
-        rest = right - self.system.times(found)
-        if np.abs(rest).max() > ROUNDING * np.abs(right).max():
-            found = found + self.eliminated.solve(rest)
+        found = self.solve(right)
         W, t, multipliers = self.system.split(found)
         corner = self.above.T @ W @ self.below
         P = corner + corner.T + t * self.square

@@ -82,7 +82,7 @@ class ByWeight:
         system, pool = self.system, self.system.pool
         first, number, rows = system.split(right)
         first = 2 * first + pool.combine(self.weights * rows)
-        found = self.factor.solve(np.append(first.ravel(), number))
+        found = self.factor.solve(np.concatenate((first.ravel(), (number,))))
         if self.some_tied:
             ties = self.border.solve(rows[self.tied] - self.ties @ found)
             found = found + self.lifted @ ties

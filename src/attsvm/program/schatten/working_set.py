@@ -163,20 +163,24 @@ class _Search:
 
     def _gap(self, program: Form) -> Callable[[Iterate], float]:
         """Relative duality gap over the pool, or the violation of rows that ask for no margin."""
-        pool, norm, largest = program.pool, self.norm, self.rows.bound.max()
-        counted = pool.bound > 0
-        zero = ~counted & ~pool.tied
+        pool, nuclear, largest = program.pool, self.norm.p == 1, self.rows.bound.max()
+        counted = np.flatnonzero(pool.bound > 0)
+        zero = np.flatnonzero(~pool.tied & ~(pool.bound > 0))
+        tied = np.flatnonzero(pool.tied)
 
         def gap(at: Iterate) -> float:
             W = program.weight(at)
             margins = pool.margins(W)
-            least = np.min(margins[counted] / pool.bound[counted])
+            least = float((margins[counted] / pool.bound[counted]).min())
             if not least > 0:
                 return np.inf
-            lower = at.multipliers @ pool.bound / norm.dual.value(pool.combine(at.multipliers))
-            wrong = np.max(np.abs(margins * pool.size)[pool.tied], initial=0.0)
-            wrong = max(wrong, np.max(-(margins * pool.size)[zero], initial=0.0))
-            return float(max(1 - lower * least / norm.value(W), wrong / (least * largest)))
+            # One call for both norms, of which each is the dual of the other.
+            sigma = np.linalg.svd(np.stack([W, pool.combine(at.multipliers)]), compute_uv=False)
+            size, steepness = (sigma[0].sum(), sigma[1, 0]) if nuclear else (sigma[0, 0], sigma[1].sum())
+            shortfall = 1 - (at.multipliers @ pool.bound) * least / (size * steepness)
+            margins = margins * pool.size
+            wrong = max(np.abs(margins[tied]).max(initial=0.0), -margins[zero].min(initial=0.0))
+            return float(max(shortfall, wrong / (least * largest)))
 
         return gap
 
