@@ -68,12 +68,6 @@ class Step:
     multipliers: Float
     own: Float
 
-    @property
-    def second(self) -> Float:
-        """The second-order term ½(P̂Q̂ + Q̂P̂) that a first-order step neglects."""
-        product = self.P @ self.Q
-        return (product + product.T) / 2
-
 
 class Newton(Protocol):
     """The factored Newton system of one norm at one iterate."""
@@ -121,21 +115,20 @@ def mean_product(program: Program, at: Iterate) -> float:
 
 def _iterate(program: Program, at: Iterate) -> Iterate:
     """One predictor and the best of a few correctors, all with one factorisation."""
-    scaling, tied = Scaling.of(at.P, at.Q), program.pool.tied
+    scaling, pool = Scaling.of(at.P, at.Q), program.pool
     newton = program.newton(at, scaling)
+    bounds = pool.inverse(at.slack), pool.inverse(at.multipliers)
     product = at.slack * at.multipliers
     step = newton.step(np.diag(-scaling.values), -product)
-    primal, dual = _reach(program, at, step, scaling)
-    ahead = _products(at, step, scaling, min(primal, 1.0), min(dual, 1.0))
-    share = min(max(ahead / at.products, 0.0), 1.0)
-    target = share**3 * mean_product(program, at)
+    share = _products(at, step, scaling, _reach(step, scaling, bounds)) / at.products
+    target = min(max(share, 0.0), 1.0) ** 3 * mean_product(program, at)
+    aimed = target * pool.open - product
 
     best, length, worth = step, (0.0, 0.0), 0.0
     for _ in range(CORRECTORS):
-        rows = target - product - step.slack * step.multipliers
-        rows[tied] = 0.0
-        step = newton.step(scaling.newton(target, step.second), rows)
-        primal, dual = _reach(program, at, step, scaling)
+        matrix = scaling.newton(target, step.P, step.Q)
+        step = newton.step(matrix, aimed - step.slack * step.multipliers)
+        primal, dual = _reach(step, scaling, bounds)
         before, worth = worth, min(primal, 1.0) * min(dual, 1.0)
         if worth < 1.01 * before:
             break
@@ -144,24 +137,24 @@ def _iterate(program: Program, at: Iterate) -> Iterate:
     return at.moved(newton.unscaled(best), min(keep * length[0], 1.0), min(keep * length[1], 1.0))
 
 
-def _products(at: Iterate, step: Step, scaling: Scaling, primal: float, dual: float) -> float:
+def _products(at: Iterate, step: Step, scaling: Scaling, length: tuple[float, float]) -> float:
     """The complementarity after a step, from its scaled matrices."""
-    P, Q = np.diag(scaling.values) + primal * step.P, np.diag(scaling.values) + dual * step.Q
-    rows = (at.slack + primal * step.slack) @ (at.multipliers + dual * step.multipliers)
-    return float(np.vdot(P, Q) + rows)
+    v, primal, dual = scaling.values, min(length[0], 1.0), min(length[1], 1.0)
+    first = v @ step.P.diagonal() + at.multipliers @ step.slack
+    other = v @ step.Q.diagonal() + at.slack @ step.multipliers
+    second = np.vdot(step.P, step.Q) + step.slack @ step.multipliers
+    return float(at.products + primal * first + dual * other + primal * dual * second)
 
 
-def _reach(program: Program, at: Iterate, step: Step, scaling: Scaling) -> tuple[float, float]:
-    """Largest primal and dual steps that stay in the cone."""
-    unequal = program.pool.unequal
-    primal = min(scaling.reach(step.P), _ratio(at.slack[unequal], step.slack[unequal]))
-    dual = min(scaling.reach(step.Q), _ratio(at.multipliers[unequal], step.multipliers[unequal]))
-    return primal, dual
+def _reach(step: Step, scaling: Scaling, bounds: tuple[Float, Float]) -> tuple[float, float]:
+    """Largest primal and dual steps that stay in the cone; bounds: 1/slack and 1/multipliers."""
+    primal = _ratio(float((step.slack * bounds[0]).min()))
+    dual = _ratio(float((step.multipliers * bounds[1]).min()))
+    return min(scaling.reach(step.P), primal), min(scaling.reach(step.Q), dual)
 
 
-def _ratio(value: Float, step: Float) -> float:
-    """Largest α with value + α step ≥ 0."""
-    least = float((step / value).min(initial=0.0))
+def _ratio(least: float) -> float:
+    """Largest α with 1 + α least ≥ 0."""
     return np.inf if least >= 0 else -1 / least
 
 

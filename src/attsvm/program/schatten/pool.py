@@ -90,9 +90,9 @@ class Pool:
         return len(self.tied) - int(np.count_nonzero(self.tied))
 
     @cached_property
-    def unequal(self) -> slice | NDArray[np.intp]:
-        """Index of the rows that are not tied: without ties a view of all, which costs nothing."""
-        return np.flatnonzero(~self.tied) if self.tied.any() else slice(None)
+    def open(self) -> Float:
+        """1.0 for inequalities, 0.0 for ties (w,)."""
+        return 1.0 - self.tied
 
     @cached_property
     def starts(self) -> NDArray[np.intp]:
@@ -144,9 +144,7 @@ class Pool:
 
     def inverse(self, values: Float) -> Float:
         """1 / values (w,) on the inequalities, 0 where tied."""
-        out = np.zeros(len(values))
-        out[self.unequal] = 1 / values[self.unequal]
-        return out
+        return self.open / (values if self.inequalities == len(values) else values + self.tied * (1 - values))
 
     def pick(self, values: Float) -> Float:
         """The pool's part (w,) of an array over all rows (n, T)."""

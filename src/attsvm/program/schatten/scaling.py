@@ -43,22 +43,23 @@ class Scaling:
         return cls(R @ (U / root), L @ (Vt.T / root), values)
 
     @cached_property
-    def _over_mean(self) -> Float:
-        return 2 / (self.values[:, None] + self.values)
+    def _over_sum(self) -> Float:
+        return 1 / (self.values[:, None] + self.values)
 
     @cached_property
     def _over_root(self) -> Float:
         root = np.sqrt(self.values)
         return 1 / (root[:, None] * root)
 
-    def newton(self, target: float, correction: Float) -> Float:
-        """The scaled sum dP̂ + dQ̂ that moves P̂ Q̂ to target · I, less a second-order correction.
+    def newton(self, target: float, P: Float, Q: Float) -> Float:
+        """The scaled sum X = dP̂ + dQ̂ that moves P̂ Q̂ to target · I, with the second order of a step.
 
-        Solves  ½(v X + X v) = target · I − v² − correction  for X.
+        Solves  v X + X v = 2 (target · I − v²) − (P Q + Q P)  for X.
         """
-        right = -correction
-        np.einsum("ii->i", right)[:] += target - self.values**2
-        return right * self._over_mean
+        product = P @ Q
+        out = (product + product.T) * -self._over_sum
+        np.einsum("ii->i", out)[:] += target / self.values - self.values
+        return np.asarray(out)
 
     def reach(self, step: Float) -> float:
         """Largest α with diag(v) + α step ⪰ 0, for a scaled step."""
