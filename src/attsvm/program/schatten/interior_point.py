@@ -28,7 +28,7 @@ LIMIT, PATIENCE = 100, 3
 """Iterations in all, and iterations without a smaller gap, before the path is left."""
 
 
-FAR = 30
+FAR = 5
 """Multiple of the goal above which the gap is not computed."""
 
 

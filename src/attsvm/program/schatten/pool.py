@@ -69,7 +69,8 @@ class Pool:
     def of(cls, rows: Constraints, bases: Bases, chosen: Bool, unit: float = 1.0) -> Pool:
         """The chosen rows (n, T) of a program, none of them zero."""
         example, token = np.nonzero(chosen)
-        present, owner = np.unique(example, return_inverse=True)
+        first = np.flatnonzero(np.diff(example, prepend=-1))
+        present, owner = example[first], np.repeat(np.arange(len(first)), np.diff(first, append=len(example)))
         delta, length = _unit(rows.differences(example, token) @ bases.left)
         queries, query_length = _unit(rows.queries[present] @ bases.right)
         size = length * query_length[owner] * unit
@@ -119,10 +120,10 @@ class Pool:
         return rows.reshape(len(rows), -1)
 
     def margins(self, W: Float) -> Float:
-        """δ_jᵀ W z_j: (d', e') → (w,)."""
+        """δ_jᵀ W z_j: (d', e'), or flat (d'·e',), → (w,)."""
         if self.features is not None:
             return np.asarray(self.features @ W.ravel())
-        directions = self.queries @ W.T
+        directions = self.queries @ W.reshape(self.d, self.e).T
         return np.einsum("ja,ja->j", self.delta, directions[self.owner])
 
     def combine(self, multipliers: Float) -> Float:

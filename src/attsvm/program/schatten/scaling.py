@@ -44,7 +44,7 @@ class Scaling:
 
     @cached_property
     def _over_sum(self) -> Float:
-        return 1 / (self.values[:, None] + self.values)
+        return -1 / (self.values[:, None] + self.values)
 
     @cached_property
     def _over_root(self) -> Float:
@@ -57,7 +57,7 @@ class Scaling:
         Solves  v X + X v = 2 (target · I − v²) − (P Q + Q P)  for X.
         """
         product = P @ Q
-        out = (product + product.T) * -self._over_sum
+        out = (product + product.T) * self._over_sum
         np.einsum("ii->i", out)[:] += target / self.values - self.values
         return np.asarray(out)
 

@@ -56,9 +56,10 @@ class SpectralNewton:
         pool = program.pool
         self.at, self.d, self.backward = at, pool.d, scaling.backward
         self.above, self.below = scaling.backward[: pool.d], scaling.backward[pool.d :]
+        self.twice = 2 * self.above
         self.square = scaling.backward.T @ scaling.backward
         self.missing = pool.bound + at.slack - pool.margins(program.weight(at))
-        self.uneven = -pool.combine(at.multipliers) / 2 - at.Q[: pool.d, pool.d :]
+        self.uneven = pool.combine(at.multipliers) + 2 * at.Q[: pool.d, pool.d :]
         self.excess = float(at.Q.trace()) - 1
         self.over = pool.inverse(at.multipliers)
         self.system = System(pool, scaling, at.slack * self.over)
@@ -69,7 +70,7 @@ class SpectralNewton:
 
     def step(self, aim: Float, products: Float) -> Step:
         right = self.system.join(
-            self.above @ aim @ self.below.T - self.uneven,
+            self.twice @ aim @ self.below.T + self.uneven,
             float(np.vdot(aim, self.square)) + self.excess,
             self.missing + products * self.over,
         )

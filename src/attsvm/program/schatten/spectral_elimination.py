@@ -14,7 +14,7 @@ from attsvm.tokens import Float
 class System:
     """The linear map of the Newton system, for U = V⁻¹ positive definite and F = (U²)₁₂.
 
-    L(dW) + F dt − ½ Σ dλ_j A_j,    L(dW) = U₁₁ dW U₂₂ + U₁₂ dWᵀ U₁₂
+    2 L(dW) + 2 F dt − Σ dλ_j A_j,    L(dW) = U₁₁ dW U₂₂ + U₁₂ dWᵀ U₁₂
     2⟨F, dW⟩ + tr(U²) dt
     A dW + ratio dλ                 ratio = s/λ, 0 where tied
 
@@ -41,7 +41,7 @@ class System:
         W, t, rows = self.split(x)
         image = self.U11 @ W @ self.U22 + self.U12 @ W.T @ self.U12
         return self.join(
-            image + t * self.F - self.pool.combine(rows) / 2,
+            2 * (image + t * self.F) - self.pool.combine(rows),
             2 * float(np.vdot(self.F, W)) + self.trace * t,
             self.pool.margins(W) + self.ratio * rows,
         )
@@ -80,14 +80,13 @@ class ByWeight:
 
     def solve(self, right: Float) -> Float:
         system, pool = self.system, self.system.pool
-        first, number, rows = system.split(right)
-        first = 2 * first + pool.combine(self.weights * rows)
-        found = self.factor.solve(np.concatenate((first.ravel(), (number,))))
+        found, rows = right[: system.entries + 1].copy(), right[system.entries + 1 :]
+        found[:-1] += pool.combine(self.weights * rows).ravel()
+        found = self.factor.solve(found)
         if self.some_tied:
             ties = self.border.solve(rows[self.tied] - self.ties @ found)
             found = found + self.lifted @ ties
-        matrix = found[:-1].reshape(pool.d, pool.e)
-        rows = self.weights * (rows - pool.margins(matrix))
+        rows = self.weights * (rows - pool.margins(found[:-1]))
         if self.some_tied:
             rows[self.tied] = ties
         return np.concatenate((found, rows))
@@ -110,7 +109,7 @@ class ByRows:
     def solve(self, right: Float) -> Float:
         system, pool = self.system, self.system.pool
         matrix, number, rows = system.split(right)
-        weight = self.inverse(matrix)
+        weight = self.inverse(matrix / 2)
         rows = self.factor.solve(rows - pool.margins(weight))
         excess = number - 2 * np.vdot(system.F, weight) - self.coupling @ rows
         dt = float(excess / self.curvature)
