@@ -163,9 +163,10 @@ def test_the_scaling_makes_both_matrices_the_same_diagonal():
     rng = np.random.default_rng(0)
     P, Q = (X @ X.T + np.eye(7) for X in rng.standard_normal((2, 7, 7)))
     scaling = Scaling.of(P, Q)
-    assert np.allclose(scaling.scaled_P(P), np.diag(scaling.values))
-    assert np.allclose(scaling.scaled_Q(Q), np.diag(scaling.values))
-    assert not np.allclose(scaling.scaled_P(Q), np.diag(scaling.values))
+    forward, backward, expected = scaling.forward, scaling.backward, np.diag(scaling.values)
+    assert np.allclose(backward.T @ P @ backward, expected)
+    assert np.allclose(forward.T @ Q @ forward, expected)
+    assert not np.allclose(backward.T @ Q @ backward, expected)
 
 
 def test_margins_and_combine_of_a_pool_are_those_of_the_rows():

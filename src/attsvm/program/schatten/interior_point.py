@@ -21,6 +21,9 @@ from attsvm.tokens import Float
 CORRECTORS = 3
 """Second-order corrections tried per factorisation: each costs one solve and saves iterations."""
 
+FIRST = 0.3
+"""Share of the complementarity that the first step is expected to leave."""
+
 ROUNDING = 1e-10
 """Relative residual of a linear system above which its solutions are refined."""
 
@@ -90,15 +93,16 @@ class Program(Protocol):
 
 def advance(program: Program, at: Iterate, gap: Callable[[Iterate], float], goal: float) -> Iterate:
     """Follow the central path until the gap is below the goal, or falls no more; return the best."""
-    best, least, since = at, np.inf, 0
+    best, least, since, share = at, np.inf, 0, FIRST
     for _ in range(LIMIT):
         try:
-            at = _iterate(program, at)
+            before, at = at, _iterate(program, at, share)
             # Far from the goal the complementarity says enough, and costs nothing.
             reached = at.products / abs(float(at.multipliers @ program.pool.bound))
             reached = reached if reached > FAR * goal else gap(at)
         except np.linalg.LinAlgError:  # rounding has reached the boundary of the cone
             break
+        share = min(at.products / before.products, 1.0)
         since = since + 1 if reached >= least else 0
         if reached <= least:
             best, least = at, reached
@@ -113,16 +117,19 @@ def mean_product(program: Program, at: Iterate) -> float:
     return at.products / (len(at.P) + program.pool.inequalities)
 
 
-def _iterate(program: Program, at: Iterate) -> Iterate:
-    """One predictor and the best of a few correctors, all with one factorisation."""
+def _iterate(program: Program, at: Iterate, share: float) -> Iterate:
+    """A first-order step and the best of a few correctors, all with one factorisation.
+
+    share: what the last step left of the complementarity. It stands for the predictor that would
+    otherwise choose the target: after a short step this one aims at the centre, after a long one
+    at the boundary.
+    """
     scaling, pool = Scaling.of(at.P, at.Q), program.pool
     newton = program.newton(at, scaling)
     bounds = pool.inverse(at.slack), pool.inverse(at.multipliers)
-    product = at.slack * at.multipliers
-    step = newton.step(np.diag(-scaling.values), -product)
-    share = _products(at, step, scaling, _reach(step, scaling, bounds)) / at.products
-    target = min(max(share, 0.0), 1.0) ** 3 * mean_product(program, at)
-    aimed = target * pool.open - product
+    target = share**2 * mean_product(program, at)
+    aimed = target * pool.open - at.slack * at.multipliers
+    step = newton.step(np.diag(target / scaling.values - scaling.values), aimed)
 
     best, length, worth = step, (0.0, 0.0), 0.0
     for _ in range(CORRECTORS):
@@ -135,15 +142,6 @@ def _iterate(program: Program, at: Iterate) -> Iterate:
         best, length = step, (primal, dual)
     keep = 0.9 + 0.09 * min(*length, 1.0)
     return at.moved(newton.unscaled(best), min(keep * length[0], 1.0), min(keep * length[1], 1.0))
-
-
-def _products(at: Iterate, step: Step, scaling: Scaling, length: tuple[float, float]) -> float:
-    """The complementarity after a step, from its scaled matrices."""
-    v, primal, dual = scaling.values, min(length[0], 1.0), min(length[1], 1.0)
-    first = v @ step.P.diagonal() + at.multipliers @ step.slack
-    other = v @ step.Q.diagonal() + at.slack @ step.multipliers
-    second = np.vdot(step.P, step.Q) + step.slack @ step.multipliers
-    return float(at.products + primal * first + dual * other + primal * dual * second)
 
 
 def _reach(step: Step, scaling: Scaling, bounds: tuple[Float, Float]) -> tuple[float, float]:
