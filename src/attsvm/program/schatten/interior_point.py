@@ -21,8 +21,8 @@ from attsvm.tokens import Float
 CORRECTORS = 3
 """Second-order corrections tried per factorisation: each costs one solve and saves iterations."""
 
-FIRST = 0.3
-"""Share of the complementarity that the first step is expected to leave."""
+FIRST, CENTRING = 0.1, 0.3
+"""Share of the complementarity that the first step is expected to leave; part of it to aim at."""
 
 ROUNDING = 1e-10
 """Relative residual of a linear system above which its solutions are refined."""
@@ -127,7 +127,7 @@ def _iterate(program: Program, at: Iterate, share: float) -> Iterate:
     scaling, pool = Scaling.of(at.P, at.Q), program.pool
     newton = program.newton(at, scaling)
     bounds = pool.inverse(at.slack), pool.inverse(at.multipliers)
-    target = share**2 * mean_product(program, at)
+    target = CENTRING * share * mean_product(program, at)
     aimed = target * pool.open - at.slack * at.multipliers
     step = newton.step(np.diag(target / scaling.values - scaling.values), aimed)
 
