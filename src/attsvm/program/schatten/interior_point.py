@@ -128,13 +128,13 @@ def _iterate(program: Program, at: Iterate, share: float) -> Iterate:
     newton = program.newton(at, scaling)
     bounds = pool.inverse(at.slack), pool.inverse(at.multipliers)
     target = CENTRING * share * mean_product(program, at)
-    aimed = target * pool.open - at.slack * at.multipliers
-    step = newton.step(np.diag(target / scaling.values - scaling.values), aimed)
+    matrix, rows = scaling.first(target), target * pool.open - at.slack * at.multipliers
+    step = newton.step(matrix, rows)
 
     best, length, worth = step, (0.0, 0.0), 0.0
     for _ in range(CORRECTORS):
-        matrix = scaling.newton(target, step.P, step.Q)
-        step = newton.step(matrix, aimed - step.slack * step.multipliers)
+        second = scaling.second(step.P, step.Q), step.slack * step.multipliers
+        step = newton.step(matrix + second[0], rows - second[1])
         primal, dual = _reach(step, scaling, bounds)
         before, worth = worth, min(primal, 1.0) * min(dual, 1.0)
         if worth < 1.01 * before:
@@ -183,7 +183,7 @@ class Cholesky:
     caller's iterative refinement undoes it. A matrix is built again rather than kept: it is large.
     """
 
-    def __init__(self, build: Callable[[], Float], added: Float) -> None:
+    def __init__(self, build: Callable[[], Float], added: Float | float = 0.0) -> None:
         ridge = 1e-14
         while ridge < 1e-4:
             # The transpose is in Fortran order, so that LAPACK works in place.

@@ -43,8 +43,8 @@ class NuclearProgram:
         pair = np.vstack([U, Vt.T])
         mean = 0.5 * sigma.sum() / (len(pair) + len(slack))
         multipliers = self._inside(multipliers)
-        least = np.where(pool.tied, -np.inf, mean / np.where(pool.tied, 1.0, slack))
-        multipliers = self._inside(np.maximum(multipliers, least))
+        least = np.maximum(multipliers, mean * pool.inverse(slack))
+        multipliers = self._inside(np.where(pool.tied, multipliers, least))
         M, Q = pool.combine(multipliers), np.eye(len(pair))
         Q[: pool.d, pool.d :], Q[pool.d :, : pool.d] = -M, -M.T
         P = (pair * (sigma / 2)) @ pair.T + mean * np.linalg.inv(Q)
@@ -52,7 +52,7 @@ class NuclearProgram:
 
     def _inside(self, multipliers: Float) -> Float:
         """Scaled to ‖M‖ = 0.9."""
-        return multipliers * (0.9 / np.linalg.norm(self.pool.combine(multipliers), 2))
+        return multipliers * (0.9 / np.linalg.svd(self.pool.combine(multipliers), compute_uv=False)[0])
 
     def newton(self, at: Iterate, scaling: Scaling) -> NuclearNewton:
         return NuclearNewton(self, at, scaling)

@@ -69,8 +69,8 @@ class Pool:
     def of(cls, rows: Constraints, bases: Bases, chosen: Bool, unit: float = 1.0) -> Pool:
         """The chosen rows (n, T) of a program, none of them zero."""
         example, token = np.nonzero(chosen)
-        first = np.flatnonzero(np.diff(example, prepend=-1))
-        present, owner = example[first], np.repeat(np.arange(len(first)), np.diff(first, append=len(example)))
+        present = chosen.any(axis=1)
+        owner = (np.cumsum(present) - 1)[example]
         delta, length = _unit(rows.differences(example, token) @ bases.left)
         queries, query_length = _unit(rows.queries[present] @ bases.right)
         size = length * query_length[owner] * unit

@@ -51,15 +51,14 @@ class Scaling:
         root = np.sqrt(self.values)
         return 1 / (root[:, None] * root)
 
-    def newton(self, target: float, P: Float, Q: Float) -> Float:
-        """The scaled sum X = dP̂ + dQ̂ that moves P̂ Q̂ to target · I, with the second order of a step.
+    def first(self, target: float) -> Float:
+        """The scaled sum X = dP̂ + dQ̂ that moves P̂ Q̂ to target · I:  ½(v X + X v) = target · I − v²."""
+        return np.diag(target / self.values - self.values)
 
-        Solves  v X + X v = 2 (target · I − v²) − (P Q + Q P)  for X.
-        """
+    def second(self, P: Float, Q: Float) -> Float:
+        """What a scaled step's second order adds to it:  v X + X v = −(P Q + Q P)."""
         product = P @ Q
-        out = (product + product.T) * self._over_sum
-        np.einsum("ii->i", out)[:] += target / self.values - self.values
-        return np.asarray(out)
+        return np.asarray((product + product.T) * self._over_sum)
 
     def reach(self, step: Float) -> float:
         """Largest α with diag(v) + α step ⪰ 0, for a scaled step."""

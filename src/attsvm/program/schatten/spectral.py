@@ -38,12 +38,11 @@ class SpectralProgram:
     def start(self, W: Float, slack: Float, multipliers: Float) -> Iterate:
         """P around W with room above its norm, Q on the central path of that P, λ below it."""
         d = self.pool.d
-        P = 1.5 * np.linalg.norm(W, 2) * np.eye(d + self.pool.e)
+        P = 1.5 * np.linalg.svd(W, compute_uv=False)[0] * np.eye(d + self.pool.e)
         P[:d, d:], P[d:, :d] = W, W.T
         inverse = np.linalg.inv(P)
         mean = 1 / np.trace(inverse)
-        multipliers = np.where(self.pool.tied, 0.0, 0.1 * mean / np.where(self.pool.tied, 1.0, slack))
-        return Iterate(P, mean * (inverse + inverse.T) / 2, slack, multipliers)
+        return Iterate(P, mean * (inverse + inverse.T) / 2, slack, 0.1 * mean * self.pool.inverse(slack))
 
     def newton(self, at: Iterate, scaling: Scaling) -> SpectralNewton:
         return SpectralNewton(self, at, scaling)
@@ -54,7 +53,7 @@ class SpectralNewton:
 
     def __init__(self, program: SpectralProgram, at: Iterate, scaling: Scaling) -> None:
         pool = program.pool
-        self.at, self.d, self.backward = at, pool.d, scaling.backward
+        self.d, self.backward = pool.d, scaling.backward
         self.above, self.below = scaling.backward[: pool.d], scaling.backward[pool.d :]
         self.twice = 2 * self.above
         self.square = scaling.backward.T @ scaling.backward
@@ -69,17 +68,17 @@ class SpectralNewton:
         self.solve = Refined(eliminated.solve, self.system.times)
 
     def step(self, aim: Float, products: Float) -> Step:
+        pull = products * self.over
         right = self.system.join(
             self.twice @ aim @ self.below.T + self.uneven,
             float(np.vdot(aim, self.square)) + self.excess,
-            self.missing + products * self.over,
+            self.missing + pull,
         )
         found = self.solve(right)
         W, t, multipliers = self.system.split(found)
         corner = self.above.T @ W @ self.below
         P = corner + corner.T + t * self.square
-        slack = (products - self.at.slack * multipliers) * self.over
-        return Step(P, aim - P, slack, multipliers, found)
+        return Step(P, aim - P, pull - self.system.ratio * multipliers, multipliers, found)
 
     def unscaled(self, step: Step) -> Iterate:
         W, t, multipliers = self.system.split(step.own)

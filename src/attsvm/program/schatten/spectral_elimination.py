@@ -60,21 +60,20 @@ class ByWeight:
         self.system, self.tied = system, pool.tied
         self.some_tied = bool(pool.tied.any())
         self.weights = pool.inverse(system.ratio)
-        self.factor = Cholesky(self._matrix, np.zeros(system.entries + 1))
+        self.factor = Cholesky(self._matrix)
         if self.some_tied:
             ties = pool.delta[pool.tied, :, None] * pool.queries[pool.owner[pool.tied], None, :]
             self.ties = np.pad(ties.reshape(len(ties), -1), ((0, 0), (0, 1)))
             self.lifted = self.factor.solve(self.ties.T)
-            self.border = Cholesky(lambda: self.ties @ self.lifted, np.zeros(len(ties)))
+            self.border = Cholesky(lambda: self.ties @ self.lifted)
 
     def _matrix(self) -> Float:
         system, size = self.system, self.system.entries
         # Indices a, b, c, f: the change of entry (a, b) of the image with entry (c, f) of W.
-        total = system.U11[:, None, :, None] * system.U22[:, None, :]
-        total += system.U12[:, None, None, :] * system.U12.T[:, :, None]
+        total = (2 * system.U11)[:, None, :, None] * system.U22[:, None, :]
+        total += (2 * system.U12)[:, None, None, :] * system.U12.T[:, :, None]
         out = np.empty((size + 1, size + 1))
-        out[:size, :size] = 2 * total.reshape(size, size)
-        out[:size, :size] += system.pool.gram(self.weights)
+        np.add(total.reshape(size, size), system.pool.gram(self.weights), out=out[:size, :size])
         out[size, :size], out[size, size] = 2 * system.F.ravel(), system.trace
         return out
 

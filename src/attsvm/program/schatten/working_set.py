@@ -184,6 +184,8 @@ class _Search:
             sigma = np.linalg.svd(np.stack([W, pool.combine(at.multipliers)]), compute_uv=False)
             size, steepness = (sigma[0].sum(), sigma[1, 0]) if nuclear else (sigma[0, 0], sigma[1].sum())
             shortfall = 1 - (at.multipliers @ pool.bound) * least / (size * steepness)
+            if len(counted) == len(margins):
+                return float(shortfall)
             margins = margins * pool.size
             wrong = max(np.abs(margins[tied]).max(initial=0.0), -margins[zero].min(initial=0.0))
             return float(max(shortfall, wrong / (least * largest)))
