@@ -21,11 +21,11 @@ from attsvm.tokens import Float
 CORRECTORS = 3
 """Second-order corrections tried per factorisation: each costs one solve and saves iterations."""
 
-FIRST, CENTRING = 0.1, 0.3
-"""Share of the complementarity that the first step is expected to leave; part of it to aim at."""
+FIRST = 0.1
+"""Share of the complementarity that the first step is expected to leave."""
 
-ROUNDING = 1e-10
-"""Relative residual of a linear system above which its solutions are refined."""
+ROUNDING = 1e-11
+"""Residual of a linear system above which its solutions are refined: it stays as infeasibility."""
 
 LIMIT, PATIENCE = 100, 3
 """Iterations in all, and iterations without a smaller gap, before the path is left."""
@@ -127,7 +127,7 @@ def _iterate(program: Program, at: Iterate, share: float) -> Iterate:
     scaling, pool = Scaling.of(at.P, at.Q), program.pool
     newton = program.newton(at, scaling)
     bounds = pool.inverse(at.slack), pool.inverse(at.multipliers)
-    target = CENTRING * share * mean_product(program, at)
+    target = share / (3 - 2 * share) * mean_product(program, at)
     matrix, rows = scaling.first(target), target * pool.open - at.slack * at.multipliers
     step = newton.step(matrix, rows)
 
@@ -172,7 +172,7 @@ class Refined:
             return found
         rest = right - self.times(found)
         if self.inexact is None:
-            self.inexact = bool(np.abs(rest).max() > ROUNDING * np.abs(right).max())
+            self.inexact = bool(np.abs(rest).max() > ROUNDING)
         return found + self.solve(rest) if self.inexact else found
 
 
