@@ -22,7 +22,10 @@ CORRECTORS = 3
 """Second-order corrections tried per factorisation: each costs one solve and saves iterations."""
 
 FIRST = 0.1
-"""Share of the complementarity that the first step is expected to leave."""
+"""Part of the way to its aim that the first step is expected to leave out."""
+
+SHORT = 0.1
+"""Step length below which the first-order step competes with its corrections."""
 
 ROUNDING = 1e-11
 """Residual of a linear system above which its solutions are refined: it stays as infeasibility."""
@@ -96,13 +99,12 @@ def advance(program: Program, at: Iterate, gap: Callable[[Iterate], float], goal
     best, least, since, share = at, np.inf, 0, FIRST
     for _ in range(LIMIT):
         try:
-            before, at = at, _iterate(program, at, share)
+            at, share = _iterate(program, at, share)
             # Far from the goal the complementarity says enough, and costs nothing.
             reached = at.products / abs(float(at.multipliers @ program.pool.bound))
             reached = reached if reached > FAR * goal else gap(at)
         except np.linalg.LinAlgError:  # rounding has reached the boundary of the cone
             break
-        share = min(at.products / before.products, 1.0)
         since = since + 1 if reached >= least else 0
         if reached <= least:
             best, least = at, reached
@@ -117,19 +119,19 @@ def mean_product(program: Program, at: Iterate) -> float:
     return at.products / (len(at.P) + program.pool.inequalities)
 
 
-def _iterate(program: Program, at: Iterate, share: float) -> Iterate:
+def _iterate(program: Program, at: Iterate, share: float) -> tuple[Iterate, float]:
     """A first-order step and the best of a few correctors, all with one factorisation.
 
-    share: what the last step left of the complementarity. It stands for the predictor that would
-    otherwise choose the target: after a short step this one aims at the centre, after a long one
-    at the boundary.
+    share: the part of the way to its aim that the last step left out; returned for this step. It
+    stands for the predictor that would otherwise choose the target: after a short step the aim is
+    the centre, after a long one the boundary.
     """
     scaling, pool = Scaling.of(at.P, at.Q), program.pool
     newton = program.newton(at, scaling)
     bounds = pool.inverse(at.slack), pool.inverse(at.multipliers)
     target = share / (3 - 2 * share) * mean_product(program, at)
     matrix, rows = scaling.first(target), target * pool.open - at.slack * at.multipliers
-    step = newton.step(matrix, rows)
+    plain = step = newton.step(matrix, rows)
 
     best, length, worth = step, (0.0, 0.0), 0.0
     for _ in range(CORRECTORS):
@@ -140,8 +142,12 @@ def _iterate(program: Program, at: Iterate, share: float) -> Iterate:
         if worth < 1.01 * before:
             break
         best, length = step, (primal, dual)
+    if min(*length) < SHORT:  # far from the central path the second order misleads
+        reach = _reach(plain, scaling, bounds)
+        best, length = (plain, reach) if min(*reach) > min(*length) else (best, length)
     keep = 0.9 + 0.09 * min(*length, 1.0)
-    return at.moved(newton.unscaled(best), min(keep * length[0], 1.0), min(keep * length[1], 1.0))
+    primal, dual = min(keep * length[0], 1.0), min(keep * length[1], 1.0)
+    return at.moved(newton.unscaled(best), primal, dual), 1 - min(primal, dual)
 
 
 def _reach(step: Step, scaling: Scaling, bounds: tuple[Float, Float]) -> tuple[float, float]:
