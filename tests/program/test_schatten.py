@@ -10,6 +10,7 @@ from attsvm.norms import Schatten
 from attsvm.program import max_margin as verbs
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
+from attsvm.program.schatten import interior_point
 from attsvm.program.schatten import working_set as schatten
 from attsvm.program.schatten.pool import Bases, Pool
 from attsvm.program.schatten.scaling import Scaling
@@ -157,6 +158,31 @@ def verbs_gap(rows, norm, W, multipliers):
     from attsvm.program.solution import certify
 
     return certify(rows, norm, W, multipliers).worst
+
+
+def test_near_ties_need_a_step_without_second_order(monkeypatch):
+    tokens, selected, order = planted((8, 3, 9, 6), seed=24, shift=0.0)
+    keys, best, each = tokens.keys.copy(), order[:, 0], np.arange(8)
+    noise = 1e-7 * np.random.default_rng(24).standard_normal((8, 9))
+    keys[each, np.where(best == 0, 1, 0)] = keys[each, best] + noise
+    near = Tokens(keys, tokens.queries)
+    assert max_margin(near, selected, Schatten(math.inf)).certified
+    monkeypatch.setattr(interior_point, "SHORT", 0.0)
+    assert not max_margin(near, selected, Schatten(math.inf)).certified
+
+
+def test_an_inexact_system_is_refined_and_an_exact_one_solved_once():
+    matrix, calls = np.diag([1.0, 2.0]), []
+
+    def solver(share):
+        return lambda right: calls.append(1) or share * right / np.diagonal(matrix)
+
+    right = np.array([3.0, 4.0])
+    exact, rough = (interior_point.Refined(solver(s), matrix.__matmul__) for s in (1.0, 1 - 1e-6))
+    assert np.allclose(matrix @ rough(right), right, rtol=1e-11, atol=0)
+    assert len(calls) == 2
+    assert np.allclose(matrix @ exact(right), right, rtol=1e-15)
+    assert len(calls) == 3
 
 
 def test_the_scaling_makes_both_matrices_the_same_diagonal():
