@@ -8,6 +8,7 @@ import pytest
 
 from attsvm.norms import Entrywise
 from attsvm.program.constraints import Constraints
+from attsvm.program.entrywise.interior_point import length
 from attsvm.program.entrywise.working_rows import Border, WorkingRows
 from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.solution import NotSeparable
@@ -127,3 +128,11 @@ def test_the_newton_system_is_solved_by_rows_and_by_entries(shape):
     x, y, t = work.newton(V, theta, border)(right, True)
     np.testing.assert_allclose(work.margins(y) + theta * x, right, rtol=1e-9, atol=1e-9)
     assert t == pytest.approx(border.column @ truth / 0.7, rel=1e-5)
+
+
+@pytest.mark.parametrize("p", [1, 1.01, 2, 100, np.inf])
+def test_the_length_of_a_step_is_the_norm(p):
+    x = np.random.default_rng(0).standard_normal((4, 3))
+    assert length(1e200 * x, p) == pytest.approx(float(Entrywise(p).value(1e200 * x)), rel=1e-14)
+    assert length(np.zeros((4, 3)), p) == 0
+    assert length(x, p) != pytest.approx(float(Entrywise(4).value(x)), rel=1e-3)

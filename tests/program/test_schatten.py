@@ -10,6 +10,7 @@ from attsvm.norms import Schatten
 from attsvm.program import max_margin as verbs
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
+from attsvm.program.schatten import interior_point
 from attsvm.program.schatten import working_set as schatten
 from attsvm.program.schatten.pool import Bases, Pool
 from attsvm.program.schatten.scaling import Scaling
@@ -159,13 +160,39 @@ def verbs_gap(rows, norm, W, multipliers):
     return certify(rows, norm, W, multipliers).worst
 
 
+def test_near_ties_need_a_step_without_second_order(monkeypatch):
+    tokens, selected, order = planted((8, 3, 9, 6), seed=24, shift=0.0)
+    keys, best, each = tokens.keys.copy(), order[:, 0], np.arange(8)
+    noise = 1e-7 * np.random.default_rng(24).standard_normal((8, 9))
+    keys[each, np.where(best == 0, 1, 0)] = keys[each, best] + noise
+    near = Tokens(keys, tokens.queries)
+    assert max_margin(near, selected, Schatten(math.inf)).certified
+    monkeypatch.setattr(interior_point, "SHORT", 0.0)
+    assert not max_margin(near, selected, Schatten(math.inf)).certified
+
+
+def test_an_inexact_system_is_refined_and_an_exact_one_solved_once():
+    matrix, calls = np.diag([1.0, 2.0]), []
+
+    def solver(share):
+        return lambda right: calls.append(1) or share * right / np.diagonal(matrix)
+
+    right = np.array([3.0, 4.0])
+    exact, rough = (interior_point.Refined(solver(s), matrix.__matmul__) for s in (1.0, 1 - 1e-6))
+    assert np.allclose(matrix @ rough(right), right, rtol=1e-11, atol=0)
+    assert len(calls) == 2
+    assert np.allclose(matrix @ exact(right), right, rtol=1e-15)
+    assert len(calls) == 3
+
+
 def test_the_scaling_makes_both_matrices_the_same_diagonal():
     rng = np.random.default_rng(0)
     P, Q = (X @ X.T + np.eye(7) for X in rng.standard_normal((2, 7, 7)))
     scaling = Scaling.of(P, Q)
-    assert np.allclose(scaling.scaled_P(P), np.diag(scaling.values))
-    assert np.allclose(scaling.scaled_Q(Q), np.diag(scaling.values))
-    assert not np.allclose(scaling.scaled_P(Q), np.diag(scaling.values))
+    forward, backward, expected = scaling.forward, scaling.backward, np.diag(scaling.values)
+    assert np.allclose(backward.T @ P @ backward, expected)
+    assert np.allclose(forward.T @ Q @ forward, expected)
+    assert not np.allclose(backward.T @ Q @ backward, expected)
 
 
 def test_margins_and_combine_of_a_pool_are_those_of_the_rows():

@@ -8,6 +8,7 @@ Reference: Mehrotra 1992, "On the implementation of a primal-dual interior point
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -127,10 +128,10 @@ class Run:
     """
 
     def __init__(self, work: WorkingRows, norm: Norm, ball: Start, W: Float, multipliers: Float) -> None:
-        self.work, self.norm = work, norm
-        self.size = float(norm.value(W))
+        self.work, self.norm, self.dual_p = work, norm, norm.dual.p
+        self.size = length(W, norm.p)
         W, self.bound = W / self.size, work.bound / self.size
-        multipliers = multipliers / float(norm.dual.value(work.combine(multipliers)))
+        multipliers = multipliers / length(work.combine(multipliers), self.dual_p)
         centre = LOOSE * float(multipliers @ self.bound) / work.k
         slack = np.maximum(work.margins(W) - self.bound, LOOSE * float(self.bound.max()))
         self.slack = np.where(work.tied, 1.0, slack)
@@ -172,8 +173,8 @@ class Run:
         least = float((self.margins[counted] / self.bound[counted]).min())
         if not least > 0:
             return 1.0
-        lower = float(self.multipliers @ self.bound) / float(self.norm.dual.value(self.M))
-        upper = float(self.norm.value(self.ball.W)) / least
+        lower = float(self.multipliers @ self.bound) / length(self.M, self.dual_p)
+        upper = length(self.ball.W, self.norm.p) / least
         # Rows without a bound have nothing to scale by: their violation counts as it is.
         off = np.where(self.work.tied, np.abs(self.margins), -self.margins)[~counted]
         return max(1.0 - lower / upper, float(off.max(initial=0.0)) / float(self.bound.max()))
@@ -201,7 +202,7 @@ class Run:
 
     @property
     def _pairs(self) -> float:
-        return float(self.work.open.sum()) + self.ball.corners
+        return self.work.inequalities + self.ball.corners
 
     def _longest(self, step: Step, share: float) -> tuple[float, float]:
         primal, dual = self.ball.longest(step)
@@ -222,6 +223,15 @@ class Run:
         self.slack = np.where(self.work.tied, 1.0, self.slack / size)
         self.multipliers, self.M = self.multipliers / steep, self.M / steep
         self.margins = self.work.margins(self.ball.W)
+
+
+def length(x: Float, p: float) -> float:
+    """‖x‖_p, p in [1, ∞], of all entries: `Entrywise(p).value` without its generality, for every step."""
+    size = np.abs(x)
+    largest = float(size.max())
+    if math.isinf(p) or largest == 0:
+        return largest
+    return largest * float(((size / largest) ** p).sum()) ** (1 / p)
 
 
 def reach(x: Float, change: Float) -> float:

@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from attsvm.norms import Entrywise, Norm
+from attsvm.norms import Norm
 from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.entrywise.interior_point import LEAST, Newton, Step
+from attsvm.program.entrywise.interior_point import LEAST, Newton, Step, length
 from attsvm.program.entrywise.working_rows import WorkingRows
 from attsvm.program.entrywise.working_set import on_working_set
 from attsvm.program.frobenius.route import solve as frobenius
@@ -88,8 +88,7 @@ class Power:
 
     def rescale(self, M: Float) -> tuple[float, float]:
         """Both to norm one, as they are at the solution: radial errors of |W|^p would shrink slowly."""
-        norm = Entrywise(self.p)
-        size, steep = float(norm.value(self.W)), float(norm.dual.value(M))
+        size, steep = length(self.W, self.p), length(M, self.p / (self.p - 1))
         self.W = self.W / size
         return size, steep
 

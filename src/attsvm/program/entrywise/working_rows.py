@@ -85,6 +85,11 @@ class WorkingRows:
         return 1.0 - self.tied
 
     @cached_property
+    def inequalities(self) -> int:
+        """How many rows are not tied."""
+        return self.k - int(np.count_nonzero(self.tied))
+
+    @cached_property
     def group(self) -> NDArray[np.intp]:
         """Index into queries of each row (k,)."""
         return np.repeat(np.arange(len(self.start)), np.diff(self.start, append=self.k))

@@ -16,17 +16,25 @@ from scipy.linalg.lapack import dpotrf, dpotrs
 
 from attsvm.program.schatten.pool import Pool
 from attsvm.program.schatten.scaling import Scaling
-from attsvm.tokens import Bool, Float
+from attsvm.tokens import Float
 
 CORRECTORS = 3
 """Second-order corrections tried per factorisation: each costs one solve and saves iterations."""
 
+FIRST = 0.1
+"""Part of the way to its aim that the first step is expected to leave out."""
+
+SHORT = 0.1
+"""Step length below which the first-order step competes with its corrections."""
+
+ROUNDING = 1e-11
+"""Residual of a linear system above which its solutions are refined: it stays as infeasibility."""
 
 LIMIT, PATIENCE = 100, 3
 """Iterations in all, and iterations without a smaller gap, before the path is left."""
 
 
-FAR = 30
+FAR = 5
 """Multiple of the goal above which the gap is not computed."""
 
 
@@ -50,21 +58,31 @@ class Iterate:
     @property
     def products(self) -> float:
         """⟨P, Q⟩ + sᵀλ: the complementarity that falls to zero."""
-        return float((self.P * self.Q).sum() + self.slack @ self.multipliers)
+        return float(np.vdot(self.P, self.Q) + self.slack @ self.multipliers)
 
 
 @dataclass(frozen=True, eq=False)
-class Aim:
-    """Where a Newton step should lead: G⁻¹(dP + V dQ V)G⁻ᵀ = matrix and s dλ + λ ds = rows."""
+class Step:
+    """A Newton step with its matrices in scaled coordinates, where P̂ + Q̂ is what was aimed at.
 
-    matrix: Float
-    rows: Float
+    own: the unknowns of the norm's linear system, from which `Newton.unscaled` restores the step.
+    """
+
+    P: Float
+    Q: Float
+    slack: Float
+    multipliers: Float
+    own: Float
 
 
 class Newton(Protocol):
     """The factored Newton system of one norm at one iterate."""
 
-    def step(self, aim: Aim) -> Iterate: ...
+    def step(self, aim: Float, products: Float) -> Step:
+        """The step with P̂ + Q̂ = aim (d+e, d+e) and s dλ + λ ds = products (w,)."""
+        ...
+
+    def unscaled(self, step: Step) -> Iterate: ...
 
 
 class Program(Protocol):
@@ -78,10 +96,10 @@ class Program(Protocol):
 
 def advance(program: Program, at: Iterate, gap: Callable[[Iterate], float], goal: float) -> Iterate:
     """Follow the central path until the gap is below the goal, or falls no more; return the best."""
-    best, least, since = at, np.inf, 0
+    best, least, since, share = at, np.inf, 0, FIRST
     for _ in range(LIMIT):
         try:
-            at = _iterate(program, at)
+            at, share = _iterate(program, at, share)
             # Far from the goal the complementarity says enough, and costs nothing.
             reached = at.products / abs(float(at.multipliers @ program.pool.bound))
             reached = reached if reached > FAR * goal else gap(at)
@@ -98,44 +116,70 @@ def advance(program: Program, at: Iterate, gap: Callable[[Iterate], float], goal
 
 def mean_product(program: Program, at: Iterate) -> float:
     """The μ of the central path that the iterate is closest to."""
-    return at.products / (len(at.P) + int((~program.pool.tied).sum()))
+    return at.products / (len(at.P) + program.pool.inequalities)
 
 
-def _iterate(program: Program, at: Iterate) -> Iterate:
-    """One predictor and the best of a few correctors, all with one factorisation."""
-    scaling, unequal = Scaling.of(at.P, at.Q), ~program.pool.tied
+def _iterate(program: Program, at: Iterate, share: float) -> tuple[Iterate, float]:
+    """A first-order step and the best of a few correctors, all with one factorisation.
+
+    share: the part of the way to its aim that the last step left out; returned for this step. It
+    stands for the predictor that would otherwise choose the target: after a short step the aim is
+    the centre, after a long one the boundary.
+    """
+    scaling, pool = Scaling.of(at.P, at.Q), program.pool
     newton = program.newton(at, scaling)
-    product = at.slack * at.multipliers
-    step = newton.step(Aim(scaling.newton(0.0), -product))
-    primal, dual, second = _reach(at, step, scaling, unequal)
-    ahead = at.moved(step, min(primal, 1.0), min(dual, 1.0)).products / at.products
-    target = min(max(ahead, 0.0), 1.0) ** 3 * mean_product(program, at)
+    bounds = pool.inverse(at.slack), pool.inverse(at.multipliers)
+    target = share / (3 - 2 * share) * mean_product(program, at)
+    matrix, rows = scaling.first(target), target * pool.open - at.slack * at.multipliers
+    plain = step = newton.step(matrix, rows)
 
-    best, length = step, (0.0, 0.0)
+    best, length, worth = step, (0.0, 0.0), 0.0
     for _ in range(CORRECTORS):
-        rows = np.where(unequal, target - product - step.slack * step.multipliers, 0.0)
-        step = newton.step(Aim(scaling.newton(target, second), rows))
-        primal, dual, second = _reach(at, step, scaling, unequal)
-        if min(primal, 1.0) * min(dual, 1.0) < 1.01 * min(length[0], 1.0) * min(length[1], 1.0):
+        second = scaling.second(step.P, step.Q), step.slack * step.multipliers
+        step = newton.step(matrix + second[0], rows - second[1])
+        primal, dual = _reach(step, scaling, bounds)
+        before, worth = worth, min(primal, 1.0) * min(dual, 1.0)
+        if worth < 1.01 * before:
             break
         best, length = step, (primal, dual)
+    if min(*length) < SHORT:  # far from the central path the second order misleads
+        reach = _reach(plain, scaling, bounds)
+        best, length = (plain, reach) if min(*reach) > min(*length) else (best, length)
     keep = 0.9 + 0.09 * min(*length, 1.0)
-    return at.moved(best, min(keep * length[0], 1.0), min(keep * length[1], 1.0))
+    primal, dual = min(keep * length[0], 1.0), min(keep * length[1], 1.0)
+    return at.moved(newton.unscaled(best), primal, dual), 1 - min(primal, dual)
 
 
-def _reach(at: Iterate, step: Iterate, scaling: Scaling, unequal: Bool) -> tuple[float, float, Float]:
-    """Largest primal and dual steps that stay in the cone, and the step's second-order term."""
-    P, Q = scaling.scaled_P(step.P), scaling.scaled_Q(step.Q)
-    primal = min(scaling.reach(P), _ratio(at.slack, step.slack, unequal))
-    dual = min(scaling.reach(Q), _ratio(at.multipliers, step.multipliers, unequal))
-    second = P @ Q
-    return primal, dual, (second + second.T) / 2
+def _reach(step: Step, scaling: Scaling, bounds: tuple[Float, Float]) -> tuple[float, float]:
+    """Largest primal and dual steps that stay in the cone; bounds: 1/slack and 1/multipliers."""
+    primal = _ratio(float((step.slack * bounds[0]).min()))
+    dual = _ratio(float((step.multipliers * bounds[1]).min()))
+    return min(scaling.reach(step.P), primal), min(scaling.reach(step.Q), dual)
 
 
-def _ratio(value: Float, step: Float, unequal: Bool) -> float:
-    """Largest α with value + α step ≥ 0 on the inequalities."""
-    least = np.divide(step, value, out=np.zeros(len(value)), where=unequal).min()
-    return float(np.inf if least >= 0 else -1 / least)
+def _ratio(least: float) -> float:
+    """Largest α with 1 + α least ≥ 0."""
+    return np.inf if least >= 0 else -1 / least
+
+
+class Refined:
+    """Solutions of one linear system, each refined once if the first of them was inexact.
+
+    Without it the gap stops falling near 1e-8; with it at every solve, half the time goes into it.
+    """
+
+    def __init__(self, solve: Callable[[Float], Float], times: Callable[[Float], Float]) -> None:
+        self.solve, self.times = solve, times
+        self.inexact: bool | None = None
+
+    def __call__(self, right: Float) -> Float:
+        found = self.solve(right)
+        if self.inexact is False:
+            return found
+        rest = right - self.times(found)
+        if self.inexact is None:
+            self.inexact = bool(np.abs(rest).max() > ROUNDING)
+        return found + self.solve(rest) if self.inexact else found
 
 
 class Cholesky:
@@ -145,13 +189,14 @@ class Cholesky:
     caller's iterative refinement undoes it. A matrix is built again rather than kept: it is large.
     """
 
-    def __init__(self, build: Callable[[], Float], added: Float) -> None:
+    def __init__(self, build: Callable[[], Float], added: Float | float = 0.0) -> None:
         ridge = 1e-14
         while ridge < 1e-4:
             # The transpose is in Fortran order, so that LAPACK works in place.
             matrix = build().T
-            diagonal = np.diagonal(matrix) + added
-            np.fill_diagonal(matrix, diagonal * (1 + ridge))
+            diagonal = np.einsum("ii->i", matrix)
+            diagonal += added
+            diagonal *= 1 + ridge
             self.factor, failed = dpotrf(matrix, lower=0, clean=0, overwrite_a=1)
             if not failed:
                 return

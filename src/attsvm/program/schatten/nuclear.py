@@ -10,13 +10,10 @@ from attsvm.norms import Norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.schatten import working_set as schatten
-from attsvm.program.schatten.interior_point import Aim, Cholesky, Iterate
+from attsvm.program.schatten.interior_point import Cholesky, Iterate, Refined, Step
 from attsvm.program.schatten.pool import Pool
 from attsvm.program.schatten.scaling import Scaling
 from attsvm.tokens import Float
-
-ROUNDING = 1e-12
-"""Relative residual above which a Newton step is refined."""
 
 
 def solve(rows: Constraints, norm: Norm) -> Answer:
@@ -46,8 +43,8 @@ class NuclearProgram:
         pair = np.vstack([U, Vt.T])
         mean = 0.5 * sigma.sum() / (len(pair) + len(slack))
         multipliers = self._inside(multipliers)
-        least = np.where(pool.tied, -np.inf, mean / np.where(pool.tied, 1.0, slack))
-        multipliers = self._inside(np.maximum(multipliers, least))
+        least = np.maximum(multipliers, mean * pool.inverse(slack))
+        multipliers = self._inside(np.where(pool.tied, multipliers, least))
         M, Q = pool.combine(multipliers), np.eye(len(pair))
         Q[: pool.d, pool.d :], Q[pool.d :, : pool.d] = -M, -M.T
         P = (pair * (sigma / 2)) @ pair.T + mean * np.linalg.inv(Q)
@@ -55,7 +52,7 @@ class NuclearProgram:
 
     def _inside(self, multipliers: Float) -> Float:
         """Scaled to ‖M‖ = 0.9."""
-        return multipliers * (0.9 / np.linalg.norm(self.pool.combine(multipliers), 2))
+        return multipliers * (0.9 / np.linalg.svd(self.pool.combine(multipliers), compute_uv=False)[0])
 
     def newton(self, at: Iterate, scaling: Scaling) -> NuclearNewton:
         return NuclearNewton(self, at, scaling)
@@ -70,27 +67,30 @@ class NuclearNewton:
     def __init__(self, program: NuclearProgram, at: Iterate, scaling: Scaling) -> None:
         pool = self.pool = program.pool
         self.at, self.forward = at, scaling.forward
+        self.above, self.below = scaling.forward[: pool.d], scaling.forward[pool.d :]
         self.V = scaling.forward @ scaling.forward.T
-        self.missing = pool.bound + at.slack - pool.margins(program.weight(at))
         self.uneven = -pool.combine(at.multipliers) - at.Q[: pool.d, pool.d :]
-        self.over = np.where(pool.tied, 0.0, 1 / np.where(pool.tied, 1.0, at.multipliers))
-        self.factor = Cholesky(lambda: hadamard(pool, self.V), at.slack * self.over)
+        self.missing = pool.bound + at.slack - pool.margins(program.weight(at))
+        self.missing += 2 * pool.margins(self._between(self.uneven))
+        self.over = pool.inverse(at.multipliers)
+        self.ratio = at.slack * self.over
+        self.solve = Refined(Cholesky(lambda: hadamard(pool, self.V), self.ratio).solve, self._times)
 
-    def step(self, aim: Aim) -> Iterate:
-        pool, d = self.pool, self.pool.d
-        aimed = self.forward @ aim.matrix @ self.forward.T
-        towards = aimed[:d, d:] - self._between(self.uneven)
-        right = self.missing + aim.rows * self.over - 2 * pool.margins(towards)
-        multipliers = self.factor.solve(right)
-        rest = right - self._times(multipliers)
-        if np.abs(rest).max() > ROUNDING * np.abs(right).max():
-            multipliers = multipliers + self.factor.solve(rest)
-        Q = np.zeros_like(aimed)
-        Q[:d, d:] = self.uneven - pool.combine(multipliers)
-        Q[d:, :d] = Q[:d, d:].T
-        P = aimed - self.V @ Q @ self.V
-        slack = (aim.rows - self.at.slack * multipliers) * self.over
-        return Iterate((P + P.T) / 2, Q, slack, multipliers)
+    def step(self, aim: Float, products: Float) -> Step:
+        pool = self.pool
+        pull = products * self.over
+        right = self.missing + pull - 2 * pool.margins(self.above @ aim @ self.below.T)
+        multipliers = self.solve(right)
+        change = self.uneven - pool.combine(multipliers)
+        corner = self.above.T @ change @ self.below
+        Q = corner + corner.T
+        return Step(aim - Q, Q, pull - self.ratio * multipliers, multipliers, change)
+
+    def unscaled(self, step: Step) -> Iterate:
+        d, P = self.pool.d, self.forward @ step.P @ self.forward.T
+        Q = np.zeros_like(P)
+        Q[:d, d:], Q[d:, :d] = step.own, step.own.T
+        return Iterate((P + P.T) / 2, Q, step.slack, step.multipliers)
 
     def _between(self, X: Float) -> Float:
         """(V [[0, X], [Xᵀ, 0]] V)₁₂."""
@@ -99,7 +99,7 @@ class NuclearNewton:
 
     def _times(self, multipliers: Float) -> Float:
         image = self._between(self.pool.combine(multipliers))
-        return 2 * self.pool.margins(image) + self.at.slack * self.over * multipliers
+        return 2 * self.pool.margins(image) + self.ratio * multipliers
 
 
 def hadamard(pool: Pool, V: Float) -> Float:
@@ -107,16 +107,16 @@ def hadamard(pool: Pool, V: Float) -> Float:
 
     The factors with a query exist once per example, so only one product is w × w × d.
     """
-    d = pool.d
+    d, owner = pool.d, pool.owner
     keys = 2 * pool.delta @ V[:d, :d]
-    queries = (pool.queries @ V[d:, d:] @ pool.queries.T)[:, pool.owner]
+    queries = (pool.queries @ V[d:, d:] @ pool.queries.T)[:, owner]
     mixed = pool.delta @ V[:d, d:] @ pool.queries.T
     across = 2 * mixed.T
     out = np.empty((len(keys), len(keys)))
-    for j, mine in enumerate(pool.slices):
+    for mine in pool.blocks:
         before = slice(0, mine.stop)
         block = out[mine, before]
         np.matmul(keys[mine], pool.delta[before].T, out=block)
-        block *= queries[j, before]
-        block += mixed[mine].take(pool.owner[before], axis=1) * across[j, before]
+        block *= queries[owner[mine], before]
+        block += mixed[mine].take(owner[before], axis=1) * across[owner[mine], before]
     return out

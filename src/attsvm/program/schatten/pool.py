@@ -14,6 +14,9 @@ from attsvm.tokens import Bool, Float
 FEATURES = 1 << 14
 """Most numbers in rows that are written out."""
 
+BLOCK = 64
+"""Rows per piece of a (w, w) matrix of which only the lower triangle is built."""
+
 
 @dataclass(frozen=True, eq=False)
 class Bases:
@@ -66,7 +69,8 @@ class Pool:
     def of(cls, rows: Constraints, bases: Bases, chosen: Bool, unit: float = 1.0) -> Pool:
         """The chosen rows (n, T) of a program, none of them zero."""
         example, token = np.nonzero(chosen)
-        present, owner = np.unique(example, return_inverse=True)
+        present = chosen.any(axis=1)
+        owner = (np.cumsum(present) - 1)[example]
         delta, length = _unit(rows.differences(example, token) @ bases.left)
         queries, query_length = _unit(rows.queries[present] @ bases.right)
         size = length * query_length[owner] * unit
@@ -82,6 +86,16 @@ class Pool:
         return self.queries.shape[1]
 
     @cached_property
+    def inequalities(self) -> int:
+        """How many rows are not tied."""
+        return len(self.tied) - int(np.count_nonzero(self.tied))
+
+    @cached_property
+    def open(self) -> Float:
+        """1.0 for inequalities, 0.0 for ties (w,)."""
+        return 1.0 - self.tied
+
+    @cached_property
     def starts(self) -> NDArray[np.intp]:
         """First row of each example (k,)."""
         return np.searchsorted(self.owner, np.arange(len(self.queries)))
@@ -93,6 +107,11 @@ class Pool:
         return [slice(a, b) for a, b in zip(self.starts.tolist(), ends, strict=True)]
 
     @cached_property
+    def blocks(self) -> list[slice]:
+        """All rows in pieces of at most BLOCK."""
+        return [slice(a, min(a + BLOCK, len(self.owner))) for a in range(0, len(self.owner), BLOCK)]
+
+    @cached_property
     def features(self) -> Float | None:
         """The rows written out (w, d'·e'), when that is small: one product instead of three steps."""
         if self.delta.size * self.e > FEATURES:
@@ -101,10 +120,10 @@ class Pool:
         return rows.reshape(len(rows), -1)
 
     def margins(self, W: Float) -> Float:
-        """δ_jᵀ W z_j: (d', e') → (w,)."""
+        """δ_jᵀ W z_j: (d', e'), or flat (d'·e',), → (w,)."""
         if self.features is not None:
             return np.asarray(self.features @ W.ravel())
-        directions = self.queries @ W.T
+        directions = self.queries @ W.reshape(self.d, self.e).T
         return np.einsum("ja,ja->j", self.delta, directions[self.owner])
 
     def combine(self, multipliers: Float) -> Float:
@@ -113,6 +132,20 @@ class Pool:
             return np.asarray(multipliers @ self.features).reshape(self.d, self.e)
         sums = np.add.reduceat(multipliers[:, None] * self.delta, self.starts, axis=0)
         return np.asarray(sums.T @ self.queries)
+
+    def gram(self, weights: Float) -> Float:
+        """Σ weight_j A_j ⊗ A_j: (w,) → (d'·e', d'·e')."""
+        if self.features is not None:
+            return np.asarray((self.features.T * weights) @ self.features)
+        weighted = weights[:, None] * self.delta
+        blocks = [weighted[mine].T @ self.delta[mine] for mine in self.slices]
+        outer = self.queries[:, :, None] * self.queries[:, None, :]
+        total = np.tensordot(np.stack(blocks), outer, axes=(0, 0))  # indices a, c, b, f
+        return total.transpose(0, 2, 1, 3).reshape(self.d * self.e, -1)
+
+    def inverse(self, values: Float) -> Float:
+        """1 / values (w,) on the inequalities, 0 where tied."""
+        return self.open / (values if self.inequalities == len(values) else values + self.tied * (1 - values))
 
     def pick(self, values: Float) -> Float:
         """The pool's part (w,) of an array over all rows (n, T)."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from scipy.linalg.lapack import dsyevd
+from scipy.linalg.lapack import dgesdd, dpotrf, dsyevd
 
 from attsvm.tokens import Float
 
@@ -17,6 +18,7 @@ class Scaling:
         P = G diag(v) Gᵀ,    Q = G⁻ᵀ diag(v) G⁻¹
 
     forward (k, k): G; backward (k, k): G⁻ᵀ; values (k,): v.
+    A scaled step of P is G⁻¹ dP G⁻ᵀ, one of Q is Gᵀ dQ G.
     Reference: Todd, Toh, Tütüncü 1998, "On the Nesterov–Todd direction in semidefinite programming".
     """
 
@@ -26,34 +28,41 @@ class Scaling:
 
     @classmethod
     def of(cls, P: Float, Q: Float) -> Scaling:
-        """From Cholesky factors, so that neither G nor its inverse is inverted."""
-        R, L = np.linalg.cholesky(P), np.linalg.cholesky(Q)
-        U, values, Vt = np.linalg.svd(R.T @ L)
+        """From Cholesky factors, so that neither G nor its inverse is inverted.
+
+        LAPACK is called directly: at width 16 NumPy's checks cost more than a factorisation.
+        """
+        R, not_P = dpotrf(P, lower=1)
+        L, not_Q = dpotrf(Q, lower=1)
+        if not_P or not_Q:
+            raise np.linalg.LinAlgError("a matrix is not positive definite")
+        U, values, Vt, failed = dgesdd(R.T @ L)
+        if failed:
+            raise np.linalg.LinAlgError("singular values did not converge")
         root = np.sqrt(values)
         return cls(R @ (U / root), L @ (Vt.T / root), values)
 
-    def scaled_P(self, dP: Float) -> Float:
-        """G⁻¹ dP G⁻ᵀ."""
-        return self.backward.T @ dP @ self.backward
+    @cached_property
+    def _over_sum(self) -> Float:
+        return -1 / (self.values[:, None] + self.values)
 
-    def scaled_Q(self, dQ: Float) -> Float:
-        """Gᵀ dQ G."""
-        return self.forward.T @ dQ @ self.forward
+    @cached_property
+    def _over_root(self) -> Float:
+        root = np.sqrt(self.values)
+        return 1 / (root[:, None] * root)
 
-    def newton(self, target: float, correction: Float | None = None) -> Float:
-        """The scaled sum dP̂ + dQ̂ that moves P̂ Q̂ to target · I, less a second-order correction.
+    def first(self, target: float) -> Float:
+        """The scaled sum X = dP̂ + dQ̂ that moves P̂ Q̂ to target · I:  ½(v X + X v) = target · I − v²."""
+        return np.diag(target / self.values - self.values)
 
-        Solves  ½(v X + X v) = target · I − v² − correction  for X.
-        """
-        right = np.diag(target - self.values**2)
-        if correction is not None:
-            right -= correction
-        return 2 * right / (self.values[:, None] + self.values)
+    def second(self, P: Float, Q: Float) -> Float:
+        """What a scaled step's second order adds to it:  v X + X v = −(P Q + Q P)."""
+        product = P @ Q
+        return np.asarray((product + product.T) * self._over_sum)
 
     def reach(self, step: Float) -> float:
         """Largest α with diag(v) + α step ⪰ 0, for a scaled step."""
-        root = np.sqrt(self.values)
-        values, _, failed = dsyevd(step / (root[:, None] * root), compute_v=0)
+        values, _, failed = dsyevd(step * self._over_root, compute_v=0)
         if failed:
             raise np.linalg.LinAlgError("eigenvalues did not converge")
         least = values[0]

@@ -10,14 +10,11 @@ from attsvm.norms import Norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.schatten import working_set as schatten
-from attsvm.program.schatten.interior_point import Aim, Iterate
+from attsvm.program.schatten.interior_point import Iterate, Refined, Step
 from attsvm.program.schatten.pool import Pool
 from attsvm.program.schatten.scaling import Scaling
-from attsvm.program.schatten.spectral_elimination import ByRows, ByWeight, System, Unknowns
+from attsvm.program.schatten.spectral_elimination import ByRows, ByWeight, System
 from attsvm.tokens import Float
-
-ROUNDING = 1e-12
-"""Relative residual above which a Newton step is refined."""
 
 
 def solve(rows: Constraints, norm: Norm) -> Answer:
@@ -41,12 +38,11 @@ class SpectralProgram:
     def start(self, W: Float, slack: Float, multipliers: Float) -> Iterate:
         """P around W with room above its norm, Q on the central path of that P, λ below it."""
         d = self.pool.d
-        P = 1.5 * np.linalg.norm(W, 2) * np.eye(d + self.pool.e)
+        P = 1.5 * np.linalg.svd(W, compute_uv=False)[0] * np.eye(d + self.pool.e)
         P[:d, d:], P[d:, :d] = W, W.T
         inverse = np.linalg.inv(P)
         mean = 1 / np.trace(inverse)
-        multipliers = np.where(self.pool.tied, 0.0, 0.1 * mean / np.where(self.pool.tied, 1.0, slack))
-        return Iterate(P, mean * (inverse + inverse.T) / 2, slack, multipliers)
+        return Iterate(P, mean * (inverse + inverse.T) / 2, slack, 0.1 * mean * self.pool.inverse(slack))
 
     def newton(self, at: Iterate, scaling: Scaling) -> SpectralNewton:
         return SpectralNewton(self, at, scaling)
@@ -57,31 +53,36 @@ class SpectralNewton:
 
     def __init__(self, program: SpectralProgram, at: Iterate, scaling: Scaling) -> None:
         pool = program.pool
-        self.at, self.backward, self.d = at, scaling.backward, pool.d
+        self.d, self.backward = pool.d, scaling.backward
+        self.above, self.below = scaling.backward[: pool.d], scaling.backward[pool.d :]
+        self.twice = 2 * self.above
+        self.square = scaling.backward.T @ scaling.backward
         self.missing = pool.bound + at.slack - pool.margins(program.weight(at))
-        self.uneven = -pool.combine(at.multipliers) / 2 - at.Q[: pool.d, pool.d :]
-        self.over = np.where(pool.tied, 0.0, 1 / np.where(pool.tied, 1.0, at.multipliers))
-        U, V = (G @ G.T for G in (scaling.backward, scaling.forward))
-        self.system = System(pool, U, V, at.slack * self.over)
+        self.uneven = pool.combine(at.multipliers) + 2 * at.Q[: pool.d, pool.d :]
+        self.excess = float(at.Q.trace()) - 1
+        self.over = pool.inverse(at.multipliers)
+        self.system = System(pool, scaling, at.slack * self.over)
         # With more rows than entries of W the matrix over the rows is singular up to s/λ.
         small = pool.d * pool.e <= 2 * len(at.slack)
-        self.eliminated = ByWeight(self.system) if small else ByRows(self.system)
+        eliminated = ByWeight(self.system) if small else ByRows(self.system)
+        self.solve = Refined(eliminated.solve, self.system.times)
 
-    def step(self, aim: Aim) -> Iterate:
-        d, at, U = self.d, self.at, self.system.U
-        aimed = self.backward @ aim.matrix @ self.backward.T
-        right = Unknowns(
-            aimed[:d, d:] - self.uneven,
-            float(aimed.trace() + at.Q.trace() - 1),
-            self.missing + aim.rows * self.over,
+    def step(self, aim: Float, products: Float) -> Step:
+        pull = products * self.over
+        right = self.system.join(
+            self.twice @ aim @ self.below.T + self.uneven,
+            float(np.vdot(aim, self.square)) + self.excess,
+            self.missing + pull,
         )
-        found = self.eliminated.solve(right)
-        # One refinement at need: without it the gap stops falling near 1e-8.
-        rest = right - self.system.times(found)
-        if rest.size > ROUNDING * right.size:
-            found = found + self.eliminated.solve(rest)
-        P = found.number * np.eye(len(aimed))
-        P[:d, d:], P[d:, :d] = found.matrix, found.matrix.T
-        Q = aimed - U @ P @ U
-        slack = (aim.rows - at.slack * found.rows) * self.over
-        return Iterate(P, (Q + Q.T) / 2, slack, found.rows)
+        found = self.solve(right)
+        W, t, multipliers = self.system.split(found)
+        corner = self.above.T @ W @ self.below
+        P = corner + corner.T + t * self.square
+        return Step(P, aim - P, pull - self.system.ratio * multipliers, multipliers, found)
+
+    def unscaled(self, step: Step) -> Iterate:
+        W, t, multipliers = self.system.split(step.own)
+        P = t * np.eye(len(step.P))
+        P[: self.d, self.d :], P[self.d :, : self.d] = W, W.T
+        Q = self.backward @ step.Q @ self.backward.T
+        return Iterate(P, (Q + Q.T) / 2, step.slack, multipliers)

@@ -2,57 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.linalg import solve_triangular
 
 from attsvm.program.schatten.interior_point import Cholesky
 from attsvm.program.schatten.pool import Pool
+from attsvm.program.schatten.scaling import Scaling
 from attsvm.tokens import Float
-
-
-@dataclass(frozen=True, eq=False)
-class Unknowns:
-    """(dW, dt, dλ), or a right-hand side: matrix (d, e), number, rows (w,)."""
-
-    matrix: Float
-    number: float
-    rows: Float
-
-    def __add__(self, other: Unknowns) -> Unknowns:
-        return Unknowns(self.matrix + other.matrix, self.number + other.number, self.rows + other.rows)
-
-    def __sub__(self, other: Unknowns) -> Unknowns:
-        return Unknowns(self.matrix - other.matrix, self.number - other.number, self.rows - other.rows)
-
-    @property
-    def size(self) -> float:
-        """Largest absolute entry."""
-        return max(float(np.abs(self.matrix).max()), abs(self.number), float(np.abs(self.rows).max()))
 
 
 class System:
     """The linear map of the Newton system, for U = V⁻¹ positive definite and F = (U²)₁₂.
 
-    L(dW) + F dt − ½ Σ dλ_j A_j,    L(dW) = U₁₁ dW U₂₂ + U₁₂ dWᵀ U₁₂
+    2 L(dW) + 2 F dt − Σ dλ_j A_j,    L(dW) = U₁₁ dW U₂₂ + U₁₂ dWᵀ U₁₂
     2⟨F, dW⟩ + tr(U²) dt
     A dW + ratio dλ                 ratio = s/λ, 0 where tied
+
+    The unknowns, and a right-hand side, are one vector (d·e + 1 + w,) of dW, dt and dλ.
     """
 
-    def __init__(self, pool: Pool, U: Float, V: Float, ratio: Float) -> None:
+    def __init__(self, pool: Pool, scaling: Scaling, ratio: Float) -> None:
         d = pool.d
-        self.pool, self.U, self.V, self.ratio = pool, U, V, ratio
+        self.pool, self.scaling, self.ratio, self.entries = pool, scaling, ratio, pool.d * pool.e
+        U = scaling.backward @ scaling.backward.T
         self.U11, self.U12, self.U22 = U[:d, :d], U[:d, d:], U[d:, d:]
-        square = U @ U
-        self.trace, self.F = float(np.trace(square)), square[:d, d:]
+        self.F, self.trace = U[:d] @ U[:, d:], float(np.vdot(U, U))
 
-    def times(self, x: Unknowns) -> Unknowns:
-        image = self.U11 @ x.matrix @ self.U22 + self.U12 @ x.matrix.T @ self.U12
-        return Unknowns(
-            image + x.number * self.F - self.pool.combine(x.rows) / 2,
-            2 * float((self.F * x.matrix).sum()) + self.trace * x.number,
-            self.pool.margins(x.matrix) + self.ratio * x.rows,
+    def join(self, W: Float, t: float, rows: Float) -> Float:
+        """One vector of W (d, e), t and rows (w,)."""
+        return np.concatenate((W.ravel(), (t,), rows))
+
+    def split(self, x: Float) -> tuple[Float, float, Float]:
+        """The parts of a vector: W (d, e), t, rows (w,)."""
+        size = self.entries
+        return x[:size].reshape(self.pool.d, self.pool.e), float(x[size]), x[size + 1 :]
+
+    def times(self, x: Float) -> Float:
+        W, t, rows = self.split(x)
+        image = self.U11 @ W @ self.U22 + self.U12 @ W.T @ self.U12
+        return self.join(
+            2 * (image + t * self.F) - self.pool.combine(rows),
+            2 * float(np.vdot(self.F, W)) + self.trace * t,
+            self.pool.margins(W) + self.ratio * rows,
         )
 
 
@@ -68,40 +59,36 @@ class ByWeight:
         pool = system.pool
         self.system, self.tied = system, pool.tied
         self.some_tied = bool(pool.tied.any())
-        self.weights = np.where(pool.tied, 0.0, 1 / np.where(pool.tied, 1.0, system.ratio))
-        self.factor = Cholesky(self._matrix, np.zeros(pool.d * pool.e + 1))
+        self.weights = pool.inverse(system.ratio)
+        self.factor = Cholesky(self._matrix)
         if self.some_tied:
             ties = pool.delta[pool.tied, :, None] * pool.queries[pool.owner[pool.tied], None, :]
             self.ties = np.pad(ties.reshape(len(ties), -1), ((0, 0), (0, 1)))
             self.lifted = self.factor.solve(self.ties.T)
-            self.border = Cholesky(lambda: self.ties @ self.lifted, np.zeros(len(ties)))
+            self.border = Cholesky(lambda: self.ties @ self.lifted)
 
     def _matrix(self) -> Float:
-        system, pool = self.system, self.system.pool
-        size = pool.d * pool.e
-        weighted = self.weights[:, None] * pool.delta
-        blocks = [weighted[mine].T @ pool.delta[mine] for mine in pool.slices]
-        outer = pool.queries[:, :, None] * pool.queries[:, None, :]
-        total = np.tensordot(np.stack(blocks), outer, axes=(0, 0))  # indices a, c, b, f
-        total += 2 * system.U11[:, :, None, None] * system.U22
-        total += 2 * system.U12[:, None, None, :] * system.U12[None, :, :, None]
+        system, size = self.system, self.system.entries
+        # Indices a, b, c, f: the change of entry (a, b) of the image with entry (c, f) of W.
+        total = (2 * system.U11)[:, None, :, None] * system.U22[:, None, :]
+        total += (2 * system.U12)[:, None, None, :] * system.U12.T[:, :, None]
         out = np.empty((size + 1, size + 1))
-        out[:size, :size] = total.transpose(0, 2, 1, 3).reshape(size, size)
+        np.add(total.reshape(size, size), system.pool.gram(self.weights), out=out[:size, :size])
         out[size, :size], out[size, size] = 2 * system.F.ravel(), system.trace
         return out
 
-    def solve(self, right: Unknowns) -> Unknowns:
-        pool = self.system.pool
-        first = 2 * right.matrix + pool.combine(self.weights * right.rows)
-        found = self.factor.solve(np.append(first.ravel(), right.number))
+    def solve(self, right: Float) -> Float:
+        system, pool = self.system, self.system.pool
+        found, rows = right[: system.entries + 1].copy(), right[system.entries + 1 :]
+        found[:-1] += pool.combine(self.weights * rows).ravel()
+        found = self.factor.solve(found)
         if self.some_tied:
-            ties = self.border.solve(right.rows[self.tied] - self.ties @ found)
+            ties = self.border.solve(rows[self.tied] - self.ties @ found)
             found = found + self.lifted @ ties
-        matrix = found[:-1].reshape(pool.d, pool.e)
-        rows = self.weights * (right.rows - pool.margins(matrix))
+        rows = self.weights * (rows - pool.margins(found[:-1]))
         if self.some_tied:
             rows[self.tied] = ties
-        return Unknowns(matrix, float(found[-1]), rows)
+        return np.concatenate((found, rows))
 
 
 class ByRows:
@@ -115,17 +102,18 @@ class ByRows:
         self.rise = self.inverse(system.F)
         self.coupling = pool.margins(self.rise)
         self.response = self.factor.solve(self.coupling)
-        bend = system.trace - 2 * float((system.F * self.rise).sum())
+        bend = system.trace - 2 * float(np.vdot(system.F, self.rise))
         self.curvature = bend + float(self.coupling @ self.response)
 
-    def solve(self, right: Unknowns) -> Unknowns:
-        pool = self.system.pool
-        weight = self.inverse(right.matrix)
-        rows = self.factor.solve(right.rows - pool.margins(weight))
-        excess = right.number - 2 * (self.system.F * weight).sum() - self.coupling @ rows
+    def solve(self, right: Float) -> Float:
+        system, pool = self.system, self.system.pool
+        matrix, number, rows = system.split(right)
+        weight = self.inverse(matrix / 2)
+        rows = self.factor.solve(rows - pool.margins(weight))
+        excess = number - 2 * np.vdot(system.F, weight) - self.coupling @ rows
         dt = float(excess / self.curvature)
         rows = rows + dt * self.response
-        return Unknowns(weight + self.inverse(pool.combine(rows) / 2) - dt * self.rise, dt, rows)
+        return system.join(weight + self.inverse(pool.combine(rows) / 2) - dt * self.rise, dt, rows)
 
 
 class Inverse:
@@ -141,7 +129,8 @@ class Inverse:
         first, second = np.linalg.cholesky(system.U11), np.linalg.cholesky(system.U22)
         # γ → 1 at the optimum and 1 − γ² from γ would be noise: the eigenvalues of
         # G₁ᵀV₁₁G₁ are 1/(1 − γ²), and their large ones are accurate.
-        growth, left = np.linalg.eigh(first.T @ system.V[:d, :d] @ first)
+        above = first.T @ system.scaling.forward[:d]
+        growth, left = np.linalg.eigh(above @ above.T)
         left, rest = left[:, ::-1], 1 / np.maximum(growth[::-1][:k], 1.0)
         half = solve_triangular(first, system.U12, lower=True)
         core = solve_triangular(second, half.T, lower=True)

@@ -71,31 +71,34 @@ class _Search:
         self.unit = float((rows.bound / self.size).max())
 
     def run(self, first: Answer) -> Answer:
-        counted = self.rows.bound > 0
-        least = (self.rows.margins(first.W)[counted] / self.rows.bound[counted]).min()
+        counted, margins = self.rows.bound > 0, self.rows.margins(first.W)
+        least = (margins[counted] / self.rows.bound[counted]).min()
         # Where rounding leaves no margin, the norm of W alone sets the scale.
         factor = 1 / least if least > 0 else self.unit / np.linalg.norm(first.W)
-        first = replace(first, W=first.W * factor)
+        first, margins = replace(first, W=first.W * factor), margins * factor
         best, least = first, np.inf
         for growth in ATTEMPTS:
-            program, at = self._start(first, growth)
+            program, at = self._start(first, margins, growth)
             answer, gap = self._finish(*self._shrink(program, at, STAGES if growth == ATTEMPTS[0] else ()))
             if gap < least:
                 best, least = answer, gap
-            if gap <= ENOUGH or len(at.slack) == self.candidates.sum():
+            if gap <= ENOUGH or self._complete(program):
                 break
         return best
 
-    def _start(self, first: Answer, growth: float) -> tuple[Form, Iterate]:
+    def _complete(self, program: Form) -> bool:
+        """Whether the pool has all rows."""
+        return len(program.pool.bound) == np.count_nonzero(self.candidates)
+
+    def _start(self, first: Answer, margins: Float, growth: float) -> tuple[Form, Iterate]:
         """The rows closest to their bound under the Frobenius solution, and a point near it."""
-        margins = self.rows.margins(first.W)
         count = int(growth * np.count_nonzero(first.multipliers))
         program = self._program(self._nearest(self._excess(margins), np.inf, count))
         pool = program.pool
         slack = np.maximum(ROOM * pool.pick(margins) / pool.size - pool.bound, 0.1)
         multipliers = pool.pick(first.multipliers) * pool.size
         W = ROOM * self.bases.reduce(first.W / self.unit)
-        return program, program.start(W, np.where(pool.tied, 0.0, slack), multipliers)
+        return program, program.start(W, slack * pool.open, multipliers)
 
     def _nearest(self, excess: Float, most: float, count: int) -> Bool:
         """The rows with a smaller excess than `most`, but not more than count of them."""
@@ -122,8 +125,11 @@ class _Search:
         From a point close to the optimum of the smaller pool the central path of the larger one is
         hardly reached any more.
         """
+        short = np.zeros(self.rows.bound.shape)
         for _ in range(ROUNDS):
             best = advance(program, at, self._gap(program), GOAL)
+            if self._complete(program):
+                break
             margins = self._margins(program, best)
             short = np.where(self.rows.separating, self.rows.bound - margins, 0.0) / self.rows.bound.max()
             inside = program.pool.spread(np.ones(len(at.slack)), np.zeros(short.shape)) > 0
@@ -163,20 +169,26 @@ class _Search:
 
     def _gap(self, program: Form) -> Callable[[Iterate], float]:
         """Relative duality gap over the pool, or the violation of rows that ask for no margin."""
-        pool, norm, largest = program.pool, self.norm, self.rows.bound.max()
-        counted = pool.bound > 0
-        zero = ~counted & ~pool.tied
+        pool, nuclear, largest = program.pool, self.norm.p == 1, self.rows.bound.max()
+        counted = np.flatnonzero(pool.bound > 0)
+        zero = np.flatnonzero(~pool.tied & ~(pool.bound > 0))
+        tied = np.flatnonzero(pool.tied)
 
         def gap(at: Iterate) -> float:
             W = program.weight(at)
             margins = pool.margins(W)
-            least = np.min(margins[counted] / pool.bound[counted])
+            least = float((margins[counted] / pool.bound[counted]).min())
             if not least > 0:
                 return np.inf
-            lower = at.multipliers @ pool.bound / norm.dual.value(pool.combine(at.multipliers))
-            wrong = np.max(np.abs(margins * pool.size)[pool.tied], initial=0.0)
-            wrong = max(wrong, np.max(-(margins * pool.size)[zero], initial=0.0))
-            return float(max(1 - lower * least / norm.value(W), wrong / (least * largest)))
+            # One call for both norms, of which each is the dual of the other.
+            sigma = np.linalg.svd(np.stack([W, pool.combine(at.multipliers)]), compute_uv=False)
+            size, steepness = (sigma[0].sum(), sigma[1, 0]) if nuclear else (sigma[0, 0], sigma[1].sum())
+            shortfall = 1 - (at.multipliers @ pool.bound) * least / (size * steepness)
+            if len(counted) == len(margins):
+                return float(shortfall)
+            margins = margins * pool.size
+            wrong = max(np.abs(margins[tied]).max(initial=0.0), -margins[zero].min(initial=0.0))
+            return float(max(shortfall, wrong / (least * largest)))
 
         return gap
 
