@@ -16,7 +16,7 @@ ORDER = (
     "tests/training/test_regularise.py",
     "tests/training/test_limits.py",
     "tests/claims/test_transformers_as_svms.py",
-    "tests/claims/test_mirror_descent.py",
+    "tests/claims/test_mirror_descent_and_rates.py",
     "tests/next_token/test_next_token_claims.py",
 )
 
