@@ -30,9 +30,9 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: rank.get(item.nodeid.split("::")[0], len(rank)))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def short_programs():
-    """XLA compiles in two thirds of the time what then runs a few times slower: for files of short runs."""
+    """XLA compiles in two thirds of the time what then runs a few times slower: for short runs."""
     import jax
 
     jax.config.update("jax_disable_most_optimizations", True)
