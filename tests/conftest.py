@@ -1,11 +1,14 @@
 """Settings of the whole suite, all of them about its time."""
 
+from contextlib import contextmanager
+
+import jax
 import pytest
 
 from attsvm.training.compilation import compile_quickly
 
 # Most of the suite's time would be XLA compiling small programs once each. The programs compute the
-# same; users run with XLA's own settings.
+# same; users run with XLA's own settings. JAX reads them at its first computation, not when imported.
 compile_quickly()
 
 # On a fresh clone the first file compiles the solvers, for three quarters of a minute; the next three
@@ -30,11 +33,18 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: rank.get(item.nodeid.split("::")[0], len(rank)))
 
 
+@contextmanager
+def few_optimisations():
+    """XLA compiles in two thirds of the time what then runs a few times slower."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
 def short_programs():
-    """XLA compiles in two thirds of the time what then runs a few times slower: for short runs."""
-    import jax
-
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    """For tests whose runs are so short that compiling them takes longer."""
+    with few_optimisations():
+        yield

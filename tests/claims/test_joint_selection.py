@@ -1,10 +1,6 @@
 """Head and prompt together: the claims hold unless they are refuted, their broken twins do not."""
 
-import pytest
-
 from tests.claims.agreement import check, each_claim
-
-pytestmark = pytest.mark.usefixtures("short_programs")
 
 
 @each_claim("joint_selection")

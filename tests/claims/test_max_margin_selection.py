@@ -1,11 +1,7 @@
 """The global theorems of "Max-Margin Token Selection" hold, their broken twins do not."""
 
-import pytest
-
 from attsvm.claims import max_margin_selection, nonlinear_selection
 from tests.claims.agreement import check, each_claim
-
-pytestmark = pytest.mark.usefixtures("short_programs")
 
 
 @each_claim("max_margin_selection", "nonlinear_selection")

@@ -1,13 +1,10 @@
 """The lemmas of "Max-Margin Token Selection" hold, their broken twins do not."""
 
 import numpy as np
-import pytest
 from scipy.optimize import approx_fprime
 
 from attsvm.claims.prompt_instances import gradient, small
 from tests.claims.agreement import check, each_claim
-
-pytestmark = pytest.mark.usefixtures("short_programs")
 
 
 @each_claim("prompt_lemmas")
