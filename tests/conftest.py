@@ -1,7 +1,50 @@
-"""Settings of the whole suite."""
+"""Settings of the whole suite, all of them about its time."""
+
+from contextlib import contextmanager
+
+import jax
+import pytest
 
 from attsvm.training.compilation import compile_quickly
 
 # Most of the suite's time would be XLA compiling small programs once each. The programs compute the
-# same; users run with XLA's own settings.
+# same; users run with XLA's own settings. JAX reads them at its first computation, not when imported.
 compile_quickly()
+
+# On a fresh clone the first file compiles the solvers, for three quarters of a minute; the next three
+# need none of them, so the second worker finds them in the cache. Then the longest files.
+ORDER = (
+    "tests/program/test_max_margin.py",
+    "tests/training/test_train.py",
+    "tests/training/test_regularise.py",
+    "tests/training/test_limits.py",
+    "tests/claims/test_transformers_as_svms.py",
+    "tests/claims/test_mirror_descent_and_rates.py",
+    "tests/next_token/test_next_token_claims.py",
+)
+
+
+def pytest_configure(config):
+    config.option.loadscopereorder = False  # pytest-xdist would start with the file of most tests
+
+
+def pytest_collection_modifyitems(items):
+    rank = {name: place for place, name in enumerate(ORDER)}
+    items.sort(key=lambda item: rank.get(item.nodeid.split("::")[0], len(rank)))
+
+
+@contextmanager
+def few_optimisations():
+    """XLA compiles in two thirds of the time what then runs a few times slower."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture
+def short_programs():
+    """For tests whose runs are so short that compiling them takes longer."""
+    with few_optimisations():
+        yield

@@ -2,15 +2,15 @@
 
 import pytest
 
-from attsvm.claims.local_selection import CLAIMS, starts_on_every_direction
+from attsvm.claims.local_selection import starts_on_every_direction
+from tests.claims.agreement import check, each_claim
+
+pytestmark = pytest.mark.usefixtures("short_programs")
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_claim_holds_unless_it_is_refuted_and_its_twin_does_not(claim, seed):
-    verdict = claim(seed)
-    assert verdict.status == ("fails" if claim.mark == "refuted" else "holds"), str(verdict)
-    assert not claim.twin(seed).holds
+@each_claim("local_selection")
+def test_a_claim_holds_unless_it_is_refuted_and_its_twin_does_not(claim):
+    check(claim)
 
 
 def test_locally_optimal_starts_stay_and_all_others_leave_on_many_problems():

@@ -1,19 +1,15 @@
 """The lemmas of "Max-Margin Token Selection" hold, their broken twins do not."""
 
 import numpy as np
-import pytest
 from scipy.optimize import approx_fprime
 
 from attsvm.claims.prompt_instances import gradient, small
-from attsvm.claims.prompt_lemmas import CLAIMS
+from tests.claims.agreement import check, each_claim
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_claim_holds_unless_it_is_refuted_and_its_twin_does_not(claim, seed):
-    verdict = claim(seed)
-    assert verdict.status == ("fails" if claim.mark == "refuted" else "holds"), str(verdict)
-    assert not claim.twin(seed).holds
+@each_claim("prompt_lemmas")
+def test_a_claim_holds_unless_it_is_refuted_and_its_twin_does_not(claim):
+    check(claim)
 
 
 def test_the_closed_form_gradient_agrees_with_finite_differences():

@@ -1,38 +1,8 @@
-"""The claims on "Transformers as SVMs" hold, and their broken twins do not."""
+"""The claims on "Transformers as SVMs" hold unless they are refuted, their broken twins do not."""
 
-import pytest
-
-from attsvm.claims import (
-    transformers_as_svms,
-    transformers_by_descent,
-    transformers_by_path,
-    transformers_global,
-)
-
-CLAIMS = [
-    claim
-    for paper in (transformers_as_svms, transformers_by_path, transformers_by_descent, transformers_global)
-    for claim in paper.CLAIMS
-]
-STANDING = [claim for claim in CLAIMS if claim.mark != "refuted"]
-REFUTED = [claim for claim in CLAIMS if claim.mark == "refuted"]
-SEEDS = (0, 1)
+from tests.claims.agreement import check, each_claim
 
 
-@pytest.mark.parametrize("claim", STANDING, ids=lambda claim: claim.name)
-def test_the_claim_holds(claim):
-    for seed in SEEDS:
-        verdict = claim(seed)
-        assert verdict.holds, str(verdict)
-
-
-@pytest.mark.parametrize("claim", REFUTED, ids=lambda claim: claim.name)
-def test_a_refuted_claim_is_seen_to_fail(claim):
-    assert "fails" in [claim(seed).status for seed in SEEDS]
-
-
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
-def test_the_broken_twin_does_not_hold(claim):
-    for seed in SEEDS:
-        verdict = claim.twin(seed)
-        assert not verdict.holds, str(verdict)
+@each_claim("transformers_as_svms", "transformers_by_path", "transformers_by_descent", "transformers_global")
+def test_a_claim_holds_unless_it_is_refuted_and_its_twin_does_not(claim):
+    check(claim)

@@ -1,12 +1,8 @@
 """Every claim holds, and its broken twin does not."""
 
-import pytest
-
-from attsvm.claims.next_token import CLAIMS
+from tests.claims.agreement import check, each_claim
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+@each_claim("next_token")
 def test_the_claim_holds_and_its_twin_does_not(claim):
-    verdict, twin = claim.check(0), claim.twin(0)
-    assert verdict.holds, str(verdict)
-    assert not twin.holds, str(twin)
+    check(claim)

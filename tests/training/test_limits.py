@@ -20,29 +20,35 @@ def run(tokens, v, optimizer=NGD, steps=1_000, loss=logistic, **options):
     return train(tokens, Linear(v), optimizer=optimizer, steps=steps, loss=loss, **settings)
 
 
+@pytest.fixture(scope="module")
+def long_runs():
+    """Three problems, their heads, and 30,000 normalised steps on each."""
+    tokens, v = sphere(6, 8, 10, seed=range(3))
+    return tokens, v, run(tokens, v, steps=30_000, record=[3_000, 10_000])
+
+
 def test_normalised_gd_reaches_the_frobenius_program_like_one_over_steps_squared(
-    rows, frobenius_program, angle
+    long_runs, rows, frobenius_program, angle
 ):
-    tokens, v = sphere(6, 8, 10, seed=range(5))
-    path = run(tokens, v, steps=30_000, record=[3_000, 10_000])
-    limits = [frobenius_program(rows(tokens.run(r), path.selected[r])) for r in range(5)]
-    error = np.median([[angle(W, limits[r]) for W in path.W[r, 1:]] for r in range(5)], axis=0)
+    tokens, _, path = long_runs
+    limits = [frobenius_program(rows(tokens.run(r), path.selected[r])) for r in range(3)]
+    error = np.median([[angle(W, limits[r]) for W in path.W[r, 1:]] for r in range(3)], axis=0)
     slope = np.polyfit(np.log(path.index[1:]), np.log(error), 1)[0]
     assert error[-1] <= 2e-5
     assert -2.2 <= slope <= -1.8
     assert np.median(path.norm()[:, -1]) >= 2_950
 
 
-def test_key_and_query_find_the_nuclear_margin_and_the_full_weight_does_not(margin_ratio):
-    tokens, v = sphere(6, 8, 10, seed=range(4))
-    pair = run(tokens, v, steps=20_000, weight=KeyQuery(), init=uniform(range(4)))
-    full = run(tokens, v, steps=20_000)
-    for r in range(4):
+def test_key_and_query_find_the_nuclear_margin_and_the_full_weight_does_not(long_runs, margin_ratio):
+    tokens, v, full = long_runs
+    pair = run(tokens, v, steps=20_000, weight=KeyQuery(), init=uniform(range(3)))
+    for r in range(3):
         one = tokens.run(r)
         assert margin_ratio(one, pair.selected[r], pair.final[r], nuclear) >= 0.97
         assert margin_ratio(one, full.selected[r], full.final[r], nuclear) <= 0.93
 
 
+@pytest.mark.usefixtures("short_programs")
 @pytest.mark.parametrize(("norm", "enough"), [(linf, 0.99), (spectral, 0.99), (l1, 0.95)], ids=str)
 def test_steepest_descent_maximises_the_margin_of_its_own_norm(norm, enough, margin_ratio):
     tokens, v = sphere(6, 8, 10, seed=range(3))
@@ -51,6 +57,7 @@ def test_steepest_descent_maximises_the_margin_of_its_own_norm(norm, enough, mar
     assert np.median(ratios) >= enough
 
 
+@pytest.mark.usefixtures("short_programs")
 @pytest.mark.parametrize(("p", "steps"), [(1.75, 1_500), (2, 2_000), (3, 20_000)])
 def test_mirror_descent_is_closest_to_the_program_of_its_own_p(p, steps, rows, program):
     tokens, v = sphere(6, 8, 10, seed=range(1, 4))
@@ -64,6 +71,7 @@ def test_mirror_descent_is_closest_to_the_program_of_its_own_p(p, steps, rows, p
         assert min(divergence, key=divergence.get) == p
 
 
+@pytest.mark.usefixtures("short_programs")
 @pytest.mark.parametrize(
     ("p", "steps", "selected"), [(1.75, 1_500, [1, 0]), (2, 2_000, [1, 0]), (3, 20_000, [0, 0])]
 )
@@ -97,6 +105,7 @@ def test_polyak_and_normalised_gd_beat_gd_on_orthogonal_tokens(rows, frobenius_p
     assert errors["polyak"][-1] / errors["polyak"][-2] == pytest.approx(1 / 9, rel=0.2)
 
 
+@pytest.mark.usefixtures("short_programs")
 def test_training_the_prompt_is_training_a_weight_on_one_fixed_query():
     # Lemma A-1: W with step lr/‖u‖² stays p uᵀ/‖u‖² of the prompt p with step lr.
     prompt, v = sphere(3, 4, 5, seed=1)
@@ -108,6 +117,7 @@ def test_training_the_prompt_is_training_a_weight_on_one_fixed_query():
     np.testing.assert_allclose(W, p * u / (u @ u), rtol=0, atol=1e-12)
 
 
+@pytest.mark.usefixtures("short_programs")
 @pytest.mark.parametrize(
     ("loss", "offset"),
     [

@@ -1,0 +1,40 @@
+"""What every claim is tested for. The test files share the claims among the workers."""
+
+from contextlib import nullcontext
+
+import pytest
+
+from attsvm.claims import by_module
+from tests.conftest import few_optimisations
+
+SEEDS = (0, 1)
+"""A claim is tested on the first; a refuted one must fail on one of them. `attsvm claims` runs more."""
+
+LONG_RUNS = {
+    "both_stages_tend_to_their_programs",
+    "descent_becomes_global_as_d_grows",
+    "descent_on_one_example_is_global_if_losing_scores_are_equal",
+    "normalised_descent_selects_the_best_tokens_from_any_start",
+    "the_norm_diverges_from_every_start",
+    "the_trained_order_extends_the_corpus",
+    "weights_split_into_direction_and_finite_part",
+}
+"""Claims that run for longer than XLA optimises them; the others are compiled with few optimisations."""
+
+
+def each_claim(*modules):
+    """Run a test for every claim of these files."""
+    claims = [claim for module in modules for claim in by_module()[module]]
+    return pytest.mark.parametrize("claim", claims, ids=lambda claim: claim.name)
+
+
+def check(claim):
+    """A claim holds, a refuted one is seen to fail, and neither holds of the broken twin."""
+    with nullcontext() if claim.name in LONG_RUNS else few_optimisations():
+        if claim.mark == "refuted":
+            assert any(claim(seed).status == "fails" for seed in SEEDS), claim.name
+        else:
+            verdict = claim(SEEDS[0])
+            assert verdict.holds, str(verdict)
+        twin = claim.twin(SEEDS[0])
+        assert not twin.holds, str(twin)
