@@ -9,7 +9,7 @@ With a runs axis all arrays carry it first. No d·e columns, no m × d matrix is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -89,8 +89,14 @@ class Constraints:
 
     def run(self, index: int) -> Constraints:
         """The constraints of one run."""
-        names = ("keys", "queries", "anchor", "active", "tied", "required", "exponent")
-        return Constraints(*(getattr(self, name)[index] for name in names))
+        return self._at(index)
+
+    def part(self, runs: slice) -> Constraints:
+        """The constraints of some runs."""
+        return self._at(runs)
+
+    def _at(self, index: int | slice) -> Constraints:
+        return Constraints(*(getattr(self, field.name)[index] for field in fields(self)))
 
     # ------------------------------------------------------------------ the linear map and its adjoint
 

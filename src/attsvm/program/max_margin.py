@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import import_module
 from typing import cast
@@ -16,9 +14,9 @@ from attsvm.norms import Entrywise, Norm, Schatten, frobenius
 from attsvm.program import soft
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Engine
+from attsvm.program.runs import over_runs
 from attsvm.program.soft import as_slack
 from attsvm.program.solution import Solution, pack
-from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float, Tokens, as_selected, matching_runs
 
 
@@ -55,18 +53,18 @@ def max_margin(
     price = as_slack(tokens, slack)
     if price is not None:
         return _soft(tokens, as_selected(tokens, selected), norm, rows, price)
-    answer = solve(rows, norm)
+    quick = _on_vectors(rows, norm).p == 2
+    answer = over_runs(lambda part: _at_margin_one(part, norm, solve(part, norm)), rows, quick=quick)
     if rows.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
 
         raise explain(rows, norm, answer.multipliers)
-    W, multipliers = _at_margin_one(rows, norm, answer)
     return Solution(
         tokens,
         as_selected(tokens, selected),
         norm,
-        W,
-        pack(rows, multipliers),
+        answer.W,
+        pack(rows, answer.multipliers),
         rows.required,
         np.asarray(answer.separable),
     )
@@ -104,7 +102,8 @@ def _soft(tokens: Tokens, selected: Bool, norm: Norm, rows: Constraints, slack: 
 def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     """Whether some W puts the selected tokens above all others: one boolean, with runs (runs,)."""
     tokens = matching_runs(tokens, selected)
-    answer = solve(Constraints.of(tokens, selected), frobenius)
+    rows = Constraints.of(tokens, selected)
+    answer = over_runs(lambda part: solve(part, frobenius), rows, quick=True)
     return np.asarray(answer.separable) if tokens.runs is not None else bool(answer.separable)
 
 
@@ -122,9 +121,7 @@ def solve(rows: Constraints, norm: Norm) -> Answer:
         from attsvm.program.frobenius.route import solve_runs
 
         return solve_runs(rows)
-    with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        each = [pool.submit(_solve_one, rows.run(k), norm, engine) for k in range(rows.runs)]
-        answers = [job.result() for job in each]
+    answers = [_solve_one(rows.run(k), norm, engine) for k in range(rows.runs)]
     return Answer(
         np.stack([a.W for a in answers]),
         np.stack([a.multipliers for a in answers]),
@@ -170,8 +167,13 @@ def _engine(norm: Norm) -> Engine:
     return cast(Engine, import_module(f"attsvm.program.{home}").solve)
 
 
-def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> tuple[Float, Float]:
-    """Scale W until its least margin is the required one, and λ until N*(Σ λ_j A_j) = 1."""
+def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
+    """Scale W until its least margin is the required one, and λ until N*(Σ λ_j A_j) = 1.
+
+    W in the units of the tokens, zero where there is none; then λ stays a proof.
+    """
+    if rows.runs is None and not answer.separable:
+        return answer
     clipped = np.where(rows.separating, np.maximum(answer.multipliers, 0.0), answer.multipliers)
     steepness = np.asarray(norm.dual.value(rows.combine(clipped)))[..., None, None]
     counted = rows.bound > 0
@@ -181,4 +183,5 @@ def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> tuple[Float
     can = np.asarray(answer.separable)[..., None, None]
     multipliers = clipped / np.where(can & (steepness > 0), steepness, 1.0)
     multipliers = np.ldexp(multipliers, -rows.exponent[..., None, None])
-    return rows.unscale(np.where(can, W, 0.0)), np.where(can, multipliers, clipped)
+    W = rows.unscale(np.where(can, W, 0.0))
+    return Answer(W, np.where(can, multipliers, clipped), answer.separable)

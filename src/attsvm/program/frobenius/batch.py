@@ -1,31 +1,16 @@
-"""Many small matrix problems at once: one compiled function per run, threads over chunks of runs."""
+"""Many small matrix problems at once: the rows of all runs in NumPy, their Gram matrices in loops."""
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.program.compiled import compiled
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.frobenius.contradiction import RESIDUAL
-from attsvm.program.frobenius.gram import (
-    INFEASIBLE,
-    SOLVED,
-    UNRESOLVED,
-    Quadratic,
-    add_row,
-    clear,
-    dot_row,
-    dot_rows,
-    pivot,
-    space,
-)
-from attsvm.program.frobenius.gram_dual import dual_active_set
+from attsvm.program.frobenius.gram import Quadratic, pivot, space
 from attsvm.program.frobenius.unit_rows import TINY
 from attsvm.tokens import Bool, Float
 
@@ -36,35 +21,64 @@ GAP = 1e-11
 """Relative gap up to which an answer of the Gram matrix is taken."""
 
 
-class Small(NamedTuple):
-    """Constraints of all runs as plain arrays, the runs axis first."""
-
-    keys: Float
-    queries: Float
-    anchor: NDArray[np.intp]
-    active: Bool
-    tied: Bool
-    required: Float
-
-
 class UnitRows(NamedTuple):
-    """The m live rows of one run, each scaled to length one: δ/|δ| times z/|z|."""
+    """The rows of r runs at length one, δ/|δ| times z/|z|; zero where there is no row.
 
-    delta: Float  # (m, d)
-    across: Float  # (d, m), the same numbers
-    query: Float  # (n, e)
-    likeness: Float  # (m,) z·z_b for the query z at work
-    example: NDArray[np.int64]  # (m,)
-    token: NDArray[np.int64]  # (m,)
-    length: Float  # (m,)
+    token (r, n, T−1): all tokens but the anchor. delta (r, n, T−1, d), query (r, n, e).
+    length (r, n, T−1): |δ| |z|, one where there is no row. bound: largest one. free: equalities.
+    hopeless (r, n, T−1): rows of length zero that ask for a margin.
+    """
 
+    token: NDArray[np.intp]
+    delta: Float
+    query: Float
+    length: Float
+    bound: Float
+    free: Bool
+    hopeless: Bool
 
-class Output(NamedTuple):
-    """Where the runs put their answers: W (runs, d, e), multipliers (runs, n, T), status (runs,)."""
+    @classmethod
+    def of(cls, rows: Constraints) -> UnitRows:
+        start = np.arange(0, rows.active.size, rows.T).reshape(rows.anchor.shape)
+        others = np.arange(rows.T - 1)
+        token = others + (others >= rows.anchor[..., None])
+        place, flat = start[..., None] + token, rows.keys.reshape(-1, rows.d)
+        delta = flat.take(start + rows.anchor, 0)[..., None, :] - flat.take(place, 0)
+        span, size = _norm(delta), _norm(rows.queries)
+        length = span * size[..., None]
+        active, tied = rows.active.take(place), rows.tied.take(place)
+        asked = np.where(active > tied, rows.required[..., None], 0.0)
+        live = active & (length > TINY)
+        length = np.where(live, length, 1.0)
+        delta *= (live / np.where(live, span, 1.0))[..., None]
+        query = rows.queries / np.where(size > 0, size, 1.0)[..., None]
+        bound = np.where(live, asked, 0.0) / length
+        largest = bound.max((1, 2), keepdims=True, initial=0.0)
+        bound /= np.where(largest > 0, largest, 1.0)
+        return cls(token, delta, query, length, bound, live & tied, (asked > 0) > live)
 
-    W: Float
-    multipliers: Float
-    status: NDArray[np.int64]
+    def some(self, which: NDArray[np.intp]) -> UnitRows:
+        """Some of the runs."""
+        return UnitRows(*(part[which] for part in self))
+
+    def gram(self) -> Float:
+        """K = (ΔΔᵀ)∘(ZZᵀ) of every run (r, m, m), with m = n (T − 1)."""
+        runs, n, others, d = self.delta.shape
+        flat = self.delta.reshape(runs, n * others, d)
+        like = np.matmul(self.query, self.query.swapaxes(1, 2))
+        K = np.matmul(flat, flat.swapaxes(1, 2)).reshape(runs, n, others, n, others)
+        K *= like[:, :, None, :, None]
+        return K.reshape(runs, n * others, n * others)
+
+    def combine(self, lam: Float) -> Float:
+        """Σ λ_j A_j: (r, n, T−1) → (r, d, e)."""
+        sides = np.einsum("rntd,rnt->rnd", self.delta, lam)
+        return np.asarray(np.matmul(sides.swapaxes(1, 2), self.query))
+
+    def margins(self, W: Float) -> Float:
+        """⟨A_j, W⟩: (r, d, e) → (r, n, T−1)."""
+        directions = np.matmul(self.query, W.swapaxes(1, 2))
+        return np.asarray(np.einsum("rntd,rnd->rnt", self.delta, directions))
 
 
 def suits(rows: Constraints) -> bool:
@@ -73,210 +87,85 @@ def suits(rows: Constraints) -> bool:
 
 
 def solve(rows: Constraints) -> tuple[Answer, Bool]:
-    """Answers of all runs, and which of them are final; the others need a slower, exact method."""
-    runs = rows.keys.shape[0]
-    data = Small(*(_read_only(getattr(rows, name)) for name in Small._fields))
-    out = Output(
-        np.zeros((runs, rows.d, rows.e)),
-        np.zeros((runs, rows.n, rows.T)),
-        np.full(runs, UNRESOLVED, np.int64),
-    )
-    workers = min(os.cpu_count() or 1, -(-runs // 64))
-    if workers == 1:
-        _solve_chunk(data, out, 0, runs)
-    else:
-        edges = np.linspace(0, runs, 4 * workers + 1).astype(int)
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(lambda a, b: _solve_chunk(data, out, a, b), edges[:-1], edges[1:]))
-    return Answer(out.W, out.multipliers, out.status != INFEASIBLE), out.status != UNRESOLVED
+    """Answers of all runs, and which of them are final; the others need a slower, exact method.
+
+    Block pivoting, then the dual active set where that was not enough; both are checked on the rows.
+    """
+    unit = UnitRows.of(rows)
+    problem = _problem(unit)
+    W, lam, final = _pivoted(unit, problem)
+    separable = np.ones(len(lam), bool)
+    left = np.flatnonzero(~final)
+    if left.size:
+        some = Quadratic(*(part[left] for part in problem))
+        W[left], lam[left], final[left], separable[left] = _exactly(unit.some(left), some)
+    hopeless = unit.hopeless.any((1, 2))
+    if hopeless.any():  # a row of length zero that asks for a margin is its own contradiction
+        W[hopeless], lam[hopeless] = 0.0, _first_of_each(unit.hopeless[hopeless])
+        final |= hopeless
+        separable &= ~hopeless
+    multipliers = np.zeros(rows.active.shape)
+    np.put_along_axis(multipliers, unit.token, lam / unit.length, -1)
+    return Answer(W, multipliers, separable), final
 
 
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """One type for compiled code, whether or not the caller may write to the array."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
+def _problem(unit: UnitRows) -> Quadratic:
+    """The dual programs, and for a start the rows that λ = b serves less than average."""
+    K = unit.gram()
+    bound, free = unit.bound.reshape(K.shape[:2]), unit.free.reshape(K.shape[:2])
+    served = np.matmul(K, bound[..., None])[..., 0]
+    passive = served * bound.sum(1)[:, None] < bound * served.sum(1)[:, None]
+    return Quadratic(K, bound, free, passive | free)
 
 
-# ---------------------------------------------------------------------- compiled
+def _pivoted(unit: UnitRows, problem: Quadratic) -> tuple[Float, Float, Bool]:
+    """W, λ and which runs are solved, by block pivoting."""
+    lam, settled = np.empty(problem.bound.shape), np.empty(len(problem.bound), bool)
+    pivot(problem, lam, settled, space(lam.shape[1]))
+    asks = unit.bound.any((1, 2))
+    lam = np.where((settled & asks)[:, None], lam, 0.0).reshape(unit.bound.shape)
+    W = unit.combine(lam)
+    return W, lam, ~asks | (settled & _are_optimal(unit, lam, W))
 
 
-@compiled
-def _solve_chunk(data, out, start, stop):  # type: ignore[no-untyped-def]
-    """Solve the runs start … stop with one workspace."""
-    n, T, d = data.keys.shape[1:]
-    m = max(n * (T - 1), 1)
-    unit = UnitRows(
-        np.empty((m, d)),
-        np.empty((d, m)),
-        np.empty(data.queries.shape[1:]),
-        np.empty(m),
-        np.empty(m, np.int64),
-        np.empty(m, np.int64),
-        np.empty(m),
-    )
-    problem = Quadratic(np.empty((m, m)), np.empty(m), np.empty(m, np.bool_))
-    lam, memory = np.empty(m), space(m)
-    for run in range(start, stop):
-        count = _unit_rows(data, run, unit, problem)
-        if count < 0:  # a row of length zero that asks for a margin is its own contradiction
-            row = -1 - count
-            out.multipliers[run, row // T, row % T] = 1.0
-            out.status[run] = INFEASIBLE
-            continue
-        out.status[run] = _solve_run(problem, unit, lam[:count], memory, (out.W[run], out.multipliers[run]))
+def _exactly(unit: UnitRows, problem: Quadratic) -> tuple[Float, Float, Bool, Bool]:
+    """W, λ, which runs are decided and which of them have a W, by the dual active set."""
+    from attsvm.program.frobenius.gram_dual import INFEASIBLE, SOLVED, dual_active_set
+
+    lam, status = np.empty(problem.bound.shape), np.empty(len(problem.bound), np.int64)
+    dual_active_set(problem, lam, status, space(lam.shape[1]))
+    lam = lam.reshape(unit.bound.shape)
+    W = unit.combine(lam)
+    weight = np.where(unit.bound > 0, lam, 0.0).sum((1, 2))
+    ray = (status == INFEASIBLE) & (_flat_norm(W) <= RESIDUAL * weight)
+    solved = (status == SOLVED) & _are_optimal(unit, lam, W)
+    return np.where(ray[:, None, None], 0.0, W), lam, ray | solved, status != INFEASIBLE
 
 
-@compiled
-def _unit_rows(data, run, unit, problem):  # type: ignore[no-untyped-def]
-    """Fill the unit rows, their Gram matrix and bounds (largest 1); their number, or −1 − the zero row."""
-    keys, queries = data.keys[run], data.queries[run]
-    n, T, d = keys.shape
-    m, largest = np.int64(0), 0.0
-    for i in range(n):
-        size = np.sqrt(dot_rows(queries, i, i, queries.shape[1]))
-        for q in range(queries.shape[1]):
-            unit.query[i, q] = queries[i, q] / size if size > 0 else 0.0
-        first = data.anchor[run, i]
-        for t in range(T):
-            if not data.active[run, i, t]:
-                continue
-            for q in range(d):
-                unit.delta[m, q] = keys[i, first, q] - keys[i, t, q]
-            length = np.sqrt(dot_rows(unit.delta, m, m, d)) * size
-            tied = data.tied[run, i, t]
-            if length <= TINY:
-                if not tied and data.required[run, i] > 0:
-                    return -1 - (i * T + t)
-                continue
-            for q in range(d):
-                unit.delta[m, q] *= size / length
-                unit.across[q, m] = unit.delta[m, q]
-            unit.example[m], unit.token[m], unit.length[m] = i, t, length
-            problem.free[m] = tied
-            problem.bound[m] = 0.0 if tied else data.required[run, i] / length
-            largest = max(largest, problem.bound[m])
-            m += 1
-    for a in range(m):
-        problem.bound[a] /= largest if largest > 0 else 1.0
-    _fill_gram(unit, problem.gram, m)
-    return m
-
-
-@compiled
-def _fill_gram(unit, gram, m):  # type: ignore[no-untyped-def]
-    """K_ab = (δ_a·δ_b)(z_a·z_b), row by row: long sums over b vectorise, short ones over d do not."""
-    d, e = unit.delta.shape[1], unit.query.shape[1]
-    last = -1
-    for a in range(m):
-        if unit.example[a] != last:
-            last = unit.example[a]
-            for b in range(m):
-                new = b == 0 or unit.example[b] != unit.example[b - 1]
-                unit.likeness[b] = (
-                    dot_rows(unit.query, last, unit.example[b], e) if new else unit.likeness[b - 1]
-                )
-        for b in range(m):
-            gram[a, b] = unit.delta[a, 0] * unit.across[0, b]
-        for q in range(1, d - 1, 2):  # two at a time: half the traffic with memory
-            one, two = unit.delta[a, q], unit.delta[a, q + 1]
-            for b in range(m):
-                gram[a, b] += one * unit.across[q, b] + two * unit.across[q + 1, b]
-        if d % 2 == 0:
-            add_row(gram[a], unit.delta[a, d - 1], unit.across, d - 1, m)
-        for b in range(m):
-            gram[a, b] *= unit.likeness[b]
-
-
-@compiled
-def _solve_run(problem, unit, lam, memory, out):  # type: ignore[no-untyped-def]
-    """Block pivoting, then the dual active set where that was not enough; the status of the run."""
-    W, multipliers = out
-    m = len(lam)
-    if not _start(problem, m, memory):
-        return SOLVED
-    status = SOLVED
-    if not pivot(problem, lam, memory) or not _is_optimal(problem, unit, lam, W):
-        status = dual_active_set(problem, lam, memory)
-        if status == SOLVED and not _is_optimal(problem, unit, lam, W):
-            status = UNRESOLVED
-        if status == INFEASIBLE and not _is_ray(problem, unit, lam, W):
-            status = UNRESOLVED
-    if status == INFEASIBLE:
-        W[:] = 0.0
-    for j in range(m):
-        multipliers[unit.example[j], unit.token[j]] = lam[j] / unit.length[j]
-    return status
-
-
-@compiled
-def _start(problem, m, memory):  # type: ignore[no-untyped-def]
-    """Passive: rows that λ = b serves less than average. False when no row asks for anything."""
-    served, asked = 0.0, 0.0
-    for j in range(m):
-        memory.margin[j] = dot_row(problem.gram, j, problem.bound, m)
-        served += memory.margin[j]
-        asked += problem.bound[j]
-    if asked <= 0:
-        return False
-    for j in range(m):
-        memory.passive[j] = problem.free[j] or memory.margin[j] * asked < problem.bound[j] * served
-    return True
-
-
-@compiled
-def _combine(unit, lam, W):  # type: ignore[no-untyped-def]
-    """W = Σ λ_j δ_j z_jᵀ; its Frobenius norm."""
-    d, e = W.shape
-    for q in range(d):
-        for p in range(e):
-            W[q, p] = 0.0
-    m, side = len(lam), np.zeros(d)
-    for j in range(m):
-        add_row(side, lam[j], unit.delta, j, d)
-        i = unit.example[j]
-        if j == m - 1 or unit.example[j + 1] != i:
-            for q in range(d):
-                for p in range(e):
-                    W[q, p] += side[q] * unit.query[i, p]
-            clear(side)
-    squares = 0.0
-    for q in range(d):
-        squares += dot_rows(W, q, q, e)
-    return np.sqrt(squares)
-
-
-@compiled
-def _is_optimal(problem, unit, lam, W):  # type: ignore[no-untyped-def]
+def _are_optimal(unit: UnitRows, lam: Float, W: Float) -> Bool:
     """Whether the gap between b·λ/|W| and |W|/(least margin) is at most GAP, from the rows themselves."""
-    size = _combine(unit, lam, W)
-    d, e = W.shape
-    least, lower = np.inf, 0.0
-    side = np.zeros(d)
-    last = -1
-    for j in range(len(lam)):
-        if unit.example[j] != last:
-            last = unit.example[j]
-            for q in range(d):
-                total = 0.0
-                for p in range(e):
-                    total += W[q, p] * unit.query[last, p]
-                side[q] = total
-        margin = dot_row(unit.delta, j, side, d)
-        lower += problem.bound[j] * lam[j]
-        if problem.free[j] or problem.bound[j] == 0:
-            if (abs(margin) if problem.free[j] else -margin) > GAP * size:
-                return False
-        else:
-            least = min(least, margin / problem.bound[j])
-    return least > 0 and 1.0 - lower / size * least / size <= GAP
+    size, margins = _flat_norm(W), unit.margins(W)
+    counted = unit.bound > 0
+    least = np.where(counted, margins / np.where(counted, unit.bound, 1.0), np.inf).min((1, 2))
+    short = np.where(unit.free, np.abs(margins), np.where(counted, 0.0, -margins)).max((1, 2))
+    lower = (unit.bound * lam).sum((1, 2))
+    square = np.where(size > 0, size, 1.0) ** 2
+    with np.errstate(invalid="ignore", over="ignore"):
+        closed = 1.0 - lower / square * least <= GAP
+    return (size > 0) & (least > 0) & (short <= GAP * size) & closed
 
 
-@compiled
-def _is_ray(problem, unit, lam, W):  # type: ignore[no-untyped-def]
-    """Whether Σ λ_j A_j is zero up to rounding while some row with a bound takes part."""
-    total = 0.0
-    for j in range(len(lam)):
-        if problem.bound[j] > 0:
-            total += lam[j]
-    return _combine(unit, lam, W) <= RESIDUAL * total
+def _first_of_each(marked: Bool) -> Float:
+    """One in the first marked place of each run, zero elsewhere: (r, n, T−1)."""
+    flat = marked.reshape(len(marked), -1)
+    return (np.arange(flat.shape[1]) == flat.argmax(1)[:, None]).astype(float).reshape(marked.shape)
+
+
+def _norm(x: Float) -> Float:
+    """Length along the last axis; an entry whose square underflows counts as zero."""
+    return np.asarray(np.sqrt(np.einsum("...d,...d->...", x, x)))
+
+
+def _flat_norm(W: Float) -> Float:
+    """Frobenius norm of every matrix: (r, d, e) → (r,)."""
+    return _norm(W.reshape(len(W), -1))
