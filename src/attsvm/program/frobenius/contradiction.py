@@ -84,7 +84,7 @@ def _among(unit: UnitRows, chosen: Bool) -> Float | None:
     delta, queries = unit.named(example, token)
     bound, free = unit.bound[chosen], unit.free[chosen]
     K = (delta @ delta.T) * (queries @ queries.T)
-    problem = gram.Quadratic(K[None], bound[None], free[None], free[None].copy())
+    problem = gram.Quadratic(K[None], np.ones((1, 1, 1)), bound[None], free[None], free[None].copy())
     part, status, out = np.zeros((1, len(example))), np.zeros(1, np.int64), np.zeros(chosen.shape)
     dual_active_set(problem, part, status, gram.space(len(example)))
     if status[0] == INFEASIBLE:

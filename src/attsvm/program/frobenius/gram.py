@@ -27,10 +27,12 @@ ROUNDING = 1e-13
 class Quadratic(NamedTuple):
     """Dual programs of several runs: gram (r, m, m), bound (r, m), free (r, m): the equality rows.
 
-    passive (r, m): the rows that may have a multiplier, where the pivoting starts; changed in place.
+    like (r, n, n): factors of the Gram matrix not yet applied, one per pair of blocks of m/n rows.
+    passive (r, m): the rows that may have a multiplier. Pivoting writes gram and passive.
     """
 
     gram: Float
+    like: Float
     bound: Float
     free: Bool
     passive: Bool
@@ -57,6 +59,7 @@ def pivot(problem: Quadratic, lam: Float, settled: Bool, space: Space) -> None:
     Reference: Júdice and Pires 1994, "A block principal pivoting algorithm".
     """
     for run in range(len(settled)):
+        _start(problem, run, space)
         best, patience = lam.shape[1] + 1, 3
         settled[run] = False
         for _ in range(30):
@@ -78,15 +81,36 @@ def pivot(problem: Quadratic, lam: Float, settled: Bool, space: Space) -> None:
 
 
 @inner
+def _start(problem, run, space):  # type: ignore[no-untyped-def]
+    """Complete the Gram matrix. Passive: equalities, and rows that λ = b serves less than average."""
+    K, bound, margin = problem.gram, problem.bound, space.margin
+    m, n = K.shape[1], problem.like.shape[1]
+    served, asked = 0.0, 0.0
+    for a in range(m):
+        total = 0.0
+        for j in range(n):
+            factor = problem.like[run, a * n // m, j]
+            for b in range(j * m // n, (j + 1) * m // n):
+                K[run, a, b] *= factor
+                total += K[run, a, b] * bound[run, b]
+        margin[a] = total
+        served += total
+        asked += bound[run, a]
+    for a in range(m):
+        less = margin[a] * asked < bound[run, a] * served
+        problem.passive[run, a] = less or problem.free[run, a]
+
+
+@inner
 def _passive_solution(problem, run, lam, space):  # type: ignore[no-untyped-def]
     """λ on the passive rows from K_FF λ_F = b_F, zero elsewhere; False when K_FF is singular.
 
     One sweep factors K_FF row by row and solves L y = b on the way.
     """
-    K, L, rows, y = problem.gram, space.factor, space.rows, space.step
+    K, L, rows, y, margin = problem.gram, space.factor, space.rows, space.step, space.margin
     m, k = lam.shape[1], 0
     for j in range(m):
-        lam[run, j], space.margin[j] = 0.0, 0.0
+        lam[run, j], margin[j] = 0.0, 0.0
         if not problem.passive[run, j]:
             continue
         rest, value = K[run, j, j], problem.bound[run, j]
@@ -103,12 +127,12 @@ def _passive_solution(problem, run, lam, space):  # type: ignore[no-untyped-def]
         y[k], rows[k] = value / L[k, k], j
         k += 1
     for a in range(k - 1, -1, -1):
-        y[a] /= L[a, a]
+        value, row = y[a] / L[a, a], rows[a]  # read once: an array might overlap with the one written
+        lam[run, row] = value
         for c in range(a):
-            y[c] -= y[a] * L[a, c]
-        lam[run, rows[a]] = y[a]
+            y[c] -= value * L[a, c]
         for j in range(m):
-            space.margin[j] += y[a] * K[run, rows[a], j]
+            margin[j] += value * K[run, row, j]
     return True
 
 

@@ -100,9 +100,10 @@ def _direction(problem, run, j, k, space):  # type: ignore[no-untyped-def]
         step[a] = L[k, a]
         distance -= L[k, a] * L[k, a]
     for a in range(k - 1, -1, -1):
-        step[a] /= L[a, a]
+        value = step[a] / L[a, a]
+        step[a] = value
         for c in range(a):
-            step[c] -= step[a] * L[a, c]
+            step[c] -= value * L[a, c]
     return distance
 
 
