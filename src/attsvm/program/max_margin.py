@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from typing import cast
 
@@ -17,7 +18,7 @@ from attsvm.program.engine import Answer, Engine
 from attsvm.program.runs import over_runs
 from attsvm.program.soft import as_slack
 from attsvm.program.solution import Solution, pack
-from attsvm.tokens import Bool, Float, Tokens, as_selected, matching_runs
+from attsvm.tokens import Float, Tokens, matching_runs
 
 
 def max_margin(
@@ -52,7 +53,7 @@ def max_margin(
     rows = Constraints.of(tokens, selected, required)
     price = as_slack(tokens, slack)
     if price is not None:
-        return _soft(tokens, as_selected(tokens, selected), norm, rows, price)
+        return _soft(tokens, norm, rows, price)
     quick = _on_vectors(rows, norm).p == 2
     answer = over_runs(lambda part: _at_margin_one(part, norm, solve(part, norm)), rows, quick=quick)
     if rows.runs is None and not answer.separable:
@@ -61,7 +62,7 @@ def max_margin(
         raise explain(rows, norm, answer.multipliers)
     return Solution(
         tokens,
-        as_selected(tokens, selected),
+        rows.selected,
         norm,
         answer.W,
         pack(rows, answer.multipliers),
@@ -93,10 +94,10 @@ def separate(
     return max_margin(Tokens(keys), np.zeros(len(keys), int), norm, required=required, slack=slack)
 
 
-def _soft(tokens: Tokens, selected: Bool, norm: Norm, rows: Constraints, slack: Float) -> Solution:
+def _soft(tokens: Tokens, norm: Norm, rows: Constraints, slack: Float) -> Solution:
     W, multipliers = soft.solve(rows, norm, slack)
     can = np.ones(() if rows.runs is None else rows.runs, bool)
-    return Solution(tokens, selected, norm, W, pack(rows, multipliers), rows.required, can, slack)
+    return Solution(tokens, rows.selected, norm, W, pack(rows, multipliers), rows.required, can, slack)
 
 
 def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
@@ -146,6 +147,7 @@ def _on_vectors(rows: Constraints, norm: Norm) -> Norm:
     return frobenius if isinstance(norm, Schatten) and min(rows.d, rows.e) == 1 else norm
 
 
+@cache
 def _engine(norm: Norm) -> Engine:
     """The algorithm of a norm, imported when it is first needed."""
     match norm:
@@ -174,14 +176,13 @@ def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
     """
     if rows.runs is None and not answer.separable:
         return answer
-    clipped = np.where(rows.separating, np.maximum(answer.multipliers, 0.0), answer.multipliers)
+    clipped = np.where(rows.tied, answer.multipliers, np.maximum(answer.multipliers, 0.0))
     steepness = np.asarray(norm.dual.value(rows.combine(clipped)))[..., None, None]
-    counted = rows.bound > 0
-    ratio = rows.margins(answer.W) / np.where(counted, rows.bound, 1.0)
-    least = np.where(counted, ratio, np.inf).min((-2, -1), initial=np.inf)[..., None, None]
-    W = answer.W / np.where((least > 0) & np.isfinite(least), least, 1.0)
+    ratio = np.full(rows.active.shape, np.inf)
+    np.divide(rows.margins(answer.W), rows.bound, out=ratio, where=rows.bound > 0)
+    least = ratio.min((-2, -1), keepdims=True)
     can = np.asarray(answer.separable)[..., None, None]
+    W = np.where(can, answer.W, 0.0) / np.where((least > 0) & (least < np.inf), least, 1.0)
     multipliers = clipped / np.where(can & (steepness > 0), steepness, 1.0)
-    multipliers = np.ldexp(multipliers, -rows.exponent[..., None, None])
-    W = rows.unscale(np.where(can, W, 0.0))
-    return Answer(W, np.where(can, multipliers, clipped), answer.separable)
+    multipliers = np.where(can, np.ldexp(multipliers, -rows.exponent[..., None, None]), clipped)
+    return Answer(rows.unscale(W), multipliers, answer.separable)

@@ -56,8 +56,8 @@ def _compiled(rows: Constraints, norm: Norm, start: Answer) -> tuple[Answer, flo
     """The answer of the compiled twin and its gap."""
     chosen = Pricing(rows).first(start)
     work = WorkingRows.of(rows, chosen)
-    begin = start.W.ravel(), start.multipliers[chosen] * work.length
-    W, found, gap = interior_point(work.dense(), work.bound, work.open, *begin, norm.p != 1)
+    W, found = start.W.flatten(), start.multipliers[chosen] * work.length
+    gap = interior_point(work.dense(), work.bound, work.open, W, found, norm.p != 1)
     multipliers = np.zeros(chosen.shape)
     multipliers[chosen] = found / work.length
     return Answer(W.reshape(start.W.shape), multipliers), gap

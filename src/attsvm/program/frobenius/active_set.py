@@ -88,14 +88,13 @@ def empty(capacity: int, k: int) -> State:
 @inner
 def restart(s: State) -> None:
     """Forget rows and point, keep the memory."""
-    s.sizes[:] = 0
-    s.inside[:] = False
-    s.reach[:] = -1.0
     s.travel[0] = 0.0
-    s.p[:] = 0.0
-    s.Q[:] = 0.0
+    for i in range(s.sizes.size):
+        s.sizes[i] = 0
     for i in range(s.p.size):
-        s.Q[i, i] = 1.0
+        s.p[i] = 0.0
+        for c in range(s.p.size):
+            s.Q[i, c] = 1.0 if i == c else 0.0
 
 
 @compiled

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 
 import numpy as np
 
@@ -132,7 +131,8 @@ def _answer(unit: UnitRows, found: Found | None) -> Answer:
 
 def _with_runs(rows: Constraints) -> Constraints:
     """One problem as a batch of one."""
-    return Constraints(*(np.asarray(getattr(rows, f.name))[None] for f in fields(rows)))
+    arrays = rows.keys, rows.queries, rows.anchor, rows.active, rows.tied, rows.required, rows.exponent
+    return Constraints(*(array[None] for array in arrays))
 
 
 def _first(answers: Answer) -> Answer:
