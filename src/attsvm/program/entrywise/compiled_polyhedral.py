@@ -15,77 +15,70 @@ STEPS, GOAL = 60, 1e-10
 
 
 @compiled
-def interior_point(F: Float, bound: Float, open_: Float, W: Float, multipliers: Float, cube: bool) -> float:
-    """Smallest W with F W ≥ bound (= where open is 0): the l∞ norm if cube, else l1.
+def newton_steps(F, b, open_, state, best, tau, cube):  # type: ignore[no-untyped-def]
+    """Improve state = (part, slack, W, λ, s) until the gap is small; returns the gap reached, or 1.0.
 
-    F (k, N), bound (k,), open (k,) 1.0 for inequalities. W (N,) with positive margins and multipliers
-    (k,) are the start, and then the answer. Returns the relative gap reached, 1.0 without progress.
+    F (k, N), b (k,), open (k,): 1.0 for inequalities. part, slack (2, N), W (N,), λ and s (k,), all
+    but W and the λ of ties positive, norms near one. cube: the l∞ norm, else l1; tau: the norm of W.
+    best: W (N,) and λ (k,) of the smallest gap, out.
     """
-    k, N = F.shape
-    part, slack, w, M = np.empty((2, N)), np.empty((2, N)), np.empty(N), np.empty(N)
-    lam, s, b, margins, residual = np.empty(k), np.empty(k), np.empty(k), np.empty(k), np.empty(k)
-    V, tilt, a, L, ratio = np.empty(N), np.empty(N), np.empty(k), np.empty((k, k)), np.empty(k)
-    _copy(W, w)
-    _copy(multipliers, lam)
-    _copy(bound, b)
-    size, tau = _start(F, open_, cube, part, slack, w, lam, s, b, M, margins)
+    part, slack, w, lam, s = state
+    (k, N), gap, M = F.shape, 1.0, np.empty(F.shape[1])
+    margins, residual, ratio, a, L = np.empty(k), np.empty(k), np.empty(k), np.empty(k), np.empty((k, k))
     ahead = (np.empty((2, N)), np.empty((2, N)), np.empty(N), np.empty(k), np.empty(k))
-    step = (np.empty((2, N)), np.empty((2, N)), np.empty(N), np.empty(k), np.empty(k))
+    final = (np.empty((2, N)), np.empty((2, N)), np.empty(N), np.empty(k), np.empty(k))
     memory = (np.empty((2, N)), np.empty(N), np.empty(N), np.empty(k), np.empty(k), np.empty((N, k)))
-    gap = 1.0
+    system = (F, L, np.empty(N), np.empty(N), a, ratio, open_, M, residual)
     for _ in range(STEPS):
-        total, short, value = _residuals(margins, b, open_, lam, s, ratio, residual)
-        c = _weights(part, slack, cube, V, tilt)
-        for j in range(N):
-            total += part[0, j] * slack[0, j] + part[1, j] * slack[1, j]
-        times(F, tilt, a)
-        if not _factor(F, V, a, c, ratio, L, memory[5]):
-            break
-        state, system = (part, slack, w, lam, s, M, residual), (F, L, V, tilt, a, ratio, open_)
-        tau += _advance(state, system, (ahead, step), memory, cube, tau, c, total, max(short, 1e-13 * value))
         times(F, w, margins)
         sums(F, lam, M)
-        now = _gap(margins, b, open_, w, lam, M, cube)
-        if now < gap:
-            gap = now
-            _copy(lam, multipliers)
-            for j in range(N):
-                W[j] = w[j] * size
-        if gap < GOAL:
+        gap = _keep(_gap(margins, b, open_, w, lam, M, cube), gap, w, lam, best)
+        total, rough, pairs = _products(state, b, open_, margins, ratio, residual)
+        c = _weights(part, slack, cube, system[2], system[3])
+        times(F, system[3], a)
+        if gap < GOAL or not _factor(F, system[2], a, c, ratio, L, memory[5]):
             break
+        target = 0.0
+        for refined in range(2):  # look ahead; then aim at the centre, with the error of that step
+            step = final if refined else ahead  # a literal True would compile the callee once more
+            dtau = _direction(system, state, cube, tau, c, target, ahead, step, refined, memory)
+            primal, dual = _longest(state, step, open_, cube, 0.995 if refined else 1.0)
+            if refined:
+                _move(state, step, cube, primal, dual)
+                tau += primal * dtau
+            else:
+                reached = _after(state, step, open_, cube, primal, dual)
+                target = min(total, max(total * (reached / total) ** 3, rough)) / pairs
     return gap
 
 
 @inner
-def _advance(state, system, steps, memory, cube, tau, c, total, rough):  # type: ignore[no-untyped-def]
-    """One step of Mehrotra: look ahead, then aim at the centre with that step's error; returns its dτ."""
-    open_, ahead = system[6], steps[0]
-    pairs, target, length, dtau = 2.0 * len(state[2]), 0.0, 0.0, 0.0
-    for j in range(len(open_)):
-        pairs += open_[j]
-    for refined in range(2):  # a literal True or False would compile the callee once for each
-        step = steps[1] if refined else ahead
-        dtau = _direction(system, state, cube, tau, c, target, ahead, step, refined, memory)
-        length, dual = _longest(state, step, open_, cube, 0.995 if refined else 1.0)
-        if refined:
-            _move(state, step, cube, length, dual)
-        else:
-            reached = _after(state, step, open_, cube, length, dual)
-            target = min(total, max(total * (reached / total) ** 3, rough)) / pairs
-    return length * dtau
+def _keep(now, gap, w, lam, best):  # type: ignore[no-untyped-def]
+    """Copy the point if it is the best so far; the smaller gap."""
+    if now < gap:
+        for j in range(len(w)):
+            best[0][j] = w[j]
+        for j in range(len(lam)):
+            best[1][j] = lam[j]
+    return min(now, gap)
 
 
 @inner
-def _residuals(margins, b, open_, lam, s, ratio, residual):  # type: ignore[no-untyped-def]
-    """Fill s/λ and the shortfall of each row; the sums of λ s, of |λ residual| and of λ b."""
+def _products(state, b, open_, margins, ratio, residual):  # type: ignore[no-untyped-def]
+    """Fill s/λ and the shortfall of each row. The sum of complementary products, its floor, their number."""
+    part, slack, w, lam, s = state
     total = short = value = 0.0
+    pairs = 2.0 * len(w)
     for j in range(len(b)):
         ratio[j] = s[j] * open_[j] / lam[j]
         residual[j] = s[j] * open_[j] + b[j] - margins[j]
         total += lam[j] * s[j] * open_[j]
         short += abs(lam[j] * residual[j])
         value += lam[j] * b[j]
-    return total, short, value
+        pairs += open_[j]
+    for j in range(len(w)):
+        total += part[0, j] * slack[0, j] + part[1, j] * slack[1, j]
+    return total, max(short, 1e-13 * value), pairs
 
 
 @inner
@@ -110,12 +103,6 @@ def sums(F, y, out):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _copy(x, out):  # type: ignore[no-untyped-def]
-    for j in range(len(out)):
-        out[j] = x[j]
-
-
-@inner
 def _norm(x, largest):  # type: ignore[no-untyped-def]
     """The l∞ norm, or the l1 norm."""
     top = total = 0.0
@@ -123,34 +110,6 @@ def _norm(x, largest):  # type: ignore[no-untyped-def]
         top = max(top, abs(x[j]))
         total += abs(x[j])
     return top if largest else total
-
-
-@inner
-def _start(F, open_, cube, part, slack, w, lam, s, b, M, margins):  # type: ignore[no-untyped-def]
-    """Norms one, and everything a tenth away from its boundary; returns the scale of W and τ."""
-    sums(F, lam, M)
-    size, steep, value, top = _norm(w, cube), _norm(M, not cube), 0.0, 0.0
-    for j in range(len(w)):
-        w[j] /= size
-    for j in range(len(b)):
-        b[j] /= size
-        lam[j] /= steep
-        value += lam[j] * b[j]
-        top = max(top, b[j])
-    times(F, w, margins)
-    for j in range(len(b)):
-        s[j] = 1.0
-        if open_[j] > 0:
-            s[j] = max(margins[j] - b[j], 0.1 * top)
-            lam[j] = max(lam[j], 0.1 * value / len(b) / s[j])
-    sums(F, lam, M)
-    x = M if cube else w
-    room, tau = 0.1 * _norm(x, cube and not cube) / len(x), 1.1 * _norm(w, cube or not cube)
-    for j in range(len(w)):
-        part[0, j], part[1, j] = max(x[j], 0.0) + room, max(-x[j], 0.0) + room
-        slack[0, j] = tau - w[j] if cube else max(1.0 - M[j], 0.1)
-        slack[1, j] = tau + w[j] if cube else max(1.0 + M[j], 0.1)
-    return size, tau
 
 
 @inner
@@ -185,8 +144,8 @@ def _direction(system, state, cube, tau, c, target, before, step, refined, memor
 
     The second-order terms of before count when refined.
     """
-    F, _, V, tilt, _, ratio, open_ = system
-    part, slack, w, lam, s, M, residual = state
+    F, _, V, tilt, _, ratio, open_, M, residual = system
+    part, slack, w, lam, s = state
     dpart, dslack, dw, dlam, ds = step
     fixed, offset, dM, right, shift, _ = memory
     lean = -1.0
@@ -244,7 +203,7 @@ def _complete(part, slack, dpart, dslack, fixed, V, M, dM, dw, j, cube, offset, 
 @inner
 def _respond(system, c, right, x, y, refined, rest, more):  # type: ignore[no-untyped-def]
     """x, y of `WorkingRows.newton` into place, refined once if asked; returns t. Scratch: rest, more."""
-    F, L, V, tilt, a, ratio, _ = system
+    F, L, V, tilt, a, ratio = system[:6]
     t = 0.0
     for j in range(len(x)):
         x[j], rest[j] = 0.0, right[j]
