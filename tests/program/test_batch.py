@@ -33,8 +33,8 @@ def dense(rows):
 
 
 def gaps(rows, answer):
-    W, multipliers = _at_margin_one(rows, norm, answer)
-    return certify(rows, norm, W, multipliers).worst
+    solved = _at_margin_one(rows, norm, answer)
+    return certify(rows, norm, solved.W, solved.multipliers).worst
 
 
 def residuals(rows, answer):

@@ -44,8 +44,8 @@ def planted(n, T, d, e, seed=0, ties=0.0, zeros=0.0, masked=0.0, spread=0.0):
 
 
 def worst(rows, answer):
-    W, multipliers = _at_margin_one(rows, norm, answer)
-    return certify(rows, norm, W, multipliers).worst
+    solved = _at_margin_one(rows, norm, answer)
+    return certify(rows, norm, solved.W, solved.multipliers).worst
 
 
 def as_answer(unit, found):
@@ -112,7 +112,7 @@ def test_the_norm_is_that_of_a_general_solver(variant):
     limits += [features[tied] @ w == 0] if tied.any() else []
     program = cp.Problem(cp.Minimize(cp.norm(w)), limits)
     program.solve(solver=cp.CLARABEL, tol_gap_rel=1e-10, tol_feas=1e-10, tol_gap_abs=1e-10)
-    W, _ = _at_margin_one(rows, norm, frobenius.solve(rows))
+    W = _at_margin_one(rows, norm, frobenius.solve(rows)).W
     assert np.linalg.norm(W) == pytest.approx(program.value, rel=1e-7)  # Clarabel's accuracy
 
 

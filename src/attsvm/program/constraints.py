@@ -9,7 +9,7 @@ With a runs axis all arrays carry it first. No d·e columns, no m × d matrix is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from attsvm.program import passes
 from attsvm.tokens import Bool, Float, Tokens, as_required, as_selected
+
+SMALL = 1 << 17
+"""Entries of the keys up to which all differences are kept (1 MB): then no pass need be compiled."""
 
 CHUNK = 1 << 21
 """Numbers in the largest temporary array of differences (16 MB)."""
@@ -77,10 +80,15 @@ class Constraints:
     def runs(self) -> int | None:
         return self.keys.shape[0] if self.keys.ndim == 4 else None
 
+    @property
+    def selected(self) -> Bool:
+        """The selection (…, n, T): the anchors, and the tokens tied to them."""
+        return self.tied | (self.anchor[..., None] == np.arange(self.T))
+
     @cached_property
     def bound(self) -> Float:
         """Right-hand side per row (…, n, T): required, and 0 where tied or not active."""
-        return np.where(self.active & ~self.tied, self.required[..., None], 0.0)
+        return np.where(self.separating, self.required[..., None], 0.0)
 
     @cached_property
     def separating(self) -> Bool:
@@ -89,8 +97,14 @@ class Constraints:
 
     def run(self, index: int) -> Constraints:
         """The constraints of one run."""
-        names = ("keys", "queries", "anchor", "active", "tied", "required", "exponent")
-        return Constraints(*(getattr(self, name)[index] for name in names))
+        return self._at(index)
+
+    def part(self, runs: slice) -> Constraints:
+        """The constraints of some runs."""
+        return self._at(runs)
+
+    def _at(self, index: int | slice) -> Constraints:
+        return Constraints(*(getattr(self, field.name)[index] for field in fields(self)))
 
     # ------------------------------------------------------------------ the linear map and its adjoint
 
@@ -109,15 +123,30 @@ class Constraints:
         Differences come first: subtracting logits would cancel when the keys share a large offset.
         """
         directions = np.matmul(self.queries, np.swapaxes(W, -1, -2))
-        out = np.empty(self.active.shape)
-        passes.margins(*self._flat(directions), out.reshape(-1, self.T))
+        if self._small:
+            out = np.einsum("...td,...d->...t", self._differences, directions)
+        else:
+            out = np.empty(self.active.shape)
+            passes.margins(*self._flat(directions), out.reshape(-1, self.T))
         return np.where(self.active, out, 0.0)
 
     def combine(self, multipliers: Float) -> Float:
         """Σ λ_it (x_a − x_t) zᵀ: (…, n, T) → (…, d, e), the adjoint of `margins`."""
-        out = np.zeros((*self.active.shape[:-1], self.d))
-        passes.sums(*self._flat(multipliers), out.reshape(-1, self.d))
+        if self._small:
+            out = np.einsum("...td,...t->...d", self._differences, multipliers)
+        else:
+            out = np.zeros((*self.active.shape[:-1], self.d))
+            passes.sums(*self._flat(multipliers), out.reshape(-1, self.d))
         return np.asarray(np.matmul(np.swapaxes(out, -1, -2), self.queries))
+
+    @property
+    def _small(self) -> bool:
+        return self.keys.size <= SMALL
+
+    @cached_property
+    def _differences(self) -> Float:
+        """x_a − x_t of all rows (…, n, T, d)."""
+        return np.take_along_axis(self.keys, self.anchor[..., None, None], axis=-2) - self.keys
 
     def _flat(self, rows: Float) -> tuple[Float, NDArray[np.intp], Float]:
         """Keys, anchors and an array (…, n, ·) with runs and examples in one axis."""
@@ -146,8 +175,8 @@ def _unit(array: Float, size: Float) -> tuple[Float, NDArray[np.int_]]:
 
     Sizes within 2^±8 stay as they are: no copy of large data that needs none.
     """
-    exponent = np.where(size > 0, np.frexp(size)[1], 0)
-    exponent = np.where(np.abs(exponent) <= 8, 0, exponent)
+    exponent = np.asarray(np.frexp(size)[1])  # 0 for size 0
+    exponent = np.where(np.abs(exponent) > 8, exponent, 0)
     wide = np.ascontiguousarray(array, dtype=np.float64)
     if not exponent.any():
         return wide, exponent

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from typing import cast
 
@@ -16,10 +15,10 @@ from attsvm.norms import Entrywise, Norm, Schatten, frobenius
 from attsvm.program import soft
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Engine
+from attsvm.program.runs import over_runs
 from attsvm.program.soft import as_slack
 from attsvm.program.solution import Solution, pack
-from attsvm.program.threads import single_thread
-from attsvm.tokens import Bool, Float, Tokens, as_selected, matching_runs
+from attsvm.tokens import Float, Tokens, matching_runs
 
 
 def max_margin(
@@ -54,19 +53,19 @@ def max_margin(
     rows = Constraints.of(tokens, selected, required)
     price = as_slack(tokens, slack)
     if price is not None:
-        return _soft(tokens, as_selected(tokens, selected), norm, rows, price)
-    answer = solve(rows, norm)
+        return _soft(tokens, norm, rows, price)
+    quick = _on_vectors(rows, norm).p == 2
+    answer = over_runs(lambda part: _at_margin_one(part, norm, solve(part, norm)), rows, quick=quick)
     if rows.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
 
         raise explain(rows, norm, answer.multipliers)
-    W, multipliers = _at_margin_one(rows, norm, answer)
     return Solution(
         tokens,
-        as_selected(tokens, selected),
+        rows.selected,
         norm,
-        W,
-        pack(rows, multipliers),
+        answer.W,
+        pack(rows, answer.multipliers),
         rows.required,
         np.asarray(answer.separable),
     )
@@ -95,16 +94,17 @@ def separate(
     return max_margin(Tokens(keys), np.zeros(len(keys), int), norm, required=required, slack=slack)
 
 
-def _soft(tokens: Tokens, selected: Bool, norm: Norm, rows: Constraints, slack: Float) -> Solution:
+def _soft(tokens: Tokens, norm: Norm, rows: Constraints, slack: Float) -> Solution:
     W, multipliers = soft.solve(rows, norm, slack)
     can = np.ones(() if rows.runs is None else rows.runs, bool)
-    return Solution(tokens, selected, norm, W, pack(rows, multipliers), rows.required, can, slack)
+    return Solution(tokens, rows.selected, norm, W, pack(rows, multipliers), rows.required, can, slack)
 
 
 def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     """Whether some W puts the selected tokens above all others: one boolean, with runs (runs,)."""
     tokens = matching_runs(tokens, selected)
-    answer = solve(Constraints.of(tokens, selected), frobenius)
+    rows = Constraints.of(tokens, selected)
+    answer = over_runs(lambda part: solve(part, frobenius), rows, quick=True)
     return np.asarray(answer.separable) if tokens.runs is not None else bool(answer.separable)
 
 
@@ -122,9 +122,7 @@ def solve(rows: Constraints, norm: Norm) -> Answer:
         from attsvm.program.frobenius.route import solve_runs
 
         return solve_runs(rows)
-    with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        each = [pool.submit(_solve_one, rows.run(k), norm, engine) for k in range(rows.runs)]
-        answers = [job.result() for job in each]
+    answers = [_solve_one(rows.run(k), norm, engine) for k in range(rows.runs)]
     return Answer(
         np.stack([a.W for a in answers]),
         np.stack([a.multipliers for a in answers]),
@@ -149,6 +147,7 @@ def _on_vectors(rows: Constraints, norm: Norm) -> Norm:
     return frobenius if isinstance(norm, Schatten) and min(rows.d, rows.e) == 1 else norm
 
 
+@cache
 def _engine(norm: Norm) -> Engine:
     """The algorithm of a norm, imported when it is first needed."""
     match norm:
@@ -170,15 +169,20 @@ def _engine(norm: Norm) -> Engine:
     return cast(Engine, import_module(f"attsvm.program.{home}").solve)
 
 
-def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> tuple[Float, Float]:
-    """Scale W until its least margin is the required one, and λ until N*(Σ λ_j A_j) = 1."""
-    clipped = np.where(rows.separating, np.maximum(answer.multipliers, 0.0), answer.multipliers)
+def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
+    """Scale W until its least margin is the required one, and λ until N*(Σ λ_j A_j) = 1.
+
+    W in the units of the tokens, zero where there is none; then λ stays a proof.
+    """
+    if rows.runs is None and not answer.separable:
+        return answer
+    clipped = np.where(rows.tied, answer.multipliers, np.maximum(answer.multipliers, 0.0))
     steepness = np.asarray(norm.dual.value(rows.combine(clipped)))[..., None, None]
-    counted = rows.bound > 0
-    ratio = rows.margins(answer.W) / np.where(counted, rows.bound, 1.0)
-    least = np.where(counted, ratio, np.inf).min((-2, -1), initial=np.inf)[..., None, None]
-    W = answer.W / np.where((least > 0) & np.isfinite(least), least, 1.0)
+    ratio = np.full(rows.active.shape, np.inf)
+    np.divide(rows.margins(answer.W), rows.bound, out=ratio, where=rows.bound > 0)
+    least = ratio.min((-2, -1), keepdims=True)
     can = np.asarray(answer.separable)[..., None, None]
+    W = np.where(can, answer.W, 0.0) / np.where((least > 0) & (least < np.inf), least, 1.0)
     multipliers = clipped / np.where(can & (steepness > 0), steepness, 1.0)
-    multipliers = np.ldexp(multipliers, -rows.exponent[..., None, None])
-    return rows.unscale(np.where(can, W, 0.0)), np.where(can, multipliers, clipped)
+    multipliers = np.where(can, np.ldexp(multipliers, -rows.exponent[..., None, None]), clipped)
+    return Answer(rows.unscale(W), multipliers, answer.separable)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.compiled import compiled
+from attsvm.program.compiled import compiled, inner
 from attsvm.tokens import Float
 
 STEPS, GOAL = 60, 1e-10
@@ -15,96 +15,104 @@ STEPS, GOAL = 60, 1e-10
 
 
 @compiled
-def interior_point(F: Float, bound: Float, open_: Float, W: Float, multipliers: Float, cube: bool):  # type: ignore[no-untyped-def]
-    """Smallest W with F W ≥ bound (= where open is 0): the l∞ norm if cube, else l1.
+def newton_steps(F, b, open_, state, best, tau, cube):  # type: ignore[no-untyped-def]
+    """Improve state = (part, slack, W, λ, s) until the gap is small; returns the gap reached, or 1.0.
 
-    F (k, N), bound (k,), open (k,) 1.0 for inequalities, W (N,) with positive margins, multipliers
-    (k,). Returns W, multipliers and the relative gap reached, 1.0 if there was no progress.
+    F (k, N), b (k,), open (k,): 1.0 for inequalities. part, slack (2, N), W (N,), λ and s (k,), all
+    but W and the λ of ties positive, norms near one. cube: the l∞ norm, else l1; tau: the norm of W.
+    best: W (N,) and λ (k,) of the smallest gap, out.
     """
-    k, N = F.shape
-    part, slack, w = np.empty((2, N)), np.empty((2, N)), W.copy()
-    lam, s, b = multipliers.copy(), np.empty(k), bound.copy()
-    size, tau = _start(F, open_, cube, part, slack, w, lam, s, b)
-    ahead = (np.zeros((2, N)), np.zeros((2, N)), np.zeros(N), np.zeros(k), np.zeros(k))
-    step = (np.zeros((2, N)), np.zeros((2, N)), np.zeros(N), np.zeros(k), np.zeros(k))
-    best_w, best_lam, gap = w.copy(), lam.copy(), 1.0
-    V, tilt, L, ratio, residual = np.empty(N), np.empty(N), np.empty((k, k)), np.empty(k), np.empty(k)
-    pairs = open_.sum() + 2 * N
+    part, slack, w, lam, s = state
+    (k, N), gap, M = F.shape, 1.0, np.empty(F.shape[1])
+    margins, residual, ratio, a, L = np.empty(k), np.empty(k), np.empty(k), np.empty(k), np.empty((k, k))
+    ahead = (np.empty((2, N)), np.empty((2, N)), np.empty(N), np.empty(k), np.empty(k))
+    final = (np.empty((2, N)), np.empty((2, N)), np.empty(N), np.empty(k), np.empty(k))
+    memory = (np.empty((2, N)), np.empty(N), np.empty(N), np.empty(k), np.empty(k), np.empty((N, k)))
+    system = (F, L, np.empty(N), np.empty(N), a, ratio, open_, M, residual)
     for _ in range(STEPS):
-        M = np.dot(lam, F)
-        margins = np.dot(F, w)
-        total = short = value = 0.0
-        for j in range(k):
-            ratio[j] = s[j] * open_[j] / lam[j]
-            residual[j] = s[j] * open_[j] + b[j] - margins[j]
-            total += lam[j] * s[j] * open_[j]
-            short += abs(lam[j] * residual[j])
-            value += lam[j] * b[j]
-        c = _weights(part, slack, cube, V, tilt)
-        for j in range(N):
-            total += part[0, j] * slack[0, j] + part[1, j] * slack[1, j]
-        a = np.dot(F, tilt)
-        if not _factor(F, V, a, c, ratio, L):
+        times(F, w, margins)
+        sums(F, lam, M)
+        gap = _keep(_gap(margins, b, open_, w, lam, M, cube), gap, w, lam, best)
+        total, rough, pairs = _products(state, b, open_, margins, ratio, residual)
+        c = _weights(part, slack, cube, system[2], system[3])
+        times(F, system[3], a)
+        if gap < GOAL or not _factor(F, system[2], a, c, ratio, L, memory[5]):
             break
-        mu = total / pairs
-        state = (part, slack, w, lam, s, M, residual, tau)
-        system = (F, L, V, tilt, a, c, ratio, open_)
-        _direction(system, state, cube, 0.0, ahead, ahead, False)
-        primal, dual = _longest(state, ahead, open_, cube, 1.0)
-        reached = _after(state, ahead, open_, cube, primal, dual) / pairs
-        least = max(short, 1e-13 * value) / pairs
-        target = min(mu, max(mu * (reached / mu) ** 3, least))
-        dtau = _direction(system, state, cube, target, ahead, step, True)
-        primal, dual = _longest(state, step, open_, cube, 0.995)
-        tau += primal * dtau
-        _move(state, step, cube, primal, dual)
-        now = _gap(np.dot(F, w), b, open_, w, lam, np.dot(lam, F), cube)
-        if now < gap:
-            best_w, best_lam, gap = w.copy(), lam.copy(), now
-        if gap < GOAL:
-            break
-    for j in range(N):
-        best_w[j] *= size
-    return best_w, best_lam, gap
+        target = 0.0
+        for refined in range(2):  # look ahead; then aim at the centre, with the error of that step
+            step = final if refined else ahead  # a literal True would compile the callee once more
+            dtau = _direction(system, state, cube, tau, c, target, ahead, step, refined, memory)
+            primal, dual = _longest(state, step, open_, cube, 0.995 if refined else 1.0)
+            if refined:
+                _move(state, step, cube, primal, dual)
+                tau += primal * dtau
+            else:
+                reached = _after(state, step, open_, cube, primal, dual)
+                target = min(total, max(total * (reached / total) ** 3, rough)) / pairs
+    return gap
 
 
-@compiled
-def _norm(x, largest):  # type: ignore[no-untyped-def]
-    out = 0.0
-    for value in x:
-        out = max(out, abs(value)) if largest else out + abs(value)
-    return out
+@inner
+def _keep(now, gap, w, lam, best):  # type: ignore[no-untyped-def]
+    """Copy the point if it is the best so far; the smaller gap."""
+    if now < gap:
+        for j in range(len(w)):
+            best[0][j] = w[j]
+        for j in range(len(lam)):
+            best[1][j] = lam[j]
+    return min(now, gap)
 
 
-@compiled
-def _start(F, open_, cube, part, slack, w, lam, s, b):  # type: ignore[no-untyped-def]
-    """Norms one, and everything a tenth away from its boundary; returns the scale of W and τ."""
-    size, steep = _norm(w, cube), _norm(np.dot(lam, F), not cube)
-    value = top = 0.0
-    for j in range(len(w)):
-        w[j] /= size
+@inner
+def _products(state, b, open_, margins, ratio, residual):  # type: ignore[no-untyped-def]
+    """Fill s/λ and the shortfall of each row. The sum of complementary products, its floor, their number."""
+    part, slack, w, lam, s = state
+    total = short = value = 0.0
+    pairs = 2.0 * len(w)
     for j in range(len(b)):
-        b[j] /= size
-        lam[j] /= steep
+        ratio[j] = s[j] * open_[j] / lam[j]
+        residual[j] = s[j] * open_[j] + b[j] - margins[j]
+        total += lam[j] * s[j] * open_[j]
+        short += abs(lam[j] * residual[j])
         value += lam[j] * b[j]
-        top = max(top, b[j])
-    margins = np.dot(F, w)
-    for j in range(len(b)):
-        s[j] = 1.0
-        if open_[j] > 0:
-            s[j] = max(margins[j] - b[j], 0.1 * top)
-            lam[j] = max(lam[j], 0.1 * value / len(b) / s[j])
-    M = np.dot(lam, F)
-    x = M if cube else w
-    room, tau = 0.1 * _norm(x, False) / len(x), 1.1 * _norm(w, True)
+        pairs += open_[j]
     for j in range(len(w)):
-        part[0, j], part[1, j] = max(x[j], 0.0) + room, max(-x[j], 0.0) + room
-        slack[0, j] = tau - w[j] if cube else max(1.0 - M[j], 0.1)
-        slack[1, j] = tau + w[j] if cube else max(1.0 + M[j], 0.1)
-    return size, tau
+        total += part[0, j] * slack[0, j] + part[1, j] * slack[1, j]
+    return total, max(short, 1e-13 * value), pairs
 
 
-@compiled
+@inner
+def times(F, x, out):  # type: ignore[no-untyped-def]
+    """out = F x."""
+    for i in range(F.shape[0]):
+        total = 0.0
+        for l in range(F.shape[1]):
+            total += F[i, l] * x[l]
+        out[i] = total
+
+
+@inner
+def sums(F, y, out):  # type: ignore[no-untyped-def]
+    """out = Fᵀ y."""
+    for l in range(F.shape[1]):
+        out[l] = 0.0
+    for i in range(F.shape[0]):
+        weight = y[i]
+        for l in range(F.shape[1]):
+            out[l] += weight * F[i, l]
+
+
+@inner
+def _norm(x, largest):  # type: ignore[no-untyped-def]
+    """The l∞ norm, or the l1 norm."""
+    top = total = 0.0
+    for j in range(len(x)):
+        top = max(top, abs(x[j]))
+        total += abs(x[j])
+    return top if largest else total
+
+
+@inner
 def _weights(part, slack, cube, V, tilt):  # type: ignore[no-untyped-def]
     """V, the direction of τ, and its stiffness (1 and no direction for l1)."""
     c = 0.0
@@ -116,10 +124,9 @@ def _weights(part, slack, cube, V, tilt):  # type: ignore[no-untyped-def]
     return c if cube else 1.0
 
 
-@compiled
-def _factor(F, V, a, c, ratio, L):  # type: ignore[no-untyped-def]
+@inner
+def _factor(F, V, a, c, ratio, L, scaled):  # type: ignore[no-untyped-def]
     """Cholesky factor of F diag(V) Fᵀ + a aᵀ/c + diag(ratio) in L; whether it exists."""
-    scaled = np.empty((len(V), len(L)))
     for i in range(len(L)):
         for l in range(len(V)):
             scaled[l, i] = F[i, l] * V[l]
@@ -131,18 +138,18 @@ def _factor(F, V, a, c, ratio, L):  # type: ignore[no-untyped-def]
     return _cholesky(L)
 
 
-@compiled
-def _direction(system, state, cube, target, before, step, refined):  # type: ignore[no-untyped-def]
+@inner
+def _direction(system, state, cube, tau, c, target, before, step, refined, memory):  # type: ignore[no-untyped-def]
     """Fill step = d(part, slack, W, λ, s), as the balls of `polyhedral` do; returns dτ.
 
     The second-order terms of before count when refined.
     """
-    F, _, V, tilt, _, c, ratio, open_ = system
-    part, slack, w, lam, s, M, residual, tau = state
+    F, _, V, tilt, _, ratio, open_, M, residual = system
+    part, slack, w, lam, s = state
     dpart, dslack, dw, dlam, ds = step
-    k, N = F.shape
-    fixed, offset, right, lean = np.empty((2, N)), np.empty(N), np.empty(k), -1.0
-    for j in range(N):
+    fixed, offset, dM, right, shift, _ = memory
+    lean = -1.0
+    for j in range(len(w)):
         for side in range(2):
             sign = 1.0 - 2.0 * side
             outside = (tau - sign * w[j] if cube else 1.0 - sign * M[j]) - slack[side, j]
@@ -154,23 +161,23 @@ def _direction(system, state, cube, target, before, step, refined):  # type: ign
             offset[j] = V[j] * (M[j] - part[0, j] + part[1, j] - offset[j])
             lean += fixed[0, j] + fixed[1, j] + part[0, j] + part[1, j] + tilt[j] / V[j] * offset[j]
     lean = lean / c if cube else 0.0
-    for j in range(N):
+    for j in range(len(w)):
         offset[j] += lean * tilt[j]
-    shift = np.dot(F, offset)
-    for j in range(k):
+    times(F, offset, shift)
+    for j in range(len(s)):
         second = before[3][j] * before[4][j] if refined else 0.0
         ds[j] = (target - lam[j] * s[j] - second) * open_[j] / lam[j]
         right[j] = residual[j] - shift[j] + ds[j]
-    t = _respond(system, right, dlam, dw, refined)
-    dM = np.dot(dlam, F)
-    for j in range(k):
+    t = lean + _respond(system, c, right, dlam, dw, refined, shift, dM)
+    sums(F, dlam, dM)
+    for j in range(len(s)):
         ds[j] -= ratio[j] * dlam[j]
-    for j in range(N):
-        _complete(part, slack, dpart, dslack, fixed, V, M, dM, dw, j, cube, offset[j], lean + t)
-    return lean + t
+    for j in range(len(w)):
+        _complete(part, slack, dpart, dslack, fixed, V, M, dM, dw, j, cube, offset[j], t)
+    return t
 
 
-@compiled
+@inner
 def _complete(part, slack, dpart, dslack, fixed, V, M, dM, dw, j, cube, offset, dtau):  # type: ignore[no-untyped-def]
     """The ball's own steps at entry j, from y (in dw) and dM."""
     up, down = part[0, j] / slack[0, j], part[1, j] / slack[1, j]
@@ -193,26 +200,33 @@ def _complete(part, slack, dpart, dslack, fixed, V, M, dM, dw, j, cube, offset, 
         dpart[1, j] -= rest
 
 
-@compiled
-def _respond(system, right, x, y, refined):  # type: ignore[no-untyped-def]
-    """x, y of `WorkingRows.newton` into place, refined once if asked; returns t."""
-    F, L, V, tilt, a, c, ratio, _ = system
-    x[:], y[:], t, rest = 0.0, 0.0, 0.0, right.copy()
-    for _ in range(2 if refined else 1):
+@inner
+def _respond(system, c, right, x, y, refined, rest, more):  # type: ignore[no-untyped-def]
+    """x, y of `WorkingRows.newton` into place, refined once if asked; returns t. Scratch: rest, more."""
+    F, L, V, tilt, a, ratio = system[:6]
+    t = 0.0
+    for j in range(len(x)):
+        x[j], rest[j] = 0.0, right[j]
+    for j in range(len(y)):
+        y[j] = 0.0
+    for turn in range(1 + refined):
+        if turn:
+            times(F, y, rest)
+            for j in range(len(x)):
+                rest[j] = right[j] - rest[j] - ratio[j] * x[j]
         _solve(L, rest)
-        more, beyond = np.dot(rest, F), np.dot(a, rest) / c
+        sums(F, rest, more)
+        beyond = 0.0
         for j in range(len(x)):
+            beyond += a[j] * rest[j] / c
             x[j] += rest[j]
         for j in range(len(y)):
             y[j] += V[j] * more[j] + beyond * tilt[j]
         t += beyond
-        shift = np.dot(F, y)
-        for j in range(len(x)):
-            rest[j] = right[j] - shift[j] - ratio[j] * x[j]
     return t
 
 
-@compiled
+@inner
 def _longest(state, step, open_, cube, share):  # type: ignore[no-untyped-def]
     """Primal and dual step to the given share of the boundary."""
     of_part = of_slack = of_s = of_lam = 0.0
@@ -228,7 +242,7 @@ def _longest(state, step, open_, cube, share):  # type: ignore[no-untyped-def]
     return min(1.0, share / max(primal, 1e-300)), min(1.0, share / max(dual, 1e-300))
 
 
-@compiled
+@inner
 def _after(state, step, open_, cube, primal, dual):  # type: ignore[no-untyped-def]
     """Sum of the complementary products after a step."""
     on_part, on_slack = (dual, primal) if cube else (primal, dual)
@@ -242,7 +256,7 @@ def _after(state, step, open_, cube, primal, dual):  # type: ignore[no-untyped-d
     return total
 
 
-@compiled
+@inner
 def _move(state, step, cube, primal, dual):  # type: ignore[no-untyped-def]
     on_part, on_slack = (dual, primal) if cube else (primal, dual)
     for j in range(len(step[2])):
@@ -255,7 +269,7 @@ def _move(state, step, cube, primal, dual):  # type: ignore[no-untyped-def]
         state[4][j] += primal * step[4][j]
 
 
-@compiled
+@inner
 def _gap(margins, b, open_, w, lam, M, cube):  # type: ignore[no-untyped-def]
     least, off = np.inf, 0.0
     for j in range(len(b)):
@@ -265,11 +279,15 @@ def _gap(margins, b, open_, w, lam, M, cube):  # type: ignore[no-untyped-def]
             off = max(off, -margins[j] if open_[j] > 0 else abs(margins[j]))
     if not least > 0:
         return 1.0
-    lower = np.dot(lam, b) / _norm(M, not cube)
-    return max(1.0 - lower * least / _norm(w, cube), off / _norm(b, True))
+    lower, top = 0.0, 0.0
+    for j in range(len(b)):
+        lower += lam[j] * b[j]
+        top = max(top, b[j])
+    lower /= _norm(M, not cube)
+    return max(1.0 - lower * least / _norm(w, cube), off / top)
 
 
-@compiled
+@inner
 def _cholesky(A):  # type: ignore[no-untyped-def]
     """Lower factor in place; whether A was positive."""
     for j in range(len(A)):
@@ -286,7 +304,7 @@ def _cholesky(A):  # type: ignore[no-untyped-def]
     return True
 
 
-@compiled
+@inner
 def _solve(L, x):  # type: ignore[no-untyped-def]
     """x := (L Lᵀ)⁻¹ x."""
     for i in range(len(x)):

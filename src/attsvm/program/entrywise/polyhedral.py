@@ -9,7 +9,7 @@ from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.entrywise import vertex
-from attsvm.program.entrywise.compiled_polyhedral import interior_point
+from attsvm.program.entrywise.compiled_polyhedral import newton_steps
 from attsvm.program.entrywise.interior_point import LEAST, Newton, Step, reach
 from attsvm.program.entrywise.working_rows import SMALL, Border, WorkingRows
 from attsvm.program.entrywise.working_set import ENOUGH, Pricing, on_working_set
@@ -56,11 +56,22 @@ def _compiled(rows: Constraints, norm: Norm, start: Answer) -> tuple[Answer, flo
     """The answer of the compiled twin and its gap."""
     chosen = Pricing(rows).first(start)
     work = WorkingRows.of(rows, chosen)
-    begin = start.W.ravel(), start.multipliers[chosen] * work.length
-    W, found, gap = interior_point(work.dense(), work.bound, work.open, *begin, norm.p != 1)
+    F, lam = work.dense(), start.multipliers[chosen] * work.length
+    size = float(norm.value(start.W))
+    w, b = start.W / size, work.bound / size
+    lam = lam / float(norm.dual.value((lam @ F).reshape(w.shape)))
+    # Everything a tenth away from its boundary.
+    free, value = work.open > 0, float(lam @ b) / len(b)
+    slack = np.where(free, np.maximum(F @ w.ravel() - b, ROOM * b.max()), 1.0)
+    lam = np.where(free, np.maximum(lam, ROOM * value / slack), lam)
+    M = (lam @ F).reshape(w.shape)
+    ball = CrossPolytope(w, M) if norm.p == 1 else Cube(w, M)
+    state = ball.part.reshape(2, -1), ball.slack.reshape(2, -1), w.flatten(), lam, slack
+    best = np.empty(w.size), np.empty(len(b))
+    gap = newton_steps(F, b, work.open, state, best, 1.0 + ROOM, norm.p != 1)
     multipliers = np.zeros(chosen.shape)
-    multipliers[chosen] = found / work.length
-    return Answer(W.reshape(start.W.shape), multipliers), gap
+    multipliers[chosen] = best[1] / work.length
+    return Answer(size * best[0].reshape(w.shape), multipliers), gap
 
 
 def parts(x: Float) -> Float:

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from attsvm.program.compiled import compiled
+from attsvm.program.compiled import compiled, inner
 from attsvm.program.frobenius import factors
 from attsvm.program.frobenius.factors import add, dot
 from attsvm.tokens import Bool, Float
@@ -85,17 +85,16 @@ def empty(capacity: int, k: int) -> State:
     )
 
 
-@compiled
+@inner
 def restart(s: State) -> None:
     """Forget rows and point, keep the memory."""
-    s.sizes[:] = 0
-    s.inside[:] = False
-    s.reach[:] = -1.0
     s.travel[0] = 0.0
-    s.p[:] = 0.0
-    s.Q[:] = 0.0
+    for i in range(s.sizes.size):
+        s.sizes[i] = 0
     for i in range(s.p.size):
-        s.Q[i, i] = 1.0
+        s.p[i] = 0.0
+        for c in range(s.p.size):
+            s.Q[i, c] = 1.0 if i == c else 0.0
 
 
 @compiled
@@ -129,7 +128,7 @@ def advance(s: State) -> int:
     return STALLED
 
 
-@compiled
+@inner
 def _most_violated(s: State) -> int:
     """A row of the pool with a large violation, or −1.
 
@@ -154,7 +153,7 @@ def _most_violated(s: State) -> int:
     return best
 
 
-@compiled
+@inner
 def _list_nearest(s: State) -> None:
     """Make the short list: the rows of least slack, in order, slacks in `work[0]`."""
     found, slacks, travel = 0, s.work[0], s.travel[0]
@@ -176,7 +175,7 @@ def _list_nearest(s: State) -> None:
     s.sizes[SHORT] = found
 
 
-@compiled
+@inner
 def _enter(s: State, j: int) -> int:
     """Move until row j holds with equality, dropping rows whose multiplier reaches zero."""
     k, a, p, tied = s.p.size, s.rows[j], s.p, s.equality[j]
@@ -219,7 +218,7 @@ def _enter(s: State, j: int) -> int:
     return SOLVED
 
 
-@compiled
+@inner
 def _first_to_vanish(weight: Float, r: Float, fixed: int, q: int, dependent: bool) -> tuple[int, float]:
     """Which multiplier of an inequality reaches zero first along −r, and how far away."""
     # Without a bound on the step, noise in r would send the multipliers to infinity.
@@ -235,7 +234,7 @@ def _first_to_vanish(weight: Float, r: Float, fixed: int, q: int, dependent: boo
     return leaving, limit
 
 
-@compiled
+@inner
 def _prove(s: State, j: int, r: Float, slack: float) -> int:
     """Farkas: a_j − Σ r_i a_i = 0 while b_j − Σ r_i b_i > 0."""
     q, largest = s.sizes[ACTIVE], 1.0
@@ -251,7 +250,7 @@ def _prove(s: State, j: int, r: Float, slack: float) -> int:
     return CONTRADICTORY
 
 
-@compiled
+@inner
 def _polish(s: State) -> None:
     """Recompute point and multipliers from the active rows, then refine once against the rows."""
     q, y, x = s.sizes[ACTIVE], s.work[0], s.work[1]

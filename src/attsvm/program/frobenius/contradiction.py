@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from attsvm.program.frobenius import gram
 from attsvm.program.frobenius.active_set import solve_rows
-from attsvm.program.frobenius.gram_dual import dual_active_set
+from attsvm.program.frobenius.gram_dual import INFEASIBLE, SOLVED, dual_active_set
 from attsvm.program.frobenius.unit_rows import Found, UnitRows
 from attsvm.tokens import Bool, Float
 
@@ -82,15 +82,17 @@ def _among(unit: UnitRows, chosen: Bool) -> Float | None:
     """A proof that uses only the chosen rows."""
     example, token = np.nonzero(chosen)
     delta, queries = unit.named(example, token)
-    problem = gram.Quadratic((delta @ delta.T) * (queries @ queries.T), unit.bound[chosen], unit.free[chosen])
-    part, out = np.zeros(len(example)), np.zeros(chosen.shape)
-    status = dual_active_set(problem, part, gram.space(len(part)))
-    if status == gram.INFEASIBLE:
-        out[chosen] = np.where(problem.free, part, np.maximum(part, 0.0))
+    bound, free = unit.bound[chosen], unit.free[chosen]
+    K = (delta @ delta.T) * (queries @ queries.T)
+    problem = gram.Quadratic(K[None], np.ones((1, 1, 1)), bound[None], free[None], free[None].copy())
+    part, status, out = np.zeros((1, len(example))), np.zeros(1, np.int64), np.zeros(chosen.shape)
+    dual_active_set(problem, part, status, gram.space(len(example)))
+    if status[0] == INFEASIBLE:
+        out[chosen] = np.where(free, part[0], np.maximum(part[0], 0.0))
         if is_proof(unit, out):
             return out
-    if status != gram.SOLVED and len(part) * unit.rows.d * unit.rows.e <= DENSE:
-        point = solve_rows(unit.features(example, token), problem.bound, problem.free)
+    if status[0] != SOLVED and len(example) * unit.rows.d * unit.rows.e <= DENSE:
+        point = solve_rows(unit.features(example, token), bound, free)
         out[chosen] = point.multipliers
         if not point.separable and is_proof(unit, out):
             return out

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.compiled import compiled
+from attsvm.program.compiled import inner
 from attsvm.tokens import Float
 
 
-@compiled
+@inner
 def dot(a: Float, b: Float) -> float:
     """aᵀb."""
     total = 0.0
@@ -23,28 +23,28 @@ def dot(a: Float, b: Float) -> float:
     return total
 
 
-@compiled
+@inner
 def add(out: Float, factor: float, a: Float) -> None:
     """out += factor · a."""
     for i in range(out.size):
         out[i] += factor * a[i]
 
 
-@compiled
+@inner
 def rotate(a: Float, b: Float, c: float, t: float) -> None:
     """a, b = c a + t b, c b − t a."""
     for i in range(a.size):
         a[i], b[i] = c * a[i] + t * b[i], c * b[i] - t * a[i]
 
 
-@compiled
+@inner
 def times(Q: Float, a: Float, out: Float) -> None:
     """out = Q a."""
     for i in range(a.size):
         out[i] = dot(Q[i], a)
 
 
-@compiled
+@inner
 def tail(Q: Float, v: Float, q: int, out: Float) -> None:
     """out = Σ_{i ≥ q} v_i Q_i: the part of a (with v = Q a) that is orthogonal to the active rows."""
     out[:] = 0.0
@@ -52,14 +52,14 @@ def tail(Q: Float, v: Float, q: int, out: Float) -> None:
         add(out, v[i], Q[i])
 
 
-@compiled
+@inner
 def solve_upper(R: Float, v: Float, q: int, out: Float) -> None:
     """out[:q] with R[:q, :q] out = v[:q]."""
     for i in range(q - 1, -1, -1):
         out[i] = (v[i] - dot(R[i, i + 1 : q], out[i + 1 : q])) / R[i, i]
 
 
-@compiled
+@inner
 def solve_lower(R: Float, q: int, y: Float) -> None:
     """In place, y[:q] with R[:q, :q]ᵀ y = y."""
     for i in range(q):
@@ -67,7 +67,7 @@ def solve_lower(R: Float, q: int, y: Float) -> None:
         add(y[i + 1 : q], -y[i], R[i, i + 1 : q])
 
 
-@compiled
+@inner
 def extend(Q: Float, R: Float, v: Float, q: int, outside: Float) -> None:
     """Let the row a with v = Q a become active, by one reflection; outside = tail(Q, v, q) is used up."""
     size = np.sqrt(dot(v[q:], v[q:]))
@@ -82,7 +82,7 @@ def extend(Q: Float, R: Float, v: Float, q: int, outside: Float) -> None:
     R[q, q] = -head
 
 
-@compiled
+@inner
 def drop(Q: Float, R: Float, v: Float, q: int, place: int) -> None:
     """Let one active row become inactive, by rotations; v = Q a is carried along."""
     for i in range(q):

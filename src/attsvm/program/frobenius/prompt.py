@@ -9,8 +9,6 @@ and read the data only to find the rows the pool has missed; most rows are skipp
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,8 +19,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.frobenius import active_set
 from attsvm.program.frobenius.active_set import ACTIVE, CONTRADICTORY, COUNT, DEPENDENT, STALLED, TINY
-from attsvm.program.frobenius.prompt_rows import Prompts, Slacks, append, price, solve_range
-from attsvm.program.threads import single_thread
+from attsvm.program.frobenius.prompt_rows import Prompts, Slacks, append, price, solve_all
 from attsvm.tokens import Bool, Float
 
 SMALL = 50_000
@@ -41,23 +38,18 @@ Index = NDArray[np.intp]
 
 def solve(rows: Constraints) -> Answer:
     """The shortest vector W that satisfies the rows; d or e is 1, no runs axis."""
-    if _small(rows):
-        answer = _solve_whole(rows, 1)
-        return Answer(answer.W[0], answer.multipliers[0], bool(np.asarray(answer.separable)[0]))
     if rows.e > 1:
         return _transposed(rows)
-    if rows.n * rows.T < rows.d:
+    if _small(rows) or rows.n * rows.T < rows.d:
         return _dense(rows, *np.nonzero(rows.active))
     return _WorkingSet(rows).solve()
 
 
 def solve_runs(rows: Constraints) -> Answer:
-    """`solve` for every run of a batch, on all cores: arrays with the runs axis first."""
-    threads, runs = os.cpu_count() or 1, len(rows.keys)
+    """`solve` for every run of a batch: arrays with the runs axis first."""
     if _small(rows):
-        return _solve_whole(rows, min(threads, runs))
-    with single_thread(), ThreadPoolExecutor(threads) as pool:
-        answers = list(pool.map(lambda run: solve(rows.run(run)), range(runs)))
+        return _solve_whole(rows)
+    answers = [solve(rows.run(run)) for run in range(len(rows.keys))]
     W, multipliers, separable = zip(*((a.W, a.multipliers, a.separable) for a in answers), strict=True)
     return Answer(np.stack(W), np.stack(multipliers), np.array(separable))
 
@@ -66,26 +58,15 @@ def _small(rows: Constraints) -> bool:
     return rows.e == 1 and max(rows.n * rows.T, rows.d) * rows.d <= SMALL
 
 
-def _solve_whole(rows: Constraints, threads: int) -> Answer:
-    """All rows of each run at once; one compiled loop per thread."""
-    prompts = _prompts(rows)
-    runs = len(prompts.keys)
-    W = np.zeros((runs, rows.d, 1))
-    multipliers = np.zeros((runs, rows.n, rows.T))
+def _solve_whole(rows: Constraints) -> Answer:
+    """All rows of each run at once, in one compiled loop over the runs."""
+    runs = len(rows.keys)
+    W, multipliers = np.zeros((runs, rows.d, 1)), np.zeros((runs, rows.n * rows.T))
     separable = np.zeros(runs, bool)
-
-    def work(start: int, stop: int) -> None:
-        state = active_set.empty(rows.n * rows.T, rows.d)
-        solve_range(prompts, state, (W, multipliers, separable), start, stop)
-
-    if threads == 1:
-        work(0, runs)
-    else:
-        # Several parts per thread, so that one with harder problems does not keep the others waiting.
-        edges = np.linspace(0, runs, min(runs, 8 * threads) + 1).astype(int)
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(work, edges[:-1], edges[1:]))
-    return Answer(W, multipliers, separable)
+    state = active_set.empty(rows.n * rows.T, rows.d)
+    memory = np.empty(rows.n * rows.T, np.int64), np.empty(rows.n * rows.T)
+    solve_all(_prompts(rows), state, (W, multipliers, separable), memory)
+    return Answer(W, multipliers.reshape(rows.active.shape), separable)
 
 
 def _prompts(rows: Constraints) -> Prompts:

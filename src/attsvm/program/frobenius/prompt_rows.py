@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.program.compiled import compiled
+from attsvm.program.compiled import compiled, inner
 from attsvm.program.frobenius.active_set import (
     ACTIVE,
     CONTRADICTORY,
@@ -43,40 +43,43 @@ class Prompts(NamedTuple):
 
 
 @compiled
-def solve_range(prompts: Prompts, s: State, out: tuple[Float, Float, Bool], start: int, stop: int) -> None:
-    """Solve the runs start…stop, all rows of a run at once.
+def solve_all(
+    prompts: Prompts, s: State, out: tuple[Float, Float, Bool], memory: tuple[NDArray[np.int64], Float]
+) -> None:
+    """Solve every run, all rows of a run at once.
 
-    out: W (r, d, 1), multipliers (r, n, T) and separable (r,), all zero before.
+    out: W (r, d, 1), multipliers (r, n T) and separable (r,), all zero before.
+    memory: names and lengths of the rows of a run (n T,).
     """
     W, multipliers, separable = out
-    n, T = prompts.active.shape[1:]
-    all_names, all_lengths = np.empty(n * T, np.int64), np.empty(n * T)
-    for run in range(start, stop):
+    names, lengths = memory
+    T = prompts.active.shape[2]
+    for run in range(len(separable)):
         restart(s)
         m = 0
-        for name in range(n * T):
+        for name in range(len(names)):
             if prompts.active[run, name // T, name % T]:
-                all_names[m] = name
+                names[m] = name
                 m += 1
-        names, lengths = all_names[:m], all_lengths[:m]
-        append(prompts, run, names, s, lengths)
-        weight = multipliers[run].reshape(n * T)
-        impossible = _drop_zero_rows(prompts, run, names, lengths)
+        append(prompts, run, names[:m], s, lengths)
+        impossible = _drop_zero_rows(prompts, run, names[:m], lengths)
         if impossible >= 0:
-            weight[impossible] = 1.0
+            multipliers[run, impossible] = 1.0
             continue
         status = advance(s)
         q = s.sizes[ACTIVE]
         for place in range(q):
-            weight[names[s.active[place]]] = s.weight[place] / lengths[s.active[place]]
+            multipliers[run, names[s.active[place]]] = s.weight[place] / lengths[s.active[place]]
         if status == CONTRADICTORY:
-            weight[names[s.sizes[ENTERING]]] = s.weight[q] / lengths[s.sizes[ENTERING]]
+            j = s.sizes[ENTERING]
+            multipliers[run, names[j]] = s.weight[q] / lengths[j]
         else:
-            W[run, :, 0] = s.p
             separable[run] = True
+            for c in range(s.p.size):
+                W[run, c, 0] = s.p[c]
 
 
-@compiled
+@inner
 def _drop_zero_rows(prompts: Prompts, run: int, names: NDArray[np.int64], lengths: Float) -> int:
     """Close the gaps of rows that `append` left out; the name of one that asks for a margin, or −1."""
     T, kept = prompts.active.shape[2], 0

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
 
 import numpy as np
 
@@ -66,12 +63,10 @@ def solve_runs(rows: Constraints) -> Answer:
         answer, final = batch.solve(rows)
     if final.all():
         return answer
-    with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = {k: pool.submit(solve, rows.run(k)) for k in np.flatnonzero(~final).tolist()}
-        for k, job in jobs.items():
-            one = job.result()
-            answer.W[k], answer.multipliers[k] = one.W, one.multipliers
-            np.asarray(answer.separable)[k] = one.separable
+    for k in np.flatnonzero(~final).tolist():
+        one = solve(rows.run(k))
+        answer.W[k], answer.multipliers[k] = one.W, one.multipliers
+        np.asarray(answer.separable)[k] = one.separable
     return answer
 
 
@@ -136,7 +131,8 @@ def _answer(unit: UnitRows, found: Found | None) -> Answer:
 
 def _with_runs(rows: Constraints) -> Constraints:
     """One problem as a batch of one."""
-    return Constraints(*(np.asarray(getattr(rows, f.name))[None] for f in fields(rows)))
+    arrays = rows.keys, rows.queries, rows.anchor, rows.active, rows.tied, rows.required, rows.exponent
+    return Constraints(*(array[None] for array in arrays))
 
 
 def _first(answers: Answer) -> Answer:

@@ -1,0 +1,61 @@
+"""A runs axis: the problems are shared out among the cores, here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from attsvm.program.constraints import Constraints
+from attsvm.program.engine import Answer
+from attsvm.program.threads import single_thread
+
+TOGETHER = 256
+"""Runs that one thread solves at once: enough to hide Python's share, few enough for the cache."""
+
+ENTRIES = 1 << 22
+"""Entries of the Gram matrices (n T)² of these runs at most (32 MB)."""
+
+WORTH = 1 << 17
+"""Entries of Gram matrices that a part has at least where the algorithm is quick."""
+
+PARTS = 4
+"""Parts per core at least, so that one with harder problems does not keep the others waiting."""
+
+
+def over_runs(work: Callable[[Constraints], Answer], rows: Constraints, *, quick: bool) -> Answer:
+    """`work` on rows without a runs axis as they are, with one on parts of the runs in threads.
+
+    quick: the algorithm is so fast on small problems that a few of them are not worth a thread.
+    """
+    if rows.runs is None:
+        return work(rows)
+    entries = (rows.n * rows.T) ** 2
+    edges = _edges(rows.runs, entries, max(1, WORTH // entries) if quick else 1)
+    parts = [rows.part(slice(a, b)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    if len(parts) == 1:
+        return work(parts[0])
+    with single_thread(), ThreadPoolExecutor(min(cores(), len(parts))) as pool:
+        answers = list(pool.map(work, parts))
+    return Answer(
+        np.concatenate([a.W for a in answers]),
+        np.concatenate([a.multipliers for a in answers]),
+        np.concatenate([np.asarray(a.separable) for a in answers]),
+    )
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _edges(runs: int, entries: int, least: int) -> list[int]:
+    """Where the parts of at least so many runs begin and end."""
+    most = max(1, min(TOGETHER, ENTRIES // entries))
+    shared = PARTS * cores() if cores() > 1 else 1
+    count = max(-(-runs // most), min(-(-runs // least), shared))
+    return list(np.linspace(0, runs, count + 1).astype(int).tolist())
