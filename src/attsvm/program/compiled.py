@@ -19,7 +19,7 @@ _OPTIONS: dict[str, Any] = {
     "fastmath": {"reassoc", "contract", "nsz"},
 }
 
-compiled = njit(cache=True, **_OPTIONS)
+compiled = njit(cache=True, no_cfunc_wrapper=True, **_OPTIONS)
 """For functions that Python calls."""
 
 inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)

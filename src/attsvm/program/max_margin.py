@@ -54,8 +54,7 @@ def max_margin(
     price = as_slack(tokens, slack)
     if price is not None:
         return _soft(tokens, norm, rows, price)
-    quick = _on_vectors(rows, norm).p == 2
-    answer = over_runs(lambda part: _at_margin_one(part, norm, solve(part, norm)), rows, quick=quick)
+    answer = over_runs(lambda part: _at_margin_one(part, norm, solve(part, norm)), rows, _quick(rows, norm))
     if rows.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
 
@@ -104,7 +103,7 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     """Whether some W puts the selected tokens above all others: one boolean, with runs (runs,)."""
     tokens = matching_runs(tokens, selected)
     rows = Constraints.of(tokens, selected)
-    answer = over_runs(lambda part: solve(part, frobenius), rows, quick=True)
+    answer = over_runs(lambda part: solve(part, frobenius), rows, True)
     return np.asarray(answer.separable) if tokens.runs is not None else bool(answer.separable)
 
 
@@ -140,6 +139,11 @@ def _unit_margins(rows: Constraints) -> Constraints:
     """The largest required margin of each run near one, by a power of two: W is known up to a factor."""
     exponent = np.frexp(rows.required.max(-1, keepdims=True))[1] - 1
     return replace(rows, required=np.ldexp(rows.required, -exponent)) if exponent.any() else rows
+
+
+def _quick(rows: Constraints, norm: Norm) -> bool:
+    """Whether a small problem takes microseconds."""
+    return _engine(_on_vectors(rows, norm)) is _engine(frobenius)
 
 
 def _on_vectors(rows: Constraints, norm: Norm) -> Norm:

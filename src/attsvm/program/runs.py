@@ -25,7 +25,7 @@ PARTS = 4
 """Parts per core at least, so that one with harder problems does not keep the others waiting."""
 
 
-def over_runs(work: Callable[[Constraints], Answer], rows: Constraints, *, quick: bool) -> Answer:
+def over_runs(work: Callable[[Constraints], Answer], rows: Constraints, quick: bool) -> Answer:
     """`work` on rows without a runs axis as they are, with one on parts of the runs in threads.
 
     quick: the algorithm is so fast on small problems that a few of them are not worth a thread.
