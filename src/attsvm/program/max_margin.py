@@ -151,7 +151,6 @@ def _on_vectors(rows: Constraints, norm: Norm) -> Norm:
     return frobenius if isinstance(norm, Schatten) and min(rows.d, rows.e) == 1 else norm
 
 
-@cache
 def _engine(norm: Norm) -> Engine:
     """The algorithm of a norm, imported when it is first needed."""
     match norm:
@@ -170,6 +169,11 @@ def _engine(norm: Norm) -> Engine:
                 f"no program for the norm {norm}. Supported: Entrywise(p) for 1 ≤ p ≤ ∞, "
                 "and Schatten(p) for p = 1, 2, ∞."
             )
+    return _imported(home)
+
+
+@cache
+def _imported(home: str) -> Engine:
     return cast(Engine, import_module(f"attsvm.program.{home}").solve)
 
 
