@@ -13,7 +13,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.threads import single_thread
 
-TOGETHER = 256
+TOGETHER = 512
 """Runs that one thread solves at once: enough to hide Python's share, few enough for the cache."""
 
 ENTRIES = 1 << 22
