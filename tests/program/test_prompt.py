@@ -30,7 +30,8 @@ def solved(rows):
     """The engine's answer with its certificate."""
     answer = prompt.solve(rows)
     assert answer.separable
-    W, multipliers = _at_margin_one(rows, frobenius, answer)
+    solved = _at_margin_one(rows, frobenius, answer)
+    W, multipliers = solved.W, solved.multipliers
     return W, multipliers, certify(rows, frobenius, W, multipliers)
 
 

@@ -7,20 +7,26 @@ inside, and few functions are nested, because each caller optimises all that it 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from numba import njit
 
-# Sums may be reordered so that they vectorise, and a division is not checked, which would prevent it;
-# infinities keep their meaning.
-_OPTIONS: dict[str, Any] = {
-    "nogil": True,
-    "error_model": "numpy",
-    "fastmath": {"reassoc", "contract", "nsz"},
-}
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-compiled = njit(cache=True, **_OPTIONS)
+
+def _compiler(**options: Any) -> Callable[[Function], Function]:
+    # Sums may be reordered so that they vectorise, and a division is not checked, which would prevent
+    # it; infinities keep their meaning. Nobody asks for a C entry.
+    fastmath = {"reassoc", "contract", "nsz"}
+    make = cast(Any, njit)(
+        nogil=True, error_model="numpy", fastmath=fastmath, no_cfunc_wrapper=True, **options
+    )
+    return cast(Callable[[Function], Function], make)
+
+
+compiled = _compiler(cache=True)
 """For functions that Python calls."""
 
-inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)
+inner = _compiler(no_cpython_wrapper=True)
 """For functions that only compiled functions call: no entry from Python, no file of their own."""

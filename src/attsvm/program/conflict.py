@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dgeqrf
 
 from attsvm.norms import Norm
 from attsvm.program.constraints import Constraints
@@ -49,7 +49,7 @@ class Proof:
     @classmethod
     def of(cls, rows: Constraints, multipliers: Float) -> Proof:
         """The rows with a multiplier (n, T) that may have one."""
-        example, token = np.divmod(np.flatnonzero(multipliers), rows.T)
+        example, token = np.divmod(np.flatnonzero(multipliers != 0), rows.T)
         weight = multipliers[example, token]
         legal = rows.active[example, token] & ((weight > 0) | rows.tied[example, token])
         at = example, token = example[legal], token[legal]
@@ -178,7 +178,7 @@ def _shorten(proof: Proof) -> Proof:
     if len(proof) * max(len(proof), proof.error.size) > DENSE:
         return proof
     unit = proof.dense
-    triangle = scipy.linalg.qr(unit.T, mode="r", check_finite=False)[0]
+    triangle = dgeqrf(unit.T)[0]  # the bare call: checks and copies would cost as much again
     diagonal = np.abs(np.diagonal(triangle))[: len(proof) - 1]
     if len(diagonal) == len(proof) - 1 and (diagonal > DEPENDENT).all():
         return proof

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from attsvm.program import passes
 from attsvm.tokens import Bool, Float, Tokens, as_required, as_selected
 
-SMALL = 1 << 17
-"""Entries of the keys up to which all differences are kept (1 MB): then no pass need be compiled."""
+SMALL = 1 << 14
+"""Entries of the keys up to which all differences are kept (128 KB): then no pass need be compiled."""
 
 CHUNK = 1 << 21
 """Numbers in the largest temporary array of differences (16 MB)."""

@@ -54,8 +54,7 @@ def max_margin(
     price = as_slack(tokens, slack)
     if price is not None:
         return _soft(tokens, norm, rows, price)
-    quick = _on_vectors(rows, norm).p == 2
-    answer = over_runs(lambda part: _at_margin_one(part, norm, solve(part, norm)), rows, quick=quick)
+    answer = over_runs(lambda part: _at_margin_one(part, norm, solve(part, norm)), rows, _quick(rows, norm))
     if rows.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
 
@@ -104,7 +103,7 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     """Whether some W puts the selected tokens above all others: one boolean, with runs (runs,)."""
     tokens = matching_runs(tokens, selected)
     rows = Constraints.of(tokens, selected)
-    answer = over_runs(lambda part: solve(part, frobenius), rows, quick=True)
+    answer = over_runs(lambda part: solve(part, frobenius), rows, True)
     return np.asarray(answer.separable) if tokens.runs is not None else bool(answer.separable)
 
 
@@ -142,12 +141,16 @@ def _unit_margins(rows: Constraints) -> Constraints:
     return replace(rows, required=np.ldexp(rows.required, -exponent)) if exponent.any() else rows
 
 
+def _quick(rows: Constraints, norm: Norm) -> bool:
+    """Whether a small problem takes microseconds."""
+    return _engine(_on_vectors(rows, norm)) is _engine(frobenius)
+
+
 def _on_vectors(rows: Constraints, norm: Norm) -> Norm:
     """A vector has one singular value: all its Schatten norms are the l2 norm."""
     return frobenius if isinstance(norm, Schatten) and min(rows.d, rows.e) == 1 else norm
 
 
-@cache
 def _engine(norm: Norm) -> Engine:
     """The algorithm of a norm, imported when it is first needed."""
     match norm:
@@ -166,6 +169,11 @@ def _engine(norm: Norm) -> Engine:
                 f"no program for the norm {norm}. Supported: Entrywise(p) for 1 ≤ p ≤ ∞, "
                 "and Schatten(p) for p = 1, 2, ∞."
             )
+    return _imported(home)
+
+
+@cache
+def _imported(home: str) -> Engine:
     return cast(Engine, import_module(f"attsvm.program.{home}").solve)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 
@@ -12,20 +13,20 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.threads import single_thread
 
-TOGETHER = 256
+TOGETHER = 512
 """Runs that one thread solves at once: enough to hide Python's share, few enough for the cache."""
 
 ENTRIES = 1 << 22
 """Entries of the Gram matrices (n T)² of these runs at most (32 MB)."""
 
-WORTH = 1 << 17
+WORTH = 1 << 18
 """Entries of Gram matrices that a part has at least where the algorithm is quick."""
 
 PARTS = 4
 """Parts per core at least, so that one with harder problems does not keep the others waiting."""
 
 
-def over_runs(work: Callable[[Constraints], Answer], rows: Constraints, *, quick: bool) -> Answer:
+def over_runs(work: Callable[[Constraints], Answer], rows: Constraints, quick: bool) -> Answer:
     """`work` on rows without a runs axis as they are, with one on parts of the runs in threads.
 
     quick: the algorithm is so fast on small problems that a few of them are not worth a thread.
@@ -34,7 +35,7 @@ def over_runs(work: Callable[[Constraints], Answer], rows: Constraints, *, quick
         return work(rows)
     entries = (rows.n * rows.T) ** 2
     edges = _edges(rows.runs, entries, max(1, WORTH // entries) if quick else 1)
-    parts = [rows.part(slice(a, b)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    parts = [rows.part(slice(a, b)) for a, b in pairwise(edges)]
     if len(parts) == 1:
         return work(parts[0])
     with single_thread(), ThreadPoolExecutor(min(cores(), len(parts))) as pool:

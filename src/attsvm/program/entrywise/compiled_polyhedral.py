@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.program.compiled import compiled, inner
-from attsvm.tokens import Float
 
 STEPS, GOAL = 60, 1e-10
 """Newton steps at most, and the relative gap at which they end."""
@@ -22,7 +21,7 @@ def newton_steps(F, b, open_, state, best, tau, cube):  # type: ignore[no-untype
     but W and the λ of ties positive, norms near one. cube: the l∞ norm, else l1; tau: the norm of W.
     best: W (N,) and λ (k,) of the smallest gap, out.
     """
-    part, slack, w, lam, s = state
+    part, slack, w, lam = state[:4]
     (k, N), gap, M = F.shape, 1.0, np.empty(F.shape[1])
     margins, residual, ratio, a, L = np.empty(k), np.empty(k), np.empty(k), np.empty(k), np.empty((k, k))
     ahead = (np.empty((2, N)), np.empty((2, N)), np.empty(N), np.empty(k), np.empty(k))

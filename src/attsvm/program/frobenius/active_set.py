@@ -310,8 +310,8 @@ def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
 
 
 def lengths(A: Float) -> Float:
-    """Length of each row: (m, k) → (m,)."""
-    return np.sqrt(np.einsum("ij,ij->i", A, A))
+    """Length of each row: (…, m, k) → (…, m)."""
+    return np.sqrt(np.einsum("...j,...j->...", A, A))
 
 
 def fill(s: State, A: Float, b: Float, equality: Bool, length: Float) -> None:

@@ -35,8 +35,10 @@ def solve(rows: Constraints) -> tuple[Answer, Bool]:
     unit = UnitRows.empty(data)
     fill(data, unit)
     problem = _problem(unit)
-    lam, final = np.empty(unit.bound.shape), np.empty(len(unit.bound), bool)
+    lam: Float = np.empty(unit.bound.shape)
+    final = np.empty(len(lam), bool)
     pivot(problem, lam, final, space(lam.shape[1]))
+    lam[~final] = 0.0  # what did not settle may be anything
     W = _weights(unit, lam)
     final &= _are_optimal(unit, lam, W)
     separable = np.ones(len(lam), bool)
@@ -64,7 +66,7 @@ def _problem(unit: UnitRows) -> Quadratic:
 
 def _weights(unit: UnitRows, lam: Float) -> Float:
     """W = Σ λ_j A_j: (r, m) → (r, d, e)."""
-    (runs, m, d), n = unit.delta.shape, unit.query.shape[1]
+    runs, n, d = len(lam), unit.query.shape[1], unit.delta.shape[2]
     sides = np.einsum("rnod,rno->rdn", unit.delta.reshape(runs, n, -1, d), lam.reshape(runs, n, -1))
     return np.asarray(np.matmul(sides, unit.query))
 
@@ -86,12 +88,14 @@ def _are_optimal(unit: UnitRows, lam: Float, W: Float) -> Bool:
 
 def _exactly(unit: UnitRows, problem: Quadratic, left: NDArray[np.intp]) -> tuple[Float, Float, Bool, Bool]:
     """W, λ, which of the runs left are decided and which have a W, by the dual active set."""
-    from attsvm.program.frobenius.gram_dual import INFEASIBLE, SOLVED, dual_active_set
+    from attsvm.program.frobenius.gram_dual import INFEASIBLE, SOLVED, UNRESOLVED, dual_active_set
 
-    unit = UnitRows(*(part[left] for part in unit))
-    problem = Quadratic(*(part[left] for part in problem))
-    lam, status = np.empty(unit.bound.shape), np.empty(len(left), np.int64)
+    unit = UnitRows._make(part[left] for part in unit)
+    problem = Quadratic._make(part[left] for part in problem)
+    lam: Float = np.empty(unit.bound.shape)
+    status = np.empty(len(left), np.int64)
     dual_active_set(problem, lam, status, space(lam.shape[1]))
+    lam[status == UNRESOLVED] = 0.0
     hopeless = unit.bound < 0  # a row of length zero that asks for a margin is its own contradiction
     alone = hopeless.any(1)
     lam[alone] = np.arange(lam.shape[1]) == hopeless[alone].argmax(1)[:, None]

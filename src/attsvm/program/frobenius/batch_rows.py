@@ -41,14 +41,14 @@ class UnitRows(NamedTuple):
     def empty(cls, data: Small) -> UnitRows:
         runs, n, T, d = data.keys.shape
         m = n * (T - 1)
-        sizes = (runs, m, d), data.queries.shape, (runs, m), (runs, m)
-        return cls(*(np.empty(size) for size in sizes), np.empty((runs, m), bool))
+        rows = np.empty((runs, m, d)), np.empty(data.queries.shape), np.empty((runs, m))
+        return cls(*rows, np.empty((runs, m)), np.empty((runs, m), bool))
 
 
 @compiled
 def fill(data: Small, out: UnitRows) -> None:
     """Write the unit rows, example after example, the anchor left out."""
-    runs, n, T, d = data.keys.shape
+    runs, n, T = data.active.shape
     for run in range(runs):
         a, largest = np.int64(0), 0.0  # the literal 0 would compile the callee twice
         for i in range(n):

@@ -9,6 +9,7 @@ and read the data only to find the rows the pool has missed; most rows are skipp
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -60,13 +61,21 @@ def _small(rows: Constraints) -> bool:
 
 def _solve_whole(rows: Constraints) -> Answer:
     """All rows of each run at once, in one compiled loop over the runs."""
-    runs = len(rows.keys)
-    W, multipliers = np.zeros((runs, rows.d, 1)), np.zeros((runs, rows.n * rows.T))
-    separable = np.zeros(runs, bool)
-    state = active_set.empty(rows.n * rows.T, rows.d)
-    memory = np.empty(rows.n * rows.T, np.int64), np.empty(rows.n * rows.T)
-    solve_all(_prompts(rows), state, (W, multipliers, separable), memory)
-    return Answer(W, multipliers.reshape(rows.active.shape), separable)
+    anchors = np.take_along_axis(rows.keys, rows.anchor[..., None, None], axis=-2)
+    A = ((anchors - rows.keys) * rows.queries[..., None, :]).reshape(len(rows.keys), -1, rows.d)
+    active, bound, tied = (x.reshape(A.shape[:2]) for x in (rows.active, rows.bound, rows.tied))
+    length = active_set.lengths(A)
+    live = active & (length > TINY)
+    length = np.where(live, length, 1.0)
+    W, weight, separable = np.zeros((len(A), rows.d)), np.zeros(length.shape), np.zeros(len(A), bool)
+    state, names = active_set.empty(A.shape[1], rows.d), np.zeros(A.shape[1], np.int64)
+    solve_all((A / length[..., None], bound / length, tied, live), state, names, (W, weight, separable))
+    impossible = (bound > 0) & ~live  # a row of length zero that asks for a margin: its own contradiction
+    alone = impossible.any(1)
+    if alone.any():
+        W[alone], separable[alone] = 0.0, False
+        weight[alone] = np.arange(A.shape[1]) == impossible[alone].argmax(1)[:, None]
+    return Answer(W[..., None], (weight / length).reshape(rows.active.shape), separable)
 
 
 def _prompts(rows: Constraints) -> Prompts:
@@ -130,19 +139,24 @@ class _WorkingSet:
         self.names: Index = np.zeros(0, np.intp)
         self.length: Float = np.zeros(0)
         self.known: Bool = np.zeros(rows.active.size, bool)
-        n, shape = rows.n, rows.active.shape
-        self.slacks = Slacks(
+        self.points: list[Float] = []
+
+    @cached_property
+    def slacks(self) -> Slacks:
+        """Nothing known yet; a probe that finds a contradiction never asks."""
+        n, shape = self.rows.n, self.rows.active.shape
+        return Slacks(
             np.full(shape, -1.0),
             np.full(shape, -np.inf),
             np.zeros(shape, np.int16),
             np.full((n, 2), np.inf),
             np.zeros((n, 2), np.int64),
         )
-        self.points: list[Float] = []
 
     def solve(self) -> Answer:
         """Probe a few examples; then measure, add the worst rows and advance, until none is left."""
-        self._add(independent_ties(self.rows))
+        if self.rows.tied.any():
+            self._add(independent_ties(self.rows))
         self._add(self._probe())
         stuck = 0
         for turn in range(ROUNDS):

@@ -1,7 +1,7 @@
 """Compiled passes over the rows of vector problems: whole small problems, and pricing of large ones.
 
-Differences x_a − x_t are formed on the fly, so nothing is copied, and nothing cancels when the keys
-share a large offset.
+In large ones differences x_a − x_t are formed on the fly, so nothing is copied, and nothing cancels
+when the keys share a large offset.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.program.compiled import compiled, inner
+from attsvm.program.compiled import compiled
 from attsvm.program.frobenius.active_set import (
     ACTIVE,
     CONTRADICTORY,
@@ -43,54 +43,34 @@ class Prompts(NamedTuple):
 
 
 @compiled
-def solve_all(
-    prompts: Prompts, s: State, out: tuple[Float, Float, Bool], memory: tuple[NDArray[np.int64], Float]
-) -> None:
+def solve_all(problems, s, names, out):  # type: ignore[no-untyped-def]
     """Solve every run, all rows of a run at once.
 
-    out: W (r, d, 1), multipliers (r, n T) and separable (r,), all zero before.
-    memory: names and lengths of the rows of a run (n T,).
+    problems: rows of length one (r, m, d), bound, tied and live (r, m): rows that are not zero.
+    s, names (m,): memory. out: W (r, d), multipliers (r, m) and separable (r,), all zero before.
     """
-    W, multipliers, separable = out
-    names, lengths = memory
-    T = prompts.active.shape[2]
+    (rows, bound, tied, live), (W, multipliers, separable) = problems, out
     for run in range(len(separable)):
         restart(s)
-        m = 0
-        for name in range(len(names)):
-            if prompts.active[run, name // T, name % T]:
-                names[m] = name
-                m += 1
-        append(prompts, run, names[:m], s, lengths)
-        impossible = _drop_zero_rows(prompts, run, names[:m], lengths)
-        if impossible >= 0:
-            multipliers[run, impossible] = 1.0
-            continue
-        status = advance(s)
+        count = 0
+        for j in range(len(names)):
+            if live[run, j]:
+                for c in range(s.p.size):
+                    s.rows[count, c] = rows[run, j, c]
+                names[count], s.bound[count], s.equality[count] = j, bound[run, j], tied[run, j]
+                s.inside[count], s.reach[count] = False, -1.0
+                count += 1
+        s.sizes[COUNT] = count
+        contradictory = advance(s) == CONTRADICTORY
         q = s.sizes[ACTIVE]
         for place in range(q):
-            multipliers[run, names[s.active[place]]] = s.weight[place] / lengths[s.active[place]]
-        if status == CONTRADICTORY:
-            j = s.sizes[ENTERING]
-            multipliers[run, names[j]] = s.weight[q] / lengths[j]
-        else:
-            separable[run] = True
-            for c in range(s.p.size):
-                W[run, c, 0] = s.p[c]
-
-
-@inner
-def _drop_zero_rows(prompts: Prompts, run: int, names: NDArray[np.int64], lengths: Float) -> int:
-    """Close the gaps of rows that `append` left out; the name of one that asks for a margin, or −1."""
-    T, kept = prompts.active.shape[2], 0
-    for j in range(names.size):
-        i, t = names[j] // T, names[j] % T
-        if lengths[j] > TINY:
-            names[kept], lengths[kept] = names[j], lengths[j]
-            kept += 1
-        elif prompts.required[run, i] > 0 and not prompts.tied[run, i, t]:
-            return names[j]
-    return -1
+            multipliers[run, names[s.active[place]]] = s.weight[place]
+        if contradictory:
+            multipliers[run, names[s.sizes[ENTERING]]] = s.weight[q]
+            continue
+        separable[run] = True
+        for c in range(s.p.size):
+            W[run, c] = s.p[c]
 
 
 @compiled

@@ -131,8 +131,15 @@ def _answer(unit: UnitRows, found: Found | None) -> Answer:
 
 def _with_runs(rows: Constraints) -> Constraints:
     """One problem as a batch of one."""
-    arrays = rows.keys, rows.queries, rows.anchor, rows.active, rows.tied, rows.required, rows.exponent
-    return Constraints(*(array[None] for array in arrays))
+    return Constraints(
+        rows.keys[None],
+        rows.queries[None],
+        rows.anchor[None],
+        rows.active[None],
+        rows.tied[None],
+        rows.required[None],
+        rows.exponent[None],
+    )
 
 
 def _first(answers: Answer) -> Answer:
