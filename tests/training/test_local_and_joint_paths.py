@@ -15,8 +15,6 @@ from attsvm.training.heads import Linear
 from attsvm.training.regularise import regularisation_path
 from tests.training.geometry import angle, max_margin, rows
 
-pytestmark = pytest.mark.usefixtures("short_programs")
-
 # ---------------------------------------------------------------------- local paths
 
 

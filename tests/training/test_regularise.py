@@ -21,8 +21,6 @@ from attsvm.training.regularise import regularisation_path
 from attsvm.training.weights import DiagonalKeyQuery, FullWeight, KeyQuery
 from tests.training.geometry import angle, max_margin, rows
 
-pytestmark = pytest.mark.usefixtures("short_programs")
-
 RADII = np.array([10.0, 30, 100, 300, 1000])
 RUNS, STARTS = 3, 4
 CASES = {
