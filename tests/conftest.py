@@ -10,7 +10,7 @@ from attsvm.training.compilation import compile_quickly
 # Most of the suite's time would be XLA compiling small programs once each, so it compiles them in half
 # the time with few optimisations; users run with XLA's own settings. Both are read at JAX's first use.
 compile_quickly()
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
 
 # On a fresh clone the first file compiles the solvers, for three quarters of a minute; the next three
 # need none of them, so the second worker finds them in the cache. Then the longest files.
@@ -39,12 +39,11 @@ def all_optimisations():
     """For runs so long that slow programs would cost more than XLA's optimiser."""
     import jax
 
-    few = jax.config.jax_disable_most_optimizations
     jax.config.update("jax_disable_most_optimizations", False)
     try:
         yield
     finally:
-        jax.config.update("jax_disable_most_optimizations", few)
+        jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ LONG_RUNS = {
     "descent_becomes_global_as_d_grows",
     "descent_on_one_example_is_global_if_losing_scores_are_equal",
     "normalised_descent_selects_the_best_tokens_from_any_start",
+    "the_loss_gap_decays_exponentially",
     "the_norm_diverges_from_every_start",
     "the_trained_order_extends_the_corpus",
     "weights_split_into_direction_and_finite_part",
