@@ -1,15 +1,16 @@
 """Settings of the whole suite, all of them about its time."""
 
+import os
 from contextlib import contextmanager
 
-import jax
 import pytest
 
 from attsvm.training.compilation import compile_quickly
 
-# Most of the suite's time would be XLA compiling small programs once each. The programs compute the
-# same; users run with XLA's own settings. JAX reads them at its first computation, not when imported.
+# Most of the suite's time would be XLA compiling small programs once each, so it compiles them in half
+# the time with few optimisations; users run with XLA's own settings. Both are read at JAX's first use.
 compile_quickly()
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
 
 # On a fresh clone the first file compiles the solvers, for three quarters of a minute; the next three
 # need none of them, so the second worker finds them in the cache. Then the longest files.
@@ -34,17 +35,19 @@ def pytest_collection_modifyitems(items):
 
 
 @contextmanager
-def few_optimisations():
-    """XLA compiles in two thirds of the time what then runs a few times slower."""
-    jax.config.update("jax_disable_most_optimizations", True)
+def all_optimisations():
+    """For runs so long that slow programs would cost more than XLA's optimiser."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", False)
     try:
         yield
     finally:
-        jax.config.update("jax_disable_most_optimizations", False)
+        jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture
-def short_programs():
-    """For tests whose runs are so short that compiling them takes longer."""
-    with few_optimisations():
+def long_programs():
+    """A test with long runs."""
+    with all_optimisations():
         yield

@@ -1,11 +1,7 @@
 """The local theorems of "Max-Margin Token Selection" hold, their broken twins do not."""
 
-import pytest
-
 from attsvm.claims.local_selection import starts_on_every_direction
 from tests.claims.agreement import check, each_claim
-
-pytestmark = pytest.mark.usefixtures("short_programs")
 
 
 @each_claim("local_selection")

@@ -39,6 +39,7 @@ def test_maximum_likelihood_approaches_the_chain_that_spoke():
     assert errors[1] < 0.5 * errors[0] < 0.5
 
 
+@pytest.mark.usefixtures("long_programs")
 def test_maximum_likelihood_is_where_training_ends():
     corpus = random_chain(4).logs(np.random.default_rng(2).integers(4, size=(400, 4)))
     W = nt.train_choice(corpus, steps=20_000, optimizer=gd(4.0)).final

@@ -12,8 +12,6 @@ from attsvm.training.losses import log_loss
 from attsvm.training.optimizers import gd, steepest
 from attsvm.verdict import cosine
 
-pytestmark = pytest.mark.usefixtures("short_programs")
-
 CORPUS = nt.random_corpus(30, 4, 8, seed=0)
 RULES = (steepest(frobenius, 0.1), steepest(frobenius, 0.05))
 

@@ -13,8 +13,6 @@ from attsvm.training import attention
 from attsvm.training.heads import Linear, QuadraticPenalty, ReLUNetwork
 from attsvm.training.losses import exponential, linear, logistic
 
-pytestmark = pytest.mark.usefixtures("short_programs")
-
 LOSSES = [logistic, exponential, linear]
 NAMES = ["logistic", "exponential", "linear"]
 FLOOR = 1e-12  # logits of size 1e4 carry a rounding error of 1e-12, which is a relative error in s_t

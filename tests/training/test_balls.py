@@ -8,8 +8,6 @@ import pytest
 from attsvm.norms import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral
 from attsvm.training.balls import project_ball, project_both, project_cone
 
-pytestmark = pytest.mark.usefixtures("short_programs")
-
 NORMS = [l1, Entrywise(1.1), Entrywise(1.5), frobenius, Entrywise(3), Entrywise(20), linf]
 NORMS += [nuclear, Schatten(1.5), Schatten(3), spectral]
 ROUNDING = 1e-10

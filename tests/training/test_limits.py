@@ -11,6 +11,7 @@ from attsvm.training.losses import exponential, linear, logistic
 from attsvm.training.optimizers import gd, mirror, polyak, steepest
 from attsvm.training.train import train
 from attsvm.training.weights import FullWeight, KeyQuery
+from tests.conftest import all_optimisations
 
 NGD = steepest(frobenius, 0.1)
 
@@ -24,7 +25,8 @@ def run(tokens, v, optimizer=NGD, steps=1_000, loss=logistic, **options):
 def long_runs():
     """Three problems, their heads, and 30,000 normalised steps on each."""
     tokens, v = sphere(6, 8, 10, seed=range(3))
-    return tokens, v, run(tokens, v, steps=30_000, record=[3_000, 10_000])
+    with all_optimisations():
+        return tokens, v, run(tokens, v, steps=30_000, record=[3_000, 10_000])
 
 
 def test_normalised_gd_reaches_the_frobenius_program_like_one_over_steps_squared(
@@ -39,6 +41,7 @@ def test_normalised_gd_reaches_the_frobenius_program_like_one_over_steps_squared
     assert np.median(path.norm()[:, -1]) >= 2_950
 
 
+@pytest.mark.usefixtures("long_programs")
 def test_key_and_query_find_the_nuclear_margin_and_the_full_weight_does_not(long_runs, margin_ratio):
     tokens, v, full = long_runs
     pair = run(tokens, v, steps=20_000, weight=KeyQuery(), init=uniform(range(3)))
@@ -48,7 +51,6 @@ def test_key_and_query_find_the_nuclear_margin_and_the_full_weight_does_not(long
         assert margin_ratio(one, full.selected[r], full.final[r], nuclear) <= 0.93
 
 
-@pytest.mark.usefixtures("short_programs")
 @pytest.mark.parametrize(("norm", "enough"), [(linf, 0.99), (spectral, 0.99), (l1, 0.95)], ids=str)
 def test_steepest_descent_maximises_the_margin_of_its_own_norm(norm, enough, margin_ratio):
     tokens, v = sphere(6, 8, 10, seed=range(3))
@@ -57,7 +59,6 @@ def test_steepest_descent_maximises_the_margin_of_its_own_norm(norm, enough, mar
     assert np.median(ratios) >= enough
 
 
-@pytest.mark.usefixtures("short_programs")
 @pytest.mark.parametrize(("p", "steps"), [(1.75, 1_500), (2, 2_000), (3, 20_000)])
 def test_mirror_descent_is_closest_to_the_program_of_its_own_p(p, steps, rows, program):
     tokens, v = sphere(6, 8, 10, seed=range(1, 4))
@@ -71,7 +72,6 @@ def test_mirror_descent_is_closest_to_the_program_of_its_own_p(p, steps, rows, p
         assert min(divergence, key=divergence.get) == p
 
 
-@pytest.mark.usefixtures("short_programs")
 @pytest.mark.parametrize(
     ("p", "steps", "selected"), [(1.75, 1_500, [1, 0]), (2, 2_000, [1, 0]), (3, 20_000, [0, 0])]
 )
@@ -91,6 +91,7 @@ def orthogonal_tokens(n=10, T=6, d=60):
     return Tokens(keys, keys[:, 1], labels), np.eye(d)[0] - np.eye(d)[1]
 
 
+@pytest.mark.usefixtures("long_programs")
 def test_polyak_and_normalised_gd_beat_gd_on_orthogonal_tokens(rows, frobenius_program, angle):
     tokens, v = orthogonal_tokens()
     record = [10, 30, 100, 300, 1_000, 3_000]
@@ -105,7 +106,6 @@ def test_polyak_and_normalised_gd_beat_gd_on_orthogonal_tokens(rows, frobenius_p
     assert errors["polyak"][-1] / errors["polyak"][-2] == pytest.approx(1 / 9, rel=0.2)
 
 
-@pytest.mark.usefixtures("short_programs")
 def test_training_the_prompt_is_training_a_weight_on_one_fixed_query():
     # Lemma A-1: W with step lr/‖u‖² stays p uᵀ/‖u‖² of the prompt p with step lr.
     prompt, v = sphere(3, 4, 5, seed=1)
@@ -117,7 +117,6 @@ def test_training_the_prompt_is_training_a_weight_on_one_fixed_query():
     np.testing.assert_allclose(W, p * u / (u @ u), rtol=0, atol=1e-12)
 
 
-@pytest.mark.usefixtures("short_programs")
 @pytest.mark.parametrize(
     ("loss", "offset"),
     [

@@ -8,8 +8,6 @@ import pytest
 
 from attsvm.training.losses import exponential, linear, logistic
 
-pytestmark = pytest.mark.usefixtures("short_programs")
-
 EXACT = {
     logistic: lambda f: mp.log1p(mp.exp(-f)),
     exponential: lambda f: mp.exp(-f),

@@ -18,8 +18,6 @@ from attsvm.training.optimizers import gd, mirror, polyak, scale_free, steepest
 from attsvm.training.train import record_steps, train
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
 
-pytestmark = pytest.mark.usefixtures("short_programs")
-
 NGD = steepest(frobenius, 0.1)
 ROUNDING = 1e-11  # what 200 steps make of one rounding error
 
