@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from attsvm import datasets
+from attsvm.program import runs
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import Solution
 from attsvm.selection import best_tokens
@@ -103,3 +104,29 @@ def test_a_batch_solves_near_ties_and_duplicates(norm):
     keys[2, 2, (own + 2) % 5] = keys[2, 2, other]
     solution = max_margin(Tokens(keys, instance.tokens.queries), instance.selected, norm)
     assert solution.certified.all(), solution.certificate
+
+
+@pytest.mark.parametrize("queries", [1, 5], ids=["prompt", "matrix"])
+def test_runs_shared_among_cores_are_solved_as_on_one(queries, monkeypatch):
+    rng = np.random.default_rng(4)
+    tokens = Tokens(rng.standard_normal((23, 3, 4, 6)), rng.standard_normal((23, 3, queries)))
+    first = rng.integers(4, size=(23, 3))
+    monkeypatch.setattr(runs, "cores", lambda: 1)
+    together = max_margin(tokens, first)
+    monkeypatch.setattr(runs, "cores", lambda: 3)
+    monkeypatch.setattr(runs, "WORTH", 1)
+    shared = max_margin(tokens, first)
+    assert np.array_equal(shared.W, together.W)
+    assert not np.array_equal(max_margin(tokens, (first + 1) % 4).W, together.W)
+
+
+def test_the_parts_cover_all_runs_once_and_fit_the_memory(monkeypatch):
+    monkeypatch.setattr(runs, "cores", lambda: 2)
+    for count, entries, least in [(1, 9, 1), (7, 9, 100), (4000, 2304, 57), (50, 1 << 21, 1)]:
+        edges = runs._edges(count, entries, least)
+        sizes = np.diff(edges)
+        assert edges[0] == 0
+        assert edges[-1] == count
+        assert (sizes >= 1).all()
+        assert sizes.max() * entries <= max(runs.ENTRIES, entries)
+    assert len(runs._edges(7, 9, 100)) == 2  # too little work for a second thread
