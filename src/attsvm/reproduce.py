@@ -16,6 +16,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
@@ -27,7 +28,7 @@ import numpy as np
 import attsvm
 from attsvm import figures
 from attsvm.figures import Check, Figure, Scale
-from attsvm.training.compilation import compile_quickly
+from attsvm.training.compilation import compile_quickly, few_optimisations
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """One process per core: threads of their own would only wait for each other."""
@@ -153,7 +154,9 @@ def make(name: str, scale: Scale, out: File) -> Result:
     shutil.rmtree(folder, ignore_errors=True)  # a half-written figure must not look finished
     folder.mkdir(parents=True)
     try:
-        arrays = figure.compute(scale)
+        short = scale == "quick" and not figure.long_runs
+        with few_optimisations() if short else nullcontext():
+            arrays = figure.compute(scale)
         checks = tuple(_plain(check) for check in figure.checks(arrays))
         np.savez(folder / f"{name}.npz", **arrays)
         if (picture := figure.picture(arrays)) is not None:

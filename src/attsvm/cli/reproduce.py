@@ -54,7 +54,6 @@ def reproduce(
     from attsvm.reproduce import prepare
 
     prepare()
-
     try:
         chosen = one_of("scale", scale, SCALES)
         names = list(dict.fromkeys(only or figures.ALL))

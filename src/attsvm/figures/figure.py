@@ -51,7 +51,8 @@ class Figure:
     draw(arrays): a matplotlib figure, or None for a table of numbers only.
     checks(arrays): our numbers beside the published ones.
     shows: what to see in it, in one to three sentences. notes: where we differ from the published
-    figure, and why; empty when we do not.
+    figure, and why; empty when we do not. long_runs: even at the quick scale running takes longer than
+    compiling.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Figure:
     draw: Callable[[Arrays], Canvas] | None
     checks: Callable[[Arrays], Sequence[Check]]
     notes: str = ""
+    long_runs: bool = False
 
     def compute(self, scale: Scale = "default") -> Arrays:
         """The arrays at a scale: quick (a look), default (small), paper (full size)."""

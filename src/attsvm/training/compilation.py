@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
+from typing import Any
 
 # XLA ends the process at a flag it does not know; the first of these is gone from jaxlib 0.11 on.
 _KNOWN = ((0, 8), (0, 11))
@@ -19,3 +22,17 @@ def compile_quickly() -> None:
     release = tuple(int(part) for part in version("jaxlib").split(".")[:2])
     if _KNOWN[0] <= release < _KNOWN[1]:
         os.environ.setdefault("XLA_FLAGS", _FLAGS)
+
+
+@contextmanager
+def few_optimisations() -> Iterator[None]:
+    """Compile with few optimisations: for runs so short that compiling them takes longer."""
+    import jax
+
+    settings: Any = jax.config
+    before = settings.read("jax_disable_most_optimizations")
+    settings.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        settings.update("jax_disable_most_optimizations", before)

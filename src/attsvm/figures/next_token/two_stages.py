@@ -150,4 +150,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    long_runs=True,
 )

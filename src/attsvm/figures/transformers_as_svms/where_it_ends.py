@@ -172,4 +172,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    long_runs=True,
 )
