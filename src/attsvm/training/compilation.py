@@ -10,7 +10,10 @@ from typing import Any
 
 # XLA ends the process at a flag it does not know; the first of these is gone from jaxlib 0.11 on.
 _KNOWN = ((0, 8), (0, 11))
-_FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
+_FLAGS = (
+    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1 "
+    "--xla_cpu_parallel_codegen_split_count=1"
+)
 
 
 def compile_quickly() -> None:
