@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,19 @@ from attsvm.figures.style import label
 from attsvm.tokens import Float
 
 
-def grid(rows: int, columns: int, height: float) -> tuple[Canvas, list[list[Axes]]]:
-    """A page-wide figure with rows of axes, without frames at the top and right."""
+def grid(
+    rows: int, columns: int, height: float, heights: Sequence[float] | None = None
+) -> tuple[Canvas, list[list[Axes]]]:
+    """A page-wide figure with rows of axes of these relative heights, no frames at the top and right."""
     figure = Canvas(figsize=(7.2, height), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
+    axes = figure.subplots(rows, columns, squeeze=False, height_ratios=heights)
     for ax in axes.flat:
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(which="both", labelsize=8)
     return figure, [list(row) for row in axes]
 
 
-def name(ax: Axes, title: str = "", x: str = "", y: str = "") -> None:
+def describe(ax: Axes, title: str = "", x: str = "", y: str = "") -> None:
     """Title and axis names at sizes that fit three panels to a page."""
     ax.set_title(title, fontsize=9)
     ax.set_xlabel(x, fontsize=9)

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
+from attsvm.figures.panels import band
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
 from attsvm.tokens import Float
 
@@ -67,6 +68,4 @@ def _band(ax: Axes, x: Any, y: Float, color: str) -> None:
     if y.ndim == 1:
         ax.plot(x, y, color=color)
         return
-    low, middle, high = np.quantile(y, [0.25, 0.5, 0.75], axis=0)
-    ax.fill_between(x, low, high, color=color, alpha=0.2, lw=0)
-    ax.plot(x, middle, color=color)
+    band(ax, x, y, color)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from attsvm.heads.margins import Margins, margins
 from attsvm.heads.model import Texts, load
 from attsvm.heads.record import LayerRecord, record
 from attsvm.norms import frobenius, nuclear
-from attsvm.program.threads import single_thread
+from attsvm.program.threads import cores, single_thread
 from attsvm.selection import soft_sparsity
 
 SHOWN = 3
@@ -123,7 +122,7 @@ def audit(
     config = reader.model.config
     layers = list(range(config.num_hidden_layers) if layers is None else layers)
     total, reports = len(layers) * config.num_attention_heads, list[HeadReport]()
-    with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
+    with single_thread(), ThreadPoolExecutor(cores()) as pool:
         for layer in record(reader, read, layers):
             for report in pool.map(lambda h, at=layer: one(at, h, read, settings), range(layer.heads)):
                 reports.append(report)

@@ -1,17 +1,15 @@
-"""A runs axis: the problems are shared out among the cores, here and nowhere else."""
+"""A runs axis: the hard-margin problems are shared out among the cores in parts of many runs."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
 
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.threads import single_thread
+from attsvm.program.threads import cores, in_threads
 
 TOGETHER = 512
 """Runs that one thread solves at once: enough to hide Python's share, few enough for the cache."""
@@ -38,20 +36,12 @@ def over_runs(work: Callable[[Constraints], Answer], rows: Constraints, quick: b
     parts = [rows.part(slice(a, b)) for a, b in pairwise(edges)]
     if len(parts) == 1:
         return work(parts[0])
-    with single_thread(), ThreadPoolExecutor(min(cores(), len(parts))) as pool:
-        answers = list(pool.map(work, parts))
+    answers = in_threads(work, parts)
     return Answer(
         np.concatenate([a.W for a in answers]),
         np.concatenate([a.multipliers for a in answers]),
         np.concatenate([np.asarray(a.separable) for a in answers]),
     )
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _edges(runs: int, entries: int, least: int) -> list[int]:

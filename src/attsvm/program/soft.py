@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +10,7 @@ from numpy.typing import ArrayLike
 from attsvm.norms import Norm, Schatten
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.threads import single_thread
+from attsvm.program.threads import in_threads, single_thread
 from attsvm.tokens import Float, Tokens
 
 RANGE = 200
@@ -52,9 +50,8 @@ def solve(rows: Constraints, norm: Norm, slack: Float) -> tuple[Float, Float]:
         raise ValueError(f"slack needs the Frobenius (l2) norm but norm is {norm}. Pass norm=frobenius.")
     if rows.runs is None:
         return _solve_one(rows, slack)
-    with single_thread(), ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = [pool.submit(_solve_one, rows.run(k), slack[k]) for k in range(rows.runs)]
-        W, multipliers = zip(*(job.result() for job in jobs), strict=True)
+    each = in_threads(lambda k: _solve_one(rows.run(k), slack[k]), range(rows.runs))
+    W, multipliers = zip(*each, strict=True)
     return np.stack(W), np.stack(multipliers)
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
-from attsvm.figures.panels import band, beside, grid, name
+from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.style import BLUE, GREEN, ORANGE
 from attsvm.norms import frobenius
 from attsvm.program.max_margin import max_margin
@@ -98,10 +98,10 @@ def draw(arrays: Arrays) -> Canvas:
         ax.set(xscale="log", xlim=(1, 3_000))
     norm.set_yscale("log")
     away.set_yscale("log")
-    name(gap, "loss gap", "", "$\\log_{10}\\,(L(W_t)-L^*)$")
-    name(residual, "largest softmax residual", "", "$\\log_{10}\\,\\max_i\\,(1-a_{i,opt})$")
-    name(norm, "norm", "steps t", "$\\Vert W_t\\Vert_F$")
-    name(away, "direction", "steps t", "$1-\\cos(W_t,\\,W_{mm})$")
+    describe(gap, "loss gap", "", "$\\log_{10}\\,(L(W_t)-L^*)$")
+    describe(residual, "largest softmax residual", "", "$\\log_{10}\\,\\max_i\\,(1-a_{i,opt})$")
+    describe(norm, "norm", "steps t", "$\\Vert W_t\\Vert_F$")
+    describe(away, "direction", "steps t", "$1-\\cos(W_t,\\,W_{mm})$")
     return figure
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
-from attsvm.figures.panels import grid, name
+from attsvm.figures.panels import describe, grid
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
 from attsvm.norms import Entrywise
 from attsvm.path import Path
@@ -126,9 +126,9 @@ def draw(arrays: Arrays) -> Canvas:
         weight.text(
             corner, 0.97, "× usual\nformula stops", transform=weight.transAxes, fontsize=8, ha=side, va="top"
         )
-        name(weight, f"p = {p:g} selects tokens ({chosen})", "$W_{00}$", "$W_{01}$")
-        name(head, "", "$v_0$", "$v_1$")
-        name(chances, "", "iterations", "mean over inputs")
+        describe(weight, f"p = {p:g} selects tokens ({chosen})", "$W_{00}$", "$W_{01}$")
+        describe(head, "", "$v_0$", "$v_1$")
+        describe(chances, "", "iterations", "mean over inputs")
     rows[1][0].text(
         0.04,
         0.97,

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
-from attsvm.figures.panels import beside, grid, name
+from attsvm.figures.panels import beside, describe, grid
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
 from attsvm.norms import Entrywise
 from attsvm.program.max_margin import max_margin
@@ -73,10 +73,10 @@ def draw(arrays: Arrays) -> Canvas:
     figure, (axes,) = grid(1, 3, 3.2)
     for ax, p in zip(axes, STEPS, strict=True):
         _panel(ax, arrays, p)
-        name(ax, f"iterates of ℓ{p:g}-AttGD", "iterations k")
+        describe(ax, f"iterates of ℓ{p:g}-AttGD", "iterations k")
         ax.sharey(axes[0])
     axes[0].set_ylim(7e-4, 2)
-    name(axes[0], axes[0].get_title(), "iterations k", "divergence $D_\\psi$ to the ℓq program")
+    describe(axes[0], axes[0].get_title(), "iterations k", "divergence $D_\\psi$ to the ℓq program")
     remarks = ("", "solid: program of\nthe run's tokens", "dashed: of the\nq-run's tokens,\nas published")
     for ax, remark in zip(axes, remarks, strict=True):
         ax.text(0.03, 0.03, remark, transform=ax.transAxes, fontsize=8, color=GREY)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
-from attsvm.figures.panels import band, beside, grid, name
+from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm.norms import Entrywise
 from attsvm.program.max_margin import max_margin
@@ -80,8 +80,8 @@ def draw(arrays: Arrays) -> Canvas:
     label(left, 12, np.median(arrays["away_3"][:, -1]), "dotted: the theorem's order", GREY)
     left.set(xscale="log", yscale="log")
     right.set(xscale="log")
-    name(left, "divergence of W(k) to its own program", "iterations k", "$D_\\psi$, directional")
-    name(
+    describe(left, "divergence of W(k) to its own program", "iterations k", "$D_\\psi$, directional")
+    describe(
         right,
         "the norm grows like log k",
         "iterations k",

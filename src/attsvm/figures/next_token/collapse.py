@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from attsvm.figures.figure import Arrays, Check, Figure
-from attsvm.figures.panels import band, beside, grid, name
+from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
 from attsvm.next_token.markov import ContextChain, collapse_exponent
 
@@ -46,8 +46,10 @@ def draw(arrays: Arrays) -> Canvas:
     right.set(xscale="log", yscale="log")
     right.text(0.04, 0.04, "dashed: q, without\nfeedback", transform=right.transAxes, fontsize=8, color=GREY)
     left.text(0.04, 0.92, "dotted: slope q/p", transform=left.transAxes, fontsize=8, color=GREY)
-    name(left, "the weak token's count lags behind", "count of the strong token", "count of the weak token")
-    name(right, "its share of the text fades", "length of the text", "share of the weak token")
+    describe(
+        left, "the weak token's count lags behind", "count of the strong token", "count of the weak token"
+    )
+    describe(right, "its share of the text fades", "length of the text", "share of the weak token")
     return figure
 
 

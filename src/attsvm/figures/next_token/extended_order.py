@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm.figures.figure import Arrays, Check, Figure
 from attsvm.figures.next_token.two_stages import KINDS, LENGTH, SENTENCES, VOCABULARY, embeddings
-from attsvm.figures.panels import band, beside, grid, name
+from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.style import BLUE, GREY, label
 from attsvm.next_token.corpus import Corpus
 from attsvm.next_token.generators import random_corpus
@@ -61,7 +61,7 @@ def draw(arrays: Arrays) -> Canvas:
         middle = band(left, steps, arrays[f"share_{kind}"][:, 1:], color)
         beside(left, steps[-1], middle[-1], f"{kind}\ntokens", color)
     left.set(xscale="log", ylim=(None, 1.005))
-    name(left, "pairs in the extended order", "iterations of stage 2", "share of pairs ordered right")
+    describe(left, "pairs in the extended order", "iterations of stage 2", "share of pairs ordered right")
     groups = [arrays[f"logits_{role.name}"] for role in ROLES]
     bodies: Any = right.violinplot(groups, showextrema=False, widths=0.8)["bodies"]
     for body in bodies:
@@ -70,7 +70,7 @@ def draw(arrays: Arrays) -> Canvas:
     label(right, 2, 0, "exactly 0", BLUE, ha="center", va="bottom", textcoords="offset points", xytext=(0, 3))
     right.set_xticks([1, 2, 3], ["optimal", "non-\ncomparable", "non-\noptimal"])
     logit = "$x^\\top W_{kq}\\,q\\,/\\,\\Vert W_{kq}\\Vert$"
-    name(right, "logits of all tokens x under a query q", "role of x under q", logit)
+    describe(right, "logits of all tokens x under a query q", "role of x under q", logit)
     return figure
 
 

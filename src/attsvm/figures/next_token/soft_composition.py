@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from attsvm.figures.figure import Arrays, Check, Figure
-from attsvm.figures.panels import beside, grid, name
+from attsvm.figures.panels import beside, describe, grid
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm.next_token.generators import log2_toy
 from attsvm.next_token.likelihood import graph_finite_part_by_query
@@ -65,9 +65,9 @@ def draw(arrays: Arrays) -> Canvas:
     direction.set_yscale("log")
     for ax in (logits, odds, direction):
         ax.set_xscale("log")
-    name(logits, "retrieval: logits part", "iterations", "$w_x = x^\\top W q$")
-    name(odds, "composition: odds stay finite", "iterations", "$w_0 - w_1$")
-    name(direction, "direction: Graph-SVM", "iterations", "$1-\\cos(W, W_{svm})$")
+    describe(logits, "retrieval: logits part", "iterations", "$w_x = x^\\top W q$")
+    describe(odds, "composition: odds stay finite", "iterations", "$w_0 - w_1$")
+    describe(direction, "direction: Graph-SVM", "iterations", "$1-\\cos(W, W_{svm})$")
     return figure
 
 

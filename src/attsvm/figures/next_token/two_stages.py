@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm.figures.figure import Arrays, Check, Figure
-from attsvm.figures.panels import band, grid, name
+from attsvm.figures.panels import band, describe, grid
 from attsvm.figures.style import BLUE, GREY, ORANGE
 from attsvm.next_token.excess import log_excess
 from attsvm.next_token.generators import random_corpus, random_embeddings
@@ -71,9 +71,9 @@ def draw(arrays: Arrays) -> Canvas:
         norm.plot(steps, LENGTHS[layer] * steps, color=GREY, ls=":", lw=1.2)
         weight = f"W_{{{layer}}}"
         stage, loss = ("stage 1", "L_0") if layer == "ov" else ("stage 2", "(L-L^*)")
-        name(gap, f"{stage}: loss falls exponentially", "iterations t", f"$\\log_{{10}}{loss}$")
-        name(away, "direction tends to the program", "iterations t", f"$1-\\cos({weight},\\,{weight}^*)$")
-        name(norm, "norm grows linearly", "iterations t", f"$\\Vert {weight}\\Vert$")
+        describe(gap, f"{stage}: loss falls exponentially", "iterations t", f"$\\log_{{10}}{loss}$")
+        describe(away, "direction tends to the program", "iterations t", f"$1-\\cos({weight},\\,{weight}^*)$")
+        describe(norm, "norm grows linearly", "iterations t", f"$\\Vert {weight}\\Vert$")
     _explain(*rows[0])
     return figure
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm.datasets import sphere
 from attsvm.figures.figure import Arrays, Check, Figure
-from attsvm.figures.panels import grid, name
+from attsvm.figures.panels import describe, grid
 from attsvm.norms import Entrywise, Norm, frobenius, l1, linf, nuclear, spectral
 from attsvm.program.max_margin import max_margin
 from attsvm.tokens import Float, Tokens
@@ -90,7 +90,7 @@ def draw(arrays: Arrays) -> Canvas:
     ax.set_xticks(range(len(NORMS)), [str(norm) for norm in NORMS])
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0, labelsize=9)
-    name(
+    describe(
         ax,
         "margin of the trained W as a fraction of the best possible in the norm of the column",
         "margin measured in the norm",

@@ -14,8 +14,9 @@ from scipy.special import stdtrit
 
 from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.panels import describe
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
-from attsvm.figures.transformers_as_svms.drawing import band, describe
+from attsvm.figures.transformers_as_svms.drawing import band
 from attsvm.figures.transformers_as_svms.textbook import (
     MACHINE,
     attention,

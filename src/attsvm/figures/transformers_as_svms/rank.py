@@ -11,8 +11,9 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.panels import describe, grid
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
-from attsvm.figures.transformers_as_svms.drawing import band, describe, panels
+from attsvm.figures.transformers_as_svms.drawing import band
 from attsvm.norms import frobenius, nuclear
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import Solution
@@ -84,10 +85,10 @@ def _solver_error(solution: Solution) -> Float:
 
 def draw(arrays: Arrays) -> Canvas:
     """Mean ranks against d, one column per n; below, the share of draws that are feasible at all."""
-    figure, axes = panels((4, 1), len(EXAMPLES), height=3.9)
+    figure, axes = grid(2, len(EXAMPLES), 3.9, (4, 1))
     x = np.arange(len(WIDTHS))
     for i, n in enumerate(EXAMPLES):
-        ax, below = axes[:, i]
+        ax, below = axes[0][i], axes[1][i]
         _ranks(ax, arrays["frobenius"][i], BLUE)
         _ranks(ax, arrays["nuclear"][i], ORANGE)
         ax.plot(x, PUBLISHED["frobenius"][n], "o", mfc="none", color=GREY, ms=5)
@@ -98,10 +99,10 @@ def draw(arrays: Arrays) -> Canvas:
         below.set(ylim=(0, 100), yticks=(0, 100), xlim=(-0.6, 7.6), xticks=x, xticklabels=WIDTHS)
         describe(ax, f"n = {n} inputs, T = 5", y="" if i else "mean rank of the solution")
         describe(below, x="width d", y="" if i else "% feasible")
-    label(axes[0, 0], 7.3, 5.2, "Frobenius", BLUE, ha="right")
-    label(axes[0, 0], 7.3, 1.7, "nuclear", ORANGE, ha="right")
-    label(axes[0, 1], -0.3, 8.6, "published:\n○ Frobenius\n△ nuclear", GREY)
-    label(axes[0, 2], -0.3, 12.3, "dashed: infeasible\ndraws counted as\nrank 1, as published", GREY)
+    label(axes[0][0], 7.3, 5.2, "Frobenius", BLUE, ha="right")
+    label(axes[0][0], 7.3, 1.7, "nuclear", ORANGE, ha="right")
+    label(axes[0][1], -0.3, 8.6, "published:\n○ Frobenius\n△ nuclear", GREY)
+    label(axes[0][2], -0.3, 12.3, "dashed: infeasible\ndraws counted as\nrank 1, as published", GREY)
     return figure
 
 

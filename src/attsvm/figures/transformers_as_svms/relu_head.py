@@ -14,9 +14,9 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.panels import describe, grid
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
 from attsvm.figures.transformers_as_svms import textbook
-from attsvm.figures.transformers_as_svms.drawing import describe, panels
 from attsvm.norms import frobenius
 from attsvm.program.finite_part import finite_part
 from attsvm.program.max_margin import max_margin
@@ -122,9 +122,9 @@ def _judged(tokens: Tokens, W: Float, those: Any) -> Arrays:
 
 def draw(arrays: Arrays) -> Canvas:
     """Above: mean 1 − correlation against steps; below: the runs at the last step against the leak."""
-    figure, axes = panels((3, 2), len(WIDTHS), height=4.9)
+    figure, axes = grid(2, len(WIDTHS), 4.9, (3, 2))
     for column, (d, draws) in enumerate(zip(WIDTHS, arrays["draws"], strict=True)):
-        above, below = axes[:, column]
+        above, below = axes[0][column], axes[1][column]
         for target, color in COLORS.items():
             _means(above, arrays, target, d, color)
             above.plot(2_350, PUBLISHED[target][column], "o", mfc="none", color=color, ms=5)
@@ -139,11 +139,11 @@ def draw(arrays: Arrays) -> Canvas:
             y="" if column else "1 − correlation with\n$C·W^{mm}+W^{fin}$",
         )
     for y, text, target in ((0.9, "$W^{1token}$", "single"), (0.55, "$W^{mm}$", "direction")):
-        label(axes[0, 0], 700, y, text, COLORS[target])
-    label(axes[0, 0], 700, 0.33, "$C·W^{mm}+W^{fin}$", COLORS["both"])
-    label(axes[0, 1], 400, 0.34, "— exact gradient\n- - textbook gradient\n○ published", "black")
-    label(axes[1, 0], 1e-58, 0.3, "exact gradient", BLUE)
-    label(axes[1, 0], 1e-58, 2e-5, "○ textbook gradient", GREY)
+        label(axes[0][0], 700, y, text, COLORS[target])
+    label(axes[0][0], 700, 0.33, "$C·W^{mm}+W^{fin}$", COLORS["both"])
+    label(axes[0][1], 400, 0.34, "— exact gradient\n- - textbook gradient\n○ published", "black")
+    label(axes[1][0], 1e-58, 0.3, "exact gradient", BLUE)
+    label(axes[1][0], 1e-58, 2e-5, "○ textbook gradient", GREY)
     return figure
 
 

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from attsvm.figures.figure import Arrays
+from attsvm.figures.panels import describe
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
-from attsvm.figures.transformers_as_svms.drawing import describe
 from attsvm.norms import frobenius, nuclear
 from attsvm.program.max_margin import max_margin
 from attsvm.tokens import Float, Tokens

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.panels import describe
 from attsvm.figures.style import GREY, canvas, label
-from attsvm.figures.transformers_as_svms.drawing import describe
 from attsvm.figures.transformers_as_svms.trajectories import COLORS, SOURCE, draw_trajectories, trajectories
 
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.panels import describe
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
-from attsvm.figures.transformers_as_svms.drawing import describe
 from attsvm.norms import frobenius
 from attsvm.path import Path
 from attsvm.program.assumptions import all_tokens_support
