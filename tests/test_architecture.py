@@ -22,6 +22,7 @@ LAYERS = {
     "next_token": 3,
     "theory": 3,
     "verdict": 3,
+    "workers": 3,
     "claims": 4,
     "figures": 4,
     "heads": 4,

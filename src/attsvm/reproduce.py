@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import multiprocessing
 import os
 import re
 import shutil
-import signal
 import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -28,10 +26,8 @@ import numpy as np
 import attsvm
 from attsvm import figures
 from attsvm.figures import Check, Figure, Scale
-from attsvm.training.compilation import compile_quickly, few_optimisations
-
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""One process per core: threads of their own would only wait for each other."""
+from attsvm.training.compilation import few_optimisations
+from attsvm.workers import workers
 
 APART = ("cli", "report", "reproduce.py", "__main__.py")
 """Parts of the package that cannot change a figure: they only run and show it."""
@@ -74,13 +70,13 @@ def reproduce(
     names: Sequence[str],
     scale: Scale,
     out: File,
-    workers: int | None = None,
+    processes: int | None = None,
     finished: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:
     """Compute, draw and check the named figures, and leave NAME.npz and NAME.svg in the folder `out`.
 
     What `out` already holds from the same code, sizes and libraries is not computed again.
-    workers: processes, one per core by default; 1 runs everything here.
+    processes: one per core by default; 1 runs everything here.
     finished: is told each result as it comes. Returns the results in the order of the names.
     """
     results: dict[str, Result] = {}
@@ -94,7 +90,7 @@ def reproduce(
     for name in names:
         if (kept := stored(name, scale, out)) is not None:
             keep(kept)
-    for result in _run([name for name in names if name not in results], scale, out, workers):
+    for result in _run([name for name in names if name not in results], scale, out, processes):
         keep(result)
     return [results[name] for name in names]
 
@@ -133,13 +129,6 @@ def write_svg(canvas: Any, file: File) -> None:
     names = {old: f"{file.stem}-{k}" for k, old in enumerate(re.findall(r'\bid="([^"]+)"', text))}
     used = re.compile(r'(?<=\bid=")[^"]+|(?<=#)[\w.-]+(?=["\)])')
     file.write_text(used.sub(lambda found: names.get(found[0], found[0]), text), encoding="utf8")
-
-
-def prepare() -> None:
-    """Set the environment of this process and its workers, before JAX compiles anything."""
-    compile_quickly()
-    for setting in ONE_THREAD:
-        os.environ.setdefault(setting, "1")
 
 
 # ---------------------------------------------------------------------- one figure
@@ -206,32 +195,16 @@ def _from_record(record: dict[str, Any]) -> Result:
 # ---------------------------------------------------------------------- several at a time
 
 
-def _run(names: list[str], scale: Scale, out: File, workers: int | None) -> Iterator[Result]:
+def _run(names: list[str], scale: Scale, out: File, processes: int | None) -> Iterator[Result]:
     """Results as they come, the longest figures started first so that no core idles at the end."""
     names = sorted(names, key=lambda name: _cost(name, scale, out), reverse=True)
-    count = min(workers or os.cpu_count() or 1, len(names))
+    count = min(processes or os.cpu_count() or 1, len(names))
     if count <= 1:
         yield from (make(name, scale, out) for name in names)
         return
-    prepare()
-    # JAX has threads, which a fork would not survive.
-    context = multiprocessing.get_context("spawn")
-    others = multiprocessing.active_children()
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_die_on_interrupt) as pool:
+    with workers(count) as pool:
         jobs = [pool.submit(make, name, scale, out) for name in names]
-        try:
-            for job in as_completed(jobs):
-                yield job.result()
-        except BaseException:  # Ctrl-C above all: what is running is given up, what is finished is stored
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                if child not in others:
-                    child.terminate()
-            raise
-
-
-def _die_on_interrupt() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a traceback per worker
+        yield from (job.result() for job in as_completed(jobs))
 
 
 def _cost(name: str, scale: Scale, out: File) -> float:

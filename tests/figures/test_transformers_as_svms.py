@@ -123,7 +123,7 @@ def published_ends(runs=100):
 def published_relu(runs=10):
     """Arrays of the ReLU figure with exactly the published means."""
     steps = relu_head.RECORD
-    arrays = {"steps": steps, "draws": np.full(4, 50)}
+    arrays = {"steps": steps, "widths": np.array(relu_head.WIDTHS), "draws": np.full(4, 50)}
     for column, d in enumerate(relu_head.WIDTHS):
         for kind in ("exact", "textbook"):
             arrays[f"{kind}_leak_{d}"] = np.full(runs, 1e-12)

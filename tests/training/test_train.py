@@ -145,6 +145,7 @@ OPTIMIZERS = [
     mirror(1.5, 0.1),
     polyak(),
     optax.adam(0.1),
+    optax.chain(polyak()),
     scale_free(optax.contrib.muon(0.1)),
     steepest(frobenius, optax.exponential_decay(0.1, 100, 0.5)),
 ]

@@ -6,9 +6,7 @@ import inspect
 import os
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path as File
 
 import numpy as np
@@ -16,6 +14,7 @@ import numpy as np
 from attsvm.claims import by_module
 from attsvm.claims.claim import Check, Claim
 from attsvm.verdict import Evidence, Status, Verdict
+from attsvm.workers import workers
 
 TABLE = File("docs/claims.md")
 
@@ -52,22 +51,21 @@ class Row:
 
 
 def run(
-    names: Iterable[str] | None = None, seeds: Sequence[int] = (0,), workers: int | None = None
+    names: Iterable[str] | None = None, seeds: Sequence[int] = (0,), processes: int | None = None
 ) -> list[Row]:
     """Run the named claims (all by default) and their twins on the seeds, in the order of the table.
 
     Each paper's claims share compiled programs and cached runs, so a paper is one task: papers are
-    spread over `workers` processes (one per core by default; 1 runs everything here).
+    spread over `processes` (one per core by default; 1 runs everything here).
     """
     tasks = _tasks(names)
     chosen = tuple(int(seed) for seed in seeds)
     if not chosen:
         raise ValueError("seeds is empty. Pass at least one seed.")
-    count = min(workers or os.cpu_count() or 1, len(tasks))
+    count = min(processes or os.cpu_count() or 1, len(tasks))
     if count <= 1:
         return [row for task in tasks for row in _run_module(*task, chosen)]
-    # JAX has threads, which a fork would not survive.
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+    with workers(count) as pool:
         jobs = [pool.submit(_run_module, *task, chosen) for task in tasks]
         return [row for job in jobs for row in job.result()]
 

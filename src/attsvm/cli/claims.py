@@ -10,6 +10,8 @@ import typer
 
 from attsvm.cli.app import AsJson, errors, say, say_json, stop
 from attsvm.cli.words import seed_range
+from attsvm.training.compilation import compile_quickly
+from attsvm.workers import begin
 
 
 def claims(
@@ -29,9 +31,8 @@ def claims(
     Exit code 1 when a claim fails on some seed or a twin holds on more than a tenth of them; claims
     marked refuted may fail.
     """
-    from attsvm.training.compilation import compile_quickly
-
     compile_quickly()
+    begin("attsvm.claims.run")
     from attsvm.claims import claims as known
     from attsvm.claims.run import run, write_table
     from attsvm.report.summary import broken

@@ -11,6 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attsvm.cli.app import AsJson, errors, say, say_json, stop
 from attsvm.cli.words import one_of
+from attsvm.training.compilation import compile_quickly
+from attsvm.workers import begin
 
 if TYPE_CHECKING:
     from attsvm.report import Report
@@ -49,11 +51,10 @@ def reproduce(
 
     Exit code 0 when every number agrees or differs for a stated reason, else 1.
     """
+    compile_quickly()
+    begin("attsvm.reproduce")
     from attsvm import figures
-    from attsvm.report import Report, run_claims, stored_claims, write_gallery, write_report
-    from attsvm.reproduce import prepare
 
-    prepare()
     try:
         chosen = one_of("scale", scale, SCALES)
         names = list(dict.fromkeys(only or figures.ALL))
@@ -61,6 +62,8 @@ def reproduce(
             one_of("figure", name, figures.ALL)
         out.mkdir(parents=True, exist_ok=True)
         results = _run(names, chosen, out)
+        from attsvm.report import Report, run_claims, stored_claims, write_gallery, write_report
+
         report = Report(chosen, tuple(results), run_claims(out) if claims else stored_claims(out))
         written = [write_report(report, out)]
         if gallery is not None:

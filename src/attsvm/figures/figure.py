@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.figures.style import TITLE_SIZE
+from attsvm.figures.style import TITLE_SIZE, plain_powers
 
 Arrays = dict[str, Any]
 Scale = Literal["quick", "default", "paper"]
@@ -70,10 +70,11 @@ class Figure:
         return self.experiment(**self.sizes[scale])
 
     def picture(self, arrays: Arrays) -> Canvas | None:
-        """The drawing, with titles of one size: matplotlib's set_title forgets the size set before."""
+        """The drawing, in the look that all figures share."""
         canvas = None if self.draw is None else self.draw(arrays)
         for ax in canvas.axes if canvas is not None else ():
-            ax.title.set_fontsize(TITLE_SIZE)
+            ax.title.set_fontsize(TITLE_SIZE)  # set_title forgets the size set before
+            plain_powers(ax)
         return canvas
 
 

@@ -57,9 +57,9 @@ class Reading(NamedTuple):
 
 def as_data(tokens: Tokens) -> Data:
     """The tokens on JAX's default device. Call it inside the scope that sets the precision."""
-    values = None if tokens.values is tokens.keys else jnp.asarray(tokens.values)
-    keys, queries, labels, mask = map(jnp.asarray, (tokens.keys, tokens.queries, tokens.labels, tokens.mask))
-    return Data(keys, queries, labels, mask, values)
+    values = None if tokens.values is tokens.keys else tokens.values
+    # jnp.asarray would compile a program for every shape.
+    return Data(*jax.device_put((tokens.keys, tokens.queries, tokens.labels, tokens.mask, values)))
 
 
 def attend(data: Data, W: Array) -> Attention:

@@ -14,7 +14,7 @@ from attsvm.training import attention
 from attsvm.training.attention import Data
 from attsvm.training.heads import Head, Linear
 from attsvm.training.losses import Loss
-from attsvm.training.optimizers import Optimizer
+from attsvm.training.optimizers import Optimizer, needs_excess
 from attsvm.training.weights import Params, Weight
 
 
@@ -40,6 +40,11 @@ class Plan:
     model: Model
     optimizer: Optimizer
     train_head: Optimizer | None
+
+    @property
+    def needs_excess(self) -> bool:
+        rules = [rule for rule in (self.optimizer, self.train_head) if rule is not None]
+        return any(needs_excess(rule, foreign=True) for rule in rules)
 
 
 class State(NamedTuple):
@@ -68,6 +73,7 @@ class Record(NamedTuple):
     log_excess: Array
 
 
+@partial(jax.jit, static_argnames="plan")
 def start(plan: Plan, params: Params, head: Head) -> State:
     """The state before the first step."""
 
@@ -80,7 +86,7 @@ def start(plan: Plan, params: Params, head: Head) -> State:
 
 
 @partial(jax.jit, static_argnames="plan")
-def advance(plan: Plan, data: Data, state: State, lengths: Array) -> tuple[State, Snapshot]:
+def advance(plan: Plan, data: Data, state: State, lengths: Any) -> tuple[State, Snapshot]:
     """Take lengths[j] steps, keep a snapshot, and so on for every j; memory grows with these only."""
     model, scores = plan.model, None
     if isinstance(state.head, Linear) and plan.train_head is None:  # saves one pass over the values per step
@@ -108,10 +114,9 @@ def _step(plan: Plan, data: Data, state: State, scores: Array | None) -> State:
     reading = attention.read(data, look, state.head, scores)
     slope = attention.gradient(data, look, reading, model.loss)
     grads = model.weight.pullback(state.params, slope.mantissa)
-    known = {
-        "log_excess": _log_excess(model, data, look, reading, state.head),
-        "value": attention.mean_loss(reading, model.loss),
-    }
+    known = {"value": attention.mean_loss(reading, model.loss)}
+    if plan.needs_excess:
+        known["log_excess"] = _log_excess(model, data, look, reading, state.head)
     updates, memory = plan.optimizer.update(
         grads, state.memory, state.params, log_scale=slope.log_scale, **known
     )

@@ -127,10 +127,12 @@ def adapted(optimizer: object) -> Optimizer:
     return Optimizer(TrueScale(_optax(optimizer)))
 
 
-def needs_excess(optimizer: Optimizer) -> bool:
-    """Whether a step uses the excess loss L − L*."""
+def needs_excess(optimizer: Optimizer, foreign: bool = False) -> bool:
+    """Whether a step uses the excess loss L − L*; `foreign` answers for an optax chain we cannot see into."""
     inner = getattr(optimizer.rule, "optimizer", None)
-    return isinstance(optimizer.rule, Polyak) or (isinstance(inner, Optimizer) and needs_excess(inner))
+    if isinstance(inner, Optimizer):
+        return needs_excess(inner, foreign)
+    return isinstance(optimizer.rule, Polyak) or (inner is not None and foreign)
 
 
 # ---------------------------------------------------------------------- the rules

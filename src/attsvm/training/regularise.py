@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -182,7 +181,7 @@ def _search(problem: Problem, tokens: Tokens, head: Head, batch: tuple[int, int]
     given, axes = heads.arrays(head)
     shared = runs.repeated(given, axes, batch[0])
     # Single precision cannot resolve a radius of 1,000: the path is always computed in float64.
-    data, head = jax.tree.map(jnp.asarray, _double(as_data(tokens))), _double(heads.with_arrays(head, shared))
+    data, head = jax.device_put(_double(as_data(tokens))), _double(heads.with_arrays(head, shared))
     scores, guide = None, False
     if isinstance(head, Linear) and not problem.joint:
         guide = free and batch[1] > 1
@@ -192,7 +191,7 @@ def _search(problem: Problem, tokens: Tokens, head: Head, batch: tuple[int, int]
             own = np.where(tokens.mask, own, -np.inf)
             scores[:, -1] = own == own.max(-1, keepdims=True)
     head = jax.tree.map(lambda x: np.repeat(x[:, None], batch[1] + guide, axis=1), head)
-    return Search(problem, data, head, None if scores is None else jnp.asarray(scores), {}, None, guide)
+    return Search(problem, data, head, None if scores is None else jax.device_put(scores), {}, None, guide)
 
 
 def _starts(search: Search, tokens: Tokens, seed: int, axis: NDArray[Any] | None) -> Any:
@@ -211,7 +210,7 @@ def _starts(search: Search, tokens: Tokens, seed: int, axis: NDArray[Any] | None
 
 def _cone(axis: NDArray[Any], opening: float, inner: float, count: int) -> Cone:
     each = np.broadcast_to(axis, (count, *axis.shape[-2:]))
-    return Cone(*map(jnp.asarray, (each, np.full(count, 1.0 - opening), np.full(count, inner))))
+    return Cone(*jax.device_put((each, np.full(count, 1.0 - opening), np.full(count, inner))))
 
 
 def _double(tree: Any) -> Any:

@@ -65,7 +65,7 @@ def train(
     model = engine.Model(weight, loss, count is not None, tokens.runs is not None)
     plan = engine.Plan(model, rule, head_rule)
     with jax.enable_x64(True):
-        data, state = as_data(tokens), engine.start(plan, *jax.tree.map(jnp.asarray, start))
+        data, state = as_data(tokens), engine.start(plan, *jax.device_put(start))
         state, snapshots = _advance(plan, data, state, np.diff(index, prepend=0))
         records = engine.observe(model, data, snapshots)
         arrays = _arrays(model, snapshots, records)
@@ -126,7 +126,7 @@ def _advance(
     work *= state.finite.size if not plan.model.data_runs else 1
     console = Console(stderr=True)
     if work < LONG_WORK or not console.is_terminal:
-        return engine.advance(plan, data, state, jnp.asarray(lengths))
+        return engine.advance(plan, data, state, lengths)
     return _with_progress(plan, data, state, lengths, console)
 
 
@@ -140,7 +140,7 @@ def _with_progress(
         for length in lengths:
             pieces = np.diff(np.append(np.arange(0, length, longest), length)) if length else [0]
             for piece in pieces:  # only the snapshot of a segment's last piece is kept
-                state, snapshot = engine.advance(plan, data, state, jnp.asarray([piece]))
+                state, snapshot = engine.advance(plan, data, state, np.array([piece]))
                 state.finite.block_until_ready()
                 bar.advance(task, float(piece))
             kept.append(snapshot)
