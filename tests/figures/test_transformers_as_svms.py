@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attsvm import datasets
+from attsvm.figures import textbook
 from attsvm.figures.ours import past_saturation
 from attsvm.figures.transformers_as_svms import (
     PAPER,
@@ -15,7 +16,6 @@ from attsvm.figures.transformers_as_svms import (
     quadratic_head,
     rank,
     relu_head,
-    textbook,
     two_clouds,
     two_fans,
     where_it_ends,

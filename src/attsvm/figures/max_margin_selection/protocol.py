@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, softmax
 
 from attsvm.figures.figure import Check
+from attsvm.figures.textbook import joint_gradient
 from attsvm.norms import frobenius
 from attsvm.path import Path
 from attsvm.tokens import Float, Tokens
@@ -81,15 +81,9 @@ def published_loop(
     p, v = np.array(start, dtype=float), np.array(head, dtype=float)
     prompts, heads = [p], [v]
     for _ in range(steps):
-        s = softmax((tokens.keys @ p[..., None, :, None])[..., 0], axis=-1)
-        scores = (tokens.values @ v[..., None, :, None])[..., 0]
-        margin = tokens.labels * (s * scores).sum(-1)
-        pull = -tokens.labels * expit(-margin) / tokens.n
-        leaning = pull[..., None] * s * (scores - (s * scores).sum(-1, keepdims=True))
-        p = p - _step((leaning[..., None] * tokens.keys).sum((-3, -2)), added[0])
-        if added[1] is not None:
-            pooled = (pull[..., None] * s)[..., None] * tokens.values
-            v = v - _step(pooled.sum((-3, -2)), added[1])
+        of_prompt, of_head = joint_gradient(tokens, p[..., None], v)
+        p = p - _step(of_prompt[..., 0], added[0])
+        v = v if added[1] is None else v - _step(of_head, added[1])
         prompts.append(p)
         heads.append(v)
     return np.array(prompts), np.array(heads)

@@ -13,6 +13,7 @@ from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
+from attsvm.figures.textbook import MACHINE, joint_gradient
 from attsvm.norms import Entrywise
 from attsvm.path import Path
 from attsvm.program.assumptions import label_svm
@@ -30,8 +31,6 @@ SELECTED = {1.75: (1, 0), 2.0: (1, 0), 3.0: (0, 0)}
 """The tokens of the two inputs that the authors saved."""
 MEASURED = {1.75: (0.0083, 0.00020), 2.0: (0.0038, 0.00032), 3.0: (0.0027, 0.0024)}
 """Divergence of W and of v at the end of an independent script, two digits."""
-MACHINE = 2.2e-16
-"""What the published code adds to the normaliser."""
 FIRST = 120
 """Steps over which the probabilities are drawn."""
 
@@ -78,20 +77,12 @@ def usual_descent(tokens: Tokens, p: float, steps: int) -> tuple[Float, Float]:
 
     U ← U − 0.1 ∇L/(‖∇L‖_q + 2.2e-16) for W and v apart, W = sign(U) |U|^(1/(p−1)).
     """
-    X, z, y, q = tokens.keys, tokens.queries, tokens.labels, p / (p - 1)
+    q = p / (p - 1)
     duals = [np.zeros((tokens.d, tokens.e)), np.zeros(tokens.d)]
     for _ in range(steps):
         W, v = (np.sign(U) * np.abs(U) ** (1 / (p - 1)) for U in duals)
-        logits = np.matmul(X, (z @ W.T)[..., None])[..., 0]
-        s = np.exp(logits - logits.max(-1, keepdims=True))
-        s /= s.sum(-1, keepdims=True)
-        value = X @ v
-        out = (s * value).sum(-1)
-        slope = -y / (1 + np.exp(y * out)) / tokens.n
-        pulls = (s * (value - out[:, None]), s)
-        toward_W, toward_v = (np.matmul((slope[:, None] * a)[:, None], X)[:, 0] for a in pulls)
-        for U, gradient in zip(duals, (toward_W.T @ z, toward_v.sum(0)), strict=True):
-            U -= 0.1 * gradient / ((np.abs(gradient) ** q).sum() ** (1 / q) + MACHINE)
+        for U, slope in zip(duals, joint_gradient(tokens, W, v), strict=True):
+            U -= 0.1 * slope / ((np.abs(slope) ** q).sum() ** (1 / q) + MACHINE)
     return W, v
 
 

@@ -9,7 +9,7 @@ from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
 from attsvm.figures.panels import describe
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
-from attsvm.figures.transformers_as_svms.textbook import RATE, linear_head, textbook_descent
+from attsvm.figures.textbook import RATE, linear_head, textbook_descent
 from attsvm.norms import frobenius
 from attsvm.program.max_margin import max_margin
 from attsvm.training.heads import Linear

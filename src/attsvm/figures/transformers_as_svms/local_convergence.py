@@ -16,13 +16,13 @@ from attsvm import datasets
 from attsvm.figures.figure import Arrays, Check, Figure
 from attsvm.figures.panels import describe
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
-from attsvm.figures.transformers_as_svms.drawing import band
-from attsvm.figures.transformers_as_svms.textbook import (
+from attsvm.figures.textbook import (
     MACHINE,
     attention,
     linear_head,
     textbook_descent,
 )
+from attsvm.figures.transformers_as_svms.drawing import band
 from attsvm.norms import frobenius, nuclear
 from attsvm.path import Path
 from attsvm.program.max_margin import max_margin

@@ -13,10 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
+from attsvm.figures import textbook
 from attsvm.figures.figure import Arrays, Check, Figure
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
-from attsvm.figures.transformers_as_svms import textbook
 from attsvm.norms import frobenius
 from attsvm.program.finite_part import finite_part
 from attsvm.program.max_margin import max_margin

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from attsvm.tokens import Float, Tokens
 
@@ -16,12 +17,12 @@ RATE = 0.1
 MACHINE = 2.2e-16
 """Float64 epsilon: what the published code adds to every norm it divides by, and its ridge on (K, Q)."""
 Read = Callable[[Float], tuple[Float, Float]]
-"""From attention (runs, n, T) the head's outputs (runs, n) and their slopes in it (runs, n, T)."""
+"""From attention (…, n, T) the head's outputs (…, n) and their slopes in it (…, n, T)."""
 
 
 def linear_head(tokens: Tokens, v: Float) -> Read:
-    """h(r) = vᵀ r, v (runs, d): outputs Σ_t s_t x_tᵀ v, slopes X v."""
-    values = np.matmul(tokens.values, v[:, None, :, None])[..., 0]
+    """h(r) = vᵀ r, v (…, c): outputs Σ_t s_t x_tᵀ v, slopes X v."""
+    values = np.matmul(tokens.values, v[..., None, :, None])[..., 0]
     return lambda s: ((s * values).sum(-1), values)
 
 
@@ -53,7 +54,7 @@ def textbook_descent(
         W = blocks[0] if len(blocks) == 1 else np.matmul(blocks[0], blocks[1].swapaxes(1, 2))
         if step in wanted:
             kept.append(W)
-        G = _gradient(tokens, read, W)
+        G = gradient(tokens, read, W)
         pulls = [G] if len(blocks) == 1 else [np.matmul(G, blocks[1]), np.matmul(G.swapaxes(1, 2), blocks[0])]
         if ridge:
             pulls = [pull + 2 * ridge * block for pull, block in zip(pulls, blocks, strict=True)]
@@ -62,21 +63,38 @@ def textbook_descent(
 
 
 def attention(tokens: Tokens, W: Float) -> Float:
-    """Softmax of the logits (runs, n, T) of one weight per run, W (runs, d, e)."""
-    looked = np.matmul(tokens.queries, W.swapaxes(1, 2))
+    """Softmax of the logits (…, n, T), W (…, d, e)."""
+    looked = np.matmul(tokens.queries, W.swapaxes(-1, -2))
     logits = np.matmul(tokens.keys, looked[..., None])[..., 0]
     s = np.exp(logits - logits.max(-1, keepdims=True))
     return np.asarray(s / s.sum(-1, keepdims=True))
 
 
-def _gradient(tokens: Tokens, read: Read, W: Float) -> Float:
-    """∇L (runs, d, e) of the logistic loss."""
+def gradient(tokens: Tokens, read: Read, W: Float) -> Float:
+    """∇L (…, d, e) of the logistic loss, by the formula of `textbook_descent`."""
     s = attention(tokens, W)
     out, slopes = read(s)
-    outer = -tokens.labels / (1 + np.exp(tokens.labels * out)) / tokens.n
+    return _of_weight(tokens, s, _of_outputs(tokens, out), slopes)
+
+
+def joint_gradient(tokens: Tokens, W: Float, v: Float) -> tuple[Float, Float]:
+    """∇L in W (…, d, e) and in the linear head v (…, c), which trains along: mean_i ℓ'(f_i) Y_i s_iᵀ X_i."""
+    s = attention(tokens, W)
+    out, slopes = linear_head(tokens, v)(s)
+    outer = _of_outputs(tokens, out)
+    of_head = np.matmul((outer[..., None] * s)[..., None, :], tokens.values)[..., 0, :].sum(-2)
+    return _of_weight(tokens, s, outer, slopes), of_head
+
+
+def _of_outputs(tokens: Tokens, out: Float) -> Float:
+    """∂L/∂out (…, n): −Y σ(−Y out)/n."""
+    return np.asarray(-tokens.labels * expit(-tokens.labels * out) / tokens.n)
+
+
+def _of_weight(tokens: Tokens, s: Float, outer: Float, slopes: Float) -> Float:
     residual = outer[..., None] * s * (slopes - (s * slopes).sum(-1, keepdims=True))
     sums = np.matmul(residual[..., None, :], tokens.keys)[..., 0, :]
-    return np.matmul(sums.swapaxes(1, 2), tokens.queries)
+    return np.asarray(np.matmul(sums.swapaxes(-1, -2), tokens.queries))
 
 
 def _step(pull: Float) -> Float:
