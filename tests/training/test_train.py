@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -149,6 +150,15 @@ OPTIMIZERS = [
     scale_free(optax.contrib.muon(0.1)),
     steepest(frobenius, optax.exponential_decay(0.1, 100, 0.5)),
 ]
+
+
+@pytest.mark.parametrize("rule", [lambda lr: steepest(frobenius, lr), lambda lr: mirror(3, lr), gd])
+def test_a_schedule_in_double_precision_keeps_single_precision_weights(rule, problem):
+    tokens, v = problem
+    single = Tokens(tokens.keys, tokens.queries, tokens.labels, dtype=np.float32)
+    path = run(single, Linear(v), optimizer=rule(lambda k: jnp.linspace(0.1, 0.01, 300)[k]), steps=20)
+    assert path.W.dtype == np.float32
+    assert path.loss[-1] < path.loss[0]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=range(len(OPTIMIZERS)))

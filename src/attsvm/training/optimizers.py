@@ -215,7 +215,7 @@ class Mirror:
             rate = rate / jnp.where(size > 0, size, 1)
         else:
             rate = rate * jnp.exp(log_scale)
-        U = jax.tree.map(lambda u, g: u - rate * g, state.U, grads)
+        U = jax.tree.map(jnp.subtract, state.U, _times(rate, grads))
         updates = jax.tree.map(lambda u, w: _signed_power(u, 1 / (self.p - 1)) - w, U, params)
         return updates, Dual(state.updates + 1, U)
 
@@ -329,7 +329,7 @@ def _signed_power(x: Array, power: float) -> Array:
 
 
 def _times(number: Any, tree: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: number * leaf, tree)
+    return jax.tree.map(lambda leaf: (number * leaf).astype(leaf.dtype), tree)  # a schedule may be wider
 
 
 def _zero() -> Array:
