@@ -39,7 +39,7 @@ def limit_norm(weight: Any, optimizer: Any) -> Limit:
     polyak. Diagonal weights are compared by the same entrywise norm of their diagonal.
     Raises NoTheorem where nothing is proven or conjectured.
     """
-    from attsvm.training.optimizers import GradientDescent, Mirror, Optimizer, Polyak, Steepest
+    from attsvm.training.rules import GradientDescent, Mirror, Optimizer, Polyak, Steepest
     from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
 
     rule = optimizer.rule if isinstance(optimizer, Optimizer) else optimizer
@@ -65,7 +65,7 @@ def limit_norm(weight: Any, optimizer: Any) -> Limit:
 
 
 def _nearest(weight: Any, rule: Any) -> str:
-    from attsvm.training.optimizers import Mirror, Steepest
+    from attsvm.training.rules import Mirror, Steepest
     from attsvm.training.weights import DiagonalKeyQuery, KeyQuery
 
     if isinstance(weight, (KeyQuery, DiagonalKeyQuery)):

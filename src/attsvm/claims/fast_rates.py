@@ -20,7 +20,8 @@ from attsvm.tokens import Float, Tokens
 from attsvm.training.heads import Linear
 from attsvm.training.init import gaussian
 from attsvm.training.losses import exponential
-from attsvm.training.optimizers import Optimizer, gd, polyak, steepest
+from attsvm.training.optimizers import gd, polyak, steepest
+from attsvm.training.rules import Optimizer
 from attsvm.training.train import train
 from attsvm.training.weights import FullWeight
 from attsvm.verdict import Verdict, at_least, at_most, cosine, fit_rate, judge, told

@@ -27,8 +27,9 @@ from attsvm.program.solution import Solution
 from attsvm.tokens import Float, Tokens
 from attsvm.training.heads import Linear
 from attsvm.training.losses import Loss, exponential, linear, logistic
-from attsvm.training.optimizers import Optimizer, gd, steepest
+from attsvm.training.optimizers import gd, steepest
 from attsvm.training.regularise import regularisation_path
+from attsvm.training.rules import Optimizer
 from attsvm.training.train import train
 from attsvm.training.weights import FullWeight
 from attsvm.verdict import Verdict, at_least, at_most, cosine, judge, told

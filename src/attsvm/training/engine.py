@@ -14,7 +14,8 @@ from attsvm.training import attention
 from attsvm.training.attention import Data
 from attsvm.training.heads import Head, Linear
 from attsvm.training.losses import Loss
-from attsvm.training.optimizers import Optimizer, needs_excess
+from attsvm.training.optimizers import needs_excess
+from attsvm.training.rules import Optimizer
 from attsvm.training.weights import Params, Weight
 
 

@@ -1,0 +1,262 @@
+"""What each optimizer does to a gradient given as (mantissa, log scale): frozen records with init and update.
+
+    update(grads, state, params, log_scale=Λ, log_excess=log(L − L*)),   true gradient = grads · e^Λ
+
+The verbs that build them, and what they mean, are in optimizers.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jax.flatten_util import ravel_pytree
+
+from attsvm.norms import Entrywise, Norm, Schatten
+
+Rate = float | Callable[[Any], Any]
+Tree = Any
+
+
+class Rule(Protocol):
+    """What an optimizer does: a frozen record, so that equal optimizers share one compiled loop."""
+
+    def init(self, params: Tree) -> Tree: ...
+    def update(self, grads: Tree, state: Tree, params: Tree = None, **known: Any) -> tuple[Tree, Tree]: ...
+
+
+class Optimizer(optax.GradientTransformationExtraArgs):  # type: ignore[misc]
+    """An optax transformation that remembers its rule; equal rules make equal optimizers."""
+
+    rule: Rule
+
+    def __new__(cls, rule: Rule) -> Optimizer:
+        self: Optimizer = super().__new__(cls, rule.init, rule.update)
+        self.rule = rule
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Optimizer) and self.rule == other.rule
+
+    def __ne__(self, other: object) -> bool:  # tuple has its own
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.rule)
+
+    def __repr__(self) -> str:
+        return repr(self.rule)
+
+
+# ---------------------------------------------------------------------- what a rule remembers
+
+
+class Count(NamedTuple):
+    """Number of updates made, for a learning-rate schedule."""
+
+    updates: Array
+
+
+class Averaged(NamedTuple):
+    """Count, and the averaged gradient as mantissa and log scale."""
+
+    updates: Array
+    mantissa: Tree
+    log_scale: Array
+
+
+class Dual(NamedTuple):
+    """Count, and the dual variable U = ∇ψ(W)."""
+
+    updates: Array
+    U: Tree
+
+
+# ---------------------------------------------------------------------- the rules
+
+
+@dataclass(frozen=True)
+class Steepest:
+    norm: Norm
+    lr: Rate
+    momentum: float = 0.0
+
+    def init(self, params: Tree) -> Count | Averaged:
+        if self.momentum == 0:
+            return Count(_zero())
+        mantissa = jax.tree.map(jnp.zeros_like, params)
+        dtype = jax.tree.leaves(mantissa)[0].dtype
+        return Averaged(_zero(), mantissa, jnp.asarray(-jnp.inf, dtype))
+
+    def update(
+        self, grads: Tree, state: Any, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
+    ) -> tuple[Tree, Count | Averaged]:
+        rate = _at(self.lr, state.updates)
+        if self.momentum == 0:
+            return _times(-rate, _direction(self.norm, grads)), Count(state.updates + 1)
+        state = _average(state, grads, log_scale, self.momentum)
+        return _times(-rate, _direction(self.norm, state.mantissa)), state
+
+
+@dataclass(frozen=True)
+class GradientDescent:
+    lr: Rate
+
+    def init(self, params: Tree) -> Count:
+        return Count(_zero())
+
+    def update(
+        self, grads: Tree, state: Count, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
+    ) -> tuple[Tree, Count]:
+        return _times(-_at(self.lr, state.updates) * jnp.exp(log_scale), grads), Count(state.updates + 1)
+
+
+@dataclass(frozen=True)
+class Mirror:
+    p: float
+    lr: Rate
+    normalised: bool = True
+
+    def init(self, params: Tree) -> Dual:
+        return Dual(_zero(), jax.tree.map(lambda w: _signed_power(w, self.p - 1), params))
+
+    def update(
+        self, grads: Tree, state: Dual, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
+    ) -> tuple[Tree, Dual]:
+        if params is None:
+            raise ValueError("mirror needs the parameters: call update(grads, state, params).")
+        rate = _at(self.lr, state.updates)
+        if self.normalised:
+            size = Entrywise(self.p).dual.value(ravel_pytree(grads)[0])
+            rate = rate / jnp.where(size > 0, size, 1)
+        else:
+            rate = rate * jnp.exp(log_scale)
+        U = jax.tree.map(jnp.subtract, state.U, _times(rate, grads))
+        updates = jax.tree.map(lambda u, w: _signed_power(u, 1 / (self.p - 1)) - w, U, params)
+        return updates, Dual(state.updates + 1, U)
+
+
+@dataclass(frozen=True)
+class Polyak:
+    factor: float = 1.0
+
+    def init(self, params: Tree) -> Count:
+        return Count(_zero())
+
+    def update(
+        self,
+        grads: Tree,
+        state: Count,
+        params: Tree = None,
+        *,
+        log_scale: Any = 0.0,
+        log_excess: Any = None,
+        **_: Any,
+    ) -> tuple[Tree, Count]:
+        if log_excess is None:
+            raise ValueError("polyak needs the excess loss: call update(…, log_excess=log(L − L*)).")
+        size = Entrywise(2).value(ravel_pytree(grads)[0])
+        safe = jnp.where(size > 0, size, 1)
+        # Divide twice: size² overflows or underflows where size does not.
+        length = self.factor * jnp.exp(log_excess - log_scale) / safe / safe
+        return _times(-jnp.where(size > 0, length, 0), grads), Count(state.updates + 1)
+
+
+@dataclass(frozen=True)
+class TrueScale:
+    optimizer: optax.GradientTransformationExtraArgs
+
+    def init(self, params: Tree) -> Tree:
+        return self.optimizer.init(params)
+
+    def update(
+        self, grads: Tree, state: Tree, params: Tree = None, *, log_scale: Any = 0.0, **known: Any
+    ) -> tuple[Tree, Tree]:
+        return self.optimizer.update(_times(jnp.exp(log_scale), grads), state, params, **known)
+
+
+@dataclass(frozen=True)
+class ScaleFree:
+    optimizer: optax.GradientTransformationExtraArgs
+
+    def init(self, params: Tree) -> Tree:
+        return self.optimizer.init(params)
+
+    def update(
+        self, grads: Tree, state: Tree, params: Tree = None, **known: Any
+    ) -> tuple[Tree, Tree]:  # log_scale stays known: members of a chain that are ours may use it
+        return self.optimizer.update(grads, state, params, **known)
+
+
+@dataclass(frozen=True)
+class PerBlock:
+    optimizer: Optimizer
+
+    def init(self, params: Tree) -> Tree:
+        return [self.optimizer.init(leaf) for leaf in jax.tree.leaves(params)]
+
+    def update(self, grads: Tree, state: Tree, params: Tree = None, **known: Any) -> tuple[Tree, Tree]:
+        leaves, shape = jax.tree.flatten(grads)
+        owners = [None] * len(leaves) if params is None else jax.tree.leaves(params)
+        each = [
+            self.optimizer.update(g, s, w, **known) for g, s, w in zip(leaves, state, owners, strict=True)
+        ]
+        return jax.tree.unflatten(shape, [u for u, _ in each]), [s for _, s in each]
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _direction(norm: Norm, tree: Tree) -> Tree:
+    leaves, shape = jax.tree.flatten(tree)
+    if len(leaves) == 1 and leaves[0].ndim in (1, 2):
+        return jax.tree.unflatten(shape, [norm.steepest(leaves[0])])
+    if isinstance(norm, Schatten):
+        return jax.tree.unflatten(shape, _block_steepest(norm, leaves))
+    vector, restore = ravel_pytree(tree)
+    return restore(norm.steepest(vector))
+
+
+def _block_steepest(norm: Schatten, leaves: list[Array]) -> list[Array]:
+    if any(leaf.ndim not in (1, 2) for leaf in leaves):
+        raise ValueError(f"steepest in the {norm} norm needs matrices or vectors.")
+    blocks = [leaf[:, None] if leaf.ndim == 1 else leaf for leaf in leaves]
+    joint = norm.steepest(jax.scipy.linalg.block_diag(*blocks))
+    out, row, column = [], 0, 0
+    for leaf, block in zip(leaves, blocks, strict=True):
+        rows, columns = block.shape
+        out.append(joint[row : row + rows, column : column + columns].reshape(leaf.shape))
+        row, column = row + rows, column + columns
+    return out
+
+
+def _average(state: Averaged, grads: Tree, log_scale: Any, momentum: float) -> Averaged:
+    """momentum · M + (1 − momentum) · g with both in log scale: a raw sum would underflow."""
+    old, new = state.log_scale + math.log(momentum), log_scale + math.log1p(-momentum)
+    top = jnp.maximum(old, new)
+    mantissa = jax.tree.map(
+        lambda m, g: jnp.exp(old - top) * m + jnp.exp(new - top) * g, state.mantissa, grads
+    )
+    return Averaged(state.updates + 1, mantissa, top)
+
+
+def _signed_power(x: Array, power: float) -> Array:
+    return x if power == 1 else jnp.sign(x) * jnp.abs(x) ** power
+
+
+def _times(number: Any, tree: Tree) -> Tree:
+    return jax.tree.map(lambda leaf: (number * leaf).astype(leaf.dtype), tree)  # a schedule may be wider
+
+
+def _zero() -> Array:
+    return jnp.zeros((), jnp.int32)
+
+
+def _at(lr: Rate, updates: Array) -> Any:
+    return lr(updates) if callable(lr) else lr
