@@ -319,16 +319,22 @@ def as_head(tokens: Tokens, v: ArrayLike) -> Float:
 
 def as_required(tokens: Tokens, required: ArrayLike) -> Float:
     """Check the margins asked for: one number, or one per example (n,); each ≥ 0 and finite."""
-    asked = np.asarray(required, dtype=np.float64)
-    want = tokens.labels.shape
-    if asked.ndim > len(want) or asked.shape not in ((), want[-1:], want):
-        raise ValueError(
-            f"required has shape {asked.shape} but tokens has n={tokens.n}. "
-            f"Pass one number, or one per example ({tokens.n},)."
-        )
+    asked = per_example(tokens, "required", required)
     if not np.isfinite(asked).all() or (asked < 0).any():
         raise ValueError("required must be finite and ≥ 0: the margin each example asks for.")
-    return np.broadcast_to(asked, want)
+    return asked
+
+
+def per_example(tokens: Tokens, name: str, numbers: ArrayLike) -> Float:
+    """One number, or one per example (n,), as one per example (…, n)."""
+    given = np.asarray(numbers, dtype=np.float64)
+    want = tokens.labels.shape
+    if given.ndim > len(want) or given.shape not in ((), want[-1:], want):
+        raise ValueError(
+            f"{name} has shape {given.shape} but tokens has n={tokens.n}. "
+            f"Pass one number, or one per example ({tokens.n},)."
+        )
+    return np.broadcast_to(given, want)
 
 
 def as_attention(attention: ArrayLike) -> Float:

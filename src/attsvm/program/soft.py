@@ -11,7 +11,7 @@ from attsvm.norms import Norm, Schatten
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.threads import in_threads, single_thread
-from attsvm.tokens import Float, Tokens
+from attsvm.tokens import Float, Tokens, per_example
 
 RANGE = 200
 """Binary exponents of C, in the units of the rows, between which the algorithm works.
@@ -24,13 +24,7 @@ def as_slack(tokens: Tokens, slack: ArrayLike | None) -> Float | None:
     """Check the price C of falling short: one number, or one per example (n,); ∞ for all is None."""
     if slack is None:
         return None
-    price = np.asarray(slack, dtype=np.float64)
-    want = tokens.labels.shape
-    if price.ndim > len(want) or price.shape not in ((), want[-1:], want):
-        raise ValueError(
-            f"slack has shape {price.shape} but tokens has n={tokens.n}. "
-            f"Pass one number C, or one per example ({tokens.n},)."
-        )
+    price = per_example(tokens, "slack", slack)
     if np.isnan(price).any() or (price < 0).any():
         raise ValueError("slack must be ≥ 0: the price C of one unit that an example falls short.")
     if np.isposinf(price).all():
@@ -40,7 +34,7 @@ def as_slack(tokens: Tokens, slack: ArrayLike | None) -> Float | None:
             "slack is infinite for some examples only. Pass a finite C for each, or slack=None "
             "for the program without slack."
         )
-    return np.broadcast_to(price, want)
+    return price
 
 
 def solve(rows: Constraints, norm: Norm, slack: Float) -> tuple[Float, Float]:
