@@ -44,7 +44,6 @@ def follow(maps, point, room, goal):  # type: ignore[no-untyped-def]
             for j in range(size):
                 products += S[i, j] * X[i, j]
                 some[i, j] = S[i, j]
-                U[i, j] = i == j
         for j in range(len(l)):
             products += l[j] * x[j]
         for i in range(len(y)):
@@ -52,8 +51,7 @@ def follow(maps, point, room, goal):  # type: ignore[no-untyped-def]
         gap = products / abs(value)
         if gap <= goal or not _cholesky(some):
             break
-        for i in range(size):
-            _solve(some, U, i)
+        _invert(some, U)
         _newton_matrix(maps, X, U, l, x, room)
         if not _cholesky(H):
             break
@@ -76,7 +74,7 @@ def follow(maps, point, room, goal):  # type: ignore[no-untyped-def]
             break
         share = 1.0 - min(dual, primal)
         for i in range(len(y)):
-            y[i] += dual * dy[0, i]
+            y[i] += dual * dy[i]
         for j in range(len(l)):
             l[j] += dual * dl[j]
             x[j] += primal * dx[j]
@@ -131,11 +129,11 @@ def _direction(maps, point, room):  # type: ignore[no-untyped-def]
             flat[a * e + b] = some[a, d + b] + some[d + b, a]
     for j in range(len(l)):
         flat[d * e + j] = pull[j] / l[j]
-    np.dot(maps[2], flat, dy[0])
-    for i in range(dy.shape[1]):
-        dy[0, i] -= maps[3][i]
-    _solve(H, dy, 0)
-    np.dot(dy[0], maps[2], flat)
+    np.dot(maps[2], flat, dy)
+    for i in range(len(dy)):
+        dy[i] -= maps[3][i]
+    _solve(H, dy)
+    np.dot(dy, maps[2], flat)
     for a in range(d):
         for b in range(e):
             dS[a, d + b] = dS[d + b, a] = flat[a * e + b]
@@ -191,14 +189,34 @@ def _cholesky(A):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _solve(L, V, k):  # type: ignore[no-untyped-def]
-    """V_k ← (L Lᵀ)⁻¹ V_k."""
+def _solve(L, v):  # type: ignore[no-untyped-def]
+    """v ← (L Lᵀ)⁻¹ v."""
     for i in range(len(L)):
-        total = V[k, i]
+        total = v[i]
         for j in range(i):
-            total -= L[i, j] * V[k, j]
-        V[k, i] = total / L[i, i]
+            total -= L[i, j] * v[j]
+        v[i] = total / L[i, i]
     for i in range(len(L) - 1, -1, -1):
-        V[k, i] /= L[i, i]
+        v[i] /= L[i, i]
         for j in range(i):
-            V[k, j] -= L[i, j] * V[k, i]
+            v[j] -= L[i, j] * v[i]
+
+
+@inner
+def _invert(L, U):  # type: ignore[no-untyped-def]
+    """U = (L Lᵀ)⁻¹, all columns at once."""
+    size = len(L)
+    for i in range(size):
+        for c in range(size):
+            U[i, c] = i == c
+        for j in range(i):
+            for c in range(size):
+                U[i, c] -= L[i, j] * U[j, c]
+        for c in range(size):
+            U[i, c] /= L[i, i]
+    for i in range(size - 1, -1, -1):
+        for j in range(i + 1, size):
+            for c in range(size):
+                U[i, c] -= L[j, i] * U[j, c]
+        for c in range(size):
+            U[i, c] /= L[i, i]
