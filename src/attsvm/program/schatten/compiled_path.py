@@ -30,13 +30,13 @@ def follow(maps, point, room, goal):  # type: ignore[no-untyped-def]
     """Move point = (y, S, X, l, x) along the path; returns its relative gap.
 
     maps: left (N, d), right (N, e), both (N, d·e + w), c (N,): C = Σ y_i left_i right_iᵀ, and C and
-    l together are bothᵀ y. room: memory, as `rooms` gives it.
+    l together are bothᵀ y. room: memory for a step and the Newton system.
     The Newton matrix C*(X C(·) S⁻¹) + l* diag(x/l) l needs no eigenvalues.
     Reference: Helmberg, Rendl, Vanderbei, Wolkowicz 1996, "An interior-point method for
     semidefinite programming".
     """
     y, S, X, l, x = point
-    dy, dS, dX, dl, dx, aim, pull, U, some, H = room[:10]
+    dy, dS, dX, dl, dx, U, some, H = room[:8]
     size, share, gap = len(S), FIRST, np.inf
     for _ in range(STEPS):
         products = value = 0.0
@@ -58,15 +58,13 @@ def follow(maps, point, room, goal):  # type: ignore[no-untyped-def]
         # A short step aims at the centre, a long one at the boundary.
         target = share / (3.0 - 2.0 * share) * products / (size + len(l))
         for turns in (TURNS, 1):
-            for turn in range(turns):
-                if turn:
-                    np.dot(dX, dS, aim)
-                for i in range(size):
-                    for j in range(size):
-                        aim[i, j] = (target if i == j else 0.0) - (aim[i, j] if turn else 0.0)
-                for j in range(len(l)):
-                    pull[j] = target - (dl[j] * dx[j] if turn else 0.0)
-                _direction(maps, point, room)
+            for i in range(size):
+                for j in range(size):
+                    dS[i, j] = dX[i, j] = 0.0
+            for j in range(len(l)):
+                dl[j] = dx[j] = 0.0
+            for _ in range(turns):
+                _direction(maps, point, target, room)
             dual, primal = _reach(l, dl, S, dS, some), _reach(x, dx, X, dX, some)
             if min(dual, primal) > SHORT:
                 break
@@ -89,7 +87,7 @@ def follow(maps, point, room, goal):  # type: ignore[no-untyped-def]
 def _newton_matrix(maps, X, U, l, x, room):  # type: ignore[no-untyped-def]
     """H_ij = ⟨B_i, X B_j U⟩ + Σ x/l both_i both_j  for  B = [[0, left rightᵀ], [·, 0]]."""
     left, right, both = maps[:3]
-    H, image, work = room[9:12]
+    H, image, work = room[7:10]
     (N, d), e = left.shape, right.shape[1]
     for i in range(N):
         for a in range(d + e):
@@ -117,12 +115,22 @@ def _newton_matrix(maps, X, U, l, x, room):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _direction(maps, point, room):  # type: ignore[no-untyped-def]
-    """The step with  S X → aim  and  l x → pull  to first order; H holds the factor."""
+def _direction(maps, point, target, room):  # type: ignore[no-untyped-def]
+    """The step with  S X → target · I − dX dS  and  l x → target − dl dx, from the one before.
+
+    Newton's equation is that of the first order at a given right-hand side; H holds the factor.
+    """
     X, l, x = point[2:]
-    dy, dS, dX, dl, dx, aim, pull, U, some, H, _, _, other, flat = room
+    dy, dS, dX, dl, dx, U, some, H, _, _, aim, pull, other, flat = room
     d, size = maps[0].shape[1], len(X)
     e = size - d
+    np.dot(dX, dS, aim)
+    for i in range(size):
+        for j in range(size):
+            aim[i, j] = -aim[i, j]
+        aim[i, i] += target
+    for j in range(len(l)):
+        pull[j] = target - dl[j] * dx[j]
     np.dot(aim, U, some)
     for a in range(d):
         for b in range(e):

@@ -66,7 +66,7 @@ def _spectral(pool: Pool, W: Float, multipliers: Float, goal: float) -> tuple[Fl
     margins = features @ C.ravel()
     value = BELOW * float((margins / pool.bound).min())
     slack, mean = margins - value * pool.bound, value / (pool.d + pool.e + len(margins))
-    left, right, both, price = _entries(*W.shape, len(margins))
+    left, right, both, price = _entries(C, len(margins))
     both[:-1, W.size :], both[-1, W.size :] = features.T, -pool.bound
     start = np.append(C, value), C, slack
     M, dual = W / size**2, multipliers + mean / slack
@@ -82,8 +82,9 @@ def _features(pool: Pool) -> Float:
     return rows.reshape(len(rows), -1)
 
 
-def _entries(d: int, e: int, w: int) -> Maps:
+def _entries(C: Float, w: int) -> Maps:
     """The maps of unknowns that are the entries of C and one more, without those of l."""
+    d, e = C.shape
     left = np.vstack([np.repeat(np.eye(d), e, axis=0), np.zeros(d)])
     right = np.vstack([np.tile(np.eye(e), (d, 1)), np.zeros(e)])
     both, price = np.zeros((d * e + 1, d * e + w)), np.zeros(d * e + 1)
@@ -107,8 +108,8 @@ def _follow(
     X = pair @ pair.T + mean * np.eye(d + e)
     dS, dX, aim, U, some, other = np.zeros((6, d + e, d + e))
     # Zeros: a product adds to 0 times what was there, which may be NaN.
-    (dl, dx, pull), dy, flat = np.empty((3, w)), np.zeros(N), np.zeros(d * e + w)
+    (dl, dx, pull), dy, flat = np.zeros((3, w)), np.zeros(N), np.zeros(d * e + w)
     H, image, work = np.zeros((N, N)), np.empty((d * e + w, N)), np.empty((4, d + e))
-    room = dy, dS, dX, dl, dx, aim, pull, U, some, H, image, work, other, flat
+    room = dy, dS, dX, dl, dx, U, some, H, image, work, aim, pull, other, flat
     follow(maps, (y, S, X, l, x), room, goal)
     return y, X, x
