@@ -65,6 +65,36 @@ def test_the_value_is_that_of_a_general_solver(norm, shape, path):
     assert norm.value(solution.W) == pytest.approx(oracle(tokens, selected, norm), rel=ORACLE)
 
 
+def small_program(norm, goal):
+    """Rows of one small program, and what the compiled path says of it: W, multipliers (n, T), gap."""
+    tokens, selected, _ = planted((6, 5, 4, 5))
+    rows = Constraints.of(tokens, selected)
+    first = verbs.solve(rows, Schatten(2))
+    bases = Bases.of(rows)
+    pool = Pool.of(rows, bases, rows.active)
+    start = bases.reduce(first.W), pool.pick(first.multipliers) * pool.size
+    W, multipliers, gap = small.solve(pool, norm, *start, goal)
+    return rows, bases.expand(W), pool.spread(multipliers / pool.size, np.zeros(rows.bound.shape)), gap
+
+
+@NORMS
+@pytest.mark.parametrize("goal", [1e-1, 1e-4, 1e-9])
+def test_the_compiled_path_bounds_its_gap_wherever_it_stops(norm, goal):
+    rows, W, multipliers, bound = small_program(norm, goal)
+    upper = norm.value(W) / rows.margins(W)[rows.separating].min()
+    lower = (multipliers * rows.bound).sum() / norm.dual.value(rows.combine(multipliers))
+    assert -1e-12 < 1 - lower / upper < bound + 1e-12
+    assert bound < 3 * goal
+
+
+@NORMS
+def test_what_the_compiled_path_cannot_finish_is_solved_by_the_other(norm, monkeypatch):
+    tokens, selected, _ = planted((6, 5, 4, 5))
+    monkeypatch.setattr(small, "follow", lambda *anything: None)
+    assert small_program(norm, 1e-9)[-1] > 0.1
+    assert max_margin(tokens, selected, norm).certificate.worst < TIGHT
+
+
 @NORMS
 def test_tied_tokens_share_their_logit_at_the_least_norm(norm):
     tokens, selected, order = planted((5, 5, 6, 5))

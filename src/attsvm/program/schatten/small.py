@@ -33,7 +33,8 @@ def solve(pool: Pool, norm: Norm, W: Float, multipliers: Float, goal: float) -> 
     W (d', e') with margins of at least b.
     """
     multipliers = multipliers / (multipliers @ pool.bound)  # then Σ λ_j A_j = W / ‖W‖²
-    return (_nuclear if norm.p == 1 else _spectral)(pool, W, multipliers, goal)
+    W, multipliers, gap = (_nuclear if norm.p == 1 else _spectral)(pool, W, multipliers, goal)
+    return W, multipliers, gap if gap < 1 else np.inf
 
 
 def _nuclear(pool: Pool, W: Float, multipliers: Float, goal: float) -> tuple[Float, Float, float]:
@@ -65,6 +66,8 @@ def _spectral(pool: Pool, W: Float, multipliers: Float, goal: float) -> tuple[Fl
     C = W * (INSIDE / size)
     margins = features @ C.ravel()
     value = BELOW * float((margins / pool.bound).min())
+    if not value > 0:  # rounding has left no margin to start from
+        return W, multipliers, np.inf
     slack, mean = margins - value * pool.bound, value / (pool.d + pool.e + len(margins))
     left, right, both, price = _entries(C, len(margins))
     both[:-1, W.size :], both[-1, W.size :] = features.T, -pool.bound

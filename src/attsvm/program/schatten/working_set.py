@@ -80,6 +80,7 @@ class _Search:
         best, least = self._small(first)
         if least <= ENOUGH:
             return best
+        best, least = first, np.inf
         for growth in ATTEMPTS:
             program, at = self._start(first, margins, growth)
             answer, gap = self._finish(*self._shrink(program, at, STAGES if growth == ATTEMPTS[0] else ()))
