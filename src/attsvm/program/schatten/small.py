@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from attsvm.norms import Norm
@@ -42,14 +44,16 @@ def _nuclear(pool: Pool, W: Float, multipliers: Float, goal: float) -> tuple[Flo
 
     y = l = λ,  C = M;   W = −2 X₁₂,  x = slack.
     """
-    features, size = _features(pool), float(np.linalg.norm(W))
+    queries, size = pool.queries[pool.owner], _size(W)
+    features = _features(pool.delta, queries)
     slack = np.maximum(ROOM * (features @ W.ravel()) - pool.bound, 0.1)
     mean = size / (pool.d + pool.e + len(slack))
     # The first part has the norm INSIDE; the second makes all multipliers positive.
     rest = mean / slack
     multipliers = multipliers * (INSIDE * size) + rest
-    multipliers *= INSIDE / (INSIDE + np.linalg.norm(rest @ features))
-    maps = pool.delta, pool.queries[pool.owner], np.hstack([features, np.eye(len(slack))]), -pool.bound
+    multipliers *= INSIDE / (INSIDE + _size(rest @ features))
+    both = np.concatenate([features, np.eye(len(slack))], axis=1)
+    maps = pool.delta, queries, both, -pool.bound
     start = multipliers, (multipliers @ features).reshape(W.shape), multipliers.copy()
     y, X, _ = _follow(maps, start, slack, (ROOM * W, mean), goal)
     W = -2 * X[: pool.d, pool.d :]
@@ -62,7 +66,7 @@ def _spectral(pool: Pool, W: Float, multipliers: Float, goal: float) -> tuple[Fl
 
     y = (W, γ),  C = W,  l = A W − γ b;   M = −2 X₁₂,  x = λ.
     """
-    features, size = _features(pool), float(np.linalg.norm(W))
+    features, size = _features(pool.delta, pool.queries[pool.owner]), _size(W)
     C = W * (INSIDE / size)
     margins = features @ C.ravel()
     value = BELOW * float((margins / pool.bound).min())
@@ -76,22 +80,28 @@ def _spectral(pool: Pool, W: Float, multipliers: Float, goal: float) -> tuple[Fl
     y, X, x = _follow((left, right, both, price), start, dual, (M, mean), goal)
     best = float(((features @ y[:-1]) / pool.bound).min())
     inexact = x @ features + 2 * X[: pool.d, pool.d :].ravel()
-    steepness = X.trace() + np.sqrt(min(W.shape)) * np.linalg.norm(inexact)
+    steepness = X.trace() + np.sqrt(min(W.shape)) * _size(inexact)
     return y[:-1].reshape(W.shape), x, 1 - float(x @ pool.bound * best / steepness)
 
 
-def _features(pool: Pool) -> Float:
-    rows = pool.delta[:, :, None] * pool.queries[pool.owner][:, None, :]
-    return rows.reshape(len(rows), -1)
+def _features(delta: Float, queries: Float) -> Float:
+    """The rows δ_j z_jᵀ written out: (w, d), (w, e) → (w, d·e)."""
+    return (delta[:, :, None] * queries[:, None, :]).reshape(len(delta), -1)
+
+
+def _size(x: Float) -> float:
+    """The Frobenius norm."""
+    return math.sqrt(np.vdot(x, x))
 
 
 def _entries(C: Float, w: int) -> Maps:
     """The maps of unknowns that are the entries of C and one more, without those of l."""
     d, e = C.shape
-    left = np.vstack([np.repeat(np.eye(d), e, axis=0), np.zeros(d)])
-    right = np.vstack([np.tile(np.eye(e), (d, 1)), np.zeros(e)])
+    left, right = np.zeros((d * e + 1, d)), np.zeros((d * e + 1, e))
+    left[:-1].reshape(d, e, d)[...] = np.eye(d)[:, None]
+    right[:-1].reshape(d, e, e)[...] = np.eye(e)
     both, price = np.zeros((d * e + 1, d * e + w)), np.zeros(d * e + 1)
-    np.fill_diagonal(both[:-1], 1.0)
+    both.ravel()[: d * e * (d * e + w) : d * e + w + 1] = 1.0
     price[-1] = -1.0
     return left, right, both, price
 
@@ -106,8 +116,8 @@ def _follow(
     S = np.eye(d + e)
     S[:d, d:], S[d:, :d] = C, C.T
     # Of all X with this corner, one of small trace: the columns of −held and of the unit matrix.
-    width = (np.vdot(held, held) / e) ** 0.25 / np.sqrt(2)
-    pair = np.vstack([held / (-2 * width), width * np.eye(e)])
+    width = math.sqrt(_size(held) / math.sqrt(4 * e))
+    pair = np.concatenate([held / (-2 * width), width * np.eye(e)])
     X = pair @ pair.T + mean * np.eye(d + e)
     dS, dX, aim, U, some, other = np.zeros((6, d + e, d + e))
     # Zeros: a product adds to 0 times what was there, which may be NaN.

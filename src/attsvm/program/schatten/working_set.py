@@ -14,7 +14,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.schatten import small
 from attsvm.program.schatten.interior_point import Iterate, Program, advance, mean_product
-from attsvm.program.schatten.pool import Bases, Pool
+from attsvm.program.schatten.pool import Bases, Pool, lengths
 from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float
 
@@ -212,5 +212,5 @@ def _sizes(rows: Constraints) -> Float:
     """Norms |δ| |z| of the rows (n, T): zero for a token equal to the anchor, or a zero query."""
     out = np.empty(rows.active.shape)
     for part, delta in rows.chunks():
-        out[part] = np.linalg.norm(delta, axis=-1)
-    return out * np.linalg.norm(rows.queries, axis=-1)[:, None]
+        out[part] = lengths(delta)
+    return out * lengths(rows.queries)[:, None]
