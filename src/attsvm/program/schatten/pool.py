@@ -163,11 +163,6 @@ class Pool:
         return out
 
 
-def lengths(vectors: Float) -> Float:
-    """Norms of the vectors (…, d) → (…): for short ones the checks of np.linalg.norm cost more."""
-    return np.sqrt(np.einsum("...d,...d->...", vectors, vectors))
-
-
 def _unit(vectors: Float) -> tuple[Float, Float]:
-    length = lengths(vectors)
+    length = np.linalg.norm(vectors, axis=1)
     return vectors / length[:, None], length

@@ -14,7 +14,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.schatten import small
 from attsvm.program.schatten.interior_point import Iterate, Program, advance, mean_product
-from attsvm.program.schatten.pool import Bases, Pool, lengths
+from attsvm.program.schatten.pool import Bases, Pool
 from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float
 
@@ -80,7 +80,6 @@ class _Search:
         best, least = self._small(first)
         if least <= ENOUGH:
             return best
-        best, least = first, np.inf
         for growth in ATTEMPTS:
             program, at = self._start(first, margins, growth)
             answer, gap = self._finish(*self._shrink(program, at, STAGES if growth == ATTEMPTS[0] else ()))
@@ -99,7 +98,7 @@ class _Search:
         start = self.bases.reduce(first.W / self.unit), pool.pick(first.multipliers) * pool.size
         W, multipliers, gap = small.solve(pool, self.norm, *start, GOAL)
         spread = pool.spread(multipliers / pool.size, np.zeros(self.rows.bound.shape))
-        return Answer(self.bases.expand(W) * self.unit, spread), gap
+        return (Answer(self.bases.expand(W) * self.unit, spread) if gap < 1 else first), gap
 
     def _complete(self, program: Form) -> bool:
         """Whether the pool has all rows."""
@@ -212,5 +211,5 @@ def _sizes(rows: Constraints) -> Float:
     """Norms |δ| |z| of the rows (n, T): zero for a token equal to the anchor, or a zero query."""
     out = np.empty(rows.active.shape)
     for part, delta in rows.chunks():
-        out[part] = lengths(delta)
-    return out * lengths(rows.queries)[:, None]
+        out[part] = np.linalg.norm(delta, axis=-1)
+    return out * np.linalg.norm(rows.queries, axis=-1)[:, None]
