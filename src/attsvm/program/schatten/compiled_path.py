@@ -21,8 +21,9 @@ FIRST = 0.1
 SHORT = 0.1
 """Step length below which the second order has misled."""
 
-RIDGE = 1e-15
-"""Added to the diagonal of the Newton matrix, as a part of its largest entry: y need not be unique."""
+RIDGE = 2e-15
+"""Part of the Newton matrix's diagonal, weighed against its largest entry, that is added to it: y need
+not be unique, and a direction that nothing determines is then left alone."""
 
 
 @compiled
@@ -111,7 +112,7 @@ def _newton_matrix(maps, X, U, l, x, room):  # type: ignore[no-untyped-def]
     for i in range(N):
         top = max(top, H[i, i])
     for i in range(N):
-        H[i, i] += RIDGE * top
+        H[i, i] += RIDGE * np.sqrt(top * H[i, i])
 
 
 @inner
