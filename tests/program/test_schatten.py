@@ -10,7 +10,7 @@ from attsvm.norms import Schatten
 from attsvm.program import max_margin as verbs
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
-from attsvm.program.schatten import interior_point
+from attsvm.program.schatten import interior_point, small
 from attsvm.program.schatten import working_set as schatten
 from attsvm.program.schatten.pool import Bases, Pool
 from attsvm.program.schatten.scaling import Scaling
@@ -49,13 +49,50 @@ def oracle(tokens, selected, norm, required=1.0):
     return cvxpy.Problem(cvxpy.Minimize(size), constraints).solve(solver="CLARABEL")
 
 
+@pytest.fixture(params=[True, False], ids=["compiled", "NumPy"])
+def path(request, monkeypatch):
+    """Both implementations of the central path, whatever the size."""
+    if not request.param:
+        monkeypatch.setattr(small, "MOST", 0)
+
+
 @NORMS
 @pytest.mark.parametrize("shape", [(1, 2, 3, 2), (4, 5, 6, 3), (3, 4, 2, 7), (9, 7, 5, 5), (25, 9, 4, 4)])
-def test_the_value_is_that_of_a_general_solver(norm, shape):
+def test_the_value_is_that_of_a_general_solver(norm, shape, path):
     tokens, selected, _ = planted(shape)
     solution = max_margin(tokens, selected, norm)
     assert solution.certificate.worst < TIGHT
     assert norm.value(solution.W) == pytest.approx(oracle(tokens, selected, norm), rel=ORACLE)
+
+
+def small_program(norm, goal):
+    """Rows of one small program, and what the compiled path says of it: W, multipliers (n, T), gap."""
+    tokens, selected, _ = planted((6, 5, 4, 5))
+    rows = Constraints.of(tokens, selected)
+    first = verbs.solve(rows, Schatten(2))
+    bases = Bases.of(rows)
+    pool = Pool.of(rows, bases, rows.active)
+    start = bases.reduce(first.W), pool.pick(first.multipliers) * pool.size
+    W, multipliers, gap = small.solve(pool, norm, *start, goal)
+    return rows, bases.expand(W), pool.spread(multipliers / pool.size, np.zeros(rows.bound.shape)), gap
+
+
+@NORMS
+@pytest.mark.parametrize("goal", [1e-1, 1e-4, 1e-9])
+def test_the_compiled_path_bounds_its_gap_wherever_it_stops(norm, goal):
+    rows, W, multipliers, bound = small_program(norm, goal)
+    upper = norm.value(W) / rows.margins(W)[rows.separating].min()
+    lower = (multipliers * rows.bound).sum() / norm.dual.value(rows.combine(multipliers))
+    assert -1e-12 < 1 - lower / upper < bound + 1e-12
+    assert bound < 3 * goal
+
+
+@NORMS
+def test_what_the_compiled_path_cannot_finish_is_solved_by_the_other(norm, monkeypatch):
+    tokens, selected, _ = planted((6, 5, 4, 5))
+    monkeypatch.setattr(small, "follow", lambda *anything: None)
+    assert small_program(norm, 1e-9)[-1] > 0.1
+    assert max_margin(tokens, selected, norm).certificate.worst < TIGHT
 
 
 @NORMS
@@ -134,7 +171,7 @@ def test_a_contradiction_is_answered_with_its_proof(norm):
 
 @NORMS
 @pytest.mark.parametrize("tie", [1e-2, 1e-4, 1e-6])
-def test_near_ties_are_solved(norm, tie):
+def test_near_ties_are_solved(norm, tie, path):
     tokens, selected, order = planted((4, 5, 5, 5))
     keys = tokens.keys.copy()
     keys[0, order[0, 1]] = keys[0, order[0, 0]] - tie * keys[0, order[0, 2]]
@@ -166,6 +203,7 @@ def test_near_ties_need_a_step_without_second_order(monkeypatch):
     noise = 1e-7 * np.random.default_rng(24).standard_normal((8, 9))
     keys[each, np.where(best == 0, 1, 0)] = keys[each, best] + noise
     near = Tokens(keys, tokens.queries)
+    monkeypatch.setattr(small, "MOST", 0)
     assert max_margin(near, selected, Schatten(math.inf)).certified
     monkeypatch.setattr(interior_point, "SHORT", 0.0)
     assert not max_margin(near, selected, Schatten(math.inf)).certified

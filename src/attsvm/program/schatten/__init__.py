@@ -1,1 +1,1 @@
-"""Nuclear and spectral programs: one interior point on a shrinking working set."""
+"""Nuclear and spectral programs: one interior point on a shrinking working set, compiled where small."""

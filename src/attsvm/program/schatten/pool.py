@@ -37,6 +37,11 @@ class Bases:
         right = np.linalg.qr(rows.queries.T)[0] if rows.n < rows.e else np.eye(rows.e)
         return cls(left, right)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d', e')."""
+        return self.left.shape[1], self.right.shape[1]
+
     def reduce(self, W: Float) -> Float:
         """(d, e) → (d', e')."""
         return self.left.T @ W @ self.right

@@ -12,6 +12,7 @@ from attsvm import norms
 from attsvm.norms import Norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
+from attsvm.program.schatten import small
 from attsvm.program.schatten.interior_point import Iterate, Program, advance, mean_product
 from attsvm.program.schatten.pool import Bases, Pool
 from attsvm.program.threads import single_thread
@@ -76,7 +77,9 @@ class _Search:
         # Where rounding leaves no margin, the norm of W alone sets the scale.
         factor = 1 / least if least > 0 else self.unit / np.linalg.norm(first.W)
         first, margins = replace(first, W=first.W * factor), margins * factor
-        best, least = first, np.inf
+        best, least = self._small(first)
+        if least <= ENOUGH:
+            return best
         for growth in ATTEMPTS:
             program, at = self._start(first, margins, growth)
             answer, gap = self._finish(*self._shrink(program, at, STAGES if growth == ATTEMPTS[0] else ()))
@@ -85,6 +88,17 @@ class _Search:
             if gap <= ENOUGH or self._complete(program):
                 break
         return best
+
+    def _small(self, first: Answer) -> tuple[Answer, float]:
+        """The answer of the compiled path and its gap, if the program is small and all rows are alike."""
+        bound = self.rows.bound[self.candidates]
+        if not (bound > 0).all() or not small.fits(len(bound), *self.bases.shape, self.norm):
+            return first, np.inf
+        pool = Pool.of(self.rows, self.bases, self.candidates, self.unit)
+        start = self.bases.reduce(first.W / self.unit), pool.pick(first.multipliers) * pool.size
+        W, multipliers, gap = small.solve(pool, self.norm, *start, GOAL)
+        spread = pool.spread(multipliers / pool.size, np.zeros(self.rows.bound.shape))
+        return (Answer(self.bases.expand(W) * self.unit, spread) if gap < 1 else first), gap
 
     def _complete(self, program: Form) -> bool:
         """Whether the pool has all rows."""
