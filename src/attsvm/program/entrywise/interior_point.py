@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from attsvm.norms import Norm
+from attsvm.program.entrywise.pairs import Pairs
 from attsvm.program.entrywise.working_rows import Border, WorkingRows
 from attsvm.tokens import Bool, Float
 
@@ -28,81 +28,41 @@ LEAST = 1e-13
 FAR = 1e-6
 """Complementarity, relative to the objective, above which a linear program's gap is not looked at."""
 
-BOUNDARY = 0.995
-"""Share of the way to the boundary that a step may go."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """A Newton direction: of the multipliers (k,), the slacks (k,), W (d, e), and the ball's own."""
-
-    multipliers: Float
-    slack: Float
-    W: Float
-    own: tuple[Float, ...] = ()
-
-
-class Newton:
-    """The linear system of one iteration, with  ratio = s/λ, 0 for ties, and the border of the ball."""
-
-    def __init__(self, run: Run) -> None:
-        self.work, self.multipliers, self.slack = run.work, run.multipliers, run.slack
-        self.V = run.ball.weights(run.M)
-        self.border = run.ball.border(run.work, self.V)
-        self.inverse = self.work.open / self.multipliers
-        self.ratio = self.slack * self.inverse
-        self.residual = self.slack * self.work.open + run.bound - run.margins
-        self.solve = self.work.newton(self.V, self.ratio, self.border)
-
-    def direction(
-        self, offset: Float, target: float, before: Step | None
-    ) -> tuple[Float, Float, Float, float]:
-        """dλ, ds, y and t that meet the rows when  dW = y + offset,  y = V ∘ dM + U t,  and λ s = target."""
-        product = target - self.multipliers * self.slack
-        if before is not None:
-            product -= before.multipliers * before.slack
-        pull = product * self.inverse
-        right = self.residual - self.work.margins(offset) + pull
-        change, y, t = self.solve(right, before is not None)
-        return change, pull - self.ratio * change, y, t
-
 
 class Ball(Protocol):
-    """The part that depends on the norm: W (d, e), and slacks and multipliers of its corners.
+    """The part that depends on the norm: W (d, e), and the complementary pairs of its corners.
 
-    corners: how many complementary pairs it has; 0 for a smooth ball.
+    part, slack (2, d, e): the pairs, one for each sign of an entry of W; empty for a smooth ball.
+    dual: whether part, rather than slack, is a dual variable.
+    V (d, e): the linear response of W to M; border: the unknown, if any, that the ball has besides W.
     """
 
     W: Float
-    corners: int
+    part: Float
+    slack: Float
+    dual: bool
+    V: Float
+    border: Border | None
 
     @property
     def least(self) -> float:
         """Complementarity that a step may aim at, relative to the objective."""
         ...
 
-    def products(self, step: Step | None, primal: float, dual: float) -> float:
-        """Sum of the products of its pairs, after a step."""
+    def linearise(self, M: Float, work: WorkingRows) -> None:
+        """Find V and the border, and all that both directions of a step share."""
         ...
 
-    def weights(self, M: Float) -> Float:
-        """V (d, e): the linear response of W to M."""
+    def offset(self, pull: Float) -> Float:
+        """The part of dW (d, e) that does not depend on dλ; pull (2, d, e): see `Pairs`."""
         ...
 
-    def border(self, work: WorkingRows, V: Float) -> Border | None:
-        """The unknown, if any, that the ball has besides W."""
+    def direction(self, y: Float, t: float, lift: Float) -> tuple[Float, Float]:
+        """Steps of part and slack, from  y = V ∘ dM + U t  and  lift = dM; keeps dW for `move`."""
         ...
 
-    def direction(self, M: Float, newton: Newton, target: float, before: Step | None) -> Step:
-        """Newton direction to complementarity `target`, with second-order terms of `before`."""
-        ...
-
-    def longest(self, step: Step) -> tuple[float, float]:
-        """Longest primal and dual steps that stay inside."""
-        ...
-
-    def move(self, step: Step, primal: float, dual: float) -> None:
-        """Take the step."""
+    def move(self, primal: float) -> None:
+        """Move W, after its pairs."""
         ...
 
     def absorb(self, M: Float) -> None:
@@ -124,7 +84,7 @@ Start = Callable[[Float, Float], Ball]
 class Run:
     """One interior point under way: the ball's W, multipliers and slacks of the working rows.
 
-    Starts from any W with positive margins and any multipliers that are not all zero.
+    Starts from any W that is not zero and any multipliers that are not all zero.
     """
 
     def __init__(self, work: WorkingRows, norm: Norm, ball: Start, W: Float, multipliers: Float) -> None:
@@ -134,11 +94,20 @@ class Run:
         multipliers = multipliers / length(work.combine(multipliers), self.dual_p)
         centre = LOOSE * float(multipliers @ self.bound) / work.k
         slack = np.maximum(work.margins(W) - self.bound, LOOSE * float(self.bound.max()))
-        self.slack = np.where(work.tied, 1.0, slack)
-        self.multipliers = np.where(work.tied, multipliers, np.maximum(multipliers, centre / slack))
-        self.M = work.combine(self.multipliers)
+        multipliers = np.where(work.tied, multipliers, np.maximum(multipliers, centre / slack))
+        self.M = work.combine(multipliers)
         self.ball = ball(W, self.M)
-        self.margins = work.margins(self.ball.W)
+        self._pair(slack, multipliers)
+
+    def _pair(self, slack: Float, multipliers: Float) -> None:
+        """Lay all complementary pairs side by side; ball and rows keep views of them."""
+        ball, work = self.ball, self.work
+        slack = np.where(work.tied, 0.0, slack)
+        self.pairs = pairs = Pairs.of(ball.part, ball.slack, slack, multipliers, ball.dual)
+        corners, shape = pairs.corners, ball.part.shape
+        ball.part, ball.slack = pairs.a[:corners].reshape(shape), pairs.b[:corners].reshape(shape)
+        self.slack, self.multipliers = pairs.a[corners:], pairs.b[corners:]
+        self.margins = work.margins(ball.W)
 
     @property
     def W(self) -> Float:
@@ -150,30 +119,29 @@ class Run:
 
         A new row starts on the central path, at its own margin or as far inside as it is outside.
         """
-        mu = self._mu(None, 0.0, 0.0)
+        mu = self.pairs.product() / self.pairs.count
         self.work, self.bound = work, work.bound / self.size
-        self.margins = work.margins(self.ball.W)
-        slack = np.maximum(np.abs(self.margins - self.bound), np.sqrt(mu) * float(self.bound.max()))
+        apart = np.abs(work.margins(self.ball.W) - self.bound)
+        slack = np.maximum(apart, np.sqrt(mu) * float(self.bound.max()))
         multipliers = mu / slack
         slack[old], multipliers[old] = self.slack, self.multipliers
-        self.slack, self.multipliers = slack, multipliers
         self.M = work.combine(multipliers)
         self.ball.absorb(self.M)
+        self._pair(slack, multipliers)
 
     def gap(self) -> float:
         """The relative duality gap over the working rows, 1 while a margin is missing.
 
         Far from the end of a linear program complementarity stands for it, which costs nothing.
         """
-        if self.ball.corners:
-            rough = self._pairs * self._mu(None, 0.0, 0.0) / float(self.multipliers @ self.bound)
-            if not rough < FAR:
-                return 1.0
+        value = float(self.multipliers @ self.bound)
+        if self.pairs.corners and not self.pairs.product() < FAR * value:
+            return 1.0
         counted = self.bound > 0
         least = float((self.margins[counted] / self.bound[counted]).min())
         if not least > 0:
             return 1.0
-        lower = float(self.multipliers @ self.bound) / length(self.M, self.dual_p)
+        lower = value / length(self.M, self.dual_p)
         upper = length(self.ball.W, self.norm.p) / least
         # Rows without a bound have nothing to scale by: their violation counts as it is.
         off = np.where(self.work.tied, np.abs(self.margins), -self.margins)[~counted]
@@ -181,48 +149,41 @@ class Run:
 
     def step(self) -> None:
         """One predictor-corrector step."""
-        newton = Newton(self)
-        mu = self._mu(None, 0.0, 0.0)
-        ahead = self.ball.direction(self.M, newton, 0.0, None)
-        reached = self._mu(ahead, *self._longest(ahead, 1.0))
+        ball, pairs, slack, multipliers = self.ball, self.pairs, self.slack, self.multipliers
+        ball.linearise(self.M, self.work)
+        self.residual = slack + self.bound - self.margins
+        self.ratio = slack / multipliers
+        self.solve = self.work.newton(ball.V, self.ratio, ball.border)
+        self._direction(0.0, False)
+        total, reached = pairs.product(), pairs.look()
         # Complementarity must not run ahead of feasibility, nor below what the ball allows.
-        short = float(np.abs(self.multipliers) @ np.abs(newton.residual))
-        least = max(short, self.ball.least * float(self.multipliers @ self.bound)) / self._pairs
-        target = min(mu, max(mu * (reached / mu) ** 3, least))
-        step = self.ball.direction(self.M, newton, target, ahead)
-        self._move(step, *self._longest(step, BOUNDARY))
+        short = float(np.abs(multipliers) @ np.abs(self.residual))
+        least = max(short, ball.least * float(multipliers @ self.bound))
+        self._direction(min(total, max(total * (reached / total) ** 3, least)) / pairs.count, True)
+        ball.move(pairs.move()[0])
+        self.M = self.work.combine(multipliers)
+        self._rescale(*ball.rescale(self.M))
+        self.margins = self.work.margins(ball.W)
 
-    def _mu(self, step: Step | None, primal: float, dual: float) -> float:
-        """Mean product of the complementary pairs after a step."""
-        multipliers, slack = self.multipliers, self.slack
-        if step is not None:
-            multipliers, slack = multipliers + dual * step.multipliers, slack + primal * step.slack
-        total = float((multipliers * slack) @ self.work.open) + self.ball.products(step, primal, dual)
-        return total / self._pairs
+    def _direction(self, target: float, refined: bool) -> None:
+        """Fill the steps of all pairs:  λ s → target,  and  dW = y + offset  meets the rows."""
+        pairs, ball = self.pairs, self.ball
+        corners, pull = pairs.corners, pairs.pull(target, refined)
+        pull_ball, pull_rows = pull[:corners].reshape(ball.part.shape), pull[corners:]
+        right = self.residual - self.work.margins(ball.offset(pull_ball)) + pull_rows
+        change, y, t = self.solve(right, refined)
+        part, slack = ball.direction(y, t, self.work.combine(change))
+        pairs.da[:corners], pairs.db[:corners] = part.ravel(), slack.ravel()
+        pairs.da[corners:], pairs.db[corners:] = pull_rows - self.ratio * change, change
 
-    @property
-    def _pairs(self) -> float:
-        return self.work.inequalities + self.ball.corners
-
-    def _longest(self, step: Step, share: float) -> tuple[float, float]:
-        primal, dual = self.ball.longest(step)
-        primal = min(primal, reach(self.slack, step.slack))
-        dual = min(dual, reach(self.multipliers, step.multipliers * self.work.open))
-        if not self.ball.corners:  # a curved ball ties W to M: one length for both
-            primal = dual = min(primal, dual)
-        return min(1.0, share * primal), min(1.0, share * dual)
-
-    def _move(self, step: Step, primal: float, dual: float) -> None:
-        self.multipliers = self.multipliers + dual * step.multipliers
-        self.slack = self.slack + primal * step.slack
-        self.ball.move(step, primal, dual)
-        self.M = self.work.combine(self.multipliers)
-        size, steep = self.ball.rescale(self.M)
+    def _rescale(self, size: float, steep: float) -> None:
+        if size == steep == 1.0:
+            return
         self.size *= size
         self.bound = self.work.bound / self.size
-        self.slack = np.where(self.work.tied, 1.0, self.slack / size)
-        self.multipliers, self.M = self.multipliers / steep, self.M / steep
-        self.margins = self.work.margins(self.ball.W)
+        self.slack /= size
+        self.multipliers /= steep
+        self.M = self.M / steep
 
 
 def length(x: Float, p: float) -> float:
@@ -232,9 +193,3 @@ def length(x: Float, p: float) -> float:
     if math.isinf(p) or largest == 0:
         return largest
     return largest * float(((size / largest) ** p).sum()) ** (1 / p)
-
-
-def reach(x: Float, change: Float) -> float:
-    """Largest a with x + a·change ≥ 0."""
-    worst = float((-change / x).max(initial=0.0))
-    return 1.0 / worst if worst > 0 else np.inf

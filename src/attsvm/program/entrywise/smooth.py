@@ -10,7 +10,7 @@ from attsvm.norms import Norm
 from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.entrywise.interior_point import LEAST, Newton, Step, length
+from attsvm.program.entrywise.interior_point import LEAST, length
 from attsvm.program.entrywise.working_rows import WorkingRows
 from attsvm.program.entrywise.working_set import on_working_set
 from attsvm.program.frobenius.route import solve as frobenius
@@ -46,45 +46,42 @@ class Power:
     function of M, p > 2 M as a function of W: of the two, the one with a derivative at zero.
     """
 
-    corners = 0
+    dual, border = False, None
 
     def __init__(self, p: float, pace: float, apart: float, W: Float, M: Float) -> None:
         self.W, self.goal, self.pace, self.apart = W, p, pace, apart
         self.p = self._nearer(2.0)
+        self.part = self.slack = np.empty((0, *W.shape))
 
     @property
     def least(self) -> float:
         """Rows stay away from their bounds while p moves: others may become active."""
         return LEAST if self.p == self.goal else self.apart
 
-    def products(self, step: Step | None, primal: float, dual: float) -> float:
-        return 0.0
-
-    def weights(self, M: Float) -> Float:
+    def linearise(self, M: Float, work: WorkingRows) -> None:
         p = self.p
         if p < 2:
-            return np.abs(M) ** ((2 - p) / (p - 1)) / (p - 1)
-        return 1.0 / ((p - 1) * np.abs(self.W) ** (p - 2) + FLOOR)
+            steep = np.abs(M) ** ((2 - p) / (p - 1))
+            self.V, self.fixed = steep / (p - 1), M * steep - self.W
+        else:
+            flat = np.abs(self.W) ** (p - 2)
+            self.V = 1.0 / ((p - 1) * flat + FLOOR)
+            self.fixed = self.V * (M - self.W * flat)
+
+    def offset(self, pull: Float) -> Float:
+        return self.fixed
+
+    def direction(self, y: Float, t: float, lift: Float) -> tuple[Float, Float]:
+        self.dW = y + self.fixed
+        return self.part, self.slack
+
+    def move(self, primal: float) -> None:
+        self.W = self.W + primal * self.dW
+        if primal > 0.5:
+            self.p = self._nearer(self.p)
 
     def absorb(self, M: Float) -> None:
         pass
-
-    def border(self, work: WorkingRows, V: Float) -> None:
-        return None
-
-    def direction(self, M: Float, newton: Newton, target: float, before: Step | None) -> Step:
-        V = newton.V
-        offset = power(M, 1 / (self.p - 1)) - self.W if self.p < 2 else V * (M - power(self.W, self.p - 1))
-        multipliers, slack, y, _ = newton.direction(offset, target, before)
-        return Step(multipliers, slack, y + offset)
-
-    def longest(self, step: Step) -> tuple[float, float]:
-        return np.inf, np.inf
-
-    def move(self, step: Step, primal: float, dual: float) -> None:
-        self.W = self.W + primal * step.W
-        if primal > 0.5:
-            self.p = self._nearer(self.p)
 
     def rescale(self, M: Float) -> tuple[float, float]:
         """Both to norm one, as they are at the solution: radial errors of |W|^p would shrink slowly."""
@@ -96,8 +93,3 @@ class Power:
         if self.goal < 2:
             return max(self.goal, 1 + (p - 1) * self.pace)
         return min(self.goal, 1 + (p - 1) / self.pace)
-
-
-def power(x: Float, exponent: float) -> Float:
-    """sign(x) |x|^exponent."""
-    return np.sign(x) * np.abs(x) ** exponent

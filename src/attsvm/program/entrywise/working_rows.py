@@ -1,7 +1,7 @@
 """The few rows an interior point works on, and the Newton matrix  A diag(V) Aᵀ + diag(θ)  they give.
 
 Row j is the rank-one matrix δ_j z_jᵀ, so A diag(V) Aᵀ costs n² d e + k² d operations instead of the
-k² d e of explicit features; features are built only where they fit into the cache.
+k² d e of explicit features.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from attsvm.program.constraints import Constraints
+from attsvm.program.entrywise import products
 from attsvm.tokens import Bool, Float
-
-SMALL = 1 << 15
-"""Numbers in explicit features (k · d e) up to which they beat the structured products."""
 
 RAISED = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-7)
 """Relative increases of the diagonal, in turn, that make dependent rows factorable."""
@@ -80,25 +78,14 @@ class WorkingRows:
         return len(self.delta)
 
     @cached_property
-    def open(self) -> Float:
-        """1.0 for inequalities, 0.0 for ties (k,)."""
-        return 1.0 - self.tied
-
-    @cached_property
-    def inequalities(self) -> int:
-        """How many rows are not tied."""
-        return self.k - int(np.count_nonzero(self.tied))
-
-    @cached_property
     def group(self) -> NDArray[np.intp]:
         """Index into queries of each row (k,)."""
         return np.repeat(np.arange(len(self.start)), np.diff(self.start, append=self.k))
 
     @cached_property
-    def features(self) -> Float | None:
-        """The rows as vectors (k, d e), where that is small or e = 1."""
-        d, e = self.delta.shape[1], self.queries.shape[1]
-        return self.dense() if e == 1 or self.k * d * e <= SMALL else None
+    def structure(self) -> tuple[Float, Float, NDArray[np.intp]]:
+        """What the compiled products need: columns (d, k), queries and edges (groups + 1,)."""
+        return np.ascontiguousarray(self.delta.T), self.queries, np.append(self.start, self.k)
 
     def dense(self) -> Float:
         """The rows as vectors (k, d e)."""
@@ -109,17 +96,15 @@ class WorkingRows:
 
     def margins(self, W: Float) -> Float:
         """δ_jᵀ W z_j: (d, e) → (k,)."""
-        if self.features is not None:
-            return self.features @ W.ravel()
-        return np.einsum("ka,ka->k", self.delta, (self.queries @ W.T)[self.group])
+        out = np.empty(self.k)
+        products.margins(*self.structure, W, out)
+        return out
 
     def combine(self, multipliers: Float) -> Float:
         """Σ λ_j δ_j z_jᵀ: (k,) → (d, e)."""
-        d, e = self.delta.shape[1], self.queries.shape[1]
-        if self.features is not None:
-            return (multipliers @ self.features).reshape(d, e)
-        sums = np.add.reduceat(multipliers[:, None] * self.delta, self.start, axis=0)
-        return np.asarray(sums.T @ self.queries)
+        out = np.empty((self.delta.shape[1], self.queries.shape[1]))
+        products.combine(*self.structure, multipliers, out)
+        return out
 
     def newton(self, V: Float, theta: Float, border: Border | None = None) -> Response:
         """Factor  K = A diag(V) Aᵀ + a aᵀ/c + diag(θ);  returns  (r, refined) → x, y, t:
@@ -152,7 +137,8 @@ class WorkingRows:
         return response
 
     def _by_rows(self, V: Float, theta: Float, border: Border | None) -> Solve:
-        matrix = self._gram(V)
+        matrix = np.empty((self.k, self.k))
+        products.gram(*self.structure, V, matrix)
         if border is not None:
             matrix += np.outer(border.column, border.column / border.stiffness)
         np.einsum("ii->i", matrix)[:] += theta
@@ -188,24 +174,13 @@ class WorkingRows:
 
         return reduced
 
-    def _gram(self, V: Float) -> Float:
-        """The lower triangle of A diag(V) Aᵀ (k, k)."""
-        if self.features is not None:
-            return np.asarray((self.features * V.ravel()) @ self.features.T)
-        out = np.empty((self.k, self.k), order="F")
-        stop = np.append(self.start[1:], self.k)
-        for i, (a, b) in enumerate(zip(self.start, stop, strict=True)):
-            between = (self.queries[i:] * self.queries[i]) @ V.T
-            out[a:, a:b] = (between[self.group[a:] - i] * self.delta[a:]) @ self.delta[a:b].T
-        return out
-
 
 def factor(matrix: Float) -> Solve:
     """The function that solves with a positive matrix, given by its lower triangle."""
     if not matrix.size:
         return lambda r: r
     lower = cholesky(matrix)
-    return lambda r: np.asarray(dpotrs(lower, r, lower=1)[0])
+    return lambda r: np.asarray(dpotrs(lower.T, r)[0])
 
 
 def cholesky(matrix: Float) -> Float:
@@ -216,7 +191,7 @@ def cholesky(matrix: Float) -> Float:
     diagonal = np.einsum("ii->i", matrix)
     for raised in RAISED:
         diagonal *= 1.0 + raised
-        lower, info = dpotrf(matrix, lower=1, clean=0)
+        upper, info = dpotrf(matrix.T, clean=0)  # transposed: LAPACK counts by columns
         if info == 0:
-            return np.asarray(lower)
+            return np.asarray(upper).T
     raise np.linalg.LinAlgError("the Newton matrix is not positive")
