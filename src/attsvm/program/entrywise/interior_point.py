@@ -15,8 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from attsvm.norms import Norm
+from attsvm.program.entrywise.newton import Border, Newton
 from attsvm.program.entrywise.pairs import Pairs
-from attsvm.program.entrywise.working_rows import Border, WorkingRows
+from attsvm.program.entrywise.working_rows import WorkingRows
 from attsvm.tokens import Bool, Float
 
 LOOSE = 0.1
@@ -49,7 +50,7 @@ class Ball(Protocol):
         """Complementarity that a step may aim at, relative to the objective."""
         ...
 
-    def linearise(self, M: Float, work: WorkingRows) -> None:
+    def linearise(self, M: Float) -> None:
         """Find V and the border, and all that both directions of a step share."""
         ...
 
@@ -57,8 +58,8 @@ class Ball(Protocol):
         """The part of dW (d, e) that does not depend on dλ; pull (2, d, e): see `Pairs`."""
         ...
 
-    def direction(self, y: Float, t: float, lift: Float) -> tuple[Float, Float]:
-        """Steps of part and slack, from  y = V ∘ dM + U t  and  lift = dM; keeps dW for `move`."""
+    def direction(self, y: Float, t: float, lift: Float, part: Float, slack: Float) -> None:
+        """Fill the steps of part and slack, from  y = V ∘ dM + U t  and  lift = dM; keep dW for `move`."""
         ...
 
     def move(self, primal: float) -> None:
@@ -103,11 +104,10 @@ class Run:
         """Lay all complementary pairs side by side; ball and rows keep views of them."""
         ball, work = self.ball, self.work
         slack = np.where(work.tied, 0.0, slack)
-        self.pairs = pairs = Pairs.of(ball.part, ball.slack, slack, multipliers, ball.dual)
-        corners, shape = pairs.corners, ball.part.shape
-        ball.part, ball.slack = pairs.a[:corners].reshape(shape), pairs.b[:corners].reshape(shape)
-        self.slack, self.multipliers = pairs.a[corners:], pairs.b[corners:]
-        self.margins = work.margins(ball.W)
+        self.pairs = Pairs(ball.part, ball.slack, slack, multipliers, ball.dual)
+        ball.part, ball.slack = self.pairs.ball[:2]
+        self.slack, self.multipliers = self.pairs.slack, self.pairs.multipliers
+        self.newton, self.margins = Newton(work, ball.W.shape), work.margins(ball.W)
 
     @property
     def W(self) -> Float:
@@ -149,32 +149,27 @@ class Run:
 
     def step(self) -> None:
         """One predictor-corrector step."""
-        ball, pairs, slack, multipliers = self.ball, self.pairs, self.slack, self.multipliers
-        ball.linearise(self.M, self.work)
-        self.residual = slack + self.bound - self.margins
-        self.ratio = slack / multipliers
-        self.solve = self.work.newton(ball.V, self.ratio, ball.border)
+        ball, pairs = self.ball, self.pairs
+        ball.linearise(self.M)
+        rows = self.slack, self.multipliers, self.bound, self.margins
+        short, value = self.newton.factor(ball.V, ball.border, rows)
         self._direction(0.0, False)
         total, reached = pairs.product(), pairs.look()
         # Complementarity must not run ahead of feasibility, nor below what the ball allows.
-        short = float(np.abs(multipliers) @ np.abs(self.residual))
-        least = max(short, ball.least * float(multipliers @ self.bound))
+        least = max(short, ball.least * value)
         self._direction(min(total, max(total * (reached / total) ** 3, least)) / pairs.count, True)
-        ball.move(pairs.move()[0])
-        self.M = self.work.combine(multipliers)
+        ball.move(pairs.move())
+        self.M = self.work.combine(self.multipliers)
         self._rescale(*ball.rescale(self.M))
         self.margins = self.work.margins(ball.W)
 
     def _direction(self, target: float, refined: bool) -> None:
         """Fill the steps of all pairs:  λ s → target,  and  dW = y + offset  meets the rows."""
-        pairs, ball = self.pairs, self.ball
-        corners, pull = pairs.corners, pairs.pull(target, refined)
-        pull_ball, pull_rows = pull[:corners].reshape(ball.part.shape), pull[corners:]
-        right = self.residual - self.work.margins(ball.offset(pull_ball)) + pull_rows
-        change, y, t = self.solve(right, refined)
-        part, slack = ball.direction(y, t, self.work.combine(change))
-        pairs.da[:corners], pairs.db[:corners] = part.ravel(), slack.ravel()
-        pairs.da[corners:], pairs.db[corners:] = pull_rows - self.ratio * change, change
+        pairs, newton = self.pairs, self.newton
+        pairs.aim(target, refined)
+        _, _, pull, part, slack = pairs.ball
+        t = newton.respond(self.ball.offset(pull), pairs, refined)
+        self.ball.direction(newton.y, t, newton.lift, part, slack)
 
     def _rescale(self, size: float, steep: float) -> None:
         if size == steep == 1.0:

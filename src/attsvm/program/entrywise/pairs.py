@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from attsvm.program.compiled import compiled
@@ -13,54 +11,46 @@ BOUNDARY = 0.995
 """Share of the way to the boundary that a step may go."""
 
 
-@dataclass(eq=False)
 class Pairs:
     """The pairs of the ball, then those of the rows: their slacks a and multipliers b.
 
-    a, b (m,) and their steps da, db; a tied row has a = 0 and a multiplier of any sign.
-    corners: how many pairs belong to the ball. dual: whether its a, rather than its b, are dual variables.
+    a, b (m,), their steps da, db, and pull (m,), the step of a at fixed b. A tied row has a = 0 and a
+    multiplier of any sign. dual: whether the ball's a, rather than its b, are dual variables.
     """
 
-    a: Float
-    b: Float
-    corners: int
-    dual: bool
-
-    @classmethod
-    def of(cls, part: Float, slack: Float, row_slack: Float, multipliers: Float, dual: bool) -> Pairs:
-        """Copies of the ball's pairs (2, d, e) and of those of the rows (k,) in one piece."""
-        a = np.concatenate([part.ravel(), row_slack])
-        return cls(a, np.concatenate([slack.ravel(), multipliers]), part.size, dual)
-
-    def __post_init__(self) -> None:
-        self.da, self.db = np.zeros_like(self.a), np.zeros_like(self.b)
+    def __init__(self, part: Float, slack: Float, row_slack: Float, multipliers: Float, dual: bool) -> None:
+        self.dual, self.corners = dual, part.size
+        self.a = np.concatenate([part.ravel(), row_slack])
+        self.b = np.concatenate([slack.ravel(), multipliers])
+        self.da, self.db, self.pull = np.zeros((3, len(self.a)))
         self.count = int(np.count_nonzero(self.a))
+        every, ball, rows = (self.a, self.b, self.pull, self.da, self.db), slice(part.size), slice(part.size, None)
+        self.ball = tuple(x[ball].reshape(part.shape) for x in every)
+        self.slack, self.multipliers = self.a[rows], self.b[rows]
+        self.rows = self.pull[rows], self.da[rows], self.db[rows]
 
     def product(self) -> float:
         """Σ a_j b_j."""
         return float(self.a @ self.b)
 
-    def pull(self, target: float, refined: bool) -> Float:
-        """The change of a, at fixed b, that brings every product to target, refined by the last step's da ∘ db."""
-        if not refined:
-            return -self.a
-        return _pull(self.a, self.b, self.da, self.db, target, np.empty_like(self.a))
+    def aim(self, target: float, refined: bool) -> None:
+        """Find the pull that brings every product to target, refined by the last step's da ∘ db."""
+        _aim(self.a, self.b, self.da, self.db, target, refined, self.pull)
 
     def look(self) -> float:
         """Σ a_j b_j after the longest step."""
         return float(_travel(self.a, self.b, self.da, self.db, self.corners, self.dual, 1.0, False)[2])
 
-    def move(self) -> tuple[float, float]:
-        """Go nearly as far; how far, for primal and for dual variables."""
-        primal, dual, _ = _travel(self.a, self.b, self.da, self.db, self.corners, self.dual, BOUNDARY, True)
-        return float(primal), float(dual)
+    def move(self) -> float:
+        """Go nearly as far; how far, for primal variables."""
+        return float(_travel(self.a, self.b, self.da, self.db, self.corners, self.dual, BOUNDARY, True)[0])
 
 
 @compiled
-def _pull(a, b, da, db, target, out):  # type: ignore[no-untyped-def]
+def _aim(a, b, da, db, target, refined, pull):  # type: ignore[no-untyped-def]
     for j in range(len(a)):
-        out[j] = (target - da[j] * db[j]) / b[j] - a[j] if a[j] > 0.0 else 0.0
-    return out
+        second = da[j] * db[j] if refined else 0.0
+        pull[j] = (target - second) / b[j] - a[j] if a[j] > 0.0 else 0.0
 
 
 @compiled

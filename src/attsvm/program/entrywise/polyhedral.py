@@ -10,7 +10,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.entrywise import vertex
 from attsvm.program.entrywise.interior_point import LEAST
-from attsvm.program.entrywise.working_rows import Border, WorkingRows
+from attsvm.program.entrywise.newton import Border
 from attsvm.program.entrywise.working_set import on_working_set
 from attsvm.program.frobenius.route import solve as frobenius
 from attsvm.program.threads import single_thread
@@ -62,7 +62,7 @@ class CrossPolytope:
         self.part, self.slack = parts(W), np.maximum(1.0 - SIGN * M, ROOM)
         self.W = self.part[0] - self.part[1]
 
-    def linearise(self, M: Float, work: WorkingRows) -> None:
+    def linearise(self, M: Float) -> None:
         """dpart = pull + part/slack ∘ (± dM − outside), whose difference is dW."""
         self.outside = 1.0 - SIGN * M - self.slack
         weight = self.part / self.slack
@@ -73,8 +73,9 @@ class CrossPolytope:
         self.fixed = pull - self.shift
         return self.fixed[0] - self.fixed[1]
 
-    def direction(self, y: Float, t: float, lift: Float) -> tuple[Float, Float]:
-        return self.fixed + self.share * y, self.outside - SIGN * lift
+    def direction(self, y: Float, t: float, lift: Float, part: Float, slack: Float) -> None:
+        np.add(self.fixed, self.share * y, out=part)
+        np.subtract(self.outside, SIGN * lift, out=slack)
 
     def move(self, primal: float) -> None:
         self.W = self.part[0] - self.part[1]
@@ -99,12 +100,12 @@ class Cube:
         self.W, self.tau = W, (1.0 + ROOM) * float(np.abs(W).max())
         self.part, self.slack = parts(M), self.tau - SIGN * W
 
-    def linearise(self, M: Float, work: WorkingRows) -> None:
+    def linearise(self, M: Float) -> None:
         """Newton's equations in λ and τ, with stiffness = part/slack and tilt its difference:
 
         dW = V ∘ (dM + tilt dτ) + offset,     Σ (part + dpart) = 1
 
-        The border is τ: its column is A (V ∘ tilt), its stiffness 4 Σ V ∘ part₊/slack₊ ∘ part₋/slack₋.
+        The border is τ: its direction is V ∘ tilt, its stiffness 4 Σ V ∘ part₊/slack₊ ∘ part₋/slack₋.
         """
         self.outside = self.tau - SIGN * self.W - self.slack
         self.stiffness = self.part / self.slack
@@ -113,7 +114,7 @@ class Cube:
         self.tilt, self.shift = right - left, self.stiffness * self.outside
         self.apart, self.mass = M - self.part[0] + self.part[1], float(self.part.sum()) - 1.0
         along = self.V * self.tilt
-        self.border = Border(along, work.margins(along), 4.0 * float((right * self.V * left).sum()))
+        self.border = Border(along, 4.0 * float((right * self.V * left).sum()))
 
     def offset(self, pull: Float) -> Float:
         self.fixed = pull - self.shift
@@ -123,15 +124,15 @@ class Cube:
         self.free = free + self.lean * self.border.direction
         return self.free
 
-    def direction(self, y: Float, t: float, lift: Float) -> tuple[Float, Float]:
+    def direction(self, y: Float, t: float, lift: Float, part: Float, slack: Float) -> None:
         self.dW, self.dtau = y + self.free, self.lean + t
         change = self.dtau - SIGN * self.dW
-        part = self.fixed - self.stiffness * change
+        np.subtract(self.fixed, self.stiffness * change, out=part)
         # The stiffer side would amplify rounding in `change`: it follows from part₊ − part₋ = M instead.
         rest, stiffer = self.apart + lift - part[0] + part[1], self.tilt > 0
         part[0] += rest * stiffer
         part[1] -= rest * ~stiffer
-        return part, self.outside + change
+        np.add(self.outside, change, out=slack)
 
     def move(self, primal: float) -> None:
         self.W, self.tau = self.W + primal * self.dW, self.tau + primal * self.dtau

@@ -6,6 +6,8 @@ rows of each query begin and end.
 
 from __future__ import annotations
 
+import numpy as np
+
 from attsvm.program.compiled import compiled
 
 
@@ -36,16 +38,49 @@ def combine(columns, queries, edges, multipliers, out):  # type: ignore[no-untyp
 
 
 @compiled
-def gram(columns, queries, edges, V, out):  # type: ignore[no-untyped-def]
-    """The lower triangle of A diag(V) Aᵀ: V (d, e) → out (k, k)."""
-    out[:] = 0.0
+def gram(columns, queries, edges, V, scaled, out):  # type: ignore[no-untyped-def]
+    """The lower triangle of A diag(V) Aᵀ: V (d, e) → out (k, k), its rows in one piece. scaled (k,): scratch."""
     for g in range(len(queries)):
-        for h in range(g + 1):
-            for a in range(len(columns)):
+        stop = edges[g + 1]
+        for a in range(len(columns)):
+            for h in range(g + 1):
                 between = 0.0
                 for b in range(queries.shape[1]):
                     between += V[a, b] * queries[g, b] * queries[h, b]
-                for i in range(edges[g], edges[g + 1]):
-                    weight = between * columns[a, i]
-                    for j in range(edges[h], edges[h + 1]):
-                        out[i, j] += weight * columns[a, j]
+                for j in range(edges[h], edges[h + 1]):
+                    scaled[j] = between * columns[a, j]
+            for i in range(edges[g], stop):
+                weight = columns[a, i]
+                for j in range(stop):
+                    out[i, j] = weight * scaled[j] if a == 0 else out[i, j] + weight * scaled[j]
+
+
+@compiled
+def cholesky(matrix, lower):  # type: ignore[no-untyped-def]
+    """The lower factor of a matrix given by its lower triangle; whether there is one."""
+    for i in range(len(matrix)):
+        for j in range(i + 1):
+            total = matrix[i, j]
+            for l in range(j):
+                total -= lower[i, l] * lower[j, l]
+            if j < i:
+                lower[i, j] = total / lower[j, j]
+            elif total > 0.0:
+                lower[i, i] = np.sqrt(total)
+            else:
+                return False
+    return True
+
+
+@compiled
+def solve(lower, x):  # type: ignore[no-untyped-def]
+    """x := (L Lᵀ)⁻¹ x."""
+    for i in range(len(x)):
+        total = x[i]
+        for l in range(i):
+            total -= lower[i, l] * x[l]
+        x[i] = total / lower[i, i]
+    for i in range(len(x) - 1, -1, -1):
+        x[i] /= lower[i, i]
+        for l in range(i):
+            x[l] -= lower[i, l] * x[i]

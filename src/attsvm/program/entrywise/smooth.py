@@ -11,7 +11,6 @@ from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.entrywise.interior_point import LEAST, length
-from attsvm.program.entrywise.working_rows import WorkingRows
 from attsvm.program.entrywise.working_set import on_working_set
 from attsvm.program.frobenius.route import solve as frobenius
 from attsvm.tokens import Float
@@ -58,7 +57,7 @@ class Power:
         """Rows stay away from their bounds while p moves: others may become active."""
         return LEAST if self.p == self.goal else self.apart
 
-    def linearise(self, M: Float, work: WorkingRows) -> None:
+    def linearise(self, M: Float) -> None:
         p = self.p
         if p < 2:
             steep = np.abs(M) ** ((2 - p) / (p - 1))
@@ -71,9 +70,8 @@ class Power:
     def offset(self, pull: Float) -> Float:
         return self.fixed
 
-    def direction(self, y: Float, t: float, lift: Float) -> tuple[Float, Float]:
+    def direction(self, y: Float, t: float, lift: Float, part: Float, slack: Float) -> None:
         self.dW = y + self.fixed
-        return self.part, self.slack
 
     def move(self, primal: float) -> None:
         self.W = self.W + primal * self.dW
