@@ -33,15 +33,12 @@ FAR = 1e-6
 class Ball(Protocol):
     """The part that depends on the norm: W (d, e), and the complementary pairs of its corners.
 
-    part, slack (2, d, e): the pairs, one for each sign of an entry of W; empty for a smooth ball.
-    dual: whether part, rather than slack, is a dual variable.
+    pairs: primal and dual (2, d, e), one pair for each sign of an entry of W; empty for a smooth ball.
     V (d, e): the linear response of W to M; border: the unknown, if any, that the ball has besides W.
     """
 
     W: Float
-    part: Float
-    slack: Float
-    dual: bool
+    pairs: tuple[Float, Float]
     V: Float
     border: Border | None
 
@@ -54,12 +51,12 @@ class Ball(Protocol):
         """Find V and the border, and all that both directions of a step share."""
         ...
 
-    def offset(self, pull: Float) -> Float:
-        """The part of dW (d, e) that does not depend on dλ; pull (2, d, e): see `Pairs`."""
+    def offset(self, wanted: Float) -> Float:
+        """The part of dW (d, e) that does not depend on dλ; wanted: change of the pairs' products."""
         ...
 
-    def direction(self, y: Float, t: float, lift: Float, part: Float, slack: Float) -> None:
-        """Fill the steps of part and slack, from  y = V ∘ dM + U t  and  lift = dM; keep dW for `move`."""
+    def direction(self, y: Float, t: float, lift: Float, steps: tuple[Float, Float]) -> None:
+        """Fill the steps of the pairs, from  y = V ∘ dM + U t  and  lift = dM; keep dW for `move`."""
         ...
 
     def move(self, primal: float) -> None:
@@ -74,7 +71,11 @@ class Ball(Protocol):
         ...
 
     def rescale(self, M: Float) -> tuple[float, float]:
-        """Divide W by the first factor returned; the caller divides λ by the second."""
+        """Divide W by the first factor returned; the caller divides λ and M by the second."""
+        ...
+
+    def sizes(self, M: Float) -> tuple[float, float]:
+        """The norm of W, and the dual norm of M; 0 and 0 while the ball is not yet that of the norm."""
         ...
 
 
@@ -85,29 +86,39 @@ Start = Callable[[Float, Float], Ball]
 class Run:
     """One interior point under way: the ball's W, multipliers and slacks of the working rows.
 
-    Starts from any W that is not zero and any multipliers that are not all zero.
+    Starts from any W that is not zero and any multipliers with Σ λ_j b_j > 0.
     """
 
     def __init__(self, work: WorkingRows, norm: Norm, ball: Start, W: Float, multipliers: Float) -> None:
-        self.work, self.norm, self.dual_p = work, norm, norm.dual.p
-        self.size = length(W, norm.p)
+        self.work, self.size = work, length(W, norm.p)
         W, self.bound = W / self.size, work.bound / self.size
-        multipliers = multipliers / length(work.combine(multipliers), self.dual_p)
+        multipliers = multipliers / length(work.combine(multipliers), norm.dual.p)
         centre = LOOSE * float(multipliers @ self.bound) / work.k
         slack = np.maximum(work.margins(W) - self.bound, LOOSE * float(self.bound.max()))
         multipliers = np.where(work.tied, multipliers, np.maximum(multipliers, centre / slack))
-        self.M = work.combine(multipliers)
-        self.ball = ball(W, self.M)
-        self._pair(slack, multipliers)
+        self.ball = ball(W, work.combine(multipliers))
+        self._lay_out(slack, multipliers)
 
-    def _pair(self, slack: Float, multipliers: Float) -> None:
+    def _lay_out(self, slack: Float, multipliers: Float) -> None:
         """Lay all complementary pairs side by side; ball and rows keep views of them."""
-        ball, work = self.ball, self.work
-        slack = np.where(work.tied, 0.0, slack)
-        self.pairs = Pairs(ball.part, ball.slack, slack, multipliers, ball.dual)
-        ball.part, ball.slack = self.pairs.ball[:2]
-        self.slack, self.multipliers = self.pairs.slack, self.pairs.multipliers
-        self.newton, self.margins = Newton(work, ball.W.shape), work.margins(ball.W)
+        self.newton, self.open = Newton(self.work, self.ball.W.shape), ~self.work.tied
+        self.pairs = Pairs(self.ball.pairs, slack * self.open, multipliers)
+        self.ball.pairs = self.pairs.of_ball[0], self.pairs.of_ball[1]
+        self.slack, self.multipliers = self.pairs.of_rows[:2]
+        self.bounded = self.bound > 0
+        self._settle()
+
+    def _settle(self) -> None:
+        """Find M and the margins, after a change of W and λ."""
+        self.M = self.work.combine(self.multipliers)
+        size, steep = self.ball.rescale(self.M)
+        if not size == steep == 1.0:
+            self.size *= size
+            self.bound = self.work.bound / self.size
+            self.slack /= size
+            self.multipliers /= steep
+            self.M /= steep
+        self.margins = self.work.margins(self.ball.W)
 
     @property
     def W(self) -> Float:
@@ -125,9 +136,8 @@ class Run:
         slack = np.maximum(apart, np.sqrt(mu) * float(self.bound.max()))
         multipliers = mu / slack
         slack[old], multipliers[old] = self.slack, self.multipliers
-        self.M = work.combine(multipliers)
-        self.ball.absorb(self.M)
-        self._pair(slack, multipliers)
+        self.ball.absorb(work.combine(multipliers))
+        self._lay_out(slack, multipliers)
 
     def gap(self) -> float:
         """The relative duality gap over the working rows, 1 while a margin is missing.
@@ -137,48 +147,43 @@ class Run:
         value = float(self.multipliers @ self.bound)
         if self.pairs.corners and not self.pairs.product() < FAR * value:
             return 1.0
-        counted = self.bound > 0
-        least = float((self.margins[counted] / self.bound[counted]).min())
-        if not least > 0:
+        size, steep = self.ball.sizes(self.M)
+        least = float((self.margins[self.bounded] / self.bound[self.bounded]).min())
+        if not least * steep > 0:
             return 1.0
-        lower = value / length(self.M, self.dual_p)
-        upper = length(self.ball.W, self.norm.p) / least
+        gap = 1.0 - value / steep * least / size
+        if self.bounded.all():
+            return gap
         # Rows without a bound have nothing to scale by: their violation counts as it is.
-        off = np.where(self.work.tied, np.abs(self.margins), -self.margins)[~counted]
-        return max(1.0 - lower / upper, float(off.max(initial=0.0)) / float(self.bound.max()))
+        off = np.where(self.work.tied, np.abs(self.margins), -self.margins)[~self.bounded]
+        return max(gap, float(off.max()) / float(self.bound.max()))
 
     def step(self) -> None:
         """One predictor-corrector step."""
         ball, pairs = self.ball, self.pairs
         ball.linearise(self.M)
-        rows = self.slack, self.multipliers, self.bound, self.margins
-        short, value = self.newton.factor(ball.V, ball.border, rows)
+        self.ratio = self.slack / self.multipliers
+        self.residual = self.slack + self.bound - self.margins
+        self.newton.factor(ball.V, self.ratio, ball.border)
         self._direction(0.0, False)
         total, reached = pairs.product(), pairs.look()
         # Complementarity must not run ahead of feasibility, nor below what the ball allows.
-        least = max(short, ball.least * value)
+        short = float(np.abs(self.multipliers) @ np.abs(self.residual))
+        least = max(short, ball.least * float(self.multipliers @ self.bound))
         self._direction(min(total, max(total * (reached / total) ** 3, least)) / pairs.count, True)
         ball.move(pairs.move())
-        self.M = self.work.combine(self.multipliers)
-        self._rescale(*ball.rescale(self.M))
-        self.margins = self.work.margins(ball.W)
+        self._settle()
 
     def _direction(self, target: float, refined: bool) -> None:
-        """Fill the steps of all pairs:  λ s → target,  and  dW = y + offset  meets the rows."""
-        pairs, newton = self.pairs, self.newton
-        pairs.aim(target, refined)
-        _, _, pull, part, slack = pairs.ball
-        t = newton.respond(self.ball.offset(pull), pairs, refined)
-        self.ball.direction(newton.y, t, newton.lift, part, slack)
-
-    def _rescale(self, size: float, steep: float) -> None:
-        if size == steep == 1.0:
-            return
-        self.size *= size
-        self.bound = self.work.bound / self.size
-        self.slack /= size
-        self.multipliers /= steep
-        self.M = self.M / steep
+        """Fill the steps of all pairs:  a ∘ b → target,  and  dW = y + offset  meets the rows."""
+        newton, ball = self.newton, self.ball
+        self.pairs.aim(target, refined)
+        _, multipliers, slack_step, step, wanted = self.pairs.of_rows
+        pull = wanted / multipliers * self.open
+        offset = ball.offset(self.pairs.of_ball[4])
+        t = newton.respond(self.residual + pull, offset, step, refined)
+        np.subtract(pull, self.ratio * step, out=slack_step)
+        ball.direction(newton.y, t, newton.lift, (self.pairs.of_ball[2], self.pairs.of_ball[3]))
 
 
 def length(x: Float, p: float) -> float:

@@ -33,94 +33,70 @@ class Newton:
 
     def __init__(self, work: WorkingRows, shape: tuple[int, ...]) -> None:
         self.structure, k = work.structure, work.k
-        self.ratio, self.residual, self.column, self.right, self.rest = np.empty((5, k))
-        self.matrix, self.y, self.lift = np.empty((k, k)), np.empty(shape), np.empty(shape)
-        self.lower, self.none = np.empty((k, k)), np.zeros(shape)
+        self.column, self.right, self.rest = np.zeros((3, k))
+        self.matrix, self.lower = np.empty((2, k, k))
+        self.along, self.y, self.lift, self.more = np.zeros((4, *shape))
+        self.c = 1.0
 
-    def factor(self, V: Float, border: Border | None, rows: tuple[Float, ...]) -> tuple[float, float]:
-        """Factor K at  rows = (s, λ, bound, margins), all (k,), s = 0 for ties; V (d, e) > 0.
+    def factor(self, V: Float, ratio: Float, border: Border | None) -> None:
+        """Factor K: V (d, e) > 0, ratio = s/λ (k,) ≥ 0, the border of the ball or none.
 
-        Returns Σ |λ_j r_j|, where r is what the rows miss, and Σ λ_j b_j.
+        The diagonal is raised until there is a Cholesky factor, each entry relative to itself: the
+        diagonal spans twenty orders of magnitude.
         """
-        self.along, self.c = (border.direction, border.stiffness) if border else (self.none, 1.0)
-        self.V, own = V, (self.ratio, self.residual, self.column, self.rest)
-        short, value = _prepare(self.structure, V, self.along, self.c, rows, own, self.matrix)
-        self._factor()
-        return float(short), float(value)
-
-    def _factor(self) -> None:
-        """The lower Cholesky factor; the diagonal is raised until there is one.
-
-        Each entry is raised relative to itself: the diagonal spans twenty orders of magnitude.
-        """
-        diagonal = np.einsum("ii->i", self.matrix)
+        self.V, self.ratio = V, ratio
+        gram(*self.structure, V, ratio, self.rest, self.matrix)
+        if border is not None:
+            self.along, self.c = border.direction, border.stiffness
+            margins(*self.structure, self.along, self.column)
+            self.matrix += np.outer(self.column, self.column / self.c)
         for raised in RAISED:
-            diagonal *= 1.0 + raised
-            if len(diagonal) < BLOCKED:
-                exists = cholesky(self.matrix, self.lower)
-            else:  # transposed, because LAPACK counts by columns
-                upper, info = dpotrf(self.matrix.T, clean=0)
-                self.lower, exists = upper.T, info == 0
-            if exists:
+            if raised:
+                np.einsum("ii->i", self.matrix)[:] *= 1.0 + raised
+            if self._factored():
                 return
         raise np.linalg.LinAlgError("the Newton matrix is not positive")
 
-    def respond(self, offset: Float, pairs: Pairs, refined: bool) -> float:
-        """The step of the rows' pairs when  dW = y + offset,  y = V ∘ dM + U t:  x = dλ = K⁻¹ r.
+    def _factored(self) -> bool:
+        if len(self.matrix) < BLOCKED:
+            return bool(cholesky(self.matrix, self.lower))
+        upper, info = dpotrf(self.matrix.T, clean=0)  # transposed, because LAPACK counts by columns
+        self.lower = upper.T
+        return bool(info == 0)
 
-        Keeps y and lift = dM (d, e); returns t = aᵀx / c.
+    def respond(self, right: Float, offset: Float, x: Float, refined: bool) -> float:
+        """Solve  K x = r − A offset,  and  y = V ∘ Aᵀx + U t,  t = aᵀx / c,  refined once if asked.
+
+        Fills x (k,) and keeps y and lift = Aᵀx (d, e); returns t.
         """
-        rows = self.ratio, self.residual, self.column, self.right, self.rest, *pairs.rows
-        entries = self.V, self.along, offset, self.y, self.lift
+        entries = self.V, self.along, offset, self.y, self.lift, self.more
+        rows = self.ratio, self.column, right, self.rest, self.right, x
         return float(_respond(self.structure, entries, self.c, rows, self.lower, refined))
-
-
-@compiled
-def _prepare(structure, V, along, c, rows, own, matrix):  # type: ignore[no-untyped-def]
-    columns, queries, edges = structure
-    slack, multipliers, bound, margin = rows
-    ratio, residual, column, rest = own
-    margins(columns, queries, edges, along, column)
-    gram(columns, queries, edges, V, rest, matrix)
-    short = value = 0.0
-    for j in range(len(slack)):
-        ratio[j] = slack[j] / multipliers[j] if slack[j] > 0.0 else 0.0
-        residual[j] = slack[j] + bound[j] - margin[j]
-        short += abs(multipliers[j] * residual[j])
-        value += multipliers[j] * bound[j]
-        for i in range(j):
-            matrix[j, i] += column[j] * column[i] / c
-        matrix[j, j] += column[j] * column[j] / c + ratio[j]
-    return short, value
 
 
 @compiled
 def _respond(structure, entries, c, rows, lower, refined):  # type: ignore[no-untyped-def]
     columns, queries, edges = structure
-    V, along, offset, y, lift = entries
-    ratio, residual, column, right, rest, pull, ds, x = rows
-    margins(columns, queries, edges, offset, rest)
-    y[:] = 0.0
-    for j in range(len(x)):
-        right[j] = rest[j] = residual[j] - rest[j] + pull[j]
-        x[j] = 0.0
-    t = 0.0
+    V, along, offset, y, lift, more = entries
+    ratio, column, right, rest, image, x = rows
+    source, t = offset, 0.0
     for turn in range(1 + refined):
-        if turn:  # y and t are refined with x: new products with V, up to 1e13, would undo the refinement
-            margins(columns, queries, edges, y, rest)
-            for j in range(len(x)):
-                rest[j] = right[j] - rest[j] - ratio[j] * x[j]
+        # y and t are refined with x: new products with V, up to 1e13, would undo the refinement.
+        margins(columns, queries, edges, source, image)
+        for j in range(len(x)):
+            right[j] -= image[j] + ratio[j] * rest[j] if turn else image[j]
+            rest[j] = right[j]
         solve(lower, rest)
-        combine(columns, queries, edges, rest, lift)
+        combine(columns, queries, edges, rest, more)
         beyond = 0.0
         for j in range(len(x)):
             beyond += column[j] * rest[j] / c
-            x[j] += rest[j]
+            x[j] = rest[j] + x[j] if turn else rest[j]
         for a in range(len(y)):
             for b in range(y.shape[1]):
-                y[a, b] += V[a, b] * lift[a, b] + beyond * along[a, b]
+                lifted = V[a, b] * more[a, b] + beyond * along[a, b]
+                y[a, b] = lifted + y[a, b] if turn else lifted
+                lift[a, b] = more[a, b] + lift[a, b] if turn else more[a, b]
+        source = y
         t += beyond
-    for j in range(len(x)):
-        ds[j] = pull[j] - ratio[j] * x[j]
-    combine(columns, queries, edges, x, lift)
     return t

@@ -14,8 +14,9 @@ from attsvm.program.compiled import compiled
 @compiled
 def margins(columns, queries, edges, W, out):  # type: ignore[no-untyped-def]
     """δ_jᵀ W z_j: W (d, e) → out (k,)."""
-    out[:] = 0.0
     for g in range(len(queries)):
+        for j in range(edges[g], edges[g + 1]):
+            out[j] = 0.0
         for a in range(len(columns)):
             image = 0.0
             for b in range(queries.shape[1]):
@@ -27,9 +28,10 @@ def margins(columns, queries, edges, W, out):  # type: ignore[no-untyped-def]
 @compiled
 def combine(columns, queries, edges, multipliers, out):  # type: ignore[no-untyped-def]
     """Σ λ_j δ_j z_jᵀ: λ (k,) → out (d, e)."""
-    out[:] = 0.0
-    for g in range(len(queries)):
-        for a in range(len(columns)):
+    for a in range(len(columns)):
+        for b in range(queries.shape[1]):
+            out[a, b] = 0.0
+        for g in range(len(queries)):
             total = 0.0
             for j in range(edges[g], edges[g + 1]):
                 total += multipliers[j] * columns[a, j]
@@ -38,10 +40,14 @@ def combine(columns, queries, edges, multipliers, out):  # type: ignore[no-untyp
 
 
 @compiled
-def gram(columns, queries, edges, V, scaled, out):  # type: ignore[no-untyped-def]
-    """The lower triangle of A diag(V) Aᵀ: V (d, e) → out (k, k), its rows in one piece. scaled (k,): scratch."""
+def gram(columns, queries, edges, V, diagonal, scaled, out):  # type: ignore[no-untyped-def]
+    """The lower triangle of A diag(V) Aᵀ + diag(θ): V (d, e), θ (k,) → out (k, k). scaled (k,): scratch."""
     for g in range(len(queries)):
         stop = edges[g + 1]
+        for i in range(edges[g], stop):
+            for j in range(stop):
+                out[i, j] = 0.0
+            out[i, i] = diagonal[i]
         for a in range(len(columns)):
             for h in range(g + 1):
                 between = 0.0
@@ -52,7 +58,7 @@ def gram(columns, queries, edges, V, scaled, out):  # type: ignore[no-untyped-de
             for i in range(edges[g], stop):
                 weight = columns[a, i]
                 for j in range(stop):
-                    out[i, j] = weight * scaled[j] if a == 0 else out[i, j] + weight * scaled[j]
+                    out[i, j] += weight * scaled[j]
 
 
 @compiled

@@ -7,12 +7,10 @@ from functools import partial
 import numpy as np
 
 from attsvm.norms import Norm
-from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.entrywise.interior_point import LEAST, length
 from attsvm.program.entrywise.working_set import on_working_set
-from attsvm.program.frobenius.route import solve as frobenius
 from attsvm.tokens import Float
 
 FLOOR = 1e-10
@@ -32,10 +30,7 @@ def solve(rows: Constraints, norm: Norm) -> Answer:
     relation between W and λ is too steep for Newton's method from afar. If a fast pace fails
     to converge, slower ones follow.
     """
-    start = frobenius(rows, frobenius_norm)
-    if not start.separable:
-        return start
-    return on_working_set(rows, norm, start, [partial(Power, norm.p, pace, apart) for pace, apart in TRIES])
+    return on_working_set(rows, norm, [partial(Power, norm.p, pace, apart) for pace, apart in TRIES])[0]
 
 
 class Power:
@@ -45,12 +40,12 @@ class Power:
     function of M, p > 2 M as a function of W: of the two, the one with a derivative at zero.
     """
 
-    dual, border = False, None
+    border = None
 
     def __init__(self, p: float, pace: float, apart: float, W: Float, M: Float) -> None:
         self.W, self.goal, self.pace, self.apart = W, p, pace, apart
-        self.p = self._nearer(2.0)
-        self.part = self.slack = np.empty((0, *W.shape))
+        self.p, none = self._nearer(2.0), np.empty((0, *W.shape))
+        self.pairs = none, none
 
     @property
     def least(self) -> float:
@@ -58,20 +53,18 @@ class Power:
         return LEAST if self.p == self.goal else self.apart
 
     def linearise(self, M: Float) -> None:
-        p = self.p
+        p, bent = self.p, self.bent
         if p < 2:
-            steep = np.abs(M) ** ((2 - p) / (p - 1))
-            self.V, self.fixed = steep / (p - 1), M * steep - self.W
+            self.V, self.free = bent / (p - 1), M * bent - self.W
         else:
-            flat = np.abs(self.W) ** (p - 2)
-            self.V = 1.0 / ((p - 1) * flat + FLOOR)
-            self.fixed = self.V * (M - self.W * flat)
+            self.V = 1.0 / ((p - 1) * bent + FLOOR)
+            self.free = self.V * (M - self.W * bent)
 
-    def offset(self, pull: Float) -> Float:
-        return self.fixed
+    def offset(self, wanted: Float) -> Float:
+        return self.free
 
-    def direction(self, y: Float, t: float, lift: Float, part: Float, slack: Float) -> None:
-        self.dW = y + self.fixed
+    def direction(self, y: Float, t: float, lift: Float, steps: tuple[Float, Float]) -> None:
+        self.dW = y + self.free
 
     def move(self, primal: float) -> None:
         self.W = self.W + primal * self.dW
@@ -83,11 +76,28 @@ class Power:
 
     def rescale(self, M: Float) -> tuple[float, float]:
         """Both to norm one, as they are at the solution: radial errors of |W|^p would shrink slowly."""
-        size, steep = length(self.W, self.p), length(M, self.p / (self.p - 1))
+        p, q = self.p, self.p / (self.p - 1)
+        W, M = np.abs(self.W), np.abs(M)
+        if p < 2:
+            size, (steep, self.bent) = length(W, p), _bent(M, q)
+        else:
+            (size, self.bent), steep = _bent(W, p), length(M, q)
         self.W = self.W / size
         return size, steep
+
+    def sizes(self, M: Float) -> tuple[float, float]:
+        return (1.0, 1.0) if self.p == self.goal else (0.0, 0.0)
 
     def _nearer(self, p: float) -> float:
         if self.goal < 2:
             return max(self.goal, 1 + (p - 1) * self.pace)
         return min(self.goal, 1 + (p - 1) / self.pace)
+
+
+def _bent(x: Float, p: float) -> tuple[float, Float]:
+    """‖x‖_p and x^(p−2) of the positive x, divided by it."""
+    largest = float(x.max())
+    x = x / largest
+    bent = x ** (p - 2)
+    size = float(np.vdot(bent * x, x)) ** (1 / p)
+    return largest * size, bent / size ** (p - 2)

@@ -38,18 +38,23 @@ class WorkingRows:
 
     @classmethod
     def of(cls, rows: Constraints, chosen: Bool) -> WorkingRows:
-        """The rows marked in chosen (n, T)."""
+        """The rows marked in chosen (n, T), but for those that are zero: no W moves them."""
         example, token = np.nonzero(chosen)
-        start = np.flatnonzero(np.diff(example, prepend=-1))
-        delta = rows.differences(example, token)
-        length = np.linalg.norm(delta, axis=1) * np.linalg.norm(rows.queries[example], axis=1)
+        delta, queries = rows.differences(example, token), rows.queries[example]
+        square = np.einsum("kd,kd->k", delta, delta) * np.einsum("ke,ke->k", queries, queries)
+        if not square.all():
+            chosen = chosen.copy()
+            chosen[example, token] = square > 0
+            return cls.of(rows, chosen)
+        length = np.sqrt(square)
         delta = delta / length[:, None]
-        queries = rows.queries[example[start]]
+        start = np.flatnonzero(np.diff(example, prepend=-1))
         if rows.e == 1:  # the query is a number: one group of rows instead of one per example
-            delta = delta * rows.queries[example]
-            queries, start = np.ones_like(queries[:1]), start[:1]
-        bound = rows.bound[chosen] / length
-        return cls(example, token, delta, bound, rows.tied[chosen], length, queries, start)
+            delta, queries, start = delta * queries, np.ones((1, 1)), start[:1]
+        else:
+            queries = queries[start]
+        bound = rows.bound[example, token] / length
+        return cls(example, token, delta, bound, rows.tied[example, token], length, queries, start)
 
     @property
     def k(self) -> int:
