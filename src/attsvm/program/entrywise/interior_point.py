@@ -2,21 +2,19 @@
 
 The unit ball of the norm is the only part that varies: it relates W to the dual matrix M = Σ λ_j A_j
 and its linearisation is diagonal, dW = V ∘ dM + …, so that every norm shares the Newton matrix
-A diag(V) Aᵀ + diag(s/λ). Rows may join while it runs.
-Reference: Mehrotra 1992, "On the implementation of a primal-dual interior point method".
+A diag(V) Aᵀ + diag(s/λ). The steps are compiled (`newton`, `ball`); here are their memory, the start,
+the factorisation, and the rows that join while it runs.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Protocol
-
 import numpy as np
+from scipy.linalg.lapack import dpotrf
 
-from attsvm.norms import Norm
-from attsvm.program.entrywise.newton import Border, Newton
-from attsvm.program.entrywise.pairs import Pairs
+from attsvm.norms import Entrywise
+from attsvm.program.entrywise import newton
+from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED
+from attsvm.program.entrywise.products import cholesky
 from attsvm.program.entrywise.working_rows import WorkingRows
 from attsvm.tokens import Bool, Float
 
@@ -26,170 +24,130 @@ LOOSE = 0.1
 LEAST = 1e-13
 """Complementarity, relative to the objective, below which systems only lose digits."""
 
-FAR = 1e-6
-"""Complementarity, relative to the objective, above which a linear program's gap is not looked at."""
+RAISED = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-7)
+"""Relative increases of the diagonal, in turn, that make dependent rows factorable."""
 
+BLOCKED = 128
+"""Rows from which LAPACK's factorisation is faster than the plain one."""
 
-class Ball(Protocol):
-    """The part that depends on the norm: W (d, e), and the complementary pairs of its corners.
-
-    pairs: primal and dual (2, d, e), one pair for each sign of an entry of W; empty for a smooth ball.
-    V (d, e): the linear response of W to M; border: the unknown, if any, that the ball has besides W.
-    """
-
-    W: Float
-    pairs: tuple[Float, Float]
-    V: Float
-    border: Border | None
-
-    @property
-    def least(self) -> float:
-        """Complementarity that a step may aim at, relative to the objective."""
-        ...
-
-    def linearise(self, M: Float) -> None:
-        """Find V and the border, and all that both directions of a step share."""
-        ...
-
-    def offset(self, wanted: Float) -> Float:
-        """The part of dW (d, e) that does not depend on dλ; wanted: change of the pairs' products."""
-        ...
-
-    def direction(self, y: Float, t: float, lift: Float, steps: tuple[Float, Float]) -> None:
-        """Fill the steps of the pairs, from  y = V ∘ dM + U t  and  lift = dM; keep dW for `move`."""
-        ...
-
-    def move(self, primal: float) -> None:
-        """Move W, after its pairs."""
-        ...
-
-    def absorb(self, M: Float) -> None:
-        """Follow a change of M by new rows, as far as positive slacks allow.
-
-        Left to Newton's method, the mismatch would shrink no faster than V grows.
-        """
-        ...
-
-    def rescale(self, M: Float) -> tuple[float, float]:
-        """Divide W by the first factor returned; the caller divides λ and M by the second."""
-        ...
-
-    def sizes(self, M: Float) -> tuple[float, float]:
-        """The norm of W, and the dual norm of M; 0 and 0 while the ball is not yet that of the norm."""
-        ...
-
-
-Start = Callable[[Float, Float], Ball]
-"""The state of a ball at a first W and M, both of norm about one."""
+SIGN = np.array([[1.0], [-1.0]])
 
 
 class Run:
-    """One interior point under way: the ball's W, multipliers and slacks of the working rows.
+    """One interior point under way: W, and the multipliers λ and slacks of the working rows.
 
     Starts from any W that is not zero and any multipliers with Σ λ_j b_j > 0.
+    The exponent of a curved ball moves from 2 to p while it converges: near p = 1 and p = ∞ the relation
+    between W and λ is too steep for Newton's method from afar. pace: the factor by which p − 1, or
+    1/(p − 1), shrinks in a step; apart: the complementarity meanwhile, because other rows may become active.
     """
 
-    def __init__(self, work: WorkingRows, norm: Norm, ball: Start, W: Float, multipliers: Float) -> None:
-        self.work, self.size = work, length(W, norm.p)
-        W, self.bound = W / self.size, work.bound / self.size
-        multipliers = multipliers / length(work.combine(multipliers), norm.dual.p)
-        centre = LOOSE * float(multipliers @ self.bound) / work.k
-        slack = np.maximum(work.margins(W) - self.bound, LOOSE * float(self.bound.max()))
+    def __init__(
+        self, work: WorkingRows, norm: Entrywise, pace: tuple[float, float], W: Float, multipliers: Float
+    ) -> None:
+        self.goal, (self.pace, self.apart) = norm.p, pace
+        self.kind = {1.0: CROSS, np.inf: CUBE}.get(norm.p, CURVED)
+        self.p = norm.p if self.kind != CURVED else self._nearer(2.0)
+        self.size, self.shape = float(norm.value(W)), W.shape
+        w = W.ravel() / self.size
+        steep = float(norm.dual.value(work.combine(multipliers)))
+        bound, multipliers = work.bound / self.size, multipliers / steep
+        slack = np.maximum(work.margins(w) - bound, LOOSE * bound.max())
+        centre = LOOSE * float(multipliers @ bound) / work.k
         multipliers = np.where(work.tied, multipliers, np.maximum(multipliers, centre / slack))
-        self.ball = ball(W, work.combine(multipliers))
-        self._lay_out(slack, multipliers)
+        self.entries = w, *np.zeros((5, w.size)), np.empty(2 * w.size)
+        self.tau = 1.0 + LOOSE
+        M = work.combine(multipliers).ravel()
+        if self.kind == CROSS:
+            corners = _apart(w), np.maximum(1.0 - SIGN * M, LOOSE)
+        else:
+            corners = self.tau - SIGN * w, _apart(M)
+        self._lay_out(work, bound, slack, multipliers, corners if self.kind != CURVED else (w[:0], w[:0]))
 
-    def _lay_out(self, slack: Float, multipliers: Float) -> None:
-        """Lay all complementary pairs side by side; ball and rows keep views of them."""
-        self.newton, self.open = Newton(self.work, self.ball.W.shape), ~self.work.tied
-        self.pairs = Pairs(self.ball.pairs, slack * self.open, multipliers)
-        self.ball.pairs = self.pairs.of_ball[0], self.pairs.of_ball[1]
-        self.slack, self.multipliers = self.pairs.of_rows[:2]
-        self.bounded = self.bound > 0
+    def _lay_out(
+        self, work: WorkingRows, bound: Float, slack: Float, multipliers: Float, corners: tuple[Float, Float]
+    ) -> None:
+        """Lay all complementary pairs side by side, those of the ball first; ball and rows share views of them."""
+        self.work, self.corners, (k, N) = work, corners[0].size, (work.k, self.entries[0].size)
+        a = np.concatenate([corners[0].ravel(), slack * ~work.tied])
+        b = np.concatenate([corners[1].ravel(), multipliers])
+        self.pairs = a, b, *np.zeros((2, len(a)))
+        self.slack, self.multipliers, ds, step = (x[self.corners :] for x in self.pairs)
+        self.rows = self.slack, self.multipliers, bound, *np.zeros((6, k))
+        self.moves = *np.empty((3, N)), ds, step
+        self.matrix, self.lower = np.empty((2, k, k))
         self._settle()
 
     def _settle(self) -> None:
-        """Find M and the margins, after a change of W and λ."""
-        self.M = self.work.combine(self.multipliers)
-        size, steep = self.ball.rescale(self.M)
-        if not size == steep == 1.0:
-            self.size *= size
-            self.bound = self.work.bound / self.size
-            self.slack /= size
-            self.multipliers /= steep
-            self.M /= steep
-        self.margins = self.work.margins(self.ball.W)
+        size, self.value, gap = newton.settle(self.kind, self.p, self.work.structure, self.entries, self.rows)
+        self.size *= size
+        self.gap = gap if self.p == self.goal else 1.0
 
     @property
     def W(self) -> Float:
-        """The weight in the units of the rows."""
-        return self.ball.W * self.size
+        """The weight in the units of the rows (d, e)."""
+        return self.entries[0].reshape(self.shape) * self.size
+
+    def step(self) -> None:
+        """One predictor-corrector step; gap: the relative duality gap over the working rows after it."""
+        kind, p, structure = self.kind, self.p, self.work.structure
+        c, short = newton.linearise(kind, p, structure, self.pairs, self.entries, self.rows, self.matrix)
+        self._factor()
+        # Complementarity must not run ahead of feasibility, nor below what the ball allows.
+        least = max(short, self.value * (LEAST if p == self.goal else self.apart))
+        primal, dtau = newton.advance(
+            kind, p, self.tau, c, least, structure, self.pairs, self.entries, self.rows, self.moves, self.lower
+        )
+        self.tau += primal * dtau
+        if kind == CURVED and primal > 0.5:
+            self.p = self._nearer(p)
+        self._settle()
+
+    def _nearer(self, p: float) -> float:
+        if self.goal < 2:
+            return max(self.goal, 1 + (p - 1) * self.pace)
+        return min(self.goal, 1 + (p - 1) / self.pace)
+
+    def _factor(self) -> None:
+        """The Cholesky factor; the diagonal is raised until there is one, each entry relative to itself.
+
+        It spans twenty orders of magnitude.
+        """
+        for raised in RAISED:
+            if raised:
+                np.einsum("ii->i", self.matrix)[:] *= 1.0 + raised
+            if len(self.matrix) < BLOCKED:
+                exists = cholesky(self.matrix, self.lower)
+            else:
+                upper, info = dpotrf(self.matrix.T, clean=0)  # transposed, because LAPACK counts by columns
+                self.lower, exists = upper.T, info == 0
+            if exists:
+                return
+        raise np.linalg.LinAlgError("the Newton matrix is not positive")
 
     def join(self, work: WorkingRows, old: Bool) -> None:
         """Go on with more rows; old (k,) marks the former ones among them.
 
-        A new row starts on the central path, at its own margin or as far inside as it is outside.
+        A new row starts on the central path, at its own margin or as far inside as it is outside. The
+        ball follows the new M, as far as positive slacks allow: left to Newton's method, the mismatch
+        would shrink no faster than V grows.
         """
-        mu = self.pairs.product() / self.pairs.count
-        self.work, self.bound = work, work.bound / self.size
-        apart = np.abs(work.margins(self.ball.W) - self.bound)
-        slack = np.maximum(apart, np.sqrt(mu) * float(self.bound.max()))
+        a, b = self.pairs[:2]
+        mu = float(a @ b) / np.count_nonzero(a)
+        bound = work.bound / self.size
+        slack = np.maximum(np.abs(work.margins(self.entries[0]) - bound), np.sqrt(mu) * bound.max())
         multipliers = mu / slack
         slack[old], multipliers[old] = self.slack, self.multipliers
-        self.ball.absorb(work.combine(multipliers))
-        self._lay_out(slack, multipliers)
-
-    def gap(self) -> float:
-        """The relative duality gap over the working rows, 1 while a margin is missing.
-
-        Far from the end of a linear program complementarity stands for it, which costs nothing.
-        """
-        value = float(self.multipliers @ self.bound)
-        if self.pairs.corners and not self.pairs.product() < FAR * value:
-            return 1.0
-        size, steep = self.ball.sizes(self.M)
-        least = float((self.margins[self.bounded] / self.bound[self.bounded]).min())
-        if not least * steep > 0:
-            return 1.0
-        gap = 1.0 - value / steep * least / size
-        if self.bounded.all():
-            return gap
-        # Rows without a bound have nothing to scale by: their violation counts as it is.
-        off = np.where(self.work.tied, np.abs(self.margins), -self.margins)[~self.bounded]
-        return max(gap, float(off.max()) / float(self.bound.max()))
-
-    def step(self) -> None:
-        """One predictor-corrector step."""
-        ball, pairs = self.ball, self.pairs
-        ball.linearise(self.M)
-        self.ratio = self.slack / self.multipliers
-        self.residual = self.slack + self.bound - self.margins
-        self.newton.factor(ball.V, self.ratio, ball.border)
-        self._direction(0.0, False)
-        total, reached = pairs.product(), pairs.look()
-        # Complementarity must not run ahead of feasibility, nor below what the ball allows.
-        short = float(np.abs(self.multipliers) @ np.abs(self.residual))
-        least = max(short, ball.least * float(self.multipliers @ self.bound))
-        self._direction(min(total, max(total * (reached / total) ** 3, least)) / pairs.count, True)
-        ball.move(pairs.move())
-        self._settle()
-
-    def _direction(self, target: float, refined: bool) -> None:
-        """Fill the steps of all pairs:  a ∘ b → target,  and  dW = y + offset  meets the rows."""
-        newton, ball = self.newton, self.ball
-        self.pairs.aim(target, refined)
-        _, multipliers, slack_step, step, wanted = self.pairs.of_rows
-        pull = wanted / multipliers * self.open
-        offset = ball.offset(self.pairs.of_ball[4])
-        t = newton.respond(self.residual + pull, offset, step, refined)
-        np.subtract(pull, self.ratio * step, out=slack_step)
-        ball.direction(newton.y, t, newton.lift, (self.pairs.of_ball[2], self.pairs.of_ball[3]))
+        M = work.combine(multipliers).ravel()
+        primal, dual = (x[: self.corners].reshape(2, -1) for x in (a, b))
+        if self.kind == CROSS:
+            exact = 1.0 - SIGN * M
+            dual = np.where(exact > 0.5 * dual, exact, dual)
+        elif self.kind == CUBE:
+            dual = dual + np.maximum(SIGN * (M - dual[0] + dual[1]), 0.0)
+        self._lay_out(work, bound, slack, multipliers, (primal, dual))
 
 
-def length(x: Float, p: float) -> float:
-    """‖x‖_p, p in [1, ∞], of all entries: `Entrywise(p).value` without its generality, for every step."""
-    size = np.abs(x)
-    largest = float(size.max())
-    if math.isinf(p) or largest == 0:
-        return largest
-    return largest * float(((size / largest) ** p).sum()) ** (1 / p)
+def _apart(x: Float) -> Float:
+    """Two positive arrays (2, N) whose difference is x (N,), away from zero."""
+    return np.maximum(SIGN * x, 0.0) + LOOSE * np.abs(x).mean()

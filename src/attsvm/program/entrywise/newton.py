@@ -1,102 +1,157 @@
-"""The linear system of one Newton step:  K = A diag(V) Aᵀ + a aᵀ/c + diag(s/λ)."""
+"""One Newton step of the interior point, compiled, in three calls with the Cholesky factor between them.
+
+rows (a tuple): columns (d, k), queries, edges: see `products`; slack and multipliers (k,), views of the ends of the
+pairs a and b; bound, margin, ratio = s/λ, residual, column = A U, right, rest (k,).
+entries (a tuple): w, M, V, tilt = U, bent, offset, fixed: see `ball`.
+A tied row has slack 0 and a multiplier of any sign.
+Reference: Mehrotra 1992, "On the implementation of a primal-dual interior point method".
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from scipy.linalg.lapack import dpotrf
 
-from attsvm.program.compiled import compiled
-from attsvm.program.entrywise.pairs import Pairs
-from attsvm.program.entrywise.products import cholesky, combine, gram, margins, solve
-from attsvm.program.entrywise.working_rows import WorkingRows
-from attsvm.tokens import Float
+from attsvm.program.compiled import compiled, inner
+from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED, complete, norm, offset, rescale, weights
+from attsvm.program.entrywise.products import combine, gram, margins, solve
 
-RAISED = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-7)
-"""Relative increases of the diagonal, in turn, that make dependent rows factorable."""
-
-BLOCKED = 128
-"""Rows from which LAPACK's factorisation is faster than the plain one."""
-
-
-@dataclass(frozen=True, eq=False)
-class Border:
-    """One more unknown τ of the Newton system: dW has U dτ, U (d, e); stiffness c > 0."""
-
-    direction: Float
-    stiffness: float
-
-
-class Newton:
-    """The system over some working rows, and the memory that its steps share."""
-
-    def __init__(self, work: WorkingRows, shape: tuple[int, ...]) -> None:
-        self.structure, k = work.structure, work.k
-        self.column, self.right, self.rest = np.zeros((3, k))
-        self.matrix, self.lower = np.empty((2, k, k))
-        self.along, self.y, self.lift, self.more = np.zeros((4, *shape))
-        self.c = 1.0
-
-    def factor(self, V: Float, ratio: Float, border: Border | None) -> None:
-        """Factor K: V (d, e) > 0, ratio = s/λ (k,) ≥ 0, the border of the ball or none.
-
-        The diagonal is raised until there is a Cholesky factor, each entry relative to itself: the
-        diagonal spans twenty orders of magnitude.
-        """
-        self.V, self.ratio = V, ratio
-        gram(*self.structure, V, ratio, self.rest, self.matrix)
-        if border is not None:
-            self.along, self.c = border.direction, border.stiffness
-            margins(*self.structure, self.along, self.column)
-            self.matrix += np.outer(self.column, self.column / self.c)
-        for raised in RAISED:
-            if raised:
-                np.einsum("ii->i", self.matrix)[:] *= 1.0 + raised
-            if self._factored():
-                return
-        raise np.linalg.LinAlgError("the Newton matrix is not positive")
-
-    def _factored(self) -> bool:
-        if len(self.matrix) < BLOCKED:
-            return bool(cholesky(self.matrix, self.lower))
-        upper, info = dpotrf(self.matrix.T, clean=0)  # transposed, because LAPACK counts by columns
-        self.lower = upper.T
-        return bool(info == 0)
-
-    def respond(self, right: Float, offset: Float, x: Float, refined: bool) -> float:
-        """Solve  K x = r − A offset,  and  y = V ∘ Aᵀx + U t,  t = aᵀx / c,  refined once if asked.
-
-        Fills x (k,) and keeps y and lift = Aᵀx (d, e); returns t.
-        """
-        entries = self.V, self.along, offset, self.y, self.lift, self.more
-        rows = self.ratio, self.column, right, self.rest, self.right, x
-        return float(_respond(self.structure, entries, self.c, rows, self.lower, refined))
+BOUNDARY = 0.995
+"""Share of the way to the boundary that a step may go."""
 
 
 @compiled
-def _respond(structure, entries, c, rows, lower, refined):  # type: ignore[no-untyped-def]
+def settle(kind, p, structure, entries, rows):  # type: ignore[no-untyped-def]
+    """M and the margins at W and λ; both of norm one if curved.
+
+    Returns what W was multiplied by, Σ λ_j b_j, and the relative duality gap: 1 while a margin is missing.
+    """
     columns, queries, edges = structure
-    V, along, offset, y, lift, more = entries
-    ratio, column, right, rest, image, x = rows
-    source, t = offset, 0.0
+    w, M, V, tilt, bent, out, fixed = entries
+    slack, multipliers, bound, margin, ratio, residual, column, right, rest = rows
+    combine(columns, queries, edges, multipliers, M)
+    size = steep = 1.0
+    if kind == CURVED:
+        size, steep = rescale(w, M, bent, p)
+    margins(columns, queries, edges, w, margin)
+    least, off, value, top = np.inf, 0.0, 0.0, 0.0
+    for j in range(len(slack)):
+        bound[j] /= size
+        slack[j] /= size
+        multipliers[j] /= steep
+        value += multipliers[j] * bound[j]
+        if bound[j] > top:
+            top = bound[j]
+        if bound[j] > 0.0:
+            least = margin[j] / bound[j] if margin[j] < least * bound[j] else least
+        elif -margin[j] > off or (slack[j] == 0.0 and margin[j] > off):
+            off = abs(margin[j])  # nothing to scale by: it counts as it is
+    upper = 1.0 if kind == CURVED else norm(w, kind == CUBE) * norm(M, kind == CROSS)
+    gap = 1.0 - value * least / upper if least > 0.0 else 1.0
+    return size, value, gap if gap > off / top else off / top
+
+
+@compiled
+def linearise(kind, p, structure, pairs, entries, rows, matrix):  # type: ignore[no-untyped-def]
+    """V, the border and the lower triangle of  K = A diag(V) Aᵀ + a aᵀ/c + diag(s/λ).
+
+    Returns c and Σ |λ_j r_j|, where r is what the rows miss.
+    """
+    columns, queries, edges = structure
+    w, M, V, tilt, bent, out, fixed = entries
+    slack, multipliers, bound, margin, ratio, residual, column, right, rest = rows
+    c = weights(kind, p, pairs[0], pairs[1], bent, V, tilt)
+    short = 0.0
+    for j in range(len(slack)):
+        ratio[j] = slack[j] / multipliers[j] if slack[j] > 0.0 else 0.0
+        residual[j] = slack[j] + bound[j] - margin[j]
+        short += abs(multipliers[j] * residual[j])
+    gram(columns, queries, edges, V, ratio, rest, matrix)
+    if kind == CUBE:
+        margins(columns, queries, edges, tilt, column)
+        for i in range(len(slack)):
+            for j in range(i + 1):
+                matrix[i, j] += column[i] * column[j] / c
+    return c, short
+
+
+@compiled
+def advance(kind, p, tau, c, least, structure, pairs, entries, rows, moves, lower):  # type: ignore[no-untyped-def]
+    """One predictor-corrector step; least: the sum of products to aim at, at least. Returns its length and dτ."""
+    a, b, da, db = pairs
+    y, lift, more, ds, x = moves
+    total = pairs_left = target = primal = t = 0.0
+    for j in range(len(a)):
+        total += a[j] * b[j]
+        pairs_left += 1.0 if a[j] > 0.0 else 0.0
+    for refined in range(2):  # look ahead; then aim at the centre, with the error of that step
+        t = offset(kind, p, tau, c, target, refined, pairs, entries)
+        t += respond(structure, entries, c, rows, moves, lower, target, refined)
+        complete(kind, t, pairs, entries, y, lift)
+        primal, after = travel(a, b, da, db, kind == CURVED, refined)
+        if not refined:
+            share = after / total
+            target = total * share * share * share
+            target = target if target > least else least
+            target = (target if target < total else total) / pairs_left
+    w = entries[0]
+    for j in range(len(w)):
+        w[j] = w[j] + primal * y[j] if kind != CROSS else a[j] - a[len(w) + j]
+    return primal, t
+
+
+@inner
+def respond(structure, entries, c, rows, moves, lower, target, refined):  # type: ignore[no-untyped-def]
+    """K x = r − A offset,  y = V ∘ Aᵀx + U t,  lift = Aᵀx,  refined once if asked; ds, and t = aᵀx / c."""
+    columns, queries, edges = structure
+    w, M, V, tilt, bent, source, fixed = entries
+    slack, multipliers, bound, margin, ratio, residual, column, right, rest = rows
+    y, lift, more, ds, x = moves
+    for j in range(len(x)):
+        wanted = target - slack[j] * multipliers[j] - (ds[j] * x[j] if refined else 0.0)
+        ds[j] = wanted / multipliers[j] if slack[j] > 0.0 else 0.0
+        right[j] = residual[j] + ds[j]
+        x[j] = rest[j] = 0.0
+    for j in range(len(y)):
+        y[j] = lift[j] = 0.0
+    t = 0.0
     for turn in range(1 + refined):
         # y and t are refined with x: new products with V, up to 1e13, would undo the refinement.
-        margins(columns, queries, edges, source, image)
+        margins(columns, queries, edges, y if turn else source, margin)
         for j in range(len(x)):
-            right[j] -= image[j] + ratio[j] * rest[j] if turn else image[j]
+            right[j] -= margin[j] + ratio[j] * rest[j]
             rest[j] = right[j]
         solve(lower, rest)
         combine(columns, queries, edges, rest, more)
         beyond = 0.0
         for j in range(len(x)):
             beyond += column[j] * rest[j] / c
-            x[j] = rest[j] + x[j] if turn else rest[j]
-        for a in range(len(y)):
-            for b in range(y.shape[1]):
-                lifted = V[a, b] * more[a, b] + beyond * along[a, b]
-                y[a, b] = lifted + y[a, b] if turn else lifted
-                lift[a, b] = more[a, b] + lift[a, b] if turn else more[a, b]
-        source = y
+            x[j] += rest[j]
+        for j in range(len(y)):
+            y[j] += V[j] * more[j] + beyond * tilt[j]
+            lift[j] += more[j]
         t += beyond
+    for j in range(len(x)):
+        ds[j] -= ratio[j] * x[j]
     return t
+
+
+@inner
+def travel(a, b, da, db, curved, take):  # type: ignore[no-untyped-def]
+    """The primal step to the boundary, or nearly so if taken; the sum of products after it and the dual step."""
+    share = BOUNDARY if take else 1.0
+    shrink_a = shrink_b = share
+    for j in range(len(a)):
+        if a[j] > 0.0:
+            if -da[j] > shrink_a * a[j]:
+                shrink_a = -da[j] / a[j]
+            if -db[j] > shrink_b * b[j]:
+                shrink_b = -db[j] / b[j]
+    if curved:  # it ties W to M: one length for both
+        shrink_a = shrink_b = shrink_a if shrink_a > shrink_b else shrink_b
+    total = 0.0
+    for j in range(len(a)):
+        x, y = a[j] + share / shrink_a * da[j], b[j] + share / shrink_b * db[j]
+        total += x * y
+        if take:
+            a[j], b[j] = x, y
+    return share / shrink_a, total

@@ -13,35 +13,36 @@ from attsvm.program.compiled import compiled
 
 @compiled
 def margins(columns, queries, edges, W, out):  # type: ignore[no-untyped-def]
-    """δ_jᵀ W z_j: W (d, e) → out (k,)."""
+    """δ_jᵀ W z_j: W (d e,) → out (k,)."""
     for g in range(len(queries)):
         for j in range(edges[g], edges[g + 1]):
             out[j] = 0.0
         for a in range(len(columns)):
             image = 0.0
             for b in range(queries.shape[1]):
-                image += W[a, b] * queries[g, b]
+                image += W[a * queries.shape[1] + b] * queries[g, b]
             for j in range(edges[g], edges[g + 1]):
                 out[j] += image * columns[a, j]
 
 
 @compiled
 def combine(columns, queries, edges, multipliers, out):  # type: ignore[no-untyped-def]
-    """Σ λ_j δ_j z_jᵀ: λ (k,) → out (d, e)."""
+    """Σ λ_j δ_j z_jᵀ: λ (k,) → out (d e,)."""
+    e = queries.shape[1]
     for a in range(len(columns)):
-        for b in range(queries.shape[1]):
-            out[a, b] = 0.0
+        for b in range(e):
+            out[a * e + b] = 0.0
         for g in range(len(queries)):
             total = 0.0
             for j in range(edges[g], edges[g + 1]):
                 total += multipliers[j] * columns[a, j]
-            for b in range(queries.shape[1]):
-                out[a, b] += total * queries[g, b]
+            for b in range(e):
+                out[a * e + b] += total * queries[g, b]
 
 
 @compiled
 def gram(columns, queries, edges, V, diagonal, scaled, out):  # type: ignore[no-untyped-def]
-    """The lower triangle of A diag(V) Aᵀ + diag(θ): V (d, e), θ (k,) → out (k, k). scaled (k,): scratch."""
+    """The lower triangle of A diag(V) Aᵀ + diag(θ): V (d e,), θ (k,) → out (k, k). scaled (k,): scratch."""
     for g in range(len(queries)):
         stop = edges[g + 1]
         for i in range(edges[g], stop):
@@ -52,7 +53,7 @@ def gram(columns, queries, edges, V, diagonal, scaled, out):  # type: ignore[no-
             for h in range(g + 1):
                 between = 0.0
                 for b in range(queries.shape[1]):
-                    between += V[a, b] * queries[g, b] * queries[h, b]
+                    between += V[a * queries.shape[1] + b] * queries[g, b] * queries[h, b]
                 for j in range(edges[h], edges[h + 1]):
                     scaled[j] = between * columns[a, j]
             for i in range(edges[g], stop):

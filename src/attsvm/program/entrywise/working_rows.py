@@ -16,6 +16,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.entrywise import products
 from attsvm.tokens import Bool, Float
 
+
 @dataclass(frozen=True, eq=False)
 class WorkingRows:
     """Some rows of `Constraints`, sorted by example and divided by their length |x_a − x_t| |z|.
@@ -80,11 +81,11 @@ class WorkingRows:
     def margins(self, W: Float) -> Float:
         """δ_jᵀ W z_j: (d, e) → (k,)."""
         out = np.empty(self.k)
-        products.margins(*self.structure, W, out)
+        products.margins(*self.structure, W.ravel(), out)
         return out
 
     def combine(self, multipliers: Float) -> Float:
         """Σ λ_j δ_j z_jᵀ: (k,) → (d, e)."""
         out = np.empty((self.delta.shape[1], self.queries.shape[1]))
-        products.combine(*self.structure, multipliers, out)
+        products.combine(*self.structure, multipliers, out.reshape(-1))
         return out

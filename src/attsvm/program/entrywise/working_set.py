@@ -11,7 +11,7 @@ from attsvm.norms import Norm
 from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.entrywise.interior_point import Run, Start
+from attsvm.program.entrywise.interior_point import Run
 from attsvm.program.entrywise.working_rows import WorkingRows
 from attsvm.program.frobenius.route import solve as frobenius
 from attsvm.program.threads import single_thread
@@ -33,15 +33,18 @@ ALL = 100
 """Rows up to which there is no choice to make."""
 
 
-def on_working_set(rows: Constraints, norm: Norm, balls: Sequence[Start]) -> tuple[Answer, float]:
+Pace = tuple[float, float]
+
+
+def on_working_set(rows: Constraints, norm: Norm, paces: Sequence[Pace]) -> tuple[Answer, float]:
     """Solve  min N(W) s.t. rows;  the answer and its gap, as far as it is known.
 
-    balls: ways to run the interior point, tried in turn until one converges. It starts from the
+    paces: ways to run the interior point, tried in turn until one converges. It starts from the
     Frobenius solution, which also knows whether the rows are separable; small problems first try without.
     """
     pricing = Pricing(rows)
     if rows.active.sum() <= ALL:
-        answer, gap = _converge(pricing, norm, balls[0], None)
+        answer, gap = _converge(pricing, norm, paces[0], None)
         if gap < ENOUGH:
             return answer, gap
     start = frobenius(rows, frobenius_norm)
@@ -49,8 +52,8 @@ def on_working_set(rows: Constraints, norm: Norm, balls: Sequence[Start]) -> tup
         return start, np.inf
     with single_thread():
         best, gap = start, np.inf
-        for ball in balls:
-            answer, reached = _converge(pricing, norm, ball, start)
+        for pace in paces:
+            answer, reached = _converge(pricing, norm, pace, start)
             if reached < gap:
                 best, gap = answer, reached
             if gap < ENOUGH:
@@ -58,7 +61,7 @@ def on_working_set(rows: Constraints, norm: Norm, balls: Sequence[Start]) -> tup
     return best, gap
 
 
-def _converge(pricing: Pricing, norm: Norm, ball: Start, start: Answer | None) -> tuple[Answer, float]:
+def _converge(pricing: Pricing, norm: Norm, pace: Pace, start: Answer | None) -> tuple[Answer, float]:
     """Run the interior point; the best answer and its gap, over the rows of its time."""
     rows, chosen = pricing.rows, pricing.rows.active if start is None else pricing.first(start)
     work = WorkingRows.of(rows, chosen)
@@ -71,16 +74,15 @@ def _converge(pricing: Pricing, norm: Norm, ball: Start, start: Answer | None) -
         W *= float(work.bound @ work.bound) / float(np.vdot(W, W))
     else:
         multipliers, W = start.multipliers[work.example, work.token] * work.length, start.W
-    run = Run(work, norm, ball, W, multipliers)
+    run = Run(work, norm, pace, W, multipliers)
     for step in range(STEPS if start else COLD):
         try:
             run.step()
         except np.linalg.LinAlgError:
             break
-        reached = run.gap()
         stalled += 1
-        if reached < gap:
-            best, gap, stalled = _answer(run, chosen), reached, 0
+        if run.gap < gap:
+            best, gap, stalled = _answer(run, chosen), run.gap, 0
         done = gap < GOAL or stalled > (SETTLED if gap < ENOUGH else STALL)
         # Every second step: a pass over all tokens may cost more than a Newton step.
         new = pricing.violated(run.W, chosen, done) if step < 3 or step % 2 or done else None
