@@ -8,10 +8,12 @@ the factorisation, and the rows that join while it runs.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from scipy.linalg.lapack import dpotrf
 
-from attsvm.norms import Entrywise
+from attsvm.norms import Norm
 from attsvm.program.entrywise import newton
 from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED
 from attsvm.program.entrywise.products import cholesky
@@ -43,26 +45,24 @@ class Run:
     """
 
     def __init__(
-        self, work: WorkingRows, norm: Entrywise, pace: tuple[float, float], W: Float, multipliers: Float
+        self, work: WorkingRows, norm: Norm, pace: tuple[float, float], W: Float, multipliers: Float
     ) -> None:
         self.goal, (self.pace, self.apart) = norm.p, pace
         self.kind = {1.0: CROSS, np.inf: CUBE}.get(norm.p, CURVED)
         self.p = norm.p if self.kind != CURVED else self._nearer(2.0)
-        self.size, self.shape = float(norm.value(W)), W.shape
-        w = W.ravel() / self.size
-        steep = float(norm.dual.value(work.combine(multipliers)))
-        bound, multipliers = work.bound / self.size, multipliers / steep
+        self.size, self.shape = length(W, norm.p), W.shape
+        w, bound = W.ravel() / self.size, work.bound / self.size
+        multipliers = multipliers / length(work.combine(multipliers), norm.dual.p)
         slack = np.maximum(work.margins(w) - bound, LOOSE * bound.max())
         centre = LOOSE * float(multipliers @ bound) / work.k
         multipliers = np.where(work.tied, multipliers, np.maximum(multipliers, centre / slack))
         self.entries = w, *np.zeros((5, w.size)), np.empty(2 * w.size)
-        self.tau = 1.0 + LOOSE
-        M = work.combine(multipliers).ravel()
-        if self.kind == CROSS:
-            corners = _apart(w), np.maximum(1.0 - SIGN * M, LOOSE)
-        else:
-            corners = self.tau - SIGN * w, _apart(M)
-        self._lay_out(work, bound, slack, multipliers, corners if self.kind != CURVED else (w[:0], w[:0]))
+        self.tau, corners = 1.0 + LOOSE, (w[:0], w[:0])
+        if self.kind != CURVED:
+            M = work.combine(multipliers).ravel()
+            to_cube, to_cross = self.tau - SIGN * w, np.maximum(1.0 - SIGN * M, LOOSE)
+            corners = (to_cube, _apart(M)) if self.kind == CUBE else (_apart(w), to_cross)
+        self._lay_out(work, bound, slack, multipliers, corners)
 
     def _lay_out(
         self, work: WorkingRows, bound: Float, slack: Float, multipliers: Float, corners: tuple[Float, Float]
@@ -146,6 +146,15 @@ class Run:
         elif self.kind == CUBE:
             dual = dual + np.maximum(SIGN * (M - dual[0] + dual[1]), 0.0)
         self._lay_out(work, bound, slack, multipliers, (primal, dual))
+
+
+def length(x: Float, p: float) -> float:
+    """‖x‖_p, p in [1, ∞], of all entries: `Entrywise(p).value` without its generality."""
+    size = np.abs(x)
+    largest = float(size.max())
+    if math.isinf(p) or largest == 0:
+        return largest
+    return largest * float(((size / largest) ** p).sum()) ** (1 / p)
 
 
 def _apart(x: Float) -> Float:

@@ -74,7 +74,7 @@ def _converge(pricing: Pricing, norm: Norm, pace: Pace, start: Answer | None) ->
         W *= float(work.bound @ work.bound) / float(np.vdot(W, W))
     else:
         multipliers, W = start.multipliers[work.example, work.token] * work.length, start.W
-    run = Run(work, norm, pace, W, multipliers)
+    run, everything = Run(work, norm, pace, W, multipliers), chosen is rows.active
     for step in range(STEPS if start else COLD):
         try:
             run.step()
@@ -85,10 +85,9 @@ def _converge(pricing: Pricing, norm: Norm, pace: Pace, start: Answer | None) ->
             best, gap, stalled = _answer(run, chosen), run.gap, 0
         done = gap < GOAL or stalled > (SETTLED if gap < ENOUGH else STALL)
         # Every second step: a pass over all tokens may cost more than a Newton step.
-        new = pricing.violated(run.W, chosen, done) if step < 3 or step % 2 or done else None
-        if new is not None and new.any():
-            old = chosen
-            chosen = chosen | new
+        price = not everything and (step < 3 or step % 2 or done)
+        if price and (new := pricing.violated(run.W, chosen, done)).any():
+            old, chosen = chosen, chosen | new
             work = WorkingRows.of(rows, chosen)
             run.join(work, old[work.example, work.token])
             gap, stalled = np.inf, 0
@@ -123,8 +122,6 @@ class Pricing:
     def violated(self, W: Float, chosen: Bool, last: bool) -> Bool:
         """Rows outside the chosen ones whose margin is below the bound; the last time, exactly."""
         rest = self.rows.active & ~chosen
-        if not rest.any():
-            return rest
         margins = self.rows.margins(W) if last else self._margins(W)
         return rest & (margins < self.rows.bound - SLIP * self.rows.bound.max())
 
