@@ -7,14 +7,15 @@
 Each linearises to  dW = V ∘ dM + U dτ + offset  (U = 0 but for l∞). The lp ball linearises W as a function
 of M if p < 2, M as a function of W if p > 2: of the two, the one with a derivative at zero.
 
-Vectors over the entries of W are flat (N,); pairs a, b (2N + k,): entries with sign +, with sign −, rows.
+entries (9, N): W, M, V, U, |·|^(·−2), offset, dW, dM, scratch. pairs (4, 2N + k): a, b and their steps, of the
+entries with sign +, with sign −, and of the rows.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.compiled import inner
+from attsvm.program.compiled import compiled, inner
 
 CROSS, CUBE, CURVED = 0, 1, 2
 """The balls of l1, l∞ and lp."""
@@ -50,9 +51,10 @@ def rescale(w, M, bent, p):  # type: ignore[no-untyped-def]
     return size, steep
 
 
-@inner
-def weights(kind, p, a, b, bent, V, tilt):  # type: ignore[no-untyped-def]
+@compiled
+def weights(kind, p, pairs, entries):  # type: ignore[no-untyped-def]
     """Fill V, and for l∞ U = tilt; returns the stiffness of τ (1 where there is none)."""
+    a, b, V, tilt, bent = pairs[0], pairs[1], entries[2], entries[3], entries[4]
     N, c = len(V), 1.0 if kind != CUBE else 0.0
     for j in range(N):
         if kind == CURVED:
@@ -67,11 +69,11 @@ def weights(kind, p, a, b, bent, V, tilt):  # type: ignore[no-untyped-def]
     return c
 
 
-@inner
-def offset(kind, p, tau, c, target, refined, pairs, entries):  # type: ignore[no-untyped-def]
-    """Fill offset, and fixed: the step of part without dM and dτ; returns the share of dτ in offset."""
-    a, b, da, db = pairs
-    w, M, V, tilt, bent, out, fixed = entries
+@compiled
+def offset(kind, p, tau, c, target, refined, pairs, entries, fixed):  # type: ignore[no-untyped-def]
+    """The offset, and fixed (2N,): the step of part without dM and dτ; returns the share of dτ in it."""
+    a, b, da, db = pairs[0], pairs[1], pairs[2], pairs[3]
+    w, M, V, tilt, bent, out = entries[0], entries[1], entries[2], entries[3], entries[4], entries[5]
     N, lean = len(w), -1.0
     for j in range(N):
         if kind == CURVED:
@@ -79,7 +81,7 @@ def offset(kind, p, tau, c, target, refined, pairs, entries):  # type: ignore[no
             continue
         for side in range(2):
             i, sign = side * N + j, 1.0 - 2.0 * side
-            wanted = target - a[i] * b[i] - (da[i] * db[i] if refined else 0.0)
+            wanted = target - a[i] * b[i] - refined * da[i] * db[i]
             if kind == CROSS:
                 db[i] = 1.0 - sign * M[j] - b[i]
                 fixed[i] = (wanted - a[i] * db[i]) / b[i]
@@ -97,12 +99,12 @@ def offset(kind, p, tau, c, target, refined, pairs, entries):  # type: ignore[no
     return lean / c
 
 
-@inner
-def complete(kind, dtau, pairs, entries, y, lift):  # type: ignore[no-untyped-def]
-    """The steps of the ball's pairs, from  y = V ∘ dM + U t  and  lift = dM; y becomes dW."""
-    a, b, da, db = pairs
-    w, M, V, tilt, bent, out, fixed = entries
-    N = len(w)
+@compiled
+def complete(kind, dtau, pairs, entries, fixed):  # type: ignore[no-untyped-def]
+    """The steps of the ball's pairs, from  dW = V ∘ dM + U t  and dM; then dW has its offset too."""
+    a, b, da, db = pairs[0], pairs[1], pairs[2], pairs[3]
+    M, V, out, y, lift = entries[1], entries[2], entries[5], entries[6], entries[7]
+    N = len(y)
     for j in range(N):
         if kind == CROSS:
             da[j] = fixed[j] + a[j] / b[j] / V[j] * y[j]

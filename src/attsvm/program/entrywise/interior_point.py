@@ -14,9 +14,9 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf
 
 from attsvm.norms import Norm
-from attsvm.program.entrywise import newton
+from attsvm.program.entrywise import ball, newton
 from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED
-from attsvm.program.entrywise.products import cholesky
+from attsvm.program.entrywise.products import cholesky, gram, margins
 from attsvm.program.entrywise.working_rows import WorkingRows
 from attsvm.tokens import Bool, Float
 
@@ -56,7 +56,8 @@ class Run:
         slack = np.maximum(work.margins(w) - bound, LOOSE * bound.max())
         centre = LOOSE * float(multipliers @ bound) / work.k
         multipliers = np.where(work.tied, multipliers, np.maximum(multipliers, centre / slack))
-        self.entries = w, *np.zeros((5, w.size)), np.empty(2 * w.size)
+        self.entries, self.fixed = np.zeros((9, w.size)), np.empty(2 * w.size)
+        self.entries[0] = w
         self.tau, corners = 1.0 + LOOSE, (w[:0], w[:0])
         if self.kind != CURVED:
             M = work.combine(multipliers).ravel()
@@ -68,18 +69,19 @@ class Run:
         self, work: WorkingRows, bound: Float, slack: Float, multipliers: Float, corners: tuple[Float, Float]
     ) -> None:
         """Lay all complementary pairs side by side, those of the ball first; ball and rows share views of them."""
-        self.work, self.corners, (k, N) = work, corners[0].size, (work.k, self.entries[0].size)
-        a = np.concatenate([corners[0].ravel(), slack * ~work.tied])
-        b = np.concatenate([corners[1].ravel(), multipliers])
-        self.pairs = a, b, *np.zeros((2, len(a)))
-        self.slack, self.multipliers, ds, step = (x[self.corners :] for x in self.pairs)
-        self.rows = self.slack, self.multipliers, bound, *np.zeros((6, k))
-        self.moves = *np.empty((3, N)), ds, step
-        self.matrix, self.lower = np.empty((2, k, k))
+        self.work, self.corners = work, corners[0].size
+        self.pairs = np.zeros((4, self.corners + work.k))
+        for x, of_ball, of_rows in zip(self.pairs, corners, (slack * ~work.tied, multipliers), strict=False):
+            x[: self.corners], x[self.corners :] = of_ball.ravel(), of_rows
+        self.slack, self.multipliers = self.pairs[:2, self.corners :]
+        self.count = int(np.count_nonzero(self.pairs[0]))
+        self.rows, (self.matrix, self.lower) = np.zeros((7, work.k)), np.empty((2, work.k, work.k))
+        self.rows[0] = bound
         self._settle()
 
     def _settle(self) -> None:
-        size, self.value, gap = newton.settle(self.kind, self.p, self.work.structure, self.entries, self.rows)
+        data = *self.work.structure, self.entries, self.pairs, self.rows
+        size, self.value, self.short, gap = newton.settle(self.kind, self.p, *data)
         self.size *= size
         self.gap = gap if self.p == self.goal else 1.0
 
@@ -90,18 +92,30 @@ class Run:
 
     def step(self) -> None:
         """One predictor-corrector step; gap: the relative duality gap over the working rows after it."""
-        kind, p, structure = self.kind, self.p, self.work.structure
-        c, short = newton.linearise(kind, p, structure, self.pairs, self.entries, self.rows, self.matrix)
+        kind, p, pairs, entries = self.kind, self.p, self.pairs, self.entries
+        self.c = ball.weights(kind, p, pairs, entries)
         self._factor()
+        total = float(pairs[0] @ pairs[1])
+        self._direction(0.0, 0)
+        reached = newton.travel(pairs, kind == CURVED, False)[1]
         # Complementarity must not run ahead of feasibility, nor below what the ball allows.
-        least = max(short, self.value * (LEAST if p == self.goal else self.apart))
-        primal, dtau = newton.advance(
-            kind, p, self.tau, c, least, structure, self.pairs, self.entries, self.rows, self.moves, self.lower
-        )
+        least = max(self.short, self.value * (LEAST if p == self.goal else self.apart))
+        dtau = self._direction(min(total, max(total * (reached / total) ** 3, least)) / self.count, 1)
+        primal, _ = newton.travel(pairs, kind == CURVED, True)
         self.tau += primal * dtau
+        entries[0] += primal * entries[6]
         if kind == CURVED and primal > 0.5:
             self.p = self._nearer(p)
         self._settle()
+
+    def _direction(self, target: float, refined: int) -> float:
+        """Fill the steps of all pairs towards products of target, with the error of the last ones if refined; dτ."""
+        kind, c, pairs, entries = self.kind, self.c, self.pairs, self.entries
+        dtau = ball.offset(kind, self.p, self.tau, c, target, refined, pairs, entries, self.fixed)
+        data = *self.work.structure, entries, pairs, self.rows, self.lower
+        dtau += newton.respond(*data, c, target, refined)
+        ball.complete(kind, dtau, pairs, entries, self.fixed)
+        return dtau
 
     def _nearer(self, p: float) -> float:
         if self.goal < 2:
@@ -109,10 +123,15 @@ class Run:
         return min(self.goal, 1 + (p - 1) / self.pace)
 
     def _factor(self) -> None:
-        """The Cholesky factor; the diagonal is raised until there is one, each entry relative to itself.
+        """The Cholesky factor of  A diag(V) Aᵀ + a aᵀ/c + diag(s/λ),  a = A U; the diagonal is raised until there is one, each entry relative to itself.
 
         It spans twenty orders of magnitude.
         """
+        structure, entries, rows = self.work.structure, self.entries, self.rows
+        gram(*structure, entries[2], rows[2], rows[6], self.matrix)
+        if self.kind == CUBE:
+            margins(*structure, entries[3], rows[4])
+            self.matrix += np.outer(rows[4], rows[4] / self.c)
         for raised in RAISED:
             if raised:
                 np.einsum("ii->i", self.matrix)[:] *= 1.0 + raised
@@ -132,7 +151,7 @@ class Run:
         ball follows the new M, as far as positive slacks allow: left to Newton's method, the mismatch
         would shrink no faster than V grows.
         """
-        a, b = self.pairs[:2]
+        a, b = self.pairs[0], self.pairs[1]
         mu = float(a @ b) / np.count_nonzero(a)
         bound = work.bound / self.size
         slack = np.maximum(np.abs(work.margins(self.entries[0]) - bound), np.sqrt(mu) * bound.max())
