@@ -25,15 +25,27 @@ FLOOR = 1e-10
 
 
 @inner
+def norm(x, largest):  # type: ignore[no-untyped-def]
+    """The l∞ norm, or the l1 norm."""
+    top = total = 0.0
+    for j in range(len(x)):
+        size = abs(x[j])
+        total += size
+        if size > top:
+            top = size
+    return top if largest else total
+
+
+@inner
 def rescale(w, M, bent, p):  # type: ignore[no-untyped-def]
     """W and M to lp and lq norm one; bent: |M|^(q−2), or |W|^(p−2) if p > 2. Returns what they were.
 
     As at the solution: radial errors of |W|^p would shrink slowly.
     """
     q = p / (p - 1.0)
-    of_w = of_m = 0.0
+    top_w, top_m, of_w, of_m = norm(w, True), norm(M, True), 0.0, 0.0
     for j in range(len(w)):
-        x, y = abs(w[j]), abs(M[j])
+        x, y = abs(w[j]) / top_w, abs(M[j]) / top_m
         if p < 2.0:
             bent[j] = y ** (q - 2.0)
             of_w += x**p
@@ -45,10 +57,10 @@ def rescale(w, M, bent, p):  # type: ignore[no-untyped-def]
     size, steep = of_w ** (1.0 / p), of_m ** (1.0 / q)
     unit = steep ** (q - 2.0) if p < 2.0 else size ** (p - 2.0)
     for j in range(len(w)):
-        w[j] /= size
-        M[j] /= steep
+        w[j] /= size * top_w
+        M[j] /= steep * top_m
         bent[j] /= unit
-    return size, steep
+    return size * top_w, steep * top_m
 
 
 @compiled
@@ -124,15 +136,3 @@ def complete(kind, dtau, pairs, entries, fixed):  # type: ignore[no-untyped-def]
                 db[j] += rest
             else:
                 db[N + j] -= rest
-
-
-@inner
-def norm(x, largest):  # type: ignore[no-untyped-def]
-    """The l∞ norm, or the l1 norm."""
-    top = total = 0.0
-    for j in range(len(x)):
-        size = abs(x[j])
-        total += size
-        if size > top:
-            top = size
-    return top if largest else total

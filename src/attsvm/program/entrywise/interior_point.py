@@ -113,7 +113,7 @@ class Run:
         kind, c, pairs, entries = self.kind, self.c, self.pairs, self.entries
         dtau = ball.offset(kind, self.p, self.tau, c, target, refined, pairs, entries, self.fixed)
         data = *self.work.structure, entries, pairs, self.rows, self.lower
-        dtau += newton.respond(*data, c, target, refined)
+        dtau += newton.respond(*data, math.sqrt(c), target, refined)
         ball.complete(kind, dtau, pairs, entries, self.fixed)
         return dtau
 
@@ -123,15 +123,16 @@ class Run:
         return min(self.goal, 1 + (p - 1) / self.pace)
 
     def _factor(self) -> None:
-        """The Cholesky factor of  A diag(V) Aᵀ + a aᵀ/c + diag(s/λ),  a = A U; the diagonal is raised until there is one, each entry relative to itself.
+        """The Cholesky factor of  A diag(V) Aᵀ + a aᵀ + diag(s/λ),  a = A U/√c.
 
-        It spans twenty orders of magnitude.
+        The diagonal is raised until there is one, each entry relative to itself: it spans twenty orders
+        of magnitude.
         """
         structure, entries, rows = self.work.structure, self.entries, self.rows
-        gram(*structure, entries[2], rows[2], rows[6], self.matrix)
         if self.kind == CUBE:
             margins(*structure, entries[3], rows[4])
-            self.matrix += np.outer(rows[4], rows[4] / self.c)
+            rows[4] /= math.sqrt(self.c)
+        gram(*structure, entries[2], rows[4], rows[2], rows[6], self.matrix)
         for raised in RAISED:
             if raised:
                 np.einsum("ii->i", self.matrix)[:] *= 1.0 + raised

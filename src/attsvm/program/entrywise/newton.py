@@ -1,7 +1,7 @@
 """The parts of one Newton step of the interior point, compiled; `interior_point` calls them in turn.
 
 structure: columns (d, k), queries, edges, see `products`; entries and pairs: see `ball`.
-rows (7, k): bound, margin, ratio = s/λ, residual, column = A U, right, rest. The slack s and the multiplier λ of a
+rows (7, k): bound, margin, ratio = s/λ, residual, column a = A U/√c, right, rest. The slack s and the multiplier λ of a
 row are its pair; a tied row has slack 0 and a multiplier of any sign.
 Reference: Mehrotra 1992, "On the implementation of a primal-dual interior point method".
 """
@@ -55,8 +55,8 @@ def settle(kind, p, columns, queries, edges, entries, pairs, rows):  # type: ign
 
 
 @compiled
-def respond(columns, queries, edges, entries, pairs, rows, lower, c, target, refined):  # type: ignore[no-untyped-def]
-    """K x = r − A offset,  dM = Aᵀx,  dW = V ∘ dM + U t,  refined once if asked; returns  t = aᵀx / c."""
+def respond(columns, queries, edges, entries, pairs, rows, lower, root, target, refined):  # type: ignore[no-untyped-def]
+    """K x = r − A offset,  dM = Aᵀx,  dW = V ∘ dM + U t,  refined once if asked; returns  t = aᵀx / √c."""
     V, tilt, source, y, lift, more = entries[2], entries[3], entries[5], entries[6], entries[7], entries[8]
     margin, ratio, residual, column, right, rest = rows[1], rows[2], rows[3], rows[4], rows[5], rows[6]
     start = pairs.shape[1] - len(margin)
@@ -79,7 +79,7 @@ def respond(columns, queries, edges, entries, pairs, rows, lower, c, target, ref
         combine(columns, queries, edges, rest, more)
         beyond = 0.0
         for j in range(len(x)):
-            beyond += column[j] * rest[j] / c
+            beyond += column[j] * rest[j] / root
             x[j] += rest[j]
         for j in range(len(y)):
             y[j] += V[j] * more[j] + beyond * tilt[j]

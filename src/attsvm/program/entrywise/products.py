@@ -41,14 +41,17 @@ def combine(columns, queries, edges, multipliers, out):  # type: ignore[no-untyp
 
 
 @compiled
-def gram(columns, queries, edges, V, diagonal, scaled, out):  # type: ignore[no-untyped-def]
-    """The lower triangle of A diag(V) Aᵀ + diag(θ): V (d e,), θ (k,) → out (k, k). scaled (k,): scratch."""
+def gram(columns, queries, edges, V, column, diagonal, scaled, out):  # type: ignore[no-untyped-def]
+    """The lower triangle of  A diag(V) Aᵀ + a aᵀ + diag(θ):  V (d e,), a and θ (k,) → out (k, k).
+
+    scaled (k,): scratch.
+    """
     for g in range(len(queries)):
         stop = edges[g + 1]
         for i in range(edges[g], stop):
             for j in range(stop):
-                out[i, j] = 0.0
-            out[i, i] = diagonal[i]
+                out[i, j] = column[i] * column[j]
+            out[i, i] += diagonal[i]
         for a in range(len(columns)):
             for h in range(g + 1):
                 between = 0.0

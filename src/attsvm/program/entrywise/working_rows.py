@@ -51,7 +51,7 @@ class WorkingRows:
         delta = delta / length[:, None]
         start = np.flatnonzero(np.diff(example, prepend=-1))
         if rows.e == 1:  # the query is a number: one group of rows instead of one per example
-            delta, queries, start = delta * queries, np.ones((1, 1)), start[:1]
+            delta, queries, start = delta * queries, np.ones((1, 1)), np.zeros(1, np.intp)
         else:
             queries = queries[start]
         bound = rows.bound[example, token] / length

@@ -69,7 +69,7 @@ def _converge(pricing: Pricing, norm: Norm, pace: Pace, start: Answer | None) ->
     if start is None:
         # The sum of the rows, as long as the margins ask for on average.
         multipliers, W = work.bound, work.combine(work.bound)
-        if not W.any() or (work.bound > 0).sum() < (rows.bound > 0).sum():
+        if np.count_nonzero(work.bound) < np.count_nonzero(rows.bound) or not W.any():
             return best, gap
         W *= float(work.bound @ work.bound) / float(np.vdot(W, W))
     else:
@@ -80,7 +80,7 @@ def _converge(pricing: Pricing, norm: Norm, pace: Pace, start: Answer | None) ->
             run.step()
         except np.linalg.LinAlgError:
             break
-        stalled += 1
+        stalled = stalled + 1 if run.p == run.goal else 0
         if run.gap < gap:
             best, gap, stalled = _answer(run, chosen), run.gap, 0
         done = gap < GOAL or stalled > (SETTLED if gap < ENOUGH else STALL)
