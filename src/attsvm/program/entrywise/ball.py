@@ -7,13 +7,11 @@
 Each linearises to  dW = V ∘ dM + U dτ + offset  (U = 0 but for l∞). The lp ball linearises W as a function
 of M if p < 2, M as a function of W if p > 2: of the two, the one with a derivative at zero.
 
-entries (9, N): W, M, V, U, |·|^(·−2), offset, dW, dM, scratch. pairs (4, 2N + k): a, b and their steps, of the
-entries with sign +, with sign −, and of the rows.
+entries (9, N): W, M, V, U, |·|^(·−2), offset, dW, dM, scratch. pairs (4, 2N + k): a, b and their steps,
+of the entries with sign +, with sign −, and of the rows.
 """
 
 from __future__ import annotations
-
-import numpy as np
 
 from attsvm.program.compiled import compiled, inner
 

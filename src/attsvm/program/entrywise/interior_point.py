@@ -27,7 +27,8 @@ LEAST = 1e-13
 """Complementarity, relative to the objective, below which systems only lose digits."""
 
 RAISED = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-7)
-"""Relative increases of the diagonal, in turn, that make dependent rows factorable."""
+"""Increases of the diagonal, in turn, that make dependent rows factorable: each entry relative to itself,
+because they span twenty orders of magnitude."""
 
 BLOCKED = 128
 """Rows from which LAPACK's factorisation is faster than the plain one."""
@@ -35,19 +36,24 @@ BLOCKED = 128
 SIGN = np.array([[1.0], [-1.0]])
 
 
+Pace = tuple[float, float]
+
+
 class Run:
     """One interior point under way: W, and the multipliers λ and slacks of the working rows.
 
-    Starts from any W that is not zero and any multipliers with Σ λ_j b_j > 0.
+    start: any W that is not zero and any multipliers with Σ λ_j b_j > 0.
+    careful: factor [A √V, √(s/λ)] rather than its square, which loses nearly opposite rows; this is slow.
     The exponent of a curved ball moves from 2 to p while it converges: near p = 1 and p = ∞ the relation
     between W and λ is too steep for Newton's method from afar. pace: the factor by which p − 1, or
     1/(p − 1), shrinks in a step; apart: the complementarity meanwhile, because other rows may become active.
     """
 
     def __init__(
-        self, work: WorkingRows, norm: Norm, pace: tuple[float, float], W: Float, multipliers: Float
+        self, work: WorkingRows, norm: Norm, pace: Pace, start: tuple[Float, Float], careful: bool = False
     ) -> None:
-        self.goal, (self.pace, self.apart) = norm.p, pace
+        W, multipliers = start
+        self.careful, self.goal, (self.pace, self.apart) = careful, norm.p, pace
         self.kind = {1.0: CROSS, np.inf: CUBE}.get(norm.p, CURVED)
         self.p = norm.p if self.kind != CURVED else self._nearer(2.0)
         self.size, self.shape = length(W, norm.p), W.shape
@@ -68,7 +74,7 @@ class Run:
     def _lay_out(
         self, work: WorkingRows, bound: Float, slack: Float, multipliers: Float, corners: tuple[Float, Float]
     ) -> None:
-        """Lay all complementary pairs side by side, those of the ball first; ball and rows share views of them."""
+        """Lay all complementary pairs side by side, those of the ball first."""
         self.work, self.corners = work, corners[0].size
         self.pairs = np.zeros((4, self.corners + work.k))
         for x, of_ball, of_rows in zip(self.pairs, corners, (slack * ~work.tied, multipliers), strict=False):
@@ -109,7 +115,7 @@ class Run:
         self._settle()
 
     def _direction(self, target: float, refined: int) -> float:
-        """Fill the steps of all pairs towards products of target, with the error of the last ones if refined; dτ."""
+        """Fill the steps of all pairs towards products of target, refined by the last ones; returns dτ."""
         kind, c, pairs, entries = self.kind, self.c, self.pairs, self.entries
         dtau = ball.offset(kind, self.p, self.tau, c, target, refined, pairs, entries, self.fixed)
         data = *self.work.structure, entries, pairs, self.rows, self.lower
@@ -123,27 +129,29 @@ class Run:
         return min(self.goal, 1 + (p - 1) / self.pace)
 
     def _factor(self) -> None:
-        """The Cholesky factor of  A diag(V) Aᵀ + a aᵀ + diag(s/λ),  a = A U/√c.
-
-        The diagonal is raised until there is one, each entry relative to itself: it spans twenty orders
-        of magnitude.
-        """
-        structure, entries, rows = self.work.structure, self.entries, self.rows
+        """The lower triangular factor L of  K = A diag(V) Aᵀ + a aᵀ + diag(s/λ),  a = A U/√c."""
+        structure, V, (_, _, ratio, _, column, _, rest) = self.work.structure, self.entries[2], self.rows
         if self.kind == CUBE:
-            margins(*structure, entries[3], rows[4])
-            rows[4] /= math.sqrt(self.c)
-        gram(*structure, entries[2], rows[4], rows[2], rows[6], self.matrix)
+            margins(*structure, self.entries[3], column)
+            column /= math.sqrt(self.c)
+        if self.careful:
+            roots = self.work.dense() * np.sqrt(V), column[:, None], np.diag(np.sqrt(ratio))
+            self.lower = np.ascontiguousarray(np.asarray(np.linalg.qr(np.hstack(roots).T, mode="r")).T)
+            return
+        gram(*structure, V, column, ratio, rest, self.matrix)
         for raised in RAISED:
             if raised:
                 np.einsum("ii->i", self.matrix)[:] *= 1.0 + raised
-            if len(self.matrix) < BLOCKED:
-                exists = cholesky(self.matrix, self.lower)
-            else:
-                upper, info = dpotrf(self.matrix.T, clean=0)  # transposed, because LAPACK counts by columns
-                self.lower, exists = upper.T, info == 0
-            if exists:
+            if self._factored():
                 return
         raise np.linalg.LinAlgError("the Newton matrix is not positive")
+
+    def _factored(self) -> bool:
+        if len(self.matrix) < BLOCKED:
+            return bool(cholesky(self.matrix, self.lower))
+        upper, info = dpotrf(self.matrix.T, clean=0)  # transposed, because LAPACK counts by columns
+        self.lower = upper.T
+        return bool(info == 0)
 
     def join(self, work: WorkingRows, old: Bool) -> None:
         """Go on with more rows; old (k,) marks the former ones among them.

@@ -1,8 +1,8 @@
 """The parts of one Newton step of the interior point, compiled; `interior_point` calls them in turn.
 
 structure: columns (d, k), queries, edges, see `products`; entries and pairs: see `ball`.
-rows (7, k): bound, margin, ratio = s/λ, residual, column a = A U/√c, right, rest. The slack s and the multiplier λ of a
-row are its pair; a tied row has slack 0 and a multiplier of any sign.
+rows (7, k): bound, margin, ratio = s/λ, residual, column a = A U/√c, right, rest. The slack s and the
+multiplier λ of a row are its pair; a tied row has slack 0 and a multiplier of any sign.
 Reference: Mehrotra 1992, "On the implementation of a primal-dual interior point method".
 """
 
@@ -92,7 +92,7 @@ def respond(columns, queries, edges, entries, pairs, rows, lower, root, target, 
 
 @compiled
 def travel(pairs, curved, take):  # type: ignore[no-untyped-def]
-    """The primal step to the boundary, or nearly so if taken; the sum of products after it and the dual step."""
+    """The primal step to the boundary, nearly so if taken; the sum of products after it and the dual one."""
     a, b, da, db = pairs[0], pairs[1], pairs[2], pairs[3]
     share = BOUNDARY if take else 1.0
     shrink_a = shrink_b = share

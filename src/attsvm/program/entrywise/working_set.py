@@ -11,7 +11,7 @@ from attsvm.norms import Norm
 from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.entrywise.interior_point import Run
+from attsvm.program.entrywise.interior_point import Pace, Run
 from attsvm.program.entrywise.working_rows import WorkingRows
 from attsvm.program.frobenius.route import solve as frobenius
 from attsvm.program.threads import single_thread
@@ -27,20 +27,18 @@ SLIP = 1e-11
 """Shortfall of a margin, relative to the largest bound, that adds no row."""
 
 STEPS, STALL, SETTLED, COLD = 150, 30, 2, 30
-"""Newton steps altogether, without progress, without progress on a gap that is enough, and without a start."""
+"""Newton steps at most: in all, without progress, the same on a gap that is enough, and without a start."""
 
 ALL = 100
 """Rows up to which there is no choice to make."""
-
-
-Pace = tuple[float, float]
 
 
 def on_working_set(rows: Constraints, norm: Norm, paces: Sequence[Pace]) -> tuple[Answer, float]:
     """Solve  min N(W) s.t. rows;  the answer and its gap, as far as it is known.
 
     paces: ways to run the interior point, tried in turn until one converges. It starts from the
-    Frobenius solution, which also knows whether the rows are separable; small problems first try without.
+    Frobenius solution, which also knows whether the rows are separable. Small problems first try without;
+    those that fail are ill-conditioned, and get more care.
     """
     pricing = Pricing(rows)
     if rows.active.sum() <= ALL:
@@ -74,7 +72,8 @@ def _converge(pricing: Pricing, norm: Norm, pace: Pace, start: Answer | None) ->
         W *= float(work.bound @ work.bound) / float(np.vdot(W, W))
     else:
         multipliers, W = start.multipliers[work.example, work.token] * work.length, start.W
-    run, everything = Run(work, norm, pace, W, multipliers), chosen is rows.active
+    careful = start is not None and work.k <= ALL
+    run, everything = Run(work, norm, pace, (W, multipliers), careful), chosen is rows.active
     for step in range(STEPS if start else COLD):
         try:
             run.step()
