@@ -29,6 +29,9 @@ SLIP = 1e-11
 STEPS, STALL, SETTLED, COLD = 150, 30, 2, 30
 """Newton steps at most: in all, without progress, the same on a gap that is enough, and without a start."""
 
+FARTHEST = 100.0
+"""Norm, relative to the first one, that a run without a start seeks: more hints at a contradiction."""
+
 ALL = 100
 """Rows up to which there is no choice to make."""
 
@@ -74,6 +77,7 @@ def _converge(pricing: Pricing, norm: Norm, pace: Pace, start: Answer | None) ->
         multipliers, W = start.multipliers[work.example, work.token] * work.length, start.W
     careful = start is not None and work.k <= ALL
     run, everything = Run(work, norm, pace, (W, multipliers), careful), chosen is rows.active
+    farthest = FARTHEST * run.size if start is None else np.inf
     for step in range(STEPS if start else COLD):
         try:
             run.step()
@@ -90,7 +94,7 @@ def _converge(pricing: Pricing, norm: Norm, pace: Pace, start: Answer | None) ->
             work = WorkingRows.of(rows, chosen)
             run.join(work, old[work.example, work.token])
             gap, stalled = np.inf, 0
-        elif done:
+        elif done or run.value * run.size > farthest:
             break
     return best, gap
 
