@@ -70,7 +70,7 @@ CASES = [
     Case("l1", _SMALL, l1, "≥ 5× best peer", _LINEAR, slow=("SCS",)),
     Case("l∞", _TINY, linf, "≥ 5× best peer", _LINEAR),
     Case("l∞", _SMALL, linf, "≥ 5× best peer", _LINEAR, slow=("SCS",)),
-    Case("l1.1", _SMALL, Entrywise(1.1), "≥ 150× Clarabel", ("Clarabel",), slow=("Clarabel",)),
+    Case("l1.1", _SMALL, Entrywise(1.1), "≥ 150× Clarabel", ("Clarabel",)),
     Case("l1.5", _SMALL, Entrywise(1.5), "≥ 150× Clarabel", ("Clarabel",)),
     Case("l1.75", _SMALL, Entrywise(1.75), "≥ 150× Clarabel", ("Clarabel",)),
     Case("l3", _SMALL, Entrywise(3), "≥ 150× Clarabel", ("Clarabel",)),

@@ -8,8 +8,10 @@ import pytest
 
 from attsvm.norms import Entrywise
 from attsvm.program.constraints import Constraints
+from attsvm.program.entrywise import working_set
 from attsvm.program.entrywise.interior_point import length
-from attsvm.program.entrywise.working_rows import Border, WorkingRows
+from attsvm.program.entrywise.products import gram
+from attsvm.program.entrywise.working_rows import WorkingRows
 from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.solution import NotSeparable
 from attsvm.tokens import Tokens
@@ -82,6 +84,15 @@ def test_tied_tokens_and_bounds_of_zero_agree_with_cvxpy(p):
         assert 1 / solution.margin == pytest.approx(oracle(solution), rel=ORACLE)
 
 
+@pytest.mark.parametrize("p", [1, 1.1, 3, np.inf])
+def test_a_small_problem_ends_where_one_that_starts_from_the_frobenius_solution_does(p, monkeypatch):
+    cold = max_margin(*planted(6, 6, 6, 5, seed=6), Entrywise(p))
+    monkeypatch.setattr(working_set, "ALL", 0)
+    warm = max_margin(*planted(6, 6, 6, 5, seed=6), Entrywise(p))
+    assert cold.margin == pytest.approx(warm.margin, rel=1e-9)
+    assert cold.margin != pytest.approx(max_margin(*planted(6, 6, 6, 5, seed=6)).margin, rel=1e-3)
+
+
 @pytest.mark.parametrize("p", [1.1, 3])
 def test_masked_duplicate_and_dependent_rows_change_nothing(p):
     tokens, best = planted(4, 4, 5, 1, seed=2)
@@ -115,19 +126,16 @@ def test_rows_outside_the_first_working_set_join(p):
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 5, 2), (40, 4, 3, 2), (30, 5, 4, 1)], ids=str)
-def test_the_newton_system_is_solved_by_rows_and_by_entries(shape):
+def test_products_in_their_structure_are_those_of_explicit_features(shape):
     tokens, best = planted(*shape)
     work = WorkingRows.of(rows := Constraints.of(tokens, best), rows.active)
-    rng = np.random.default_rng(0)
-    V, theta = rng.random((shape[2], shape[3])) + 0.1, 10.0 ** rng.uniform(-9, 3, work.k)
-    U = rng.standard_normal(V.shape)
-    border = Border(U, work.margins(U), 0.7)
-    features = work.dense()
-    matrix = (features * V.ravel()) @ features.T + np.outer(border.column, border.column) / 0.7
-    right = (matrix + np.diag(theta)) @ (truth := rng.standard_normal(work.k))
-    x, y, t = work.newton(V, theta, border)(right, True)
-    np.testing.assert_allclose(work.margins(y) + theta * x, right, rtol=1e-9, atol=1e-9)
-    assert t == pytest.approx(border.column @ truth / 0.7, rel=1e-5)
+    rng, features = np.random.default_rng(0), work.dense()
+    V, theta, matrix = rng.random(features.shape[1]), rng.random(work.k), np.empty((work.k, work.k))
+    gram(*work.structure, V, 2 * theta, theta, np.empty(work.k), matrix)
+    expected = (features * V) @ features.T + np.diag(theta) + 4 * np.outer(theta, theta)
+    np.testing.assert_allclose(np.tril(matrix), np.tril(expected), atol=1e-13)
+    np.testing.assert_allclose(work.margins(V), features @ V, atol=1e-13)
+    np.testing.assert_allclose(work.combine(theta).ravel(), theta @ features, atol=1e-13)
 
 
 @pytest.mark.parametrize("p", [1, 1.01, 2, 100, np.inf])

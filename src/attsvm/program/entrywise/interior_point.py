@@ -2,21 +2,22 @@
 
 The unit ball of the norm is the only part that varies: it relates W to the dual matrix M = Σ λ_j A_j
 and its linearisation is diagonal, dW = V ∘ dM + …, so that every norm shares the Newton matrix
-A diag(V) Aᵀ + diag(s/λ). Rows may join while it runs.
-Reference: Mehrotra 1992, "On the implementation of a primal-dual interior point method".
+A diag(V) Aᵀ + diag(s/λ). The steps are compiled (`newton`, `ball`); here are their memory, the start,
+the factorisation, and the rows that join while it runs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
+from scipy.linalg.lapack import dpotrf
 
 from attsvm.norms import Norm
-from attsvm.program.entrywise.working_rows import Border, WorkingRows
+from attsvm.program.entrywise import ball, newton
+from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED
+from attsvm.program.entrywise.products import cholesky, gram, margins
+from attsvm.program.entrywise.working_rows import WorkingRows
 from attsvm.tokens import Bool, Float
 
 LOOSE = 0.1
@@ -25,208 +26,158 @@ LOOSE = 0.1
 LEAST = 1e-13
 """Complementarity, relative to the objective, below which systems only lose digits."""
 
-FAR = 1e-6
-"""Complementarity, relative to the objective, above which a linear program's gap is not looked at."""
+RAISED = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-7)
+"""Increases of the diagonal, in turn, that make dependent rows factorable: each entry relative to itself,
+because they span twenty orders of magnitude."""
 
-BOUNDARY = 0.995
-"""Share of the way to the boundary that a step may go."""
+BLOCKED = 128
+"""Rows from which LAPACK's factorisation is faster than the plain one."""
 
-
-@dataclass(frozen=True)
-class Step:
-    """A Newton direction: of the multipliers (k,), the slacks (k,), W (d, e), and the ball's own."""
-
-    multipliers: Float
-    slack: Float
-    W: Float
-    own: tuple[Float, ...] = ()
+SIGN = np.array([[1.0], [-1.0]])
 
 
-class Newton:
-    """The linear system of one iteration, with  ratio = s/λ, 0 for ties, and the border of the ball."""
-
-    def __init__(self, run: Run) -> None:
-        self.work, self.multipliers, self.slack = run.work, run.multipliers, run.slack
-        self.V = run.ball.weights(run.M)
-        self.border = run.ball.border(run.work, self.V)
-        self.inverse = self.work.open / self.multipliers
-        self.ratio = self.slack * self.inverse
-        self.residual = self.slack * self.work.open + run.bound - run.margins
-        self.solve = self.work.newton(self.V, self.ratio, self.border)
-
-    def direction(
-        self, offset: Float, target: float, before: Step | None
-    ) -> tuple[Float, Float, Float, float]:
-        """dλ, ds, y and t that meet the rows when  dW = y + offset,  y = V ∘ dM + U t,  and λ s = target."""
-        product = target - self.multipliers * self.slack
-        if before is not None:
-            product -= before.multipliers * before.slack
-        pull = product * self.inverse
-        right = self.residual - self.work.margins(offset) + pull
-        change, y, t = self.solve(right, before is not None)
-        return change, pull - self.ratio * change, y, t
-
-
-class Ball(Protocol):
-    """The part that depends on the norm: W (d, e), and slacks and multipliers of its corners.
-
-    corners: how many complementary pairs it has; 0 for a smooth ball.
-    """
-
-    W: Float
-    corners: int
-
-    @property
-    def least(self) -> float:
-        """Complementarity that a step may aim at, relative to the objective."""
-        ...
-
-    def products(self, step: Step | None, primal: float, dual: float) -> float:
-        """Sum of the products of its pairs, after a step."""
-        ...
-
-    def weights(self, M: Float) -> Float:
-        """V (d, e): the linear response of W to M."""
-        ...
-
-    def border(self, work: WorkingRows, V: Float) -> Border | None:
-        """The unknown, if any, that the ball has besides W."""
-        ...
-
-    def direction(self, M: Float, newton: Newton, target: float, before: Step | None) -> Step:
-        """Newton direction to complementarity `target`, with second-order terms of `before`."""
-        ...
-
-    def longest(self, step: Step) -> tuple[float, float]:
-        """Longest primal and dual steps that stay inside."""
-        ...
-
-    def move(self, step: Step, primal: float, dual: float) -> None:
-        """Take the step."""
-        ...
-
-    def absorb(self, M: Float) -> None:
-        """Follow a change of M by new rows, as far as positive slacks allow.
-
-        Left to Newton's method, the mismatch would shrink no faster than V grows.
-        """
-        ...
-
-    def rescale(self, M: Float) -> tuple[float, float]:
-        """Divide W by the first factor returned; the caller divides λ by the second."""
-        ...
-
-
-Start = Callable[[Float, Float], Ball]
-"""The state of a ball at a first W and M, both of norm about one."""
+Pace = tuple[float, float]
 
 
 class Run:
-    """One interior point under way: the ball's W, multipliers and slacks of the working rows.
+    """One interior point under way: W, and the multipliers λ and slacks of the working rows.
 
-    Starts from any W with positive margins and any multipliers that are not all zero.
+    start: any W that is not zero and any multipliers with Σ λ_j b_j > 0.
+    careful: factor [A √V, √(s/λ)] rather than its square, which loses nearly opposite rows; this is slow.
+    The exponent of a curved ball moves from 2 to p while it converges: near p = 1 and p = ∞ the relation
+    between W and λ is too steep for Newton's method from afar. pace: the factor by which p − 1, or
+    1/(p − 1), shrinks in a step; apart: the complementarity meanwhile, because other rows may become active.
     """
 
-    def __init__(self, work: WorkingRows, norm: Norm, ball: Start, W: Float, multipliers: Float) -> None:
-        self.work, self.norm, self.dual_p = work, norm, norm.dual.p
-        self.size = length(W, norm.p)
-        W, self.bound = W / self.size, work.bound / self.size
-        multipliers = multipliers / length(work.combine(multipliers), self.dual_p)
-        centre = LOOSE * float(multipliers @ self.bound) / work.k
-        slack = np.maximum(work.margins(W) - self.bound, LOOSE * float(self.bound.max()))
-        self.slack = np.where(work.tied, 1.0, slack)
-        self.multipliers = np.where(work.tied, multipliers, np.maximum(multipliers, centre / slack))
-        self.M = work.combine(self.multipliers)
-        self.ball = ball(W, self.M)
-        self.margins = work.margins(self.ball.W)
+    def __init__(
+        self, work: WorkingRows, norm: Norm, pace: Pace, start: tuple[Float, Float], careful: bool = False
+    ) -> None:
+        W, multipliers = start
+        self.careful, self.goal, (self.pace, self.apart) = careful, norm.p, pace
+        self.kind = {1.0: CROSS, np.inf: CUBE}.get(norm.p, CURVED)
+        self.p = norm.p if self.kind != CURVED else self._nearer(2.0)
+        self.size, self.shape = length(W, norm.p), W.shape
+        w, bound = W.ravel() / self.size, work.bound / self.size
+        multipliers = multipliers / length(work.combine(multipliers), norm.dual.p)
+        slack = np.maximum(work.margins(w) - bound, LOOSE * bound.max())
+        centre = LOOSE * float(multipliers @ bound) / work.k
+        multipliers = np.where(work.tied, multipliers, np.maximum(multipliers, centre / slack))
+        self.entries, self.fixed = np.zeros((9, w.size)), np.empty(2 * w.size)
+        self.entries[0] = w
+        self.tau, corners = 1.0 + LOOSE, (w[:0], w[:0])
+        if self.kind != CURVED:
+            M = work.combine(multipliers).ravel()
+            to_cube, to_cross = self.tau - SIGN * w, np.maximum(1.0 - SIGN * M, LOOSE)
+            corners = (to_cube, _apart(M)) if self.kind == CUBE else (_apart(w), to_cross)
+        self._lay_out(work, bound, slack, multipliers, corners)
+
+    def _lay_out(
+        self, work: WorkingRows, bound: Float, slack: Float, multipliers: Float, corners: tuple[Float, Float]
+    ) -> None:
+        """Lay all complementary pairs side by side, those of the ball first."""
+        self.work, self.corners = work, corners[0].size
+        self.pairs = np.zeros((4, self.corners + work.k))
+        for x, of_ball, of_rows in zip(self.pairs, corners, (slack * ~work.tied, multipliers), strict=False):
+            x[: self.corners], x[self.corners :] = of_ball.ravel(), of_rows
+        self.slack, self.multipliers = self.pairs[:2, self.corners :]
+        self.count = int(np.count_nonzero(self.pairs[0]))
+        self.rows, (self.matrix, self.lower) = np.zeros((7, work.k)), np.empty((2, work.k, work.k))
+        self.rows[0] = bound
+        self._settle()
+
+    def _settle(self) -> None:
+        data = *self.work.structure, self.entries, self.pairs, self.rows
+        size, self.value, self.short, gap = newton.settle(self.kind, self.p, *data)
+        self.size *= size
+        self.gap = gap if self.p == self.goal else 1.0
 
     @property
     def W(self) -> Float:
-        """The weight in the units of the rows."""
-        return self.ball.W * self.size
+        """The weight in the units of the rows (d, e)."""
+        return self.entries[0].reshape(self.shape) * self.size
+
+    def step(self) -> None:
+        """One predictor-corrector step; gap: the relative duality gap over the working rows after it."""
+        kind, p, pairs, entries = self.kind, self.p, self.pairs, self.entries
+        self.c = ball.weights(kind, p, pairs, entries)
+        self._factor()
+        total = float(pairs[0] @ pairs[1])
+        self._direction(0.0, 0)
+        reached = newton.travel(pairs, kind == CURVED, False)[1]
+        # Complementarity must not run ahead of feasibility, nor below what the ball allows.
+        least = max(self.short, self.value * (LEAST if p == self.goal else self.apart))
+        dtau = self._direction(min(total, max(total * (reached / total) ** 3, least)) / self.count, 1)
+        primal, _ = newton.travel(pairs, kind == CURVED, True)
+        self.tau += primal * dtau
+        entries[0] += primal * entries[6]
+        if kind == CURVED and primal > 0.5:
+            self.p = self._nearer(p)
+        self._settle()
+
+    def _direction(self, target: float, refined: int) -> float:
+        """Fill the steps of all pairs towards products of target, refined by the last ones; returns dτ."""
+        kind, c, pairs, entries = self.kind, self.c, self.pairs, self.entries
+        dtau = ball.offset(kind, self.p, self.tau, c, target, refined, pairs, entries, self.fixed)
+        data = *self.work.structure, entries, pairs, self.rows, self.lower
+        dtau += newton.respond(*data, math.sqrt(c), target, refined)
+        ball.complete(kind, dtau, pairs, entries, self.fixed)
+        return dtau
+
+    def _nearer(self, p: float) -> float:
+        if self.goal < 2:
+            return max(self.goal, 1 + (p - 1) * self.pace)
+        return min(self.goal, 1 + (p - 1) / self.pace)
+
+    def _factor(self) -> None:
+        """The lower triangular factor L of  K = A diag(V) Aᵀ + a aᵀ + diag(s/λ),  a = A U/√c."""
+        structure, V, (_, _, ratio, _, column, _, rest) = self.work.structure, self.entries[2], self.rows
+        if self.kind == CUBE:
+            margins(*structure, self.entries[3], column)
+            column /= math.sqrt(self.c)
+        if self.careful:
+            roots = self.work.dense() * np.sqrt(V), column[:, None], np.diag(np.sqrt(ratio))
+            self.lower = np.ascontiguousarray(np.asarray(np.linalg.qr(np.hstack(roots).T, mode="r")).T)
+            return
+        gram(*structure, V, column, ratio, rest, self.matrix)
+        for raised in RAISED:
+            if raised:
+                np.einsum("ii->i", self.matrix)[:] *= 1.0 + raised
+            if self._factored():
+                return
+        raise np.linalg.LinAlgError("the Newton matrix is not positive")
+
+    def _factored(self) -> bool:
+        if len(self.matrix) < BLOCKED:
+            return bool(cholesky(self.matrix, self.lower))
+        upper, info = dpotrf(self.matrix.T, clean=0)  # transposed, because LAPACK counts by columns
+        self.lower = upper.T
+        return bool(info == 0)
 
     def join(self, work: WorkingRows, old: Bool) -> None:
         """Go on with more rows; old (k,) marks the former ones among them.
 
-        A new row starts on the central path, at its own margin or as far inside as it is outside.
+        A new row starts on the central path, at its own margin or as far inside as it is outside. The
+        ball follows the new M, as far as positive slacks allow: left to Newton's method, the mismatch
+        would shrink no faster than V grows.
         """
-        mu = self._mu(None, 0.0, 0.0)
-        self.work, self.bound = work, work.bound / self.size
-        self.margins = work.margins(self.ball.W)
-        slack = np.maximum(np.abs(self.margins - self.bound), np.sqrt(mu) * float(self.bound.max()))
+        a, b = self.pairs[0], self.pairs[1]
+        mu = float(a @ b) / np.count_nonzero(a)
+        bound = work.bound / self.size
+        slack = np.maximum(np.abs(work.margins(self.entries[0]) - bound), np.sqrt(mu) * bound.max())
         multipliers = mu / slack
         slack[old], multipliers[old] = self.slack, self.multipliers
-        self.slack, self.multipliers = slack, multipliers
-        self.M = work.combine(multipliers)
-        self.ball.absorb(self.M)
-
-    def gap(self) -> float:
-        """The relative duality gap over the working rows, 1 while a margin is missing.
-
-        Far from the end of a linear program complementarity stands for it, which costs nothing.
-        """
-        if self.ball.corners:
-            rough = self._pairs * self._mu(None, 0.0, 0.0) / float(self.multipliers @ self.bound)
-            if not rough < FAR:
-                return 1.0
-        counted = self.bound > 0
-        least = float((self.margins[counted] / self.bound[counted]).min())
-        if not least > 0:
-            return 1.0
-        lower = float(self.multipliers @ self.bound) / length(self.M, self.dual_p)
-        upper = length(self.ball.W, self.norm.p) / least
-        # Rows without a bound have nothing to scale by: their violation counts as it is.
-        off = np.where(self.work.tied, np.abs(self.margins), -self.margins)[~counted]
-        return max(1.0 - lower / upper, float(off.max(initial=0.0)) / float(self.bound.max()))
-
-    def step(self) -> None:
-        """One predictor-corrector step."""
-        newton = Newton(self)
-        mu = self._mu(None, 0.0, 0.0)
-        ahead = self.ball.direction(self.M, newton, 0.0, None)
-        reached = self._mu(ahead, *self._longest(ahead, 1.0))
-        # Complementarity must not run ahead of feasibility, nor below what the ball allows.
-        short = float(np.abs(self.multipliers) @ np.abs(newton.residual))
-        least = max(short, self.ball.least * float(self.multipliers @ self.bound)) / self._pairs
-        target = min(mu, max(mu * (reached / mu) ** 3, least))
-        step = self.ball.direction(self.M, newton, target, ahead)
-        self._move(step, *self._longest(step, BOUNDARY))
-
-    def _mu(self, step: Step | None, primal: float, dual: float) -> float:
-        """Mean product of the complementary pairs after a step."""
-        multipliers, slack = self.multipliers, self.slack
-        if step is not None:
-            multipliers, slack = multipliers + dual * step.multipliers, slack + primal * step.slack
-        total = float((multipliers * slack) @ self.work.open) + self.ball.products(step, primal, dual)
-        return total / self._pairs
-
-    @property
-    def _pairs(self) -> float:
-        return self.work.inequalities + self.ball.corners
-
-    def _longest(self, step: Step, share: float) -> tuple[float, float]:
-        primal, dual = self.ball.longest(step)
-        primal = min(primal, reach(self.slack, step.slack))
-        dual = min(dual, reach(self.multipliers, step.multipliers * self.work.open))
-        if not self.ball.corners:  # a curved ball ties W to M: one length for both
-            primal = dual = min(primal, dual)
-        return min(1.0, share * primal), min(1.0, share * dual)
-
-    def _move(self, step: Step, primal: float, dual: float) -> None:
-        self.multipliers = self.multipliers + dual * step.multipliers
-        self.slack = self.slack + primal * step.slack
-        self.ball.move(step, primal, dual)
-        self.M = self.work.combine(self.multipliers)
-        size, steep = self.ball.rescale(self.M)
-        self.size *= size
-        self.bound = self.work.bound / self.size
-        self.slack = np.where(self.work.tied, 1.0, self.slack / size)
-        self.multipliers, self.M = self.multipliers / steep, self.M / steep
-        self.margins = self.work.margins(self.ball.W)
+        M = work.combine(multipliers).ravel()
+        primal, dual = (x[: self.corners].reshape(2, -1) for x in (a, b))
+        if self.kind == CROSS:
+            exact = 1.0 - SIGN * M
+            dual = np.where(exact > 0.5 * dual, exact, dual)
+        elif self.kind == CUBE:
+            dual = dual + np.maximum(SIGN * (M - dual[0] + dual[1]), 0.0)
+        self._lay_out(work, bound, slack, multipliers, (primal, dual))
 
 
 def length(x: Float, p: float) -> float:
-    """‖x‖_p, p in [1, ∞], of all entries: `Entrywise(p).value` without its generality, for every step."""
+    """‖x‖_p, p in [1, ∞], of all entries: `Entrywise(p).value` without its generality."""
     size = np.abs(x)
     largest = float(size.max())
     if math.isinf(p) or largest == 0:
@@ -234,7 +185,6 @@ def length(x: Float, p: float) -> float:
     return largest * float(((size / largest) ** p).sum()) ** (1 / p)
 
 
-def reach(x: Float, change: Float) -> float:
-    """Largest a with x + a·change ≥ 0."""
-    worst = float((-change / x).max(initial=0.0))
-    return 1.0 / worst if worst > 0 else np.inf
+def _apart(x: Float) -> Float:
+    """Two positive arrays (2, N) whose difference is x (N,), away from zero."""
+    return np.maximum(SIGN * x, 0.0) + LOOSE * np.abs(x).mean()

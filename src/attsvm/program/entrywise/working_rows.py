@@ -1,43 +1,20 @@
-"""The few rows an interior point works on, and the Newton matrix  A diag(V) Aᵀ + diag(θ)  they give.
+"""The few rows an interior point works on.
 
 Row j is the rank-one matrix δ_j z_jᵀ, so A diag(V) Aᵀ costs n² d e + k² d operations instead of the
-k² d e of explicit features; features are built only where they fit into the cache.
+k² d e of explicit features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
-from scipy.linalg.lapack import dpotrf, dpotrs
 
 from attsvm.program.constraints import Constraints
+from attsvm.program.entrywise import products
 from attsvm.tokens import Bool, Float
-
-SMALL = 1 << 15
-"""Numbers in explicit features (k · d e) up to which they beat the structured products."""
-
-RAISED = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-7)
-"""Relative increases of the diagonal, in turn, that make dependent rows factorable."""
-
-STIFF = 1e-2
-"""A row is stiff, that is nearly active, if θ is below this share of its entry of A diag(V) Aᵀ."""
-
-Solve = Callable[[Float], Float]
-Response = Callable[[Float, bool], tuple[Float, Float, float]]
-
-
-@dataclass(frozen=True, eq=False)
-class Border:
-    """One more unknown τ of the Newton system: dW has U dτ, the rows a = A U (k,); stiffness c > 0."""
-
-    direction: Float
-    column: Float
-    stiffness: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,32 +39,27 @@ class WorkingRows:
 
     @classmethod
     def of(cls, rows: Constraints, chosen: Bool) -> WorkingRows:
-        """The rows marked in chosen (n, T)."""
+        """The rows marked in chosen (n, T), but for those that are zero: no W moves them."""
         example, token = np.nonzero(chosen)
-        start = np.flatnonzero(np.diff(example, prepend=-1))
-        delta = rows.differences(example, token)
-        length = np.linalg.norm(delta, axis=1) * np.linalg.norm(rows.queries[example], axis=1)
+        delta, queries = rows.differences(example, token), rows.queries[example]
+        square = np.einsum("kd,kd->k", delta, delta) * np.einsum("ke,ke->k", queries, queries)
+        if not square.all():
+            chosen = chosen.copy()
+            chosen[example, token] = square > 0
+            return cls.of(rows, chosen)
+        length = np.sqrt(square)
         delta = delta / length[:, None]
-        queries = rows.queries[example[start]]
+        start = np.flatnonzero(np.diff(example, prepend=-1))
         if rows.e == 1:  # the query is a number: one group of rows instead of one per example
-            delta = delta * rows.queries[example]
-            queries, start = np.ones_like(queries[:1]), start[:1]
-        bound = rows.bound[chosen] / length
-        return cls(example, token, delta, bound, rows.tied[chosen], length, queries, start)
+            delta, queries, start = delta * queries, np.ones((1, 1)), np.zeros(1, np.intp)
+        else:
+            queries = queries[start]
+        bound = rows.bound[example, token] / length
+        return cls(example, token, delta, bound, rows.tied[example, token], length, queries, start)
 
     @property
     def k(self) -> int:
         return len(self.delta)
-
-    @cached_property
-    def open(self) -> Float:
-        """1.0 for inequalities, 0.0 for ties (k,)."""
-        return 1.0 - self.tied
-
-    @cached_property
-    def inequalities(self) -> int:
-        """How many rows are not tied."""
-        return self.k - int(np.count_nonzero(self.tied))
 
     @cached_property
     def group(self) -> NDArray[np.intp]:
@@ -95,10 +67,9 @@ class WorkingRows:
         return np.repeat(np.arange(len(self.start)), np.diff(self.start, append=self.k))
 
     @cached_property
-    def features(self) -> Float | None:
-        """The rows as vectors (k, d e), where that is small or e = 1."""
-        d, e = self.delta.shape[1], self.queries.shape[1]
-        return self.dense() if e == 1 or self.k * d * e <= SMALL else None
+    def structure(self) -> tuple[Float, Float, NDArray[np.intp]]:
+        """What the compiled products need: columns (d, k), queries and edges (groups + 1,)."""
+        return np.ascontiguousarray(self.delta.T), self.queries, np.append(self.start, self.k)
 
     def dense(self) -> Float:
         """The rows as vectors (k, d e)."""
@@ -109,114 +80,12 @@ class WorkingRows:
 
     def margins(self, W: Float) -> Float:
         """δ_jᵀ W z_j: (d, e) → (k,)."""
-        if self.features is not None:
-            return self.features @ W.ravel()
-        return np.einsum("ka,ka->k", self.delta, (self.queries @ W.T)[self.group])
+        out = np.empty(self.k)
+        products.margins(*self.structure, W.ravel(), out)
+        return out
 
     def combine(self, multipliers: Float) -> Float:
         """Σ λ_j δ_j z_jᵀ: (k,) → (d, e)."""
-        d, e = self.delta.shape[1], self.queries.shape[1]
-        if self.features is not None:
-            return (multipliers @ self.features).reshape(d, e)
-        sums = np.add.reduceat(multipliers[:, None] * self.delta, self.start, axis=0)
-        return np.asarray(sums.T @ self.queries)
-
-    def newton(self, V: Float, theta: Float, border: Border | None = None) -> Response:
-        """Factor  K = A diag(V) Aᵀ + a aᵀ/c + diag(θ);  returns  (r, refined) → x, y, t:
-
-            x = K⁻¹ r,    y = V ∘ Aᵀx + U t,    t = aᵀx / c
-
-        V (d, e) > 0, θ (k,) ≥ 0, border = (U, a = A U, c) or none.
-        With more rows than entries of W, most rows are eliminated into a matrix of that size.
-        """
-        if self.k <= 1.2 * V.size:
-            solve = self._by_rows(V, theta, border)
-        else:
-            solve = self._by_entries(V, theta, border)
-
-        def rough(r: Float) -> tuple[Float, Float, float]:
-            x = solve(r)
-            if border is None:
-                return x, V * self.combine(x), 0.0
-            t = float(border.column @ x) / border.stiffness
-            return x, V * self.combine(x) + t * border.direction, t
-
-        def response(r: Float, refined: bool) -> tuple[Float, Float, float]:
-            x, y, t = rough(r)
-            if not refined:
-                return x, y, t
-            # y and t are refined with x: new products with V, up to 1e13, would undo the refinement.
-            more, further, beyond = rough(r - self.margins(y) - theta * x)
-            return x + more, y + further, t + beyond
-
-        return response
-
-    def _by_rows(self, V: Float, theta: Float, border: Border | None) -> Solve:
-        matrix = self._gram(V)
-        if border is not None:
-            matrix += np.outer(border.column, border.column / border.stiffness)
-        np.einsum("ii->i", matrix)[:] += theta
-        return factor(matrix)
-
-    def _by_entries(self, V: Float, theta: Float, border: Border | None) -> Solve:
-        """Eliminate the rows with large θ into a matrix of the size of W, then factor the others.
-
-        Eliminating active rows too (θ → 0) would cancel all digits of their multipliers. The border
-        acts as one more entry of W, with its column a and weight 1/c.
-        """
-        features, root = self.dense(), np.sqrt(V).ravel()
-        if border is not None:
-            features = np.column_stack([features, border.column])
-            root = np.append(root, 1.0 / np.sqrt(border.stiffness))
-        features = features * root
-        near = theta <= STIFF * np.einsum("kj,kj->k", features, features)
-        stiff, loose, weight = features[near], features[~near], 1.0 / theta[~near]
-        matrix = (loose.T * weight) @ loose
-        np.einsum("ii->i", matrix)[:] += 1.0
-        forward = partial(solve_triangular, cholesky(matrix), lower=True, check_finite=False)
-        image = forward(stiff.T)
-        inner = image.T @ image
-        np.einsum("ii->i", inner)[:] += theta[near]
-        solve = factor(inner)
-
-        def reduced(r: Float) -> Float:
-            pulled = forward((weight * r[~near]) @ loose)
-            x = np.empty(self.k)
-            x[near] = solve(r[near] - pulled @ image)
-            x[~near] = weight * (r[~near] - loose @ forward(pulled + image @ x[near], trans=1))
-            return x
-
-        return reduced
-
-    def _gram(self, V: Float) -> Float:
-        """The lower triangle of A diag(V) Aᵀ (k, k)."""
-        if self.features is not None:
-            return np.asarray((self.features * V.ravel()) @ self.features.T)
-        out = np.empty((self.k, self.k), order="F")
-        stop = np.append(self.start[1:], self.k)
-        for i, (a, b) in enumerate(zip(self.start, stop, strict=True)):
-            between = (self.queries[i:] * self.queries[i]) @ V.T
-            out[a:, a:b] = (between[self.group[a:] - i] * self.delta[a:]) @ self.delta[a:b].T
+        out = np.empty((self.delta.shape[1], self.queries.shape[1]))
+        products.combine(*self.structure, multipliers, out.reshape(-1))
         return out
-
-
-def factor(matrix: Float) -> Solve:
-    """The function that solves with a positive matrix, given by its lower triangle."""
-    if not matrix.size:
-        return lambda r: r
-    lower = cholesky(matrix)
-    return lambda r: np.asarray(dpotrs(lower, r, lower=1)[0])
-
-
-def cholesky(matrix: Float) -> Float:
-    """Lower Cholesky factor; the diagonal is raised until there is one.
-
-    Each entry is raised relative to itself: the diagonal spans twenty orders of magnitude.
-    """
-    diagonal = np.einsum("ii->i", matrix)
-    for raised in RAISED:
-        diagonal *= 1.0 + raised
-        lower, info = dpotrf(matrix, lower=1, clean=0)
-        if info == 0:
-            return np.asarray(lower)
-    raise np.linalg.LinAlgError("the Newton matrix is not positive")

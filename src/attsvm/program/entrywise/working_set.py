@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.norms import Norm
+from attsvm.norms import frobenius as frobenius_norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.entrywise.interior_point import Run, Start
+from attsvm.program.entrywise.interior_point import Pace, Run
 from attsvm.program.entrywise.working_rows import WorkingRows
+from attsvm.program.frobenius.route import solve as frobenius
 from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float
 
@@ -24,66 +26,88 @@ ENOUGH = 1e-9
 SLIP = 1e-11
 """Shortfall of a margin, relative to the largest bound, that adds no row."""
 
-STEPS, STALL, SETTLED = 150, 30, 2
-"""Newton steps altogether, without progress, and without progress on a gap that is enough, at most."""
+STEPS, STALL, SETTLED, COLD = 150, 30, 2, 30
+"""Newton steps at most: in all, without progress, the same on a gap that is enough, and without a start."""
+
+FARTHEST = 100.0
+"""Norm, relative to the first one, that a run without a start seeks: more hints at a contradiction."""
 
 ALL = 100
 """Rows up to which there is no choice to make."""
 
 
-def on_working_set(rows: Constraints, norm: Norm, start: Answer, balls: Sequence[Start]) -> Answer:
-    """Solve  min N(W) s.t. rows, which are separable, from the Frobenius solution.
+def on_working_set(rows: Constraints, norm: Norm, paces: Sequence[Pace]) -> tuple[Answer, float]:
+    """Solve  min N(W) s.t. rows;  the answer and its gap, as far as it is known.
 
-    balls: ways to run the interior point, tried in turn until one converges.
+    paces: ways to run the interior point, tried in turn until one converges. It starts from the
+    Frobenius solution, which also knows whether the rows are separable. Small problems first try without;
+    those that fail are ill-conditioned, and get more care.
     """
+    pricing = Pricing(rows)
+    if rows.active.sum() <= ALL:
+        answer, gap = _converge(pricing, norm, paces[0], None)
+        if gap < ENOUGH:
+            return answer, gap
+    start = frobenius(rows, frobenius_norm)
+    if not start.separable:
+        return start, np.inf
     with single_thread():
-        pricing = Pricing(rows)
         best, gap = start, np.inf
-        for ball in balls:
-            answer, reached = _converge(pricing, norm, ball, start)
+        for pace in paces:
+            answer, reached = _converge(pricing, norm, pace, start)
             if reached < gap:
                 best, gap = answer, reached
             if gap < ENOUGH:
                 break
-    return best
+    return best, gap
 
 
-def _converge(pricing: Pricing, norm: Norm, ball: Start, start: Answer) -> tuple[Answer, float]:
+def _converge(pricing: Pricing, norm: Norm, pace: Pace, start: Answer | None) -> tuple[Answer, float]:
     """Run the interior point; the best answer and its gap, over the rows of its time."""
-    chosen = pricing.first(start)
-    work = WorkingRows.of(pricing.rows, chosen)
-    run = Run(work, norm, ball, start.W, start.multipliers[chosen] * work.length)
-    best, gap, stalled = start, np.inf, 0
-    for step in range(STEPS):
+    rows, chosen = pricing.rows, pricing.rows.active if start is None else pricing.first(start)
+    work = WorkingRows.of(rows, chosen)
+    best, gap, stalled = start or Answer(np.zeros((rows.d, rows.e)), np.zeros(chosen.shape)), np.inf, 0
+    if start is None:
+        # The sum of the rows, as long as the margins ask for on average.
+        multipliers, W = work.bound, work.combine(work.bound)
+        if np.count_nonzero(work.bound) < np.count_nonzero(rows.bound) or not W.any():
+            return best, gap
+        W *= float(work.bound @ work.bound) / float(np.vdot(W, W))
+    else:
+        multipliers, W = start.multipliers[work.example, work.token] * work.length, start.W
+    careful = start is not None and work.k <= ALL
+    run, everything = Run(work, norm, pace, (W, multipliers), careful), chosen is rows.active
+    farthest = FARTHEST * run.size if start is None else np.inf
+    for step in range(STEPS if start else COLD):
         try:
             run.step()
         except np.linalg.LinAlgError:
             break
-        reached = run.gap()
-        stalled += 1
-        if reached < gap:
-            best, gap, stalled = _answer(run, chosen), reached, 0
+        stalled = stalled + 1 if run.p == run.goal else 0
+        if run.gap < gap:
+            best, gap, stalled = _answer(run, chosen), run.gap, 0
         done = gap < GOAL or stalled > (SETTLED if gap < ENOUGH else STALL)
         # Every second step: a pass over all tokens may cost more than a Newton step.
-        new = pricing.violated(run.W, chosen, done) if step < 3 or step % 2 or done else None
-        if new is not None and new.any():
-            chosen, old = chosen | new, chosen
-            run.join(WorkingRows.of(pricing.rows, chosen), old[chosen])
+        price = not everything and (step < 3 or step % 2 or done)
+        if price and (new := pricing.violated(run.W, chosen, done)).any():
+            old, chosen = chosen, chosen | new
+            work = WorkingRows.of(rows, chosen)
+            run.join(work, old[work.example, work.token])
             gap, stalled = np.inf, 0
-        elif done:
+        elif done or run.value * run.size > farthest:
             break
     return best, gap
 
 
 def _answer(run: Run, chosen: Bool) -> Answer:
     multipliers = np.zeros(chosen.shape)
-    multipliers[chosen] = run.multipliers / run.work.length
+    multipliers[run.work.example, run.work.token] = run.multipliers / run.work.length
     return Answer(run.W, multipliers)
 
 
 @dataclass(frozen=True)
 class Pricing:
-    """The choice of rows. Rows that are zero say nothing (Frobenius has met their bound) and stay out."""
+    """The choice of rows."""
 
     rows: Constraints
 
@@ -96,16 +120,11 @@ class Pricing:
         if int(rows.active.sum()) > max(size, ALL):
             slack = np.where(rows.active, self._margins(start.W) - rows.bound, np.inf)
             chosen = chosen & (rows.tied | (slack <= np.partition(slack, size, axis=None)[size]))
-        example, token = np.nonzero(chosen)
-        chosen = chosen.copy()
-        chosen[example, token] = rows.differences(example, token).any(1) & rows.queries[example].any(1)
         return chosen
 
     def violated(self, W: Float, chosen: Bool, last: bool) -> Bool:
         """Rows outside the chosen ones whose margin is below the bound; the last time, exactly."""
         rest = self.rows.active & ~chosen
-        if not rest.any():
-            return rest
         margins = self.rows.margins(W) if last else self._margins(W)
         return rest & (margins < self.rows.bound - SLIP * self.rows.bound.max())
 

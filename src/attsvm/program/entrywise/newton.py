@@ -1,0 +1,113 @@
+"""The parts of one Newton step of the interior point, compiled; `interior_point` calls them in turn.
+
+structure: columns (d, k), queries, edges, see `products`; entries and pairs: see `ball`.
+rows (7, k): bound, margin, ratio = s/λ, residual, column a = A U/√c, right, rest. The slack s and the
+multiplier λ of a row are its pair; a tied row has slack 0 and a multiplier of any sign.
+Reference: Mehrotra 1992, "On the implementation of a primal-dual interior point method".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attsvm.program.compiled import compiled
+from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED, norm, rescale
+from attsvm.program.entrywise.products import combine, margins, solve
+
+BOUNDARY = 0.995
+"""Share of the way to the boundary that a step may go."""
+
+
+@compiled
+def settle(kind, p, columns, queries, edges, entries, pairs, rows):  # type: ignore[no-untyped-def]
+    """M and the margins at W and λ; both of norm one if curved.
+
+    Returns what W was divided by, Σ λ_j b_j, Σ |λ_j r_j|, where r is what the rows miss, and the relative
+    duality gap: 1 while a margin is missing.
+    """
+    w, M = entries[0], entries[1]
+    bound, margin, ratio, residual = rows[0], rows[1], rows[2], rows[3]
+    start = pairs.shape[1] - len(bound)
+    slack, multipliers = pairs[0, start:], pairs[1, start:]
+    combine(columns, queries, edges, multipliers, M)
+    size = steep = 1.0
+    if kind == CURVED:
+        size, steep = rescale(w, M, entries[4], p)
+    margins(columns, queries, edges, w, margin)
+    least, off, value, short, top = np.inf, 0.0, 0.0, 0.0, 0.0
+    for j in range(len(bound)):
+        bound[j] /= size
+        slack[j] /= size
+        multipliers[j] /= steep
+        ratio[j] = slack[j] / multipliers[j] if slack[j] > 0.0 else 0.0
+        residual[j] = slack[j] + bound[j] - margin[j]
+        short += abs(multipliers[j] * residual[j])
+        value += multipliers[j] * bound[j]
+        if bound[j] > top:
+            top = bound[j]
+        if bound[j] > 0.0:
+            least = margin[j] / bound[j] if margin[j] < least * bound[j] else least
+        elif -margin[j] > off or (slack[j] == 0.0 and margin[j] > off):
+            off = abs(margin[j])  # nothing to scale by: it counts as it is
+    upper = 1.0 if kind == CURVED else norm(w, kind == CUBE) * norm(M, kind == CROSS)
+    gap = 1.0 - value * least / upper if least > 0.0 else 1.0
+    return size, value, short, gap if gap > off / top else off / top
+
+
+@compiled
+def respond(columns, queries, edges, entries, pairs, rows, lower, root, target, refined):  # type: ignore[no-untyped-def]
+    """K x = r − A offset,  dM = Aᵀx,  dW = V ∘ dM + U t,  refined once if asked; returns  t = aᵀx / √c."""
+    V, tilt, source, y, lift, more = entries[2], entries[3], entries[5], entries[6], entries[7], entries[8]
+    margin, ratio, residual, column, right, rest = rows[1], rows[2], rows[3], rows[4], rows[5], rows[6]
+    start = pairs.shape[1] - len(margin)
+    slack, multipliers, ds, x = pairs[0, start:], pairs[1, start:], pairs[2, start:], pairs[3, start:]
+    for j in range(len(x)):
+        wanted = target - slack[j] * multipliers[j] - refined * ds[j] * x[j]
+        ds[j] = wanted / multipliers[j] if slack[j] > 0.0 else 0.0
+        right[j] = residual[j] + ds[j]
+        x[j] = rest[j] = 0.0
+    for j in range(len(y)):
+        y[j] = lift[j] = 0.0
+    t = 0.0
+    for turn in range(1 + refined):
+        # dW and t are refined with x: new products with V, up to 1e13, would undo the refinement.
+        margins(columns, queries, edges, y if turn else source, margin)
+        for j in range(len(x)):
+            right[j] -= margin[j] + ratio[j] * rest[j]
+            rest[j] = right[j]
+        solve(lower, rest)
+        combine(columns, queries, edges, rest, more)
+        beyond = 0.0
+        for j in range(len(x)):
+            beyond += column[j] * rest[j] / root
+            x[j] += rest[j]
+        for j in range(len(y)):
+            y[j] += V[j] * more[j] + beyond * tilt[j]
+            lift[j] += more[j]
+        t += beyond
+    for j in range(len(x)):
+        ds[j] -= ratio[j] * x[j]
+    return t
+
+
+@compiled
+def travel(pairs, curved, take):  # type: ignore[no-untyped-def]
+    """The primal step to the boundary, nearly so if taken; the sum of products after it and the dual one."""
+    a, b, da, db = pairs[0], pairs[1], pairs[2], pairs[3]
+    share = BOUNDARY if take else 1.0
+    shrink_a = shrink_b = share
+    for j in range(len(a)):
+        if a[j] > 0.0:
+            if -da[j] > shrink_a * a[j]:
+                shrink_a = -da[j] / a[j]
+            if -db[j] > shrink_b * b[j]:
+                shrink_b = -db[j] / b[j]
+    if curved:  # it ties W to M: one length for both
+        shrink_a = shrink_b = shrink_a if shrink_a > shrink_b else shrink_b
+    total = 0.0
+    for j in range(len(a)):
+        x, y = a[j] + share / shrink_a * da[j], b[j] + share / shrink_b * db[j]
+        total += x * y
+        if take:
+            a[j], b[j] = x, y
+    return share / shrink_a, total
