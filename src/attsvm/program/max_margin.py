@@ -182,15 +182,16 @@ def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
 
     W in the units of the tokens, zero where there is none; then λ stays a proof.
     """
-    if rows.runs is None and not answer.separable:
+    can = np.asarray(answer.separable)
+    if rows.runs is None and not can:
         return answer
-    clipped = np.where(rows.tied, answer.multipliers, np.maximum(answer.multipliers, 0.0))
+    clipped = np.maximum(answer.multipliers, 0.0, out=answer.multipliers.copy(), where=~rows.tied)
     steepness = np.asarray(norm.dual.value(rows.combine(clipped)))[..., None, None]
-    ratio = np.full(rows.active.shape, np.inf)
-    np.divide(rows.margins(answer.W), rows.bound, out=ratio, where=rows.bound > 0)
+    asks = rows.bound > 0
+    ratio = np.divide(rows.margins(answer.W), rows.bound, out=np.full(asks.shape, np.inf), where=asks)
     least = ratio.min((-2, -1), keepdims=True)
-    can = np.asarray(answer.separable)[..., None, None]
-    W = np.where(can, answer.W, 0.0) / np.where((least > 0) & (least < np.inf), least, 1.0)
-    multipliers = clipped / np.where(can & (steepness > 0), steepness, 1.0)
-    multipliers = np.where(can, np.ldexp(multipliers, -rows.exponent[..., None, None]), clipped)
-    return Answer(rows.unscale(W), multipliers, answer.separable)
+    W = rows.unscale(answer.W / np.where((least > 0) & (least < np.inf), least, 1.0))
+    multipliers = rows.unscale(clipped / np.where(steepness > 0, steepness, 1.0))
+    if not can.all():
+        W[~can], multipliers[~can] = 0.0, clipped[~can]
+    return Answer(W, multipliers, answer.separable)

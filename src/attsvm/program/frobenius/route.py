@@ -42,7 +42,7 @@ def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
 
         return prompt.solve(rows)
     if batch.suits(rows):
-        answers, final = batch.solve(_with_runs(rows))
+        answers, final = batch.solve(rows.as_batch())
         return _first(answers) if final[0] else _answer(unit := UnitRows(rows), _written_out(unit))
     # Multipliers that diverge may overflow; what is not finite is never taken for an answer.
     with single_thread(), np.errstate(over="ignore", invalid="ignore"):
@@ -127,19 +127,6 @@ def _answer(unit: UnitRows, found: Found | None) -> Answer:
     if found is None:  # nothing converged: an answer that certifies nothing
         return Answer(np.zeros((unit.rows.d, unit.rows.e)), np.zeros(unit.live.shape))
     return Answer(found.W, found.lam / unit.length, not found.proof)
-
-
-def _with_runs(rows: Constraints) -> Constraints:
-    """One problem as a batch of one."""
-    return Constraints(
-        rows.keys[None],
-        rows.queries[None],
-        rows.anchor[None],
-        rows.active[None],
-        rows.tied[None],
-        rows.required[None],
-        rows.exponent[None],
-    )
 
 
 def _first(answers: Answer) -> Answer:
