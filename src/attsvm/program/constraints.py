@@ -171,11 +171,11 @@ class Constraints:
 
     def unscale(self, W: Float) -> Float:
         """The weight of the original tokens from the weight of the scaled ones."""
-        return np.ldexp(W, -self.exponent[..., None, None])
+        return np.ldexp(W, -self.exponent[..., None, None]) if self.exponent.any() else W
 
     def scale(self, W: Float) -> Float:
         """The inverse of `unscale`."""
-        return np.ldexp(W, self.exponent[..., None, None])
+        return np.ldexp(W, self.exponent[..., None, None]) if self.exponent.any() else W
 
 
 _FIELDS = tuple(field.name for field in fields(Constraints))

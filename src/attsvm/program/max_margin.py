@@ -111,9 +111,14 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
 
 
 def solve(rows: Constraints, norm: Norm) -> Answer:
+    """The answer of an algorithm that suits the norm, at required margins near one."""
+    unit = _unit_margins(rows)
+    answer = _solve(unit, _on_vectors(rows, norm))
+    return answer if unit is rows else replace(answer, scaled=False)
+
+
+def _solve(rows: Constraints, norm: Norm) -> Answer:
     """Choose the algorithm, once for all runs."""
-    norm = _on_vectors(rows, norm)
-    rows = _unit_margins(rows)
     engine = _engine(norm)
     if rows.runs is None:
         return _solve_one(rows, norm, engine)
@@ -185,6 +190,8 @@ def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
     can = np.asarray(answer.separable)
     if rows.runs is None and not can:
         return answer
+    if answer.scaled:
+        return replace(answer, W=rows.unscale(answer.W), multipliers=rows.unscale(answer.multipliers))
     clipped = np.maximum(answer.multipliers, 0.0, out=answer.multipliers.copy(), where=~rows.tied)
     steepness = np.asarray(norm.dual.value(rows.combine(clipped)))[..., None, None]
     asks = rows.bound > 0

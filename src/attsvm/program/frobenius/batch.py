@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.frobenius.contradiction import RESIDUAL
-from attsvm.program.frobenius.gram import Problems, memory, pivot
+from attsvm.program.frobenius.gram import Found, Problems, memory, pivot
 from attsvm.program.frobenius.unit_rows import TINY
 from attsvm.tokens import Bool, Float
 
@@ -31,17 +31,21 @@ def solve(rows: Constraints) -> tuple[Answer, Bool]:
 
     Block pivoting, then the dual active set where that was not enough; both are checked.
     """
-    size, like = _queries(rows)
+    queries = _queries(rows)
     parts = (rows.anchor, rows.active, rows.tied, rows.required)
-    problems = Problems(_read_only(rows.keys), size, like, *map(_read_only, parts))
-    multipliers, found = np.zeros((len(size), rows.n * rows.T)), np.empty((len(size), 3))
-    pivot(problems, multipliers, found, memory(rows.n * (rows.T - 1), rows.d))
-    multipliers = multipliers.reshape(rows.active.shape)
-    W = rows.combine(multipliers)
-    final, separable = _are_optimal(found, W), np.ones(len(W), bool)
-    if not final.all():
-        left = np.flatnonzero(~final)
-        W[left], multipliers[left], final[left], separable[left] = _exactly(rows.part(left), like[left])
+    problems = Problems(_read_only(rows.keys), *queries, *map(_read_only, parts))
+    runs = len(rows.keys)
+    W, multipliers = np.zeros((runs, rows.d, rows.e)), np.zeros((runs, rows.n * rows.T))
+    measure = np.zeros((runs, 3))
+    pivot(problems, Found(W, multipliers, measure), memory(rows.n * (rows.T - 1), rows.d))
+    multipliers, size = multipliers.reshape(rows.active.shape), _sizes(W)
+    final, separable = _are_optimal(measure, size), np.ones(runs, bool)
+    if final.all():
+        W /= measure[:, 1, None, None]
+        multipliers /= np.where(size > 0, size, 1.0)[:, None, None]
+        return Answer(W, multipliers, separable, scaled=True), final
+    left = np.flatnonzero(~final)
+    W[left], multipliers[left], final[left], separable[left] = _exactly(rows.part(left), queries[2][left])
     return Answer(W, multipliers, separable), final
 
 
@@ -52,11 +56,11 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _queries(rows: Constraints) -> tuple[Float, Float]:
-    """Lengths |z| (r, n) and the Gram matrices (r, n, n) of the queries at length one."""
+def _queries(rows: Constraints) -> tuple[Float, Float, Float]:
+    """The queries at length one (r, n, e), their lengths (r, n), and their Gram matrices (r, n, n)."""
     size = np.sqrt(np.einsum("rne,rne->rn", rows.queries, rows.queries))
     unit = rows.queries / np.where(size > 0, size, 1.0)[..., None]
-    return size, np.matmul(unit, unit.swapaxes(1, 2))
+    return unit, size, np.matmul(unit, unit.swapaxes(1, 2))
 
 
 def _sizes(W: Float) -> Float:
@@ -64,12 +68,12 @@ def _sizes(W: Float) -> Float:
     return np.asarray(np.sqrt(np.einsum("rde,rde->r", W, W)))
 
 
-def _are_optimal(found: Float, W: Float) -> Bool:
+def _are_optimal(measure: Float, size: Float) -> Bool:
     """Whether the gap between b·λ/|W| and |W|/(least margin) is at most GAP.
 
-    found (r, 3): b·λ, the least margin per bound, and the largest error of a row without bound.
+    measure (r, 3): see `gram.Found`; size (r,): |W|.
     """
-    size, (lower, least, short) = _sizes(W), found.T
+    lower, least, short = measure.T
     with np.errstate(all="ignore"):  # no row asks for a margin: the gap is NaN, λ and W are zero
         closed = (least > 0) & (1.0 - lower / size * least / size <= GAP)
     return (closed | ((least == np.inf) & (lower == 0))) & (short <= GAP * size)
@@ -111,7 +115,7 @@ def _exactly(rows: Constraints, like: Float) -> tuple[Float, Float, Bool, Bool]:
     margins = np.matmul(gram, lam[..., None])[..., 0]
     least = np.divide(margins, bound, out=np.full(flat, np.inf), where=bound > 0).min(1)
     error = np.where(free, np.abs(margins), -margins).max(1, initial=0.0, where=bound == 0)
-    found = np.stack([np.einsum("rm,rm->r", bound, lam), least, error], axis=1)
-    decided = ray | ((status == SOLVED) & _are_optimal(found, W))
+    measure = np.stack([np.einsum("rm,rm->r", bound, lam), least, error], axis=1)
+    decided = ray | ((status == SOLVED) & _are_optimal(measure, _sizes(W)))
     W[ray] = 0.0
     return W, multipliers, decided, status != INFEASIBLE

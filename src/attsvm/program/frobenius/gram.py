@@ -28,10 +28,11 @@ ROUNDING = 1e-13
 class Problems(NamedTuple):
     """Constraints of all runs as plain arrays, the runs axis first; see `Constraints`.
 
-    size (r, n): |z|; like (r, n, n): ẑ_iᵀ ẑ_j, the Gram matrices of the queries at length one.
+    query (r, n, e): at length one, ẑ = z/|z|; size (r, n): |z|; like (r, n, n): ẑ_iᵀ ẑ_j.
     """
 
     keys: Float
+    query: Float
     size: Float
     like: Float
     anchor: NDArray[np.intp]
@@ -43,7 +44,7 @@ class Problems(NamedTuple):
 class Rows(NamedTuple):
     """Memory of one run of at most m rows of length one; rows of length zero are left out.
 
-    delta (d, m): δ/|δ|; gram (m, m); name (m,): i T + t; example (m,): i; length (m,): |δ| |z|; bound (m,): largest one.
+    delta (d, m): δ/|δ|; gram (m, m); name (m,): i T + t; example (m,): i; length (m,): |δ| |z|; bound (m,).
     free (m,): equalities; passive (m,): the rows that may have a multiplier lam (m,); margin (m,): K λ.
     factor (m, m): lower Cholesky factor of the passive rows, listed in order (m,); step (m,).
     """
@@ -72,40 +73,51 @@ def memory(m: int, d: int) -> Rows:
     return Rows(delta, gram, name, example, length, bound, *flags, lam, margin, factor, order, step)
 
 
+class Found(NamedTuple):
+    """What each run has: W = Σ λ_j A_j (r, d, e), zero before, as is multipliers (r, n T), of the rows as they are.
+
+    measure (r, 3): b·λ, the least margin per bound, and the largest error of a row without bound. All
+    zero but b·λ = NaN when rows depend on each other or the exchanges do not end.
+    """
+
+    W: Float
+    multipliers: Float
+    measure: Float
+
+
 @compiled
-def pivot(problems: Problems, multipliers: Float, found: Float, s: Rows) -> None:
+def pivot(problems: Problems, found: Found, s: Rows) -> None:
     """Block principal pivoting: exchange all rows on the wrong side at once, until none is.
 
-    multipliers (r, n T) out, of the rows as they are, zero before. found (r, 3) out: b·λ, the least margin
-    per bound, and the largest error of a row without bound; NaN, and no multipliers, when rows depend on
-    each other or the exchanges do not end.
     Reference: Júdice and Pires 1994, "A block principal pivoting algorithm".
     """
-    for run in range(len(found)):
-        found[run, 0] = np.nan
+    d, e = found.W.shape[1:]
+    for run in range(len(found.W)):
+        found.measure[run, 0] = np.nan
         m = _rows(problems, run, s)
-        if m < 0:
-            continue
-        best, patience, wrong = m + 1, 3, m
-        for _ in range(30):
+        best, patience, wrong = m, 3, m
+        while wrong > 0 and patience >= 0:
             wrong = _exchange(s, m)
             if wrong < best:
-                best, patience = wrong, 3
-            else:
-                patience -= 1
-            if wrong <= 0 or patience < 0:
-                break
+                best, patience = wrong, 4
+            patience -= 1
         if wrong != 0:
             continue
         lower, least, short = 0.0, np.inf, 0.0
         for a in range(m):
-            multipliers[run, s.name[a]] = s.lam[a] / s.length[a]
-            lower += s.bound[a] * s.lam[a]
-            if s.bound[a] > 0.0:
-                least = min(least, s.margin[a] / s.bound[a])
+            lam, bound, margin = s.lam[a], s.bound[a], s.margin[a]
+            found.multipliers[run, s.name[a]] = lam / s.length[a]
+            lower += bound * lam
+            if bound > 0.0:
+                least = min(least, margin / bound)
             else:
-                short = max(short, abs(s.margin[a]) if s.free[a] else -s.margin[a])
-        found[run, 0], found[run, 1], found[run, 2] = lower, least, short
+                short = max(short, abs(margin) if s.free[a] else -margin)
+            if lam != 0.0:
+                for c in range(d):
+                    entry = lam * s.delta[c, a]
+                    for q in range(e):
+                        found.W[run, c, q] += entry * problems.query[run, s.example[a], q]
+        found.measure[run, 0], found.measure[run, 1], found.measure[run, 2] = lower, least, short
 
 
 # A view of a row would count a reference, which costs more than the row: name rows by number.
@@ -118,7 +130,7 @@ def _rows(problems, run, s):  # type: ignore[no-untyped-def]
     Passive at first: equalities, and rows that λ = b serves less than average.
     """
     n, T, d = problems.keys.shape[1:]
-    m, largest = 0, 0.0
+    m, asked, served = 0, 0.0, 0.0
     for name in range(n * T):
         i, t = name // T, name % T
         if not problems.active[run, i, t]:
@@ -134,14 +146,10 @@ def _rows(problems, run, s):  # type: ignore[no-untyped-def]
                 s.delta[c, m] /= span
             s.name[m], s.example[m], s.free[m] = name, i, tied
             s.length[m], s.bound[m] = length, bound / length
-            largest = max(largest, s.bound[m])
+            asked += s.bound[m]
             m += 1
         elif bound > 0.0:
             return -1
-    asked, served = 0.0, 0.0
-    for a in range(m):
-        s.bound[a] /= max(largest, TINY)
-        asked += s.bound[a]
     for a in range(m):
         for b in range(m):
             s.gram[a, b] = 0.0

@@ -130,4 +130,5 @@ def _answer(unit: UnitRows, found: Found | None) -> Answer:
 
 
 def _first(answers: Answer) -> Answer:
-    return Answer(answers.W[0], answers.multipliers[0], bool(np.asarray(answers.separable)[0]))
+    can = bool(np.asarray(answers.separable)[0])
+    return Answer(answers.W[0], answers.multipliers[0], can, answers.scaled)
