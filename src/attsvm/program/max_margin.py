@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import cast
 
@@ -17,7 +17,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Engine
 from attsvm.program.runs import over_runs
 from attsvm.program.soft import as_slack
-from attsvm.program.solution import Solution, pack
+from attsvm.program.solution import NotSeparable, Solution, pack
 from attsvm.tokens import Float, Tokens, matching_runs
 
 
@@ -58,7 +58,7 @@ def max_margin(
     if rows.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
 
-        raise explain(rows, norm, answer.multipliers)
+        raise NotSeparable(partial(explain, rows, norm, answer.multipliers))
     return Solution(
         tokens,
         rows.selected,
