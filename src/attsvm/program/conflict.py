@@ -61,6 +61,8 @@ class Proof:
 
     def only(self, which: NDArray[np.intp] | Bool) -> Proof:
         """Some of the rows."""
+        if which.dtype == bool and which.all():
+            return self
         return Proof(*(getattr(self, field.name)[which] for field in fields(self)))
 
     @cached_property

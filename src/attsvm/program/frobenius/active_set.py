@@ -293,20 +293,20 @@ def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
         basis, coordinates = scipy.linalg.qr(A.T, mode="economic", check_finite=False)
         point = solve_rows(np.ascontiguousarray(coordinates.T), b, tied)
         return point._replace(w=basis @ point.w)
-    length = lengths(A)
-    zero = length <= TINY
-    multipliers = np.zeros(m)
-    impossible = np.flatnonzero(zero & np.where(tied, b != 0, b > 0))
-    if impossible.size:
-        multipliers[impossible[0]] = np.sign(b[impossible[0]])
-        return Point(np.zeros(k), multipliers, False)
-    kept = np.flatnonzero(~zero)
+    length, multipliers = lengths(A), np.zeros(m)
+    kept = np.flatnonzero(length > TINY)
+    if kept.size < m:
+        impossible = np.flatnonzero((length <= TINY) & np.where(tied, b != 0, b > 0))
+        if impossible.size:
+            multipliers[impossible[0]] = np.sign(b[impossible[0]])
+            return Point(np.zeros(k), multipliers, False)
+        A, b, tied, length = A[kept], b[kept], tied[kept], length[kept]
     state = empty(kept.size, k)
-    fill(state, A[kept], b[kept], tied[kept], length[kept])
+    fill(state, A, b, tied, length)
     separable = advance(state) != CONTRADICTORY
     index, weight = active(state) if separable else proof(state)
-    multipliers[kept[index]] = weight / length[kept[index]]
-    return Point(state.p.copy() if separable else np.zeros(k), multipliers, separable)
+    multipliers[kept[index]] = weight / length[index]
+    return Point(state.p if separable else np.zeros(k), multipliers, separable)
 
 
 def lengths(A: Float) -> Float:

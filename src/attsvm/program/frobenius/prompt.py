@@ -119,10 +119,18 @@ def _dense(rows: Constraints, example: Index, token: Index) -> Answer:
     """The program of the named rows, (k,) and (k,), written out."""
     A = rows.differences(example, token) * rows.queries[example]  # d or e is 1
     at = example, token
-    point = active_set.solve_rows(A, rows.bound[at], rows.tied[at])
+    bound = rows.bound[at]
+    w, weight, separable = active_set.solve_rows(A, bound, rows.tied[at])
+    scaled = False
+    if separable:
+        asks = bound > 0
+        least = float((A[asks] @ w / bound[asks]).min(initial=np.inf))
+        size = float(np.linalg.norm(weight @ A))
+        scaled = 0 < least < np.inf and 0 < size < np.inf
+        w, weight = (w / least, weight / size) if scaled else (w, weight)
     multipliers = np.zeros(rows.active.shape)
-    multipliers[at] = point.multipliers
-    return Answer(point.w.reshape(rows.d, rows.e), multipliers, point.separable)
+    multipliers[at] = weight
+    return Answer(w.reshape(rows.d, rows.e), multipliers, separable, scaled)
 
 
 class _WorkingSet:
