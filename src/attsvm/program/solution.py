@@ -247,11 +247,15 @@ class NotSeparable(ValueError):
 
 def pack(rows: Constraints, multipliers: Float) -> Float:
     """Multipliers over tokens (…, n, T) → one per constraint (…, m), zero beyond a run's own m."""
+    packed = multipliers[rows.active]
     if rows.runs is None:
-        return multipliers[rows.active]
-    counts = rows.active.sum((-2, -1))
-    out = np.zeros((rows.runs, int(counts.max())))
-    out[np.arange(out.shape[1]) < counts[:, None]] = multipliers[rows.active]
+        return packed
+    counts = np.count_nonzero(rows.active, axis=(-2, -1))
+    most = int(counts.max())
+    if packed.size == most * rows.runs:  # every run has as many
+        return packed.reshape(rows.runs, most)
+    out = np.zeros((rows.runs, most))
+    out[np.arange(most) < counts[:, None]] = packed
     return out
 
 

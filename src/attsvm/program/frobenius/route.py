@@ -55,14 +55,14 @@ def solve_runs(rows: Constraints) -> Answer:
         from attsvm.program.frobenius import prompt
 
         return prompt.solve_runs(rows)
-    runs = rows.keys.shape[0]
-    shape = (runs, rows.n, rows.T)
-    answer = Answer(np.zeros((runs, rows.d, rows.e)), np.zeros(shape), np.ones(runs, bool))
-    final = np.zeros(runs, bool)
+    runs = len(rows.keys)
     if batch.suits(rows):
         answer, final = batch.solve(rows)
-    if final.all():
-        return answer
+        if final.all():
+            return answer
+    else:
+        W = np.zeros((runs, rows.d, rows.e))
+        answer, final = Answer(W, np.zeros(rows.active.shape), np.ones(runs, bool)), np.zeros(runs, bool)
     for k in np.flatnonzero(~final).tolist():
         one = solve(rows.run(k))
         answer.W[k], answer.multipliers[k] = one.W, one.multipliers
