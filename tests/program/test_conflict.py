@@ -164,6 +164,6 @@ def test_a_refusal_travels_between_processes():
 
 
 def contradictory(seed=0):
-    keys, best = random_keys((30, 8, 6), seed)
+    keys, _ = random_keys((30, 8, 6), seed)
     rows = Constraints.of(Tokens(keys), np.random.default_rng(seed).integers(8, size=30))
     return rows, frobenius, prompt.solve(rows).multipliers

@@ -20,7 +20,8 @@ class Answer:
     separable: whether there is a W, one boolean per run.
     scaled: W has the required margins and N*(Σ λ_j A_j) = 1 already, up to rounding.
 
-    The verbs rescale both where that is not done, and certify them; an algorithm's own opinion of its accuracy is not asked.
+    The verbs rescale both where that is left to do, and certify them; an algorithm's own opinion of its
+    accuracy is not asked.
     """
 
     W: Float

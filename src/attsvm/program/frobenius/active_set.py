@@ -254,8 +254,8 @@ def _prove(s: State, j: int, r: Float, slack: float) -> int:
 def _polish(s: State) -> None:
     """Recompute point and multipliers from the active rows, then refine once against the rows."""
     q, y, x = s.sizes[ACTIVE], s.work[0], s.work[1]
-    s.p[:] = 0.0
-    s.weight[:q] = 0.0
+    for i in range(s.p.size):
+        s.p[i] = s.weight[i] = 0.0
     for _ in range(2):
         for i in range(q):
             y[i] = s.bound[s.active[i]] - dot(s.rows[s.active[i]], s.p)

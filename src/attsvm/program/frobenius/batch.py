@@ -35,10 +35,11 @@ def solve(rows: Constraints) -> tuple[Answer, Bool]:
     parts = (rows.anchor, rows.active, rows.tied, rows.required)
     problems = Problems(_read_only(rows.keys), *queries, *map(_read_only, parts))
     runs = len(rows.keys)
-    W, multipliers = np.zeros((runs, rows.d, rows.e)), np.zeros((runs, rows.n * rows.T))
-    measure = np.zeros((runs, 3))
-    pivot(problems, Found(W, multipliers, measure), memory(rows.n * (rows.T - 1), rows.d))
-    multipliers, size = multipliers.reshape(rows.active.shape), _sizes(W)
+    W, measure = np.zeros((runs, rows.d, rows.e)), np.zeros((runs, 3))
+    multipliers = np.zeros(rows.active.shape)
+    found = Found(W, multipliers.reshape(runs, -1), measure)
+    pivot(problems, found, memory(rows.n * (rows.T - 1), rows.d))
+    size = _sizes(W)
     final, separable = _are_optimal(measure, size), np.ones(runs, bool)
     if final.all():
         W /= measure[:, 1, None, None]
@@ -81,15 +82,37 @@ def _are_optimal(measure: Float, size: Float) -> Bool:
 
 def _exactly(rows: Constraints, like: Float) -> tuple[Float, Float, Bool, Bool]:
     """W, λ, which of the runs are decided and which have a W, by the dual active set."""
-    from attsvm.program.frobenius.gram_dual import (
-        INFEASIBLE,
-        SOLVED,
-        UNRESOLVED,
-        Quadratic,
-        dual_active_set,
-        space,
-    )
+    from attsvm.program.frobenius import gram_dual as dual
 
+    gram, bound, free, length = _gram(rows, like)
+    lam: Float = np.empty(bound.shape)
+    status = np.empty(len(bound), np.int64)
+    problem = dual.Quadratic(gram, bound, free, np.empty_like(free))
+    dual.dual_active_set(problem, lam, status, dual.space(lam.shape[1]))
+    lam[status == dual.UNRESOLVED] = 0.0
+    # A row of length zero that asks for a margin is its own contradiction.
+    hopeless = (rows.bound.reshape(bound.shape) > 0) & (bound == 0)
+    alone = hopeless.any(1)
+    lam[alone] = np.arange(lam.shape[1]) == hopeless[alone].argmax(1)[:, None]
+    status[alone] = dual.INFEASIBLE
+    multipliers = (lam / length).reshape(rows.active.shape)
+    W = rows.combine(multipliers)
+    weight = np.where((bound > 0) | hopeless, lam, 0.0).sum(1)
+    ray = (status == dual.INFEASIBLE) & (_sizes(W) <= RESIDUAL * weight)
+    margins = np.matmul(gram, lam[..., None])[..., 0]
+    least = np.divide(margins, bound, out=np.full(bound.shape, np.inf), where=bound > 0).min(1)
+    short = np.where(free, np.abs(margins), -margins).max(1, initial=0.0, where=bound == 0)
+    measure = np.stack([(bound * lam).sum(1), least, short], axis=1)
+    decided = ray | ((status == dual.SOLVED) & _are_optimal(measure, _sizes(W)))
+    W[ray] = 0.0
+    return W, multipliers, decided, status != dual.INFEASIBLE
+
+
+def _gram(rows: Constraints, like: Float) -> tuple[Float, Float, Bool, Float]:
+    """Gram matrices (r, m, m) of all m = n T rows at length one, bounds, equalities and lengths (r, m).
+
+    Rows that do not exist or have length zero are zero, with length one and without a bound.
+    """
     delta, flat = rows.all_differences, (len(like), rows.n * rows.T)
     span = np.sqrt(np.einsum("rntd,rntd->rnt", delta, delta))
     length = span * np.linalg.norm(rows.queries, axis=-1)[..., None]
@@ -99,23 +122,4 @@ def _exactly(rows: Constraints, like: Float) -> tuple[Float, Float, Bool, Bool]:
     gram = np.matmul(unit, unit.swapaxes(1, 2)) * like.repeat(rows.T, 1).repeat(rows.T, 2)
     bound = (np.where(live, rows.bound, 0.0) / length).reshape(flat)
     bound /= np.maximum(bound.max(1, keepdims=True), TINY)
-    free = (rows.tied & live).reshape(flat)
-    lam, status = np.empty(flat), np.empty(len(like), np.int64)
-    dual_active_set(Quadratic(gram, bound, free, np.empty(flat, bool)), lam, status, space(flat[1]))
-    lam[status == UNRESOLVED] = 0.0
-    # A row of length zero that asks for a margin is its own contradiction.
-    hopeless = ((rows.bound > 0) & ~live).reshape(flat)
-    alone = hopeless.any(1)
-    lam[alone] = np.arange(flat[1]) == hopeless[alone].argmax(1)[:, None]
-    status[alone] = INFEASIBLE
-    multipliers = (lam / length.reshape(flat)).reshape(live.shape)
-    W = rows.combine(multipliers)
-    weight = np.where((bound > 0) | hopeless, lam, 0.0).sum(1)
-    ray = (status == INFEASIBLE) & (_sizes(W) <= RESIDUAL * weight)
-    margins = np.matmul(gram, lam[..., None])[..., 0]
-    least = np.divide(margins, bound, out=np.full(flat, np.inf), where=bound > 0).min(1)
-    error = np.where(free, np.abs(margins), -margins).max(1, initial=0.0, where=bound == 0)
-    measure = np.stack([np.einsum("rm,rm->r", bound, lam), least, error], axis=1)
-    decided = ray | ((status == SOLVED) & _are_optimal(measure, _sizes(W)))
-    W[ray] = 0.0
-    return W, multipliers, decided, status != INFEASIBLE
+    return gram, bound, (rows.tied & live).reshape(flat), length.reshape(flat)

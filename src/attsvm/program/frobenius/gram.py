@@ -65,19 +65,20 @@ class Rows(NamedTuple):
 
 
 def memory(m: int, d: int) -> Rows:
-    numbers, flags = np.empty((5, m)), np.empty((2, m), bool)
-    length, bound, lam, margin, step = numbers
+    length, bound, lam, margin, step = np.empty((5, m))
     name, example, order = np.empty((3, m), np.int64)
+    free, passive = np.empty((2, m), bool)
     gram, factor = np.empty((2, m, m))
     delta = np.empty((d, m))
-    return Rows(delta, gram, name, example, length, bound, *flags, lam, margin, factor, order, step)
+    return Rows(delta, gram, name, example, length, bound, free, passive, lam, margin, factor, order, step)
 
 
 class Found(NamedTuple):
-    """What each run has: W = Σ λ_j A_j (r, d, e), zero before, as is multipliers (r, n T), of the rows as they are.
+    """What the exchanges find; all zero before, and where they do not end or rows depend on each other.
 
-    measure (r, 3): b·λ, the least margin per bound, and the largest error of a row without bound. All
-    zero but b·λ = NaN when rows depend on each other or the exchanges do not end.
+    W (r, d, e): Σ λ_j A_j; multipliers (r, n T): λ, of the rows as they are, not at length one.
+    measure (r, 3): b·λ (NaN where nothing is found), the least margin per bound, and the largest error
+        of a row without bound.
     """
 
     W: Float
