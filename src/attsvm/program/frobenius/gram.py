@@ -109,10 +109,12 @@ def pivot(problems: Problems, found: Found, s: Rows) -> None:
             lam, bound, margin = s.lam[a], s.bound[a], s.margin[a]
             found.multipliers[run, s.name[a]] = lam / s.length[a]
             lower += bound * lam
+            error = abs(margin) if s.free[a] else -margin
             if bound > 0.0:
-                least = min(least, margin / bound)
-            else:
-                short = max(short, abs(margin) if s.free[a] else -margin)
+                if margin < least * bound:
+                    least = margin / bound
+            elif error > short:
+                short = error
             if lam != 0.0:
                 for c in range(d):
                     entry = lam * s.delta[c, a]
@@ -152,15 +154,18 @@ def _rows(problems, run, s):  # type: ignore[no-untyped-def]
         elif bound > 0.0:
             return -1
     for a in range(m):
-        for b in range(m):
+        for b in range(a + 1):
             s.gram[a, b] = 0.0
         for c in range(d):
             entry = s.delta[c, a]
-            for b in range(m):
+            for b in range(a + 1):
                 s.gram[a, b] += entry * s.delta[c, b]
+        for b in range(a + 1):
+            s.gram[a, b] *= problems.like[run, s.example[a], s.example[b]]
+            s.gram[b, a] = s.gram[a, b]
+    for a in range(m):
         total = 0.0
         for b in range(m):
-            s.gram[a, b] *= problems.like[run, s.example[a], s.example[b]]
             total += s.gram[a, b] * s.bound[b]
         s.margin[a] = total
         served += total
