@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from attsvm.program.compiled import compiled, inner
@@ -290,7 +289,7 @@ def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
     m, k = A.shape
     tied = np.zeros(m, bool) if equality is None else np.asarray(equality, bool)
     if m < k:  # the answer lies in the span of the rows: work in its coordinates
-        basis, coordinates = scipy.linalg.qr(A.T, mode="economic", check_finite=False)
+        basis, coordinates = np.linalg.qr(A.T)
         point = solve_rows(np.ascontiguousarray(coordinates.T), b, tied)
         return point._replace(w=basis @ point.w)
     length, multipliers = lengths(A), np.zeros(m)

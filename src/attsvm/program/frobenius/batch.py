@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.frobenius.contradiction import RESIDUAL
 from attsvm.program.frobenius.gram import Found, Problems, memory, pivot
-from attsvm.program.frobenius.unit_rows import TINY
+from attsvm.program.frobenius.unit_rows import RESIDUAL, TINY
 from attsvm.tokens import Bool, Float
 
 LARGEST = 256

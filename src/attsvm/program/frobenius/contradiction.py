@@ -7,11 +7,8 @@ from numpy.typing import NDArray
 
 from attsvm.program.frobenius.active_set import solve_rows
 from attsvm.program.frobenius.gram_dual import INFEASIBLE, SOLVED, Quadratic, dual_active_set, space
-from attsvm.program.frobenius.unit_rows import Found, UnitRows
+from attsvm.program.frobenius.unit_rows import RESIDUAL, Found, UnitRows
 from attsvm.tokens import Bool, Float
-
-RESIDUAL = 1e-12
-"""Norm of Σ λ̂_j â_j, relative to the multipliers of rows with a bound, that is rounding."""
 
 STEEP = 1e-6
 """|Σ λ̂_j â_j| per multiplier below which a method that still runs is asked for a proof."""

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from attsvm.program.constraints import Constraints
@@ -248,6 +247,8 @@ class _WorkingSet:
 
 def independent_ties(rows: Constraints) -> Index:
     """Names i·T + t of tied rows that span all tied rows, at most d, by pivoted QR in bounded memory."""
+    from scipy.linalg import qr
+
     example, token = np.divmod(np.flatnonzero(rows.tied), rows.T)
     kept = np.zeros(0, np.intp)
     chunk = 4 * rows.d
@@ -257,6 +258,6 @@ def independent_ties(rows: Constraints) -> Index:
         length = active_set.lengths(delta)
         tried, delta = tried[length > TINY], delta[length > TINY] / length[length > TINY, None]
         if len(tried):
-            R, pivot = scipy.linalg.qr(delta.T, mode="r", pivoting=True)
+            R, pivot = qr(delta.T, mode="r", pivoting=True)
             kept = tried[pivot[: int((np.abs(np.diagonal(R)) > DEPENDENT).sum())]]
     return example[kept] * rows.T + token[kept]
