@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import linprog
@@ -120,3 +122,18 @@ def test_runs_that_ask_for_nothing_have_weight_zero():
     solution = max_margin(tokens, first, required=np.array([[0.0] * 3, [1.0] * 3]))
     assert not solution.W[0].any()
     assert solution.certified.all()
+
+
+@pytest.mark.parametrize("e", [1, 10])
+def test_small_problems_come_with_the_required_margins(e):
+    tokens, _ = random_runs(30, 6, 8, 10, e, seed=7)
+    best = np.argmax(np.einsum("rntd,rn->rnt", tokens.keys[..., :1], tokens.queries[..., 0]), axis=-1)
+    rows = Constraints.of(tokens, best, required=np.arange(1, 7) / 4)
+    for k in range(30):
+        alone, answer = rows.run(k), frobenius.solve(rows.run(k))
+        ratio = (alone.margins(answer.W) / np.where(alone.bound > 0, alone.bound, np.nan))[alone.bound > 0]
+        again = _at_margin_one(alone, norm, replace(answer, scaled=False))
+        shrunk = certify(alone, norm, alone.unscale(0.9 * answer.W), answer.multipliers)
+        assert answer.scaled and ratio.min() == pytest.approx(1, rel=1e-11)
+        assert np.allclose(_at_margin_one(alone, norm, answer).W, again.W, rtol=1e-11, atol=0)
+        assert shrunk.primal > 0.09

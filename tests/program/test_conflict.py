@@ -1,5 +1,8 @@
 """Contradictions: proofs that anyone can check, as short as possible, in words."""
 
+import pickle
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -13,12 +16,16 @@ from attsvm.program.solution import NotSeparable, unpack
 EXACT = 1e-12
 
 
+def refused(rows, norm, multipliers):
+    return NotSeparable(partial(explain, rows, norm, multipliers))
+
+
 def explained(keys, selected, queries=None, required=1.0, norm=frobenius):
     """The exception of a prompt problem, its proof checked."""
     rows = Constraints.of(Tokens(keys, queries), selected, required)
     answer = prompt.solve(rows)
     assert not answer.separable
-    return checked(rows, explain(rows, norm, answer.multipliers))
+    return checked(rows, refused(rows, norm, answer.multipliers))
 
 
 def checked(rows, error):
@@ -97,7 +104,7 @@ def test_a_wasteful_proof_is_made_irreducible():
     second = prompt.solve(Constraints.of(Tokens(keys[kept]), np.zeros(len(kept), int))).multipliers
     mixed = first.copy()
     mixed[kept] = second
-    error = checked(rows, explain(rows, frobenius, mixed))
+    error = checked(rows, refused(rows, frobenius, mixed))
     assert len(error.conflict) <= 7 < np.count_nonzero(mixed)
     for left_out in error.conflict:  # what remains without one row has a solution
         pairs = np.array([pair for pair in error.conflict if pair != left_out])
@@ -113,7 +120,7 @@ def test_an_opposite_pair_inside_a_wasteful_proof_is_found():
     rows = Constraints.of(Tokens(keys, queries), np.zeros(6, int))
     rough = np.zeros((6, 2))
     rough[:, 1] = 1.0
-    assert len(checked(rows, explain(rows, nuclear, rough)).conflict) == 2
+    assert len(checked(rows, refused(rows, nuclear, rough)).conflict) == 2
 
 
 def test_noise_in_a_proof_is_left_out():
@@ -121,7 +128,7 @@ def test_noise_in_a_proof_is_left_out():
     keys[9], best[9] = keys[7], (best[7] + 1) % 8
     rows = Constraints.of(Tokens(keys), best)
     noisy = prompt.solve(rows).multipliers + np.where(rows.active, 1e-13, 0.0)
-    assert len(checked(rows, explain(rows, l1, noisy)).conflict) == 2
+    assert len(checked(rows, refused(rows, l1, noisy)).conflict) == 2
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1e-6, 1e6, 1e150])
@@ -137,5 +144,26 @@ def test_multipliers_and_residual_are_in_the_units_of_the_tokens(scale):
 def test_a_separable_problem_has_no_proof():
     keys, best = random_keys((30, 8, 6))
     rows = Constraints.of(Tokens(keys), best)
-    error = explain(rows, frobenius, np.where(rows.active, 1.0, 0.0))
+    error = refused(rows, frobenius, np.where(rows.active, 1.0, 0.0))
     assert error.residual > 1e-3  # all it says: no W shorter than 1/residual
+
+
+def test_a_proof_is_put_into_words_once_and_only_when_asked():
+    asked = []
+    error = NotSeparable(lambda: asked.append(1) or explain(*contradictory()))
+    assert not asked
+    assert str(error) in repr(error) and error.conflict
+    assert len(asked) == 1
+
+
+def test_a_refusal_travels_between_processes():
+    error = refused(*contradictory())
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == str(error) and np.array_equal(copy.multipliers, error.multipliers)
+    assert str(copy) != str(refused(*contradictory(seed=1)))
+
+
+def contradictory(seed=0):
+    keys, _ = random_keys((30, 8, 6), seed)
+    rows = Constraints.of(Tokens(keys), np.random.default_rng(seed).integers(8, size=30))
+    return rows, frobenius, prompt.solve(rows).multipliers

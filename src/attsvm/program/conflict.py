@@ -13,7 +13,7 @@ from scipy.linalg.lapack import dgeqrf
 from attsvm.norms import Norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius.active_set import DEPENDENT, TINY, solve_rows
-from attsvm.program.solution import NotSeparable, pack
+from attsvm.program.solution import Explanation, pack
 from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float
 
@@ -61,6 +61,8 @@ class Proof:
 
     def only(self, which: NDArray[np.intp] | Bool) -> Proof:
         """Some of the rows."""
+        if which.dtype == bool and which.all():
+            return self
         return Proof(*(getattr(self, field.name)[which] for field in fields(self)))
 
     @cached_property
@@ -80,8 +82,8 @@ class Proof:
         return (self.weight[:, None] * self.delta).T @ self.query
 
 
-def explain(rows: Constraints, norm: Norm, multipliers: Float) -> NotSeparable:
-    """The exception for rows that contradict each other, with the shortest proof at hand.
+def explain(rows: Constraints, norm: Norm, multipliers: Float) -> Explanation:
+    """The shortest proof at hand that the rows contradict each other, in words.
 
     multipliers (n, T): a Farkas proof, Σ λ_j A_j = 0 up to rounding and Σ λ_j b_j > 0.
     """
@@ -97,7 +99,7 @@ def explain(rows: Constraints, norm: Norm, multipliers: Float) -> NotSeparable:
     packed[proof.example, proof.token] = proof.weight
     conflict = list(zip(proof.example.tolist(), proof.token.tolist(), strict=True))
     residual = error / gain if gain > 0 else np.inf
-    return NotSeparable(_words(rows, proof), pack(rows, packed), conflict, residual)
+    return Explanation(_words(rows, proof), pack(rows, packed), conflict, residual)
 
 
 # ---------------------------------------------------------------------- fewer rows

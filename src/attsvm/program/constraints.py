@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from attsvm.program import passes
 from attsvm.tokens import Bool, Float, Tokens, as_required, as_selected
 
-SMALL = 1 << 14
-"""Entries of the keys up to which all differences are kept (128 KB): then no pass need be compiled."""
+SMALL = 1 << 18
+"""Entries of the keys up to which all differences are kept (2 MB): then no pass need be compiled."""
 
 CHUNK = 1 << 21
 """Numbers in the largest temporary array of differences (16 MB)."""
@@ -51,9 +51,8 @@ class Constraints:
         chosen = as_selected(tokens, selected)
         keys, key_exponent = _unit(tokens.keys, tokens.key_size)
         queries, query_exponent = _unit(tokens.queries, tokens.query_size)
-        anchor = np.argmax(chosen, axis=-1)
-        is_anchor = anchor[..., None] == np.arange(tokens.T)
-        active = tokens.mask & ~is_anchor
+        anchor = chosen.argmax(-1)
+        active = tokens.mask & (anchor[..., None] != np.arange(tokens.T))
         asked = as_required(tokens, required)
         exponent = key_exponent + query_exponent
         return cls(keys, queries, anchor, active, active & chosen, asked, exponent)
@@ -88,23 +87,30 @@ class Constraints:
     @cached_property
     def bound(self) -> Float:
         """Right-hand side per row (…, n, T): required, and 0 where tied or not active."""
-        return np.where(self.separating, self.required[..., None], 0.0)
+        return self.separating * self.required[..., None]
 
     @cached_property
     def separating(self) -> Bool:
         """The inequality rows (…, n, T)."""
-        return self.active & ~self.tied
+        return self.active > self.tied
 
     def run(self, index: int) -> Constraints:
         """The constraints of one run."""
         return self._at(index)
 
-    def part(self, runs: slice) -> Constraints:
+    def part(self, runs: slice | NDArray[np.intp]) -> Constraints:
         """The constraints of some runs."""
         return self._at(runs)
 
-    def _at(self, index: int | slice) -> Constraints:
-        return Constraints(*(getattr(self, field.name)[index] for field in fields(self)))
+    def as_batch(self) -> Constraints:
+        """One problem as a batch of one, which shares what is known of the rows."""
+        batch = self._at(None)
+        if self._small:
+            batch.__dict__["all_differences"] = self.all_differences[None]
+        return batch
+
+    def _at(self, index: int | slice | NDArray[np.intp] | None) -> Constraints:
+        return Constraints(*(getattr(self, name)[index] for name in _FIELDS))
 
     # ------------------------------------------------------------------ the linear map and its adjoint
 
@@ -124,7 +130,7 @@ class Constraints:
         """
         directions = np.matmul(self.queries, np.swapaxes(W, -1, -2))
         if self._small:
-            out = np.einsum("...td,...d->...t", self._differences, directions)
+            out = np.einsum("...td,...d->...t", self.all_differences, directions)
         else:
             out = np.empty(self.active.shape)
             passes.margins(*self._flat(directions), out.reshape(-1, self.T))
@@ -133,7 +139,7 @@ class Constraints:
     def combine(self, multipliers: Float) -> Float:
         """Σ λ_it (x_a − x_t) zᵀ: (…, n, T) → (…, d, e), the adjoint of `margins`."""
         if self._small:
-            out = np.einsum("...td,...t->...d", self._differences, multipliers)
+            out = np.einsum("...td,...t->...d", self.all_differences, multipliers)
         else:
             out = np.zeros((*self.active.shape[:-1], self.d))
             passes.sums(*self._flat(multipliers), out.reshape(-1, self.d))
@@ -144,9 +150,11 @@ class Constraints:
         return self.keys.size <= SMALL
 
     @cached_property
-    def _differences(self) -> Float:
-        """x_a − x_t of all rows (…, n, T, d)."""
-        return np.take_along_axis(self.keys, self.anchor[..., None, None], axis=-2) - self.keys
+    def all_differences(self) -> Float:
+        """x_a − x_t of all rows (…, n, T, d). For small problems."""
+        keys = self.keys.reshape(-1, self.T, self.d)
+        anchors = keys[np.arange(len(keys)), self.anchor.reshape(-1)]
+        return (anchors[:, None] - keys).reshape(self.keys.shape)
 
     def _flat(self, rows: Float) -> tuple[Float, NDArray[np.intp], Float]:
         """Keys, anchors and an array (…, n, ·) with runs and examples in one axis."""
@@ -163,11 +171,14 @@ class Constraints:
 
     def unscale(self, W: Float) -> Float:
         """The weight of the original tokens from the weight of the scaled ones."""
-        return np.ldexp(W, -self.exponent[..., None, None])
+        return np.ldexp(W, -self.exponent[..., None, None]) if self.exponent.any() else W
 
     def scale(self, W: Float) -> Float:
         """The inverse of `unscale`."""
-        return np.ldexp(W, self.exponent[..., None, None])
+        return np.ldexp(W, self.exponent[..., None, None]) if self.exponent.any() else W
+
+
+_FIELDS = tuple(field.name for field in fields(Constraints))
 
 
 def _unit(array: Float, size: Float) -> tuple[Float, NDArray[np.int_]]:
@@ -176,7 +187,7 @@ def _unit(array: Float, size: Float) -> tuple[Float, NDArray[np.int_]]:
     Sizes within 2^±8 stay as they are: no copy of large data that needs none.
     """
     exponent = np.asarray(np.frexp(size)[1])  # 0 for size 0
-    exponent = np.where(np.abs(exponent) > 8, exponent, 0)
+    exponent = exponent * (np.abs(exponent) > 8)
     wide = np.ascontiguousarray(array, dtype=np.float64)
     if not exponent.any():
         return wide, exponent

@@ -18,13 +18,16 @@ class Answer:
     multipliers (…, n, T): ≥ 0 on inequalities, free on ties, zero where there is no row. With a W
         they give the lower bound Σ λ_j b_j / N*(Σ λ_j A_j); without they are a Farkas proof.
     separable: whether there is a W, one boolean per run.
+    scaled: W has the required margins and N*(Σ λ_j A_j) = 1 already, up to rounding.
 
-    The verbs rescale both and certify them; an algorithm's own opinion of its accuracy is not asked.
+    The verbs rescale both where that is left to do, and certify them; an algorithm's own opinion of its
+    accuracy is not asked.
     """
 
     W: Float
     multipliers: Float
     separable: Bool | bool = True
+    scaled: bool = False
 
 
 class Engine(Protocol):

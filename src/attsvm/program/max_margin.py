@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import cast
 
@@ -17,7 +17,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Engine
 from attsvm.program.runs import over_runs
 from attsvm.program.soft import as_slack
-from attsvm.program.solution import Solution, pack
+from attsvm.program.solution import NotSeparable, Solution, pack
 from attsvm.tokens import Float, Tokens, matching_runs
 
 
@@ -58,7 +58,7 @@ def max_margin(
     if rows.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
 
-        raise explain(rows, norm, answer.multipliers)
+        raise NotSeparable(partial(explain, rows, norm, answer.multipliers))
     return Solution(
         tokens,
         rows.selected,
@@ -111,9 +111,14 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
 
 
 def solve(rows: Constraints, norm: Norm) -> Answer:
+    """The answer of an algorithm that suits the norm, at required margins near one."""
+    unit = _unit_margins(rows)
+    answer = _solve(unit, _on_vectors(rows, norm))
+    return answer if unit is rows else replace(answer, scaled=False)
+
+
+def _solve(rows: Constraints, norm: Norm) -> Answer:
     """Choose the algorithm, once for all runs."""
-    norm = _on_vectors(rows, norm)
-    rows = _unit_margins(rows)
     engine = _engine(norm)
     if rows.runs is None:
         return _solve_one(rows, norm, engine)
@@ -182,15 +187,18 @@ def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
 
     W in the units of the tokens, zero where there is none; then λ stays a proof.
     """
-    if rows.runs is None and not answer.separable:
+    can = np.asarray(answer.separable)
+    if rows.runs is None and not can:
         return answer
-    clipped = np.where(rows.tied, answer.multipliers, np.maximum(answer.multipliers, 0.0))
+    if answer.scaled:
+        return replace(answer, W=rows.unscale(answer.W), multipliers=rows.unscale(answer.multipliers))
+    clipped = np.maximum(answer.multipliers, 0.0, out=answer.multipliers.copy(), where=~rows.tied)
     steepness = np.asarray(norm.dual.value(rows.combine(clipped)))[..., None, None]
-    ratio = np.full(rows.active.shape, np.inf)
-    np.divide(rows.margins(answer.W), rows.bound, out=ratio, where=rows.bound > 0)
+    asks = rows.bound > 0
+    ratio = np.divide(rows.margins(answer.W), rows.bound, out=np.full(asks.shape, np.inf), where=asks)
     least = ratio.min((-2, -1), keepdims=True)
-    can = np.asarray(answer.separable)[..., None, None]
-    W = np.where(can, answer.W, 0.0) / np.where((least > 0) & (least < np.inf), least, 1.0)
-    multipliers = clipped / np.where(can & (steepness > 0), steepness, 1.0)
-    multipliers = np.where(can, np.ldexp(multipliers, -rows.exponent[..., None, None]), clipped)
-    return Answer(rows.unscale(W), multipliers, answer.separable)
+    W = rows.unscale(answer.W / np.where((least > 0) & (least < np.inf), least, 1.0))
+    multipliers = rows.unscale(clipped / np.where(steepness > 0, steepness, 1.0))
+    if not can.all():
+        W[~can], multipliers[~can] = 0.0, clipped[~can]
+    return Answer(W, multipliers, answer.separable)

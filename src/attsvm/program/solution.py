@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
@@ -16,7 +17,7 @@ from attsvm.program.certificate import TOLERANCE, Certificate, certify, certify_
 from attsvm.program.constraints import Constraints
 from attsvm.tokens import Bool, Float, Tokens
 
-__all__ = ["TOLERANCE", "Certificate", "NotSeparable", "Solution", "certify", "pack", "unpack"]
+__all__ = ["TOLERANCE", "Certificate", "Explanation", "NotSeparable", "Solution", "certify", "pack", "unpack"]
 
 SUPPORT = 1e-6
 """A constraint is active when its margin exceeds the required one by less than this, relatively."""
@@ -195,6 +196,16 @@ class Solution:
             )
 
 
+@dataclass(frozen=True)
+class Explanation:
+    """A contradiction in words, with its proof; see `NotSeparable`."""
+
+    message: str
+    multipliers: Float
+    conflict: list[tuple[int, int]]
+    residual: float
+
+
 class NotSeparable(ValueError):
     """No W puts the selected tokens above the others by the required margins.
 
@@ -202,28 +213,49 @@ class NotSeparable(ValueError):
         ordered as in `Solution`.
     conflict: the (example, token) pairs with a nonzero multiplier.
     residual: N*(Σ λ_j A_j) / Σ λ_j b_j; no W of norm below 1/residual can satisfy the rows.
+
+    Who only asks whether there is a W does not wait for a shorter proof and its words: `explain` gives
+    them when they are first asked for.
     """
 
-    def __init__(
-        self,
-        message: str,
-        multipliers: Float,
-        conflict: list[tuple[int, int]],
-        residual: float,
-    ) -> None:
-        super().__init__(message)
-        self.multipliers = multipliers
-        self.conflict = conflict
-        self.residual = residual
+    def __init__(self, explain: Callable[[], Explanation]) -> None:
+        super().__init__(explain)
+
+    @cached_property
+    def explanation(self) -> Explanation:
+        """The shortest proof at hand, and its words."""
+        return cast(Explanation, self.args[0]())
+
+    @property
+    def multipliers(self) -> Float:
+        return self.explanation.multipliers
+
+    @property
+    def conflict(self) -> list[tuple[int, int]]:
+        return self.explanation.conflict
+
+    @property
+    def residual(self) -> float:
+        return self.explanation.residual
+
+    def __str__(self) -> str:
+        return self.explanation.message
+
+    def __repr__(self) -> str:
+        return f"NotSeparable({self.explanation.message!r})"
 
 
 def pack(rows: Constraints, multipliers: Float) -> Float:
     """Multipliers over tokens (…, n, T) → one per constraint (…, m), zero beyond a run's own m."""
+    packed = multipliers[rows.active]
     if rows.runs is None:
-        return multipliers[rows.active]
-    counts = rows.active.sum((-2, -1))
-    out = np.zeros((rows.runs, int(counts.max())))
-    out[np.arange(out.shape[1]) < counts[:, None]] = multipliers[rows.active]
+        return packed
+    counts = np.count_nonzero(rows.active, axis=(-2, -1))
+    most = int(counts.max())
+    if packed.size == most * rows.runs:  # every run has as many
+        return packed.reshape(rows.runs, most)
+    out = np.zeros((rows.runs, most))
+    out[np.arange(most) < counts[:, None]] = packed
     return out
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from attsvm.program.compiled import compiled, inner
@@ -254,8 +253,8 @@ def _prove(s: State, j: int, r: Float, slack: float) -> int:
 def _polish(s: State) -> None:
     """Recompute point and multipliers from the active rows, then refine once against the rows."""
     q, y, x = s.sizes[ACTIVE], s.work[0], s.work[1]
-    s.p[:] = 0.0
-    s.weight[:q] = 0.0
+    for i in range(s.p.size):
+        s.p[i] = s.weight[i] = 0.0
     for _ in range(2):
         for i in range(q):
             y[i] = s.bound[s.active[i]] - dot(s.rows[s.active[i]], s.p)
@@ -290,23 +289,23 @@ def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
     m, k = A.shape
     tied = np.zeros(m, bool) if equality is None else np.asarray(equality, bool)
     if m < k:  # the answer lies in the span of the rows: work in its coordinates
-        basis, coordinates = scipy.linalg.qr(A.T, mode="economic", check_finite=False)
+        basis, coordinates = np.linalg.qr(A.T)
         point = solve_rows(np.ascontiguousarray(coordinates.T), b, tied)
         return point._replace(w=basis @ point.w)
-    length = lengths(A)
-    zero = length <= TINY
-    multipliers = np.zeros(m)
-    impossible = np.flatnonzero(zero & np.where(tied, b != 0, b > 0))
-    if impossible.size:
-        multipliers[impossible[0]] = np.sign(b[impossible[0]])
-        return Point(np.zeros(k), multipliers, False)
-    kept = np.flatnonzero(~zero)
+    length, multipliers = lengths(A), np.zeros(m)
+    kept = np.flatnonzero(length > TINY)
+    if kept.size < m:
+        impossible = np.flatnonzero((length <= TINY) & np.where(tied, b != 0, b > 0))
+        if impossible.size:
+            multipliers[impossible[0]] = np.sign(b[impossible[0]])
+            return Point(np.zeros(k), multipliers, False)
+        A, b, tied, length = A[kept], b[kept], tied[kept], length[kept]
     state = empty(kept.size, k)
-    fill(state, A[kept], b[kept], tied[kept], length[kept])
+    fill(state, A, b, tied, length)
     separable = advance(state) != CONTRADICTORY
     index, weight = active(state) if separable else proof(state)
-    multipliers[kept[index]] = weight / length[kept[index]]
-    return Point(state.p.copy() if separable else np.zeros(k), multipliers, separable)
+    multipliers[kept[index]] = weight / length[index]
+    return Point(state.p if separable else np.zeros(k), multipliers, separable)
 
 
 def lengths(A: Float) -> Float:

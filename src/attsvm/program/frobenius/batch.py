@@ -1,4 +1,4 @@
-"""Many small matrix problems at once: a few compiled loops over all runs, and their verdicts."""
+"""Many small matrix problems at once: a compiled loop over all runs, and their verdicts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.frobenius.batch_rows import Small, UnitRows, compare, fill
-from attsvm.program.frobenius.contradiction import RESIDUAL
-from attsvm.program.frobenius.gram import Quadratic, pivot, space
+from attsvm.program.frobenius.gram import Found, Problems, memory, pivot
+from attsvm.program.frobenius.unit_rows import RESIDUAL, TINY
 from attsvm.tokens import Bool, Float
 
 LARGEST = 256
@@ -29,24 +28,24 @@ def suits(rows: Constraints) -> bool:
 def solve(rows: Constraints) -> tuple[Answer, Bool]:
     """Answers of all runs, and which of them are final; the others need a slower, exact method.
 
-    Block pivoting, then the dual active set where that was not enough; both are checked on the rows.
+    Block pivoting, then the dual active set where that was not enough; both are checked.
     """
-    data = Small(*(_read_only(getattr(rows, name)) for name in Small._fields))
-    unit = UnitRows.empty(data)
-    fill(data, unit)
-    problem = _problem(unit)
-    lam: Float = np.empty(unit.bound.shape)
-    final = np.empty(len(lam), bool)
-    pivot(problem, lam, final, space(lam.shape[1]))
-    lam[~final] = 0.0  # what did not settle may be anything
-    W = _weights(unit, lam)
-    final &= _are_optimal(unit, lam, W)
-    separable = np.ones(len(lam), bool)
-    if not final.all():
-        left = np.flatnonzero(~final)
-        W[left], lam[left], final[left], separable[left] = _exactly(unit, problem, left)
+    queries = _queries(rows)
+    parts = (rows.anchor, rows.active, rows.tied, rows.required)
+    problems = Problems(_read_only(rows.keys), *queries, *map(_read_only, parts))
+    runs = len(rows.keys)
+    W, measure = np.zeros((runs, rows.d, rows.e)), np.zeros((runs, 3))
     multipliers = np.zeros(rows.active.shape)
-    multipliers[np.arange(rows.T) != rows.anchor[..., None]] = (lam / unit.length).ravel()
+    found = Found(W, multipliers.reshape(runs, -1), measure)
+    pivot(problems, found, memory(rows.n * (rows.T - 1), rows.d))
+    size = _sizes(W)
+    final, separable = _are_optimal(measure, size), np.ones(runs, bool)
+    if final.all():
+        W /= measure[:, 1, None, None]
+        multipliers /= np.where(size > 0, size, 1.0)[:, None, None]
+        return Answer(W, multipliers, separable, scaled=True), final
+    left = np.flatnonzero(~final)
+    W[left], multipliers[left], final[left], separable[left] = _exactly(rows.part(left), queries[2][left])
     return Answer(W, multipliers, separable), final
 
 
@@ -57,18 +56,11 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _problem(unit: UnitRows) -> Quadratic:
-    """The dual programs; K = (ΔΔᵀ)∘(ZZᵀ) in its two factors."""
-    across = np.ascontiguousarray(unit.delta.swapaxes(1, 2))
-    like = np.matmul(unit.query, unit.query.swapaxes(1, 2))
-    return Quadratic(np.matmul(unit.delta, across), like, unit.bound, unit.free, np.empty_like(unit.free))
-
-
-def _weights(unit: UnitRows, lam: Float) -> Float:
-    """W = Σ λ_j A_j: (r, m) → (r, d, e)."""
-    runs, n, d = len(lam), unit.query.shape[1], unit.delta.shape[2]
-    sides = np.einsum("rnod,rno->rdn", unit.delta.reshape(runs, n, -1, d), lam.reshape(runs, n, -1))
-    return np.asarray(np.matmul(sides, unit.query))
+def _queries(rows: Constraints) -> tuple[Float, Float, Float]:
+    """The queries at length one (r, n, e), their lengths (r, n), and their Gram matrices (r, n, n)."""
+    size = np.sqrt(np.einsum("rne,rne->rn", rows.queries, rows.queries))
+    unit = rows.queries / np.where(size > 0, size, 1.0)[..., None]
+    return unit, size, np.matmul(unit, unit.swapaxes(1, 2))
 
 
 def _sizes(W: Float) -> Float:
@@ -76,33 +68,57 @@ def _sizes(W: Float) -> Float:
     return np.asarray(np.sqrt(np.einsum("rde,rde->r", W, W)))
 
 
-def _are_optimal(unit: UnitRows, lam: Float, W: Float) -> Bool:
-    """Whether the gap between b·λ/|W| and |W|/(least margin) is at most GAP, from the rows themselves."""
-    found = np.empty((len(W), 3))
-    compare(unit, lam, np.matmul(unit.query, W.swapaxes(1, 2)), found)
-    size, (lower, least, short) = _sizes(W), found.T
+def _are_optimal(measure: Float, size: Float) -> Bool:
+    """Whether the gap between b·λ/|W| and |W|/(least margin) is at most GAP.
+
+    measure (r, 3): see `gram.Found`; size (r,): |W|.
+    """
+    lower, least, short = measure.T
     with np.errstate(all="ignore"):  # no row asks for a margin: the gap is NaN, λ and W are zero
         closed = (least > 0) & (1.0 - lower / size * least / size <= GAP)
     return (closed | ((least == np.inf) & (lower == 0))) & (short <= GAP * size)
 
 
-def _exactly(unit: UnitRows, problem: Quadratic, left: NDArray[np.intp]) -> tuple[Float, Float, Bool, Bool]:
-    """W, λ, which of the runs left are decided and which have a W, by the dual active set."""
-    from attsvm.program.frobenius.gram_dual import INFEASIBLE, SOLVED, UNRESOLVED, dual_active_set
+def _exactly(rows: Constraints, like: Float) -> tuple[Float, Float, Bool, Bool]:
+    """W, λ, which of the runs are decided and which have a W, by the dual active set."""
+    from attsvm.program.frobenius import gram_dual as dual
 
-    unit = UnitRows._make(part[left] for part in unit)
-    problem = Quadratic._make(part[left] for part in problem)
-    lam: Float = np.empty(unit.bound.shape)
-    status = np.empty(len(left), np.int64)
-    dual_active_set(problem, lam, status, space(lam.shape[1]))
-    lam[status == UNRESOLVED] = 0.0
-    hopeless = unit.bound < 0  # a row of length zero that asks for a margin is its own contradiction
+    gram, bound, free, length = _gram(rows, like)
+    lam: Float = np.empty(bound.shape)
+    status = np.empty(len(bound), np.int64)
+    problem = dual.Quadratic(gram, bound, free, np.empty_like(free))
+    dual.dual_active_set(problem, lam, status, dual.space(lam.shape[1]))
+    lam[status == dual.UNRESOLVED] = 0.0
+    # A row of length zero that asks for a margin is its own contradiction.
+    hopeless = (rows.bound.reshape(bound.shape) > 0) & (bound == 0)
     alone = hopeless.any(1)
     lam[alone] = np.arange(lam.shape[1]) == hopeless[alone].argmax(1)[:, None]
-    status[alone] = INFEASIBLE
-    W = _weights(unit, lam)
-    weight = np.where(unit.bound != 0, lam, 0.0).sum(1)
-    ray = (status == INFEASIBLE) & (_sizes(W) <= RESIDUAL * weight)
-    decided = ray | ((status == SOLVED) & _are_optimal(unit, lam, W))
+    status[alone] = dual.INFEASIBLE
+    multipliers = (lam / length).reshape(rows.active.shape)
+    W = rows.combine(multipliers)
+    weight = np.where((bound > 0) | hopeless, lam, 0.0).sum(1)
+    ray = (status == dual.INFEASIBLE) & (_sizes(W) <= RESIDUAL * weight)
+    margins = np.matmul(gram, lam[..., None])[..., 0]
+    least = np.divide(margins, bound, out=np.full(bound.shape, np.inf), where=bound > 0).min(1)
+    short = np.where(free, np.abs(margins), -margins).max(1, initial=0.0, where=bound == 0)
+    measure = np.stack([(bound * lam).sum(1), least, short], axis=1)
+    decided = ray | ((status == dual.SOLVED) & _are_optimal(measure, _sizes(W)))
     W[ray] = 0.0
-    return W, lam, decided, status != INFEASIBLE
+    return W, multipliers, decided, status != dual.INFEASIBLE
+
+
+def _gram(rows: Constraints, like: Float) -> tuple[Float, Float, Bool, Float]:
+    """Gram matrices (r, m, m) of all m = n T rows at length one, bounds, equalities and lengths (r, m).
+
+    Rows that do not exist or have length zero are zero, with length one and without a bound.
+    """
+    delta, flat = rows.all_differences, (len(like), rows.n * rows.T)
+    span = np.sqrt(np.einsum("rntd,rntd->rnt", delta, delta))
+    length = span * np.linalg.norm(rows.queries, axis=-1)[..., None]
+    live = rows.active & (length > TINY)
+    length = np.where(live, length, 1.0)
+    unit = (delta * (live / np.where(live, span, 1.0))[..., None]).reshape(*flat, rows.d)
+    gram = np.matmul(unit, unit.swapaxes(1, 2)) * like.repeat(rows.T, 1).repeat(rows.T, 2)
+    bound = (np.where(live, rows.bound, 0.0) / length).reshape(flat)
+    bound /= np.maximum(bound.max(1, keepdims=True), TINY)
+    return gram, bound, (rows.tied & live).reshape(flat), length.reshape(flat)

@@ -5,14 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.program.frobenius import gram
 from attsvm.program.frobenius.active_set import solve_rows
-from attsvm.program.frobenius.gram_dual import INFEASIBLE, SOLVED, dual_active_set
-from attsvm.program.frobenius.unit_rows import Found, UnitRows
+from attsvm.program.frobenius.gram_dual import INFEASIBLE, SOLVED, Quadratic, dual_active_set, space
+from attsvm.program.frobenius.unit_rows import RESIDUAL, Found, UnitRows
 from attsvm.tokens import Bool, Float
-
-RESIDUAL = 1e-12
-"""Norm of Σ λ̂_j â_j, relative to the multipliers of rows with a bound, that is rounding."""
 
 STEEP = 1e-6
 """|Σ λ̂_j â_j| per multiplier below which a method that still runs is asked for a proof."""
@@ -84,9 +80,9 @@ def _among(unit: UnitRows, chosen: Bool) -> Float | None:
     delta, queries = unit.named(example, token)
     bound, free = unit.bound[chosen], unit.free[chosen]
     K = (delta @ delta.T) * (queries @ queries.T)
-    problem = gram.Quadratic(K[None], np.ones((1, 1, 1)), bound[None], free[None], free[None].copy())
+    problem = Quadratic(K[None], bound[None], free[None], free[None].copy())
     part, status, out = np.zeros((1, len(example))), np.zeros(1, np.int64), np.zeros(chosen.shape)
-    dual_active_set(problem, part, status, gram.space(len(example)))
+    dual_active_set(problem, part, status, space(len(example)))
     if status[0] == INFEASIBLE:
         out[chosen] = np.where(free, part[0], np.maximum(part[0], 0.0))
         if is_proof(unit, out):

@@ -47,7 +47,8 @@ def times(Q: Float, a: Float, out: Float) -> None:
 @inner
 def tail(Q: Float, v: Float, q: int, out: Float) -> None:
     """out = Σ_{i ≥ q} v_i Q_i: the part of a (with v = Q a) that is orthogonal to the active rows."""
-    out[:] = 0.0
+    for i in range(out.size):
+        out[i] = 0.0
     for i in range(q, v.size):
         add(out, v[i], Q[i])
 

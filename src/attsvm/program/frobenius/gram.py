@@ -2,9 +2,9 @@
 
     min ½ λᵀ K λ − bᵀ λ,   λ_j ≥ 0 (free where the row is an equality),   margins g = K λ
 
-Plain loops: below some hundred rows a call to LAPACK costs more than its arithmetic. `pivot` needs
-independent rows; `gram_dual.dual_active_set` is slower, ends on every input, and proves that there
-is no weight where there is none. Rows of length zero without a bound may stand among the others.
+Plain loops: below some hundred rows a call to LAPACK costs more than its arithmetic. All of a run
+happens here, in memory that stays in the cache: what is left to NumPy would let threads wait for each
+other. `gram_dual.dual_active_set` is slower, ends on every input, and proves that there is no weight.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.program.compiled import compiled, inner
+from attsvm.program.frobenius.unit_rows import TINY
 from attsvm.tokens import Bool, Float
 
 DEPENDENT = 1e-10
@@ -24,130 +25,195 @@ ROUNDING = 1e-13
 """Relative error of a margin g = K λ that may pass for zero."""
 
 
-class Quadratic(NamedTuple):
-    """Dual programs of several runs: gram (r, m, m), bound (r, m), free (r, m): the equality rows.
+class Problems(NamedTuple):
+    """Constraints of all runs as plain arrays, the runs axis first; see `Constraints`.
 
-    like (r, n, n): factors of the Gram matrix not yet applied, one per pair of blocks of m/n rows.
-    passive (r, m): the rows that may have a multiplier. Pivoting writes gram and passive.
+    query (r, n, e): at length one, ẑ = z/|z|; size (r, n): |z|; like (r, n, n): ẑ_iᵀ ẑ_j.
     """
 
-    gram: Float
+    keys: Float
+    query: Float
+    size: Float
     like: Float
+    anchor: NDArray[np.intp]
+    active: Bool
+    tied: Bool
+    required: Float
+
+
+class Rows(NamedTuple):
+    """Memory of one run of at most m rows of length one; rows of length zero are left out.
+
+    delta (d, m): δ/|δ|; gram (m, m); name (m,): i T + t; example (m,): i; length (m,): |δ| |z|; bound (m,).
+    free (m,): equalities; passive (m,): the rows that may have a multiplier lam (m,); margin (m,): K λ.
+    factor (m, m): lower Cholesky factor of the passive rows, listed in order (m,); step (m,).
+    """
+
+    delta: Float
+    gram: Float
+    name: NDArray[np.int64]
+    example: NDArray[np.int64]
+    length: Float
     bound: Float
     free: Bool
     passive: Bool
+    lam: Float
+    margin: Float
+    factor: Float
+    order: NDArray[np.int64]
+    step: Float
 
 
-class Space(NamedTuple):
-    """Memory of one run of m rows."""
+def memory(m: int, d: int) -> Rows:
+    length, bound, lam, margin, step = np.empty((5, m))
+    name, example, order = np.empty((3, m), np.int64)
+    free, passive = np.empty((2, m), bool)
+    gram, factor = np.empty((2, m, m))
+    delta = np.empty((d, m))
+    return Rows(delta, gram, name, example, length, bound, free, passive, lam, margin, factor, order, step)
 
-    factor: Float  # (m, m) lower Cholesky factor of the passive rows
-    rows: NDArray[np.int64]  # (m,) rows of the factor, in order
-    step: Float  # (m,)
-    margin: Float  # (m,)
 
+class Found(NamedTuple):
+    """What the exchanges find; all zero before, and where they do not end or rows depend on each other.
 
-def space(m: int) -> Space:
-    return Space(np.empty((m, m)), np.empty(m, np.int64), np.empty(m), np.empty(m))
+    W (r, d, e): Σ λ_j A_j; multipliers (r, n T): λ, of the rows as they are, not at length one.
+    measure (r, 3): b·λ (NaN where nothing is found), the least margin per bound, and the largest error
+        of a row without bound.
+    """
+
+    W: Float
+    multipliers: Float
+    measure: Float
 
 
 @compiled
-def pivot(problem: Quadratic, lam: Float, settled: Bool, space: Space) -> None:
+def pivot(problems: Problems, found: Found, s: Rows) -> None:
     """Block principal pivoting: exchange all rows on the wrong side at once, until none is.
 
-    lam (r, m) out; settled (r,) out: False when rows depend on each other or the exchanges do not end.
     Reference: Júdice and Pires 1994, "A block principal pivoting algorithm".
     """
-    for run in range(len(settled)):
-        _start(problem, run, space)
-        best, patience = lam.shape[1] + 1, 3
-        settled[run] = False
-        for _ in range(30):
-            if not _passive_solution(problem, run, lam, space):
-                break
-            wrong = _exchange(problem, run, lam, space)
-            if wrong == 0:
-                settled[run] = True
-                break
+    d, e = found.W.shape[1:]
+    for run in range(len(found.W)):
+        found.measure[run, 0] = np.nan
+        m = _rows(problems, run, s)
+        best, patience, wrong = m, 3, m
+        while wrong > 0 and patience >= 0:
+            wrong = _exchange(s, m)
             if wrong < best:
-                best, patience = wrong, 3
-            elif patience > 0:
-                patience -= 1
-            else:
-                break
+                best, patience = wrong, 4
+            patience -= 1
+        if wrong != 0:
+            continue
+        lower, least, short = 0.0, np.inf, 0.0
+        for a in range(m):
+            lam, bound, margin = s.lam[a], s.bound[a], s.margin[a]
+            found.multipliers[run, s.name[a]] = lam / s.length[a]
+            lower += bound * lam
+            error = abs(margin) if s.free[a] else -margin
+            if bound > 0.0:
+                if margin < least * bound:
+                    least = margin / bound
+            elif error > short:
+                short = error
+            if lam != 0.0:
+                for c in range(d):
+                    entry = lam * s.delta[c, a]
+                    for q in range(e):
+                        found.W[run, c, q] += entry * problems.query[run, s.example[a], q]
+        found.measure[run, 0], found.measure[run, 1], found.measure[run, 2] = lower, least, short
 
 
 # A view of a row would count a reference, which costs more than the row: name rows by number.
 
 
 @inner
-def _start(problem, run, space):  # type: ignore[no-untyped-def]
-    """Complete the Gram matrix. Passive: equalities, and rows that λ = b serves less than average."""
-    K, bound, margin = problem.gram, problem.bound, space.margin
-    m, n = K.shape[1], problem.like.shape[1]
-    served, asked = 0.0, 0.0
+def _rows(problems, run, s):  # type: ignore[no-untyped-def]
+    """Write the rows and their Gram matrix; −1 when one of length zero asks for a margin, else how many.
+
+    Passive at first: equalities, and rows that λ = b serves less than average.
+    """
+    n, T, d = problems.keys.shape[1:]
+    m, asked, served = 0, 0.0, 0.0
+    for name in range(n * T):
+        i, t = name // T, name % T
+        if not problems.active[run, i, t]:
+            continue
+        square, first = 0.0, problems.anchor[run, i]
+        for c in range(d):
+            s.delta[c, m] = problems.keys[run, i, first, c] - problems.keys[run, i, t, c]
+            square += s.delta[c, m] * s.delta[c, m]
+        span, tied = np.sqrt(square), problems.tied[run, i, t]
+        length, bound = span * problems.size[run, i], 0.0 if tied else problems.required[run, i]
+        if length > TINY:
+            for c in range(d):
+                s.delta[c, m] /= span
+            s.name[m], s.example[m], s.free[m] = name, i, tied
+            s.length[m], s.bound[m] = length, bound / length
+            asked += s.bound[m]
+            m += 1
+        elif bound > 0.0:
+            return -1
+    for a in range(m):
+        for b in range(a + 1):
+            s.gram[a, b] = 0.0
+        for c in range(d):
+            entry = s.delta[c, a]
+            for b in range(a + 1):
+                s.gram[a, b] += entry * s.delta[c, b]
+        for b in range(a + 1):
+            s.gram[a, b] *= problems.like[run, s.example[a], s.example[b]]
+            s.gram[b, a] = s.gram[a, b]
     for a in range(m):
         total = 0.0
-        for j in range(n):
-            factor = problem.like[run, a * n // m, j]
-            for b in range(j * m // n, (j + 1) * m // n):
-                K[run, a, b] *= factor
-                total += K[run, a, b] * bound[run, b]
-        margin[a] = total
+        for b in range(m):
+            total += s.gram[a, b] * s.bound[b]
+        s.margin[a] = total
         served += total
-        asked += bound[run, a]
     for a in range(m):
-        less = margin[a] * asked < bound[run, a] * served
-        problem.passive[run, a] = less or problem.free[run, a]
+        s.passive[a] = s.free[a] or s.margin[a] * asked < s.bound[a] * served
+    return m
 
 
 @inner
-def _passive_solution(problem, run, lam, space):  # type: ignore[no-untyped-def]
-    """λ on the passive rows from K_FF λ_F = b_F, zero elsewhere; False when K_FF is singular.
+def _exchange(s, m):  # type: ignore[no-untyped-def]
+    """Solve K_FF λ_F = b_F on the passive rows F, then exchange the rows on the wrong side; how many.
 
+    Wrong: λ_F < 0, or too small a margin outside F. −1 when K_FF is singular.
     One sweep factors K_FF row by row and solves L y = b on the way.
     """
-    K, L, rows, y, margin = problem.gram, space.factor, space.rows, space.step, space.margin
-    m, k = lam.shape[1], 0
+    L, y, order, k = s.factor, s.step, s.order, 0
     for j in range(m):
-        lam[run, j], margin[j] = 0.0, 0.0
-        if not problem.passive[run, j]:
+        s.lam[j], s.margin[j] = 0.0, 0.0
+        if not s.passive[j]:
             continue
-        rest, value = K[run, j, j], problem.bound[run, j]
+        rest, value = s.gram[j, j], s.bound[j]
         for c in range(k):
-            total = K[run, j, rows[c]]
+            total = s.gram[j, order[c]]
             for q in range(c):
                 total -= L[k, q] * L[c, q]
-            L[k, c] = total / L[c, c]
-            rest -= L[k, c] * L[k, c]
-            value -= L[k, c] * y[c]
+            total /= L[c, c]
+            L[k, c] = total
+            rest -= total * total
+            value -= total * y[c]
         if not rest > DEPENDENT:
-            return False
+            return -1
         L[k, k] = np.sqrt(rest)
-        y[k], rows[k] = value / L[k, k], j
+        y[k], order[k] = value / L[k, k], j
         k += 1
+    size, count = 0.0, 0
     for a in range(k - 1, -1, -1):
-        value, row = y[a] / L[a, a], rows[a]  # read once: an array might overlap with the one written
-        lam[run, row] = value
+        value, row = y[a] / L[a, a], order[a]  # read once: an array might overlap with the one written
+        s.lam[row] = value
+        size += abs(value)
         for c in range(a):
             y[c] -= value * L[a, c]
         for j in range(m):
-            margin[j] += value * K[run, row, j]
-    return True
-
-
-@inner
-def _exchange(problem, run, lam, space):  # type: ignore[no-untyped-def]
-    """Move passive rows with λ < 0 to the others, and others with too small a margin to them; how many."""
-    total, count = 0.0, 0
-    for j in range(lam.shape[1]):
-        total += abs(lam[run, j])
-    for j in range(lam.shape[1]):
-        if problem.passive[run, j]:
-            wrong = lam[run, j] < 0.0 and not problem.free[run, j]
-        else:
-            wrong = space.margin[j] < problem.bound[run, j] - ROUNDING * total
+            s.margin[j] += value * s.gram[row, j]
+    for j in range(m):
+        wrong = s.lam[j] < 0.0 and not s.free[j]
+        if not s.passive[j]:
+            wrong = s.margin[j] < s.bound[j] - ROUNDING * size
         if wrong:
-            problem.passive[run, j] = not problem.passive[run, j]
+            s.passive[j] = not s.passive[j]
             count += 1
     return count

@@ -1,18 +1,46 @@
 """Few rows by their Gram matrix: a compiled dual active set, which ends on every input.
 
-It finds the ray that proves that no weight exists. See `gram.py` for the program and its memory.
+It finds the ray that proves that no weight exists. See `gram.py` for the program. Rows of length zero
+without a bound may stand among the others.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.program.compiled import compiled, inner
-from attsvm.program.frobenius.gram import DEPENDENT, ROUNDING, Quadratic, Space
-from attsvm.tokens import Float
+from attsvm.program.frobenius.gram import DEPENDENT, ROUNDING
+from attsvm.tokens import Bool, Float
 
 SOLVED, INFEASIBLE, UNRESOLVED = 0, 1, 2
+
+
+class Quadratic(NamedTuple):
+    """Dual programs of several runs: gram (r, m, m), bound (r, m), free (r, m): the equality rows.
+
+    passive (r, m), written: the rows that may have a multiplier.
+    """
+
+    gram: Float
+    bound: Float
+    free: Bool
+    passive: Bool
+
+
+class Space(NamedTuple):
+    """Memory of one run of m rows."""
+
+    factor: Float  # (m, m) lower Cholesky factor of the passive rows
+    rows: NDArray[np.int64]  # (m,) rows of the factor, in order
+    step: Float  # (m,)
+    margin: Float  # (m,)
+
+
+def space(m: int) -> Space:
+    return Space(np.empty((m, m)), np.empty(m, np.int64), np.empty(m), np.empty(m))
 
 
 @compiled

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from attsvm.program.constraints import Constraints
@@ -119,10 +118,18 @@ def _dense(rows: Constraints, example: Index, token: Index) -> Answer:
     """The program of the named rows, (k,) and (k,), written out."""
     A = rows.differences(example, token) * rows.queries[example]  # d or e is 1
     at = example, token
-    point = active_set.solve_rows(A, rows.bound[at], rows.tied[at])
+    bound = rows.bound[at]
+    w, weight, separable = active_set.solve_rows(A, bound, rows.tied[at])
+    scaled = False
+    if separable:
+        asks = bound > 0
+        least = float((A[asks] @ w / bound[asks]).min(initial=np.inf))
+        size = float(np.linalg.norm(weight @ A))
+        scaled = 0 < least < np.inf and 0 < size < np.inf
+        w, weight = (w / least, weight / size) if scaled else (w, weight)
     multipliers = np.zeros(rows.active.shape)
-    multipliers[at] = point.multipliers
-    return Answer(point.w.reshape(rows.d, rows.e), multipliers, point.separable)
+    multipliers[at] = weight
+    return Answer(w.reshape(rows.d, rows.e), multipliers, separable, scaled)
 
 
 class _WorkingSet:
@@ -240,6 +247,8 @@ class _WorkingSet:
 
 def independent_ties(rows: Constraints) -> Index:
     """Names i·T + t of tied rows that span all tied rows, at most d, by pivoted QR in bounded memory."""
+    from scipy.linalg import qr
+
     example, token = np.divmod(np.flatnonzero(rows.tied), rows.T)
     kept = np.zeros(0, np.intp)
     chunk = 4 * rows.d
@@ -249,6 +258,6 @@ def independent_ties(rows: Constraints) -> Index:
         length = active_set.lengths(delta)
         tried, delta = tried[length > TINY], delta[length > TINY] / length[length > TINY, None]
         if len(tried):
-            R, pivot = scipy.linalg.qr(delta.T, mode="r", pivoting=True)
+            R, pivot = qr(delta.T, mode="r", pivoting=True)
             kept = tried[pivot[: int((np.abs(np.diagonal(R)) > DEPENDENT).sum())]]
     return example[kept] * rows.T + token[kept]

@@ -1,33 +1,16 @@
-"""Frobenius (and l2) margin: choose the algorithm by the shape of the problem."""
+"""Frobenius (and l2) margin: choose the algorithm by the shape of the problem.
+
+Each is imported when it is first needed: what they import takes longer than a small problem.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 
 from attsvm.norms import Norm, frobenius
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.frobenius import batch, contradiction, pivoting, span
-from attsvm.program.frobenius import interior_point as interior
-from attsvm.program.frobenius.active_set import solve_rows
-from attsvm.program.frobenius.unit_rows import Found, UnitRows
-from attsvm.program.threads import single_thread
-
-CROWDED = 10.0
-"""Rows per unknown beyond which block pivoting needs more exchanges than a Newton matrix costs."""
-
-NEWTON = 5000
-"""Unknowns d·e up to which the Newton matrix of the interior point is formed (200 MB)."""
-
-SMALL = 1 << 19
-"""Entries of the rows up to which writing them out is cheaper than an interior point."""
-
-ENOUGH = 1e-9
-"""Relative gap below which no other algorithm is tried."""
-
-Algorithm = Callable[[UnitRows], Found | None]
+from attsvm.program.frobenius import batch
 
 
 def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
@@ -42,11 +25,12 @@ def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
 
         return prompt.solve(rows)
     if batch.suits(rows):
-        answers, final = batch.solve(_with_runs(rows))
-        return _first(answers) if final[0] else _answer(unit := UnitRows(rows), _written_out(unit))
-    # Multipliers that diverge may overflow; what is not finite is never taken for an answer.
-    with single_thread(), np.errstate(over="ignore", invalid="ignore"):
-        return _solve_large(rows)
+        answers, final = batch.solve(rows.as_batch())
+        if final[0]:
+            return _first(answers)
+    from attsvm.program.frobenius import large
+
+    return large.written_out(rows) if batch.suits(rows) else large.solve(rows)
 
 
 def solve_runs(rows: Constraints) -> Answer:
@@ -55,14 +39,14 @@ def solve_runs(rows: Constraints) -> Answer:
         from attsvm.program.frobenius import prompt
 
         return prompt.solve_runs(rows)
-    runs = rows.keys.shape[0]
-    shape = (runs, rows.n, rows.T)
-    answer = Answer(np.zeros((runs, rows.d, rows.e)), np.zeros(shape), np.ones(runs, bool))
-    final = np.zeros(runs, bool)
+    runs = len(rows.keys)
     if batch.suits(rows):
         answer, final = batch.solve(rows)
-    if final.all():
-        return answer
+        if final.all():
+            return answer
+    else:
+        W = np.zeros((runs, rows.d, rows.e))
+        answer, final = Answer(W, np.zeros(rows.active.shape), np.ones(runs, bool)), np.zeros(runs, bool)
     for k in np.flatnonzero(~final).tolist():
         one = solve(rows.run(k))
         answer.W[k], answer.multipliers[k] = one.W, one.multipliers
@@ -70,77 +54,6 @@ def solve_runs(rows: Constraints) -> Answer:
     return answer
 
 
-# ---------------------------------------------------------------------- one problem
-
-
-def _solve_large(rows: Constraints) -> Answer:
-    """Cheap contradictions, then the algorithms in the order that suits the shape."""
-    if not (rows.bound > 0).any():
-        return Answer(np.zeros((rows.d, rows.e)), np.zeros(rows.active.shape))
-    unit = UnitRows(rows)
-    best = contradiction.at_once(unit)
-    for algorithm in _algorithms(unit):
-        if best is not None and best.gap <= ENOUGH:
-            break
-        found = algorithm(unit)
-        if found is not None and (best is None or found.gap < best.gap):
-            best = found
-    if best is None or best.gap > ENOUGH:
-        return _in_span(rows) or _answer(unit, best)
-    return _answer(unit, best)
-
-
-def _in_span(rows: Constraints) -> Answer | None:
-    """The answer in the coordinates that the rows span, if those are fewer."""
-    fewer = span.reduce(rows)
-    if fewer is None:
-        return None
-    answer = solve(fewer.rows)
-    return Answer(fewer.lift(answer.W), answer.multipliers, answer.separable)
-
-
-def _algorithms(unit: UnitRows) -> list[Algorithm]:
-    """What to try, fastest first."""
-    unknowns = unit.rows.d * unit.rows.e
-    entries = unit.count * unknowns
-    newton: list[Algorithm] = [interior.solve] if unknowns <= NEWTON else []
-    exact: list[Algorithm] = [_written_out] if entries <= contradiction.DENSE else []
-    if newton and unit.count > CROWDED * unknowns:
-        return [*newton, _pivot, *exact]
-    return [_pivot, *exact] if entries <= SMALL else [_pivot, *newton, *exact]
-
-
-def _pivot(unit: UnitRows) -> Found | None:
-    return pivoting.solve(unit, pivoting.start(unit))
-
-
-def _written_out(unit: UnitRows) -> Found:
-    """The dual active set on all rows written out: for rows so dependent that K has too few digits."""
-    features = unit.features(*np.nonzero(unit.live))
-    point = solve_rows(features, unit.bound[unit.live], unit.free[unit.live])
-    W, lam = point.w.reshape(unit.rows.d, unit.rows.e), np.zeros(unit.live.shape)
-    lam[unit.live] = point.multipliers
-    return Found(lam, W, unit.gap(lam, W) if point.separable else 0.0, not point.separable)
-
-
-def _answer(unit: UnitRows, found: Found | None) -> Answer:
-    if found is None:  # nothing converged: an answer that certifies nothing
-        return Answer(np.zeros((unit.rows.d, unit.rows.e)), np.zeros(unit.live.shape))
-    return Answer(found.W, found.lam / unit.length, not found.proof)
-
-
-def _with_runs(rows: Constraints) -> Constraints:
-    """One problem as a batch of one."""
-    return Constraints(
-        rows.keys[None],
-        rows.queries[None],
-        rows.anchor[None],
-        rows.active[None],
-        rows.tied[None],
-        rows.required[None],
-        rows.exponent[None],
-    )
-
-
 def _first(answers: Answer) -> Answer:
-    return Answer(answers.W[0], answers.multipliers[0], bool(np.asarray(answers.separable)[0]))
+    can = bool(np.asarray(answers.separable)[0])
+    return Answer(answers.W[0], answers.multipliers[0], can, answers.scaled)

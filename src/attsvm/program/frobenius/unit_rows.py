@@ -15,9 +15,11 @@ from attsvm.tokens import Bool, Float
 KEPT = 1 << 24
 """Largest number of key entries for which the differences are kept in memory (128 MB)."""
 
-
 TINY = 1e-140
 """A row shorter than this is zero: its square has no digits left."""
+
+RESIDUAL = 1e-12
+"""Norm of Σ λ̂_j â_j, relative to the multipliers of rows with a bound, that is rounding."""
 
 
 @dataclass(frozen=True)
