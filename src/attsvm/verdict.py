@@ -239,15 +239,22 @@ def fit_rate(x: ArrayLike, error: ArrayLike, *, last: float = 10.0) -> Rate:
     For a rate in log steps pass x = log(steps). The interval treats residuals as independent, which
     neighbouring records are not: read it as a lower bound of the uncertainty.
     """
-    from scipy.stats import linregress, t
+    from scipy.special import stdtrit  # scipy.stats takes a second to load
 
     x, error = np.asarray(x, float), np.asarray(error, float)
     kept = (x > 0) & (x >= x.max() / last) & (error > 0)
-    if kept.sum() < 3:
+    free = int(kept.sum()) - 2
+    if free < 1:
         raise ValueError(f"{kept.sum()} points with positive error in the last factor {last:g}; pass ≥ 3.")
-    fit = linregress(np.log(x[kept]), np.log(error[kept]))
-    half = float(t.ppf(0.975, kept.sum() - 2) * fit.stderr)
-    return Rate(float(fit.slope), float(fit.slope) - half, float(fit.slope) + half, float(fit.rvalue) ** 2)
+    u, v = np.log(x[kept]), np.log(error[kept])
+    u, v = u - u.mean(), v - v.mean()
+    if not u.any():
+        raise ValueError("x is the same at every point of the last factor: no rate can be fitted.")
+    slope = float(u @ v / (u @ u))
+    left = float(((v - slope * u) ** 2).sum())
+    half = float(stdtrit(free, 0.975) * np.sqrt(left / free / (u @ u)))
+    r2 = 1 - left / float(v @ v) if v.any() else 0.0
+    return Rate(slope, slope - half, slope + half, r2)
 
 
 # ---------------------------------------------------------------------- details

@@ -241,7 +241,7 @@ FIGURE = Figure(
     "Local convergence: each parameterisation to its own program",
     SHOWS,
     experiment,
-    {"quick": {"runs": 12}, "default": {"runs": 50}, "paper": {"runs": 100}},
+    {"quick": {"runs": 16}, "default": {"runs": 50}, "paper": {"runs": 100}},
     draw,
     checks,
     NOTES,

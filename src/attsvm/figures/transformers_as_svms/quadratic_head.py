@@ -181,7 +181,7 @@ FIGURE = Figure(
     SHOWS,
     experiment,
     {
-        "quick": {"instances": 16, "steps": 6_000},
+        "quick": {"instances": 12, "steps": 4_000},
         "default": {"instances": 60, "steps": 10_000},
         "paper": {"instances": 500, "steps": 10_000},
     },

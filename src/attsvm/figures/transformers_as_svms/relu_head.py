@@ -222,7 +222,7 @@ FIGURE = Figure(
     SHOWS,
     experiment,
     {
-        "quick": {"draws": {4: 60, 6: 40}},
+        "quick": {"draws": {4: 60, 6: 20}},
         "default": {"draws": {4: 100, 6: 140, 8: 200, 10: 260}},
         "paper": {"draws": {4: 1_000, 6: 2_000, 8: 4_000, 10: 8_000}},
     },

@@ -165,7 +165,7 @@ FIGURE = Figure(
     SHOWS,
     experiment,
     {
-        "quick": {"runs": 20, "steps": 1_000},
+        "quick": {"runs": 12, "steps": 1_000},
         "default": {"runs": 100, "steps": 1_000},
         "paper": {"runs": 500, "steps": 1_000},
     },
