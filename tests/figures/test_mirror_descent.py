@@ -15,7 +15,9 @@ def joint_run():
 def divergences():
     """Ends of runs as published: the own program near, mixed tokens as high as in the plot."""
     steps = np.array([1, 10, 100, 1_000])
-    arrays = {f"steps_{p:g}": steps for p in own_program.STEPS} | {"exponents": np.array([*own_program.STEPS])}
+    arrays = {f"steps_{p:g}": steps for p in own_program.STEPS} | {
+        "exponents": np.array([*own_program.STEPS])
+    }
     own = {(3.0, 3.0): 0.005, (3.0, 1.75): 0.1, (3.0, 2.0): 0.05, **own_program.MEASURED}
     for (p, q), end in own.items():
         mixed = own_program.PUBLISHED[q] if p == 3 else end
