@@ -33,6 +33,9 @@ STRIDES = (16, 4)
 
 ROUNDS = 300
 
+FLOOR, ROUNDING = 4e-16, 1e-13
+"""Slack, relative to ‖p‖, that passes for zero; relative error of a margin that needs no other pass."""
+
 Index = NDArray[np.intp]
 
 
@@ -180,7 +183,23 @@ class _WorkingSet:
                 break
             self._add(names)
         index, weight = active_set.active(self.state)
-        return self._answer(self.names[index], weight / self.length[index], True)
+        answer = self._answer(self.names[index], weight / self.length[index], True)
+        return answer if stuck else self._scaled(answer, weight @ self.state.rows[index])
+
+    def _scaled(self, answer: Answer, M: Float) -> Answer:
+        """The answer at margin one, without another pass; M = Σ λ_j A_j.
+
+        Outside the pool a slack, of a row of length one, may be −FLOOR ‖p‖; no row is longer than 2 √d.
+        """
+        s, count = self.state, int(self.state.sizes[COUNT])
+        asked = self.rows.required[self.rows.required > 0]
+        short = FLOOR * float(np.linalg.norm(s.p)) * 2 * np.sqrt(self.rows.d) / asked.min(initial=np.inf)
+        asks = s.bound[:count] > 0
+        least = float((s.rows[:count][asks] @ s.p / s.bound[:count][asks]).min(initial=1.0 - short))
+        size = float(np.linalg.norm(M))
+        if short > ROUNDING or not (0 < least < np.inf and size > 0):
+            return answer
+        return Answer(answer.W / least, answer.multipliers / size, scaled=True)
 
     def _probe(self) -> Index:
         """All rows of a few examples, evenly spaced: enough to expose a hopeless selection."""
@@ -203,7 +222,7 @@ class _WorkingSet:
 
     def _violated(self) -> tuple[Index, Float]:
         """The most violated rows that are not in the pool, and their slacks, the worst first."""
-        floor = 4e-16 * float(np.linalg.norm(self.points[-1]))
+        floor = FLOOR * float(np.linalg.norm(self.points[-1]))
         example = np.flatnonzero(self.slacks.least[:, 0] < -floor)
         slack = self.slacks.least[example].ravel()
         names = (example[:, None] * self.rows.T + self.slacks.token[example]).ravel()
