@@ -73,8 +73,7 @@ def _row(index: int, quick: bool, cap: int) -> dict[str, Any]:
 
 def _batch() -> dict[str, Result]:
     return {
-        "one thread": in_child("batch", 0, cap=600),
-        "two threads": in_child("batch", 0, threads=2, cap=600),
+        **in_child("batch", 0, threads=2, cap=600),
         "daqp": in_child("batch_daqp", 0, cap=600),
     }
 
