@@ -27,6 +27,7 @@ bench: .venv/ready-bench
 	@echo "Setting up .venv (once, a minute or two) …"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) -e .
+	@$(BIN)/python -c "from attsvm.program.warm_up import warm_up; warm_up()"  # compiled once, kept on disk
 	@touch $@
 
 .venv/ready-test: .venv/ready
