@@ -14,9 +14,10 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf
 
 from attsvm.norms import Norm
+from attsvm.program.cholesky import factor
 from attsvm.program.entrywise import ball, newton
 from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED
-from attsvm.program.entrywise.products import cholesky, gram, margins
+from attsvm.program.entrywise.products import gram, margins
 from attsvm.program.entrywise.working_rows import WorkingRows
 from attsvm.tokens import Bool, Float
 
@@ -148,7 +149,7 @@ class Run:
 
     def _factored(self) -> bool:
         if len(self.matrix) < BLOCKED:
-            return bool(cholesky(self.matrix, self.lower))
+            return bool(factor(self.matrix, self.lower))
         upper, info = dpotrf(self.matrix.T, clean=0)  # transposed, because LAPACK counts by columns
         self.lower = upper.T
         return bool(info == 0)

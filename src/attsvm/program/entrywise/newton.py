@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from attsvm.program.cholesky import solve
 from attsvm.program.compiled import compiled
 from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED, norm, rescale
-from attsvm.program.entrywise.products import combine, margins, solve
+from attsvm.program.entrywise.products import combine, margins
 
 BOUNDARY = 0.995
 """Share of the way to the boundary that a step may go."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from attsvm.program.cholesky import factor, solve
 from attsvm.program.compiled import compiled, inner
 
 STEPS, TURNS = 30, 4
@@ -50,11 +51,11 @@ def follow(maps, point, room, goal):  # type: ignore[no-untyped-def]
         for i in range(len(y)):
             value += y[i] * maps[3][i]
         gap = products / abs(value)
-        if gap <= goal or not _cholesky(some):
+        if gap <= goal or not factor(some, some):
             break
         _invert(some, U)
         _newton_matrix(maps, X, U, l, x, room)
-        if not _cholesky(H):
+        if not factor(H, H):
             break
         # A short step aims at the centre, a long one at the boundary.
         target = share / (3.0 - 2.0 * share) * products / (size + len(l))
@@ -141,7 +142,7 @@ def _direction(maps, point, target, room):  # type: ignore[no-untyped-def]
     np.dot(maps[2], flat, dy)
     for i in range(len(dy)):
         dy[i] -= maps[3][i]
-    _solve(H, dy)
+    solve(H, dy)
     np.dot(dy, maps[2], flat)
     for a in range(d):
         for b in range(e):
@@ -171,7 +172,7 @@ def _reach(l, dl, S, dS, work):  # type: ignore[no-untyped-def]
         for i in range(len(S)):
             for j in range(i + 1):
                 work[i, j] = S[i, j] + trial * dS[i, j]
-        if _cholesky(work):
+        if factor(work, work):
             low = trial
         else:
             high = trial
@@ -179,36 +180,6 @@ def _reach(l, dl, S, dS, work):  # type: ignore[no-untyped-def]
             break
         trial = 0.5 * (low + high)
     return min(1.0, (0.9 + 0.09 * min(low, 1.0)) * low)
-
-
-@inner
-def _cholesky(A):  # type: ignore[no-untyped-def]
-    """Lower factor in place; whether all pivots are positive."""
-    for i in range(len(A)):
-        for j in range(i + 1):
-            total = A[i, j]
-            for l in range(j):
-                total -= A[i, l] * A[j, l]
-            if i > j:
-                A[i, j] = total / A[j, j]
-        if not total > 0.0:
-            return False
-        A[i, i] = np.sqrt(total)
-    return True
-
-
-@inner
-def _solve(L, v):  # type: ignore[no-untyped-def]
-    """v ← (L Lᵀ)⁻¹ v."""
-    for i in range(len(L)):
-        total = v[i]
-        for j in range(i):
-            total -= L[i, j] * v[j]
-        v[i] = total / L[i, i]
-    for i in range(len(L) - 1, -1, -1):
-        v[i] /= L[i, i]
-        for j in range(i):
-            v[j] -= L[i, j] * v[i]
 
 
 @inner
