@@ -52,7 +52,8 @@ def reproduce(
     Exit code 0 when every number agrees or differs for a stated reason, else 1.
     """
     compile_quickly()
-    begin("attsvm.reproduce")
+    if only is None or len(only) > 1:  # one figure is computed here
+        begin("attsvm.reproduce")
     from attsvm import figures
 
     try:

@@ -123,16 +123,21 @@ def _dense(rows: Constraints, example: Index, token: Index) -> Answer:
     at = example, token
     bound = rows.bound[at]
     w, weight, separable = active_set.solve_rows(A, bound, rows.tied[at])
-    scaled = False
-    if separable:
-        asks = bound > 0
-        least = float((A[asks] @ w / bound[asks]).min(initial=np.inf))
-        size = float(np.linalg.norm(weight @ A))
-        scaled = 0 < least < np.inf and 0 < size < np.inf
-        w, weight = (w / least, weight / size) if scaled else (w, weight)
     multipliers = np.zeros(rows.active.shape)
     multipliers[at] = weight
-    return Answer(w.reshape(rows.d, rows.e), multipliers, separable, scaled)
+    answer = Answer(w.reshape(rows.d, rows.e), multipliers, separable)
+    if not separable:
+        return answer
+    asks = bound > 0
+    least = float((A[asks] @ w / bound[asks]).min(initial=np.inf))
+    return _at_margin_one(answer, least, float(np.linalg.norm(weight @ A)))
+
+
+def _at_margin_one(answer: Answer, least: float, size: float) -> Answer:
+    """The answer divided by its least margin and by the length of Σ λ_j A_j, where both are numbers."""
+    if not (0 < least < np.inf and 0 < size < np.inf):
+        return answer
+    return Answer(answer.W / least, answer.multipliers / size, scaled=True)
 
 
 class _WorkingSet:
@@ -196,10 +201,7 @@ class _WorkingSet:
         short = FLOOR * float(np.linalg.norm(s.p)) * 2 * np.sqrt(self.rows.d) / asked.min(initial=np.inf)
         asks = s.bound[:count] > 0
         least = float((s.rows[:count][asks] @ s.p / s.bound[:count][asks]).min(initial=1.0 - short))
-        size = float(np.linalg.norm(M))
-        if short > ROUNDING or not (0 < least < np.inf and size > 0):
-            return answer
-        return Answer(answer.W / least, answer.multipliers / size, scaled=True)
+        return answer if short > ROUNDING else _at_margin_one(answer, least, float(np.linalg.norm(M)))
 
     def _probe(self) -> Index:
         """All rows of a few examples, evenly spaced: enough to expose a hopeless selection."""
