@@ -75,7 +75,7 @@ class Tokens:
         _finite("keys", self.keys, self.key_size)
         _finite("queries", self.queries, self.query_size)
         if not shared:
-            _finite("values", self.values, _largest(self.values, 3))
+            _finite("values", self.values, _largest(self.values, 2))
 
     # ------------------------------------------------------------------ other ways to build
 
@@ -197,13 +197,13 @@ class Tokens:
 
     @cached_property
     def key_size(self) -> Float:
-        """Largest absolute entry of the keys, one per run: a scalar array, with runs (runs,)."""
-        return _largest(self.keys, 3)
+        """Largest absolute entry of each example's keys: (n,), with runs (runs, n)."""
+        return _largest(self.keys, 2)
 
     @cached_property
     def query_size(self) -> Float:
-        """Largest absolute entry of the queries, one per run."""
-        return _largest(self.queries, 2)
+        """Largest absolute entry of each query: (n,), with runs (runs, n)."""
+        return _largest(self.queries, 1)
 
     def run(self, index: int) -> Tokens:
         """The tokens of one run."""

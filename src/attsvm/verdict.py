@@ -166,11 +166,11 @@ def margin_ratio(path: Path, solution: Solution) -> Float:
     """
     W, best = path.W, np.asarray(solution.margin)
     rows = solution.constraints
-    counted = rows.bound > 0
+    counted, asked = rows.bound > 0, solution.required[..., None]
     out = np.zeros(W.shape[:-2])
     for k in range(W.shape[-3]):
-        margins = rows.margins(rows.scale(W[..., k, :, :]))
-        share = np.where(counted, margins / np.where(counted, rows.bound, 1.0), np.inf).min((-2, -1))
+        margins = rows.token_margins(W[..., k, :, :])
+        share = np.where(counted, margins / np.where(counted, asked, 1.0), np.inf).min((-2, -1))
         size = solution.norm.value(W[..., k, :, :])
         out[..., k] = share / np.where(size > 0, size, 1.0) / best
     return out

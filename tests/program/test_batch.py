@@ -133,7 +133,7 @@ def test_small_problems_come_with_the_required_margins(e):
         alone, answer = rows.run(k), frobenius.solve(rows.run(k))
         ratio = (alone.margins(answer.W) / np.where(alone.bound > 0, alone.bound, np.nan))[alone.bound > 0]
         again = _at_margin_one(alone, norm, replace(answer, scaled=False))
-        shrunk = certify(alone, norm, alone.unscale(0.9 * answer.W), answer.multipliers)
+        shrunk = certify(alone, norm, alone.weight(0.9 * answer.W), answer.multipliers)
         assert answer.scaled and ratio.min() == pytest.approx(1, rel=1e-11)
         assert np.allclose(_at_margin_one(alone, norm, answer).W, again.W, rtol=1e-11, atol=0)
         assert shrunk.primal > 0.09

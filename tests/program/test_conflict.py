@@ -31,7 +31,7 @@ def explained(keys, selected, queries=None, required=1.0, norm=frobenius):
 def checked(rows, error):
     """Farkas: λ ≥ 0 on inequalities, Σ λ_j A_j = 0, Σ λ_j b_j > 0; and the pairs are its support."""
     assert isinstance(error, NotSeparable)
-    multipliers = unpack(rows, error.multipliers)
+    multipliers = np.ldexp(unpack(rows, error.multipliers), rows.exponent[:, None])
     assert (multipliers[rows.separating] >= 0).all()
     gain = (multipliers * rows.bound).sum()
     assert gain > 0

@@ -30,7 +30,7 @@ def least_cost(instance, slack):
 
 
 def cost(solution):
-    return 0.5 * np.sum(solution.W**2) + float(solution.slack @ solution.slacks)
+    return 0.5 * np.sum(solution.W**2) + float(solution.slack @ solution.shortfall)
 
 
 def soft(instance, slack):
@@ -63,7 +63,7 @@ def test_a_large_price_gives_the_program_without_slack(e):
     soft_solution = max_margin(tokens, selected, slack=enough)
     assert np.allclose(soft_solution.W, hard.W, rtol=0, atol=1e-9 / hard.margin)
     assert np.allclose(soft_solution.multipliers, hard.multipliers / hard.margin, atol=1e-8)
-    assert max_margin(tokens, selected, slack=0.5 * enough).slacks.max() > 1e-3
+    assert max_margin(tokens, selected, slack=0.5 * enough).shortfall.max() > 1e-3
 
 
 def test_one_example_with_two_tokens_has_a_closed_form():
@@ -101,7 +101,7 @@ def test_contradictory_examples_have_a_solution_and_fall_short():
     tokens, selected = random_selection(20, 4, 3)
     solution = max_margin(tokens, selected, slack=2.0)
     assert solution.certified and solution.separable
-    assert solution.slacks.max() > 0.5
+    assert solution.shortfall.max() > 0.5
     assert "soft-margin (C = 2)" in str(solution) and "fall short" in str(solution)
 
 
@@ -110,7 +110,7 @@ def test_what_is_not_optimal_is_not_certified(e):
     tokens, selected = planted(12, 5, 6, e=e, seed=4, shift=0.0)
     solution = max_margin(tokens, selected, slack=0.5)
     other = (selected + 1) % tokens.T
-    assert solution.certified and solution.slacks.max() > 0.01
+    assert solution.certified and solution.shortfall.max() > 0.01
     assert not replace(solution, W=0.9 * solution.W).certified
     assert not replace(solution, multipliers=np.roll(solution.multipliers, 4)).certified
     assert not replace(solution, slack=0.4 * np.ones(12)).certified
@@ -153,7 +153,7 @@ def test_identical_tokens_and_single_tokens_fall_short_without_harm():
     mask = np.array([[True, True, True], [True, False, False]])
     solution = max_margin(Tokens(keys, np.ones((2, 2)), mask=mask), [0, 0], slack=3.0)
     assert solution.certified
-    assert np.array_equal(solution.slacks, [1.0, 0.0])
+    assert np.array_equal(solution.shortfall, [1.0, 0.0])
     assert not solution.W.any()
 
 
@@ -167,7 +167,7 @@ def test_all_runs_are_solved():
     many = [planted(5, 4, 3, seed=k) for k in range(3)]
     keys, queries = (np.stack([getattr(t, x) for t, _ in many]) for x in ("keys", "queries"))
     solutions = max_margin(Tokens(keys, queries), np.stack([s for _, s in many]), slack=0.3)
-    assert solutions.certified.all() and solutions.slacks.shape == (3, 5)
+    assert solutions.certified.all() and solutions.shortfall.shape == (3, 5)
     assert np.allclose(solutions.run(1).W, max_margin(*many[1], slack=0.3).W)
     assert solutions.run(1).certified and "certified" in str(solutions)
 

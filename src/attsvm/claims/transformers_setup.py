@@ -57,7 +57,7 @@ def _clearly_optimal(solution: Solution, v: Float) -> bool:
     gamma = scores(solution.tokens, v)
     higher = gamma >= np.where(solution.selected, gamma, np.inf).min(-1, keepdims=True)
     rows = solution.constraints
-    return bool((rows.margins(rows.scale(solution.W)) >= CLEAR)[higher & ~solution.selected].all())
+    return bool((rows.token_margins(solution.W) >= CLEAR)[higher & ~solution.selected].all())
 
 
 def embedded(n: int, T: int, width: int, d: int, seeds: range) -> tuple[Tokens, Float]:

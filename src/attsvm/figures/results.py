@@ -37,12 +37,12 @@ def draw_solution(solution: Any) -> Canvas:
     one = solution if solution.tokens.runs is None else solution.run(0)
     figure, (left, right) = canvas(2)
     rows = one.constraints
-    margins = np.sort(rows.margins(rows.scale(one.W))[rows.separating])
+    margins = np.sort(rows.token_margins(one.W)[rows.separating])
     left.plot(margins, ".", ms=3, color=BLUE)
     left.axhline(1, color=GREY, lw=0.8)
     label(left, 0, 1, "required", GREY, xytext=(2, 3), textcoords="offset points")
     left.set(title="margins, sorted", xlabel="constraint")
-    sigma = np.linalg.svd(rows.scale(one.W), compute_uv=False)
+    sigma = np.linalg.svd(one.W / max(np.abs(one.W).max(), 1e-300), compute_uv=False)
     right.bar(np.arange(1, sigma.size + 1), sigma / max(sigma[0], 1e-300), color=ORANGE)
     right.set(title=f"singular values of W, {one.norm} norm", xlabel="index")
     return figure

@@ -71,7 +71,7 @@ def in_cone(W: Float, solution: Solution, width: float, radius: float = 0.0) -> 
 def in_margin_cone(W: Float, solution: Solution, fraction: float) -> Any:
     """Whether every margin of W/‖W‖_F is at least that fraction of the best: the global cone S̄_μ."""
     rows = solution.constraints
-    margins = rows.margins(rows.scale(W)) / frobenius.value(W)[..., None, None]
+    margins = rows.token_margins(W) / frobenius.value(W)[..., None, None]
     least = np.where(rows.separating, margins, np.inf).min((-2, -1))
     return least >= fraction / frobenius.value(solution.W)
 

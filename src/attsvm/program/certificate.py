@@ -1,23 +1,39 @@
-"""How far a solution can be from optimal, recomputed from rows, weight and multipliers alone."""
+"""How far a solution can be from optimal, recomputed from rows, weight and multipliers alone.
+
+What is certified is true in exact arithmetic: every sum comes with a bound on its rounding, which counts
+against the solution. Where float64 leaves too much doubt the sums are taken again in twice the precision.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from attsvm.norms import Norm
+from attsvm.norms import Norm, Schatten
+from attsvm.program import doubled
 from attsvm.program.constraints import Constraints
+from attsvm.program.doubled import Doubled
 from attsvm.tokens import Float
 
 TOLERANCE = 1e-8
 """Largest violation and gap of a certified solution."""
 
+DOUBT = 0.1 * TOLERANCE
+"""Violation or gap above which sums in float64 do not decide."""
+
+EPSILON = 2.0**-53
+
+CHUNK, LARGEST = 1 << 17, 1 << 26
+"""Numbers that are summed in twice the precision: at once, and in all (half a minute)."""
+
 
 @dataclass(frozen=True)
 class Certificate:
-    """How far a solution is from optimal at most, recomputed from the data.
+    """How far a solution is from optimal at most, recomputed from the data; rounding is counted against it.
 
     primal: largest shortfall of a margin, relative to the required one (where none is required, and
         for the inequality of tied tokens, to the largest required).
@@ -42,73 +58,202 @@ class Certificate:
 
 
 def certify(rows: Constraints, norm: Norm, W: Float, multipliers: Float) -> Certificate:
-    """Recompute violations and gap of (W, λ): W in the units of the original tokens, λ (…, n, T)."""
-    W = rows.scale(W)
-    margins = rows.margins(W)
-    largest = _over(rows.bound)[..., None, None]
-    unit = np.where(rows.bound > 0, rows.bound, np.where(largest > 0, largest, 1.0))
-    short = np.where(rows.separating, rows.bound - margins, 0.0)
-    unequal = np.where(rows.tied, np.abs(margins), 0.0)
-    primal = np.maximum(_over(np.maximum(short, unequal) / unit), 0.0)
-
-    size = _over(np.abs(multipliers))
-    negative = _over(np.where(rows.separating, -multipliers, 0.0))
-    clipped = np.where(rows.separating, np.maximum(multipliers, 0.0), multipliers)
-    steepness = np.asarray(norm.dual.value(rows.combine(np.where(rows.active, clipped, 0.0))))
-    steepness = np.ldexp(steepness, rows.exponent)
-    excess = np.where(size > 0, steepness - 1.0, 0.0)
-    dual = np.maximum(np.maximum(negative / np.where(size > 0, size, 1.0), excess), 0.0)
-
-    lower = (clipped * rows.bound).sum((-2, -1)) / np.where(steepness > 0, steepness, 1.0)
-    counted = rows.bound > 0
-    ratio = np.where(counted, margins / np.where(counted, rows.bound, 1.0), np.inf)
-    least = ratio.min((-2, -1), initial=np.inf)
-    value = np.ldexp(np.asarray(norm.value(W)), -rows.exponent)
-    trivial = ~counted.any((-2, -1))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        upper = np.where(least > 0, value / np.minimum(least, 1.0), np.inf)
-        gap = np.where(np.isfinite(upper), 1.0 - lower / upper, 1.0)
-    gap = np.where(trivial, np.where(value > 0, 1.0, 0.0), gap)
-    return Certificate(plain(primal), plain(dual), plain(np.maximum(gap, 0.0)))
+    """Violations and gap of (W, λ) at most: W and λ (…, n, T) in the units of the tokens."""
+    return _at_most(partial(_hard, norm), rows, W, multipliers)
 
 
 def certify_soft(rows: Constraints, W: Float, multipliers: Float, slack: Float) -> Certificate:
-    """The same for  min ½‖W‖² + Σ_i C_i ξ_i,  with ξ the least that the margins of W allow.
+    """The same for  min ½‖W‖² + Σ_i C_i ξ_i,  with ξ the least that the margins of W allow; slack (…, n): C.
 
     primal: largest error of a tie, relative to the largest required margin.
     dual: largest negative multiplier, and excess of Σ_t λ_it over C_i, both relative.
     gap: 1 − (Σ λ_j b_j − ½‖Σ λ_j A_j‖²) / (½‖W‖² + Σ_i C_i ξ_i).
     """
-    W = rows.scale(W)
-    margins = rows.margins(W)
-    largest = _over(rows.bound)
-    primal = _over(np.where(rows.tied, np.abs(margins), 0.0)) / np.where(largest > 0, largest, 1.0)
+    return _at_most(_soft, rows, W, multipliers, slack)
 
-    size = _over(np.abs(multipliers))
-    unit = np.where(size > 0, size, 1.0)
-    negative = _over(np.where(rows.separating, -multipliers, 0.0)) / unit
-    clipped = np.where(rows.separating, np.maximum(multipliers, 0.0), multipliers) * rows.active
-    excess = np.where(rows.separating, clipped, 0.0).sum(-1) - slack
-    excess = excess / np.where(slack > 0, slack, unit[..., None])
-    dual = np.maximum(np.maximum(negative, excess.max(-1)), 0.0)
 
-    # The four terms may be far out of the range of squares: mantissas and exponents apart.
-    exponent = np.frexp(size)[1]
-    image = rows.combine(np.ldexp(clipped, -exponent[..., None, None]))
-    paid = (slack * shortfall(rows, margins)).sum(-1)
-    gained = (clipped * rows.bound).sum((-2, -1))
-    terms = [(0.5 * _square(W), -2 * rows.exponent), (paid, 0), (gained, 0)]
-    terms.append((0.5 * _square(image), 2 * (rows.exponent + exponent)))
+def plain(x: Any) -> Any:
+    """A number rather than an array without axes."""
+    return x.item() if np.ndim(x) == 0 else np.asarray(x)
+
+
+# ---------------------------------------------------------------------- sums and their rounding
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What the rows say about a pair, in their units, and by how much rounding may have changed it.
+
+    W (…, d, e), λ (…, n, T): the pair; λ and M are 2^−size times what they are, and negative multipliers
+        of inequalities are left out: negative (…,), the largest of them relative to all.
+    short (…, n, T): b_j − ⟨A_j, W⟩, its error at most `doubt` (…, n, T) or (…, n, 1).
+    M (…, d, e): Σ λ_j A_j, its error at most `blur` (…,) in the Frobenius norm.
+    """
+
+    rows: Constraints
+    W: Float
+    multipliers: Float
+    size: Any
+    negative: Any
+    short: Float
+    doubt: Float
+    M: Float
+    blur: Any
+
+
+def _in_float64(rows: Constraints, W: Float, multipliers: Float, size: Any) -> Sums:
+    """One pass each for margins and M; bounds on rounding from the sizes of the rows."""
+    largest = _most(np.abs(multipliers))
+    negative = _most(np.where(rows.separating, -multipliers, 0.0)) / np.where(largest > 0, largest, 1.0)
+    multipliers = np.where(rows.separating, np.maximum(multipliers, 0.0), multipliers)
+    length = np.sqrt((W * W).sum((-2, -1)))[..., None]
+    doubt = (rows.d + rows.e + 4) * EPSILON * (rows.reach * length + rows.required)
+    weight = (np.abs(multipliers).sum(-1) * rows.reach).sum(-1)
+    blur = (np.count_nonzero(multipliers, axis=(-2, -1)) + 8) * EPSILON * weight
+    short = np.where(rows.active, rows.bound - rows.margins(W), -np.inf)
+    M = rows.combine(multipliers)
+    return Sums(rows, W, multipliers, size, negative, short, doubt[..., None], M, blur)
+
+
+def _in_doubled(sums: Sums) -> Sums:
+    """The same in twice the precision, one run."""
+    rows, lam, smaller = sums.rows, sums.multipliers, doubled.ROUNDING / EPSILON
+    short, M, W = np.empty(rows.active.shape), Doubled(np.zeros(sums.W.shape)), Doubled(sums.W)
+    size = max(1, CHUNK // (rows.d * max(rows.T, rows.e)))
+    for start in range(0, rows.n, size):
+        part = slice(start, min(start + size, rows.n))
+        keys, queries = rows.keys[part], rows.queries[part]
+        anchors = np.take_along_axis(keys, rows.anchor[part, None, None], axis=1)
+        delta = Doubled.difference(anchors, keys)
+        direction = (W * queries[:, None, :]).sum()
+        exact = rows.bound[part] - (delta * direction[:, None]).sum()
+        short[part] = exact.hi + exact.lo
+        M = M + ((delta * lam[part, :, None]).sum(1)[:, :, None] * queries[:, None, :]).sum(0)
+    short = np.where(rows.active, short, -np.inf)
+    doubt = sums.doubt * smaller + EPSILON * np.where(rows.active, np.abs(short), 0.0)
+    blur = sums.blur * smaller + np.sqrt((M.lo * M.lo).sum())
+    return replace(sums, short=short, doubt=doubt, M=M.hi, blur=blur)
+
+
+Judge = Callable[[Sums, Float, float], Certificate]
+
+
+def _at_most(
+    judge: Callable[..., Certificate], rows: Constraints, W: Float, multipliers: Float, *more: Float
+) -> Certificate:
+    """The certificate from sums in float64; where they leave it in doubt, from sums in twice the precision."""
+    finite = np.isfinite(W).all((-2, -1)) & np.isfinite(multipliers).all((-2, -1))
+    W = np.ldexp(np.where(finite[..., None, None], W, 0.0), -rows.unit[..., None, None])
+    lam = np.where(rows.active & finite[..., None, None], multipliers, 0.0)
+    power = np.where(lam != 0, np.frexp(lam)[1] + rows.exponent[..., None], -10_000)
+    size = power.max((-2, -1))
+    size = np.where(size > -10_000, size, 0)
+    lam = np.ldexp(lam, (rows.exponent - size[..., None])[..., None])
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        sums = _in_float64(rows, W, lam, size)
+        most, least = judge(sums, *more, 1.0), judge(sums, *more, -1.0)
+        doubtful = finite & (most.worst > DOUBT) & ~(least.worst > TOLERANCE)
+        if rows.runs is None:
+            if doubtful and rows.n * rows.d * max(rows.T, rows.e) <= LARGEST:
+                most = judge(_in_doubled(sums), *more, 1.0)
+        else:
+            for k in np.flatnonzero(doubtful):
+                again = judge(_in_doubled(_run(sums, k)), *(x[k] for x in more), 1.0)
+                for name in ("primal", "dual", "gap"):
+                    getattr(most, name)[k] = getattr(again, name)
+    # What is not finite certifies nothing.
+    return Certificate(*(plain(_number(x, finite)) for x in (most.primal, most.dual, most.gap)))
+
+
+def _number(x: Any, finite: Any) -> Any:
+    return np.where(finite & ~np.isnan(x), np.maximum(x, 0.0), np.inf)
+
+
+def _run(sums: Sums, k: int) -> Sums:
+    return Sums(sums.rows.run(k), *(getattr(sums, field.name)[k] for field in fields(Sums)[1:]))
+
+
+# ---------------------------------------------------------------------- what follows from them
+
+
+def _hard(norm: Norm, sums: Sums, sign: float) -> Certificate:
+    """Violations and gap at most (sign 1), or at least (sign −1)."""
+    rows, dual = sums.rows, norm.dual
+    asks, largest = rows.bound > 0, _most(rows.bound)[..., None, None]
+    primal = _shortfall(sums, sign)
+    steepness = np.asarray(dual.value(sums.M)) * (1 + sign * _rounding(dual, sums.M))
+    steepness = np.maximum(steepness + sign * _stretch(dual, sums.M) * sums.blur, 0.0)
+    steepness = np.where(sums.multipliers.any((-2, -1)), steepness, 0.0)
+    excess = np.where(steepness > 0, np.ldexp(steepness, sums.size) - 1.0, 0.0)
+
+    gained = (sums.multipliers * rows.bound).sum((-2, -1)) * (1 - sign * _terms(sums) * EPSILON)
+    unit = np.where(asks, rows.bound, np.where(largest > 0, largest, 1.0))
+    least = 1 - ((sums.short + sign * sums.doubt) / unit).max((-2, -1), initial=-np.inf, where=asks)
+    value = np.asarray(norm.value(sums.W)) * (1 + sign * _rounding(norm, sums.W))
+    trivial = ~asks.any((-2, -1))
+    upper = np.where(least > 0, value / np.minimum(least, 1.0), np.inf)
+    gap = np.where(np.isfinite(upper) & (steepness > 0), 1.0 - gained / steepness / upper, 1.0)
+    gap = np.where(trivial, np.where(value > 0, 1.0, 0.0), gap)
+    return Certificate(primal, np.maximum(sums.negative, excess), gap)
+
+
+def _soft(sums: Sums, slack: Float, sign: float) -> Certificate:
+    rows = sums.rows
+    primal = _shortfall(sums, sign, ties_only=True)
+    # In the units of the rows C is 2^(exponent − unit) times, λ is 2^(size − unit) times as large.
+    limit, raised = np.frexp(slack)
+    raised = raised + rows.exponent - rows.unit[..., None]
+    total = np.where(rows.separating, sums.multipliers, 0.0).sum(-1) * (1 + sign * 8 * EPSILON)
+    held = np.ldexp(limit, np.clip(raised - (sums.size - rows.unit)[..., None], -2000, 2000))
+    excess = np.divide(
+        total - held, np.where(held > 0, held, 1.0), where=total > held, out=np.zeros(held.shape)
+    )
+
+    short = np.where(rows.separating, sums.short + sign * sums.doubt, -np.inf).max(-1, initial=0.0)
+    up = sums.size - rows.unit
+    terms = [(0.5 * (sums.W * sums.W).sum((-2, -1)), np.zeros_like(up))]
+    terms.append(_total(limit * short, raised))
+    terms.append(((sums.multipliers * rows.bound).sum((-2, -1)), up))
+    length = np.sqrt((sums.M * sums.M).sum((-2, -1))) + sign * sums.blur
+    terms.append((0.5 * np.maximum(length, 0.0) ** 2, 2 * up))
     weight, paid, gained, lost = _on_one_scale(terms)
-    upper = weight + paid
+    upper = (weight + paid) * (1 + sign * 4 * (rows.n + _terms(sums)) * EPSILON)
     gap = np.where(upper > 0, 1.0 - (gained - lost) / np.where(upper > 0, upper, 1.0), 0.0)
-    return Certificate(plain(primal), plain(dual), plain(np.maximum(gap, 0.0)))
+    return Certificate(primal, np.maximum(sums.negative, excess.max(-1)), gap)
 
 
-def shortfall(rows: Constraints, margins: Float) -> Float:
-    """ξ_i = max(0, required_i − least margin of example i): (…, n, T) → (…, n)."""
-    short = np.where(rows.separating, rows.bound - margins, 0.0)
-    return np.asarray(np.maximum(short.max(-1), 0.0))
+def _shortfall(sums: Sums, sign: float, ties_only: bool = False) -> Any:
+    """Largest relative violation of a row, or of a tie."""
+    rows = sums.rows
+    largest = _most(rows.bound)[..., None, None]
+    unit = np.where(rows.bound > 0, rows.bound, np.where(largest > 0, largest, 1.0))
+    off = np.where(rows.tied, np.abs(sums.short), sums.short) + sign * sums.doubt
+    counted = rows.tied if ties_only else rows.active
+    return (off / unit).max((-2, -1), initial=0.0, where=counted)
+
+
+def _terms(sums: Sums) -> Any:
+    """Number of terms in a sum over the multipliers, and a few operations."""
+    return np.count_nonzero(sums.multipliers, axis=(-2, -1)) + 8
+
+
+def _rounding(norm: Norm, W: Float) -> float:
+    """Relative rounding of `norm.value`."""
+    d, e = W.shape[-2:]
+    return EPSILON * (8 * (d + e) * min(d, e) ** 0.5 if isinstance(norm, Schatten) else d * e + 8)
+
+
+def _stretch(norm: Norm, W: Float) -> float:
+    """The largest norm of a matrix of Frobenius norm one."""
+    sizes = min(W.shape[-2:]) if isinstance(norm, Schatten) else W.shape[-2] * W.shape[-1]
+    return float(sizes ** max(1 / norm.p - 0.5, 0.0))
+
+
+def _total(numbers: Float, exponent: Any) -> tuple[Float, Any]:
+    """Σ x_i 2^k_i over the last axis as a number and an exponent."""
+    power = np.where(numbers > 0, np.frexp(numbers)[1] + exponent, -10_000)
+    largest = power.max(-1)
+    return np.ldexp(numbers, np.clip(exponent - largest[..., None], -2000, 2000)).sum(-1), largest
 
 
 def _on_one_scale(terms: list[tuple[Any, Any]]) -> list[Float]:
@@ -118,14 +263,5 @@ def _on_one_scale(terms: list[tuple[Any, Any]]) -> list[Float]:
     return [np.ldexp(x, np.clip(k - largest, -1100, 1000)) for x, k in parts]
 
 
-def _square(x: Float) -> Float:
-    return np.asarray((x * x).sum((-2, -1)))
-
-
-def _over(rows: Float) -> Float:
+def _most(rows: Float) -> Float:
     return np.asarray(rows.max((-2, -1), initial=0.0))
-
-
-def plain(x: Any) -> Any:
-    """A number rather than an array without axes."""
-    return x.item() if np.ndim(x) == 0 else np.asarray(x)

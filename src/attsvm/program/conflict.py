@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dgeqrf
 
 from attsvm.norms import Norm
-from attsvm.program.constraints import Constraints
+from attsvm.program.constraints import FAR, Constraints
 from attsvm.program.frobenius.active_set import DEPENDENT, TINY, solve_rows
 from attsvm.program.solution import Explanation, pack
 from attsvm.program.threads import single_thread
@@ -92,13 +92,15 @@ def explain(rows: Constraints, norm: Norm, multipliers: Float) -> Explanation:
         proof = _zero_row(proof) or _without_noise(proof)
         if len(proof) > 2:
             proof = _crossed(rows, proof) or _shorten(proof)
-    proof = replace(proof, weight=proof.weight / np.abs(proof.weight).max(initial=TINY))
-    gain = float(proof.weight @ proof.bound)
-    error = float(np.ldexp(norm.dual.value(proof.error), rows.exponent))
+    gain, error = float(proof.weight @ proof.bound), float(norm.dual.value(proof.error))
+    residual = float(np.ldexp(error / gain, -rows.unit)) if gain > 0 else np.inf
+    # In the units of the tokens, the largest multiplier one.
+    power = -rows.exponent[proof.example]
+    weight = np.ldexp(proof.weight, power - (np.frexp(proof.weight)[1] + power).max(initial=-FAR))
+    proof = replace(proof, weight=weight / np.abs(weight).max(initial=TINY))
     packed = np.zeros(rows.active.shape)
     packed[proof.example, proof.token] = proof.weight
     conflict = list(zip(proof.example.tolist(), proof.token.tolist(), strict=True))
-    residual = error / gain if gain > 0 else np.inf
     return Explanation(_words(rows, proof), pack(rows, packed), conflict, residual)
 
 

@@ -25,16 +25,25 @@ SMALL = 1 << 18
 CHUNK = 1 << 21
 """Numbers in the largest temporary array of differences (16 MB)."""
 
+TAME = 8
+"""Binary exponents of sizes that stay as they are: no copy of large data that needs none."""
+
+FAR, LEAST = 10_000, 2.0**-900
+"""More than any binary exponent; the least margin a row asks for, where the largest is near one."""
+
 
 @dataclass(frozen=True, eq=False)
 class Constraints:
     """The rows  (x_a − x_t)ᵀ W z ≥ required  (= 0 where tied), one per active token.
 
-    keys (…, n, T, d), queries (…, n, e): float64, scaled by powers of two to a largest entry near
-        one, so that no product over- or underflows; `unscale` undoes it for a W.
+    keys (…, n, T, d), queries (…, n, e): float64; where sizes are far from one, each example in units of
+        its own, powers of two, so that no product over- or underflows.
     anchor (…, n): index of the first selected token.
     active (…, n, T): rows that exist; tied (…, n, T): the active rows that are equalities.
-    required (…, n): the margin each example asks for, ≥ 0.
+    required (…, n): the margin each example asks for in these units, ≥ 0, the largest near one.
+    exponent (…, n): a row here is 2^−exponent times the row of the tokens.
+    unit (…): a weight here is 2^−unit times the weight of the tokens; see `weight` and `multipliers`.
+    reach (…, n): no row of the example is longer, |x_a − x_t| |z| ≤ reach.
     """
 
     keys: Float
@@ -44,6 +53,8 @@ class Constraints:
     tied: Bool
     required: Float
     exponent: NDArray[np.int_]
+    unit: NDArray[np.int_]
+    reach: Float
 
     @classmethod
     def of(cls, tokens: Tokens, selected: ArrayLike, required: ArrayLike = 1.0) -> Constraints:
@@ -53,9 +64,11 @@ class Constraints:
         queries, query_exponent = _unit(tokens.queries, tokens.query_size)
         anchor = chosen.argmax(-1)
         active = tokens.mask & (anchor[..., None] != np.arange(tokens.T))
-        asked = as_required(tokens, required)
         exponent = key_exponent + query_exponent
-        return cls(keys, queries, anchor, active, active & chosen, asked, exponent)
+        asked, unit = _near_one(as_required(tokens, required), exponent)
+        largest = np.ldexp(tokens.key_size.astype(np.float64), -key_exponent)
+        reach = 2.0 * np.sqrt(tokens.d) * largest * np.sqrt(np.einsum("...e,...e->...", queries, queries))
+        return cls(keys, queries, anchor, active, active & chosen, asked, exponent, unit, reach)
 
     # ------------------------------------------------------------------ sizes and views
 
@@ -167,29 +180,51 @@ class Constraints:
         """x_a − x_t of the named rows, without runs: (k,), (k,) → (k, d)."""
         return self.keys[example, self.anchor[example]] - self.keys[example, token]
 
-    # ------------------------------------------------------------------ scale
+    # ------------------------------------------------------------------ the units of the tokens
 
-    def unscale(self, W: Float) -> Float:
-        """The weight of the original tokens from the weight of the scaled ones."""
-        return np.ldexp(W, -self.exponent[..., None, None]) if self.exponent.any() else W
+    def weight(self, W: Float) -> Float:
+        """The weight of the tokens from the weight of these rows."""
+        return np.ldexp(W, self.unit[..., None, None]) if self.unit.any() else W
 
-    def scale(self, W: Float) -> Float:
-        """The inverse of `unscale`."""
-        return np.ldexp(W, self.exponent[..., None, None]) if self.exponent.any() else W
+    def multipliers(self, multipliers: Float) -> Float:
+        """The multipliers of the tokens' rows from those of these rows (…, n, T)."""
+        return np.ldexp(multipliers, -self.exponent[..., None]) if self.exponent.any() else multipliers
+
+    def token_margins(self, W: Float) -> Float:
+        """(x_a − x_t)ᵀ W z of a weight in the units of the tokens: (…, d, e) → (…, n, T)."""
+        if not self.exponent.any():
+            return self.margins(W)
+        size = np.frexp(np.abs(W).max((-2, -1)))[1]
+        margins = self.margins(np.ldexp(W, -size[..., None, None]))
+        return np.ldexp(margins, (self.exponent + size[..., None])[..., None])
 
 
 _FIELDS = tuple(field.name for field in fields(Constraints))
 
 
 def _unit(array: Float, size: Float) -> tuple[Float, NDArray[np.int_]]:
-    """The array in float64 times a power of two per run that brings its largest entry near one.
+    """The array in float64, each example times a power of two that brings its largest entry near one.
 
-    Sizes within 2^±8 stay as they are: no copy of large data that needs none.
+    A run whose sizes are all tame stays as it is.
     """
     exponent = np.asarray(np.frexp(size)[1])  # 0 for size 0
-    exponent = exponent * (np.abs(exponent) > 8)
+    exponent = exponent * (np.abs(exponent) > TAME).any(-1, keepdims=True)
     wide = np.ascontiguousarray(array, dtype=np.float64)
     if not exponent.any():
         return wide, exponent
     axes = array.ndim - exponent.ndim
     return np.ldexp(wide, -exponent.reshape(exponent.shape + (1,) * axes)), exponent
+
+
+def _near_one(required: Float, exponent: NDArray[np.int_]) -> tuple[Float, NDArray[np.int_]]:
+    """The required margins of the scaled rows, the largest of each run near one, and the unit of W.
+
+    One that would vanish next to it still asks for something.
+    """
+    size = np.where(required > 0, np.frexp(required)[1] - 1 - exponent, -FAR)
+    unit = size.max(-1)
+    unit = np.where((np.abs(unit) > TAME) & (unit > -FAR) | exponent.any(-1), unit, 0)
+    shift = -exponent - unit[..., None]
+    if not shift.any():
+        return required, unit
+    return np.where(required > 0, np.maximum(np.ldexp(required, shift), LEAST), 0.0), unit

@@ -37,7 +37,8 @@ def finite_part(tokens: Tokens, attention: ArrayLike, selected: ArrayLike) -> Fl
 def _solve(rows: Constraints, attention: Float) -> Float:
     at_anchor = np.take_along_axis(attention, rows.anchor[:, None], axis=-1)
     ratio = np.where(rows.tied, at_anchor / np.where(rows.tied, attention, 1.0), 1.0)
-    target = np.log(ratio)[rows.tied]
+    # In the units of the rows, where a difference of example i is 2^−exponent times as large.
+    target = np.ldexp(np.log(ratio), -rows.exponent[:, None])[rows.tied]
     shape = (rows.d, rows.e)
     if not target.any():
         return np.zeros(shape)
@@ -58,4 +59,4 @@ def _solve(rows: Constraints, attention: Float) -> Float:
             f"no W divides attention like this: the ratios of {target.size} pairs contradict each other "
             f"(best fit misses a logit difference by {error:.2g}). Select fewer tokens."
         )
-    return rows.unscale(W.reshape(shape))
+    return W.reshape(shape)

@@ -18,7 +18,7 @@ from attsvm.program.engine import Answer, Engine
 from attsvm.program.runs import over_runs
 from attsvm.program.soft import as_slack
 from attsvm.program.solution import NotSeparable, Solution, pack
-from attsvm.tokens import Float, Tokens, matching_runs
+from attsvm.tokens import Float, Tokens, as_required, matching_runs
 
 
 def max_margin(
@@ -53,7 +53,7 @@ def max_margin(
     rows = Constraints.of(tokens, selected, required)
     price = as_slack(tokens, slack)
     if price is not None:
-        return _soft(tokens, norm, rows, price)
+        return _soft(tokens, norm, rows, as_required(tokens, required), price)
     answer = over_runs(lambda part: _at_margin_one(part, norm, solve(part, norm)), rows, _quick(rows, norm))
     if rows.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
@@ -65,7 +65,7 @@ def max_margin(
         norm,
         answer.W,
         pack(rows, answer.multipliers),
-        rows.required,
+        as_required(tokens, required),
         np.asarray(answer.separable),
     )
 
@@ -93,10 +93,10 @@ def separate(
     return max_margin(Tokens(keys), np.zeros(len(keys), int), norm, required=required, slack=slack)
 
 
-def _soft(tokens: Tokens, norm: Norm, rows: Constraints, slack: Float) -> Solution:
+def _soft(tokens: Tokens, norm: Norm, rows: Constraints, asked: Float, slack: Float) -> Solution:
     W, multipliers = soft.solve(rows, norm, slack)
     can = np.ones(() if rows.runs is None else rows.runs, bool)
-    return Solution(tokens, rows.selected, norm, W, pack(rows, multipliers), rows.required, can, slack)
+    return Solution(tokens, rows.selected, norm, W, pack(rows, multipliers), asked, can, slack)
 
 
 def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
@@ -111,14 +111,8 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
 
 
 def solve(rows: Constraints, norm: Norm) -> Answer:
-    """The answer of an algorithm that suits the norm, at required margins near one."""
-    unit = _unit_margins(rows)
-    answer = _solve(unit, _on_vectors(rows, norm))
-    return answer if unit is rows else replace(answer, scaled=False)
-
-
-def _solve(rows: Constraints, norm: Norm) -> Answer:
-    """Choose the algorithm, once for all runs."""
+    """The answer of an algorithm that suits the norm."""
+    norm = _on_vectors(rows, norm)
     engine = _engine(norm)
     if rows.runs is None:
         return _solve_one(rows, norm, engine)
@@ -138,12 +132,6 @@ def _solve_one(rows: Constraints, norm: Norm, engine: Engine) -> Answer:
     if not (rows.bound > 0).any():  # nothing asks for a margin: W = 0 is the answer
         return Answer(np.zeros((rows.d, rows.e)), np.zeros(rows.active.shape))
     return engine(rows, norm)
-
-
-def _unit_margins(rows: Constraints) -> Constraints:
-    """The largest required margin of each run near one, by a power of two: W is known up to a factor."""
-    exponent = np.frexp(rows.required.max(-1, keepdims=True))[1] - 1
-    return replace(rows, required=np.ldexp(rows.required, -exponent)) if exponent.any() else rows
 
 
 def _quick(rows: Constraints, norm: Norm) -> bool:
@@ -191,14 +179,14 @@ def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
     if rows.runs is None and not can:
         return answer
     if answer.scaled:
-        return replace(answer, W=rows.unscale(answer.W), multipliers=rows.unscale(answer.multipliers))
+        return replace(answer, W=rows.weight(answer.W), multipliers=rows.multipliers(answer.multipliers))
     clipped = np.maximum(answer.multipliers, 0.0, out=answer.multipliers.copy(), where=~rows.tied)
     steepness = np.asarray(norm.dual.value(rows.combine(clipped)))[..., None, None]
     asks = rows.bound > 0
     ratio = np.divide(rows.margins(answer.W), rows.bound, out=np.full(asks.shape, np.inf), where=asks)
     least = ratio.min((-2, -1), keepdims=True)
-    W = rows.unscale(answer.W / np.where((least > 0) & (least < np.inf), least, 1.0))
-    multipliers = rows.unscale(clipped / np.where(steepness > 0, steepness, 1.0))
+    W = rows.weight(answer.W / np.where((least > 0) & (least < np.inf), least, 1.0))
+    multipliers = rows.multipliers(clipped / np.where(steepness > 0, steepness, 1.0))
     if not can.all():
         W[~can], multipliers[~can] = 0.0, clipped[~can]
     return Answer(W, multipliers, answer.separable)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -50,20 +48,15 @@ def solve(rows: Constraints, norm: Norm, slack: Float) -> tuple[Float, Float]:
 
 
 def _solve_one(rows: Constraints, slack: Float) -> tuple[Float, Float]:
-    """Scale by powers of two, solve, scale back.
-
-    With keys and queries 2^−κ and margins 2^−j times the given ones, the weight is 2^(κ−j) times,
-    the multipliers and C are 2^(2κ−j) times those of the tokens.
-    """
+    """In the units of the rows C and the multipliers are 2^(exponent − unit) times those of the tokens."""
     from attsvm.program.frobenius import soft_margin
 
-    kappa, j = int(rows.exponent), int(np.frexp(rows.required.max())[1])
-    asked = replace(rows, required=np.ldexp(rows.required, -j))
+    up = rows.exponent - rows.unit
     # Where C is out of range its exponent is moved there: the weight below is exactly proportional.
-    size = int(np.frexp(slack.max())[1]) + 2 * kappa - j
-    up = max(-RANGE - size, 0)
-    price = np.ldexp(slack, min(2 * kappa - j + up, 2000))
+    size = int((np.frexp(slack)[1] + up)[slack > 0].max(initial=0))
+    raised = max(-RANGE - size, 0)
+    price = np.ldexp(slack, np.clip(up + raised, -2000, 2000))
     with single_thread(), np.errstate(over="ignore"):
-        answer: Answer = soft_margin.solve(asked, np.minimum(price, 2.0**RANGE))
-    W = np.ldexp(answer.W, j - kappa - up)
-    return W, np.ldexp(answer.multipliers, j - 2 * kappa - up)
+        answer: Answer = soft_margin.solve(rows, np.minimum(price, 2.0**RANGE))
+    W = np.ldexp(answer.W, rows.unit - raised)
+    return W, np.ldexp(answer.multipliers, -(up + raised)[:, None])

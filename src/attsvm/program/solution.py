@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from attsvm import norms
 from attsvm.norms import Norm
-from attsvm.program.certificate import TOLERANCE, Certificate, certify, certify_soft, plain, shortfall
+from attsvm.program.certificate import TOLERANCE, Certificate, certify, certify_soft, plain
 from attsvm.program.constraints import Constraints
 from attsvm.tokens import Bool, Float, Tokens
 
@@ -66,10 +66,11 @@ class Solution:
         return certify(self.constraints, self.norm, self.W, self.token_multipliers)
 
     @property
-    def slacks(self) -> Float:
+    def shortfall(self) -> Float:
         """How far each example falls short of its required margin (n,): ξ_i, recomputed from W."""
         rows = self.constraints
-        return shortfall(rows, rows.margins(rows.scale(self.W)))
+        short = self.required[..., None] - rows.token_margins(self.W)
+        return np.where(rows.separating, short, 0.0).max(-1)
 
     @property
     def certified(self) -> Any:
@@ -95,15 +96,17 @@ class Solution:
     def support(self) -> Bool:
         """Tokens whose constraint is active, bool (n, T): margin equal to the required one (less ξ)."""
         rows = self.constraints
-        unit = np.maximum(rows.bound.max((-2, -1), keepdims=True), np.finfo(float).tiny)
-        short = 0.0 if self.slack is None else self.slacks[..., None]
-        over = (rows.margins(rows.scale(self.W)) - rows.bound + short) / unit
+        largest = np.maximum(self.required.max(-1), np.finfo(float).tiny)[..., None, None]
+        short = 0.0 if self.slack is None else self.shortfall[..., None]
+        over = (rows.token_margins(self.W) - self.required[..., None] + short) / largest
         return rows.separating & (over <= SUPPORT) & np.asarray(self.separable)[..., None, None]
 
     @property
     def rank(self) -> Any:
         """Rank of W: singular values above 1e-6 of the largest."""
-        sigma = np.linalg.svd(self.constraints.scale(self.W), compute_uv=False)
+        sigma = np.linalg.svd(
+            self.W / np.maximum(np.abs(self.W).max((-2, -1), keepdims=True), 1e-300), compute_uv=False
+        )
         return plain((sigma > 1e-6 * np.maximum(sigma[..., :1], 1e-300)).sum(-1))
 
     def run(self, index: int) -> Solution:
@@ -139,7 +142,7 @@ class Solution:
         size = " × ".join(map(str, self.W.shape))
         if self.tokens.runs is None:
             certified = "certified" if self.certified else "NOT certified"
-            short = int((self.slacks > SUPPORT * self.required).sum())
+            short = int((self.shortfall > SUPPORT * self.required).sum())
             fall = "" if self.slack is None else f", {short} of {self.tokens.n} examples fall short"
             return [
                 f"{self.norm} {kind} solution, W {size}, rank {self.rank}, margin {self.margin:.6g}",
