@@ -1,23 +1,65 @@
 """Answers of the programs checked in exact arithmetic: whole numbers, and 80 digits where roots are taken.
 
 Every float64 is a whole number times a power of two, so keys, queries, W and multipliers become Python
-integers, and margins and Σ λ_j A_j are exact. Nothing of `attsvm.program` is used.
+integers, and margins and Σ λ_j A_j are exact. Nothing of `attsvm.program` computes here; it is only asked.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mpmath
 import numpy as np
 
 from attsvm.norms import Entrywise, Norm
+from attsvm.program.max_margin import max_margin
+from attsvm.program.solution import TOLERANCE, NotSeparable, Solution
+from attsvm.tokens import Tokens
 from tests.program.hostile import Case
 
 Array = np.ndarray
 mp = mpmath.mp.clone()
 mp.dps = 80
+
+HELD = 1e-11
+"""Best margin, of rows and weights of length one, below which no float64 weight holds the rows apart."""
+
+FALSE, WRONG = "FALSE certificate", "WRONG verdict"
+CERTIFIED, NOT_CERTIFIED, NOT_SEPARABLE, OUT_OF_RANGE = (
+    "certified",
+    "not certified",
+    "not separable",
+    "out of range",
+)
+
+
+def solved(case: Case) -> Solution:
+    tokens = Tokens(case.keys, case.queries, mask=case.mask)  # type: ignore[arg-type]
+    return max_margin(tokens, case.selected, case.norm, required=case.required, slack=case.slack)
+
+
+def outcome(case: Case) -> str:
+    """What `max_margin` answers, judged in exact arithmetic: one of the words above."""
+    try:
+        solution = solved(case)
+    except NotSeparable as error:
+        return NOT_SEPARABLE if hopeless(case, error.multipliers) else WRONG
+    except ValueError as error:
+        if "float64 holds" not in str(error):
+            raise
+        return OUT_OF_RANGE if out_of_range(case) else WRONG
+    if not solution.certified:
+        return NOT_CERTIFIED
+    return CERTIFIED if violation(case, solution.W, solution.multipliers) <= TOLERANCE else FALSE
+
+
+def out_of_range(case: Case) -> bool:
+    """Whether the weight, or a multiplier, of the same program in tame units has no float64 in these units."""
+    lifted = int(np.frexp(np.abs(case.keys).max())[1])
+    tame = solved(replace(case, keys=np.ldexp(case.keys, -lifted), slack=None))
+    sizes = np.frexp([np.abs(tame.W).max(), np.abs(tame.multipliers).max()])[1] - lifted
+    return bool(tame.certified and ((sizes > 1020) | (sizes < -990)).any())
 
 
 @dataclass(frozen=True)
@@ -143,6 +185,22 @@ def _singular_values(W: Array) -> list[mpmath.mpf]:
     return [
         top * mp.sqrt(max(x, 0)) for x in mp.eigsy(mp.matrix((tall.T @ tall).tolist()), eigvals_only=True)
     ]
+
+
+def hopeless(case: Case, multipliers: Array) -> bool:
+    """Whether no W satisfies the rows, or only one whose margins are lost in the rounding of its entries.
+
+    The second where multipliers λ ≥ 0 show that the best margin, of rows of length one, is below HELD:
+    |Σ λ_j A_j| ≤ HELD · Σ_{b_j > 0} λ_j |A_j|.
+    """
+    rows = Rows.of(case)
+    lam = np.where(rows.tied, multipliers, np.maximum(multipliers, 0.0))
+    M = (Whole.of(lam) @ rows.A).numbers()
+    lengths = [mp.sqrt(mp.fsum(x * x for x in row)) for row in rows.A.numbers()]
+    total = mp.fsum(mp.mpf(x) * l for x, l, b in zip(lam, lengths, rows.b, strict=True) if b > 0)
+    if total > 0 and mp.sqrt(mp.fsum(x * x for x in M)) <= HELD * total:
+        return True
+    return not separable(case)
 
 
 def separable(case: Case) -> bool:

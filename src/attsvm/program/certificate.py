@@ -141,8 +141,8 @@ Judge = Callable[[Sums, Float, float], Certificate]
 def _at_most(
     judge: Callable[..., Certificate], rows: Constraints, W: Float, multipliers: Float, *more: Float
 ) -> Certificate:
-    """The certificate from sums in float64; where they leave it in doubt, from sums in twice the precision."""
-    finite = np.isfinite(W).all((-2, -1)) & np.isfinite(multipliers).all((-2, -1))
+    """The certificate from sums in float64; where they leave doubt, from sums in twice the precision."""
+    finite = np.asarray(np.isfinite(W).all((-2, -1)) & np.isfinite(multipliers).all((-2, -1)))
     W = np.ldexp(np.where(finite[..., None, None], W, 0.0), -rows.unit[..., None, None])
     lam = np.where(rows.active & finite[..., None, None], multipliers, 0.0)
     power = np.where(lam != 0, np.frexp(lam)[1] + rows.exponent[..., None], -10_000)
@@ -157,7 +157,7 @@ def _at_most(
             if doubtful and rows.n * rows.d * max(rows.T, rows.e) <= LARGEST:
                 most = judge(_in_doubled(sums), *more, 1.0)
         else:
-            for k in np.flatnonzero(doubtful):
+            for k in np.flatnonzero(doubtful).tolist():
                 again = judge(_in_doubled(_run(sums, k)), *(x[k] for x in more), 1.0)
                 for name in ("primal", "dual", "gap"):
                     getattr(most, name)[k] = getattr(again, name)
@@ -192,7 +192,10 @@ def _hard(norm: Norm, sums: Sums, sign: float) -> Certificate:
     value = np.asarray(norm.value(sums.W)) * (1 + sign * _rounding(norm, sums.W))
     trivial = ~asks.any((-2, -1))
     upper = np.where(least > 0, value / np.minimum(least, 1.0), np.inf)
+    # Where rounding hides M altogether, the lower bound may be anything.
+    unknown = (steepness == 0) & (sums.blur > 0) & (sign < 0)
     gap = np.where(np.isfinite(upper) & (steepness > 0), 1.0 - gained / steepness / upper, 1.0)
+    gap = np.where(unknown, 0.0, gap)
     gap = np.where(trivial, np.where(value > 0, 1.0, 0.0), gap)
     return Certificate(primal, np.maximum(sums.negative, excess), gap)
 

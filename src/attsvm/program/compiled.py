@@ -15,12 +15,14 @@ from numba import njit
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _compiler(**options: Any) -> Callable[[Function], Function]:
-    # Sums may be reordered so that they vectorise, and a division is not checked, which would prevent
-    # it; infinities keep their meaning. Nobody asks for a C entry.
-    fastmath = {"reassoc", "contract", "nsz"}
+REORDERED = frozenset({"reassoc", "contract", "nsz"})
+"""Sums may be reordered so that they vectorise; infinities keep their meaning."""
+
+
+def _compiler(fastmath: frozenset[str] = REORDERED, **options: Any) -> Callable[[Function], Function]:
+    # A division is not checked, which would prevent vectors. Nobody asks for a C entry.
     make = cast(Any, njit)(
-        nogil=True, error_model="numpy", fastmath=fastmath, no_cfunc_wrapper=True, **options
+        nogil=True, error_model="numpy", fastmath=set(fastmath), no_cfunc_wrapper=True, **options
     )
     return cast(Callable[[Function], Function], make)
 
@@ -30,3 +32,9 @@ compiled = _compiler(cache=True)
 
 inner = _compiler(no_cpython_wrapper=True)
 """For functions that only compiled functions call: no entry from Python, no file of their own."""
+
+exactly = _compiler(frozenset(), cache=True)
+"""For functions that Python calls and that rely on the rounding of every single operation."""
+
+exactly_inner = _compiler(frozenset(), no_cpython_wrapper=True)
+"""The same for functions that only those call."""

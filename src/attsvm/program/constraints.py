@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,6 +41,7 @@ class Constraints:
     anchor (…, n): index of the first selected token.
     active (…, n, T): rows that exist; tied (…, n, T): the active rows that are equalities.
     required (…, n): the margin each example asks for in these units, ≥ 0, the largest near one.
+    asked (…, n): the same in the units of the tokens.
     exponent (…, n): a row here is 2^−exponent times the row of the tokens.
     unit (…): a weight here is 2^−unit times the weight of the tokens; see `weight` and `multipliers`.
     reach (…, n): no row of the example is longer, |x_a − x_t| |z| ≤ reach.
@@ -52,6 +53,7 @@ class Constraints:
     active: Bool
     tied: Bool
     required: Float
+    asked: Float
     exponent: NDArray[np.int_]
     unit: NDArray[np.int_]
     reach: Float
@@ -60,15 +62,12 @@ class Constraints:
     def of(cls, tokens: Tokens, selected: ArrayLike, required: ArrayLike = 1.0) -> Constraints:
         """The constraints that put the selected tokens above the others."""
         chosen = as_selected(tokens, selected)
-        keys, key_exponent = _unit(tokens.keys, tokens.key_size)
-        queries, query_exponent = _unit(tokens.queries, tokens.query_size)
+        keys, queries, exponent, reach = _in_units(tokens)
         anchor = chosen.argmax(-1)
         active = tokens.mask & (anchor[..., None] != np.arange(tokens.T))
-        exponent = key_exponent + query_exponent
-        asked, unit = _near_one(as_required(tokens, required), exponent)
-        largest = np.ldexp(tokens.key_size.astype(np.float64), -key_exponent)
-        reach = 2.0 * np.sqrt(tokens.d) * largest * np.sqrt(np.einsum("...e,...e->...", queries, queries))
-        return cls(keys, queries, anchor, active, active & chosen, asked, exponent, unit, reach)
+        asked = as_required(tokens, required)
+        scaled, unit = _near_one(asked, exponent)
+        return cls(keys, queries, anchor, active, active & chosen, scaled, asked, exponent, unit, reach)
 
     # ------------------------------------------------------------------ sizes and views
 
@@ -101,6 +100,11 @@ class Constraints:
     def bound(self) -> Float:
         """Right-hand side per row (…, n, T): required, and 0 where tied or not active."""
         return self.separating * self.required[..., None]
+
+    @cached_property
+    def relaxed(self) -> bool:
+        """Whether some row does not ask for a margin: ties, and examples that ask for the order alone."""
+        return bool(self.tied.any() or not self.required.min() > 0)
 
     @cached_property
     def separating(self) -> Bool:
@@ -184,11 +188,13 @@ class Constraints:
 
     def weight(self, W: Float) -> Float:
         """The weight of the tokens from the weight of these rows."""
-        return np.ldexp(W, self.unit[..., None, None]) if self.unit.any() else W
+        return in_range("W", W, self.unit[..., None, None]) if self.unit.any() else W
 
     def multipliers(self, multipliers: Float) -> Float:
         """The multipliers of the tokens' rows from those of these rows (…, n, T)."""
-        return np.ldexp(multipliers, -self.exponent[..., None]) if self.exponent.any() else multipliers
+        if not self.exponent.any():
+            return multipliers
+        return in_range("multipliers", multipliers, -self.exponent[..., None])
 
     def token_margins(self, W: Float) -> Float:
         """(x_a − x_t)ᵀ W z of a weight in the units of the tokens: (…, d, e) → (…, n, T)."""
@@ -200,6 +206,34 @@ class Constraints:
 
 
 _FIELDS = tuple(field.name for field in fields(Constraints))
+
+
+def in_range(name: str, array: Float, exponent: NDArray[np.int_]) -> Float:
+    """array · 2^exponent, which must be a number of float64, with all its digits where it is largest."""
+    with np.errstate(over="ignore", under="ignore"):
+        out = np.ldexp(array, exponent)
+    power = np.where(array != 0, np.frexp(array)[1] + exponent, 0)
+    top = power.max((-2, -1), initial=-FAR, where=array != 0)
+    wrong = (top > 1023) | ((top < -1000) & (top > -FAR))
+    if wrong.any():
+        size = round(0.30103 * int(np.asarray(top)[wrong].ravel()[0]))
+        raise ValueError(
+            f"the solution has {name} of size 1e{size}, and float64 holds 1e-300 to 1e308. Rescale the tokens: "
+            "keys or queries k times as large make W 1/k times as large."
+        )
+    return np.asarray(out)
+
+
+def _in_units(tokens: Tokens) -> tuple[Float, Float, NDArray[np.int_], Float]:
+    """Keys and queries in units of their own, `exponent` and `reach`: the same for every selection."""
+    known = tokens.__dict__.get("_in_units")
+    if known is None:
+        keys, key_exponent = _unit(tokens.keys, tokens.key_size)
+        queries, query_exponent = _unit(tokens.queries, tokens.query_size)
+        largest = np.ldexp(tokens.key_size.astype(np.float64), -key_exponent)
+        reach = 2.0 * np.sqrt(tokens.d) * largest * np.sqrt(np.einsum("...e,...e->...", queries, queries))
+        known = tokens.__dict__["_in_units"] = keys, queries, key_exponent + query_exponent, reach
+    return cast(tuple[Float, Float, NDArray[np.int_], Float], known)
 
 
 def _unit(array: Float, size: Float) -> tuple[Float, NDArray[np.int_]]:
@@ -221,10 +255,11 @@ def _near_one(required: Float, exponent: NDArray[np.int_]) -> tuple[Float, NDArr
 
     One that would vanish next to it still asks for something.
     """
+    largest = required.max(-1)
+    if not exponent.any() and (largest <= 2.0**TAME).all() and (largest >= 2.0**-TAME).all():
+        return required, np.zeros(largest.shape, int)
     size = np.where(required > 0, np.frexp(required)[1] - 1 - exponent, -FAR)
     unit = size.max(-1)
-    unit = np.where((np.abs(unit) > TAME) & (unit > -FAR) | exponent.any(-1), unit, 0)
+    unit = np.where(unit > -FAR, unit, 0)
     shift = -exponent - unit[..., None]
-    if not shift.any():
-        return required, unit
     return np.where(required > 0, np.maximum(np.ldexp(required, shift), LEAST), 0.0), unit

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from attsvm.program import doubled_loops as loops
 from attsvm.tokens import Float
 
 ROUNDING = 2.0**-100
 """Relative error of one operation, a sum of up to sixteen million terms included."""
-
-SPLITTER = 2.0**27 + 1.0
 
 
 def exact_sum(a: Any, b: Any) -> tuple[Any, Any]:
@@ -37,7 +36,7 @@ def exact_product(a: Any, b: Any) -> tuple[Any, Any]:
 
 def _half(a: Any) -> Any:
     """The upper half of the digits."""
-    big = SPLITTER * a
+    big = loops.SPLITTER * a
     return big - (big - a)
 
 
@@ -116,11 +115,15 @@ class Doubled:
         return part[0]
 
     def __matmul__(self, other: Any) -> Doubled:
-        """The product of a matrix with a matrix or a vector."""
+        """The product of a matrix (n, k) with a matrix (k, m) or a vector (k,)."""
         other = Doubled.of(other)
-        if other.ndim == 1:
-            return (self * other).sum()
-        return (self[..., :, None, :] * other.T[None]).sum()
+        across = (other if other.ndim == 2 else other[:, None]).T
+        out = np.empty((2, len(self), len(across)))
+        loops.product(*self._contiguous(), *across._contiguous(), *out)
+        return Doubled(*out) if other.ndim == 2 else Doubled(*out[:, :, 0])
+
+    def _contiguous(self) -> tuple[Float, Float]:
+        return np.ascontiguousarray(self.hi), np.ascontiguousarray(self.lo)
 
     # ------------------------------------------------------------------ shape
 
@@ -153,9 +156,9 @@ class Doubled:
         return Doubled(self.hi.copy(), self.lo.copy())
 
 
-def stacked(parts: list[Doubled]) -> Doubled:
-    """The parts one after the other along the first axis."""
-    return Doubled(np.concatenate([p.hi for p in parts]), np.concatenate([p.lo for p in parts]))
+def stacked(parts: list[Doubled], axis: int = 0) -> Doubled:
+    """The parts one after the other along an axis."""
+    return Doubled(np.concatenate([p.hi for p in parts], axis), np.concatenate([p.lo for p in parts], axis))
 
 
 def _normal(high: Any, low: Any) -> tuple[Any, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from attsvm.norms import Norm
 from attsvm.program.constraints import Constraints
 from attsvm.tokens import Bool, Float
@@ -19,15 +21,17 @@ class Answer:
         they give the lower bound Σ λ_j b_j / N*(Σ λ_j A_j); without they are a Farkas proof.
     separable: whether there is a W, one boolean per run.
     scaled: W has the required margins and N*(Σ λ_j A_j) = 1 already, up to rounding.
+    gap: the relative gap over all rows that the algorithm measured, one number or one per run; ∞ if none.
 
-    The verbs rescale both where that is left to do, and certify them; an algorithm's own opinion of its
-    accuracy is not asked.
+    The verbs rescale both where that is left to do, and look again where gap or rounding leave doubt
+    (`second_look`). A certificate never asks an algorithm for its opinion.
     """
 
     W: Float
     multipliers: Float
     separable: Bool | bool = True
     scaled: bool = False
+    gap: Float | float = np.inf
 
 
 class Engine(Protocol):

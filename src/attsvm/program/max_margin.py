@@ -16,9 +16,10 @@ from attsvm.program import soft
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Engine
 from attsvm.program.runs import over_runs
+from attsvm.program.second_look import second_look
 from attsvm.program.soft import as_slack
 from attsvm.program.solution import NotSeparable, Solution, pack
-from attsvm.tokens import Float, Tokens, as_required, matching_runs
+from attsvm.tokens import Float, Tokens, matching_runs
 
 
 def max_margin(
@@ -53,8 +54,8 @@ def max_margin(
     rows = Constraints.of(tokens, selected, required)
     price = as_slack(tokens, slack)
     if price is not None:
-        return _soft(tokens, norm, rows, as_required(tokens, required), price)
-    answer = over_runs(lambda part: _at_margin_one(part, norm, solve(part, norm)), rows, _quick(rows, norm))
+        return _soft(tokens, norm, rows, price)
+    answer = over_runs(lambda part: _finished(part, norm), rows, _quick(rows, norm))
     if rows.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
 
@@ -65,7 +66,7 @@ def max_margin(
         norm,
         answer.W,
         pack(rows, answer.multipliers),
-        as_required(tokens, required),
+        rows.asked,
         np.asarray(answer.separable),
     )
 
@@ -93,26 +94,31 @@ def separate(
     return max_margin(Tokens(keys), np.zeros(len(keys), int), norm, required=required, slack=slack)
 
 
-def _soft(tokens: Tokens, norm: Norm, rows: Constraints, asked: Float, slack: Float) -> Solution:
+def _soft(tokens: Tokens, norm: Norm, rows: Constraints, slack: Float) -> Solution:
     W, multipliers = soft.solve(rows, norm, slack)
     can = np.ones(() if rows.runs is None else rows.runs, bool)
-    return Solution(tokens, rows.selected, norm, W, pack(rows, multipliers), asked, can, slack)
+    return Solution(tokens, rows.selected, norm, W, pack(rows, multipliers), rows.asked, can, slack)
 
 
 def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     """Whether some W puts the selected tokens above all others: one boolean, with runs (runs,)."""
     tokens = matching_runs(tokens, selected)
     rows = Constraints.of(tokens, selected)
-    answer = over_runs(lambda part: solve(part, frobenius), rows, True)
+    answer = over_runs(lambda part: _finished(part, frobenius), rows, True)
     return np.asarray(answer.separable) if tokens.runs is not None else bool(answer.separable)
 
 
 # ---------------------------------------------------------------------- from rows to an answer
 
 
+def _finished(rows: Constraints, norm: Norm) -> Answer:
+    """The answer in the units of the tokens, at margin one, as exact as float64 can hold it."""
+    norm = _on_vectors(rows, norm)
+    return second_look(rows, norm, _at_margin_one(rows, norm, solve(rows, norm)))
+
+
 def solve(rows: Constraints, norm: Norm) -> Answer:
     """The answer of an algorithm that suits the norm."""
-    norm = _on_vectors(rows, norm)
     engine = _engine(norm)
     if rows.runs is None:
         return _solve_one(rows, norm, engine)
@@ -185,8 +191,12 @@ def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
     asks = rows.bound > 0
     ratio = np.divide(rows.margins(answer.W), rows.bound, out=np.full(asks.shape, np.inf), where=asks)
     least = ratio.min((-2, -1), keepdims=True)
-    W = rows.weight(answer.W / np.where((least > 0) & (least < np.inf), least, 1.0))
+    least = np.where((least > 0) & (least < np.inf), least, 1.0)
+    gained, size = (clipped * rows.bound).sum((-2, -1)), np.asarray(norm.value(answer.W))
+    with np.errstate(all="ignore"):
+        gap = 1.0 - gained / steepness[..., 0, 0] * least[..., 0, 0] / size
+    W = rows.weight(answer.W / least)
     multipliers = rows.multipliers(clipped / np.where(steepness > 0, steepness, 1.0))
     if not can.all():
         W[~can], multipliers[~can] = 0.0, clipped[~can]
-    return Answer(W, multipliers, answer.separable)
+    return Answer(W, multipliers, answer.separable, gap=np.where(np.isnan(gap), np.inf, gap))

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attsvm.norms import Norm, Schatten
-from attsvm.program.constraints import Constraints
+from attsvm.program.constraints import Constraints, in_range
 from attsvm.program.engine import Answer
+from attsvm.program.second_look import second_look_soft
 from attsvm.program.threads import in_threads, single_thread
 from attsvm.tokens import Float, Tokens, per_example
 
@@ -56,7 +57,12 @@ def _solve_one(rows: Constraints, slack: Float) -> tuple[Float, Float]:
     size = int((np.frexp(slack)[1] + up)[slack > 0].max(initial=0))
     raised = max(-RANGE - size, 0)
     price = np.ldexp(slack, np.clip(up + raised, -2000, 2000))
+    price = np.minimum(price, 2.0**RANGE)
     with single_thread(), np.errstate(over="ignore"):
-        answer: Answer = soft_margin.solve(rows, np.minimum(price, 2.0**RANGE))
-    W = np.ldexp(answer.W, rows.unit - raised)
-    return W, np.ldexp(answer.multipliers, -(up + raised)[:, None])
+        answer: Answer = soft_margin.solve(rows, price)
+    W, multipliers = answer.W, answer.multipliers
+    W = in_range("W", W, rows.unit - raised)
+    answer = Answer(W, in_range("multipliers", multipliers, -(up + raised)[:, None]))
+    if not raised:
+        answer = second_look_soft(rows, slack, price, answer)
+    return answer.W, answer.multipliers

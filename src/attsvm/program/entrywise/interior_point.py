@@ -44,17 +44,14 @@ class Run:
     """One interior point under way: W, and the multipliers λ and slacks of the working rows.
 
     start: any W that is not zero and any multipliers with Σ λ_j b_j > 0.
-    careful: factor [A √V, √(s/λ)] rather than its square, which loses nearly opposite rows; this is slow.
     The exponent of a curved ball moves from 2 to p while it converges: near p = 1 and p = ∞ the relation
     between W and λ is too steep for Newton's method from afar. pace: the factor by which p − 1, or
     1/(p − 1), shrinks in a step; apart: the complementarity meanwhile, because other rows may become active.
     """
 
-    def __init__(
-        self, work: WorkingRows, norm: Norm, pace: Pace, start: tuple[Float, Float], careful: bool = False
-    ) -> None:
+    def __init__(self, work: WorkingRows, norm: Norm, pace: Pace, start: tuple[Float, Float]) -> None:
         W, multipliers = start
-        self.careful, self.goal, (self.pace, self.apart) = careful, norm.p, pace
+        self.goal, (self.pace, self.apart) = norm.p, pace
         self.kind = {1.0: CROSS, np.inf: CUBE}.get(norm.p, CURVED)
         self.p = norm.p if self.kind != CURVED else self._nearer(2.0)
         self.size, self.shape = length(W, norm.p), W.shape
@@ -135,10 +132,6 @@ class Run:
         if self.kind == CUBE:
             margins(*structure, self.entries[3], column)
             column /= math.sqrt(self.c)
-        if self.careful:
-            roots = self.work.dense() * np.sqrt(V), column[:, None], np.diag(np.sqrt(ratio))
-            self.lower = np.ascontiguousarray(np.asarray(np.linalg.qr(np.hstack(roots).T, mode="r")).T)
-            return
         gram(*structure, V, column, ratio, rest, self.matrix)
         for raised in RAISED:
             if raised:

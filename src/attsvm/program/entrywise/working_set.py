@@ -40,8 +40,7 @@ def on_working_set(rows: Constraints, norm: Norm, paces: Sequence[Pace]) -> tupl
     """Solve  min N(W) s.t. rows;  the answer and its gap, as far as it is known.
 
     paces: ways to run the interior point, tried in turn until one converges. It starts from the
-    Frobenius solution, which also knows whether the rows are separable. Small problems first try without;
-    those that fail are ill-conditioned, and get more care.
+    Frobenius solution, which also knows whether the rows are separable. Small problems first try without.
     """
     pricing = Pricing(rows)
     if rows.active.sum() <= ALL:
@@ -75,8 +74,7 @@ def _converge(pricing: Pricing, norm: Norm, pace: Pace, start: Answer | None) ->
         W *= float(work.bound @ work.bound) / float(np.vdot(W, W))
     else:
         multipliers, W = start.multipliers[work.example, work.token] * work.length, start.W
-    careful = start is not None and work.k <= ALL
-    run, everything = Run(work, norm, pace, (W, multipliers), careful), chosen is rows.active
+    run, everything = Run(work, norm, pace, (W, multipliers)), chosen is rows.active
     farthest = FARTHEST * run.size if start is None else np.inf
     for step in range(STEPS if start else COLD):
         try:
@@ -123,10 +121,17 @@ class Pricing:
         return chosen
 
     def violated(self, W: Float, chosen: Bool, last: bool) -> Bool:
-        """Rows outside the chosen ones whose margin is below the bound; the last time, exactly."""
+        """Rows outside the chosen ones whose margin is below the bound; the last time, exactly.
+
+        Not more than there are: an early W violates many rows that the next one satisfies.
+        """
         rest = self.rows.active & ~chosen
-        margins = self.rows.margins(W) if last else self._margins(W)
-        return rest & (margins < self.rows.bound - SLIP * self.rows.bound.max())
+        short = self.rows.bound - (self.rows.margins(W) if last else self._margins(W))
+        least, most = SLIP * self.rows.bound.max(), max(int(chosen.sum()), ALL // 2)
+        new = rest & (short > least)
+        if np.count_nonzero(new) > most:
+            new &= short >= np.partition(short[new], -most)[-most]
+        return new
 
     def _margins(self, W: Float) -> Float:
         """Margins as differences of logits: one pass, and exact enough to choose rows."""

@@ -43,7 +43,7 @@ def solve(rows: Constraints) -> tuple[Answer, Bool]:
     if final.all():
         W /= measure[:, 1, None, None]
         multipliers /= np.where(size > 0, size, 1.0)[:, None, None]
-        return Answer(W, multipliers, separable, scaled=True), final
+        return Answer(W, multipliers, separable, scaled=True, gap=GAP), final
     left = np.flatnonzero(~final)
     W[left], multipliers[left], final[left], separable[left] = _exactly(rows.part(left), queries[2][left])
     return Answer(W, multipliers, separable), final
@@ -89,8 +89,12 @@ def _exactly(rows: Constraints, like: Float) -> tuple[Float, Float, Bool, Bool]:
     problem = dual.Quadratic(gram, bound, free, np.empty_like(free))
     dual.dual_active_set(problem, lam, status, dual.space(lam.shape[1]))
     lam[status == dual.UNRESOLVED] = 0.0
-    # A row of length zero that asks for a margin is its own contradiction.
-    hopeless = (rows.bound.reshape(bound.shape) > 0) & (bound == 0)
+    # A zero row that asks for a margin is its own contradiction; of one that is only short the Gram
+    # matrix knows nothing.
+    lost = (rows.bound.reshape(bound.shape) > 0) & (bound == 0)
+    real = rows.all_differences.any(-1) & np.asarray(rows.queries.any(-1))[..., None]
+    hopeless = lost & ~real.reshape(bound.shape)
+    lam[(lost & ~hopeless).any(1)], status[(lost & ~hopeless).any(1)] = 0.0, dual.UNRESOLVED
     alone = hopeless.any(1)
     lam[alone] = np.arange(lam.shape[1]) == hopeless[alone].argmax(1)[:, None]
     status[alone] = dual.INFEASIBLE

@@ -72,7 +72,8 @@ def _solve_whole(rows: Constraints) -> Answer:
     W, weight, separable = np.zeros((len(A), rows.d)), np.zeros(length.shape), np.zeros(len(A), bool)
     state, names = active_set.empty(A.shape[1], rows.d), np.zeros(A.shape[1], np.int64)
     solve_all((A / length[..., None], bound / length, tied, live), state, names, (W, weight, separable))
-    impossible = (bound > 0) & ~live  # a row of length zero that asks for a margin: its own contradiction
+    # A zero row that asks for a margin is its own contradiction.
+    impossible = (bound > 0) & ~A.any(-1)
     alone = impossible.any(1)
     if alone.any():
         W[alone], separable[alone] = 0.0, False
@@ -130,14 +131,15 @@ def _dense(rows: Constraints, example: Index, token: Index) -> Answer:
         return answer
     asks = bound > 0
     least = float((A[asks] @ w / bound[asks]).min(initial=np.inf))
-    return _at_margin_one(answer, least, float(np.linalg.norm(weight @ A)))
+    return _at_margin_one(answer, least, float(np.linalg.norm(weight @ A)), float(weight @ bound))
 
 
-def _at_margin_one(answer: Answer, least: float, size: float) -> Answer:
+def _at_margin_one(answer: Answer, least: float, size: float, gained: float) -> Answer:
     """The answer divided by its least margin and by the length of Σ λ_j A_j, where both are numbers."""
     if not (0 < least < np.inf and 0 < size < np.inf):
         return answer
-    return Answer(answer.W / least, answer.multipliers / size, scaled=True)
+    gap = 1.0 - gained / size * least / float(np.linalg.norm(answer.W))
+    return Answer(answer.W / least, answer.multipliers / size, scaled=True, gap=gap)
 
 
 class _WorkingSet:
@@ -201,7 +203,10 @@ class _WorkingSet:
         short = FLOOR * float(np.linalg.norm(s.p)) * 2 * np.sqrt(self.rows.d) / asked.min(initial=np.inf)
         asks = s.bound[:count] > 0
         least = float((s.rows[:count][asks] @ s.p / s.bound[:count][asks]).min(initial=1.0 - short))
-        return answer if short > ROUNDING else _at_margin_one(answer, least, float(np.linalg.norm(M)))
+        if short > ROUNDING:
+            return answer
+        gained = float((answer.multipliers * self.rows.bound).sum())
+        return _at_margin_one(answer, least, float(np.linalg.norm(M)), gained)
 
     def _probe(self) -> Index:
         """All rows of a few examples, evenly spaced: enough to expose a hopeless selection."""

@@ -56,4 +56,4 @@ def solve_runs(rows: Constraints) -> Answer:
 
 def _first(answers: Answer) -> Answer:
     can = bool(np.asarray(answers.separable)[0])
-    return Answer(answers.W[0], answers.multipliers[0], can, answers.scaled)
+    return Answer(answers.W[0], answers.multipliers[0], can, answers.scaled, answers.gap)

@@ -1,0 +1,105 @@
+"""From doubled numbers to float64 without losing a certificate.
+
+Rounding a weight moves every margin by up to ε ‖W‖, which is a large part of a small margin; rounding
+multipliers moves Σ λ_j A_j. Both are known up to a factor only, and each factor near one rounds differently:
+among some thousand of them one is kind to all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from attsvm.norms import Norm
+from attsvm.program.careful.pool import Pool
+from attsvm.program.doubled import Doubled
+from attsvm.tokens import Bool, Float
+
+GOOD, SPREAD = 1e-9, 6e-9
+"""Loss at which to stop looking, and the largest change of the factor that is tried."""
+
+TRIED = (1, 4096, 1 << 17)
+"""Factors that are tried, in turn."""
+
+CHUNK = 1 << 21
+
+
+def weight(W: Doubled, A: Doubled, bound: Float, tied: Bool) -> Float:
+    """A float64 weight near a multiple of W (D,) that violates the rows A (k, D) as little as possible."""
+    margins, largest = A @ W, float(bound.max())
+    unit = np.where(bound > 0, bound, largest)
+    least = Doubled(*_smallest((margins / np.where(bound > 0, bound, 1.0))[bound > 0]))
+    W, margins = W / least, margins / least
+    over = (margins - bound) / unit
+
+    def loss(factor: Float) -> tuple[Float, Float]:
+        scaled = W * (1.0 + factor)[:, None]
+        error = scaled.lo @ A.hi.T / unit
+        change = error - np.multiply.outer(factor, margins.hi / unit)
+        short = np.where(tied, np.abs(change - over.hi), change - over.hi).max(1, initial=0.0)
+        return factor + short, scaled.hi
+
+    return _kindest(loss, len(bound))
+
+
+def soft_weight(W: Doubled, pool: Pool, price: Float) -> Float:
+    """A float64 weight near W (D,) whose cost ½‖W‖² + Σ_i max_t price_it (b − margin)_it is least."""
+    margins, free = pool.A @ W, ~pool.tied
+    over, largest = margins - pool.bound, float(pool.bound.max())
+    own = pool.example[free] == np.unique(pool.example)[:, None]
+
+    def cost(W: Float, short: Float) -> Float:
+        paid = np.maximum(short[:, free], 0.0) * price[free]
+        each = np.where(own, paid[:, None, :], 0.0).max(-1, initial=0.0)
+        return np.asarray(0.5 * (W * W).sum(-1) + each.sum(-1))
+
+    least = float(cost(W.hi[None], -over.hi[None])[0])
+
+    def loss(factor: Float) -> tuple[Float, Float]:
+        scaled = W * (1.0 + factor)[:, None]
+        short = scaled.lo @ pool.A.hi.T - np.multiply.outer(factor, margins.hi) - over.hi
+        off = np.abs(short[:, pool.tied]).max(-1, initial=0.0) / largest
+        return np.maximum(cost(scaled.hi, short) / least - 1.0, off), scaled.hi
+
+    return _kindest(loss, len(pool) * len(own))
+
+
+def multipliers(
+    lam: Doubled, A: Doubled, bound: Float, tied: Bool, norm: Norm, shape: tuple[int, int]
+) -> Float:
+    """Float64 multipliers near a multiple of λ (k,): N*(Σ λ_j A_j) ≤ 1, Σ λ_j b_j as large as can be."""
+    M = A.T @ lam
+    steepness = float(norm.dual.value(M.hi.reshape(shape)))
+    lam, M = lam / steepness, M / steepness
+    value = float((lam * bound).sum().hi)
+
+    def loss(factor: Float) -> tuple[Float, Float]:
+        scaled = lam * (1.0 - factor)[:, None]
+        image = (M * (1.0 - factor)[:, None]).hi - scaled.lo @ A.hi
+        steep = norm.dual.value(image.reshape(-1, *shape))
+        gained = 1.0 - factor - scaled.lo @ bound / value
+        return np.maximum(1.0 - gained / np.maximum(steep, 1.0), steep - 1.0), scaled.hi
+
+    found = _kindest(loss, len(bound))
+    return np.where(tied, found, np.maximum(found, 0.0))
+
+
+def _kindest(loss: Callable[[Float], tuple[Float, Float]], width: int) -> Float:
+    """The rounded numbers of the factor with the least loss."""
+    random, best, kept = np.random.default_rng(0), np.inf, np.zeros(0)
+    for count in TRIED:
+        factors = random.uniform(0.0, SPREAD, count) * (count > 1)
+        for part in np.array_split(factors, -(-count * max(width, 1) // CHUNK)):
+            lost, rounded = loss(part)
+            at = int(np.argmin(lost))
+            if lost[at] < best:
+                best, kept = float(lost[at]), rounded[at]
+            if best <= GOOD:
+                return kept
+    return kept
+
+
+def _smallest(x: Doubled) -> tuple[Float, Float]:
+    at = int(np.argmin(x.hi))
+    return x.hi[at], x.lo[at]

@@ -1,0 +1,83 @@
+"""Hostile programs: every certificate is true, every verdict right, in exact arithmetic."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attsvm.norms import frobenius, nuclear
+from attsvm.program.solution import NotSeparable
+from tests.program import exact
+from tests.program.hostile import FAMILIES, Case, draw
+
+EACH = 19
+"""Programs of each family: 27 families make 513; `python benchmarks/hostile.py` runs 100,000."""
+
+UNPROVABLE = {"soft_absurd": 4}
+"""Programs that may stay uncertified: where no W separates and C is beyond 1e20, Σ λ_j A_j would have to
+cancel to more digits than float64 multipliers have."""
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_answer_is_true_in_exact_arithmetic(family):
+    count = Counter(exact.outcome(draw(family, seed)) for seed in range(EACH))
+    assert not count[exact.FALSE] and not count[exact.WRONG], count
+    assert count[exact.NOT_CERTIFIED] <= UNPROVABLE.get(family, 0), count
+
+
+# ---------------------------------------------------------------------- the checker itself
+
+
+@pytest.fixture
+def case():
+    return draw("ragged", 3)
+
+
+def test_the_checker_knows_the_optimum_and_what_is_beside_it(case):
+    solution = exact.solved(case)
+    W, lam = solution.W, solution.multipliers
+    assert exact.violation(case, W, lam) <= 1e-9
+    assert exact.violation(case, (1 - 1e-6) * W, lam) == pytest.approx(1e-6, rel=1e-2)
+    assert exact.violation(case, W, (1 + 1e-6) * lam) == pytest.approx(1e-6, rel=1e-2)
+    assert exact.violation(case, 1.001 * W, lam) == pytest.approx(1e-3, rel=1e-2)
+    assert exact.violation(case, np.full_like(W, np.nan), lam) == np.inf
+
+
+def test_the_checker_knows_the_soft_optimum_and_what_is_beside_it():
+    case = draw("soft", 1)
+    solution = exact.solved(case)
+    assert exact.violation(case, solution.W, solution.multipliers) <= 1e-9
+    assert exact.violation(case, 1.01 * solution.W, solution.multipliers) > 1e-6
+    assert exact.violation(case, solution.W, 1.01 * solution.multipliers) > 1e-6
+
+
+def test_singular_values_and_powers_are_those_of_numpy():
+    W = np.random.default_rng(0).standard_normal((3, 4))
+    for norm in (frobenius, nuclear, nuclear.dual, draw("exponents", 0).norm):
+        assert float(exact._value(norm, exact.Whole.of(W).numbers())) == pytest.approx(
+            norm.value(W), rel=1e-14
+        )
+
+
+def test_the_simplex_method_in_whole_numbers_decides_to_the_last_bit():
+    keys = np.array([[[0.1, 0.7], [0.2, 1.4], [0.0, 0.0]]])
+    between = Case(keys, None, np.array([[True, False, False]]), frobenius)
+    above = replace(between, keys=keys + np.array([[[0, 1e-17], [0, 0], [0, 0]]]) * [[[0, 3]]])
+    assert not exact.separable(between)
+    assert exact.separable(above) == bool((above.keys != keys).any())
+    assert exact.separable(replace(between, keys=keys + [[[0, 1e-9], [0, 0], [0, 0]]]))
+
+
+def test_a_contradiction_must_be_proven_by_its_multipliers():
+    contradictory, fine = draw("opposite", 0), draw("ragged", 0)
+    with pytest.raises(NotSeparable) as caught:
+        exact.solved(contradictory)
+    multipliers = np.ones(len(exact.Rows.of(fine).b))
+    assert exact.hopeless(contradictory, caught.value.multipliers)
+    assert not exact.hopeless(fine, multipliers)
+
+
+def test_a_program_in_range_is_not_called_out_of_range(case):
+    assert not exact.out_of_range(case)
+    assert exact.out_of_range(replace(case, keys=case.keys * 1e-309))
