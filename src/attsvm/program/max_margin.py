@@ -114,7 +114,10 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
 def _finished(rows: Constraints, norm: Norm) -> Answer:
     """The answer in the units of the tokens, at margin one, as exact as float64 can hold it."""
     norm = _on_vectors(rows, norm)
-    return second_look(rows, norm, _at_margin_one(rows, norm, solve(rows, norm)))
+    # What over- or underflows on the way is no answer, and the second look sees that.
+    with np.errstate(all="ignore"):
+        answer = _at_margin_one(rows, norm, solve(rows, norm))
+    return second_look(rows, norm, answer)
 
 
 def solve(rows: Constraints, norm: Norm) -> Answer:
@@ -193,8 +196,7 @@ def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
     least = ratio.min((-2, -1), keepdims=True)
     least = np.where((least > 0) & (least < np.inf), least, 1.0)
     gained, size = (clipped * rows.bound).sum((-2, -1)), np.asarray(norm.value(answer.W))
-    with np.errstate(all="ignore"):
-        gap = 1.0 - gained / steepness[..., 0, 0] * least[..., 0, 0] / size
+    gap = 1.0 - gained / steepness[..., 0, 0] * least[..., 0, 0] / size
     W = rows.weight(answer.W / least)
     multipliers = rows.multipliers(clipped / np.where(steepness > 0, steepness, 1.0))
     if not can.all():

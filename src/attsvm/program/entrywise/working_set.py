@@ -112,7 +112,8 @@ class Pricing:
     def first(self, start: Answer) -> Bool:
         """Ties, and the rows with the least margins at the Frobenius solution."""
         rows = self.rows
-        support = int((start.multipliers != 0).sum())
+        # An interior point leaves small multipliers everywhere; a vertex has no more rows than unknowns.
+        support = min(int((start.multipliers != 0).sum()), rows.d * rows.e)
         size = support + max(support // 2, 3 * rows.d)
         chosen = rows.active
         if int(rows.active.sum()) > max(size, ALL):

@@ -31,8 +31,7 @@ Algorithm = Callable[[UnitRows], Found | None]
 
 def solve(rows: Constraints) -> Answer:
     """Cheap contradictions, then the algorithms in the order that suits the shape."""
-    # Multipliers that diverge may overflow; what is not finite is never taken for an answer.
-    with single_thread(), np.errstate(over="ignore", invalid="ignore"):
+    with single_thread():
         return _solve(rows)
 
 
