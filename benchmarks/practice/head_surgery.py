@@ -1,4 +1,6 @@
-"""Which replacement keeps a head alive: `python -m attsvm.heads.surgery_table MODEL TEXTS HELD`.
+"""Which replacement keeps a head alive.
+
+python benchmarks/practice/head_surgery.py MODEL TEXTS HELD
 
 For a few heads of every layer, alone: the head's rank-r truncations and the max-margin weights of its
 confident selections, on the texts these come from and on held-out texts. Then all heads at once.
