@@ -14,6 +14,7 @@ ROOT = Path(attsvm.__file__).parent
 LAYERS = {
     "tokens": 0,
     "norms": 0,
+    "query_key": 0,
     "selection": 1,
     "path": 1,
     "datasets": 1,
