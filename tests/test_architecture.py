@@ -107,6 +107,15 @@ def test_a_wrong_import_is_seen(part, source):
     assert list(violations(part, source))
 
 
+def classes(source):
+    return [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+
+
+def test_the_door_of_a_folder_only_exports():
+    assert classes("class Estimator: ...")
+    assert not [p for p in ROOT.rglob("__init__.py") if classes(p.read_text(encoding="utf8"))]
+
+
 def loaded_by(code):
     script = f"import sys\n{code}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -1,6 +1,8 @@
 """AttentionProbe: scikit-learn's contract, the gradient, the theory, and every form of input."""
 
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -254,3 +256,10 @@ def test_a_fit_that_was_cut_short_says_so(planted):
 def test_a_bad_parameter_is_named(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         AttentionProbe(**bad).fit(np.eye(2), [0, 1])
+
+
+@pytest.mark.parametrize("missing", ["sklearn", "sklearn.utils.validation"])
+def test_without_scikit_learn_the_remedy_is_named(missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; import attsvm.probe"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and "pip install 'attsvm[sklearn]'" in done.stderr
