@@ -15,6 +15,7 @@ LAYERS = {
     "tokens": 0,
     "norms": 0,
     "query_key": 0,
+    "bfloat16": 0,
     "selection": 1,
     "path": 1,
     "datasets": 1,
