@@ -43,6 +43,7 @@ HOMES = {
     "torch": {"torch", "heads"},
     "transformers": {"heads", "torch"},
     "sklearn": {"probe"},
+    "pandas": set(),  # what users bring is known by what it can do
     "typer": {"cli"},
 }
 HEAVY = ("jax", "optax", "numba", "scipy", "matplotlib", "torch", "sklearn", "transformers", "rich", "typer")
@@ -102,6 +103,8 @@ def test_imports_point_down(path):
         ("training", "from attsvm import program"),
         ("selection", "import numba"),
         ("verdict", "from matplotlib import pyplot"),
+        ("probe", "import pandas"),
+        ("probe", "import torch"),
     ],
 )
 def test_a_wrong_import_is_seen(part, source):

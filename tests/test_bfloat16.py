@@ -59,8 +59,9 @@ def solve(file):
 
 
 def solve_without_torch(file):
-    """The same in a process that has neither torch nor the numbers of JAX."""
-    code = "import sys; sys.modules |= {'torch': None, 'ml_dtypes': None}\nfrom attsvm.cli import app; app()"
+    """The same in a process that loads neither torch nor the numbers of JAX."""
+    code = "import sys\nfrom attsvm.cli import app\ntry: app()\n"
+    code += "finally: assert not {'torch', 'ml_dtypes'} & {*sys.modules}"
     command = [sys.executable, "-c", code, "solve", str(file), "--select", "first"]
     done = subprocess.run(command, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr

@@ -21,7 +21,7 @@ from sklearn.utils.validation import (
 
 from attsvm.probe.objective import Found, Objective, Weights, attend, probabilities, read_out
 from attsvm.probe.separation import Separation, separate_selected
-from attsvm.probe.sequences import Sequences, is_nested, read
+from attsvm.probe.sequences import Sequences, is_nested, plain, read
 from attsvm.tokens import Float
 
 
@@ -33,8 +33,8 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         min over p, v, b of  mean log loss + prompt_ridge ‖p‖²/2 + head_ridge ‖v‖²/2
 
     X: array (n, T, d), list of arrays (T_i, d), pair (array, mask (n, T)), `Tokens`, or a table (n, d),
-        whose rows are sequences of one token. scikit-learn's splitters cannot index pairs: give them
-        `as_sequences(pair)`.
+        whose rows are sequences of one token. Arrays may be torch tensors; a list may be an object array or
+        a pandas column. scikit-learn's splitters cannot index pairs: give them `as_sequences(pair)`.
     More than two classes: one attention, a softmax head with one v per class.
 
     head_ridge, prompt_ridge: on tokens standardised per feature (inside, over all training tokens).
@@ -182,6 +182,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
     # ------------------------------------------------------------------ at the door
 
     def _read_training(self, X: Any, y: Any) -> tuple[Sequences, NDArray[Any]]:
+        X = plain(X)
         if not is_nested(X):
             X, labels = validate_data(self, X, y, dtype=np.float64)
             sequences = Sequences(X, np.ones(len(X), int))
@@ -196,6 +197,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
 
     def _read(self, X: Any) -> Sequences:
         check_is_fitted(self)
+        X = plain(X)
         if not is_nested(X):
             X = validate_data(self, X, dtype=np.float64, reset=False)
             return Sequences(X, np.ones(len(X), int))
