@@ -47,13 +47,17 @@ def representative(
     special: NDArray[np.bool_],
     rng: np.random.Generator,
 ) -> list[int]:
-    """Indices of SHOWN queries: every kind by its share, from its surer half, each of another text.
+    """Indices of SHOWN queries: the commonest kind first, each kind by its share and from its surer half,
+    each query of another text.
 
     A special token asks only where no word does: the surest query of many heads is always [CLS].
     """
     among = np.flatnonzero(~special) if not special.all() else np.arange(len(special))
     chosen: list[int] = []
-    for k, count in enumerate(_places(np.bincount(kind[among], minlength=len(KINDS)))):
+    counts = np.bincount(kind[among], minlength=len(KINDS))
+    places = _places(counts)
+    for k in np.argsort(-counts, kind="stable"):
+        count = places[k]
         same = among[kind[among] == k]
         surer = same[np.argsort(-mass[same])][: max(count, (len(same) + 1) // 2)]
         order = rng.permutation(surer).tolist()
