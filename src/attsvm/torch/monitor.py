@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, astuple, dataclass, fields
 from os import PathLike
 from typing import Any
@@ -48,11 +49,14 @@ class MarginMonitor:
     For transformers' Trainer pass callbacks=[monitor.callback()]. A hook keeps the inputs of each module's
     last forward pass; the logits are recomputed only when a record is asked for, with the weights as they
     are then. Rows of padding tokens do not count. `readers.py` says which modules can be read.
+
+    A compiled model may be watched as well as the one it was made from, also after it has run: making a
+    monitor drops the code compiled so far (`torch.compiler.reset`), and the next pass compiles the hooks in.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.records: list[HeadRecord] = []
-        readers = {name or "model": (module, reader_of(module)) for name, module in model.named_modules()}
+        readers = {name: (module, reader_of(module)) for name, module in _modules(model)}
         self._watched = {name: (module, read) for name, (module, read) in readers.items() if read}
         if not self._watched:
             raise ValueError(
@@ -64,6 +68,9 @@ class MarginMonitor:
             module.register_forward_pre_hook(self._keep(name), with_kwargs=True)
             for name, (module, _) in self._watched.items()
         ]
+        if "torch._dynamo" in sys.modules:
+            # Compiled code does not look for hooks again: what ran before must be compiled anew, with them.
+            torch.compiler.reset()
 
     def record(self, step: int) -> list[HeadRecord]:
         """Read every head now; returns the new records, which are also appended to `records`."""
@@ -122,11 +129,11 @@ class MarginMonitor:
         self.close()
 
     def _keep(self, name: str) -> Callable[..., None]:
-        signature = inspect.signature(self._watched[name][0].forward)
+        names = list(inspect.signature(self._watched[name][0].forward).parameters)
 
         def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            bound = signature.bind(*args, **kwargs).arguments
-            inputs = {**bound, **bound.get("kwargs", {})}
+            # Not by Signature.bind, which torch.compile(fullgraph=True) cannot follow.
+            inputs = {**dict(zip(names, args, strict=False)), **kwargs}
             memory: dict[int, Any] = {}  # the same tensor twice stays the same: self-attention is told by it
             self._inputs[name] = {key: _detached(value, memory) for key, value in inputs.items()}
 
@@ -134,6 +141,13 @@ class MarginMonitor:
 
 
 # ---------------------------------------------------------------------- details
+
+
+def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module by its name in the model before torch.compile, whose wrappers are left out."""
+    for name, module in model.named_modules():
+        if "_orig_mod" not in module._modules:
+            yield ".".join(part for part in name.split(".") if part != "_orig_mod") or "model", module
 
 
 def _detached(value: Any, memory: dict[int, Any]) -> Any:
