@@ -6,7 +6,7 @@ import csv
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import astuple, fields
 from os import PathLike
 from typing import Any
 
@@ -15,26 +15,7 @@ from torch import Tensor, nn
 
 from attsvm.torch.pooling import attention
 from attsvm.torch.readers import Inputs, Look, reader_of
-
-
-@dataclass(frozen=True)
-class HeadRecord:
-    """One head at one step, over the batch of the last forward pass.
-
-    norm: ‖W_QK‖_F, with the scaling of the logits in it. entropy: mean entropy of the attention, in nats.
-    top_mass: mean attention on the attended token, the one with the largest logit.
-    margin: least logit gap between the attended and the next token, over ‖W_QK‖_F; median_margin: the
-    median gap instead. Infinite where no query has two tokens to choose from.
-    """
-
-    step: int
-    module: str
-    head: int
-    norm: float
-    entropy: float
-    top_mass: float
-    margin: float
-    median_margin: float
+from attsvm.torch.records import HeadRecord
 
 
 class MarginMonitor:
@@ -96,21 +77,15 @@ class MarginMonitor:
             writer.writerows(astuple(record) for record in self.records)
 
     def plot(self) -> Any:
-        """A matplotlib figure: norm, entropy, top mass and median margin by step, a line per head."""
-        from attsvm.figures.style import BLUE, canvas
+        """A matplotlib figure: norm, entropy, top mass and median margin by step, a line per head.
+
+        Few heads, or those of one module, have a colour each, many that of their module; a legend names them.
+        """
+        from attsvm.torch.drawing import draw
 
         if not self.records:
             raise ValueError("nothing has been recorded yet. Call record(step) while the model trains.")
-        figure, axes = canvas(4, width=11.0)
-        curves: dict[Any, list[HeadRecord]] = {}
-        for record in self.records:
-            curves.setdefault((record.module, record.head), []).append(record)
-        for ax, what in zip(axes, ("norm", "entropy", "top_mass", "median_margin"), strict=True):
-            for curve in curves.values():
-                steps, heights = zip(*((r.step, asdict(r)[what]) for r in curve), strict=True)
-                ax.plot(steps, heights, color=BLUE, lw=0.8, alpha=max(0.15, 1 / len(curves)))
-            ax.set(title=what.replace("_", " "), xlabel="step")
-        return figure
+        return draw(self.records)
 
     def callback(self, every: int = 1) -> Any:
         """A transformers.TrainerCallback that records before every `every`-th optimizer step."""
