@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from itertools import takewhile
 from typing import Any
 
@@ -34,7 +33,7 @@ def draw(records: Sequence[HeadRecord]) -> Any:
     figure, axes = canvas(len(PANELS), width=12.0 + columns)
     for ax, (what, title) in zip(axes, PANELS.items(), strict=True):
         for place, curve in curves.items():
-            heights = [asdict(record)[what] for record in curve]
+            heights = [getattr(record, what) for record in curve]
             steps, marker = [record.step for record in curve], "o" if len(curve) == 1 else None
             ax.plot(steps, heights, color=legend[names[place]], lw=width, alpha=0.8, marker=marker)
         ax.set(title=title, xlabel="step")
