@@ -28,11 +28,18 @@ def test_every_kind_is_shown_by_its_share(kinds, shown):
 
 def test_a_special_token_asks_only_where_no_word_does():
     text, kind, mass, special = queries([2])
-    surest = np.argsort(-mass)[:SHOWN]
-    assert special[surest].all()  # which is what the page used to show
+    assert special[np.argsort(-mass)[:SHOWN]].all()  # the surest would not do
     assert not special[representative(text, kind, mass, special, np.random.default_rng(0))].any()
     alone = representative(text, kind, mass, np.ones_like(special), np.random.default_rng(0))
     assert len(alone) == SHOWN
+
+
+def test_the_surest_kind_is_not_shown_for_its_sureness():
+    text, _, mass, special = queries([2])
+    first = np.arange(len(text)) % 10 == 1  # the first word looks back at [CLS], surer than all others
+    kind, mass = np.where(first, 0, 2), np.where(first, 1.0, mass)
+    assert (kind[np.argsort(-mass * ~special)[:SHOWN]] == 0).all()
+    assert (kind[representative(text, kind, mass, special, np.random.default_rng(0))] == 2).all()
 
 
 def test_examples_come_from_the_surer_half_and_the_seed_decides():

@@ -50,7 +50,8 @@ def representative(
     """Indices of SHOWN queries: the commonest kind first, each kind by its share and from its surer half,
     each query of another text.
 
-    A special token asks only where no word does: the surest query of many heads is always [CLS].
+    The surest queries alone would mislead: those of a previous-token head are first words, which look at
+    [CLS]. A special token asks only where no word does.
     """
     among = np.flatnonzero(~special) if not special.all() else np.arange(len(special))
     chosen: list[int] = []
