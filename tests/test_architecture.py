@@ -14,6 +14,8 @@ ROOT = Path(attsvm.__file__).parent
 LAYERS = {
     "tokens": 0,
     "norms": 0,
+    "query_key": 0,
+    "bfloat16": 0,
     "selection": 1,
     "path": 1,
     "datasets": 1,
@@ -41,6 +43,7 @@ HOMES = {
     "torch": {"torch", "heads"},
     "transformers": {"heads", "torch"},
     "sklearn": {"probe"},
+    "pandas": set(),  # what users bring is known by what it can do
     "typer": {"cli"},
 }
 HEAVY = ("jax", "optax", "numba", "scipy", "matplotlib", "torch", "sklearn", "transformers", "rich", "typer")
@@ -100,10 +103,21 @@ def test_imports_point_down(path):
         ("training", "from attsvm import program"),
         ("selection", "import numba"),
         ("verdict", "from matplotlib import pyplot"),
+        ("probe", "import pandas"),
+        ("probe", "import torch"),
     ],
 )
 def test_a_wrong_import_is_seen(part, source):
     assert list(violations(part, source))
+
+
+def classes(source):
+    return [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+
+
+def test_the_door_of_a_folder_only_exports():
+    assert classes("class Estimator: ...")
+    assert not [p for p in ROOT.rglob("__init__.py") if classes(p.read_text(encoding="utf8"))]
 
 
 def loaded_by(code):

@@ -1,6 +1,8 @@
 """AttentionProbe: scikit-learn's contract, the gradient, the theory, and every form of input."""
 
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -189,6 +191,74 @@ def test_all_forms_of_the_same_sequences_agree(planted):
     assert np.abs(unmasked - reference.decision_function(sequences)).max() > 1e-2
 
 
+def as_objects(items):
+    """A one-dimensional array of these objects."""
+    out = np.empty(len(items), object)
+    out[:] = items
+    return out
+
+
+SAME = 1e-5
+"""Two fits of the same numbers: their rounding may differ, and L-BFGS ends at derivatives of 1e-6."""
+
+OBJECTS = {
+    "array of arrays": as_objects,
+    "array of arrays of rows": lambda s: as_objects([as_objects(list(x)) for x in s]),
+    "list of arrays of rows": lambda s: [as_objects(list(x)) for x in s],
+    "pandas": lambda s: pandas().Series(s, index=np.arange(len(s)) + 7),
+    "pandas lists": lambda s: pandas().Series([x.tolist() for x in s]),
+}
+
+
+def pandas():
+    return pytest.importorskip("pandas", reason="needs pandas")
+
+
+@pytest.mark.parametrize("form", OBJECTS)
+def test_a_column_of_sequences_is_a_list_of_them(planted, form):
+    sequences, labels, _ = planted
+    column = OBJECTS[form](sequences)
+    expected = AttentionProbe().fit(sequences, labels).predict_proba(sequences)
+    np.testing.assert_allclose(
+        AttentionProbe().fit(column, labels).predict_proba(column), expected, atol=SAME
+    )
+    turned = OBJECTS[form](sequences[::-1])
+    assert np.abs(AttentionProbe().fit(turned, labels).predict_proba(column) - expected).max() > 1e-2
+
+
+TENSORS = {
+    "tensor": lambda torch, X: torch.tensor(X),
+    "bfloat16": lambda torch, X: torch.tensor(X).bfloat16(),
+    "half": lambda torch, X: torch.tensor(X).half(),
+    "with gradient": lambda torch, X: torch.tensor(X, requires_grad=True),
+    "list": lambda torch, X: [torch.tensor(x).bfloat16() for x in X],
+    "pair": lambda torch, X: (torch.tensor(X), torch.ones(X.shape[:2], dtype=torch.bool)),
+    "numbers as objects": lambda torch, X: X.astype(object),
+    "jax": lambda torch, X: pytest.importorskip("jax.numpy").asarray(X),
+}
+
+
+@pytest.mark.parametrize("form", TENSORS)
+def test_tensors_are_arrays(form):
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+    rng = np.random.default_rng(0)
+    X = rng.integers(-8, 8, (20, 5, 3)) / np.float32(4)  # numbers that half and bfloat16 hold, too
+    y = np.sign(X[:, 0, 0] + 0.1)
+    given, expected = TENSORS[form](torch, X), AttentionProbe().fit(X, y).predict_proba(X)
+    np.testing.assert_allclose(AttentionProbe().fit(given, y).predict_proba(given), expected, atol=SAME)
+    assert np.abs(AttentionProbe().fit(X[:, :3], y).predict_proba(given) - expected).max() > 1e-2
+
+
+def test_tensors_and_columns_can_be_searched_over(planted):
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+    sequences, labels, _ = planted
+    grid = {"prompt_ridge": [1e-3, 1e3]}
+    for form in ([torch.tensor(x) for x in sequences], as_objects(sequences)):
+        assert GridSearchCV(AttentionProbe(), grid, cv=3).fit(form, labels).best_params_ == {
+            "prompt_ridge": 1e-3
+        }
+
+
 def test_a_mask_may_have_holes(planted):
     sequences, labels, _ = planted
     probe, tokens = AttentionProbe().fit(sequences, labels), Tokens.from_sequences(sequences)
@@ -234,6 +304,8 @@ def test_units_of_the_features_do_not_matter(planted):
         ((np.ones((2, 3, 4)), np.zeros((2, 3), bool)), "example 0 has no token"),
         (np.full((2, 3, 4), np.inf), r"keys\[0, 0, 0\] is inf"),
         (np.ones((3, 2, 4)), "inconsistent numbers of samples"),
+        (np.full((2, 3, 4), "x", object), "not an array of real numbers"),
+        (as_objects([np.ones((2, 3)), None]), r"sequence 1 has shape \(\)"),
     ],
 )
 def test_bad_sequences_get_one_clear_error(X, message):
@@ -254,3 +326,10 @@ def test_a_fit_that_was_cut_short_says_so(planted):
 def test_a_bad_parameter_is_named(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         AttentionProbe(**bad).fit(np.eye(2), [0, 1])
+
+
+@pytest.mark.parametrize("missing", ["sklearn", "sklearn.utils.validation"])
+def test_without_scikit_learn_the_remedy_is_named(missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; import attsvm.probe"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and "pip install 'attsvm[sklearn]'" in done.stderr

@@ -21,6 +21,17 @@ def test_a_missing_file_or_model_ends_the_command_with_one_line(tmp_path):
         texts.write_text("a touching film .\n", encoding="utf8")
 
 
+@pytest.mark.parametrize(("length", "cut"), [(3, [1]), (6, [])])
+def test_texts_that_were_cut_are_counted_and_their_lines_named(llama, tmp_path, monkeypatch, length, cut):
+    monkeypatch.setattr("attsvm.heads.audit.load", lambda model: llama)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a film\n\nthe plot is dull .\n", encoding="utf8")
+    done = run("tiny", "--texts", texts, "--out", tmp_path / "audit", "--length", length, "--json")
+    assert [each["text"] for each in json.loads(done.stdout)["cut"]] == cut
+    note = "note: 1 of 2 texts cut after 3 tokens (line 3; the longest has 6). Pass --length 6 to read all.\n"
+    assert done.stderr == (note if cut else "")
+
+
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["words", "json"])
 def test_the_audit_of_a_model_is_written_and_told(llama, tmp_path, monkeypatch, options):
     monkeypatch.setattr("attsvm.heads.audit.load", lambda model: llama)

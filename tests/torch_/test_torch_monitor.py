@@ -116,6 +116,59 @@ def test_a_query_with_one_token_has_no_margin_and_zero_weights_have_margin_zero(
     assert monitors[0].records[0].entropy == pytest.approx(math.log(3))
 
 
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        return x + self.attention(x, x, x)[0]
+
+
+class Encoder(torch.nn.Module):
+    def __init__(self, around=lambda block: block):
+        super().__init__()
+        self.block = around(Block())
+
+    def forward(self, x):
+        return self.block(x).mean(1)
+
+
+def compiled_in_place(**how):
+    model = Encoder()
+    model.compile(**how)
+    return model, model
+
+
+COMPILED = {
+    "wrapper": lambda **how: 2 * (torch.compile(Encoder(), **how),),
+    "original": lambda **how: (torch.compile(model := Encoder(), **how), model),
+    "in place": compiled_in_place,
+    "one block": lambda **how: 2 * (Encoder(lambda block: torch.compile(block, **how)),),
+}
+"""What runs, and what is watched."""
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("how", COMPILED)
+def test_a_model_that_was_compiled_and_has_run_is_read_as_before(how, fullgraph):
+    model, x = Encoder(), random(3, 5, 8)
+    with MarginMonitor(model) as monitor:
+        model(x)
+        expected = monitor.record(0)
+    runs, watched = COMPILED[how](backend="eager", fullgraph=fullgraph)
+    runs(x)
+    with MarginMonitor(watched) as monitor:
+        with pytest.raises(RuntimeError, match="after a forward pass"):
+            monitor.record(0)
+        runs(x)
+        read = monitor.record(0)
+    assert [(r.module, r.head) for r in read] == [(r.module, r.head) for r in expected]
+    assert [r.median_margin for r in read] == pytest.approx([r.median_margin for r in expected], rel=SINGLE)
+    torch.compiler.reset()
+
+
 def test_hooks_leave_with_the_monitor_and_the_model_computes_the_same():
     pooling, tokens = AttentionPooling(4), random(2, 3, 4)
     before = pooling(tokens)

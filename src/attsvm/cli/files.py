@@ -13,6 +13,7 @@ from zipfile import is_zipfile
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.bfloat16 import decoded
 from attsvm.cli.app import errors, stop
 from attsvm.path import Path
 from attsvm.selection import TiedScores, best_tokens
@@ -99,12 +100,13 @@ def _npz(file: File) -> dict[str, NDArray[Any]]:
 
 def _safetensors(file: File) -> dict[str, NDArray[Any]]:
     try:
-        from safetensors.numpy import load_file
+        from safetensors import deserialize
     except ImportError:
         raise ImportError(
             "reading .safetensors needs the package safetensors: pip install safetensors"
         ) from None
-    return dict(load_file(file))
+    entries = deserialize(file.read_bytes())  # the package's own arrays have no bfloat16
+    return {name: decoded(entry["dtype"], entry["data"]).reshape(entry["shape"]) for name, entry in entries}
 
 
 def check_folder(out: File | None) -> None:

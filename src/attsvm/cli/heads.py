@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path as File
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from attsvm.cli.app import AsJson, errors, say, say_json, stop
 from attsvm.cli.files import check_folder
+from attsvm.heads.texts import LENGTH, CutTexts, cut_in_words
+
+if TYPE_CHECKING:
+    from attsvm.heads.audit import Audit, Settings
 
 COLUMNS = (TextColumn("heads"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
 
@@ -20,7 +25,8 @@ def heads(
     texts: Annotated[File, typer.Option(help="A file with one text per line.")],
     above: Annotated[float, typer.Option(help="Attention above which a selection is confident.")] = 0.5,
     queries: Annotated[int, typer.Option(help="Confident queries per head, drawn at random.", min=1)] = 32,
-    seed: Annotated[int, typer.Option(help="Draws the queries.")] = 0,
+    length: Annotated[int, typer.Option(help="Tokens read of each text, the rest is cut.", min=2)] = LENGTH,
+    seed: Annotated[int, typer.Option(help="Draws the queries and the examples.")] = 0,
     out: Annotated[File, typer.Option(help="Folder for heads.html, heads.json and heads.csv.")] = File(
         "heads"
     ),
@@ -38,29 +44,41 @@ def heads(
     Exit code 0 when every margin is certified, 1 bad input, 3 some margin is not certified.
     """
     try:
-        from attsvm.heads.audit import Settings, audit
+        from attsvm.heads.audit import Settings
         from attsvm.heads.page import as_json as written_as_json
         from attsvm.heads.page import write
 
         check_folder(out)
-        lines = [line for line in texts.read_text(encoding="utf8").splitlines() if line.strip()]
-        settings = Settings(above=above, queries=queries, seed=seed)
-        with Progress(*COLUMNS, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-            task = bar.add_task("heads", total=None)
-            found = audit(
-                model, lines, settings, progress=lambda k, n: bar.update(task, completed=k, total=n)
-            )
+        numbered = enumerate(texts.read_text(encoding="utf8").splitlines(), 1)
+        lines = {number: line for number, line in numbered if line.strip()}
+        settings = Settings(above=above, queries=queries, length=length, seed=seed)
+        found = _audited(model, list(lines.values()), settings)
         files = write(found, out)
     except (OSError, ValueError, ImportError) as error:
         stop(error)
-    certified = sum(head.certified for head in found.heads)
+    if found.cut:
+        said = cut_in_words(found.cut, found.texts, length, option="--length ", lines=list(lines))
+        errors.print(f"note: {said}", markup=False, soft_wrap=True)
     if as_json:
         say_json(json.loads(written_as_json(found)))
     else:
         sure = sum(head.frobenius is not None for head in found.heads)
         say(
-            f"{len(found.heads)} heads, {sure} with confident selections, {certified} with certified margins."
+            f"{len(found.heads)} heads, {sure} with confident selections, "
+            f"{found.certified} with certified margins."
         )
         say("Open " + ", ".join(map(str, files)))
-    if certified < len(found.heads):
+    if found.certified < len(found.heads):
         stop("some margins are not certified: their gap exceeds 1e-8.", 3)
+
+
+def _audited(model: str, texts: list[str], settings: Settings) -> Audit:
+    """The audit behind a progress bar; what was cut is said after it, in words of the command line."""
+    from attsvm.heads.audit import audit
+
+    with (
+        warnings.catch_warnings(action="ignore", category=CutTexts),
+        Progress(*COLUMNS, console=errors, transient=True, disable=not errors.is_terminal) as bar,
+    ):
+        task = bar.add_task("heads", total=None)
+        return audit(model, texts, settings, progress=lambda k, n: bar.update(task, completed=k, total=n))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogFormatter, NullLocator
@@ -22,6 +23,13 @@ def canvas(columns: int = 1, width: float = 7.2, height: float = 3.4) -> tuple[C
         ax.tick_params(labelsize=8)
         ax.title.set_fontsize(TITLE_SIZE)
     return figure, axes
+
+
+def colours(count: int) -> list[Any]:
+    """So many colours that can be told apart: the house's own, or where they do not do, a scale."""
+    if count <= 8:
+        return [BLUE, ORANGE, GREEN, PURPLE, "#E69F00", "#56B4E9", "#000000", GREY][:count]
+    return [colormaps["viridis"](x) for x in np.linspace(0, 0.92, count)]
 
 
 def label(ax: Axes, x: float, y: float, text: str, color: str, **options: Any) -> None:

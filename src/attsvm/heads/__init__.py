@@ -3,5 +3,6 @@
 from attsvm.heads.extract import extract
 from attsvm.heads.head import Head
 from attsvm.heads.model import UnsupportedModel, load
+from attsvm.heads.texts import CutTexts
 
-__all__ = ["Head", "UnsupportedModel", "extract", "load"]
+__all__ = ["CutTexts", "Head", "UnsupportedModel", "extract", "load"]

@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.heads.examples import Example, examples
 from attsvm.heads.extract import sample
 from attsvm.heads.kinds import kinds, shares
 from attsvm.heads.margins import Margins, margins
-from attsvm.heads.model import Texts, load
+from attsvm.heads.model import load
 from attsvm.heads.record import LayerRecord, record
+from attsvm.heads.texts import LENGTH, Cut, Texts
 from attsvm.norms import frobenius, nuclear
 from attsvm.program.threads import cores, single_thread
 from attsvm.selection import soft_sparsity
-
-SHOWN = 3
-"""Example sentences per head."""
 
 
 @dataclass(frozen=True)
@@ -30,29 +29,20 @@ class Settings:
     above: a selection is confident when its attention exceeds this number.
     queries: confident queries per head whose margins are computed, drawn with the seed.
     slack: price of the soft-margin program, for selections that no W makes.
-    length: tokens per text, the rest is cut.
+    length: at most so many tokens are read of each text.
     """
 
     above: float = 0.5
     queries: int = 32
     slack: float | None = 1.0
-    length: int = 64
+    length: int = LENGTH
     seed: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.above < 1:
             raise ValueError(f"above is {self.above}. Pass an attention in [0, 1).")
-        if self.queries < 1 or self.length < 2:
-            raise ValueError("queries must be at least 1 and length at least 2.")
-
-
-@dataclass(frozen=True)
-class Example:
-    """One text read by one query: its pieces, and the attention each receives."""
-
-    pieces: tuple[str, ...]
-    query: int
-    attention: tuple[float, ...]
+        if self.queries < 1:
+            raise ValueError(f"queries is {self.queries}. Pass at least 1.")
 
 
 @dataclass(frozen=True)
@@ -92,15 +82,25 @@ class HeadReport:
         return all(m.certified for m in (self.frobenius, self.nuclear) if m is not None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
-    """The reports of all heads, and what was read."""
+    """The reports of all heads, and what was read: texts, tokens, and the texts that were cut."""
 
     model: str
     texts: int
     tokens: int
+    cut: tuple[Cut, ...]
     settings: Settings
     heads: tuple[HeadReport, ...]
+
+    @property
+    def certified(self) -> int:
+        """How many heads have certified margins."""
+        return sum(head.certified for head in self.heads)
+
+    def __repr__(self) -> str:
+        read = f"{self.texts} texts, {self.tokens} tokens, {len(self.cut)} cut"
+        return f"Audit({self.model}: {len(self.heads)} heads, {self.certified} certified; {read})"
 
 
 def audit(
@@ -114,6 +114,7 @@ def audit(
     """Audit every head of a model on texts.
 
     model: hub name, folder, `.gguf` file, or `load(model, tokenizer)`.
+    Warns CutTexts where a text is longer than the settings say; `Audit.cut` names it.
     progress: called with (heads done, heads in all) after each head.
     """
     settings = settings or Settings()
@@ -128,7 +129,7 @@ def audit(
                 reports.append(report)
                 if progress is not None:
                     progress(len(reports), total)
-    return Audit(reader.name, len(read), int(read.mask.sum()), settings, tuple(reports))
+    return Audit(reader.name, len(read), int(read.mask.sum()), read.cut, settings, tuple(reports))
 
 
 def one(layer: LayerRecord, head: int, texts: Texts, settings: Settings) -> HeadReport:
@@ -136,7 +137,7 @@ def one(layer: LayerRecord, head: int, texts: Texts, settings: Settings) -> Head
     at = layer.at(head)
     attention = layer.attention[at[0], head, at[1]].astype(float)
     attention /= attention.sum(-1, keepdims=True)  # float32 rows sum to one up to 1e-7
-    selected = attention.argmax(-1)
+    found = kinds(texts, at[0], at[1], attention.argmax(-1))
     mass = attention.max(-1)
     logs = np.log(np.where(attention > 0, attention, 1.0))
     sure = mass > settings.above
@@ -144,25 +145,25 @@ def one(layer: LayerRecord, head: int, texts: Texts, settings: Settings) -> Head
     spectrum = (np.nan,) * 3
     if layer.projections is not None:
         spectrum = layer.projections.spectrum(head, layer.scaling)
-    space, found, error = _margins(layer, head, used, settings)
+    space, both, error = _margins(layer, head, used, settings)
     return HeadReport(
         layer=layer.layer,
         head=head,
         space=space,
         queries=at.shape[1],
-        shares=shares(kinds(texts, at[0], at[1], selected)),
+        shares=shares(found),
         mass=float(mass.mean()),
         entropy=float(-(attention * logs).sum(-1).mean()),
         soft_sparsity=float(soft_sparsity(attention).mean()),
         confident=float(sure.mean()),
         used=used.shape[1],
-        frobenius=found[0],
-        nuclear=found[1],
+        frobenius=both[0],
+        nuclear=both[1],
         eigenvalue_mean=spectrum[0],
         eigenvalue_variance=spectrum[1],
         stable_rank=spectrum[2],
         error=error,
-        examples=_examples(layer, head, texts, at[:, np.argsort(-mass)]),
+        examples=examples(layer, head, texts, at, found, settings.seed),
     )
 
 
@@ -180,16 +181,3 @@ def _margins(
     hard = margins(one.tokens, one.selected, one.W, frobenius, settings.slack)
     low = None if hard.conflict else margins(one.tokens, one.selected, one.W, nuclear)
     return one.space, (hard, low), one.error
-
-
-def _examples(layer: LayerRecord, head: int, texts: Texts, at: NDArray[np.intp]) -> tuple[Example, ...]:
-    """The surest queries, each from another text."""
-    out: list[Example] = []
-    _, first = np.unique(at[0], return_index=True)
-    for k in np.sort(first)[:SHOWN]:
-        text, position = int(at[0, k]), int(at[1, k])
-        count = int(texts.mask[text].sum())
-        seen = layer.attention[text, head, position, :count]
-        pieces = tuple(texts.pieces[text][:count])
-        out.append(Example(pieces, position, tuple(round(float(a), 4) for a in seen)))
-    return tuple(out)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from attsvm.heads.head import Head
 from attsvm.heads.model import load
 from attsvm.heads.record import record
+from attsvm.heads.texts import LENGTH
 
 
 def extract(
@@ -20,6 +21,7 @@ def extract(
     layers: Iterable[int] | None = None,
     queries: int | None = 256,
     above: float = 0.0,
+    length: int = LENGTH,
     seed: int = 0,
 ) -> Iterator[Head]:
     """Every head of a model as `Tokens` and the W that gives the model's own attention.
@@ -27,10 +29,11 @@ def extract(
     model: hub name, folder, `.gguf` file, or `load(model, tokenizer)`.
     queries: at most so many query positions per head, drawn with the seed; None takes all.
     above: only queries whose largest attention exceeds this number. A head without any is left out.
+    length: at most so many tokens are read of each text; warns CutTexts where one is longer.
     Raises UnsupportedModel where no W gives the model's attention.
     """
     reader = load(model)
-    for layer in record(reader, reader.tokenise(texts), layers):
+    for layer in record(reader, reader.tokenise(texts, length), layers):
         for head in range(layer.heads):
             at = sample(layer.at(head, above), queries, seed)
             if at.size:

@@ -13,7 +13,7 @@ from attsvm.tokens import Bool, Float, Tokens
 Space = Literal["hidden", "head"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Head:
     """Query positions of one head, with the weight that gives the model's own logits.
 
@@ -62,6 +62,10 @@ class Head:
     def chosen(self) -> Bool:
         """The same as booleans (n, T)."""
         return np.asarray(self.selected[:, None] == np.arange(self.tokens.T))
+
+    def __repr__(self) -> str:
+        size = f"{self.tokens.n} queries over {self.tokens.T} tokens, {self.tokens.d} wide"
+        return f"Head({self.layer}·{self.head}: {size}, {self.space} space)"
 
 
 def softmax(logits: Float) -> Float:

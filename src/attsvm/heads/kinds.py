@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.heads.model import Texts
+from attsvm.heads.texts import Texts
 
 KINDS = ("first or separator", "itself", "previous", "next", "same word", "content")
 """In the order in which they are tried: a token that is several of them counts as the first.

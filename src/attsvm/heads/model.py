@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.tokens import Bool
+from attsvm.heads.texts import LENGTH, CutTexts, Texts, cut_in_words
 
 
 class UnsupportedModel(ValueError):
     """The model's attention cannot be written as softmax(x_tᵀ W z)."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Reader:
     """A Hugging Face model with its tokenizer."""
 
@@ -32,41 +33,48 @@ class Reader:
         """Whether the model predicts the next token."""
         return bool(getattr(self.model, "lm_head", None) is not None)
 
-    def tokenise(self, texts: Sequence[str], length: int = 64) -> Texts:
-        """The texts as token ids, cut after `length` tokens and padded on the right."""
+    @property
+    def longest(self) -> int:
+        """Most tokens of a text that the model takes, by its tokenizer and its positions."""
+        limits = (
+            getattr(self.tokenizer, "model_max_length", None),
+            getattr(self.model.config, "max_position_embeddings", None),
+        )
+        return min((limit for limit in limits if limit), default=sys.maxsize)
+
+    def tokenise(self, texts: Sequence[str], length: int = LENGTH) -> Texts:
+        """The texts as token ids, padded on the right: of each at most `length` tokens are read.
+
+        Warns CutTexts where a text is longer, or longer than the model takes.
+        """
         texts = list(texts)
+        if length < 2:
+            raise ValueError(f"length is {length}. Pass the number of tokens to read of a text, at least 2.")
         if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise ValueError("texts must be a list of strings, none of them empty.")
         self.tokenizer.padding_side = "right"  # the left would shift rotary and learned positions
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
-        coded = self.tokenizer(texts, padding=True, truncation=True, max_length=length)
+        whole = np.array([len(ids) for ids in self.tokenizer(texts, verbose=False)["input_ids"]])
+        most = min(length, self.longest)
+        coded = self.tokenizer(texts, padding=True, truncation=True, max_length=most)
         ids, mask = np.array(coded["input_ids"]), np.array(coded["attention_mask"], bool)
         words = [[-1 if w is None else w for w in coded.word_ids(i)] for i in range(len(texts))]
         special = np.isin(ids, self.tokenizer.all_special_ids)
-        return Texts(ids, mask, np.array(words), special, self._pieces(ids))
+        read = Texts(ids, mask, np.array(words), special, self._pieces(ids), whole)
+        if read.cut:
+            warnings.warn(cut_in_words(read.cut, len(read), length), CutTexts, stacklevel=3)
+        return read
 
     def _pieces(self, ids: NDArray[np.intp]) -> list[list[str]]:
         """Readable pieces: "##ing" continues a word, a leading space starts one."""
         decoded = {int(i): self.tokenizer.decode([int(i)]) for i in np.unique(ids)}
         return [[decoded[int(i)] for i in row] for row in ids]
 
-
-@dataclass(frozen=True, eq=False)
-class Texts:
-    """Tokenised texts: ids, mask, word and special (n, T); pieces: what each token reads.
-
-    word: the index of the word a piece belongs to, −1 for special tokens.
-    """
-
-    ids: NDArray[np.intp]
-    mask: Bool
-    word: NDArray[np.intp]
-    special: Bool
-    pieces: list[list[str]]
-
-    def __len__(self) -> int:
-        return len(self.ids)
+    def __repr__(self) -> str:
+        config = self.model.config
+        size = f"{config.num_hidden_layers} layers of {config.num_attention_heads} heads"
+        return f"Reader({self.name}: {type(self.model).__name__}, {size})"
 
 
 def load(source: Any, tokenizer: Any = None) -> Reader:

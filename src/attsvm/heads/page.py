@@ -53,8 +53,9 @@ def row(report: HeadReport) -> dict[str, Any]:
 def as_json(audit: Audit) -> str:
     """Everything the audit knows; what is not a number is null."""
     heads = [row(h) | {"examples": [asdict(e) for e in h.examples]} for h in audit.heads]
-    head = {"model": audit.model, "texts": audit.texts, "tokens": audit.tokens}
-    return json.dumps(head | {"settings": asdict(audit.settings), "heads": heads}, ensure_ascii=False)
+    read = {"model": audit.model, "texts": audit.texts, "tokens": audit.tokens}
+    read |= {"cut": [asdict(cut) for cut in audit.cut], "settings": asdict(audit.settings)}
+    return json.dumps(read | {"heads": heads}, ensure_ascii=False)
 
 
 def as_csv(audit: Audit) -> str:

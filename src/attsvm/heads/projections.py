@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from attsvm.query_key import query_key_layers
 from attsvm.tokens import Float
 
-PAIRS = (("query", "key"), ("q_proj", "k_proj"), ("q_lin", "k_lin"))
-"""Names of a query and a key projection: BERT-like, Llama-like, DistilBERT."""
-
-FUSED = ("c_attn",)
-"""Names of one projection to queries, keys and values side by side: GPT-2."""
+FUSED = "c_attn"
+"""Name of one projection to queries, keys and values side by side: GPT-2."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,33 +51,33 @@ class Projections:
 def attention_modules(model: Any) -> Iterator[tuple[Any, Any]]:
     """Every module with projections, and the first projection: what enters it is the hidden state."""
     for module in model.modules():
-        for name in [pair[0] for pair in PAIRS] + list(FUSED):
-            if hasattr(getattr(module, name, None), "weight") and _matrices(module) is not None:
-                yield module, getattr(module, name)
+        for first in _layers(module)[:1]:
+            yield module, first
 
 
 def projections(module: Any, width: int) -> Projections | None:
     """The projections of a module whose heads are `width` wide; None where the names are unknown."""
-    found = _matrices(module)
-    if found is None or any(len(matrix) % width for matrix in found):
+    layers = _layers(module)
+    if not layers:
+        return None
+    if len(layers) == 2:
+        found = [_affine(layer) for layer in layers]
+    else:
+        stacked = _affine(layers[0], transposed=True)
+        found = [part[: len(stacked) // 3] for part in (stacked, stacked[len(stacked) // 3 :])]
+    if any(len(matrix) % width for matrix in found):
         return None
     query, key = (matrix.reshape(-1, width, matrix.shape[1]) for matrix in found)
     return Projections(query, key)
 
 
-def _matrices(module: Any) -> tuple[Float, Float] | None:
-    for pair in PAIRS:
-        if all(hasattr(getattr(module, name, None), "weight") for name in pair):
-            query, key = (_affine(getattr(module, name), False) for name in pair)
-            return query, key
-    for name in FUSED:
-        if hasattr(getattr(module, name, None), "weight"):
-            stacked = _affine(getattr(module, name), True)
-            return stacked[: len(stacked) // 3], stacked[len(stacked) // 3 : 2 * len(stacked) // 3]
-    return None
+def _layers(module: Any) -> tuple[Any, ...]:
+    """The layers of queries and of keys, the one of both, or none."""
+    fused = getattr(module, FUSED, None)
+    return query_key_layers(module) or ((fused,) if hasattr(fused, "weight") else ())
 
 
-def _affine(layer: Any, transposed: bool) -> Float:
+def _affine(layer: Any, transposed: bool = False) -> Float:
     """[weight bias] (out, in + 1) in float64."""
     weight = layer.weight.detach().double().cpu().numpy()
     weight = weight.T if transposed else weight

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.heads.head import Head
-from attsvm.heads.model import Reader, Texts, UnsupportedModel
+from attsvm.heads.model import Reader, UnsupportedModel
 from attsvm.heads.projections import Projections, attention_modules, projections
+from attsvm.heads.texts import Texts
 from attsvm.tokens import Bool, Float, Tokens
 
 EXACT = 1e-5

@@ -12,8 +12,9 @@ from scipy.optimize import minimize_scalar
 
 from attsvm.heads.head import Head, softmax
 from attsvm.heads.margins import best, reduce
-from attsvm.heads.model import Reader, Texts
+from attsvm.heads.model import Reader
 from attsvm.heads.record import BATCH, LayerRecord, attending, eager_function, hidden_states, record
+from attsvm.heads.texts import Texts
 from attsvm.norms import Norm
 from attsvm.tokens import Float
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -80,13 +81,33 @@ def as_sequences(X: Any) -> list[Float]:
     return read(X).split()
 
 
+def plain(X: Any) -> Any:
+    """X with torch tensors, object arrays and pandas columns of arrays as NumPy's arrays and lists of them.
+
+    Known by what they can do, so that no library is imported. A table keeps the names of its columns.
+    """
+    if hasattr(X, "detach"):  # NumPy has no bfloat16; float64 holds every number of a smaller type
+        tensor = X.detach().cpu()
+        return (tensor.double() if tensor.is_floating_point() else tensor).numpy()
+    if getattr(X, "dtype", None) == np.dtype(object):
+        if X.ndim == 1:
+            X = list(np.asarray(X))
+        elif X.ndim == 3:
+            with suppress(TypeError, ValueError):  # `Tokens` says what is wrong with it
+                return X.astype(np.float64)
+    if isinstance(X, list | tuple):
+        parts = map(plain, X)
+        return tuple(parts) if isinstance(X, tuple) else list(parts)
+    return X
+
+
 def is_nested(X: Any) -> bool:
     """Whether X holds sequences; otherwise it is a table (n, d), one token per row."""
     if isinstance(X, Tokens) or is_pair(X):
         return True
     if isinstance(X, list | tuple):
         return len(X) > 0 and not hasattr(X[0], "toarray") and _axes(X[0]) == 2
-    return isinstance(X, np.ndarray) and X.ndim == 3
+    return getattr(X, "ndim", 0) == 3
 
 
 def is_pair(X: Any) -> bool:
@@ -96,13 +117,14 @@ def is_pair(X: Any) -> bool:
 
 def read(X: Any) -> Sequences:
     """Check nested input and lay it end to end; `Tokens` says what is wrong with a padded array."""
+    X = plain(X)
     if isinstance(X, Tokens):
         if X.runs is not None:
             raise ValueError("these tokens have a runs axis. Fit one run: tokens.run(0).")
         return _of_padded(X)
     if is_pair(X):
         return _of_padded(Tokens(X[0], mask=X[1]))
-    if isinstance(X, np.ndarray):
+    if hasattr(X, "ndim"):
         return _of_padded(Tokens(X))
     return _of_list(X)
 

@@ -13,8 +13,9 @@ except ModuleNotFoundError as error:
     ) from error
 
 from attsvm.torch.mirror import LpMirrorDescent
-from attsvm.torch.monitor import HeadRecord, MarginMonitor
+from attsvm.torch.monitor import MarginMonitor
 from attsvm.torch.pooling import AttentionPooling, attention, pool
+from attsvm.torch.records import HeadRecord
 from attsvm.torch.steepest import SteepestDescent
 
 __all__ = [

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import inspect
-from collections.abc import Callable
-from dataclasses import asdict, astuple, dataclass, fields
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, fields
 from os import PathLike
 from typing import Any
 
@@ -14,26 +15,7 @@ from torch import Tensor, nn
 
 from attsvm.torch.pooling import attention
 from attsvm.torch.readers import Inputs, Look, reader_of
-
-
-@dataclass(frozen=True)
-class HeadRecord:
-    """One head at one step, over the batch of the last forward pass.
-
-    norm: ‖W_QK‖_F, with the scaling of the logits in it. entropy: mean entropy of the attention, in nats.
-    top_mass: mean attention on the attended token, the one with the largest logit.
-    margin: least logit gap between the attended and the next token, over ‖W_QK‖_F; median_margin: the
-    median gap instead. Infinite where no query has two tokens to choose from.
-    """
-
-    step: int
-    module: str
-    head: int
-    norm: float
-    entropy: float
-    top_mass: float
-    margin: float
-    median_margin: float
+from attsvm.torch.records import HeadRecord
 
 
 class MarginMonitor:
@@ -48,11 +30,14 @@ class MarginMonitor:
     For transformers' Trainer pass callbacks=[monitor.callback()]. A hook keeps the inputs of each module's
     last forward pass; the logits are recomputed only when a record is asked for, with the weights as they
     are then. Rows of padding tokens do not count. `readers.py` says which modules can be read.
+
+    A compiled model may be watched as well as the one it was made from, also after it has run: making a
+    monitor drops the code compiled so far (`torch.compiler.reset`), and the next pass compiles the hooks in.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.records: list[HeadRecord] = []
-        readers = {name or "model": (module, reader_of(module)) for name, module in model.named_modules()}
+        readers = {name: (module, reader_of(module)) for name, module in _modules(model)}
         self._watched = {name: (module, read) for name, (module, read) in readers.items() if read}
         if not self._watched:
             raise ValueError(
@@ -64,6 +49,9 @@ class MarginMonitor:
             module.register_forward_pre_hook(self._keep(name), with_kwargs=True)
             for name, (module, _) in self._watched.items()
         ]
+        if "torch._dynamo" in sys.modules:
+            # Compiled code does not look for hooks again: what ran before must be compiled anew, with them.
+            torch.compiler.reset()
 
     def record(self, step: int) -> list[HeadRecord]:
         """Read every head now; returns the new records, which are also appended to `records`."""
@@ -89,21 +77,15 @@ class MarginMonitor:
             writer.writerows(astuple(record) for record in self.records)
 
     def plot(self) -> Any:
-        """A matplotlib figure: norm, entropy, top mass and median margin by step, a line per head."""
-        from attsvm.figures.style import BLUE, canvas
+        """A matplotlib figure: norm, entropy, top mass and median margin by step, a line per head.
+
+        Few heads, or those of one module, have a colour each, many that of their module; a legend names them.
+        """
+        from attsvm.torch.drawing import draw
 
         if not self.records:
             raise ValueError("nothing has been recorded yet. Call record(step) while the model trains.")
-        figure, axes = canvas(4, width=11.0)
-        curves: dict[Any, list[HeadRecord]] = {}
-        for record in self.records:
-            curves.setdefault((record.module, record.head), []).append(record)
-        for ax, what in zip(axes, ("norm", "entropy", "top_mass", "median_margin"), strict=True):
-            for curve in curves.values():
-                steps, heights = zip(*((r.step, asdict(r)[what]) for r in curve), strict=True)
-                ax.plot(steps, heights, color=BLUE, lw=0.8, alpha=max(0.15, 1 / len(curves)))
-            ax.set(title=what.replace("_", " "), xlabel="step")
-        return figure
+        return draw(self.records)
 
     def callback(self, every: int = 1) -> Any:
         """A transformers.TrainerCallback that records before every `every`-th optimizer step."""
@@ -122,11 +104,11 @@ class MarginMonitor:
         self.close()
 
     def _keep(self, name: str) -> Callable[..., None]:
-        signature = inspect.signature(self._watched[name][0].forward)
+        names = list(inspect.signature(self._watched[name][0].forward).parameters)
 
         def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            bound = signature.bind(*args, **kwargs).arguments
-            inputs = {**bound, **bound.get("kwargs", {})}
+            # Not by Signature.bind, which torch.compile(fullgraph=True) cannot follow.
+            inputs = {**dict(zip(names, args, strict=False)), **kwargs}
             memory: dict[int, Any] = {}  # the same tensor twice stays the same: self-attention is told by it
             self._inputs[name] = {key: _detached(value, memory) for key, value in inputs.items()}
 
@@ -134,6 +116,13 @@ class MarginMonitor:
 
 
 # ---------------------------------------------------------------------- details
+
+
+def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module by its name in the model before torch.compile, whose wrappers are left out."""
+    for name, module in model.named_modules():
+        if "_orig_mod" not in module._modules:
+            yield ".".join(part for part in name.split(".") if part != "_orig_mod") or "model", module
 
 
 def _detached(value: Any, memory: dict[int, Any]) -> Any:

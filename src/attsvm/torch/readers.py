@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from attsvm.query_key import query_key_layers
 from attsvm.torch.pooling import AttentionPooling
 
-PROJECTIONS = (("query", "key"), ("q_proj", "k_proj"), ("q_lin", "k_lin"))
 CHANGES_LOGITS = ("attn_logit_softcapping", "sinks", "distance_embedding", "relative_position_bias")
 
 FORBIDDEN = -9_999.0
@@ -43,7 +43,7 @@ def reader_of(module: nn.Module) -> Reader | None:
         return read_pooling
     if isinstance(module, nn.MultiheadAttention):
         return read_multihead
-    if _projections(module) and "hidden_states" in inspect.signature(module.forward).parameters:
+    if query_key_layers(module) and "hidden_states" in inspect.signature(module.forward).parameters:
         return read_projected
     return None
 
@@ -84,7 +84,7 @@ def read_projected(module: nn.Module, inputs: Inputs) -> Look:
     for name in CHANGES_LOGITS:
         if getattr(module, name, None) is not None:
             raise NotImplementedError(f"{type(module).__name__} has {name}, which the monitor cannot read.")
-    first, second = _projections(module)
+    first, second = query_key_layers(module)
     hidden, other = inputs["hidden_states"], _other_states(inputs)
     width = getattr(module, "attention_head_size", None) or module.head_dim
     heads, groups = first.weight.shape[0] // width, second.weight.shape[0] // width
@@ -99,15 +99,6 @@ def read_projected(module: nn.Module, inputs: Inputs) -> Look:
 
 
 # ---------------------------------------------------------------------- details
-
-
-def _projections(module: nn.Module) -> tuple[Any, ...]:
-    """The projections of the queries and of the keys, or nothing."""
-    for pair in PROJECTIONS:
-        parts = [getattr(module, name, None) for name in pair]
-        if all(getattr(getattr(part, "weight", None), "ndim", 0) == 2 for part in parts):
-            return tuple(parts)
-    return ()
 
 
 def _other_states(inputs: Inputs) -> Tensor | None:

@@ -1,4 +1,6 @@
-"""Which replacement keeps a head alive: `python -m attsvm.heads.surgery_table MODEL TEXTS HELD`.
+"""Which replacement keeps a head alive.
+
+python benchmarks/practice/head_surgery.py MODEL TEXTS HELD
 
 For a few heads of every layer, alone: the head's rank-r truncations and the max-margin weights of its
 confident selections, on the texts these come from and on held-out texts. Then all heads at once.
@@ -15,9 +17,10 @@ import numpy as np
 
 from attsvm.heads.extract import sample
 from attsvm.heads.head import Head
-from attsvm.heads.model import Reader, Texts, load
+from attsvm.heads.model import Reader, load
 from attsvm.heads.record import record
 from attsvm.heads.surgery import change, difference, fitted, operated, output, separating, truncated
+from attsvm.heads.texts import Texts
 from attsvm.norms import frobenius, nuclear
 from attsvm.tokens import Float
 

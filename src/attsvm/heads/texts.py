@@ -1,0 +1,83 @@
+"""Texts as a model reads them: tokens, words, pieces, and what was cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.tokens import Bool
+
+LENGTH = 128
+"""Tokens read of a text unless told otherwise: attention maps grow with the square of it."""
+
+NAMED = 10
+"""Cut texts that are named one by one."""
+
+
+class CutTexts(UserWarning):
+    """Some texts are longer than what is read of them."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A text that was cut: `read` of its `tokens` were read, special ones included."""
+
+    text: int
+    read: int
+    tokens: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Texts:
+    """Tokenised texts: ids, mask, word and special (n, T); pieces: what each token reads.
+
+    word: the index of the word a piece belongs to, −1 for special tokens.
+    whole (n,): tokens of each text before it was cut.
+    """
+
+    ids: NDArray[np.intp]
+    mask: Bool
+    word: NDArray[np.intp]
+    special: Bool
+    pieces: list[list[str]]
+    whole: NDArray[np.intp]
+
+    @property
+    def lengths(self) -> NDArray[np.intp]:
+        """Tokens read of each text (n,)."""
+        return np.asarray(self.mask.sum(-1))
+
+    @property
+    def cut(self) -> tuple[Cut, ...]:
+        """The texts of which the end was not read."""
+        counts = zip(self.lengths.tolist(), self.whole.tolist(), strict=True)
+        return tuple(Cut(i, read, whole) for i, (read, whole) in enumerate(counts) if read < whole)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"Texts({len(self)} texts, {self.lengths.sum()} tokens, {len(self.cut)} cut)"
+
+
+def cut_in_words(
+    cut: Sequence[Cut], count: int, asked: int, *, option: str = "length=", lines: Sequence[int] | None = None
+) -> str:
+    """How many of `count` texts were cut, where, and the way to read them whole.
+
+    asked: the length asked for; a smaller one was read where the model takes no more.
+    lines: the line of a file in which each text stands; without it texts are named by their index.
+    """
+    read, longest = cut[0].read, max(one.tokens for one in cut)
+    names = [str(one.text if lines is None else lines[one.text]) for one in cut]
+    places = ", ".join(names[:NAMED]) + (" …" if len(names) > NAMED else "")
+    said = f"{len(cut)} of {count} texts cut after {read} tokens ({'line' if lines else 'text'} {places}; "
+    said += f"the longest has {longest}). "
+    return said + (
+        "The model takes no more: split the texts."
+        if read < asked
+        else f"Pass {option}{longest} to read all."
+    )

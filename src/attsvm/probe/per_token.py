@@ -1,0 +1,36 @@
+"""PerToken: a transformer of tables, applied to the tokens of sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.utils.validation import check_is_fitted
+
+from attsvm.probe.sequences import Sequences, read
+from attsvm.tokens import Float
+
+
+class PerToken(TransformerMixin, BaseEstimator):
+    """Fit a transformer on all tokens as rows, and map every sequence (T_i, d) to (T_i, c).
+
+    With a kernel approximation in front, `AttentionProbe` attends and scores in the feature space:
+
+        make_pipeline(PerToken(StandardScaler()), PerToken(Nystroem()), AttentionProbe())
+
+    X: array (n, T, d), list of (T_i, d), pair (array, mask), or Tokens; the result is a list of arrays.
+    """
+
+    def __init__(self, transformer: Any) -> None:
+        self.transformer = transformer
+
+    def fit(self, X: Any, y: Any = None) -> PerToken:
+        """Fit a clone of the transformer on the tokens (N, d). Labels belong to sequences, not to tokens."""
+        self.transformer_ = clone(self.transformer).fit(read(X).flat)
+        return self
+
+    def transform(self, X: Any) -> list[Float]:
+        """Every sequence with its tokens transformed."""
+        check_is_fitted(self)
+        sequences = read(X)
+        return Sequences(self.transformer_.transform(sequences.flat), sequences.lengths).split()

@@ -1,0 +1,17 @@
+"""Where the attention modules of transformers keep their projections of queries and keys, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PAIRS = (("query", "key"), ("q_proj", "k_proj"), ("q_lin", "k_lin"))
+"""BERT-like, Llama-like, DistilBERT."""
+
+
+def query_key_layers(module: Any) -> tuple[Any, ...]:
+    """The layers that project queries and keys, or nothing where the module has none by these names."""
+    for pair in PAIRS:
+        layers = tuple(getattr(module, name, None) for name in pair)
+        if all(getattr(getattr(layer, "weight", None), "ndim", 0) == 2 for layer in layers):
+            return layers
+    return ()

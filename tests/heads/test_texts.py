@@ -1,0 +1,98 @@
+"""What is read of a text, what is cut off, and that both are said."""
+
+import json
+import shutil
+import subprocess
+import warnings
+
+import numpy as np
+import pytest
+from tests.heads.conftest import TEXTS, tiny
+
+from attsvm.heads import CutTexts, extract
+from attsvm.heads.audit import Settings, audit
+from attsvm.heads.page import as_json, write
+
+LONG = [TEXTS[0], " ".join([TEXTS[1]] * 2)]
+"""8 and 21 tokens."""
+
+
+def test_a_text_is_read_as_far_as_asked_and_the_warning_says_where(bert):
+    with pytest.warns(
+        CutTexts, match=r"1 of 2 texts cut after 9 tokens \(text 1; the longest has 21\).*length=21"
+    ):
+        texts = bert.tokenise(LONG, length=9)
+    assert texts.ids.shape == (2, 9) and texts.whole.tolist() == [8, 21]
+    assert [(c.text, c.read, c.tokens) for c in texts.cut] == [(1, 9, 21)]
+
+
+@pytest.mark.parametrize("length", [21, 64, 10**9])
+def test_a_text_that_fits_is_read_whole_without_a_word(bert, length):
+    with warnings.catch_warnings(action="error"):
+        texts = bert.tokenise(LONG, length)
+    assert texts.cut == () and texts.lengths.tolist() == [8, 21]
+
+
+def test_no_more_is_read_than_the_model_takes():
+    short = tiny("BertModel", max_position_embeddings=12)
+    with pytest.warns(CutTexts, match="after 12 tokens.*The model takes no more: split the texts"):
+        assert short.tokenise(LONG, 64).ids.shape == (2, 12)
+    with warnings.catch_warnings(action="ignore", category=CutTexts):
+        assert len(list(extract(short, LONG))) == 12
+
+
+def test_the_length_of_an_extract_is_a_choice(bert):
+    with pytest.warns(CutTexts):
+        short = next(extract(bert, LONG, queries=None, length=9))
+    whole = next(extract(bert, LONG, queries=None))
+    assert (short.tokens.T, whole.tokens.T) == (9, 21)
+    with pytest.raises(ValueError, match="length is 1"):
+        next(extract(bert, LONG, length=1))
+
+
+def test_real_tokenizers_count_their_special_tokens(minilm):
+    with pytest.warns(CutTexts, match="after 6 tokens"):
+        texts = minilm.tokenise(["a dull film", "a surprisingly touching film , a triumph ."], 6)
+    assert (
+        texts.whole.tolist() == [5, 10] and texts.pieces[1][0] == "[CLS]" and texts.pieces[1][-1] == "[SEP]"
+    )
+
+
+@pytest.fixture(scope="module")
+def audits(bert):
+    """The same two texts, once cut after 9 tokens and once whole."""
+    with warnings.catch_warnings(action="ignore", category=CutTexts):
+        return [audit(bert, LONG, Settings(queries=1, length=k), layers=[0]) for k in (9, 64)]
+
+
+def test_the_audit_and_its_json_name_the_texts_that_were_cut(audits):
+    cut, whole = (json.loads(as_json(each)) for each in audits)
+    assert cut["cut"] == [{"text": 1, "read": 9, "tokens": 21}] and cut["settings"]["length"] == 9
+    assert whole["cut"] == [] and whole["tokens"] == 29
+    unread = {e["unread"] for h in cut["heads"] for e in h["examples"]}
+    assert unread == {0, 12} and {e["unread"] for h in whole["heads"] for e in h["examples"]} == {0}
+
+
+def test_chromium_shows_on_the_page_what_was_cut(audits, tmp_path):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("needs Chromium")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
+    said = []
+    for name, each in zip(("cut", "whole"), audits, strict=True):
+        page = write(each, tmp_path / name)[0].as_uri()
+        command = [browser, *flags, f"--user-data-dir={tmp_path / 'profile'}", page]
+        said.append(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
+    cut, whole = (text[text.index('<p id="cut">') :].split("</p>")[0] for text in said)
+    assert "1 of 2 texts cut after 9 tokens: text 1 (21 tokens)" in cut and "No text was cut." in whole
+    assert "more tokens, not read</span>" in said[0] and "more tokens, not read</span>" not in said[1]
+
+
+def test_what_a_reader_reads_is_told_in_one_line(bert, audits):
+    texts = bert.tokenise(TEXTS)
+    head, report = next(extract(bert, TEXTS)), audits[0]
+    assert repr(bert) == "Reader(BertModel: BertModel, 2 layers of 6 heads)"
+    assert repr(texts) == "Texts(2 texts, 19 tokens, 0 cut)"
+    assert repr(head) == "Head(0·0: 19 queries over 11 tokens, 49 wide, hidden space)"
+    assert repr(report) == "Audit(BertModel: 6 heads, 6 certified; 2 texts, 17 tokens, 1 cut)"
+    assert np.prod(head.tokens.keys.shape) > 1000  # which a dataclass would print
