@@ -12,6 +12,8 @@ import attsvm
 ROOT = Path(attsvm.__file__).parent
 
 LAYERS = {
+    "files": 0,
+    "strict_json": 0,
     "tokens": 0,
     "norms": 0,
     "selection": 1,

@@ -116,9 +116,13 @@ def test_the_exit_code_tells_whether_a_number_disagrees(
     assert "a reason" in (tmp_path / "report.html").read_text(encoding="utf8")
 
 
-def test_an_unknown_figure_or_scale_is_answered_with_the_known_ones(toys, tmp_path):
+def test_an_unknown_figure_or_scale_is_told_where_the_known_ones_are(toys, tmp_path):
     done = run(tmp_path, "--only", "nothing")
-    assert (done.exit_code, done.stderr) == (1, "no figure 'nothing'. Pass drawn, table.\n")
+    assert (done.exit_code, done.stderr) == (
+        64,
+        "no figure 'nothing'. All of them: attsvm reproduce --list.\n",
+    )
+    assert "Did you mean drawn?" in run(tmp_path, "--only", "dawn").stderr
     assert "Pass quick, default, paper" in run(tmp_path, "--scale", "huge").stderr
 
 

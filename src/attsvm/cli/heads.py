@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from attsvm.cli.app import AsJson, errors, say, say_json, stop
-from attsvm.cli.files import check_folder
+from attsvm.cli.app import AsJson, errors, say, say_json, warn
+from attsvm.cli.files import check_folder, one_line_errors
 
 COLUMNS = (TextColumn("heads"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
 
@@ -35,9 +35,10 @@ def heads(
     - `attsvm heads sentence-transformers/all-MiniLM-L6-v2 --texts reviews.txt`
     - `attsvm heads model.gguf --texts reviews.txt --above 0.8 --out audit`
 
-    Exit code 0 when every margin is certified, 1 bad input, 3 some margin is not certified.
+    Exit code 0 when every margin is certified, 1 bad input, 3 some margin is not certified, 64 wrong
+    usage.
     """
-    try:
+    with one_line_errors():
         from attsvm.heads.audit import Settings, audit
         from attsvm.heads.page import as_json as written_as_json
         from attsvm.heads.page import write
@@ -51,8 +52,6 @@ def heads(
                 model, lines, settings, progress=lambda k, n: bar.update(task, completed=k, total=n)
             )
         files = write(found, out)
-    except (OSError, ValueError, ImportError) as error:
-        stop(error)
     certified = sum(head.certified for head in found.heads)
     if as_json:
         say_json(json.loads(written_as_json(found)))
@@ -63,4 +62,5 @@ def heads(
         )
         say("Open " + ", ".join(map(str, files)))
     if certified < len(found.heads):
-        stop("some margins are not certified: their gap exceeds 1e-8.", 3)
+        warn("some margins are not certified: their gap exceeds 1e-8.")
+        raise typer.Exit(3)
