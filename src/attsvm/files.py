@@ -267,7 +267,10 @@ def memory() -> int:
 
 
 def _native(array: NDArray[Any]) -> NDArray[Any]:
-    """The array in this machine's byte order; booleans that are 0 or 1, whatever byte was stored."""
+    """The array in this machine's byte order, its booleans 0 or 1, its text plain."""
+    if array.dtype.kind == TEXT and (np.atleast_1d(array).view(np.uint32) > 127).any():
+        raise BadFile("a text is not ASCII. Write the file again.")  # Python cannot even hold every code
     if array.dtype == bool:
         return array.view(np.uint8) != 0
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    odd = array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8)  # LAPACK knows singles and doubles
+    return array.astype(np.float64 if odd else array.dtype.newbyteorder("="), copy=False)

@@ -150,18 +150,32 @@ def _parts(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]
     if not W.size or not all(np.isfinite(parts[n]).all() for n in ("index", "W", "K", "Q") if n in parts):
         raise ValueError("the path is empty, or a weight or index is not finite. Save the path again.")
     if str(parts["kind"]) not in _UNITS:
-        raise ValueError(f"path_kind is {parts['kind']!r}. Known: {', '.join(_UNITS)}.")
+        raise ValueError(f"path_kind is {parts['kind'].tolist()!r}. Known: {', '.join(_UNITS)}.")
     stopped = parts["stopped"] if runs else str(parts["stopped"])
     return parts | {"kind": str(parts["kind"]), "stopped": stopped}
 
 
 def _log_attention(tokens: Tokens, W: Float) -> Float:
-    """log softmax of x_tᵀ W z for weights (…, k, d, e) → (…, k, n, T)."""
-    directions = np.matmul(tokens.queries[..., None, :, :], np.swapaxes(W, -1, -2))
+    """log softmax of x_tᵀ W z for weights (…, k, d, e) → (…, k, n, T).
+
+    Logits beyond 1e308 would be ∞ − ∞: their powers of two are set aside until the winner's is taken off.
+    """
+    weight = exponent(W)
+    query = np.asarray(np.frexp(tokens.query_size)[1])[..., None, None, None]
+    # That of the keys goes to the directions, which are fewer.
+    key = np.clip(np.frexp(tokens.key_size)[1], -900, 900)[..., None, None, None]
+    queries, weights = np.ldexp(tokens.queries[..., None, :, :], -query), np.ldexp(W, -weight)
+    directions = np.ldexp(np.matmul(queries, np.swapaxes(weights, -1, -2)), -key)
     logits = np.matmul(tokens.keys[..., None, :, :, :], directions[..., None])[..., 0]
     logits = np.where(tokens.mask[..., None, :, :], logits, -np.inf)
-    shifted = logits - logits.max(-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        shifted = np.ldexp(logits - logits.max(-1, keepdims=True), weight + query + key)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+
+
+def exponent(W: Float) -> NDArray[np.intc]:
+    """The power of two just above the largest entry of each weight: (…, d, e) → (…, 1, 1)."""
+    return np.asarray(np.frexp(np.abs(W).max((-2, -1), keepdims=True))[1])
 
 
 def _one_hot_mass(log_attention: Float) -> Float:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attsvm.norms import Entrywise, Norm
-from attsvm.path import Path
+from attsvm.path import Path, exponent
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotSeparable, Solution
 from attsvm.selection import best_tokens, locally_optimal
@@ -151,6 +151,7 @@ def compare(
         f"W/N(W) tends to the {solution.norm} max-margin direction",
         *evidence,
         given={
+            "the selection leaves tokens to win over": bool(solution.constraints.separating.any()),
             "the solution is certified": bool(np.all(solution.certified)),
             "the path attends to the selected tokens": bool(np.all(_attends(path, solution))),
         },
@@ -162,9 +163,9 @@ def compare(
 def margin_ratio(path: Path, solution: Solution) -> Float:
     """Least margin of W/N(W) relative to the best possible at every record (k,), with runs (runs, k).
 
-    Zero where W is zero; negative where a selected token loses.
+    Zero where W is zero; negative where a selected token loses; NaN where no token is left to win over.
     """
-    W, best = path.W, np.asarray(solution.margin)
+    W, best = np.ldexp(path.W, -exponent(path.W)), np.asarray(solution.margin)  # the ratio has no scale
     rows = solution.constraints
     counted = rows.bound > 0
     out = np.zeros(W.shape[:-2])
@@ -172,13 +173,14 @@ def margin_ratio(path: Path, solution: Solution) -> Float:
         margins = rows.margins(rows.scale(W[..., k, :, :]))
         share = np.where(counted, margins / np.where(counted, rows.bound, 1.0), np.inf).min((-2, -1))
         size = solution.norm.value(W[..., k, :, :])
-        out[..., k] = share / np.where(size > 0, size, 1.0) / best
+        with np.errstate(invalid="ignore"):  # NaN where no token loses: any weight is best
+            out[..., k] = share / np.where(size > 0, size, 1.0) / best
     return out
 
 
 def cosine(path: Float, W: Float) -> Float:
     """Cosine between weights (…, k, d, e) and one weight (…, d, e)."""
-    W = np.asarray(W)[..., None, :, :]
+    path, W = (np.ldexp(x, -exponent(x)) for x in (path, np.asarray(W)[..., None, :, :]))  # no overflow
     product = (path * W).sum((-2, -1))
     size = np.sqrt((path * path).sum((-2, -1)) * (W * W).sum((-2, -1)))
     return np.asarray(product / np.where(size > 0, size, 1.0))

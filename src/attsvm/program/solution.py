@@ -195,7 +195,9 @@ def _parts(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]
     check_shapes(arrays, _AXES, {letter: getattr(tokens, letter) for letter in "nde"}, tokens.runs)
     parts = {name: arrays[name] for name in _AXES if name in arrays}
     if not all(np.isfinite(part).all() for part in parts.values()):
-        raise ValueError("a weight, multiplier or required margin is not finite. Save the solution again.")
+        raise ValueError(
+            "W, a multiplier or a required margin is not finite. Scale the tokens and solve again."
+        )
     parts |= {
         "separable": parts["separable"].astype(bool),
         "required": as_required(tokens, parts["required"]),
