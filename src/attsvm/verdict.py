@@ -60,7 +60,8 @@ class Verdict:
 
     status: "holds", "fails", "inconclusive" (not met, but the run was still on its way), or
         "not applicable" (a hypothesis is false: `reason` names it).
-    evidence: the judged and the told numbers; numbers: arrays per run or record, for plots.
+    evidence: the judged and the told numbers; numbers: arrays per run or record, for plots; the
+        first is what the others are drawn against.
     """
 
     claim: str
@@ -137,7 +138,7 @@ def compare(
         told("attention on the selected tokens", mass[..., -1, :].min()),
         told(f"{solution.norm} norm of W", np.median(path.norm(solution.norm)[..., -1])),
     ]
-    numbers = {"index": path.index, "margin ratio": ratio, "attention": mass}
+    numbers = {path.kind: path.index, "margin ratio": ratio, "attention on the selected tokens": mass.min(-1)}
     if unique(solution.norm):
         numbers["cosine"] = cosine(path.W, solution.W)
         evidence.append(told("1 − cosine", np.median(1 - numbers["cosine"][..., -1])))
