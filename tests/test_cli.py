@@ -81,6 +81,11 @@ def test_a_wrong_array_name_is_not_answered_as_another_problem(problem, tmp_path
         assert "unknown array 'query'. Did you mean 'queries'?" in done.stderr or command == "show"
 
 
+def test_a_file_that_selects_nothing_is_asked_which_tokens_win(tmp_path):
+    np.savez(tmp_path / "keys.npz", keys=np.ones((1, 2, 2)))
+    assert "does not say which tokens win. Pass --select" in run("solve", tmp_path / "keys.npz").stderr
+
+
 def test_a_saved_solution_is_solved_again_for_its_own_selection(problem, tmp_path):
     asked = (problem, "--select", "first", "--norm", "nuclear", "--json")
     first = json.loads(run("solve", *asked, "--out", tmp_path / "kept").stdout)

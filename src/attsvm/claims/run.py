@@ -157,7 +157,7 @@ Refuted, each with its counterexample below: {refuted}.
 Of the other {sound} claims, {always} hold on every seed of this table. These did not: {missed}.
 Twins that held too often, so that the experiment says little: {blind}.
 
-How the settings were chosen, and what was changed after results had been seen: [settings](claims_settings.md).
+How the settings were chosen, and what was changed after results were seen: [settings](claims_settings.md).
 """
 
 

@@ -32,7 +32,9 @@ def solve(
 
     The file is .npz or .safetensors: `keys` (n, T, d), optionally `queries` (n, e), `labels` (n,),
     `mask` (n, T), `values` (n, T, c), `selected` and the head `v`. A run saved by `attsvm train`
-    selects the tokens it attends to, a saved solution those of its own program.
+    selects the tokens it attends to, a saved solution those of its own program. An array of another
+    name is an error. The arrays may fill half of the machine's memory; those of a compressed file 1 GiB,
+    or 50 times its size.
 
     Examples
 

@@ -120,4 +120,5 @@ FIGURE = Figure(
     },
     draw,
     checks,
+    seconds=17,
 )
