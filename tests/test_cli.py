@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import attsvm
+from attsvm.claims import run as running
 from attsvm.cli import app
 from attsvm.cli.words import norm_of, seed_range
 
@@ -240,6 +241,14 @@ def test_an_unknown_claim_is_told_the_nearest_one():
     done = run("claims", "aligned_factors_stay_alined")
     assert (done.exit_code, done.stderr.count("\n")) == (64, 1)
     assert "Did you mean aligned_factors_stay_aligned?" in done.stderr
+
+
+def test_the_command_says_where_it_wrote_the_table(tmp_path, monkeypatch):
+    row = running.Row(next(iter(attsvm.claims.claims)), (0,), ("holds",), ("fails",), (), (), 0.1)
+    monkeypatch.setattr(running, "run", lambda names, seeds: [row])
+    done = run("claims", row.name, "--table", tmp_path / "new" / "claims.md")
+    assert (done.exit_code, done.stderr) == (0, f"table: {tmp_path / 'new' / 'claims.md'}\n")
+    assert row.name in (tmp_path / "new" / "claims.md").read_text(encoding="utf8")
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("3", [0, 1, 2]), ("20-22", [20, 21, 22]), ("7-7", [7])])

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from attsvm.cli.app import AsJson, errors, say, say_json, warn
-from attsvm.cli.files import check_folder, one_line_errors
+from attsvm.cli.files import one_line_errors
 from attsvm.cli.words import check_names, seed_range
 from attsvm.training.compilation import compile_quickly
 from attsvm.workers import begin
@@ -47,8 +47,6 @@ def claims(
     with one_line_errors():
         check_names("claim", names or (), known, "attsvm claims --list")
         chosen = seed_range(seeds)
-        if table is not None:
-            check_folder(table)
         with errors.status("running claims", spinner="dots"):
             rows = run(names or None, chosen)
         if table is not None:
