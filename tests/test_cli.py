@@ -1,12 +1,17 @@
 """Commands on files: what they print, what they write, how they end."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import attsvm
+from attsvm.claims import run as running
 from attsvm.cli import app
 from attsvm.cli.words import norm_of, seed_range
 
@@ -36,7 +41,7 @@ def test_the_version_and_every_help_with_examples():
 def test_solve_prints_the_certificate_and_writes_the_solution(problem, tmp_path):
     done = run("solve", problem, "--out", tmp_path / "solution.npz")
     kept = attsvm.Solution.load(tmp_path / "solution.npz")
-    assert (done.exit_code, done.stdout) == (0, f"{kept}\n")
+    assert (done.exit_code, done.stdout) == (0, f"{kept}\nsolution: {tmp_path / 'solution.npz'}\n")
     assert "certified: primal violation" in done.stdout
 
 
@@ -68,10 +73,35 @@ def test_an_unseparable_file_ends_with_code_2_and_names_the_tokens(tmp_path):
     assert run("solve", tmp_path / "crossed.npz", "--select", "0,1").exit_code == 0
 
 
+def test_a_wrong_array_name_is_not_answered_as_another_problem(problem, tmp_path):
+    arrays = dict(np.load(problem))
+    np.savez(tmp_path / "wrong.npz", query=arrays.pop("queries"), **arrays)
+    for command in ("solve", "train", "show"):
+        done = run(command, tmp_path / "wrong.npz")
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert "unknown array 'query'. Did you mean 'queries'?" in done.stderr or command == "show"
+
+
+def test_a_file_that_selects_nothing_is_asked_which_tokens_win(tmp_path):
+    np.savez(tmp_path / "keys.npz", keys=np.ones((1, 2, 2)))
+    assert "does not say which tokens win. Pass --select" in run("solve", tmp_path / "keys.npz").stderr
+
+
+def test_a_saved_solution_is_solved_again_for_its_own_selection(problem, tmp_path):
+    asked = (problem, "--select", "first", "--norm", "nuclear", "--json")
+    first = json.loads(run("solve", *asked, "--out", tmp_path / "kept").stdout)
+    assert first.pop("solution") == str(tmp_path / "kept.npz")
+    again = json.loads(run("solve", tmp_path / "kept", "--norm", "nuclear", "--json").stdout)
+    other = json.loads(run("solve", problem, "--norm", "nuclear", "--json").stdout)
+    assert first["margin"] == pytest.approx(again["margin"], rel=1e-6)
+    assert other["margin"] != pytest.approx(again["margin"], rel=1e-6)
+
+
 def broken_files(folder):
     (folder / "words.npz").write_text("hello")
     (folder / "words.safetensors").write_text("hello")
     np.savez(folder / "other.npz", other=1)
+    np.savez(folder / "nothing.npz")
     np.savez(folder / "flat.npz", keys=np.ones((2, 3)))
     np.savez(folder / "hole.npz", keys=np.full((2, 3, 2), np.nan))
 
@@ -79,12 +109,13 @@ def broken_files(folder):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("words.npz", "not a zip archive"),
-        ("words.safetensors", "cannot be read"),
-        ("other.npz", "no array 'keys'"),
+        ("words.npz", "words.npz: neither a zip archive of arrays (.npz) nor .safetensors"),
+        ("words.safetensors", "words.safetensors: neither a zip archive"),
+        ("other.npz", "unknown array 'other'"),
+        ("nothing.npz", "no array 'keys'"),
         ("flat.npz", "keys has shape (2, 3)"),
         ("hole.npz", "keys[0, 0, 0] is nan"),
-        ("missing.npz", "no file"),
+        ("missing.npz", "does not exist"),
     ],
 )
 def test_garbage_ends_with_code_1_and_one_line(tmp_path, name, said):
@@ -95,23 +126,92 @@ def test_garbage_ends_with_code_1_and_one_line(tmp_path, name, said):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code", "said"),
     [
-        (("solve", "--norm", "l3"), "lp:P"),
-        (("solve", "--select", "maybe"), "best, first, file"),
-        (("solve", "--select", "0,1"), "n=4"),
-        (("solve", "--out", "nowhere/solution.npz"), "no folder nowhere"),
-        (("train", "--optimizer", "adam"), "steepest, gd, mirror, polyak"),
-        (("train", "--optimizer", "mirror", "--norm", "nuclear"), "--norm lp:P"),
-        (("train", "--steps", "0"), "positive integer"),
-        (("show",), "no path and no solution"),
+        (("solve", "--norm", "l3"), 64, "lp:P"),
+        (("solve", "--select", "maybe"), 64, "best, first, file"),
+        (("solve", "--select", "0,1"), 1, "n=4"),
+        (("solve", "--out", "nowhere/solution.npz"), 1, "no folder nowhere"),
+        (("solve", "--out", "solution.txt"), 64, "ends in .txt, expected .npz. Pass solution.txt.npz"),
+        (("solve", "--nrom", "l1"), 64, "--norm"),
+        (("solve", "--slack", "much"), 64, "slack"),
+        (("train", "--optimizer", "adam"), 64, "steepest, gd, mirror, polyak"),
+        (("train", "--optimizer", "mirror", "--norm", "nuclear"), 64, "--norm lp:P"),
+        (("train", "--steps", "0"), 64, "steps"),
+        (("show",), 1, "neither a path nor a solution"),
+        (("show", "--out", "x.jpeg"), 64, "expected .svg or .pdf or .png"),
+        (("sovle",), 64, "solve"),
+        (("claims", "--seeds", "none"), 64, "claim"),
     ],
 )
-def test_a_wrong_word_is_answered_with_the_right_ones(problem, words, said):
+def test_wrong_words_end_with_code_64_and_bad_input_with_1_in_one_line(problem, words, code, said):
     command, *options = words
     done = run(command, problem, *options)
-    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (code, "", 1)
     assert said in done.stderr
+
+
+def test_the_exit_codes_are_told():
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf8")
+    for text in (run("--help").stdout, readme):
+        assert "64 wrong usage" in " ".join(text.split()) and "2 not separable" in " ".join(text.split())
+
+
+# ---------------------------------------------------------------------- JSON, and letters
+
+
+def strict(text):
+    return json.loads(text, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("solve", "missing.npz"), 1), (("solve", "missing.npz", "--norm", "l3"), 64), (("solve", "--no"), 64)],
+)
+def test_an_error_is_a_json_object_where_json_is_spoken(words, code):
+    done = run(*words, "--json")
+    record = strict(done.stdout)
+    assert (done.exit_code, record["code"], record["error"] in done.stderr) == (code, code, True)
+    assert run(*words).stdout == ""
+
+
+def test_what_is_not_finite_is_null_and_a_rank_is_an_integer(tmp_path):
+    np.savez(
+        tmp_path / "alone.npz", keys=np.ones((1, 1, 2))
+    )  # no constraint: W = 0 and the margin is infinite
+    record = strict(run("solve", tmp_path / "alone.npz", "--select", "0", "--json").stdout)
+    assert (record["margin"], record["rank"]) == (None, 0)
+    assert isinstance(record["rank"], int)
+
+
+@pytest.mark.parametrize(
+    ("charset", "shown"), [("ascii", "W 6 x 6"), ("latin-1", "W 6 × 6"), ("utf-8", "W 6 × 6")]
+)
+def test_a_terminal_without_unicode_gets_plain_letters(problem, charset, shown):
+    def python(*words):
+        return CliRunner(charset=charset).invoke(app, [str(word) for word in words])
+
+    solved, wrong = python("solve", problem), python("solve", problem, "--norm", "l3")
+    assert (solved.exit_code, shown in solved.stdout) == (0, True)
+    assert ("P ≥ 1" if charset == "utf-8" else "P >= 1") in wrong.stderr
+    assert all(python(command, "--help").exit_code == 0 for command in ("solve", "claims", "train"))
+
+
+def test_the_interpreter_may_speak_ascii_only(problem):
+    command = [sys.executable, "-m", "attsvm", "solve", str(problem), "--norm", "linf"]
+    done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"linf max-margin solution, W 6 x 6")
+
+
+# ---------------------------------------------------------------------- lists
+
+
+def test_claims_and_figures_can_be_listed():
+    for command, known in (("claims", attsvm.claims.claims), ("reproduce", attsvm.figures.ALL)):
+        told, record = run(command, "--list"), strict(run(command, "--list", "--json").stdout)
+        assert [entry["name"] for entry in record] == list(known)
+        assert told.exit_code == 0 and all(name in told.stdout.split() for name in known)
 
 
 def test_norms_are_read_from_words():
@@ -126,6 +226,7 @@ def test_norms_are_read_from_words():
 def test_a_trained_path_is_saved_shown_and_solved(problem, tmp_path):
     file = tmp_path / "run.npz"
     trained = json.loads(run("train", problem, "--steps", "300", "--out", file, "--json").stdout)
+    assert trained["path"] == str(file)
     assert trained["selected"] == np.argmax(attsvm.Path.load(file).selected, axis=-1).tolist()
     shown = run("show", file)
     assert shown.stdout.startswith("Path(W 6 × 6")
@@ -136,9 +237,18 @@ def test_a_trained_path_is_saved_shown_and_solved(problem, tmp_path):
     assert again["margin"] == solved["margin"]
 
 
-def test_an_unknown_claim_is_refused_in_one_line():
-    done = run("claims", "the_moon_is_a_matrix")
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+def test_an_unknown_claim_is_told_the_nearest_one():
+    done = run("claims", "aligned_factors_stay_alined")
+    assert (done.exit_code, done.stderr.count("\n")) == (64, 1)
+    assert "Did you mean aligned_factors_stay_aligned?" in done.stderr
+
+
+def test_the_command_says_where_it_wrote_the_table(tmp_path, monkeypatch):
+    row = running.Row(next(iter(attsvm.claims.claims)), (0,), ("holds",), ("fails",), (), (), 0.1)
+    monkeypatch.setattr(running, "run", lambda names, seeds: [row])
+    done = run("claims", row.name, "--table", tmp_path / "new" / "claims.md")
+    assert (done.exit_code, done.stderr) == (0, f"table: {tmp_path / 'new' / 'claims.md'}\n")
+    assert row.name in (tmp_path / "new" / "claims.md").read_text(encoding="utf8")
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("3", [0, 1, 2]), ("20-22", [20, 21, 22]), ("7-7", [7])])

@@ -1,9 +1,11 @@
 """A path knows its attention, its selection and how to be saved."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from attsvm import datasets
+from attsvm import Tokens, datasets
 from attsvm.path import Path
 
 
@@ -35,6 +37,22 @@ def test_the_selection_is_the_largest_logit_of_the_last_weight(path):
 def test_an_undecided_path_selects_every_tied_token(path):
     start = Path(path.tokens, path.index[:1], path.W[:, :1], path.loss[:, :1], path.loss[:, :1], path.stopped)
     assert start.selected.all()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("power", [-600, 0, 600])
+def test_the_scale_of_the_keys_moves_to_the_weight_without_a_warning(path, power):
+    tokens = Tokens(np.ldexp(path.tokens.keys, power), path.tokens.queries)
+    moved = replace(path, tokens=tokens, W=np.ldexp(path.W, -power))
+    np.testing.assert_array_equal(moved.log_attention, path.log_attention)
+
+
+@pytest.mark.filterwarnings("error")
+def test_logits_beyond_the_largest_number_still_have_a_winner(path):
+    tokens = Tokens(path.tokens.keys * 1e200, path.tokens.queries * 1e100)
+    far = replace(path, tokens=tokens, W=path.W * 1e150)
+    np.testing.assert_array_equal(far.selected, path.selected)
+    np.testing.assert_array_equal(far.attention[:, -1], path.selected)
 
 
 def test_one_run_of_a_path_is_a_path(path):

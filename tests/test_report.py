@@ -1,6 +1,7 @@
 """Running figures, keeping them, and the page they end on."""
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -116,10 +117,35 @@ def test_the_exit_code_tells_whether_a_number_disagrees(
     assert "a reason" in (tmp_path / "report.html").read_text(encoding="utf8")
 
 
-def test_an_unknown_figure_or_scale_is_answered_with_the_known_ones(toys, tmp_path):
+def test_an_unknown_figure_or_scale_is_told_where_the_known_ones_are(toys, tmp_path):
     done = run(tmp_path, "--only", "nothing")
-    assert (done.exit_code, done.stderr) == (1, "no figure 'nothing'. Pass drawn, table.\n")
+    assert (done.exit_code, done.stderr) == (
+        64,
+        "no figure 'nothing'. All of them: attsvm reproduce --list.\n",
+    )
+    assert "Did you mean drawn?" in run(tmp_path, "--only", "dawn").stderr
     assert "Pass quick, default, paper" in run(tmp_path, "--scale", "huge").stderr
+
+
+def test_the_longest_figures_are_started_first(toys, tmp_path, monkeypatch):
+    began, make = [], reproduce.make
+    monkeypatch.setattr(reproduce, "make", lambda name, *rest: began.append(name) or make(name, *rest))
+    drawn, table = (
+        replace(figure, seconds=seconds) for figure, seconds in zip(toys, (1.0, 2.0), strict=True)
+    )
+    install(monkeypatch, drawn, table, replace(table, name="unknown", seconds=math.inf))
+    report_of(tmp_path)
+    record = tmp_path / ".cache" / "drawn-quick" / "result.json"
+    told = json.loads(record.read_text(encoding="utf8"))
+    told["result"]["seconds"] = 5.0  # what was measured counts, not what was declared
+    record.write_text(json.dumps(told), encoding="utf8")
+    monkeypatch.setattr(reproduce, "code_fingerprint", lambda: "other code")
+    report_of(tmp_path)
+    assert began[:4] == ["unknown", "table", "drawn", "drawn"]
+
+
+def test_every_figure_declares_what_it_costs():
+    assert all(0 < figure.seconds < math.inf for figure in figures.ALL.values())
 
 
 # ---------------------------------------------------------------------- the page

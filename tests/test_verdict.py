@@ -50,6 +50,22 @@ def test_a_false_hypothesis_makes_a_claim_not_applicable():
     assert "the moon is cheese" in str(verdict)
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_size_of_a_weight_changes_nothing(problem):
+    tokens, _, solution = problem
+    small, large = (compare(ray(tokens, size * solution.W), solution) for size in (1.0, 1e290))
+    assert large.holds and large["1 − cosine"] == pytest.approx(small["1 − cosine"], abs=1e-12)
+    assert not compare(ray(tokens, -1e290 * solution.W), solution).holds
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_selection_of_all_tokens_is_not_compared(problem):
+    tokens, _, solution = problem
+    everything = max_margin(tokens, tokens.mask)
+    verdict = compare(ray(tokens, np.zeros_like(solution.W)), everything)
+    assert verdict.status == "not applicable" and "tokens to win over" in verdict.reason
+
+
 def test_the_solution_itself_has_margin_ratio_one(problem):
     tokens, v, solution = problem
     verdict = compare(ray(tokens, solution.W), solution, v)

@@ -1,5 +1,6 @@
 """attsvm solves, trains, checks and applies attention as max-margin token selection."""
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -72,12 +73,26 @@ __all__ = [*_HOME, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES or name in _MODULES_APART:
+    if name in _APART or name in _MODULES_APART:
+        return _apart(name)
+    if name in _MODULES:
         return import_module(f"attsvm.{name}")
-    home = _HOME.get(name) or _APART.get(name)
-    if home is None:
+    if name not in _HOME:
         raise AttributeError(f"module 'attsvm' has no attribute {name!r}")
-    return getattr(import_module(f"attsvm.{home}"), name)
+    return getattr(import_module(f"attsvm.{_HOME[name]}"), name)
+
+
+def _apart(name: str) -> Any:
+    """What needs an extra. Without it the name does not exist, so that help() and hasattr() work."""
+    try:
+        home = import_module(f"attsvm.{_APART.get(name, name)}")
+    except ImportError as missing:
+        # `from attsvm import name` would answer an AttributeError with "cannot import name": it asks from
+        # here, and is told which extra to install.
+        if sys._getframe(2).f_code.co_name == "_handle_fromlist":
+            raise
+        raise AttributeError(str(missing), name=name, obj=sys.modules[__name__]) from missing
+    return getattr(home, name) if name in _APART else home
 
 
 def __dir__() -> list[str]:

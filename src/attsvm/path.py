@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path as File
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.files import check_shapes, naming, read_arrays, write_arrays
 from attsvm.norms import Norm, frobenius
 from attsvm.selection import attended_tokens
 from attsvm.tokens import Bool, Float, Tokens
 
-_PER_RUN = ("W", "loss", "log_excess", "stopped", "K", "Q", "v", "agreed")
+_AXES = {
+    "W": "kde",
+    "loss": "k",
+    "log_excess": "k",
+    "stopped": "",
+    "K": "kdr",
+    "Q": "ker",
+    "v": "kc",
+    "agreed": "k",
+}
+"""The arrays of which every run has its own, and their axes."""
+
+_UNITS = {"steps": "steps", "radius": "radii", "ridge": "ridges"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,14 +93,13 @@ class Path:
         if self.runs is None:
             raise ValueError("this path has no runs axis.")
         tokens = self.tokens if self.tokens.runs is None else self.tokens.run(index)
-        parts = {name: getattr(self, name) for name in _PER_RUN}
+        parts = {name: getattr(self, name) for name in _AXES}
         picked: dict[str, Any] = {n: None if a is None else a[index] for n, a in parts.items()}
         picked["stopped"] = str(picked["stopped"])
         return Path(tokens, self.index, kind=self.kind, **picked)
 
     def __repr__(self) -> str:
-        unit = {"steps": "steps", "radius": "radii", "ridge": "ridges"}[self.kind]
-        span = f"{len(self.index)} records over {self.index[0]:g}…{self.index[-1]:g} {unit}"
+        span = f"{len(self.index)} records over {self.index[0]:g}…{self.index[-1]:g} {_UNITS[self.kind]}"
         what = f"W {' × '.join(map(str, self.W.shape[-2:]))}"
         if self.runs is not None:
             reasons, counts = np.unique(self.stopped, return_counts=True)
@@ -103,34 +117,65 @@ class Path:
 
     # ------------------------------------------------------------------ open format
 
-    def save(self, file: str | PathLike[str]) -> None:
-        """Write the tokens and the path to an .npz file."""
+    def save(self, file: str | PathLike[str]) -> File:
+        """Write the tokens and the path to an .npz file; returns its name."""
         arrays: dict[str, Any] = dict(self.tokens.arrays())
-        names = ("index", "kind", *_PER_RUN)
+        names = ("index", "kind", *_AXES)
         arrays |= {f"path_{n}": getattr(self, n) for n in names if getattr(self, n) is not None}
-        np.savez(file, **arrays)
+        return write_arrays(file, arrays)
 
     @classmethod
     def load(cls, file: str | PathLike[str]) -> Path:
-        """Read a path that `save` wrote."""
-        tokens = Tokens.load(file)
-        with np.load(file, allow_pickle=False) as data:
-            if "path_W" not in data:
-                raise ValueError(f"{file} is not a saved Path: it has no array 'path_W'.")
-            parts = {name.removeprefix("path_"): data[name] for name in data if name.startswith("path_")}
-        parts["kind"] = str(parts["kind"])
-        if parts["stopped"].ndim == 0:
-            parts["stopped"] = str(parts["stopped"])
-        return cls(tokens, **parts)
+        """Read a path that `save` wrote. Raises BadFile where it is not one."""
+        arrays = read_arrays(file)
+        with naming(file):
+            tokens = Tokens.from_arrays(arrays)
+            return cls(tokens, **_parts(tokens, arrays))
+
+
+def _parts(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """The arrays of a saved path, checked, under the names of its fields."""
+    names = [name for name in ("index", "kind", *_AXES) if f"path_{name}" in arrays]
+    parts: dict[str, Any] = {name: arrays[f"path_{name}"] for name in names}
+    missing = {"index", "kind", "W", "loss", "log_excess", "stopped"} - set(parts)
+    if missing:
+        raise ValueError(f"not a saved Path: no array {', '.join(f'path_{n}' for n in sorted(missing))}.")
+    check_shapes(parts, {"index": "k"}, {}, None)
+    W = parts["W"]
+    runs = len(W) if W.ndim == 4 else None
+    widths = {"d": tokens.d, "e": tokens.e, "c": tokens.values.shape[-1]}
+    check_shapes(parts, _AXES, {"k": len(parts["index"])} | widths, runs)
+    if tokens.runs not in (None, runs):
+        raise ValueError(f"the tokens have {tokens.runs} runs and the path {runs}. Save the path again.")
+    if not W.size or not all(np.isfinite(parts[n]).all() for n in ("index", "W", "K", "Q") if n in parts):
+        raise ValueError("the path is empty, or a weight or index is not finite. Save the path again.")
+    if str(parts["kind"]) not in _UNITS:
+        raise ValueError(f"path_kind is {parts['kind'].tolist()!r}. Known: {', '.join(_UNITS)}.")
+    stopped = parts["stopped"] if runs else str(parts["stopped"])
+    return parts | {"kind": str(parts["kind"]), "stopped": stopped}
 
 
 def _log_attention(tokens: Tokens, W: Float) -> Float:
-    """log softmax of x_tᵀ W z for weights (…, k, d, e) → (…, k, n, T)."""
-    directions = np.matmul(tokens.queries[..., None, :, :], np.swapaxes(W, -1, -2))
+    """log softmax of x_tᵀ W z for weights (…, k, d, e) → (…, k, n, T).
+
+    Logits beyond 1e308 would be ∞ − ∞: their powers of two are set aside until the winner's is taken off.
+    """
+    weight = exponent(W)
+    query = np.asarray(np.frexp(tokens.query_size)[1])[..., None, :, None]
+    # That of the keys goes to the directions, which are fewer.
+    key = np.clip(np.frexp(tokens.key_size)[1], -900, 900)[..., None, :, None]
+    queries, weights = np.ldexp(tokens.queries[..., None, :, :], -query), np.ldexp(W, -weight)
+    directions = np.ldexp(np.matmul(queries, np.swapaxes(weights, -1, -2)), -key)
     logits = np.matmul(tokens.keys[..., None, :, :, :], directions[..., None])[..., 0]
     logits = np.where(tokens.mask[..., None, :, :], logits, -np.inf)
-    shifted = logits - logits.max(-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        shifted = np.ldexp(logits - logits.max(-1, keepdims=True), weight + query + key)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+
+
+def exponent(W: Float) -> NDArray[np.intc]:
+    """The power of two just above the largest entry of each weight: (…, d, e) → (…, 1, 1)."""
+    return np.asarray(np.frexp(np.abs(W).max((-2, -1), keepdims=True))[1])
 
 
 def _one_hot_mass(log_attention: Float) -> Float:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from os import PathLike
+from pathlib import Path as File
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from attsvm.files import naming, read_arrays, write_arrays
+
 Float = NDArray[np.floating[Any]]
 Bool = NDArray[np.bool_]
+
+_ARRAYS = ("keys", "queries", "labels", "mask", "values")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -235,24 +240,31 @@ class Tokens:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by name, as `save` writes them; values only where they differ from the keys."""
-        names = ("keys", "queries", "labels", "mask", "values")
-        kept = names[:-1] if self.values is self.keys else names
+        kept = _ARRAYS[:-1] if self.values is self.keys else _ARRAYS
         return {name: getattr(self, name) for name in kept}
 
-    def save(self, file: str | PathLike[str]) -> None:
-        """Write the arrays to an .npz file."""
-        np.savez(file, **cast(dict[str, Any], self.arrays()))
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Tokens:
+        """The inverse of `arrays`: keys and any of the others by name; further arrays are passed over."""
+        if "keys" not in arrays:
+            raise ValueError(f"no array 'keys', only {sorted(arrays)}. Add the tokens (n, T, d) as 'keys'.")
+        found: dict[str, Any] = {name: arrays[name] for name in _ARRAYS if name in arrays}
+        dtype = np.float32 if found["keys"].dtype == np.float32 else np.float64
+        return cls(**found, dtype=dtype)
+
+    def save(self, file: str | PathLike[str]) -> File:
+        """Write the arrays to an .npz file; returns its name."""
+        return write_arrays(file, self.arrays())
 
     @classmethod
     def load(cls, file: str | PathLike[str]) -> Tokens:
-        """Read tokens from an .npz file with `keys` and any of queries, labels, mask, values."""
-        with np.load(file, allow_pickle=False) as data:
-            if "keys" not in data:
-                raise ValueError(f"{file} has no array 'keys', only {sorted(data)}.")
-            names = ("keys", "queries", "labels", "mask", "values")
-            found = {name: data[name] for name in names if name in data}
-        dtype = np.float32 if found["keys"].dtype == np.float32 else np.float64
-        return cls(**found, dtype=dtype)
+        """Read tokens from an .npz or .safetensors file: `keys` and any of queries, labels, mask, values.
+
+        A saved path or solution holds tokens too. Raises BadFile; an unknown name is told the nearest one.
+        """
+        arrays = read_arrays(file, _ARRAYS)
+        with naming(file):
+            return cls.from_arrays(arrays)
 
 
 # ---------------------------------------------------------------------- checks for the other files

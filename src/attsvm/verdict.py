@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attsvm.norms import Entrywise, Norm
-from attsvm.path import Path
+from attsvm.path import Path, exponent
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotSeparable, Solution
 from attsvm.selection import best_tokens, locally_optimal
@@ -60,7 +60,8 @@ class Verdict:
 
     status: "holds", "fails", "inconclusive" (not met, but the run was still on its way), or
         "not applicable" (a hypothesis is false: `reason` names it).
-    evidence: the judged and the told numbers; numbers: arrays per run or record, for plots.
+    evidence: the judged and the told numbers; numbers: arrays per run or record, for plots; the
+        first is what the others are drawn against.
     """
 
     claim: str
@@ -137,7 +138,7 @@ def compare(
         told("attention on the selected tokens", mass[..., -1, :].min()),
         told(f"{solution.norm} norm of W", np.median(path.norm(solution.norm)[..., -1])),
     ]
-    numbers = {"index": path.index, "margin ratio": ratio, "attention": mass}
+    numbers = {path.kind: path.index, "margin ratio": ratio, "attention on the selected tokens": mass.min(-1)}
     if unique(solution.norm):
         numbers["cosine"] = cosine(path.W, solution.W)
         evidence.append(told("1 − cosine", np.median(1 - numbers["cosine"][..., -1])))
@@ -151,6 +152,7 @@ def compare(
         f"W/N(W) tends to the {solution.norm} max-margin direction",
         *evidence,
         given={
+            "the selection leaves tokens to win over": bool(solution.constraints.separating.any()),
             "the solution is certified": bool(np.all(solution.certified)),
             "the path attends to the selected tokens": bool(np.all(_attends(path, solution))),
         },
@@ -162,9 +164,9 @@ def compare(
 def margin_ratio(path: Path, solution: Solution) -> Float:
     """Least margin of W/N(W) relative to the best possible at every record (k,), with runs (runs, k).
 
-    Zero where W is zero; negative where a selected token loses.
+    Zero where W is zero; negative where a selected token loses; NaN where no token is left to win over.
     """
-    W, best = path.W, np.asarray(solution.margin)
+    W, best = np.ldexp(path.W, -exponent(path.W)), np.asarray(solution.margin)  # the ratio has no scale
     rows = solution.constraints
     counted, asked = rows.bound > 0, solution.required[..., None]
     out = np.zeros(W.shape[:-2])
@@ -172,13 +174,14 @@ def margin_ratio(path: Path, solution: Solution) -> Float:
         margins = rows.token_margins(W[..., k, :, :])
         share = np.where(counted, margins / np.where(counted, asked, 1.0), np.inf).min((-2, -1))
         size = solution.norm.value(W[..., k, :, :])
-        out[..., k] = share / np.where(size > 0, size, 1.0) / best
+        with np.errstate(invalid="ignore"):  # NaN where no token loses: any weight is best
+            out[..., k] = share / np.where(size > 0, size, 1.0) / best
     return out
 
 
 def cosine(path: Float, W: Float) -> Float:
     """Cosine between weights (…, k, d, e) and one weight (…, d, e)."""
-    W = np.asarray(W)[..., None, :, :]
+    path, W = (np.ldexp(x, -exponent(x)) for x in (path, np.asarray(W)[..., None, :, :]))  # no overflow
     product = (path * W).sum((-2, -1))
     size = np.sqrt((path * path).sum((-2, -1)) * (W * W).sum((-2, -1)))
     return np.asarray(product / np.where(size > 0, size, 1.0))

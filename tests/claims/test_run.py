@@ -1,5 +1,8 @@
 """Running claims: counts, names, and the table."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from attsvm.claims import MODULES, Claim, by_module, claims
@@ -53,3 +56,11 @@ def test_the_table_tells_statement_evidence_verdict_and_surprise(one_claim, tmp_
     text = (tmp_path / "claims.md").read_text(encoding="utf8")
     for part in ("Even seeds hold.", "Wanted: one.", "evenness 1 (≥ 1)", "2 of 3", "odd seeds do not"):
         assert part in text
+
+
+def test_the_page_of_claims_begins_as_the_command_writes_it():
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "claims.md").read_text(encoding="utf8")
+    fixed = re.split(r"\{\w+\}", running._PREAMBLE)
+    assert all(part in page for part in fixed)
+    assert all((docs / name).exists() for name in re.findall(r"\]\(([^)]+)\)", running._PREAMBLE))

@@ -51,6 +51,43 @@ def test_a_corpus_of_copies_reads_back_unchanged(tmp_path):
     assert again.ids.tolist() == corpus.ids.tolist()
 
 
+AWKWARD = ["New York", "a\tb", "", '{"tokens":', "two\nlines", "é ", '"', "plain"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_awkward_names_and_other_queries_read_back(tmp_path, seed):
+    drawn, rng = random_corpus(20, 3, len(AWKWARD), seed=seed), np.random.default_rng(seed)
+    corpus = Corpus(
+        drawn.ids, drawn.following, AWKWARD, drawn.collocation, rng.integers(len(AWKWARD), size=20)
+    )
+    corpus.write(tmp_path / "corpus.txt")
+    again = Corpus.read(tmp_path / "corpus.txt", AWKWARD)
+    for name in ("ids", "following", "queries"):
+        np.testing.assert_array_equal(getattr(again, name)[-20:], getattr(corpus, name))
+    assert again.collocation.tolist() == corpus.collocation.tolist()
+
+
+def test_plain_sentences_are_written_as_plain_text(tmp_path):
+    Corpus.of([["a", "b", "a"], ["b", "a", "b"]]).write(tmp_path / "text")
+    assert (tmp_path / "text").read_text(encoding="utf8") == "a b a\nb a b\n"
+    Corpus.of([["a", "b", "a"]], queries=["a"]).write(tmp_path / "text")
+    assert (tmp_path / "text").read_text(encoding="utf8").startswith("{")
+
+
+def test_a_text_that_begins_like_json_is_text(tmp_path):
+    (tmp_path / "text").write_text('{ a {\n{"next": a {"next":\n', encoding="utf8")
+    assert Corpus.read(tmp_path / "text").vocabulary == ("{", "a", '{"next":')
+
+
+def test_queries_may_be_named():
+    corpus = Corpus.of([["a", "b", "a"], ["b", "a", "b"]], queries=["c", None])
+    assert [corpus.vocabulary[q] for q in corpus.queries] == ["c", "a"]
+    with pytest.raises(ValueError, match="queries has 1 entries but there are 2 sentences"):
+        Corpus.of([["a", "b", "a"], ["b", "a", "b"]], queries=["c"])
+    with pytest.raises(ValueError, match="unknown token 'c'"):
+        Corpus.of([["a", "b", "a"]], vocabulary=["a", "b"], queries=["c"])
+
+
 def test_blank_lines_of_a_file_are_skipped(tmp_path):
     (tmp_path / "text").write_text("\na b a\n\n b  a b \n", encoding="utf8")
     assert Corpus.read(tmp_path / "text").n == 2

@@ -36,6 +36,31 @@ def test_edges_and_components_are_those_of_the_definition(corpus):
         assert found == slow_components(edges, corpus.V)
 
 
+class Moved:
+    """A corpus whose tokens are the last of a vocabulary of V: only what priorities read."""
+
+    def __init__(self, corpus, V):
+        self.V, self.vocabulary, self.mask = V, range(V), corpus.mask
+        self.ids, self.queries, self.winners = (
+            np.where(part < 0, -1, part + V - corpus.V)
+            for part in (corpus.ids, corpus.queries, corpus.winners)
+        )
+
+    def show(self, sentence):
+        return f"sentence {sentence}"
+
+
+@pytest.mark.parametrize("corpus", [random_corpus(120, 5, 20), noisy_corpus(200, 5, 12), log2_toy()])
+@pytest.mark.parametrize("V", [10_000, 3_000_000, 2_000_000_000])
+def test_a_vocabulary_of_any_size_has_the_same_priorities(corpus, V):
+    near, far = Priorities.of(corpus), Priorities.of(Moved(corpus, V))
+    for name in ("query", "upper", "lower"):
+        np.testing.assert_array_equal(getattr(far, name) - (V - corpus.V), getattr(near, name))
+    np.testing.assert_array_equal(far.sentence, near.sentence)
+    np.testing.assert_array_equal(far.selected, near.selected)
+    assert far._cycle() == near._cycle() if not near.realisable else far.realisable
+
+
 def test_a_condensation_is_listed_from_the_top():
     condensation = Priorities.of(log2_toy()).condensation(3)
     assert condensation.components[0] == (0, 1)

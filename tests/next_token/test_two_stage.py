@@ -27,6 +27,13 @@ def cross_entropy(model, corpus):
     return -np.log(p[np.arange(corpus.n), corpus.following]).mean()
 
 
+def test_results_print_in_one_line(stages):
+    assert repr(stages).startswith(f"TwoStages(V={CORPUS.V}, d={CORPUS.V}; W_ov 300 steps to loss ")
+    recovery = repr(nt.recover(nt.log2_toy()))
+    assert recovery.startswith("Recovery(4 of 16 logits in 3 components; residual ")
+    assert all("\n" not in text and "array" not in text for text in (repr(stages), recovery))
+
+
 def test_the_recorded_loss_is_the_models_cross_entropy(stages):
     for k in (0, 10, -1):
         model = nt.OneLayer(stages.embeddings, stages.feed_forward.final, stages.attention.W[k])

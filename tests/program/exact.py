@@ -55,7 +55,7 @@ def outcome(case: Case) -> str:
 
 
 def out_of_range(case: Case) -> bool:
-    """Whether the weight, or a multiplier, of the same program in tame units has no float64 in these units."""
+    """Whether a weight or multiplier of the same program in tame units has no float64 in these units."""
     lifted = int(np.frexp(np.abs(case.keys).max())[1])
     tame = solved(replace(case, keys=np.ldexp(case.keys, -lifted), slack=None))
     sizes = np.frexp([np.abs(tame.W).max(), np.abs(tame.multipliers).max()])[1] - lifted

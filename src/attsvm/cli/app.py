@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
-import json
+import sys
+from contextvars import ContextVar
 from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
-from attsvm import __version__
+from attsvm import __version__, strict_json
+from attsvm.cli.letters import use_plain_letters
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode="markdown")
+USAGE = 64
+"""Exit code of a wrong command, option or word: EX_USAGE of sysexits.h."""
+
+INTERRUPTED = 130
+
+_speaks_json = ContextVar("speaks_json", default=False)
+_WrongUsage: Any = typer.BadParameter.__mro__[1]  # UsageError, of click or of the copy inside newer typers
+
+
+class Commands(TyperGroup):
+    """The commands: wrong usage has a code of its own, and every terminal can show what they print."""
+
+    def main(self, *args: Any, **settings: Any) -> NoReturn:
+        words = settings.get("args", args[0] if args else None)
+        _speaks_json.set("--json" in (sys.argv[1:] if words is None else words))
+        use_plain_letters(sys.stdout, sys.stderr)
+        try:
+            code = super().main(*args, **settings | {"standalone_mode": False})
+        except _WrongUsage as error:
+            code = _explain(error)
+        except typer.Abort:
+            code = INTERRUPTED
+        sys.exit(code)
+
+
+app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, rich_markup_mode="markdown")
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines; errors too.")]
 
 
 @app.callback()
@@ -27,6 +55,9 @@ def main(
     """Attention as max-margin token selection: solve, train, check, apply.
 
     Each command has examples: `attsvm solve --help`.
+
+    Exit codes: 0 as wished, 1 bad input or a number that disagrees, 2 not separable, 3 solved but not
+    certified, 64 wrong usage, 130 interrupted.
     """
 
 
@@ -42,11 +73,30 @@ def say(text: object) -> None:
 
 
 def say_json(record: Any) -> None:
-    """Print one JSON object."""
-    print(json.dumps(record, ensure_ascii=False, default=float))
+    """Print one JSON object; what is not finite is null."""
+    print(strict_json.dumps(record))
 
 
-def stop(message: object, code: int = 1) -> NoReturn:
-    """End with one line on stderr."""
+def warn(message: object) -> None:
+    """Print one line on stderr."""
     errors.print(" ".join(str(message).split()), markup=False, soft_wrap=True)
+
+
+def stop(message: object, code: int = 1, **facts: Any) -> NoReturn:
+    """End without a result: one line on stderr and, where JSON is spoken, one object with the facts."""
+    _fail(message, code, facts)
     raise typer.Exit(code)
+
+
+def _explain(error: Any) -> int:
+    message = error.format_message()
+    if message:  # empty where the help was printed instead
+        command = error.ctx.command_path if error.ctx is not None else "attsvm"
+        _fail(f"{message} See {command} --help.", USAGE, {})
+    return USAGE
+
+
+def _fail(message: object, code: int, facts: dict[str, Any]) -> None:
+    warn(message)
+    if _speaks_json.get():
+        say_json({"error": " ".join(str(message).split()), "code": code} | facts)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from attsvm.cli.app import AsJson, errors, say, say_json, stop
-from attsvm.cli.files import check_folder
+from attsvm.cli.app import AsJson, errors, say, say_json, warn
+from attsvm.cli.files import check_folder, one_line_errors
 from attsvm.heads.texts import LENGTH, CutTexts, cut_in_words
 
 if TYPE_CHECKING:
@@ -41,9 +41,10 @@ def heads(
     - `attsvm heads sentence-transformers/all-MiniLM-L6-v2 --texts reviews.txt`
     - `attsvm heads model.gguf --texts reviews.txt --above 0.8 --out audit`
 
-    Exit code 0 when every margin is certified, 1 bad input, 3 some margin is not certified.
+    Exit code 0 when every margin is certified, 1 bad input, 3 some margin is not certified, 64 wrong
+    usage.
     """
-    try:
+    with one_line_errors():
         from attsvm.heads.audit import Settings
         from attsvm.heads.page import as_json as written_as_json
         from attsvm.heads.page import write
@@ -54,11 +55,9 @@ def heads(
         settings = Settings(above=above, queries=queries, length=length, seed=seed)
         found = _audited(model, list(lines.values()), settings)
         files = write(found, out)
-    except (OSError, ValueError, ImportError) as error:
-        stop(error)
     if found.cut:
         said = cut_in_words(found.cut, found.texts, length, option="--length ", lines=list(lines))
-        errors.print(f"note: {said}", markup=False, soft_wrap=True)
+        warn(f"note: {said}")
     if as_json:
         say_json(json.loads(written_as_json(found)))
     else:
@@ -69,7 +68,8 @@ def heads(
         )
         say("Open " + ", ".join(map(str, files)))
     if found.certified < len(found.heads):
-        stop("some margins are not certified: their gap exceeds 1e-8.", 3)
+        warn("some margins are not certified: their gap exceeds 1e-8.")
+        raise typer.Exit(3)
 
 
 def _audited(model: str, texts: list[str], settings: Settings) -> Audit:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path as File
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from attsvm.cli.app import AsJson, errors, say, say_json, stop
-from attsvm.cli.words import one_of
+from attsvm.cli.app import INTERRUPTED, AsJson, errors, say, say_json, stop
+from attsvm.cli.files import one_line_errors
+from attsvm.cli.words import check_names, one_of
 from attsvm.training.compilation import compile_quickly
 from attsvm.workers import begin
 
@@ -36,6 +39,7 @@ def reproduce(
     gallery: Annotated[
         File | None, typer.Option(help="Also write gallery.md to this folder of docs.")
     ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Print the names and titles only.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute the papers' figures, compare their numbers with the published ones, write one page.
@@ -45,22 +49,25 @@ def reproduce(
 
     Examples
 
+    - `attsvm reproduce --list`: what there is
     - `attsvm reproduce`: everything, into out/report.html
     - `attsvm reproduce --scale quick`: a look, in less than a minute
     - `attsvm reproduce --only two-clouds --only past-saturation --scale paper`
 
-    Exit code 0 when every number agrees or differs for a stated reason, else 1.
+    Exit code 0 when every number agrees or differs for a stated reason, else 1; 64 wrong usage.
     """
+    if listed:
+        _list(as_json)
+        raise typer.Exit
     compile_quickly()
     if only is None or len(only) > 1:  # one figure is computed here
         begin("attsvm.reproduce")
-    from attsvm import figures
+    with one_line_errors(), _resumable():
+        from attsvm import figures
 
-    try:
         chosen = one_of("scale", scale, SCALES)
         names = list(dict.fromkeys(only or figures.ALL))
-        for name in names:
-            one_of("figure", name, figures.ALL)
+        check_names("figure", names, figures.ALL, "attsvm reproduce --list")
         out.mkdir(parents=True, exist_ok=True)
         results = _run(names, chosen, out)
         from attsvm.report import Report, run_claims, stored_claims, write_gallery, write_report
@@ -69,18 +76,35 @@ def reproduce(
         written = [write_report(report, out)]
         if gallery is not None:
             written.append(write_gallery(report, out, gallery))
-    except (ValueError, OSError) as error:
-        stop(error)
-    except KeyboardInterrupt:
-        stop("interrupted. Finished figures are kept: run the same command again to resume.", 130)
-    except BrokenProcessPool:
-        stop("a worker process was killed, perhaps for lack of memory. Run the command again to resume.")
     if as_json:
-        say_json(report.record())
+        say_json(report.record() | {"written": written})
     else:
         _print(report, written)
     if not report.good:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        stop("interrupted. Finished figures are kept: run the same command again to resume.", INTERRUPTED)
+    except BrokenProcessPool:
+        stop("a worker process was killed, perhaps for lack of memory. Run the command again to resume.")
+
+
+def _list(as_json: bool) -> None:
+    from attsvm.figures import PAPERS
+
+    if as_json:
+        facts = ("name", "title", "shows")
+        say_json([{x: getattr(f, x) for x in facts} | {"paper": p.title} for p in PAPERS for f in p.figures])
+        return
+    for paper in PAPERS:
+        say(paper.title)
+        for figure in paper.figures:
+            say(f"    {figure.name:<20} {figure.title}")
 
 
 def _run(names: list[str], scale: Any, out: File) -> list[Result]:
@@ -91,13 +115,10 @@ def _run(names: list[str], scale: Any, out: File) -> list[Result]:
 
         def finished(result: Result) -> None:
             bar.advance(task)
-            errors.print(_line(result), markup=False, soft_wrap=True)
+            line = f"{result.name:<20} {result.outcome}   ({result.seconds:g} s)"
+            errors.print(line, markup=False, soft_wrap=True)
 
         return run(names, scale, out, finished=finished)
-
-
-def _line(result: Result) -> str:
-    return f"{result.name:<20} {result.outcome}   ({result.seconds:g} s)"
 
 
 def _print(report: Report, written: list[File]) -> None:

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from attsvm.cli.app import AsJson, say, say_json
-from attsvm.cli.files import check_folder, one_line_errors, read_arrays
+from attsvm.cli.files import one_line_errors, out_file
 from attsvm.cli.solve import solution_record
 from attsvm.cli.train import path_record
+from attsvm.files import array_names
 from attsvm.path import Path
 from attsvm.program.solution import Solution
 
@@ -32,29 +33,28 @@ def show(
     - `attsvm show run.npz`: writes run.svg
     - `attsvm show solution.npz --out margins.pdf`
 
-    Exit code 0, or 1 on bad input.
+    Exit code 0, 1 on bad input, 64 on wrong usage.
     """
     with one_line_errors():
-        picture = out or file.with_suffix(".svg")
-        check_folder(picture)
+        picture = out_file(out or file.with_suffix(".svg"), ".svg", ".pdf", ".png")
         thing = _load(file)
         _draw(thing, picture)
     if as_json:
         record = path_record(thing) if isinstance(thing, Path) else solution_record(thing)
-        say_json(record | {"picture": str(picture)})
+        say_json(record | {"picture": picture})
     else:
         say(thing)
         say(f"picture: {picture}")
 
 
 def _load(file: File) -> Path | Solution:
-    names = set(read_arrays(file))
+    names = array_names(file)
     if "path_W" in names:
         return Path.load(file)
     if {"W", "multipliers"} <= names:
         return Solution.load(file)
     raise ValueError(
-        f"{file} holds no path and no solution. Pass what attsvm train or solve wrote with --out."
+        f"{file}: neither a path nor a solution. Pass what attsvm train or solve wrote with --out."
     )
 
 

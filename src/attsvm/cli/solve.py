@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from attsvm.cli.app import AsJson, say, say_json, stop
-from attsvm.cli.files import check_folder, one_line_errors, read_problem
+from attsvm.cli.app import AsJson, say, say_json, stop, warn
+from attsvm.cli.files import one_line_errors, out_file, read_problem
 from attsvm.cli.words import norm_of
 from attsvm.program.solution import NotSeparable, Solution
 
@@ -32,7 +32,9 @@ def solve(
 
     The file is .npz or .safetensors: `keys` (n, T, d), optionally `queries` (n, e), `labels` (n,),
     `mask` (n, T), `values` (n, T, c), `selected` and the head `v`. A run saved by `attsvm train`
-    selects the tokens it attends to.
+    selects the tokens it attends to, a saved solution those of its own program. An array of another
+    name is an error. The arrays may fill half of the machine's memory; those of a compressed file 1 GiB,
+    or 50 times its size.
 
     Examples
 
@@ -42,26 +44,24 @@ def solve(
     - `attsvm solve text.npz --slack 1`: errors allowed, one hinge per example
 
     Exit code 0 certified, 1 bad input, 2 not separable (the conflicting tokens are named),
-    3 solved but not certified.
+    3 solved but not certified, 64 wrong usage.
     """
     from attsvm.program.max_margin import max_margin
 
     with one_line_errors():
         kind = norm_of(norm)
-        check_folder(out)
+        out = out and out_file(out, ".npz")
         problem = read_problem(file)
         try:
             solution = max_margin(problem.tokens, problem.choose(select), kind, slack=slack)
         except NotSeparable as error:
-            if as_json:
-                say_json({"separable": False, "reason": str(error), "conflict": error.conflict})
-            stop(f"NotSeparable: {error}", 2)
+            stop(f"NotSeparable: {error}", 2, separable=False, reason=str(error), conflict=error.conflict)
         if out is not None:
             solution.save(out)
     if as_json:
-        say_json(solution_record(solution))
+        say_json(solution_record(solution) | ({} if out is None else {"solution": out}))
     else:
-        say(solution)
+        say(solution if out is None else f"{solution}\nsolution: {out}")
     _end(solution)
 
 
@@ -74,7 +74,7 @@ def solution_record(solution: Solution) -> dict[str, Any]:
         "certified": bool(np.all(solution.certified)),
         "shape": list(solution.W.shape),
         "margin": float(np.median(solution.margin)),
-        "rank": float(np.median(solution.rank)),
+        "rank": _whole(np.median(solution.rank)),
         "active": int(solution.support.sum()),
         "constraints": int(solution.constraints.separating.sum()),
         "primal": float(np.max(certificate.primal)),
@@ -83,9 +83,16 @@ def solution_record(solution: Solution) -> dict[str, Any]:
     }
 
 
+def _whole(number: Any) -> int | float:
+    """An integer where it is one; the median of many runs may lie between two."""
+    return int(number) if number == int(number) else float(number)
+
+
 def _end(solution: Solution) -> None:
     if not np.all(solution.separable):
         runs = ", ".join(map(str, np.flatnonzero(~np.asarray(solution.separable))[:8]))
-        stop(f"NotSeparable: no W separates the selected tokens of run {runs}. Solve that run alone.", 2)
+        warn(f"NotSeparable: no W separates the selected tokens of run {runs}. Solve that run alone.")
+        raise typer.Exit(2)
     if not np.all(solution.certified):
-        stop("the solution is not certified: its gap or a violation exceeds 1e-8.", 3)
+        warn("the solution is not certified: its gap or a violation exceeds 1e-8.")
+        raise typer.Exit(3)

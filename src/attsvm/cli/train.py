@@ -9,8 +9,8 @@ import numpy as np
 import typer
 
 from attsvm.cli.app import AsJson, say, say_json
-from attsvm.cli.files import check_folder, one_line_errors, read_problem
-from attsvm.cli.words import norm_of, one_of
+from attsvm.cli.files import one_line_errors, out_file, read_problem
+from attsvm.cli.words import WrongWord, norm_of, one_of
 from attsvm.norms import Entrywise, Norm
 from attsvm.path import Path
 
@@ -20,7 +20,7 @@ def train(
     optimizer: Annotated[str, typer.Option(help="steepest, gd, mirror or polyak.")] = "steepest",
     norm: Annotated[str, typer.Option(help="Of steepest and mirror: frobenius, linf, lp:3, …")] = "frobenius",
     lr: Annotated[float, typer.Option(help="Step length.")] = 0.1,
-    steps: Annotated[int, typer.Option(help="Number of steps.")] = 2_000,
+    steps: Annotated[int, typer.Option(help="Number of steps.", min=1)] = 2_000,
     weight: Annotated[str, typer.Option(help="full (W), kq (K and Q) or diagonal.")] = "full",
     loss: Annotated[str, typer.Option(help="logistic, exponential or linear.")] = "logistic",
     out: Annotated[File | None, typer.Option(help="Write the path to this .npz file.")] = None,
@@ -38,13 +38,13 @@ def train(
     - `attsvm train problem.npz --optimizer mirror --norm lp:3 --weight full`
     - `attsvm train problem.npz --weight kq --loss exponential --json`
 
-    Exit code 0, or 1 on bad input.
+    Exit code 0, 1 on bad input, 64 on wrong usage.
     """
     from attsvm.training.heads import Linear
     from attsvm.training.train import train as descend
 
     with one_line_errors():
-        check_folder(out)
+        out = out and out_file(out, ".npz")
         problem = read_problem(file)
         path = descend(
             problem.tokens,
@@ -57,10 +57,12 @@ def train(
         if out is not None:
             path.save(out)
     if as_json:
-        say_json(path_record(path))
+        say_json(path_record(path) | ({} if out is None else {"path": out}))
     else:
         say(path)
         say(f"least attention on the selected tokens: {_least_mass(path):.6g}")
+        if out is not None:
+            say(f"path: {out}")
 
 
 def path_record(path: Path) -> dict[str, Any]:
@@ -97,9 +99,7 @@ def _optimizer(word: str, norm: Norm, lr: float) -> Any:
 
 def _exponent(norm: Norm) -> float:
     if not isinstance(norm, Entrywise):
-        raise ValueError(
-            f"mirror descent has an entrywise norm, not the {norm} one. Pass --norm lp:P, P > 1."
-        )
+        raise WrongWord(f"mirror descent has an entrywise norm, not the {norm} one. Pass --norm lp:P, P > 1.")
     return norm.p
 
 

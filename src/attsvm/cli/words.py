@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from attsvm import norms
@@ -18,6 +20,10 @@ NORMS: dict[str, Norm] = {
 }
 
 
+class WrongWord(ValueError):
+    """A word of the command line that means nothing: wrong usage, not bad input."""
+
+
 def norm_of(word: str) -> Norm:
     """frobenius, nuclear, spectral, l1, linf, or lp:1.5."""
     if word in NORMS:
@@ -28,24 +34,33 @@ def norm_of(word: str) -> Norm:
     except ValueError:
         p = math.nan
     if family != "lp" or not p >= 1:
-        raise ValueError(f"no norm {word!r}. Pass {', '.join(NORMS)}, or lp:P with a number P ≥ 1.")
+        raise WrongWord(f"no norm {word!r}. Pass {', '.join(NORMS)}, or lp:P with a number P ≥ 1.")
     return Entrywise(p)
 
 
-def one_of(what: str, word: str, known: dict[str, Any]) -> Any:
+def one_of(what: str, word: str, known: Mapping[str, Any]) -> Any:
     """The object of a word; an unknown word is answered with the known ones."""
     if word not in known:
-        raise ValueError(f"no {what} {word!r}. Pass {', '.join(known)}.")
+        raise WrongWord(f"no {what} {word!r}. Pass {', '.join(known)}.")
     return known[word]
+
+
+def check_names(what: str, names: Collection[str], known: Collection[str], listed: str) -> None:
+    """Names of a long list, which `listed` prints: an unknown one is answered with the nearest."""
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            meant = f"Did you mean {near[0]}? " if near else ""
+            raise WrongWord(f"no {what} {name!r}. {meant}All of them: {listed}.")
 
 
 def seed_range(text: str) -> range:
     """The seeds of "20" (0 … 19) or of "20-39"."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+)", text.strip())
     if found is None:
-        raise ValueError(f"seeds is {text!r}. Pass a number such as 20, or a range such as 20-39.")
+        raise WrongWord(f"seeds is {text!r}. Pass a number such as 20, or a range such as 20-39.")
     first, last = found.groups()
     seeds = range(int(last)) if first is None else range(int(first), int(last) + 1)
     if not seeds:
-        raise ValueError(f"seeds is {text!r}, which holds no seed. Pass 1 or more, or a range such as 20-39.")
+        raise WrongWord(f"seeds is {text!r}, which holds no seed. Pass 1 or more, or a range such as 20-39.")
     return seeds

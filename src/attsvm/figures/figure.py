@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -52,7 +53,8 @@ class Figure:
     checks(arrays): our numbers beside the published ones.
     shows: what to see in it, in one to three sentences. notes: where we differ from the published
     figure, and why; empty when we do not. long_runs: even at the quick scale running takes longer than
-    compiling.
+    compiling. seconds: processor time at the default scale, as measured once; the longest figures are
+    started first, and those that declare nothing before them.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Figure:
     checks: Callable[[Arrays], Sequence[Check]]
     notes: str = ""
     long_runs: bool = False
+    seconds: float = math.inf
 
     def compute(self, scale: Scale = "default") -> Arrays:
         """The arrays at a scale: quick (a look), default (small), paper (full size)."""

@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
 
-from attsvm.figures.panels import band
-from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
+from attsvm.figures.panels import band, describe
+from attsvm.figures.style import BLUE, GREY, ORANGE, TITLE_SIZE, canvas, label
 from attsvm.tokens import Float
+
+FEW = 20
+"""So many points are drawn as points."""
 
 
 def draw_path(path: Any) -> Canvas:
@@ -18,54 +22,81 @@ def draw_path(path: Any) -> Canvas:
     figure, (left, middle, right) = canvas(3, width=9.0)
     excess = path.log_excess / np.log(10)
     known = np.isfinite(excess).any()
-    _band(left, path.index, excess if known else path.loss, BLUE)
-    left.set_title("log10(L − L*)" if known else "loss L")
-    _band(middle, path.index, path.norm(), BLUE)
-    middle.set_title("‖W‖")
+    _curve(left, path.index, excess if known else path.loss)
+    _curve(middle, path.index, path.norm())
     mass = np.where(path.selected[..., None, :, :], path.attention, 0).sum(-1).min(-1)
-    _band(right, path.index, mass, BLUE)
-    right.set_title("least attention on the selected tokens")
-    for ax in (left, middle, right):
-        ax.set_xlabel(path.kind)
-        if path.index[-1] > 100:
-            ax.set_xscale("symlog", linthresh=1)
+    _curve(right, path.index, mass)
+    x = _index_name(path.kind, path.loss)
+    describe(left, "loss above its limit" if known else "loss", x, "log10(L − L*)" if known else "L")
+    describe(middle, "length of the weight", x, "Frobenius norm of W")
+    describe(right, "attention on the selected tokens", x, "least over the examples")
     return figure
 
 
 def draw_solution(solution: Any) -> Canvas:
-    """Margins of all constraints, and the singular values of W."""
-    one = solution if solution.tokens.runs is None else solution.run(0)
+    """Margins of all constraints over the required ones, and the singular values of W."""
+    runs = solution.tokens.runs
+    one = solution if runs is None else solution.run(0)
     figure, (left, right) = canvas(2)
+    which = "" if runs is None else f"run 0 of {runs}: "
+    figure.suptitle(f"{which}{str(one).splitlines()[0]}", fontsize=TITLE_SIZE)
     rows = one.constraints
-    margins = np.sort(rows.token_margins(one.W)[rows.separating])
-    left.plot(margins, ".", ms=3, color=BLUE)
-    left.axhline(1, color=GREY, lw=0.8)
-    label(left, 0, 1, "required", GREY, xytext=(2, 3), textcoords="offset points")
-    left.set(title="margins, sorted", xlabel="constraint")
+    counted = rows.separating & (rows.bound > 0)
+    margins = np.sort((rows.token_margins(one.W) / np.where(counted, one.required[:, None], 1.0))[counted])
+    left.plot(np.arange(1, margins.size + 1), margins, ".", ms=6 if margins.size <= FEW else 3, color=BLUE)
+    _wanted(left, margins.size, "required", above=one.slack is not None)
+    describe(
+        left, "margins of all constraints", "constraints, in the order of margins", "margin / required margin"
+    )
     sigma = np.linalg.svd(one.W / max(np.abs(one.W).max(), 1e-300), compute_uv=False)
     right.bar(np.arange(1, sigma.size + 1), sigma / max(sigma[0], 1e-300), color=ORANGE)
-    right.set(title=f"singular values of W, {one.norm} norm", xlabel="index")
+    right.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    right.set_xlim(0.2, sigma.size + 0.8)
+    describe(right, "singular values of W", "number", "relative to the largest")
     return figure
 
 
 def draw_verdict(verdict: Any) -> Canvas:
-    """Every curve the verdict carries against its index."""
-    numbers = dict(verdict.numbers)
-    index = numbers.pop("index", None)
-    curves = {n: a for n, a in numbers.items() if index is not None and np.shape(a)[-1:] == index.shape}
+    """Every curve the verdict carries against the first of its arrays, with the bound it must reach."""
+    (kind, index), *others = [*verdict.numbers.items()] or [("index", np.zeros(0))]
+    curves = {name: curve for name, curve in others if np.shape(curve)[-1:] == index.shape}
     if not curves:
         raise ValueError("this verdict carries no curves to plot.")
-    figure, axes = canvas(len(curves), width=3.2 * len(curves))
+    figure, axes = canvas(len(curves), width=max(3.2 * len(curves), 5.0))
+    figure.suptitle(f"{verdict.claim}: {verdict.status}", fontsize=TITLE_SIZE)
+    bounds = {e.what: e for e in verdict.evidence if e.sense}
     for ax, (name, curve) in zip(axes, curves.items(), strict=True):
-        _band(ax, index, curve, BLUE)
-        ax.set(title=name, xlabel="index")
-        ax.set_xscale("symlog", linthresh=1)
+        _curve(ax, index, curve)
+        describe(ax, "", _index_name(kind, curve), name)
+        if name in bounds:
+            bound = bounds[name]
+            ax.axhline(bound.bound, color=GREY, lw=0.8)
+            place = {"xytext": (2, 3), "textcoords": "offset points"}
+            label(ax, float(index[0]), bound.bound, f"wanted {bound.sense} {bound.bound:g}", GREY, **place)
     return figure
 
 
-def _band(ax: Axes, x: Any, y: Float, color: str) -> None:
+def _curve(ax: Axes, x: Any, y: Float) -> None:
     """One curve; with runs the median and the middle half of the runs."""
+    marker = "." if len(x) <= FEW else ""
     if y.ndim == 1:
-        ax.plot(x, y, color=color)
-        return
-    band(ax, x, y, color)
+        ax.plot(x, y, color=BLUE, marker=marker)
+    else:
+        band(ax, x, y, BLUE, marker=marker)
+    if x[-1] > 100:
+        ax.set_xscale("symlog", linthresh=1)
+
+
+def _index_name(kind: str, curve: Float) -> str:
+    """What the curve is drawn against and, with runs, what is drawn of them."""
+    return kind if np.ndim(curve) == 1 else f"{kind}\nmedian, middle half of {len(curve)} runs"
+
+
+def _wanted(ax: Axes, right: int, text: str, above: bool) -> None:
+    """The line that margins must reach, named where no point lies: hard margins are not below it."""
+    ax.axhline(1, color=GREY, lw=0.8)
+    if above:
+        label(ax, 1, 1, text, GREY, xytext=(0, 3), textcoords="offset points")
+    else:
+        label(ax, right, 1, text, GREY, ha="right", va="top", xytext=(0, -3), textcoords="offset points")
+        ax.margins(y=0.1)

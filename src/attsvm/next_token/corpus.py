@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.next_token.sequences import collocations, numbered, vocabulary_of
+from attsvm.next_token.sequences import Sentence, as_line, collocations, from_line, numbered, vocabulary_of
 from attsvm.tokens import Bool
 
 Ids = NDArray[np.intp]
@@ -84,12 +84,14 @@ class Corpus:
         sequences: Sequence[Sequence[Any]],
         vocabulary: Sequence[Any] | None = None,
         collocation: Mapping[Any, Any] | None = None,
+        queries: Sequence[Any] | None = None,
     ) -> Corpus:
         """A corpus from sequences of token names: the last entry of each is the next token.
 
         vocabulary: by default the names in the order they appear.
         collocation: what each token announces. By default it is learnt from the sequences of two
             tokens (x, n(x)); where these only copy, or there are none, every token announces itself.
+        queries: the token that asks, one per sequence; None for the last of the sentence.
         """
         named = [tuple(map(str, sequence)) for sequence in sequences]
         if not named:
@@ -103,43 +105,51 @@ class Corpus:
             )
         pairs = collocations(named) if collocation is None else collocation
         told = {str(x): str(y) for x, y in pairs.items()}
-        names = vocabulary_of(named, told, vocabulary)
+        asked = [None] * len(named) if queries is None else [None if q is None else str(q) for q in queries]
+        if len(asked) != len(named):
+            raise ValueError(f"queries has {len(asked)} entries but there are {len(named)} sentences.")
+        asking = [sequence[-2] if q is None else q for sequence, q in zip(named, asked, strict=True)]
+        names = vocabulary_of(named, [*told, *told.values(), *asking], vocabulary)
         number = {name: i for i, name in enumerate(names)}
         ids, following = numbered(named, number)
         announced = None
         if any(x != y for x, y in told.items()):
             announced = np.full(len(names), -1)
             announced[[number[x] for x in told]] = [number[y] for y in told.values()]
-        return cls(ids, following, names, announced)  # type: ignore[arg-type]
+        query_ids = np.array([number[q] for q in asking])
+        return cls(ids, following, names, announced, query_ids)  # type: ignore[arg-type]
 
     @classmethod
     def read(cls, file: str | PathLike[str], vocabulary: Sequence[Any] | None = None) -> Corpus:
         """A corpus from a text file: one sequence per line, tokens apart by blanks, the last is the next.
 
-        Blank lines are skipped. Lines of two tokens teach the collocation, as in `Corpus.of`.
+        Blank lines are skipped. Lines of two tokens teach the collocation, as in `Corpus.of`. A line may also
+        be JSON, {"tokens": […], "next": …, "query": …}, for names with blanks and queries of your own.
         """
         lines = Path(file).read_text(encoding="utf8").splitlines()
-        sequences = [line.split() for line in lines if line.strip()]
-        if not sequences:
+        sentences = [from_line(line) for line in lines if line.strip()]
+        if not sentences:
             raise ValueError(f"{file} holds no sentence. Write one sequence of tokens per line.")
-        return cls.of(sequences, vocabulary)
+        return cls.of([s.sequence for s in sentences], vocabulary, queries=[s.query for s in sentences])
 
     def write(self, file: str | PathLike[str]) -> None:
-        """Write one sequence per line; `read` gives them back.
+        """Write one sequence per line; `read` gives them back, with the queries.
 
+        A line that plain words cannot say is JSON: names with blanks, a query that is not the last token.
         Collocations that no one-token sentence states are added as lines of two tokens, which are
         then one-token sentences when read: they compare nothing and change no program.
         """
-        names = np.array(self.vocabulary)
+        names = self.vocabulary
         stated = self.ids[self.lengths == 1, 0]
         known = np.flatnonzero(self.collocation >= 0)
         untold = np.setdiff1d(known, stated)
         if self.copies:  # read takes copies for granted
             untold = known[:0]
-        lines = [f"{names[x]} {names[self.collocation[x]]}" for x in untold]
-        lines += [
-            " ".join(names[[*row[row >= 0], y]]) for row, y in zip(self.ids, self.following, strict=True)
-        ]
+        lines = [as_line(Sentence((names[x], names[self.collocation[x]]))) for x in untold]
+        for row, y, q in zip(self.ids, self.following, self.queries, strict=True):
+            tokens = row[row >= 0]
+            query = None if q == tokens[-1] else names[q]
+            lines.append(as_line(Sentence(tuple(names[x] for x in (*tokens, y)), query)))
         Path(file).write_text("\n".join(lines) + "\n", encoding="utf8")
 
     # ------------------------------------------------------------------ what it says

@@ -73,7 +73,7 @@ class CoOccurrence:
         return f"{text}; under {names[query]!r} unidentified: {first}{more})"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Recovery:
     """The maximum-likelihood logits of a corpus.
 
@@ -88,6 +88,11 @@ class Recovery:
     logits: Float
     component: Ids
     residual: float
+
+    def __repr__(self) -> str:
+        known, parts = self.component >= 0, len(np.unique(self.component[self.component >= 0]))
+        size = f"{int(known.sum())} of {known.size} logits in {parts} components"
+        return f"Recovery({size}; residual {self.residual:.1e})"
 
 
 def recover(corpus: Corpus) -> Recovery:

@@ -74,9 +74,12 @@ class Priorities:
         V = corpus.V
         beaten = corpus.mask & (corpus.ids != corpus.winners[:, None])
         sentence, position = np.nonzero(beaten)
-        codes = (corpus.queries[sentence] * V + corpus.winners[sentence]) * V + corpus.ids[sentence, position]
+        # Pairs by their place in a sorted list: query·V² would leave 64 bits at two million tokens.
+        pairs, place = np.unique(corpus.queries * V + corpus.winners, return_inverse=True)
+        codes = place[sentence] * V + corpus.ids[sentence, position]
         codes, first = np.unique(codes, return_index=True)
-        return cls(corpus, codes // (V * V), codes // V % V, codes % V, sentence[first])
+        pair = pairs[codes // V]
+        return cls(corpus, pair // V, pair % V, codes % V, sentence[first])
 
     # ------------------------------------------------------------------ components
 
@@ -187,9 +190,8 @@ class Priorities:
 
     def _cycle(self) -> list[int]:
         """Edges of a cycle: two opposite ones where there are any, else one of the smallest component."""
-        V = self.corpus.V
-        codes = (self.query * V + self.upper) * V + self.lower
-        back = (self.query * V + self.lower) * V + self.upper
+        start, end = self._node(self.query, self.upper), self._node(self.query, self.lower)
+        codes, back = start * len(self.nodes) + end, end * len(self.nodes) + start
         opposite = np.flatnonzero(np.isin(codes, back))
         if opposite.size:
             k = int(opposite[0])

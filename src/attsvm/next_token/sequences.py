@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +30,14 @@ def collocations(sequences: Sequence[Sequence[Any]]) -> dict[str, str]:
 
 
 def vocabulary_of(
-    named: Sequence[Sequence[str]], told: Mapping[str, str], vocabulary: Sequence[Any] | None
+    named: Sequence[Sequence[str]], others: Sequence[str], vocabulary: Sequence[Any] | None
 ) -> tuple[str, ...]:
-    """The names of the vocabulary: those given, or all in the order they appear; shows an unknown one."""
-    seen = dict.fromkeys(x for sequence in named for x in sequence)
+    """The names of the vocabulary: those given, or all in the order they appear; shows an unknown one.
+
+    others: names that collocations and queries mention beside the sentences.
+    """
     if vocabulary is None:
-        return tuple(dict.fromkeys([*seen, *told, *told.values()]))
+        return tuple(dict.fromkeys([*(x for sequence in named for x in sequence), *others]))
     names = tuple(map(str, vocabulary))
     known = set(names)
     for i, sequence in enumerate(named):
@@ -43,9 +47,11 @@ def vocabulary_of(
             raise ValueError(
                 f'sentence {i} "{text}" has the unknown token {unknown!r}. Add it to the vocabulary.'
             )
-    unknown = next((x for x in [*told, *told.values()] if x not in known), None)
+    unknown = next((x for x in others if x not in known), None)
     if unknown is not None:
-        raise ValueError(f"the collocation has the unknown token {unknown!r}. Add it to the vocabulary.")
+        raise ValueError(
+            f"a collocation or query has the unknown token {unknown!r}. Add it to the vocabulary."
+        )
     return names
 
 
@@ -58,3 +64,33 @@ def numbered(
     ids = np.full((len(named), lengths.max()), -1)
     ids[np.arange(ids.shape[1]) < lengths[:, None]] = flat
     return ids, np.array([number[sequence[-1]] for sequence in named], dtype=np.intp)
+
+
+# ---------------------------------------------------------------------- one line of a file
+
+
+class Sentence(NamedTuple):
+    """Names, the last of them the next token, and the token that asks: None for the last of the sentence."""
+
+    sequence: tuple[str, ...]
+    query: str | None = None
+
+
+def as_line(sentence: Sentence) -> str:
+    """Names apart by blanks; as JSON where that would not read back: names with blanks, another query."""
+    plain = " ".join(sentence.sequence)
+    if from_line(plain) == sentence:
+        return plain
+    *tokens, following = sentence.sequence
+    asked = {} if sentence.query is None else {"query": sentence.query}
+    return json.dumps({"tokens": tokens, "next": following} | asked)
+
+
+def from_line(line: str) -> Sentence:
+    """The sentence of a line that `as_line` wrote, or of plain text."""
+    if line.startswith("{"):
+        with suppress(ValueError, TypeError, KeyError):  # a text may begin so
+            record = json.loads(line)
+            query = record.get("query")
+            return Sentence((*map(str, record["tokens"]), str(record["next"])), query and str(query))
+    return Sentence(tuple(line.split()))

@@ -23,7 +23,7 @@ from attsvm.training.train import train
 from attsvm.training.weights import FullWeight
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TwoStages:
     """What two-stage training found: the path of W_ov (k, V, d), then that of W_kq (k, d, d)."""
 
@@ -35,6 +35,14 @@ class TwoStages:
     def model(self) -> OneLayer:
         """The trained model, which predicts."""
         return OneLayer(self.embeddings, self.feed_forward.final, self.attention.final)
+
+    def __repr__(self) -> str:
+        V, d = self.embeddings.shape
+        told = (
+            f"{name} {path.index[-1]:,} steps to loss {path.loss[-1]:.3g}"
+            for name, path in (("W_ov", self.feed_forward), ("W_kq", self.attention))
+        )
+        return f"TwoStages(V={V}, d={d}; {'; '.join(told)})"
 
 
 def train_two_stages(

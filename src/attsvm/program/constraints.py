@@ -218,8 +218,8 @@ def in_range(name: str, array: Float, exponent: NDArray[np.int_]) -> Float:
     if wrong.any():
         size = round(0.30103 * int(np.asarray(top)[wrong].ravel()[0]))
         raise ValueError(
-            f"the solution has {name} of size 1e{size}, and float64 holds 1e-300 to 1e308. Rescale the tokens: "
-            "keys or queries k times as large make W 1/k times as large."
+            f"the solution has {name} of size 1e{size}, and float64 holds 1e-300 to 1e308. Rescale the "
+            "tokens: keys or queries k times as large make W 1/k times as large."
         )
     return np.asarray(out)
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
+from pathlib import Path as File
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm import norms
-from attsvm.norms import Norm
+from attsvm.files import check_shapes, naming, read_arrays, write_arrays
+from attsvm.norms import Entrywise, Norm, Schatten
 from attsvm.program.certificate import TOLERANCE, Certificate, certify, certify_soft, plain
 from attsvm.program.constraints import Constraints
-from attsvm.tokens import Bool, Float, Tokens
+from attsvm.tokens import Bool, Float, Tokens, as_required, as_selected
 
 __all__ = ["TOLERANCE", "Certificate", "Explanation", "NotSeparable", "Solution", "certify", "pack", "unpack"]
+
+_AXES = {"W": "de", "multipliers": "m", "required": "n", "separable": "", "slack": "n"}
+"""The saved arrays of which every run has its own, and their axes."""
 
 SUPPORT = 1e-6
 """A constraint is active when its margin exceeds the required one by less than this, relatively."""
@@ -165,38 +169,47 @@ class Solution:
 
     # ------------------------------------------------------------------ open format
 
-    def save(self, file: str | PathLike[str]) -> None:
-        """Write tokens, selection, norm, W and multipliers to an .npz file."""
+    def save(self, file: str | PathLike[str]) -> File:
+        """Write tokens, selection, norm, W and multipliers to an .npz file; returns its name."""
         arrays: dict[str, Any] = dict(self.tokens.arrays())
-        names = ("selected", "W", "multipliers", "required", "separable")
-        arrays |= {name: getattr(self, name) for name in names}
-        if self.slack is not None:
-            arrays["slack"] = self.slack
+        arrays |= {
+            name: getattr(self, name) for name in ("selected", *_AXES) if getattr(self, name) is not None
+        }
         arrays["norm"] = np.array([type(self.norm).__name__, repr(self.norm.p)])
-        np.savez(file, **arrays)
+        return write_arrays(file, arrays)
 
     @classmethod
     def load(cls, file: str | PathLike[str]) -> Solution:
         """Read a solution that `save` wrote. Its certificate is recomputed, not read."""
-        tokens = Tokens.load(file)
-        with np.load(file, allow_pickle=False) as data:
-            missing = {"selected", "norm", "W", "multipliers"} - set(data)
-            if missing:
-                raise ValueError(f"{file} is not a saved Solution: it has no {sorted(missing)}.")
-            kind, p = data["norm"]
-            if kind not in ("Entrywise", "Schatten"):
-                raise ValueError(f"{file} has an unknown norm {kind!r}.")
-            norm = cast(Norm, getattr(norms, str(kind))(float(p)))
-            return cls(
-                tokens,
-                data["selected"],
-                norm,
-                data["W"],
-                data["multipliers"],
-                data["required"],
-                data["separable"],
-                data.get("slack"),
-            )
+        arrays = read_arrays(file)
+        with naming(file):
+            tokens = Tokens.from_arrays(arrays)
+            found = cls(tokens, **_parts(tokens, arrays))
+            m = np.count_nonzero(found.constraints.active, axis=(-2, -1)).max()
+            check_shapes(arrays, {"multipliers": "m"}, {"m": int(m)}, tokens.runs)
+            return found
+
+
+def _parts(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """The arrays of a saved solution, checked, under the names of its fields."""
+    missing = {"selected", "norm", *_AXES} - {"slack"} - set(arrays)
+    if missing:
+        raise ValueError(f"not a saved Solution: no array {', '.join(sorted(missing))}.")
+    check_shapes(arrays, _AXES, {letter: getattr(tokens, letter) for letter in "nde"}, tokens.runs)
+    parts = {name: arrays[name] for name in _AXES if name in arrays}
+    if not all(np.isfinite(part).all() for part in parts.values()):
+        raise ValueError(
+            "W, a multiplier or a required margin is not finite. Scale the tokens and solve again."
+        )
+    parts |= {
+        "separable": parts["separable"].astype(bool),
+        "required": as_required(tokens, parts["required"]),
+    }
+    families, words = {"Entrywise": Entrywise, "Schatten": Schatten}, arrays["norm"].ravel().tolist()
+    if len(words) != 2 or words[0] not in families:
+        raise ValueError(f"unknown norm {words}. Known: {' and '.join(families)}, each with its p.")
+    norm = families[words[0]](float(words[1]))
+    return parts | {"norm": norm, "selected": as_selected(tokens, arrays["selected"])}
 
 
 @dataclass(frozen=True)

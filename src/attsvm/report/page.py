@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path as File
 from string import Template
 
-from attsvm import __version__
+from attsvm import __version__, strict_json
 from attsvm.claims import claims as known_claims
 from attsvm.claims.run import Row
 from attsvm.figures import Check, Paper
@@ -41,6 +41,14 @@ def page(report: Report, out: File) -> str:
             f"matplotlib {version('matplotlib')}"
         ),
     )
+
+
+def write_report(report: Report, out: File) -> File:
+    """Write report.html and report.json beside the figures; returns the page's file."""
+    text = strict_json.dumps(report.record(), indent=1, ensure_ascii=False)
+    (out / "report.json").write_text(text + "\n", encoding="utf8")
+    (out / "report.html").write_text(page(report, out), encoding="utf8")
+    return out / "report.html"
 
 
 # ---------------------------------------------------------------------- top of the page

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path as File
 from typing import Any
 
-from attsvm import __version__
+from attsvm import __version__, strict_json
 from attsvm.claims import claims as known_claims
 from attsvm.claims.run import Row
 from attsvm.claims.run import run as run_all
@@ -83,23 +81,13 @@ class Report:
         claims = [asdict(row) for row in self.claims]
         counts = {name: count for name, count in sorted(self.counts.items()) if count}
         heading = {"attsvm": __version__, "scale": self.scale, "good": self.good, "counts": counts}
-        return dict(_finite(heading | {"figures": figures, "claims": claims}))
+        return dict(strict_json.plain(heading | {"figures": figures, "claims": claims}))
 
 
 def broken(row: Row) -> bool:
     """Whether a claim fails on some seed (unless it is marked refuted), or its twin holds too often."""
     fails = known_claims[row.name].mark != "refuted" and "fails" in row.verdicts
     return fails or row.detected < 0.9 * len(row.twins)
-
-
-def write_report(report: Report, out: File) -> File:
-    """Write report.html and report.json beside the figures; returns the page's file."""
-    from attsvm.report.page import page
-
-    text = json.dumps(report.record(), indent=1, ensure_ascii=False, allow_nan=False)
-    (out / "report.json").write_text(text + "\n", encoding="utf8")
-    (out / "report.html").write_text(page(report, out), encoding="utf8")
-    return out / "report.html"
 
 
 # ---------------------------------------------------------------------- claims, kept like figures
@@ -130,13 +118,3 @@ def _row(entry: dict[str, Any]) -> Row:
     evidence = tuple(Evidence(**one) for one in entry["evidence"])
     lists = {name: tuple(entry[name]) for name in ("seeds", "verdicts", "twins", "reasons")}
     return Row(**(entry | lists | {"evidence": evidence}))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_finite(part) for part in value]
-    if isinstance(value, (str, bool, int)) or value is None:
-        return value
-    return float(value) if math.isfinite(value) else None

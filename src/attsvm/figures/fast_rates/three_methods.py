@@ -193,4 +193,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    seconds=10,
 )

@@ -200,4 +200,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    seconds=3,
 )

@@ -149,4 +149,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    seconds=7,
 )

@@ -153,4 +153,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    seconds=9,
 )

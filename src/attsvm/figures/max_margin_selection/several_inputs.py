@@ -142,4 +142,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    seconds=5,
 )

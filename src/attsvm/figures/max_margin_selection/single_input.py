@@ -124,4 +124,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    seconds=3,
 )

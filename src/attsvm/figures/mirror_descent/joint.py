@@ -195,4 +195,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    seconds=8,
 )

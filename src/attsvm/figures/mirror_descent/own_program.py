@@ -202,4 +202,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    seconds=11,
 )

@@ -147,4 +147,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    seconds=14,
 )

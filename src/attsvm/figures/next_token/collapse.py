@@ -85,4 +85,5 @@ FIGURE = Figure(
     },
     draw,
     checks,
+    seconds=4,
 )

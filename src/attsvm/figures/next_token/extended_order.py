@@ -124,4 +124,5 @@ FIGURE = Figure(
     },
     draw,
     checks,
+    seconds=10,
 )

@@ -109,4 +109,5 @@ FIGURE = Figure(
     {"quick": {"steps": 10_000}, "default": {"steps": 100_000}, "paper": {"steps": 1_000_000}},
     draw,
     checks,
+    seconds=3,
 )

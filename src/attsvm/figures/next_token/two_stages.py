@@ -151,4 +151,5 @@ FIGURE = Figure(
     checks,
     NOTES,
     long_runs=True,
+    seconds=12,
 )

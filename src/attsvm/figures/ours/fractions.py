@@ -179,4 +179,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    seconds=37,
 )

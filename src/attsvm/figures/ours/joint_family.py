@@ -213,4 +213,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    seconds=10,
 )

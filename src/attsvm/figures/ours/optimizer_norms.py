@@ -156,4 +156,5 @@ FIGURE = Figure(
     },
     draw,
     checks,
+    seconds=18,
 )

@@ -245,4 +245,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    seconds=11,
 )

@@ -188,4 +188,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    seconds=12,
 )

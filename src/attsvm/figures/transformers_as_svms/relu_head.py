@@ -229,4 +229,5 @@ FIGURE = Figure(
     draw,
     checks,
     NOTES,
+    seconds=12,
 )

@@ -60,4 +60,5 @@ FIGURE = Figure(
     {"quick": {"steps": 2_000}, "default": {"steps": 2_000}, "paper": {"steps": 2_000}},
     draw,
     checks,
+    seconds=4,
 )

@@ -173,4 +173,5 @@ FIGURE = Figure(
     checks,
     NOTES,
     long_runs=True,
+    seconds=14,
 )

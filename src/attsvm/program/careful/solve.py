@@ -4,7 +4,7 @@
     soft   max bᵀλ − ½‖Σ λ_j A_j‖²     with  λ ≥ 0,  Σ_t λ_it ≤ C_i            (λ free on ties)
 
 One form for all norms: W is read off the barrier of the ball. It needs no first feasible weight, and its
-numbers stay moderate when margins are tiny. Where rows are many it begins with few; those that W violates join.
+numbers stay moderate when margins are tiny. Of many rows it begins with few; those that W violates join.
 """
 
 from __future__ import annotations

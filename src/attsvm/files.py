@@ -1,0 +1,279 @@
+"""Arrays in open files, .npz and .safetensors: read with care, written where they were asked for.
+
+A file is a stranger: names, types, shapes and sizes are taken from its headers and checked before any array
+is read. Nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path as File
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+NUMBERS, TEXT = "biuf", "U"
+PROBLEM = ("keys", "queries", "labels", "mask", "values", "selected", "v")
+"""Tokens, and which of them win or the head that says so."""
+
+_PATH = ("index", "W", "loss", "log_excess", "K", "Q", "v", "agreed")
+KNOWN: Mapping[str, str] = (
+    dict.fromkeys(PROBLEM, NUMBERS)
+    | dict.fromkeys(("W", "multipliers", "required", "separable", "slack"), NUMBERS)  # Solution
+    | dict.fromkeys((f"path_{name}" for name in _PATH), NUMBERS)  # Path
+    | dict.fromkeys(("norm", "path_kind", "path_stopped"), TEXT)
+)
+"""Every array that a file of this package may hold, with NumPy's letters of the types it may have."""
+
+STATE = "path_state_"
+"""How names begin under which a path may keep what its optimizer remembers: any numbers."""
+
+FREE, STRETCH = 2**30, 50
+"""A compressed file may hold FREE bytes, or STRETCH times its own size; more is a trap."""
+
+
+class BadFile(ValueError):
+    """A file that is not what it should be: the message names the file, what is wrong and what to do."""
+
+
+def read_arrays(file: str | os.PathLike[str], only: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz or .safetensors file by name, or `only` some of them.
+
+    Every name must be KNOWN, every type the one it should have, and all arrays together fit into half of the
+    machine's memory. bfloat16 becomes float32. Raises BadFile, or FileNotFoundError.
+    """
+    path = _existing(file)
+    with naming(path), path.open("rb") as stream, _damage():
+        archive = _archive(stream)
+        _check_names(archive.headers)
+        _check_sizes(archive.headers, path.stat().st_size)
+        wanted = [name for name in archive.headers if only is None or name in only]
+        return {name: _native(archive.read(name)) for name in wanted}
+
+
+def array_names(file: str | os.PathLike[str]) -> frozenset[str]:
+    """The names of the arrays in a file; no array is read."""
+    path = _existing(file)
+    with naming(path), path.open("rb") as stream, _damage():
+        return frozenset(_archive(stream).headers)
+
+
+def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any]) -> File:
+    """Write an .npz file and return its name, `file` with .npz at its end.
+
+    What was there before is replaced when the new file is complete, not while it is being written.
+    """
+    path = npz_name(file)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as stream:
+            np.savez(stream, **arrays)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def npz_name(file: str | os.PathLike[str]) -> File:
+    """The name with .npz at its end, as NumPy writes it."""
+    path = File(file)
+    return path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
+
+
+@contextmanager
+def naming(file: str | os.PathLike[str]) -> Iterator[None]:
+    """Bad contents end in a BadFile whose message begins with the file's name."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise BadFile(f"{os.fspath(file)}: {error}") from None
+
+
+def check_shapes(
+    arrays: Mapping[str, NDArray[Any]], axes: Mapping[str, str], sizes: Mapping[str, int], runs: int | None
+) -> None:
+    """Each array has the axes that its letters say, after the runs axis where there are runs.
+
+    sizes: how long the axes of some letters are; of the others, the first array that has one tells.
+    """
+    known, lead = dict(sizes), () if runs is None else (runs,)
+    for name in (name for name in axes if name in arrays):
+        shape, letters = arrays[name].shape, axes[name]
+        if len(shape) == len(lead) + len(letters):
+            known = dict(zip(letters, shape[len(lead) :], strict=True)) | known
+        if shape != (*lead, *(known.get(letter) for letter in letters)):
+            told = [f"runs={runs}"] * len(lead) + [f"{x}={known[x]}" for x in letters if x in known]
+            axes_named = ", ".join([*["runs"] * len(lead), *letters])
+            raise BadFile(f"{name} has shape {shape}, expected ({axes_named}) with {', '.join(told)}.")
+
+
+# ---------------------------------------------------------------------- two formats
+
+
+@dataclass(frozen=True)
+class Header:
+    """Type and shape of an array that has not been read, and how many bytes the file has for it."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    stored: int
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Archive(Protocol):
+    """An open file: the headers of its arrays, and each array when it is asked for."""
+
+    headers: dict[str, Header]
+
+    def read(self, name: str) -> NDArray[Any]: ...
+
+
+class Npz:
+    """A zip archive of .npy files, as np.savez and np.savez_compressed write it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.zip = zipfile.ZipFile(stream)
+        self.headers = {
+            info.filename.removesuffix(".npy"): self._header(info) for info in self.zip.infolist()
+        }
+
+    def _header(self, info: zipfile.ZipInfo) -> Header:
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise BadFile(f"{info.filename} is compressed in a way that NumPy does not use.")
+        with self.zip.open(info) as data:
+            read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+            shape, _, dtype = read[npy.read_magic(data)](data)
+            return Header(dtype, shape, info.file_size - data.tell())
+
+    def read(self, name: str) -> NDArray[Any]:
+        with self.zip.open(f"{name}.npy") as data:
+            return np.asarray(npy.read_array(data, allow_pickle=False))
+
+
+class Safetensors:
+    """A JSON header of names, types, shapes and places, then the bytes of all arrays."""
+
+    TYPES: Mapping[str, str] = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "BOOL": "|b1"} | {
+        f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)
+    }
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
+        whole, length = os.fstat(stream.fileno()).st_size, int.from_bytes(stream.read(8), "little")
+        self.start = 8 + length
+        if self.start > whole:
+            raise BadFile("the file ends before its header does.")
+        self.entries = {x: e for x, e in json.loads(stream.read(length)).items() if x != "__metadata__"}
+        self.headers = {name: self._header(name, whole - self.start) for name in self.entries}
+
+    def _header(self, name: str, room: int) -> Header:
+        entry = self.entries[name]
+        begin, end = entry["data_offsets"]
+        if entry["dtype"] not in self.TYPES:
+            raise BadFile(f"{name} has type {entry['dtype']}. Save it as F64, F32, BF16 or F16.")
+        if not 0 <= begin <= end <= room:
+            raise BadFile(f"the file ends before its array {name} does.")
+        return Header(np.dtype(self.TYPES[entry["dtype"]]), tuple(map(int, entry["shape"])), end - begin)
+
+    def read(self, name: str) -> NDArray[Any]:
+        header, entry = self.headers[name], self.entries[name]
+        self.stream.seek(self.start + entry["data_offsets"][0])
+        array = np.frombuffer(self.stream.read(header.stored), header.dtype).reshape(header.shape)
+        return widened(array) if entry["dtype"] == "BF16" else array
+
+
+def widened(bits: NDArray[Any]) -> NDArray[np.float32]:
+    """bfloat16 numbers, given as their 16 bits, in float32: they are its upper half, so this is exact."""
+    return (np.asarray(bits, np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+def _archive(stream: BinaryIO) -> Archive:
+    start = stream.read(9)
+    stream.seek(0)
+    if start[:4] in (b"PK\3\4", b"PK\5\6"):
+        return Npz(stream)
+    if start[8:] == b"{":
+        return Safetensors(stream)
+    raise BadFile("neither a zip archive of arrays (.npz) nor .safetensors. Pass what np.savez wrote.")
+
+
+# ---------------------------------------------------------------------- checks
+
+
+def _existing(file: str | os.PathLike[str]) -> File:
+    """The file of this name, or the one that `write_arrays` makes of it."""
+    for path in (File(file), npz_name(file)):
+        if path.is_file():
+            return path
+    what = "is a folder" if File(file).is_dir() else "does not exist"
+    raise FileNotFoundError(f"{os.fspath(file)} {what}. Pass an .npz or .safetensors file.")
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    """Zip, zlib, header and JSON errors of all kinds say that the file is damaged."""
+    try:
+        yield
+    except (BadFile, MemoryError):
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0].strip(" .") or type(error).__name__
+        raise BadFile(f"the file is damaged ({reason}). Write it again.") from None
+
+
+def _check_names(headers: Mapping[str, Header]) -> None:
+    for name, header in headers.items():
+        kinds = NUMBERS if name.startswith(STATE) else KNOWN.get(name)
+        if kinds is None:
+            folded = {known.casefold(): known for known in KNOWN}
+            near = get_close_matches(name.casefold(), folded, 1)
+            meant = f"Did you mean {folded[near[0]]!r}? " if near else ""
+            raise BadFile(f"unknown array {name!r}. {meant}A problem has {', '.join(PROBLEM)}.")
+        if header.dtype.kind not in kinds:
+            wanted = "text" if kinds == TEXT else "real numbers or booleans"
+            raise BadFile(f"{name} has dtype {header.dtype}. Save it as an array of {wanted}.")
+        if header.size != header.stored:
+            sizes = f"{name} needs {header.size} bytes and has {header.stored}"
+            raise BadFile(f"the file is damaged ({sizes}). Write it again.")
+
+
+def _check_sizes(headers: Mapping[str, Header], stored: int) -> None:
+    need = sum(header.size for header in headers.values())
+    most = min(memory() // 2, max(FREE, STRETCH * stored))
+    if need > most:
+        held, expanded, allowed = (f"{size / 2**20:,.4g} MiB" for size in (stored, need, most))
+        raise BadFile(
+            f"{held} expand to {expanded}, of which {allowed} are allowed: half of the memory, and of a "
+            f"compressed file {FREE >> 30} GiB or {STRETCH} times its size. Write it uncompressed, with "
+            "np.savez; or fewer examples, in float32."
+        )
+
+
+def memory() -> int:
+    """Bytes of memory that the machine has; 8 GiB where it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 2**33
+
+
+def _native(array: NDArray[Any]) -> NDArray[Any]:
+    """The array in this machine's byte order, its booleans 0 or 1, its text plain."""
+    if array.dtype.kind == TEXT and (np.atleast_1d(array).view(np.uint32) > 127).any():
+        raise BadFile("a text is not ASCII. Write the file again.")  # Python cannot even hold every code
+    if array.dtype == bool:
+        return array.view(np.uint8) != 0
+    odd = array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8)  # LAPACK knows singles and doubles
+    return array.astype(np.float64 if odd else array.dtype.newbyteorder("="), copy=False)

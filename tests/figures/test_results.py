@@ -1,0 +1,55 @@
+"""Pictures of results: every axis is named, and no word is cut or lies on another."""
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from attsvm import compare, datasets, max_margin
+from attsvm.path import Path
+
+
+def path(seeds):
+    tokens, _ = datasets.sphere(4, 5, 6, seed=seeds)
+    W = (
+        np.random.default_rng(0).standard_normal((*np.shape(seeds), 3, 6, 6))
+        * np.array([0.0, 1, 100])[:, None, None]
+    )
+    loss = np.ones(W.shape[:-2])
+    stopped = np.full(np.shape(seeds), "steps") if np.ndim(seeds) else "steps"
+    return Path(tokens, np.array([0, 10, 1000]), W, loss, -loss, stopped)
+
+
+def pictures(seeds):
+    run = path(seeds)
+    solution = max_margin(run.tokens, run.selected)
+    soft = max_margin(run.tokens, run.selected, slack=0.1)
+    return [thing.plot() for thing in (run, solution, soft, compare(run, solution))]
+
+
+def words(canvas):
+    """The boxes of titles and labels, in pixels, and that of the canvas."""
+    FigureCanvasAgg(canvas).draw()
+    texts = [t for ax in canvas.axes for t in (ax.title, ax.xaxis.label, ax.yaxis.label)]
+    texts += [canvas._suptitle] if canvas._suptitle is not None else []
+    return [t.get_window_extent() for t in texts if t.get_text()], canvas.bbox
+
+
+@pytest.mark.parametrize("seeds", [0, range(3)], ids=["one run", "runs"])
+def test_every_axis_is_named_and_every_word_has_its_place(seeds):
+    for canvas in pictures(seeds):
+        assert all(ax.get_xlabel() and ax.get_ylabel() for ax in canvas.axes)
+        boxes, page = words(canvas)
+        assert all(page.x0 <= b.x0 and b.x1 <= page.x1 and page.y0 <= b.y0 and b.y1 <= page.y1 for b in boxes)
+        assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
+
+
+def test_a_title_that_is_too_long_is_seen():
+    canvas = pictures(0)[0]
+    canvas.axes[2].set_title("the least attention on the selected tokens of all examples")
+    boxes, page = words(canvas)
+    assert any(box.x1 > page.x1 for box in boxes)
+
+
+def test_a_picture_of_runs_says_how_many():
+    run, solution, *_ = pictures(range(3))
+    assert "3 runs" in run.axes[0].get_xlabel() and "run 0 of 3" in solution.get_suptitle()

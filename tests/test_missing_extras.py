@@ -1,0 +1,51 @@
+"""Without the extras the package still explains itself, and says which extra a name needs."""
+
+import subprocess
+import sys
+
+import pytest
+
+BLOCK = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("sklearn", "torch", "transformers"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def python(code, block=BLOCK):
+    """What Python prints, or the last line of its traceback."""
+    done = subprocess.run([sys.executable, "-c", block + code], capture_output=True, text=True)
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["AttentionProbe", "probe", "torch"])
+def test_a_name_that_needs_a_missing_extra_does_not_exist(name):
+    assert python(f"import attsvm; print(hasattr(attsvm, {name!r}))") == "False"
+
+
+def test_help_and_members_work_without_the_extras():
+    look = "inspect.getmembers(attsvm); print(pydoc.render_doc(attsvm))"
+    said = python(f"import attsvm, inspect, pydoc; {look}")
+    assert "max-margin token selection" in said
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import attsvm; attsvm.AttentionProbe", "AttributeError: AttentionProbe needs scikit-learn"),
+        ("from attsvm import AttentionProbe", "ImportError: AttentionProbe needs scikit-learn"),
+        ("import attsvm; attsvm.torch", "AttributeError: attsvm.torch needs PyTorch"),
+        ("from attsvm import torch", "attsvm.torch needs PyTorch"),
+    ],
+)
+def test_the_missing_extra_is_named(code, said):
+    told = python(code)
+    assert said in told and "pip install" in told
+
+
+def test_with_the_extra_the_name_exists():
+    pytest.importorskip("sklearn", reason="needs scikit-learn")
+    assert python("import attsvm; print(hasattr(attsvm, 'AttentionProbe'))", block="") == "True"
