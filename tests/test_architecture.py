@@ -131,12 +131,6 @@ def test_the_door_of_a_folder_only_exports():
 # ---------------------------------------------------------------------- circles
 
 
-KNOWN_CIRCLES = {
-    # Leaves with the redesign of program/: delete this line then.
-    frozenset({"attsvm.program.frobenius.large", "attsvm.program.frobenius.route"}),
-}
-
-
 def module_of(path):
     parts = ["attsvm", *path.relative_to(ROOT).with_suffix("").parts]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -174,7 +168,7 @@ def everything_from(name, graph):
 
 def test_no_module_imports_itself_through_others():
     found = circles({module_of(path): path.read_text(encoding="utf8") for path in ROOT.rglob("*.py")})
-    assert found <= KNOWN_CIRCLES, f"circles: {[sorted(circle) for circle in found - KNOWN_CIRCLES]}"
+    assert not found, f"circles: {[sorted(circle) for circle in found]}"
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,18 @@ class Schatten:
         return names.get(self.p, f"Schatten {self.p:g}")
 
 
+def as_norm(norm: Any) -> Norm:
+    """Check that something is a norm; a name or a number is answered with the norm it may mean."""
+    if isinstance(norm, Norm):
+        return norm
+    names = ("frobenius", "nuclear", "spectral", "l1", "linf")
+    meant = f"attsvm.{norm.lower()}" if isinstance(norm, str) and norm.lower() in names else ""
+    if isinstance(norm, (int, float)) and norm >= 1:
+        meant = f"attsvm.Entrywise({norm})"
+    known = ", ".join(f"attsvm.{name}" for name in names)
+    raise TypeError(f"norm is {norm!r}. Pass {meant or f'one of {known}, or attsvm.Entrywise(p)'}.")
+
+
 # ---------------------------------------------------------------------- details
 
 

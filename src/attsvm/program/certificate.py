@@ -204,10 +204,10 @@ def _soft(sums: Sums, slack: Float, sign: float) -> Certificate:
     rows = sums.rows
     primal = _shortfall(sums, sign, ties_only=True)
     # In the units of the rows C is 2^(exponent − unit) times, λ is 2^(size − unit) times as large.
-    limit, raised = np.frexp(slack)
+    mantissa, raised = np.frexp(slack)
     raised = raised + rows.exponent - rows.unit[..., None]
     total = np.where(rows.separating, sums.multipliers, 0.0).sum(-1) * (1 + sign * 8 * EPSILON)
-    held = np.ldexp(limit, np.clip(raised - (sums.size - rows.unit)[..., None], -2000, 2000))
+    held = np.ldexp(mantissa, np.clip(raised - (sums.size - rows.unit)[..., None], -2000, 2000))
     excess = np.divide(
         total - held, np.where(held > 0, held, 1.0), where=total > held, out=np.zeros(held.shape)
     )
@@ -215,7 +215,7 @@ def _soft(sums: Sums, slack: Float, sign: float) -> Certificate:
     short = np.where(rows.separating, sums.short + sign * sums.doubt, -np.inf).max(-1, initial=0.0)
     up = sums.size - rows.unit
     terms = [(0.5 * (sums.W * sums.W).sum((-2, -1)), np.zeros_like(up))]
-    terms.append(_total(limit * short, raised))
+    terms.append(_total(mantissa * short, raised))
     terms.append(((sums.multipliers * rows.bound).sum((-2, -1)), up))
     length = np.sqrt((sums.M * sums.M).sum((-2, -1))) + sign * sums.blur
     terms.append((0.5 * np.maximum(length, 0.0) ** 2, 2 * up))

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from attsvm.norms import Norm
+from attsvm.norms import Norm, Schatten, frobenius
 from attsvm.program.constraints import Constraints
 from attsvm.tokens import Bool, Float
 
@@ -32,6 +32,11 @@ class Answer:
     separable: Bool | bool = True
     scaled: bool = False
     gap: Float | float = np.inf
+
+
+def on_vectors(rows: Constraints, norm: Norm) -> Norm:
+    """The norm that the rows see: a vector has one singular value, and all its Schatten norms are l2."""
+    return frobenius if isinstance(norm, Schatten) and min(rows.d, rows.e) == 1 else norm
 
 
 class Engine(Protocol):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse.linalg import LinearOperator, lsmr
 
-from attsvm.program.constraints import Constraints
+from attsvm.program.constraints import Constraints, in_range
 from attsvm.tokens import Float, Tokens, as_attention
 
 CONSISTENT = 1e-8
@@ -29,34 +31,53 @@ def finite_part(tokens: Tokens, attention: ArrayLike, selected: ArrayLike) -> Fl
     s = np.broadcast_to(as_attention(attention), rows.active.shape)
     if (s[rows.tied] <= 0).any():
         raise ValueError("a selected token has attention 0. Select only tokens with positive attention.")
-    if rows.runs is not None:
-        return np.stack([_solve(rows.run(k), s[k]) for k in range(rows.runs)])
-    return _solve(rows, s)
+    with np.errstate(divide="ignore", invalid="ignore"):  # identical tokens: no W tells them apart
+        if rows.runs is not None:
+            return np.stack([_solve(rows.run(k), s[k]) for k in range(rows.runs)])
+        return _solve(rows, s)
 
 
 def _solve(rows: Constraints, attention: Float) -> Float:
-    at_anchor = np.take_along_axis(attention, rows.anchor[:, None], axis=-1)
-    ratio = np.where(rows.tied, at_anchor / np.where(rows.tied, attention, 1.0), 1.0)
-    # In the units of the rows, where a difference of example i is 2^−exponent times as large.
-    target = np.ldexp(np.log(ratio), -rows.exponent[:, None])[rows.tied]
+    """Rows of length one, so that tokens near each other count as much as others."""
+    example, token = np.nonzero(rows.tied)
+    target = np.log(attention[example, rows.anchor[example]]) - np.log(attention[example, token])
     shape = (rows.d, rows.e)
     if not target.any():
         return np.zeros(shape)
+    delta, queries = _unit(rows.differences(example, token)), _unit(rows.queries[example])
+    right, power = np.frexp(target / (delta.length * queries.length))
+    power = power - rows.exponent[example]
+    top = int(power[np.isfinite(right) & (right != 0)].max(initial=0))
+    right = np.where(target == 0, 0.0, np.ldexp(right, np.clip(power - top, -2000, 0)))
 
     def forward(W: Float) -> Float:
-        return rows.margins(W.reshape(shape))[rows.tied]
+        return np.einsum("jd,de,je->j", delta.unit, W.reshape(shape), queries.unit, optimize=True)
 
     def adjoint(multipliers: Float) -> Float:
-        spread = np.zeros(rows.active.shape)
-        spread[rows.tied] = multipliers
-        return rows.combine(spread).ravel()
+        return ((multipliers[:, None] * delta.unit).T @ queries.unit).ravel()
 
     system = LinearOperator((target.size, rows.d * rows.e), matvec=forward, rmatvec=adjoint, dtype=float)
-    W = lsmr(system, target, atol=1e-15, btol=1e-15, maxiter=20 * target.size + 100)[0]
-    error = np.abs(forward(W) - target).max()
-    if error > CONSISTENT * np.abs(target).max():
+    W = np.zeros(rows.d * rows.e)
+    if np.isfinite(right).all():
+        W = lsmr(system, right, atol=1e-15, btol=1e-15, maxiter=20 * target.size + 100)[0]
+    error = np.abs(forward(W) - right)
+    if not (error <= CONSISTENT * np.abs(right).max()).all():
+        worst = int(np.argmax(np.nan_to_num(error, nan=np.inf)))
         raise ValueError(
             f"no W divides attention like this: the ratios of {target.size} pairs contradict each other "
-            f"(best fit misses a logit difference by {error:.2g}). Select fewer tokens."
+            f"(the worst is token {token[worst]} of example {example[worst]}). Select fewer tokens."
         )
-    return W.reshape(shape)
+    return in_range("W", W.reshape(shape), np.asarray(top))
+
+
+class _Unit(NamedTuple):
+    unit: Float
+    length: Float
+
+
+def _unit(vectors: Float) -> _Unit:
+    """Vectors (k, ·) at length one and their lengths; a zero vector stays, with length 0."""
+    size = np.abs(vectors).max(-1, keepdims=True)
+    scaled = vectors / np.where(size > 0, size, 1.0)
+    length = np.sqrt((scaled * scaled).sum(-1, keepdims=True))
+    return _Unit(scaled / np.where(length > 0, length, 1.0), (size * length)[:, 0])

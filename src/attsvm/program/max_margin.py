@@ -11,10 +11,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attsvm.norms import Entrywise, Norm, Schatten, frobenius
+from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius
 from attsvm.program import soft
 from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer, Engine
+from attsvm.program.engine import Answer, Engine, on_vectors
 from attsvm.program.runs import over_runs
 from attsvm.program.second_look import second_look
 from attsvm.program.soft import as_slack
@@ -37,8 +37,9 @@ def max_margin(
     Several selected tokens in a row are tied: (x_s − x_s')ᵀ W z = 0.
 
     tokens: keys (n, T, d), queries (n, e); selected: bool (n, T) or indices (n,).
-    norm: Frobenius, nuclear, spectral, l1, l∞ or any entrywise lp.
-    required: the margin, one number or one per example (n,); 0 asks only for the right order.
+    norm: `frobenius`, `nuclear`, `spectral`, `l1`, `linf` or any `Entrywise(p)`.
+    required: the margin, one number or one per example (n,). 0 asks only that no other token is above a
+        selected one; asked of all examples, W = 0 does.
     slack: None, or the price C of falling short, one number or one per example (n,); ∞ is None:
 
         min ½‖W‖² + Σ_i C_i ξ_i  subject to  (x_s − x_t)ᵀ W z ≥ required − ξ_i,  ξ ≥ 0
@@ -50,11 +51,11 @@ def max_margin(
     `solution.separable` instead.
     Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines".
     """
-    tokens = matching_runs(tokens, selected)
+    norm, tokens = as_norm(norm), matching_runs(tokens, selected)
     rows = Constraints.of(tokens, selected, required)
-    price = as_slack(tokens, slack)
-    if price is not None:
-        return _soft(tokens, norm, rows, price)
+    soft_slack = as_slack(tokens, slack)
+    if soft_slack is not None:
+        return _soft(tokens, norm, rows, soft_slack)
     answer = over_runs(lambda part: _finished(part, norm), rows, _quick(rows, norm))
     if rows.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
@@ -113,7 +114,7 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
 
 def _finished(rows: Constraints, norm: Norm) -> Answer:
     """The answer in the units of the tokens, at margin one, as exact as float64 can hold it."""
-    norm = _on_vectors(rows, norm)
+    norm = on_vectors(rows, norm)
     # What over- or underflows on the way is no answer, and the second look sees that.
     with np.errstate(all="ignore"):
         answer = _at_margin_one(rows, norm, solve(rows, norm))
@@ -145,12 +146,7 @@ def _solve_one(rows: Constraints, norm: Norm, engine: Engine) -> Answer:
 
 def _quick(rows: Constraints, norm: Norm) -> bool:
     """Whether a small problem takes microseconds."""
-    return _engine(_on_vectors(rows, norm)) is _engine(frobenius)
-
-
-def _on_vectors(rows: Constraints, norm: Norm) -> Norm:
-    """A vector has one singular value: all its Schatten norms are the l2 norm."""
-    return frobenius if isinstance(norm, Schatten) and min(rows.d, rows.e) == 1 else norm
+    return _engine(on_vectors(rows, norm)) is _engine(frobenius)
 
 
 def _engine(norm: Norm) -> Engine:
@@ -196,7 +192,8 @@ def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
     least = ratio.min((-2, -1), keepdims=True)
     least = np.where((least > 0) & (least < np.inf), least, 1.0)
     gained, size = (clipped * rows.bound).sum((-2, -1)), np.asarray(norm.value(answer.W))
-    gap = 1.0 - gained / steepness[..., 0, 0] * least[..., 0, 0] / size
+    with np.errstate(all="ignore"):
+        gap = 1.0 - gained / steepness[..., 0, 0] * least[..., 0, 0] / size
     W = rows.weight(answer.W / least)
     multipliers = rows.multipliers(clipped / np.where(steepness > 0, steepness, 1.0))
     if not can.all():

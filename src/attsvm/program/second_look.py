@@ -34,14 +34,14 @@ def second_look(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
     return answer
 
 
-def second_look_soft(rows: Constraints, slack: Float, price: Float, answer: Answer) -> Answer:
-    """The same for a soft margin; slack (n,): C, price (n,): C in the units of the rows."""
+def second_look_soft(rows: Constraints, slack: Float, scaled: Float, answer: Answer) -> Answer:
+    """The same for a soft margin; slack (n,): C, scaled (n,): C in the units of the rows."""
     worst = certify_soft(rows, answer.W, answer.multipliers, slack).worst
     if worst <= ENOUGH:
         return answer
     from attsvm.program.careful.solve import solve_soft
 
-    better = solve_soft(rows, price)
+    better = solve_soft(rows, scaled)
     if better is None:
         return answer
     better = Answer(rows.weight(better.W), np.ldexp(better.multipliers, (rows.unit - rows.exponent)[:, None]))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attsvm.norms import Norm, Schatten
+from attsvm.norms import Norm
 from attsvm.program.constraints import Constraints, in_range
-from attsvm.program.engine import Answer
+from attsvm.program.engine import Answer, on_vectors
 from attsvm.program.second_look import second_look_soft
 from attsvm.program.threads import in_threads, single_thread
 from attsvm.tokens import Float, Tokens, per_example
@@ -23,23 +23,22 @@ def as_slack(tokens: Tokens, slack: ArrayLike | None) -> Float | None:
     """Check the price C of falling short: one number, or one per example (n,); ∞ for all is None."""
     if slack is None:
         return None
-    price = per_example(tokens, "slack", slack)
-    if np.isnan(price).any() or (price < 0).any():
+    checked = per_example(tokens, "slack", slack)
+    if np.isnan(checked).any() or (checked < 0).any():
         raise ValueError("slack must be ≥ 0: the price C of one unit that an example falls short.")
-    if np.isposinf(price).all():
+    if np.isposinf(checked).all():
         return None
-    if np.isposinf(price).any():
+    if np.isposinf(checked).any():
         raise ValueError(
             "slack is infinite for some examples only. Pass a finite C for each, or slack=None "
             "for the program without slack."
         )
-    return price
+    return checked
 
 
 def solve(rows: Constraints, norm: Norm, slack: Float) -> tuple[Float, Float]:
     """W (…, d, e) and multipliers (…, n, T) of the soft-margin program, in the units of the tokens."""
-    vector = isinstance(norm, Schatten) and min(rows.d, rows.e) == 1
-    if norm.p != 2 and not vector:
+    if on_vectors(rows, norm).p != 2:
         raise ValueError(f"slack needs the Frobenius (l2) norm but norm is {norm}. Pass norm=frobenius.")
     if rows.runs is None:
         return _solve_one(rows, slack)
@@ -56,13 +55,12 @@ def _solve_one(rows: Constraints, slack: Float) -> tuple[Float, Float]:
     # Where C is out of range its exponent is moved there: the weight below is exactly proportional.
     size = int((np.frexp(slack)[1] + up)[slack > 0].max(initial=0))
     raised = max(-RANGE - size, 0)
-    price = np.ldexp(slack, np.clip(up + raised, -2000, 2000))
-    price = np.minimum(price, 2.0**RANGE)
-    with single_thread(), np.errstate(over="ignore"):
-        answer: Answer = soft_margin.solve(rows, price)
+    scaled = np.minimum(np.ldexp(slack, np.clip(up + raised, -2000, 2000)), 2.0**RANGE)
+    with single_thread(), np.errstate(all="ignore"):
+        answer = soft_margin.solve(rows, scaled)
     W, multipliers = answer.W, answer.multipliers
     W = in_range("W", W, rows.unit - raised)
     answer = Answer(W, in_range("multipliers", multipliers, -(up + raised)[:, None]))
     if not raised:
-        answer = second_look_soft(rows, slack, price, answer)
+        answer = second_look_soft(rows, slack, scaled, answer)
     return answer.W, answer.multipliers

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
-from typing import TypeVar
+from threading import Lock
+from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -21,9 +23,44 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def single_thread():  # type: ignore[no-untyped-def]
-    """Context in which BLAS uses one thread; the user's setting comes back at its end."""
-    return _controller().limit(limits=1, user_api="blas")
+class _OneForAll:
+    """BLAS has one setting for the whole process: who enters first sets it, who leaves last restores it."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside = Lock(), 0
+        self.limit: Any = None
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self.lock:
+            if self.inside == 0:
+                with _in_control():
+                    self.limit = _controller().limit(limits=1, user_api="blas")
+            self.inside += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.inside -= 1
+                if self.inside == 0:
+                    with _in_control():
+                        self.limit.__exit__(None, None, None)
+
+
+@contextmanager
+def _in_control() -> Iterator[None]:
+    """What is set here counts: since 3.7 threadpoolctl heeds only the thread that set a limit first."""
+    classes = {type(library) for library in _controller().lib_controllers}
+    release = [one.clear_controlling_thread for one in classes if hasattr(one, "clear_controlling_thread")]
+    for free in release:
+        free(force=True)
+    yield
+    for free in release:
+        free(force=True)
+
+
+single_thread = _OneForAll()
+"""Context in which BLAS uses one thread; the user's setting comes back when the last thread leaves it."""
 
 
 def cores() -> int:

@@ -89,13 +89,15 @@ class Point:
     gap: float
 
 
-def follow(program: Program, y: Float, goal: float, first: float = FIRST) -> Point:
+def follow(program: Program, y: Float, goal: float, first: float = FIRST) -> Point | None:
     """The point with a gap of at most goal times its value, or the last one on the way there.
 
-    y: an interior point; first: a μ so large that gains do not matter.
+    y: an interior point; first: a μ so large that gains do not matter. None where values grow beyond it.
     """
-    coarse, mu = _descend(program.rounded(), y, first, max(goal, COARSE))
-    fine, mu = _descend(program, Doubled(coarse), mu, goal)
+    coarse, mu = _descend(program.rounded(), y, first, max(goal, COARSE), first)
+    if program.value(Doubled(coarse)) > first:
+        return None
+    fine, mu = _descend(program, Doubled(coarse), mu, goal, first)
     fine, W = _polished(program, fine, mu)
     return Point(fine, W, program.value(fine), program.parameter * mu)
 
@@ -120,12 +122,14 @@ def _polished(program: Program, y: Doubled, mu: float) -> tuple[Doubled, Doubled
     return y, W
 
 
-def _descend(program: Program, y: Numbers, mu: float, goal: float) -> tuple[Numbers, float]:
+def _descend(program: Program, y: Numbers, mu: float, goal: float, most: float) -> tuple[Numbers, float]:
     """Along the path as far as these numbers, or the goal, go: y(μ) and μ."""
     here, shrink, left = (y, mu), SHRINK, ALL
     while left > 0:
-        found, used = _centre(program, here[0], mu)
+        found, used = _centre(program, here[0], mu, most)
         left -= used + 1
+        if found is not None and program.value(found) > most:
+            return found, mu
         if found is not None:
             here = found, mu
             if program.parameter * mu <= goal * program.value(found):
@@ -138,8 +142,11 @@ def _descend(program: Program, y: Numbers, mu: float, goal: float) -> tuple[Numb
     return here
 
 
-def _centre(program: Program, y: Numbers, mu: float) -> tuple[Numbers | None, int]:
-    """y(μ), or None where Newton's method stops short of it; and the steps it took."""
+def _centre(program: Program, y: Numbers, mu: float, most: float) -> tuple[Numbers | None, int]:
+    """y(μ), or None where Newton's method stops short of it; and the steps it took.
+
+    A y whose value exceeds `most` ends the search: there is no y(μ), or none of use.
+    """
     best = np.inf
     for count in range(STEPS):
         try:
@@ -154,8 +161,8 @@ def _centre(program: Program, y: Numbers, mu: float) -> tuple[Numbers | None, in
             return None, count
         best = min(best, decrement)
         moved = _move(program, y, mu, step, decrement)
-        if moved is None:
-            return None, count
+        if moved is None or program.value(moved) > most:
+            return moved, count
         y = moved
     return None, STEPS
 

@@ -43,14 +43,14 @@ def weight(W: Doubled, A: Doubled, bound: Float, tied: Bool) -> Float:
     return _kindest(loss, len(bound))
 
 
-def soft_weight(W: Doubled, pool: Pool, price: Float) -> Float:
-    """A float64 weight near W (D,) whose cost ½‖W‖² + Σ_i max_t price_it (b − margin)_it is least."""
+def soft_weight(W: Doubled, pool: Pool, slack: Float) -> Float:
+    """A float64 weight near W (D,) of least cost ½‖W‖² + Σ_i max_t C_it (b − margin)_it; slack (k,): C."""
     margins, free = pool.A @ W, ~pool.tied
     over, largest = margins - pool.bound, float(pool.bound.max())
     own = pool.example[free] == np.unique(pool.example)[:, None]
 
     def cost(W: Float, short: Float) -> Float:
-        paid = np.maximum(short[:, free], 0.0) * price[free]
+        paid = np.maximum(short[:, free], 0.0) * slack[free]
         each = np.where(own, paid[:, None, :], 0.0).max(-1, initial=0.0)
         return np.asarray(0.5 * (W * W).sum(-1) + each.sum(-1))
 

@@ -25,7 +25,7 @@ GOAL, ENOUGH = 1e-10, 1e-7
 """Relative gap at which the path ends, and above which its end is no answer."""
 
 WORK = 12_000_000
-"""Unknowns squared times entries of W, up to which a step takes a fraction of a second."""
+"""Operations of a step, N² (N + D) for N unknowns and D entries of W: a fraction of a second."""
 
 FARTHEST = 1e13
 """Norm, where rows and bounds are near one, whose margins no float64 weight can hold."""
@@ -34,10 +34,10 @@ SPANNED = 1e-25
 """Distance of a tie from the span of others at which it depends on them."""
 
 LARGE = 1e6
-"""A price C, where rows and bounds are near one, beyond which the program without slack is tried first."""
+"""A C, where rows and bounds are near one, beyond which the program without slack is tried first."""
 
-ROUNDS = 8
-"""Times that rows may be found violated and added."""
+ROUNDS, ADDED = 12, 30
+"""Times that rows may be found violated, and how many of them join."""
 
 
 def solve(rows: Constraints, norm: Norm, near: Float | None = None) -> Answer | None:
@@ -56,10 +56,11 @@ def solve(rows: Constraints, norm: Norm, near: Float | None = None) -> Answer | 
             return None
         W = pool.weight(found[0].reshape(rows.d, rows.e))
         answer = Answer(W, pool.multipliers(found[1], rows.active.shape), scaled=True)
-        missed = rows.separating & ~chosen & (rows.margins(W) < rows.bound)
-        if not missed.any():
+        short = np.where(rows.separating & ~chosen, rows.bound - rows.margins(W), 0.0)
+        if not (short > 0).any():
             break
-        chosen = chosen | missed
+        most = np.partition(short, -ADDED, axis=None)[-ADDED] if short.size > ADDED else 0.0
+        chosen = chosen | ((short >= most) & (short > 0))
     return answer
 
 
@@ -124,8 +125,8 @@ def _soft(pool: Pool, slack: Float, shape: tuple[int, int]) -> Rounded | None:
     if pair is None:
         return None
     W, lam = pair[0], pair[1].hi
-    price = np.ldexp(slack[pool.example], pool.power - pool.unit)
-    return rounding.soft_weight(W, pool, price), np.where(pool.tied, lam, np.maximum(lam, 0.0))
+    each = np.ldexp(slack[pool.example], pool.power - pool.unit)
+    return rounding.soft_weight(W, pool, each), np.where(pool.tied, lam, np.maximum(lam, 0.0))
 
 
 def _below_limits(pool: Pool, kept: Bool, share: Float, limit: Float, shape: tuple[int, int]) -> Pair | None:
@@ -156,7 +157,7 @@ def _path(pool: Pool, kept: Bool, ball: Ball, lam: Float, L: Float, h: Float, fi
     k, D = A.shape
     heights = ball.heights(A.hi.T @ lam)
     more = len(heights)
-    if (k + more) ** 2 * (D + more) > WORK:
+    if (k + more) ** 2 * (k + more + D + more) > WORK:
         return None
     X = Doubled(np.zeros((D + more, k + more)))
     X[:D, :k] = A.T
@@ -166,7 +167,7 @@ def _path(pool: Pool, kept: Bool, ball: Ball, lam: Float, L: Float, h: Float, fi
     L = np.concatenate([L, np.zeros((len(L), more))], 1)
     program = Program(Doubled(gain), X, ball, Doubled(L), Doubled(h))
     end = follow(program, np.append(lam, heights), GOAL, first)
-    return end if end.gap <= ENOUGH * end.value else None
+    return None if end is None or not end.gap <= ENOUGH * end.value else end
 
 
 def _spread(pool: Pool, kept: Bool, end: Point) -> tuple[Doubled, Doubled]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.frobenius import contradiction, pivoting, route, span
+from attsvm.program.frobenius import contradiction, pivoting
 from attsvm.program.frobenius import interior_point as interior
 from attsvm.program.frobenius.active_set import solve_rows
 from attsvm.program.frobenius.unit_rows import Found, UnitRows
@@ -52,18 +52,7 @@ def _solve(rows: Constraints) -> Answer:
         found = algorithm(unit)
         if found is not None and (best is None or found.gap < best.gap):
             best = found
-    if best is None or best.gap > ENOUGH:
-        return _in_span(rows) or _answer(unit, best)
     return _answer(unit, best)
-
-
-def _in_span(rows: Constraints) -> Answer | None:
-    """The answer in the coordinates that the rows span, if those are fewer."""
-    fewer = span.reduce(rows)
-    if fewer is None:
-        return None
-    answer = route.solve(fewer.rows)
-    return Answer(fewer.lift(answer.W), answer.multipliers, answer.separable)
 
 
 def _algorithms(unit: UnitRows) -> list[Algorithm]:
@@ -92,4 +81,4 @@ def _written_out(unit: UnitRows) -> Found:
 def _answer(unit: UnitRows, found: Found | None) -> Answer:
     if found is None:  # nothing converged: an answer that certifies nothing
         return Answer(np.zeros((unit.rows.d, unit.rows.e)), np.zeros(unit.live.shape))
-    return Answer(found.W, found.lam / unit.length, not found.proof)
+    return Answer(found.W, found.lam / unit.length, not found.proof, gap=found.gap)

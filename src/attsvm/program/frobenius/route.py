@@ -30,7 +30,21 @@ def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
             return _first(answers)
     from attsvm.program.frobenius import large
 
-    return large.written_out(rows) if batch.suits(rows) else large.solve(rows)
+    if batch.suits(rows):
+        return large.written_out(rows)
+    answer = large.solve(rows)
+    return answer if answer.gap <= large.ENOUGH else _in_span(rows) or answer
+
+
+def _in_span(rows: Constraints) -> Answer | None:
+    """The answer in the coordinates that the rows span, if those are fewer."""
+    from attsvm.program.frobenius import span
+
+    fewer = span.reduce(rows)
+    if fewer is None:
+        return None
+    answer = solve(fewer.rows)
+    return Answer(fewer.lift(answer.W), answer.multipliers, answer.separable)
 
 
 def solve_runs(rows: Constraints) -> Answer:

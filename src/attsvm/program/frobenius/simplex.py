@@ -11,13 +11,13 @@ from attsvm.tokens import Bool, Float
 
 
 class Hinges(NamedTuple):
-    """What each example asks and pays: required (n,), limit (n,): C; active and tied rows (n, T).
+    """What each example asks and pays: required (n,), slack (n,): C; active and tied rows (n, T).
 
-    reached (n,): examples whose limit the last projection reached.
+    reached (n,): examples whose C the last projection reached.
     """
 
     required: Float
-    limit: Float
+    slack: Float
     active: Bool
     tied: Bool
     reached: Bool
@@ -52,8 +52,8 @@ def project(hinges: Hinges, centre: Float, sigma: float, margins: Float, out: Fl
 
 @compiled
 def _lower(hinges: Hinges, i: int, threshold: float, x: Float) -> None:
-    """Subtract from the inequality entries of example i the least τ ≥ threshold that the limit allows."""
-    T, limit, counted = x.shape[1], hinges.limit[i], x.shape[1] + 1
+    """Subtract from the inequality entries of example i the least τ ≥ threshold that C allows."""
+    T, slack, counted = x.shape[1], hinges.slack[i], x.shape[1] + 1
     hinges.reached[i] = False
     while True:  # the threshold only grows, so entries only leave: at most T rounds
         total, count = 0.0, 0
@@ -61,13 +61,11 @@ def _lower(hinges: Hinges, i: int, threshold: float, x: Float) -> None:
             if hinges.active[i, t] and not hinges.tied[i, t] and x[i, t] > threshold:
                 total += x[i, t] - threshold
                 count += 1
-        if count == counted or total <= limit:
+        if count == counted or total <= slack:
             break
         counted, hinges.reached[i] = count, True
-        threshold += (total - limit) / count
-    scale = (
-        limit / total if hinges.reached[i] and total > 0 else 1.0
-    )  # exactly the limit, whatever the rounding
+        threshold += (total - slack) / count
+    scale = slack / total if hinges.reached[i] and total > 0 else 1.0  # exactly C, whatever the rounding
     for t in range(T):
         if hinges.active[i, t] and not hinges.tied[i, t]:
             x[i, t] = max(x[i, t] - threshold, 0.0) * scale

@@ -36,11 +36,11 @@ SHARE = 0.01
 """An inner problem is solved when its own part of the gap, ½‖W − Σ λ_j A_j‖², is below this share."""
 
 
-def solve(rows: Constraints, limit: Float) -> Answer:
-    """The soft-margin weight and multipliers of one run; limit (n,): C, in the units of the rows."""
-    if not ((rows.bound > 0).any(1) & (limit > 0)).any():  # nothing is asked, or paid: W = 0
+def solve(rows: Constraints, slack: Float) -> Answer:
+    """The soft-margin weight and multipliers of one run; slack (n,): C, in the units of the rows."""
+    if not ((rows.bound > 0).any(1) & (slack > 0)).any():  # nothing is asked, or paid: W = 0
         return Answer(np.zeros((rows.d, rows.e)), np.zeros(rows.active.shape))
-    return _AugmentedLagrangian(rows, limit).solve()
+    return _AugmentedLagrangian(rows, slack).solve()
 
 
 @dataclass
@@ -66,15 +66,15 @@ class _AugmentedLagrangian:
     unit: mean squared length of a row.
     """
 
-    def __init__(self, rows: Constraints, limit: Float) -> None:
-        self.rows, self.limit = rows, limit
-        arrays = rows.required, limit, rows.active, rows.tied, np.zeros(rows.n, bool)
+    def __init__(self, rows: Constraints, slack: Float) -> None:
+        self.rows, self.slack = rows, slack
+        arrays = rows.required, slack, rows.active, rows.tied, np.zeros(rows.n, bool)
         self.hinges = Hinges(*map(np.array, arrays))
         self.centre: Float = np.zeros(rows.active.shape)
         self.W, self.margins, self.unit = self._start()
-        # More than ten limits' worth of σ would let every multiplier jump from end to end.
+        # More than ten times C of σ would let every multiplier jump from end to end.
         short = np.abs(rows.bound - self.margins)[rows.separating]
-        self.sigma = min(FIRST / self.unit, 10 * float(limit.max()) / max(float(short.mean()), 1e-300))
+        self.sigma = min(FIRST / self.unit, 10 * float(slack.max()) / max(float(short.mean()), 1e-300))
 
     def _start(self) -> tuple[Float, Float, float]:
         """The best multiple of Σ_i C_i (mean row of example i), its margins, and a row's mean square."""
@@ -82,7 +82,7 @@ class _AugmentedLagrangian:
         for part, delta in rows.chunks():
             squares = np.einsum("ntd,ntd->nt", delta, delta) * rows.separating[part]
             total += float(squares.sum(1) @ np.einsum("ne,ne->n", rows.queries[part], rows.queries[part]))
-        share = self.limit / np.maximum(rows.separating.sum(1), 1)
+        share = self.slack / np.maximum(rows.separating.sum(1), 1)
         W = rows.combine(np.where(rows.separating, share[:, None], 0.0))
         margins = rows.margins(W)
         size = max(float(np.abs(margins).max()), 1e-300)
@@ -100,7 +100,7 @@ class _AugmentedLagrangian:
 
     def _primal(self, W: Float, margins: Float) -> float:
         short = np.where(self.rows.separating, self.rows.bound - margins, 0.0).max(1)
-        return 0.5 * float(np.vdot(W, W)) + float(self.limit @ np.maximum(short, 0.0))
+        return 0.5 * float(np.vdot(W, W)) + float(self.slack @ np.maximum(short, 0.0))
 
     def _gap(self, multipliers: Float, rest: float) -> tuple[float, float]:
         """Primal less dual value; and the same as if C_i were at most twice Σ_t λ_it.
@@ -118,7 +118,7 @@ class _AugmentedLagrangian:
         level = np.where(slacks > 0, least, rows.required)
         idle = float(np.vdot(paid, np.where(paid > 0, self.margins - level[:, None], 0.0)))
         total = paid.sum(1)
-        room = self.limit - total
+        room = self.slack - total
         return rest + idle + float(room @ slacks), rest + idle + float(np.minimum(room, total) @ slacks)
 
     def _cancelling(self, multipliers: Float) -> float:

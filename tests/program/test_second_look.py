@@ -1,0 +1,149 @@
+"""Answers that rounding may have spoilt are looked at again, and only those."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from attsvm import datasets
+from attsvm.norms import Entrywise, frobenius, l1, nuclear
+from attsvm.program import second_look as looks
+from attsvm.program.constraints import Constraints
+from attsvm.program.engine import Answer
+from attsvm.program.max_margin import _at_margin_one, max_margin, solve
+from attsvm.program.solution import NotSeparable
+from attsvm.program.threads import single_thread
+from attsvm.tokens import Tokens
+from tests.program import conftest
+
+
+@pytest.fixture
+def rows():
+    instance = conftest.matrix()
+    return Constraints.of(instance.tokens, instance.selected)
+
+
+def test_a_tame_problem_needs_no_second_look(rows):
+    answer = _at_margin_one(rows, frobenius, solve(rows, frobenius))
+    assert looks._sure(rows, frobenius, answer)
+    assert not looks._sure(rows, frobenius, replace(answer, gap=1e-6))
+    assert not looks._sure(rows, frobenius, replace(answer, W=1e6 * answer.W))
+    assert not looks._sure(conftest_rows(conftest.tied), frobenius, answer)
+
+
+def conftest_rows(build):
+    instance = build()
+    return Constraints.of(instance.tokens, instance.selected, instance.required)
+
+
+@pytest.mark.parametrize("norm", [frobenius, nuclear, l1, Entrywise(3)], ids=str)
+def test_a_spoilt_answer_is_mended(rows, norm):
+    good = _at_margin_one(rows, norm, solve(rows, norm))
+    spoilt = Answer(good.W + 1e-3 * np.abs(good.W).max(), good.multipliers)
+    mended = looks.second_look(rows, norm, spoilt)
+    assert looks.certify(rows, norm, spoilt.W, spoilt.multipliers).worst > 1e-6
+    assert looks.certify(rows, norm, mended.W, mended.multipliers).worst <= 1e-9
+
+
+def test_one_spoilt_run_of_a_batch_is_mended_and_the_others_are_left():
+    tokens, v = datasets.sphere(n=3, T=4, d=5, seed=range(3))
+    rows = Constraints.of(tokens, np.argmax(np.einsum("rntd,rd->rnt", tokens.keys, v), -1))
+    good = _at_margin_one(rows, l1, solve(rows, l1))
+    W = good.W.copy()
+    W[1] *= np.nan
+    mended = looks.second_look(rows, l1, replace(good, W=W, gap=np.array([0.0, np.inf, 0.0])))
+    assert np.array_equal(mended.W[[0, 2]], good.W[[0, 2]])
+    assert l1.value(mended.W[1]) == pytest.approx(l1.value(good.W[1]), rel=1e-8)
+
+
+def test_a_proof_that_proves_nothing_is_not_believed(rows):
+    answer = looks.second_look(rows, frobenius, Answer(np.zeros((rows.d, rows.e)), rows.active * 1.0, False))
+    assert answer.separable
+    assert looks.certify(rows, frobenius, answer.W, answer.multipliers).worst <= 1e-9
+
+
+# ---------------------------------------------------------------------- once wrong, each
+
+
+def certified(keys, selected, norm=frobenius, queries=None, **options):
+    solution = max_margin(Tokens(keys, queries), selected, norm, **options)
+    assert solution.certified, solution.certificate
+    return solution
+
+
+@pytest.mark.parametrize("runs", [None, 3])
+def test_tied_unit_vectors_in_l_one_and_a_half(runs):
+    keys, selected = np.array([[[0.0, 0], [0, 1], [-1, 0]]]), np.array([[True, True, False]])
+    if runs is None:
+        assert np.allclose(certified(keys, selected, Entrywise(1.5)).W[:, 0], [1, 0], atol=1e-8)
+        return
+    solution = max_margin(Tokens(np.stack([keys] * runs)), selected, Entrywise(1.5))
+    assert solution.separable.all() and solution.certified.all()
+
+
+def test_ties_for_exponents_near_one_and_far_above_two():
+    keys = np.array([[[1.0, -3, 1, 1], [3, 4, 0, -5], [1, -3, 1, -1]]])
+    certified(keys, np.array([[True, False, True]]), Entrywise(1.001))
+    certified(np.eye(4)[None], np.array([[True, True, False, False]]), Entrywise(50))
+
+
+def test_a_short_row_beside_a_long_one():
+    keys, queries = np.array([[[0.0], [-1e-18]], [[0.0], [-1.0]]]), [[1.03, 0.16], [-0.59, -1.34]]
+    certified(keys, [0, 0], queries=queries)
+    keys = np.zeros((2, 2, 2))
+    keys[:, 1] = [[-3e-9, 4e-9], [4, -7]]
+    certified(keys, [0, 0])
+    assert certified(np.array([[[0.0], [-1e-150]], [[0.0], [-1.0]]]), [0, 0]).W[0, 0] == pytest.approx(1e150)
+
+
+def test_soft_margins_at_a_large_price():
+    keys = np.zeros((4, 2, 2))
+    keys[:, 1] = [[2, -33], [-15, 31], [63, -56], [-58, -7]]
+    certified(keys, [0] * 4, slack=1e6)
+    assert certified(np.array([[[3.0], [0.0]]]), [0], slack=1e16).W[0, 0] == pytest.approx(1 / 3, rel=1e-8)
+
+
+def test_thousands_of_rows_in_two_dimensions_do_not_all_join_at_once():
+    random = np.random.default_rng(0)
+    keys, queries = random.standard_normal((3000, 3, 2)), random.standard_normal((3000, 2))
+    best = np.argmax(np.einsum("ntd,de,ne->nt", keys, random.standard_normal((2, 2)), queries), 1)
+    certified(keys, best, l1, queries=queries)
+
+
+@pytest.mark.parametrize("scale", [1e-309, 1e-320])
+def test_a_weight_that_float64_cannot_hold_is_an_error_in_words(scale):
+    with pytest.raises(ValueError, match=r"W of size 1e3\d\d, and float64 holds"):
+        max_margin(Tokens(scale * np.array([[[0.0, 1.0], [1.0, 0.0]]])), [0])
+
+
+def test_what_is_hopeless_stays_hopeless(conflict, norm):
+    with pytest.raises(NotSeparable):
+        max_margin(conflict.tokens, conflict.selected, norm, required=conflict.required)
+
+
+# ---------------------------------------------------------------------- threads
+
+
+def test_many_threads_leave_the_users_threads_as_they_were():
+    instance = conftest.matrix()
+    before = {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(max_margin, instance.tokens, instance.selected, nuclear) for _ in range(40)]
+        assert all(job.result().certified for job in jobs)
+    after = {pool["filepath"]: pool["num_threads"] for pool in threadpool_info()}
+    assert all(after[path] == threads for path, threads in before.items())
+
+
+def test_the_last_to_leave_restores_the_threads():
+    first, second = single_thread(), single_thread()
+    blas = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    inside = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+    second.__exit__(None, None, None)
+    after = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+    assert set(inside) == {1}
+    assert after == [pool["num_threads"] for pool in blas]
