@@ -1,6 +1,6 @@
 """Hostile programs by the hundred thousand: `python benchmarks/hostile.py [--count N] [--first SEED]`.
 
-Every answer is judged in exact arithmetic (tests/program/exact.py). Writes the table of docs/performance.md.
+Every answer is judged in exact arithmetic (tests/program/exact.py). Writes the table of docs/certificates.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 LIMIT, MEMORY = 60, 8 << 30
 """Seconds after which a program hangs, and bytes after which it takes too much memory."""
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "certificates.md"
 BEGIN, END = "<!-- hostile: begin -->", "<!-- hostile: end -->"
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attsvm.norms import Entrywise, Norm, Schatten, frobenius, l1, linf, nuclear, spectral
+from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius, l1, linf, nuclear, spectral
 
 EXPONENTS = (1, 1.01, 1.5, 2, 3, 100, math.inf)
 ALL_NORMS = [kind(p) for kind in (Entrywise, Schatten) for p in EXPONENTS]
@@ -172,3 +172,18 @@ def test_exponents_below_one_are_refused(p):
         Entrywise(p)
     with pytest.raises(ValueError, match=r"a norm needs p in \[1, ∞\]"):
         Schatten(p)
+
+
+@pytest.mark.parametrize(
+    "wrong, meant",
+    [
+        ("Nuclear", "attsvm.nuclear"),
+        (3, r"attsvm.Entrywise\(3\)"),
+        ("l2", "attsvm.frobenius, "),
+        (None, "attsvm.l1"),
+    ],
+)
+def test_what_is_no_norm_is_answered_with_the_norm_it_may_mean(wrong, meant):
+    with pytest.raises(TypeError, match=f"norm is {wrong!r}. Pass .*{meant}"):
+        as_norm(wrong)
+    assert as_norm(nuclear) is nuclear

@@ -61,3 +61,24 @@ def test_runs_equal_one_by_one():
     attention = np.full((2, 3, 5), 0.1) + np.array([0.5, 0, 0, 0, 0])
     W = finite_part(tokens, attention, np.ones((3, 5), bool))
     np.testing.assert_allclose(W[1], finite_part(tokens.run(1), attention[1], np.ones((3, 5), bool)))
+
+
+def test_attention_below_the_smallest_normal_number_still_has_a_logarithm():
+    attention = np.array([[1.0, 1e-320, 0.0]])
+    tokens = Tokens([[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])
+    W = finite_part(tokens, attention, [[True, True, False]])
+    assert W[0, 0] - W[1, 0] == pytest.approx(-np.log(1e-320), rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-9, 1e200])
+def test_tokens_of_any_size_and_distance_are_divided(size):
+    tokens = Tokens(size * np.array([[[1.0, 0.0], [1.0, 1e-6], [0.0, 0.0]]]))
+    W = finite_part(tokens, [[0.75, 0.25, 0.0]], [[True, True, False]])
+    assert (tokens.keys[0, 0] - tokens.keys[0, 1]) @ W[:, 0] == pytest.approx(np.log(3), rel=1e-9)
+
+
+def test_identical_tokens_cannot_be_divided():
+    tokens = Tokens([[[1.0, 2.0], [1.0, 2.0]]])
+    with pytest.raises(ValueError, match="token 1 in example 0"):
+        finite_part(tokens, [[0.75, 0.25]], [[True, True]])
+    assert not finite_part(tokens, [[0.5, 0.5]], [[True, True]]).any()

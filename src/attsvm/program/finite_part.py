@@ -31,10 +31,9 @@ def finite_part(tokens: Tokens, attention: ArrayLike, selected: ArrayLike) -> Fl
     s = np.broadcast_to(as_attention(attention), rows.active.shape)
     if (s[rows.tied] <= 0).any():
         raise ValueError("a selected token has attention 0. Select only tokens with positive attention.")
-    with np.errstate(divide="ignore", invalid="ignore"):  # identical tokens: no W tells them apart
-        if rows.runs is not None:
-            return np.stack([_solve(rows.run(k), s[k]) for k in range(rows.runs)])
-        return _solve(rows, s)
+    if rows.runs is not None:
+        return np.stack([_solve(rows.run(k), s[k]) for k in range(rows.runs)])
+    return _solve(rows, s)
 
 
 def _solve(rows: Constraints, attention: Float) -> Float:
@@ -45,10 +44,13 @@ def _solve(rows: Constraints, attention: Float) -> Float:
     if not target.any():
         return np.zeros(shape)
     delta, queries = _unit(rows.differences(example, token)), _unit(rows.queries[example])
-    right, power = np.frexp(target / (delta.length * queries.length))
+    length = delta.length * queries.length
+    if (zero := (length == 0) & (target != 0)).any():
+        raise _contradiction(rows, example[zero][0], token[zero][0])
+    right, power = np.frexp(target / np.where(length > 0, length, 1.0))
     power = power - rows.exponent[example]
-    top = int(power[np.isfinite(right) & (right != 0)].max(initial=0))
-    right = np.where(target == 0, 0.0, np.ldexp(right, np.clip(power - top, -2000, 0)))
+    top = int(power[right != 0].max())
+    right = np.ldexp(right, np.clip(power - top, -2000, 0))
 
     def forward(W: Float) -> Float:
         return np.einsum("jd,de,je->j", delta.unit, W.reshape(shape), queries.unit, optimize=True)
@@ -57,17 +59,18 @@ def _solve(rows: Constraints, attention: Float) -> Float:
         return ((multipliers[:, None] * delta.unit).T @ queries.unit).ravel()
 
     system = LinearOperator((target.size, rows.d * rows.e), matvec=forward, rmatvec=adjoint, dtype=float)
-    W = np.zeros(rows.d * rows.e)
-    if np.isfinite(right).all():
-        W = lsmr(system, right, atol=1e-15, btol=1e-15, maxiter=20 * target.size + 100)[0]
+    W = lsmr(system, right, atol=1e-15, btol=1e-15, maxiter=20 * target.size + 100)[0]
     error = np.abs(forward(W) - right)
-    if not (error <= CONSISTENT * np.abs(right).max()).all():
-        worst = int(np.argmax(np.nan_to_num(error, nan=np.inf)))
-        raise ValueError(
-            f"no W divides attention like this: the ratios of {target.size} pairs contradict each other "
-            f"(the worst is token {token[worst]} of example {example[worst]}). Select fewer tokens."
-        )
+    if error.max() > CONSISTENT * np.abs(right).max():
+        raise _contradiction(rows, example[error.argmax()], token[error.argmax()])
     return in_range("W", W.reshape(shape), np.asarray(top))
+
+
+def _contradiction(rows: Constraints, example: np.intp, token: np.intp) -> ValueError:
+    return ValueError(
+        f"no W divides attention like this: the ratios of {int(rows.tied.sum())} pairs contradict each other, "
+        f"first of all that of token {token} in example {example}. Select fewer tokens."
+    )
 
 
 class _Unit(NamedTuple):
