@@ -68,8 +68,8 @@ def _solve(rows: Constraints, attention: Float) -> Float:
 
 def _contradiction(rows: Constraints, example: np.intp, token: np.intp) -> ValueError:
     return ValueError(
-        f"no W divides attention like this: the ratios of {int(rows.tied.sum())} pairs contradict each other, "
-        f"first of all that of token {token} in example {example}. Select fewer tokens."
+        f"no W divides attention like this: the ratios of {int(rows.tied.sum())} pairs contradict each "
+        f"other, first of all that of token {token} in example {example}. Select fewer tokens."
     )
 
 
