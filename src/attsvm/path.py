@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
@@ -14,6 +15,7 @@ from attsvm.selection import attended_tokens
 from attsvm.tokens import Bool, Float, Tokens
 
 _PER_RUN = ("W", "loss", "log_excess", "stopped", "K", "Q", "v", "agreed")
+_STATE = "path_state_"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -24,8 +26,10 @@ class Path:
     W (k, d, e): the weights; K (k, d, r), Q (k, e, r) and the head v (k, c) where they were trained.
     loss (k,): the objective. log_excess (k,): log(L − L*), exact long after L − L* has underflowed;
         NaN where the best loss L* is not known.
-    stopped: why the run ended: "steps", "saturated" or "diverged"; a regularisation path "converged".
+    stopped: why the run ended: "steps", "saturated", "diverged" or, by Ctrl-C, "interrupted"; a
+        regularisation path "converged".
     agreed (k,): how many starts of a regularisation path found the same smallest loss.
+    state: arrays from which train(…, resume=path) goes on, those of the optimizer among them.
 
     With a runs axis every array but the index carries it first: W (runs, k, d, e), stopped (runs,).
     """
@@ -41,6 +45,7 @@ class Path:
     Q: Float | None = None
     v: Float | None = None
     agreed: NDArray[Any] | None = None
+    state: Mapping[str, NDArray[Any]] | None = None
 
     @property
     def runs(self) -> int | None:
@@ -108,6 +113,7 @@ class Path:
         arrays: dict[str, Any] = dict(self.tokens.arrays())
         names = ("index", "kind", *_PER_RUN)
         arrays |= {f"path_{n}": getattr(self, n) for n in names if getattr(self, n) is not None}
+        arrays |= {f"{_STATE}{name}": array for name, array in (self.state or {}).items()}
         np.savez(file, **arrays)
 
     @classmethod
@@ -117,11 +123,13 @@ class Path:
         with np.load(file, allow_pickle=False) as data:
             if "path_W" not in data:
                 raise ValueError(f"{file} is not a saved Path: it has no array 'path_W'.")
-            parts = {name.removeprefix("path_"): data[name] for name in data if name.startswith("path_")}
+            state = {name.removeprefix(_STATE): data[name] for name in data if name.startswith(_STATE)}
+            own = [name for name in data if name.startswith("path_") and not name.startswith(_STATE)]
+            parts: dict[str, Any] = {name.removeprefix("path_"): data[name] for name in own}
         parts["kind"] = str(parts["kind"])
         if parts["stopped"].ndim == 0:
             parts["stopped"] = str(parts["stopped"])
-        return cls(tokens, **parts)
+        return cls(tokens, state=state or None, **parts)
 
 
 def _log_attention(tokens: Tokens, W: Float) -> Float:

@@ -12,16 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from attsvm.norms import Norm, Schatten, frobenius
 from attsvm.path import Path
 from attsvm.tokens import Tokens
-from attsvm.training import heads, runs
+from attsvm.training import heads, losses, runs, weights
 from attsvm.training.attention import as_data
 from attsvm.training.heads import Head, Linear
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.radius import Cone, Problem
 from attsvm.training.ridge import follow_ridges
 from attsvm.training.search import Found, Search, follow
-from attsvm.training.weights import FullWeight, Weight
-
-FULL = FullWeight()
+from attsvm.training.weights import FULL, FullWeight, Weight
 
 
 class Direction(Protocol):
@@ -64,7 +62,9 @@ def regularisation_path(
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection" and "Transformers as SVMs", RP.
     """
     head = heads.checked(head, tokens)
-    _check_parts(weight, loss, norm, tokens)
+    weights.check(weight)
+    losses.check(loss)
+    _check_norm(norm, weight, tokens)
     _check_counts(starts, seed)
     index, head_index = _check_radii(radii, ridge, head_radii)
     _check_modes(head, weight, around, cone, ridge, head_index)
@@ -84,11 +84,7 @@ def regularisation_path(
 # ---------------------------------------------------------------------- at the door
 
 
-def _check_parts(weight: object, loss: object, norm: object, tokens: Tokens) -> None:
-    if isinstance(weight, type) or not isinstance(weight, Weight):
-        raise TypeError(f"{weight!r} is not a weight. Pass FullWeight(), KeyQuery() or Diagonal().")
-    if isinstance(loss, type) or not isinstance(loss, Loss):
-        raise TypeError(f"{loss!r} is not a loss. Pass logistic, exponential or linear.")
+def _check_norm(norm: object, weight: Weight, tokens: Tokens) -> None:
     if isinstance(norm, type) or not isinstance(norm, Norm):
         raise TypeError(f"{norm!r} is not a norm. Pass frobenius, nuclear, Entrywise(p) or Schatten(p).")
     shapes = weight.shapes(tokens.d, tokens.e)
@@ -226,7 +222,9 @@ def _path(tokens: Tokens, found: list[Found], index: NDArray[Any], joint: bool, 
         return stacked if count is not None else stacked[0]
 
     answers = [one.answer for one in found]
-    names = [name for name in ("K", "Q") if name in answers[0].params]
+    factors: dict[str, Any] = {
+        name: along([a.params[name] for a in answers]) for name in ("K", "Q") if name in answers[0].params
+    }
     done = along([a.stationary for a in answers]).all(-1)
     reasons = np.where(done, "converged", "steps")
     return Path(
@@ -239,5 +237,5 @@ def _path(tokens: Tokens, found: list[Found], index: NDArray[Any], joint: bool, 
         kind="radius",
         v=along([jax.tree.leaves(a.head)[0] for a in answers]) if joint else None,
         agreed=along([one.agreed for one in found]),
-        **{name: along([a.params[name] for a in answers]) for name in names},
+        **factors,
     )
