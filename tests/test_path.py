@@ -1,5 +1,7 @@
 """A path knows its attention, its selection and how to be saved."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,12 @@ def test_attention_is_softmax_of_the_logits(path):
 def test_log_attention_survives_saturation(path):
     assert (path.attention[:, 2].min(-1) == 0).any()
     assert np.isfinite(path.log_attention).all()
+
+
+def test_the_largest_finite_weight_has_the_attention_of_its_direction(path):
+    saturated, huge = (replace(path, W=path.W / np.abs(path.W).max() * size) for size in (1e6, 1e308))
+    np.testing.assert_array_equal(huge.attention[:, 2], saturated.attention[:, 2])
+    np.testing.assert_array_equal(huge.selected, saturated.selected)
 
 
 def test_the_selection_is_the_largest_logit_of_the_last_weight(path):

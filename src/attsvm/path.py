@@ -134,10 +134,13 @@ class Path:
 
 def _log_attention(tokens: Tokens, W: Float) -> Float:
     """log softmax of x_tᵀ W z for weights (…, k, d, e) → (…, k, n, T)."""
-    directions = np.matmul(tokens.queries[..., None, :, :], np.swapaxes(W, -1, -2))
+    # W at size one, a shift of its exponent: the logits of a run that diverged would overflow to NaN.
+    size = np.frexp(np.abs(W).max((-2, -1), keepdims=True))[1]
+    directions = np.matmul(tokens.queries[..., None, :, :], np.swapaxes(np.ldexp(W, -size), -1, -2))
     logits = np.matmul(tokens.keys[..., None, :, :, :], directions[..., None])[..., 0]
     logits = np.where(tokens.mask[..., None, :, :], logits, -np.inf)
-    shifted = logits - logits.max(-1, keepdims=True)
+    with np.errstate(over="ignore"):
+        shifted = np.ldexp(logits - logits.max(-1, keepdims=True), size)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
 
 

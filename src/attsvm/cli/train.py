@@ -58,11 +58,12 @@ def train(
         else:
             settings, problem = chosen(words), read_problem(file)
             path = _run(problem.tokens, problem.head(), settings, None, out)
-    if as_json:
-        say_json(path_record(path))
-    else:
-        say(path)
-        say(f"least attention on the selected tokens: {_least_mass(path):.6g}")
+    with np.errstate(over="ignore"):  # the norm of a run that diverged
+        if as_json:
+            say_json(path_record(path))
+        else:
+            say(path)
+            say(f"least attention on the selected tokens: {_least_mass(path):.6g}")
     _end(path)
 
 
