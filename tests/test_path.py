@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attsvm import datasets
+from attsvm import Tokens, datasets
 from attsvm.path import Path
 
 
@@ -30,7 +30,9 @@ def test_log_attention_survives_saturation(path):
 
 
 def test_the_largest_finite_weight_has_the_attention_of_its_direction(path):
-    saturated, huge = (replace(path, W=size * np.sign(path.W)) for size in (2.0**20, 2.0**1023))
+    tokens = Tokens(8 * path.tokens.keys, path.tokens.queries)
+    weights = (size * np.sign(path.W) for size in (2.0**20, 2.0**1023))
+    saturated, huge = (replace(path, tokens=tokens, W=W) for W in weights)
     np.testing.assert_array_equal(huge.attention[:, 2], saturated.attention[:, 2])
     np.testing.assert_array_equal(huge.selected, saturated.selected)
 
