@@ -28,7 +28,7 @@ class Path:
         NaN where the best loss L* is not known.
     stopped: why the run ended: "steps", "saturated", "diverged" or, by Ctrl-C, "interrupted"; a
         regularisation path "converged".
-    agreed (k,): how many starts of a regularisation path found the same smallest loss.
+    agreed (k,): how many fresh starts of a regularisation path found its smallest loss at that radius.
     state: arrays from which train(…, resume=path) goes on, those of the optimizer among them.
 
     With a runs axis every array but the index carries it first: W (runs, k, d, e), stopped (runs,).

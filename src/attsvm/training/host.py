@@ -55,8 +55,9 @@ def ride(
             kept.append(ends[:count])
             parts.append(_arrays(plan.model, data, snapshots, count))
         marks = marks[due:]
-        watch.took(int(ends[-1]) - taken, float(ends[-1]))
-        taken = int(ends[-1])
+        steps, taken = int(ends[-1]) - taken, int(ends[-1])
+        watch.done = taken
+        watch.took(steps)
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return Ride(state, np.concatenate(kept), arrays, len(marks) > 0)
 

@@ -39,7 +39,8 @@ class Segments:
         with Segments("training", total=10_000, first=100) as segments:
             while … and not segments.pressed:
                 take up to segments.steps steps
-                segments.took(steps, done)
+                segments.done += steps
+                segments.took(steps)
 
     Ctrl-C waits for the end of the current call: arrays and records stay whole, and no compiled program
     runs on while Python ends. A second Ctrl-C does not wait.
@@ -47,7 +48,7 @@ class Segments:
 
     def __init__(self, what: str, total: float, first: int) -> None:
         self.what, self.total, self.steps = what, total, first
-        self.pressed = False
+        self.pressed, self.done = False, 0.0
         self._begun = self._last = time.perf_counter()
         self._bar: Progress | None = None
         self._caught = False
@@ -68,21 +69,22 @@ class Segments:
         if self._caught:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def took(self, steps: int, done: float) -> None:
-        """A call of so many steps has ended; `done` of the total is reached."""
+    def took(self, steps: int) -> None:
+        """A call of so many steps has ended."""
         now = time.perf_counter()
-        fitting = steps * SEGMENT / max(now - self._last, 1e-9)
-        self.steps = max(1, int(min(fitting, GROWTH * max(steps, self.steps))))
+        if steps:
+            fitting = steps * SEGMENT / max(now - self._last, 1e-9)
+            self.steps = max(1, int(min(fitting, GROWTH * max(steps, self.steps))))
         self._last = now
         if now - self._begun > PATIENCE:
-            self._show(done)
+            self._show()
 
     def _press(self, number: int, frame: FrameType | None) -> None:
         if self.pressed:
             signal.default_int_handler(number, frame)
         self.pressed = True
 
-    def _show(self, done: float) -> None:
+    def _show(self) -> None:
         if self._bar is None:
             console: Any = Console(stderr=True)
             columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
@@ -91,4 +93,4 @@ class Segments:
             self._bar = Progress(*columns, *left, console=console, transient=True, disable=not terminal)
             self._bar.add_task(self.what, total=self.total)
             self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=done)
+        self._bar.update(self._bar.task_ids[0], completed=self.done)
