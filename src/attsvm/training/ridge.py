@@ -30,9 +30,9 @@ def follow_ridges(search: Search, ridges: NDArray[Any]) -> Iterator[Found]:
         fresh, other = answer, radius
         if k:
             fresh, other = _at_ridge(search.fresh(radius), strength, radius)
-        better, start, agreed = compared(answer, fresh)
+        better, agreed = compared(answer, fresh)
         answer, radius = where(better, (fresh, other), (answer, radius))
-        best, radius[:, 0] = at((answer, radius), start)
+        best, radius[:, 0] = at((answer, radius), np.argmin(answer.rank, axis=1))
         if k:
             yield Found(best, radius[:, 0].copy(), agreed)
         if search.guide:

@@ -17,7 +17,8 @@ from attsvm.training.radius import TOLERANCE, Answer, Cone, Problem, Region, bes
 from attsvm.training.segments import Interrupted, Segments
 from attsvm.training.weights import Params
 
-STEPS = 100_000
+STEPS, FEW_STEPS = 100_000, 5_000
+"""Limits for a start, and for a fresh one, which goes on only if it is the best by then."""
 ROUNDS = 100
 """Rounds of the joint problem: head, weight, head, …"""
 RATIO = 4.0
@@ -53,11 +54,12 @@ class Search(NamedTuple):
     draw: Callable[[], Params]
     watch: Segments
 
-    def solve(self, radius: Any, head_radius: Any = 1.0) -> Answer:
-        """The point that every start reaches at its radius, a number or (runs, starts)."""
-        region = self._region(radius, head_radius)
-        answer = self._together(region) if self.problem.joint else self._weight(region, self.head)
-        return self._ranked(answer)
+    def solve(self, radius: Any, head_radius: Any = 1.0, limit: int = STEPS, still: Any = False) -> Answer:
+        """The point that every start reaches at its radius, a number or (runs, starts); still: who rests."""
+        region, still = self._region(radius, head_radius), np.broadcast_to(still, self.batch)
+        if self.problem.joint:
+            return self._ranked(self._together(region, limit, still))
+        return self._ranked(self._weight(region, self.head, self.params, limit, still))
 
     def fresh(self, radius: Any, head_radius: Any = 1.0) -> Search:
         """The same search from new starts, each the best of some random ones; the guide stays."""
@@ -105,43 +107,44 @@ class Search(NamedTuple):
             answer.rank[:, -1] = np.inf
         return answer
 
-    def _steps(self, go_on: Callable[[Descent, int], tuple[Descent, Any]], state: Descent) -> tuple[Any, Any]:
+    def _steps(
+        self, go_on: Callable[[Descent, int], tuple[Descent, Any]], state: Descent, limit: int
+    ) -> tuple[Any, Any]:
         """Call until every start is stationary, in segments; Ctrl-C ends it between two of them."""
         stop = 0
         while True:
-            before, stop = stop, min(stop + self.watch.steps, STEPS)
+            before, stop = stop, min(stop + self.watch.steps, limit)
             state, more = go_on(state, stop)
             self.watch.took(int(np.asarray(state.taken).max()) - before)
             if self.watch.pressed:
                 raise Interrupted(None)
-            if stop == STEPS or np.asarray(state.stationary).all():
+            if stop == limit or np.asarray(state.stationary).all():
                 return state, more
 
-    def _weight(self, region: Region, head: Head, still: Any = False, params: Params | None = None) -> Answer:
+    def _weight(self, region: Region, head: Head, params: Params, limit: int, still: Any) -> Answer:
         def go_on(state: Descent, stop: Any) -> tuple[Descent, Answer]:
             return best_weight(self.problem, self.data, head, self.scores, region, state, stop)
 
-        start = self.params if params is None else params
-        return jax.tree.map(np.asarray, self._steps(go_on, begin(start, still))[1])
+        return jax.tree.map(np.asarray, self._steps(go_on, begin(params, still), limit)[1])
 
-    def _together(self, region: Region) -> Answer:
+    def _together(self, region: Region, limit: int, still: Any) -> Answer:
         """min L(v, W) over ‖v‖ ≤ r, N(W) ≤ R, block by block until the head stays where it is.
 
         The constraints do not couple the blocks, so a point that is best in each is stationary in both.
         In saturation the two gradients differ by e^(−R·margin): no joint step could see the smaller one.
         """
         radius = np.asarray(region.head_radius)[..., None]
-        v, moving = jax.tree.leaves(self.head)[0] / radius, np.ones(self.batch, bool)
-        answer = self._weight(region, self.head, still=True)
+        v, moving = jax.tree.leaves(self.head)[0] / radius, ~still
+        answer = self._weight(region, self.head, self.params, limit, True)
         for _ in range(ROUNDS):
             params = answer.params
 
             def go_on(state: Descent, stop: Any, params: Params = params) -> tuple[Descent, None]:
                 return best_head(self.problem, self.data, params, region, state, stop), None
 
-            state, _ = self._steps(go_on, begin({"v": v}, ~moving))
+            state, _ = self._steps(go_on, begin({"v": v}, ~moving), limit)
             new = np.asarray(state.x["v"])
-            found = self._weight(region, Linear(new * radius), ~moving, params)
+            found = self._weight(region, Linear(new * radius), params, limit, ~moving)
             found = found._replace(stationary=found.stationary & np.asarray(state.stationary))
             answer = where(moving, found, answer)
             far, v = np.abs(new - v).max(-1) > 10 * TOLERANCE, np.where(moving[..., None], new, v)
@@ -163,24 +166,36 @@ def follow(search: Search, radii: NDArray[Any], head_radii: NDArray[Any] | None)
     """The best of all starts at every radius: those that come from the radius before, and fresh ones."""
     for radius, head_radius, wanted in _ladder(radii, head_radii):
         answer = search.solve(radius, head_radius)
-        fresh = search.fresh(radius, head_radius).solve(radius, head_radius) if wanted else answer
-        better, start, agreed = compared(answer, fresh)
-        answer = where(better, fresh, answer)
-        best = at(answer, start)
+        agreed = np.zeros(len(search.scale), int)
+        if wanted:
+            answer, agreed = _refreshed(search, answer, radius, head_radius)
+        best = at(answer, np.argmin(answer.rank, axis=1))
         search = search.moved(answer, best)
         if wanted:
             yield Found(best, np.full(len(agreed), radius), agreed)
 
 
-def compared(followed: Answer, fresh: Answer) -> tuple[Any, Any, NDArray[np.intp]]:
-    """Which fresh starts are better (runs, starts), the best start per run, how many fresh ones agree."""
+def _refreshed(search: Search, answer: Answer, radius: float, head_radius: float) -> tuple[Answer, Any]:
+    """The better of an answer and of fresh starts, start by start, and how many fresh ones found the best."""
+    fresh = search.fresh(radius, head_radius).solve(radius, head_radius, FEW_STEPS)
+    better, agreed = compared(answer, fresh)
+    answer = where(better, fresh, answer)
+    best = np.arange(search.batch[1]) == np.argmin(answer.rank, axis=1)[:, None]
+    hurried = best & better & ~np.asarray(answer.stationary)
+    if hurried.any():
+        again = search._replace(params=answer.params, head=answer.head)
+        answer = where(hurried, again.solve(radius, head_radius, still=~hurried), answer)
+    return answer, agreed
+
+
+def compared(followed: Answer, fresh: Answer) -> tuple[Any, NDArray[np.intp]]:
+    """Which fresh starts are better (runs, starts), and how many of them agree with the best (runs,)."""
     tolerance = AGREEMENT if isinstance(fresh.head, Linear) else LOSS_AGREEMENT
     old, new = np.asarray(followed.rank), np.asarray(fresh.rank)
     loose = np.asarray(followed.stationary) & ~np.asarray(fresh.stationary)
     better = new < old - np.where(loose, tolerance, SWITCH * tolerance)
-    rank = np.where(better, new, old)
-    least = rank.min(1, keepdims=True)
-    return better, np.argmin(rank, axis=1), ((new < np.inf) & (new <= least + tolerance)).sum(1)
+    least = np.where(better, new, old).min(1, keepdims=True)
+    return better, ((new < np.inf) & (new <= least + tolerance)).sum(1)
 
 
 def at(tree: Any, start: NDArray[np.intp]) -> Any:

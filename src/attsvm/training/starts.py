@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.norms import Norm
 from attsvm.tokens import Tokens
 from attsvm.training import heads, radii, runs
 from attsvm.training.attention import Data
@@ -16,7 +17,6 @@ from attsvm.training.heads import Head, Linear
 from attsvm.training.radius import Cone, Problem
 from attsvm.training.search import Search
 from attsvm.training.segments import Segments
-from attsvm.training.weights import Params
 
 SPREAD = 10.0
 """Random starts are this much shorter or longer than the ball, whose surface the long ones meet anywhere."""
@@ -42,11 +42,14 @@ def search(
         scores = jax.device_put(_scores(tokens, head, batch[1], guide))
     batch = (batch[0], batch[1] + guide)
     head = jax.tree.map(lambda x: np.repeat(x[:, None], batch[1], axis=1), head)
-    draw = _draw(problem.weight.shapes(tokens.d, tokens.e), batch, None if cone is None else cone[0], seed)
-    first: Any = draw()
-    if len(first) == 1:  # the zero of factors is a saddle
-        next(iter(first.values()))[:, 0] = 0 if cone is None else cone[0]
     keep = None if cone is None else _cone(*cone, batch[0])
+    if keep is None:
+        draw = _anywhere(problem.weight.shapes(tokens.d, tokens.e), batch, seed)
+    else:
+        draw = _inside(keep, problem.norm, batch, seed)
+    first = draw()
+    if len(first) == 1:  # the zero of factors is a saddle
+        next(iter(first.values()))[:, 0] = 0 if keep is None else keep.axis
     return Search(problem, data, head, scores, first, keep, guide, scale, radii.largest(tokens), draw, watch)
 
 
@@ -75,26 +78,35 @@ def _scores(tokens: Tokens, head: Linear, starts: int, guide: bool) -> NDArray[A
     return scores
 
 
-def _draw(
-    shapes: dict[str, tuple[int, ...]], batch: tuple[int, int], axis: NDArray[Any] | None, seed: int
-) -> Callable[[], Params]:
-    """Random directions of random length, (runs, starts, …); around a solution: its axis, tilted."""
+def _anywhere(shapes: dict[str, tuple[int, ...]], batch: tuple[int, int], seed: int) -> Callable[[], Any]:
+    """Random directions of random length, (runs, starts, …), the same for every run."""
     rng = np.random.Generator(np.random.PCG64(seed))
 
     def draw() -> Any:
         drawn = {name: rng.standard_normal((1, batch[1], *shape)) for name, shape in shapes.items()}
         size = np.sqrt(sum((x * x).sum(tuple(range(2, x.ndim))) for x in drawn.values()))
-        length = SPREAD ** rng.uniform(-1, 1, size.shape) if axis is None else np.ones_like(size)
-        unit = {name: _times(x, length / size) for name, x in drawn.items()}
-        if axis is not None:
-            unit = {"W": unit["W"] + (axis if axis.ndim == 3 else axis[None])[:, None]}
-        return {name: np.array(np.broadcast_to(x, (*batch, *x.shape[2:]))) for name, x in unit.items()}
+        factor = SPREAD ** rng.uniform(-1, 1, size.shape) / size
+        long = {name: x * factor.reshape(*factor.shape, *[1] * (x.ndim - 2)) for name, x in drawn.items()}
+        return {name: np.array(np.broadcast_to(x, (*batch, *x.shape[2:]))) for name, x in long.items()}
 
     return draw
 
 
-def _times(x: NDArray[Any], factor: NDArray[Any]) -> NDArray[Any]:
-    return x * factor.reshape(factor.shape + (1,) * (x.ndim - 2))
+def _inside(cone: Cone, norm: Norm, batch: tuple[int, int], seed: int) -> Callable[[], Any]:
+    """Random weights in cone and ball, (runs, starts, d, e): projections from afar would take long."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    axis, widest = np.asarray(cone.axis)[:, None], np.arccos(np.asarray(cone.cosine))
+
+    def draw() -> Any:
+        tilt = rng.standard_normal((1, batch[1], *axis.shape[2:]))  # the same for every run
+        tilt = tilt - (tilt * axis).sum((2, 3), keepdims=True) * axis
+        size = np.sqrt((tilt * tilt).sum((2, 3), keepdims=True))
+        angle = (widest[:, None] * rng.uniform(size=batch[1]))[..., None, None]
+        W = np.cos(angle) * axis + np.sin(angle) * tilt / np.where(size > 0, size, 1)
+        length = SPREAD ** rng.uniform(-1, 0, batch[1]) / np.asarray(norm.value(W))
+        return {"W": W * length[..., None, None]}
+
+    return draw
 
 
 def _cone(axis: NDArray[Any], opening: float, inner: float, count: int) -> Cone:
