@@ -67,7 +67,7 @@ def smallest_loss(tokens, head, norm, radius, strength=0.0):
         W, slope, step = (
             np.where(lower, there, W),
             np.where(lower, turned, slope),
-            step * np.where(lower, 1.3, 0.5),
+            np.minimum(step * np.where(lower, 1.3, 0.5), radius),
         )
         loss = np.minimum(loss, new)
     return loss.min()
@@ -86,13 +86,22 @@ def test_a_minimum_that_no_branch_leads_to_is_found(seed):
     assert path.stopped == "converged"
 
 
-def test_starts_that_follow_one_branch_are_not_said_to_agree(monkeypatch):
+def test_without_fresh_starts_the_branch_from_the_first_radius_is_all_there_is(monkeypatch):
     tokens, v = hidden_minimum()
-    honest = regularisation_path(tokens, Linear(v), norm=nuclear, radii=(1, 30))
-    assert (honest.agreed[0], honest.agreed[1] < 8) == (8, True)
     monkeypatch.setattr(search.Search, "fresh", lambda self, *_: self)
     blind = regularisation_path(tokens, Linear(v), norm=nuclear, radii=(1, 30))
-    assert blind.loss[-1] > 1.1 * honest.loss[-1]
+    assert blind.loss[-1] > 1.1 * smallest_loss(tokens, tuple(v), nuclear, 30.0)
+
+
+def test_starts_that_follow_one_branch_are_not_said_to_agree():
+    def answer(*rank):
+        nothing = np.zeros((1, 3), bool)
+        found = dict.fromkeys(search.Answer._fields, nothing)
+        return search.Answer(**found | {"rank": np.array([rank]), "head": Linear(nothing), "params": {}})
+
+    better, agreed = search.compared(answer(1.0, 1.0, 1.0), answer(0.0, 1.0, 2.0))
+    assert (better.tolist(), agreed.tolist()) == ([[True, False, False]], [1])
+    assert search.compared(answer(0.0, 0.0, 0.0), answer(1.0, 2.0, np.inf))[1] == [0]
 
 
 @pytest.mark.usefixtures("long_programs")

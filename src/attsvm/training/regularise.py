@@ -81,7 +81,8 @@ def regularisation_path(
     problem = Problem(weight, loss, norm, head_index is not None, tokens.runs is not None)
     batch, near = (count or 1, starts), None if axis is None else (axis, cone, index[0])
     found: list[Found] = []
-    with Segments("path", len(index), first_steps(tokens, math.prod(batch))) as watch, jax.enable_x64(True):
+    first = first_steps(tokens, 10 * math.prod(batch))  # ten: some projections take longer than the step
+    with Segments("regularisation path", len(index), first) as watch, jax.enable_x64(True):
         begin = search(problem, tokens, head, batch, near, seed, watch)
         along = follow(begin, index, head_index) if ridge is None else follow_ridges(begin, index)
         with suppress(Interrupted):
