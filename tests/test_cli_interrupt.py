@@ -22,7 +22,8 @@ def command(*words):
 def interrupted(*words):
     """Run a command whose stderr is a terminal; press Ctrl-C once its progress is shown."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=theirs)
+    screen = os.environ | {"TERM": "xterm"}  # a dumb one shows no progress
+    process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=theirs, env=screen)
     os.close(theirs)
     shown = b""
     while b"left" not in shown:
