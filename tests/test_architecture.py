@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -221,3 +222,18 @@ def test_every_public_name_exists_and_unknown_ones_do_not():
     assert set(attsvm.__all__) <= set(dir(attsvm))
     with pytest.raises(AttributeError, match="no attribute 'maximum'"):
         attsvm.maximum  # noqa: B018
+
+
+def test_no_two_public_names_differ_in_capitals_only():
+    assert len({name.lower() for name in attsvm.__all__}) == len(attsvm.__all__)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "uniform", "log_loss", "LogOdds", "correlation", "Interrupted"])
+def test_what_docstrings_offer_is_public(name):
+    assert name in attsvm.__all__
+
+
+def test_training_and_paths_have_the_same_default_weight():
+    one, other = (signature(f).parameters["weight"] for f in (attsvm.train, attsvm.regularisation_path))
+    assert one.default is other.default
+    assert one.default == attsvm.FullWeight()

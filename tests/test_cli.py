@@ -260,3 +260,60 @@ def test_seeds_are_a_number_or_a_range(text, seeds):
 def test_seeds_that_name_no_seed_are_refused(text):
     with pytest.raises(ValueError, match="20-39"):
         seed_range(text)
+
+
+# ---------------------------------------------------------------------- train: options, resuming, divergence
+
+
+def test_a_saved_run_goes_on_with_its_own_settings(problem, tmp_path):
+    part, whole = tmp_path / "part.npz", tmp_path / "whole.npz"
+    settings = ("--optimizer", "mirror", "--norm", "lp:3", "--lr", "0.05", "--loss", "exponential")
+    run("train", problem, *settings, "--steps", "100", "--out", part)
+    assert run("train", part, "--resume", "--steps", "300").exit_code == 0
+    run("train", problem, *settings, "--steps", "300", "--out", whole)
+    np.testing.assert_array_equal(attsvm.Path.load(part).final, attsvm.Path.load(whole).final)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--optimizer", "gd", "--norm", "linf"), 64, "--norm has no effect with --optimizer gd"),
+        (("--optimizer", "polyak", "--lr", "0.1"), 64, "--lr has no effect with --optimizer polyak"),
+        (("--loss", "linear"), 64, "logistic, exponential, correlation"),
+        (("--resume",), 1, "not a saved Path"),
+    ],
+)
+def test_an_option_without_effect_is_refused(problem, words, code, said):
+    done = run("train", problem, *words)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [((), 1, "Pass --steps with a larger"), (("--steps", "99", "--lr", "1"), 64, "--lr cannot change")],
+)
+def test_a_run_does_not_go_on_with_other_settings(problem, tmp_path, words, code, said):
+    run("train", problem, "--steps", "50", "--out", tmp_path / "run.npz")
+    done = run("train", tmp_path / "run.npz", "--resume", *words)
+    assert (done.exit_code, said in done.stderr) == (code, True)
+
+
+def test_a_path_of_python_goes_on_in_python(problem, tmp_path):
+    tokens, v = attsvm.Tokens.load(problem), np.load(problem)["v"]
+    attsvm.train(tokens, attsvm.Linear(v), optimizer=attsvm.gd(0.1), steps=5).save(tmp_path / "run.npz")
+    done = run("train", tmp_path / "run.npz", "--resume", "--steps", "9")
+    assert (done.exit_code, "resume=Path.load(file)" in done.stderr) == (1, True)
+
+
+def test_a_run_that_diverges_ends_with_code_1_and_keeps_its_path(problem, tmp_path):
+    words = ("train", problem, "--steps", "50", "--out", tmp_path / "run.npz")
+    done = run(*words, "--lr", "1e308")
+    assert (done.exit_code, "the run diverged" in done.stderr) == (1, True)
+    assert attsvm.Path.load(tmp_path / "run.npz").stopped == "diverged"
+    assert run(*words).exit_code == 0
+
+
+@pytest.mark.parametrize("word", ["Nuclear", "L1", "LINF", "LP:1.5", "frobenius"])
+def test_norms_are_read_in_capitals_too(word):
+    assert norm_of(word) == norm_of(word.lower())

@@ -29,6 +29,14 @@ def test_log_attention_survives_saturation(path):
     assert np.isfinite(path.log_attention).all()
 
 
+def test_the_largest_finite_weight_has_the_attention_of_its_direction(path):
+    tokens = Tokens(8 * path.tokens.keys, path.tokens.queries)
+    weights = (size * np.sign(path.W) for size in (2.0**20, 2.0**1023))
+    saturated, huge = (replace(path, tokens=tokens, W=W) for W in weights)
+    np.testing.assert_array_equal(huge.attention[:, 2], saturated.attention[:, 2])
+    np.testing.assert_array_equal(huge.selected, saturated.selected)
+
+
 def test_the_selection_is_the_largest_logit_of_the_last_weight(path):
     np.testing.assert_array_equal(path.selected.argmax(-1), path.log_attention[:, -1].argmax(-1))
     assert (path.selected.sum(-1) == 1).all()

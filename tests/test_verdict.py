@@ -1,5 +1,7 @@
 """A verdict says what was measured and never claims more."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,9 @@ from attsvm.norms import Entrywise, frobenius, nuclear
 from attsvm.path import Path
 from attsvm.program.max_margin import max_margin
 from attsvm.selection import best_tokens
+from attsvm.training.heads import Linear
+from attsvm.training.optimizers import gd
+from attsvm.training.train import train
 from attsvm.verdict import (
     at_least,
     at_most,
@@ -122,6 +127,29 @@ def test_runs_are_classified_by_where_they_end():
     tokens, v = datasets.single_input(0.0)
     global_, local, neither = (np.array(p)[:, None] for p in ([-0.1, 1.0], [1.0, 0.0], [-1.0, -1.0]))
     assert [classify(ray(tokens, W), v) for W in (global_, local, neither)] == ["global", "local", "neither"]
+
+
+def test_a_run_that_never_moved_is_not_called_local():
+    tokens, v = datasets.single_input(0.0)
+    for W in (np.zeros((2, 1)), np.array([[1.0], [0.0]])):
+        still = ray(tokens, W, radii=(1.0, 1.0))
+        assert classify(still, v) == "unmoved"
+    assert classify(ray(tokens, W), v) == "local"
+
+
+@pytest.mark.parametrize("moving", [True, False])
+def test_a_zero_gradient_leaves_a_run_unmoved(moving):
+    tokens, v = datasets.sphere(3, 4, 5, seed=range(2))
+    heads = v * np.array([[1.0], [float(moving)]])
+    run = train(tokens, Linear(heads), optimizer=gd(0.5), steps=200, record=2)
+    assert (classify(run, v)[1] == "unmoved") != moving
+    assert classify(run, v)[0] != "unmoved"
+
+
+def test_one_radius_is_no_run_that_never_moved():
+    tokens, v = datasets.single_input(0.0)
+    alone = replace(ray(tokens, np.array([[1.0], [0.0]]), radii=(1.0,)), kind="radius")
+    assert classify(alone, v) == "local"
 
 
 def test_a_power_law_is_recovered_with_its_interval():

@@ -40,6 +40,7 @@ _HOME = {
     "NotSeparable": "program.solution",
     "train": "training.train",
     "regularisation_path": "training.regularise",
+    "Interrupted": "training.segments",
     "Path": "path",
     "FullWeight": "training.weights",
     "KeyQuery": "training.weights",
@@ -48,14 +49,18 @@ _HOME = {
     "Linear": "training.heads",
     "ReLUNetwork": "training.heads",
     "QuadraticPenalty": "training.heads",
+    "LogOdds": "training.heads",
     "logistic": "training.losses",
     "exponential": "training.losses",
-    "linear": "training.losses",
+    "correlation": "training.losses",
+    "log_loss": "training.losses",
     "steepest": "training.optimizers",
     "gd": "training.optimizers",
     "mirror": "training.optimizers",
     "polyak": "training.optimizers",
     "scale_free": "training.optimizers",
+    "gaussian": "training.init",
+    "uniform": "training.init",
     "limit_norm": "theory",
     "NoTheorem": "theory",
     "compare": "verdict",
@@ -127,10 +132,12 @@ if TYPE_CHECKING:
     )
     from attsvm.theory import NoTheorem, limit_norm
     from attsvm.tokens import Tokens
-    from attsvm.training.heads import Linear, QuadraticPenalty, ReLUNetwork
-    from attsvm.training.losses import exponential, linear, logistic
+    from attsvm.training.heads import Linear, LogOdds, QuadraticPenalty, ReLUNetwork
+    from attsvm.training.init import gaussian, uniform
+    from attsvm.training.losses import correlation, exponential, log_loss, logistic
     from attsvm.training.optimizers import gd, mirror, polyak, scale_free, steepest
     from attsvm.training.regularise import regularisation_path
+    from attsvm.training.segments import Interrupted
     from attsvm.training.train import train
     from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
     from attsvm.verdict import Verdict, classify, compare, fit_rate

@@ -30,12 +30,12 @@ KNOWN: Mapping[str, str] = (
     dict.fromkeys(PROBLEM, NUMBERS)
     | dict.fromkeys(("W", "multipliers", "required", "separable", "slack"), NUMBERS)  # Solution
     | dict.fromkeys((f"path_{name}" for name in _PATH), NUMBERS)  # Path
-    | dict.fromkeys(("norm", "path_kind", "path_stopped"), TEXT)
+    | dict.fromkeys(("norm", "path_kind", "path_stopped", "path_state_settings"), TEXT)
 )
 """Every array that a file of this package may hold, with NumPy's letters of the types it may have."""
 
 STATE = "path_state_"
-"""How names begin under which a path may keep what its optimizer remembers: any numbers."""
+"""How names begin under which a path may keep what its optimizer remembers: numbers."""
 
 FREE, STRETCH = 2**30, 50
 """A compressed file may hold FREE bytes, or STRETCH times its own size; more is a trap."""
@@ -235,7 +235,7 @@ def _damage() -> Iterator[None]:
 
 def _check_names(headers: Mapping[str, Header]) -> None:
     for name, header in headers.items():
-        kinds = NUMBERS if name.startswith(STATE) else KNOWN.get(name)
+        kinds = KNOWN.get(name, NUMBERS if name.startswith(STATE) else None)
         if kinds is None:
             folded = {known.casefold(): known for known in KNOWN}
             near = get_close_matches(name.casefold(), folded, 1)

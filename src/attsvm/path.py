@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.files import check_shapes, naming, read_arrays, write_arrays
+from attsvm.files import STATE, check_shapes, naming, read_arrays, write_arrays
 from attsvm.norms import Norm, frobenius
 from attsvm.selection import attended_tokens
 from attsvm.tokens import Bool, Float, Tokens
@@ -39,8 +39,10 @@ class Path:
     W (k, d, e): the weights; K (k, d, r), Q (k, e, r) and the head v (k, c) where they were trained.
     loss (k,): the objective. log_excess (k,): log(L − L*), exact long after L − L* has underflowed;
         NaN where the best loss L* is not known.
-    stopped: why the run ended: "steps", "saturated" or "diverged"; a regularisation path "converged".
-    agreed (k,): how many starts of a regularisation path found the same smallest loss.
+    stopped: why the run ended: "steps", "saturated", "diverged" or, by Ctrl-C, "interrupted"; a
+        regularisation path "converged".
+    agreed (k,): how many fresh starts of a regularisation path found its smallest loss at that radius.
+    state: arrays from which train(…, resume=path) goes on, those of the optimizer among them.
 
     With a runs axis every array but the index carries it first: W (runs, k, d, e), stopped (runs,).
     """
@@ -56,6 +58,7 @@ class Path:
     Q: Float | None = None
     v: Float | None = None
     agreed: NDArray[Any] | None = None
+    state: Mapping[str, NDArray[Any]] | None = None
 
     @property
     def runs(self) -> int | None:
@@ -122,6 +125,7 @@ class Path:
         arrays: dict[str, Any] = dict(self.tokens.arrays())
         names = ("index", "kind", *_AXES)
         arrays |= {f"path_{n}": getattr(self, n) for n in names if getattr(self, n) is not None}
+        arrays |= {f"{STATE}{name}": array for name, array in (self.state or {}).items()}
         return write_arrays(file, arrays)
 
     @classmethod
@@ -130,7 +134,8 @@ class Path:
         arrays = read_arrays(file)
         with naming(file):
             tokens = Tokens.from_arrays(arrays)
-            return cls(tokens, **_parts(tokens, arrays))
+            state = {name.removeprefix(STATE): arrays[name] for name in arrays if name.startswith(STATE)}
+            return cls(tokens, **_parts(tokens, arrays), state=state or None)
 
 
 def _parts(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

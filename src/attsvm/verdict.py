@@ -205,18 +205,20 @@ def unique(norm: Norm) -> bool:
 
 
 def classify(path: Path, v: ArrayLike) -> Any:
-    """Where a run ended: "global", "local" or "neither"; with runs an array of them.
+    """Where a run ended: "global", "local", "neither" or "unmoved"; with runs an array of them.
 
     global: it attends to the best tokens. local: its selection is locally optimal. neither: it is not,
-    or no weight separates it (the run is not finished, or tokens tie).
+    or no weight separates it (the run is not finished, or tokens tie). unmoved: the last weight is the
+    one it started from, or zero; what it attends to was not trained.
     """
+    moved = _moved(path)
     try:
         solution = max_margin(path.tokens, path.selected)
     except NotSeparable:
-        return "neither"
+        return "neither" if moved else "unmoved"
     best = (path.selected == best_tokens(path.tokens, v)).all((-2, -1))
     local = np.asarray(locally_optimal(path.tokens, v, solution)) & solution.separable
-    kind = np.where(best, "global", np.where(local, "local", "neither"))
+    kind = np.where(moved, np.where(best, "global", np.where(local, "local", "neither")), "unmoved")
     return str(kind) if kind.ndim == 0 else kind
 
 
@@ -266,6 +268,12 @@ def fit_rate(x: ArrayLike, error: ArrayLike, *, last: float = 10.0) -> Rate:
 def _middle(index: NDArray[Any]) -> int:
     """The record where half of the last index was reached."""
     return int(np.searchsorted(index, index[-1] / 2))
+
+
+def _moved(path: Path) -> Any:
+    """Whether the last weight differs from the start; a path of radii starts at zero."""
+    last, start = path.final, path.W[..., 0, :, :] if path.kind == "steps" and len(path.index) > 1 else 0
+    return (last != start).any((-2, -1)) & (last != 0).any((-2, -1))
 
 
 def _mass(path: Path, solution: Solution) -> Float:

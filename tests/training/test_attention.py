@@ -11,10 +11,10 @@ from attsvm import Tokens
 from attsvm.datasets import sphere
 from attsvm.training import attention
 from attsvm.training.heads import Linear, QuadraticPenalty, ReLUNetwork
-from attsvm.training.losses import exponential, linear, logistic
+from attsvm.training.losses import correlation, exponential, logistic
 
-LOSSES = [logistic, exponential, linear]
-NAMES = ["logistic", "exponential", "linear"]
+LOSSES = [logistic, exponential, correlation]
+NAMES = ["logistic", "exponential", "correlation"]
 FLOOR = 1e-12  # logits of size 1e4 carry a rounding error of 1e-12, which is a relative error in s_t
 
 
@@ -150,5 +150,5 @@ def test_the_excess_loss_is_exact_past_underflow(loss):
 
 def test_the_excess_loss_of_a_wrong_selection_is_of_order_one():
     tokens = Tokens([[[1.0, 1.0], [0.0, 0.25]]])
-    value = log_excess(tokens, np.array([0.0, 1.0]), linear, np.array([[-5_000.0], [0.0]]))
+    value = log_excess(tokens, np.array([0.0, 1.0]), correlation, np.array([[-5_000.0], [0.0]]))
     assert value == pytest.approx(np.log(0.75), rel=1e-12)

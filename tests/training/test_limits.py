@@ -7,7 +7,7 @@ from attsvm import Entrywise, Tokens, frobenius, l1, linf, nuclear, spectral
 from attsvm.datasets import sphere
 from attsvm.training.heads import Linear
 from attsvm.training.init import gaussian, uniform
-from attsvm.training.losses import exponential, linear, logistic
+from attsvm.training.losses import correlation, exponential, logistic
 from attsvm.training.optimizers import gd, mirror, polyak, steepest
 from attsvm.training.train import train
 from attsvm.training.weights import FullWeight, KeyQuery
@@ -120,11 +120,11 @@ def test_training_the_prompt_is_training_a_weight_on_one_fixed_query():
 @pytest.mark.parametrize(
     ("loss", "offset"),
     [
-        (linear, lambda C: np.log(C) / 2),
+        (correlation, lambda C: np.log(C) / 2),
         (exponential, lambda C: (np.log(C) - C + 1) / 2),
         (logistic, lambda C: np.log(C * (1 + np.e) / (1 + np.exp(C))) / 2),
     ],
-    ids=["linear", "exponential", "logistic"],
+    ids=["correlation", "exponential", "logistic"],
 )
 def test_the_transient_bias_of_a_loss_has_its_closed_form(loss, offset):
     scores = np.array([2.0, 5.0, 10.0])

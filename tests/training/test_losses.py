@@ -6,12 +6,12 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from attsvm.training.losses import exponential, linear, logistic
+from attsvm.training.losses import correlation, exponential, logistic
 
 EXACT = {
     logistic: lambda f: mp.log1p(mp.exp(-f)),
     exponential: lambda f: mp.exp(-f),
-    linear: lambda f: -f,
+    correlation: lambda f: -f,
 }
 DROPS = [1e-300, 1e-20, 1e-8, 0.3, 0.999, 1.0, 1.001, 30.0, 800.0]
 

@@ -11,10 +11,9 @@ import pytest
 from attsvm import Tokens, frobenius, spectral
 from attsvm.datasets import sphere
 from attsvm.training import engine
-from attsvm.training import train as loop
 from attsvm.training.heads import Linear, QuadraticPenalty, ReLUNetwork
 from attsvm.training.init import gaussian, uniform
-from attsvm.training.losses import exponential, linear, logistic
+from attsvm.training.losses import correlation, exponential, logistic
 from attsvm.training.optimizers import gd, mirror, polyak, scale_free, steepest
 from attsvm.training.train import record_steps, train
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
@@ -118,7 +117,7 @@ def test_every_weight_lowers_the_loss(weight, problem):
     assert path.stopped == "steps"
 
 
-@pytest.mark.parametrize("loss", [exponential, linear])
+@pytest.mark.parametrize("loss", [exponential, correlation])
 def test_every_loss_falls(loss, problem):
     tokens, v = problem
     path = run(tokens, Linear(v), loss=loss)
@@ -232,7 +231,7 @@ def test_examples_with_one_token_leave_nothing_to_train():
     assert (path.log_excess == -np.inf).all()
 
 
-# ---------------------------------------------------------------------- precision, cache, progress
+# ---------------------------------------------------------------------- precision, cache
 
 
 def test_double_precision_is_scoped(problem):
@@ -257,16 +256,6 @@ def test_equal_settings_compile_once(problem):
     compiled = engine.advance._cache_size()
     run(tokens, Linear(2 * v), optimizer=steepest(frobenius, 0.1), init=gaussian(3))
     assert engine.advance._cache_size() == compiled
-
-
-def test_progress_on_a_terminal_changes_nothing(problem, monkeypatch):
-    tokens, v = problem
-    silent = run(tokens, Linear(v))
-    monkeypatch.setattr(loop, "LONG_WORK", 0)
-    monkeypatch.setattr(loop.Console, "is_terminal", True)
-    shown = run(tokens, Linear(v))
-    np.testing.assert_allclose(shown.W, silent.W, rtol=ROUNDING, atol=ROUNDING)
-    np.testing.assert_array_equal(shown.index, silent.index)
 
 
 # ---------------------------------------------------------------------- bad input

@@ -26,7 +26,7 @@ from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import Solution
 from attsvm.tokens import Float, Tokens
 from attsvm.training.heads import Linear
-from attsvm.training.losses import Loss, exponential, linear, logistic
+from attsvm.training.losses import Loss, correlation, exponential, logistic
 from attsvm.training.optimizers import gd, steepest
 from attsvm.training.regularise import regularisation_path
 from attsvm.training.rules import Optimizer
@@ -199,7 +199,7 @@ def _without_losing_scores_of_zero(seed: int) -> Verdict:
 
 def _bend(tokens: Tokens, high: float) -> Verdict:
     slopes: dict[Loss, float] = {
-        linear: 0.0,
+        correlation: 0.0,
         logistic: float(log_slope(np.array(high)) - log_slope(np.array(1.0))),
         exponential: 1 - high,
     }

@@ -56,8 +56,8 @@ def main(
 
     Each command has examples: `attsvm solve --help`.
 
-    Exit codes: 0 as wished, 1 bad input or a number that disagrees, 2 not separable, 3 solved but not
-    certified, 64 wrong usage, 130 interrupted.
+    Exit codes: 0 as wished, 1 bad input, a number that disagrees or a run that diverged, 2 not separable,
+    3 solved but not certified, 64 wrong usage, 130 stopped by Ctrl-C.
     """
 
 

@@ -3,66 +3,75 @@
 from __future__ import annotations
 
 from pathlib import Path as File
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 import typer
 
-from attsvm.cli.app import AsJson, say, say_json
+from attsvm.cli.app import INTERRUPTED, AsJson, say, say_json, stop
 from attsvm.cli.files import one_line_errors, out_file, read_problem
-from attsvm.cli.words import WrongWord, norm_of, one_of
-from attsvm.norms import Entrywise, Norm
+from attsvm.cli.settings import Settings, chosen, continued, kept
 from attsvm.path import Path
 
 
 def train(
     file: Annotated[File, typer.Argument(help="keys and the head v; any of queries, labels, mask, values.")],
-    optimizer: Annotated[str, typer.Option(help="steepest, gd, mirror or polyak.")] = "steepest",
-    norm: Annotated[str, typer.Option(help="Of steepest and mirror: frobenius, linf, lp:3, …")] = "frobenius",
-    lr: Annotated[float, typer.Option(help="Step length.")] = 0.1,
-    steps: Annotated[int, typer.Option(help="Number of steps.", min=1)] = 2_000,
-    weight: Annotated[str, typer.Option(help="full (W), kq (K and Q) or diagonal.")] = "full",
-    loss: Annotated[str, typer.Option(help="logistic, exponential or linear.")] = "logistic",
-    out: Annotated[File | None, typer.Option(help="Write the path to this .npz file.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="steepest (default), gd, mirror or polyak.")] = None,
+    norm: Annotated[
+        str | None, typer.Option(help="Of steepest and mirror: frobenius (default), linf, lp:3, …")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Step length, by default 0.1; polyak has none.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of steps in all, by default 2000.", min=1)] = None,
+    weight: Annotated[str | None, typer.Option(help="full (W, default), kq (K and Q) or diagonal.")] = None,
+    loss: Annotated[str | None, typer.Option(help="logistic (default), exponential or correlation.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with FILE, a run kept by --out.")] = False,
+    out: Annotated[
+        File | None, typer.Option(help="Write the path to this .npz file; with --resume, FILE by default.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train softmax attention on the tokens of a file, and keep the path of its weights.
 
     Steepest descent in a norm is normalised gradient descent (frobenius), sign descent (linf), Muon's
     direction (spectral) or coordinate descent (l1). W starts at zero, K and Q at a fixed draw.
+    Ctrl-C ends a run within a second: `--out` keeps the path up to there, and `--resume` goes on to
+    what the run would have been.
 
     Examples
 
     - `attsvm train problem.npz --steps 20000 --out run.npz`
+    - `attsvm train run.npz --resume --steps 40000`: on to 40,000 steps, with the same settings
     - `attsvm solve run.npz`: the program of the tokens that the run attends to
     - `attsvm train problem.npz --optimizer mirror --norm lp:3 --weight full`
     - `attsvm train problem.npz --weight kq --loss exponential --json`
 
-    Exit code 0, 1 on bad input, 64 on wrong usage.
+    Exit code 0, 1 on bad input or where the run diverged (the path is kept), 64 on wrong usage, 130
+    after Ctrl-C.
     """
-    from attsvm.training.heads import Linear
-    from attsvm.training.train import train as descend
-
+    given = {"optimizer": optimizer, "norm": norm, "lr": lr, "weight": weight, "loss": loss, "steps": steps}
+    words = {name: value for name, value in given.items() if value is not None}
+    out = file if resume and out is None else out
     with one_line_errors():
         out = out and out_file(out, ".npz")
-        problem = read_problem(file)
-        path = descend(
-            problem.tokens,
-            Linear(problem.head()),
-            weight=_weight(weight),
-            loss=_loss(loss),
-            optimizer=_optimizer(optimizer, norm_of(norm), lr),
-            steps=steps,
-        )
-        if out is not None:
-            path.save(out)
+        if resume:
+            settings, before, v = continued(file, words)
+            path = _run(before.tokens, v, settings, before, out)
+        else:
+            settings, problem = chosen(words), read_problem(file)
+            path = _run(problem.tokens, problem.head(), settings, None, out)
+    with np.errstate(over="ignore"):  # the norm of a run that diverged
+        record = path_record(path) | ({} if out is None else {"path": out})
+        if not as_json:
+            say(path)
+            say(f"least attention on the selected tokens: {_least_mass(path):.6g}")
+            if out is not None:
+                say(f"path: {out}")
+    diverged = np.asarray(path.stopped) == "diverged"
+    if diverged.any():
+        who = f"{diverged.sum()} of {diverged.size} runs" if diverged.ndim else "the run"
+        stop(f"{who} diverged; the last finite weight is kept. Pass a smaller --lr.", **record)
     if as_json:
-        say_json(path_record(path) | ({} if out is None else {"path": out}))
-    else:
-        say(path)
-        say(f"least attention on the selected tokens: {_least_mass(path):.6g}")
-        if out is not None:
-            say(f"path: {out}")
+        say_json(record)
 
 
 def path_record(path: Path) -> dict[str, Any]:
@@ -85,33 +94,27 @@ def _least_mass(path: Path) -> float:
     return float(np.where(path.selected, last, 0.0).sum(-1).min())
 
 
-def _optimizer(word: str, norm: Norm, lr: float) -> Any:
-    from attsvm.training import optimizers
+def _run(tokens: Any, v: Any, settings: Settings, before: Path | None, out: File | None) -> Path:
+    """Train, and write the path, also after Ctrl-C."""
+    try:
+        from attsvm.training.heads import Linear
+        from attsvm.training.train import train as descend
 
-    known = {
-        "steepest": lambda: optimizers.steepest(norm, lr),
-        "gd": lambda: optimizers.gd(lr),
-        "mirror": lambda: optimizers.mirror(_exponent(norm), lr),
-        "polyak": lambda: optimizers.polyak(),
-    }
-    return one_of("optimizer", word, known)()
-
-
-def _exponent(norm: Norm) -> float:
-    if not isinstance(norm, Entrywise):
-        raise WrongWord(f"mirror descent has an entrywise norm, not the {norm} one. Pass --norm lp:P, P > 1.")
-    return norm.p
-
-
-def _weight(word: str) -> Any:
-    from attsvm.training import weights
-
-    known = {"full": weights.FullWeight(), "kq": weights.KeyQuery(), "diagonal": weights.Diagonal()}
-    return one_of("weight", word, known)
+        path = descend(tokens, Linear(v), resume=before, **settings.arguments())
+    except KeyboardInterrupt as interrupted:
+        far: Path | None = getattr(interrupted, "path", None)
+        if far is not None and out is not None:
+            kept(far, settings, v).save(out)
+        _interrupted(far, settings, out)
+    if out is not None:
+        kept(path, settings, v).save(out)
+    return path
 
 
-def _loss(word: str) -> Any:
-    from attsvm.training import losses
-
-    known = {"logistic": losses.logistic, "exponential": losses.exponential, "linear": losses.linear}
-    return one_of("loss", word, known)
+def _interrupted(path: Path | None, settings: Settings, out: File | None) -> NoReturn:
+    if path is None:
+        stop("interrupted before the first step.", INTERRUPTED)
+    far = f"interrupted after {path.index[-1]:,} of {settings.steps:,} steps"
+    if out is None:
+        stop(f"{far}. Nothing is kept: pass --out FILE to keep the path.", INTERRUPTED)
+    stop(f"{far}. Go on from there: attsvm train {out} --resume", INTERRUPTED)

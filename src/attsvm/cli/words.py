@@ -25,10 +25,10 @@ class WrongWord(ValueError):
 
 
 def norm_of(word: str) -> Norm:
-    """frobenius, nuclear, spectral, l1, linf, or lp:1.5."""
-    if word in NORMS:
-        return NORMS[word]
-    family, _, exponent = word.partition(":")
+    """frobenius, nuclear, spectral, l1, linf, or lp:1.5, in capitals or not."""
+    if word.lower() in NORMS:
+        return NORMS[word.lower()]
+    family, _, exponent = word.lower().partition(":")
     try:
         p = float(exponent)
     except ValueError:

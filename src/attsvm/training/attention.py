@@ -62,9 +62,9 @@ def as_data(tokens: Tokens) -> Data:
     return Data(*jax.device_put((tokens.keys, tokens.queries, tokens.labels, tokens.mask, values)))
 
 
-def attend(data: Data, W: Array) -> Attention:
-    """Attention s = softmax(a) of the logits a_t = x_tᵀ W z, for W (d, e)."""
-    logits = jnp.einsum("ntd,nd->nt", data.keys, data.queries @ W.T)
+def attend(data: Data, W: Array, radius: Array | float = 1.0) -> Attention:
+    """Attention s = softmax(a) of the logits a_t = radius · x_tᵀ W z, for W (d, e)."""
+    logits = radius * jnp.einsum("ntd,nd->nt", data.keys, data.queries @ W.T)
     logits = jnp.where(data.mask, logits, -jnp.inf)
     relative = logits - logits.max(-1, keepdims=True)
     position = jnp.arange(relative.shape[-1])

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from attsvm.training.weights import Params
 
 GROW, SHRINK = 1.05, 0.5
 FIRST = 1e-3
-"""The first step in units of the set's size: a longer one could leave the basin of the start."""
+"""The first step in a set of size one: a longer one could leave the basin of the start."""
 FREE = 0.999
 """Above this share of its full length a step was not stopped by the set's boundary."""
 
@@ -26,7 +27,10 @@ class Slope(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """Where a descent stands: x in the set, y = x plus momentum, the slope at y, the step length η."""
+    """Where a descent stands: x in the set, y = x plus momentum, the slope at y, the step length η.
+
+    taken: how many steps were tried; before the first, x is not yet projected on the set.
+    """
 
     x: Params
     y: Params
@@ -37,23 +41,32 @@ class Descent(NamedTuple):
     stationary: Array
 
 
+def begin(start: Params, still: Any = False) -> Descent:
+    """Before the first step of descents from `start`, (runs, starts, …); `still`: which stay there."""
+    batch = next(iter(start.values())).shape[:2]
+    zero: Any = np.zeros(batch)
+    flat: Any = {name: np.zeros_like(x) for name, x in start.items()}
+    stationary: Any = np.broadcast_to(still, batch)
+    return Descent(start, start, Slope(flat, zero), zero + 1, zero + FIRST, zero.astype(int), stationary)
+
+
 def descend(
     slope: Callable[[Params], Slope],
     project: Callable[[Params], Params],
-    start: Params,
-    size: Array,
+    state: Descent,
     tolerance: float,
-    limit: int,
+    stop: Array,
 ) -> Descent:
-    """A stationary point of L on a set, from its scaled gradient and the projection P on the set.
+    """Go on towards a stationary point of L on a set of size one, until `stop` steps are taken in all.
 
         x⁺ = P(y − η ĝ),  ĝ = ∇L(y)/‖∇L(y)‖,      y⁺ = x⁺ + β (x⁺ − x)
 
-    A step is kept where ⟨∇L(y⁺) − ∇L(y), y⁺ − y⟩ ≤ ‖∇L(y)‖ ‖y⁺ − y‖²/η, else η is halved. Only the ratio
-    of two gradients enters, so nothing underflows; where L falls like e^(−margin), the test lets η grow
-    as if log L were descended. Momentum restarts when it points against the last move.
+    P is the projection on the set. A step is kept where
+    ⟨∇L(y⁺) − ∇L(y), y⁺ − y⟩ ≤ ‖∇L(y)‖ ‖y⁺ − y‖²/η, else η is halved. Only the ratio of two gradients
+    enters, so nothing underflows; where L falls like e^(−margin), the test lets η grow as if log L were
+    descended. Momentum restarts when it points against the last move.
     Stationary: ‖x⁺ − y‖ ≤ tolerance · η, the share of the gradient that the set does not balance; or,
-    inside the set, ‖x⁺ − y‖ ≤ tolerance · size, the size of the set.
+    inside the set, ‖x⁺ − y‖ ≤ tolerance.
     Reference: Beck & Teboulle 2009 (FISTA); O'Donoghue & Candès 2015 (restart).
     """
 
@@ -72,17 +85,17 @@ def descend(
         kept = (rise * state.step <= _dot(way, way)) | ~known
         length = jnp.sqrt(_dot(move, move))
         free = length > FREE * state.step
-        still = (length <= tolerance * state.step) | (free & (length <= tolerance * size))
+        still = (length <= tolerance * state.step) | (free & (length <= tolerance))
         after = Descent(x, y, there, momentum, GROW * state.step, state.taken, known & still)
         held = state._replace(step=SHRINK * state.step)
         chosen = jax.tree.map(lambda new, old: jnp.where(kept, new, old), after, held)
         return chosen._replace(taken=state.taken + 1)
 
-    x, one = project(start), jnp.ones_like(size)
     # The first pass stands still and only takes the slope: a second copy of it would compile twice as long.
-    flat = Slope(jax.tree.map(jnp.zeros_like, x), jnp.zeros_like(size))
-    begin = Descent(x, x, flat, one, FIRST * size, jnp.asarray(0), jnp.asarray(False))
-    return lax.while_loop(lambda s: ~s.stationary & (s.taken < limit), advance, begin)
+    inside = project(state.x)
+    x = {name: jnp.where(state.taken == 0, inside[name], state.x[name]) for name in inside}
+    y = {name: jnp.where(state.taken == 0, inside[name], state.y[name]) for name in inside}
+    return lax.while_loop(lambda s: ~s.stationary & (s.taken < stop), advance, state._replace(x=x, y=y))
 
 
 def _dot(a: Params, b: Params) -> Array:

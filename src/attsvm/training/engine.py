@@ -1,4 +1,4 @@
-"""The compiled training loop: one traced program for all steps of all runs."""
+"""The compiled training loop: one program for all runs, all numbers of steps and all learning rates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attsvm.training.attention import Data
 from attsvm.training.heads import Head, Linear
 from attsvm.training.losses import Loss
 from attsvm.training.optimizers import needs_excess
-from attsvm.training.rules import Optimizer
+from attsvm.training.rules import Rule
 from attsvm.training.weights import Params, Weight
 
 
@@ -34,17 +34,18 @@ class Model:
         return jax.vmap(function, in_axes=(data, *[0] * states)) if self.runs else function
 
 
+@partial(jax.tree_util.register_dataclass, data_fields=["rule", "head_rule"], meta_fields=["model"])
 @dataclass(frozen=True)
 class Plan:
-    """What is compiled: equal plans on equal shapes share one program."""
+    """What is compiled: plans that differ in the numbers of their rules only share one program."""
 
     model: Model
-    optimizer: Optimizer
-    train_head: Optimizer | None
+    rule: Rule
+    head_rule: Rule | None
 
     @property
     def needs_excess(self) -> bool:
-        rules = [rule for rule in (self.optimizer, self.train_head) if rule is not None]
+        rules = [rule for rule in (self.rule, self.head_rule) if rule is not None]
         return any(needs_excess(rule, foreign=True) for rule in rules)
 
 
@@ -74,38 +75,58 @@ class Record(NamedTuple):
     log_excess: Array
 
 
-@partial(jax.jit, static_argnames="plan")
-def start(plan: Plan, params: Params, head: Head) -> State:
-    """The state before the first step."""
+@jax.jit
+def start(plan: Plan, data: Data, params: Params, head: Head) -> tuple[State, Array | None]:
+    """The state before the first step, and the token scores of a linear head that is not trained.
+
+    The scores save one pass over the values per step.
+    """
 
     def one(params: Params, head: Head) -> State:
-        memory = plan.optimizer.init(params)
-        head_memory = None if plan.train_head is None else plan.train_head.init(head)
+        memory = plan.rule.init(params)
+        head_memory = None if plan.head_rule is None else plan.head_rule.init(head)
         return State(params, head, memory, head_memory, jnp.asarray(True), jnp.asarray(True))
 
-    return jax.vmap(one)(params, head) if plan.model.runs else one(params, head)
+    state = jax.vmap(one)(params, head) if plan.model.runs else one(params, head)
+    if not isinstance(head, Linear) or plan.head_rule is not None:
+        return state, None
+    return state, plan.model.over_runs(attention.fixed_scores, 1)(data, head.v)
 
 
-@partial(jax.jit, static_argnames="plan")
-def advance(plan: Plan, data: Data, state: State, lengths: Any) -> tuple[State, Snapshot]:
-    """Take lengths[j] steps, keep a snapshot, and so on for every j; memory grows with these only."""
-    model, scores = plan.model, None
-    if isinstance(state.head, Linear) and plan.train_head is None:  # saves one pass over the values per step
-        scores = model.over_runs(attention.fixed_scores, 1)(data, state.head.v)
-    step = model.over_runs(partial(_step, plan), 2)
+@jax.jit
+def advance(
+    plan: Plan, data: Data, scores: Array | None, state: State, lengths: Any, count: Any
+) -> tuple[State, Snapshot]:
+    """Take lengths[j] steps and keep a snapshot, for the first `count` of them; the rest is room."""
+    step = plan.model.over_runs(partial(_step, plan), 2)
 
-    def segment(state: State, length: Array) -> tuple[State, Snapshot]:
-        state = lax.fori_loop(0, length, lambda _, s: step(data, s, scores), state)
-        return state, Snapshot(state.params, state.head)
+    def segment(j: Array, carry: tuple[State, Snapshot]) -> tuple[State, Snapshot]:
+        state = lax.fori_loop(0, lengths[j], lambda _, s: step(data, s, scores), carry[0])
+        return state, _put(carry[1], j, Snapshot(state.params, state.head))
 
-    return lax.scan(segment, state, lengths)
+    room = _room(Snapshot(state.params, state.head), len(lengths))
+    return lax.fori_loop(0, count, segment, (state, room))
 
 
 @partial(jax.jit, static_argnames="model")
-def observe(model: Model, data: Data, snapshots: Snapshot) -> Record:
-    """Weight, loss and excess at every snapshot, one after the other; compiled once for all optimizers."""
-    one = model.over_runs(partial(_observe, model), 1)
-    return lax.map(lambda snapshot: one(data, snapshot), snapshots)
+def observe(model: Model, data: Data, snapshots: Snapshot, count: Any) -> Record:
+    """Weight, loss and excess at the first `count` snapshots; compiled once for all optimizers."""
+    look = model.over_runs(partial(_observe, model), 1)
+
+    def one(j: Any) -> Record:
+        return look(data, jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, j, keepdims=False), snapshots))
+
+    room = _room(jax.eval_shape(one, 0), len(jax.tree.leaves(snapshots)[0]))
+    return lax.fori_loop(0, count, lambda j, records: _put(records, j, one(j)), room)
+
+
+def _room(one: Any, count: int) -> Any:
+    return jax.tree.map(lambda x: jnp.zeros((count, *x.shape), x.dtype), one)
+
+
+def _put(many: Any, j: Array, one: Any) -> Any:
+    # many.at[j].set(one) would be a scatter, which is slower.
+    return jax.tree.map(lambda all_, new: lax.dynamic_update_index_in_dim(all_, new, j, 0), many, one)
 
 
 def _step(plan: Plan, data: Data, state: State, scores: Array | None) -> State:
@@ -118,14 +139,12 @@ def _step(plan: Plan, data: Data, state: State, scores: Array | None) -> State:
     known = {"value": attention.mean_loss(reading, model.loss)}
     if plan.needs_excess:
         known["log_excess"] = _log_excess(model, data, look, reading, state.head)
-    updates, memory = plan.optimizer.update(
-        grads, state.memory, state.params, log_scale=slope.log_scale, **known
-    )
+    updates, memory = plan.rule.update(grads, state.memory, state.params, log_scale=slope.log_scale, **known)
     params = jax.tree.map(jnp.add, state.params, updates)
     head, head_memory = state.head, state.head_memory
-    if plan.train_head is not None:
+    if plan.head_rule is not None:
         pull = attention.head_gradient(data, look, reading, model.loss)
-        updates, head_memory = plan.train_head.update(
+        updates, head_memory = plan.head_rule.update(
             Linear(pull.mantissa), head_memory, head, log_scale=pull.log_scale, **known
         )
         head = jax.tree.map(jnp.add, head, updates)

@@ -89,8 +89,14 @@ class NegativeLog:
 
 logistic = Logistic()
 exponential = Exponential()
-linear = Correlation()
+correlation = Correlation()
 log_loss = NegativeLog()
+
+
+def check(loss: object) -> None:
+    """Refuse what is not a loss."""
+    if isinstance(loss, type) or not isinstance(loss, Loss):
+        raise TypeError(f"{loss!r} is not a loss. Pass logistic, exponential, correlation or log_loss.")
 
 
 def _log_expm1(log_x: Array) -> Array:

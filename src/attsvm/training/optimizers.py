@@ -26,6 +26,7 @@ from attsvm.training.rules import (
     PerBlock,
     Polyak,
     Rate,
+    Rule,
     ScaleFree,
     Steepest,
     TrueScale,
@@ -85,7 +86,7 @@ def scale_free(optimizer: optax.GradientTransformation) -> Optimizer:
 
 def per_block(optimizer: optax.GradientTransformation) -> Optimizer:
     """Give every parameter array its own copy of the optimizer, and so its own normalisation."""
-    return Optimizer(PerBlock(adapted(optimizer)))
+    return Optimizer(PerBlock(adapted(optimizer).rule))
 
 
 def adapted(optimizer: object) -> Optimizer:
@@ -95,12 +96,14 @@ def adapted(optimizer: object) -> Optimizer:
     return Optimizer(TrueScale(_optax(optimizer)))
 
 
-def needs_excess(optimizer: Optimizer, foreign: bool = False) -> bool:
+def needs_excess(rule: Rule, foreign: bool = False) -> bool:
     """Whether a step uses the excess loss L − L*; `foreign` answers for an optax chain we cannot see into."""
-    inner = getattr(optimizer.rule, "optimizer", None)
-    if isinstance(inner, Optimizer):
-        return needs_excess(inner, foreign)
-    return isinstance(optimizer.rule, Polyak) or (inner is not None and foreign)
+    if isinstance(rule, PerBlock):
+        return needs_excess(rule.rule, foreign)
+    if isinstance(rule, (TrueScale, ScaleFree)):
+        inner = rule.optimizer
+        return needs_excess(inner.rule, foreign) if isinstance(inner, Optimizer) else foreign
+    return isinstance(rule, Polyak)
 
 
 # ---------------------------------------------------------------------- details

@@ -1,14 +1,18 @@
-"""The smallest loss at one radius, from many starts of many runs at once: one compiled program."""
+"""The smallest loss at one radius, from many starts of many runs at once, as compiled programs.
+
+The unknown is U in the ball of radius one, W = R·U: radii of every size are one problem with other logits.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from attsvm.norms import Entrywise, Norm, frobenius
 from attsvm.training import attention
@@ -21,11 +25,8 @@ from attsvm.training.weights import Params, Weight
 
 TOLERANCE = 1e-7
 """Share of the gradient that may stay unbalanced: the direction of W is then right to about 1e-7."""
-STEPS = 100_000
 FAR = 1e7
 """Beyond every log of a loss: shifts the logs of signed numbers so that they order as the numbers do."""
-ROUNDS = 100
-"""Rounds of the joint problem: head, weight, head, …"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Problem:
 
 
 class Cone(NamedTuple):
-    """Directions near an axis (d, e) of unit length, and the norm from which they count."""
+    """Directions near an axis (d, e) of unit length; inner: the share of the radius from which they count."""
 
     axis: Array
     cosine: Array
@@ -61,7 +62,7 @@ class Region(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The point that a start reached.
+    """The point that a start reached: parameters and W in the ball of radius one, the head as it is.
 
     rank: smaller is better. log_pull: log of −⟨∇L, W⟩/N(W), which is N*(∇L) on the sphere.
     """
@@ -77,30 +78,77 @@ class Answer(NamedTuple):
 
 
 @partial(jax.jit, static_argnames="problem")
-def smallest(
-    problem: Problem, data: Data, head: Head, scores: Array | None, params: Params, region: Region
-) -> Answer:
-    """min L over the region for every run and start.
+def best_weight(
+    problem: Problem,
+    data: Data,
+    head: Head,
+    scores: Array | None,
+    region: Region,
+    state: Descent,
+    stop: Array,
+) -> tuple[Descent, Answer]:
+    """Go on to `stop` steps towards min L over the region, the head fixed, for every run and start.
 
-    params, head, scores and the radii carry (runs, starts) first, the cone (runs,).
+    head, scores, state and the radii carry (runs, starts) first, the cone (runs,).
     scores (runs, starts, n, T): fixed token scores in place of the head's.
     """
     each, cone = None if scores is None else 0, None if region.cone is None else 0
-    starts = jax.vmap(partial(_smallest, problem), in_axes=(None, 0, each, 0, Region(0, 0, None)))  # type: ignore[arg-type]
-    axes = (0 if problem.data_runs else None, 0, each, 0, Region(0, 0, cone))  # type: ignore[arg-type]
-    return jax.vmap(starts, in_axes=axes)(data, head, scores, params, region)
+    inner = (None, 0, each, Region(0, 0, None), 0, None)  # type: ignore[arg-type]
+    outer = (0 if problem.data_runs else None, 0, each, Region(0, 0, cone), 0, None)  # type: ignore[arg-type]
+    starts = jax.vmap(partial(_best_weight, problem), in_axes=inner)
+    return jax.vmap(starts, in_axes=outer)(data, head, scores, region, state, stop)
 
 
-def _smallest(
-    problem: Problem, data: Data, head: Head, scores: Array | None, params: Params, region: Region
+@partial(jax.jit, static_argnames="problem")
+def best_head(
+    problem: Problem, data: Data, params: Params, region: Region, state: Descent, stop: Array
+) -> Descent:
+    """The same for the head, the weight fixed: a convex problem on the pooled tokens. The state holds v/r."""
+    starts = jax.vmap(partial(_best_head, problem), in_axes=(None, 0, 0, 0, None))
+    data_axis = 0 if problem.data_runs else None
+    return jax.vmap(starts, in_axes=(data_axis, 0, 0, 0, None))(data, params, region, state, stop)
+
+
+def _best_weight(
+    problem: Problem,
+    data: Data,
+    head: Head,
+    scores: Array | None,
+    region: Region,
+    state: Descent,
+    stop: Array,
+) -> tuple[Descent, Answer]:
+    def slope(params: Params) -> Slope:
+        look = attention.attend(data, problem.weight.matrix(params), region.radius)
+        reading = attention.read(data, look, head, scores)
+        G, log_scale = attention.gradient(data, look, reading, problem.loss)
+        return _unit(problem.weight.pullback(params, G), log_scale)
+
+    end = descend(slope, partial(_inside, problem, region), state, TOLERANCE, stop)
+    return end, _answer(problem, data, head, scores, region, end)
+
+
+def _best_head(
+    problem: Problem, data: Data, params: Params, region: Region, state: Descent, stop: Array
+) -> Descent:
+    look = attention.attend(data, problem.weight.matrix(params), region.radius)
+
+    def slope(params: Params) -> Slope:
+        reading = attention.read(data, look, Linear(region.head_radius * params["v"]))
+        v, log_scale = attention.head_gradient(data, look, reading, problem.loss)
+        return _unit({"v": v}, log_scale)
+
+    def project(params: Params) -> Params:
+        return {"v": project_ball(params["v"], problem.head_norm, jnp.ones_like(region.radius))}
+
+    return descend(slope, project, state, TOLERANCE, stop)
+
+
+def _answer(
+    problem: Problem, data: Data, head: Head, scores: Array | None, region: Region, end: Descent
 ) -> Answer:
-    if problem.joint:
-        x, head, slope, stationary = _alternate(problem, data, head, params, region)
-    else:
-        end = _best_weight(problem, data, head, scores, params, region)
-        x, slope, stationary = end.x, end.slope, end.stationary
-    W = problem.weight.matrix(x)
-    look = attention.attend(data, W)
+    W = problem.weight.matrix(end.x)
+    look = attention.attend(data, W, region.radius)
     reading = attention.read(data, look, head, scores)
     loss = attention.mean_loss(reading, problem.loss)
     excess = jnp.full_like(loss, jnp.nan)
@@ -111,87 +159,38 @@ def _smallest(
         rank = _log_loss(problem, data, reading.margin, region.head_radius)
     elif isinstance(head, Linear) and region.cone is not None:
         rank = _rank_near(problem, data, look, reading, region.cone.axis)
-    pull = -jnp.stack([jnp.vdot(slope.mantissa[name], x[name]) for name in x]).mean()
-    log_pull = jnp.log(jnp.maximum(pull, 0) / region.radius) + slope.log_scale
-    return Answer(x, head, W, loss, excess, rank, log_pull, stationary)
-
-
-def _best_weight(
-    problem: Problem, data: Data, head: Head, scores: Array | None, params: Params, region: Region
-) -> Descent:
-    """The weight block: min L(W) for a fixed head."""
-
-    def slope(params: Params) -> Slope:
-        look = attention.attend(data, problem.weight.matrix(params))
-        reading = attention.read(data, look, head, scores)
-        G, log_scale = attention.gradient(data, look, reading, problem.loss)
-        return Slope(problem.weight.pullback(params, G), log_scale)
-
-    size = region.radius if len(params) == 1 else jnp.sqrt(2 * region.radius)
-    return descend(slope, partial(_inside, problem, region), params, size, TOLERANCE, STEPS)
-
-
-def _best_head(problem: Problem, data: Data, head: Linear, W: Array, radius: Array) -> tuple[Linear, Array]:
-    """The head block: min L(v) for fixed attention, a convex problem on the pooled tokens."""
-    look = attention.attend(data, W)
-
-    def slope(params: Params) -> Slope:
-        reading = attention.read(data, look, Linear(params["v"]))
-        v, log_scale = attention.head_gradient(data, look, reading, problem.loss)
-        return Slope({"v": v}, log_scale)
-
-    def project(params: Params) -> Params:
-        return {"v": project_ball(params["v"], problem.head_norm, radius)}
-
-    end = descend(slope, project, {"v": head.v}, radius, TOLERANCE, STEPS)
-    return Linear(end.x["v"]), end.stationary
-
-
-def _alternate(
-    problem: Problem, data: Data, head: Any, params: Params, region: Region
-) -> tuple[Params, Head, Slope, Array]:
-    """min L(v, W) over ‖v‖ ≤ r, N(W) ≤ R, block by block until the head stays where it is.
-
-    The constraints do not couple the blocks, so a point that is best in each is stationary in both.
-    In saturation the two gradients differ by e^(−R·margin): no joint step could see the smaller one.
-    """
-
-    def one_round(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        count, x, head, *_ = state
-        new, head_done = _best_head(problem, data, head, problem.weight.matrix(x), region.head_radius)
-        end = _best_weight(problem, data, new, None, x, region)
-        moved = jnp.abs(new.v - head.v).max() > 10 * TOLERANCE * region.head_radius
-        return count + 1, end.x, new, end.slope, moved, head_done & end.stationary
-
-    def unfinished(state: tuple[Any, ...]) -> Array:
-        return state[-2] & (state[0] < ROUNDS)
-
-    flat = Slope(jax.tree.map(jnp.zeros_like, params), jnp.zeros_like(region.radius))
-    start = (jnp.asarray(0), params, head, flat, jnp.asarray(True), jnp.asarray(False))
-    _, x, head, slope, moved, done = lax.while_loop(unfinished, one_round, start)
-    return x, head, slope, done & ~moved
+    pull = -jnp.stack([jnp.vdot(end.slope.mantissa[name], end.x[name]) for name in end.x]).mean()
+    log_pull = jnp.log(jnp.maximum(pull, 0)) + end.slope.log_scale
+    return Answer(end.x, head, W, loss, excess, rank, log_pull, end.stationary)
 
 
 def _inside(problem: Problem, region: Region, params: Params) -> Params:
-    """The nearest parameters of the region.
+    """The nearest parameters of the region, in the ball of radius one.
 
-    One parameter: N ≤ R. Factors such as K and Q: ‖K‖² + ‖Q‖² ≤ 2R, where min over all factors of
+    One parameter: N ≤ 1. Factors such as K and Q: ‖K‖² + ‖Q‖² ≤ 2, where min over all factors of
     one W is the nuclear ball (of diagonal factors, the l1 ball).
     """
     if len(params) > 1:
         size = jnp.sqrt(jnp.stack([(x * x).sum() for x in params.values()]).sum())
-        bound = jnp.sqrt(2 * region.radius)
+        bound = math.sqrt(2)
         shrink = jnp.where(size > bound, bound / jnp.where(size > 0, size, 1), 1)
         return {name: x * shrink for name, x in params.items()}
     ((name, x),) = params.items()
-    norm = ball_of(problem.norm, x.ndim)
+    norm, one = ball_of(problem.norm, x.ndim), jnp.ones_like(region.radius)
     if region.cone is None:
-        return {name: project_ball(x, norm, region.radius)}
+        return {name: project_ball(x, norm, one)}
     axis, cosine, inner = region.cone
-    x = project_both(x, norm, region.radius, axis, cosine)
+    x = project_both(x, norm, one, axis, cosine)
     size = norm.value(x)
     grown = jnp.where(size > 0, x / jnp.where(size > 0, size, 1), axis / norm.value(axis)) * inner
     return {name: jnp.where(size < inner, grown, x)}
+
+
+def _unit(mantissa: Params, log_scale: Array) -> Slope:
+    """The slope with a largest entry of one: the squares of tiny tokens and scores would underflow."""
+    largest = jnp.stack([jnp.abs(x).max() for x in mantissa.values()]).max()
+    safe = jnp.where(largest > 0, largest, 1)
+    return Slope({name: x / safe for name, x in mantissa.items()}, log_scale + jnp.log(safe))
 
 
 def _log_loss(problem: Problem, data: Data, margin: Array, head_radius: Array) -> Array:

@@ -2,54 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.training.radius import Answer
-from attsvm.training.search import Found, Search, pick, scaled
+from attsvm.training.search import Found, Search, at, compared, where
 
 ACCURACY = 1e-8
 """Accuracy of log λ at which the radius of a ridge is found, and of R where a branch ends in a jump."""
+JUMP = 1e-6
+"""An error of log λ that rounding of a stationary point cannot explain: the branch ends in a jump."""
 TRIALS = 200
 
 
-def follow_ridges(search: Search, ridges: NDArray[Any]) -> list[Found]:
+def follow_ridges(search: Search, ridges: NDArray[Any]) -> Iterator[Found]:
     """The best of all starts for every ridge, in decreasing order.
 
     Stationarity of L + λN²/2 is −∇L ∈ λ N ∂N: the W_R at which N*(∇L(W_R)) = λR. Every start finds its
     own root R; the best has the smallest L + λR²/2.
     """
-    found = []
-    radius = np.ones(next(iter(search.params.values())).shape[:2])
-    for strength in [ridges[0], *ridges]:  # the first twice: the guide is known from the second time on
+    radius = np.minimum(1.0, search.largest) * np.ones(search.batch)
+    for k, strength in enumerate([ridges[0], *ridges]):  # the first twice: the guide is known after one
         answer, radius = _at_ridge(search, strength, radius)
-        penalty = np.log(strength / 2) + 2 * np.log(radius)
-        in_logs = search.scores is not None  # then the rank is log(L − L*), else L
-        rank = np.logaddexp(answer.rank, penalty) if in_logs else answer.rank + np.exp(penalty)
-        best = pick(answer._replace(rank=rank))
-        radius[:, 0] = radius[np.arange(len(radius)), best.start]
+        fresh, other = answer, radius
+        if k:
+            fresh, other = _at_ridge(search.fresh(radius), strength, radius)
+        better, agreed = compared(answer, fresh)
+        answer, radius = where(better, (fresh, other), (answer, radius))
+        best, radius[:, 0] = at((answer, radius), np.argmin(answer.rank, axis=1))
+        if k:
+            yield Found(best, radius[:, 0].copy(), agreed)
         if search.guide:
             radius[:, 1] = radius[:, -1]
-        search = search.moved(answer, best.answer, 1.0)
-        found.append(best)
-    return found[1:]
+        search = search.moved(answer, best)
 
 
 def _at_ridge(search: Search, strength: float, radius: NDArray[Any]) -> tuple[Answer, NDArray[Any]]:
-    """The radius of every start, by false position on log N*(∇L) − log R − log λ, which falls with R."""
+    """The radius of every start, by false position on log N*(∇L) − log R − log λ, which falls with R.
+
+    The rank of the answer is that of L + λR²/2.
+    """
     bracket = _Bracket(radius.shape)
     for _ in range(TRIALS):
         answer = search.solve(radius)
-        value = answer.log_pull - np.log(radius) - np.log(strength)
+        value = answer.log_pull + np.log(search.scale) - np.log(radius) - np.log(strength)
         done = bracket.narrow(radius, value)
         if done.all():
             break
-        following = np.where(done, radius, bracket.middle())
-        search = search._replace(params=scaled(answer.params, following / radius))
-        radius = following
-    return answer._replace(stationary=answer.stationary & (np.abs(value) <= ACCURACY)), radius.copy()
+        search = search._replace(params=answer.params)
+        radius = np.where(done, radius, np.minimum(bracket.middle(), search.largest))
+    penalty = np.log(strength / 2) + 2 * np.log(radius)
+    in_logs = search.scores is not None  # then the rank is log(L − L*), else L
+    rank = np.logaddexp(answer.rank, penalty) if in_logs else answer.rank + np.exp(penalty)
+    found = answer.stationary & (np.abs(value) <= JUMP)
+    return answer._replace(stationary=found, rank=rank), radius
 
 
 class _Bracket:

@@ -7,7 +7,6 @@ The verbs that build them, and what they mean, are in optimizers.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -25,7 +24,7 @@ Tree = Any
 
 
 class Rule(Protocol):
-    """What an optimizer does: a frozen record, so that equal optimizers share one compiled loop."""
+    """What an optimizer does: a frozen record, registered with `numbers`."""
 
     def init(self, params: Tree) -> Tree: ...
     def update(self, grads: Tree, state: Tree, params: Tree = None, **known: Any) -> tuple[Tree, Tree]: ...
@@ -52,6 +51,29 @@ class Optimizer(optax.GradientTransformationExtraArgs):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return repr(self.rule)
+
+
+def numbers(*names: str) -> Callable[[type[Any]], type[Any]]:
+    """Register a rule whose named numbers are arguments of the compiled loop; all else is compiled into it.
+
+    So one program serves every lr. Zero and a schedule are compiled in: they change what is computed.
+    """
+
+    def register(rule_type: type[Any]) -> type[Any]:
+        def flatten(rule: Any) -> tuple[list[Any], Any]:
+            fields = vars(rule)
+            free = [n for n in names if not callable(fields[n]) and not _is_zero(fields[n])]
+            fixed = {n: value for n, value in fields.items() if n not in free}
+            return [fields[n] for n in free], (tuple(free), tuple(fixed.items()))
+
+        def restore(kept: Any, values: Any) -> Any:
+            free, fixed = kept
+            return rule_type(**dict(zip(free, values, strict=True)), **dict(fixed))
+
+        jax.tree_util.register_pytree_node(rule_type, flatten, restore)
+        return rule_type
+
+    return register
 
 
 # ---------------------------------------------------------------------- what a rule remembers
@@ -81,6 +103,7 @@ class Dual(NamedTuple):
 # ---------------------------------------------------------------------- the rules
 
 
+@numbers("lr", "momentum")
 @dataclass(frozen=True)
 class Steepest:
     norm: Norm
@@ -88,7 +111,7 @@ class Steepest:
     momentum: float = 0.0
 
     def init(self, params: Tree) -> Count | Averaged:
-        if self.momentum == 0:
+        if _is_zero(self.momentum):
             return Count(_zero())
         mantissa = jax.tree.map(jnp.zeros_like, params)
         dtype = jax.tree.leaves(mantissa)[0].dtype
@@ -98,12 +121,13 @@ class Steepest:
         self, grads: Tree, state: Any, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
     ) -> tuple[Tree, Count | Averaged]:
         rate = _at(self.lr, state.updates)
-        if self.momentum == 0:
+        if _is_zero(self.momentum):
             return _times(-rate, _direction(self.norm, grads)), Count(state.updates + 1)
         state = _average(state, grads, log_scale, self.momentum)
         return _times(-rate, _direction(self.norm, state.mantissa)), state
 
 
+@numbers("lr")
 @dataclass(frozen=True)
 class GradientDescent:
     lr: Rate
@@ -117,6 +141,7 @@ class GradientDescent:
         return _times(-_at(self.lr, state.updates) * jnp.exp(log_scale), grads), Count(state.updates + 1)
 
 
+@numbers("lr")
 @dataclass(frozen=True)
 class Mirror:
     p: float
@@ -142,6 +167,7 @@ class Mirror:
         return updates, Dual(state.updates + 1, U)
 
 
+@numbers("factor")
 @dataclass(frozen=True)
 class Polyak:
     factor: float = 1.0
@@ -168,6 +194,7 @@ class Polyak:
         return _times(-jnp.where(size > 0, length, 0), grads), Count(state.updates + 1)
 
 
+@numbers()
 @dataclass(frozen=True)
 class TrueScale:
     optimizer: optax.GradientTransformationExtraArgs
@@ -181,6 +208,7 @@ class TrueScale:
         return self.optimizer.update(_times(jnp.exp(log_scale), grads), state, params, **known)
 
 
+@numbers()
 @dataclass(frozen=True)
 class ScaleFree:
     optimizer: optax.GradientTransformationExtraArgs
@@ -194,19 +222,18 @@ class ScaleFree:
         return self.optimizer.update(grads, state, params, **known)
 
 
+@numbers("rule")
 @dataclass(frozen=True)
 class PerBlock:
-    optimizer: Optimizer
+    rule: Any
 
     def init(self, params: Tree) -> Tree:
-        return [self.optimizer.init(leaf) for leaf in jax.tree.leaves(params)]
+        return [self.rule.init(leaf) for leaf in jax.tree.leaves(params)]
 
     def update(self, grads: Tree, state: Tree, params: Tree = None, **known: Any) -> tuple[Tree, Tree]:
         leaves, shape = jax.tree.flatten(grads)
         owners = [None] * len(leaves) if params is None else jax.tree.leaves(params)
-        each = [
-            self.optimizer.update(g, s, w, **known) for g, s, w in zip(leaves, state, owners, strict=True)
-        ]
+        each = [self.rule.update(g, s, w, **known) for g, s, w in zip(leaves, state, owners, strict=True)]
         return jax.tree.unflatten(shape, [u for u, _ in each]), [s for _, s in each]
 
 
@@ -236,9 +263,9 @@ def _block_steepest(norm: Schatten, leaves: list[Array]) -> list[Array]:
     return out
 
 
-def _average(state: Averaged, grads: Tree, log_scale: Any, momentum: float) -> Averaged:
+def _average(state: Averaged, grads: Tree, log_scale: Any, momentum: Any) -> Averaged:
     """momentum · M + (1 − momentum) · g with both in log scale: a raw sum would underflow."""
-    old, new = state.log_scale + math.log(momentum), log_scale + math.log1p(-momentum)
+    old, new = state.log_scale + jnp.log(momentum), log_scale + jnp.log1p(-momentum)
     top = jnp.maximum(old, new)
     mantissa = jax.tree.map(
         lambda m, g: jnp.exp(old - top) * m + jnp.exp(new - top) * g, state.mantissa, grads
@@ -256,6 +283,10 @@ def _times(number: Any, tree: Tree) -> Tree:
 
 def _zero() -> Array:
     return jnp.zeros((), jnp.int32)
+
+
+def _is_zero(value: object) -> bool:
+    return isinstance(value, float) and value == 0  # False for a traced number, whose value is not known
 
 
 def _at(lr: Rate, updates: Array) -> Any:

@@ -40,6 +40,9 @@ class FullWeight:
         return {"W": G}
 
 
+FULL = FullWeight()
+
+
 @dataclass(frozen=True)
 class KeyQuery:
     """W = K Qᵀ with K (d, rank) and Q (e, rank); ∇_K = G Q, ∇_Q = Gᵀ K.
@@ -102,6 +105,12 @@ class DiagonalKeyQuery:
     def pullback(self, params: Params, G: Array) -> Params:
         g = jnp.diagonal(G)
         return {"k": g * params["q"], "q": g * params["k"]}
+
+
+def check(weight: object) -> None:
+    """Refuse what is not a weight."""
+    if isinstance(weight, type) or not isinstance(weight, Weight):
+        raise TypeError(f"{weight!r} is not a weight. Pass FullWeight(), KeyQuery() or Diagonal().")
 
 
 def _square(weight: Weight, d: int, e: int) -> int:

@@ -16,10 +16,10 @@ from attsvm.figures.figure import Arrays, Check, Figure
 from attsvm.figures.max_margin_selection.protocol import beside, descend, published_loop, stack
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
 from attsvm.tokens import Float
-from attsvm.training.losses import Loss, exponential, linear, logistic
+from attsvm.training.losses import Loss, correlation, exponential, logistic
 
 HIGH = np.array([*range(1, 11), 100.0])
-LOSSES: dict[str, Loss] = {"linear": linear, "logistic": logistic, "exponential": exponential}
+LOSSES: dict[str, Loss] = {"linear": correlation, "logistic": logistic, "exponential": exponential}
 LOG_SLOPES: dict[str, Callable[[Float], Float]] = {  # log |ℓ'(x)|
     "linear": lambda x: 0 * x,
     "logistic": lambda x: -np.logaddexp(0, x),

@@ -54,7 +54,7 @@ def experiment(runs: int, steps: int, inputs: Sequence[int]) -> Arrays:
             classify(descend(tokens, v, [steps], start), v),
             max_margin(tokens, best_tokens(tokens, v)),
         )
-        found = {"global": kind == "global", "local": kind != "neither"}
+        found = {"global": kind == "global", "local": np.isin(kind, ("global", "local"))}
         found |= {"separable": best.separable, "all_support": best.separable & all_tokens_support(best)}
         for name, each in found.items():
             arrays[f"{name}_{n}"] = each.reshape(len(WIDTHS[n]), runs).sum(-1)

@@ -85,7 +85,7 @@ def _train(tokens: Tokens, v: Float, steps: int) -> tuple[Path, Float]:
 
 def _count(ended: tuple[Path, Float]) -> list[int]:
     kind = classify(*ended)
-    return [int((kind == "global").sum()), int((kind != "neither").sum())]
+    return [int((kind == "global").sum()), int(np.isin(kind, ("global", "local")).sum())]
 
 
 def draw(arrays: Arrays) -> Canvas:

@@ -86,7 +86,7 @@ def experiment(runs: int) -> Arrays:
         )
         arrays |= _measured(name, path)
         arrays[f"best_{name}"] = (path.selected == best_tokens(tokens, v)).all((-2, -1))
-        arrays[f"local_{name}"] = classify(path, v) != "neither"
+        arrays[f"local_{name}"] = np.isin(classify(path, v), ("global", "local"))
     return arrays | _as_published(tokens, v, init)
 
 

@@ -103,7 +103,7 @@ def _ends(path: Path, v: Float) -> dict[str, Any]:
     kind = classify(path, v)
     return {
         "global": kind == "global",
-        "local": kind != "neither",
+        "local": np.isin(kind, ("global", "local")),
         "saturated": path.attention[:, -1].max(-1).min(-1) > 0.9,
         "support": all_tokens_support(max_margin(path.tokens, best_tokens(path.tokens, v))),
     }

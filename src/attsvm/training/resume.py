@@ -1,0 +1,68 @@
+"""What a run needs to go on where it stopped: kept as plain arrays, checked when it comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.path import Path
+from attsvm.tokens import Tokens
+from attsvm.training import engine
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def kept(state: engine.State) -> Arrays | None:
+    """The arrays of a state by number; None where an optimizer keeps something that is not an array."""
+    leaves = jax.tree.leaves(state)
+    if not all(isinstance(leaf.dtype, np.dtype) for leaf in leaves):  # a random key, say
+        return None
+    return {str(j): np.asarray(leaf) for j, leaf in enumerate(leaves)}
+
+
+def taken_steps(path: Path, tokens: Tokens, steps: int, init: object) -> int:
+    """How many steps a path has taken, after checking that it can go on to `steps`."""
+    if not isinstance(path, Path) or path.state is None:
+        raise ValueError("resume holds no state to go on from. Pass a Path that train() returned or carried.")
+    if init is not None:
+        raise ValueError("pass either init, or resume, which starts where that path stopped.")
+    if not _equal(path.tokens.arrays(), tokens.arrays()):
+        raise ValueError("resume was trained on other tokens. Pass these: resume.tokens.")
+    taken = int(path.index[-1])
+    if steps <= taken:
+        raise ValueError(f"steps is {steps} but resume has taken {taken}. Pass more: steps counts from 0.")
+    return taken
+
+
+def restored(path: Path, fresh: engine.State, trained_head: bool) -> engine.State:
+    """The state of a path, in the form of a fresh one."""
+    saved = dict(path.state or {})
+    leaves = [saved.get(str(j)) for j in range(len(jax.tree.leaves(fresh)))]
+    wanted = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(fresh)]
+    if [None if leaf is None else (leaf.shape, leaf.dtype) for leaf in leaves] != wanted:
+        raise ValueError(
+            "resume was trained with another weight, head or optimizer: its state has other arrays. "
+            "Pass the same ones; their numbers, such as lr, may differ."
+        )
+    state = jax.tree.unflatten(jax.tree.structure(fresh), jax.device_put(leaves))
+    if not trained_head and not all(map(np.array_equal, *map(jax.tree.leaves, (state.head, fresh.head)))):
+        raise ValueError("resume was trained with another head. Pass the same one.")
+    return state
+
+
+def joined(path: Path, index: NDArray[Any], arrays: Arrays, asked: NDArray[Any]) -> tuple[Any, Arrays]:
+    """The records of a path and those after it; the one of an interruption goes unless it is asked for."""
+    interrupted = np.any(np.asarray(path.stopped) == "interrupted")
+    keep = len(path.index) - int(interrupted and path.index[-1] not in asked)
+    axis = 0 if path.runs is None else 1
+    before = {name: np.asarray(getattr(path, name)) for name in arrays}
+    cut = {name: array[:keep] if axis == 0 else array[:, :keep] for name, array in before.items()}
+    together = {name: np.concatenate([cut[name], arrays[name]], axis) for name in arrays}
+    return np.concatenate([path.index[:keep], index]), together
+
+
+def _equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)

@@ -1,0 +1,96 @@
+"""Long work in segments: between two compiled calls there is time for Ctrl-C and for a progress bar."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from attsvm.path import Path
+
+SEGMENT = 0.25
+"""Seconds that a compiled call should last: nothing can interrupt it."""
+GROWTH = 16
+"""Largest growth of the steps of one call: the time of a short one says little about a long one."""
+PATIENCE = 2.0
+"""Seconds after which a terminal shows the progress."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during train() or regularisation_path().
+
+    path: what was computed until then, or None where that is nothing. A training run goes on from it by
+    train(…, resume=path).
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        super().__init__("interrupted; .path holds what was computed")
+        self.path = path
+
+
+class Segments:
+    """How long the next call may be, whether Ctrl-C was pressed, and a progress bar.
+
+        with Segments("training", total=10_000, first=100) as segments:
+            while … and not segments.pressed:
+                take up to segments.steps steps
+                segments.done += steps
+                segments.took(steps)
+
+    Ctrl-C waits for the end of the current call: arrays and records stay whole, and no compiled program
+    runs on while Python ends. A second Ctrl-C does not wait.
+    """
+
+    def __init__(self, what: str, total: float, first: int) -> None:
+        self.what, self.total, self.steps = what, total, first
+        self.pressed, self.done = False, 0.0
+        self._begun = self._last = time.perf_counter()
+        self._bar: Progress | None = None
+        self._caught = False
+
+    def __enter__(self) -> Segments:
+        # A handler that is not Python's own is somebody's wish; other threads never see Ctrl-C.
+        self._caught = (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
+        if self._caught:
+            signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        if self._caught:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def took(self, steps: int) -> None:
+        """A call of so many steps has ended."""
+        now = time.perf_counter()
+        if steps:
+            fitting = steps * SEGMENT / max(now - self._last, 1e-9)
+            self.steps = max(1, int(min(fitting, GROWTH * max(steps, self.steps))))
+        self._last = now
+        if now - self._begun > PATIENCE:
+            self._show()
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        if self.pressed:
+            signal.default_int_handler(number, frame)
+        self.pressed = True
+
+    def _show(self) -> None:
+        if self._bar is None:
+            console: Any = Console(stderr=True)
+            columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+            left = (TimeRemainingColumn(), TextColumn("left"))
+            terminal = console.is_terminal
+            self._bar = Progress(*columns, *left, console=console, transient=True, disable=not terminal)
+            self._bar.add_task(self.what, total=self.total)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=self.done)

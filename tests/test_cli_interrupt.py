@@ -1,0 +1,71 @@
+"""Ctrl-C at the terminal: a real signal to a real process, and the run that goes on after it."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import attsvm
+
+FOREVER = 10**12
+TIMEOUT = 120
+
+
+def command(*words):
+    return [sys.executable, "-m", "attsvm", *map(str, words)]
+
+
+def interrupted(*words):
+    """Run a command whose stderr is a terminal; press Ctrl-C once its progress is shown."""
+    ours, theirs = pty.openpty()
+    screen = os.environ | {"TERM": "xterm"}  # a dumb one shows no progress
+    process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=theirs, env=screen)
+    os.close(theirs)
+    shown = b""
+    while b"left" not in shown:
+        shown += os.read(ours, 4096)
+    process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=TIMEOUT)
+        return process.returncode, _rest(ours)
+    finally:
+        process.kill()
+        os.close(ours)
+
+
+def _rest(terminal):
+    """What is left to read: Linux answers the end with an error."""
+    text = b""
+    try:
+        while part := os.read(terminal, 4096):
+            text += part
+    except OSError:
+        pass
+    return text.decode()
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory):
+    tokens, v = attsvm.datasets.sphere(3, 4, 5, seed=0)
+    file = tmp_path_factory.mktemp("problem") / "problem.npz"
+    np.savez(file, **tokens.arrays(), v=v)
+    return file
+
+
+def test_a_run_goes_on_after_ctrl_c_to_the_same_bits_as_one_that_was_never_stopped(problem, tmp_path):
+    file, other = tmp_path / "run.npz", tmp_path / "other.npz"
+    code, said = interrupted("train", problem, "--steps", FOREVER, "--out", file)
+    taken = int(attsvm.Path.load(file).index[-1])
+    assert (code, 0 < taken < FOREVER) == (130, True)
+    assert f"interrupted after {taken:,} of" in said
+    for words in ((file, "--resume"), (problem, "--out", other)):
+        subprocess.run(command("train", *words, "--steps", taken + 9), check=True, timeout=TIMEOUT)
+    resumed, whole = attsvm.Path.load(file), attsvm.Path.load(other)
+    assert resumed.index[-1] == whole.index[-1] == taken + 9
+    assert all(np.array_equal(resumed.state[name], whole.state[name]) for name in ("0", "1", "2"))
+    np.testing.assert_array_equal(resumed.final, whole.final)
+    assert not np.array_equal(resumed.final, resumed.W[-2])

@@ -1,0 +1,244 @@
+"""Long runs in segments: Ctrl-C, going on, progress, and one compiled program for all of them."""
+
+import os
+import signal
+from dataclasses import replace
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from attsvm import Interrupted, Path, Schatten, Tokens, frobenius, spectral
+from attsvm.datasets import sphere
+from attsvm.training import host, segments
+from attsvm.training.heads import Linear
+from attsvm.training.init import gaussian
+from attsvm.training.optimizers import gd, mirror, polyak, steepest
+from attsvm.training.train import train
+from attsvm.training.weights import FullWeight, KeyQuery
+
+NGD = steepest(frobenius, 0.1)
+ARRAYS = ("index", "W", "loss", "log_excess", "stopped", "K", "Q", "v")
+SETTINGS = {
+    "normalised": {},
+    "momentum": {"optimizer": steepest(spectral, 0.1, momentum=0.9)},
+    "mirror": {"optimizer": mirror(3, 0.1)},
+    "polyak": {"optimizer": polyak()},
+    "adam": {"optimizer": optax.adam(0.1)},
+    "schedule": {"optimizer": gd(optax.exponential_decay(0.5, 100, 0.5))},
+    "blocks": {"weight": KeyQuery(2, separate=True)},
+    "head": {"train_head": steepest(frobenius, 0.01)},
+    "runs": {"init": gaussian(range(3))},
+    "every step": {"record": range(301)},
+}
+
+
+def run(tokens, v, **options):
+    return train(tokens, Linear(v), **{"optimizer": NGD, "steps": 300, "record": 20} | options)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return sphere(3, 4, 5, seed=0)
+
+
+@pytest.fixture
+def short_segments(monkeypatch):
+    """Calls of at most 7 steps."""
+    monkeypatch.setattr(segments, "SEGMENT", 0.0)
+    monkeypatch.setattr("attsvm.training.train.first_steps", lambda *_: 7)
+
+
+@pytest.fixture
+def ctrl_c(monkeypatch):
+    """A real SIGINT in the call that passes step 100."""
+    advance = host.engine.advance
+    steps = []
+
+    def pressing(plan, data, scores, state, lengths, count):
+        steps.append(int(lengths.sum()))
+        if sum(steps[:-1]) < 100 <= sum(steps):
+            os.kill(os.getpid(), signal.SIGINT)
+        return advance(plan, data, scores, state, lengths, count)
+
+    monkeypatch.setattr(host.engine, "advance", pressing)
+
+
+def assert_equal(path, other):
+    for name in ARRAYS:
+        np.testing.assert_array_equal(getattr(path, name), getattr(other, name), err_msg=name)
+
+
+# ---------------------------------------------------------------------- Ctrl-C and going on
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_run_that_goes_on_after_ctrl_c_ends_in_the_same_bits(
+    name, problem, ctrl_c, short_segments, tmp_path
+):
+    options = SETTINGS[name]
+    with pytest.raises(Interrupted) as interrupted:
+        run(*problem, **options)
+    interrupted.value.path.save(tmp_path / "run.npz")
+    loaded = Path.load(tmp_path / "run.npz")
+    assert 100 <= loaded.index[-1] < 300
+    going_on = {key: value for key, value in options.items() if key != "init"}
+    shared = {"tokens": problem[0], "v": problem[1]}
+    assert_equal(run(**shared, **going_on, resume=loaded), run(**shared, **options))
+
+
+def test_segments_of_any_length_compute_the_same_bits(problem, short_segments, monkeypatch):
+    short = run(*problem)
+    monkeypatch.undo()
+    assert_equal(short, run(*problem))
+
+
+def test_an_interrupted_path_ends_with_a_record_of_its_last_step(problem, ctrl_c, short_segments):
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        run(*problem)
+    path = interrupted.value.path
+    assert path.stopped == "interrupted"
+    np.testing.assert_array_equal(path.final, run(*problem, steps=int(path.index[-1])).final)
+
+
+def test_ctrl_c_in_the_last_segment_is_not_lost(problem, ctrl_c):
+    with pytest.raises(Interrupted) as interrupted:
+        run(*problem)
+    assert_equal(interrupted.value.path, run(*problem))
+
+
+def test_a_finished_run_goes_on_and_keeps_its_records(problem):
+    first = run(*problem, steps=100)
+    longer = run(*problem, resume=first)
+    assert set(first.index) <= set(longer.index)
+    np.testing.assert_array_equal(longer.final, run(*problem).final)
+
+
+def test_the_optimizers_memory_is_needed_to_go_on(problem):
+    rule = steepest(frobenius, 0.1, momentum=0.9)
+    whole, half = run(*problem, optimizer=rule), run(*problem, optimizer=rule, steps=150)
+    forgetful = run(*problem, optimizer=rule, steps=150, init=half.final)
+    np.testing.assert_array_equal(run(*problem, optimizer=rule, resume=half).final, whole.final)
+    assert not np.array_equal(forgetful.final, whole.final)
+
+
+def test_the_handler_of_ctrl_c_is_given_back(problem):
+    run(*problem)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_ones_own_stays(problem, ctrl_c, short_segments):
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda *_: seen.append(True))
+    try:
+        assert run(*problem).stopped == "steps"
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [True]
+
+
+def test_a_second_ctrl_c_does_not_wait():
+    with pytest.raises(KeyboardInterrupt), segments.Segments("training", 1, 1) as watch:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert watch.pressed
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+BAD = {
+    "steps is 300 but resume has taken 300": {},
+    "either init, or resume": {"init": gaussian(0), "steps": 400},
+    "another weight, head or optimizer": {"optimizer": mirror(3, 0.1), "steps": 400},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_what_cannot_go_on_is_named(message, problem):
+    with pytest.raises(ValueError, match=message):
+        run(*problem, resume=run(*problem), **BAD[message])
+
+
+def test_another_problem_does_not_go_on(problem):
+    (tokens, v), path = problem, run(*problem)
+    other = Tokens(2 * tokens.keys, tokens.queries, tokens.labels)
+    with pytest.raises(ValueError, match="other tokens"):
+        run(other, v, resume=path, steps=400)
+    with pytest.raises(ValueError, match="another head"):
+        run(tokens, 2 * v, resume=path, steps=400)
+    with pytest.raises(ValueError, match="no state"):
+        run(tokens, v, resume=replace(path, state=None), steps=400)
+
+
+# ---------------------------------------------------------------------- progress
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_run_shows_its_progress_on_a_terminal_only(
+    terminal, problem, monkeypatch, short_segments, capsys
+):
+    silent = run(*problem)
+    monkeypatch.setattr(segments, "PATIENCE", 0.0)
+    monkeypatch.setattr(segments.Console, "is_terminal", terminal)
+    assert_equal(run(*problem), silent)
+    assert ("training" in capsys.readouterr().err) == terminal
+
+
+# ---------------------------------------------------------------------- one program
+
+COMPILED = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, *_, **__: COMPILED.append(event) if event.endswith("backend_compile_duration") else None
+)
+
+
+def compilations(tokens, v, **options):
+    COMPILED.clear()
+    run(tokens, v, **options)
+    return len(COMPILED)
+
+
+SWEEP = {
+    "lr": {"optimizer": steepest(frobenius, 0.3)},
+    "whole lr": {"optimizer": steepest(frobenius, 3)},
+    "fewer steps": {"steps": 77},
+    "more steps": {"steps": 1_234},
+    "records": {"record": [5, 9]},
+    "start": {"init": gaussian(3)},
+}
+
+
+@pytest.mark.parametrize("change", SWEEP)
+def test_a_sweep_over_rates_steps_and_records_compiles_once(change, problem):
+    run(*problem)
+    assert compilations(*problem, **SWEEP[change]) == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (polyak(1.0), polyak(0.5)),
+        (mirror(3, 0.1), mirror(3, 0.2)),
+        (gd(0.1), gd(0.2)),
+        (steepest(frobenius, 0.1, momentum=0.9), steepest(frobenius, 0.2, momentum=0.5)),
+    ],
+    ids=["polyak", "mirror", "gd", "momentum"],
+)
+def test_every_number_of_our_optimizers_is_an_argument_of_the_program(one, other, problem):
+    for weight in (FullWeight(), KeyQuery(separate=True)):
+        run(*problem, optimizer=one, weight=weight)
+        assert compilations(*problem, optimizer=other, weight=weight) == 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"optimizer": steepest(Schatten(2.25), 0.1)},
+        {"optimizer": mirror(2.25, 0.1)},
+        {"optimizer": gd(lambda _: 0.1)},
+        {"optimizer": optax.sgd(0.1)},
+    ],
+    ids=["norm", "exponent", "schedule", "optax"],
+)
+def test_what_changes_the_computation_is_compiled_anew(other, problem):
+    run(*problem)
+    assert compilations(*problem, **other) > 0
