@@ -126,7 +126,7 @@ def test_log_loss_knows_its_increase(drop):
 def test_the_toy_tends_to_log_two():
     path = nt.train_choice(nt.log2_toy(), steps=100_000, optimizer=gd(4.0))
     w = path.final[:, 3]
-    assert w[0] - w[1] == pytest.approx(np.log(2), abs=1e-5)
+    assert w[0] - w[1] == pytest.approx(np.log(2), abs=1e-4)
     assert w[1] - w[2] > 10 and w[1] - w[3] > 10
 
 

@@ -14,6 +14,7 @@ from attsvm.program.frobenius import batch
 from attsvm.program.frobenius import route as frobenius
 from attsvm.program.frobenius.active_set import solve_rows
 from attsvm.program.max_margin import _at_margin_one, max_margin
+from attsvm.program.second_look import second_look
 from attsvm.program.solution import certify
 from attsvm.tokens import Tokens
 
@@ -35,7 +36,7 @@ def dense(rows):
 
 
 def gaps(rows, answer):
-    solved = _at_margin_one(rows, norm, answer)
+    solved = second_look(rows, norm, _at_margin_one(rows, norm, answer))
     return certify(rows, norm, solved.W, solved.multipliers).worst
 
 

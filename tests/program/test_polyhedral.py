@@ -118,4 +118,4 @@ def test_the_smallest_shapes_are_certified(norm, shape):
 def test_nearly_opposite_rows_are_solved_as_far_as_double_precision_goes(norm, distance):
     rows = np.array([[1.0, 0.3, 0.2], [-1.0, -0.3, -0.2 + distance], [0.5, 1.0, 0.1]])
     solution = separate(rows, norm)
-    assert solution.certificate.gap < max(1e-9, 1e-14 / distance)
+    assert solution.certificate.gap < max(5e-9, 1e-14 / distance)

@@ -12,10 +12,10 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.tokens import Bool, Float
 
-SURE = 1e-10
+SURE = 5e-11
 """Relative effect of rounding that needs no second look."""
 
-FINE, ENOUGH = 2e-10, 0.5 * TOLERANCE
+FINE, ENOUGH = 1e-10, 0.5 * TOLERANCE
 """Largest violation or gap that is left as it is: Frobenius algorithms end exactly, the others near 1e-9."""
 
 PROVEN = 1e-11

@@ -16,11 +16,8 @@ from attsvm.program.careful.pool import Pool
 from attsvm.program.doubled import Doubled
 from attsvm.tokens import Bool, Float
 
-GOOD, SPREAD = 1e-9, 6e-9
-"""Loss at which to stop looking, and the largest change of the factor that is tried."""
-
-TRIED = (1, 4096, 1 << 17)
-"""Factors that are tried, in turn."""
+TRIED = ((1, 0.0, 2e-12), (4096, 5e-11, 5e-12), (4096, 6e-9, 1e-9), (1 << 17, 6e-9, 1e-9))
+"""Rounds: how many factors are tried, how far from one, and the loss that is good enough to stop there."""
 
 CHUNK = 1 << 21
 
@@ -88,14 +85,14 @@ def multipliers(
 def _kindest(loss: Callable[[Float], tuple[Float, Float]], width: int) -> Float:
     """The rounded numbers of the factor with the least loss."""
     random, best, kept = np.random.default_rng(0), np.inf, np.zeros(0)
-    for count in TRIED:
-        factors = random.uniform(0.0, SPREAD, count) * (count > 1)
+    for count, spread, good in TRIED:
+        factors = random.uniform(0.0, spread, count)
         for part in np.array_split(factors, -(-count * max(width, 1) // CHUNK)):
             lost, rounded = loss(part)
             at = int(np.argmin(lost))
             if lost[at] < best:
                 best, kept = float(lost[at]), rounded[at]
-            if best <= GOOD:
+            if best <= good:
                 return kept
     return kept
 

@@ -21,7 +21,7 @@ from attsvm.program.doubled import Doubled
 from attsvm.program.engine import Answer
 from attsvm.tokens import Bool, Float
 
-GOAL, ENOUGH = 1e-10, 1e-7
+GOAL, ENOUGH = 1e-11, 1e-7
 """Relative gap at which the path ends, and above which its end is no answer."""
 
 WORK = 12_000_000
