@@ -25,7 +25,7 @@ PROVEN = 1e-11
 def second_look(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
     """The answer, in the units of the tokens, or a better one; see `Answer`."""
     if rows.runs is None:
-        return answer if _sure(rows, norm, answer) else _one(rows, norm, answer)
+        return answer if answer.separable and _sure(rows, norm, answer) else _one(rows, norm, answer)
     doubtful = np.flatnonzero(np.asarray(answer.separable) & ~_sure(rows, norm, answer))
     for k in doubtful.tolist():
         alone = Answer(answer.W[k], answer.multipliers[k])

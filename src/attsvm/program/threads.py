@@ -50,13 +50,17 @@ class _OneForAll:
 @contextmanager
 def _in_control() -> Iterator[None]:
     """What is set here counts: since 3.7 threadpoolctl heeds only the thread that set a limit first."""
-    classes = {type(library) for library in _controller().lib_controllers}
-    release = [one.clear_controlling_thread for one in classes if hasattr(one, "clear_controlling_thread")]
-    for free in release:
+    for free in _controls():
         free(force=True)
     yield
-    for free in release:
+    for free in _controls():
         free(force=True)
+
+
+@cache
+def _controls() -> list[Any]:
+    classes = {type(library) for library in _controller().lib_controllers}
+    return [one.clear_controlling_thread for one in classes if hasattr(one, "clear_controlling_thread")]
 
 
 single_thread = _OneForAll()
