@@ -56,7 +56,7 @@ def max_margin(
     soft_slack = as_slack(tokens, slack)
     if soft_slack is not None:
         return _soft(tokens, norm, rows, soft_slack)
-    answer = over_runs(lambda part: _finished(part, norm), rows, _quick(rows, norm))
+    answer = _answer(tokens, rows, norm)
     if rows.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
 
@@ -96,7 +96,7 @@ def separate(
 
 
 def _soft(tokens: Tokens, norm: Norm, rows: Constraints, slack: Float) -> Solution:
-    W, multipliers = soft.solve(rows, norm, slack)
+    W, multipliers = soft.solve(tokens, rows, norm, slack)
     can = np.ones(() if rows.runs is None else rows.runs, bool)
     return Solution(tokens, rows.selected, norm, W, pack(rows, multipliers), rows.asked, can, slack)
 
@@ -105,11 +105,19 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     """Whether some W puts the selected tokens above all others: one boolean, with runs (runs,)."""
     tokens = matching_runs(tokens, selected)
     rows = Constraints.of(tokens, selected)
-    answer = over_runs(lambda part: _finished(part, frobenius), rows, True)
+    answer = _answer(tokens, rows, frobenius)
     return np.asarray(answer.separable) if tokens.runs is not None else bool(answer.separable)
 
 
 # ---------------------------------------------------------------------- from rows to an answer
+
+
+def _answer(tokens: Tokens, rows: Constraints, norm: Norm) -> Answer:
+    if rows.stored:
+        from attsvm.program import pooled
+
+        return pooled.solve(tokens, rows, lambda pool, _: _finished(pool, norm))
+    return over_runs(lambda part: _finished(part, norm), rows, _quick(rows, norm))
 
 
 def _finished(rows: Constraints, norm: Norm) -> Answer:
