@@ -430,7 +430,11 @@ def _no_empty_example(mask: Bool) -> None:
 
 
 def _zero_masked(array: Float, mask: Bool) -> Float:
-    return array if mask.all() or isinstance(array, Stored) else np.where(mask[..., None], array, array.dtype.type(0))
+    return (
+        array
+        if mask.all() or isinstance(array, Stored)
+        else np.where(mask[..., None], array, array.dtype.type(0))
+    )
 
 
 def _largest(array: Float, axes: int) -> Float:
