@@ -430,11 +430,9 @@ def _no_empty_example(mask: Bool) -> None:
 
 
 def _zero_masked(array: Float, mask: Bool) -> Float:
-    return (
-        array
-        if mask.all() or isinstance(array, Stored)
-        else np.where(mask[..., None], array, array.dtype.type(0))
-    )
+    if mask.all() or isinstance(array, Stored):
+        return array
+    return np.where(mask[..., None], array, array.dtype.type(0))
 
 
 def _largest(array: Float, axes: int) -> Float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +21,9 @@ from attsvm.program.second_look import second_look
 from attsvm.program.soft import as_slack
 from attsvm.program.solution import NotSeparable, Solution, pack
 from attsvm.tokens import Float, Tokens, matching_runs
+
+if TYPE_CHECKING:
+    from attsvm.program.pooled import Pool
 
 
 def max_margin(
@@ -116,16 +120,26 @@ def _answer(tokens: Tokens, rows: Constraints, norm: Norm) -> Answer:
     if rows.stored:
         from attsvm.program import pooled
 
-        return pooled.solve(tokens, rows, lambda pool, _: _finished(pool, norm))
+        return pooled.solve(tokens, rows, _pool_solver(rows, norm))
     return over_runs(lambda part: _finished(part, norm), rows, _quick(rows, norm))
 
 
-def _finished(rows: Constraints, norm: Norm) -> Answer:
+def _pool_solver(rows: Constraints, norm: Norm) -> Callable[[Pool], Answer]:
+    """The algorithm of the norm on pools of the rows, resumed from the pool before where it can."""
+    if on_vectors(rows, norm).p != 2 or rows.e > 1:
+        return lambda pool: _finished(pool.rows, norm)
+    from attsvm.program.frobenius.prompt import Resumed
+
+    resumed = Resumed(rows.d)
+    return lambda pool: _finished(pool.rows, norm, resumed(pool.rows, pool.names))
+
+
+def _finished(rows: Constraints, norm: Norm, answer: Answer | None = None) -> Answer:
     """The answer in the units of the tokens, at margin one, as exact as float64 can hold it."""
     norm = on_vectors(rows, norm)
     # What over- or underflows on the way is no answer, and the second look sees that.
     with np.errstate(all="ignore"):
-        answer = _at_margin_one(rows, norm, solve(rows, norm))
+        answer = _at_margin_one(rows, norm, solve(rows, norm) if answer is None else answer)
     return second_look(rows, norm, answer)
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from attsvm.program.compiled import compiled
 from attsvm.program.threads import in_threads
 from attsvm.stored import Stored
+from attsvm.stored.device import OnDevice
 from attsvm.tokens import Float
 
 HALF, BRAIN = 13, 16
@@ -21,9 +22,12 @@ def stored_margins(
 
     examples (k,): increasing; anchor (k,), directions (k, d) → (k, T).
     """
-    out = np.empty((len(examples), keys.shape[1]))
+    keys.passes += len(examples) / len(keys)
     if keys.exponent is not None:
         directions = np.ldexp(directions, -keys.exponent[examples, None])
+    if isinstance(keys, OnDevice):
+        return keys.margins(examples, anchor, directions)
+    out = np.empty((len(examples), keys.shape[1]))
     anchor, directions = np.ascontiguousarray(anchor), np.ascontiguousarray(directions)
 
     def work(part: slice) -> None:
@@ -39,7 +43,6 @@ def stored_margins(
             margins(raw, first, y, out[part])
 
     in_threads(work, keys.parts(len(examples)))
-    keys.passes += len(examples) / len(keys)
     return out
 
 
@@ -68,8 +71,8 @@ def half_margins(
 ) -> None:
     """The same for numbers of 16 bits; scratch (2, d) is memory, and numbers (2, d) its float32 view.
 
-    Shifted to the place of float32, exponent and fraction are those of a number 2^−112 times as large (float16),
-    or of the number itself (bfloat16): subnormal numbers too, and without a table.
+    Shifted to the place of float32, exponent and fraction are those of a number 2^−112 times as large
+    (float16), or of the number itself (bfloat16): subnormal numbers too, and without a table.
     """
     n, T, d = bits.shape
     scale = 2.0**112 if shift == 13 else 1.0

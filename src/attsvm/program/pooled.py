@@ -37,17 +37,15 @@ FEWEST, MEMORY = 256, 1 << 26
 NEAR = 0.1
 """Rows without a multiplier stay in the pool while their margin exceeds what they ask for by less."""
 
-Solve = Callable[[Constraints, NDArray[np.intp]], Answer]
-"""The rows of a pool, and the examples they belong to, → their answer in the units of the tokens."""
-
 
 @dataclass(frozen=True)
 class Pool:
-    """Some rows as a program in memory; example (k,), token (k, t): where its tokens come from."""
+    """Some rows as a program in memory; example (k,), token (k, t): its tokens among all n × width."""
 
     rows: Constraints
     example: NDArray[np.intp]
     token: NDArray[np.intp]
+    width: int
 
     @classmethod
     def of(cls, tokens: Tokens, rows: Constraints, chosen: Bool) -> Pool:
@@ -63,7 +61,13 @@ class Pool:
         selected = np.take_along_axis(rows.tied[example], token, 1) & mask
         selected[:, 0] = True
         small = Tokens(keys, tokens.queries[example], mask=mask)
-        return cls(Constraints.of(small, selected, rows.asked[example]), example, token)
+        return cls(Constraints.of(small, selected, rows.asked[example]), example, token, rows.T)
+
+    @property
+    def names(self) -> NDArray[np.intp]:
+        """Of every active row, in their order, a number that is the same in every pool."""
+        example, token = np.nonzero(self.rows.active)
+        return self.example[example] * self.width + self.token[example, token]
 
     def shortfall(self, W: Float, n: int) -> Float:
         """By how much the pool lets each of n examples fall short, relative to what it asks: zero if hard."""
@@ -80,6 +84,10 @@ class Pool:
         live = self.rows.active
         out[np.broadcast_to(self.example[:, None], live.shape)[live], self.token[live]] = multipliers[live]
         return out
+
+
+Solve = Callable[[Pool], Answer]
+"""A pool → its answer in the units of the tokens."""
 
 
 class Slacks:
@@ -99,7 +107,7 @@ class Slacks:
         self.least[examples] = -np.inf
 
     def measure(self, W: Float, chosen: Bool, allowed: Float, stride: int, turn: int) -> Float:
-        """Shortfalls (n, T) of the rows outside the pool beyond those allowed (n,), all relative to the bounds.
+        """Shortfalls (n, T) of the rows outside the pool beyond those allowed (n,), relative to the bounds.
 
         −∞ for rows that need not be read.
         """
@@ -124,7 +132,7 @@ def solve(tokens: Tokens, rows: Constraints, solve_pool: Solve) -> Answer:
     slacks, share = Slacks(rows), _share(rows)
     for turn in range(ROUNDS):
         pool = Pool.of(tokens, rows, chosen)
-        answer = solve_pool(pool.rows, pool.example)
+        answer = solve_pool(pool)
         multipliers = pool.lift(answer.multipliers, rows.active.shape)
         if not answer.separable:
             return replace(answer, W=np.zeros((rows.d, rows.e)), multipliers=multipliers)
@@ -135,7 +143,7 @@ def solve(tokens: Tokens, rows: Constraints, solve_pool: Solve) -> Answer:
         if not missed.any() and stride == 1:
             break
         kept = _useful(chosen, pool, answer, rows)
-        slacks.forget((chosen & ~kept).any(1))
+        slacks.forget(np.any(chosen & ~kept, axis=1))
         chosen = missed | kept
     return replace(answer, multipliers=multipliers)
 

@@ -43,7 +43,7 @@ def solve(tokens: Tokens, rows: Constraints, norm: Norm, slack: Float) -> tuple[
     if rows.stored:
         from attsvm.program import pooled
 
-        answer = pooled.solve(tokens, rows, lambda pool, mine: Answer(*_solve_one(pool, slack[mine])))
+        answer = pooled.solve(tokens, rows, lambda pool: Answer(*_solve_one(pool.rows, slack[pool.example])))
         return answer.W, answer.multipliers
     if rows.runs is None:
         return _solve_one(rows, slack)

@@ -12,14 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-KEPT = 1 << 23
-"""Numbers up to which single and half precision are simply widened (64 MB)."""
-
 PART = 1 << 20
 """Numbers that are read at once (8 MB in float64)."""
-
-FOREIGN = ("numpy", "torch", "jax", "jaxlib", "pandas", "polars", "builtins")
-"""Homes of arrays that become NumPy arrays whole, most of them without a copy."""
 
 Float = NDArray[np.floating[Any]]
 Index = NDArray[np.intp]
@@ -50,7 +44,7 @@ class Stored:
 
     def scaled(self, exponent: NDArray[np.int_]) -> Stored:
         """The same numbers, every example read in units of its own."""
-        return Stored(self.array, self.name, exponent)
+        return type(self)(self.array, self.name, exponent)
 
     def parts(self, count: int | None = None) -> list[slice]:
         """Slices of the first `count` examples, or of all; each of about PART numbers."""
@@ -60,10 +54,8 @@ class Stored:
 
     def raw(self, examples: slice | Index) -> NDArray[Any]:
         """Examples as they are stored: float64, float32, float16, or the 16 bits of bfloat16 as uint16."""
-        if not isinstance(examples, slice):  # stretches of neighbours
-            ends = np.flatnonzero(np.diff(examples) != 1) + 1
-            stretches = [slice(int(s[0]), int(s[-1]) + 1) for s in np.split(examples, ends)]
-            parts = [self.raw(stretch) for stretch in stretches]
+        if not isinstance(examples, slice):
+            parts = [self.raw(stretch) for stretch in neighbours(examples)]
             return parts[0] if len(parts) == 1 else np.concatenate(parts)
         self.check()
         try:
@@ -146,20 +138,10 @@ class Stored:
         return np.ldexp(array, -shift)
 
 
-def as_stored(name: str, value: Any, dtype: Any) -> Stored | None:
-    """`value` as it is stored, or None where it is a small array in memory, or none at all."""
-    home = type(value).__module__.partition(".")[0]
-    if isinstance(value, np.ndarray):
-        narrow = value.dtype.name in ("float16", "float32", "bfloat16") and value.size > KEPT
-        elsewhere = isinstance(value, np.memmap) and value.dtype.kind == "f" or value.dtype.name == "bfloat16"
-        if value.ndim != 3 or not (narrow or elsewhere) or np.dtype(dtype) != np.float64:
-            return None
-        return Stored(value, name)
-    if home in FOREIGN or not all(hasattr(value, part) for part in ("shape", "dtype", "__getitem__")):
-        return None
-    if len(value.shape) != 3 or 0 in value.shape:
-        raise ValueError(f"{name} has shape {tuple(value.shape)}. Pass (n, T, d).")
-    return Stored(value, name)
+def neighbours(examples: Index) -> list[slice]:
+    """Indices (k,) as slices, one per stretch of neighbours."""
+    ends = np.flatnonzero(np.diff(examples) != 1) + 1
+    return [slice(int(part[0]), int(part[-1]) + 1) for part in np.split(examples, ends)]
 
 
 # ---------------------------------------------------------------------- details
