@@ -25,6 +25,9 @@ from attsvm.tokens import Float, Tokens, matching_runs
 if TYPE_CHECKING:
     from attsvm.program.pooled import Pool
 
+FEW = 1000
+"""Dimensions of vectors up to which a dual active set is faster than block pivoting."""
+
 
 def max_margin(
     tokens: Tokens,
@@ -126,12 +129,24 @@ def _answer(tokens: Tokens, rows: Constraints, norm: Norm) -> Answer:
 
 def _pool_solver(rows: Constraints, norm: Norm) -> Callable[[Pool], Answer]:
     """The algorithm of the norm on pools of the rows, resumed from the pool before where it can."""
-    if on_vectors(rows, norm).p != 2 or rows.e > 1:
+    if on_vectors(rows, norm).p != 2:
         return lambda pool: _finished(pool.rows, norm)
+    from attsvm.program.frobenius.pivoted_pools import PivotedPools
     from attsvm.program.frobenius.prompt import Resumed
 
-    resumed = Resumed(rows.d)
-    return lambda pool: _finished(pool.rows, norm, resumed(pool.rows, pool.names))
+    engines: list[PivotedPools | Resumed] = [PivotedPools(rows.d, rows.e)]
+    if rows.e == 1:  # exchanges of one row are quick in few dimensions, and never fail
+        engines = [Resumed(rows.d)] if rows.d <= FEW else [*engines, Resumed(rows.d)]
+
+    def solved(pool: Pool) -> Answer:
+        answer = None
+        while engines and answer is None:
+            answer = engines[0](pool.rows, pool.names)
+            if answer is None:
+                engines.pop(0)
+        return _finished(pool.rows, norm, answer)
+
+    return solved
 
 
 def _finished(rows: Constraints, norm: Norm, answer: Answer | None = None) -> Answer:

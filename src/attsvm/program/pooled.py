@@ -48,8 +48,14 @@ class Pool:
     width: int
 
     @classmethod
-    def of(cls, tokens: Tokens, rows: Constraints, chosen: Bool) -> Pool:
-        """The chosen rows (n, T): of every example with one, the anchor and the chosen tokens."""
+    def of(cls, tokens: Tokens, rows: Constraints, chosen: Bool, together: bool) -> Pool:
+        """The chosen rows (n, T): each an example of its own, or those of an example together."""
+        if not together:
+            example, token = np.nonzero(chosen)
+            token = np.stack([rows.anchor[example], token], 1)
+            small = Tokens(tokens.keys[example[:, None], token], tokens.queries[example])
+            selected = np.stack([np.ones(len(example), bool), rows.tied[example, token[:, 1]]], 1)
+            return cls(Constraints.of(small, selected, rows.asked[example]), example, token, rows.T)
         example = np.flatnonzero(chosen.any(1))
         few = chosen[example]
         order = np.argsort(~few, axis=1, kind="stable")[:, : int(few.sum(1).max(initial=1))]
@@ -75,7 +81,7 @@ class Pool:
         over = self.rows.token_margins(W) - asked[:, None]
         short = -over.min(1, initial=0.0, where=self.rows.separating)
         out = np.zeros(n)
-        out[self.example] = short / np.where(asked > 0, asked, asked.max() or 1.0)
+        np.maximum.at(out, self.example, short / np.where(asked > 0, asked, asked.max() or 1.0))
         return out
 
     def lift(self, multipliers: Float, shape: tuple[int, int]) -> Float:
@@ -126,12 +132,15 @@ class Slacks:
         return short
 
 
-def solve(tokens: Tokens, rows: Constraints, solve_pool: Solve) -> Answer:
-    """The answer over all rows, in the units of the tokens."""
+def solve(tokens: Tokens, rows: Constraints, solve_pool: Solve, together: bool = False) -> Answer:
+    """The answer over all rows, in the units of the tokens.
+
+    together: the rows of an example share something, as the hinge of a soft margin.
+    """
     chosen = _first(rows)
     slacks, share = Slacks(rows), _share(rows)
     for turn in range(ROUNDS):
-        pool = Pool.of(tokens, rows, chosen)
+        pool = Pool.of(tokens, rows, chosen, together)
         answer = solve_pool(pool)
         multipliers = pool.lift(answer.multipliers, rows.active.shape)
         if not answer.separable:

@@ -43,7 +43,10 @@ def solve(tokens: Tokens, rows: Constraints, norm: Norm, slack: Float) -> tuple[
     if rows.stored:
         from attsvm.program import pooled
 
-        answer = pooled.solve(tokens, rows, lambda pool: Answer(*_solve_one(pool.rows, slack[pool.example])))
+        def hinged(pool: pooled.Pool) -> Answer:
+            return Answer(*_solve_one(pool.rows, slack[pool.example]))
+
+        answer = pooled.solve(tokens, rows, hinged, together=True)
         return answer.W, answer.multipliers
     if rows.runs is None:
         return _solve_one(rows, slack)
