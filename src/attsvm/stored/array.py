@@ -27,6 +27,7 @@ class Stored:
         stored[3:7]  (4, T, d)        stored[examples]  (k, T, d)        stored[examples, tokens]  (k, d)
 
     exponent (n,): every example is read 2^−exponent times as large.
+    passes: how often all of it was read.
     """
 
     dtype, ndim = np.dtype(np.float64), 3
@@ -35,7 +36,7 @@ class Stored:
         self.array, self.name, self.exponent = array, name, exponent
         self.shape: tuple[int, int, int] = tuple(map(int, array.shape))  # type: ignore[assignment]
         self._stamp = _stamp(array)
-        self.passes = 0.0  # how often all of it was read
+        self.passes = 0.0
 
     @property
     def size(self) -> int:
@@ -44,6 +45,8 @@ class Stored:
 
     def scaled(self, exponent: NDArray[np.int_]) -> Stored:
         """The same numbers, every example read in units of its own."""
+        if not exponent.any():
+            return self
         return type(self)(self.array, self.name, exponent)
 
     def parts(self, count: int | None = None) -> list[slice]:
@@ -85,6 +88,7 @@ class Stored:
         out = np.empty(self.shape[:2])
         for part in self.parts():
             out[part] = _largest(self.raw(part))
+        self.passes += 1
         return out
 
     def products(self, vector: Float) -> Float:
@@ -92,6 +96,7 @@ class Stored:
         out = np.empty(self.shape[:2])
         for part in self.parts():
             out[part] = self[part] @ vector
+        self.passes += 1
         return out
 
     # ------------------------------------------------------------------ reading, as NumPy would

@@ -36,7 +36,8 @@ class PivotedPools:
     def __init__(self, d: int, e: int) -> None:
         self.names: NDArray[np.intp] = np.zeros(0, np.intp)
         self.delta, self.query = np.zeros((0, d)), np.zeros((0, e))
-        self.length, self.bound, self.lam = np.zeros(0), np.zeros(0), np.zeros(0)
+        self.length, self.bound = np.zeros(0), np.zeros(0)
+        self.lam: Float = np.zeros(0)
         self.K = np.zeros((0, 0))
 
     def __call__(self, rows: Constraints, names: NDArray[np.intp]) -> Answer | None:
