@@ -14,6 +14,7 @@ ROOT = Path(attsvm.__file__).parent
 
 LAYERS = {
     "files": 0,
+    "stored": 0,
     "strict_json": 0,
     "tokens": 0,
     "norms": 0,

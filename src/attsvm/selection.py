@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attsvm.stored import Stored
 from attsvm.tokens import Bool, Float, Tokens, as_attention, as_head
 
 TIE = 1e-12
@@ -27,7 +28,10 @@ def scores(tokens: Tokens, v: ArrayLike) -> Float:
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection in Attention Mechanism".
     """
     head = as_head(tokens, v)
-    gamma = np.matmul(tokens.values, head[..., None, :, None])[..., 0] * tokens.labels[..., None]
+    if isinstance(tokens.values, Stored):
+        gamma = tokens.values.products(head) * tokens.labels[..., None]
+    else:
+        gamma = np.matmul(tokens.values, head[..., None, :, None])[..., 0] * tokens.labels[..., None]
     return np.where(tokens.mask, gamma, -np.inf)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from attsvm.files import naming, read_arrays, write_arrays
+from attsvm.stored import Stored, as_stored
 
 Float = NDArray[np.floating[Any]]
 Bool = NDArray[np.bool_]
@@ -35,7 +36,9 @@ class Tokens:
     dtype: float64; pass `np.float32` to keep single precision.
 
     Every array may carry a leading `runs` axis; arrays without it are shared by all runs.
-    The arrays are read-only views: float64 input is not copied.
+    The arrays are read-only views: float64 input is not copied. Keys and values (n, T, ·) that are memory
+    maps, large arrays of float32 or float16, or anything else with shape, dtype and slices of examples
+    (h5py, Zarr) stay where they are, as `Stored`; road one reads them in passes.
     Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines".
     """
 
@@ -49,7 +52,7 @@ class Tokens:
     def __post_init__(self, dtype: DTypeLike) -> None:
         if np.dtype(dtype) not in (np.dtype(np.float64), np.dtype(np.float32)):
             raise ValueError(f"dtype is {np.dtype(dtype)}. Pass np.float64 or np.float32.")
-        keys = _numbers("keys", self.keys, dtype, ("n", "T", "d"))
+        keys = _keys_or_values("keys", self.keys, dtype, ("n", "T", "d"))
         n, T = keys.shape[-3:-1]
         queries = (
             np.ones((n, 1), dtype)
@@ -61,7 +64,7 @@ class Tokens:
         values = (
             keys
             if self.values is None or self.values is self.keys
-            else _numbers("values", self.values, dtype, ("n", "T", "c"))
+            else _keys_or_values("values", self.values, dtype, ("n", "T", "c"))
         )
         parts: dict[str, tuple[NDArray[Any], int]]
         parts = {"keys": (keys, 3), "queries": (queries, 2), "labels": (labels, 1)}
@@ -77,10 +80,10 @@ class Tokens:
             object.__setattr__(self, name, _frozen(array, runs, axes))
         if shared:  # one object, so that code may test `values is keys`
             object.__setattr__(self, "values", self.keys)
-        _finite("keys", self.keys, self.key_size)
+        _finite("keys", self.keys, self.key_size, self.mask)
         _finite("queries", self.queries, self.query_size)
         if not shared:
-            _finite("values", self.values, _largest(self.values, 2))
+            _finite("values", self.values, _size(self.values, self.mask), self.mask)
 
     # ------------------------------------------------------------------ other ways to build
 
@@ -203,7 +206,7 @@ class Tokens:
     @cached_property
     def key_size(self) -> Float:
         """Largest absolute entry of each example's keys: (n,), with runs (runs, n)."""
-        return _largest(self.keys, 2)
+        return _size(self.keys, self.mask)
 
     @cached_property
     def query_size(self) -> Float:
@@ -220,6 +223,8 @@ class Tokens:
 
     def repeated(self, runs: int) -> Tokens:
         """The same tokens once per run, without a copy; they must have no runs axis yet."""
+        if isinstance(self.keys, Stored):
+            raise ValueError("many runs need keys in memory. Pass one run at a time, or np.asarray(keys).")
         keys = np.broadcast_to(self.keys, (runs, *self.keys.shape))
         own = None if self.values is self.keys else self.values
         return Tokens(keys, self.queries, self.labels, self.mask, own, dtype=self.keys.dtype)  # type: ignore[arg-type]
@@ -232,7 +237,9 @@ class Tokens:
         if self.values is not self.keys:
             parts.append(f"values {self.values.shape[-1]} wide")
         parts.append(f"labels {int((self.labels > 0).sum())}+ {int((self.labels < 0).sum())}−")
-        if self.keys.dtype != np.float64:
+        if isinstance(self.keys, Stored):
+            parts.append(f"stored as {self.keys.array.dtype}")
+        elif self.keys.dtype != np.float64:
             parts.append(str(self.keys.dtype))
         return f"Tokens({'; '.join(parts)})"
 
@@ -381,6 +388,10 @@ def _numbers(name: str, value: ArrayLike, dtype: DTypeLike, axes: tuple[str, ...
     return cast(Float, array)
 
 
+def _keys_or_values(name: str, value: Any, dtype: DTypeLike, axes: tuple[str, ...]) -> Float:
+    return cast(Float, as_stored(name, value, dtype) or _numbers(name, value, dtype, axes))
+
+
 def _labels(value: ArrayLike, dtype: DTypeLike) -> Float:
     labels = _numbers("labels", value, dtype, ("n",))
     if not np.isin(labels, (-1, 1)).all():
@@ -419,7 +430,9 @@ def _no_empty_example(mask: Bool) -> None:
 
 
 def _zero_masked(array: Float, mask: Bool) -> Float:
-    return array if mask.all() else np.where(mask[..., None], array, array.dtype.type(0))
+    if mask.all() or isinstance(array, Stored):
+        return array
+    return np.where(mask[..., None], array, array.dtype.type(0))
 
 
 def _largest(array: Float, axes: int) -> Float:
@@ -428,8 +441,22 @@ def _largest(array: Float, axes: int) -> Float:
     return np.asarray(np.maximum(array.max(axis=last), -array.min(axis=last)))
 
 
-def _finite(name: str, array: Float, size: Float) -> None:
+def _size(array: Float, mask: Bool) -> Float:
+    """Largest absolute entry of each example, masked tokens left out."""
+    if isinstance(array, Stored):
+        return np.asarray(np.where(mask, array.largest(), 0.0).max(-1))
+    return _largest(array, 2)  # those that are masked are zero
+
+
+def _finite(name: str, array: Float, size: Float, mask: Bool | None = None) -> None:
     if not np.isfinite(size).all():
+        if isinstance(array, Stored):
+            i = int(np.argmin(np.isfinite(size)))
+            bad = ~np.isfinite(array[i : i + 1][0])
+            if mask is not None:
+                bad &= mask[i, :, None]
+            where = (i, *(int(k) for k in np.argwhere(bad)[0]))
+            raise ValueError(f"{name}{list(where)} is not finite. Remove or mask the token.")
         where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
         advice = "Remove the example." if name == "queries" else "Remove or mask the token."
         raise ValueError(f"{name}{list(where)} is {array[where]}. {advice}")
@@ -443,6 +470,10 @@ def _common_runs(parts: dict[str, tuple[NDArray[Any], int]]) -> int | None:
 
 
 def _frozen(array: NDArray[Any], runs: int | None, axes: int) -> NDArray[Any]:
+    if isinstance(array, Stored):
+        if runs is not None:
+            raise ValueError("stored keys and values (n, T, d) take no runs axis. Pass one run at a time.")
+        return array
     if runs is not None and array.ndim == axes:
         array = np.broadcast_to(array, (runs, *array.shape))
     view = array.view()

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attsvm.program import passes
+from attsvm.stored import Stored
 from attsvm.tokens import Bool, Float, Tokens, as_required, as_selected
 
 SMALL = 1 << 18
@@ -37,7 +38,7 @@ class Constraints:
     """The rows  (x_a − x_t)ᵀ W z ≥ required  (= 0 where tied), one per active token.
 
     keys (…, n, T, d), queries (…, n, e): float64; where sizes are far from one, each example in units of
-        its own, powers of two, so that no product over- or underflows.
+        its own, powers of two, so that no product over- or underflows. Keys may be Stored: see `pooled.py`.
     anchor (…, n): index of the first selected token.
     active (…, n, T): rows that exist; tied (…, n, T): the active rows that are equalities.
     required (…, n): the margin each example asks for in these units, ≥ 0, the largest near one.
@@ -146,6 +147,8 @@ class Constraints:
         Differences come first: subtracting logits would cancel when the keys share a large offset.
         """
         directions = np.matmul(self.queries, np.swapaxes(W, -1, -2))
+        if self.stored:
+            return self.some_margins(W, np.arange(self.n))
         if self._small:
             out = np.einsum("...td,...d->...t", self.all_differences, directions)
         else:
@@ -153,8 +156,18 @@ class Constraints:
             passes.margins(*self._flat(directions), out.reshape(-1, self.T))
         return np.where(self.active, out, 0.0)
 
+    def some_margins(self, W: Float, examples: NDArray[np.intp]) -> Float:
+        """`margins` of some examples whose keys are stored elsewhere: (d, e), (k,) → (k, T); reads those."""
+        directions = self.queries[examples] @ W.T
+        out = passes.stored_margins(cast(Any, self.keys), examples, self.anchor[examples], directions)
+        return np.where(self.active[examples], out, 0.0)
+
     def combine(self, multipliers: Float) -> Float:
         """Σ λ_it (x_a − x_t) zᵀ: (…, n, T) → (…, d, e), the adjoint of `margins`."""
+        if self.stored:
+            example, token = np.nonzero(multipliers)
+            weighted = multipliers[example, token, None] * self.differences(example, token)
+            return np.asarray(weighted.T @ self.queries[example])
         if self._small:
             out = np.einsum("...td,...t->...d", self.all_differences, multipliers)
         else:
@@ -163,8 +176,13 @@ class Constraints:
         return np.asarray(np.matmul(np.swapaxes(out, -1, -2), self.queries))
 
     @property
+    def stored(self) -> bool:
+        """Whether the keys stay where they are, and only parts of them are read."""
+        return isinstance(self.keys, Stored)
+
+    @property
     def _small(self) -> bool:
-        return self.keys.size <= SMALL
+        return self.keys.size <= SMALL and not self.stored
 
     @cached_property
     def all_differences(self) -> Float:
@@ -243,6 +261,8 @@ def _unit(array: Float, size: Float) -> tuple[Float, NDArray[np.int_]]:
     """
     exponent = np.asarray(np.frexp(size)[1])  # 0 for size 0
     exponent = exponent * (np.abs(exponent) > TAME).any(-1, keepdims=True)
+    if isinstance(array, Stored):
+        return cast(Float, array.scaled(exponent)), exponent
     wide = np.ascontiguousarray(array, dtype=np.float64)
     if not exponent.any():
         return wide, exponent

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +21,12 @@ from attsvm.program.second_look import second_look
 from attsvm.program.soft import as_slack
 from attsvm.program.solution import NotSeparable, Solution, pack
 from attsvm.tokens import Float, Tokens, matching_runs
+
+if TYPE_CHECKING:
+    from attsvm.program.pooled import Pool
+
+FEW = 1000
+"""Dimensions of vectors up to which a dual active set is faster than block pivoting."""
 
 
 def max_margin(
@@ -56,7 +63,7 @@ def max_margin(
     soft_slack = as_slack(tokens, slack)
     if soft_slack is not None:
         return _soft(tokens, norm, rows, soft_slack)
-    answer = over_runs(lambda part: _finished(part, norm), rows, _quick(rows, norm))
+    answer = _answer(tokens, rows, norm)
     if rows.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
 
@@ -96,7 +103,7 @@ def separate(
 
 
 def _soft(tokens: Tokens, norm: Norm, rows: Constraints, slack: Float) -> Solution:
-    W, multipliers = soft.solve(rows, norm, slack)
+    W, multipliers = soft.solve(tokens, rows, norm, slack)
     can = np.ones(() if rows.runs is None else rows.runs, bool)
     return Solution(tokens, rows.selected, norm, W, pack(rows, multipliers), rows.asked, can, slack)
 
@@ -105,19 +112,49 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     """Whether some W puts the selected tokens above all others: one boolean, with runs (runs,)."""
     tokens = matching_runs(tokens, selected)
     rows = Constraints.of(tokens, selected)
-    answer = over_runs(lambda part: _finished(part, frobenius), rows, True)
+    answer = _answer(tokens, rows, frobenius)
     return np.asarray(answer.separable) if tokens.runs is not None else bool(answer.separable)
 
 
 # ---------------------------------------------------------------------- from rows to an answer
 
 
-def _finished(rows: Constraints, norm: Norm) -> Answer:
+def _answer(tokens: Tokens, rows: Constraints, norm: Norm) -> Answer:
+    if rows.stored:
+        from attsvm.program import pooled
+
+        return pooled.solve(tokens, rows, _pool_solver(rows, norm))
+    return over_runs(lambda part: _finished(part, norm), rows, _quick(rows, norm))
+
+
+def _pool_solver(rows: Constraints, norm: Norm) -> Callable[[Pool], Answer]:
+    """The algorithm of the norm on pools of the rows, resumed from the pool before where it can."""
+    if on_vectors(rows, norm).p != 2:
+        return lambda pool: _finished(pool.rows, norm)
+    from attsvm.program.frobenius.pivoted_pools import PivotedPools
+    from attsvm.program.frobenius.prompt import Resumed
+
+    engines: list[PivotedPools | Resumed] = [PivotedPools(rows.d, rows.e)]
+    if rows.e == 1:  # exchanges of one row are quick in few dimensions, and never fail
+        engines = [Resumed(rows.d)] if rows.d <= FEW else [*engines, Resumed(rows.d)]
+
+    def solved(pool: Pool) -> Answer:
+        answer = None
+        while engines and answer is None:
+            answer = engines[0](pool.rows, pool.names)
+            if answer is None:
+                engines.pop(0)
+        return _finished(pool.rows, norm, answer)
+
+    return solved
+
+
+def _finished(rows: Constraints, norm: Norm, answer: Answer | None = None) -> Answer:
     """The answer in the units of the tokens, at margin one, as exact as float64 can hold it."""
     norm = on_vectors(rows, norm)
     # What over- or underflows on the way is no answer, and the second look sees that.
     with np.errstate(all="ignore"):
-        answer = _at_margin_one(rows, norm, solve(rows, norm))
+        answer = _at_margin_one(rows, norm, solve(rows, norm) if answer is None else answer)
     return second_look(rows, norm, answer)
 
 

@@ -36,10 +36,18 @@ def as_slack(tokens: Tokens, slack: ArrayLike | None) -> Float | None:
     return checked
 
 
-def solve(rows: Constraints, norm: Norm, slack: Float) -> tuple[Float, Float]:
+def solve(tokens: Tokens, rows: Constraints, norm: Norm, slack: Float) -> tuple[Float, Float]:
     """W (…, d, e) and multipliers (…, n, T) of the soft-margin program, in the units of the tokens."""
     if on_vectors(rows, norm).p != 2:
         raise ValueError(f"slack needs the Frobenius (l2) norm but norm is {norm}. Pass norm=frobenius.")
+    if rows.stored:
+        from attsvm.program import pooled
+
+        def hinged(pool: pooled.Pool) -> Answer:
+            return Answer(*_solve_one(pool.rows, slack[pool.example]))
+
+        answer = pooled.solve(tokens, rows, hinged, together=True)
+        return answer.W, answer.multipliers
     if rows.runs is None:
         return _solve_one(rows, slack)
     each = in_threads(lambda k: _solve_one(rows.run(k), slack[k]), range(rows.runs))

@@ -325,6 +325,17 @@ def fill(s: State, A: Float, b: Float, equality: Bool, length: Float) -> None:
     s.sizes[COUNT] = stop
 
 
+def keep(s: State, kept: NDArray[np.intp]) -> None:
+    """Drop all rows of the pool but those at these places, in this order; active rows must be among them."""
+    count, q = int(s.sizes[COUNT]), int(s.sizes[ACTIVE])
+    for array in (s.rows, s.bound, s.equality, s.inside, s.reach):
+        array[: len(kept)] = array[kept]
+    place = np.zeros(count, np.int64)
+    place[kept] = np.arange(len(kept))
+    s.active[:q] = place[s.active[:q]]
+    s.sizes[COUNT] = len(kept)
+
+
 def active(s: State) -> tuple[NDArray[np.int64], Float]:
     """Places in the pool and multipliers of the active rows."""
     q = int(s.sizes[ACTIVE])

@@ -65,7 +65,7 @@ def solve(unit: UnitRows, passive: Bool, lam: Float | None = None) -> Found | No
     """
     tolerance = 1e-2 if lam is None else 1e-6
     lam = np.zeros(unit.live.shape) if lam is None else lam
-    pace, reached = _Pace(), None
+    pace, reached = Pace(), None
     for _ in range(ROUNDS):
         lam, converged = _solve_passive(unit, passive, lam, tolerance)
         W = unit.combine(lam)
@@ -86,13 +86,14 @@ def solve(unit: UnitRows, passive: Bool, lam: Float | None = None) -> Found | No
         if not pace.goes_on(count):
             return reached
         tolerance = _tolerance(count, int(passive.sum()))
-        passive = _exchange(passive, wrong, short, pace.most(unit, passive & ~wrong))
+        most = pace.most(int((passive & ~wrong).sum()), unit.rows.d * unit.rows.e)
+        passive = exchange(passive, wrong, short, most)
         lam = np.where(passive, np.where(unit.free, lam, np.maximum(lam, 0.0)), 0.0)
     return reached
 
 
 @dataclass
-class _Pace:
+class Pace:
     """How far the passive set may grow: less after every exchange that does not help.
 
     An unbounded exchange overshoots the final set, and beyond the number of unknowns when rows are
@@ -111,10 +112,9 @@ class _Pace:
             self.patience, self.growth = self.patience - 1, 0.7 * self.growth
         return self.patience >= 0
 
-    def most(self, unit: UnitRows, kept: Bool) -> int:
-        """Rows that the next passive set may have."""
-        grown = int((1 + self.growth) * kept.sum()) + 3
-        return min(grown, int(CAP * unit.rows.d * unit.rows.e))
+    def most(self, kept: int, unknowns: int) -> int:
+        """Rows that the next passive set may have, where so many stay in it."""
+        return min(int((1 + self.growth) * kept) + 3, int(CAP * unknowns))
 
 
 def _wrong(unit: UnitRows, passive: Bool, lam: Float, short: Float) -> Bool:
@@ -123,7 +123,7 @@ def _wrong(unit: UnitRows, passive: Bool, lam: Float, short: Float) -> Bool:
     return np.where(passive, (lam < 0) & ~unit.free, (short > rounding) & unit.live)
 
 
-def _exchange(passive: Bool, wrong: Bool, short: Float, most: int) -> Bool:
+def exchange(passive: Bool, wrong: Bool, short: Float, most: int) -> Bool:
     """Let the wrong rows change sides; when too many would enter, only those that lack most."""
     kept, entering = passive & ~wrong, wrong & ~passive
     room = max(most - int(kept.sum()), 1)

@@ -1,0 +1,119 @@
+"""Frobenius pools that follow one another: block pivoting on their Gram matrix, which grows with them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import lapack
+
+from attsvm.program.constraints import Constraints
+from attsvm.program.engine import Answer
+from attsvm.program.frobenius.active_set import TINY, lengths
+from attsvm.program.frobenius.pivoting import PROX, ROUNDS, Pace, exchange
+from attsvm.tokens import Bool, Float
+
+MOST = 16_000
+"""Rows whose Gram matrix is kept (2 GB)."""
+
+SETTLED = 1e-12
+"""Shortfall of a row, relative to the largest bound of a row of length one, that is rounding."""
+
+FIRST = 0.2
+"""Share of the rows in the first passive set: those that the weight Σ b_j â_j serves least."""
+
+REFINED = 3
+"""Solves with one factor: the last ones only refine."""
+
+
+class PivotedPools:
+    """Rows â_j = δ_j z_jᵀ of length one; a pool inherits the Gram matrix and multipliers of the one before.
+
+        (K_FF + ε) λ_F = b_F + ε λ_F,previous      K = (Δ Δᵀ) ∘ (Z Zᵀ)
+
+    delta (k, d), query (k, e), bound and lam (k,); names (k,): a row has the same name in every pool.
+    """
+
+    def __init__(self, d: int, e: int) -> None:
+        self.names: NDArray[np.intp] = np.zeros(0, np.intp)
+        self.delta, self.query = np.zeros((0, d)), np.zeros((0, e))
+        self.length, self.bound = np.zeros(0), np.zeros(0)
+        self.lam: Float = np.zeros(0)
+        self.K = np.zeros((0, 0))
+
+    def __call__(self, rows: Constraints, names: NDArray[np.intp]) -> Answer | None:
+        """The answer of a pool, or None where another algorithm must find it."""
+        example, token = np.nonzero(rows.active)
+        if rows.relaxed or rows.exponent.any() or rows.unit.any() or len(names) > MOST:
+            return None
+        new = ~np.isin(names, self.names)
+        at = example[new], token[new]
+        delta, query = rows.differences(*at), rows.queries[at[0]]
+        size, reach = lengths(delta), lengths(query)
+        if (size * reach <= TINY).any():  # a zero row that asks for a margin
+            return None
+        fresh = not self.lam.any()
+        self._update(np.isin(self.names, names), names[new], delta / size[:, None], query / reach[:, None])
+        self.length = np.append(self.length, size * reach)
+        self.bound = np.append(self.bound, rows.bound[at] / (size * reach))
+        passive = self._first() if fresh else self.lam > 0
+        lam = self._solve(passive)
+        if lam is None:
+            return None
+        self.lam = lam
+        order = np.argsort(names)
+        place = order[np.searchsorted(names, self.names, sorter=order)]
+        multipliers = np.zeros(rows.active.shape)
+        multipliers[example[place], token[place]] = lam / self.length
+        used = lam > 0
+        return Answer((lam[used, None] * self.delta[used]).T @ self.query[used], multipliers)
+
+    def _update(self, stay: Bool, names: NDArray[np.intp], delta: Float, query: Float) -> None:
+        """Let rows go, and others join."""
+        kept = np.flatnonzero(stay)
+        self.delta, self.query = self.delta[kept], self.query[kept]
+        self.length, self.bound, lam = self.length[kept], self.bound[kept], self.lam[kept]
+        across = (self.delta @ delta.T) * (self.query @ query.T)
+        own = (delta @ delta.T) * (query @ query.T)
+        self.K = np.block([[self.K[np.ix_(kept, kept)], across], [across.T, own]])
+        self.delta, self.query = np.concatenate([self.delta, delta]), np.concatenate([self.query, query])
+        self.names = np.append(self.names[kept], names)
+        self.lam = np.append(lam, np.zeros(len(names)))
+
+    def _first(self) -> Bool:
+        ratio = self.K @ self.bound / self.bound
+        return ratio <= np.partition(ratio, int(FIRST * len(ratio)))[int(FIRST * len(ratio))]
+
+    def _solve(self, passive: Bool) -> Float | None:
+        """Exchange the rows on the wrong side, until none is; None where that does not settle."""
+        pace, unknowns = Pace(), self.delta.shape[1] * self.query.shape[1]
+        lam: Float = self.lam
+        rounding = SETTLED * float(self.bound.max())
+        for _ in range(ROUNDS):
+            found = self._passive(passive, lam)
+            if found is None:
+                return None
+            lam = found
+            short = self.bound - self.K @ lam
+            wrong = np.where(passive, lam < 0, short > rounding)
+            if not wrong.any():
+                return lam
+            if not pace.goes_on(int(wrong.sum())):
+                return None
+            passive = exchange(passive, wrong, short, pace.most(int((passive & ~wrong).sum()), unknowns))
+            lam = np.where(passive, np.maximum(lam, 0.0), 0.0)
+        return None
+
+    def _passive(self, passive: Bool, lam: Float) -> Float | None:
+        F = np.flatnonzero(passive)
+        K = self.K[np.ix_(F, F)]
+        factor = K.copy()
+        factor.flat[:: len(K) + 1] += PROX
+        factor, info = lapack.dpotrf(factor.T, lower=0, overwrite_a=1, clean=0)
+        if info != 0:
+            return None
+        x = lam[F]
+        for _ in range(REFINED):
+            x = x + lapack.dpotrs(factor, self.bound[F] - K @ x, lower=0)[0]
+        out = np.zeros(len(lam))
+        out[F] = x
+        return out

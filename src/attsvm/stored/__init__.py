@@ -1,0 +1,57 @@
+"""Numbers that stay where they are: which arrays do, and what reads them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.stored.array import Stored
+
+__all__ = ["KEPT", "Stored", "as_stored"]
+
+KEPT = 1 << 23
+"""Numbers up to which single and half precision are simply widened (64 MB)."""
+
+FOREIGN = ("numpy", "torch", "jax", "jaxlib", "pandas", "polars", "builtins")
+"""Homes of arrays that, unless on a GPU, become NumPy arrays whole, most of them without a copy."""
+
+
+def as_stored(name: str, value: Any, dtype: Any) -> Stored | None:
+    """`value` as it is stored, or None where it is a small array in memory, or none at all."""
+    home, kind = type(value).__module__.partition(".")[0], Stored
+    if home in ("torch", "jax", "jaxlib"):
+        if _on_gpu(value):
+            from attsvm.stored.device import OnDevice as kind
+        elif home == "torch" and str(value.dtype) == "torch.bfloat16":
+            value = _brain(value)
+    if isinstance(value, np.ndarray):
+        narrow = value.dtype.name in ("float16", "float32", "bfloat16") and value.size > KEPT
+        mapped = isinstance(value, np.memmap) and value.dtype.kind == "f"
+        elsewhere = narrow or mapped or value.dtype.name == "bfloat16"
+        if value.ndim != 3 or not elsewhere or np.dtype(dtype) != np.float64:
+            return None
+        return Stored(value, name)
+    if kind is Stored and home in FOREIGN:
+        return None
+    if not all(hasattr(value, part) for part in ("shape", "dtype", "__getitem__")):
+        return None
+    if len(value.shape) != 3 or 0 in value.shape:
+        raise ValueError(f"{name} has shape {tuple(value.shape)}. Pass (n, T, d).")
+    return kind(value, name)
+
+
+def _on_gpu(value: Any) -> bool:
+    if hasattr(value, "is_cuda"):
+        return bool(value.is_cuda)
+    return hasattr(value, "devices") and any(device.platform != "cpu" for device in value.devices())
+
+
+def _brain(tensor: Any) -> NDArray[Any]:
+    """A bfloat16 tensor of torch on the CPU, without a copy, in the type of ml_dtypes, which JAX brings."""
+    from ml_dtypes import bfloat16
+
+    bits = tensor.detach().contiguous().view(sys.modules["torch"].int16).numpy()
+    return np.asarray(bits.view(bfloat16))

@@ -1,0 +1,131 @@
+"""Keys on a GPU, as torch or JAX hold them: priced there, and only margins come back.
+
+Neither library is imported: whoever brings an array of one has it.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.stored.array import Float, Index, Stored, neighbours
+
+PART = 1 << 27
+"""Numbers that are widened to float64 at once (1 GB); half as many where the GPU has no room for them."""
+
+
+class OnDevice(Stored):
+    """An array (n, T, d) of torch or JAX; it stays on its device and is not copied."""
+
+    def __init__(self, array: Any, name: str = "keys", exponent: NDArray[np.int_] | None = None) -> None:
+        super().__init__(array, name, exponent)
+        self.library = _Torch(array) if type(array).__module__.startswith("torch") else _Jax(array)
+        self.part = PART
+
+    def raw(self, examples: slice | Index) -> NDArray[Any]:
+        with self.library.scope():
+            return self.library.numpy(self.library.double(self.array[_sliced(examples)]))
+
+    def largest(self) -> Float:
+        return self._each(self.library.largest, np.arange(len(self)))
+
+    def products(self, vector: Float) -> Float:
+        def work(x: Any) -> Any:
+            return self.library.double(x) @ self.library.put(vector)
+
+        return self._each(work, np.arange(len(self)))
+
+    def margins(self, examples: Index, anchor: Index, directions: Float) -> Float:
+        """(x_a − x_t)ᵀ y_i in float64, the difference first: (k,), (k,), (k, d) → (k, T)."""
+        return self._each(self.library.margins, examples, anchor, directions)
+
+    def _rows(self, example: Index, token: Index) -> Float:
+        with self.library.scope():
+            found = self.array[self.library.put(example), self.library.put(token)]
+            return self._units(self.library.numpy(self.library.double(found)), example)
+
+    def _each(self, work: Any, examples: Index, *arrays: Any) -> Float:
+        """`work` on parts of the examples and of arrays (k, …), smaller ones where memory is short."""
+        out, start = np.empty((len(examples), self.shape[1])), 0
+        while start < len(examples):
+            stop = start + max(1, self.part // (self.shape[1] * self.shape[2]))
+            try:
+                with self.library.scope():
+                    x = self.array[_sliced(examples[start:stop])]
+                    more = (self.library.put(array[start:stop]) for array in arrays)
+                    out[start:stop] = self.library.numpy(work(x, *more))
+            except RuntimeError as error:
+                if "out of memory" not in str(error).lower() and "RESOURCE_EXHAUSTED" not in str(error):
+                    raise
+                if stop - start <= 1:
+                    raise MemoryError(
+                        f"{self.name}[{start}] does not fit into the memory that is left on its GPU twice. "
+                        "Free some, or pass the keys on the CPU."
+                    ) from None
+                self.part //= 2
+                continue
+            start = stop
+        return out
+
+
+def _sliced(examples: slice | Index) -> Any:
+    """Neighbours as a slice, which copies nothing."""
+    if isinstance(examples, slice):
+        return examples
+    stretches = neighbours(examples)
+    return stretches[0] if len(stretches) == 1 else examples
+
+
+class _Torch:
+    def __init__(self, array: Any) -> None:
+        self.torch, self.device, self.scope = sys.modules["torch"], array.device, nullcontext
+
+    def put(self, array: NDArray[Any]) -> Any:
+        return self.torch.as_tensor(np.array(array), device=self.device)
+
+    def double(self, x: Any) -> Any:
+        return x.detach().to(self.torch.float64)
+
+    def numpy(self, x: Any) -> NDArray[Any]:
+        return np.asarray(x.detach().cpu().numpy())
+
+    def largest(self, x: Any) -> Any:
+        top = self.double(self.torch.maximum(x.amax(-1), -x.amin(-1)))
+        return self.torch.where(self.torch.isnan(top), self.torch.inf, top)
+
+    def margins(self, x: Any, anchor: Any, y: Any) -> Any:
+        x = self.double(x)
+        first = x[self.torch.arange(len(x), device=self.device), anchor][:, None]
+        return self.torch.matmul(first - x, y[:, :, None])[..., 0]
+
+
+class _Jax:
+    def __init__(self, array: Any) -> None:
+        self.jax, self.np = sys.modules["jax"], sys.modules["jax"].numpy
+        self.device = next(iter(array.devices()))
+
+    def scope(self) -> Any:
+        """Where numbers may have 64 bits."""
+        return self.jax.enable_x64(True)
+
+    def put(self, array: NDArray[Any]) -> Any:
+        return self.jax.device_put(np.asarray(array), self.device)
+
+    def double(self, x: Any) -> Any:
+        return x.astype(self.np.float64)
+
+    def numpy(self, x: Any) -> NDArray[Any]:
+        return np.asarray(x)
+
+    def largest(self, x: Any) -> Any:
+        top = self.double(self.np.maximum(x.max(-1), -x.min(-1)))
+        return self.np.where(self.np.isnan(top), self.np.inf, top)
+
+    def margins(self, x: Any, anchor: Any, y: Any) -> Any:
+        x = self.double(x)
+        first = x[self.np.arange(len(x)), anchor][:, None]
+        return self.np.matmul(first - x, y[:, :, None])[..., 0]

@@ -1,0 +1,139 @@
+"""Programs whose keys are stored elsewhere: the same answer as in memory, from few passes."""
+
+import numpy as np
+import pytest
+
+from attsvm import Entrywise, NotSeparable, Tokens, frobenius, l1, linf, max_margin, nuclear, separable
+from attsvm.program import passes, pooled
+from attsvm.stored import Stored
+from tests.test_stored import Sliced, mapped, numbers
+
+SAME = 1e-8
+"""Two certified answers of one program: their norms agree to 1e-8."""
+
+
+def problem(n, T, d, e, dtype="float32", seed=0):
+    rng = np.random.default_rng(seed)
+    keys = rng.standard_normal((n, T, d)).astype(dtype)
+    queries = rng.standard_normal((n, e)) if e > 1 else None
+    W = rng.standard_normal((d, e))
+    directions = W.T if queries is None else queries @ W.T
+    return keys, queries, np.einsum("ntd,nd->nt", keys.astype(float), directions * np.ones((n, d))).argmax(1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_margins_of_stored_keys_are_those_in_memory(tmp_path, dtype):
+    keys = numbers(50, 7, 33, dtype=dtype)
+    keys[3, 2] *= 1e-4  # subnormal in half precision
+    rng = np.random.default_rng(1)
+    anchor, directions = rng.integers(7, size=50), rng.standard_normal((50, 33))
+    wide = keys.astype(float)
+    expected = np.einsum("ntd,nd->nt", wide[np.arange(50), anchor][:, None] - wide, directions)
+    examples = np.array([0, 1, 2, 3, 7, 30, 31, 49])
+    found = passes.stored_margins(
+        Stored(mapped(tmp_path, keys)), examples, anchor[examples], directions[examples]
+    )
+    np.testing.assert_allclose(found, expected[examples], rtol=1e-12, atol=1e-12)
+
+
+def test_margins_of_bfloat16_are_those_in_memory():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    keys = numbers(9, 4, 12).astype(ml_dtypes.bfloat16)
+    directions = np.ones((9, 12))
+    wide = keys.astype(float)
+    found = passes.stored_margins(Stored(keys), np.arange(9), np.zeros(9, int), directions)
+    np.testing.assert_allclose(found, (wide[:, :1] - wide).sum(-1), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("shape", "norm"),
+    [
+        ((400, 8, 20, 1), frobenius),
+        ((300, 6, 8, 7), frobenius),
+        ((300, 8, 12, 1), l1),
+        ((300, 8, 12, 1), Entrywise(1.5)),
+        ((60, 5, 5, 4), linf),
+        ((60, 5, 5, 4), nuclear),
+    ],
+    ids=str,
+)
+def test_the_answer_is_the_one_in_memory(tmp_path, shape, norm, dtype):
+    keys, queries, best = problem(*shape, dtype)
+    there = max_margin(Tokens(mapped(tmp_path, keys), queries), best, norm)
+    here = max_margin(Tokens(keys, queries), best, norm)
+    assert there.certified and here.certified
+    assert norm.value(there.W) == pytest.approx(norm.value(here.W), rel=SAME)
+
+
+def test_half_precision_is_solved_as_stored_and_not_as_it_was_before(tmp_path):
+    keys, _, best = problem(200, 6, 10, 1, "float32")
+    stored = max_margin(Tokens(mapped(tmp_path, keys.astype("float16"))), best)
+    widened = max_margin(Tokens(keys.astype("float16").astype("float64")), best)
+    before = max_margin(Tokens(keys), best)
+    assert stored.margin == pytest.approx(widened.margin, rel=SAME)
+    assert stored.margin != pytest.approx(before.margin, rel=1e-6)
+
+
+def test_few_rows_are_read_more_than_a_few_times(tmp_path):
+    keys, _, best = problem(3000, 8, 20, 1)
+    sliced = Sliced(keys)
+    tokens = Tokens(sliced)
+    solution = max_margin(tokens, best)
+    assert solution.certified
+    assert sliced.read <= 12 * 3000  # sizes, rounds, pools and a certificate
+    assert isinstance(tokens.keys, Stored)
+
+
+@pytest.mark.parametrize("slack", [0.01, 1.0, 100.0])
+def test_soft_margins_are_those_in_memory(tmp_path, slack):
+    keys, queries, best = problem(200, 6, 6, 5)
+    best[::7] = (best[::7] + 1) % 6  # no W separates these
+    there = max_margin(Tokens(mapped(tmp_path, keys), queries), best, slack=slack)
+    here = max_margin(Tokens(keys, queries), best, slack=slack)
+    assert there.certified and here.certified
+    np.testing.assert_allclose(there.W, here.W, rtol=0, atol=1e-6 * np.abs(here.W).max())
+
+
+def test_ties_masks_and_margins_of_their_own(tmp_path):
+    keys, queries, best = problem(120, 6, 9, 5)
+    keys[::5, 1] = keys[::5, 0]
+    selected = best[:, None] == np.arange(6)
+    selected[::5] = np.arange(6) < 2  # copies, tied
+    keys[::5, :2] += 4 * np.sign(keys[::5, :2].sum(-1, keepdims=True))
+    mask = np.ones(keys.shape[:2], bool)
+    mask[1::5, 5] = selected[1::5, 5]
+    required = np.linspace(0.5, 2, 120)
+    stored, memory = Tokens(mapped(tmp_path, keys), queries, mask=mask), Tokens(keys, queries, mask=mask)
+    assert separable(stored, selected) == separable(memory, selected)
+    there = max_margin(stored, selected, slack=3.0, required=required)
+    here = max_margin(memory, selected, slack=3.0, required=required)
+    assert there.certified
+    np.testing.assert_allclose(there.W, here.W, rtol=0, atol=1e-6 * np.abs(here.W).max())
+
+
+def test_a_contradiction_is_proved_and_named(tmp_path):
+    keys, _, best = problem(300, 6, 10, 1)
+    keys[200], best[200] = keys[100], (best[100] + 1) % 6
+    with pytest.raises(NotSeparable) as proof:
+        max_margin(Tokens(mapped(tmp_path, keys)), best)
+    assert {example for example, _ in proof.value.conflict} == {100, 200}
+    assert not separable(Tokens(mapped(tmp_path, keys)), best)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_absurd_scales_are_solved_in_units_of_their_own(tmp_path, scale):
+    keys, _, best = problem(100, 5, 6, 1, "float64")
+    keys[::2] *= scale
+    there = max_margin(Tokens(mapped(tmp_path, keys)), best)
+    here = max_margin(Tokens(keys), best)
+    assert there.certified
+    assert frobenius.value(there.W) == pytest.approx(frobenius.value(here.W), rel=SAME)
+
+
+def test_a_row_that_left_the_pool_is_read_again(tmp_path, monkeypatch):
+    keys, queries, best = problem(300, 6, 12, 9)
+    tokens = Tokens(mapped(tmp_path, keys), queries)
+    assert max_margin(tokens, best).certified
+    monkeypatch.setattr(pooled.Slacks, "forget", lambda *_: None)
+    assert not max_margin(tokens, best).certified

@@ -1,0 +1,111 @@
+"""Keys that torch or JAX hold on a device: read and priced there. The CPU stands in for a GPU."""
+
+import numpy as np
+import pytest
+
+from attsvm import NotSeparable, Tokens, frobenius, max_margin, nuclear, separable
+from attsvm.stored import Stored, as_stored
+from attsvm.stored.device import OnDevice
+from tests.program.test_pooled import SAME, problem
+from tests.test_stored import INDICES, numbers
+
+
+def in_torch(array):
+    return pytest.importorskip("torch").from_numpy(np.array(array))
+
+
+def in_jax(array):
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        return jax.device_put(array)
+
+
+LIBRARIES = pytest.mark.parametrize("put", [in_torch, in_jax])
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """Every array of torch and JAX counts as one on a GPU."""
+    monkeypatch.setattr("attsvm.stored._on_gpu", lambda _: True)
+
+
+@LIBRARIES
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_what_is_on_a_device_is_read_as_numpy_reads_it(put, index):
+    array = numbers(6, 4, 3, dtype="float16")
+    found = OnDevice(put(array))[index]
+    assert found.dtype == np.float64
+    assert np.array_equal(found, array.astype(float)[index])
+
+
+@LIBRARIES
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_margins_on_a_device_are_those_in_memory(put, dtype):
+    keys = numbers(30, 5, 8, dtype=dtype)
+    rng = np.random.default_rng(1)
+    examples, wide = np.array([0, 1, 2, 9, 29]), keys.astype(float)
+    anchor, directions = rng.integers(5, size=5), rng.standard_normal((5, 8))
+    first = wide[examples, anchor][:, None]
+    expected = np.einsum("ntd,nd->nt", first - wide[examples], directions)
+    found = OnDevice(put(keys)).margins(examples, anchor, directions)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@LIBRARIES
+@pytest.mark.parametrize(("shape", "norm"), [((200, 6, 12, 1), frobenius), ((40, 4, 5, 4), nuclear)], ids=str)
+def test_the_answer_is_the_one_in_memory(device, put, shape, norm):
+    keys, queries, best = problem(*shape)
+    tokens = Tokens(put(keys), queries)
+    assert isinstance(tokens.keys, OnDevice)
+    there, here = max_margin(tokens, best, norm), max_margin(Tokens(keys, queries), best, norm)
+    assert there.certified
+    assert norm.value(there.W) == pytest.approx(norm.value(here.W), rel=SAME)
+
+
+@LIBRARIES
+def test_bad_numbers_and_contradictions_are_named(device, put):
+    keys, _, best = problem(50, 4, 6, 1)
+    keys[20], best[20] = keys[10], (best[10] + 1) % 4
+    assert not separable(Tokens(put(keys)), best)
+    with pytest.raises(NotSeparable, match="10"):
+        max_margin(Tokens(put(keys)), best)
+    keys[31, 2, 5] = np.nan
+    with pytest.raises(ValueError, match=r"keys\[31, 2, 5\] is not finite"):
+        Tokens(put(keys))
+    with pytest.raises(ValueError, match=r"keys has shape \(4, 6\)"):
+        Tokens(put(keys[0]))
+
+
+def test_a_device_with_little_memory_is_asked_for_less_at_once(monkeypatch):
+    keys = numbers(40, 4, 3)
+    stored = OnDevice(in_torch(keys))
+    most = []
+
+    def margins(x, anchor, y):
+        if len(x) > 3:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+        most.append(len(x))
+        return real(x, anchor, y)
+
+    real = stored.library.margins
+    monkeypatch.setattr(stored.library, "margins", margins)
+    found = stored.margins(np.arange(40), np.zeros(40, int), np.ones((40, 3)))
+    np.testing.assert_allclose(found, (keys[:, :1] - keys).astype(float).sum(-1), rtol=1e-5, atol=1e-5)
+    assert max(most) <= 3
+    monkeypatch.setattr(
+        stored.library, "margins", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory"))
+    )
+    with pytest.raises(MemoryError, match=r"keys\[0\] does not fit"):
+        stored.margins(np.arange(40), np.zeros(40, int), np.ones((40, 3)))
+
+
+def test_bfloat16_of_torch_stays_as_it_is():
+    torch = pytest.importorskip("torch")
+    tensor = in_torch(numbers(5, 3, 4)).to(torch.bfloat16)
+    tokens = Tokens(tensor)
+    assert isinstance(tokens.keys, Stored)
+    assert np.array_equal(tokens.keys[:], tensor.to(torch.float64).numpy())
+
+
+def test_tensors_on_the_cpu_are_arrays():
+    assert as_stored("keys", in_torch(numbers(2, 3, 4)), np.float64) is None

@@ -1,0 +1,133 @@
+"""Keys that stay where they are are read as NumPy would read them, and checked in the first pass."""
+
+import numpy as np
+import pytest
+
+from attsvm import Tokens, best_tokens, scores
+from attsvm.stored import KEPT, Stored
+
+
+class Sliced:
+    """As h5py and Zarr: shape, dtype, and slices of examples, nothing else."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype, self.read = array, array.shape, array.dtype, 0
+
+    def __getitem__(self, examples):
+        assert isinstance(examples, slice)
+        self.read += len(self.array[examples])
+        return self.array[examples]
+
+
+def mapped(tmp_path, array, name="keys"):
+    np.save(tmp_path / f"{name}.npy", array)
+    return np.load(tmp_path / f"{name}.npy", mmap_mode="r")
+
+
+def numbers(*shape, dtype="float32"):
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+
+INDICES = [
+    slice(None),
+    slice(2, 5),
+    np.array([4, 0, 4]),
+    np.array([True, False, True, False, False, True]),
+    (np.array([5, 1, 5]), np.array([0, 3, 0])),
+    (2, 1),
+    (np.array([3, 1]), slice(None), 0),
+    (np.array([3, 1]), np.array([2, 0]), 1),
+]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_what_is_stored_is_read_as_numpy_reads_it(tmp_path, index, dtype):
+    array = numbers(6, 4, 3, dtype=dtype)
+    expected = array.astype(float)[index]
+    for where in (mapped(tmp_path, array), Sliced(array)):
+        found = Stored(where)[index]
+        assert found.dtype == np.float64
+        assert np.array_equal(found, expected)
+
+
+def test_examples_are_read_in_units_of_their_own(tmp_path):
+    array, exponent = numbers(4, 3, 2, dtype="float64"), np.array([0, 3, -2, 50])
+    stored = Stored(mapped(tmp_path, array), exponent=exponent)
+    expected = np.ldexp(array, -exponent[:, None, None])
+    assert np.array_equal(stored[:], expected)
+    assert np.array_equal(stored[np.array([3, 1]), np.array([0, 2])], expected[[3, 1], [0, 2]])
+
+
+def test_bfloat16_is_read_by_its_bits():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    array = numbers(5, 3, 4).astype(ml_dtypes.bfloat16)
+    tokens = Tokens(array)
+    assert isinstance(tokens.keys, Stored)
+    assert np.array_equal(tokens.keys[:], array.astype(float))
+
+
+def test_large_single_precision_is_not_widened_and_small_is():
+    large, small = np.ones((2, 8, KEPT // 16 + 1), np.float32), np.ones((2, 8, 4), np.float32)
+    assert isinstance(Tokens(large).keys, Stored)
+    assert np.shares_memory(Tokens(large).keys.array, large)
+    assert Tokens(small).keys.dtype == np.float64
+    assert Tokens(large, dtype=np.float32).keys.dtype == np.float32
+
+
+def test_the_sizes_are_found_in_one_pass(tmp_path):
+    array = numbers(40, 4, 3, dtype="float16")
+    sliced = Sliced(array)
+    assert np.array_equal(Tokens(sliced).key_size, np.abs(array.astype(float)).max((1, 2)))
+    assert sliced.read == 40
+    assert "stored as float16" in repr(Tokens(sliced))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_bad_number_is_named(tmp_path, bad, dtype):
+    array = numbers(30, 4, 3, dtype=dtype)
+    array[17, 2, 1] = bad
+    keys = mapped(tmp_path, array)
+    with pytest.raises(ValueError, match=r"keys\[17, 2, 1\] is not finite"):
+        Tokens(keys)
+    mask = np.ones((30, 4), bool)
+    mask[17, 2] = False
+    assert Tokens(keys, mask=mask).key_size[17] == np.abs(array[17, [0, 1, 3]].astype(float)).max()
+
+
+def test_a_file_that_changes_is_refused(tmp_path):
+    array = numbers(6, 4, 3)
+    keys = mapped(tmp_path, array)
+    tokens = Tokens(keys)
+    np.save(tmp_path / "keys.npy", array[:, :, :2])
+    with pytest.raises(ValueError, match="the file of keys changed while it was read"):
+        tokens.keys[0:1]
+
+
+def test_what_cannot_be_read_names_its_place():
+    class Broken(Sliced):
+        def __getitem__(self, examples):
+            if examples.start >= 3:
+                raise OSError("connection lost")
+            return super().__getitem__(examples)
+
+    with pytest.raises(ValueError, match="keys, examples 3 to 3, could not be read: connection lost"):
+        Stored(Broken(numbers(6, 4, 3)))[np.array([3])]
+
+
+def test_a_shape_that_is_none_is_refused():
+    with pytest.raises(ValueError, match=r"keys has shape \(4, 3\)\. Pass \(n, T, d\)"):
+        Tokens(Sliced(numbers(4, 3)))
+
+
+def test_a_head_scores_stored_values(tmp_path):
+    array, v = numbers(6, 4, 3), np.array([1.0, -2.0, 0.5])
+    assert np.allclose(scores(Tokens(mapped(tmp_path, array)), v), array @ v, rtol=1e-6)
+    assert np.array_equal(best_tokens(Tokens(mapped(tmp_path, array)), v), best_tokens(Tokens(array), v))
+
+
+def test_many_runs_need_memory(tmp_path):
+    tokens = Tokens(mapped(tmp_path, numbers(6, 4, 3)))
+    with pytest.raises(ValueError, match="many runs need keys in memory"):
+        tokens.repeated(3)
