@@ -25,9 +25,6 @@ from attsvm.tokens import Float, Tokens, matching_runs
 if TYPE_CHECKING:
     from attsvm.program.pooled import Pool
 
-FEW = 1000
-"""Dimensions of vectors up to which a dual active set is faster than block pivoting."""
-
 
 def max_margin(
     tokens: Tokens,
@@ -123,7 +120,7 @@ def _answer(tokens: Tokens, rows: Constraints, norm: Norm) -> Answer:
     if rows.stored:
         from attsvm.program import pooled
 
-        return pooled.solve(tokens, rows, _pool_solver(rows, norm))
+        return pooled.solve(tokens, rows, _pool_solver(rows, norm), together=rows.e > 1)
     return over_runs(lambda part: _finished(part, norm), rows, _quick(rows, norm))
 
 
@@ -131,19 +128,16 @@ def _pool_solver(rows: Constraints, norm: Norm) -> Callable[[Pool], Answer]:
     """The algorithm of the norm on pools of the rows, resumed from the pool before where it can."""
     if on_vectors(rows, norm).p != 2:
         return lambda pool: _finished(pool.rows, norm)
-    from attsvm.program.frobenius.pivoted_pools import PivotedPools
-    from attsvm.program.frobenius.prompt import Resumed
+    from attsvm.program.frobenius.resumed import engines
 
-    engines: list[PivotedPools | Resumed] = [PivotedPools(rows.d, rows.e)]
-    if rows.e == 1:  # exchanges of one row are quick in few dimensions, and never fail
-        engines = [Resumed(rows.d)] if rows.d <= FEW else [*engines, Resumed(rows.d)]
+    able = engines(rows)
 
     def solved(pool: Pool) -> Answer:
         answer = None
-        while engines and answer is None:
-            answer = engines[0](pool.rows, pool.names)
+        while able and answer is None:
+            answer = able[0](pool.rows, pool.names)
             if answer is None:
-                engines.pop(0)
+                able.pop(0)
         return _finished(pool.rows, norm, answer)
 
     return solved

@@ -132,10 +132,10 @@ class Slacks:
         return short
 
 
-def solve(tokens: Tokens, rows: Constraints, solve_pool: Solve, together: bool = False) -> Answer:
+def solve(tokens: Tokens, rows: Constraints, solve_pool: Solve, together: bool) -> Answer:
     """The answer over all rows, in the units of the tokens.
 
-    together: the rows of an example share something, as the hinge of a soft margin.
+    together: the rows of an example stay one, because they share a query or the hinge of a soft margin.
     """
     chosen = _first(rows)
     slacks, share = Slacks(rows), _share(rows)
@@ -158,12 +158,17 @@ def solve(tokens: Tokens, rows: Constraints, solve_pool: Solve, together: bool =
 
 
 def _first(rows: Constraints) -> Bool:
-    """All ties, and all rows of a few examples, evenly spaced."""
+    """All ties; of vectors all rows of a few examples, of matrices, which have more room, a few of all."""
     most = max(PROBE * min(rows.d * rows.e, rows.n), FEWEST)
     most = min(most, max(1, MEMORY // rows.d))
-    few = np.linspace(0, rows.n - 1, min(rows.n, 1 + most // rows.T)).astype(int)
     chosen = rows.tied.copy()
-    chosen[few] |= rows.active[few]
+    if rows.e == 1:
+        few = np.linspace(0, rows.n - 1, min(rows.n, 1 + most // rows.T)).astype(int)
+        chosen[few] |= rows.active[few]
+    else:
+        some = np.arange(rows.n) % max(1, rows.n // most) == 0
+        nth = rows.active.cumsum(1)
+        chosen |= rows.active & some[:, None] & (nth <= max(1, most // rows.n))
     return chosen
 
 

@@ -24,6 +24,9 @@ from attsvm.tokens import Bool, Float
 GOAL, ENOUGH = 1e-11, 1e-7
 """Relative gap at which the path ends, and above which its end is no answer."""
 
+ENTRIES = 1 << 24
+"""Entries of the rows written out (512 MB in doubled numbers, with what is made of them)."""
+
 WORK = 12_000_000
 """Operations of a step, N² (N + D) for N unknowns and D entries of W: a fraction of a second."""
 
@@ -47,6 +50,8 @@ def solve(rows: Constraints, norm: Norm, near: Float | None = None) -> Answer | 
     """
     chosen, answer = _first(rows, near), None
     for _ in range(ROUNDS):
+        if np.count_nonzero(chosen) * rows.d * rows.e > ENTRIES:
+            return None
         pool = Pool.of(rows, chosen)
         if pool is None or not (pool.bound > 0).any():
             return None
@@ -66,6 +71,8 @@ def solve(rows: Constraints, norm: Norm, near: Float | None = None) -> Answer | 
 
 def solve_soft(rows: Constraints, slack: Float) -> Answer | None:
     """The same for soft margins; slack (n,): C in the units of the rows."""
+    if np.count_nonzero(rows.active) * rows.d * rows.e > ENTRIES:
+        return None
     pool = Pool.of(rows, rows.active)
     if pool is None or not (pool.bound > 0).any():
         return None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.frobenius import active_set
-from attsvm.program.frobenius.active_set import ACTIVE, CONTRADICTORY, COUNT, DEPENDENT, SOLVED, STALLED, TINY
+from attsvm.program.frobenius.active_set import ACTIVE, CONTRADICTORY, COUNT, DEPENDENT, STALLED, TINY
 from attsvm.program.frobenius.prompt_rows import Prompts, Slacks, append, price, solve_all
 from attsvm.tokens import Bool, Float
 
@@ -131,10 +131,10 @@ def _dense(rows: Constraints, example: Index, token: Index) -> Answer:
         return answer
     asks = bound > 0
     least = float((A[asks] @ w / bound[asks]).min(initial=np.inf))
-    return _at_margin_one(answer, least, float(np.linalg.norm(weight @ A)), float(weight @ bound))
+    return at_margin_one(answer, least, float(np.linalg.norm(weight @ A)), float(weight @ bound))
 
 
-def _at_margin_one(answer: Answer, least: float, size: float, gained: float) -> Answer:
+def at_margin_one(answer: Answer, least: float, size: float, gained: float) -> Answer:
     """The answer divided by its least margin and by the length of Σ λ_j A_j, where both are numbers."""
     if not (0 < least < np.inf and 0 < size < np.inf):
         return answer
@@ -206,7 +206,7 @@ class _WorkingSet:
         if short > ROUNDING:
             return answer
         gained = float((answer.multipliers * self.rows.bound).sum())
-        return _at_margin_one(answer, least, float(np.linalg.norm(M)), gained)
+        return at_margin_one(answer, least, float(np.linalg.norm(M)), gained)
 
     def _probe(self) -> Index:
         """All rows of a few examples, evenly spaced: enough to expose a hopeless selection."""
@@ -264,64 +264,6 @@ class _WorkingSet:
         multipliers.flat[names] = weight
         W = self.state.p[:, None].copy() if separable else np.zeros((self.rows.d, 1))
         return Answer(W, multipliers, separable)
-
-
-class Resumed:
-    """The dual active set of pools that follow one another: rows that stay keep their place in its factor."""
-
-    def __init__(self, d: int) -> None:
-        self.d = d
-        self._restart()
-
-    def _restart(self) -> None:
-        self.state = active_set.empty(0, self.d)
-        self.names: Index = np.zeros(0, np.intp)
-        self.length: Float = np.zeros(0)
-
-    def __call__(self, rows: Constraints, names: Index) -> Answer | None:
-        """The answer of a pool, or None where it must be solved afresh.
-
-        names (k,): of its active rows in their order; a row has the same name in every pool.
-        """
-        example, token = np.nonzero(rows.active)
-        stay = np.isin(self.names, names)
-        new = ~np.isin(names, self.names)
-        A = rows.differences(example[new], token[new]) * rows.queries[example[new]]
-        length = active_set.lengths(A)
-        if rows.relaxed or rows.exponent.any() or rows.unit.any() or (length <= TINY).any():
-            self._restart()
-            return None
-        if not stay.all():
-            active_set.keep(self.state, np.flatnonzero(stay))
-        self._grow(len(length))
-        active_set.fill(self.state, A, rows.bound[example[new], token[new]], np.zeros(len(A), bool), length)
-        self.names = np.append(self.names[stay], names[new])
-        self.length = np.append(self.length[stay], length)
-        if active_set.advance(self.state) != SOLVED:
-            self._restart()
-            return None
-        index, weight = active_set.active(self.state)
-        order = np.argsort(names)
-        place = order[np.searchsorted(names, self.names[index], sorter=order)]
-        multipliers = np.zeros(rows.active.shape)
-        multipliers[example[place], token[place]] = weight / self.length[index]
-        s, count = self.state, len(self.names)
-        least = float((s.rows[:count] @ s.p / s.bound[:count]).min())
-        M = weight @ s.rows[index]
-        answer = Answer(s.p[:, None].copy(), multipliers)
-        return _at_margin_one(answer, least, float(np.linalg.norm(M)), float(weight @ s.bound[index]))
-
-    def _grow(self, more: int) -> None:
-        """Room for more rows."""
-        s, count = self.state, int(self.state.sizes[COUNT])
-        if count + more <= len(s.rows):
-            return
-        room = active_set.empty(2 * (count + more), self.d)
-        for name in ("rows", "bound", "equality", "inside", "reach"):
-            getattr(room, name)[:count] = getattr(s, name)[:count]
-        self.state = s._replace(
-            **{n: getattr(room, n) for n in ("rows", "bound", "equality", "inside", "reach")}
-        )
 
 
 def independent_ties(rows: Constraints) -> Index:

@@ -1,6 +1,8 @@
-"""Frobenius pools that follow one another: block pivoting on their Gram matrix, which grows with them."""
+"""Frobenius pools that follow one another: every engine begins where the pool before has ended."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,9 +10,19 @@ from scipy.linalg import lapack
 
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.frobenius.active_set import TINY, lengths
+from attsvm.program.frobenius import active_set, pivoting
+from attsvm.program.frobenius.active_set import COUNT, SOLVED, TINY, lengths
 from attsvm.program.frobenius.pivoting import PROX, ROUNDS, Pace, exchange
+from attsvm.program.frobenius.prompt import at_margin_one
+from attsvm.program.frobenius.unit_rows import UnitRows
+from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float
+
+FEW = 1000
+"""Dimensions of vectors up to which exchanging one row at a time is faster than many."""
+
+ENOUGH = 1e-10
+"""Relative gap above which block pivoting has not found the answer."""
 
 MOST = 16_000
 """Rows whose Gram matrix is kept (2 GB)."""
@@ -25,7 +37,106 @@ REFINED = 3
 """Solves with one factor: the last ones only refine."""
 
 
-class PivotedPools:
+Engine = Callable[[Constraints, NDArray[np.intp]], Answer | None]
+"""Rows of a pool and their names (k,), the same in every pool → the answer; None: it must be found afresh."""
+
+
+def engines(rows: Constraints) -> list[Engine]:
+    """What suits pools of these rows, the fastest first."""
+    if rows.e > 1:
+        return [PivotedMatrices()]
+    steady = ActiveSet(rows.d)
+    return [steady] if rows.d <= FEW else [PivotedVectors(rows.d, rows.e), steady]
+
+
+class PivotedMatrices:
+    """Block pivoting from the multipliers of the pool before."""
+
+    def __init__(self) -> None:
+        self.names: NDArray[np.intp] = np.zeros(0, np.intp)
+        self.lam: Float = np.zeros(0)
+
+    def __call__(self, rows: Constraints, names: NDArray[np.intp]) -> Answer | None:
+        with single_thread():
+            unit, at = UnitRows(rows), np.nonzero(rows.active)
+            lam = np.zeros(rows.active.shape)
+            if len(self.names):
+                place = np.searchsorted(self.names, names).clip(max=len(self.names) - 1)
+                lam[at] = np.where(self.names[place] == names, self.lam[place], 0.0) * unit.length[at]
+            W = unit.combine(lam)
+            square = float(np.vdot(W, W))
+            if square > 0:  # the multipliers are known up to a factor
+                lam *= float((lam * unit.bound).sum()) / square
+                found = pivoting.solve(unit, (lam > 0) | unit.free, lam)
+            else:
+                found = pivoting.solve(unit, pivoting.start(unit))
+        if found is None or found.proof or found.gap > ENOUGH:
+            return None
+        multipliers = found.lam / unit.length
+        order = np.argsort(names)
+        self.names, self.lam = names[order], multipliers[at][order]
+        return Answer(found.W, multipliers, gap=found.gap)
+
+
+class ActiveSet:
+    """The dual active set of pools that follow one another: rows that stay keep their place in its factor."""
+
+    def __init__(self, d: int) -> None:
+        self.d = d
+        self._restart()
+
+    def _restart(self) -> None:
+        self.state = active_set.empty(0, self.d)
+        self.names: NDArray[np.intp] = np.zeros(0, np.intp)
+        self.length: Float = np.zeros(0)
+
+    def __call__(self, rows: Constraints, names: NDArray[np.intp]) -> Answer | None:
+        """The answer of a pool, or None where it must be solved afresh.
+
+        names (k,): of its active rows in their order; a row has the same name in every pool.
+        """
+        example, token = np.nonzero(rows.active)
+        stay = np.isin(self.names, names)
+        new = ~np.isin(names, self.names)
+        A = rows.differences(example[new], token[new]) * rows.queries[example[new]]
+        length = lengths(A)
+        if rows.relaxed or rows.exponent.any() or rows.unit.any() or (length <= TINY).any():
+            self._restart()
+            return None
+        if not stay.all():
+            active_set.keep(self.state, np.flatnonzero(stay))
+        self._grow(len(length))
+        active_set.fill(self.state, A, rows.bound[example[new], token[new]], np.zeros(len(A), bool), length)
+        self.names = np.append(self.names[stay], names[new])
+        self.length = np.append(self.length[stay], length)
+        if active_set.advance(self.state) != SOLVED:
+            self._restart()
+            return None
+        index, weight = active_set.active(self.state)
+        order = np.argsort(names)
+        place = order[np.searchsorted(names, self.names[index], sorter=order)]
+        multipliers = np.zeros(rows.active.shape)
+        multipliers[example[place], token[place]] = weight / self.length[index]
+        s, count = self.state, len(self.names)
+        least = float((s.rows[:count] @ s.p / s.bound[:count]).min())
+        M = weight @ s.rows[index]
+        answer = Answer(s.p[:, None].copy(), multipliers)
+        return at_margin_one(answer, least, float(np.linalg.norm(M)), float(weight @ s.bound[index]))
+
+    def _grow(self, more: int) -> None:
+        """Room for more rows."""
+        s, count = self.state, int(self.state.sizes[COUNT])
+        if count + more <= len(s.rows):
+            return
+        room = active_set.empty(2 * (count + more), self.d)
+        for name in ("rows", "bound", "equality", "inside", "reach"):
+            getattr(room, name)[:count] = getattr(s, name)[:count]
+        self.state = s._replace(
+            **{n: getattr(room, n) for n in ("rows", "bound", "equality", "inside", "reach")}
+        )
+
+
+class PivotedVectors:
     """Rows â_j = δ_j z_jᵀ of length one; a pool inherits the Gram matrix and multipliers of the one before.
 
         (K_FF + ε) λ_F = b_F + ε λ_F,previous      K = (Δ Δᵀ) ∘ (Z Zᵀ)
