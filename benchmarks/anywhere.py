@@ -128,7 +128,7 @@ def gpu(what: str, folder: str) -> None:
         keys, queries, norm = in_memory(GPU, "float32"), None, frobenius
     else:
         rng = np.random.default_rng(1)
-        n, T, d = MATRIX
+        n, _, d = MATRIX
         keys, queries = rng.standard_normal(MATRIX).astype("f4"), rng.standard_normal((n, d))
         W = rng.standard_normal((d, 8)) @ rng.standard_normal((8, d))
         best = np.einsum("ntd,nd->nt", keys, queries @ W.T).argmax(1)
