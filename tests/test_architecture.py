@@ -13,6 +13,7 @@ import attsvm
 ROOT = Path(attsvm.__file__).parent
 
 LAYERS = {
+    "archives": 0,
     "files": 0,
     "stored": 0,
     "strict_json": 0,

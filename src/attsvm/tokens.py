@@ -256,8 +256,9 @@ class Tokens:
         if "keys" not in arrays:
             raise ValueError(f"no array 'keys', only {sorted(arrays)}. Add the tokens (n, T, d) as 'keys'.")
         found: dict[str, Any] = {name: arrays[name] for name in _ARRAYS if name in arrays}
-        dtype = np.float32 if found["keys"].dtype == np.float32 else np.float64
-        return cls(**found, dtype=dtype)
+        stays = any(isinstance(array, np.memmap) for array in found.values())
+        single = found["keys"].dtype == np.float32 and not stays
+        return cls(**found, dtype=np.float32 if single else np.float64)
 
     def save(self, file: str | PathLike[str]) -> File:
         """Write the arrays to an .npz file; returns its name."""
@@ -267,9 +268,11 @@ class Tokens:
     def load(cls, file: str | PathLike[str]) -> Tokens:
         """Read tokens from an .npz or .safetensors file: `keys` and any of queries, labels, mask, values.
 
-        A saved path or solution holds tokens too. Raises BadFile; an unknown name is told the nearest one.
+        An .npy file holds the keys alone; a saved path or solution holds tokens too. Large keys and values
+        that are not compressed stay in the file, as `Stored`. Raises BadFile; an unknown name is told the
+        nearest one.
         """
-        arrays = read_arrays(file, _ARRAYS)
+        arrays = read_arrays(file, _ARRAYS, in_place=True)
         with naming(file):
             return cls.from_arrays(arrays)
 

@@ -31,16 +31,18 @@ def solve(
     """Find the smallest W that separates the selected tokens, and certify it.
 
     The file is .npz or .safetensors: `keys` (n, T, d), optionally `queries` (n, e), `labels` (n,),
-    `mask` (n, T), `values` (n, T, c), `selected` and the head `v`. A run saved by `attsvm train`
-    selects the tokens it attends to, a saved solution those of its own program. An array of another
-    name is an error. The arrays may fill half of the machine's memory; those of a compressed file 1 GiB,
-    or 50 times its size.
+    `mask` (n, T), `values` (n, T, c), `selected` and the head `v`; an .npy file holds the keys alone.
+    A run saved by `attsvm train` selects the tokens it attends to, a saved solution those of its own
+    program. An array of another name is an error. Large keys and values that are not compressed stay in
+    the file and may exceed the memory; the other arrays may fill half of it, those of a compressed file
+    1 GiB, or 50 times its size.
 
     Examples
 
     - `attsvm solve problem.npz`: the tokens the file selects, else the best under its `v`
     - `attsvm solve problem.npz --norm nuclear --select 0,2,1 --out solution.npz`
     - `attsvm solve heads.safetensors --select first --json`
+    - `attsvm solve keys.npy --select first`
     - `attsvm solve text.npz --slack 1`: errors allowed, one hinge per example
 
     Exit code 0 certified, 1 bad input, 2 not separable (the conflicting tokens are named),
@@ -51,7 +53,7 @@ def solve(
     with one_line_errors():
         kind = norm_of(norm)
         out = out and out_file(out, ".npz")
-        problem = read_problem(file)
+        problem = read_problem(file, in_place=True)
         try:
             solution = max_margin(problem.tokens, problem.choose(select), kind, slack=slack)
         except NotSeparable as error:

@@ -71,9 +71,9 @@ class Stored:
                 f"(k, {self.shape[1]}, {self.shape[2]}): the array is not (n, T, d), or it changed."
             )
         if part.dtype.name == "bfloat16":
-            return np.ascontiguousarray(part.view(np.uint16))
+            return _regular(part.view(np.uint16))
         plain = part.dtype.kind == "f" and part.dtype.itemsize <= 8 and part.dtype.isnative
-        return np.ascontiguousarray(part, dtype=None if plain else np.float64).view()
+        return _regular(part, None if plain else np.float64).view()
 
     def check(self) -> None:
         """Raise where the file below is no longer the one that was opened: its numbers may be others."""
@@ -145,6 +145,11 @@ def neighbours(examples: Index) -> list[slice]:
 
 
 # ---------------------------------------------------------------------- details
+
+
+def _regular(part: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
+    """The part as compiled passes expect it: an array in an .npz file may begin at any byte."""
+    return np.require(part, dtype, ["C", "A"])
 
 
 def _float64(raw: NDArray[Any]) -> Float:
