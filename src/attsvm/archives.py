@@ -153,7 +153,9 @@ def open_archive(stream: BinaryIO) -> Archive:
         return Npy(stream)
     if start[8:] == b"{":
         return Safetensors(stream)
-    raise BadFile("neither .npz or .npy nor .safetensors. Pass what np.savez wrote.")
+    raise BadFile(
+        "neither a zip archive of arrays (.npz) nor .safetensors nor .npy. Pass what np.savez wrote."
+    )
 
 
 def mapped(file: str | os.PathLike[str], header: Header) -> NDArray[Any]:

@@ -79,6 +79,7 @@ def solution_record(solution: Solution) -> dict[str, Any]:
         "rank": _whole(np.median(solution.rank)),
         "active": int(solution.support.sum()),
         "constraints": int(solution.constraints.separating.sum()),
+        "rows": int(np.sum(certificate.rows)),  # what the certificate was taken over: ties too
         "primal": float(np.max(certificate.primal)),
         "dual": float(np.max(certificate.dual)),
         "gap": float(np.max(certificate.gap)),
