@@ -19,6 +19,7 @@ LAYERS = {
     "strict_json": 0,
     "tokens": 0,
     "norms": 0,
+    "progress": 0,
     "query_key": 0,
     "selection": 1,
     "path": 1,
