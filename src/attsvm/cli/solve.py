@@ -25,7 +25,10 @@ def solve(
         str | None, typer.Option(help="best (under v), first, file, or one index per example: 0,2,1.")
     ] = None,
     slack: Annotated[float | None, typer.Option(help="Price of a violated margin: the soft program.")] = None,
-    out: Annotated[File | None, typer.Option(help="Write the solution to this .npz file.")] = None,
+    out: Annotated[
+        File | None,
+        typer.Option(help="Write the solution to this .npz file, without keys that stay in FILE."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the smallest W that separates the selected tokens, and certify it.

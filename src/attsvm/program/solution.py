@@ -172,8 +172,11 @@ class Solution:
     # ------------------------------------------------------------------ open format
 
     def save(self, file: str | PathLike[str]) -> File:
-        """Write tokens, selection, norm, W and multipliers to an .npz file; returns its name."""
-        arrays: dict[str, Any] = dict(self.tokens.arrays())
+        """Write tokens, selection, norm, W and multipliers to an .npz file; returns its name.
+
+        Tokens that are stored elsewhere stay there: `load` then asks for them.
+        """
+        arrays: dict[str, Any] = {} if self.tokens.elsewhere else dict(self.tokens.arrays())
         arrays |= {
             name: getattr(self, name) for name in ("selected", *_AXES) if getattr(self, name) is not None
         }
@@ -181,11 +184,18 @@ class Solution:
         return write_arrays(file, arrays)
 
     @classmethod
-    def load(cls, file: str | PathLike[str]) -> Solution:
-        """Read a solution that `save` wrote. Its certificate is recomputed, not read."""
-        arrays = read_arrays(file)
+    def load(cls, file: str | PathLike[str], tokens: Tokens | None = None) -> Solution:
+        """Read a solution that `save` wrote. Its certificate is recomputed, not read.
+
+        tokens: those that it solves, where they were stored elsewhere and so not saved with it.
+        """
+        arrays = read_arrays(file, in_place=True)
         with naming(file):
-            tokens = Tokens.from_arrays(arrays)
+            if tokens is None and "multipliers" in arrays and "keys" not in arrays:
+                raise ValueError(
+                    "the solution of tokens that stay elsewhere. Pass them: Solution.load(file, tokens)."
+                )
+            tokens = Tokens.from_arrays(arrays) if tokens is None else tokens
             found = cls(tokens, **_parts(tokens, arrays))
             check_shapes(arrays, {"multipliers": "m"}, {"m": int(found.constraints.m.max())}, tokens.runs)
             return found

@@ -42,6 +42,11 @@ class Stored:
         n, T, d = self.shape
         return n * T * d
 
+    @property
+    def here(self) -> bool:
+        """Whether the numbers are one of NumPy's arrays in memory: not in a file, nor anywhere else."""
+        return isinstance(self.array, np.ndarray) and self._stamp is None
+
     def scaled(self, exponent: NDArray[np.int_]) -> Stored:
         """The same numbers, every example read in units of its own."""
         return type(self)(self.array, self.name, exponent)
@@ -103,6 +108,8 @@ class Stored:
         if isinstance(index, slice):
             examples = np.arange(self.shape[0])[index]
             return self._units(_float64(self.raw(index)), examples)
+        if getattr(index, "ndim", 0) == 2 and index.dtype == bool:
+            index = np.nonzero(index)
         example, *rest = index if isinstance(index, tuple) else (index,)
         if not rest or isinstance(rest[0], slice):
             return self._examples(np.asarray(example))[(slice(None), *rest)]
