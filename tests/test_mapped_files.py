@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from attsvm import Tokens, files, max_margin
+from attsvm import Solution, Tokens, files, max_margin
 from attsvm.cli import app
 from attsvm.files import BadFile, read_arrays
 from attsvm.stored import Stored, array
@@ -123,6 +123,16 @@ def test_no_more_than_a_part_is_held(tmp_path, monkeypatch):
     )
     assert max_margin(tokens, best).certified
     assert max(part.size for part in sizes) <= 1 << 14
+
+
+def test_a_solution_is_written_without_the_keys_that_stay_in_their_file(tmp_path):
+    keys, _, best = problem(N, T, D, 1)
+    np.savez(tmp_path / "large.npz", keys=keys, selected=best)
+    there, code = as_json("solve", tmp_path / "large.npz", "--out", tmp_path / "solution.npz")
+    solution = Solution.load(tmp_path / "solution.npz", Tokens.load(tmp_path / "large.npz"))
+    assert (code, solution.margin, solution.certified) == (0, there["margin"], True)
+    shown, code = as_json("show", tmp_path / "solution.npz")
+    assert code == 1 and "Pass them: Solution.load(file, tokens)" in shown["error"]
 
 
 # ---------------------------------------------------------------------- bad files
