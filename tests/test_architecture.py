@@ -13,11 +13,13 @@ import attsvm
 ROOT = Path(attsvm.__file__).parent
 
 LAYERS = {
+    "archives": 0,
     "files": 0,
     "stored": 0,
     "strict_json": 0,
     "tokens": 0,
     "norms": 0,
+    "progress": 0,
     "query_key": 0,
     "selection": 1,
     "path": 1,

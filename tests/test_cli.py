@@ -42,7 +42,7 @@ def test_solve_prints_the_certificate_and_writes_the_solution(problem, tmp_path)
     done = run("solve", problem, "--out", tmp_path / "solution.npz")
     kept = attsvm.Solution.load(tmp_path / "solution.npz")
     assert (done.exit_code, done.stdout) == (0, f"{kept}\nsolution: {tmp_path / 'solution.npz'}\n")
-    assert "certified: primal violation" in done.stdout
+    assert "constraints: primal violation" in done.stdout
 
 
 def test_solve_takes_the_best_tokens_unless_told_otherwise(problem):

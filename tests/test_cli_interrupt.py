@@ -5,6 +5,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -19,14 +20,14 @@ def command(*words):
     return [sys.executable, "-m", "attsvm", *map(str, words)]
 
 
-def interrupted(*words):
+def interrupted(words, shown_by="left"):
     """Run a command whose stderr is a terminal; press Ctrl-C once its progress is shown."""
     ours, theirs = pty.openpty()
     screen = os.environ | {"TERM": "xterm"}  # a dumb one shows no progress
-    process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=theirs, env=screen)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs, env=screen)
     os.close(theirs)
     shown = b""
-    while b"left" not in shown:
+    while shown_by.encode() not in shown:
         shown += os.read(ours, 4096)
     process.send_signal(signal.SIGINT)
     try:
@@ -58,7 +59,7 @@ def problem(tmp_path_factory):
 
 def test_a_run_goes_on_after_ctrl_c_to_the_same_bits_as_one_that_was_never_stopped(problem, tmp_path):
     file, other = tmp_path / "run.npz", tmp_path / "other.npz"
-    code, said = interrupted("train", problem, "--steps", FOREVER, "--out", file)
+    code, said = interrupted(command("train", problem, "--steps", FOREVER, "--out", file))
     taken = int(attsvm.Path.load(file).index[-1])
     assert (code, 0 < taken < FOREVER) == (130, True)
     assert f"interrupted after {taken:,} of" in said
@@ -69,3 +70,32 @@ def test_a_run_goes_on_after_ctrl_c_to_the_same_bits_as_one_that_was_never_stopp
     assert all(np.array_equal(resumed.state[name], whole.state[name]) for name in ("0", "1", "2"))
     np.testing.assert_array_equal(resumed.final, whole.final)
     assert not np.array_equal(resumed.final, resumed.W[-2])
+
+
+SLOW = """
+import time
+from attsvm import Tokens, max_margin, progress
+from attsvm.stored import array
+from tests.program.test_pooled import problem
+from tests.test_stored import Sliced
+
+class Slow(Sliced):
+    def __getitem__(self, examples):
+        time.sleep(0.5 if self.read > 3 * len(self.array) else 0)
+        return super().__getitem__(examples)
+
+array.PART, progress.PATIENCE = 1, 0.0
+keys, _, best = problem(900, 6, 20, 1)
+try:
+    max_margin(Tokens(Slow(keys)), best)
+except KeyboardInterrupt:
+    raise SystemExit(130)
+"""
+"""Keys of which a pass takes minutes after the first, one example at a time."""
+
+
+def test_a_solve_ends_promptly_in_the_midst_of_a_pass():
+    begun = time.perf_counter()
+    code, _ = interrupted([sys.executable, "-c", SLOW], shown_by="pass 1")
+    assert code == 130
+    assert time.perf_counter() - begun < 60

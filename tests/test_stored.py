@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attsvm import Tokens, best_tokens, scores
+from attsvm import Path, Solution, Tokens, best_tokens, finite_part, max_margin, scores, selections, tokens
 from attsvm.stored import KEPT, Stored
 
 
@@ -36,6 +36,7 @@ INDICES = [
     (np.array([5, 1, 5]), np.array([0, 3, 0])),
     (2, 1),
     (np.array([3, 1]), slice(None), 0),
+    np.arange(24).reshape(6, 4) % 5 == 0,
     (np.array([3, 1]), np.array([2, 0]), 1),
 ]
 
@@ -131,3 +132,90 @@ def test_many_runs_need_memory(tmp_path):
     tokens = Tokens(mapped(tmp_path, numbers(6, 4, 3)))
     with pytest.raises(ValueError, match="many runs need keys in memory"):
         tokens.repeated(3)
+
+
+# ---------------------------------------------------------------------- all else works in memory
+
+
+def stored_and_read(tmp_path, *shape):
+    """The same tokens twice: on the disk, and in memory."""
+    array = numbers(*shape)
+    return Tokens(mapped(tmp_path, array)), Tokens(array.astype(float))
+
+
+def test_what_is_in_memory_is_itself_and_what_is_stored_is_read(tmp_path):
+    there, here = stored_and_read(tmp_path, 6, 4, 3)
+    assert here.in_memory() is here and not here.elsewhere and there.elsewhere
+    read = there.in_memory()
+    assert np.array_equal(read.keys, here.keys) and read.values is read.keys
+
+
+def test_what_does_not_fit_into_memory_is_said(tmp_path, monkeypatch):
+    there, _ = stored_and_read(tmp_path, 6, 4, 3)
+    monkeypatch.setattr(tokens, "memory", lambda: 1000)
+    with pytest.raises(ValueError, match="more than half of the memory"):
+        there.in_memory()
+
+
+def test_training_reads_what_is_stored(tmp_path):
+    from attsvm import Linear, gd, regularisation_path, train
+
+    head = Linear(np.array([1.0, -2.0, 0.5]))
+    for road in (
+        lambda data: train(data, head, optimizer=gd(0.1), steps=20),
+        lambda data: regularisation_path(data, head, radii=[1.0, 2.0], starts=2),
+    ):
+        there, here = map(road, stored_and_read(tmp_path, 6, 4, 3))
+        assert np.array_equal(there.W, here.W)
+        assert not there.tokens.elsewhere
+
+
+def test_a_probe_reads_what_is_stored(tmp_path):
+    pytest.importorskip("sklearn", reason="needs attsvm[sklearn]")
+    from attsvm.probe import AttentionProbe
+
+    labels = np.arange(12) % 2
+    one, other = (AttentionProbe().fit(x, labels) for x in stored_and_read(tmp_path, 12, 4, 3))
+    assert np.array_equal(one.coef_, other.coef_)
+
+
+def test_every_other_verb_gives_the_same(tmp_path):
+    there, here = stored_and_read(tmp_path, 4, 3, 5)
+    W = np.random.default_rng(1).standard_normal((2, 5, 1))
+    paths = [Path(x, np.arange(2), W, np.ones(2), np.ones(2), "steps") for x in (there, here)]
+    assert np.array_equal(paths[0].attention, paths[1].attention)
+    both = np.arange(3) < np.full((4, 1), 2)
+    attention = np.tile([0.5, 0.3, 0.2], (4, 1))
+    assert np.allclose(*(finite_part(x, attention, both) for x in (there, here)), rtol=1e-9)
+    for one, other in zip(*map(selections, (there, here)), strict=True):
+        assert np.array_equal(one.W, other.W)
+
+
+@pytest.mark.parametrize("build", [Tokens.self_attention, Tokens.every_query])
+def test_queries_are_taken_from_stored_keys(tmp_path, build):
+    array = numbers(6, 4, 3)
+    there, here = build(mapped(tmp_path, array)), build(array.astype(float))
+    assert np.array_equal(there.queries, here.queries)
+    assert np.array_equal(np.asarray(there.keys), here.keys)
+
+
+# ---------------------------------------------------------------------- what is saved
+
+
+def test_keys_in_a_file_are_not_copied_into_another(tmp_path):
+    there, _ = stored_and_read(tmp_path, 6, 4, 30)
+    with pytest.raises(ValueError, match=r"Keep that file, or use tokens\.in_memory"):
+        there.save(tmp_path / "copy")
+    solution = max_margin(there, np.zeros(6, int))
+    file = solution.save(tmp_path / "solution")
+    assert "keys" not in np.load(file)
+    with pytest.raises(ValueError, match=r"Pass them: Solution.load\(file, tokens\)"):
+        Solution.load(file)
+    assert repr(Solution.load(file, there)) == repr(solution)
+    assert not Solution.load(file, Tokens(np.asarray(there.keys) + there.keys[:1])).certified
+
+
+def test_large_arrays_in_memory_are_saved_in_their_precision(tmp_path):
+    large = np.ones((2, 8, KEPT // 16 + 1), np.float32)
+    assert np.load(Tokens(large).save(tmp_path / "large"))["keys"].dtype == np.float32
+    assert np.array_equal(Tokens.load(tmp_path / "large").keys[:1], large[:1])

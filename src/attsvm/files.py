@@ -1,4 +1,4 @@
-"""Arrays in open files, .npz and .safetensors: read with care, written where they were asked for.
+"""Arrays in open files, .npz, .npy and .safetensors: read with care, written where they were asked for.
 
 A file is a stranger: names, types, shapes and sizes are taken from its headers and checked before any array
 is read. Nothing in it is executed.
@@ -6,20 +6,21 @@ is read. Nothing in it is executed.
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path as File
-from typing import Any, BinaryIO, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
+
+from attsvm.archives import Archive, BadFile, Header, mapped, open_archive, widened
+from attsvm.stored import KEPT
+
+__all__ = ["BadFile", "array_names", "check_shapes", "naming", "read_arrays", "widened", "write_arrays"]
 
 NUMBERS, TEXT = "biuf", "U"
 PROBLEM = ("keys", "queries", "labels", "mask", "values", "selected", "v")
@@ -41,30 +42,32 @@ FREE, STRETCH = 2**30, 50
 """A compressed file may hold FREE bytes, or STRETCH times its own size; more is a trap."""
 
 
-class BadFile(ValueError):
-    """A file that is not what it should be: the message names the file, what is wrong and what to do."""
-
-
-def read_arrays(file: str | os.PathLike[str], only: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz or .safetensors file by name, or `only` some of them.
+def read_arrays(
+    file: str | os.PathLike[str], only: Collection[str] | None = None, *, in_place: bool = False
+) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz, .npy or .safetensors file by name, or `only` some of them; .npy holds the keys.
 
     Every name must be KNOWN, every type the one it should have, and all arrays together fit into half of the
     machine's memory. bfloat16 becomes float32. Raises BadFile, or FileNotFoundError.
+    in_place: keys and values of more than KEPT numbers that are not compressed are memory maps, in the
+        precision of the file; they need no memory.
     """
     path = _existing(file)
     with naming(path), path.open("rb") as stream, _damage():
-        archive = _archive(stream)
+        archive = open_archive(stream)
         _check_names(archive.headers)
-        _check_sizes(archive.headers, path.stat().st_size)
         wanted = [name for name in archive.headers if only is None or name in only]
-        return {name: _native(archive.read(name)) for name in wanted}
+        large = {name for name in wanted if in_place and _stays(name, archive.headers[name])}
+        read = {name: header for name, header in archive.headers.items() if name not in large}
+        _check_sizes(read, path.stat().st_size)
+        return {name: (_mapped if name in large else _read)(path, archive, name) for name in wanted}
 
 
 def array_names(file: str | os.PathLike[str]) -> frozenset[str]:
     """The names of the arrays in a file; no array is read."""
     path = _existing(file)
     with naming(path), path.open("rb") as stream, _damage():
-        return frozenset(_archive(stream).headers)
+        return frozenset(open_archive(stream).headers)
 
 
 def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any]) -> File:
@@ -116,99 +119,6 @@ def check_shapes(
             raise BadFile(f"{name} has shape {shape}, expected ({axes_named}) with {', '.join(told)}.")
 
 
-# ---------------------------------------------------------------------- two formats
-
-
-@dataclass(frozen=True)
-class Header:
-    """Type and shape of an array that has not been read, and how many bytes the file has for it."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    stored: int
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
-class Archive(Protocol):
-    """An open file: the headers of its arrays, and each array when it is asked for."""
-
-    headers: dict[str, Header]
-
-    def read(self, name: str) -> NDArray[Any]: ...
-
-
-class Npz:
-    """A zip archive of .npy files, as np.savez and np.savez_compressed write it."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self.zip = zipfile.ZipFile(stream)
-        self.headers = {
-            info.filename.removesuffix(".npy"): self._header(info) for info in self.zip.infolist()
-        }
-
-    def _header(self, info: zipfile.ZipInfo) -> Header:
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise BadFile(f"{info.filename} is compressed in a way that NumPy does not use.")
-        with self.zip.open(info) as data:
-            read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-            shape, _, dtype = read[npy.read_magic(data)](data)
-            return Header(dtype, shape, info.file_size - data.tell())
-
-    def read(self, name: str) -> NDArray[Any]:
-        with self.zip.open(f"{name}.npy") as data:
-            return np.asarray(npy.read_array(data, allow_pickle=False))
-
-
-class Safetensors:
-    """A JSON header of names, types, shapes and places, then the bytes of all arrays."""
-
-    TYPES: Mapping[str, str] = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "BOOL": "|b1"} | {
-        f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)
-    }
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self.stream = stream
-        whole, length = os.fstat(stream.fileno()).st_size, int.from_bytes(stream.read(8), "little")
-        self.start = 8 + length
-        if self.start > whole:
-            raise BadFile("the file ends before its header does.")
-        self.entries = {x: e for x, e in json.loads(stream.read(length)).items() if x != "__metadata__"}
-        self.headers = {name: self._header(name, whole - self.start) for name in self.entries}
-
-    def _header(self, name: str, room: int) -> Header:
-        entry = self.entries[name]
-        begin, end = entry["data_offsets"]
-        if entry["dtype"] not in self.TYPES:
-            raise BadFile(f"{name} has type {entry['dtype']}. Save it as F64, F32, BF16 or F16.")
-        if not 0 <= begin <= end <= room:
-            raise BadFile(f"the file ends before its array {name} does.")
-        return Header(np.dtype(self.TYPES[entry["dtype"]]), tuple(map(int, entry["shape"])), end - begin)
-
-    def read(self, name: str) -> NDArray[Any]:
-        header, entry = self.headers[name], self.entries[name]
-        self.stream.seek(self.start + entry["data_offsets"][0])
-        array = np.frombuffer(self.stream.read(header.stored), header.dtype).reshape(header.shape)
-        return widened(array) if entry["dtype"] == "BF16" else array
-
-
-def widened(bits: NDArray[Any]) -> NDArray[np.float32]:
-    """bfloat16 numbers, given as their 16 bits, in float32: they are its upper half, so this is exact."""
-    return (np.asarray(bits, np.uint16).astype(np.uint32) << 16).view(np.float32)
-
-
-def _archive(stream: BinaryIO) -> Archive:
-    start = stream.read(9)
-    stream.seek(0)
-    if start[:4] in (b"PK\3\4", b"PK\5\6"):
-        return Npz(stream)
-    if start[8:] == b"{":
-        return Safetensors(stream)
-    raise BadFile("neither a zip archive of arrays (.npz) nor .safetensors. Pass what np.savez wrote.")
-
-
 # ---------------------------------------------------------------------- checks
 
 
@@ -218,7 +128,7 @@ def _existing(file: str | os.PathLike[str]) -> File:
         if path.is_file():
             return path
     what = "is a folder" if File(file).is_dir() else "does not exist"
-    raise FileNotFoundError(f"{os.fspath(file)} {what}. Pass an .npz or .safetensors file.")
+    raise FileNotFoundError(f"{os.fspath(file)} {what}. Pass an .npz, .npy or .safetensors file.")
 
 
 @contextmanager
@@ -247,6 +157,22 @@ def _check_names(headers: Mapping[str, Header]) -> None:
         if header.size != header.stored:
             sizes = f"{name} needs {header.size} bytes and has {header.stored}"
             raise BadFile(f"the file is damaged ({sizes}). Write it again.")
+
+
+def _stays(name: str, header: Header) -> bool:
+    """Whether an array is large and lies in the file as `Stored` can read it."""
+    floats = header.brain or header.dtype.kind == "f"
+    large = len(header.shape) == 3 and math.prod(header.shape) > KEPT
+    return name in ("keys", "values") and floats and large and header.place is not None
+
+
+def _mapped(path: File, archive: Archive, name: str) -> NDArray[Any]:
+    archive.verify(name)
+    return mapped(path, archive.headers[name])
+
+
+def _read(path: File, archive: Archive, name: str) -> NDArray[Any]:
+    return _native(archive.read(name))
 
 
 def _check_sizes(headers: Mapping[str, Header], stored: int) -> None:

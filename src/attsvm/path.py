@@ -171,7 +171,7 @@ def _log_attention(tokens: Tokens, W: Float) -> Float:
     key = np.clip(np.frexp(tokens.key_size)[1], -900, 900)[..., None, :, None]
     queries, weights = np.ldexp(tokens.queries[..., None, :, :], -query), np.ldexp(W, -weight)
     directions = np.ldexp(np.matmul(queries, np.swapaxes(weights, -1, -2)), -key)
-    logits = np.matmul(tokens.keys[..., None, :, :, :], directions[..., None])[..., 0]
+    logits = np.matmul(np.asarray(tokens.keys)[..., None, :, :, :], directions[..., None])[..., 0]
     logits = np.where(tokens.mask[..., None, :, :], logits, -np.inf)
     with np.errstate(over="ignore"):
         shifted = np.ldexp(logits - logits.max(-1, keepdims=True), weight + query + key)

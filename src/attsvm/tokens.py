@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from attsvm.files import naming, read_arrays, write_arrays
+from attsvm.files import memory, naming, read_arrays, write_arrays
 from attsvm.stored import Stored, as_stored
 
 Float = NDArray[np.floating[Any]]
@@ -133,7 +133,10 @@ class Tokens:
         position = np.where(position < 0, last + 1 + position, position)
         if (position < 0).any() or (position > last).any():
             raise ValueError(f"at points outside a sequence: got {at!r}, T={base.T}.")
-        queries = np.take_along_axis(base.keys, position[..., None, None], axis=-2)[..., 0, :]
+        if isinstance(base.keys, Stored):
+            queries = base.keys[np.arange(base.n), position]
+        else:
+            queries = np.take_along_axis(base.keys, position[..., None, None], axis=-2)[..., 0, :]
         own = None if base.values is base.keys else base.values
         return cls(base.keys, queries, base.labels, base.mask, own, dtype=dtype)  # type: ignore[arg-type]
 
@@ -153,7 +156,7 @@ class Tokens:
         keys (n, T, d), labels (n, T); visible (T, T): which token t the query k may see.
         `visible=np.tri(T, dtype=bool)` is causal attention. Queries that are masked are dropped.
         """
-        base = cls(keys, None, None, mask, values, dtype=dtype)  # type: ignore[arg-type]
+        base = cls(keys, None, None, mask, values, dtype=dtype).in_memory()  # type: ignore[arg-type]
         if base.runs is not None:
             raise ValueError("every_query takes keys (n, T, d) without a runs axis.")
         n, T = base.n, base.T
@@ -229,6 +232,25 @@ class Tokens:
         own = None if self.values is self.keys else self.values
         return Tokens(keys, self.queries, self.labels, self.mask, own, dtype=self.keys.dtype)  # type: ignore[arg-type]
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether keys or values lie in a file of their own, or anywhere but in memory."""
+        return any(isinstance(x, Stored) and not x.here for x in (self.keys, self.values))
+
+    def in_memory(self) -> Tokens:
+        """The same tokens with stored keys and values read into memory, in float64."""
+        stored = {id(x): x for x in (self.keys, self.values) if isinstance(x, Stored)}
+        if not stored:
+            return self
+        need = 8 * sum(x.size for x in stored.values())
+        if need > memory() // 2:
+            raise ValueError(
+                f"the stored keys and values take {need / 2**30:,.3g} GiB in float64, more than half of the "
+                "memory, and this needs them there. Pass fewer examples."
+            )
+        own = None if self.values is self.keys else np.asarray(self.values)
+        return Tokens(np.asarray(self.keys), self.queries, self.labels, self.mask, own)  # type: ignore[arg-type]
+
     def __repr__(self) -> str:
         size = f"n={self.n}, T={self.T}, d={self.d}, e={self.e}"
         parts = [size] if self.runs is None else [f"runs={self.runs}, {size}"]
@@ -247,8 +269,12 @@ class Tokens:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The arrays by name, as `save` writes them; values only where they differ from the keys."""
+        if self.elsewhere:
+            raise ValueError(
+                "keys or values stay where they are stored. Keep that file, or use tokens.in_memory()."
+            )
         kept = _ARRAYS[:-1] if self.values is self.keys else _ARRAYS
-        return {name: getattr(self, name) for name in kept}
+        return {name: _as_numpy_writes_it(getattr(self, name)) for name in kept}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Tokens:
@@ -256,20 +282,23 @@ class Tokens:
         if "keys" not in arrays:
             raise ValueError(f"no array 'keys', only {sorted(arrays)}. Add the tokens (n, T, d) as 'keys'.")
         found: dict[str, Any] = {name: arrays[name] for name in _ARRAYS if name in arrays}
-        dtype = np.float32 if found["keys"].dtype == np.float32 else np.float64
-        return cls(**found, dtype=dtype)
+        stays = any(isinstance(array, np.memmap) for array in found.values())
+        single = found["keys"].dtype == np.float32 and not stays
+        return cls(**found, dtype=np.float32 if single else np.float64)
 
     def save(self, file: str | PathLike[str]) -> File:
-        """Write the arrays to an .npz file; returns its name."""
+        """Write the arrays to an .npz file; returns its name. What is stored elsewhere is not copied."""
         return write_arrays(file, self.arrays())
 
     @classmethod
     def load(cls, file: str | PathLike[str]) -> Tokens:
         """Read tokens from an .npz or .safetensors file: `keys` and any of queries, labels, mask, values.
 
-        A saved path or solution holds tokens too. Raises BadFile; an unknown name is told the nearest one.
+        An .npy file holds the keys alone; a saved path or solution holds tokens too. Large keys and values
+        that are not compressed stay in the file, as `Stored`. Raises BadFile; an unknown name is told the
+        nearest one.
         """
-        arrays = read_arrays(file, _ARRAYS)
+        arrays = read_arrays(file, _ARRAYS, in_place=True)
         with naming(file):
             return cls.from_arrays(arrays)
 
@@ -433,6 +462,13 @@ def _zero_masked(array: Float, mask: Bool) -> Float:
     if mask.all() or isinstance(array, Stored):
         return array
     return np.where(mask[..., None], array, array.dtype.type(0))
+
+
+def _as_numpy_writes_it(array: Any) -> NDArray[Any]:
+    """The array in its own precision; bfloat16, of which files of NumPy know nothing, in float32."""
+    if isinstance(array, Stored):
+        array = array.array
+    return np.asarray(array, np.float32 if array.dtype.name == "bfloat16" else None)
 
 
 def _largest(array: Float, axes: int) -> Float:

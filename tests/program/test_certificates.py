@@ -42,6 +42,16 @@ def test_the_certificate_is_what_plain_numpy_computes(instance, norm):
     assert primal - SAME <= certificate.primal <= primal + ROUNDING
 
 
+def test_the_certificate_says_over_how_many_rows_it_was_taken(instance):
+    solution = max_margin(instance.tokens, instance.selected, required=instance.required)
+    m = len(rows_of(instance.tokens, instance.selected, instance.required)[1])
+    assert solution.certificate.rows == len(solution.multipliers) == m
+    assert f"certified over {m} constraints: primal violation" in str(solution)
+    batch = max_margin(instance.tokens.repeated(2), instance.selected, required=instance.required)
+    assert batch.certificate.rows.tolist() == [m, m]
+    assert f"worst over {2 * m} constraints" in str(batch)
+
+
 def test_the_multipliers_prove_the_least_norm(instance, norm):
     solution = max_margin(instance.tokens, instance.selected, norm, required=instance.required)
     A, b, _ = rows_of(instance.tokens, instance.selected, instance.required)

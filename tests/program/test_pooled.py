@@ -3,7 +3,18 @@
 import numpy as np
 import pytest
 
-from attsvm import Entrywise, NotSeparable, Tokens, frobenius, l1, linf, max_margin, nuclear, separable
+from attsvm import (
+    Entrywise,
+    NotSeparable,
+    Tokens,
+    frobenius,
+    l1,
+    linf,
+    max_margin,
+    nuclear,
+    progress,
+    separable,
+)
 from attsvm.program import passes, pooled
 from attsvm.stored import Stored
 from tests.test_stored import Sliced, mapped, numbers
@@ -129,6 +140,18 @@ def test_absurd_scales_are_solved_in_units_of_their_own(tmp_path, scale):
     here = max_margin(Tokens(keys), best)
     assert there.certified
     assert frobenius.value(there.W) == pytest.approx(frobenius.value(here.W), rel=SAME)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_long_solve_shows_its_passes_on_a_terminal_only(tmp_path, terminal, monkeypatch, capsys):
+    keys, _, best = problem(300, 6, 12, 1)
+    monkeypatch.setattr("rich.console.Console.is_terminal", terminal)
+    assert max_margin(Tokens(mapped(tmp_path, keys)), best).certified
+    assert not capsys.readouterr().err  # it took a moment only
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    assert max_margin(Tokens(mapped(tmp_path, keys)), best).certified
+    shown = capsys.readouterr()
+    assert ("pass 1, pool of" in shown.err, shown.out) == (terminal, "")
 
 
 def test_a_row_that_left_the_pool_is_read_again(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from attsvm import Interrupted, Path, Schatten, Tokens, frobenius, spectral
+from attsvm import Interrupted, Path, Schatten, Tokens, frobenius, progress, spectral
 from attsvm.datasets import sphere
 from attsvm.training import host, segments
 from attsvm.training.heads import Linear
@@ -177,8 +177,8 @@ def test_a_long_run_shows_its_progress_on_a_terminal_only(
     terminal, problem, monkeypatch, short_segments, capsys
 ):
     silent = run(*problem)
-    monkeypatch.setattr(segments, "PATIENCE", 0.0)
-    monkeypatch.setattr(segments.Console, "is_terminal", terminal)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr("rich.console.Console.is_terminal", terminal)
     assert_equal(run(*problem), silent)
     assert ("training" in capsys.readouterr().err) == terminal
 

@@ -1,4 +1,4 @@
-"""Problems in files, .npz or .safetensors: keys, and any of queries, labels, mask, values, selected, v."""
+"""Problems in files of arrays: keys, and any of queries, labels, mask, values, selected, v."""
 
 from __future__ import annotations
 
@@ -57,9 +57,12 @@ class Problem:
         return np.full(self.tokens.n, indices[0]) if indices.size == 1 else indices
 
 
-def read_problem(file: File) -> Problem:
-    """Read tokens, selection and head; a saved path selects the tokens it attends to, a solution its own."""
-    arrays = read_arrays(file)
+def read_problem(file: File, *, in_place: bool = False) -> Problem:
+    """Read tokens, selection and head; a saved path selects the tokens it attends to, a solution its own.
+
+    in_place: large keys and values stay in the file, see `read_arrays`.
+    """
+    arrays = read_arrays(file, in_place=in_place)
     with naming(file):
         tokens = Tokens.from_arrays(arrays)
     selected = arrays.get("selected")

@@ -11,7 +11,7 @@ import typer
 from attsvm.cli.app import AsJson, say, say_json, stop, warn
 from attsvm.cli.files import one_line_errors, out_file, read_problem
 from attsvm.cli.words import norm_of
-from attsvm.program.solution import NotSeparable, Solution
+from attsvm.program.solution import TOLERANCE, NotSeparable, Solution
 
 
 def solve(
@@ -25,22 +25,27 @@ def solve(
         str | None, typer.Option(help="best (under v), first, file, or one index per example: 0,2,1.")
     ] = None,
     slack: Annotated[float | None, typer.Option(help="Price of a violated margin: the soft program.")] = None,
-    out: Annotated[File | None, typer.Option(help="Write the solution to this .npz file.")] = None,
+    out: Annotated[
+        File | None,
+        typer.Option(help="Write the solution to this .npz file, without keys that stay in FILE."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the smallest W that separates the selected tokens, and certify it.
 
     The file is .npz or .safetensors: `keys` (n, T, d), optionally `queries` (n, e), `labels` (n,),
-    `mask` (n, T), `values` (n, T, c), `selected` and the head `v`. A run saved by `attsvm train`
-    selects the tokens it attends to, a saved solution those of its own program. An array of another
-    name is an error. The arrays may fill half of the machine's memory; those of a compressed file 1 GiB,
-    or 50 times its size.
+    `mask` (n, T), `values` (n, T, c), `selected` and the head `v`; an .npy file holds the keys alone.
+    A run saved by `attsvm train` selects the tokens it attends to, a saved solution those of its own
+    program. An array of another name is an error. Large keys and values that are not compressed stay in
+    the file and may exceed the memory; the other arrays may fill half of it, those of a compressed file
+    1 GiB, or 50 times its size.
 
     Examples
 
     - `attsvm solve problem.npz`: the tokens the file selects, else the best under its `v`
     - `attsvm solve problem.npz --norm nuclear --select 0,2,1 --out solution.npz`
     - `attsvm solve heads.safetensors --select first --json`
+    - `attsvm solve keys.npy --select first`
     - `attsvm solve text.npz --slack 1`: errors allowed, one hinge per example
 
     Exit code 0 certified, 1 bad input, 2 not separable (the conflicting tokens are named),
@@ -51,7 +56,7 @@ def solve(
     with one_line_errors():
         kind = norm_of(norm)
         out = out and out_file(out, ".npz")
-        problem = read_problem(file)
+        problem = read_problem(file, in_place=True)
         try:
             solution = max_margin(problem.tokens, problem.choose(select), kind, slack=slack)
         except NotSeparable as error:
@@ -67,16 +72,17 @@ def solve(
 
 def solution_record(solution: Solution) -> dict[str, Any]:
     """The solution in numbers; with runs, the worst or the median of them."""
-    certificate = solution.certificate
+    certificate = solution.certificate  # once: stored keys are read for it
     return {
         "norm": str(solution.norm),
         "separable": bool(np.all(solution.separable)),
-        "certified": bool(np.all(solution.certified)),
+        "certified": bool(np.all(solution.separable & (certificate.worst <= TOLERANCE))),
         "shape": list(solution.W.shape),
         "margin": float(np.median(solution.margin)),
         "rank": _whole(np.median(solution.rank)),
         "active": int(solution.support.sum()),
         "constraints": int(solution.constraints.separating.sum()),
+        "rows": int(np.sum(certificate.rows)),  # what the certificate was taken over: ties too
         "primal": float(np.max(certificate.primal)),
         "dual": float(np.max(certificate.dual)),
         "gap": float(np.max(certificate.gap)),

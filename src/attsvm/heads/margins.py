@@ -135,8 +135,8 @@ def _over(tokens: Tokens, chosen: Bool, kept: Bool, norm: Norm) -> tuple[Float, 
 
 
 def _differences(tokens: Tokens, chosen: Bool) -> Float:
-    anchors = np.take_along_axis(tokens.keys, np.argmax(chosen, -1)[:, None, None], axis=1)
-    return np.asarray(tokens.keys - anchors)
+    keys = np.asarray(tokens.keys)  # they may be stored
+    return np.asarray(keys - np.take_along_axis(keys, np.argmax(chosen, -1)[:, None, None], axis=1))
 
 
 def _margins(tokens: Tokens, chosen: Bool, W: Float) -> Float:

@@ -44,7 +44,7 @@ class Decoupled:
         primal, dual, gap = (
             max((getattr(c, name) for c in each), default=0.0) for name in ("primal", "dual", "gap")
         )
-        return Certificate(primal, dual, gap)
+        return Certificate(primal, dual, gap, sum(c.rows for c in each))
 
     @property
     def certified(self) -> bool:
@@ -54,7 +54,7 @@ class Decoupled:
     def __repr__(self) -> str:
         certified = "certified" if self.certified else "NOT certified"
         size = f"W {self.W.shape[0]} × {self.W.shape[1]}, margin {self.margin:.6g}"
-        return f"Decoupled({size}, {len(self.blocks)} blocks; {certified}: {self.certificate})"
+        return f"Decoupled({size}, {len(self.blocks)} blocks; {certified} {self.certificate})"
 
 
 def attention_program(corpus: Corpus, embeddings: ArrayLike) -> Solution:

@@ -130,6 +130,7 @@ def read(X: Any) -> Sequences:
 
 
 def _of_padded(tokens: Tokens) -> Sequences:
+    tokens = tokens.in_memory()
     return Sequences(tokens.keys[tokens.mask], tokens.lengths, tokens.mask)
 
 

@@ -39,6 +39,7 @@ class Certificate:
         for the inequality of tied tokens, to the largest required).
     dual: largest negative multiplier, relative, and excess of N*(Σ λ_j A_j) over 1.
     gap: 1 − lower/upper, where Σ λ_j b_j / N*(Σ λ_j A_j) ≤ best norm ≤ N(W) / least margin.
+    rows: number of constraints over which it was taken: all there are, ties too.
 
     One number each; with runs, arrays (runs,).
     """
@@ -46,15 +47,17 @@ class Certificate:
     primal: Any
     dual: Any
     gap: Any
+    rows: Any
 
     @property
     def worst(self) -> Any:
-        """The largest of the three."""
+        """The largest of violations and gap."""
         return np.maximum(np.maximum(self.primal, self.dual), self.gap)
 
     def __str__(self) -> str:
         primal, dual, gap = (float(np.max(x)) for x in (self.primal, self.dual, self.gap))
-        return f"primal violation {primal:.1e}, dual violation {dual:.1e}, relative gap {gap:.1e}"
+        over = f"over {int(np.sum(self.rows)):,} constraints"
+        return f"{over}: primal violation {primal:.1e}, dual violation {dual:.1e}, relative gap {gap:.1e}"
 
 
 def certify(rows: Constraints, norm: Norm, W: Float, multipliers: Float) -> Certificate:
@@ -162,7 +165,8 @@ def _at_most(
                 for name in ("primal", "dual", "gap"):
                     getattr(most, name)[k] = getattr(again, name)
     # What is not finite certifies nothing.
-    return Certificate(*(plain(_number(x, finite)) for x in (most.primal, most.dual, most.gap)))
+    primal, dual, gap = (plain(_number(x, finite)) for x in (most.primal, most.dual, most.gap))
+    return Certificate(primal, dual, gap, plain(rows.m))
 
 
 def _number(x: Any, finite: Any) -> Any:
@@ -197,7 +201,7 @@ def _hard(norm: Norm, sums: Sums, sign: float) -> Certificate:
     gap = np.where(np.isfinite(upper) & (steepness > 0), 1.0 - gained / steepness / upper, 1.0)
     gap = np.where(unknown, 0.0, gap)
     gap = np.where(trivial, np.where(value > 0, 1.0, 0.0), gap)
-    return Certificate(primal, np.maximum(sums.negative, excess), gap)
+    return Certificate(primal, np.maximum(sums.negative, excess), gap, rows.m)
 
 
 def _soft(sums: Sums, slack: Float, sign: float) -> Certificate:
@@ -222,7 +226,7 @@ def _soft(sums: Sums, slack: Float, sign: float) -> Certificate:
     weight, paid, gained, lost = _on_one_scale(terms)
     upper = (weight + paid) * (1 + sign * 4 * (rows.n + _terms(sums)) * EPSILON)
     gap = np.where(upper > 0, 1.0 - (gained - lost) / np.where(upper > 0, upper, 1.0), 0.0)
-    return Certificate(primal, np.maximum(sums.negative, excess.max(-1)), gap)
+    return Certificate(primal, np.maximum(sums.negative, excess.max(-1)), gap, rows.m)
 
 
 def _shortfall(sums: Sums, sign: float, ties_only: bool = False) -> Any:

@@ -89,6 +89,11 @@ class Constraints:
         return self.queries.shape[-1]
 
     @property
+    def m(self) -> NDArray[np.intp]:
+        """Number of rows (…)."""
+        return np.asarray(np.count_nonzero(self.active, axis=(-2, -1)))
+
+    @property
     def runs(self) -> int | None:
         return self.keys.shape[0] if self.keys.ndim == 4 else None
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
+from attsvm.progress import Line
 from attsvm.tokens import Bool, Float, Tokens
 
 SATISFIED = 1e-11
@@ -133,10 +134,15 @@ class Slacks:
 
 
 def solve(tokens: Tokens, rows: Constraints, solve_pool: Solve, together: bool) -> Answer:
-    """The answer over all rows, in the units of the tokens.
+    """The answer over all rows, in the units of the tokens; a terminal shows how far it is.
 
     together: the rows of an example stay one, because they share a query or the hinge of a soft margin.
     """
+    with Line() as line:
+        return _rounds(tokens, rows, solve_pool, together, line)
+
+
+def _rounds(tokens: Tokens, rows: Constraints, solve_pool: Solve, together: bool, line: Line) -> Answer:
     chosen = _first(rows)
     slacks, share = Slacks(rows), _share(rows)
     for turn in range(ROUNDS):
@@ -149,12 +155,20 @@ def solve(tokens: Tokens, rows: Constraints, solve_pool: Solve, together: bool) 
         stride = STRIDES[turn] if turn < len(STRIDES) and rows.n > 64 * STRIDES[turn] else 1
         short = slacks.measure(W, chosen, pool.shortfall(answer.W, rows.n), stride, turn)
         missed = _missed(short, share)
+        line.show(_words(turn + 1, pool, short))
         if not missed.any() and stride == 1:
             break
         kept = _useful(chosen, pool, answer, rows)
         slacks.forget(np.any(chosen & ~kept, axis=1))
         chosen = missed | kept
     return replace(answer, multipliers=multipliers)
+
+
+def _words(turn: int, pool: Pool, short: Float) -> str:
+    """How far the rounds have come: the rows that the last pass found violated, and the worst of them."""
+    violated = np.count_nonzero(short > SATISFIED)
+    worst = f", worst by {short.max():.1e}" if violated else ""
+    return f"pass {turn}, pool of {pool.rows.m:,} rows: {violated:,} others violated{worst}"
 
 
 def _first(rows: Constraints) -> Bool:

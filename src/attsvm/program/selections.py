@@ -28,6 +28,7 @@ def selections(tokens: Tokens, v: ArrayLike | None = None, norm: Norm = frobeniu
     """
     if tokens.runs is not None:
         raise ValueError("selections takes tokens without a runs axis: pass tokens.run(k).")
+    tokens = tokens.in_memory()
     chosen = np.zeros((1, 0), dtype=np.intp)
     console = Console(stderr=True)
     for i in track(

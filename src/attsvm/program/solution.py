@@ -118,7 +118,7 @@ class Solution:
         if self.tokens.runs is None:
             raise ValueError("this solution has no runs axis.")
         tokens = self.tokens.run(index)
-        m = int(self.constraints.active[index].sum())
+        m = int(self.constraints.m[index])
         return Solution(
             tokens,
             self.selected[index],
@@ -145,20 +145,22 @@ class Solution:
         kind = "max-margin" if self.slack is None else f"soft-margin (C = {_span(self.slack)})"
         size = " × ".join(map(str, self.W.shape))
         if self.tokens.runs is None:
-            certified = "certified" if self.certified else "NOT certified"
-            short = int((self.shortfall > SUPPORT * self.required).sum())
-            fall = "" if self.slack is None else f", {short} of {self.tokens.n} examples fall short"
+            certificate, fall = self.certificate, ""  # once: stored keys are read for it
+            certified = self.separable and certificate.worst <= TOLERANCE
+            if self.slack is not None:
+                short = int((self.shortfall > SUPPORT * self.required).sum())
+                fall = f", {short} of {self.tokens.n} examples fall short"
             return [
                 f"{self.norm} {kind} solution, W {size}, rank {self.rank}, margin {self.margin:.6g}",
                 f"{int(self.support.sum())} of {self.multipliers.size} constraints active{fall}",
-                f"{certified}: {self.certificate}",
+                f"{'certified' if certified else 'NOT certified'} {certificate}",
             ]
         can, good = int(np.sum(self.separable)), int(np.sum(self.certified))
         solved = f"{can} of {self.tokens.runs} runs separable, " if self.slack is None else ""
         return [
             f"{self.norm} {kind} solutions, W {size}, median margin {np.median(self.margin):.6g}",
             f"{solved}{good} certified",
-            f"worst: {self.certificate}",
+            f"worst {self.certificate}",
         ]
 
     def plot(self) -> Any:
@@ -170,8 +172,11 @@ class Solution:
     # ------------------------------------------------------------------ open format
 
     def save(self, file: str | PathLike[str]) -> File:
-        """Write tokens, selection, norm, W and multipliers to an .npz file; returns its name."""
-        arrays: dict[str, Any] = dict(self.tokens.arrays())
+        """Write tokens, selection, norm, W and multipliers to an .npz file; returns its name.
+
+        Tokens that are stored elsewhere stay there: `load` then asks for them.
+        """
+        arrays: dict[str, Any] = {} if self.tokens.elsewhere else dict(self.tokens.arrays())
         arrays |= {
             name: getattr(self, name) for name in ("selected", *_AXES) if getattr(self, name) is not None
         }
@@ -179,14 +184,20 @@ class Solution:
         return write_arrays(file, arrays)
 
     @classmethod
-    def load(cls, file: str | PathLike[str]) -> Solution:
-        """Read a solution that `save` wrote. Its certificate is recomputed, not read."""
-        arrays = read_arrays(file)
+    def load(cls, file: str | PathLike[str], tokens: Tokens | None = None) -> Solution:
+        """Read a solution that `save` wrote. Its certificate is recomputed, not read.
+
+        tokens: those that it solves, where they were stored elsewhere and so not saved with it.
+        """
+        arrays = read_arrays(file, in_place=True)
         with naming(file):
-            tokens = Tokens.from_arrays(arrays)
+            if tokens is None and "multipliers" in arrays and "keys" not in arrays:
+                raise ValueError(
+                    "the solution of tokens that stay elsewhere. Pass them: Solution.load(file, tokens)."
+                )
+            tokens = Tokens.from_arrays(arrays) if tokens is None else tokens
             found = cls(tokens, **_parts(tokens, arrays))
-            m = np.count_nonzero(found.constraints.active, axis=(-2, -1)).max()
-            check_shapes(arrays, {"multipliers": "m"}, {"m": int(m)}, tokens.runs)
+            check_shapes(arrays, {"multipliers": "m"}, {"m": int(found.constraints.m.max())}, tokens.runs)
             return found
 
 
@@ -266,7 +277,7 @@ def pack(rows: Constraints, multipliers: Float) -> Float:
     packed = multipliers[rows.active]
     if rows.runs is None:
         return packed
-    counts = np.count_nonzero(rows.active, axis=(-2, -1))
+    counts = rows.m
     most = int(counts.max())
     if packed.size == most * rows.runs:  # every run has as many
         return packed.reshape(rows.runs, most)
@@ -281,8 +292,7 @@ def unpack(rows: Constraints, multipliers: Float) -> Float:
     if rows.runs is None:
         out[rows.active] = multipliers
     else:
-        counts = rows.active.sum((-2, -1))
-        out[rows.active] = multipliers[np.arange(multipliers.shape[1]) < counts[:, None]]
+        out[rows.active] = multipliers[np.arange(multipliers.shape[1]) < rows.m[:, None]]
     return out
 
 

@@ -76,5 +76,9 @@ def cores() -> int:
 
 def in_threads(work: Callable[[Job], Done], jobs: Sequence[Job]) -> list[Done]:
     """`work` on every job, several at a time, each with one BLAS thread; results in the order of the jobs."""
-    with single_thread(), ThreadPoolExecutor(min(cores(), len(jobs))) as pool:
-        return list(pool.map(work, jobs))
+    pool = ThreadPoolExecutor(max(1, min(cores(), len(jobs))))
+    with single_thread():
+        try:
+            return list(pool.map(work, jobs))
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C or an error nobody waits for the other jobs

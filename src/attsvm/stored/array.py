@@ -43,6 +43,11 @@ class Stored:
         n, T, d = self.shape
         return n * T * d
 
+    @property
+    def here(self) -> bool:
+        """Whether the numbers are one of NumPy's arrays in memory: not in a file, nor anywhere else."""
+        return isinstance(self.array, np.ndarray) and self._stamp is None
+
     def scaled(self, exponent: NDArray[np.int_]) -> Stored:
         """The same numbers, every example read in units of its own."""
         if not exponent.any():
@@ -74,9 +79,9 @@ class Stored:
                 f"(k, {self.shape[1]}, {self.shape[2]}): the array is not (n, T, d), or it changed."
             )
         if part.dtype.name == "bfloat16":
-            return np.ascontiguousarray(part.view(np.uint16))
+            return _regular(part.view(np.uint16))
         plain = part.dtype.kind == "f" and part.dtype.itemsize <= 8 and part.dtype.isnative
-        return np.ascontiguousarray(part, dtype=None if plain else np.float64).view()
+        return _regular(part, None if plain else np.float64).view()
 
     def check(self) -> None:
         """Raise where the file below is no longer the one that was opened: its numbers may be others."""
@@ -108,6 +113,8 @@ class Stored:
         if isinstance(index, slice):
             examples = np.arange(self.shape[0])[index]
             return self._units(_float64(self.raw(index)), examples)
+        if getattr(index, "ndim", 0) == 2 and index.dtype == bool:
+            index = np.nonzero(index)
         example, *rest = index if isinstance(index, tuple) else (index,)
         if not rest or isinstance(rest[0], slice):
             return self._examples(np.asarray(example))[(slice(None), *rest)]
@@ -150,6 +157,11 @@ def neighbours(examples: Index) -> list[slice]:
 
 
 # ---------------------------------------------------------------------- details
+
+
+def _regular(part: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
+    """The part as compiled passes expect it: an array in an .npz file may begin at any byte."""
+    return np.require(part, dtype, ["C", "A"])
 
 
 def _float64(raw: NDArray[Any]) -> Float:

@@ -67,6 +67,7 @@ def regularisation_path(
     KeyboardInterrupt whose `path` holds the radii solved so far, or None before the first.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection" and "Transformers as SVMs", RP.
     """
+    tokens = tokens.in_memory()
     head = heads.checked(head, tokens)
     weights.check(weight)
     losses.check(loss)

@@ -6,19 +6,14 @@ import signal
 import threading
 import time
 from types import FrameType
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from attsvm.path import Path
+from attsvm.progress import Line
 
 SEGMENT = 0.25
 """Seconds that a compiled call should last: nothing can interrupt it."""
 GROWTH = 16
 """Largest growth of the steps of one call: the time of a short one says little about a long one."""
-PATIENCE = 2.0
-"""Seconds after which a terminal shows the progress."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -47,10 +42,10 @@ class Segments:
     """
 
     def __init__(self, what: str, total: float, first: int) -> None:
-        self.what, self.total, self.steps = what, total, first
+        self.what, self.steps = what, first
         self.pressed, self.done = False, 0.0
-        self._begun = self._last = time.perf_counter()
-        self._bar: Progress | None = None
+        self._last = time.perf_counter()
+        self._line = Line(total)
         self._caught = False
 
     def __enter__(self) -> Segments:
@@ -64,8 +59,7 @@ class Segments:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._line.__exit__()
         if self._caught:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -76,21 +70,9 @@ class Segments:
             fitting = steps * SEGMENT / max(now - self._last, 1e-9)
             self.steps = max(1, int(min(fitting, GROWTH * max(steps, self.steps))))
         self._last = now
-        if now - self._begun > PATIENCE:
-            self._show()
+        self._line.show(self.what, self.done)
 
     def _press(self, number: int, frame: FrameType | None) -> None:
         if self.pressed:
             signal.default_int_handler(number, frame)
         self.pressed = True
-
-    def _show(self) -> None:
-        if self._bar is None:
-            console: Any = Console(stderr=True)
-            columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-            left = (TimeRemainingColumn(), TextColumn("left"))
-            terminal = console.is_terminal
-            self._bar = Progress(*columns, *left, console=console, transient=True, disable=not terminal)
-            self._bar.add_task(self.what, total=self.total)
-            self._bar.start()
-        self._bar.update(self._bar.task_ids[0], completed=self.done)

@@ -55,6 +55,7 @@ def train(
     One compiled program serves every steps, record, lr, momentum and factor; a schedule and an optax
     optimizer are compiled in, once per object.
     """
+    tokens = tokens.in_memory()
     head = heads.checked(head, tokens)
     weights.check(weight)
     losses.check(loss)

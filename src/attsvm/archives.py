@@ -1,0 +1,185 @@
+"""The formats of files of arrays: .npz, .npy and .safetensors, opened without reading their arrays."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+
+class BadFile(ValueError):
+    """A file that is not what it should be: the message names the file, what is wrong and what to do."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """Type and shape of an array that has not been read, and how many bytes the file has for it.
+
+    place: the byte where the numbers begin, one example after the other; None where they do not lie so in
+        the file, because they are compressed or in another order.
+    brain: whether the 16 bits of each number are bfloat16.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    stored: int
+    place: int | None
+    brain: bool = False
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Archive(Protocol):
+    """An open file: the headers of its arrays, and each array when it is asked for.
+
+    verify raises where the bytes of an array are not those that were written, as far as the format can tell.
+    """
+
+    headers: dict[str, Header]
+
+    def read(self, name: str) -> NDArray[Any]: ...
+    def verify(self, name: str) -> None: ...
+
+
+class Npz:
+    """A zip archive of .npy files, as np.savez and np.savez_compressed write it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream, self.zip = stream, zipfile.ZipFile(stream)
+        self.headers = {
+            info.filename.removesuffix(".npy"): self._header(info) for info in self.zip.infolist()
+        }
+
+    def _header(self, info: zipfile.ZipInfo) -> Header:
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise BadFile(f"{info.filename} is compressed in a way that NumPy does not use.")
+        with self.zip.open(info) as data:
+            shape, fortran, dtype = _npy_header(data)
+            plain = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
+            place = self._start(info) + data.tell() if plain and not fortran else None
+            return Header(dtype, shape, info.file_size - data.tell(), place)
+
+    def _start(self, info: zipfile.ZipInfo) -> int:
+        """Where a member begins: after its own header, whose name and extra field have any length."""
+        self.stream.seek(info.header_offset + 26)
+        return info.header_offset + 30 + sum(struct.unpack("<HH", self.stream.read(4)))
+
+    def read(self, name: str) -> NDArray[Any]:
+        with self.zip.open(f"{name}.npy") as data:
+            return np.asarray(npy.read_array(data, allow_pickle=False))
+
+    def verify(self, name: str) -> None:
+        with self.zip.open(f"{name}.npy") as data:
+            while data.read(1 << 18):  # the end compares the check sum
+                pass
+
+
+class Npy:
+    """One array, as np.save writes it: the keys."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
+        shape, fortran, dtype = _npy_header(stream)
+        place = stream.tell()
+        room = os.fstat(stream.fileno()).st_size - place
+        self.headers = {"keys": Header(dtype, shape, room, None if fortran else place)}
+
+    def read(self, name: str) -> NDArray[Any]:
+        self.stream.seek(0)
+        return np.asarray(npy.read_array(self.stream, allow_pickle=False))
+
+    def verify(self, name: str) -> None:
+        pass
+
+
+class Safetensors:
+    """A JSON header of names, types, shapes and places, then the bytes of all arrays."""
+
+    TYPES: Mapping[str, str] = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "BOOL": "|b1"} | {
+        f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)
+    }
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
+        whole, length = os.fstat(stream.fileno()).st_size, int.from_bytes(stream.read(8), "little")
+        self.start = 8 + length
+        if self.start > whole:
+            raise BadFile("the file ends before its header does.")
+        entries = json.loads(stream.read(length))
+        self.headers = {
+            name: self._header(name, entry, whole - self.start)
+            for name, entry in entries.items()
+            if name != "__metadata__"
+        }
+
+    def _header(self, name: str, entry: Mapping[str, Any], room: int) -> Header:
+        begin, end = entry["data_offsets"]
+        kind = entry["dtype"]
+        if kind not in self.TYPES:
+            raise BadFile(f"{name} has type {kind}. Save it as F64, F32, BF16 or F16.")
+        if not 0 <= begin <= end <= room:
+            raise BadFile(f"the file ends before its array {name} does.")
+        shape = tuple(map(int, entry["shape"]))
+        return Header(np.dtype(self.TYPES[kind]), shape, end - begin, self.start + begin, kind == "BF16")
+
+    def read(self, name: str) -> NDArray[Any]:
+        header = self.headers[name]
+        self.stream.seek(header.place or 0)
+        array = np.frombuffer(self.stream.read(header.stored), header.dtype).reshape(header.shape)
+        return widened(array) if header.brain else array
+
+    def verify(self, name: str) -> None:
+        pass
+
+
+def open_archive(stream: BinaryIO) -> Archive:
+    """The archive in an open file, known by its first bytes."""
+    start = stream.read(9)
+    stream.seek(0)
+    if start[:4] in (b"PK\3\4", b"PK\5\6"):
+        return Npz(stream)
+    if start[:6] == b"\x93NUMPY":
+        return Npy(stream)
+    if start[8:] == b"{":
+        return Safetensors(stream)
+    raise BadFile(
+        "neither a zip archive of arrays (.npz) nor .safetensors nor .npy. Pass what np.savez wrote."
+    )
+
+
+def mapped(file: str | os.PathLike[str], header: Header) -> NDArray[Any]:
+    """A memory map of an array: nothing is read.
+
+    A map that reaches beyond the end of its file would end the process: BadFile instead.
+    """
+    place = header.place or 0
+    if place + header.size > os.stat(file).st_size:
+        raise BadFile("the file ends before its arrays do. Write it again.")
+    array: NDArray[Any] = np.memmap(file, header.dtype, "r", place, header.shape)
+    if header.brain:
+        from ml_dtypes import bfloat16  # JAX brings it
+
+        return array.view(bfloat16)
+    return array
+
+
+def widened(bits: NDArray[Any]) -> NDArray[np.float32]:
+    """bfloat16 numbers, given as their 16 bits, in float32: they are its upper half, so this is exact."""
+    return (np.asarray(bits, np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+
+def _npy_header(data: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether the first axis varies fastest, and type."""
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    return read[npy.read_magic(data)](data)
