@@ -28,7 +28,10 @@ class OnCluster(Stored):
     def __init__(self, array: Any, name: str = "keys", exponent: NDArray[np.int_] | None = None) -> None:
         if np.isnan(array.shape).any():
             raise ValueError(f"{name} has chunks of unknown size. Pass {name}.compute_chunk_sizes().")
-        super().__init__(array.rechunk({1: -1, 2: -1}), name, exponent)
+        array = array.rechunk({1: -1, 2: -1})
+        if len(array.dask.layers) > 1:  # made one: sorting many out takes longer than a pass over few chunks
+            (array,) = sys.modules["dask"].optimize(array)
+        super().__init__(array, name, exponent)
         self.starts = np.cumsum((0, *self.array.chunks[0][:-1]))
 
     def raw(self, examples: slice | Index) -> NDArray[Any]:
@@ -53,7 +56,7 @@ class OnCluster(Stored):
         return self._units(self._each(lambda x: x, self.shape[2:], example, token), example)
 
     def _each(self, work: Work, shape: tuple[int, ...], *index: Index, own: tuple[Any, ...] = ()) -> Float:
-        """`work` on array[index] and on arrays (k, …) of its own, in the chunks that are asked: (k, *shape)."""
+        """`work` on array[index] and on arrays (k, …) of its own, in the chunks asked for: (k, *shape)."""
         out = np.empty((len(index[0]), *shape))
         if not len(out):
             return out

@@ -1,8 +1,10 @@
-"""A dask array is computed, and an error tells which block failed."""
+"""A dask array is computed here or on a cluster, and an error tells which block failed."""
 
 from __future__ import annotations
 
 import sys
+from concurrent.futures import CancelledError
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,9 @@ PATIENCE = 60.0
 class Failed(Exception):
     """Why an array could not be computed; block: the one along the first axis that failed, where known."""
 
-    def __init__(self, error: BaseException | str, block: int | None = None) -> None:
-        reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        super().__init__(reason.rstrip(": "))
+    def __init__(self, reason: BaseException | str, block: int | None = None) -> None:
+        words = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
+        super().__init__(" ".join(words.split()).removesuffix(":"))
         self.block = block
 
 
@@ -26,7 +28,17 @@ def computed(array: Any) -> Float:
     """The numbers of a dask array with several blocks along its first axis only. Raises Failed."""
     get = sys.modules["dask.base"].get_scheduler(collections=[array])
     client = getattr(get, "__self__", None)
-    return _on_workers(array, client) if hasattr(client, "nthreads") else _here(array)
+    if not hasattr(client, "nthreads"):
+        return _here(array)
+    try:
+        with client.as_current():
+            return _on_workers(array, client)
+    except Failed:
+        raise
+    except CancelledError as error:
+        raise Failed("the cluster was closed or lost, and what it computed with it") from error
+    except Exception as error:
+        raise Failed(error) from error
 
 
 def _here(array: Any) -> Float:
@@ -44,27 +56,27 @@ def _here(array: Any) -> Float:
 
 def _on_workers(array: Any, client: Any) -> Float:
     """On the workers of a cluster; what a lost worker had is computed again."""
-    try:
-        blocks = {future.key[1]: future for future in client.futures_of(client.persist(array))}
-        for block in range(array.numblocks[0]):
-            _wait(blocks[block], client)
-            if blocks[block].status == "error":
-                error = blocks[block].exception()
-                client.cancel(list(blocks.values()))
-                raise Failed(error, block) from error
-        return np.concatenate(client.gather([blocks[block] for block in range(len(blocks))]))
-    except Failed:
-        raise
-    except Exception as error:
-        raise Failed(error) from error
+    found = {future.key[1]: future for future in client.futures_of(client.persist(array))}
+    futures = [found[block] for block in range(array.numblocks[0])]
+    for block, future in enumerate(futures):
+        _wait(future, client)
+        if future.status == "error":
+            error = future.exception()
+            client.cancel(futures)  # an error keeps its frames, and they the futures
+            raise Failed(error, block) from error
+    return np.concatenate(client.gather(futures))
 
 
 def _wait(future: Any, client: Any) -> None:
-    """Until a future has an end, or the cluster has had no worker for too long."""
+    """Until a future has an end, or the cluster no worker for too long."""
+    seen = monotonic()
     while not future.done():
         try:
-            sys.modules["distributed"].wait(future, PATIENCE)
+            sys.modules["distributed"].wait(future, PATIENCE / 10)
         except TimeoutError:
-            if not client.nthreads():
-                reason = f"the cluster has had no worker for {PATIENCE:g} s"
-                raise Failed(f"{reason}. Start some, and call again.") from None
+            if client.nthreads():
+                seen = monotonic()
+            elif monotonic() - seen > PATIENCE:
+                raise Failed(
+                    f"the cluster has had no worker for {PATIENCE:g} s. Start some, and call again."
+                ) from None
