@@ -58,12 +58,14 @@ def _on_workers(array: Any, client: Any) -> Float:
     """On the workers of a cluster; what a lost worker had is computed again."""
     found = {future.key[1]: future for future in client.futures_of(client.persist(array))}
     futures = [found[block] for block in range(array.numblocks[0])]
-    for block, future in enumerate(futures):
-        _wait(future, client)
-        if future.status == "error":
-            error = future.exception()
-            client.cancel(futures)  # an error keeps its frames, and they the futures
-            raise Failed(error, block) from error
+    try:
+        for block, future in enumerate(futures):
+            _wait(future, client)
+            if future.status == "error":
+                raise Failed(future.exception(), block) from future.exception()
+    except Failed:
+        client.cancel(futures)  # the error keeps its frames, and they would keep the futures
+        raise
     return np.concatenate(client.gather(futures))
 
 
