@@ -217,12 +217,28 @@ def test_a_worker_that_is_killed_in_a_pass_changes_nothing(tmp_path, monkeypatch
     with cluster, client:
         tokens, workers = Tokens(chunks, queries), set(client.run(os.getpid).values())
         arm = [armed.touch]
-        monkeypatch.setattr(OnCluster, "margins", lambda *asked: arm and arm.pop()() or real(*asked))
+        monkeypatch.setattr(OnCluster, "margins", lambda *asked: (arm and arm.pop()()) or real(*asked))
         there = max_margin(tokens, best)
         assert workers - set(client.run(os.getpid, on_error="ignore").values())
     assert there.certified and not arm and not armed.exists()
     assert np.array_equal(there.W, threads.W)
     assert frobenius.value(there.W) == pytest.approx(frobenius.value(here.W), rel=1e-10)
+
+
+def test_margins_come_to_the_client_and_keys_do_not(small, monkeypatch):
+    client = pytest.importorskip("distributed").Client
+    sizes, real = [], client.gather
+
+    def gather(*asked, **how):
+        found = real(*asked, **how)
+        sizes.append(sum(part.nbytes for part in found))
+        return found
+
+    monkeypatch.setattr(client, "gather", gather)
+    stored = OnCluster(chunked(numbers(40, 4, 50), 7))
+    stored.margins(np.arange(40), np.zeros(40, int), np.ones((40, 50)))
+    stored[:]
+    assert sizes == [40 * 4 * 8, 40 * 4 * 50 * 8]
 
 
 def test_a_chunk_that_fails_on_a_worker_is_named(small):
