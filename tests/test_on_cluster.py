@@ -150,8 +150,8 @@ def test_a_chunk_that_fails_is_named():
     ) as e:
         Tokens(loaded(broken, numbers(20, 4, 3), 5))
     assert isinstance(e.value.__cause__, OSError)
-    with pytest.raises(ValueError, match=r"examples 0 to 4, .* has 4 examples, expected 5"):
-        Tokens(loaded(lambda _, part: part[:4], numbers(5, 4, 3), 5))
+    with pytest.raises(ValueError, match=r"examples 0 to 4, .* shape \(5, 4, 2\), expected \(5, 4, 3\)"):
+        Tokens(loaded(lambda _, part: part[..., :2], numbers(5, 4, 3), 5))
 
 
 def test_a_failure_that_does_not_come_back_names_all_that_was_asked():
@@ -175,7 +175,8 @@ import pickle, sys
 sys.modules["attsvm"] = None
 import numpy as np
 task = pickle.load(sys.stdin.buffer)
-print(task(np.eye(3)[None], length=1, index=(np.array([0]),), own=[np.array([1]), np.ones((1, 3))]).shape)
+asked = dict(shape=(1, 3, 3), index=(np.array([0]),), own=[np.array([1]), np.ones((1, 3))])
+print(task(np.eye(3)[None], **asked).shape)
 """
 
 
@@ -201,8 +202,8 @@ def small():
         yield cluster
 
 
-def test_a_worker_that_is_killed_in_a_pass_changes_nothing(tmp_path, monkeypatch):
-    armed, real = tmp_path / "armed", OnCluster.margins
+def mortal(armed):
+    """Loads chunks; where there is a file `armed`, the worker is killed in the middle of that, once."""
 
     def load(i, part):
         if i == 3 and armed.exists():
@@ -210,8 +211,13 @@ def test_a_worker_that_is_killed_in_a_pass_changes_nothing(tmp_path, monkeypatch
             os.kill(os.getpid(), signal.SIGKILL)
         return part
 
+    return load
+
+
+def test_a_worker_that_is_killed_in_a_pass_changes_nothing(tmp_path, monkeypatch):
+    armed, real = tmp_path / "armed", OnCluster.margins
     keys, queries, best = problem(96, 5, 6, 5)
-    chunks = loaded(load, keys, 12)
+    chunks = loaded(mortal(armed), keys, 12)
     threads, here = max_margin(Tokens(chunks, queries), best), max_margin(Tokens(keys, queries), best)
     cluster, client = start(n_workers=2, processes=True)
     with cluster, client:
@@ -239,6 +245,13 @@ def test_margins_come_to_the_client_and_keys_do_not(small, monkeypatch):
     stored.margins(np.arange(40), np.zeros(40, int), np.ones((40, 50)))
     stored[:]
     assert sizes == [40 * 4 * 8, 40 * 4 * 50 * 8]
+
+
+def test_many_directions_are_sent_without_a_warning(small, recwarn):
+    n, d = 30, 1 << 16  # 16 MB of directions
+    stored = OnCluster(da.zeros((n, 2, d), chunks=(10, 2, d), dtype="float16"))
+    stored.margins(np.arange(n), np.zeros(n, int), np.random.default_rng(0).standard_normal((n, d)))
+    assert not [w for w in recwarn if "large graph" in str(w.message)]
 
 
 def test_a_chunk_that_fails_on_a_worker_is_named(small):

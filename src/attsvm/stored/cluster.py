@@ -66,8 +66,8 @@ class OnCluster(Stored):
         chunks, task, tasks = [int(home[place[0]]) for place in places], _in_parts(work), []
         for place, chunk in zip(places, chunks, strict=True):
             inside = (index[0][place] - self.starts[chunk], *(i[place] for i in index[1:]))
-            length = self.array.chunks[0][chunk]
-            tasks.append(partial(task, length=length, index=inside, own=[array[place] for array in own]))
+            whole = (self.array.chunks[0][chunk], *self.shape[1:])
+            tasks.append(partial(task, shape=whole, index=inside, own=[array[place] for array in own]))
         sizes = (tuple(map(len, places)), *((width,) for width in shape))
         try:
             out[order] = computed(_applied(tasks, self.array, chunks, sizes))
@@ -105,10 +105,10 @@ def _in_parts(work: Work) -> Callable[..., Float]:
     A function inside a function travels by value: a worker needs only NumPy.
     """
 
-    def task(chunk: Any, length: int, index: tuple[Index, ...], own: list[Any]) -> Float:
-        if len(chunk) != length:
-            raise ValueError(f"a chunk has {len(chunk)} examples, expected {length}.")
-        step, out = max(1, PART // chunk[0].size), []
+    def task(chunk: Any, shape: tuple[int, ...], index: tuple[Index, ...], own: list[Any]) -> Float:
+        if chunk.shape != shape:
+            raise ValueError(f"a chunk has shape {chunk.shape}, expected {shape}.")
+        step, out = max(1, PART // (shape[1] * shape[2])), []
         with np.errstate(invalid="ignore", over="ignore"):  # masked tokens may be anything
             for start in range(0, len(index[0]), step):
                 part = slice(start, start + step)

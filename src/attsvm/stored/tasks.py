@@ -14,6 +14,9 @@ from attsvm.stored.array import Float
 PATIENCE = 60.0
 """Seconds without a single worker after which a cluster counts as dead."""
 
+LARGE = {"distributed.admin.large-graph-warning-threshold": "1 TB"}
+"""Directions of many examples are no mistake: dask need not warn of them."""
+
 
 class Failed(Exception):
     """Why an array could not be computed; block: the one along the first axis that failed, where known."""
@@ -27,11 +30,11 @@ class Failed(Exception):
 def computed(array: Any) -> Float:
     """The numbers of a dask array with several blocks along its first axis only. Raises Failed."""
     get = sys.modules["dask.base"].get_scheduler(collections=[array])
-    client = getattr(get, "__self__", None)
+    client: Any = getattr(get, "__self__", None)
     if not hasattr(client, "nthreads"):
         return _here(array)
     try:
-        with client.as_current():
+        with client.as_current(), sys.modules["dask"].config.set(LARGE):
             return _on_workers(array, client)
     except Failed:
         raise
