@@ -48,10 +48,24 @@ HOMES = {
     "torch": {"torch", "heads"},
     "transformers": {"heads", "torch"},
     "sklearn": {"probe"},
+    "dask": set(),
+    "distributed": set(),
     "pandas": set(),  # what users bring is known by what it can do
     "typer": {"cli"},
 }
-HEAVY = ("jax", "optax", "numba", "scipy", "matplotlib", "torch", "sklearn", "transformers", "rich", "typer")
+HEAVY = (
+    "jax",
+    "optax",
+    "numba",
+    "scipy",
+    "matplotlib",
+    "torch",
+    "sklearn",
+    "transformers",
+    "rich",
+    "typer",
+    "dask",
+)
 
 
 def part_of(path):

@@ -14,7 +14,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("docs/practice/*.md")])
-EXTRAS = {"sklearn": ("sklearn",), "torch": ("torch",), "hf": ("torch", "transformers")}
+EXTRAS = {
+    "sklearn": ("sklearn",),
+    "dask": ("dask.array", "distributed"),
+    "torch": ("torch",),
+    "hf": ("torch", "transformers"),
+}
 
 
 def blocks(text, language="python"):

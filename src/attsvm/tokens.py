@@ -38,7 +38,7 @@ class Tokens:
     Every array may carry a leading `runs` axis; arrays without it are shared by all runs.
     The arrays are read-only views: float64 input is not copied. Keys and values (n, T, ·) that are memory
     maps, large arrays of float32 or float16, or anything else with shape, dtype and slices of examples
-    (h5py, Zarr) stay where they are, as `Stored`; road one reads them in passes.
+    (h5py, Zarr, dask) stay where they are, as `Stored`; road one reads them in passes.
     Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines".
     """
 

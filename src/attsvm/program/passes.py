@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from attsvm.program.compiled import compiled
 from attsvm.program.threads import in_threads
-from attsvm.stored import Stored
-from attsvm.stored.device import OnDevice
+from attsvm.stored import PricedThere, Stored
 from attsvm.tokens import Float
 
 HALF, BRAIN = 13, 16
@@ -25,7 +24,7 @@ def stored_margins(
     keys.passes += len(examples) / len(keys)
     if keys.exponent is not None:
         directions = np.ldexp(directions, -keys.exponent[examples, None])
-    if isinstance(keys, OnDevice):
+    if isinstance(keys, PricedThere):
         return keys.margins(examples, anchor, directions)
     out = np.empty((len(examples), keys.shape[1]))
     anchor, directions = np.ascontiguousarray(anchor), np.ascontiguousarray(directions)

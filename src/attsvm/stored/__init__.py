@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.stored.array import Stored
+from attsvm.stored.array import PricedThere, Stored
 
-__all__ = ["KEPT", "Stored", "as_stored"]
+__all__ = ["KEPT", "PricedThere", "Stored", "as_stored"]
 
 KEPT = 1 << 23
 """Numbers up to which single and half precision are simply widened (64 MB)."""
 
-FOREIGN = ("numpy", "torch", "jax", "jaxlib", "pandas", "polars", "builtins")
+FOREIGN = ("numpy", "torch", "jax", "jaxlib", "pandas", "polars", "dask", "builtins")
 """Homes of arrays that, unless on a GPU, become NumPy arrays whole, most of them without a copy."""
 
 
@@ -27,6 +27,8 @@ def as_stored(name: str, value: Any, dtype: Any) -> Stored | None:
             from attsvm.stored.device import OnDevice as kind
         elif home == "torch" and str(value.dtype) == "torch.bfloat16":
             value = _brain(value)
+    elif type(value).__module__.startswith("dask.array"):
+        from attsvm.stored.cluster import OnCluster as kind
     if isinstance(value, np.ndarray):
         narrow = value.dtype.name in ("float16", "float32", "bfloat16") and value.size > KEPT
         mapped = isinstance(value, np.memmap) and value.dtype.kind == "f"

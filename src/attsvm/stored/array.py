@@ -7,7 +7,7 @@ reads it in passes (`program/passes.py`) and never holds more than a part.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,6 +148,15 @@ class Stored:
             return array
         shift = self.exponent[example].reshape(-1, *[1] * (array.ndim - 1))
         return np.ldexp(array, -shift)
+
+
+@runtime_checkable
+class PricedThere(Protocol):
+    """Stored numbers that have what they need to be priced where they are."""
+
+    def margins(self, examples: Index, anchor: Index, directions: Float) -> Float:
+        """(x_a − x_t)ᵀ y_i in float64, the difference first: (k,), (k,), (k, d) → (k, T)."""
+        ...
 
 
 def neighbours(examples: Index) -> list[slice]:
