@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -53,24 +54,26 @@ def test_margins_in_chunks_are_those_in_memory(dtype, same):
     directions = directions[[0] * 5] if same else directions
     expected = np.einsum("ntd,nd->nt", wide[examples, anchor][:, None] - wide[examples], directions)
     for chunks in ((7, -1, -1), ((2, 27, 1), -1, -1), (11, 2, 3)):  # the last: parts of examples
-        found = OnCluster(da.from_array(keys, chunks)).margins(examples, anchor, directions)
+        found = OnCluster(da.from_array(keys, chunks)).margins(examples, anchor, directions, np.eye(8))
         assert np.array_equal(found, expected)
-    assert not len(OnCluster(da.from_array(keys)).margins(examples[:0], anchor[:0], directions[:0]))
+    assert not len(
+        OnCluster(da.from_array(keys)).margins(examples[:0], anchor[:0], directions[:0], np.eye(8))
+    )
 
 
 def test_large_chunks_are_widened_a_part_at_a_time(monkeypatch):
     keys, directions = numbers(30, 5, 8), np.random.default_rng(1).standard_normal((30, 8))
     stored = OnCluster(chunked(keys))
-    whole = stored.margins(np.arange(30), np.zeros(30, int), directions)
+    whole = stored.margins(np.arange(30), np.zeros(30, int), directions, np.eye(8))
     monkeypatch.setattr("attsvm.stored.cluster.PART", 100)
-    assert np.array_equal(stored.margins(np.arange(30), np.zeros(30, int), directions), whole)
+    assert np.array_equal(stored.margins(np.arange(30), np.zeros(30, int), directions, np.eye(8)), whole)
 
 
 def test_only_chunks_that_are_asked_are_computed():
     asked = []
     keys = numbers(20, 4, 3)
     stored = OnCluster(loaded(lambda i, part: asked.append(i) or part, keys, 5))
-    stored.margins(np.array([6, 8, 19]), np.zeros(3, int), np.ones((3, 3)))
+    stored.margins(np.array([6, 8, 19]), np.zeros(3, int), np.ones((3, 1)), np.ones((3, 1)))
     assert sorted(asked) == [1, 3]
     stored[np.array([12, 10, 12]), np.array([0, 1, 2])]
     assert sorted(asked) == [1, 2, 3]
@@ -180,7 +183,9 @@ print(task(np.eye(3)[None], **asked).shape)
 """
 
 
-@pytest.mark.parametrize(("made", "runs"), [(_in_parts(_margins()), True), (OnCluster.margins, False)])
+@pytest.mark.parametrize(
+    ("made", "runs"), [(_in_parts(partial(_margins(), W=np.ones((3, 3)))), True), (OnCluster.margins, False)]
+)
 def test_a_worker_needs_only_numpy(made, runs):
     task = pytest.importorskip("cloudpickle").dumps(made)
     done = subprocess.run([sys.executable, "-c", WORKER], input=task, capture_output=True)
@@ -242,15 +247,16 @@ def test_margins_come_to_the_client_and_keys_do_not(small, monkeypatch):
 
     monkeypatch.setattr(client, "gather", gather)
     stored = OnCluster(chunked(numbers(40, 4, 50), 7))
-    stored.margins(np.arange(40), np.zeros(40, int), np.ones((40, 50)))
+    stored.margins(np.arange(40), np.zeros(40, int), np.ones((40, 1)), np.ones((50, 1)))
     stored[:]
     assert sizes == [40 * 4 * 8, 40 * 4 * 50 * 8]
 
 
-def test_many_directions_are_sent_without_a_warning(small, recwarn):
-    n, d = 30, 1 << 16  # 16 MB of directions
-    stored = OnCluster(da.zeros((n, 2, d), chunks=(10, 2, d), dtype="float16"))
-    stored.margins(np.arange(n), np.zeros(n, int), np.random.default_rng(0).standard_normal((n, d)))
+def test_many_queries_are_sent_without_a_warning(small, recwarn):
+    n, e = 30, 1 << 16  # 16 MB of queries
+    stored = OnCluster(da.zeros((n, 2, 3), chunks=(10, 2, 3), dtype="float16"))
+    queries = np.random.default_rng(0).standard_normal((n, e))
+    stored.margins(np.arange(n), np.zeros(n, int), queries, np.ones((3, e)))
     assert not [w for w in recwarn if "large graph" in str(w.message)]
 
 

@@ -47,7 +47,7 @@ def test_margins_on_a_device_are_those_in_memory(put, dtype):
     anchor, directions = rng.integers(5, size=5), rng.standard_normal((5, 8))
     first = wide[examples, anchor][:, None]
     expected = np.einsum("ntd,nd->nt", first - wide[examples], directions)
-    found = OnDevice(put(keys)).margins(examples, anchor, directions)
+    found = OnDevice(put(keys)).margins(examples, anchor, directions, np.eye(8))
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -89,14 +89,14 @@ def test_a_device_with_little_memory_is_asked_for_less_at_once(monkeypatch):
 
     real = stored.library.margins
     monkeypatch.setattr(stored.library, "margins", margins)
-    found = stored.margins(np.arange(40), np.zeros(40, int), np.ones((40, 3)))
+    found = stored.margins(np.arange(40), np.zeros(40, int), np.ones((40, 3)), np.eye(3))
     np.testing.assert_allclose(found, (keys[:, :1] - keys).astype(float).sum(-1), rtol=1e-5, atol=1e-5)
     assert max(most) <= 3
     monkeypatch.setattr(
         stored.library, "margins", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory"))
     )
     with pytest.raises(MemoryError, match=r"keys\[0\] does not fit"):
-        stored.margins(np.arange(40), np.zeros(40, int), np.ones((40, 3)))
+        stored.margins(np.arange(40), np.zeros(40, int), np.ones((40, 3)), np.eye(3))
 
 
 def test_bfloat16_of_torch_stays_as_it_is():

@@ -42,7 +42,7 @@ def test_margins_of_stored_keys_are_those_in_memory(tmp_path, dtype):
     expected = np.einsum("ntd,nd->nt", wide[np.arange(50), anchor][:, None] - wide, directions)
     examples = np.array([0, 1, 2, 3, 7, 30, 31, 49])
     found = passes.stored_margins(
-        Stored(mapped(tmp_path, keys)), examples, anchor[examples], directions[examples]
+        Stored(mapped(tmp_path, keys)), examples, anchor[examples], directions[examples], np.eye(33)
     )
     np.testing.assert_allclose(found, expected[examples], rtol=1e-12, atol=1e-12)
 
@@ -52,7 +52,7 @@ def test_margins_of_bfloat16_are_those_in_memory():
     keys = numbers(9, 4, 12).astype(ml_dtypes.bfloat16)
     directions = np.ones((9, 12))
     wide = keys.astype(float)
-    found = passes.stored_margins(Stored(keys), np.arange(9), np.zeros(9, int), directions)
+    found = passes.stored_margins(Stored(keys), np.arange(9), np.zeros(9, int), directions, np.eye(12))
     np.testing.assert_allclose(found, (wide[:, :1] - wide).sum(-1), rtol=1e-12, atol=1e-12)
 
 
@@ -155,8 +155,8 @@ def test_a_long_solve_shows_its_passes_on_a_terminal_only(tmp_path, terminal, mo
 
 
 def test_a_row_that_left_the_pool_is_read_again(tmp_path, monkeypatch):
-    keys, queries, best = problem(300, 6, 12, 9)
-    tokens = Tokens(mapped(tmp_path, keys), queries)
+    keys, _, best = problem(400, 8, 20, 1, "float64", seed=2)
+    tokens = Tokens(mapped(tmp_path, keys))
     assert max_margin(tokens, best).certified
     monkeypatch.setattr(pooled.Slacks, "forget", lambda *_: None)
     assert not max_margin(tokens, best).certified

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attsvm.norms import Norm, Schatten
 from attsvm.program import doubled
@@ -118,22 +119,29 @@ def _in_float64(rows: Constraints, W: Float, multipliers: Float, size: Any) -> S
     return Sums(rows, W, multipliers, size, negative, short, doubt[..., None], M, blur)
 
 
+def _doubtful(sums: Sums) -> NDArray[np.intp]:
+    """The examples with a multiplier, or with a row that may fall short: the others decide nothing."""
+    short = (sums.short + sums.doubt > 0) | sums.rows.tied
+    return np.flatnonzero((short | (sums.multipliers != 0)).any(-1))
+
+
 def _in_doubled(sums: Sums) -> Sums:
-    """The same in twice the precision, one run."""
+    """The same in twice the precision, for the doubtful examples of one run."""
     rows, lam, smaller = sums.rows, sums.multipliers, doubled.ROUNDING / EPSILON
-    short, M, W = np.empty(rows.active.shape), Doubled(np.zeros(sums.W.shape)), Doubled(sums.W)
+    short, doubt = sums.short.copy(), np.broadcast_to(sums.doubt, sums.short.shape).copy()
+    M, W, examples = Doubled(np.zeros(sums.W.shape)), Doubled(sums.W), _doubtful(sums)
     size = max(1, CHUNK // (rows.d * max(rows.T, rows.e)))
-    for start in range(0, rows.n, size):
-        part = slice(start, min(start + size, rows.n))
+    for start in range(0, len(examples), size):
+        part = examples[start : start + size]
         keys, queries = rows.keys[part], rows.queries[part]
         anchors = np.take_along_axis(keys, rows.anchor[part, None, None], axis=1)
         delta = Doubled.difference(anchors, keys)
         direction = (W * queries[:, None, :]).sum()
         exact = rows.bound[part] - (delta * direction[:, None]).sum()
-        short[part] = exact.hi + exact.lo
+        short[part] = np.where(rows.active[part], exact.hi + exact.lo, -np.inf)
         M = M + ((delta * lam[part, :, None]).sum(1)[:, :, None] * queries[:, None, :]).sum(0)
-    short = np.where(rows.active, short, -np.inf)
-    doubt = sums.doubt * smaller + EPSILON * np.where(rows.active, np.abs(short), 0.0)
+    size_of = np.where(rows.active, np.abs(short), 0.0)[examples]
+    doubt[examples] = doubt[examples] * smaller + EPSILON * size_of
     blur = sums.blur * smaller + np.sqrt((M.lo * M.lo).sum())
     return replace(sums, short=short, doubt=doubt, M=M.hi, blur=blur)
 
@@ -157,7 +165,7 @@ def _at_most(
         most, least = judge(sums, *more, 1.0), judge(sums, *more, -1.0)
         doubtful = finite & (most.worst > DOUBT) & ~(least.worst > TOLERANCE)
         if rows.runs is None:
-            if doubtful and rows.n * rows.d * max(rows.T, rows.e) <= LARGEST:
+            if doubtful and len(_doubtful(sums)) * rows.d * max(rows.T, rows.e) <= LARGEST:
                 most = judge(_in_doubled(sums), *more, 1.0)
         else:
             for k in np.flatnonzero(doubtful).tolist():

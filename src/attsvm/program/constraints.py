@@ -151,9 +151,9 @@ class Constraints:
 
         Differences come first: subtracting logits would cancel when the keys share a large offset.
         """
-        directions = np.matmul(self.queries, np.swapaxes(W, -1, -2))
         if self.stored:
             return self.some_margins(W, np.arange(self.n))
+        directions = np.matmul(self.queries, np.swapaxes(W, -1, -2))
         if self._small:
             out = np.einsum("...td,...d->...t", self.all_differences, directions)
         else:
@@ -163,8 +163,8 @@ class Constraints:
 
     def some_margins(self, W: Float, examples: NDArray[np.intp]) -> Float:
         """`margins` of some examples whose keys are stored elsewhere: (d, e), (k,) → (k, T); reads those."""
-        directions = self.queries[examples] @ W.T
-        out = passes.stored_margins(cast(Any, self.keys), examples, self.anchor[examples], directions)
+        own = self.anchor[examples], self.queries[examples]
+        out = passes.stored_margins(cast(Any, self.keys), examples, *own, W)
         return np.where(self.active[examples], out, 0.0)
 
     def combine(self, multipliers: Float) -> Float:

@@ -15,24 +15,23 @@ HALF, BRAIN = 13, 16
 
 
 def stored_margins(
-    keys: Stored, examples: NDArray[np.intp], anchor: NDArray[np.intp], directions: Float
+    keys: Stored, examples: NDArray[np.intp], anchor: NDArray[np.intp], queries: Float, W: Float
 ) -> Float:
-    """`margins` of some examples that are stored elsewhere, part by part, on all cores.
+    """(x_a − x_t)ᵀ W z of some examples that are stored elsewhere, part by part, on all cores.
 
-    examples (k,): increasing; anchor (k,), directions (k, d) → (k, T).
+    examples (k,): increasing; anchor (k,), queries (k, e), W (d, e) → (k, T).
     """
     keys.passes += len(examples) / len(keys)
     if keys.exponent is not None:
-        directions = np.ldexp(directions, -keys.exponent[examples, None])
+        queries = np.ldexp(queries, -keys.exponent[examples, None])
     if isinstance(keys, PricedThere):
-        return keys.margins(examples, anchor, directions)
-    out = np.empty((len(examples), keys.shape[1]))
-    anchor, directions = np.ascontiguousarray(anchor), np.ascontiguousarray(directions)
+        return keys.margins(examples, anchor, queries, W)
+    out, anchor = np.empty((len(examples), keys.shape[1])), np.ascontiguousarray(anchor)
 
     def work(part: slice) -> None:
         raw = keys.raw(examples[part])
         raw.flags.writeable = False  # one kind of array, one compilation
-        first, y = anchor[part], directions[part]
+        first, y = anchor[part], np.ascontiguousarray(queries[part] @ W.T)
         if raw.itemsize == 2:
             scratch = np.empty((2, raw.shape[2]), np.uint32)
             shift = HALF if raw.dtype == np.float16 else BRAIN

@@ -154,8 +154,8 @@ class Stored:
 class PricedThere(Protocol):
     """Stored numbers that have what they need to be priced where they are."""
 
-    def margins(self, examples: Index, anchor: Index, directions: Float) -> Float:
-        """(x_a − x_t)ᵀ y_i in float64, the difference first: (k,), (k,), (k, d) → (k, T)."""
+    def margins(self, examples: Index, anchor: Index, queries: Float, W: Float) -> Float:
+        """(x_a − x_t)ᵀ W z in float64, the difference first: (k,), (k,), (k, e), (d, e) → (k, T)."""
         ...
 
 

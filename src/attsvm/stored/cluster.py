@@ -46,11 +46,9 @@ class OnCluster(Stored):
         found = self._each(lambda x: np.einsum("ntd,d->nt", x, vector), self.shape[1:2], examples)
         return self._units(found, examples)
 
-    def margins(self, examples: Index, anchor: Index, directions: Float) -> Float:
-        """(x_a − x_t)ᵀ y_i in float64, the difference first: (k,), (k,), (k, d) → (k, T)."""
-        if len(examples) and (directions == directions[0]).all():  # a prompt: one for all, sent once a chunk
-            return self._each(partial(_margins(), y=directions[0]), self.shape[1:2], examples, own=(anchor,))
-        return self._each(_margins(), self.shape[1:2], examples, own=(anchor, directions))
+    def margins(self, examples: Index, anchor: Index, queries: Float, W: Float) -> Float:
+        """(x_a − x_t)ᵀ W z in float64, the difference first: (k,), (k,), (k, e), (d, e) → (k, T)."""
+        return self._each(partial(_margins(), W=W), self.shape[1:2], examples, own=(anchor, queries))
 
     def _rows(self, example: Index, token: Index) -> Float:
         return self._units(self._each(lambda x: x, self.shape[2:], example, token), example)
@@ -92,9 +90,9 @@ def _applied(tasks: list[Any], array: Any, chunks: list[int], sizes: tuple[tuple
 
 
 def _margins() -> Work:
-    def work(x: Float, anchor: Index, y: Float) -> Float:
+    def work(x: Float, anchor: Index, queries: Float, W: Float) -> Float:
         np.subtract(x[np.arange(len(x)), anchor][:, None], x, out=x)
-        return np.einsum("ntd,nd->nt", x, np.broadcast_to(y, x[:, 0].shape))
+        return np.einsum("ntd,nd->nt", x, np.einsum("ne,de->nd", queries, W))
 
     return work
 

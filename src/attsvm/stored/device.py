@@ -39,9 +39,15 @@ class OnDevice(Stored):
 
         return self._each(work, np.arange(len(self)))
 
-    def margins(self, examples: Index, anchor: Index, directions: Float) -> Float:
-        """(x_a − x_t)ᵀ y_i in float64, the difference first: (k,), (k,), (k, d) → (k, T)."""
-        return self._each(self.library.margins, examples, anchor, directions)
+    def margins(self, examples: Index, anchor: Index, queries: Float, W: Float) -> Float:
+        """(x_a − x_t)ᵀ W z in float64, the difference first: (k,), (k,), (k, e), (d, e) → (k, T)."""
+        with self.library.scope():
+            across = self.library.put(W.T)
+
+        def work(x: Any, anchor: Any, queries: Any) -> Any:
+            return self.library.margins(x, anchor, queries @ across)
+
+        return self._each(work, examples, anchor, queries)
 
     def _rows(self, example: Index, token: Index) -> Float:
         with self.library.scope():
