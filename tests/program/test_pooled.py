@@ -16,6 +16,8 @@ from attsvm import (
     separable,
 )
 from attsvm.program import passes, pooled
+from attsvm.program.constraints import Constraints
+from attsvm.program.frobenius import resumed
 from attsvm.stored import Stored
 from tests.test_stored import Sliced, mapped, numbers
 
@@ -160,3 +162,57 @@ def test_a_row_that_left_the_pool_is_read_again(tmp_path, monkeypatch):
     assert max_margin(tokens, best).certified
     monkeypatch.setattr(pooled.Slacks, "forget", lambda *_: None)
     assert not max_margin(tokens, best).certified
+
+
+ENGINES = pytest.mark.parametrize(
+    "kind", [lambda d: resumed.PivotedVectors(d, 1), resumed.ActiveSet], ids=["pivoted", "active set"]
+)
+
+
+@pytest.mark.parametrize("few", [0, 10_000], ids=["many rows at once", "one row at a time"])
+def test_pools_resume_where_the_pool_before_has_ended(tmp_path, monkeypatch, few):
+    monkeypatch.setattr(resumed, "FEW", few)
+    answers = []
+    kind = resumed.PivotedVectors if few == 0 else resumed.ActiveSet
+    real = kind.__call__
+
+    def counted(self, rows, names):
+        answers.append(real(self, rows, names))
+        return answers[-1]
+
+    monkeypatch.setattr(kind, "__call__", counted)
+    keys, best = numbers(600, 8, 60), np.zeros(600, int)
+    keys[:, 0] += 1  # a signal: fewer rows hold W than there are dimensions
+    there, here = max_margin(Tokens(mapped(tmp_path, keys)), best), max_margin(Tokens(keys), best)
+    assert there.certified
+    assert there.margin == pytest.approx(here.margin, rel=SAME)
+    assert len(answers) > 2 and None not in answers
+
+
+@ENGINES
+def test_a_pool_may_lose_rows_and_gain_others(kind):
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((40, 6)) + 2 * rng.standard_normal(6)
+    engine, zero = kind(6), np.zeros((40, 1, 6))
+    tokens = Tokens(np.concatenate([rows[:, None], zero], 1))
+    for names in (np.arange(20), np.r_[0:20, 25:40], np.arange(40)):
+        pool = Constraints.of(Tokens(tokens.keys[names]), np.zeros(len(names), int))
+        found = engine(pool, names)
+        direct = max_margin(Tokens(tokens.keys[names]), np.zeros(len(names), int))
+        W = found.W / (rows[names] @ found.W).min()
+        np.testing.assert_allclose(W, direct.W, rtol=1e-9, atol=1e-12)
+        kept = np.flatnonzero(found.multipliers.sum(1) > 0)
+    few = names[kept]
+    pool = Constraints.of(Tokens(tokens.keys[few]), np.zeros(len(few), int))
+    again = engine(pool, few)  # the rows that hold W, alone
+    np.testing.assert_allclose(again.W / (rows[few] @ again.W).min(), direct.W, rtol=1e-9, atol=1e-12)
+
+
+@ENGINES
+def test_what_an_engine_cannot_resume_it_leaves(kind):
+    keys = np.array([[[1.0, 0], [0, 0]], [[-1.0, 0], [0, 0]]])
+    pool = Constraints.of(Tokens(keys), [0, 0])
+    assert kind(2)(pool, np.arange(2)) is None  # a contradiction
+    tied = Constraints.of(Tokens(keys[:1]), np.array([[True, True]]))
+    assert kind(2)(tied, np.arange(1)) is None
+    assert kind(2)(Constraints.of(Tokens(keys[:1]), [0]), np.arange(1)) is not None

@@ -30,6 +30,9 @@ MOST = 16_000
 SETTLED = 1e-12
 """Shortfall of a row, relative to the largest bound of a row of length one, that is rounding."""
 
+HELD = 1e-9
+"""Shortfall of a passive row, relative likewise, above which its equation has no solution."""
+
 FIRST = 0.2
 """Share of the rows in the first passive set: those that the weight Σ b_j â_j serves least."""
 
@@ -207,7 +210,8 @@ class PivotedVectors:
             short = self.bound - self.K @ lam
             wrong = np.where(passive, lam < 0, short > rounding)
             if not wrong.any():
-                return lam
+                # Passive rows that no λ brings to their bounds contradict each other.
+                return lam if float(short.max()) <= HELD * float(self.bound.max()) else None
             if not pace.goes_on(int(wrong.sum())):
                 return None
             passive = exchange(passive, wrong, short, pace.most(int((passive & ~wrong).sum()), unknowns))
