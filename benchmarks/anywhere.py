@@ -111,9 +111,9 @@ def memory(dtype: str, folder: str) -> None:
     keys = in_memory(RAM, dtype)
     with Peak() as peak:
         tokens, solution, seconds, last = solved(keys)
-    passes = getattr(tokens.keys, "passes", np.nan)
+    passes = f"{tokens.keys.passes:.1f}" if hasattr(tokens.keys, "passes") else ""
     print(
-        f"| {dtype} in memory, {keys.nbytes / 1e9:.2f} GB | {RAM} | {passes:.1f} | "
+        f"| {dtype} in memory, {keys.nbytes / 1e9:.2f} GB | {RAM} | {passes} | "
         f"{seconds + last:.1f} s | | "
         f"{1 + peak.most / keys.nbytes:.2f} × the data | {solution.certificate.worst:.0e} |"
     )
