@@ -256,7 +256,7 @@ def _in_units(tokens: Tokens) -> tuple[Float, Float, NDArray[np.int_], Float]:
         largest = np.ldexp(tokens.key_size.astype(np.float64), -key_exponent)
         reach = 2.0 * np.sqrt(tokens.d) * largest * np.sqrt(np.einsum("...e,...e->...", queries, queries))
         known = tokens.__dict__["_in_units"] = keys, queries, key_exponent + query_exponent, reach
-    return cast(tuple[Float, Float, NDArray[np.int_], Float], known)
+    return known
 
 
 def _unit(array: Float, size: Float) -> tuple[Float, NDArray[np.int_]]:

@@ -59,12 +59,12 @@ def _sure(rows: Constraints, norm: Norm, answer: Answer) -> Bool:
     """
     if rows.relaxed:
         return np.zeros(rows.unit.shape, bool)
-    one = rows.runs is None
+    one, unknowns = rows.runs is None, rows.d * rows.e
     W = np.ldexp(answer.W, -rows.unit[..., None, None]) if rows.unit.any() else answer.W
-    size = np.sqrt(np.vdot(W, W) if one else np.einsum("rde,rde->r", W, W))
+    square = float(np.vdot(W, W)) if one else np.einsum("rde,rde->r", W, W)
     longest = (rows.reach / rows.required).max(-1)
     few = np.count_nonzero(answer.multipliers) if one else rows.active[0].size
-    spread = (rows.d * rows.e + few) * np.sqrt(rows.d * rows.e) * EPSILON * longest * size
+    spread = (unknowns + few) * unknowns**0.5 * EPSILON * longest * square**0.5
     return np.asarray(answer.separable & (spread <= SURE) & (answer.gap <= _tolerated(norm) - SURE))
 
 
