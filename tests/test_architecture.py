@@ -18,6 +18,7 @@ LAYERS = {
     "stored": 0,
     "strict_json": 0,
     "tokens": 0,
+    "token_arrays": 0,
     "norms": 0,
     "progress": 0,
     "query_key": 0,

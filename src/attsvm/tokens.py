@@ -13,10 +13,25 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from attsvm.files import memory, naming, read_arrays, write_arrays
-from attsvm.stored import Stored, as_stored
-
-Float = NDArray[np.floating[Any]]
-Bool = NDArray[np.bool_]
+from attsvm.stored import Stored
+from attsvm.token_arrays import Bool as Bool
+from attsvm.token_arrays import Float as Float
+from attsvm.token_arrays import (
+    as_labels,
+    as_mask,
+    as_numpy_writes_it,
+    as_padded,
+    check_counts,
+    check_finite,
+    check_no_example_is_empty,
+    common_runs,
+    frozen,
+    keys_or_values,
+    largest,
+    numbers,
+    sizes,
+    zero_masked,
+)
 
 _ARRAYS = ("keys", "queries", "labels", "mask", "values")
 
@@ -52,38 +67,38 @@ class Tokens:
     def __post_init__(self, dtype: DTypeLike) -> None:
         if np.dtype(dtype) not in (np.dtype(np.float64), np.dtype(np.float32)):
             raise ValueError(f"dtype is {np.dtype(dtype)}. Pass np.float64 or np.float32.")
-        keys = _keys_or_values("keys", self.keys, dtype, ("n", "T", "d"))
+        keys = keys_or_values("keys", self.keys, dtype, ("n", "T", "d"))
         n, T = keys.shape[-3:-1]
         queries = (
             np.ones((n, 1), dtype)
             if self.queries is None
-            else _numbers("queries", self.queries, dtype, ("n", "e"))
+            else numbers("queries", self.queries, dtype, ("n", "e"))
         )
-        labels = np.ones(n, dtype) if self.labels is None else _labels(self.labels, dtype)
-        mask = np.ones((n, T), bool) if self.mask is None else _mask(self.mask)
+        labels = np.ones(n, dtype) if self.labels is None else as_labels(self.labels, dtype)
+        mask = np.ones((n, T), bool) if self.mask is None else as_mask(self.mask)
         values = (
             keys
             if self.values is None or self.values is self.keys
-            else _keys_or_values("values", self.values, dtype, ("n", "T", "c"))
+            else keys_or_values("values", self.values, dtype, ("n", "T", "c"))
         )
         parts: dict[str, tuple[NDArray[Any], int]]
         parts = {"keys": (keys, 3), "queries": (queries, 2), "labels": (labels, 1)}
         parts |= {"mask": (mask, 2), "values": (values, 3)}
-        _same_counts(parts, n, T)
-        _no_empty_example(mask)
+        check_counts(parts, n, T)
+        check_no_example_is_empty(mask)
         shared = values is keys
-        keys = _zero_masked(keys, mask)
-        values = keys if shared else _zero_masked(values, mask)
+        keys = zero_masked(keys, mask)
+        values = keys if shared else zero_masked(values, mask)
         parts |= {"keys": (keys, 3), "values": (values, 3)}
-        runs = _common_runs(parts)
+        runs = common_runs(parts)
         for name, (array, axes) in parts.items():
-            object.__setattr__(self, name, _frozen(array, runs, axes))
+            object.__setattr__(self, name, frozen(array, runs, axes))
         if shared:  # one object, so that code may test `values is keys`
             object.__setattr__(self, "values", self.keys)
-        _finite("keys", self.keys, self.key_size, self.mask)
-        _finite("queries", self.queries, self.query_size)
+        check_finite("keys", self.keys, self.key_size, self.mask)
+        check_finite("queries", self.queries, self.query_size)
         if not shared:
-            _finite("values", self.values, _size(self.values, self.mask), self.mask)
+            check_finite("values", self.values, sizes(self.values, self.mask), self.mask)
 
     # ------------------------------------------------------------------ other ways to build
 
@@ -101,11 +116,11 @@ class Tokens:
 
         sequences: n arrays (T_i, d); values: n arrays (T_i, c).
         """
-        keys, lengths = _padded("sequences", sequences, dtype)
+        keys, lengths = as_padded("sequences", sequences, dtype)
         mask = np.arange(keys.shape[1]) < lengths[:, None]
         padded = None
         if values is not None:
-            padded, value_lengths = _padded("values", values, dtype)
+            padded, value_lengths = as_padded("values", values, dtype)
             if not np.array_equal(lengths, value_lengths):
                 raise ValueError("values and sequences have different lengths. Pass one value per token.")
         return cls(keys, queries, labels, mask, padded, dtype=dtype)  # type: ignore[arg-type]
@@ -209,12 +224,12 @@ class Tokens:
     @cached_property
     def key_size(self) -> Float:
         """Largest absolute entry of each example's keys: (n,), with runs (runs, n)."""
-        return _size(self.keys, self.mask)
+        return sizes(self.keys, self.mask)
 
     @cached_property
     def query_size(self) -> Float:
         """Largest absolute entry of each query: (n,), with runs (runs, n)."""
-        return _largest(self.queries, 1)
+        return largest(self.queries, 1)
 
     def run(self, index: int) -> Tokens:
         """The tokens of one run."""
@@ -274,7 +289,7 @@ class Tokens:
                 "keys or values stay where they are stored. Keep that file, or use tokens.in_memory()."
             )
         kept = _ARRAYS[:-1] if self.values is self.keys else _ARRAYS
-        return {name: _as_numpy_writes_it(getattr(self, name)) for name in kept}
+        return {name: as_numpy_writes_it(getattr(self, name)) for name in kept}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Tokens:
@@ -393,141 +408,3 @@ def as_attention(attention: ArrayLike) -> Float:
     if not np.isfinite(s).all() or (s < 0).any() or (np.abs(s.sum(-1) - 1) > 1e-4).any():
         raise ValueError("attention is not a probability vector per example: rows must sum to 1.")
     return s
-
-
-# ---------------------------------------------------------------------- details
-
-
-def _numbers(name: str, value: ArrayLike, dtype: DTypeLike, axes: tuple[str, ...]) -> Float:
-    shape = f"({', '.join(axes)})"
-    try:
-        array = np.asarray(value)
-        if array.dtype == object or np.iscomplexobj(array) or array.dtype.kind in "USMm":
-            raise TypeError
-        array = np.asarray(array, dtype=dtype)
-    except (TypeError, ValueError):
-        hint = " For sequences of different lengths use Tokens.from_sequences." * (name == "keys")
-        raise ValueError(f"{name} is not an array of real numbers {shape}.{hint}") from None
-    if array.ndim not in (len(axes), len(axes) + 1):
-        raise ValueError(
-            f"{name} has shape {array.shape}. Pass {shape}, or (runs, {shape[1:]} for many runs."
-        )
-    if 0 in array.shape:
-        raise ValueError(f"{name} is empty: shape {array.shape}. Pass at least one of each axis.")
-    return cast(Float, array)
-
-
-def _keys_or_values(name: str, value: Any, dtype: DTypeLike, axes: tuple[str, ...]) -> Float:
-    return cast(Float, as_stored(name, value, dtype) or _numbers(name, value, dtype, axes))
-
-
-def _labels(value: ArrayLike, dtype: DTypeLike) -> Float:
-    labels = _numbers("labels", value, dtype, ("n",))
-    if not np.isin(labels, (-1, 1)).all():
-        found = np.unique(labels)[:5]
-        hint = " Pass 2*labels − 1." if np.isin(found, (0, 1)).all() else ""
-        raise ValueError(f"labels must be −1 or +1, got {', '.join(map(str, found))}.{hint}")
-    return labels
-
-
-def _mask(value: ArrayLike) -> Bool:
-    mask = np.asarray(value)
-    if mask.dtype != bool and not np.isin(mask, (0, 1)).all():
-        raise ValueError(f"mask must be boolean (True = token), got dtype {mask.dtype}.")
-    if mask.ndim not in (2, 3):
-        raise ValueError(f"mask has shape {mask.shape}. Pass (n, T), or (runs, n, T).")
-    return mask.astype(bool)
-
-
-def _same_counts(parts: dict[str, tuple[NDArray[Any], int]], n: int, T: int) -> None:
-    for name, (array, axes) in parts.items():
-        core = array.shape[-axes:]
-        has_T = axes == 3 or name == "mask"
-        if core[0] != n or (has_T and core[1] != T):
-            want = f"n={n}, T={T}" if has_T else f"n={n}"
-            raise ValueError(
-                f"{name} has shape {array.shape} but keys has {want}. "
-                f"Pass one per {'token' if has_T else 'example'}."
-            )
-
-
-def _no_empty_example(mask: Bool) -> None:
-    empty = ~mask.any(-1)
-    if empty.any():
-        *_, i = np.argwhere(empty)[0]
-        raise ValueError(f"example {i} has no token: its mask is all False. Drop the example.")
-
-
-def _zero_masked(array: Float, mask: Bool) -> Float:
-    if mask.all() or isinstance(array, Stored):
-        return array
-    return np.where(mask[..., None], array, array.dtype.type(0))
-
-
-def _as_numpy_writes_it(array: Any) -> NDArray[Any]:
-    """The array in its own precision; bfloat16, of which files of NumPy know nothing, in float32."""
-    if isinstance(array, Stored):
-        array = array.array
-    return np.asarray(array, np.float32 if array.dtype.name == "bfloat16" else None)
-
-
-def _largest(array: Float, axes: int) -> Float:
-    """Largest absolute entry over the last axes; NaN and infinity survive, no temporary is made."""
-    last = tuple(range(-axes, 0))
-    return np.asarray(np.maximum(array.max(axis=last), -array.min(axis=last)))
-
-
-def _size(array: Float, mask: Bool) -> Float:
-    """Largest absolute entry of each example, masked tokens left out."""
-    if isinstance(array, Stored):
-        return np.asarray(np.where(mask, array.largest(), 0.0).max(-1))
-    return _largest(array, 2)  # those that are masked are zero
-
-
-def _finite(name: str, array: Float, size: Float, mask: Bool | None = None) -> None:
-    if not np.isfinite(size).all():
-        if isinstance(array, Stored):
-            i = int(np.argmin(np.isfinite(size)))
-            bad = ~np.isfinite(array[i : i + 1][0])
-            if mask is not None:
-                bad &= mask[i, :, None]
-            where = (i, *(int(k) for k in np.argwhere(bad)[0]))
-            raise ValueError(f"{name}{list(where)} is not finite. Remove or mask the token.")
-        where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
-        advice = "Remove the example." if name == "queries" else "Remove or mask the token."
-        raise ValueError(f"{name}{list(where)} is {array[where]}. {advice}")
-
-
-def _common_runs(parts: dict[str, tuple[NDArray[Any], int]]) -> int | None:
-    counts = {name: a.shape[0] for name, (a, axes) in parts.items() if a.ndim > axes}
-    if len(set(counts.values())) > 1:
-        raise ValueError(f"the runs axes differ: {counts}. Give every array the same number.")
-    return next(iter(counts.values()), None)
-
-
-def _frozen(array: NDArray[Any], runs: int | None, axes: int) -> NDArray[Any]:
-    if isinstance(array, Stored):
-        if runs is not None:
-            raise ValueError("stored keys and values (n, T, d) take no runs axis. Pass one run at a time.")
-        return array
-    if runs is not None and array.ndim == axes:
-        array = np.broadcast_to(array, (runs, *array.shape))
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def _padded(name: str, sequences: Sequence[ArrayLike], dtype: DTypeLike) -> tuple[Float, NDArray[np.intp]]:
-    arrays = [np.asarray(s, dtype=dtype) for s in sequences]
-    if not arrays:
-        raise ValueError(f"{name} is empty. Pass at least one array (T_i, d).")
-    for i, a in enumerate(arrays):
-        if a.ndim != 2 or 0 in a.shape:
-            raise ValueError(f"{name}[{i}] has shape {a.shape}. Pass (T_i, d) with T_i ≥ 1.")
-        if a.shape[1] != arrays[0].shape[1]:
-            raise ValueError(f"{name}[{i}] is {a.shape[1]} wide but {name}[0] is {arrays[0].shape[1]} wide.")
-    lengths = np.array([len(a) for a in arrays])
-    out = np.zeros((len(arrays), int(lengths.max()), arrays[0].shape[1]), dtype)
-    for row, a in zip(out, arrays, strict=True):
-        row[: len(a)] = a
-    return cast(Float, out), lengths

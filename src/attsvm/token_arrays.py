@@ -1,0 +1,149 @@
+"""The arrays of `Tokens` at the door: numbers, shapes, masks, runs, and everything finite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from attsvm.stored import Stored, as_stored
+
+Float = NDArray[np.floating[Any]]
+Bool = NDArray[np.bool_]
+
+
+def numbers(name: str, value: ArrayLike, dtype: DTypeLike, axes: tuple[str, ...]) -> Float:
+    shape = f"({', '.join(axes)})"
+    try:
+        array = np.asarray(value)
+        if array.dtype == object or np.iscomplexobj(array) or array.dtype.kind in "USMm":
+            raise TypeError
+        array = np.asarray(array, dtype=dtype)
+    except (TypeError, ValueError):
+        hint = " For sequences of different lengths use Tokens.from_sequences." * (name == "keys")
+        raise ValueError(f"{name} is not an array of real numbers {shape}.{hint}") from None
+    if array.ndim not in (len(axes), len(axes) + 1):
+        raise ValueError(
+            f"{name} has shape {array.shape}. Pass {shape}, or (runs, {shape[1:]} for many runs."
+        )
+    if 0 in array.shape:
+        raise ValueError(f"{name} is empty: shape {array.shape}. Pass at least one of each axis.")
+    return cast(Float, array)
+
+
+def keys_or_values(name: str, value: Any, dtype: DTypeLike, axes: tuple[str, ...]) -> Float:
+    return cast(Float, as_stored(name, value, dtype) or numbers(name, value, dtype, axes))
+
+
+def as_labels(value: ArrayLike, dtype: DTypeLike) -> Float:
+    labels = numbers("labels", value, dtype, ("n",))
+    if not np.isin(labels, (-1, 1)).all():
+        found = np.unique(labels)[:5]
+        hint = " Pass 2*labels − 1." if np.isin(found, (0, 1)).all() else ""
+        raise ValueError(f"labels must be −1 or +1, got {', '.join(map(str, found))}.{hint}")
+    return labels
+
+
+def as_mask(value: ArrayLike) -> Bool:
+    mask = np.asarray(value)
+    if mask.dtype != bool and not np.isin(mask, (0, 1)).all():
+        raise ValueError(f"mask must be boolean (True = token), got dtype {mask.dtype}.")
+    if mask.ndim not in (2, 3):
+        raise ValueError(f"mask has shape {mask.shape}. Pass (n, T), or (runs, n, T).")
+    return mask.astype(bool)
+
+
+def check_counts(parts: dict[str, tuple[NDArray[Any], int]], n: int, T: int) -> None:
+    for name, (array, axes) in parts.items():
+        core = array.shape[-axes:]
+        has_T = axes == 3 or name == "mask"
+        if core[0] != n or (has_T and core[1] != T):
+            want = f"n={n}, T={T}" if has_T else f"n={n}"
+            raise ValueError(
+                f"{name} has shape {array.shape} but keys has {want}. "
+                f"Pass one per {'token' if has_T else 'example'}."
+            )
+
+
+def check_no_example_is_empty(mask: Bool) -> None:
+    empty = ~mask.any(-1)
+    if empty.any():
+        *_, i = np.argwhere(empty)[0]
+        raise ValueError(f"example {i} has no token: its mask is all False. Drop the example.")
+
+
+def zero_masked(array: Float, mask: Bool) -> Float:
+    if mask.all() or isinstance(array, Stored):
+        return array
+    return np.where(mask[..., None], array, array.dtype.type(0))
+
+
+def as_numpy_writes_it(array: Any) -> NDArray[Any]:
+    """The array in its own precision; bfloat16, of which files of NumPy know nothing, in float32."""
+    if isinstance(array, Stored):
+        array = array.array
+    return np.asarray(array, np.float32 if array.dtype.name == "bfloat16" else None)
+
+
+def largest(array: Float, axes: int) -> Float:
+    """Largest absolute entry over the last axes; NaN and infinity survive, no temporary is made."""
+    last = tuple(range(-axes, 0))
+    return np.asarray(np.maximum(array.max(axis=last), -array.min(axis=last)))
+
+
+def sizes(array: Float, mask: Bool) -> Float:
+    """Largest absolute entry of each example, masked tokens left out."""
+    if isinstance(array, Stored):
+        return np.asarray(np.where(mask, array.largest(), 0.0).max(-1))
+    return largest(array, 2)  # those that are masked are zero
+
+
+def check_finite(name: str, array: Float, size: Float, mask: Bool | None = None) -> None:
+    if not np.isfinite(size).all():
+        if isinstance(array, Stored):
+            i = int(np.argmin(np.isfinite(size)))
+            bad = ~np.isfinite(array[i : i + 1][0])
+            if mask is not None:
+                bad &= mask[i, :, None]
+            where = (i, *(int(k) for k in np.argwhere(bad)[0]))
+            raise ValueError(f"{name}{list(where)} is not finite. Remove or mask the token.")
+        where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
+        advice = "Remove the example." if name == "queries" else "Remove or mask the token."
+        raise ValueError(f"{name}{list(where)} is {array[where]}. {advice}")
+
+
+def common_runs(parts: dict[str, tuple[NDArray[Any], int]]) -> int | None:
+    counts = {name: a.shape[0] for name, (a, axes) in parts.items() if a.ndim > axes}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"the runs axes differ: {counts}. Give every array the same number.")
+    return next(iter(counts.values()), None)
+
+
+def frozen(array: NDArray[Any], runs: int | None, axes: int) -> NDArray[Any]:
+    if isinstance(array, Stored):
+        if runs is not None:
+            raise ValueError("stored keys and values (n, T, d) take no runs axis. Pass one run at a time.")
+        return array
+    if runs is not None and array.ndim == axes:
+        array = np.broadcast_to(array, (runs, *array.shape))
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def as_padded(name: str, sequences: Sequence[ArrayLike], dtype: DTypeLike) -> tuple[Float, NDArray[np.intp]]:
+    arrays = [np.asarray(s, dtype=dtype) for s in sequences]
+    if not arrays:
+        raise ValueError(f"{name} is empty. Pass at least one array (T_i, d).")
+    for i, a in enumerate(arrays):
+        if a.ndim != 2 or 0 in a.shape:
+            raise ValueError(f"{name}[{i}] has shape {a.shape}. Pass (T_i, d) with T_i ≥ 1.")
+        if a.shape[1] != arrays[0].shape[1]:
+            raise ValueError(f"{name}[{i}] is {a.shape[1]} wide but {name}[0] is {arrays[0].shape[1]} wide.")
+    lengths = np.array([len(a) for a in arrays])
+    out = np.zeros((len(arrays), int(lengths.max()), arrays[0].shape[1]), dtype)
+    for row, a in zip(out, arrays, strict=True):
+        row[: len(a)] = a
+    return cast(Float, out), lengths
