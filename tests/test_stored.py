@@ -122,6 +122,22 @@ def test_a_shape_that_is_none_is_refused():
         Tokens(Sliced(numbers(4, 3)))
 
 
+def test_what_numpy_can_read_whole_is_read_if_it_is_small(monkeypatch):
+    class Whole(Sliced):
+        def __array__(self, dtype=None, copy=None):
+            return self.array.astype(dtype)
+
+    assert Tokens(Whole(numbers(4, 3, 2))).keys.dtype == np.float64
+    assert Tokens(Whole(numbers(2, 4, 3, 2))).runs == 2
+    monkeypatch.setattr("attsvm.stored.KEPT", 10)
+    assert isinstance(Tokens(Whole(numbers(4, 3, 2))).keys, Stored)
+
+
+def test_what_is_stored_stays_so(tmp_path):
+    tokens = Tokens(mapped(tmp_path, numbers(6, 4, 3)))
+    assert Tokens(tokens.keys).keys is tokens.keys
+
+
 def test_a_head_scores_stored_values(tmp_path):
     array, v = numbers(6, 4, 3), np.array([1.0, -2.0, 0.5])
     assert np.allclose(scores(Tokens(mapped(tmp_path, array)), v), array @ v, rtol=1e-6)

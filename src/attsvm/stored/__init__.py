@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -13,7 +14,7 @@ from attsvm.stored.array import PricedThere, Stored
 __all__ = ["KEPT", "PricedThere", "Stored", "as_stored"]
 
 KEPT = 1 << 23
-"""Numbers up to which single and half precision are simply widened (64 MB)."""
+"""Numbers up to which half and single precision, and what NumPy can read whole, are widened (64 MB)."""
 
 FOREIGN = ("numpy", "torch", "jax", "jaxlib", "pandas", "polars", "dask", "builtins")
 """Homes of arrays that, unless on a GPU, become NumPy arrays whole, most of them without a copy."""
@@ -21,6 +22,8 @@ FOREIGN = ("numpy", "torch", "jax", "jaxlib", "pandas", "polars", "dask", "built
 
 def as_stored(name: str, value: Any, dtype: Any) -> Stored | None:
     """`value` as it is stored, or None where it is a small array in memory, or none at all."""
+    if isinstance(value, Stored):
+        return value
     home, kind = type(value).__module__.partition(".")[0], Stored
     if home in ("torch", "jax", "jaxlib"):
         if _on_gpu(value):
@@ -39,6 +42,8 @@ def as_stored(name: str, value: Any, dtype: Any) -> Stored | None:
     if kind is Stored and home in FOREIGN:
         return None
     if not all(hasattr(value, part) for part in ("shape", "dtype", "__getitem__")):
+        return None
+    if kind is Stored and hasattr(value, "__array__") and math.prod(value.shape) <= KEPT:
         return None
     if len(value.shape) != 3 or 0 in value.shape:
         raise ValueError(f"{name} has shape {tuple(value.shape)}. Pass (n, T, d).")

@@ -68,7 +68,7 @@ class Stored:
         self.check()
         try:
             part = np.asarray(self.array[examples])
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, TypeError, ValueError) as error:
             last = (examples.stop or self.shape[0]) - 1
             raise ValueError(
                 f"{self.name}, examples {examples.start or 0} to {last}, could not be read: {error}"
