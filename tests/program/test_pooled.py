@@ -216,3 +216,26 @@ def test_what_an_engine_cannot_resume_it_leaves(kind):
     tied = Constraints.of(Tokens(keys[:1]), np.array([[True, True]]))
     assert kind(2)(tied, np.arange(1)) is None
     assert kind(2)(Constraints.of(Tokens(keys[:1]), [0]), np.arange(1)) is not None
+
+
+@pytest.mark.parametrize("slack", [None, 1.0])
+def test_examples_without_a_choice_ask_for_nothing(tmp_path, slack):
+    keys, queries, best = problem(100, 4, 5, 3)
+    mask = np.ones((100, 4), bool)
+    mask[:90] = best[:90, None] == np.arange(4)
+    for alone in (mask, best[:, None] == np.arange(4)):
+        tokens, memory = (
+            Tokens(mapped(tmp_path, keys), queries, mask=alone),
+            Tokens(keys, queries, mask=alone),
+        )
+        there, here = max_margin(tokens, best, slack=slack), max_margin(memory, best, slack=slack)
+        assert there.certified
+        np.testing.assert_allclose(there.W, here.W, rtol=0, atol=1e-9)
+        prompts = Tokens(mapped(tmp_path, keys), mask=alone)
+        assert max_margin(prompts, best, slack=1.0).certified
+    assert not there.W.any()
+
+
+def test_no_margin_asked_is_no_weight(tmp_path):
+    keys, _, best = problem(50, 4, 5, 1)
+    assert not max_margin(Tokens(mapped(tmp_path, keys)), best, required=0.0).W.any()

@@ -143,6 +143,8 @@ def solve(tokens: Tokens, rows: Constraints, solve_pool: Solve, together: bool) 
 
 
 def _rounds(tokens: Tokens, rows: Constraints, solve_pool: Solve, together: bool, line: Line) -> Answer:
+    if not rows.active.any():
+        return Answer(np.zeros((rows.d, rows.e)), np.zeros(rows.active.shape))
     chosen = _first(rows)
     slacks, share = Slacks(rows), _share(rows)
     for turn in range(ROUNDS):
@@ -175,14 +177,10 @@ def _first(rows: Constraints) -> Bool:
     """All ties; of vectors all rows of a few examples, of matrices, which have more room, a few of all."""
     most = max(PROBE * min(rows.d * rows.e, rows.n), FEWEST)
     most = min(most, max(1, MEMORY // rows.d))
-    chosen = rows.tied.copy()
-    if rows.e == 1:
-        few = np.linspace(0, rows.n - 1, min(rows.n, 1 + most // rows.T)).astype(int)
-        chosen[few] |= rows.active[few]
-    else:
-        some = np.arange(rows.n) % max(1, rows.n // most) == 0
-        nth = rows.active.cumsum(1)
-        chosen |= rows.active & some[:, None] & (nth <= max(1, most // rows.n))
+    chosen, have = rows.tied.copy(), np.flatnonzero(rows.active.any(1))
+    count, each = (1 + most // rows.T, rows.T) if rows.e == 1 else (most, max(1, most // rows.n))
+    few = have[np.linspace(0, len(have) - 1, min(len(have), count)).astype(int)]
+    chosen[few] |= rows.active[few] & (rows.active[few].cumsum(1) <= each)
     return chosen
 
 
