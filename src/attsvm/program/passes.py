@@ -73,7 +73,7 @@ def half_margins(
     (float16), or of the number itself (bfloat16): subnormal numbers too, and without a table.
     """
     n, T, d = bits.shape
-    scale = 2.0**112 if shift == 13 else 1.0
+    scale = 2.0**112 if shift == HALF else 1.0
     for i in range(n):
         y = directions[i]
         for j in range(T + 1):

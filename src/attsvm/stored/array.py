@@ -12,6 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.archives import widened
+
 PART = 1 << 20
 """Numbers that are read at once (8 MB in float64)."""
 
@@ -144,7 +146,7 @@ class Stored:
         return self._units(out, example)
 
     def _units(self, array: Float, example: Index) -> Float:
-        if self.exponent is None or not self.exponent.any():
+        if self.exponent is None:
             return array
         shift = self.exponent[example].reshape(-1, *[1] * (array.ndim - 1))
         return np.ldexp(array, -shift)
@@ -174,9 +176,7 @@ def _regular(part: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
 
 
 def _float64(raw: NDArray[Any]) -> Float:
-    if raw.dtype == np.uint16:  # bfloat16 is the upper half of float32
-        return (raw.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return np.asarray(raw, dtype=np.float64)
+    return np.asarray(widened(raw) if raw.dtype == np.uint16 else raw, dtype=np.float64)
 
 
 def _largest(raw: NDArray[Any]) -> Float:

@@ -38,10 +38,12 @@ class OnCluster(Stored):
         return self._each(lambda x: x, self.shape[1:], np.arange(len(self))[examples])
 
     def largest(self) -> Float:
+        self.passes += 1
         top = self._each(lambda x: np.abs(x).max(-1), self.shape[1:2], np.arange(len(self)))
         return np.where(np.isnan(top), np.inf, top)
 
     def products(self, vector: Float) -> Float:
+        self.passes += 1
         examples = np.arange(len(self))
         found = self._each(lambda x: np.einsum("ntd,d->nt", x, vector), self.shape[1:2], examples)
         return self._units(found, examples)

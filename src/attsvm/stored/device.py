@@ -31,13 +31,14 @@ class OnDevice(Stored):
             return self.library.numpy(self.library.double(self.array[_sliced(examples)]))
 
     def largest(self) -> Float:
+        self.passes += 1
         return self._each(self.library.largest, np.arange(len(self)))
 
     def products(self, vector: Float) -> Float:
-        def work(x: Any) -> Any:
-            return self.library.double(x) @ self.library.put(vector)
-
-        return self._each(work, np.arange(len(self)))
+        with self.library.scope():
+            v = self.library.put(vector)
+        self.passes += 1
+        return self._each(lambda x: self.library.double(x) @ v, np.arange(len(self)))
 
     def margins(self, examples: Index, anchor: Index, queries: Float, W: Float) -> Float:
         """(x_a − x_t)ᵀ W z in float64, the difference first: (k,), (k,), (k, e), (d, e) → (k, T)."""

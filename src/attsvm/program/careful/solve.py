@@ -50,10 +50,8 @@ def solve(rows: Constraints, norm: Norm, near: Float | None = None) -> Answer | 
     """
     chosen, answer = _first(rows, near), None
     for _ in range(ROUNDS):
-        if np.count_nonzero(chosen) * rows.d * rows.e > ENTRIES:
-            return None
-        pool = Pool.of(rows, chosen)
-        if pool is None or not (pool.bound > 0).any():
+        pool = _pool(rows, chosen)
+        if pool is None:
             return None
         with np.errstate(all="ignore"):
             found = _hard(pool, norm, (rows.d, rows.e))
@@ -71,10 +69,8 @@ def solve(rows: Constraints, norm: Norm, near: Float | None = None) -> Answer | 
 
 def solve_soft(rows: Constraints, slack: Float) -> Answer | None:
     """The same for soft margins; slack (n,): C in the units of the rows."""
-    if np.count_nonzero(rows.active) * rows.d * rows.e > ENTRIES:
-        return None
-    pool = Pool.of(rows, rows.active)
-    if pool is None or not (pool.bound > 0).any():
+    pool = _pool(rows, rows.active)
+    if pool is None:
         return None
     with np.errstate(all="ignore"):
         found = _soft(pool, slack, (rows.d, rows.e))
@@ -82,6 +78,14 @@ def solve_soft(rows: Constraints, slack: Float) -> Answer | None:
         return None
     W, multipliers = pool.weight(found[0].reshape(rows.d, rows.e)), np.ldexp(found[1], pool.unit)
     return Answer(W, pool.multipliers(multipliers, rows.active.shape), scaled=True)
+
+
+def _pool(rows: Constraints, chosen: Bool) -> Pool | None:
+    """The chosen rows, if they are not too many to be written out, and one asks for what can be had."""
+    if np.count_nonzero(chosen) * rows.d * rows.e > ENTRIES:
+        return None
+    pool = Pool.of(rows, chosen)
+    return pool if pool is not None and (pool.bound > 0).any() else None
 
 
 Rounded = tuple[Float, Float]

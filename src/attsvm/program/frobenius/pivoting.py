@@ -153,21 +153,30 @@ def _solve_passive(unit: UnitRows, passive: Bool, lam: Float, tolerance: float) 
 
 
 def _direct(unit: UnitRows, passive: Bool, lam: Float) -> tuple[Float, bool]:
-    """Cholesky factor of K_FF + ε, and three proximal steps with it: the last ones only refine."""
+    """λ by a Cholesky factor, and whether there is one."""
     example, token = np.nonzero(passive)
     delta, queries = unit.named(example, token)
-    K = (delta @ delta.T) * (queries @ queries.T)
+    x = proximal((delta @ delta.T) * (queries @ queries.T), unit.bound[passive], lam[passive])
+    if x is None:
+        return lam, False
+    out = np.zeros(passive.shape)
+    out[passive] = x
+    return out, True
+
+
+def proximal(K: Float, bound: Float, x: Float) -> Float | None:
+    """x with K x = b by a Cholesky factor of K + ε, from the x given; None where there is no factor.
+
+    Three proximal steps with one factor: the last ones only refine.
+    """
     factor = K.copy()
     factor.flat[:: len(K) + 1] += PROX
     factor, info = lapack.dpotrf(factor.T, lower=0, overwrite_a=1, clean=0)
     if info != 0:
-        return lam, False
-    x = lam[passive]
+        return None
     for _ in range(3):
-        x = x + lapack.dpotrs(factor, unit.bound[passive] - K @ x, lower=0)[0]
-    out = np.zeros(passive.shape)
-    out[passive] = x
-    return out, True
+        x = x + lapack.dpotrs(factor, bound - K @ x, lower=0)[0]
+    return x
 
 
 def _refined(unit: UnitRows, passive: Bool, state: Found) -> Found:

@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack
 
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.frobenius import active_set, pivoting
 from attsvm.program.frobenius.active_set import COUNT, SOLVED, TINY, lengths
-from attsvm.program.frobenius.pivoting import PROX, ROUNDS, Pace, exchange
+from attsvm.program.frobenius.pivoting import ROUNDS, Pace, exchange
 from attsvm.program.frobenius.prompt import at_margin_one
 from attsvm.program.frobenius.unit_rows import UnitRows
 from attsvm.program.threads import single_thread
@@ -35,9 +34,6 @@ HELD = 1e-9
 
 FIRST = 0.2
 """Share of the rows in the first passive set: those that the weight Σ b_j â_j serves least."""
-
-REFINED = 3
-"""Solves with one factor: the last ones only refine."""
 
 
 Engine = Callable[[Constraints, NDArray[np.intp]], Answer | None]
@@ -132,11 +128,10 @@ class ActiveSet:
         if count + more <= len(s.rows):
             return
         room = active_set.empty(2 * (count + more), self.d)
-        for name in ("rows", "bound", "equality", "inside", "reach"):
-            getattr(room, name)[:count] = getattr(s, name)[:count]
-        self.state = s._replace(
-            **{n: getattr(room, n) for n in ("rows", "bound", "equality", "inside", "reach")}
-        )
+        larger = {name: getattr(room, name) for name in ("rows", "bound", "equality", "inside", "reach")}
+        for name, array in larger.items():
+            array[:count] = getattr(s, name)[:count]
+        self.state = s._replace(**larger)
 
 
 class PivotedVectors:
@@ -203,10 +198,12 @@ class PivotedVectors:
         lam: Float = self.lam
         rounding = SETTLED * float(self.bound.max())
         for _ in range(ROUNDS):
-            found = self._passive(passive, lam)
+            F = np.flatnonzero(passive)
+            found = pivoting.proximal(self.K[np.ix_(F, F)], self.bound[F], lam[F])
             if found is None:
                 return None
-            lam = found
+            lam = np.zeros(len(lam))
+            lam[F] = found
             short = self.bound - self.K @ lam
             wrong = np.where(passive, lam < 0, short > rounding)
             if not wrong.any():
@@ -217,18 +214,3 @@ class PivotedVectors:
             passive = exchange(passive, wrong, short, pace.most(int((passive & ~wrong).sum()), unknowns))
             lam = np.where(passive, np.maximum(lam, 0.0), 0.0)
         return None
-
-    def _passive(self, passive: Bool, lam: Float) -> Float | None:
-        F = np.flatnonzero(passive)
-        K = self.K[np.ix_(F, F)]
-        factor = K.copy()
-        factor.flat[:: len(K) + 1] += PROX
-        factor, info = lapack.dpotrf(factor.T, lower=0, overwrite_a=1, clean=0)
-        if info != 0:
-            return None
-        x = lam[F]
-        for _ in range(REFINED):
-            x = x + lapack.dpotrs(factor, self.bound[F] - K @ x, lower=0)[0]
-        out = np.zeros(len(lam))
-        out[F] = x
-        return out
