@@ -34,6 +34,22 @@ class Answer:
     gap: Float | float = np.inf
 
 
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What an engine found on some rows of length one, both up to positive factors.
+
+    W (d, e), multipliers (k,); not separable: W is zero and the multipliers are a contradiction.
+    gap: the relative gap between their bounds over these rows.
+    final: False while the engine has not ended: it looks forward to the rows that W violates.
+    """
+
+    W: Float
+    multipliers: Float
+    gap: float = np.inf
+    separable: bool = True
+    final: bool = True
+
+
 def on_vectors(rows: Constraints, norm: Norm) -> Norm:
     """The norm that the rows see: a vector has one singular value, and all its Schatten norms are l2."""
     return frobenius if isinstance(norm, Schatten) and min(rows.d, rows.e) == 1 else norm

@@ -101,3 +101,23 @@ def sums(keys: Float, anchor: NDArray[np.intp], multipliers: Float, out: Float) 
                 token = keys[i, t]
                 for c in range(d):
                     out[i, c] += weight * (first[c] - token[c])
+
+
+@compiled
+def row_margins(delta: Float, owner: NDArray[np.intp], directions: Float, out: Float) -> None:
+    """δ_jᵀ y of its example: delta (k, d), owner (k,), y (g, d) → out (k,)."""
+    for j in range(len(delta)):
+        total, i = 0.0, owner[j]
+        for c in range(delta.shape[1]):
+            total += delta[j, c] * directions[i, c]
+        out[j] = total
+
+
+@compiled
+def row_sums(delta: Float, owner: NDArray[np.intp], multipliers: Float, out: Float) -> None:
+    """Σ_j λ_j δ_j of each example: λ (k,) → out (g, d), zero at first."""
+    for j in range(len(delta)):
+        weight, i = multipliers[j], owner[j]
+        if weight != 0.0:
+            for c in range(delta.shape[1]):
+                out[i, c] += weight * delta[j, c]

@@ -1,0 +1,60 @@
+"""The two bounds that meet at the best norm, over some rows or all of them; their gap is the certificate's.
+
+Σ λ_j b_j / N*(Σ λ_j A_j)  ≤  min N(W)  ≤  N(W) / min_j ⟨A_j, W⟩ / b_j
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from attsvm.norms import Norm
+from attsvm.tokens import Bool, Float
+
+
+class Bounded(Protocol):
+    """What has bounds: `Rows`, and the whole program (`Constraints`) of one run."""
+
+    @property
+    def bound(self) -> Float: ...
+    @property
+    def tied(self) -> Bool: ...
+    def margins(self, W: Float) -> Float: ...
+    def combine(self, multipliers: Float) -> Float: ...
+
+
+def lower(rows: Bounded, norm: Norm, multipliers: Float) -> float:
+    """Σ λ_j b_j / N*(Σ λ_j A_j), for λ ≥ 0 but on ties; −∞ where the rows cancel."""
+    steep = float(norm.dual.value(rows.combine(multipliers)))
+    return float(np.vdot(multipliers, rows.bound)) / steep if steep > 0 else -np.inf
+
+
+def upper(rows: Bounded, norm: Norm, W: Float) -> float:
+    """N(W) / least margin; ∞ where W does not separate."""
+    least = least_margin(rows, rows.margins(W))
+    return float(norm.value(W)) / least if least > 0 else np.inf
+
+
+def gap(rows: Bounded, norm: Norm, W: Float, multipliers: Float) -> float:
+    """1 − lower / upper, or what a row without a bound misses where that is more; 1 where W fails."""
+    multipliers = np.where(rows.tied, multipliers, np.maximum(multipliers, 0.0))
+    margins = rows.margins(W)
+    least, size = least_margin(rows, margins), float(norm.value(W))
+    if not (least > 0 and size > 0):
+        return 1.0
+    closed = 1.0 - lower(rows, norm, multipliers) / size * least
+    return max(closed, missed(rows, margins) / (least * float(rows.bound.max())))
+
+
+def least_margin(rows: Bounded, margins: Float) -> float:
+    """The least margin per bound, over rows that ask for one; ∞ where none does."""
+    asks = rows.bound > 0
+    return float((margins[asks] / rows.bound[asks]).min(initial=np.inf))
+
+
+def missed(rows: Bounded, margins: Float) -> float:
+    """By how much rows that ask for equality, or for the order alone, fail at most."""
+    free = rows.bound == 0
+    wrong = np.where(rows.tied, np.abs(margins), -margins)
+    return float(wrong.max(initial=0.0, where=free))

@@ -1,0 +1,65 @@
+"""Linear systems of the engines: Cholesky factors of nearly singular matrices, and conjugate gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotrs
+
+from attsvm.tokens import Float
+
+RIDGES = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-7)
+"""Parts of the diagonal that are added to it in turn: dependent rows make a matrix singular."""
+
+
+class Cholesky:
+    """Factor of build() + diag(added), of which build gives the lower triangle.
+
+    A ridge, each entry relative to itself because they span many orders, is raised until the factor
+    exists; the caller's refinement undoes it. A matrix is built again rather than kept: it is large.
+    Raises LinAlgError where there is no factor.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], Float],
+        added: Float | float = 0.0,
+        ridges: Sequence[float] = RIDGES,
+    ) -> None:
+        for ridge in ridges:
+            # The transpose is in Fortran order, so that LAPACK works in place.
+            matrix = build().T
+            diagonal = np.einsum("ii->i", matrix)
+            diagonal += added
+            diagonal *= 1 + ridge
+            self.factor, failed = dpotrf(matrix, lower=0, clean=0, overwrite_a=1)
+            if not failed:
+                return
+        raise np.linalg.LinAlgError("the matrix is not positive definite")
+
+    def solve(self, right: Float) -> Float:
+        return np.asarray(dpotrs(self.factor, right, lower=0)[0])
+
+
+def conjugate_gradients(
+    times: Callable[[Float], Float],
+    precondition: Callable[[Float], Float],
+    right: Float,
+    x: Float,
+    goal: float,
+    steps: int,
+) -> tuple[Float, bool]:
+    """x with |right − times(x)| ≤ goal, from the x given, and whether it was reached in so many steps."""
+    residual = right - times(x) if x.any() else right
+    direction, previous = np.zeros_like(right), 1.0
+    for _ in range(steps):
+        if np.linalg.norm(residual) <= goal:
+            return x, True
+        better = precondition(residual)
+        power = float(np.vdot(residual, better))
+        direction = better + (power / previous) * direction
+        image = times(direction)
+        step = power / float(np.vdot(direction, image))
+        x, residual, previous = x + step * direction, residual - step * image, power
+    return x, bool(np.linalg.norm(residual) <= goal)

@@ -1,0 +1,159 @@
+"""Some rows of a program at length one: what every engine solves.
+
+Near-ties are short rows with large multipliers; at length one they are rows like all others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.program import passes
+from attsvm.program.constraints import Constraints
+from attsvm.program.engine import Answer, Found
+from attsvm.program.span import Span
+from attsvm.tokens import Bool, Float
+
+TINY = 1e-140
+"""A row shorter than this is zero: its square has no digits left."""
+
+WRITTEN = 1 << 14
+"""Most numbers in rows that are written out: one product is then cheaper than three steps."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """k rows  ⟨A_j, W⟩ ≥ bound_j  (= 0 where tied),  A_j = δ_j z_jᵀ of length one, sorted by example.
+
+    delta (k, d), queries (g, e): of length one, the queries of the g examples that have a row.
+    owner (k,): which of the g; example, token (k,): the rows' places in the program.
+    length (k,): what a row was divided by, so that its multiplier in the program is λ_j / length_j.
+    Of vectors (e = 1) the query is a number, and all rows share the query one.
+    """
+
+    delta: Float
+    queries: Float
+    owner: NDArray[np.intp]
+    bound: Float
+    tied: Bool
+    length: Float
+    example: NDArray[np.intp]
+    token: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, program: Constraints, chosen: Bool | None = None, span: Span | None = None) -> Rows:
+        """The chosen rows (n, T), all by default, in the coordinates of the span; zero rows are left out."""
+        example, token = np.nonzero(program.active if chosen is None else chosen)
+        first = np.diff(example, prepend=-1) > 0
+        owner = np.cumsum(first) - 1
+        delta, queries = program.differences(example, token), program.queries[example[first]]
+        if span is not None:
+            delta, queries = delta @ span.left, queries @ span.right
+        delta, reach = unit(delta)
+        queries, size = unit(queries)
+        length = reach * size[owner]
+        if not (length > TINY).all():
+            some = np.zeros(program.active.shape, bool)
+            some[example, token] = length > TINY
+            return cls.of(program, some, span)
+        if queries.shape[1] == 1:
+            delta, queries, owner = delta * queries[owner], np.ones((1, 1)), np.zeros_like(owner)
+        at = example, token
+        return cls(delta, queries, owner, program.bound[at] / length, program.tied[at], length, *at)
+
+    def some(self, which: NDArray[np.intp] | Bool) -> Rows:
+        """Some of the rows, in their order; queries that none of them has stay."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: part[which] for name, part in parts.items() if name != "queries"})
+
+    # ------------------------------------------------------------------ sizes and views
+
+    def __len__(self) -> int:
+        return len(self.bound)
+
+    @property
+    def d(self) -> int:
+        return self.delta.shape[1]
+
+    @property
+    def e(self) -> int:
+        return self.queries.shape[1]
+
+    @cached_property
+    def starts(self) -> NDArray[np.intp]:
+        """First row of each query (g,)."""
+        return np.searchsorted(self.owner, np.arange(len(self.queries)))
+
+    @cached_property
+    def slices(self) -> list[slice]:
+        """The rows of each query."""
+        ends = [*self.starts[1:].tolist(), len(self)]
+        return [slice(a, b) for a, b in zip(self.starts.tolist(), ends, strict=True)]
+
+    @property
+    def dense(self) -> Float:
+        """The rows as vectors (k, d·e)."""
+        if self.e == 1:
+            return self.delta
+        return (self.delta[:, :, None] * self.queries[self.owner][:, None, :]).reshape(len(self), -1)
+
+    @cached_property
+    def features(self) -> Float | None:
+        """The same where they are few."""
+        return self.dense if self.delta.size * self.e <= WRITTEN else None
+
+    # ------------------------------------------------------------------ the linear map and its adjoint
+
+    def margins(self, W: Float) -> Float:
+        """δ_jᵀ W z_j: (d, e), or flat (d·e,), → (k,)."""
+        if self.features is not None:
+            return np.asarray(self.features @ W.ravel())
+        if self.e == 1:
+            return np.asarray(self.delta @ W.ravel())
+        out = np.empty(len(self))
+        passes.row_margins(self.delta, self.owner, self.queries @ W.reshape(self.d, self.e).T, out)
+        return out
+
+    def combine(self, multipliers: Float) -> Float:
+        """Σ λ_j δ_j z_jᵀ: (k,) → (d, e), the adjoint of `margins`."""
+        if self.features is not None:
+            return np.asarray(multipliers @ self.features).reshape(self.d, self.e)
+        if self.e == 1:
+            return np.asarray(multipliers @ self.delta)[:, None]
+        sums = np.zeros((len(self.queries), self.d))
+        passes.row_sums(self.delta, self.owner, np.ascontiguousarray(multipliers), sums)
+        return np.asarray(sums.T @ self.queries)
+
+    @property
+    def gram(self) -> Float:
+        """⟨A_i, A_j⟩ of all pairs (k, k): (Δ Δᵀ) ∘ (Z Zᵀ)."""
+        products = self.delta @ self.delta.T
+        if self.e == 1:
+            return np.asarray(products)
+        return np.asarray(products * (self.queries @ self.queries.T)[self.owner[:, None], self.owner])
+
+    # ------------------------------------------------------------------ the program's arrays
+
+    def pick(self, values: Float) -> Float:
+        """These rows' part (k,) of an array over all rows of the program (n, T)."""
+        return values[self.example, self.token]
+
+    def spread(self, values: Float, shape: tuple[int, ...]) -> Float:
+        """The array over all rows of the program that has these values (k,), and zeros elsewhere."""
+        out = np.zeros(shape)
+        out[self.example, self.token] = values
+        return out
+
+    def answer(self, found: Found, program: Constraints) -> Answer:
+        """What was found on these rows as an answer of the program."""
+        multipliers = self.spread(found.multipliers / self.length, program.active.shape)
+        return Answer(found.W, multipliers, found.separable, gap=found.gap)
+
+
+def unit(vectors: Float) -> tuple[Float, Float]:
+    """Vectors (k, ·) at length one, and their lengths (k,); zero stays zero."""
+    length = np.sqrt(np.einsum("kd,kd->k", vectors, vectors))
+    return vectors / np.where(length > 0, length, 1.0)[:, None], length
