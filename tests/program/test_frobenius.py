@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -9,12 +11,11 @@ from scipy.optimize import linprog
 
 from attsvm.norms import frobenius as norm
 from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer
 from attsvm.program.frobenius import contradiction, pivoting
 from attsvm.program.frobenius import interior_point as interior
 from attsvm.program.frobenius import route as frobenius
-from attsvm.program.frobenius.unit_rows import UnitRows
 from attsvm.program.max_margin import _at_margin_one, max_margin
+from attsvm.program.rows import Rows
 from attsvm.program.second_look import second_look
 from attsvm.program.solution import certify
 from attsvm.tokens import Tokens
@@ -49,8 +50,10 @@ def worst(rows, answer):
     return certify(rows, norm, solved.W, solved.multipliers).worst
 
 
-def as_answer(unit, found):
-    return Answer(found.W, found.lam / unit.length, not found.proof)
+def at_length_one(rows):
+    """All rows at length one, the largest bound one."""
+    unit = Rows.of(rows)
+    return replace(unit, bound=unit.bound / unit.bound.max())
 
 
 def dense(rows):
@@ -89,16 +92,16 @@ def test_every_variant_is_certified_below_the_target(shape, variant):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_pivoting_and_the_interior_point_find_the_same_weight(variant):
     rows = planted(30, 12, 14, 12, seed=2, **VARIANTS[variant])
-    unit = UnitRows(rows)
+    unit = at_length_one(rows)
     one, two = pivoting.solve(unit, pivoting.start(unit)), interior.solve(unit)
     cosine = (one.W * two.W).sum() / np.linalg.norm(one.W) / np.linalg.norm(two.W)
     assert 1 - cosine <= 1e-9
-    assert worst(rows, as_answer(unit, one)) <= GAP
-    assert worst(rows, as_answer(unit, two)) <= GAP
+    assert worst(rows, unit.answer(one, rows)) <= GAP
+    assert worst(rows, unit.answer(two, rows)) <= GAP
 
 
 def test_conjugate_gradients_agree_with_cholesky(monkeypatch):
-    unit = UnitRows(planted(40, 10, 20, 18, seed=3, ties=0.2))
+    unit = at_length_one(planted(40, 10, 20, 18, seed=3, ties=0.2))
     exact = pivoting.solve(unit, pivoting.start(unit))
     monkeypatch.setattr(pivoting, "DIRECT", 0)
     iterative = pivoting.solve(unit, pivoting.start(unit))
@@ -206,9 +209,19 @@ def test_the_verdict_is_that_of_a_linear_program(large, monkeypatch):
 
 
 def test_a_candidate_that_is_no_contradiction_is_refused():
-    unit = UnitRows(planted(20, 6, 8, 8, seed=11))
-    assert not contradiction.is_proof(unit, unit.live.astype(float))
-    assert contradiction.ray(unit, unit.live.astype(float)) is None
+    unit = at_length_one(planted(20, 6, 8, 8, seed=11))
+    assert not contradiction.is_proof(unit, np.ones(len(unit)))
+    assert contradiction.ray(unit, np.ones(len(unit))) is None
+
+
+def test_a_contradiction_of_long_rows_is_found_in_a_sketch_of_them(monkeypatch):
+    rows = at_length_one(contradictory("circle of three", 30, 6, 12))
+    monkeypatch.setattr(contradiction, "DENSE", 0)
+    assert contradiction._coordinates(rows.some(np.arange(9))).shape == (9, 38)
+    proof = contradiction.ray(rows, np.ones(len(rows)))
+    assert not proof.separable
+    assert contradiction.is_proof(rows, proof.multipliers)
+    assert contradiction.ray(rows.some(np.arange(20)), np.ones(20)) is None
 
 
 def test_nearly_opposite_rows_are_not_called_a_contradiction():

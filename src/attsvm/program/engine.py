@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,6 +49,15 @@ class Found:
     gap: float = np.inf
     separable: bool = True
     final: bool = True
+
+
+def stacked(answers: Sequence[Answer]) -> Answer:
+    """The answers of several runs as one, the runs axis first."""
+    return Answer(
+        np.stack([a.W for a in answers]),
+        np.stack([a.multipliers for a in answers]),
+        np.array([bool(a.separable) for a in answers]),
+    )
 
 
 def on_vectors(rows: Constraints, norm: Norm) -> Norm:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius
 from attsvm.program import soft
 from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer, Engine, on_vectors
+from attsvm.program.engine import Answer, Engine, on_vectors, stacked
 from attsvm.program.runs import over_runs
 from attsvm.program.second_look import second_look
 from attsvm.program.soft import as_slack
@@ -161,12 +161,7 @@ def solve(rows: Constraints, norm: Norm) -> Answer:
         from attsvm.program.frobenius.route import solve_runs
 
         return solve_runs(rows)
-    answers = [_solve_one(rows.run(k), norm, engine) for k in range(rows.runs)]
-    return Answer(
-        np.stack([a.W for a in answers]),
-        np.stack([a.multipliers for a in answers]),
-        np.array([bool(a.separable) for a in answers]),
-    )
+    return stacked([_solve_one(rows.run(k), norm, engine) for k in range(rows.runs)])
 
 
 def _solve_one(rows: Constraints, norm: Norm, engine: Engine) -> Answer:

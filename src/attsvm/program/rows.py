@@ -133,7 +133,9 @@ class Rows:
         products = self.delta @ self.delta.T
         if self.e == 1:
             return np.asarray(products)
-        return np.asarray(products * (self.queries @ self.queries.T)[self.owner[:, None], self.owner])
+        like = self.queries @ self.queries.T
+        products *= like.take(self.owner, 0).take(self.owner, 1)
+        return np.asarray(products)
 
     # ------------------------------------------------------------------ the program's arrays
 

@@ -3,103 +3,100 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attsvm.program.constraints import Constraints
+from attsvm.program.engine import Answer, Found
 from attsvm.program.frobenius.active_set import solve_rows
-from attsvm.program.frobenius.gram_dual import INFEASIBLE, SOLVED, Quadratic, dual_active_set, space
-from attsvm.program.frobenius.unit_rows import RESIDUAL, Found, UnitRows
-from attsvm.tokens import Bool, Float
+from attsvm.program.rows import Rows
+from attsvm.tokens import Float
 
 STEEP = 1e-6
-"""|Σ λ̂_j â_j| per multiplier below which a method that still runs is asked for a proof."""
+"""|Σ λ_j A_j| per multiplier below which a method that still runs is asked for a proof."""
+
+RESIDUAL = 1e-12
+"""|Σ λ_j A_j|, relative to the multipliers of rows with a bound, that is rounding."""
 
 FEW = 1000
 """Rows among which a contradiction is sought by the dual active set."""
 
 DENSE = 1 << 22
-"""Largest number of entries of the rows written out, where the Gram matrix has too few digits."""
+"""Largest number of entries of the rows written out."""
 
 
-def at_once(unit: UnitRows) -> Found | None:
-    """Contradictions that need no search: a row of length zero that asks for a margin, opposite rows."""
-    empty = np.argwhere(~unit.live & (unit.rows.bound > 0))
-    if len(empty):
-        return _proof(unit, _ones(unit, *empty[:1].T))
-    return _opposite_rows(unit)
+def zero_row(program: Constraints, rows: Rows) -> Answer | None:
+    """A row that asks for a margin and is zero, and therefore not among the rows at length one."""
+    asks = program.bound > 0
+    if np.count_nonzero(asks) == np.count_nonzero(rows.bound):
+        return None
+    asks[rows.example, rows.token] = False
+    multipliers = np.zeros(asks.shape)
+    multipliers.flat[np.flatnonzero(asks)[0]] = 1.0
+    return Answer(np.zeros((program.d, program.e)), multipliers, False, gap=0.0)
 
 
-def _opposite_rows(unit: UnitRows) -> Found | None:
+def opposite_rows(rows: Rows) -> Found | None:
     """Two rows that point in opposite directions, found by sorting the margins of a random weight.
 
     Opposite rows have margins of opposite sign and equal size; candidates are checked exactly.
     """
     random = np.random.default_rng(0)
-    W = np.outer(random.standard_normal(unit.rows.d), random.standard_normal(unit.rows.e))
-    example, token = np.nonzero(unit.live)
-    value = unit.margins(W)[example, token]
+    value = rows.margins(np.outer(random.standard_normal(rows.d), random.standard_normal(rows.e)))
     order = np.argsort(np.abs(value))
     first, second = order[:-1], order[1:]
     close = np.abs(value[first] + value[second]) <= 1e-11 * np.abs(value[first])
     for pair in zip(first[close], second[close], strict=True):
-        lam = _ones(unit, example[list(pair)], token[list(pair)])
-        if is_proof(unit, lam):
-            return _proof(unit, lam)
+        lam = np.zeros(len(rows))
+        lam[list(pair)] = 1.0
+        if is_proof(rows, lam):
+            return _proof(rows, lam)
     return None
 
 
-def is_proof(unit: UnitRows, lam: Float) -> bool:
-    """Whether λ̂ ≥ 0 on inequalities, Σ λ̂_j b_j > 0 and Σ λ̂_j â_j = 0 up to rounding."""
-    weight = float(lam[unit.bound > 0].sum())
-    if weight <= 0 or (lam[~unit.free] < 0).any():
+def is_proof(rows: Rows, lam: Float) -> bool:
+    """Whether λ ≥ 0 on inequalities, Σ λ_j b_j > 0 and Σ λ_j A_j = 0 up to rounding."""
+    weight = float(lam[rows.bound > 0].sum())
+    if weight <= 0 or (lam[~rows.tied] < 0).any():
         return False
-    example, token = np.nonzero(lam)
-    delta, queries = unit.named(example, token)
-    sum_of_rows = (lam[example, token, None] * delta).T @ queries
-    return float(np.linalg.norm(sum_of_rows)) <= RESIDUAL * weight
+    used = np.flatnonzero(lam)
+    return float(np.linalg.norm(rows.some(used).combine(lam[used]))) <= RESIDUAL * weight
 
 
-def ray(unit: UnitRows, growth: Float) -> Found | None:
+def steepness(rows: Rows, lam: Float, W: Float) -> float:
+    """|Σ λ_j A_j|, given as W, per multiplier that counts: near zero when no weight exists."""
+    total = float(lam[rows.bound > 0].sum())
+    return float(np.linalg.norm(W)) / total if total > 0 else np.inf
+
+
+def ray(rows: Rows, growth: Float) -> Found | None:
     """A proof on few rows, sought among those whose multipliers grow; None when these have none.
 
-    growth (n, T): multipliers of a method that diverges. Rows of a contradiction grow without
-    bound and dwarf the others.
+    growth (k,): multipliers of a method that diverges. Rows of a contradiction grow without bound and
+    dwarf the others.
     """
-    size = np.where(unit.free, np.abs(growth), np.maximum(growth, 0.0))
+    size = np.where(rows.tied, np.abs(growth), np.maximum(growth, 0.0))
     for fraction in (1e-2, 1e-5):
-        heavy = unit.live & (size > fraction * size.max())
-        if heavy.sum() <= FEW:
-            found = _among(unit, heavy)
-            if found is not None:
-                return _proof(unit, found)
+        heavy = np.flatnonzero(size > fraction * size.max())
+        if len(heavy) <= FEW:
+            some, lam = rows.some(heavy), np.zeros(len(rows))
+            point = solve_rows(_coordinates(some), some.bound, some.tied)
+            lam[heavy] = point.multipliers
+            if not point.separable and is_proof(rows, lam):
+                return _proof(rows, lam)
     return None
 
 
-def _among(unit: UnitRows, chosen: Bool) -> Float | None:
-    """A proof that uses only the chosen rows."""
-    example, token = np.nonzero(chosen)
-    delta, queries = unit.named(example, token)
-    bound, free = unit.bound[chosen], unit.free[chosen]
-    K = (delta @ delta.T) * (queries @ queries.T)
-    problem = Quadratic(K[None], bound[None], free[None], free[None].copy())
-    part, status, out = np.zeros((1, len(example))), np.zeros(1, np.int64), np.zeros(chosen.shape)
-    dual_active_set(problem, part, status, space(len(example)))
-    if status[0] == INFEASIBLE:
-        out[chosen] = np.where(free, part[0], np.maximum(part[0], 0.0))
-        if is_proof(unit, out):
-            return out
-    if status[0] != SOLVED and len(example) * unit.rows.d * unit.rows.e <= DENSE:
-        point = solve_rows(unit.features(example, token), bound, free)
-        out[chosen] = point.multipliers
-        if not point.separable and is_proof(unit, out):
-            return out
-    return None
+def _coordinates(rows: Rows) -> Float:
+    """The rows as vectors (k, ·) that depend on each other as the rows do.
+
+    Written out, or where they are long, their products with more random rank-one matrices than there
+    are rows.
+    """
+    if rows.delta.size * rows.e <= DENSE:
+        return rows.dense
+    random, count = np.random.default_rng(0), 2 * len(rows) + 20
+    left, right = random.standard_normal((rows.d, count)), random.standard_normal((rows.e, count))
+    return np.asarray((rows.delta @ left) * (rows.queries @ right)[rows.owner])
 
 
-def _ones(unit: UnitRows, example: NDArray[np.intp], token: NDArray[np.intp]) -> Float:
-    lam = np.zeros(unit.live.shape)
-    lam[example, token] = 1.0
-    return lam
-
-
-def _proof(unit: UnitRows, lam: Float) -> Found:
-    return Found(lam, np.zeros((unit.rows.d, unit.rows.e)), 0.0, proof=True)
+def _proof(rows: Rows, lam: Float) -> Found:
+    return Found(np.zeros((rows.d, rows.e)), lam, 0.0, separable=False)

@@ -4,7 +4,7 @@
 
 Plain loops: below some hundred rows a call to LAPACK costs more than its arithmetic. All of a run
 happens here, in memory that stays in the cache: what is left to NumPy would let threads wait for each
-other. `gram_dual.dual_active_set` is slower, ends on every input, and proves that there is no weight.
+other. `written_out` is slower, ends on every input, and proves that there is no weight.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.program.compiled import compiled, inner
-from attsvm.program.frobenius.unit_rows import TINY
+from attsvm.program.rows import TINY
 from attsvm.tokens import Bool, Float
 
 DEPENDENT = 1e-10

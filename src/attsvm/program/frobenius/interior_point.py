@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import lapack
 
+from attsvm.norms import frobenius
+from attsvm.program.bounds import gap
+from attsvm.program.engine import Found
 from attsvm.program.frobenius import contradiction, pivoting
-from attsvm.program.frobenius.unit_rows import Found, UnitRows
+from attsvm.program.frobenius.packed import Packed
+from attsvm.program.linear import RIDGES, Cholesky
+from attsvm.program.rows import Rows
 from attsvm.tokens import Bool, Float
 
 ITERATIONS = 60
@@ -20,40 +24,40 @@ TIE = 1e-11
 
 @dataclass
 class Point:
-    """Weight W (d, e), multipliers and slacks (n, T) of the unit rows."""
+    """Weight W (d, e), multipliers and slacks (k,) of the rows."""
 
     W: Float
     lam: Float
     slack: Float
 
 
-def solve(unit: UnitRows) -> Found | None:
+def solve(rows: Rows) -> Found | None:
     """Interior point until the active rows show, then block pivoting from these to full accuracy.
 
-    When no weight exists the multipliers diverge to a ray, and a proof is sought among its rows.
-    None when the Newton matrix loses its digits before anything is decided.
+    rows: the largest bound is one. When no weight exists the multipliers diverge to a ray, and a proof
+    is sought among its rows. None when the Newton matrix loses its digits before anything is decided.
     """
-    method = Interior(unit)
+    method = Interior(rows)
     best, tried, steep = None, 1e-3, contradiction.STEEP
     for _ in range(ITERATIONS):
         if not method.advance():
             break
         lam, W = method.point.lam, method.point.W
-        state = Found(lam, W, unit.gap(lam, W))
+        state = Found(W, lam, gap(rows, frobenius, W, lam))
         best = state if best is None or state.gap < best.gap else best
         if state.gap <= tried:
             tried = 1e-3 * state.gap
-            polished = pivoting.solve(unit, unit.free | (lam > method.point.slack), lam)
+            polished = pivoting.solve(rows, rows.tied | (lam > method.point.slack), lam)
             if polished is not None and polished.gap < state.gap:
                 return polished
         if state.gap <= pivoting.GOOD:
             return state
-        steepness = unit.steepness(lam, unit.combine(lam))
+        steepness = contradiction.steepness(rows, lam, rows.combine(lam))
         if steepness < 1e-15:  # the ray is as exact as it can be
             break
         if steepness < steep:
             steep = 1e-2 * steepness
-            proof = contradiction.ray(unit, lam)
+            proof = contradiction.ray(rows, lam)
             if proof is not None:
                 return proof
     return best
@@ -69,13 +73,12 @@ class Interior:
     Reference: Mehrotra 1992, "On the implementation of a primal-dual interior point method".
     """
 
-    def __init__(self, unit: UnitRows) -> None:
-        self.unit = unit
-        self.inside: Bool = unit.live & ~unit.free
+    def __init__(self, rows: Rows) -> None:
+        self.rows, self.packed = rows, Packed.of(rows)
+        self.inside: Bool = ~rows.tied
         self.count = int(self.inside.sum())
-        d, e = unit.rows.d, unit.rows.e
+        d, e, z = rows.d, rows.e, rows.queries
         self.keys_half, self.queries_half = np.tril_indices(d), np.tril_indices(e)
-        z = unit.queries
         self.pairs = z[:, self.queries_half[0]] * z[:, self.queries_half[1]]
         self.spread = np.empty((e, e), np.intp)
         order = np.arange(self.pairs.shape[1])
@@ -85,12 +88,12 @@ class Interior:
 
     def _start(self) -> Point:
         """The mean row, scaled until most rows keep their bound, and slacks of that size."""
-        unit, inside = self.unit, self.inside
-        W = unit.combine(unit.live.astype(float))
-        margins = unit.margins(W)
+        rows, inside = self.rows, self.inside
+        W = rows.combine(np.ones(len(rows)))
+        margins = rows.margins(W)
         scale = 1.0 / max(float(np.median(margins[inside])), 1e-3 * float(np.linalg.norm(W)))
         W, margins = scale * W, scale * margins
-        slack = np.maximum(margins - unit.bound, 1.0)
+        slack = np.maximum(margins - rows.bound, 1.0)
         size = float((W * W).sum())
         lam = size / self.count / slack
         return Point(W, np.where(inside, lam, 0.0), np.where(inside, slack, 1.0))
@@ -99,13 +102,10 @@ class Interior:
 
     def _newton_matrix(self, weights: Float) -> Float:
         """1 + Σ_i (Δ_iᵀ D_i Δ_i) ⊗ (z_i z_iᵀ), its lower triangle, from one product of half-vectors."""
-        unit, (d, e) = self.unit, self.point.W.shape
-        halves = np.empty((unit.rows.n, len(self.keys_half[0])))
-        scaled = weights * unit.inverse**2
-        for part, delta in unit.parts:
-            own = np.matmul(delta.transpose(0, 2, 1) * scaled[part, None, :], delta)
-            halves[part] = own[:, self.keys_half[0], self.keys_half[1]]
-        product = halves.T @ self.pairs
+        packed, (d, e) = self.packed, self.point.W.shape
+        scaled = packed.delta * packed.pack(weights)[..., None]
+        own = np.matmul(scaled.transpose(0, 2, 1), packed.delta)
+        product = own[:, self.keys_half[0], self.keys_half[1]].T @ self.pairs
         matrix = np.zeros((d, e, d, e))
         for row, a, c in zip(product, *self.keys_half, strict=True):
             matrix[a, :, c, :] = row[self.spread]
@@ -113,27 +113,18 @@ class Interior:
         out.flat[:: d * e + 1] += 1.0
         return out
 
-    def _factor(self) -> Float | None:
-        """Cholesky factor of the Newton matrix; with a ridge where rounding has made it indefinite."""
-        weights = np.where(self.inside, self.point.lam / self.point.slack, self.unit.free / TIE)
-        for ridge in (0.0, 1e-15, 1e-13, 1e-11):
-            matrix = self._newton_matrix(weights)
-            diagonal = matrix.flat[:: len(matrix) + 1]
-            matrix.flat[:: len(matrix) + 1] = diagonal + ridge * float(diagonal.max())
-            factor, info = lapack.dpotrf(matrix.T, lower=0, overwrite_a=1, clean=0)
-            if info == 0:
-                return factor
-        return None
+    @property
+    def _weights(self) -> Float:
+        return np.where(self.inside, self.point.lam / self.point.slack, 1 / TIE)
 
-    def _step(self, factor: Float, center: Float) -> Point:
+    def _step(self, factor: Cholesky, center: Float) -> Point:
         """Newton step towards λ s = center."""
-        unit, p = self.unit, self.point
-        short = unit.bound + np.where(self.inside, p.slack, 0.0) - unit.margins(p.W)
-        weights = np.where(self.inside, p.lam / p.slack, unit.free / TIE)
+        rows, p, weights = self.rows, self.point, self._weights
+        short = rows.bound + np.where(self.inside, p.slack, 0.0) - rows.margins(p.W)
         pull = np.where(self.inside, center / p.slack - p.lam, 0.0) + weights * short
-        right = unit.combine(p.lam + pull) - p.W
-        dW = lapack.dpotrs(factor, right.ravel(), lower=0)[0].reshape(p.W.shape)
-        moved = unit.margins(dW)
+        right = rows.combine(p.lam + pull) - p.W
+        dW = factor.solve(right.ravel()).reshape(p.W.shape)
+        moved = rows.margins(dW)
         return Point(dW, pull - weights * moved, np.where(self.inside, moved - short, 0.0))
 
     def _longest(self, step: Point) -> tuple[float, float]:
@@ -143,8 +134,10 @@ class Interior:
 
     def advance(self) -> bool:
         """One predictor-corrector step; False when the Newton matrix has lost its digits."""
-        factor = self._factor()
-        if factor is None:
+        weights = self._weights
+        try:
+            factor = Cholesky(lambda: self._newton_matrix(weights), ridges=RIDGES[:4])
+        except np.linalg.LinAlgError:
             return False
         p = self.point
         mean = float((p.lam * p.slack)[self.inside].sum()) / self.count

@@ -6,13 +6,17 @@ Up to about ten rows per unknown; memory is linear in the tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
-from scipy.linalg import lapack, qr, solve_triangular
+from scipy.linalg import qr, solve_triangular
 
+from attsvm.norms import frobenius
+from attsvm.program.bounds import gap
+from attsvm.program.engine import Found
 from attsvm.program.frobenius import contradiction
-from attsvm.program.frobenius.unit_rows import Found, UnitRows
+from attsvm.program.frobenius.packed import Packed
+from attsvm.program.linear import Cholesky
+from attsvm.program.rows import Rows
 from attsvm.tokens import Bool, Float
 
 DIRECT = 300
@@ -43,52 +47,54 @@ EXACT = 1e-13
 """Relative residual of the last solve."""
 
 
-def start(unit: UnitRows) -> Bool:
-    """A first passive set: the hardest fifth of each example for the weight Σ b_j â_j."""
-    asks = unit.bound > 0
-    margins = unit.margins(unit.combine(unit.bound))
-    ratio = np.where(asks, margins / np.where(asks, unit.bound, 1.0), np.inf)
-    room = int(CAP / 2 * unit.rows.d * unit.rows.e) // unit.rows.n
-    hardest = max(1, min(unit.rows.T // 5, room))
-    cut = np.partition(ratio, hardest - 1, axis=1)[:, hardest - 1 : hardest]
-    return unit.free | (asks & (ratio <= cut))
+def start(rows: Rows) -> Bool:
+    """A first passive set: the hardest fifth of each example for the weight Σ b_j A_j."""
+    asks = rows.bound > 0
+    margins = rows.margins(rows.combine(rows.bound))
+    ratio = np.where(asks, margins / np.where(asks, rows.bound, 1.0), np.inf)
+    each = len(rows) // len(rows.queries) + 1
+    room = int(CAP / 2 * rows.d * rows.e) // len(rows.queries)
+    order, rank = np.lexsort((ratio, rows.owner)), np.empty(len(rows), np.intp)
+    rank[order] = np.arange(len(rows)) - rows.starts[rows.owner]
+    return rows.tied | (asks & (rank < max(1, min(each // 5, room))))
 
 
-def solve(unit: UnitRows, passive: Bool, lam: Float | None = None) -> Found | None:
+def solve(rows: Rows, passive: Bool, lam: Float | None = None) -> Found | None:
     """Exchange the rows on the wrong side, until none is.
 
         (K_FF + ε) λ_F = b_F + ε λ_F,previous      wrong: λ_F < 0, or margin < b outside F
 
-    lam: multipliers to start from. None when the exchanges do not settle: then another method is
-    needed. When no weight exists λ grows without bound, and a proof is sought where it does.
+    rows: the largest bound is one; passive (k,); lam (k,): multipliers to start from. None when the
+    exchanges do not settle: then another method is needed. When no weight exists λ grows without bound,
+    and a proof is sought where it does.
     Reference: Júdice and Pires 1994; the matrix K = (Δ Δᵀ) ∘ (Z Zᵀ) is never formed beyond F.
     """
     tolerance = 1e-2 if lam is None else 1e-6
-    lam = np.zeros(unit.live.shape) if lam is None else lam
+    lam = np.zeros(len(rows)) if lam is None else lam
     pace, reached = Pace(), None
     for _ in range(ROUNDS):
-        lam, converged = _solve_passive(unit, passive, lam, tolerance)
-        W = unit.combine(lam)
-        if unit.steepness(lam, W) < contradiction.STEEP:
-            return contradiction.ray(unit, lam) or reached
+        lam, converged = _solve_passive(rows, passive, lam, tolerance)
+        W = rows.combine(lam)
+        if contradiction.steepness(rows, lam, W) < contradiction.STEEP:
+            return contradiction.ray(rows, lam) or reached
         if not converged:
             return reached
-        short = unit.bound - unit.margins(W)
-        wrong = _wrong(unit, passive, lam, short)
-        count = int(wrong.sum())
-        if count == 0 and (tolerance <= EXACT or passive.sum() <= DIRECT):
-            state = Found(lam, W, unit.gap(lam, W))
+        short = rows.bound - rows.margins(W)
+        wrong = _wrong(rows, passive, lam, short)
+        count, held = int(wrong.sum()), int(passive.sum())
+        if count == 0 and (tolerance <= EXACT or _is_direct(rows, held)):
+            state = Found(W, lam, gap(rows, frobenius, W, lam))
             if state.gap <= GOOD:
                 return state
             if reached is not None and state.gap > 0.1 * reached.gap:
-                return _refined(unit, passive, min(state, reached, key=lambda found: found.gap))
+                return _refined(rows, passive, min(state, reached, key=lambda found: found.gap))
             reached = state
         if not pace.goes_on(count):
             return reached
-        tolerance = _tolerance(count, int(passive.sum()))
-        most = pace.most(int((passive & ~wrong).sum()), unit.rows.d * unit.rows.e)
-        passive = exchange(passive, wrong, short, most)
-        lam = np.where(passive, np.where(unit.free, lam, np.maximum(lam, 0.0)), 0.0)
+        tolerance = _tolerance(count, held)
+        most = pace.most(int((passive & ~wrong).sum()), rows.d * rows.e)
+        passive = _exchange(passive, wrong, short, most)
+        lam = np.where(passive, np.where(rows.tied, lam, np.maximum(lam, 0.0)), 0.0)
     return reached
 
 
@@ -117,13 +123,13 @@ class Pace:
         return min(int((1 + self.growth) * kept) + 3, int(CAP * unknowns))
 
 
-def _wrong(unit: UnitRows, passive: Bool, lam: Float, short: Float) -> Bool:
+def _wrong(rows: Rows, passive: Bool, lam: Float, short: Float) -> Bool:
     """Passive rows that pull the wrong way, and other rows that miss their bound."""
     rounding = EXACT * max(1.0, float(np.abs(lam).max()))
-    return np.where(passive, (lam < 0) & ~unit.free, (short > rounding) & unit.live)
+    return np.where(passive, (lam < 0) & ~rows.tied, short > rounding)
 
 
-def exchange(passive: Bool, wrong: Bool, short: Float, most: int) -> Bool:
+def _exchange(passive: Bool, wrong: Bool, short: Float, most: int) -> Bool:
     """Let the wrong rows change sides; when too many would enter, only those that lack most."""
     kept, entering = passive & ~wrong, wrong & ~passive
     room = max(most - int(kept.sum()), 1)
@@ -139,112 +145,59 @@ def _tolerance(wrong: int, passive: int) -> float:
     return 1e-2 if wrong > 0.2 * passive else 1e-4 if wrong > 0.02 * passive else 1e-8
 
 
-def _solve_passive(unit: UnitRows, passive: Bool, lam: Float, tolerance: float) -> tuple[Float, bool]:
+# ---------------------------------------------------------------------- the passive rows
+
+
+def _is_direct(rows: Rows, count: int) -> bool:
+    """Vectors share one query: their matrix is no sum over examples that iterations could use."""
+    return count <= DIRECT or rows.e == 1
+
+
+def _solve_passive(rows: Rows, passive: Bool, lam: Float, tolerance: float) -> tuple[Float, bool]:
     """λ with (K_FF + ε) λ_F = b_F + ε λ_F,previous, and whether it converged."""
-    count = int(passive.sum())
-    if count > DIRECT:
-        out, converged = _Compressed(unit, passive).conjugate_gradients(lam, tolerance)
-        if converged or count > LARGEST_FACTOR:
-            return out, converged
-    return _direct(unit, passive, lam)
+    F = np.flatnonzero(passive)
+    some, x, converged, out = rows.some(F), lam[F], False, np.zeros(len(lam))
+    if not _is_direct(rows, len(F)):
+        x, converged = _iterated(some, x, tolerance)
+    if not converged and (len(F) <= LARGEST_FACTOR or rows.e == 1):
+        x, converged = _direct(some, lam[F])
+    out[F] = x
+    return out, converged
 
 
-# ---------------------------------------------------------------------- direct
-
-
-def _direct(unit: UnitRows, passive: Bool, lam: Float) -> tuple[Float, bool]:
-    """λ by a Cholesky factor, and whether there is one."""
-    example, token = np.nonzero(passive)
-    delta, queries = unit.named(example, token)
-    x = proximal((delta @ delta.T) * (queries @ queries.T), unit.bound[passive], lam[passive])
-    if x is None:
-        return lam, False
-    out = np.zeros(passive.shape)
-    out[passive] = x
-    return out, True
-
-
-def proximal(K: Float, bound: Float, x: Float) -> Float | None:
-    """x with K x = b by a Cholesky factor of K + ε, from the x given; None where there is no factor.
-
-    Three proximal steps with one factor: the last ones only refine.
-    """
-    factor = K.copy()
-    factor.flat[:: len(K) + 1] += PROX
-    factor, info = lapack.dpotrf(factor.T, lower=0, overwrite_a=1, clean=0)
-    if info != 0:
-        return None
+def _direct(rows: Rows, x: Float) -> tuple[Float, bool]:
+    """λ by a Cholesky factor, and whether there is one: three proximal steps, of which two only refine."""
+    K = rows.gram
+    try:
+        factor = Cholesky(K.copy, PROX, ridges=(0.0,))
+    except np.linalg.LinAlgError:
+        return x, False
     for _ in range(3):
-        x = x + lapack.dpotrs(factor, bound - K @ x, lower=0)[0]
-    return x
+        x = x + factor.solve(rows.bound - K @ x)
+    return x, True
 
 
-def _refined(unit: UnitRows, passive: Bool, state: Found) -> Found:
+def _iterated(rows: Rows, x: Float, tolerance: float) -> tuple[Float, bool]:
+    """λ by conjugate gradients from x, and whether they converged; the residual is relative."""
+    packed = Packed.of(rows)
+    right = rows.bound + PROX * x
+    # Margins count relative to their own bound, and bounds may differ by many orders.
+    smallest = float(right[right > 0].min(initial=1.0))
+    goal = tolerance * min(float(np.linalg.norm(right)), smallest * np.sqrt(len(right)))
+    found, converged = packed.solve(PROX, packed.pack(right), packed.pack(x), goal, STEPS, ridge=1e-6)
+    return found[packed.used], converged
+
+
+def _refined(rows: Rows, passive: Bool, state: Found) -> Found:
     """The same active rows by a QR factor, where the Gram matrix has lost too many digits."""
     if passive.sum() * state.W.size > contradiction.DENSE:
         return state
-    Q, R = qr(unit.features(*np.nonzero(passive)).T, mode="economic", check_finite=False)
+    Q, R = qr(rows.some(passive).dense.T, mode="economic", check_finite=False)
     size = np.abs(np.diagonal(R))
     if size.min() <= 1e-14 * size.max():
         return state
-    y = solve_triangular(R, unit.bound[passive], trans=1)
+    y = solve_triangular(R, rows.bound[passive], trans=1)
     W, lam = (Q @ y).reshape(state.W.shape), np.zeros(passive.shape)
     lam[passive] = solve_triangular(R, y)
-    better = Found(lam, W, unit.gap(lam, W))
+    better = Found(W, lam, gap(rows, frobenius, W, lam))
     return better if better.gap < state.gap else state
-
-
-# ---------------------------------------------------------------------- conjugate gradients
-
-
-class _Compressed:
-    """The passive rows, packed to the largest number k that one example has: arrays (n, k, …)."""
-
-    def __init__(self, unit: UnitRows, passive: Bool) -> None:
-        self.unit = unit
-        k = int(passive.sum(1).max())
-        self.token = np.argsort(~passive, axis=1, kind="stable")[:, :k]
-        self.used = np.take_along_axis(passive, self.token, 1)
-        example = np.arange(unit.rows.n)[:, None]
-        self.delta, _ = unit.named(np.broadcast_to(example, self.token.shape), self.token)
-        self.delta *= self.used[..., None]
-        self.across = np.ascontiguousarray(self.delta.transpose(0, 2, 1))
-
-    @cached_property
-    def blocks(self) -> Float:
-        """Inverses of the examples' own Gram matrices Δ_i Δ_iᵀ + ε: the preconditioner."""
-        gram = self.delta @ self.across
-        diagonal = np.arange(gram.shape[-1])
-        gram[:, diagonal, diagonal] += np.where(self.used, 1e-6, 1.0)
-        return np.linalg.inv(gram)
-
-    def product(self, x: Float) -> Float:
-        """(K_FF + ε) x without K: gather by example, mix through the queries, spread."""
-        z = self.unit.queries
-        sums = np.matmul(x[:, None, :], self.delta)[:, 0]
-        mixed = z @ (z.T @ sums)
-        return np.asarray(np.matmul(self.delta, mixed[..., None])[..., 0] + PROX * x)
-
-    def conjugate_gradients(self, lam: Float, tolerance: float) -> tuple[Float, bool]:
-        """Solve (K_FF + ε) x = b_F + ε λ_F from x = λ_F; the residual is relative to the right side."""
-        x = np.take_along_axis(lam, self.token, 1) * self.used
-        right = np.take_along_axis(self.unit.bound, self.token, 1) * self.used + PROX * x
-        # Margins count relative to their own bound, and bounds may differ by many orders.
-        smallest = float(right[right > 0].min(initial=1.0))
-        goal = tolerance * min(float(np.linalg.norm(right)), smallest * np.sqrt(right.size))
-        residual = right - self.product(x)
-        direction, previous = np.zeros_like(x), 1.0
-        for _ in range(STEPS):
-            if np.linalg.norm(residual) <= goal:
-                break
-            better = np.matmul(self.blocks, residual[..., None])[..., 0]
-            power = float(np.vdot(residual, better))
-            direction = better + (power / previous) * direction if direction.any() else better
-            image = self.product(direction)
-            step = power / float(np.vdot(direction, image))
-            x = x + step * direction
-            residual = residual - step * image
-            previous = power
-        out = np.zeros(lam.shape)
-        np.put_along_axis(out, self.token, x * self.used, 1)
-        return out, bool(np.linalg.norm(residual) <= goal)

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer
-from attsvm.program.frobenius import active_set
+from attsvm.program.engine import Answer, stacked
+from attsvm.program.frobenius import active_set, written_out
 from attsvm.program.frobenius.active_set import ACTIVE, CONTRADICTORY, COUNT, DEPENDENT, STALLED, TINY
-from attsvm.program.frobenius.prompt_rows import Prompts, Slacks, append, price, solve_all
+from attsvm.program.frobenius.prompt_rows import Prompts, Slacks, append, price
 from attsvm.tokens import Bool, Float
 
 SMALL = 50_000
@@ -51,34 +51,12 @@ def solve(rows: Constraints) -> Answer:
 def solve_runs(rows: Constraints) -> Answer:
     """`solve` for every run of a batch: arrays with the runs axis first."""
     if _small(rows):
-        return _solve_whole(rows)
-    answers = [solve(rows.run(run)) for run in range(len(rows.keys))]
-    W, multipliers, separable = zip(*((a.W, a.multipliers, a.separable) for a in answers), strict=True)
-    return Answer(np.stack(W), np.stack(multipliers), np.array(separable))
+        return written_out.solve_runs(rows)
+    return stacked([solve(rows.run(run)) for run in range(len(rows.keys))])
 
 
 def _small(rows: Constraints) -> bool:
     return rows.e == 1 and max(rows.n * rows.T, rows.d) * rows.d <= SMALL
-
-
-def _solve_whole(rows: Constraints) -> Answer:
-    """All rows of each run at once, in one compiled loop over the runs."""
-    anchors = np.take_along_axis(rows.keys, rows.anchor[..., None, None], axis=-2)
-    A = ((anchors - rows.keys) * rows.queries[..., None, :]).reshape(len(rows.keys), -1, rows.d)
-    active, bound, tied = (x.reshape(A.shape[:2]) for x in (rows.active, rows.bound, rows.tied))
-    length = active_set.lengths(A)
-    live = active & (length > TINY)
-    length = np.where(live, length, 1.0)
-    W, weight, separable = np.zeros((len(A), rows.d)), np.zeros(length.shape), np.zeros(len(A), bool)
-    state, names = active_set.empty(A.shape[1], rows.d), np.zeros(A.shape[1], np.int64)
-    solve_all((A / length[..., None], bound / length, tied, live), state, names, (W, weight, separable))
-    # A zero row that asks for a margin is its own contradiction.
-    impossible = (bound > 0) & ~A.any(-1)
-    alone = impossible.any(1)
-    if alone.any():
-        W[alone], separable[alone] = 0.0, False
-        weight[alone] = np.arange(A.shape[1]) == impossible[alone].argmax(1)[:, None]
-    return Answer(W[..., None], (weight / length).reshape(rows.active.shape), separable)
 
 
 def _prompts(rows: Constraints) -> Prompts:

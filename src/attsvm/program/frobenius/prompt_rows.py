@@ -12,16 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.program.compiled import compiled
-from attsvm.program.frobenius.active_set import (
-    ACTIVE,
-    CONTRADICTORY,
-    COUNT,
-    ENTERING,
-    TINY,
-    State,
-    advance,
-    restart,
-)
+from attsvm.program.frobenius.active_set import COUNT, TINY, State
 from attsvm.tokens import Bool, Float
 
 SATISFIED = 1e-11
@@ -40,37 +31,6 @@ class Prompts(NamedTuple):
     active: Bool
     tied: Bool
     required: Float
-
-
-@compiled
-def solve_all(problems, s, names, out):  # type: ignore[no-untyped-def]
-    """Solve every run, all rows of a run at once.
-
-    problems: rows of length one (r, m, d), bound, tied and live (r, m): rows that are not zero.
-    s, names (m,): memory. out: W (r, d), multipliers (r, m) and separable (r,), all zero before.
-    """
-    (rows, bound, tied, live), (W, multipliers, separable) = problems, out
-    for run in range(len(separable)):
-        restart(s)
-        count = 0
-        for j in range(len(names)):
-            if live[run, j]:
-                for c in range(s.p.size):
-                    s.rows[count, c] = rows[run, j, c]
-                names[count], s.bound[count], s.equality[count] = j, bound[run, j], tied[run, j]
-                s.inside[count], s.reach[count] = False, -1.0
-                count += 1
-        s.sizes[COUNT] = count
-        contradictory = advance(s) == CONTRADICTORY
-        q = s.sizes[ACTIVE]
-        for place in range(q):
-            multipliers[run, names[s.active[place]]] = s.weight[place]
-        if contradictory:
-            multipliers[run, names[s.sizes[ENTERING]]] = s.weight[q]
-            continue
-        separable[run] = True
-        for c in range(s.p.size):
-            W[run, c] = s.p[c]
 
 
 @compiled

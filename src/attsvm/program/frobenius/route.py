@@ -9,7 +9,7 @@ import numpy as np
 
 from attsvm.norms import Norm, frobenius
 from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer
+from attsvm.program.engine import Answer, stacked
 from attsvm.program.frobenius import batch
 
 
@@ -25,26 +25,10 @@ def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
 
         return prompt.solve(rows)
     if batch.suits(rows):
-        answers, final = batch.solve(rows.as_batch())
-        if final[0]:
-            return _first(answers)
-    from attsvm.program.frobenius import large
+        return _first(batch.solve(rows.as_batch()))
+    from attsvm.program.frobenius import matrices
 
-    if batch.suits(rows):
-        return large.written_out(rows)
-    answer = large.solve(rows)
-    return answer if answer.gap <= large.ENOUGH else _in_span(rows) or answer
-
-
-def _in_span(rows: Constraints) -> Answer | None:
-    """The answer in the coordinates that the rows span, if those are fewer."""
-    from attsvm.program.frobenius import span
-
-    fewer = span.reduce(rows)
-    if fewer is None:
-        return None
-    answer = solve(fewer.rows)
-    return Answer(fewer.lift(answer.W), answer.multipliers, answer.separable)
+    return matrices.solve(rows)
 
 
 def solve_runs(rows: Constraints) -> Answer:
@@ -53,19 +37,9 @@ def solve_runs(rows: Constraints) -> Answer:
         from attsvm.program.frobenius import prompt
 
         return prompt.solve_runs(rows)
-    runs = len(rows.keys)
     if batch.suits(rows):
-        answer, final = batch.solve(rows)
-        if final.all():
-            return answer
-    else:
-        W = np.zeros((runs, rows.d, rows.e))
-        answer, final = Answer(W, np.zeros(rows.active.shape), np.ones(runs, bool)), np.zeros(runs, bool)
-    for k in np.flatnonzero(~final).tolist():
-        one = solve(rows.run(k))
-        answer.W[k], answer.multipliers[k] = one.W, one.multipliers
-        np.asarray(answer.separable)[k] = one.separable
-    return answer
+        return batch.solve(rows)
+    return stacked([solve(rows.run(k)) for k in range(len(rows.keys))])
 
 
 def _first(answers: Answer) -> Answer:

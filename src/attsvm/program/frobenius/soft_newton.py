@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
-from scipy.linalg import lapack
 
 from attsvm.program.constraints import Constraints
+from attsvm.program.frobenius.packed import Packed
+from attsvm.program.linear import Cholesky
 from attsvm.tokens import Bool, Float
 
 DIRECT = 500
@@ -28,9 +27,6 @@ class FreeRows:
 
     A limit that is reached leaves the multipliers only the moves of sum zero; projecting the rows of
     the example on these is subtracting the mean of their differences.
-
-    Packed to the c examples that have free rows and the largest number k that one of them has:
-    used (c, k), delta (c, k, d), queries (c, e).
     """
 
     def __init__(self, rows: Constraints, free: Bool, reached: Bool) -> None:
@@ -41,13 +37,12 @@ class FreeRows:
         self.count = int(free.sum())
         k = int(free[example].sum(1).max(initial=0))
         token = np.argsort(~free[example], axis=1, kind="stable")[:, :k]
-        self.used = np.take_along_axis(free[example], token, 1)
-        self.queries = rows.queries[example]
+        used = np.take_along_axis(free[example], token, 1)
         anchors = rows.keys[example, rows.anchor[example]][:, None]
-        self.delta = (anchors - rows.keys[example[:, None], token]) * self.used[..., None]
-        bound = self.used & np.take_along_axis(rows.separating[example], token, 1) & reached[example, None]
-        mean = (bound[:, None, :] @ self.delta) / np.maximum(bound.sum(1), 1)[:, None, None]
-        self.delta -= bound[..., None] * mean
+        delta = (anchors - rows.keys[example[:, None], token]) * used[..., None]
+        bound = used & np.take_along_axis(rows.separating[example], token, 1) & reached[example, None]
+        mean = (bound[:, None, :] @ delta) / np.maximum(bound.sum(1), 1)[:, None, None]
+        self.packed = Packed(delta - bound[..., None] * mean, rows.queries[example], used)
 
     def direction(self, gradient: Float, sigma: float) -> Float:
         """−(I + σ Bᵀ B)⁻¹ g: (d, e) → (d, e)."""
@@ -58,31 +53,27 @@ class FreeRows:
         # With u = (1/σ + B Bᵀ)⁻¹ B g the answer is g − Bᵀ u.
         u, solved = None, False
         if self.count > DIRECT:
-            u, solved = self._conjugate_gradients(gradient, sigma)
+            u, solved = self._iterated(gradient, sigma)
         if u is None or (not solved and self.count <= LARGEST_FACTOR):
             u = self._factored(gradient, sigma)
-        return self.combine(u) - gradient
+        return self.packed.combine(u) - gradient
 
-    def margins(self, W: Float) -> Float:
-        """⟨B_j, W⟩: (d, e) → (c, k)."""
-        return np.asarray(np.matmul(self.delta, (self.queries @ W.T)[..., None])[..., 0])
-
-    def combine(self, u: Float) -> Float:
-        """Σ_j u_j B_j: (c, k) → (d, e)."""
-        return np.asarray(np.matmul(u[:, None, :], self.delta)[:, 0].T @ self.queries)
+    @property
+    def _factors(self) -> tuple[Float, Float]:
+        """δ and z of the rows, one after the other."""
+        packed = self.packed
+        return packed.delta[packed.used], packed.queries[np.nonzero(packed.used)[0]]
 
     def _factored(self, gradient: Float, sigma: float) -> Float:
         """u by the matrix of the free rows, written out."""
-        delta, queries = self.delta[self.used], self.queries[np.nonzero(self.used)[0]]
+        delta, queries = self._factors
         gram = (delta @ delta.T) * (queries @ queries.T)
         gram.flat[:: len(gram) + 1] += 1 / sigma
-        u = np.zeros(self.used.shape)
-        u[self.used] = _solve(gram, self.margins(gradient)[self.used])
-        return u
+        return self.packed.pack(_solve(gram, self.packed.margins(gradient)[self.packed.used]))
 
     def _by_unknowns(self, gradient: Float, sigma: float) -> Float:
         """The matrix I + σ Bᵀ B (d·e, d·e) itself."""
-        delta, queries = self.delta[self.used], self.queries[np.nonzero(self.used)[0]]
+        delta, queries = self._factors
         unknowns = gradient.size
         matrix = np.zeros((unknowns, unknowns))
         size = max(1, WRITTEN // unknowns)
@@ -94,57 +85,22 @@ class FreeRows:
         matrix.flat[:: unknowns + 1] += 1.0
         return _solve(matrix, gradient.ravel()).reshape(gradient.shape)
 
-    def _conjugate_gradients(self, gradient: Float, sigma: float) -> tuple[Float, bool]:
+    def _iterated(self, gradient: Float, sigma: float) -> tuple[Float, bool]:
         """u without the matrix, and whether it is good enough; memory linear in the free rows.
 
         A residual r of u leaves σ Bᵀ r of the gradient.
         """
-        squares = np.einsum("ckd,ckd->ck", self.delta, self.delta).max()
-        squares *= np.einsum("ce,ce->c", self.queries, self.queries).max()
+        packed = self.packed
+        squares = float(np.einsum("gkd,gkd->gk", packed.delta, packed.delta).max())
+        squares *= float(np.einsum("ge,ge->g", packed.queries, packed.queries).max())
         goal = SHARE * float(np.linalg.norm(gradient)) / (sigma * np.sqrt(squares))
-        blocks = self._blocks(sigma)
-        u, residual = np.zeros(self.used.shape), self.margins(gradient)
-        direction, previous = np.zeros_like(u), 1.0
-        for _ in range(STEPS):
-            if np.linalg.norm(residual) <= goal:
-                return u, True
-            better = np.matmul(blocks, residual[..., None])[..., 0]
-            power = float(np.vdot(residual, better))
-            direction = better + (power / previous) * direction
-            image = self._product(direction) + direction / sigma
-            step = power / float(np.vdot(direction, image))
-            u, residual = u + step * direction, residual - step * image
-            previous = power
-        return u, False
-
-    @cached_property
-    def _likeness(self) -> Float | None:
-        """Z Zᵀ (c, c) where it is cheaper than two products with Z."""
-        z = self.queries
-        return z @ z.T if len(z) < 2 * z.shape[1] else None
-
-    def _product(self, u: Float) -> Float:
-        """B Bᵀ u: gather by example, mix through the queries, spread."""
-        sums = np.matmul(u[:, None, :], self.delta)[:, 0]
-        z, likeness = self.queries, self._likeness
-        mixed = z @ (z.T @ sums) if likeness is None else likeness @ sums
-        return np.asarray(np.matmul(self.delta, mixed[..., None])[..., 0])
-
-    def _blocks(self, sigma: float) -> Float:
-        """Inverses of the examples' own matrices |z|² Δ Δᵀ + 1/σ (c, k, k): the preconditioner."""
-        squares = np.einsum("ce,ce->c", self.queries, self.queries)
-        gram = np.matmul(self.delta, self.delta.transpose(0, 2, 1)) * squares[:, None, None]
-        diagonal = np.arange(gram.shape[-1])
-        gram[:, diagonal, diagonal] += 1 / sigma + 1e-12 * float(gram.max())
-        return np.linalg.inv(gram)
+        right, ridge = packed.margins(gradient), 1e-12 * squares
+        return packed.solve(1 / sigma, right, np.zeros_like(right), goal, STEPS, ridge)
 
 
 def _solve(matrix: Float, right: Float) -> Float:
-    """Cholesky; a ridge where rounding has made the matrix indefinite."""
-    diagonal = np.diagonal(matrix).copy()
-    for ridge in (0.0, 1e-14, 1e-12, 1e-10):
-        matrix.flat[:: len(matrix) + 1] = diagonal + ridge * float(diagonal.max())
-        factor, info = lapack.dpotrf(matrix.T, lower=0, clean=0)
-        if info == 0:
-            return np.asarray(lapack.dpotrs(factor, right, lower=0)[0])
-    return right / diagonal.max()
+    """Cholesky; the gradient's own direction where rounding leaves no factor."""
+    try:
+        return Cholesky(matrix.copy).solve(right)
+    except np.linalg.LinAlgError:
+        return right / np.diagonal(matrix).max()

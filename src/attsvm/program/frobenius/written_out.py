@@ -1,0 +1,97 @@
+"""Rows written out as vectors, for the dual active set: all runs of small problems in one compiled loop."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attsvm.norms import frobenius
+from attsvm.program import bounds
+from attsvm.program.compiled import compiled
+from attsvm.program.constraints import Constraints
+from attsvm.program.engine import Answer, Found
+from attsvm.program.frobenius import active_set
+from attsvm.program.frobenius.active_set import ACTIVE, CONTRADICTORY, COUNT, ENTERING, advance, restart
+from attsvm.program.rows import TINY, Rows
+from attsvm.tokens import Float
+
+ENTRIES = 1 << 22
+"""Numbers in the rows of the runs that are written out at once (32 MB)."""
+
+
+def solve(rows: Rows) -> Found:
+    """The shortest W of some rows."""
+    w, multipliers, separable = active_set.solve_rows(rows.dense, rows.bound, rows.tied)
+    W = w.reshape(rows.d, rows.e)
+    gap = bounds.gap(rows, frobenius, W, multipliers) if separable else 0.0
+    return Found(W, multipliers, gap, separable)
+
+
+def solve_runs(program: Constraints) -> Answer:
+    """The shortest W of every run of a batch of small problems."""
+    each = program.n * program.T * program.d * program.e
+    size = max(1, ENTRIES // each)
+    parts = [_solve(program.part(slice(k, k + size))) for k in range(0, len(program.keys), size)]
+    W, multipliers, separable = (np.concatenate(x) for x in zip(*parts, strict=True))
+    return Answer(W, multipliers, separable)
+
+
+def _solve(program: Constraints) -> tuple[Float, Float, np.ndarray]:
+    runs, m, N = len(program.keys), program.n * program.T, program.d * program.e
+    delta, z = program.all_differences, program.queries[..., None, :]
+    A = delta * z if program.e == 1 else delta[..., None] * z[..., None, :]
+    A = A.reshape(runs, m, N)
+    active, bound, tied = (x.reshape(runs, m) for x in (program.active, program.bound, program.tied))
+    length = active_set.lengths(A)
+    live = active & (length > TINY)
+    length = np.where(live, length, 1.0)
+    unit, real = A / length[..., None], A.any(-1)
+    if m < N:  # each W lies in the span of its rows: their coordinates there
+        unit = np.asarray(np.linalg.qr(unit.swapaxes(1, 2), mode="r"))
+        unit = np.ascontiguousarray(unit.swapaxes(1, 2))
+    k = unit.shape[2]
+    w, weight, separable = np.zeros((runs, k)), np.zeros((runs, m)), np.zeros(runs, bool)
+    memory = active_set.empty(m, k), np.zeros(m, np.int64)
+    solve_all((unit, bound / length, tied, live), *memory, (w, weight, separable))
+    # A zero row that asks for a margin is its own contradiction.
+    impossible = (bound > 0) & ~real
+    alone = impossible.any(1)
+    if alone.any():
+        w[alone], separable[alone] = 0.0, False
+        weight[alone] = np.arange(m) == impossible[alone].argmax(1)[:, None]
+    multipliers = (weight / length).reshape(program.active.shape)
+    if k == N:
+        return w.reshape(runs, program.d, program.e), multipliers, separable
+    W = program.combine(multipliers)
+    W[~separable] = 0.0
+    return W, multipliers, separable
+
+
+@compiled
+def solve_all(problems, s, names, out):  # type: ignore[no-untyped-def]
+    """Solve every run, all rows of a run at once.
+
+    problems: rows of length one (r, m, k), bound, tied and live (r, m): rows that are not zero.
+    s, names (m,): memory. out: w (r, k), multipliers (r, m) and separable (r,), all zero before.
+    """
+    (rows, bound, tied, live), (W, multipliers, separable) = problems, out
+    for run in range(len(separable)):
+        restart(s)
+        count = 0
+        for j in range(len(names)):
+            if live[run, j]:
+                for c in range(s.p.size):
+                    s.rows[count, c] = rows[run, j, c]
+                names[count], s.bound[count], s.equality[count] = j, bound[run, j], tied[run, j]
+                s.inside[count], s.reach[count] = False, -1.0
+                count += 1
+        s.sizes[COUNT] = count
+        contradictory = advance(s) == CONTRADICTORY
+        q = s.sizes[ACTIVE]
+        for place in range(q):
+            multipliers[run, names[s.active[place]]] = s.weight[place]
+        if contradictory:
+            multipliers[run, names[s.sizes[ENTERING]]] = s.weight[q]
+            continue
+        separable[run] = True
+        for c in range(s.p.size):
+            W[run, c] = s.p[c]
