@@ -10,7 +10,7 @@ from attsvm import Tokens
 from attsvm.norms import frobenius, l1, nuclear
 from attsvm.program.conflict import explain
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import prompt
+from attsvm.program.frobenius import vectors as prompt
 from attsvm.program.solution import NotSeparable, unpack
 
 EXACT = 1e-12

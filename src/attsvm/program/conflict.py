@@ -12,7 +12,8 @@ from scipy.linalg.lapack import dgeqrf
 
 from attsvm.norms import Norm
 from attsvm.program.constraints import FAR, Constraints
-from attsvm.program.frobenius.active_set import DEPENDENT, TINY, solve_rows
+from attsvm.program.frobenius.active_set import DEPENDENT, solve_rows
+from attsvm.program.passes import TINY
 from attsvm.program.solution import Explanation, pack
 from attsvm.program.threads import single_thread
 from attsvm.tokens import Bool, Float

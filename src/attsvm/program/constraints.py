@@ -198,10 +198,15 @@ class Constraints:
 
     def _flat(self, rows: Float) -> tuple[Float, NDArray[np.intp], Float]:
         """Keys, anchors and an array (…, n, ·) with runs and examples in one axis."""
+        flat = np.ascontiguousarray(rows, dtype=np.float64).reshape(-1, rows.shape[-1])
+        return self.flat_keys, np.ascontiguousarray(self.anchor).reshape(-1), flat
+
+    @property
+    def flat_keys(self) -> Float:
+        """The keys with runs and examples in one axis, for compiled passes."""
         keys = self.keys.reshape(-1, self.T, self.d).view()
         keys.flags.writeable = False  # one kind of array, one compilation
-        flat = np.ascontiguousarray(rows, dtype=np.float64).reshape(-1, rows.shape[-1])
-        return keys, np.ascontiguousarray(self.anchor).reshape(-1), flat
+        return keys
 
     def differences(self, example: NDArray[Any], token: NDArray[Any]) -> Float:
         """x_a − x_t of the named rows, without runs: (k,), (k,) → (k, d)."""

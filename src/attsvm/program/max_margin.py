@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,9 +20,6 @@ from attsvm.program.second_look import second_look
 from attsvm.program.soft import as_slack
 from attsvm.program.solution import NotSeparable, Solution, pack
 from attsvm.tokens import Float, Tokens, matching_runs
-
-if TYPE_CHECKING:
-    from attsvm.program.pooled import Pool
 
 
 def max_margin(
@@ -117,30 +113,11 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
 
 
 def _answer(tokens: Tokens, rows: Constraints, norm: Norm) -> Answer:
-    if rows.stored:
+    if rows.stored and on_vectors(rows, norm).p != 2:
         from attsvm.program import pooled
 
-        return pooled.solve(tokens, rows, _pool_solver(rows, norm), together=rows.e > 1)
+        return pooled.solve(tokens, rows, lambda pool: _finished(pool.rows, norm), together=rows.e > 1)
     return over_runs(lambda part: _finished(part, norm), rows, _quick(rows, norm))
-
-
-def _pool_solver(rows: Constraints, norm: Norm) -> Callable[[Pool], Answer]:
-    """The algorithm of the norm on pools of the rows, resumed from the pool before where it can."""
-    if on_vectors(rows, norm).p != 2:
-        return lambda pool: _finished(pool.rows, norm)
-    from attsvm.program.frobenius.resumed import engines
-
-    able = engines(rows)
-
-    def solved(pool: Pool) -> Answer:
-        answer = None
-        while able and answer is None:
-            answer = able[0](pool.rows, pool.names)
-            if answer is None:
-                able.pop(0)
-        return _finished(pool.rows, norm, answer)
-
-    return solved
 
 
 def _finished(rows: Constraints, norm: Norm, answer: Answer | None = None) -> Answer:

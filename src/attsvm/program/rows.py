@@ -11,14 +11,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.program import passes
+from attsvm.norms import Norm
+from attsvm.program import bounds, passes
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
+from attsvm.program.passes import TINY
 from attsvm.program.span import Span
 from attsvm.tokens import Bool, Float
-
-TINY = 1e-140
-"""A row shorter than this is zero: its square has no digits left."""
 
 WRITTEN = 1 << 14
 """Most numbers in rows that are written out: one product is then cheaper than three steps."""
@@ -68,6 +67,21 @@ class Rows:
         """Some of the rows, in their order; queries that none of them has stay."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: part[which] for name, part in parts.items() if name != "queries"})
+
+    def joined(self, more: Rows) -> Rows:
+        """These rows and others: of vectors the others last, else sorted by example."""
+        if not len(more):
+            return self
+        pairs = {f.name: (getattr(self, f.name), getattr(more, f.name)) for f in fields(self)}
+        if self.e == 1:
+            del pairs["queries"]
+            return replace(self, **{name: np.concatenate(pair) for name, pair in pairs.items()})
+        order = np.lexsort(tuple(np.concatenate(pairs[name]) for name in ("token", "example")))
+        parts = {name: np.concatenate(pair)[order] for name, pair in pairs.items() if name != "queries"}
+        first = np.diff(parts["example"], prepend=-1) > 0
+        place = np.concatenate([self.owner, more.owner + len(self.queries)])[order][first]
+        queries = np.concatenate(pairs["queries"])[place]
+        return replace(self, **parts | {"owner": np.cumsum(first) - 1, "queries": queries})
 
     # ------------------------------------------------------------------ sizes and views
 
@@ -153,6 +167,21 @@ class Rows:
         """What was found on these rows as an answer of the program."""
         multipliers = self.spread(found.multipliers / self.length, program.active.shape)
         return Answer(found.W, multipliers, found.separable, gap=found.gap)
+
+    def at_margin_one(self, found: Found, program: Constraints, norm: Norm, short: float = 0.0) -> Answer:
+        """The same where no other row of the program falls short by more than that part of its bound.
+
+        W at the required margins and N*(Σ λ_j A_j) = 1, without another pass.
+        """
+        lam = np.where(self.tied, found.multipliers, np.maximum(found.multipliers, 0.0))
+        margins = self.margins(found.W)
+        size, steep = float(norm.value(found.W)), float(norm.dual.value(self.combine(lam)))
+        least = min(bounds.least_margin(self, margins), 1.0 - short)
+        if not (found.separable and size > 0 and steep > 0 and least > 0):
+            return self.answer(found, program)
+        gap = max(1.0 - float(lam @ self.bound) / steep * least / size, bounds.missed(self, margins) / least)
+        multipliers = self.spread(lam / self.length / steep, program.active.shape)
+        return Answer(found.W / least, multipliers, scaled=True, gap=gap)
 
 
 def unit(vectors: Float) -> tuple[Float, Float]:

@@ -1,59 +1,205 @@
 """One loop for every norm: a pool of rows is solved, and the rows that its W violates join.
 
-pool → engine → W, λ → margins of all rows → add the most violated ones → …, until none is
+    pool → engine → W, λ → slacks of the other rows → add the most violated ones → …, until none is
+
+Where the keys live matters to `Slacks` alone. Most rows are not read again: the slack of a row of length
+one changes by no more than W has moved since it was measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from attsvm.norms import Norm
+from attsvm.program import passes
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.rows import Rows
+from attsvm.program.threads import in_threads
+from attsvm.progress import Line
 from attsvm.tokens import Bool, Float
 
-SATISFIED = 1e-11
-"""Shortfall of a row, relative to the largest bound, that adds no row."""
+SATISFIED = passes.SATISFIED
+"""Shortfall of a row, relative to its bound, that needs no further round."""
 
-FEWEST = 50
-"""Rows that may be added in a round, however small the pool."""
+FLOOR = 4e-16
+"""Slack of a row of length one, relative to |W|, that passes for zero."""
 
 ROUNDS = 300
 
-Engine = Callable[[Rows], Found]
-"""A pool → what was found on it. An engine may remember the pool before, of which all rows are still there;
-it may hand out a W before it has ended (`final` is False), to learn which rows that W violates."""
+ADDED, LARGEST = 8, 48
+"""Rows per unknown that join in a round, and in the pool."""
+
+FEWEST = 50
+"""Rows that may be added in a round, however small the program."""
+
+MEMORY = 1 << 22
+"""Numbers in a pool up to which it may have as many rows as it likes (32 MB)."""
+
+PART = 1 << 22
+"""Numbers that are priced on one core."""
+
+Index = NDArray[np.intp]
 
 
-def solve(program: Constraints, engine: Engine, chosen: Bool) -> Answer:
-    """The answer over all rows of one run, from a first choice of them (n, T)."""
-    rows = Rows.of(program, chosen)
-    for _ in range(ROUNDS):
+class Engine(Protocol):
+    """A pool → what was found on it. An engine may remember the pool before, whose rows are still there.
+
+    It may hand out a W before it has ended (`final` is False), to learn which rows that W violates.
+    """
+
+    def __call__(self, rows: Rows) -> Found: ...
+
+
+class Shedding(Engine, Protocol):
+    """An engine that goes on when its pool loses rows."""
+
+    def shed(self, kept: Index) -> Index:
+        """The rows that it keeps, of those offered and its own."""
+        ...
+
+
+def room(program: Constraints, each: int) -> int:
+    """So many rows per unknown, but fewer where rows are long."""
+    unknowns = min(program.d * program.e, program.n)
+    share = min(1.0, max(1 / 8, MEMORY / (16 * unknowns * program.d)))
+    return int(share * each * unknowns)
+
+
+def solve(
+    program: Constraints, norm: Norm, engine: Engine, chosen: Bool, strides: Sequence[int] = ()
+) -> Answer:
+    """The answer over all rows of one run, from a first choice of them (n, T).
+
+    strides: at first, while W is crude, only every so-many-th example is looked at.
+    """
+    with Line() as line:
+        return _rounds(program, norm, engine, chosen, strides, line)
+
+
+def _rounds(
+    program: Constraints, norm: Norm, engine: Engine, chosen: Bool, strides: Sequence[int], line: Line
+) -> Answer:
+    slacks, rows = Slacks(program), Rows.of(program, chosen)
+    chosen = rows.spread(np.ones(len(rows)), chosen.shape) > 0  # zero rows are not among them
+    shed, most = getattr(engine, "shed", None), room(program, LARGEST)
+    for turn in range(ROUNDS):
         found = engine(rows)
         if not found.separable:
             break
-        new = violated(program, found.W, chosen)
-        if new.any():
-            chosen = chosen | new
-            rows = Rows.of(program, chosen)
-        elif found.final:
+        if program.stored and not found.final:
+            continue  # a look at the other rows costs more than the engine's end
+        stride = strides[turn] if turn < len(strides) else 1
+        worst = slacks.worst(found.W, stride, turn)
+        new = worst.outside(chosen, max(room(program, ADDED), FEWEST))
+        line.show(f"pass {turn + 1}, pool of {len(rows):,} rows: {len(new.example):,} others violated")
+        if len(new.example) and np.isneginf(new.slack[0]):  # a zero row that asks for a margin
+            return new.contradiction(program)
+        if not len(new.example) and found.final and stride == 1:
             break
-    return rows.answer(found, program)
+        if shed is not None and len(rows) + len(new.example) > most:
+            kept = shed(_nearest(rows, found, most // 2))
+            chosen[rows.example, rows.token] = False
+            rows = rows.some(kept)
+            chosen[rows.example, rows.token] = True
+        if len(new.example):
+            chosen[new.example, new.token] = True
+            rows = rows.joined(Rows.of(program, new.among(chosen.shape)))
+    return rows.at_margin_one(found, program, norm, SATISFIED)
 
 
-def violated(program: Constraints, W: Float, chosen: Bool) -> Bool:
-    """Rows outside the pool whose margin is below the bound, but not more than the pool has.
+def _nearest(rows: Rows, found: Found, most: int) -> Index:
+    """The rows that hold W, and of the others those of least slack: so many in all."""
+    slack = rows.margins(found.W) - rows.bound
+    slack[(found.multipliers != 0) | rows.tied] = -np.inf
+    return np.sort(np.argsort(slack)[: max(most, int(np.isneginf(slack).sum()))])
 
-    An early W violates many rows that the next one satisfies.
+
+# ---------------------------------------------------------------------- the rows outside the pool
+
+
+class Worst:
+    """Violated rows, the worst first: example, token, slack (k,), at length one."""
+
+    def __init__(self, example: Index, token: Index, slack: Float) -> None:
+        self.example, self.token, self.slack = example, token, slack
+
+    def outside(self, chosen: Bool, most: int) -> Worst:
+        """Those that are not chosen yet, not more than so many."""
+        new = np.flatnonzero(~chosen[self.example, self.token])
+        new = new[np.argsort(self.slack[new])[:most]]
+        return Worst(self.example[new], self.token[new], self.slack[new])
+
+    def among(self, shape: tuple[int, ...]) -> Bool:
+        out = np.zeros(shape, bool)
+        out[self.example, self.token] = True
+        return out
+
+    def contradiction(self, program: Constraints) -> Answer:
+        """The first of them as a proof of its own."""
+        multipliers = np.zeros(program.active.shape)
+        multipliers[self.example[0], self.token[0]] = 1.0
+        return Answer(np.zeros((program.d, program.e)), multipliers, False, gap=0.0)
+
+
+class Slacks:
+    """What is known of all rows: by how much each kept its bound when it was measured last, at which W.
+
+    over (n, T): margin − bound; length (n, T): |x_a − x_t| |z|, ∞ before it is measured, or a bound on it.
+    round (n, T): when; points: the W of each round. least, token (n, 2): the two least slacks, at length
+    one, of each example in this round, and their tokens.
     """
-    rest = program.active & ~chosen
-    if not rest.any():
-        return rest
-    short = program.bound - program.margins(W)
-    new = rest & (short > SATISFIED * program.bound.max())
-    most = max(int(np.count_nonzero(chosen)), FEWEST)
-    if np.count_nonzero(new) > most:
-        new &= short >= np.partition(short[new], -most)[-most]
-    return new
+
+    def __init__(self, program: Constraints) -> None:
+        self.program, shape = program, program.active.shape
+        self.size = np.sqrt(np.einsum("ne,ne->n", program.queries, program.queries))
+        self.over, self.length = np.full(shape, -np.inf), np.full(shape, np.inf)
+        self.round = np.zeros(shape, np.int16)
+        self.least, self.token = np.empty((program.n, 2)), np.zeros((program.n, 2), np.int64)
+        self.points: list[Float] = []
+        if program.stored:
+            self.length[:] = program.reach[:, None]
+
+    def worst(self, W: Float, stride: int = 1, turn: int = 0, allowed: Float | None = None) -> Worst:
+        """The two most violated rows of each example; allowed (n,): shortfalls that do not count."""
+        program = self.program
+        moved = np.array([np.inf, *(np.linalg.norm(W - before) for before in self.points)])
+        allowed = np.zeros(program.n) if allowed is None else allowed
+        examples = np.arange(turn % stride, program.n, stride)
+        self.least[:] = np.inf
+        known = self.over, self.length, self.round, self.least, self.token
+        asked = program.separating, program.required, allowed
+        if program.stored:
+            passes.doubt(examples, moved, asked, known)
+            examples = np.flatnonzero(self.least[:, 0] < np.inf)
+            over = program.some_margins(W, examples)
+            passes.note(examples, len(moved), over, asked, known)
+        else:
+            self._price(W, examples, moved, asked, known)
+        self.points.append(W.copy())
+        floor = FLOOR * float(np.linalg.norm(W))
+        example = np.flatnonzero(self.least[:, 0] < -floor)
+        slack, token = self.least[example].ravel(), self.token[example].ravel()
+        bad = slack < -floor
+        return Worst(example.repeat(2)[bad], token[bad], slack[bad])
+
+    def _price(self, W, examples, moved, asked, known) -> None:  # type: ignore[no-untyped-def]
+        """In memory: only the rows in doubt are read, on all cores where they are many."""
+        program = self.program
+        vector = program.e == 1
+        y, factor = (W.T, program.queries[:, 0]) if vector else (program.queries @ W.T, np.ones(program.n))
+        keys = program.flat_keys, np.ascontiguousarray(program.anchor)
+        sizes = np.ascontiguousarray(y), factor, self.size
+
+        def work(part: Index) -> None:
+            passes.price(*keys, *sizes, part, moved, asked, known)
+
+        parts = -(-len(examples) * program.T * program.d // PART)
+        if parts > 1:
+            in_threads(work, np.array_split(examples, parts))
+        else:
+            work(examples)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from attsvm.program.compiled import compiled, inner
 from attsvm.program.frobenius import factors
 from attsvm.program.frobenius.factors import add, dot
+from attsvm.program.passes import TINY
 from attsvm.tokens import Bool, Float
 
 SOLVED, CONTRADICTORY, STALLED = 0, 1, 2
@@ -30,9 +31,6 @@ DEPENDENT = 1e-12
 
 SATISFIED = 1e-13
 """Shortfall of a row, relative to its bound, that counts as rounding."""
-
-TINY = 1e-150
-"""Rows shorter than this are zero: their squares underflow."""
 
 
 class State(NamedTuple):
@@ -301,7 +299,7 @@ def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
             return Point(np.zeros(k), multipliers, False)
         A, b, tied, length = A[kept], b[kept], tied[kept], length[kept]
     state = empty(kept.size, k)
-    fill(state, A, b, tied, length)
+    fill(state, A / length[:, None], b / length, tied)
     separable = advance(state) != CONTRADICTORY
     index, weight = active(state) if separable else proof(state)
     multipliers[kept[index]] = weight / length[index]
@@ -313,12 +311,12 @@ def lengths(A: Float) -> Float:
     return np.sqrt(np.einsum("...j,...j->...", A, A))
 
 
-def fill(s: State, A: Float, b: Float, equality: Bool, length: Float) -> None:
-    """Append rows (m, k) with their bounds to the pool; the length of each is given."""
+def fill(s: State, rows: Float, bound: Float, equality: Bool) -> None:
+    """Append rows (m, k) of length one with their bounds to the pool."""
     start = int(s.sizes[COUNT])
-    stop = start + len(b)
-    s.rows[start:stop] = A / length[:, None]
-    s.bound[start:stop] = b / length
+    stop = start + len(bound)
+    s.rows[start:stop] = rows
+    s.bound[start:stop] = bound
     s.equality[start:stop] = equality
     s.inside[start:stop] = False
     s.reach[start:stop] = -1.0

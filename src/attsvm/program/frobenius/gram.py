@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.program.compiled import compiled, inner
-from attsvm.program.rows import TINY
+from attsvm.program.passes import TINY
 from attsvm.tokens import Bool, Float
 
 DEPENDENT = 1e-10

@@ -14,6 +14,8 @@ from attsvm.program.frobenius import interior_point as interior
 from attsvm.program.rows import Rows
 from attsvm.program.span import Span
 from attsvm.program.threads import single_thread
+from attsvm.program.working_set import room
+from attsvm.tokens import Bool
 
 CROWDED = 10.0
 """Rows per unknown beyond which block pivoting needs more exchanges than a Newton matrix costs."""
@@ -48,11 +50,16 @@ def solve(program: Constraints) -> Answer:
 
 def _solve(program: Constraints) -> Answer:
     rows = Rows.of(program)
-    best = contradiction.zero_row(program, rows)
-    if best is not None:
-        return best
+    proof = contradiction.zero_row(program, rows)
+    if proof is not None:
+        return proof
     unit = float(rows.bound.max())
-    rows = replace(rows, bound=rows.bound / unit)
+    found = solve_rows(replace(rows, bound=rows.bound / unit))
+    return rows.answer(replace(found, W=found.W * unit), program)
+
+
+def solve_rows(rows: Rows) -> Found:
+    """The best that an algorithm finds on the rows; their largest bound is one."""
     found = contradiction.opposite_rows(rows)
     for algorithm in _algorithms(rows):
         if found is not None and found.gap <= ENOUGH:
@@ -60,9 +67,14 @@ def _solve(program: Constraints) -> Answer:
         other = algorithm(rows)
         if other is not None and (found is None or other.gap < found.gap):
             found = other
-    if found is None:  # nothing converged: an answer that certifies nothing
-        found = Found(np.zeros((rows.d, rows.e)), np.zeros(len(rows)))
-    return rows.answer(replace(found, W=found.W * unit), program)
+    # Where nothing converged: an answer that certifies nothing.
+    return found or Found(np.zeros((rows.d, rows.e)), np.zeros(len(rows)))
+
+
+def first(program: Constraints) -> Bool:
+    """All ties, and a few rows of every example, for the working set of a large problem."""
+    each = max(1, room(program, 2) // program.n)
+    return program.tied | (program.active & (program.active.cumsum(1) <= each))
 
 
 def _algorithms(rows: Rows) -> list[Algorithm]:

@@ -8,22 +8,31 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.norms import Norm, frobenius
+from attsvm.program import working_set
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, stacked
 from attsvm.program.frobenius import batch
+
+KEPT = 1 << 24
+"""Entries of the keys up to which all differences of a matrix problem are kept at once (128 MB)."""
 
 
 def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
     """Smallest ‖W‖_F with ⟨A_j, W⟩ ≥ b_j (= 0 where tied), for one run.
 
-    Vectors go to the prompt's working set, small problems to loops on their Gram matrix, up to ten
-    rows per unknown to block pivoting, more to the interior point. Each hands over to the next when
-    it cannot reach the accuracy.
+    Vectors, and matrix problems that are large or stored elsewhere, go to the working set; small ones to
+    loops on their Gram matrix; the others to block pivoting or, with many rows per unknown, to the
+    interior point.
     """
-    if min(rows.d, rows.e) == 1:
-        from attsvm.program.frobenius import prompt
+    if rows.e == 1 or (rows.d == 1 and not rows.stored):
+        from attsvm.program.frobenius import vectors
 
-        return prompt.solve(rows)
+        return vectors.solve(rows)
+    if rows.stored or rows.keys.size > KEPT:
+        from attsvm.program.frobenius import matrices, resumed
+
+        engine = resumed.Pivoted(rows.active.shape)
+        return working_set.solve(rows, frobenius, engine, matrices.first(rows))
     if batch.suits(rows):
         return _first(batch.solve(rows.as_batch()))
     from attsvm.program.frobenius import matrices
@@ -34,9 +43,9 @@ def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
 def solve_runs(rows: Constraints) -> Answer:
     """The same for every run of `rows`: arrays with the runs axis first."""
     if min(rows.d, rows.e) == 1:
-        from attsvm.program.frobenius import prompt
+        from attsvm.program.frobenius import vectors
 
-        return prompt.solve_runs(rows)
+        return vectors.solve_runs(rows)
     if batch.suits(rows):
         return batch.solve(rows)
     return stacked([solve(rows.run(k)) for k in range(len(rows.keys))])

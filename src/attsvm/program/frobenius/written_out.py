@@ -11,7 +11,8 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.frobenius import active_set
 from attsvm.program.frobenius.active_set import ACTIVE, CONTRADICTORY, COUNT, ENTERING, advance, restart
-from attsvm.program.rows import TINY, Rows
+from attsvm.program.passes import TINY
+from attsvm.program.rows import Rows
 from attsvm.tokens import Float
 
 ENTRIES = 1 << 22
@@ -40,7 +41,8 @@ def _solve(program: Constraints) -> tuple[Float, Float, np.ndarray]:
     delta, z = program.all_differences, program.queries[..., None, :]
     A = delta * z if program.e == 1 else delta[..., None] * z[..., None, :]
     A = A.reshape(runs, m, N)
-    active, bound, tied = (x.reshape(runs, m) for x in (program.active, program.bound, program.tied))
+    active, tied, bound = program.active.reshape(runs, m), program.tied.reshape(runs, m), program.bound
+    bound = bound.reshape(runs, m)
     length = active_set.lengths(A)
     live = active & (length > TINY)
     length = np.where(live, length, 1.0)
