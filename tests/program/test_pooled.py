@@ -14,10 +14,12 @@ from attsvm import (
     nuclear,
     progress,
     separable,
+    separate,
 )
-from attsvm.program import passes, pooled
+from attsvm.program import passes
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import resumed
+from attsvm.program.frobenius import resumed, vectors
+from attsvm.program.rows import Rows
 from attsvm.stored import Stored
 from tests.test_stored import Sliced, mapped, numbers
 
@@ -156,66 +158,64 @@ def test_a_long_solve_shows_its_passes_on_a_terminal_only(tmp_path, terminal, mo
     assert ("pass 1, pool of" in shown.err, shown.out) == (terminal, "")
 
 
-def test_a_row_that_left_the_pool_is_read_again(tmp_path, monkeypatch):
-    keys, _, best = problem(400, 8, 20, 1, "float64", seed=2)
-    tokens = Tokens(mapped(tmp_path, keys))
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_row_is_read_again_when_the_weight_has_moved_far_enough(tmp_path, monkeypatch, stored):
+    keys, _, best = problem(3000, 8, 20, 1, "float64", seed=2)
+    tokens = Tokens(mapped(tmp_path, keys)) if stored else Tokens(keys)
     assert max_margin(tokens, best).certified
-    monkeypatch.setattr(pooled.Slacks, "forget", lambda *_: None)
+    kernel = "doubt" if stored else "price"
+    place, real = (1 if stored else 6), getattr(passes, kernel)
+
+    def forgetful(*args):
+        moved = np.where(np.isinf(args[place]), np.inf, 0.0)
+        return real(*args[:place], moved, *args[place + 1 :])
+
+    monkeypatch.setattr(passes, kernel, forgetful)
+    monkeypatch.setattr("attsvm.program.max_margin.second_look", lambda rows, norm, answer: answer)
     assert not max_margin(tokens, best).certified
 
 
 ENGINES = pytest.mark.parametrize(
-    "kind", [lambda d: resumed.PivotedVectors(d, 1), resumed.ActiveSet], ids=["pivoted", "active set"]
+    "kind", [lambda d: resumed.Pivoted((40, 2)), resumed.ActiveSet], ids=["pivoted", "active set"]
 )
 
 
 @pytest.mark.parametrize("few", [0, 10_000], ids=["many rows at once", "one row at a time"])
-def test_pools_resume_where_the_pool_before_has_ended(tmp_path, monkeypatch, few):
-    monkeypatch.setattr(resumed, "FEW", few)
-    answers = []
-    kind = resumed.PivotedVectors if few == 0 else resumed.ActiveSet
-    real = kind.__call__
-
-    def counted(self, rows, names):
-        answers.append(real(self, rows, names))
-        return answers[-1]
-
-    monkeypatch.setattr(kind, "__call__", counted)
+def test_both_engines_of_vectors_give_the_answer_in_memory(tmp_path, monkeypatch, few):
+    monkeypatch.setattr(vectors, "FEW", few)
     keys, best = numbers(600, 8, 60), np.zeros(600, int)
     keys[:, 0] += 1  # a signal: fewer rows hold W than there are dimensions
-    there, here = max_margin(Tokens(mapped(tmp_path, keys)), best), max_margin(Tokens(keys), best)
+    there = max_margin(Tokens(mapped(tmp_path, keys)), best)
+    here = separate((keys[:, :1] - keys[:, 1:]).astype(float).reshape(-1, 60))
     assert there.certified
     assert there.margin == pytest.approx(here.margin, rel=SAME)
-    assert len(answers) > 2 and None not in answers
 
 
 @ENGINES
-def test_a_pool_may_lose_rows_and_gain_others(kind):
+def test_a_pool_may_gain_rows_and_lose_others(kind):
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 6)) + 2 * rng.standard_normal(6)
-    engine, zero = kind(6), np.zeros((40, 1, 6))
-    tokens = Tokens(np.concatenate([rows[:, None], zero], 1))
-    for names in (np.arange(20), np.r_[0:20, 25:40], np.arange(40)):
-        pool = Constraints.of(Tokens(tokens.keys[names]), np.zeros(len(names), int))
-        found = engine(pool, names)
-        direct = max_margin(Tokens(tokens.keys[names]), np.zeros(len(names), int))
-        W = found.W / (rows[names] @ found.W).min()
+    program = Constraints.of(Tokens(np.stack([rows, 0 * rows], 1)), np.zeros(40, int))
+    everything, engine = Rows.of(program), kind(6)
+    for count in (20, 35, 40):
+        pool = everything.some(np.arange(count))
+        found, direct = engine(pool), separate(rows[:count])
+        W = found.W / (rows[:count] @ found.W).min()
         np.testing.assert_allclose(W, direct.W, rtol=1e-9, atol=1e-12)
-        kept = np.flatnonzero(found.multipliers.sum(1) > 0)
-    few = names[kept]
-    pool = Constraints.of(Tokens(tokens.keys[few]), np.zeros(len(few), int))
-    again = engine(pool, few)  # the rows that hold W, alone
-    np.testing.assert_allclose(again.W / (rows[few] @ again.W).min(), direct.W, rtol=1e-9, atol=1e-12)
+    kept = engine.shed(np.flatnonzero(found.multipliers > 0))
+    again = engine(pool.some(kept))  # the rows that hold W, alone
+    np.testing.assert_allclose(again.W / (rows[kept] @ again.W).min(), direct.W, rtol=1e-9, atol=1e-12)
+    wrong = separate(rows[:20])
+    assert np.abs(wrong.W - direct.W).max() > 1e-6
 
 
 @ENGINES
-def test_what_an_engine_cannot_resume_it_leaves(kind):
+def test_an_engine_proves_a_contradiction(kind):
     keys = np.array([[[1.0, 0], [0, 0]], [[-1.0, 0], [0, 0]]])
-    pool = Constraints.of(Tokens(keys), [0, 0])
-    assert kind(2)(pool, np.arange(2)) is None  # a contradiction
-    tied = Constraints.of(Tokens(keys[:1]), np.array([[True, True]]))
-    assert kind(2)(tied, np.arange(1)) is None
-    assert kind(2)(Constraints.of(Tokens(keys[:1]), [0]), np.arange(1)) is not None
+    found = kind(2)(Rows.of(Constraints.of(Tokens(keys), [0, 0])))
+    assert not found.separable
+    np.testing.assert_allclose(found.multipliers / found.multipliers.max(), [1, 1], rtol=1e-12)
+    assert kind(2)(Rows.of(Constraints.of(Tokens(keys[:1]), [0]))).separable
 
 
 @pytest.mark.parametrize("slack", [None, 1.0])

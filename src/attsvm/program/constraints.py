@@ -135,6 +135,35 @@ class Constraints:
     def _at(self, index: int | slice | NDArray[np.intp] | None) -> Constraints:
         return Constraints(*(getattr(self, name)[index] for name in _FIELDS))
 
+    def some(self, chosen: Bool) -> tuple[Constraints, NDArray[np.intp], NDArray[np.intp]]:
+        """The chosen rows (n, T) as a program in memory, with its examples (k,) and tokens (k, t) among all.
+
+        The anchor is token 0 of each example.
+        """
+        example = np.flatnonzero(chosen.any(1))
+        few = chosen[example]
+        order = np.argsort(~few, axis=1, kind="stable")[:, : int(few.sum(1).max(initial=1))]
+        token = np.concatenate([self.anchor[example, None], order], 1)
+        active = np.pad(np.take_along_axis(few, order, 1), ((0, 0), (1, 0)))
+        keys = np.zeros((*token.shape, self.d))
+        keys[:, 0] = self.keys[example, token[:, 0]]
+        at = np.nonzero(active)
+        keys[at] = self.keys[example[at[0]], token[at]]
+        tied = np.take_along_axis(self.tied[example], token, 1) & active
+        part = Constraints(
+            keys,
+            self.queries[example],
+            np.zeros(len(example), np.intp),
+            active,
+            tied,
+            self.required[example],
+            self.asked[example],
+            self.exponent[example],
+            self.unit,
+            self.reach[example],
+        )
+        return part, example, token
+
     # ------------------------------------------------------------------ the linear map and its adjoint
 
     def chunks(self) -> Iterator[tuple[slice, Float]]:

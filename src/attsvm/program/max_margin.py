@@ -96,7 +96,7 @@ def separate(
 
 
 def _soft(tokens: Tokens, norm: Norm, rows: Constraints, slack: Float) -> Solution:
-    W, multipliers = soft.solve(tokens, rows, norm, slack)
+    W, multipliers = soft.solve(rows, norm, slack)
     can = np.ones(() if rows.runs is None else rows.runs, bool)
     return Solution(tokens, rows.selected, norm, W, pack(rows, multipliers), rows.asked, can, slack)
 

@@ -129,28 +129,28 @@ def row_sums(delta: Float, owner: NDArray[np.intp], multipliers: Float, out: Flo
                 out[i, c] += weight * delta[j, c]
 
 
-# What is asked: separating (n, T), required (n,), allowed (n,). What is known: see `working_set.Slacks`.
+# What is asked: separating (n, T), required, allowed, ease (n,). What is known: see `working_set.Slacks`.
 
 
 @compiled
 def price(keys, anchor, directions, factor, size, examples, moved, asked, known):  # type: ignore[no-untyped-def]
     """Measure the rows of the named examples (k,) that may be violated; the differences come first.
 
-        slack_it = (factor_i δ_itᵀ y_i − (1 − ε) required_i + allowed_i) / |z_i| ‖δ_it‖,   δ_it = x_a − x_t
+        slack_it = (factor_i δ_itᵀ y_i − (1 − ε) required_i) / |z_i| ‖δ_it‖,   δ_it = x_a − x_t
 
     keys (n, T, d); directions (n, d), or (1, d) for all; moved (r,): the distance of W from the points of
     all rounds before. A slack changes by no more, so a row with a larger one holds and is not read. A
     zero row that asks for a margin has slack −∞.
     """
-    (separating, required, allowed), (over, length, turn, least, token) = asked, known
+    (separating, required, allowed, ease), (slack, length, turn, least, token) = asked, known
     T, d = keys.shape[1:]
     one = len(directions) == 1
     for i in examples:
-        first, y = keys[i, anchor[i]], directions[0 if one else i]
+        first, y, easy = keys[i, anchor[i]], directions[0 if one else i], ease[i]
         bound = (1 - SATISFIED) * required[i]
         lowest, second = np.inf, np.inf
         for t in range(T):
-            if not separating[i, t] or over[i, t] + allowed[i] >= moved[turn[i, t]] * length[i, t]:
+            if slack[i, t] + easy >= moved[turn[i, t]] or not separating[i, t]:
                 continue
             # One loop in one function: calls and views per token cost as much as the arithmetic.
             dot, other = 0.0, keys[i, t]
@@ -162,45 +162,46 @@ def price(keys, anchor, directions, factor, size, examples, moved, asked, known)
                 for c in range(d):
                     square += (first[c] - other[c]) * (first[c] - other[c])
                 span = length[i, t] = size[i] * np.sqrt(square)
-            over[i, t], turn[i, t] = factor[i] * dot - bound, len(moved)
-            short = over[i, t] + allowed[i]
-            slack = short / span if span > TINY else (-np.inf if short < 0 else np.inf)
-            if slack < lowest:
+            over = factor[i] * dot - bound
+            slack[i, t], turn[i, t] = over / span if span > TINY else over, len(moved)
+            over += allowed[i]
+            short = over / span if span > TINY else (-np.inf if over < 0 else np.inf)
+            if short < lowest:
                 second, token[i, 1] = lowest, token[i, 0]
-                lowest, token[i, 0] = slack, t
-            elif slack < second:
-                second, token[i, 1] = slack, t
+                lowest, token[i, 0] = short, t
+            elif short < second:
+                second, token[i, 1] = short, t
         least[i, 0], least[i, 1] = lowest, second
 
 
 @compiled
 def doubt(examples, moved, asked, known):  # type: ignore[no-untyped-def]
     """Mark in least (n, 2), ∞ before, the named examples that have a row which may be violated."""
-    (separating, _, allowed), (over, length, turn, least, _) = asked, known
+    (separating, _, _, ease), (slack, _, turn, least, _) = asked, known
     for i in examples:
-        for t in range(over.shape[1]):
-            if separating[i, t] and not over[i, t] + allowed[i] >= moved[turn[i, t]] * length[i, t]:
+        for t in range(slack.shape[1]):
+            if separating[i, t] and not slack[i, t] + ease[i] >= moved[turn[i, t]]:
                 least[i, 0] = 0.0
                 break
 
 
 @compiled
 def note(examples, now, margins, asked, known):  # type: ignore[no-untyped-def]
-    """What `price` writes, for examples (k,) whose margins (k, T) are known."""
-    (separating, required, allowed), (over, length, turn, least, token) = asked, known
+    """What `price` writes, for examples (k,) whose margins (k, T) are known; least is ∞ for the others."""
+    (separating, required, allowed, _), (slack, length, turn, least, token) = asked, known
     for place in range(len(examples)):
         i = examples[place]
-        bound = (1 - SATISFIED) * required[i]
         lowest, second = np.inf, np.inf
-        for t in range(over.shape[1]):
+        for t in range(slack.shape[1]):
             if not separating[i, t]:
                 continue
-            over[i, t], turn[i, t] = margins[place, t] - bound, now
-            short = over[i, t] + allowed[i]
-            slack = short / length[i, t] if length[i, t] > TINY else (-np.inf if short < 0 else np.inf)
-            if slack < lowest:
+            span, over = length[i, t], margins[place, t] - (1 - SATISFIED) * required[i]
+            slack[i, t], turn[i, t] = over / span if span > TINY else over, now
+            over += allowed[i]
+            short = over / span if span > TINY else (-np.inf if over < 0 else np.inf)
+            if short < lowest:
                 second, token[i, 1] = lowest, token[i, 0]
-                lowest, token[i, 0] = slack, t
-            elif slack < second:
-                second, token[i, 1] = slack, t
+                lowest, token[i, 0] = short, t
+            elif short < second:
+                second, token[i, 1] = short, t
         least[i, 0], least[i, 1] = lowest, second

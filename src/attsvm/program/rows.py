@@ -46,6 +46,17 @@ class Rows:
     def of(cls, program: Constraints, chosen: Bool | None = None, span: Span | None = None) -> Rows:
         """The chosen rows (n, T), all by default, in the coordinates of the span; zero rows are left out."""
         example, token = np.nonzero(program.active if chosen is None else chosen)
+        return cls.named(program, example, token, span)
+
+    @classmethod
+    def named(
+        cls,
+        program: Constraints,
+        example: NDArray[np.intp],
+        token: NDArray[np.intp],
+        span: Span | None = None,
+    ) -> Rows:
+        """The same by their names (k,), (k,), sorted by example."""
         first = np.diff(example, prepend=-1) > 0
         owner = np.cumsum(first) - 1
         delta, queries = program.differences(example, token), program.queries[example[first]]
@@ -54,10 +65,9 @@ class Rows:
         delta, reach = unit(delta)
         queries, size = unit(queries)
         length = reach * size[owner]
-        if not (length > TINY).all():
-            some = np.zeros(program.active.shape, bool)
-            some[example, token] = length > TINY
-            return cls.of(program, some, span)
+        live = length > TINY
+        if not live.all():
+            return cls.named(program, example[live], token[live], span)
         if queries.shape[1] == 1:
             delta, queries, owner = delta * queries[owner], np.ones((1, 1)), np.zeros_like(owner)
         at = example, token

@@ -6,11 +6,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attsvm.norms import Norm
+from attsvm.program import working_set
 from attsvm.program.constraints import Constraints, in_range
 from attsvm.program.engine import Answer, on_vectors
 from attsvm.program.second_look import second_look_soft
 from attsvm.program.threads import in_threads, single_thread
 from attsvm.tokens import Float, Tokens, per_example
+
+PROBE = 2
+"""Rows per unknown in the first pool of keys that are stored elsewhere."""
 
 RANGE = 200
 """Binary exponents of C, in the units of the rows, between which the algorithm works.
@@ -36,18 +40,10 @@ def as_slack(tokens: Tokens, slack: ArrayLike | None) -> Float | None:
     return checked
 
 
-def solve(tokens: Tokens, rows: Constraints, norm: Norm, slack: Float) -> tuple[Float, Float]:
+def solve(rows: Constraints, norm: Norm, slack: Float) -> tuple[Float, Float]:
     """W (…, d, e) and multipliers (…, n, T) of the soft-margin program, in the units of the tokens."""
     if on_vectors(rows, norm).p != 2:
         raise ValueError(f"slack needs the Frobenius (l2) norm but norm is {norm}. Pass norm=frobenius.")
-    if rows.stored:
-        from attsvm.program import pooled
-
-        def hinged(pool: pooled.Pool) -> Answer:
-            return Answer(*_solve_one(pool.rows, slack[pool.example]))
-
-        answer = pooled.solve(tokens, rows, hinged, together=True)
-        return answer.W, answer.multipliers
     if rows.runs is None:
         return _solve_one(rows, slack)
     each = in_threads(lambda k: _solve_one(rows.run(k), slack[k]), range(rows.runs))
@@ -65,10 +61,34 @@ def _solve_one(rows: Constraints, slack: Float) -> tuple[Float, Float]:
     raised = max(-RANGE - size, 0)
     scaled = np.minimum(np.ldexp(slack, np.clip(up + raised, -2000, 2000)), 2.0**RANGE)
     with single_thread(), np.errstate(all="ignore"):
-        answer = soft_margin.solve(rows, scaled)
+        answer = _on_pools(rows, scaled) if rows.stored else soft_margin.solve(rows, scaled)
     W, multipliers = answer.W, answer.multipliers
     W = in_range("W", W, rows.unit - raised)
     answer = Answer(W, in_range("multipliers", multipliers, -(up + raised)[:, None]))
     if not raised:
         answer = second_look_soft(rows, slack, scaled, answer)
     return answer.W, answer.multipliers
+
+
+def _on_pools(program: Constraints, slack: Float) -> Answer:
+    """The answer where the keys stay elsewhere, from pools of rows in memory; slack in units of the rows.
+
+    What an example falls short in the pool is paid for, and no violation of its other rows.
+    """
+    from attsvm.program.frobenius import soft_margin
+
+    slacks, chosen = working_set.Slacks(program), program.tied | working_set.first(program, PROBE)
+    answer = Answer(np.zeros((program.d, program.e)), np.zeros(chosen.shape))
+    for _ in range(working_set.ROUNDS):
+        pool, example, token = program.some(chosen)
+        found = soft_margin.solve(pool, slack[example])
+        multipliers, live = np.zeros(chosen.shape), pool.active
+        multipliers[example.repeat(live.sum(1)), token[live]] = found.multipliers[live]
+        answer, allowed = Answer(found.W, multipliers), np.zeros(program.n)
+        short = np.where(pool.separating, pool.bound - pool.margins(found.W), 0.0)
+        allowed[example] = short.max(1, initial=0.0)
+        new = slacks.worst(found.W, allowed=allowed).outside(chosen, program.n)
+        if not len(new.example):
+            break
+        chosen[new.example, new.token] = True
+    return answer

@@ -19,7 +19,7 @@ from attsvm.program import passes
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.rows import Rows
-from attsvm.program.threads import in_threads
+from attsvm.program.threads import cores, in_threads
 from attsvm.progress import Line
 from attsvm.tokens import Bool, Float
 
@@ -70,6 +70,21 @@ def room(program: Constraints, each: int) -> int:
     return int(share * each * unknowns)
 
 
+def first(program: Constraints, each: int) -> Bool:
+    """A first choice of so many rows per unknown.
+
+    Of vectors all rows of a few examples, evenly spaced, which expose a hopeless selection; of matrices,
+    which have more room, a few rows of every example.
+    """
+    have, most = np.flatnonzero(program.separating.any(1)), room(program, each)
+    if program.e > 1:
+        return program.separating & (program.separating.cumsum(1) <= max(1, most // program.n))
+    few = have[np.linspace(0, len(have) - 1, min(len(have), 1 + most // program.T)).astype(int)]
+    chosen = np.zeros(program.active.shape, bool)
+    chosen[few] = program.separating[few]
+    return chosen
+
+
 def solve(
     program: Constraints, norm: Norm, engine: Engine, chosen: Bool, strides: Sequence[int] = ()
 ) -> Answer:
@@ -108,7 +123,8 @@ def _rounds(
             chosen[rows.example, rows.token] = True
         if len(new.example):
             chosen[new.example, new.token] = True
-            rows = rows.joined(Rows.of(program, new.among(chosen.shape)))
+            order = np.argsort(new.example, kind="stable")
+            rows = rows.joined(Rows.named(program, new.example[order], new.token[order]))
     return rows.at_margin_one(found, program, norm, SATISFIED)
 
 
@@ -134,11 +150,6 @@ class Worst:
         new = new[np.argsort(self.slack[new])[:most]]
         return Worst(self.example[new], self.token[new], self.slack[new])
 
-    def among(self, shape: tuple[int, ...]) -> Bool:
-        out = np.zeros(shape, bool)
-        out[self.example, self.token] = True
-        return out
-
     def contradiction(self, program: Constraints) -> Answer:
         """The first of them as a proof of its own."""
         multipliers = np.zeros(program.active.shape)
@@ -149,15 +160,15 @@ class Worst:
 class Slacks:
     """What is known of all rows: by how much each kept its bound when it was measured last, at which W.
 
-    over (n, T): margin − bound; length (n, T): |x_a − x_t| |z|, ∞ before it is measured, or a bound on it.
-    round (n, T): when; points: the W of each round. least, token (n, 2): the two least slacks, at length
-    one, of each example in this round, and their tokens.
+    slack (n, T): margin less bound, at length one; length (n, T): |x_a − x_t| |z|, ∞ before it is measured,
+        or a bound on it; round (n, T): when; points: the W of each round.
+    least, token (n, 2): the two least slacks of each example in this round, and their tokens.
     """
 
     def __init__(self, program: Constraints) -> None:
         self.program, shape = program, program.active.shape
         self.size = np.sqrt(np.einsum("ne,ne->n", program.queries, program.queries))
-        self.over, self.length = np.full(shape, -np.inf), np.full(shape, np.inf)
+        self.slack, self.length = np.full(shape, -np.inf), np.full(shape, np.inf)
         self.round = np.zeros(shape, np.int16)
         self.least, self.token = np.empty((program.n, 2)), np.zeros((program.n, 2), np.int64)
         self.points: list[Float] = []
@@ -171,13 +182,13 @@ class Slacks:
         allowed = np.zeros(program.n) if allowed is None else allowed
         examples = np.arange(turn % stride, program.n, stride)
         self.least[:] = np.inf
-        known = self.over, self.length, self.round, self.least, self.token
-        asked = program.separating, program.required, allowed
+        known = self.slack, self.length, self.round, self.least, self.token
+        ease = allowed / np.where(program.reach > 0, program.reach, 1.0)
+        asked = program.separating, program.required, allowed, ease
         if program.stored:
             passes.doubt(examples, moved, asked, known)
             examples = np.flatnonzero(self.least[:, 0] < np.inf)
-            over = program.some_margins(W, examples)
-            passes.note(examples, len(moved), over, asked, known)
+            passes.note(examples, len(moved), program.some_margins(W, examples), asked, known)
         else:
             self._price(W, examples, moved, asked, known)
         self.points.append(W.copy())
@@ -198,7 +209,7 @@ class Slacks:
         def work(part: Index) -> None:
             passes.price(*keys, *sizes, part, moved, asked, known)
 
-        parts = -(-len(examples) * program.T * program.d // PART)
+        parts = min(-(-len(examples) * program.T * program.d // PART), cores())
         if parts > 1:
             in_threads(work, np.array_split(examples, parts))
         else:

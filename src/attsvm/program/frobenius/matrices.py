@@ -14,8 +14,6 @@ from attsvm.program.frobenius import interior_point as interior
 from attsvm.program.rows import Rows
 from attsvm.program.span import Span
 from attsvm.program.threads import single_thread
-from attsvm.program.working_set import room
-from attsvm.tokens import Bool
 
 CROWDED = 10.0
 """Rows per unknown beyond which block pivoting needs more exchanges than a Newton matrix costs."""
@@ -69,12 +67,6 @@ def solve_rows(rows: Rows) -> Found:
             found = other
     # Where nothing converged: an answer that certifies nothing.
     return found or Found(np.zeros((rows.d, rows.e)), np.zeros(len(rows)))
-
-
-def first(program: Constraints) -> Bool:
-    """All ties, and a few rows of every example, for the working set of a large problem."""
-    each = max(1, room(program, 2) // program.n)
-    return program.tied | (program.active & (program.active.cumsum(1) <= each))
 
 
 def _algorithms(rows: Rows) -> list[Algorithm]:

@@ -13,6 +13,9 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, stacked
 from attsvm.program.frobenius import batch
 
+PROBE = 2
+"""Rows per unknown in the first pool."""
+
 KEPT = 1 << 24
 """Entries of the keys up to which all differences of a matrix problem are kept at once (128 MB)."""
 
@@ -29,10 +32,10 @@ def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
 
         return vectors.solve(rows)
     if rows.stored or rows.keys.size > KEPT:
-        from attsvm.program.frobenius import matrices, resumed
+        from attsvm.program.frobenius import resumed
 
         engine = resumed.Pivoted(rows.active.shape)
-        return working_set.solve(rows, frobenius, engine, matrices.first(rows))
+        return working_set.solve(rows, frobenius, engine, rows.tied | working_set.first(rows, PROBE))
     if batch.suits(rows):
         return _first(batch.solve(rows.as_batch()))
     from attsvm.program.frobenius import matrices

@@ -39,7 +39,10 @@ def solve(program: Constraints) -> Answer:
     if _small(program) or program.n * program.T < program.d:
         return _whole(program, program.active)
     engine = ActiveSet(program.d) if program.d <= FEW else Pivoted(program.active.shape)
-    return working_set.solve(program, frobenius, engine, _first(program), STRIDES)
+    chosen = working_set.first(program, PROBE)
+    if program.tied.any():
+        chosen |= independent_ties(program)
+    return working_set.solve(program, frobenius, engine, chosen, STRIDES)
 
 
 def solve_runs(program: Constraints) -> Answer:
@@ -58,7 +61,7 @@ def _whole(program: Constraints, chosen: Bool) -> Answer:
     """The program of the chosen rows, written out."""
     rows = Rows.of(program, chosen)
     proof = contradiction.zero_row(program, rows) if chosen is program.active else None
-    return proof or rows.at_margin_one(written_out.solve(rows), program, frobenius)
+    return proof or rows.at_margin_one(written_out.shortest(rows), program, frobenius)
 
 
 def _tightest(program: Constraints) -> Bool:
@@ -75,17 +78,6 @@ def _tightest(program: Constraints) -> Bool:
         have = np.flatnonzero(kind.any(1))
         out[have, np.argmin(np.where(kind, order, np.inf), 1)[have]] = True
     return out
-
-
-def _first(program: Constraints) -> Bool:
-    """Independent ties, and all rows of a few examples, evenly spaced, which expose a hopeless selection."""
-    most = working_set.room(program, PROBE)
-    few = np.linspace(0, program.n - 1, min(program.n, 1 + most // program.T)).astype(int)
-    chosen = np.zeros(program.active.shape, bool)
-    chosen[few] = program.separating[few]
-    if program.tied.any():
-        chosen |= independent_ties(program)
-    return chosen
 
 
 def independent_ties(program: Constraints) -> Bool:
