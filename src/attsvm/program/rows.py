@@ -69,6 +69,11 @@ class Rows:
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: part[which] for name, part in parts.items() if name != "queries"})
 
+    def where(self, some: Rows) -> NDArray[np.intp]:
+        """The places (k',) among these rows of some of them."""
+        width = int(self.token.max()) + 1
+        return np.searchsorted(self.example * width + self.token, some.example * width + some.token)
+
     # ------------------------------------------------------------------ sizes and views
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
 """The parts of one Newton step of the interior point, compiled; `interior_point` calls them in turn.
 
-structure: columns (d, k), queries, edges, see `products`; entries and pairs: see `ball`.
+structure: delta (k, d), queries, edges, line, see `products`; entries and pairs: see `ball`.
 rows (7, k): bound, margin, ratio = s/λ, residual, column a = A U/√c, right, rest. The slack s and the
 multiplier λ of a row are its pair; a tied row has slack 0 and a multiplier of any sign.
 Reference: Mehrotra 1992, "On the implementation of a primal-dual interior point method".
@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.cholesky import solve
 from attsvm.program.compiled import compiled
 from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED, norm, rescale
-from attsvm.program.entrywise.products import combine, margins
+from attsvm.program.entrywise.products import combine, margins, solve
 
 BOUNDARY = 0.995
 """Share of the way to the boundary that a step may go."""
 
 
 @compiled
-def settle(kind, p, columns, queries, edges, entries, pairs, rows):  # type: ignore[no-untyped-def]
+def settle(kind, p, delta, queries, edges, line, entries, pairs, rows):  # type: ignore[no-untyped-def]
     """M and the margins at W and λ; both of norm one if curved.
 
     Returns what W was divided by, Σ λ_j b_j, Σ |λ_j r_j|, where r is what the rows miss, and the relative
@@ -30,11 +29,11 @@ def settle(kind, p, columns, queries, edges, entries, pairs, rows):  # type: ign
     bound, margin, ratio, residual = rows[0], rows[1], rows[2], rows[3]
     start = pairs.shape[1] - len(bound)
     slack, multipliers = pairs[0, start:], pairs[1, start:]
-    combine(columns, queries, edges, multipliers, M)
+    combine(delta, queries, edges, line, multipliers, M)
     size = steep = 1.0
     if kind == CURVED:
         size, steep = rescale(w, M, entries[4], p)
-    margins(columns, queries, edges, w, margin)
+    margins(delta, queries, edges, line, w, margin)
     least, off, value, short, top = np.inf, 0.0, 0.0, 0.0, 0.0
     for j in range(len(bound)):
         bound[j] /= size
@@ -56,7 +55,7 @@ def settle(kind, p, columns, queries, edges, entries, pairs, rows):  # type: ign
 
 
 @compiled
-def respond(columns, queries, edges, entries, pairs, rows, lower, root, target, refined):  # type: ignore[no-untyped-def]
+def respond(delta, queries, edges, line, entries, pairs, rows, upper, root, target, refined):  # type: ignore[no-untyped-def]
     """K x = r − A offset,  dM = Aᵀx,  dW = V ∘ dM + U t,  refined once if asked; returns  t = aᵀx / √c."""
     V, tilt, source, y, lift, more = entries[2], entries[3], entries[5], entries[6], entries[7], entries[8]
     margin, ratio, residual, column, right, rest = rows[1], rows[2], rows[3], rows[4], rows[5], rows[6]
@@ -72,12 +71,12 @@ def respond(columns, queries, edges, entries, pairs, rows, lower, root, target, 
     t = 0.0
     for turn in range(1 + refined):
         # dW and t are refined with x: new products with V, up to 1e13, would undo the refinement.
-        margins(columns, queries, edges, y if turn else source, margin)
+        margins(delta, queries, edges, line, y if turn else source, margin)
         for j in range(len(x)):
             right[j] -= margin[j] + ratio[j] * rest[j]
             rest[j] = right[j]
-        solve(lower, rest)
-        combine(columns, queries, edges, rest, more)
+        solve(upper, rest)
+        combine(delta, queries, edges, line, rest, more)
         beyond = 0.0
         for j in range(len(x)):
             beyond += column[j] * rest[j] / root
