@@ -24,7 +24,7 @@ class Cholesky:
     def __init__(
         self,
         build: Callable[[], Float],
-        added: Float | float = 0.0,
+        added: Float | float | None = None,
         ridges: Sequence[float] = RIDGES,
     ) -> None:
         for ridge in ridges:
@@ -32,9 +32,10 @@ class Cholesky:
             matrix = build()
             self.lower = int(matrix.flags.f_contiguous)
             matrix = matrix if self.lower else matrix.T
-            diagonal = np.einsum("ii->i", matrix)
-            diagonal += added
-            diagonal *= 1 + ridge
+            if added is not None or ridge:
+                diagonal = np.einsum("ii->i", matrix)
+                diagonal += 0.0 if added is None else added
+                diagonal *= 1 + ridge
             self.factor, failed = dpotrf(matrix, lower=self.lower, clean=0, overwrite_a=1)
             if not failed:
                 return

@@ -93,47 +93,32 @@ class Run:
     def step(self) -> None:
         """One predictor-corrector step; gap: the relative duality gap over the working rows after it."""
         kind, p, pairs, entries = self.kind, self.p, self.pairs, self.entries
-        self.c = ball.weights(kind, p, pairs, entries)
-        self.factor = self._factored()
-        total = float(pairs[0] @ pairs[1])
-        self._direction(0.0, 0)
-        reached = newton.travel(pairs, kind == CURVED, False)[1]
+        c = ball.weights(kind, p, pairs, entries)
         # Complementarity must not run ahead of feasibility, nor below what the ball allows.
         least = max(self.short, self.value * (LEAST if p == self.goal else self.apart))
-        dtau = self._direction(min(total, max(total * (reached / total) ** 3, least)) / self.count, 1)
-        primal, _ = newton.travel(pairs, kind == CURVED, True)
-        self.tau += primal * dtau
-        entries[0] += primal * entries[6]
+        data = *self.structure, entries, pairs, self.fixed, self.vectors, self._factored(c)
+        self.tau, primal = newton.step(kind, p, self.tau, c, self.count, least, *data)
         if kind == CURVED and primal > 0.5:
             self.p = self._nearer(p)
         self._settle()
-
-    def _direction(self, target: float, refined: int) -> float:
-        """Fill the steps of all pairs towards products of target, refined by the last ones; returns dτ."""
-        kind, c, pairs, entries = self.kind, self.c, self.pairs, self.entries
-        dtau = ball.offset(kind, self.p, self.tau, c, target, refined, pairs, entries, self.fixed)
-        data = *self.structure, entries, pairs, self.vectors, self.factor
-        dtau += newton.respond(*data, math.sqrt(c), target, refined)
-        ball.complete(kind, dtau, pairs, entries, self.fixed)
-        return dtau
 
     def _nearer(self, p: float) -> float:
         if self.goal < 2:
             return max(self.goal, 1 + (p - 1) * self.pace)
         return min(self.goal, 1 + (p - 1) / self.pace)
 
-    def _factored(self) -> Float:
+    def _factored(self, c: float) -> Float:
         """The upper triangular factor of  K = A diag(V) Aᵀ + a aᵀ + diag(s/λ),  a = A U/√c."""
         ratio, column = self.vectors[2], self.vectors[4]
         if self.kind == CUBE:
             margins(*self.structure, self.entries[3], column)
-            column /= math.sqrt(self.c)
+            column /= math.sqrt(c)
 
         def matrix() -> Float:
-            gram(*self.structure[:3], self.entries[2], column, *self.scratch, self.matrix)
+            gram(*self.structure[:3], self.entries[2], column, ratio, *self.scratch, self.matrix)
             return self.matrix.T
 
-        return Cholesky(matrix, ratio).factor.T
+        return Cholesky(matrix).factor.T
 
     def join(self, rows: Rows) -> None:
         """Go on with more rows.

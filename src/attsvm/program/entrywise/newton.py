@@ -1,7 +1,7 @@
-"""The parts of one Newton step of the interior point, compiled; `interior_point` calls them in turn.
+"""A Newton step of the interior point, compiled.
 
-structure: delta (k, d), queries, edges, line, see `products`; entries and pairs: see `ball`.
-rows (7, k): bound, margin, ratio = s/λ, residual, column a = A U/√c, right, rest. The slack s and the
+structure: delta (k, d), queries, edges, line, see `products`; entries, pairs, fixed: see `ball`.
+vectors (7, k): bound, margin, ratio = s/λ, residual, column a = A U/√c, right, rest. The slack s and the
 multiplier λ of a row are its pair; a tied row has slack 0 and a multiplier of any sign.
 Reference: Mehrotra 1992, "On the implementation of a primal-dual interior point method".
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.compiled import compiled
-from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED, norm, rescale
+from attsvm.program.compiled import compiled, inner
+from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED, complete, norm, offset, rescale
 from attsvm.program.entrywise.products import combine, margins, solve
 
 BOUNDARY = 0.995
@@ -19,14 +19,14 @@ BOUNDARY = 0.995
 
 
 @compiled
-def settle(kind, p, delta, queries, edges, line, entries, pairs, rows):  # type: ignore[no-untyped-def]
+def settle(kind, p, delta, queries, edges, line, entries, pairs, vectors):  # type: ignore[no-untyped-def]
     """M and the margins at W and λ; both of norm one if curved.
 
     Returns what W was divided by, Σ λ_j b_j, Σ |λ_j r_j|, where r is what the rows miss, and the relative
     duality gap: 1 while a margin is missing.
     """
     w, M = entries[0], entries[1]
-    bound, margin, ratio, residual = rows[0], rows[1], rows[2], rows[3]
+    bound, margin, ratio, residual = vectors[0], vectors[1], vectors[2], vectors[3]
     start = pairs.shape[1] - len(bound)
     slack, multipliers = pairs[0, start:], pairs[1, start:]
     combine(delta, queries, edges, line, multipliers, M)
@@ -55,10 +55,31 @@ def settle(kind, p, delta, queries, edges, line, entries, pairs, rows):  # type:
 
 
 @compiled
-def respond(delta, queries, edges, line, entries, pairs, rows, upper, root, target, refined):  # type: ignore[no-untyped-def]
+def step(kind, p, tau, c, count, least, delta, queries, edges, line, entries, pairs, fixed, vectors, upper):  # type: ignore[no-untyped-def]
+    """Predictor, corrector, and the way along it: W and all pairs move; returns τ and the share that W went.
+
+    count: pairs that are not zero; least: the sum of their products below which the corrector does not aim.
+    """
+    target = dtau = primal = total = 0.0
+    for j in range(pairs.shape[1]):
+        total += pairs[0, j] * pairs[1, j]
+    for refined in range(2):
+        dtau = offset(kind, p, tau, c, target, refined, pairs, entries, fixed)
+        dtau += respond(delta, queries, edges, line, entries, pairs, vectors, upper, c, target, refined)
+        complete(kind, dtau, pairs, entries, fixed)
+        primal, reached = travel(pairs, kind == CURVED, refined)
+        target = min(total, max(total * (reached / total) ** 3, least)) / count
+    for j in range(entries.shape[1]):
+        entries[0, j] += primal * entries[6, j]
+    return tau + primal * dtau, primal
+
+
+@inner
+def respond(delta, queries, edges, line, entries, pairs, vectors, upper, c, target, refined):  # type: ignore[no-untyped-def]
     """K x = r − A offset,  dM = Aᵀx,  dW = V ∘ dM + U t,  refined once if asked; returns  t = aᵀx / √c."""
     V, tilt, source, y, lift, more = entries[2], entries[3], entries[5], entries[6], entries[7], entries[8]
-    margin, ratio, residual, column, right, rest = rows[1], rows[2], rows[3], rows[4], rows[5], rows[6]
+    margin, ratio, residual, column = vectors[1], vectors[2], vectors[3], vectors[4]
+    right, rest, root = vectors[5], vectors[6], np.sqrt(c)
     start = pairs.shape[1] - len(margin)
     slack, multipliers, ds, x = pairs[0, start:], pairs[1, start:], pairs[2, start:], pairs[3, start:]
     for j in range(len(x)):
@@ -90,7 +111,7 @@ def respond(delta, queries, edges, line, entries, pairs, rows, upper, root, targ
     return t
 
 
-@compiled
+@inner
 def travel(pairs, curved, take):  # type: ignore[no-untyped-def]
     """The primal step to the boundary, nearly so if taken; the sum of products after it and the dual one."""
     a, b, da, db = pairs[0], pairs[1], pairs[2], pairs[3]

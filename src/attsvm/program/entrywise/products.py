@@ -46,8 +46,8 @@ def combine(delta, queries, edges, line, multipliers, out):  # type: ignore[no-u
 
 
 @compiled
-def gram(delta, queries, edges, V, column, turned, between, scaled, out):  # type: ignore[no-untyped-def]
-    """The upper triangle of  A diag(V) Aᵀ + a aᵀ:  V (d e,), a (k,) → out (k, k).
+def gram(delta, queries, edges, V, column, diagonal, turned, between, scaled, out):  # type: ignore[no-untyped-def]
+    """The upper triangle of  A diag(V) Aᵀ + a aᵀ + diag(θ):  V (d e,), a and θ (k,) → out (k, k).
 
     g² d e + k² d operations, instead of the k² d e of explicit features.
     turned (e, d), between (g, d), scaled (k, d): scratch.
@@ -66,6 +66,7 @@ def gram(delta, queries, edges, V, column, turned, between, scaled, out):  # typ
         for i in range(edges[g], edges[g + 1]):
             for j in range(k):
                 out[i, j] += column[i] * column[j]
+            out[i, i] += diagonal[i]
 
 
 @compiled
