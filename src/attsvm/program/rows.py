@@ -103,7 +103,7 @@ class Rows:
         """The rows as vectors (k, d·e)."""
         if self.e == 1:
             return self.delta
-        return (self.delta[:, :, None] * self.queries[self.owner][:, None, :]).reshape(len(self), -1)
+        return (self.delta[:, :, None] * self.queries[self.owner][:, None, :]).reshape(-1, self.d * self.e)
 
     @cached_property
     def features(self) -> Float | None:

@@ -27,6 +27,9 @@ LOOSE = 0.1
 LEAST = 1e-13
 """Complementarity, relative to the objective, below which systems only lose digits."""
 
+BOUNDARY = 0.995
+"""Share of the way to the boundary that a step may go, and more of it as the gap closes."""
+
 SIGN = np.array([[1.0], [-1.0]])
 
 
@@ -80,7 +83,7 @@ class Run:
         self._settle()
 
     def _settle(self) -> None:
-        data = *self.structure, self.entries, self.pairs, self.vectors
+        data = self.structure, self.entries, self.pairs, self.vectors
         size, self.value, self.short, gap = newton.settle(self.kind, self.p, *data)
         self.size *= size
         self.gap = gap if self.p == self.goal else 1.0
@@ -96,8 +99,9 @@ class Run:
         c = ball.weights(kind, p, pairs, entries)
         # Complementarity must not run ahead of feasibility, nor below what the ball allows.
         least = max(self.short, self.value * (LEAST if p == self.goal else self.apart))
-        data = *self.structure, entries, pairs, self.fixed, self.vectors, self._factored(c)
-        self.tau, primal = newton.step(kind, p, self.tau, c, self.count, least, *data)
+        share = max(BOUNDARY, 1.0 - max(self.gap, LEAST))
+        data = self.structure, entries, pairs, self.fixed, self.vectors, self._factored(c)
+        self.tau, primal = newton.step(kind, p, self.tau, c, self.count, least, share, *data)
         if kind == CURVED and primal > 0.5:
             self.p = self._nearer(p)
         self._settle()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.compiled import compiled
+from attsvm.program.compiled import compiled, inner
 
 
 @compiled
@@ -69,7 +69,7 @@ def gram(delta, queries, edges, V, column, diagonal, turned, between, scaled, ou
             out[i, i] += diagonal[i]
 
 
-@compiled
+@inner
 def solve(upper, x):  # type: ignore[no-untyped-def]
     """x := (Uᵀ U)⁻¹ x."""
     for i in range(len(x)):

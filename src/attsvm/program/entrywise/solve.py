@@ -125,7 +125,7 @@ def _first(program: Constraints, start: Answer) -> Bool:
     """Ties, and the rows with the least margins at the Frobenius solution."""
     # An interior point leaves small multipliers everywhere; a vertex has no more rows than unknowns.
     support = min(int(np.count_nonzero(start.multipliers)), program.d * program.e)
-    size = support + max(support // 2, 3 * program.d)
+    size = support + max(support // 4, 3 * program.d)
     if np.count_nonzero(program.active) <= max(size, ALL):
         return program.active
     slack = np.where(program.active, program.margins(start.W) - program.bound, np.inf)
