@@ -8,11 +8,11 @@ import pytest
 
 from attsvm.norms import Entrywise
 from attsvm.program.constraints import Constraints
-from attsvm.program.entrywise import working_set
+from attsvm.program.entrywise import products
+from attsvm.program.entrywise import solve as entrywise
 from attsvm.program.entrywise.interior_point import length
-from attsvm.program.entrywise.products import gram
-from attsvm.program.entrywise.working_rows import WorkingRows
 from attsvm.program.max_margin import max_margin, separate
+from attsvm.program.rows import Rows
 from attsvm.program.solution import NotSeparable
 from attsvm.tokens import Tokens
 
@@ -87,7 +87,7 @@ def test_tied_tokens_and_bounds_of_zero_agree_with_cvxpy(p):
 @pytest.mark.parametrize("p", [1, 1.1, 3, np.inf])
 def test_a_small_problem_ends_where_one_that_starts_from_the_frobenius_solution_does(p, monkeypatch):
     cold = max_margin(*planted(6, 6, 6, 5, seed=6), Entrywise(p))
-    monkeypatch.setattr(working_set, "ALL", 0)
+    monkeypatch.setattr(entrywise, "ALL", 0)
     warm = max_margin(*planted(6, 6, 6, 5, seed=6), Entrywise(p))
     assert cold.margin == pytest.approx(warm.margin, rel=1e-9)
     assert cold.margin != pytest.approx(max_margin(*planted(6, 6, 6, 5, seed=6)).margin, rel=1e-3)
@@ -127,15 +127,22 @@ def test_rows_outside_the_first_working_set_join(p):
 
 @pytest.mark.parametrize("shape", [(3, 4, 5, 2), (40, 4, 3, 2), (30, 5, 4, 1)], ids=str)
 def test_products_in_their_structure_are_those_of_explicit_features(shape):
-    tokens, best = planted(*shape)
-    work = WorkingRows.of(rows := Constraints.of(tokens, best), rows.active)
-    rng, features = np.random.default_rng(0), work.dense()
-    V, theta, matrix = rng.random(features.shape[1]), rng.random(work.k), np.empty((work.k, work.k))
-    gram(*work.structure, V, 2 * theta, theta, np.empty(work.k), matrix)
-    expected = (features * V) @ features.T + np.diag(theta) + 4 * np.outer(theta, theta)
-    np.testing.assert_allclose(np.tril(matrix), np.tril(expected), atol=1e-13)
-    np.testing.assert_allclose(work.margins(V), features @ V, atol=1e-13)
-    np.testing.assert_allclose(work.combine(theta).ravel(), theta @ features, atol=1e-13)
+    rows, rng = Rows.of(Constraints.of(*planted(*shape))), np.random.default_rng(0)
+    features, k, structure = (
+        rows.dense,
+        len(rows),
+        (rows.delta, rows.queries, np.append(rows.starts, len(rows))),
+    )
+    V, theta, line = rng.random(features.shape[1]), rng.random(k), np.empty(rows.d)
+    matrix, margins, total = np.empty((k, k)), np.empty(k), np.empty(len(V))
+    scratch = (np.zeros((count, rows.d)) for count in (rows.e, len(rows.queries), k))
+    products.gram(*structure, V, theta, 2 * theta, *scratch, matrix)
+    products.margins(*structure, line, V, margins)
+    products.combine(*structure, line, theta, total)
+    expected = (features * V) @ features.T + np.outer(theta, theta) + 2 * np.diag(theta)
+    np.testing.assert_allclose(np.triu(matrix), np.triu(expected), atol=1e-13)
+    np.testing.assert_allclose(margins, features @ V, atol=1e-13)
+    np.testing.assert_allclose(total, theta @ features, atol=1e-13)
 
 
 @pytest.mark.parametrize("p", [1, 1.01, 2, 100, np.inf])

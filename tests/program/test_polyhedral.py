@@ -1,4 +1,4 @@
-"""The l1 and l∞ programs: agreement with an independent LP solver, vertices, ties and ugly rows."""
+"""The l1 and l∞ programs: agreement with an independent LP solver, ties and ugly rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import pytest
 from scipy.optimize import linprog
 
 from attsvm.norms import l1, linf
-from attsvm.program.constraints import Constraints
-from attsvm.program.entrywise import vertex, working_set
-from attsvm.program.max_margin import max_margin, separate, solve
+from attsvm.program.entrywise import solve as entrywise
+from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.solution import NotSeparable
 from attsvm.tokens import Tokens
 
@@ -60,7 +59,7 @@ def test_the_solution_of_the_other_norm_is_rejected(norm):
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 @pytest.mark.parametrize("rows_without_a_start", [0, 100])
 def test_tied_tokens_and_bounds_of_zero_agree_with_a_simplex_method(norm, rows_without_a_start, monkeypatch):
-    monkeypatch.setattr(working_set, "ALL", rows_without_a_start)
+    monkeypatch.setattr(entrywise, "ALL", rows_without_a_start)
     tokens, best = planted(4, 5, 6, 3, seed=1)
     selected = np.arange(5) == best[:, None]
     selected[0, (best[0] + 1) % 5] = True
@@ -80,22 +79,6 @@ def test_a_vector_problem_with_many_examples_needs_few_rows(norm):
     solution = max_margin(*planted(200, 10, 12, 1, seed=2), norm)
     assert solution.certificate.worst < 1e-9
     assert solution.support.sum() <= 12
-
-
-@pytest.mark.parametrize("norm", NORMS, ids=str)
-def test_the_vertex_has_all_digits(norm):
-    rows = Constraints.of(*planted(8, 6, 6, 5, seed=3))
-    exact = vertex.polish(rows, norm, solve(rows, norm))
-    assert vertex.gap(rows, norm, exact) < 1e-13
-
-
-@pytest.mark.parametrize("norm", NORMS, ids=str)
-def test_a_wrong_vertex_is_not_taken(norm):
-    rows = Constraints.of(*planted(8, 6, 6, 5, seed=3))
-    answer = solve(rows, norm)
-    noise = 1 + 0.3 * np.random.default_rng(0).random(answer.multipliers.shape)
-    rough = replace(answer, W=answer.W + 0.05, multipliers=answer.multipliers * noise)
-    assert vertex.gap(rows, norm, vertex.polish(rows, norm, rough)) <= vertex.gap(rows, norm, rough)
 
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)

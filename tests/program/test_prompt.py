@@ -204,10 +204,9 @@ def test_a_batch_gives_what_its_problems_give_alone(keys, queries):
         alone = _at_margin_one(rows.run(run), frobenius, prompt.solve(rows.run(run)))
         assert alone.separable == answer.separable[run]
         # The least margin, one, that W is scaled to is a sum in another order: its rounding grows with W.
-        # A row is divided by the lengths of its two factors alone, by the length of their product in a batch.
-        rounding = 1e-13 * (1 + np.linalg.norm(alone.W))
-        for one, other in ((alone.W, answer.W[run]), (alone.multipliers, answer.multipliers[run])):
-            assert np.abs(one - other).max() <= rounding * np.abs(other).max()
+        rounding = 1e-14 * (1 + np.linalg.norm(alone.W))
+        assert np.allclose(alone.W, answer.W[run], rtol=rounding, atol=0)
+        assert np.allclose(alone.multipliers, answer.multipliers[run], rtol=rounding, atol=0)
 
 
 @pytest.mark.parametrize("small", [prompt.SMALL, 0], ids=["whole", "working set"])

@@ -34,6 +34,11 @@ class Answer:
     scaled: bool = False
     gap: Float | float = np.inf
 
+    def alone(self) -> Answer:
+        """The answer of the only run of a batch of one."""
+        can = bool(np.asarray(self.separable)[0])
+        return Answer(self.W[0], self.multipliers[0], can, self.scaled, self.gap)
+
 
 @dataclass(frozen=True, eq=False)
 class Found:

@@ -157,10 +157,8 @@ def _engine(norm: Norm) -> Engine:
     match norm:
         case Entrywise(p=2) | Schatten(p=2):
             home = "frobenius.route"
-        case Entrywise(p=1) | Entrywise(p=math.inf):
-            home = "entrywise.polyhedral"
         case Entrywise():
-            home = "entrywise.smooth"
+            home = "entrywise.solve"
         case Schatten(p=1):
             home = "schatten.nuclear"
         case Schatten(p=math.inf):

@@ -93,6 +93,13 @@ class Rows:
         queries = np.concatenate(pairs["queries"])[place]
         return replace(self, **parts | {"owner": np.cumsum(first) - 1, "queries": queries})
 
+    def places(self, pool: Rows) -> NDArray[np.intp]:
+        """Where among these rows are those of the pool that others have joined: (k',)."""
+        if self.e == 1:
+            return np.arange(len(pool))
+        width = int(self.token.max()) + 1
+        return np.searchsorted(self.example * width + self.token, pool.example * width + pool.token)
+
     # ------------------------------------------------------------------ sizes and views
 
     def __len__(self) -> int:
@@ -122,7 +129,7 @@ class Rows:
         """The rows as vectors (k, d·e)."""
         if self.e == 1:
             return self.delta
-        return (self.delta[:, :, None] * self.queries[self.owner][:, None, :]).reshape(len(self), -1)
+        return (self.delta[:, :, None] * self.queries[self.owner][:, None, :]).reshape(-1, self.d * self.e)
 
     @cached_property
     def features(self) -> Float | None:

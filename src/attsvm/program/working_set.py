@@ -8,8 +8,7 @@ one changes by no more than W has moved since it was measured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,21 +45,12 @@ PART = 1 << 22
 Index = NDArray[np.intp]
 
 
-class Engine(Protocol):
-    """A pool → what was found on it. An engine may remember the pool before, whose rows are still there.
+Engine = Callable[[Rows], Found]
+"""A pool → what was found on it. An engine may remember the pool before, whose rows are still there.
 
-    It may hand out a W before it has ended (`final` is False), to learn which rows that W violates.
-    """
-
-    def __call__(self, rows: Rows) -> Found: ...
-
-
-class Shedding(Engine, Protocol):
-    """An engine that goes on when its pool loses rows."""
-
-    def shed(self, kept: Index) -> Index:
-        """The rows that it keeps, of those offered and its own."""
-        ...
+It may hand out a W before it has ended (`final` is False), to learn which rows that W violates. One with
+a method `shed(kept) → kept` goes on when its pool loses rows; it says which it keeps.
+"""
 
 
 def room(program: Constraints, each: int) -> int:
@@ -125,7 +115,8 @@ def _rounds(
             chosen[new.example, new.token] = True
             order = np.argsort(new.example, kind="stable")
             rows = rows.joined(Rows.named(program, new.example[order], new.token[order]))
-    return rows.at_margin_one(found, program, norm, SATISFIED)
+    others = np.count_nonzero(program.separating) > np.count_nonzero(~rows.tied)
+    return rows.at_margin_one(found, program, norm, SATISFIED if others else 0.0)
 
 
 def _nearest(rows: Rows, found: Found, most: int) -> Index:

@@ -79,7 +79,7 @@ def weights(kind, p, pairs, entries):  # type: ignore[no-untyped-def]
     return c
 
 
-@compiled
+@inner
 def offset(kind, p, tau, c, target, refined, pairs, entries, fixed):  # type: ignore[no-untyped-def]
     """The offset, and fixed (2N,): the step of part without dM and dτ; returns the share of dτ in it."""
     a, b, da, db = pairs[0], pairs[1], pairs[2], pairs[3]
@@ -109,7 +109,7 @@ def offset(kind, p, tau, c, target, refined, pairs, entries, fixed):  # type: ig
     return lean / c
 
 
-@compiled
+@inner
 def complete(kind, dtau, pairs, entries, fixed):  # type: ignore[no-untyped-def]
     """The steps of the ball's pairs, from  dW = V ∘ dM + U t  and dM; then dW has its offset too."""
     a, b, da, db = pairs[0], pairs[1], pairs[2], pairs[3]

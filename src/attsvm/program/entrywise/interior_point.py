@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf
 
 from attsvm.norms import Norm
-from attsvm.program.cholesky import factor
+from attsvm.program.engine import Answer, Found
 from attsvm.program.entrywise import ball, newton
 from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED
 from attsvm.program.entrywise.products import gram, margins
-from attsvm.program.entrywise.working_rows import WorkingRows
-from attsvm.tokens import Bool, Float
+from attsvm.program.linear import Cholesky
+from attsvm.program.rows import Rows
+from attsvm.tokens import Float
 
 LOOSE = 0.1
 """Distance from the boundary, relative to the solution's size, of the first slacks and multipliers."""
@@ -27,12 +27,8 @@ LOOSE = 0.1
 LEAST = 1e-13
 """Complementarity, relative to the objective, below which systems only lose digits."""
 
-RAISED = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-7)
-"""Increases of the diagonal, in turn, that make dependent rows factorable: each entry relative to itself,
-because they span twenty orders of magnitude."""
-
-BLOCKED = 128
-"""Rows from which LAPACK's factorisation is faster than the plain one."""
+BOUNDARY = 0.995
+"""Share of the way to the boundary that a step may go, and more of it as the gap closes."""
 
 SIGN = np.array([[1.0], [-1.0]])
 
@@ -49,125 +45,107 @@ class Run:
     1/(p − 1), shrinks in a step; apart: the complementarity meanwhile, because other rows may become active.
     """
 
-    def __init__(self, work: WorkingRows, norm: Norm, pace: Pace, start: tuple[Float, Float]) -> None:
-        W, multipliers = start
+    def __init__(self, rows: Rows, norm: Norm, pace: Pace, start: Answer) -> None:
+        W, multipliers = start.W, rows.pick(start.multipliers) * rows.length
         self.goal, (self.pace, self.apart) = norm.p, pace
         self.kind = {1.0: CROSS, np.inf: CUBE}.get(norm.p, CURVED)
         self.p = norm.p if self.kind != CURVED else self._nearer(2.0)
         self.size, self.shape = length(W, norm.p), W.shape
-        w, bound = W.ravel() / self.size, work.bound / self.size
-        multipliers = multipliers / length(work.combine(multipliers), norm.dual.p)
-        slack = np.maximum(work.margins(w) - bound, LOOSE * bound.max())
-        centre = LOOSE * float(multipliers @ bound) / work.k
-        multipliers = np.where(work.tied, multipliers, np.maximum(multipliers, centre / slack))
+        w, bound = W.ravel() / self.size, rows.bound / self.size
+        multipliers = multipliers / length(rows.combine(multipliers), norm.dual.p)
+        slack = np.maximum(rows.margins(w) - bound, LOOSE * bound.max())
+        centre = LOOSE * float(multipliers @ bound) / len(rows)
+        multipliers = np.where(rows.tied, multipliers, np.maximum(multipliers, centre / slack))
         self.entries, self.fixed = np.zeros((9, w.size)), np.empty(2 * w.size)
         self.entries[0] = w
         self.tau, corners = 1.0 + LOOSE, (w[:0], w[:0])
         if self.kind != CURVED:
-            M = work.combine(multipliers).ravel()
+            M = rows.combine(multipliers).ravel()
             to_cube, to_cross = self.tau - SIGN * w, np.maximum(1.0 - SIGN * M, LOOSE)
             corners = (to_cube, _apart(M)) if self.kind == CUBE else (_apart(w), to_cross)
-        self._lay_out(work, bound, slack, multipliers, corners)
+        self._lay_out(rows, bound, slack, multipliers, corners)
 
     def _lay_out(
-        self, work: WorkingRows, bound: Float, slack: Float, multipliers: Float, corners: tuple[Float, Float]
+        self, rows: Rows, bound: Float, slack: Float, multipliers: Float, corners: tuple[Float, Float]
     ) -> None:
         """Lay all complementary pairs side by side, those of the ball first."""
-        self.work, self.corners = work, corners[0].size
-        self.pairs = np.zeros((4, self.corners + work.k))
-        for x, of_ball, of_rows in zip(self.pairs, corners, (slack * ~work.tied, multipliers), strict=False):
+        self.pool, k, self.corners = rows, len(rows), corners[0].size
+        self.pairs = np.zeros((4, self.corners + k))
+        for x, of_ball, of_rows in zip(self.pairs, corners, (slack * ~rows.tied, multipliers), strict=False):
             x[: self.corners], x[self.corners :] = of_ball.ravel(), of_rows
         self.slack, self.multipliers = self.pairs[:2, self.corners :]
         self.count = int(np.count_nonzero(self.pairs[0]))
-        self.rows, (self.matrix, self.lower) = np.zeros((7, work.k)), np.empty((2, work.k, work.k))
-        self.rows[0] = bound
+        self.vectors, self.matrix = np.zeros((7, k)), np.empty((k, k))
+        self.vectors[0] = bound
+        d, e, g = rows.d, rows.e, len(rows.queries)
+        self.structure = rows.delta, rows.queries, np.append(rows.starts, k), np.empty(d)
+        self.scratch = np.empty((e, d)), np.empty((g, d)), np.zeros((k, d))
         self._settle()
 
     def _settle(self) -> None:
-        data = *self.work.structure, self.entries, self.pairs, self.rows
+        data = self.structure, self.entries, self.pairs, self.vectors
         size, self.value, self.short, gap = newton.settle(self.kind, self.p, *data)
         self.size *= size
         self.gap = gap if self.p == self.goal else 1.0
 
-    @property
-    def W(self) -> Float:
-        """The weight in the units of the rows (d, e)."""
-        return self.entries[0].reshape(self.shape) * self.size
+    def found(self, final: bool = True) -> Found:
+        """W (d, e) and the multipliers in the units of the rows."""
+        W = self.entries[0].reshape(self.shape) * self.size
+        return Found(W, self.multipliers.copy(), self.gap, final=final)
 
     def step(self) -> None:
         """One predictor-corrector step; gap: the relative duality gap over the working rows after it."""
         kind, p, pairs, entries = self.kind, self.p, self.pairs, self.entries
-        self.c = ball.weights(kind, p, pairs, entries)
-        self._factor()
-        total = float(pairs[0] @ pairs[1])
-        self._direction(0.0, 0)
-        reached = newton.travel(pairs, kind == CURVED, False)[1]
+        c = ball.weights(kind, p, pairs, entries)
         # Complementarity must not run ahead of feasibility, nor below what the ball allows.
         least = max(self.short, self.value * (LEAST if p == self.goal else self.apart))
-        dtau = self._direction(min(total, max(total * (reached / total) ** 3, least)) / self.count, 1)
-        primal, _ = newton.travel(pairs, kind == CURVED, True)
-        self.tau += primal * dtau
-        entries[0] += primal * entries[6]
+        share = max(BOUNDARY, 1.0 - max(self.gap, LEAST))
+        data = self.structure, entries, pairs, self.fixed, self.vectors, self._factored(c)
+        self.tau, primal = newton.step(kind, p, self.tau, c, self.count, least, share, *data)
         if kind == CURVED and primal > 0.5:
             self.p = self._nearer(p)
         self._settle()
-
-    def _direction(self, target: float, refined: int) -> float:
-        """Fill the steps of all pairs towards products of target, refined by the last ones; returns dτ."""
-        kind, c, pairs, entries = self.kind, self.c, self.pairs, self.entries
-        dtau = ball.offset(kind, self.p, self.tau, c, target, refined, pairs, entries, self.fixed)
-        data = *self.work.structure, entries, pairs, self.rows, self.lower
-        dtau += newton.respond(*data, math.sqrt(c), target, refined)
-        ball.complete(kind, dtau, pairs, entries, self.fixed)
-        return dtau
 
     def _nearer(self, p: float) -> float:
         if self.goal < 2:
             return max(self.goal, 1 + (p - 1) * self.pace)
         return min(self.goal, 1 + (p - 1) / self.pace)
 
-    def _factor(self) -> None:
-        """The lower triangular factor L of  K = A diag(V) Aᵀ + a aᵀ + diag(s/λ),  a = A U/√c."""
-        structure, V, (_, _, ratio, _, column, _, rest) = self.work.structure, self.entries[2], self.rows
+    def _factored(self, c: float) -> Float:
+        """The upper triangular factor of  K = A diag(V) Aᵀ + a aᵀ + diag(s/λ),  a = A U/√c."""
+        ratio, column = self.vectors[2], self.vectors[4]
         if self.kind == CUBE:
-            margins(*structure, self.entries[3], column)
-            column /= math.sqrt(self.c)
-        gram(*structure, V, column, ratio, rest, self.matrix)
-        for raised in RAISED:
-            if raised:
-                np.einsum("ii->i", self.matrix)[:] *= 1.0 + raised
-            if self._factored():
-                return
-        raise np.linalg.LinAlgError("the Newton matrix is not positive")
+            margins(*self.structure, self.entries[3], column)
+            column /= math.sqrt(c)
 
-    def _factored(self) -> bool:
-        if len(self.matrix) < BLOCKED:
-            return bool(factor(self.matrix, self.lower))
-        upper, info = dpotrf(self.matrix.T, clean=0)  # transposed, because LAPACK counts by columns
-        self.lower = upper.T
-        return bool(info == 0)
+        def matrix() -> Float:
+            gram(*self.structure[:3], self.entries[2], column, ratio, *self.scratch, self.matrix)
+            return self.matrix.T
 
-    def join(self, work: WorkingRows, old: Bool) -> None:
-        """Go on with more rows; old (k,) marks the former ones among them.
+        return Cholesky(matrix).factor.T
+
+    def join(self, rows: Rows) -> None:
+        """Go on with more rows.
 
         A new row starts on the central path, at its own margin or as far inside as it is outside. The
         ball follows the new M, as far as positive slacks allow: left to Newton's method, the mismatch
         would shrink no faster than V grows.
         """
+        old = rows.places(self.pool)
         a, b = self.pairs[0], self.pairs[1]
         mu = float(a @ b) / np.count_nonzero(a)
-        bound = work.bound / self.size
-        slack = np.maximum(np.abs(work.margins(self.entries[0]) - bound), np.sqrt(mu) * bound.max())
+        bound = rows.bound / self.size
+        slack = np.maximum(np.abs(rows.margins(self.entries[0]) - bound), np.sqrt(mu) * bound.max())
         multipliers = mu / slack
         slack[old], multipliers[old] = self.slack, self.multipliers
-        M = work.combine(multipliers).ravel()
+        M = rows.combine(multipliers).ravel()
         primal, dual = (x[: self.corners].reshape(2, -1) for x in (a, b))
         if self.kind == CROSS:
             exact = 1.0 - SIGN * M
             dual = np.where(exact > 0.5 * dual, exact, dual)
         elif self.kind == CUBE:
             dual = dual + np.maximum(SIGN * (M - dual[0] + dual[1]), 0.0)
-        self._lay_out(work, bound, slack, multipliers, (primal, dual))
+        self._lay_out(rows, bound, slack, multipliers, (primal, dual))
 
 
 def length(x: Float, p: float) -> float:

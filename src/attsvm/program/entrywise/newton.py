@@ -1,7 +1,7 @@
-"""The parts of one Newton step of the interior point, compiled; `interior_point` calls them in turn.
+"""A Newton step of the interior point, compiled.
 
-structure: columns (d, k), queries, edges, see `products`; entries and pairs: see `ball`.
-rows (7, k): bound, margin, ratio = s/λ, residual, column a = A U/√c, right, rest. The slack s and the
+structure: (delta, queries, edges, line), see `products`; entries, pairs, fixed: see `ball`.
+vectors (7, k): bound, margin, ratio = s/λ, residual, column a = A U/√c, right, rest. The slack s and the
 multiplier λ of a row are its pair; a tied row has slack 0 and a multiplier of any sign.
 Reference: Mehrotra 1992, "On the implementation of a primal-dual interior point method".
 """
@@ -10,31 +10,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.cholesky import solve
-from attsvm.program.compiled import compiled
-from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED, norm, rescale
-from attsvm.program.entrywise.products import combine, margins
-
-BOUNDARY = 0.995
-"""Share of the way to the boundary that a step may go."""
+from attsvm.program.compiled import compiled, inner
+from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED, complete, norm, offset, rescale
+from attsvm.program.entrywise.products import combine, margins, solve
 
 
 @compiled
-def settle(kind, p, columns, queries, edges, entries, pairs, rows):  # type: ignore[no-untyped-def]
+def settle(kind, p, structure, entries, pairs, vectors):  # type: ignore[no-untyped-def]
     """M and the margins at W and λ; both of norm one if curved.
 
     Returns what W was divided by, Σ λ_j b_j, Σ |λ_j r_j|, where r is what the rows miss, and the relative
     duality gap: 1 while a margin is missing.
     """
+    delta, queries, edges, line = structure
     w, M = entries[0], entries[1]
-    bound, margin, ratio, residual = rows[0], rows[1], rows[2], rows[3]
+    bound, margin, ratio, residual = vectors[0], vectors[1], vectors[2], vectors[3]
     start = pairs.shape[1] - len(bound)
     slack, multipliers = pairs[0, start:], pairs[1, start:]
-    combine(columns, queries, edges, multipliers, M)
+    combine(delta, queries, edges, line, multipliers, M)
     size = steep = 1.0
     if kind == CURVED:
         size, steep = rescale(w, M, entries[4], p)
-    margins(columns, queries, edges, w, margin)
+    margins(delta, queries, edges, line, w, margin)
     least, off, value, short, top = np.inf, 0.0, 0.0, 0.0, 0.0
     for j in range(len(bound)):
         bound[j] /= size
@@ -56,10 +53,33 @@ def settle(kind, p, columns, queries, edges, entries, pairs, rows):  # type: ign
 
 
 @compiled
-def respond(columns, queries, edges, entries, pairs, rows, lower, root, target, refined):  # type: ignore[no-untyped-def]
+def step(kind, p, tau, c, count, least, share, structure, entries, pairs, fixed, vectors, upper):  # type: ignore[no-untyped-def]
+    """Predictor, corrector, and the way along it: W and all pairs move; returns τ and the share that W went.
+
+    count: pairs that are not zero; least: the sum of their products below which the corrector does not aim;
+    share: how far it may go towards the boundary.
+    """
+    target = dtau = primal = total = 0.0
+    for j in range(pairs.shape[1]):
+        total += pairs[0, j] * pairs[1, j]
+    for refined in range(2):
+        dtau = offset(kind, p, tau, c, target, refined, pairs, entries, fixed)
+        dtau += respond(structure, entries, pairs, vectors, upper, c, target, refined)
+        complete(kind, dtau, pairs, entries, fixed)
+        primal, reached = travel(pairs, kind == CURVED, refined, share if refined else 1.0)
+        target = min(total, max(total * (reached / total) ** 3, least)) / count
+    for j in range(entries.shape[1]):
+        entries[0, j] += primal * entries[6, j]
+    return tau + primal * dtau, primal
+
+
+@inner
+def respond(structure, entries, pairs, vectors, upper, c, target, refined):  # type: ignore[no-untyped-def]
     """K x = r − A offset,  dM = Aᵀx,  dW = V ∘ dM + U t,  refined once if asked; returns  t = aᵀx / √c."""
+    delta, queries, edges, line = structure
     V, tilt, source, y, lift, more = entries[2], entries[3], entries[5], entries[6], entries[7], entries[8]
-    margin, ratio, residual, column, right, rest = rows[1], rows[2], rows[3], rows[4], rows[5], rows[6]
+    margin, ratio, residual, column = vectors[1], vectors[2], vectors[3], vectors[4]
+    right, rest, root = vectors[5], vectors[6], np.sqrt(c)
     start = pairs.shape[1] - len(margin)
     slack, multipliers, ds, x = pairs[0, start:], pairs[1, start:], pairs[2, start:], pairs[3, start:]
     for j in range(len(x)):
@@ -72,12 +92,12 @@ def respond(columns, queries, edges, entries, pairs, rows, lower, root, target, 
     t = 0.0
     for turn in range(1 + refined):
         # dW and t are refined with x: new products with V, up to 1e13, would undo the refinement.
-        margins(columns, queries, edges, y if turn else source, margin)
+        margins(delta, queries, edges, line, y if turn else source, margin)
         for j in range(len(x)):
             right[j] -= margin[j] + ratio[j] * rest[j]
             rest[j] = right[j]
-        solve(lower, rest)
-        combine(columns, queries, edges, rest, more)
+        solve(upper, rest)
+        combine(delta, queries, edges, line, rest, more)
         beyond = 0.0
         for j in range(len(x)):
             beyond += column[j] * rest[j] / root
@@ -91,11 +111,13 @@ def respond(columns, queries, edges, entries, pairs, rows, lower, root, target, 
     return t
 
 
-@compiled
-def travel(pairs, curved, take):  # type: ignore[no-untyped-def]
-    """The primal step to the boundary, nearly so if taken; the sum of products after it and the dual one."""
+@inner
+def travel(pairs, curved, take, share):  # type: ignore[no-untyped-def]
+    """The primal step, a share of the way to the boundary; the sum of products after it and the dual one.
+
+    take: the pairs move.
+    """
     a, b, da, db = pairs[0], pairs[1], pairs[2], pairs[3]
-    share = BOUNDARY if take else 1.0
     shrink_a = shrink_b = share
     for j in range(len(a)):
         if a[j] > 0.0:

@@ -5,8 +5,6 @@ Each is imported when it is first needed: what they import takes longer than a s
 
 from __future__ import annotations
 
-import numpy as np
-
 from attsvm.norms import Norm, frobenius
 from attsvm.program import working_set
 from attsvm.program.constraints import Constraints
@@ -37,7 +35,7 @@ def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
         engine = resumed.Pivoted(rows.active.shape)
         return working_set.solve(rows, frobenius, engine, rows.tied | working_set.first(rows, PROBE))
     if batch.suits(rows):
-        return _first(batch.solve(rows.as_batch()))
+        return batch.solve(rows.as_batch()).alone()
     from attsvm.program.frobenius import matrices
 
     return matrices.solve(rows)
@@ -52,8 +50,3 @@ def solve_runs(rows: Constraints) -> Answer:
     if batch.suits(rows):
         return batch.solve(rows)
     return stacked([solve(rows.run(k)) for k in range(len(rows.keys))])
-
-
-def _first(answers: Answer) -> Answer:
-    can = bool(np.asarray(answers.separable)[0])
-    return Answer(answers.W[0], answers.multipliers[0], can, answers.scaled, answers.gap)

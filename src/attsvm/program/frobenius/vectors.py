@@ -36,7 +36,9 @@ def solve(program: Constraints) -> Answer:
     """The shortest vector W that satisfies the rows; d or e is 1, no runs axis."""
     if program.e > 1:
         return _whole(program, _tightest(program))
-    if _small(program) or program.n * program.T < program.d:
+    if _small(program):
+        return written_out.solve_runs(program.as_batch()).alone()
+    if program.n * program.T < program.d:
         return _whole(program, program.active)
     engine = ActiveSet(program.d) if program.d <= FEW else Pivoted(program.active.shape)
     chosen = working_set.first(program, PROBE)

@@ -15,7 +15,7 @@ from attsvm.program.frobenius import active_set
 from attsvm.program.frobenius.active_set import ACTIVE, CONTRADICTORY, COUNT, ENTERING, advance, restart
 from attsvm.program.passes import TINY
 from attsvm.program.rows import Rows
-from attsvm.tokens import Float
+from attsvm.tokens import Bool, Float
 
 ENTRIES = 1 << 22
 """Numbers in the rows of the runs that are written out at once (32 MB)."""
@@ -39,11 +39,11 @@ def solve_runs(program: Constraints) -> Answer:
     each = program.n * program.T * program.d * program.e
     size = max(1, ENTRIES // each)
     parts = [_solve(program.part(slice(k, k + size))) for k in range(0, len(program.keys), size)]
-    W, multipliers, separable = (np.concatenate(x) for x in zip(*parts, strict=True))
-    return Answer(W, multipliers, separable)
+    W, multipliers, separable, gap = (np.concatenate(x) for x in zip(*parts, strict=True))
+    return Answer(W, multipliers, separable, scaled=bool((gap < np.inf).all()), gap=gap)
 
 
-def _solve(program: Constraints) -> tuple[Float, Float, np.ndarray]:
+def _solve(program: Constraints) -> tuple[Float, Float, Bool, Float]:
     runs, m, N = len(program.keys), program.n * program.T, program.d * program.e
     delta, z = program.all_differences, program.queries[..., None, :]
     A = delta * z if program.e == 1 else delta[..., None] * z[..., None, :]
@@ -67,12 +67,28 @@ def _solve(program: Constraints) -> tuple[Float, Float, np.ndarray]:
     if alone.any():
         w[alone], separable[alone] = 0.0, False
         weight[alone] = np.arange(m) == impossible[alone].argmax(1)[:, None]
-    multipliers = (weight / length).reshape(program.active.shape)
+    size, steep, gap = _at_margin_one(unit, bound / length, w, weight)
+    multipliers = (weight / length / steep[:, None]).reshape(program.active.shape)
     if k == N:
-        return w.reshape(runs, program.d, program.e), multipliers, separable
-    W = program.combine(multipliers)
-    W[~separable] = 0.0
-    return W, multipliers, separable
+        W: Float = w.reshape(runs, program.d, program.e)
+    else:
+        W = program.combine(multipliers) * (separable * np.linalg.norm(w, axis=1))[:, None, None]
+    return W / size[:, None, None], multipliers, separable, gap
+
+
+def _at_margin_one(unit: Float, bound: Float, w: Float, weight: Float) -> tuple[Float, Float, Float]:
+    """What divides W and λ (r,), so that the margins are those asked for and |Σ λ_j A_j| = 1, and the gap.
+
+    Both are one, and the gap infinite, in runs that have no W.
+    """
+    margins, asks = np.einsum("rmk,rk->rm", unit, w), bound > 0
+    least = np.divide(margins, bound, out=np.full(bound.shape, np.inf), where=asks).min(1)
+    total = np.einsum("rmk,rm->rk", unit, weight)
+    steep, size = (np.sqrt(np.einsum("rk,rk->r", x, x)) for x in (total, w))
+    with np.errstate(all="ignore"):
+        gap = 1.0 - np.einsum("rm,rm->r", weight, bound) / steep * least / size
+    good = (least > 0) & (least < np.inf) & np.isfinite(gap)
+    return np.where(good, least, 1.0), np.where(good, steep, 1.0), np.where(good, gap, np.inf)
 
 
 @compiled

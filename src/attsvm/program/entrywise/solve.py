@@ -1,0 +1,132 @@
+"""The programs of the entrywise norms: an interior point on a pool of rows that grows while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+
+from attsvm.norms import Norm
+from attsvm.program import working_set
+from attsvm.program.constraints import Constraints
+from attsvm.program.engine import Answer, Found
+from attsvm.program.entrywise.interior_point import Pace, Run
+from attsvm.program.frobenius.route import solve as frobenius
+from attsvm.program.rows import Rows
+from attsvm.program.threads import single_thread
+from attsvm.tokens import Bool
+
+PACES = ((0.65, 1e-3), (0.8, 1e-2), (0.9, 1e-4))
+"""In turn: the factor by which p − 1, or 1/(p − 1), shrinks in a step, and the complementarity meanwhile."""
+
+FAST, FROM = (0.5, 1e-3), 1.05
+"""Tried before them for FROM < p < 2, where the way is short."""
+
+GOAL, ENOUGH = 1e-10, 1e-9
+"""Relative gap at which the interior point stops, and one that no other pace needs to improve."""
+
+STEPS, STALL, SETTLED, COLD = 150, 30, 2, 30
+"""Newton steps at most: in all, without progress, the same on a gap that is enough, and without a start."""
+
+FARTHEST = 100.0
+"""Norm, relative to the first one, that a run without a start seeks: more hints at a contradiction."""
+
+ALL = 100
+"""Rows up to which there is no choice to make."""
+
+
+def solve(program: Constraints, norm: Norm) -> Answer:
+    """Smallest W in an entrywise norm that satisfies the rows.
+
+        min ‖W‖_p  s.t.  A W ≥ b        dual:  max b'λ,  ‖A'λ‖_q ≤ 1,  1/p + 1/q = 1
+
+    For p = 1 and p = ∞, W need not be unique: the interior point ends in the middle of the optimal face.
+    It starts from the Frobenius solution, which also knows whether the rows are separable; small problems
+    first try without.
+    """
+    paces = _paces(norm.p)
+    if np.count_nonzero(program.active) <= ALL:
+        answer = _from_sum(program, norm, paces[:1])
+        if answer.gap < ENOUGH:
+            return answer
+    start = frobenius(program)
+    if not start.separable:
+        return start
+    with single_thread():
+        return working_set.solve(program, norm, _engine(norm, paces, start), _first(program, start))
+
+
+def _paces(p: float) -> tuple[Pace, ...]:
+    if p == 1 or np.isinf(p):
+        return ((1.0, 0.0),)
+    return (FAST, *PACES) if FROM < p < 2 else PACES
+
+
+def _from_sum(program: Constraints, norm: Norm, paces: tuple[Pace, ...]) -> Answer:
+    """All rows at once, from their sum, as long as the margins ask for on average."""
+    rows = Rows.of(program)
+    W = rows.combine(rows.bound)
+    guess = rows.answer(Found(W, rows.bound), program)
+    if np.count_nonzero(rows.bound) < np.count_nonzero(program.bound) or not W.any():
+        return guess
+    W *= float(rows.bound @ rows.bound) / float(np.vdot(W, W))
+    return rows.answer(_engine(norm, paces, guess, guessed=True)(rows), program)
+
+
+def _engine(norm: Norm, paces: tuple[Pace, ...], start: Answer, guessed: bool = False) -> working_set.Engine:
+    """The interior point, on a pool of rows that may grow while it runs.
+
+    paces: ways to run it, tried in turn until one converges.
+    guessed: all rows are there, and the start may be a bad one: give up early.
+    """
+    steps = _steps(norm, paces, start, guessed)
+    next(steps)
+    return steps.send
+
+
+def _steps(norm: Norm, paces: tuple[Pace, ...], start: Answer, guessed: bool) -> Generator[Found, Rows, None]:
+    rows = yield Found(start.W, start.multipliers)
+    best = Found(start.W, rows.pick(start.multipliers) * rows.length)
+    for pace in paces:
+        run, gap, stalled = Run(rows, norm, pace, start), np.inf, 0
+        farthest = FARTHEST * run.size if guessed else np.inf
+        for step in range(COLD if guessed else STEPS):
+            try:
+                run.step()
+            except np.linalg.LinAlgError:
+                break
+            stalled = stalled + 1 if run.p == run.goal else 0
+            if run.gap < gap:
+                gap, stalled = run.gap, 0
+            if gap < best.gap:
+                best = run.found()
+            done = gap < GOAL or stalled > (SETTLED if gap < ENOUGH else STALL)
+            if (done and gap > ENOUGH) or run.value * run.size > farthest:
+                break
+            # Every second step: a pass over all tokens may cost more than a Newton step.
+            if done or (not guessed and (step < 3 or step % 2)):
+                rows = yield best if done else run.found(final=False)
+                if len(rows) > len(run.pool):
+                    best, gap, stalled = _on_more(rows, best, run.pool), np.inf, 0
+                    run.join(rows)
+    while True:
+        pool, rows = rows, (yield best)
+        best = _on_more(rows, best, pool)
+
+
+def _on_more(rows: Rows, found: Found, pool: Rows) -> Found:
+    """What was found on a smaller pool; what that is worth on these rows nobody knows."""
+    multipliers = np.zeros(len(rows))
+    multipliers[rows.places(pool)] = found.multipliers
+    return Found(found.W, multipliers)
+
+
+def _first(program: Constraints, start: Answer) -> Bool:
+    """Ties, and the rows with the least margins at the Frobenius solution."""
+    # An interior point leaves small multipliers everywhere; a vertex has no more rows than unknowns.
+    support = min(int(np.count_nonzero(start.multipliers)), program.d * program.e)
+    size = support + max(support // 4, 3 * program.d)
+    if np.count_nonzero(program.active) <= max(size, ALL):
+        return program.active
+    slack = np.where(program.active, program.margins(start.W) - program.bound, np.inf)
+    return program.active & (program.tied | (slack <= np.partition(slack, size, axis=None)[size]))
