@@ -28,7 +28,7 @@ LEAST = 1e-13
 """Complementarity, relative to the objective, below which systems only lose digits."""
 
 BOUNDARY = 0.995
-"""Share of the way to the boundary that a step may go, and more of it as the gap closes."""
+"""Share of the way to the boundary that a step may go."""
 
 SIGN = np.array([[1.0], [-1.0]])
 
@@ -99,9 +99,8 @@ class Run:
         c = ball.weights(kind, p, pairs, entries)
         # Complementarity must not run ahead of feasibility, nor below what the ball allows.
         least = max(self.short, self.value * (LEAST if p == self.goal else self.apart))
-        share = max(BOUNDARY, 1.0 - max(self.gap, LEAST))
         data = self.structure, entries, pairs, self.fixed, self.vectors, self._factored(c)
-        self.tau, primal = newton.step(kind, p, self.tau, c, self.count, least, share, *data)
+        self.tau, primal = newton.step(kind, p, self.tau, c, self.count, least, BOUNDARY, *data)
         if kind == CURVED and primal > 0.5:
             self.p = self._nearer(p)
         self._settle()

@@ -66,10 +66,10 @@ def _from_sum(program: Constraints, norm: Norm, paces: tuple[Pace, ...]) -> Answ
     """All rows at once, from their sum, as long as the margins ask for on average."""
     rows = Rows.of(program)
     W = rows.combine(rows.bound)
-    guess = rows.answer(Found(W, rows.bound), program)
-    if np.count_nonzero(rows.bound) < np.count_nonzero(program.bound) or not W.any():
-        return guess
-    W *= float(rows.bound @ rows.bound) / float(np.vdot(W, W))
+    square = float(np.vdot(W, W))
+    if np.count_nonzero(rows.bound) < np.count_nonzero(program.bound) or not square > 0:
+        return rows.answer(Found(W, rows.bound), program)
+    guess = rows.answer(Found(W * (float(rows.bound @ rows.bound) / square), rows.bound), program)
     return rows.answer(_engine(norm, paces, guess, guessed=True)(rows), program)
 
 
@@ -109,6 +109,8 @@ def _steps(norm: Norm, paces: tuple[Pace, ...], start: Answer, guessed: bool) ->
                 if len(rows) > len(run.pool):
                     best, gap, stalled = _on_more(rows, best, run.pool), np.inf, 0
                     run.join(rows)
+        if best.gap < ENOUGH:
+            break
     while True:
         pool, rows = rows, (yield best)
         best = _on_more(rows, best, pool)
