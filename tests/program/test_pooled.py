@@ -176,7 +176,7 @@ def test_a_row_is_read_again_when_the_weight_has_moved_far_enough(tmp_path, monk
 
 
 ENGINES = pytest.mark.parametrize(
-    "kind", [lambda d: resumed.Pivoted((40, 2)), resumed.ActiveSet], ids=["pivoted", "active set"]
+    "kind", [lambda _, most: resumed.Pivoted((40, 2), most), resumed.ActiveSet], ids=["pivoted", "active set"]
 )
 
 
@@ -196,15 +196,17 @@ def test_a_pool_may_gain_rows_and_lose_others(kind):
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 6)) + 2 * rng.standard_normal(6)
     program = Constraints.of(Tokens(np.stack([rows, 0 * rows], 1)), np.zeros(40, int))
-    everything, engine = Rows.of(program), kind(6)
+    everything, engine = Rows.of(program), kind(6, 36)
     for count in (20, 35, 40):
         pool = everything.some(np.arange(count))
         found, direct = engine(pool), separate(rows[:count])
         W = found.W / (rows[:count] @ found.W).min()
         np.testing.assert_allclose(W, direct.W, rtol=1e-9, atol=1e-12)
-    kept = engine.shed(np.flatnonzero(found.multipliers > 0))
-    again = engine(pool.some(kept))  # the rows that hold W, alone
-    np.testing.assert_allclose(again.W / (rows[kept] @ again.W).min(), direct.W, rtol=1e-9, atol=1e-12)
+        assert (found.kept is None) == (count < 40)
+    assert found.kept.sum() == 18 and found.kept[found.multipliers > 0].all()
+    again = engine(pool.some(found.kept))
+    kept = rows[found.kept]
+    np.testing.assert_allclose(again.W / (kept @ again.W).min(), direct.W, rtol=1e-9, atol=1e-12)
     wrong = separate(rows[:20])
     assert np.abs(wrong.W - direct.W).max() > 1e-6
 
@@ -212,10 +214,10 @@ def test_a_pool_may_gain_rows_and_lose_others(kind):
 @ENGINES
 def test_an_engine_proves_a_contradiction(kind):
     keys = np.array([[[1.0, 0], [0, 0]], [[-1.0, 0], [0, 0]]])
-    found = kind(2)(Rows.of(Constraints.of(Tokens(keys), [0, 0])))
+    found = kind(2, 9)(Rows.of(Constraints.of(Tokens(keys), [0, 0])))
     assert not found.separable
     np.testing.assert_allclose(found.multipliers / found.multipliers.max(), [1, 1], rtol=1e-12)
-    assert kind(2)(Rows.of(Constraints.of(Tokens(keys[:1]), [0]))).separable
+    assert kind(2, 9)(Rows.of(Constraints.of(Tokens(keys[:1]), [0]))).separable
 
 
 @pytest.mark.parametrize("slack", [None, 1.0])

@@ -5,7 +5,6 @@ import pytest
 
 from attsvm import Tokens
 from attsvm.norms import frobenius
-from attsvm.program import working_set
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius import active_set
 from attsvm.program.frobenius import vectors as prompt
@@ -163,7 +162,7 @@ def test_a_shared_offset_of_the_keys_does_not_matter():
 
 
 def test_a_pool_that_overflows_forgets_rows_and_finds_them_again(monkeypatch):
-    monkeypatch.setattr(working_set, "LARGEST", 24)
+    monkeypatch.setattr(prompt, "LARGEST", 24)
     monkeypatch.setattr(prompt, "SMALL", 0)
     keys, best = planted(400, 20, 8, shift=1e-3)
     assert solved(Constraints.of(Tokens(keys), best))[2].worst <= GAP

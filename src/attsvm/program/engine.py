@@ -47,6 +47,7 @@ class Found:
     W (d, e), multipliers (k,); not separable: W is zero and the multipliers are a contradiction.
     gap: the relative gap between their bounds over these rows.
     final: False while the engine has not ended: it looks forward to the rows that W violates.
+    kept (k,): the rows that stay in the pool; None: all.
     """
 
     W: Float
@@ -54,6 +55,7 @@ class Found:
     gap: float = np.inf
     separable: bool = True
     final: bool = True
+    kept: Bool | None = None
 
 
 def stacked(answers: Sequence[Answer]) -> Answer:

@@ -30,8 +30,8 @@ FLOOR = 4e-16
 
 ROUNDS = 300
 
-ADDED, LARGEST = 8, 48
-"""Rows per unknown that join in a round, and in the pool."""
+ADDED = 8
+"""Rows per unknown that join in a round."""
 
 FEWEST = 50
 """Rows that may be added in a round, however small the program."""
@@ -46,11 +46,8 @@ Index = NDArray[np.intp]
 
 
 Engine = Callable[[Rows], Found]
-"""A pool → what was found on it. An engine may remember the pool before, whose rows are still there.
-
-It may hand out a W before it has ended (`final` is False), to learn which rows that W violates. One with
-a method `shed(kept) → kept` goes on when its pool loses rows; it says which it keeps.
-"""
+"""A pool → what was found on it. An engine may remember the pool before, of which it has kept these rows;
+it may hand out a W before it has ended (`final` is False), to learn which rows that W violates."""
 
 
 def room(program: Constraints, each: int) -> int:
@@ -91,7 +88,6 @@ def _rounds(
 ) -> Answer:
     slacks, rows = Slacks(program), Rows.of(program, chosen)
     chosen = rows.spread(np.ones(len(rows)), chosen.shape) > 0  # zero rows are not among them
-    shed, most = getattr(engine, "shed", None), room(program, LARGEST)
     for turn in range(ROUNDS):
         found = engine(rows)
         if not found.separable:
@@ -106,24 +102,15 @@ def _rounds(
             return new.contradiction(program)
         if not len(new.example) and found.final and stride == 1:
             break
-        if shed is not None and len(rows) + len(new.example) > most:
-            kept = shed(_nearest(rows, found, most // 2))
-            chosen[rows.example, rows.token] = False
-            rows = rows.some(kept)
-            chosen[rows.example, rows.token] = True
+        if found.kept is not None:
+            chosen[rows.example[~found.kept], rows.token[~found.kept]] = False
+            rows = rows.some(found.kept)
         if len(new.example):
             chosen[new.example, new.token] = True
             order = np.argsort(new.example, kind="stable")
             rows = rows.joined(Rows.named(program, new.example[order], new.token[order]))
     others = np.count_nonzero(program.separating) > np.count_nonzero(~rows.tied)
     return rows.at_margin_one(found, program, norm, SATISFIED if others else 0.0)
-
-
-def _nearest(rows: Rows, found: Found, most: int) -> Index:
-    """The rows that hold W, and of the others those of least slack: so many in all."""
-    slack = rows.margins(found.W) - rows.bound
-    slack[(found.multipliers != 0) | rows.tied] = -np.inf
-    return np.sort(np.argsort(slack)[: max(most, int(np.isneginf(slack).sum()))])
 
 
 # ---------------------------------------------------------------------- the rows outside the pool

@@ -5,24 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attsvm.program.engine import Found
 from attsvm.program.frobenius import active_set, matrices, pivoting, written_out
 from attsvm.program.frobenius.active_set import CONTRADICTORY, COUNT
 from attsvm.program.rows import Rows
 from attsvm.program.threads import single_thread
-from attsvm.tokens import Float
+from attsvm.tokens import Bool, Float
+
+LARGEST = 48
+"""Rows per unknown in a pool at most."""
 
 ENOUGH = 1e-10
 """Relative gap above which block pivoting has not found the answer."""
 
 
 class ActiveSet:
-    """The dual active set: new rows are appended, and those that stay keep their place in its factor."""
+    """The dual active set: new rows are appended, and those that stay keep their place in its factor.
 
-    def __init__(self, d: int) -> None:
-        self.state = active_set.empty(0, d)
+    most: rows beyond which half of that many stay.
+    """
+
+    def __init__(self, d: int, most: int) -> None:
+        self.state, self.most = active_set.empty(0, d), most
 
     def __call__(self, rows: Rows) -> Found:
         """rows: of vectors; those of the pool before come first."""
@@ -36,13 +41,11 @@ class ActiveSet:
             return Found(np.zeros((rows.d, 1)), multipliers, 0.0, separable=False)
         index, weight = active_set.active(self.state)
         multipliers[index] = weight
-        return Found(self.state.p[:, None].copy(), multipliers, 0.0)
-
-    def shed(self, kept: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The pool loses all rows but these and the active ones."""
-        kept = np.union1d(kept, active_set.active(self.state)[0])
-        active_set.keep(self.state, kept)
-        return kept
+        W, kept = self.state.p[:, None].copy(), None
+        if len(rows) > self.most:
+            kept = nearest(rows, W, rows.tied | self.state.inside[: len(rows)], self.most // 2)
+            active_set.keep(self.state, np.flatnonzero(kept))
+        return Found(W, multipliers, 0.0, kept=kept)
 
     def _grow(self, count: int) -> None:
         """Room for so many rows."""
@@ -59,8 +62,9 @@ class ActiveSet:
 class Pivoted:
     """Block pivoting from the multipliers of the pool before; where that fails, what suits the pool alone."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], most: int) -> None:
         self.known: Float = np.zeros(shape)
+        self.most = most
 
     def __call__(self, rows: Rows) -> Found:
         unit = float(rows.bound.max(initial=0.0))
@@ -69,11 +73,10 @@ class Pivoted:
         with single_thread():
             found = self._solve(replace(rows, bound=rows.bound / unit))
         self.known = rows.spread(found.multipliers / rows.length, self.known.shape)
-        return replace(found, W=found.W * unit)
-
-    def shed(self, kept: NDArray[np.intp]) -> NDArray[np.intp]:
-        """All may go: rows are known by their places in the program."""
-        return kept
+        W, kept = found.W * unit, None
+        if len(rows) > self.most:
+            kept = nearest(rows, W, rows.tied | (found.multipliers != 0), self.most // 2)
+        return replace(found, W=W, kept=kept)
 
     def _solve(self, rows: Rows) -> Found:
         lam = rows.pick(self.known) * rows.length
@@ -87,3 +90,11 @@ class Pivoted:
         if found is not None and found.gap <= ENOUGH:
             return found
         return written_out.solve(rows) if rows.e == 1 else matrices.solve_rows(rows)
+
+
+def nearest(rows: Rows, W: Float, needed: Bool, count: int) -> Bool:
+    """The rows that are needed (k,), and of the others those of least slack: so many in all."""
+    slack = np.where(needed, -np.inf, rows.margins(W) - rows.bound)
+    kept = np.zeros(len(rows), bool)
+    kept[np.argsort(slack)[: max(count, int(needed.sum()))]] = True
+    return kept

@@ -32,7 +32,7 @@ def solve(rows: Constraints, norm: Norm = frobenius) -> Answer:
     if rows.stored or rows.keys.size > KEPT:
         from attsvm.program.frobenius import resumed
 
-        engine = resumed.Pivoted(rows.active.shape)
+        engine = resumed.Pivoted(rows.active.shape, working_set.room(rows, resumed.LARGEST))
         return working_set.solve(rows, frobenius, engine, rows.tied | working_set.first(rows, PROBE))
     if batch.suits(rows):
         return batch.solve(rows.as_batch()).alone()

@@ -14,7 +14,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, stacked
 from attsvm.program.frobenius import active_set, contradiction, written_out
 from attsvm.program.frobenius.active_set import DEPENDENT
-from attsvm.program.frobenius.resumed import ActiveSet, Pivoted
+from attsvm.program.frobenius.resumed import LARGEST, ActiveSet, Pivoted
 from attsvm.program.passes import TINY
 from attsvm.program.rows import Rows
 from attsvm.tokens import Bool
@@ -40,7 +40,8 @@ def solve(program: Constraints) -> Answer:
         return written_out.solve_runs(program.as_batch()).alone()
     if program.n * program.T < program.d:
         return _whole(program, program.active)
-    engine = ActiveSet(program.d) if program.d <= FEW else Pivoted(program.active.shape)
+    most = working_set.room(program, LARGEST)
+    engine = ActiveSet(program.d, most) if program.d <= FEW else Pivoted(program.active.shape, most)
     chosen = working_set.first(program, PROBE)
     if program.tied.any():
         chosen |= independent_ties(program)
