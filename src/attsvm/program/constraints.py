@@ -168,10 +168,10 @@ class Constraints:
 
     def chunks(self) -> Iterator[tuple[slice, Float]]:
         """Slices of examples and their differences x_a − x_t (…, chunk, T, d), in bounded memory."""
-        size = max(1, CHUNK // max(1, self.keys[..., 0, :, :].size))
+        size = max(1, CHUNK // max(1, self.keys.size // self.n))
         for start in range(0, self.n, size):
             part = slice(start, min(start + size, self.n))
-            keys = self.keys[..., part, :, :]
+            keys = self.keys[part] if self.stored else self.keys[..., part, :, :]
             index = self.anchor[..., part, None, None]
             yield part, np.take_along_axis(keys, index, axis=-2) - keys
 

@@ -9,6 +9,7 @@ one changes by no more than W has moved since it was measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,29 +89,29 @@ def _rounds(
 ) -> Answer:
     slacks, rows = Slacks(program), Rows.of(program, chosen)
     chosen = rows.spread(np.ones(len(rows)), chosen.shape) > 0  # zero rows are not among them
+    most = max(room(program, ADDED), FEWEST)
     for turn in range(ROUNDS):
-        found = engine(rows)
+        pool, found = rows, engine(rows)
         if not found.separable:
             break
-        if program.stored and not found.final:
-            continue  # a look at the other rows costs more than the engine's end
         stride = strides[turn] if turn < len(strides) else 1
-        worst = slacks.worst(found.W, stride, turn)
-        new = worst.outside(chosen, max(room(program, ADDED), FEWEST))
-        line.show(f"pass {turn + 1}, pool of {len(rows):,} rows: {len(new.example):,} others violated")
-        if len(new.example) and np.isneginf(new.slack[0]):  # a zero row that asks for a margin
+        # A look at rows that are stored elsewhere costs more than the engine's end.
+        look = found.final or not program.stored
+        new = slacks.worst(found.W, stride, turn).outside(chosen, most) if look else NONE
+        line.show(f"pass {turn + 1}, pool of {len(rows):,} rows: {len(new):,} others violated")
+        if len(new) and np.isneginf(new.slack[0]):  # a zero row that asks for a margin
             return new.contradiction(program)
-        if not len(new.example) and found.final and stride == 1:
-            break
+        if found.final and stride == 1 and not len(new):
+            others = np.count_nonzero(program.separating) > np.count_nonzero(~rows.tied)
+            return rows.at_margin_one(found, program, norm, SATISFIED if others else 0.0)
         if found.kept is not None:
             chosen[rows.example[~found.kept], rows.token[~found.kept]] = False
             rows = rows.some(found.kept)
-        if len(new.example):
+        if len(new):
             chosen[new.example, new.token] = True
             order = np.argsort(new.example, kind="stable")
             rows = rows.joined(Rows.named(program, new.example[order], new.token[order]))
-    others = np.count_nonzero(program.separating) > np.count_nonzero(~rows.tied)
-    return rows.at_margin_one(found, program, norm, SATISFIED if others else 0.0)
+    return pool.answer(replace(found, gap=0.0 if not found.separable else np.inf), program)
 
 
 # ---------------------------------------------------------------------- the rows outside the pool
@@ -121,6 +122,9 @@ class Worst:
 
     def __init__(self, example: Index, token: Index, slack: Float) -> None:
         self.example, self.token, self.slack = example, token, slack
+
+    def __len__(self) -> int:
+        return len(self.slack)
 
     def outside(self, chosen: Bool, most: int) -> Worst:
         """Those that are not chosen yet, not more than so many."""
@@ -133,6 +137,9 @@ class Worst:
         multipliers = np.zeros(program.active.shape)
         multipliers[self.example[0], self.token[0]] = 1.0
         return Answer(np.zeros((program.d, program.e)), multipliers, False, gap=0.0)
+
+
+NONE = Worst(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0))
 
 
 class Slacks:
