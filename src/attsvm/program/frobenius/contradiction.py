@@ -8,7 +8,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.frobenius.active_set import solve_rows
 from attsvm.program.rows import Rows
-from attsvm.tokens import Float
+from attsvm.tokens import Bool, Float
 
 STEEP = 1e-6
 """|Σ λ_j A_j| per multiplier below which a method that still runs is asked for a proof."""
@@ -23,9 +23,9 @@ DENSE = 1 << 22
 """Largest number of entries of the rows written out."""
 
 
-def zero_row(program: Constraints, rows: Rows) -> Answer | None:
-    """A row that asks for a margin and is zero, and therefore not among the rows at length one."""
-    asks = program.bound > 0
+def zero_row(program: Constraints, rows: Rows, chosen: Bool | None = None) -> Answer | None:
+    """A row, of the chosen (n, T), that asks for a margin and is zero: it is not among those at length one."""
+    asks = (program.bound > 0) & (program.active if chosen is None else chosen)
     if np.count_nonzero(asks) == np.count_nonzero(rows.bound):
         return None
     asks[rows.example, rows.token] = False

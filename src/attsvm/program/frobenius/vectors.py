@@ -63,7 +63,7 @@ def _small(program: Constraints) -> bool:
 def _whole(program: Constraints, chosen: Bool) -> Answer:
     """The program of the chosen rows, written out."""
     rows = Rows.of(program, chosen)
-    proof = contradiction.zero_row(program, rows) if chosen is program.active else None
+    proof = contradiction.zero_row(program, rows, chosen)
     return proof or rows.at_margin_one(written_out.shortest(rows), program, frobenius)
 
 
