@@ -41,6 +41,7 @@ class Found:
     W (d, e), multipliers (k,); not separable: W is zero and the multipliers are a contradiction.
     gap: the relative gap between their bounds over these rows.
     final: False while the engine has not ended: it looks forward to the rows that W violates.
+    kept: the rows (k,) that are still needed, where others may leave; None: all.
     """
 
     W: Float
@@ -48,6 +49,7 @@ class Found:
     gap: float = np.inf
     separable: bool = True
     final: bool = True
+    kept: Bool | None = None
 
 
 def on_vectors(rows: Constraints, norm: Norm) -> Norm:

@@ -189,10 +189,8 @@ def _engine(norm: Norm) -> Engine:
             home = "entrywise.polyhedral"
         case Entrywise():
             home = "entrywise.smooth"
-        case Schatten(p=1):
-            home = "schatten.nuclear"
-        case Schatten(p=math.inf):
-            home = "schatten.spectral"
+        case Schatten(p=1) | Schatten(p=math.inf):
+            home = "schatten.route"
         case _:
             raise ValueError(
                 f"no program for the norm {norm}. Supported: Entrywise(p) for 1 ≤ p ≤ ∞, "

@@ -69,6 +69,10 @@ class Rows:
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: part[which] for name, part in parts.items() if name != "queries"})
 
+    def within(self, span: Span) -> Rows:
+        """The rows in the coordinates of a span that holds them."""
+        return replace(self, delta=self.delta @ span.left, queries=self.queries @ span.right)
+
     # ------------------------------------------------------------------ sizes and views
 
     def __len__(self) -> int:

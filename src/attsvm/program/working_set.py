@@ -23,7 +23,7 @@ FEWEST = 50
 ROUNDS = 300
 
 Engine = Callable[[Rows], Found]
-"""A pool → what was found on it. An engine may remember the pool before, of which all rows are still there;
+"""A pool → what was found on it. An engine may remember the pool before, of which it has kept these rows;
 it may hand out a W before it has ended (`final` is False), to learn which rows that W violates."""
 
 
@@ -35,11 +35,13 @@ def solve(program: Constraints, engine: Engine, chosen: Bool) -> Answer:
         if not found.separable:
             break
         new = violated(program, found.W, chosen)
-        if new.any():
+        if found.final and not new.any():
+            break
+        if found.kept is not None:
+            chosen = rows.spread(found.kept.astype(float), chosen.shape) > 0
+        if found.kept is not None or new.any():
             chosen = chosen | new
             rows = Rows.of(program, chosen)
-        elif found.final:
-            break
     return rows.answer(found, program)
 
 
