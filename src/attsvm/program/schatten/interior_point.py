@@ -94,10 +94,6 @@ class Form(Protocol):
         """A point near a weight and multipliers."""
         ...
 
-    def beyond(self, at: Iterate, mean: float) -> tuple[float, float]:
-        """P and Q on the path, each times the unit matrix, in directions that no row has."""
-        ...
-
     def newton(self, at: Iterate, scaling: Scaling) -> Newton: ...
 
 

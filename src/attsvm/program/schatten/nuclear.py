@@ -33,24 +33,36 @@ class NuclearForm:
 
     def start(self, W: Float, slack: Float, multipliers: Float) -> Iterate:
         """P from the polar factors of W, Q from the multipliers shrunk into the interior."""
-        pool = self.pool
-        U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
-        pair = np.vstack([U, Vt.T])
-        mean = 0.5 * sigma.sum() / (len(pair) + len(slack))
-        multipliers = self._inside(multipliers)
+        pool, P = self.pool, self.lift(W)
+        mean = 0.5 * float(P.trace()) / (len(P) + len(slack))
+        multipliers = self._to(multipliers, 0.9)
         least = np.maximum(multipliers, mean * inverse(slack, pool.tied))
-        multipliers = self._inside(np.where(pool.tied, multipliers, least))
-        M, Q = pool.combine(multipliers), np.eye(len(pair))
-        Q[: pool.d, pool.d :], Q[pool.d :, : pool.d] = -M, -M.T
-        P = (pair * (sigma / 2)) @ pair.T + mean * np.linalg.inv(Q)
+        multipliers = self._to(np.where(pool.tied, multipliers, least), 0.9)
+        Q = self.pair(multipliers)
+        P = P + mean * np.linalg.inv(Q)
         return Iterate((P + P.T) / 2, Q, slack, multipliers)
 
-    def _inside(self, multipliers: Float) -> Float:
-        """Scaled to ‖M‖ = 0.9."""
-        return multipliers * (0.9 / np.linalg.svd(self.pool.combine(multipliers), compute_uv=False)[0])
+    def lift(self, W: Float) -> Float:
+        """The P of least trace that holds W."""
+        U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
+        pair = np.vstack([U, Vt.T])
+        return np.asarray((pair * (sigma / 2)) @ pair.T)
 
-    def beyond(self, at: Iterate, mean: float) -> tuple[float, float]:
-        return mean, 1.0
+    def pair(self, multipliers: Float) -> Float:
+        """The Q of the multipliers."""
+        d, M = self.pool.d, self.pool.combine(multipliers)
+        Q = np.eye(d + self.pool.e)
+        Q[:d, d:], Q[d:, :d] = -M, -M.T
+        return Q
+
+    def inside(self, multipliers: Float, M: Float) -> Float:
+        """Scaled until their own M is not longer than this one."""
+        now, most = np.linalg.svd(np.stack([self.pool.combine(multipliers), M]), compute_uv=False)[:, 0]
+        return multipliers * min(1.0, most / now)
+
+    def _to(self, multipliers: Float, size: float) -> Float:
+        """Scaled to ‖M‖ = size."""
+        return multipliers * (size / np.linalg.svd(self.pool.combine(multipliers), compute_uv=False)[0])
 
     def newton(self, at: Iterate, scaling: Scaling) -> NuclearNewton:
         return NuclearNewton(self, at, scaling)

@@ -25,14 +25,22 @@ from attsvm.tokens import Bool, Float
 GOAL, ENOUGH = 4e-10, 5e-9
 """Relative gap at which the interior point stops, and above which a more careful attempt follows."""
 
-SMALL = 150
-"""Pools of at most this many rows stay as they are: choosing would cost more than it saves."""
+SMALL, FEW = 150, 20
+"""Pools of at most this many rows stay as they are: choosing would cost more than it saves. A pool that
+spans less than the space pays for every row with a dimension: it chooses even among few."""
+
+SHARE, LEAST = 0.9, 0.1
+"""Part of the Frobenius multipliers in a first pool that spans less than the space; the least bound, in
+units of the largest, to which the excess of its rows is relative."""
 
 STAGES = ((1e-1, 0.2), (1e-2, 0.07), (1e-4, 0.015))
 """(gap, excess): once the gap is reached, only rows with a smaller excess stay, and violated ones join."""
 
 ATTEMPTS = (1.5, 4.0, 16.0)
 """Rows of the first pool in units of the Frobenius support; later attempts do not drop rows."""
+
+MORE = 1.1
+"""By how much more than needed W moves towards the Frobenius solution."""
 
 ROOM = 1.2
 """The start is this multiple of the Frobenius solution: every row has slack."""
@@ -67,10 +75,15 @@ def _best(program: Constraints, norm: Norm, first: Answer, candidates: Bool, siz
         return best
     margins = program.margins(first.W)
     excess = np.where(candidates & ~program.tied, (margins - program.bound) / size, np.inf)
+    whole = None if norm.p == 1 else Span.of(program)
     for growth in ATTEMPTS:
         count = max(SMALL, int(growth * np.count_nonzero(first.multipliers)))
-        chosen = candidates & (program.tied | _least(excess, count))
-        engine = Path(norm, first, STAGES if growth == ATTEMPTS[0] else ())
+        chosen = _least(excess, count)
+        if norm.p == 1 and growth == ATTEMPTS[0]:
+            heavy = _heaviest(program, first)
+            chosen = heavy if np.count_nonzero(heavy) < program.d else chosen
+        chosen = candidates & (program.tied | chosen)
+        engine = Path(norm, first, STAGES if growth == ATTEMPTS[0] else (), whole)
         answer = working_set.solve(program, engine, chosen)
         best = min(answer, best, key=lambda answer: answer.gap)
         if best.gap <= ENOUGH or engine.solved == np.count_nonzero(candidates):
@@ -110,8 +123,8 @@ class Path:
     reached any more: what joins after the last stage is solved from the point after the first.
     """
 
-    def __init__(self, norm: Norm, first: Answer, stages: Stages) -> None:
-        self.norm, self.first, self.stages = norm, first, stages
+    def __init__(self, norm: Norm, first: Answer, stages: Stages, span: Span | None) -> None:
+        self.norm, self.first, self.stages, self.span = norm, first, stages, span
         self.point: Point | None = None
         self.early: Point | None = None
         self.solved = 0
@@ -120,7 +133,8 @@ class Path:
         start = self._start(rows)
         pool = start.form.pool
         self.solved = len(rows)
-        if len(rows) <= SMALL:
+        wide = self.span is None and pool.d < rows.d
+        if len(rows) <= (FEW if wide else SMALL):
             self.stages = ()
         goal, keep = self.stages[0] if self.stages else (GOAL, np.inf)
 
@@ -134,12 +148,13 @@ class Path:
         W, multipliers = point.W, point.at.multipliers
         if final:
             return Found(W * (1 + GOAL), multipliers, gap(point.at))
-        kept = (rows.margins(W) - rows.bound < keep) | rows.tied
-        return Found(W / (1 + keep), multipliers, final=False, kept=kept)
+        kept = rows.margins(W) - rows.bound < keep * (np.maximum(rows.bound, LEAST) if wide else 1.0)
+        # Rows that are nearly violated join too where they cost no dimension.
+        return Found(W if wide else W / (1 + keep), multipliers, final=False, kept=kept | rows.tied)
 
     def _start(self, rows: Rows) -> Point:
         """The first point, near the Frobenius solution, or the one before over other rows."""
-        span = Span(basis(rows.delta), basis(rows.queries))
+        span = self.span or Span(basis(rows.delta), basis(rows.queries))
         form = FORMS[self.norm.p](
             replace(rows, delta=rows.delta @ span.left, queries=rows.queries @ span.right)
         )
@@ -148,21 +163,42 @@ class Path:
             slack = np.maximum(rows.margins(W) - rows.bound, 0.1) * ~rows.tied
             multipliers = rows.pick(self.first.multipliers) * rows.length
             return Point(form, span, form.start(span.reduce(W), slack, multipliers))
-        return Point(form, span, _moved(self.point, form, span, rows, self.first.multipliers.shape))
+        return Point(form, span, self._moved(self.point, rows, form, span))
+
+    def _moved(self, point: Point, rows: Rows, form: Form, span: Span) -> Iterate:
+        """The same point over other rows in another span: what is new enters near the central path."""
+        before, at, mean = point.form.pool, point.at, mean_product(point.form, point.at)
+        shape = self.first.multipliers.shape
+        known = rows.pick(before.spread(np.ones(len(before)), shape)) > 0
+        margins = rows.margins(point.W)
+        turn = block_diag(span.left.T @ point.span.left, span.right.T @ point.span.right)
+        beyond = np.eye(len(turn)) - turn @ turn.T
+        P, Q = turn @ at.P @ turn.T + mean * beyond, turn @ at.Q @ turn.T + beyond
+        slack, multipliers = (rows.pick(before.spread(x, shape)) for x in (at.slack, at.multipliers))
+        if isinstance(form, NuclearForm) and form.pool.d < rows.d:
+            # Far from the path of a small pool: W moves towards the Frobenius solution until all rows have
+            # slack, and λ shrinks until M is no longer than it was.
+            new, plain = ~known, rows.margins(self.first.W) * ~rows.tied
+            short = MORE * float(((rows.bound - margins)[new] / plain[new]).max(initial=0.0))
+            P += short * form.lift(span.reduce(self.first.W))
+            margins, slack = margins + short * plain, slack + short * plain
+            products = float(np.vdot(P, Q)) + float(slack @ multipliers)
+            mean = products / (len(P) + np.count_nonzero(known))
+            multipliers = np.where(known, multipliers, mean / np.maximum(margins - rows.bound, 0.01))
+            multipliers = form.inside(multipliers, Q[: form.pool.d, form.pool.d :])
+            Q = form.pair(multipliers)
+        fresh = np.maximum(margins - rows.bound, 0.01)
+        slack = np.where(known, slack, fresh)
+        multipliers = np.where(known | (multipliers != 0), multipliers, mean / fresh)
+        return Iterate((P + P.T) / 2, (Q + Q.T) / 2, slack, multipliers)
 
 
-def _moved(point: Point, form: Form, span: Span, rows: Rows, shape: tuple[int, ...]) -> Iterate:
-    """The same point over other rows in another span: what is new enters near the central path."""
-    before, at, mean = point.form.pool, point.at, mean_product(point.form, point.at)
-    known = rows.pick(before.spread(np.ones(len(before)), shape)) > 0
-    slack = np.maximum(rows.margins(point.W) - rows.bound, 0.01)
-    multipliers = np.where(known, rows.pick(before.spread(at.multipliers, shape)), mean / slack)
-    slack = np.where(known, rows.pick(before.spread(at.slack, shape)), slack)
-    turn = block_diag(span.left.T @ point.span.left, span.right.T @ point.span.right)
-    beyond = np.eye(len(turn)) - turn @ turn.T
-    P, Q = form.beyond(at, mean)
-    P, Q = turn @ at.P @ turn.T + P * beyond, turn @ at.Q @ turn.T + Q * beyond
-    return Iterate((P + P.T) / 2, (Q + Q.T) / 2, slack, multipliers)
+def _heaviest(program: Constraints, first: Answer) -> Bool:
+    """The rows (n, T) with the largest multipliers of the Frobenius solution: SHARE of its value."""
+    part = np.maximum(first.multipliers, 0.0) * program.bound
+    falling = np.sort(part, axis=None)[::-1]
+    count = int(np.searchsorted(np.cumsum(falling), SHARE * falling.sum()))
+    return np.asarray(part >= falling[count])
 
 
 def _at_margin_one(program: Constraints, answer: Answer) -> Answer:

@@ -36,10 +36,6 @@ class SpectralForm:
         multipliers = 0.1 * mean * inverse(slack, self.pool.tied)
         return Iterate(P, mean * (Q + Q.T) / 2, slack, multipliers)
 
-    def beyond(self, at: Iterate, mean: float) -> tuple[float, float]:
-        t = float(at.P[0, 0])
-        return t, mean / t
-
     def newton(self, at: Iterate, scaling: Scaling) -> SpectralNewton:
         return SpectralNewton(self, at, scaling)
 
