@@ -159,6 +159,18 @@ def test_a_pool_that_dropped_needed_rows_is_repaired(norm, stages, monkeypatch):
     assert max_margin(tokens, selected, norm).certificate.worst < TIGHT
 
 
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_a_wide_program_is_solved_in_the_span_of_few_rows(share, monkeypatch):
+    tokens, selected, _ = planted((8, 25, 150, 20), shift=0.5)
+    sizes, solve = [], schatten.advance
+    monkeypatch.setattr(schatten, "SHARE", share)
+    monkeypatch.setattr(
+        schatten, "advance", lambda form, *rest: sizes.append(form.pool.d) or solve(form, *rest)
+    )
+    assert max_margin(tokens, selected, Schatten(1)).certificate.worst < TIGHT
+    assert max(sizes) < 150
+
+
 @NORMS
 def test_a_contradiction_is_answered_with_its_proof(norm):
     tokens, selected, order = planted((4, 5, 6, 4))
