@@ -7,8 +7,8 @@ from attsvm import Tokens, datasets
 from attsvm.norms import frobenius, nuclear
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
+from attsvm.program.rows import Rows
 from attsvm.program.schatten.nuclear import hadamard
-from attsvm.program.schatten.pool import Bases, Pool
 from attsvm.program.solution import NotSeparable
 
 
@@ -59,7 +59,7 @@ def test_noise_singular_values_are_far_below_the_rank_threshold():
 def test_the_newton_matrix_is_the_quadratic_form_of_the_scaling():
     tokens, _ = datasets.sphere(4, 3, 5, seed=0)
     rows = Constraints.of(tokens, np.zeros(4, int))
-    pool = Pool.of(rows, Bases.of(rows), rows.active)
+    pool = Rows.of(rows)
     d, e = pool.d, pool.e
     X = np.random.default_rng(0).standard_normal((d + e, d + e))
     V = X @ X.T

@@ -10,10 +10,11 @@ from attsvm.norms import Schatten
 from attsvm.program import max_margin as verbs
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
+from attsvm.program.rows import Rows
 from attsvm.program.schatten import interior_point, small
-from attsvm.program.schatten import working_set as schatten
-from attsvm.program.schatten.pool import Bases, Pool
+from attsvm.program.schatten import route as schatten
 from attsvm.program.schatten.scaling import Scaling
+from attsvm.program.span import Span
 
 NORMS = pytest.mark.parametrize("norm", [Schatten(1), Schatten(math.inf)], ids=str)
 TIGHT = 5e-9
@@ -70,11 +71,11 @@ def small_program(norm, goal):
     tokens, selected, _ = planted((6, 5, 4, 5))
     rows = Constraints.of(tokens, selected)
     first = verbs.solve(rows, Schatten(2))
-    bases = Bases.of(rows)
-    pool = Pool.of(rows, bases, rows.active)
-    start = bases.reduce(first.W), pool.pick(first.multipliers) * pool.size
+    span = Span.of(rows)
+    pool = Rows.of(rows, span=span)
+    start = span.reduce(first.W), pool.pick(first.multipliers) * pool.length
     W, multipliers, gap = small.solve(pool, norm, *start, goal)
-    return rows, bases.expand(W), pool.spread(multipliers / pool.size, np.zeros(rows.bound.shape)), gap
+    return rows, span.expand(W), pool.spread(multipliers / pool.length, rows.bound.shape), gap
 
 
 @NORMS
@@ -158,6 +159,18 @@ def test_a_pool_that_dropped_needed_rows_is_repaired(norm, stages, monkeypatch):
     assert max_margin(tokens, selected, norm).certificate.worst < TIGHT
 
 
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_a_wide_program_is_solved_in_the_span_of_few_rows(share, monkeypatch):
+    tokens, selected, _ = planted((8, 25, 150, 20), shift=0.5)
+    sizes, solve = [], schatten.advance
+    monkeypatch.setattr(schatten, "SHARE", share)
+    monkeypatch.setattr(
+        schatten, "advance", lambda form, *rest: sizes.append(form.pool.d) or solve(form, *rest)
+    )
+    assert max_margin(tokens, selected, Schatten(1)).certificate.worst < TIGHT
+    assert max(sizes) < 150
+
+
 @NORMS
 def test_a_contradiction_is_answered_with_its_proof(norm):
     tokens, selected, order = planted((4, 5, 6, 4))
@@ -232,15 +245,3 @@ def test_the_scaling_makes_both_matrices_the_same_diagonal():
     assert np.allclose(backward.T @ P @ backward, expected)
     assert np.allclose(forward.T @ Q @ forward, expected)
     assert not np.allclose(backward.T @ Q @ backward, expected)
-
-
-def test_margins_and_combine_of_a_pool_are_those_of_the_rows():
-    tokens, selected, _ = planted((3, 4, 12, 9))
-    rows = Constraints.of(tokens, selected)
-    bases = Bases.of(rows)
-    pool = Pool.of(rows, bases, rows.active)
-    W, dual = np.random.default_rng(2).standard_normal((12, 9)), np.arange(9.0)
-    everywhere = pool.spread(dual, np.zeros(rows.active.shape))
-    assert (pool.d, pool.e) == (9, 3)
-    assert np.allclose(pool.size * pool.margins(bases.reduce(W)), pool.pick(rows.margins(W)))
-    assert np.allclose(bases.expand(pool.combine(pool.size * dual)), rows.combine(everywhere))

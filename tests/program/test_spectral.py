@@ -7,7 +7,7 @@ from attsvm import Tokens, datasets
 from attsvm.norms import frobenius, spectral
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
-from attsvm.program.schatten.pool import Bases, Pool
+from attsvm.program.rows import Rows
 from attsvm.program.schatten.scaling import Scaling
 from attsvm.program.schatten.spectral_elimination import ByRows, ByWeight, Inverse, System
 
@@ -45,7 +45,7 @@ def system(request):
     selected = np.arange(4) == np.zeros((7, 1))
     selected[2, 1] = True
     rows = Constraints.of(tokens, selected)
-    pool = Pool.of(rows, Bases.of(rows), rows.active)
+    pool = Rows.of(rows)
     X = rng.standard_normal((d + e, d + e))
     U = X @ X.T + np.eye(d + e)
     backward = np.linalg.cholesky(U)

@@ -11,11 +11,11 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from attsvm.heads.head import Head, softmax
-from attsvm.heads.margins import best, reduce
 from attsvm.heads.model import Reader
 from attsvm.heads.record import BATCH, LayerRecord, attending, eager_function, hidden_states, record
 from attsvm.heads.texts import Texts
 from attsvm.norms import Norm
+from attsvm.program.max_margin import max_margin
 from attsvm.tokens import Float
 
 Place = tuple[int, int]
@@ -49,9 +49,7 @@ def truncated(head: Head, rank: int) -> Float:
 
 def separating(head: Head, norm: Norm) -> Float:
     """The max-margin weight of the head's own selections, at the scale that fits its attention best."""
-    small = reduce(head.tokens, head.selected)
-    solution = best(small.tokens, head.selected, norm)
-    return fitted(head, small.left @ solution.W @ small.right.T)
+    return fitted(head, max_margin(head.tokens, head.selected, norm).W)
 
 
 def fitted(head: Head, W: Float) -> Float:

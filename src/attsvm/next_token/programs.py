@@ -14,6 +14,7 @@ from attsvm.next_token.problems import as_embeddings, collocation_tokens, senten
 from attsvm.norms import frobenius
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import TOLERANCE, Certificate, Solution
+from attsvm.program.span import basis
 from attsvm.tokens import Bool, Float, Tokens
 
 
@@ -83,9 +84,9 @@ def graph_program(corpus: Corpus, embeddings: ArrayLike) -> Solution:
     tokens = sentence_tokens(corpus, embeddings)
     selected = Priorities.of(corpus).selected & tokens.mask
     # W lives in the span of the embeddings: with d > V the same problem in V coordinates is smaller.
-    basis = _basis(as_embeddings(corpus, embeddings))
-    small = max_margin(sentence_tokens(corpus, np.asarray(embeddings) @ basis.T), selected)
-    return replace(small, tokens=tokens, W=basis.T @ small.W @ basis)
+    within = basis(as_embeddings(corpus, embeddings))
+    small = max_margin(sentence_tokens(corpus, np.asarray(embeddings) @ within), selected)
+    return replace(small, tokens=tokens, W=within @ small.W @ within.T)
 
 
 def attention_program_by_query(corpus: Corpus) -> Decoupled:
@@ -145,12 +146,6 @@ def _one_query(pairs: Ids, tied: Bool, count: int) -> Solution:
     """The priorities of one query over the tokens it compares: examples of two tokens, upper first."""
     selected = np.stack([np.ones(len(pairs), bool), tied], axis=-1)
     return max_margin(Tokens(np.eye(count)[pairs]), selected)
-
-
-def _basis(embeddings: Float) -> Float:
-    """Orthonormal rows (r, d) whose span holds the embeddings: r = d, or V where that is less."""
-    V, d = embeddings.shape
-    return np.eye(d) if d <= V else np.linalg.qr(embeddings.T)[0].T
 
 
 def _announced(corpus: Corpus) -> Ids:

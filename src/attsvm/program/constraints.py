@@ -9,7 +9,7 @@ With a runs axis all arrays carry it first. No d·e columns, no m × d matrix is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -131,6 +131,13 @@ class Constraints:
         if self._small:
             batch.__dict__["all_differences"] = self.all_differences[None]
         return batch
+
+    def asking(self, required: Float) -> Constraints:
+        """The same rows with other margins (…, n), which share what is known of them."""
+        other = replace(self, required=required)
+        for name in {"all_differences", "separating"} & self.__dict__.keys():
+            other.__dict__[name] = self.__dict__[name]
+        return other
 
     def _at(self, index: int | slice | NDArray[np.intp] | None) -> Constraints:
         return Constraints(*(getattr(self, name)[index] for name in _FIELDS))

@@ -56,7 +56,7 @@ def max_margin(
     soft_slack = as_slack(tokens, slack)
     if soft_slack is not None:
         return _soft(tokens, norm, rows, soft_slack)
-    answer = _answer(tokens, rows, norm)
+    answer = _answer(rows, norm)
     if rows.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
 
@@ -105,27 +105,23 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     """Whether some W puts the selected tokens above all others: one boolean, with runs (runs,)."""
     tokens = matching_runs(tokens, selected)
     rows = Constraints.of(tokens, selected)
-    answer = _answer(tokens, rows, frobenius)
+    answer = _answer(rows, frobenius)
     return np.asarray(answer.separable) if tokens.runs is not None else bool(answer.separable)
 
 
 # ---------------------------------------------------------------------- from rows to an answer
 
 
-def _answer(tokens: Tokens, rows: Constraints, norm: Norm) -> Answer:
-    if rows.stored and on_vectors(rows, norm).p != 2:
-        from attsvm.program import pooled
-
-        return pooled.solve(tokens, rows, lambda pool: _finished(pool.rows, norm), together=rows.e > 1)
+def _answer(rows: Constraints, norm: Norm) -> Answer:
     return over_runs(lambda part: _finished(part, norm), rows, _quick(rows, norm))
 
 
-def _finished(rows: Constraints, norm: Norm, answer: Answer | None = None) -> Answer:
+def _finished(rows: Constraints, norm: Norm) -> Answer:
     """The answer in the units of the tokens, at margin one, as exact as float64 can hold it."""
     norm = on_vectors(rows, norm)
     # What over- or underflows on the way is no answer, and the second look sees that.
     with np.errstate(all="ignore"):
-        answer = _at_margin_one(rows, norm, solve(rows, norm) if answer is None else answer)
+        answer = _at_margin_one(rows, norm, solve(rows, norm))
     return second_look(rows, norm, answer)
 
 
@@ -159,10 +155,8 @@ def _engine(norm: Norm) -> Engine:
             home = "frobenius.route"
         case Entrywise():
             home = "entrywise.solve"
-        case Schatten(p=1):
-            home = "schatten.nuclear"
-        case Schatten(p=math.inf):
-            home = "schatten.spectral"
+        case Schatten(p=1) | Schatten(p=math.inf):
+            home = "schatten.route"
         case _:
             raise ValueError(
                 f"no program for the norm {norm}. Supported: Entrywise(p) for 1 ≤ p ≤ ∞, "

@@ -68,8 +68,7 @@ class Rows:
         live = length > TINY
         if not live.all():
             return cls.named(program, example[live], token[live], span)
-        if queries.shape[1] == 1:
-            delta, queries, owner = delta * queries[owner], np.ones((1, 1)), np.zeros_like(owner)
+        delta, queries, owner = _shared(delta, queries, owner)
         at = example, token
         return cls(delta, queries, owner, program.bound[at] / length, program.tied[at], length, *at)
 
@@ -99,6 +98,11 @@ class Rows:
             return np.arange(len(pool))
         width = int(self.token.max()) + 1
         return np.searchsorted(self.example * width + self.token, pool.example * width + pool.token)
+
+    def within(self, span: Span) -> Rows:
+        """The rows in the coordinates of a span that holds them."""
+        delta, queries, owner = _shared(self.delta @ span.left, self.queries @ span.right, self.owner)
+        return replace(self, delta=delta, queries=queries, owner=owner)
 
     # ------------------------------------------------------------------ sizes and views
 
@@ -205,3 +209,10 @@ def unit(vectors: Float) -> tuple[Float, Float]:
     """Vectors (k, ·) at length one, and their lengths (k,); zero stays zero."""
     length = np.sqrt(np.einsum("kd,kd->k", vectors, vectors))
     return vectors / np.where(length > 0, length, 1.0)[:, None], length
+
+
+def _shared(delta: Float, queries: Float, owner: NDArray[np.intp]) -> tuple[Float, Float, NDArray[np.intp]]:
+    """The parts of rows; where queries are numbers, they go into the differences."""
+    if queries.shape[1] > 1:
+        return delta, queries, owner
+    return delta * queries[owner], np.ones((1, 1)), np.zeros_like(owner)

@@ -24,7 +24,7 @@ DENSE = 1 << 22
 
 
 def zero_row(program: Constraints, rows: Rows, chosen: Bool | None = None) -> Answer | None:
-    """A row, of the chosen (n, T), that asks for a margin and is zero: it is not among those at length one."""
+    """A row, of the chosen (n, T), that asks for a margin and is zero: none of those at length one."""
     asks = (program.bound > 0) & (program.active if chosen is None else chosen)
     if np.count_nonzero(asks) == np.count_nonzero(rows.bound):
         return None

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.linalg.lapack import dpotrf, dpotrs
 
-from attsvm.program.schatten.pool import Pool
+from attsvm.program.rows import Rows
 from attsvm.program.schatten.scaling import Scaling
-from attsvm.tokens import Float
+from attsvm.tokens import Bool, Float
 
 CORRECTORS = 3
 """Second-order corrections tried per factorisation: each costs one solve and saves iterations."""
@@ -85,23 +84,27 @@ class Newton(Protocol):
     def unscaled(self, step: Step) -> Iterate: ...
 
 
-class Program(Protocol):
+class Form(Protocol):
     """A norm's semidefinite form over a pool."""
 
     @property
-    def pool(self) -> Pool: ...
+    def pool(self) -> Rows: ...
     def weight(self, at: Iterate) -> Float: ...
+    def start(self, W: Float, slack: Float, multipliers: Float) -> Iterate:
+        """A point near a weight and multipliers."""
+        ...
+
     def newton(self, at: Iterate, scaling: Scaling) -> Newton: ...
 
 
-def advance(program: Program, at: Iterate, gap: Callable[[Iterate], float], goal: float) -> Iterate:
+def advance(form: Form, at: Iterate, gap: Callable[[Iterate], float], goal: float) -> Iterate:
     """Follow the central path until the gap is below the goal, or falls no more; return the best."""
     best, least, since, share = at, np.inf, 0, FIRST
     for _ in range(LIMIT):
         try:
-            at, share = _iterate(program, at, share)
+            at, share = _iterate(form, at, share)
             # Far from the goal the complementarity says enough, and costs nothing.
-            reached = at.products / abs(float(at.multipliers @ program.pool.bound))
+            reached = at.products / abs(float(at.multipliers @ form.pool.bound))
             reached = reached if reached > FAR * goal else gap(at)
         except np.linalg.LinAlgError:  # rounding has reached the boundary of the cone
             break
@@ -114,23 +117,23 @@ def advance(program: Program, at: Iterate, gap: Callable[[Iterate], float], goal
     return best
 
 
-def mean_product(program: Program, at: Iterate) -> float:
+def mean_product(form: Form, at: Iterate) -> float:
     """The μ of the central path that the iterate is closest to."""
-    return at.products / (len(at.P) + program.pool.inequalities)
+    return at.products / (len(at.P) + np.count_nonzero(~form.pool.tied))
 
 
-def _iterate(program: Program, at: Iterate, share: float) -> tuple[Iterate, float]:
+def _iterate(form: Form, at: Iterate, share: float) -> tuple[Iterate, float]:
     """A first-order step and the best of a few correctors, all with one factorisation.
 
     share: the part of the way to its aim that the last step left out; returned for this step. It
     stands for the predictor that would otherwise choose the target: after a short step the aim is
     the centre, after a long one the boundary.
     """
-    scaling, pool = Scaling.of(at.P, at.Q), program.pool
-    newton = program.newton(at, scaling)
-    bounds = pool.inverse(at.slack), pool.inverse(at.multipliers)
-    target = share / (3 - 2 * share) * mean_product(program, at)
-    matrix, rows = scaling.first(target), target * pool.open - at.slack * at.multipliers
+    scaling, pool = Scaling.of(at.P, at.Q), form.pool
+    newton = form.newton(at, scaling)
+    bounds = inverse(at.slack, pool.tied), inverse(at.multipliers, pool.tied)
+    target = share / (3 - 2 * share) * mean_product(form, at)
+    matrix, rows = scaling.first(target), target * ~pool.tied - at.slack * at.multipliers
     plain = step = newton.step(matrix, rows)
 
     best, length, worth = step, (0.0, 0.0), 0.0
@@ -157,6 +160,11 @@ def _reach(step: Step, scaling: Scaling, bounds: tuple[Float, Float]) -> tuple[f
     return min(scaling.reach(step.P), primal), min(scaling.reach(step.Q), dual)
 
 
+def inverse(values: Float, tied: Bool) -> Float:
+    """1 / values (w,) on the inequalities, 0 where tied."""
+    return ~tied / np.where(tied, 1.0, values)
+
+
 def _ratio(least: float) -> float:
     """Largest α with 1 + α least ≥ 0."""
     return np.inf if least >= 0 else -1 / least
@@ -180,28 +188,3 @@ class Refined:
         if self.inexact is None:
             self.inexact = bool(np.abs(rest).max() > ROUNDING)
         return found + self.solve(rest) if self.inexact else found
-
-
-class Cholesky:
-    """Factor of build() + diag(added), of which build gives the lower triangle.
-
-    Dependent rows make the matrix singular: a ridge is raised until the factor exists, and the
-    caller's iterative refinement undoes it. A matrix is built again rather than kept: it is large.
-    """
-
-    def __init__(self, build: Callable[[], Float], added: Float | float = 0.0) -> None:
-        ridge = 1e-14
-        while ridge < 1e-4:
-            # The transpose is in Fortran order, so that LAPACK works in place.
-            matrix = build().T
-            diagonal = np.einsum("ii->i", matrix)
-            diagonal += added
-            diagonal *= 1 + ridge
-            self.factor, failed = dpotrf(matrix, lower=0, clean=0, overwrite_a=1)
-            if not failed:
-                return
-            ridge *= 100
-        raise np.linalg.LinAlgError("the Newton matrix is not positive definite")
-
-    def solve(self, right: Float) -> Float:
-        return np.asarray(dpotrs(self.factor, right, lower=0)[0])

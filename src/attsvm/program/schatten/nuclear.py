@@ -6,23 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attsvm.norms import Norm
-from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer
-from attsvm.program.schatten import working_set as schatten
-from attsvm.program.schatten.interior_point import Cholesky, Iterate, Refined, Step
-from attsvm.program.schatten.pool import Pool
+from attsvm.program.linear import Cholesky
+from attsvm.program.rows import Rows
+from attsvm.program.schatten.interior_point import Iterate, Refined, Step, inverse
 from attsvm.program.schatten.scaling import Scaling
 from attsvm.tokens import Float
 
-
-def solve(rows: Constraints, norm: Norm) -> Answer:
-    """Smallest nuclear norm over the rows, through the pair of semidefinite programs below."""
-    return schatten.solve(rows, norm, NuclearProgram)
+BLOCK = 64
+"""Rows per piece of the Newton matrix, of which only the lower triangle is built."""
 
 
 @dataclass(frozen=True, eq=False)
-class NuclearProgram:
+class NuclearForm:
     """The semidefinite form of the nuclear norm.
 
         min tr P    with  P = [[·, W/2], [Wᵀ/2, ·]] ⪰ 0,   A W − s = b,  s ≥ 0
@@ -31,28 +26,43 @@ class NuclearProgram:
     Reference: Recht, Fazel, Parrilo 2010, "Guaranteed minimum-rank solutions via the nuclear norm".
     """
 
-    pool: Pool
+    pool: Rows
 
     def weight(self, at: Iterate) -> Float:
         return 2 * at.P[: self.pool.d, self.pool.d :]
 
     def start(self, W: Float, slack: Float, multipliers: Float) -> Iterate:
         """P from the polar factors of W, Q from the multipliers shrunk into the interior."""
-        pool = self.pool
-        U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
-        pair = np.vstack([U, Vt.T])
-        mean = 0.5 * sigma.sum() / (len(pair) + len(slack))
-        multipliers = self._inside(multipliers)
-        least = np.maximum(multipliers, mean * pool.inverse(slack))
-        multipliers = self._inside(np.where(pool.tied, multipliers, least))
-        M, Q = pool.combine(multipliers), np.eye(len(pair))
-        Q[: pool.d, pool.d :], Q[pool.d :, : pool.d] = -M, -M.T
-        P = (pair * (sigma / 2)) @ pair.T + mean * np.linalg.inv(Q)
+        pool, P = self.pool, self.lift(W)
+        mean = 0.5 * float(P.trace()) / (len(P) + len(slack))
+        multipliers = self._to(multipliers, 0.9)
+        least = np.maximum(multipliers, mean * inverse(slack, pool.tied))
+        multipliers = self._to(np.where(pool.tied, multipliers, least), 0.9)
+        Q = self.pair(multipliers)
+        P = P + mean * np.linalg.inv(Q)
         return Iterate((P + P.T) / 2, Q, slack, multipliers)
 
-    def _inside(self, multipliers: Float) -> Float:
-        """Scaled to ‖M‖ = 0.9."""
-        return multipliers * (0.9 / np.linalg.svd(self.pool.combine(multipliers), compute_uv=False)[0])
+    def lift(self, W: Float) -> Float:
+        """The P of least trace that holds W."""
+        U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
+        pair = np.vstack([U, Vt.T])
+        return np.asarray((pair * (sigma / 2)) @ pair.T)
+
+    def pair(self, multipliers: Float) -> Float:
+        """The Q of the multipliers."""
+        d, M = self.pool.d, self.pool.combine(multipliers)
+        Q = np.eye(d + self.pool.e)
+        Q[:d, d:], Q[d:, :d] = -M, -M.T
+        return Q
+
+    def inside(self, multipliers: Float, M: Float) -> Float:
+        """Scaled until their own M is not longer than this one."""
+        now, most = np.linalg.svd(np.stack([self.pool.combine(multipliers), M]), compute_uv=False)[:, 0]
+        return multipliers * min(1.0, most / now)
+
+    def _to(self, multipliers: Float, size: float) -> Float:
+        """Scaled to ‖M‖ = size."""
+        return multipliers * (size / np.linalg.svd(self.pool.combine(multipliers), compute_uv=False)[0])
 
     def newton(self, at: Iterate, scaling: Scaling) -> NuclearNewton:
         return NuclearNewton(self, at, scaling)
@@ -64,15 +74,15 @@ class NuclearNewton:
     (H + diag(s/λ)) dλ = right,     H dλ = 2 A (V₁₁ dM V₂₂ + V₁₂ dMᵀ V₁₂)
     """
 
-    def __init__(self, program: NuclearProgram, at: Iterate, scaling: Scaling) -> None:
-        pool = self.pool = program.pool
+    def __init__(self, form: NuclearForm, at: Iterate, scaling: Scaling) -> None:
+        pool = self.pool = form.pool
         self.at, self.forward = at, scaling.forward
         self.above, self.below = scaling.forward[: pool.d], scaling.forward[pool.d :]
         self.V = scaling.forward @ scaling.forward.T
         self.uneven = -pool.combine(at.multipliers) - at.Q[: pool.d, pool.d :]
-        self.missing = pool.bound + at.slack - pool.margins(program.weight(at))
+        self.missing = pool.bound + at.slack - pool.margins(form.weight(at))
         self.missing += 2 * pool.margins(self._between(self.uneven))
-        self.over = pool.inverse(at.multipliers)
+        self.over = inverse(at.multipliers, pool.tied)
         self.ratio = at.slack * self.over
         self.solve = Refined(Cholesky(lambda: hadamard(pool, self.V), self.ratio).solve, self._times)
 
@@ -102,7 +112,7 @@ class NuclearNewton:
         return 2 * self.pool.margins(image) + self.ratio * multipliers
 
 
-def hadamard(pool: Pool, V: Float) -> Float:
+def hadamard(pool: Rows, V: Float) -> Float:
     """2 (δ_i V₁₁ δ_j)(z_i V₂₂ z_j) + 2 (δ_i V₁₂ z_j)(δ_j V₁₂ z_i): the lower triangle of (w, w).
 
     The factors with a query exist once per example, so only one product is w × w × d.
@@ -113,7 +123,8 @@ def hadamard(pool: Pool, V: Float) -> Float:
     mixed = pool.delta @ V[:d, d:] @ pool.queries.T
     across = 2 * mixed.T
     out = np.empty((len(keys), len(keys)))
-    for mine in pool.blocks:
+    for start in range(0, len(keys), BLOCK):
+        mine = slice(start, min(start + BLOCK, len(keys)))
         before = slice(0, mine.stop)
         block = out[mine, before]
         np.matmul(keys[mine], pool.delta[before].T, out=block)

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from attsvm.norms import Norm
+from attsvm.program.rows import Rows
 from attsvm.program.schatten.compiled_path import follow
-from attsvm.program.schatten.pool import Pool
 from attsvm.tokens import Float
 
 ROOM = 1.2
@@ -29,7 +29,7 @@ def fits(w: int, d: int, e: int, norm: Norm) -> bool:
     return unknowns * (d * e + w) <= MOST
 
 
-def solve(pool: Pool, norm: Norm, W: Float, multipliers: Float, goal: float) -> tuple[Float, Float, float]:
+def solve(pool: Rows, norm: Norm, W: Float, multipliers: Float, goal: float) -> tuple[Float, Float, float]:
     """W and λ of least norm, and a bound on their relative gap, from those of the Frobenius norm.
 
     W (d', e') with margins of at least b.
@@ -39,13 +39,12 @@ def solve(pool: Pool, norm: Norm, W: Float, multipliers: Float, goal: float) -> 
     return W, multipliers, gap if gap < 1 else np.inf
 
 
-def _nuclear(pool: Pool, W: Float, multipliers: Float, goal: float) -> tuple[Float, Float, float]:
+def _nuclear(pool: Rows, W: Float, multipliers: Float, goal: float) -> tuple[Float, Float, float]:
     """The dual program:  max bᵀλ  with  ‖M‖ ≤ 1,  M = Σ λ_j A_j,  λ ≥ 0.
 
     y = l = λ,  C = M;   W = −2 X₁₂,  x = slack.
     """
-    queries, size = pool.queries[pool.owner], _size(W)
-    features = _features(pool.delta, queries)
+    features, size = pool.dense, _size(W)
     slack = np.maximum(ROOM * (features @ W.ravel()) - pool.bound, 0.1)
     mean = size / (pool.d + pool.e + len(slack))
     # The first part has the norm INSIDE; the second makes all multipliers positive.
@@ -53,7 +52,7 @@ def _nuclear(pool: Pool, W: Float, multipliers: Float, goal: float) -> tuple[Flo
     multipliers = multipliers * (INSIDE * size) + rest
     multipliers *= INSIDE / (INSIDE + _size(rest @ features))
     both = np.concatenate([features, np.eye(len(slack))], axis=1)
-    maps = pool.delta, queries, both, -pool.bound
+    maps = pool.delta, pool.queries[pool.owner], both, -pool.bound
     start = multipliers, (multipliers @ features).reshape(W.shape), multipliers.copy()
     y, X, _ = _follow(maps, start, slack, (ROOM * W, mean), goal)
     W = -2 * X[: pool.d, pool.d :]
@@ -61,12 +60,12 @@ def _nuclear(pool: Pool, W: Float, multipliers: Float, goal: float) -> tuple[Flo
     return W, y, 1 - float(y @ pool.bound * least / X.trace())
 
 
-def _spectral(pool: Pool, W: Float, multipliers: Float, goal: float) -> tuple[Float, Float, float]:
+def _spectral(pool: Rows, W: Float, multipliers: Float, goal: float) -> tuple[Float, Float, float]:
     """The program at margin γ:  max γ  with  ‖W‖ ≤ 1,  A W ≥ γ b.
 
     y = (W, γ),  C = W,  l = A W − γ b;   M = −2 X₁₂,  x = λ.
     """
-    features, size = _features(pool.delta, pool.queries[pool.owner]), _size(W)
+    features, size = pool.dense, _size(W)
     C = W * (INSIDE / size)
     margins = features @ C.ravel()
     value = BELOW * float((margins / pool.bound).min())
@@ -82,11 +81,6 @@ def _spectral(pool: Pool, W: Float, multipliers: Float, goal: float) -> tuple[Fl
     inexact = x @ features + 2 * X[: pool.d, pool.d :].ravel()
     steepness = X.trace() + np.sqrt(min(W.shape)) * _size(inexact)
     return y[:-1].reshape(W.shape), x, 1 - float(x @ pool.bound * best / steepness)
-
-
-def _features(delta: Float, queries: Float) -> Float:
-    """The rows δ_j z_jᵀ written out: (w, d), (w, e) → (w, d·e)."""
-    return (delta[:, :, None] * queries[:, None, :]).reshape(len(delta), -1)
 
 
 def _size(x: Float) -> float:

@@ -6,31 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attsvm.norms import Norm
-from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer
-from attsvm.program.schatten import working_set as schatten
-from attsvm.program.schatten.interior_point import Iterate, Refined, Step
-from attsvm.program.schatten.pool import Pool
+from attsvm.program.rows import Rows
+from attsvm.program.schatten.interior_point import Iterate, Refined, Step, inverse
 from attsvm.program.schatten.scaling import Scaling
 from attsvm.program.schatten.spectral_elimination import ByRows, ByWeight, System
 from attsvm.tokens import Float
 
 
-def solve(rows: Constraints, norm: Norm) -> Answer:
-    """Smallest spectral norm over the rows, through the pair of semidefinite programs below."""
-    return schatten.solve(rows, norm, SpectralProgram)
-
-
 @dataclass(frozen=True, eq=False)
-class SpectralProgram:
+class SpectralForm:
     """The semidefinite form of the spectral norm.
 
     min t      with  P = [[t I, W], [Wᵀ, t I]] ⪰ 0,         A W − s = b,  s ≥ 0
     max bᵀλ    with  Q = [[·, −M/2], [−Mᵀ/2, ·]] ⪰ 0,  tr Q = 1,  M = Σ λ_j A_j,  λ ≥ 0
     """
 
-    pool: Pool
+    pool: Rows
 
     def weight(self, at: Iterate) -> Float:
         return at.P[: self.pool.d, self.pool.d :]
@@ -40,9 +31,10 @@ class SpectralProgram:
         d = self.pool.d
         P = 1.5 * np.linalg.svd(W, compute_uv=False)[0] * np.eye(d + self.pool.e)
         P[:d, d:], P[d:, :d] = W, W.T
-        inverse = np.linalg.inv(P)
-        mean = 1 / np.trace(inverse)
-        return Iterate(P, mean * (inverse + inverse.T) / 2, slack, 0.1 * mean * self.pool.inverse(slack))
+        Q = np.linalg.inv(P)
+        mean = 1 / np.trace(Q)
+        multipliers = 0.1 * mean * inverse(slack, self.pool.tied)
+        return Iterate(P, mean * (Q + Q.T) / 2, slack, multipliers)
 
     def newton(self, at: Iterate, scaling: Scaling) -> SpectralNewton:
         return SpectralNewton(self, at, scaling)
@@ -51,16 +43,16 @@ class SpectralProgram:
 class SpectralNewton:
     """A Newton step from the solution of its linear system."""
 
-    def __init__(self, program: SpectralProgram, at: Iterate, scaling: Scaling) -> None:
-        pool = program.pool
+    def __init__(self, form: SpectralForm, at: Iterate, scaling: Scaling) -> None:
+        pool = form.pool
         self.d, self.backward = pool.d, scaling.backward
         self.above, self.below = scaling.backward[: pool.d], scaling.backward[pool.d :]
         self.twice = 2 * self.above
         self.square = scaling.backward.T @ scaling.backward
-        self.missing = pool.bound + at.slack - pool.margins(program.weight(at))
+        self.missing = pool.bound + at.slack - pool.margins(form.weight(at))
         self.uneven = pool.combine(at.multipliers) + 2 * at.Q[: pool.d, pool.d :]
         self.excess = float(at.Q.trace()) - 1
-        self.over = pool.inverse(at.multipliers)
+        self.over = inverse(at.multipliers, pool.tied)
         self.system = System(pool, scaling, at.slack * self.over)
         # With more rows than entries of W the matrix over the rows is singular up to s/λ.
         small = pool.d * pool.e <= 2 * len(at.slack)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from attsvm.program.schatten.interior_point import Cholesky
-from attsvm.program.schatten.pool import Pool
+from attsvm.program.linear import Cholesky
+from attsvm.program.rows import Rows
+from attsvm.program.schatten.interior_point import inverse
 from attsvm.program.schatten.scaling import Scaling
 from attsvm.tokens import Float
 
@@ -21,7 +22,7 @@ class System:
     The unknowns, and a right-hand side, are one vector (d·e + 1 + w,) of dW, dt and dλ.
     """
 
-    def __init__(self, pool: Pool, scaling: Scaling, ratio: Float) -> None:
+    def __init__(self, pool: Rows, scaling: Scaling, ratio: Float) -> None:
         d = pool.d
         self.pool, self.scaling, self.ratio, self.entries = pool, scaling, ratio, pool.d * pool.e
         U = scaling.backward @ scaling.backward.T
@@ -59,11 +60,10 @@ class ByWeight:
         pool = system.pool
         self.system, self.tied = system, pool.tied
         self.some_tied = bool(pool.tied.any())
-        self.weights = pool.inverse(system.ratio)
+        self.weights = inverse(system.ratio, pool.tied)
         self.factor = Cholesky(self._matrix)
         if self.some_tied:
-            ties = pool.delta[pool.tied, :, None] * pool.queries[pool.owner[pool.tied], None, :]
-            self.ties = np.pad(ties.reshape(len(ties), -1), ((0, 0), (0, 1)))
+            self.ties = np.pad(pool.some(pool.tied).dense, ((0, 0), (0, 1)))
             self.lifted = self.factor.solve(self.ties.T)
             self.border = Cholesky(lambda: self.ties @ self.lifted)
 
@@ -73,7 +73,7 @@ class ByWeight:
         total = (2 * system.U11)[:, None, :, None] * system.U22[:, None, :]
         total += (2 * system.U12)[:, None, None, :] * system.U12.T[:, :, None]
         out = np.empty((size + 1, size + 1))
-        np.add(total.reshape(size, size), system.pool.gram(self.weights), out=out[:size, :size])
+        np.add(total.reshape(size, size), gram(system.pool, self.weights), out=out[:size, :size])
         out[size, :size], out[size, size] = 2 * system.F.ravel(), system.trace
         return out
 
@@ -89,6 +89,17 @@ class ByWeight:
         if self.some_tied:
             rows[self.tied] = ties
         return np.concatenate((found, rows))
+
+
+def gram(rows: Rows, weights: Float) -> Float:
+    """Σ weight_j A_j ⊗ A_j: (w,) → (d·e, d·e)."""
+    if rows.features is not None:
+        return np.asarray((rows.features.T * weights) @ rows.features)
+    weighted = weights[:, None] * rows.delta
+    blocks = [weighted[mine].T @ rows.delta[mine] for mine in rows.slices]
+    outer = rows.queries[:, :, None] * rows.queries[:, None, :]
+    total = np.tensordot(np.stack(blocks), outer, axes=(0, 0))  # indices a, c, b, f
+    return total.transpose(0, 2, 1, 3).reshape(rows.d * rows.e, -1)
 
 
 class ByRows:
@@ -150,7 +161,7 @@ class Inverse:
         X[:k, :k] -= self.crossed * B[:k, :k].T
         return np.asarray(self.left.T @ X @ self.right)
 
-    def gram(self, pool: Pool) -> Float:
+    def gram(self, pool: Rows) -> Float:
         """½ ⟨A_i, L⁻¹ A_j⟩ for all pairs of rows: the lower triangle of a (w, w) matrix."""
         delta, queries, k = pool.delta @ self.left.T, pool.queries @ self.right.T, self.k
         small, spread = delta[:, :k], queries[pool.owner, :k]
