@@ -158,9 +158,7 @@ class Path:
     def _start(self, rows: Rows) -> Point:
         """The first point, near the Frobenius solution, or the one before over other rows."""
         span = self.span or Span(basis(rows.delta), basis(rows.queries))
-        form = FORMS[self.norm.p](
-            replace(rows, delta=rows.delta @ span.left, queries=rows.queries @ span.right)
-        )
+        form = FORMS[self.norm.p](rows.within(span))
         if self.point is None:
             W = ROOM * self.first.W
             slack = np.maximum(rows.margins(W) - rows.bound, 0.1) * ~rows.tied
