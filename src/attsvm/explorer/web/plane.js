@@ -1,0 +1,252 @@
+// The exact program of the plane:  min ‖w‖_p  subject to  a·w ≥ b  (a·w = 0 where tied), for every p in [1, ∞].
+//
+// At most two rows hold the solution: it is the best point of one row, w along the dual vector of a, or the corner
+// of two; rows are exchanged until none is violated, and ‖w‖ grows with every exchange. At most three rows make a
+// contradiction. Everything is a closed form; nothing is approximated.
+import { cross, dot, dualOf, normOf, steepest } from "explorer/norms.js";
+
+const TOUCH = 1e-12; // rounding in a·w, relative to |a||w|
+const FLAT = 1e-15; // sine of an angle that counts as none
+
+/**
+ * rows: {a: [x, y], b ≥ 0, tied}. Returns {feasible, w, fan, multipliers}: where feasible, N*(Σ λa) = 1 and
+ * Σ λb = N(w); otherwise a Farkas proof, λ ≥ 0 off the ties, Σ λa = 0 and Σ λb > 0.
+ * fan: the ends between which every w is a solution, where l1 or l∞ has several (w is then the shortest); else null.
+ */
+export function separatePlane(rows, p) {
+  const unit = inUnits(rows), { scale } = unit;
+  const proof = contradiction(unit);
+  if (proof) return { feasible: false, multipliers: proof };
+  if (!unit.some(({ b }) => b > 0)) return { feasible: true, w: [0, 0], fan: null, multipliers: new Float64Array(rows.length) };
+  let w = smallest(unit, p);
+  if (!w) return { feasible: false, multipliers: nearly(unit) };
+  const fan = flatSide(unit, w, p);
+  if (fan) w = shortest(...fan);
+  const multipliers = dualOfCorner(unit, w, p).map((x) => x / scale);
+  const back = (each) => each.map((x) => x / scale);
+  return { feasible: true, w: back(w), fan: fan && fan.map(back), multipliers };
+}
+
+/** A proof that the rows contradict each other, or null. */
+export const contradictionPlane = (rows) => contradiction(inUnits(rows));
+
+/** The rows divided by one power of two, with their lengths. */
+function inUnits(rows) {
+  let largest = 0;
+  for (const { a } of rows) largest = Math.max(largest, Math.abs(a[0]), Math.abs(a[1]));
+  const scale = largest > 0 ? 2 ** Math.round(Math.log2(largest)) : 1;
+  const unit = rows.map(({ a, b, tied }) => {
+    const x = a[0] / scale, y = a[1] / scale;
+    return { a: [x, y], b, tied: !!tied, size: Math.sqrt(x * x + y * y) };
+  });
+  unit.scale = scale;
+  return unit;
+}
+
+const sine = (r, s) => cross(r.a, s.a) / (r.size * s.size);
+const length = (w) => Math.sqrt(w[0] * w[0] + w[1] * w[1]);
+
+// ---------------------------------------------------------------- is there a w?
+
+function contradiction(rows) {
+  const zero = rows.findIndex(({ size, b, tied }) => size === 0 && b > 0 && !tied);
+  if (zero >= 0) return balance(rows, [zero]);
+  const able = rows.map((_, j) => j).filter((j) => rows[j].size > 0);
+  const ties = able.filter((j) => rows[j].tied);
+  return ties.length ? onLine(rows, able, ties) : allAround(rows, able);
+}
+
+/** With ties w lies on a line (or is 0): the rows must agree on which half of it. */
+function onLine(rows, able, ties) {
+  const [tie] = ties, asks = able.filter((j) => !rows[j].tied);
+  const asking = asks.find((j) => rows[j].b > 0);
+  if (asking === undefined) return null;
+  const second = ties.find((j) => Math.abs(sine(rows[tie], rows[j])) > TOUCH);
+  if (second !== undefined) return balance(rows, [asking, tie, second]);
+  const side = (j) => (Math.abs(sine(rows[tie], rows[j])) <= TOUCH ? 0 : Math.sign(cross(rows[tie].a, rows[j].a)));
+  const level = asks.find((j) => rows[j].b > 0 && side(j) === 0);
+  if (level !== undefined) return balance(rows, [level, tie]);
+  const against = asks.find((j) => side(j) === -side(asking));
+  return against === undefined ? null : balance(rows, [asking, against, tie]);
+}
+
+/** Without ties: rows contradict each other where they do not fit into a half-plane. */
+function allAround(rows, able) {
+  const asking = able.filter((j) => rows[j].b > 0);
+  for (const j of asking)
+    for (const k of able) if (Math.abs(sine(rows[j], rows[k])) <= FLAT && dot(rows[j].a, rows[k].a) < 0) return balance(rows, [j, k]);
+  if (!asking.length) return null;
+  // Around from one row: the last before the half turn and the first after it, seen from the row's two sides.
+  const [start] = asking;
+  let last = -1, next = -1;
+  for (const k of able) {
+    const turn = sine(rows[start], rows[k]);
+    if (turn > FLAT && (last < 0 || cross(rows[last].a, rows[k].a) > 0)) last = k;
+    if (turn < -FLAT && (next < 0 || cross(rows[next].a, rows[k].a) < 0)) next = k;
+  }
+  return last >= 0 && next >= 0 && sine(rows[last], rows[next]) > FLAT ? balance(rows, [start, last, next]) : null;
+}
+
+/** Multipliers with Σ λa = 0 over one zero row, two parallel rows or three rows, that of the first positive. */
+function balance(rows, chosen) {
+  const multipliers = new Float64Array(rows.length), [a, c, e] = chosen.map((j) => rows[j].a);
+  const weights = chosen.length === 1 ? [1] : chosen.length === 2 ? [1, -dot(a, c) / dot(c, c)] : [cross(c, e), cross(e, a), cross(a, c)];
+  const most = Math.max(...weights.map(Math.abs)) * (weights[0] < 0 ? -1 : 1);
+  chosen.forEach((j, k) => (multipliers[j] = weights[k] / most));
+  return multipliers;
+}
+
+/** Rows so nearly opposite that their corner is no number: the flattest pair is the proof. */
+function nearly(rows) {
+  let pair = [0, 1], least = Infinity;
+  rows.forEach((r, j) => rows.forEach((s, k) => {
+    if (r.b > 0 && r.size * s.size > 0 && dot(r.a, s.a) < 0 && Math.abs(sine(r, s)) < least) [least, pair] = [Math.abs(sine(r, s)), [j, k]];
+  }));
+  return balance(rows, pair);
+}
+
+// ---------------------------------------------------------------- the smallest w
+
+function smallest(rows, p) {
+  const tie = rows.find(({ tied, size }) => tied && size > 0);
+  const way = tie ? [-tie.a[1], tie.a[0]] : null;
+  const alone = (row) => (row.tied || row.b === 0 || row.size === 0 ? null : pointOf(row, way || dualVector(row.a, p)));
+  let w = null, basis = [];
+  for (const row of rows) {
+    const each = alone(row);
+    if (each && (!w || less(w, each, p))) [w, basis] = [each, [row]];
+  }
+  for (let round = 0; round < 10 * rows.length + 10; round++) {
+    const worst = mostViolated(rows, w);
+    if (!worst) return w;
+    let best = null, next = null;
+    const offer = (each, held) => {
+      if (!each || (best && !less(each, best, p)) || ![worst, ...basis].every((row) => satisfied(row, each))) return;
+      [best, next] = [each, held];
+    };
+    offer(alone(worst), [worst]);
+    if (!way) for (const row of basis) offer(corner(worst, row), [worst, row]);
+    if (!best) return null;
+    [w, basis] = [best, next];
+  }
+  return null;
+}
+
+/** Smaller norm; of equal ones the shorter, so that every program has one solution. */
+function less(u, w, p) {
+  const one = normOf(u, p), other = normOf(w, p);
+  return Math.abs(one - other) > 1e-14 * other ? one < other : length(u) < length(w);
+}
+
+function pointOf({ a, b }, way) {
+  const step = b / dot(way, a);
+  return [way[0] * step, way[1] * step];
+}
+
+function corner({ a, b, size }, { a: c, b: e, size: other }) {
+  const area = cross(a, c);
+  if (Math.abs(area) <= FLAT * size * other) return null;
+  return [(b * c[1] - e * a[1]) / area, (e * a[0] - b * c[0]) / area];
+}
+
+/** The shortest unit vector that touches a: l1 has two at |a₁| = |a₂|, and what is between them. */
+function dualVector(a, p) {
+  if (p === 1 && Math.abs(Math.abs(a[0]) - Math.abs(a[1])) <= FLAT * Math.abs(a[0])) return a.map((x) => Math.sign(x) / 2);
+  return steepest(a, p);
+}
+
+const room = ({ b, size }, w) => TOUCH * (size * length(w) + b);
+const satisfied = (row, w) => dot(row.a, w) >= row.b - room(row, w);
+
+function mostViolated(rows, w) {
+  let worst = null, most = 0;
+  for (const row of rows) {
+    if (row.tied || row.size === 0) continue;
+    const short = (row.b - dot(row.a, w) - room(row, w)) / row.size;
+    if (short > most) [worst, most] = [row, short];
+  }
+  return worst;
+}
+
+// ---------------------------------------------------------------- several solutions
+
+/** The ends of the part of a flat side of the l1 or l∞ ball, through w, that satisfies every row; null if a point. */
+function flatSide(rows, w, p) {
+  if (p !== 1 && p !== Infinity) return null;
+  const size = normOf(w, p), [x, y] = w.map(Math.sign), far = [-1, 1];
+  const sides = p === 1
+    ? (x && y ? [[x, y]] : x ? [[x, 1], [x, -1]] : [[1, y], [-1, y]]).map(([s, t]) => [[s * size, 0], [0, t * size]])
+    : [0, 1].filter((i) => Math.abs(w[i]) >= size * (1 - FLAT)).map((i) => far.map((s) => (i ? [s * size, w[1]] : [w[0], s * size])));
+  for (const ends of sides) {
+    const part = clipped(rows, ends);
+    if (part && length([part[0][0] - part[1][0], part[0][1] - part[1][1]]) > 1e-9 * size) return part;
+  }
+  return null;
+}
+
+function clipped(rows, [from, to]) {
+  let low = 0, high = 1;
+  const way = [to[0] - from[0], to[1] - from[1]], at = (t) => [from[0] + t * way[0], from[1] + t * way[1]];
+  for (const row of rows) {
+    const here = dot(row.a, from) - row.b, slope = dot(row.a, way);
+    if (row.size === 0) continue;
+    if (Math.abs(slope) <= TOUCH * row.size * length(way)) {
+      if (here < -1e3 * room(row, from) || (row.tied && here > 1e3 * room(row, from))) return null;
+    } else if (row.tied) return null;
+    else if (slope > 0) low = Math.max(low, -here / slope);
+    else high = Math.min(high, -here / slope);
+  }
+  return high > low ? [at(low), at(high)] : null;
+}
+
+function shortest(from, to) {
+  const way = [to[0] - from[0], to[1] - from[1]];
+  const t = Math.min(1, Math.max(0, -dot(from, way) / dot(way, way)));
+  return [from[0] + t * way[0], from[1] + t * way[1]];
+}
+
+// ---------------------------------------------------------------- what proves it
+
+/**
+ * Multipliers of the rows that w touches. The best lower bound on ‖w‖ is one over the least ‖x‖_q, where x runs
+ * over the segment between two rows at b = 1 (or the line from one along a tie, the ray along a row with b = 0).
+ */
+function dualOfCorner(rows, w, p) {
+  const q = dualOf(p), multipliers = new Float64Array(rows.length);
+  const touching = rows.map((_, j) => j).filter((j) => rows[j].size > 0 && Math.abs(dot(rows[j].a, w) - rows[j].b) <= 1e3 * room(rows[j], w));
+  let least = Infinity;
+  const offer = (x, weights) => {
+    const bound = normOf(x, q);
+    if (!(bound < least)) return;
+    least = bound;
+    multipliers.fill(0);
+    for (const [j, weight] of weights) multipliers[j] = weight / bound;
+  };
+  for (const j of touching) {
+    const { a, b, tied } = rows[j];
+    if (tied || b === 0) continue;
+    const from = [a[0] / b, a[1] / b];
+    offer(from, [[j, 1 / b]]);
+    for (const k of touching) {
+      if (k === j) continue;
+      const { a: c, b: e, tied: free } = rows[k], toward = e === 0;
+      const way = toward ? c : [c[0] / e - from[0], c[1] / e - from[1]];
+      for (const stop of stops(from, way, w, p)) {
+        const t = free ? stop : Math.min(Math.max(stop, 0), toward ? Infinity : 1);
+        offer([from[0] + t * way[0], from[1] + t * way[1]], toward ? [[j, 1 / b], [k, t]] : [[j, (1 - t) / b], [k, t / e]]);
+      }
+    }
+  }
+  return multipliers;
+}
+
+/** Where ‖from + t·way‖_q may be least: along the dual vector of w, or at a corner of a polyhedral norm. */
+function stops(from, way, w, p) {
+  if (p > 1 && p < Infinity) {
+    const g = steepest(w, dualOf(p));
+    return [-cross(from, g) / cross(way, g)].filter(Number.isFinite);
+  }
+  const corners = [-from[0] / way[0], -from[1] / way[1]];
+  if (p === 1) corners.push((from[1] - from[0]) / (way[0] - way[1]), -(from[0] + from[1]) / (way[0] + way[1]));
+  return corners.filter(Number.isFinite);
+}
