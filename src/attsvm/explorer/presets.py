@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from attsvm import datasets
 from attsvm.datasets import published
 from attsvm.explorer.state import state_of
@@ -159,13 +161,18 @@ def _joint_mirror() -> dict[str, Any]:
 
 
 def _many() -> dict[str, Any]:
+    """Six inputs of eight tokens around the origin: the first drawn to one side, the second to another."""
+    rng = np.random.Generator(np.random.PCG64(3))
+    keys = 0.35 * rng.standard_normal((6, 8, 2))
+    keys[:, 0] += (1.3, 0.5)
+    keys[:, 1] += (-0.5, 1.3)
     return _preset(
         "six-inputs",
         "Random tokens",
         "Six inputs of eight tokens",
-        "Forty-eight random tokens with a head in the plane: the ring shows every selection that some direction "
-        "makes. Turn the head v and watch which of them are locally optimal.",
-        datasets.prompt_sphere(6, 8, 2, seed=4),
+        "Forty-eight random tokens, and two directions that serve all six inputs at once. Turn the head v and see "
+        "which selections stay locally optimal; drag a token far out and see them vanish.",
+        (Tokens(keys.round(3)), np.array([1.0, 0.6])),
         starts=RING,
     )
 

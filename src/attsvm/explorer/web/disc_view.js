@@ -4,7 +4,7 @@ import { colourOf, draggable, fill, set, shown, svg } from "explorer/dom.js";
 import { letterOf } from "explorer/model.js";
 import { recordsUpTo } from "explorer/simulation.js";
 import { isWeight, startsOf } from "explorer/state.js";
-import { attended } from "explorer/training.js";
+import { decided } from "explorer/training.js";
 
 const SIZE = 480, HALF = SIZE / 2, RIM = 196; // the picture, and the radius of the ring
 const NEAR = 0.5; // lengths below it are drawn to scale, longer ones by their logarithm
@@ -15,7 +15,7 @@ export class DiscView {
     root.setAttribute("viewBox", `0 0 ${SIZE} ${SIZE}`);
     const layer = (name) => root.appendChild(svg("g", { class: name }));
     Object.assign(this, { circles: layer("circles"), ring: layer("ring"), rays: layer("rays"), startRing: layer("start-rings"), points: layer("points"), starts: layer("starts") });
-    draggable(root, { begin: (event) => this.begin(event), move: (event) => this.move(event), end: () => (this.held = null) });
+    draggable(root, { begin: (event) => this.begin(event), move: (event) => this.move(event), end: () => (this.held = this.app.dragging = null) });
     root.addEventListener("keydown", (event) => this.key(event));
     root.addEventListener("dblclick", (event) => !event.target.closest("[data-start]") && app.addStartAt(this.world(event)));
     new ResizeObserver(() => this.resize()).observe(canvas);
@@ -52,7 +52,7 @@ export class DiscView {
     this.held = node.dataset.start;
     node.focus({ preventScroll: true });
     if (this.held !== "ring") this.app.watch(Number(this.held));
-    return true;
+    return (this.app.dragging = true);
   }
 
   move(event) {
@@ -132,10 +132,9 @@ export class DiscView {
     return points;
   }
 
-  /** The colour of the selection that a run attends to at a record; null where training cannot end there. */
+  /** The colour of the selection that a run has decided for at a record; null where it has not, or cannot end there. */
   slotAt(run, record) {
-    const { simulation, slots } = this.app;
-    const slot = slots.get(attended(simulation.data, simulation.at(run, record)).join(","));
+    const { simulation, slots } = this.app, slot = slots.get(decided(simulation.data, simulation.at(run, record)));
     return slot === undefined ? null : slot;
   }
 

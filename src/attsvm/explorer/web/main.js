@@ -11,7 +11,7 @@ import { addToken, completed, decoded, encoded, isWeight, startsOf } from "explo
 import { TokensView } from "explorer/tokens_view.js";
 import { Tour } from "explorer/tour.js";
 
-const BUDGET = 5; // milliseconds of training in a frame
+const BUDGET = { dragging: 4, resting: 11 }; // milliseconds of training in a frame
 const PACE = 1.3; // decades of steps that a second plays
 const TOP = Math.log10(LONGEST);
 
@@ -167,8 +167,9 @@ class App {
     if (this.stale.training) this.restart();
     this.stale = { program: false, training: false };
     if (this.playing) this.tick(time);
-    this.simulation.advance(this.state.time, BUDGET);
-    if (this.stalled) this.stalled.advance(this.state.time, BUDGET / 2);
+    const budget = this.dragging ? BUDGET.dragging : BUDGET.resting;
+    this.simulation.advance(this.state.time, budget);
+    if (this.stalled) this.stalled.advance(this.state.time, budget / 2);
     this.draw();
     if (this.playing || this.simulation.steps < this.state.time || (this.stalled && this.stalled.steps < this.state.time)) this.redraw();
   }

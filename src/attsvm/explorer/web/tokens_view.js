@@ -19,7 +19,7 @@ export class TokensView {
     root.setAttribute("viewBox", `0 0 ${SIZE} ${SIZE}`);
     const layer = (name) => root.appendChild(svg("g", { class: name }));
     Object.assign(this, { grid: layer("grid"), slabs: layer("slabs"), rays: layer("rays"), clash: layer("clash"), tokens: layer("tokens") });
-    this.head = root.appendChild(svg("g", { class: "head handle", tabindex: 0, role: "slider", "data-handle": "head" }));
+    this.head = root.appendChild(svg("g", { class: "head handle", tabindex: 0, role: "slider", "data-handle": "head", "aria-label": "Head v" }));
     draggable(root, { begin: (event) => this.begin(event), move: (event, far) => this.move(event, far), end: (event, far) => this.end(event, far) });
     root.addEventListener("keydown", (event) => this.key(event));
     root.addEventListener("focusin", (event) => this.focused(event));
@@ -54,7 +54,7 @@ export class TokensView {
     this.grip = [x[0] - at[0], x[1] - at[1]];
     if (!this.held.head) this.app.look(this.held.input, this.held.token);
     node.focus({ preventScroll: true });
-    return true;
+    return (this.app.dragging = true);
   }
 
   move(event, far) {
@@ -73,7 +73,7 @@ export class TokensView {
 
   end(event) {
     if (!this.moved && !this.held.head) this.pick(this.held, event.shiftKey || event.ctrlKey || event.metaKey);
-    this.moved = false;
+    this.moved = this.app.dragging = false;
   }
 
   pick({ input, token }, more) {
@@ -184,9 +184,9 @@ export class TokensView {
       const chosen = now.selected[input].includes(token), supports = support.has(key), [a, b] = this.screen(x);
       const words = [`Token ${nameOf(input, token)}`, `at ${shown(x[0])}, ${shown(x[1])}`, `score ${shown(scores[token])}`, chosen ? "selected" : "", supports ? "support" : "", clash.has(key) ? "in conflict" : ""];
       set(node, { transform: `translate(${a.toFixed(2)},${b.toFixed(2)})`, "aria-label": words.filter(Boolean).join(", "), "aria-pressed": chosen, class: `token handle${chosen ? " chosen" : ""}${supports ? " support" : ""}${clash.has(key) ? " clashing" : ""}${input === state.focus ? " on" : ""}`, style: `--own:${chosen && now.solution.feasible ? colour : "var(--paper)"};--ring:${colour}` });
-      const label = count > 26 && input !== state.focus ? "" : nameOf(input, token);
+      const silent = count > 12 && input !== state.focus && !chosen;
+      const label = silent ? "" : nameOf(input, token), score = silent ? "" : shown(scores[token], 2);
       if (node.label.textContent !== label) node.label.textContent = label;
-      const score = count > 26 && input !== state.focus ? "" : shown(scores[token], 2);
       if (node.score.textContent !== score) node.score.textContent = score;
     }));
     for (const [key, node] of this.nodes)

@@ -214,3 +214,14 @@ export function attended(data, W) {
   attend(data, W);
   return Array.from(data.winner, (t, i) => t - data.first[i]);
 }
+
+/** Those tokens as a selection's key, where each has most of its input's attention; otherwise null. */
+export function decided(data, W) {
+  attend(data, W);
+  let key = "";
+  for (let i = 0; i < data.n; i++) {
+    if (data.row[i] > Math.LN2) return null;
+    key += `${i ? "," : ""}${data.winner[i] - data.first[i]}`;
+  }
+  return key;
+}
