@@ -14,8 +14,8 @@ export class DiscView {
     Object.assign(this, { root, canvas, app, far: 4, handles: [] });
     root.setAttribute("viewBox", `0 0 ${SIZE} ${SIZE}`);
     const layer = (name) => root.appendChild(svg("g", { class: name }));
-    Object.assign(this, { circles: layer("circles"), ring: layer("ring"), rays: layer("rays"), startRing: layer("start-rings"), points: layer("points"), starts: layer("starts") });
-    draggable(root, { begin: (event) => this.begin(event), move: (event) => this.move(event), end: () => (this.held = this.app.dragging = null) });
+    Object.assign(this, { circles: layer("circles"), ring: layer("ring"), rays: layer("rays"), startRing: layer("start-rings"), starts: layer("starts") });
+    draggable(root, { begin: (event) => this.begin(event), move: (event) => this.move(event), end: () => ((this.held = this.app.dragging = null), app.redraw()) });
     root.addEventListener("keydown", (event) => this.key(event));
     root.addEventListener("dblclick", (event) => !event.target.closest("[data-start]") && app.addStartAt(this.world(event)));
     new ResizeObserver(() => this.resize()).observe(canvas);
@@ -81,18 +81,19 @@ export class DiscView {
   draw() {
     const { simulation, state, now } = this.app;
     const last = this.lastRecord();
+    if (!this.slots) this.decide();
     if (!this.held) this.far = this.farthest(simulation, last);
     const context = this.canvas.getContext("2d"), scale = this.canvas.width / SIZE;
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.clearRect(0, 0, SIZE, SIZE);
     context.lineJoin = context.lineCap = "round";
-    for (const path of this.paths(last)) stroke(context, path, this.app.colours);
+    this.strokes(context, last);
+    for (const dot of this.ends(last)) this.dot(context, dot);
     fill(this.circles, this.lengths());
     fill(this.ring, this.ringOf(state, now));
     fill(this.rays, this.raysOf(state, now));
-    fill(this.points, this.ends(last));
     this.drawStarts(state);
-    set(this.root, { "aria-label": `Training after ${state.time} steps. ${this.app.basins || ""}` });
+    if (!this.app.dragging) set(this.root, { "aria-label": `Training after ${state.time} steps. ${this.app.basins || ""}` });
   }
 
   /** How many records are shown: those computed, up to the time of the slider. */
@@ -106,36 +107,79 @@ export class DiscView {
       see(each, last - 1);
     }
     if (headPath) most = Math.max(most, Math.hypot(headPath[2 * last - 2], headPath[2 * last - 1]));
-    return Math.max(3, most * 1.25);
+    return 1.1 ** Math.ceil(Math.log(Math.max(3, most * 1.15)) / Math.log(1.1)); // in steps, so that the circles rest
   }
 
-  /** Every line to draw: points in the picture, the name of its colour, width, dash. */
+  /** Every line to draw: its weights (and the query they look with) or points, the name of its colour, width, dash. */
   *paths(last) {
     const { simulation, stalled, state } = this.app, many = simulation.runs.length > 12, weight = isWeight(state);
-    if (state.recorded) for (const points of state.recorded) yield { points: points.map(([x, y]) => this.screen(x, y)), colour: "quiet", width: 5, alpha: 0.35 };
+    for (const points of state.recorded || []) yield { weights: points.flat(), last: points.length, colour: "quiet", width: 5, alpha: 0.35 };
     for (let r = 0; r < simulation.runs.length; r++) {
-      const slot = this.slotAt(r, last - 1), watched = r === state.run;
-      if (weight) {
-        for (let i = 0; i < state.inputs.length; i++) yield { points: this.through(simulation.path[r], last, state.inputs[i].query), colour: `s${i % 6}`, width: watched ? 2.4 : 1.2, alpha: 1 };
-      } else yield { points: this.through(simulation.path[r], last), colour: slot === null ? "other" : `s${slot % 6}`, width: watched ? 3 : many ? 1.2 : 1.8, alpha: watched ? 1 : many ? 0.6 : 0.9 };
+      const weights = simulation.path[r], watched = r === state.run;
+      if (weight) for (let i = 0; i < state.inputs.length; i++) yield { weights, last, query: state.inputs[i].query, colour: `s${i % 6}`, width: watched ? 2.4 : 1.2, alpha: 1 };
+      else {
+        const slot = this.slots[r];
+        yield { weights, last, colour: slot === null ? "other" : `s${slot % 6}`, width: watched ? 3 : many ? 1.2 : 1.8, alpha: watched ? 1 : many ? 0.6 : 0.9 };
+      }
     }
-    if (simulation.headPath) yield { points: this.through(simulation.headPath, last), colour: "ink", width: 2, alpha: 1, dash: [2, 4] };
-    if (stalled && !weight) yield { points: this.through(stalled.path[0], Math.min(last, stalled.known)), colour: "ink", width: 2, alpha: 0.9, dash: [6, 5] };
+    if (simulation.headPath) yield { weights: simulation.headPath, last, colour: "ink", width: 2, alpha: 1, dash: [2, 4] };
+    if (stalled && !weight) yield { weights: stalled.path[0], last: Math.min(last, stalled.known), colour: "ink", width: 2, alpha: 0.9, dash: [6, 5] };
   }
 
-  through(path, last, query = null) {
-    const points = [];
+  /** Where a line goes: calls to(x, y) for every point that the eye can tell from the one before. */
+  follow({ weights, last, query }, to) {
+    const scale = RIM / Math.log1p(this.far / NEAR);
+    let seenX = Infinity, seenY = Infinity;
     for (let k = 0; k < last; k++) {
-      const [x, y] = query ? [path[4 * k] * query[0] + path[4 * k + 1] * query[1], path[4 * k + 2] * query[0] + path[4 * k + 3] * query[1]] : [path[2 * k], path[2 * k + 1]];
-      points.push(this.screen(x, y));
+      const x = query ? weights[4 * k] * query[0] + weights[4 * k + 1] * query[1] : weights[2 * k];
+      const y = query ? weights[4 * k + 2] * query[0] + weights[4 * k + 3] * query[1] : weights[2 * k + 1];
+      const r = Math.sqrt(x * x + y * y), factor = r > 0 ? (scale * Math.log1p(r / NEAR)) / r : 0;
+      const a = HALF + x * factor, b = HALF - y * factor;
+      if ((a - seenX) ** 2 + (b - seenY) ** 2 < 2 && k < last - 1) continue;
+      to(a, b, seenX === Infinity);
+      [seenX, seenY] = [a, b];
     }
-    return points;
+  }
+
+  /** The colour of every run by now; once a frame, before anything is drawn or said. */
+  decide() {
+    const last = this.lastRecord() - 1;
+    this.slots = isWeight(this.app.state) ? [] : this.app.simulation.runs.map((_, r) => this.slotAt(r, last));
+    return this.slots;
   }
 
   /** The colour of the selection that a run has decided for at a record; null where it has not, or cannot end there. */
   slotAt(run, record) {
     const { simulation, slots } = this.app, slot = slots.get(decided(simulation.data, simulation.at(run, record)));
     return slot === undefined ? null : slot;
+  }
+
+  /** Neighbours that look alike are one stroke: of sixty-four runs two or three. */
+  strokes(context, last) {
+    let look = null;
+    for (const path of this.paths(last)) {
+      const next = `${path.colour} ${path.width} ${path.alpha} ${path.dash || ""}`;
+      if (path.last < 2) continue;
+      if (next !== look) {
+        if (look !== null) context.stroke();
+        look = next;
+        context.strokeStyle = this.app.colours[path.colour];
+        context.globalAlpha = path.alpha;
+        context.lineWidth = path.width;
+        context.setLineDash(path.dash || []);
+        context.beginPath();
+      }
+      this.follow(path, (x, y, first) => (first ? context.moveTo(x, y) : context.lineTo(x, y)));
+    }
+    if (look !== null) context.stroke();
+  }
+
+  dot(context, { x, y, r, colour }) {
+    context.fillStyle = this.app.colours[colour];
+    context.globalAlpha = 1;
+    context.beginPath();
+    context.arc(x, y, r, 0, 7);
+    context.fill();
   }
 
   lengths() {
@@ -172,14 +216,13 @@ export class DiscView {
     return parts.join("");
   }
 
-  ends(last) {
-    const { simulation, state } = this.app;
-    if (isWeight(state)) return "";
-    const many = simulation.runs.length > 12;
-    return simulation.runs.map((_, r) => {
-      const slot = this.slotAt(r, last - 1), w = simulation.at(r, last - 1), [x, y] = this.screen(w[0], w[1]);
-      return `<circle style="fill:${colourOf(slot)}" cx="${x.toFixed(1)}" cy="${y.toFixed(1)}" r="${r === state.run ? 5 : many ? 2 : 3.5}"/>`;
-    }).join("");
+  /** The dots where the runs are by now. */
+  *ends(last) {
+    const { simulation, state } = this.app, many = simulation.runs.length > 12;
+    for (let r = 0; r < this.slots.length; r++) {
+      const slot = this.slots[r], w = simulation.at(r, last - 1), [x, y] = this.screen(w[0], w[1]);
+      yield { x, y, r: r === state.run ? 5 : many ? 2 : 3.5, colour: slot === null ? "other" : `s${slot % 6}` };
+    }
   }
 
   drawStarts(state) {
@@ -224,22 +267,4 @@ function between(r, [u, w]) {
 function wedge(angle, colour) {
   const [a, b] = at(RIM + 2, angle), [c, e] = at(RIM + 18, angle + 0.045), [f, g] = at(RIM + 18, angle - 0.045);
   return `<path class="wedge" style="fill:${colour}" d="M${a.toFixed(1)},${b.toFixed(1)}L${c.toFixed(1)},${e.toFixed(1)}L${f.toFixed(1)},${g.toFixed(1)}Z"/>`;
-}
-
-function stroke(context, { points, colour, width, alpha, dash = [] }, colours) {
-  if (points.length < 2) return;
-  context.strokeStyle = colours[colour] || colour;
-  context.globalAlpha = alpha;
-  context.lineWidth = width;
-  context.setLineDash(dash);
-  context.beginPath();
-  context.moveTo(points[0][0], points[0][1]);
-  let [x, y] = points[0];
-  for (let k = 1; k < points.length; k++) {
-    const dx = points[k][0] - x, dy = points[k][1] - y;
-    if (dx * dx + dy * dy < 2 && k < points.length - 1) continue; // nobody sees it
-    [x, y] = points[k];
-    context.lineTo(x, y);
-  }
-  context.stroke();
 }

@@ -9,12 +9,16 @@ const VARIABLES = ["paper", "ink", "quiet", "line", "other", "bad", "s0", "s1", 
 export function drawing(app) {
   const root = getComputedStyle(document.documentElement), colours = VARIABLES.map((name) => `--${name}:${root.getPropertyValue(`--${name}`).trim()}`).join(";");
   const inner = (node) => node.innerHTML.replaceAll(/ (tabindex|role|aria-[a-z]+)="[^"]*"/g, "");
-  const last = Math.max(1, app.discView.lastRecord());
-  const paths = [...app.discView.paths(last)].filter(({ points }) => points.length > 1).map(({ points, colour, width, alpha, dash = [] }) =>
-    `<path fill="none" stroke="var(--${colour})" stroke-width="${width}" stroke-opacity="${alpha}" stroke-dasharray="${dash.join(" ")}" d="M${points.map((x) => x.map((v) => v.toFixed(1)).join(",")).join("L")}"/>`).join("");
+  const line = (path) => {
+    const points = [];
+    app.discView.follow(path, (x, y) => points.push(`${x.toFixed(1)},${y.toFixed(1)}`));
+    return `<path fill="none" stroke="var(--${path.colour})" stroke-width="${path.width}" stroke-opacity="${path.alpha}" stroke-dasharray="${(path.dash || []).join(" ")}" d="M${points.join("L")}"/>`;
+  };
+  const paths = [...app.discView.paths(app.discView.lastRecord())].filter(({ last }) => last > 1).map(line).join("");
+  const dots = [...app.discView.ends(app.discView.lastRecord())].map(({ x, y, r, colour }) => `<circle cx="${x.toFixed(1)}" cy="${y.toFixed(1)}" r="${r}" fill="var(--${colour})"/>`).join("");
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${2 * SIZE + GAP}" height="${SIZE}" viewBox="0 0 ${2 * SIZE + GAP} ${SIZE}" style="${colours};background:var(--paper)" font-family="system-ui, sans-serif">` +
     `<style>${$("drawing").textContent}</style><svg class="plane" width="${SIZE}" height="${SIZE}" viewBox="0 0 ${SIZE} ${SIZE}">${inner($("tokens"))}</svg>` +
-    `<svg class="plane" x="${SIZE + GAP}" width="${SIZE}" height="${SIZE}" viewBox="0 0 ${SIZE} ${SIZE}">${paths}${inner($("disc"))}</svg></svg>`;
+    `<svg class="plane" x="${SIZE + GAP}" width="${SIZE}" height="${SIZE}" viewBox="0 0 ${SIZE} ${SIZE}">${paths}${dots}${inner($("disc"))}</svg></svg>`;
 }
 
 /** The drawing as pixels. */

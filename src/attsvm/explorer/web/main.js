@@ -11,7 +11,7 @@ import { addToken, completed, decoded, encoded, isWeight, startsOf } from "explo
 import { TokensView } from "explorer/tokens_view.js";
 import { Tour } from "explorer/tour.js";
 
-const BUDGET = { dragging: 4, resting: 11 }; // milliseconds of training in a frame
+const BUDGET = { dragging: 3, resting: 11 }; // milliseconds of training in a frame
 const PACE = 1.3; // decades of steps that a second plays
 const TOP = Math.log10(LONGEST);
 
@@ -176,7 +176,7 @@ class App {
 
   restart() {
     const starts = startsOf(this.state), { problem, loss } = this.now, head = this.state.joint ? this.state.head : null;
-    this.simulation = new Simulation(problem, loss, this.state, starts, { head });
+    this.simulation = new Simulation(problem, loss, this.state, starts, { head, room: this.simulation });
     this.stalled = this.state.usual && !this.state.joint ? new Simulation(problem, loss, this.state, [starts[this.state.run]], { usual: true }) : null;
   }
 
@@ -190,11 +190,15 @@ class App {
   }
 
   draw() {
-    this.words();
+    this.count();
     this.tokensView.draw();
     this.discView.draw();
-    this.charts.draw();
-    this.controls.draw();
+    if (!this.dragging || this.frames % 3 === 0) {
+      // Words and numbers: nobody reads them sixty times a second.
+      this.charts.draw();
+      this.words();
+      this.controls.draw();
+    }
     const place = Math.log10(Math.max(1, this.state.time)) / TOP;
     if (document.activeElement !== $("time") || this.playing) $("time").value = place;
     $("time").setAttribute("aria-valuetext", `step ${this.state.time}`);
@@ -205,7 +209,6 @@ class App {
 
   words() {
     const { solution, chosen, joint } = this.now, { state, simulation } = this;
-    this.count();
     const near = 1 - Math.min(1, Math.max(0, this.charts.away || 0));
     if (solution.feasible) {
       const angle = (Math.acos(Math.min(1, near)) * 180) / Math.PI;
@@ -244,12 +247,7 @@ class App {
   /** How many starts attend to each selection by now. */
   count() {
     this.counts = new Map();
-    if (isWeight(this.state)) return;
-    const last = this.discView.lastRecord() - 1;
-    this.simulation.runs.forEach((_, r) => {
-      const slot = this.discView.slotAt(r, last);
-      this.counts.set(slot, (this.counts.get(slot) || 0) + 1);
-    });
+    for (const slot of this.discView.decide()) this.counts.set(slot, (this.counts.get(slot) || 0) + 1);
   }
 
   say(words) {

@@ -15,16 +15,16 @@ const FLAT = 1e-15; // sine of an angle that counts as none
  */
 export function separatePlane(rows, p) {
   const unit = inUnits(rows), { scale } = unit;
-  const proof = contradiction(unit);
-  if (proof) return { feasible: false, multipliers: proof };
+  const against = contradiction(unit);
+  if (against) return { feasible: false, multipliers: against };
   if (!unit.some(({ b }) => b > 0)) return { feasible: true, w: [0, 0], fan: null, multipliers: new Float64Array(rows.length) };
   let w = smallest(unit, p);
   if (!w) return { feasible: false, multipliers: nearly(unit) };
   const fan = flatSide(unit, w, p);
   if (fan) w = shortest(...fan);
-  const multipliers = dualOfCorner(unit, w, p).map((x) => x / scale);
-  const back = (each) => each.map((x) => x / scale);
-  return { feasible: true, w: back(w), fan: fan && fan.map(back), multipliers };
+  const back = (each) => [each[0] / scale, each[1] / scale];
+  const proof = () => dualOfCorner(unit, w, p).map((x) => x / scale); // only when asked for
+  return { feasible: true, w: back(w), fan: fan && fan.map(back), get multipliers() { return proof(); } };
 }
 
 /** A proof that the rows contradict each other, or null. */
@@ -49,10 +49,13 @@ const length = (w) => Math.sqrt(w[0] * w[0] + w[1] * w[1]);
 // ---------------------------------------------------------------- is there a w?
 
 function contradiction(rows) {
-  const zero = rows.findIndex(({ size, b, tied }) => size === 0 && b > 0 && !tied);
-  if (zero >= 0) return balance(rows, [zero]);
-  const able = rows.map((_, j) => j).filter((j) => rows[j].size > 0);
-  const ties = able.filter((j) => rows[j].tied);
+  const able = [], ties = [];
+  for (let j = 0; j < rows.length; j++) {
+    const { size, b, tied } = rows[j];
+    if (size > 0) able.push(j);
+    else if (b > 0 && !tied) return balance(rows, [j]);
+    if (size > 0 && tied) ties.push(j);
+  }
   return ties.length ? onLine(rows, able, ties) : allAround(rows, able);
 }
 
@@ -72,19 +75,26 @@ function onLine(rows, able, ties) {
 
 /** Without ties: rows contradict each other where they do not fit into a half-plane. */
 function allAround(rows, able) {
-  const asking = able.filter((j) => rows[j].b > 0);
-  for (const j of asking)
-    for (const k of able) if (Math.abs(sine(rows[j], rows[k])) <= FLAT && dot(rows[j].a, rows[k].a) < 0) return balance(rows, [j, k]);
-  if (!asking.length) return null;
-  // Around from one row: the last before the half turn and the first after it, seen from the row's two sides.
-  const [start] = asking;
+  const start = able.find((j) => rows[j].b > 0);
+  if (start === undefined) return null;
+  // Around from one row: the farthest on its left and on its right; of parallel ones, one that asks for a margin.
   let last = -1, next = -1;
+  const beyond = (far, k, side) => {
+    if (far < 0) return true;
+    const turn = side * sine(rows[far], rows[k]);
+    return turn > FLAT || (turn >= -FLAT && rows[far].b === 0 && rows[k].b > 0);
+  };
   for (const k of able) {
     const turn = sine(rows[start], rows[k]);
-    if (turn > FLAT && (last < 0 || cross(rows[last].a, rows[k].a) > 0)) last = k;
-    if (turn < -FLAT && (next < 0 || cross(rows[next].a, rows[k].a) < 0)) next = k;
+    if (turn > FLAT) last = beyond(last, k, 1) ? k : last;
+    else if (turn < -FLAT) next = beyond(next, k, -1) ? k : next;
+    else if (dot(rows[start].a, rows[k].a) < 0) return balance(rows, [start, k]);
   }
-  return last >= 0 && next >= 0 && sine(rows[last], rows[next]) > FLAT ? balance(rows, [start, last, next]) : null;
+  if (last < 0 || next < 0) return null;
+  const gap = sine(rows[last], rows[next]);
+  if (gap > FLAT) return balance(rows, [start, last, next]);
+  const opposite = gap >= -FLAT && (rows[last].b > 0 || rows[next].b > 0);
+  return opposite ? balance(rows, rows[last].b > 0 ? [last, next] : [next, last]) : null;
 }
 
 /** Multipliers with Σ λa = 0 over one zero row, two parallel rows or three rows, that of the first positive. */
@@ -111,11 +121,14 @@ function smallest(rows, p) {
   const tie = rows.find(({ tied, size }) => tied && size > 0);
   const way = tie ? [-tie.a[1], tie.a[0]] : null;
   const alone = (row) => (row.tied || row.b === 0 || row.size === 0 ? null : pointOf(row, way || dualVector(row.a, p)));
-  let w = null, basis = [];
+  // The row that asks for the longest w: alone it needs ‖w‖ = b/‖a‖_q.
+  let first = null, most = 0;
   for (const row of rows) {
-    const each = alone(row);
-    if (each && (!w || less(w, each, p))) [w, basis] = [each, [row]];
+    if (row.tied || row.b === 0) continue;
+    const need = way ? row.b / Math.abs(dot(way, row.a)) : row.b / normOf(row.a, dualOf(p));
+    if (need > most) [first, most] = [row, need];
   }
+  let w = alone(first), basis = [first];
   for (let round = 0; round < 10 * rows.length + 10; round++) {
     const worst = mostViolated(rows, w);
     if (!worst) return w;
@@ -156,14 +169,14 @@ function dualVector(a, p) {
 }
 
 const room = ({ b, size }, w) => TOUCH * (size * length(w) + b);
-const satisfied = (row, w) => dot(row.a, w) >= row.b - room(row, w);
+const satisfied = (row, w) => row.a[0] * w[0] + row.a[1] * w[1] >= row.b - room(row, w);
 
 function mostViolated(rows, w) {
+  const far = length(w);
   let worst = null, most = 0;
   for (const row of rows) {
-    if (row.tied || row.size === 0) continue;
-    const short = (row.b - dot(row.a, w) - room(row, w)) / row.size;
-    if (short > most) [worst, most] = [row, short];
+    const { a, b, size } = row, over = a[0] * w[0] + a[1] * w[1] - b + TOUCH * (size * far + b);
+    if (over < 0 && !row.tied && -over > most * size) [worst, most] = [row, -over / size];
   }
   return worst;
 }

@@ -11,16 +11,17 @@ const TIE = 1e-12; // scores closer than this, relative to the largest, are equa
 
 /** The rows (x_a − x_t) zᵀ of every token but the anchor a, the first selected one; tied where selected too. */
 export function rowsOf(problem, selected, required = 1) {
-  return problem.inputs.flatMap(({ tokens, query }, input) => {
-    const chosen = selected[input], anchor = chosen[0];
+  const rows = [];
+  problem.inputs.forEach(({ tokens, query: [z, y] }, input) => {
+    const chosen = selected[input], anchor = chosen[0], [ax, ay] = tokens[anchor];
     const b = Array.isArray(required) ? required[input] : required;
-    return tokens.map((x, token) => {
-      const difference = [tokens[anchor][0] - x[0], tokens[anchor][1] - x[1]];
-      const a = difference.flatMap((delta) => query.map((z) => delta * z));
-      const tied = chosen.includes(token);
-      return { a, b: tied ? 0 : b, tied, input, token, anchor };
-    }).filter(({ token }) => token !== anchor);
+    tokens.forEach(([tx, ty], token) => {
+      if (token === anchor) return;
+      const dx = ax - tx, dy = ay - ty, tied = chosen.length > 1 && chosen.includes(token);
+      rows.push({ a: y === undefined ? [dx * z, dy * z] : [dx * z, dx * y, dy * z, dy * y], b: tied ? 0 : b, tied, input, token, anchor });
+    });
   });
+  return rows;
 }
 
 /** min ‖W‖_p with the selected tokens above the others by the required margin. */
@@ -46,12 +47,15 @@ export function relaxedProgram(problem, selected, p, head) {
 }
 
 function solved(rows, p, width) {
-  if (!rows.length) return { feasible: true, w: new Array(width).fill(0), rows, p, norm: 0, margin: Infinity, multipliers: [], support: [], certificate: { primal: 0, gap: 0 }, fan: null };
-  const found = separate(rows, p, width);
+  const found = rows.length ? separate(rows, p, width) : { feasible: true, w: new Array(width).fill(0), fan: null, multipliers: [] };
   if (!found.feasible) return { feasible: false, rows, p, ...clearest(rows, p, width, found.multipliers) };
-  const norm = normOf(found.w, p);
-  const support = rows.map((_, j) => j).filter((j) => !rows[j].tied && dot(rows[j].a, found.w) - rows[j].b <= SUPPORT);
-  return { ...found, rows, p, norm, margin: 1 / norm, support, certificate: certificate(rows, found, p) };
+  const { w, fan } = found, norm = normOf(w, p), support = [];
+  rows.forEach((row, j) => !row.tied && dot(row.a, w) - row.b <= SUPPORT && support.push(j));
+  return {
+    feasible: true, w, fan, rows, p, norm, margin: 1 / norm, support,
+    get multipliers() { return found.multipliers; },
+    get certificate() { return certificate(rows, found, p); }, // recomputed at every access
+  };
 }
 
 const separate = (rows, p, width) => (width === 2 ? separatePlane : separateSpace)(rows, p);

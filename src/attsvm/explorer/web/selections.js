@@ -11,11 +11,14 @@ const MOST = 400; // selections of weights W that are tried one by one
 /** [{selected, from, to}]: the arcs of directions, counter-clockwise, from < to; prompts (e = 1) only. */
 export function arcs(problem) {
   const cuts = [];
-  for (const { tokens, query } of problem.inputs)
-    tokens.forEach((x, t) => tokens.slice(t + 1).forEach((y) => {
-      const across = Math.atan2(x[0] - y[0], y[1] - x[1]);
-      if ((x[0] !== y[0] || x[1] !== y[1]) && query[0] !== 0) cuts.push(turned(across), turned(across + Math.PI));
-    }));
+  for (const { tokens, query } of problem.inputs) {
+    const corners = hull(tokens);
+    if (corners.length > 1 && query[0] !== 0)
+      corners.forEach((x, k) => {
+        const y = corners[(k + 1) % corners.length], flip = query[0] < 0 ? Math.PI : 0;
+        cuts.push(turned(Math.atan2(x[0] - y[0], y[1] - x[1]) + flip));
+      });
+  }
   if (!cuts.length) return problem.inputs.every(({ tokens }) => tokens.length === 1) ? [{ selected: problem.inputs.map(() => [0]), from: 0, to: TURN }] : [];
   cuts.sort((a, b) => a - b);
   const found = [];
@@ -33,6 +36,28 @@ export function arcs(problem) {
 }
 
 export const same = (one, other) => one.every((chosen, i) => chosen.length === other[i].length && chosen.every((t, k) => t === other[i][k]));
+
+/** The convex hull of points, counter-clockwise, without the points inside its edges. */
+export function hull(points) {
+  const sorted = [...points].sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  const half = (list) => {
+    const chain = [];
+    for (const p of list) {
+      while (chain.length > 1) {
+        const a = chain[chain.length - 2], b = chain[chain.length - 1];
+        if ((b[0] - a[0]) * (p[1] - a[1]) - (b[1] - a[1]) * (p[0] - a[0]) > 0) break;
+        chain.pop();
+      }
+      chain.push(p);
+    }
+    chain.pop();
+    return chain;
+  };
+  const first = sorted[0], last = sorted[sorted.length - 1];
+  if (first[0] === last[0] && first[1] === last[1]) return [first];
+  return [...half(sorted), ...half(sorted.reverse())];
+}
+
 const turned = (angle) => (angle % TURN + TURN) % TURN;
 
 function extremes(problem, angle) {

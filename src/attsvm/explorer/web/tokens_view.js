@@ -1,6 +1,7 @@
 // The plane of the tokens: drag them; the direction, its slab and its support follow.
 import { colourOf, draggable, escaped, fill, set, shown, svg } from "explorer/dom.js";
 import { nameOf } from "explorer/program.js";
+import { hull } from "explorer/selections.js";
 import { choose, isWeight, removeToken } from "explorer/state.js";
 
 const SIZE = 480; // of the picture, in its own units
@@ -74,6 +75,7 @@ export class TokensView {
   end(event) {
     if (!this.moved && !this.held.head) this.pick(this.held, event.shiftKey || event.ctrlKey || event.metaKey);
     this.moved = this.app.dragging = false;
+    this.app.redraw();
   }
 
   pick({ input, token }, more) {
@@ -114,7 +116,7 @@ export class TokensView {
     fill(this.clash, now.solution.feasible ? "" : this.conflict(state, now));
     this.drawTokens(state, now);
     this.drawHead(state);
-    set(this.root, { "aria-label": `Tokens of ${state.inputs.length} inputs. ${this.app.verdict || ""}` });
+    if (!this.app.dragging) set(this.root, { "aria-label": `Tokens of ${state.inputs.length} inputs. ${this.app.verdict || ""}` });
   }
 
   axes() {
@@ -221,22 +223,4 @@ export function arrow(from, to, style, width) {
   const back = [to[0] - way[0] * big, to[1] - way[1] * big], side = [-way[1] * big * 0.45, way[0] * big * 0.45];
   const at = (x, y) => `${x.toFixed(1)},${y.toFixed(1)}`;
   return `<path class="shaft" style="${style};stroke-width:${width}" d="M${at(...from)}L${at(...back)}"/><path class="point" style="${style};stroke:none" d="M${at(...to)}L${at(back[0] + side[0], back[1] + side[1])}L${at(back[0] - side[0], back[1] - side[1])}Z"/>`;
-}
-
-/** The convex hull of points, counter-clockwise. */
-export function hull(points) {
-  const sorted = [...points].sort((a, b) => a[0] - b[0] || a[1] - b[1]);
-  const half = (list) => {
-    const chain = [];
-    for (const p of list) {
-      while (chain.length > 1) {
-        const [a, b] = chain.slice(-2);
-        if ((b[0] - a[0]) * (p[1] - a[1]) - (b[1] - a[1]) * (p[0] - a[0]) > 0) break;
-        chain.pop();
-      }
-      chain.push(p);
-    }
-    return chain.slice(0, -1);
-  };
-  return sorted.length < 3 ? sorted : [...half(sorted), ...half(sorted.reverse())];
 }
