@@ -2,9 +2,10 @@
 
     python benchmarks/explorer.py [--seconds 5] [--pictures FOLDER]
 
-Six inputs of eight tokens with 64 starts, in headless Chromium without a GPU. The page's own animation frames are
-counted while pointer events move a token; the processor time of the page's main thread per frame is told too, because
-a busy machine lowers the rate: below 16 ms a quiet one shows 60. Needs selenium, chromium and chromium-driver.
+Six inputs of eight tokens with 64 starts, in headless Chromium without a GPU. The page's own animation frames
+are counted while pointer events move a token. The processor time of the page's main thread per frame is told
+too, because a busy machine lowers the rate: below 16 ms a quiet one shows 60. Needs selenium, chromium and
+chromium-driver.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from attsvm.explorer import page, presets
 DRAG = """
 const done = arguments[2], [seconds, selector] = arguments;
 (async () => {
-  const node = document.querySelector(selector), box = node.getBoundingClientRect(), root = document.getElementById("tokens");
-  const at = (k) => ({bubbles: true, pointerId: 1, isPrimary: true, button: 0, clientX: box.x + box.width / 2 + 60 * Math.sin(k / 20), clientY: box.y + box.height / 2 + 40 * Math.sin(k / 13)});
+  const node = document.querySelector(selector), box = node.getBoundingClientRect();
+  const root = document.getElementById("tokens"), middle = [box.x + box.width / 2, box.y + box.height / 2];
+  const at = (k) => ({bubbles: true, pointerId: 1, isPrimary: true, button: 0,
+    clientX: middle[0] + 60 * Math.sin(k / 20), clientY: middle[1] + 40 * Math.sin(k / 13)});
   root.setPointerCapture = () => {};
   node.dispatchEvent(new PointerEvent("pointerdown", at(0)));
   const frame = explorer.frame.bind(explorer), cost = [];
@@ -41,8 +44,9 @@ const done = arguments[2], [seconds, selector] = arguments;
   root.dispatchEvent(new PointerEvent("pointerup", at(k)));
   delete explorer.frame;
   cost.sort((a, b) => a - b);
-  const middle = cost[cost.length >> 1], slow = cost[Math.floor(0.95 * cost.length)];
-  done({fps: 1000 * k / passed, drawn: cost.length, frames: k, cost: middle, slow, steps: explorer.simulation.steps, tokens: explorer.simulation.data.m, runs: explorer.simulation.runs.length});
+  const { simulation: { steps, data, runs } } = explorer, part = (q) => cost[Math.floor(q * cost.length)];
+  const counts = { frames: k, steps, tokens: data.m, runs: runs.length };
+  done({ fps: 1000 * k / passed, cost: part(0.5), slow: part(0.95), ...counts });
 })();
 """
 
@@ -53,7 +57,13 @@ TOKEN = '[data-input="2"][data-token="3"] .mark'
 def browser(width: int, height: int, mobile: bool = False) -> webdriver.Chrome:
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
-    flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={width},{height}")
+    flags = (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        f"--window-size={width},{height}",
+    )
     for flag in flags:
         options.add_argument(flag)
     if mobile:
@@ -75,10 +85,13 @@ def frames(file: Path, seconds: float) -> None:
     found = driver.execute_async_script(DRAG, seconds, TOKEN)
     work = {name: 1000 * (spent - before[name]) / found["frames"] for name, spent in busy(driver).items()}
     driver.quit()
-    print(f"{found['tokens']} tokens, {found['runs']} starts: {found['fps']:.0f} frames per second over {found['frames']} frames")
-    print(f"  the page's own work by the clock: {found['cost']:.1f} ms a frame (median), {found['slow']:.1f} ms (95 %)")
+    rate = f"{found['fps']:.0f} frames per second over {found['frames']} frames"
+    print(f"{found['tokens']} tokens, {found['runs']} starts: {rate}")
+    print(
+        f"  work of the page by the clock: {found['cost']:.1f} ms a frame, {found['slow']:.1f} in one of 20"
+    )
     told = ", ".join(f"{name.removesuffix('Duration').lower()} {spent:.1f}" for name, spent in work.items())
-    print(f"  processor time of the main thread: {told} ms a frame; {found['steps']} steps of every run in the last one")
+    print(f"  processor time of the main thread: {told} ms a frame; {found['steps']} steps in the last one")
 
 
 def busy(driver: webdriver.Chrome) -> dict[str, float]:
@@ -95,14 +108,22 @@ def pictures(file: Path, folder: Path) -> None:
         driver.get(file.as_uri())
         time.sleep(4)
         for name in [preset["id"] for preset in presets()]:
-            driver.execute_script("explorer.started = true; explorer.loadPreset(arguments[0], {}, false)", name)
+            driver.execute_script(
+                "explorer.started = true; explorer.loadPreset(arguments[0], {}, false)", name
+            )
             time.sleep(2)
             for theme in ("light", "dark"):
                 driver.execute_script("explorer.theme(arguments[0])", theme)
                 time.sleep(0.4)
-                high = height if not mobile else driver.execute_script("return document.documentElement.scrollHeight")
+                high = (
+                    height
+                    if not mobile
+                    else driver.execute_script("return document.documentElement.scrollHeight")
+                )
                 clip = {"x": 0, "y": 0, "width": width, "height": high, "scale": 1}
-                shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+                shot = driver.execute_cdp_cmd(
+                    "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+                )
                 (folder / f"{name}-{width}-{theme}.png").write_bytes(base64.b64decode(shot["data"]))
         driver.quit()
     print(f"pictures in {folder}")

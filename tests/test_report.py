@@ -196,7 +196,7 @@ class Outline(HTMLParser):
 
 def test_the_page_is_one_file_with_a_sound_outline(toys, tmp_path):
     outline = Outline(page(report_of(tmp_path), tmp_path))
-    local = {"report.json", "drawn.svg", "drawn.npz", "table.npz"}
+    local = {"report.json", "explorer.html", "drawn.svg", "drawn.npz", "table.npz"}
     anchors = {f"#{name}" for name in outline.ids}
     assert not outline.open
     assert outline.headings == ["h1", "h2", "h2", "h3", "h3", "h2"]

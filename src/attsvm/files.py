@@ -1,4 +1,4 @@
-"""Arrays in open files, .npz, .npy, .safetensors and .json: read with care, written where they were asked for.
+"""Arrays in open files, .npz, .npy, .safetensors, .json: read with care, written where they were asked for.
 
 A file is a stranger: names, types, shapes and sizes are taken from its headers and checked before any array
 is read. Nothing in it is executed.

@@ -16,6 +16,19 @@ FLAGS = (
     "--force-prefers-reduced-motion",
 )
 
+WAIT = """
+const pause = () => new Promise((next) => setTimeout(next, 10));
+for (let k = 0; k < 1000 && !window.explorer?.now; k++) await pause();
+"""
+SETTLE = """
+for (let k = 0; k < 3000; k++) {
+  await pause();
+  const { waiting, stale, simulation, state } = explorer;
+  if (!waiting && !stale.program && simulation.steps >= state.time) return true;
+}
+throw new Error("the page does not settle");
+"""
+
 
 class Browser:
     """The page, and what its modules answer."""
@@ -31,25 +44,24 @@ class Browser:
 
     def run(self, script, *arguments):
         """The value of a script, after the page's own modules are there."""
-        wait = "for (let k = 0; k < 400 && !window.explorer?.now; k++) await new Promise((r) => setTimeout(r, 10));"
-        body = f"const done = arguments[arguments.length - 1]; const given = [...arguments].slice(0, -1);"
-        body += f"(async (...given) => {{ {wait} {script} }})(...given).then((x) => done(JSON.stringify({{ok: x ?? null}})),"
-        body += " (error) => done(JSON.stringify({bad: String(error.stack || error)})));"
+        body = "const done = arguments[arguments.length - 1], given = [...arguments].slice(0, -1);"
+        body += f"(async () => {{ {WAIT} {script} }})().then((x) => done(JSON.stringify({{ok: x ?? null}})),"
+        body += "(error) => done(JSON.stringify({bad: String(error.stack || error)})));"
         answer = json.loads(self.driver.execute_async_script(body, *arguments))
         assert "bad" not in answer, answer.get("bad")
         return answer["ok"]
 
     def settle(self):
         """Wait until the frames and the training of the page are done."""
-        return self.run(
-            "for (let k = 0; k < 1000; k++) { await new Promise((r) => setTimeout(r, 10));"
-            "if (!explorer.waiting && !explorer.stale.program && explorer.simulation.steps >= explorer.state.time) return true; }"
-            "throw new Error('the page does not settle')"
-        )
+        return self.run(SETTLE)
 
     def complaints(self):
         """What the console holds, errors and warnings."""
-        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+        return [
+            entry["message"]
+            for entry in self.driver.get_log("browser")
+            if entry["level"] in ("SEVERE", "WARNING")
+        ]
 
     def requests(self):
         """The addresses that the page has asked for."""

@@ -15,17 +15,22 @@ EQUAL = 1e-9
 
 PROBLEM = """
 const problemOf = (keys, queries, labels, scores) => ({inputs: keys.map((tokens, i) => ({
-  tokens, query: queries ? queries[i] : [1], label: labels ? labels[i] : 1, scores: scores ? scores[i] : tokens.map(() => 0)}))});
+  tokens, query: queries ? queries[i] : [1], label: labels ? labels[i] : 1,
+  scores: scores ? scores[i] : tokens.map(() => 0)}))});
 """
-SOLVE = PROBLEM + """
+SOLVE = (
+    PROBLEM
+    + """
 const {maxMargin} = await import("explorer/program.js");
 const [keys, selected, p, queries] = given;
 return keys.map((each, r) => {
-  const s = maxMargin(problemOf(each, queries && queries[r]), selected[r].map((t) => [t].flat()), p ?? Infinity);
+  const chosen = selected[r].map((t) => [t].flat());
+  const s = maxMargin(problemOf(each, queries && queries[r]), chosen, p ?? Infinity);
   return {feasible: s.feasible, w: s.w ?? null, margin: s.margin ?? 0, multipliers: Array.from(s.multipliers),
           rows: s.rows.map(({input, token}) => [input, token]), conflict: s.conflict ?? null};
 });
 """
+)
 
 
 def instances(p):
@@ -89,7 +94,9 @@ def test_in_l2_the_weights_themselves_are_equal(solved):
     solution, answers = solved
     can = np.flatnonzero(solution.separable) if solution.norm.p == 2 else []
     for k in can:
-        np.testing.assert_allclose(answers[k]["w"], solution.W[k, :, 0], rtol=0, atol=EQUAL * 1 / solution.margin[k])
+        np.testing.assert_allclose(
+            answers[k]["w"], solution.W[k, :, 0], rtol=0, atol=EQUAL * 1 / solution.margin[k]
+        )
 
 
 def test_the_tokens_in_conflict_contradict_each_other_and_no_fewer_do(solved):
@@ -118,7 +125,7 @@ def test_the_proof_of_a_conflict_adds_up_to_zero(solved):
         assert np.abs(weights @ rows).max() < 1e-13 * np.abs(rows).max()
 
 
-# ---------------------------------------------------------------------- ties, relaxed programs, weights, selections
+# ---------------------------------------------------------------------- ties, joint, weights, ring
 
 
 def test_tied_tokens_get_equal_logits_as_in_the_package(browser):
@@ -133,12 +140,15 @@ def test_tied_tokens_get_equal_logits_as_in_the_package(browser):
     np.testing.assert_allclose([answer["margin"] for answer in answers], solution.margin, rtol=1e-8)
 
 
-RELAX = PROBLEM + """
+RELAX = (
+    PROBLEM
+    + """
 const {maxMargin, headProgram, relaxedProgram} = await import("explorer/program.js");
 const [keys, labels] = given, problem = problemOf(keys, null, labels), chosen = keys.map(() => [1]);
 const head = headProgram(problem, chosen, 2);
 return [head.w, maxMargin(problem, chosen, 2).w, relaxedProgram(problem, chosen, 2, head).w];
 """
+)
 
 
 @pytest.mark.parametrize(("third", "relaxed"), [((0.5, 1.0), (4 / 3, 1 / 3)), ((0.5, 1.5), (1.0, 0.0))])
@@ -160,11 +170,14 @@ def test_programs_of_weights_with_queries_are_those_of_the_package(browser, p):
     np.testing.assert_allclose([answer["margin"] for answer in answers], solution.margin, rtol=1e-6)
 
 
-RANK = PROBLEM + """
+RANK = (
+    PROBLEM
+    + """
 const {ranked} = await import("explorer/selections.js"), {LOSSES} = await import("explorer/training.js");
 return given[0].map((keys, r) => ranked(problemOf(keys, null, null, given[1][r]), 2, LOSSES.logistic)
   .filter(({local}) => local || given[2]).map(({selected}) => selected.map(([t]) => t)));
 """
+)
 
 
 @pytest.mark.parametrize("every", [False, True], ids=["locally optimal", "separable"])
@@ -187,15 +200,19 @@ OPTIMIZERS = {
     "coordinate": att.steepest(att.l1, STEP),
     "mirror": att.mirror(3.0, STEP),
 }
-TRAIN = PROBLEM + """
+TRAIN = (
+    PROBLEM
+    + """
 const {LOSSES, RULES, advance, compiled, newRun} = await import("explorer/training.js");
 const [name, lr, loss, steps, keys, queries, labels, scores, starts, heads] = given, rule = RULES[name](3);
 return keys.map((each, r) => {
-  const data = compiled(problemOf(each, queries[r], labels[r], scores[r]), LOSSES[loss]), run = newRun(starts[r], rule, heads && heads[r]);
+  const data = compiled(problemOf(each, queries[r], labels[r], scores[r]), LOSSES[loss]);
+  const run = newRun(starts[r], rule, heads && heads[r]);
   advance(data, run, rule, lr, steps);
   return [...run.W, ...(run.v ?? [])];
 });
 """
+)
 SAME = 1e-8
 
 
@@ -235,8 +252,8 @@ def test_head_and_weight_train_together_as_in_the_package(browser):
 
 
 SATURATE = """
-const {Simulation, turnBetween} = await import("explorer/simulation.js"), {derived} = await import("explorer/model.js");
-const {completed} = await import("explorer/state.js");
+const {Simulation, turnBetween} = await import("explorer/simulation.js");
+const {derived} = await import("explorer/model.js"), {completed} = await import("explorer/state.js");
 const state = completed(explorer.presets[0].state), now = derived(state, new Map());
 const end = (usual) => {
   const run = new Simulation(now.problem, now.loss, state, [[0, 1]], {usual});

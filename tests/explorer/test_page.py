@@ -10,7 +10,10 @@ import attsvm as att
 from attsvm.cli import app
 from attsvm.explorer import page, presets
 
-SHOWN = "return {w: explorer.now.solution.w, state: explorer.state, words: document.getElementById('verdict').innerText}"
+SHOWN = """
+const { now: { solution: { w } }, state } = explorer;
+return { w, state, words: document.getElementById("verdict").innerText };
+"""
 IDS = [preset["id"] for preset in presets()]
 
 
@@ -62,7 +65,9 @@ def test_a_drag_of_the_empty_plane_changes_nothing(browser):
 
 def test_a_click_chooses_a_token_and_a_token_inside_is_explained(browser):
     load(browser, "several-inputs")
-    inside = browser.run("explorer.state.inputs[0].tokens[6] = [-0.4, 0.1]; explorer.changed('tokens'); return true")
+    inside = browser.run(
+        "explorer.state.inputs[0].tokens[6] = [-0.4, 0.1]; explorer.changed('tokens'); return true"
+    )
     assert inside
     browser.settle()
     drag(browser, TOKEN.format(6), (0, 0))
@@ -83,7 +88,9 @@ def test_arrow_keys_move_a_token_and_delete_removes_it(browser):
 def test_an_address_reproduces_the_state_exactly(browser):
     load(browser, "several-inputs", rule="mirror", ruleP=2.5, lr=0.05)
     drag(browser, TOKEN.format(1), (13, 7))
-    before = browser.run("explorer.writeAddress(); const {w} = explorer.now.solution; return [explorer.state, w, location.hash]")
+    before = browser.run(
+        "explorer.writeAddress(); return [explorer.state, explorer.now.solution.w, location.hash]"
+    )
     browser.open(before[2])
     assert browser.run("return [explorer.state, explorer.now.solution.w]") == before[:2]
 
@@ -113,9 +120,12 @@ def test_the_tour_has_six_steps_and_no_errors(browser):
     browser.run("document.getElementById('tour').click()")
     titles = [browser.run("return document.getElementById('tour-title').textContent")]
     for _ in range(5):
-        titles.append(browser.run("document.getElementById('tour-next').click(); return document.getElementById('tour-title').textContent"))
+        browser.run("document.getElementById('tour-next').click()")
+        titles.append(browser.run("return document.getElementById('tour-title').textContent"))
     assert len(set(titles)) == 6
-    assert browser.run("document.getElementById('tour-next').click(); return document.getElementById('tour-card').hidden")
+    assert browser.run(
+        "document.getElementById('tour-next').click(); return document.getElementById('tour-card').hidden"
+    )
     assert browser.complaints() == []
 
 
@@ -130,18 +140,23 @@ def test_no_request_leaves_the_page(browser):
 
 
 FARTHEST = """
-const boxes = [...document.querySelectorAll('body *:not(svg *):not(.skip)')].map((x) => x.getBoundingClientRect().right);
-return Math.max(...boxes, document.documentElement.scrollWidth);
+const boxes = [...document.querySelectorAll("body *:not(svg *):not(.skip)")];
+return Math.max(...boxes.map((x) => x.getBoundingClientRect().right), document.documentElement.scrollWidth);
 """
 
 
 def test_the_page_fits_a_phone(browser):
     try:
-        browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True})
+        browser.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True},
+        )
         for name in ("one-input-local", "joint-loose", "six-inputs"):
             load(browser, name)
             assert browser.run(FARTHEST) <= 390
-        browser.run("document.body.append(Object.assign(document.createElement('p'), {style: 'width: 900px', id: 'wide'}))")
+        browser.run(
+            "document.body.append(Object.assign(document.createElement('p'), {style: 'width: 900px'}))"
+        )
         assert browser.run(FARTHEST) > 390
     finally:
         browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
@@ -150,8 +165,10 @@ def test_the_page_fits_a_phone(browser):
 
 def test_every_control_has_a_name_for_a_screen_reader(browser):
     nameless = """
-    const name = (x) => x.getAttribute('aria-label') || x.textContent.trim() || x.labels?.[0]?.textContent.trim();
-    return [...document.querySelectorAll('button, input, select, [role=button], [role=slider], [role=img], [role=group]')].filter((x) => !name(x)).map((x) => x.outerHTML);
+    const label = (x) => x.labels?.[0]?.textContent.trim();
+    const name = (x) => x.getAttribute("aria-label") || x.textContent.trim() || label(x);
+    const controls = "button, input, select, [role=button], [role=slider], [role=img], [role=group]";
+    return [...document.querySelectorAll(controls)].filter((x) => !name(x)).map((x) => x.outerHTML);
     """
     load(browser, "several-inputs")
     assert browser.run(nameless) == []
@@ -166,6 +183,7 @@ def test_every_control_has_a_name_for_a_screen_reader(browser):
 @pytest.fixture
 def saved(browser, tmp_path):
     """What the page saves of a preset that was changed by hand."""
+
     def save(name):
         load(browser, name)
         text = browser.run("const {json} = await import('explorer/files.js'); return json(explorer)")
@@ -190,14 +208,20 @@ def test_explore_opens_what_the_page_saved(saved, tmp_path):
     out = tmp_path / "again.html"
     assert CliRunner().invoke(app, ["explore", str(file), "--out", str(out), "--no-open"]).exit_code == 0
     start = json.loads(out.read_text(encoding="utf8").split('id="data">')[1].split("</script>")[0])["start"]
-    assert start["joint"] and start["inputs"] == json.loads(file.read_text(encoding="utf8"))["explorer"]["inputs"]
+    assert (
+        start["joint"]
+        and start["inputs"] == json.loads(file.read_text(encoding="utf8"))["explorer"]["inputs"]
+    )
 
 
 def test_pictures_are_saved_as_drawings_and_as_pixels(browser):
     load(browser, "one-input-local")
     drawing = browser.run("const {drawing} = await import('explorer/files.js'); return drawing(explorer)")
     assert drawing.count("<path") > 64 and "aria-label" not in drawing
-    size = browser.run("const {pixels} = await import('explorer/files.js'); const b = await pixels(explorer); return [b.type, b.size]")
+    size = browser.run(
+        "const {pixels} = await import('explorer/files.js'), found = await pixels(explorer);"
+        "return [found.type, found.size]"
+    )
     assert size[0] == "image/png" and size[1] > 20_000
 
 
@@ -209,7 +233,10 @@ def test_a_problem_of_the_notebook_opens_in_an_iframe(browser, tmp_path):
     browser.driver.get(host.as_uri())
     browser.driver.switch_to.frame(0)
     try:
-        assert browser.run("return [explorer.state.inputs[0].scores, explorer.state.rule]") == [[0, 3], "sign"]
+        assert browser.run("return [explorer.state.inputs[0].scores, explorer.state.rule]") == [
+            [0, 3],
+            "sign",
+        ]
     finally:
         browser.driver.switch_to.default_content()
         browser.open()

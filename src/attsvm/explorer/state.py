@@ -12,8 +12,8 @@ from attsvm.path import Path
 from attsvm.selection import scores
 from attsvm.tokens import Float, Tokens, as_selected
 
-MOST = {"inputs": 8, "tokens": 12}
-"""What the page has room for."""
+INPUTS, TOKENS = 8, 12
+"""What the page has room for: so many inputs, and tokens in each."""
 
 POINTS = 200
 """Points of a recorded path that the page draws."""
@@ -38,7 +38,7 @@ def state_of(tokens: Tokens, v: ArrayLike | None = None, selected: ArrayLike | N
 
 
 def state_of_path(path: Path, settings: Mapping[str, Any] | None = None, v: ArrayLike | None = None) -> Any:
-    """The state of a saved run: its tokens, its start, the path itself; `settings` as `attsvm train` keeps them."""
+    """The state of a saved run: tokens, start, the path itself; `settings` as `attsvm train` keeps them."""
     if path.runs is not None:
         path = path.run(0)
     state = state_of(path.tokens, v, path.selected if v is None else None)
@@ -59,10 +59,10 @@ def _check(tokens: Tokens) -> None:
             f"the keys have width {tokens.d} and the queries {tokens.e}. The explorer shows keys of width 2 "
             "with queries of width 1 (prompts) or 2: project them first, for example on two principal axes."
         )
-    if tokens.n > MOST["inputs"] or tokens.T > MOST["tokens"]:
+    if tokens.n > INPUTS or tokens.T > TOKENS:
         raise ValueError(
-            f"{tokens.n} examples of {tokens.T} tokens. The explorer shows up to {MOST['inputs']} of "
-            f"{MOST['tokens']}: pass a part of them."
+            f"{tokens.n} examples of {tokens.T} tokens. The explorer shows up to {INPUTS} of {TOKENS}: "
+            "pass a part of them."
         )
 
 
@@ -84,7 +84,11 @@ def _input(tokens: Tokens, i: int, gamma: Float | None, chosen: Any) -> dict[str
     return one
 
 
-_RULES = {("steepest", "frobenius"): "normalised", ("steepest", "linf"): "sign", ("steepest", "l1"): "coordinate"}
+_RULES = {
+    ("steepest", "frobenius"): "normalised",
+    ("steepest", "linf"): "sign",
+    ("steepest", "l1"): "coordinate",
+}
 
 
 def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +100,10 @@ def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
     elif rule == "gd":
         known["rule"] = "gd"
     elif rule == "mirror":
-        known |= {"rule": "mirror", "ruleP": float(norm.removeprefix("lp:")) if norm.startswith("lp:") else 2.0}
+        known |= {
+            "rule": "mirror",
+            "ruleP": float(norm.removeprefix("lp:")) if norm.startswith("lp:") else 2.0,
+        }
     if "lr" in settings:
         known["lr"] = float(settings["lr"])
     if settings.get("loss") in ("logistic", "exponential", "correlation"):

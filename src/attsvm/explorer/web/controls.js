@@ -1,11 +1,17 @@
 // The column of controls: what is chosen, in words that a keyboard and a screen reader find.
-import { $, colourOf, html, shown } from "explorer/dom.js";
-import { letterOf, limitExponent, programExponent } from "explorer/model.js";
+import { $, shown, text } from "explorer/dom.js";
+import { drawInputs, drawRanking } from "explorer/lists.js";
+import { limitExponent, programExponent } from "explorer/model.js";
 import { nameOf } from "explorer/program.js";
-import { addInput, choose, exponent, isWeight, removeInput, removeToken, written } from "explorer/state.js";
-import { shapeOf } from "explorer/tokens_view.js";
+import { addInput, choose, exponent, isWeight, removeToken, written } from "explorer/state.js";
 
-const RULE_NAMES = { normalised: "normalised gradient", gd: "gradient descent", sign: "sign descent", coordinate: "coordinate descent", mirror: "mirror descent, p" };
+const RULE_NAMES = {
+  normalised: "normalised gradient",
+  gd: "gradient descent",
+  sign: "sign descent",
+  coordinate: "coordinate descent",
+  mirror: "mirror descent, p",
+};
 const normName = (p) => (p === Infinity ? "l∞" : `l${shown(p, 3)}`);
 const slide = (p) => (p === Infinity ? 1 : 1 - 1 / p); // p from 1 to ∞ on a slider from 0 to 1
 const unslide = (x) => (x >= 0.995 ? Infinity : x <= 0.005 ? 1 : Number((1 / (1 - x)).toPrecision(3)));
@@ -15,14 +21,41 @@ export class Controls {
     this.app = app;
     const on = (id, event, action) => $(id).addEventListener(event, action);
     const train = (change) => (event) => (change(event.target), app.changed("training"));
-    on("rule", "change", train(({ value }) => (app.state.rule = value)));
-    on("loss", "change", train(({ value }) => (app.state.loss = value)));
-    on("rate", "input", train(({ value }) => (app.state.lr = Number((10 ** Number(value)).toPrecision(2)))));
-    on("rule-p", "input", train(({ value }) => (app.state.ruleP = Number(Number(value).toPrecision(3)))));
-    on("joint", "change", train(({ checked }) => (app.state.joint = checked)));
-    on("usual", "change", train(({ checked }) => (app.state.usual = checked)));
+    on(
+      "rule",
+      "change",
+      train(({ value }) => (app.state.rule = value)),
+    );
+    on(
+      "loss",
+      "change",
+      train(({ value }) => (app.state.loss = value)),
+    );
+    on(
+      "rate",
+      "input",
+      train(({ value }) => (app.state.lr = Number((10 ** Number(value)).toPrecision(2)))),
+    );
+    on(
+      "rule-p",
+      "input",
+      train(({ value }) => (app.state.ruleP = Number(Number(value).toPrecision(3)))),
+    );
+    on(
+      "joint",
+      "change",
+      train(({ checked }) => (app.state.joint = checked)),
+    );
+    on(
+      "usual",
+      "change",
+      train(({ checked }) => (app.state.usual = checked)),
+    );
     on("norm-p", "input", ({ target }) => this.norm(unslide(Number(target.value))));
-    for (const button of document.querySelectorAll("[data-norm]")) button.addEventListener("click", () => this.norm(exponent(button.dataset.norm === "inf" ? "inf" : Number(button.dataset.norm))));
+    for (const button of document.querySelectorAll("[data-norm]"))
+      button.addEventListener("click", () =>
+        this.norm(exponent(button.dataset.norm === "inf" ? "inf" : Number(button.dataset.norm))),
+      );
     on("follow", "change", ({ target }) => {
       app.state.follow = target.checked;
       app.state.p = written(limitExponent(app.state));
@@ -34,19 +67,45 @@ export class Controls {
       app.changed("selection");
     });
     on("by-head", "change", ({ target }) => {
-      if (!target.checked) app.state.inputs.forEach((each, i) => (each.scores = app.now.problem.inputs[i].scores.map((s) => Number((s * each.label).toPrecision(3)))));
+      if (!target.checked)
+        app.state.inputs.forEach(
+          (each, i) =>
+            (each.scores = app.now.problem.inputs[i].scores.map((s) => Number((s * each.label).toPrecision(3)))),
+        );
       app.state.byHead = target.checked;
       if (!app.state.byHead) app.state.joint = false;
       app.changed("structure");
     });
-    on("ring", "click", () => ((app.state.starts = { ring: 64, radius: 1.5 }), (app.state.run = 0), app.changed("starts")));
-    on("some", "click", () => ((app.state.starts = { points: [[0, 0]] }), (app.state.run = 0), app.changed("starts")));
-    on("papers", "click", () => ((app.state.starts = structuredClone(app.published)), (app.state.run = 0), app.changed("starts")));
-    on("add-start", "click", () => app.addStartAt([1, 1].map((x, i) => x + 0.4 * (i ? 1 : -1) * ((app.state.starts.points || []).length || 1))));
+    on(
+      "ring",
+      "click",
+      () => ((app.state.starts = { ring: 64, radius: 1.5 }), (app.state.run = 0), app.changed("starts")),
+    );
+    on(
+      "some",
+      "click",
+      () => ((app.state.starts = { points: [[0, 0]] }), (app.state.run = 0), app.changed("starts")),
+    );
+    on(
+      "papers",
+      "click",
+      () => ((app.state.starts = structuredClone(app.published)), (app.state.run = 0), app.changed("starts")),
+    );
+    on("add-start", "click", () =>
+      app.addStartAt([1, 1].map((x, i) => x + 0.4 * (i ? 1 : -1) * ((app.state.starts.points || []).length || 1))),
+    );
     on("add-input", "click", () => {
       if (app.state.inputs.length >= 8) return;
-      const [x, y] = app.tokensView.middle, r = app.tokensView.reach / 2;
-      addInput(app.state, [[x + r, y], [x - r / 2, y + 0.8 * r], [x - r / 2, y - 0.8 * r]].map((place) => place.map((value) => Number(value.toPrecision(3)))));
+      const [x, y] = app.tokensView.middle,
+        r = app.tokensView.reach / 2;
+      addInput(
+        app.state,
+        [
+          [x + r, y],
+          [x - r / 2, y + 0.8 * r],
+          [x - r / 2, y - 0.8 * r],
+        ].map((place) => place.map((value) => Number(value.toPrecision(3)))),
+      );
       app.state.focus = app.state.inputs.length - 1;
       app.changed("structure");
     });
@@ -56,9 +115,21 @@ export class Controls {
       app.token = 0;
       app.changed("structure");
     });
-    on("pick-token", "click", () => (choose(app.state, app.now.selected, app.state.focus, app.token, false), app.changed("selection")));
-    for (const [id, i] of [["token-x", 0], ["token-y", 1]]) on(id, "change", ({ target }) => this.number(target, (value) => (app.state.inputs[app.state.focus].tokens[app.token][i] = value)));
-    on("token-score", "change", ({ target }) => this.number(target, (value) => (app.state.inputs[app.state.focus].scores[app.token] = value)));
+    on(
+      "pick-token",
+      "click",
+      () => (choose(app.state, app.now.selected, app.state.focus, app.token, false), app.changed("selection")),
+    );
+    for (const [id, i] of [
+      ["token-x", 0],
+      ["token-y", 1],
+    ])
+      on(id, "change", ({ target }) =>
+        this.number(target, (value) => (app.state.inputs[app.state.focus].tokens[app.token][i] = value)),
+      );
+    on("token-score", "change", ({ target }) =>
+      this.number(target, (value) => (app.state.inputs[app.state.focus].scores[app.token] = value)),
+    );
   }
 
   number(field, put) {
@@ -73,7 +144,9 @@ export class Controls {
   }
 
   draw() {
-    const { state, now } = this.app, p = programExponent(state), weight = isWeight(state);
+    const { state, now } = this.app,
+      p = programExponent(state),
+      weight = isWeight(state);
     value("rule", state.rule);
     value("loss", state.loss);
     value("rate", Math.log10(state.lr));
@@ -84,75 +157,49 @@ export class Controls {
     value("norm-p", slide(p));
     text("norm-value", normName(p));
     for (const button of document.querySelectorAll("[data-norm]")) {
-      button.setAttribute("aria-pressed", exponent(button.dataset.norm === "inf" ? "inf" : Number(button.dataset.norm)) === p);
+      button.setAttribute(
+        "aria-pressed",
+        exponent(button.dataset.norm === "inf" ? "inf" : Number(button.dataset.norm)) === p,
+      );
       button.disabled = weight && button.dataset.norm !== "2";
     }
     const limit = limitExponent(state);
-    text("norm-note", limit === p ? `${RULE_NAMES[state.rule]} tends to the ${normName(p)} program.` : `Training by ${RULE_NAMES[state.rule]} tends to the ${normName(limit)} program, not to this one.`);
-    for (const [id, flag] of [["follow", state.follow], ["joint", state.joint], ["usual", state.usual], ["by-scores", state.choose === "scores"], ["by-head", state.byHead]]) $(id).checked = flag;
+    text(
+      "norm-note",
+      limit === p
+        ? `${RULE_NAMES[state.rule]} tends to the ${normName(p)} program.`
+        : `Training by ${RULE_NAMES[state.rule]} tends to the ${normName(limit)} program, not to this one.`,
+    );
+    for (const [id, flag] of [
+      ["follow", state.follow],
+      ["joint", state.joint],
+      ["usual", state.usual],
+      ["by-scores", state.choose === "scores"],
+      ["by-head", state.byHead],
+    ])
+      $(id).checked = flag;
     $("joint").disabled = !state.byHead;
     $("ring").disabled = $("add-start").disabled = weight;
     $("ring").setAttribute("aria-pressed", !state.starts.points);
     $("some").setAttribute("aria-pressed", !!state.starts.points);
     $("papers").hidden = !this.app.published || weight;
-    this.drawInputs(state, now);
+    drawInputs(this, state, now);
     this.drawToken(state, now);
-    this.drawRanking(state, now);
+    drawRanking(this, state, now);
   }
 
   drawToken(state, now) {
-    const { token } = this.app, each = state.inputs[state.focus];
+    const { token } = this.app,
+      each = state.inputs[state.focus];
     text("token-name", `Token ${nameOf(state.focus, token)}`);
     value("token-x", each.tokens[token][0]);
     value("token-y", each.tokens[token][1]);
-    value("token-score", state.byHead ? shown(now.problem.inputs[state.focus].scores[token]).replace("−", "-") : each.scores[token]);
+    value(
+      "token-score",
+      state.byHead ? shown(now.problem.inputs[state.focus].scores[token]).replace("−", "-") : each.scores[token],
+    );
     $("token-score").disabled = state.byHead;
   }
-
-  drawInputs(state, now) {
-    const key = JSON.stringify([state.inputs.map(({ tokens, label }) => [tokens.length, label]), state.focus, now.selected]);
-    if (this.inputsKey === key) return;
-    this.inputsKey = key;
-    const { app } = this;
-    $("inputs").replaceChildren(...state.inputs.map(({ label }, i) => {
-      const mark = html("span", { class: "shape" });
-      mark.innerHTML = `<svg viewBox="-11 -11 22 22" aria-hidden="true"><path d="${shapeOf(i)}"/></svg>`;
-      return html("li", { class: i === state.focus ? "on" : "" },
-        html("button", { type: "button", class: "plain", "aria-label": `Look at input ${i + 1}`, "aria-pressed": i === state.focus, onclick: () => app.look(i, 0) }, mark, `input ${i + 1}`),
-        html("span", { class: "picked" }, now.selected[i].map((t) => nameOf(i, t)).join(" = ")),
-        html("button", { type: "button", class: "label-flip", "aria-label": `Label of input ${i + 1}, ${label > 0 ? "plus" : "minus"} one: flip`, onclick: () => ((state.inputs[i].label = -label), app.changed("tokens")) }, label > 0 ? "+1" : "−1"),
-        html("button", { type: "button", class: "plain", "aria-label": `Add a token to input ${i + 1}`, onclick: () => ((state.focus = i), app.addTokenAt(app.tokensView.middle)) }, "+"),
-        html("button", { type: "button", class: "plain", disabled: state.inputs.length === 1, "aria-label": `Remove input ${i + 1}`, onclick: () => (removeInput(state, i), (app.token = 0), app.changed("structure")) }, "×"));
-    }));
-  }
-
-  drawRanking(state, now) {
-    const counts = this.app.counts || new Map(), list = now.local.slice(0, 6);
-    const key = JSON.stringify([list.map((each) => [each.slot, each.selected, shown(each.solution.margin), shown(each.loss), counts.get(each.slot), each === now.chosen]), now.ranking && now.ranking.length]);
-    if (this.rankingKey === key) return;
-    this.rankingKey = key;
-    const { app } = this;
-    $("ranking").replaceChildren(...list.map((each) => html("li", {},
-      html("button", { type: "button", class: each === now.chosen ? "rank chosen" : "rank", style: `--own:${colourOf(each.slot)}`, "aria-pressed": each === now.chosen, onclick: () => this.choose(each) },
-        html("b", {}, letterOf(each.slot)),
-        html("span", { class: "picked" }, each.selected.map((chosen, i) => nameOf(i, chosen[0])).join(" ")),
-        html("span", {}, html("i", {}, "margin"), shown(each.solution.margin)),
-        html("span", {}, html("i", {}, "loss"), shown(each.loss)),
-        html("span", {}, html("i", {}, "starts"), isWeight(state) ? "" : `${counts.get(each.slot) || 0}`)))));
-    const more = now.local.length - list.length;
-    text("ranking-note", now.ranking === null ? "Too many selections to try one by one." : !list.length ? "No selection is locally optimal here." : `${now.local.length} of ${now.ranking.length} separable selections are locally optimal${more > 0 ? `; the first ${list.length} are listed` : ""}.`);
-    app.rankingShown = list.length;
-  }
-
-  choose(each) {
-    this.app.state.inputs.forEach((input, i) => (input.chosen = [...each.selected[i]]));
-    this.app.state.choose = "hand";
-    this.app.changed("selection");
-  }
-}
-
-export function text(id, words) {
-  if ($(id).textContent !== words) $(id).textContent = words;
 }
 
 function value(id, number) {
@@ -160,4 +207,3 @@ function value(id, number) {
   if (document.activeElement === node && node.type === "number") return;
   if (node.value !== String(number)) node.value = number;
 }
-

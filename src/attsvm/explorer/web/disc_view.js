@@ -1,12 +1,11 @@
 // The disc of training: the weight's direction is an angle, its length a logarithmic radius, and the ring around
 // it is the circle of directions "at infinity", cut into the selections that they make.
-import { colourOf, draggable, fill, set, shown, svg } from "explorer/dom.js";
-import { letterOf } from "explorer/model.js";
+import { draggable, fill, set, shown, svg } from "explorer/dom.js";
+import { HALF, RIM, SIZE, raysOf, ringOf } from "explorer/ring.js";
 import { recordsUpTo } from "explorer/simulation.js";
 import { isWeight, startsOf } from "explorer/state.js";
 import { decided } from "explorer/training.js";
 
-const SIZE = 480, HALF = SIZE / 2, RIM = 196; // the picture, and the radius of the ring
 const NEAR = 0.5; // lengths below it are drawn to scale, longer ones by their logarithm
 
 export class DiscView {
@@ -14,15 +13,29 @@ export class DiscView {
     Object.assign(this, { root, canvas, app, far: 4, handles: [] });
     root.setAttribute("viewBox", `0 0 ${SIZE} ${SIZE}`);
     const layer = (name) => root.appendChild(svg("g", { class: name }));
-    Object.assign(this, { circles: layer("circles"), ring: layer("ring"), rays: layer("rays"), startRing: layer("start-rings"), starts: layer("starts") });
-    draggable(root, { begin: (event) => this.begin(event), move: (event) => this.move(event), end: () => ((this.held = this.app.dragging = null), app.redraw()) });
+    Object.assign(this, {
+      circles: layer("circles"),
+      ring: layer("ring"),
+      rays: layer("rays"),
+      startRing: layer("start-rings"),
+      starts: layer("starts"),
+    });
+    draggable(root, {
+      begin: (event) => this.begin(event),
+      move: (event) => this.move(event),
+      end: () => ((this.held = this.app.dragging = null), app.redraw()),
+    });
     root.addEventListener("keydown", (event) => this.key(event));
-    root.addEventListener("dblclick", (event) => !event.target.closest("[data-start]") && app.addStartAt(this.world(event)));
+    root.addEventListener(
+      "dblclick",
+      (event) => !event.target.closest("[data-start]") && app.addStartAt(this.world(event)),
+    );
     new ResizeObserver(() => this.resize()).observe(canvas);
   }
 
   resize() {
-    const scale = window.devicePixelRatio || 1, width = Math.round(this.canvas.clientWidth * scale);
+    const scale = window.devicePixelRatio || 1,
+      width = Math.round(this.canvas.clientWidth * scale);
     if (!width || this.canvas.width === width) return;
     this.canvas.width = this.canvas.height = width;
     this.app.redraw();
@@ -33,13 +46,17 @@ export class DiscView {
   radius = (r) => (RIM * Math.log1p(r / NEAR)) / Math.log1p(this.far / NEAR);
 
   screen(x, y) {
-    const r = Math.sqrt(x * x + y * y), scale = r > 0 ? this.radius(r) / r : 0;
+    const r = Math.sqrt(x * x + y * y),
+      scale = r > 0 ? this.radius(r) / r : 0;
     return [HALF + x * scale, HALF - y * scale];
   }
 
   world(event) {
-    const box = this.root.getBoundingClientRect(), unit = SIZE / Math.min(box.width, box.height);
-    const x = (event.clientX - box.left - box.width / 2) * unit, y = -(event.clientY - box.top - box.height / 2) * unit, drawn = Math.hypot(x, y);
+    const box = this.root.getBoundingClientRect(),
+      unit = SIZE / Math.min(box.width, box.height);
+    const x = (event.clientX - box.left - box.width / 2) * unit,
+      y = -(event.clientY - box.top - box.height / 2) * unit,
+      drawn = Math.hypot(x, y);
     const r = drawn > 0 ? (NEAR * Math.expm1((Math.min(drawn, RIM) / RIM) * Math.log1p(this.far / NEAR))) / drawn : 0;
     return [x * r, y * r].map((value) => Number(value.toPrecision(4)));
   }
@@ -56,7 +73,8 @@ export class DiscView {
   }
 
   move(event) {
-    const place = this.world(event), { starts } = this.app.state;
+    const place = this.world(event),
+      { starts } = this.app.state;
     if (this.held === "ring") starts.radius = Math.max(0.01, Number(Math.hypot(...place).toPrecision(3)));
     else if (starts.points) starts.points[Number(this.held)] = place;
     else return;
@@ -66,10 +84,17 @@ export class DiscView {
   key(event) {
     const node = event.target.closest("[data-start]");
     if (!node) return;
-    const { starts } = this.app.state, way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key], which = node.dataset.start;
-    if (way && which === "ring") starts.radius = Math.max(0.05, Number((starts.radius * (way[0] + way[1] > 0 ? 1.1 : 1 / 1.1)).toPrecision(3)));
-    else if (way && starts.points) starts.points[Number(which)] = starts.points[Number(which)].map((x, i) => Number((x + 0.1 * way[i]).toPrecision(6)));
-    else if (event.key === "Delete" && starts.points && starts.points.length > 1) starts.points.splice(Number(which), 1);
+    const { starts } = this.app.state,
+      way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key],
+      which = node.dataset.start;
+    if (way && which === "ring")
+      starts.radius = Math.max(0.05, Number((starts.radius * (way[0] + way[1] > 0 ? 1.1 : 1 / 1.1)).toPrecision(3)));
+    else if (way && starts.points)
+      starts.points[Number(which)] = starts.points[Number(which)].map((x, i) =>
+        Number((x + 0.1 * way[i]).toPrecision(6)),
+      );
+    else if (event.key === "Delete" && starts.points && starts.points.length > 1)
+      starts.points.splice(Number(which), 1);
     else return;
     event.preventDefault();
     this.app.changed("starts");
@@ -83,17 +108,19 @@ export class DiscView {
     const last = this.lastRecord();
     if (!this.slots) this.decide();
     if (!this.held) this.far = this.farthest(simulation, last);
-    const context = this.canvas.getContext("2d"), scale = this.canvas.width / SIZE;
+    const context = this.canvas.getContext("2d"),
+      scale = this.canvas.width / SIZE;
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.clearRect(0, 0, SIZE, SIZE);
     context.lineJoin = context.lineCap = "round";
     this.strokes(context, last);
     for (const dot of this.ends(last)) this.dot(context, dot);
     fill(this.circles, this.lengths());
-    fill(this.ring, this.ringOf(state, now));
-    fill(this.rays, this.raysOf(state, now));
+    fill(this.ring, ringOf(state, now));
+    fill(this.rays, raysOf(state, now));
     this.drawStarts(state);
-    if (!this.app.dragging) set(this.root, { "aria-label": `Training after ${state.time} steps. ${this.app.basins || ""}` });
+    if (!this.app.dragging)
+      set(this.root, { "aria-label": `Training after ${state.time} steps. ${this.app.basins || ""}` });
   }
 
   /** How many records are shown: those computed, up to the time of the slider. */
@@ -112,29 +139,60 @@ export class DiscView {
 
   /** Every line to draw: its weights (and the query they look with) or points, the name of its colour, width, dash. */
   *paths(last) {
-    const { simulation, stalled, state } = this.app, many = simulation.runs.length > 12, weight = isWeight(state);
-    for (const points of state.recorded || []) yield { weights: points.flat(), last: points.length, colour: "quiet", width: 5, alpha: 0.35 };
+    const { simulation, stalled, state } = this.app,
+      many = simulation.runs.length > 12,
+      weight = isWeight(state);
+    for (const points of state.recorded || [])
+      yield { weights: points.flat(), last: points.length, colour: "quiet", width: 5, alpha: 0.35 };
     for (let r = 0; r < simulation.runs.length; r++) {
-      const weights = simulation.path[r], watched = r === state.run;
-      if (weight) for (let i = 0; i < state.inputs.length; i++) yield { weights, last, query: state.inputs[i].query, colour: `s${i % 6}`, width: watched ? 2.4 : 1.2, alpha: 1 };
+      const weights = simulation.path[r],
+        watched = r === state.run;
+      if (weight)
+        for (let i = 0; i < state.inputs.length; i++)
+          yield {
+            weights,
+            last,
+            query: state.inputs[i].query,
+            colour: `s${i % 6}`,
+            width: watched ? 2.4 : 1.2,
+            alpha: 1,
+          };
       else {
         const slot = this.slots[r];
-        yield { weights, last, colour: slot === null ? "other" : `s${slot % 6}`, width: watched ? 3 : many ? 1.2 : 1.8, alpha: watched ? 1 : many ? 0.6 : 0.9 };
+        yield {
+          weights,
+          last,
+          colour: slot === null ? "other" : `s${slot % 6}`,
+          width: watched ? 3 : many ? 1.2 : 1.8,
+          alpha: watched ? 1 : many ? 0.6 : 0.9,
+        };
       }
     }
-    if (simulation.headPath) yield { weights: simulation.headPath, last, colour: "ink", width: 2, alpha: 1, dash: [2, 4] };
-    if (stalled && !weight) yield { weights: stalled.path[0], last: Math.min(last, stalled.known), colour: "ink", width: 2, alpha: 0.9, dash: [6, 5] };
+    if (simulation.headPath)
+      yield { weights: simulation.headPath, last, colour: "ink", width: 2, alpha: 1, dash: [2, 4] };
+    if (stalled && !weight)
+      yield {
+        weights: stalled.path[0],
+        last: Math.min(last, stalled.known),
+        colour: "ink",
+        width: 2,
+        alpha: 0.9,
+        dash: [6, 5],
+      };
   }
 
   /** Where a line goes: calls to(x, y) for every point that the eye can tell from the one before. */
   follow({ weights, last, query }, to) {
     const scale = RIM / Math.log1p(this.far / NEAR);
-    let seenX = Infinity, seenY = Infinity;
+    let seenX = Infinity,
+      seenY = Infinity;
     for (let k = 0; k < last; k++) {
       const x = query ? weights[4 * k] * query[0] + weights[4 * k + 1] * query[1] : weights[2 * k];
       const y = query ? weights[4 * k + 2] * query[0] + weights[4 * k + 3] * query[1] : weights[2 * k + 1];
-      const r = Math.sqrt(x * x + y * y), factor = r > 0 ? (scale * Math.log1p(r / NEAR)) / r : 0;
-      const a = HALF + x * factor, b = HALF - y * factor;
+      const r = Math.sqrt(x * x + y * y),
+        factor = r > 0 ? (scale * Math.log1p(r / NEAR)) / r : 0;
+      const a = HALF + x * factor,
+        b = HALF - y * factor;
       if ((a - seenX) ** 2 + (b - seenY) ** 2 < 2 && k < last - 1) continue;
       to(a, b, seenX === Infinity);
       [seenX, seenY] = [a, b];
@@ -150,7 +208,8 @@ export class DiscView {
 
   /** The colour of the selection that a run has decided for at a record; null where it has not, or cannot end there. */
   slotAt(run, record) {
-    const { simulation, slots } = this.app, slot = slots.get(decided(simulation.data, simulation.at(run, record)));
+    const { simulation, slots } = this.app,
+      slot = slots.get(decided(simulation.data, simulation.at(run, record)));
     return slot === undefined ? null : slot;
   }
 
@@ -186,48 +245,30 @@ export class DiscView {
     const marks = [];
     for (let k = 0; 10 ** k < this.far; k++) {
       const r = this.radius(10 ** k).toFixed(1);
-      if (r > 20) marks.push(`<circle cx="${HALF}" cy="${HALF}" r="${r}"/><text x="${HALF + 4}" y="${(HALF - r + 12).toFixed(1)}">${k < 3 ? 10 ** k : `10${"⁰¹²³⁴⁵⁶"[k]}`}</text>`);
+      if (r > 20)
+        marks.push(
+          `<circle cx="${HALF}" cy="${HALF}" r="${r}"/><text x="${HALF + 4}" y="${(HALF - r + 12).toFixed(1)}">${k < 3 ? 10 ** k : `10${"⁰¹²³⁴⁵⁶"[k]}`}</text>`,
+        );
     }
     return `<circle class="rim" cx="${HALF}" cy="${HALF}" r="${RIM}"/>${marks.join("")}`;
   }
 
-  ringOf(state, { ranking, chosen }) {
-    if (!ranking || isWeight(state)) return "";
-    const arcs = ranking.map((each) => `<path class="arc${each.local ? "" : " grey"}${each === chosen ? " chosen" : ""}" style="stroke:${each.local ? colourOf(each.slot) : "var(--line)"}" d="${arc(RIM + 9, each.from + 0.008, each.to - 0.008)}"/>`);
-    const marks = ranking.filter(({ local }) => local).map((each) => {
-      const angle = Math.atan2(each.solution.w[1], each.solution.w[0]), [x, y] = at(RIM + 30, angle);
-      const fan = each.solution.fan ? `<path class="fan" style="stroke:${colourOf(each.slot)}" d="${between(RIM + 18, each.solution.fan)}"/>` : "";
-      return `${fan}${wedge(angle, colourOf(each.slot))}<text class="letter" style="fill:${colourOf(each.slot)}" x="${x.toFixed(1)}" y="${(y + 5).toFixed(1)}">${letterOf(each.slot)}</text>`;
-    });
-    return arcs.join("") + marks.join("");
-  }
-
-  raysOf(state, now) {
-    const ray = (u, colour, name, extra = "") => {
-      if (!(Math.hypot(...u) > 0)) return "";
-      const angle = Math.atan2(u[1], u[0]), [x, y] = at(RIM, angle), [a, b] = at(RIM - 26, angle + 0.1);
-      return `<path class="ray ${extra}" style="stroke:${colour}" d="M${HALF},${HALF}L${x.toFixed(1)},${y.toFixed(1)}"/>${name ? `<text class="name" style="fill:${colour}" x="${a.toFixed(1)}" y="${(b + 5).toFixed(1)}">${name}</text>` : ""}`;
-    };
-    const { solution, joint } = now, parts = [];
-    if (isWeight(state)) return solution.feasible ? state.inputs.map(({ query: z }, i) => ray([solution.w[0] * z[0] + solution.w[1] * z[1], solution.w[2] * z[0] + solution.w[3] * z[1]], colourOf(i), `W z${"₁₂₃₄₅₆₇₈"[i] || ""}`)).join("") : "";
-    if (solution.feasible) parts.push(ray(solution.w, colourOf(now.chosen ? now.chosen.slot : undefined), joint ? "p-SVM" : ""));
-    if (joint && joint.head.feasible) parts.push(ray(joint.head.w, "var(--ink)", "v-SVM", "thin"));
-    if (joint && joint.relaxed && joint.relaxed.feasible && joint.relaxed.norm > 0) parts.push(ray(joint.relaxed.w, "var(--s2)", "p relax", "thin"));
-    return parts.join("");
-  }
-
   /** The dots where the runs are by now. */
   *ends(last) {
-    const { simulation, state } = this.app, many = simulation.runs.length > 12;
+    const { simulation, state } = this.app,
+      many = simulation.runs.length > 12;
     for (let r = 0; r < this.slots.length; r++) {
-      const slot = this.slots[r], w = simulation.at(r, last - 1), [x, y] = this.screen(w[0], w[1]);
+      const slot = this.slots[r],
+        w = simulation.at(r, last - 1),
+        [x, y] = this.screen(w[0], w[1]);
       yield { x, y, r: r === state.run ? 5 : many ? 2 : 3.5, colour: slot === null ? "other" : `s${slot % 6}` };
     }
   }
 
   drawStarts(state) {
     if (isWeight(state)) return this.handlesFor([]);
-    const points = startsOf(state), ring = !state.starts.points;
+    const points = startsOf(state),
+      ring = !state.starts.points;
     const radius = ring ? this.radius(state.starts.radius).toFixed(1) : 0;
     fill(this.startRing, ring ? `<circle class="start-ring" cx="${HALF}" cy="${HALF}" r="${radius}"/>` : "");
     const handles = ring ? [["ring", [state.starts.radius, 0]]] : points.map((x, k) => [String(k), x]);
@@ -238,33 +279,26 @@ export class DiscView {
     while (this.handles.length > handles.length) this.handles.pop().remove();
     handles.forEach(([which, x], k) => {
       if (!this.handles[k]) {
-        this.handles[k] = svg("g", { tabindex: 0, role: "slider", class: "start handle" }, svg("circle", { class: "touch", r: 15 }), svg("circle", { class: "mark", r: 5 }));
+        this.handles[k] = svg(
+          "g",
+          { tabindex: 0, role: "slider", class: "start handle" },
+          svg("circle", { class: "touch", r: 15 }),
+          svg("circle", { class: "mark", r: 5 }),
+        );
         this.starts.append(this.handles[k]);
       }
-      const [a, b] = this.screen(x[0], x[1]), words = which === "ring" ? `Radius of the ring of starts, ${shown(x[0])}` : `Start ${k + 1} at ${shown(x[0])}, ${shown(x[1])}`;
-      set(this.handles[k], { "data-start": which, transform: `translate(${a.toFixed(1)},${b.toFixed(1)})`, "aria-label": words, "aria-valuenow": shown(x[0]), "aria-valuetext": words });
+      const [a, b] = this.screen(x[0], x[1]),
+        words =
+          which === "ring"
+            ? `Radius of the ring of starts, ${shown(x[0])}`
+            : `Start ${k + 1} at ${shown(x[0])}, ${shown(x[1])}`;
+      set(this.handles[k], {
+        "data-start": which,
+        transform: `translate(${a.toFixed(1)},${b.toFixed(1)})`,
+        "aria-label": words,
+        "aria-valuenow": shown(x[0]),
+        "aria-valuetext": words,
+      });
     });
   }
-}
-
-// ---------------------------------------------------------------- shapes
-
-const at = (r, angle) => [HALF + r * Math.cos(angle), HALF - r * Math.sin(angle)];
-
-function arc(r, from, to) {
-  if (to - from >= 2 * Math.PI - 0.05) return `M${HALF - r},${HALF}A${r},${r} 0 1 0 ${HALF + r},${HALF}A${r},${r} 0 1 0 ${HALF - r},${HALF}`;
-  if (to <= from) return "";
-  const [a, b] = at(r, from), [c, e] = at(r, to);
-  return `M${a.toFixed(2)},${b.toFixed(2)}A${r},${r} 0 ${to - from > Math.PI ? 1 : 0} 0 ${c.toFixed(2)},${e.toFixed(2)}`;
-}
-
-function between(r, [u, w]) {
-  const one = Math.atan2(u[1], u[0]), turn = Math.atan2(u[0] * w[1] - u[1] * w[0], u[0] * w[0] + u[1] * w[1]);
-  return turn > 0 ? arc(r, one, one + turn) : arc(r, one + turn, one);
-}
-
-/** The mark of a direction on the ring. */
-function wedge(angle, colour) {
-  const [a, b] = at(RIM + 2, angle), [c, e] = at(RIM + 18, angle + 0.045), [f, g] = at(RIM + 18, angle - 0.045);
-  return `<path class="wedge" style="fill:${colour}" d="M${a.toFixed(1)},${b.toFixed(1)}L${c.toFixed(1)},${e.toFixed(1)}L${f.toFixed(1)},${g.toFixed(1)}Z"/>`;
 }

@@ -37,14 +37,23 @@ export function fill(node, markup) {
   node.innerHTML = markup;
 }
 
-export const escaped = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
+/** The words of an element, written only where they are new. */
+export function text(id, words) {
+  if ($(id).textContent !== words) $(id).textContent = words;
+}
+
+export const escaped = (text) =>
+  String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
 
 /** A number for reading: 0.25, −3, 1.2e−7 with a true minus. */
 export function shown(x, digits = 3) {
   if (x === Infinity) return "∞";
   if (!Number.isFinite(x)) return "–";
   const size = Math.abs(x);
-  const text = size !== 0 && (size < 1e-3 || size >= 1e5) ? x.toExponential(Math.max(0, digits - 2)) : String(Number(x.toPrecision(digits)));
+  const text =
+    size !== 0 && (size < 1e-3 || size >= 1e5)
+      ? x.toExponential(Math.max(0, digits - 2))
+      : String(Number(x.toPrecision(digits)));
   return text.replaceAll("-", "−").replace("e+", "e");
 }
 
@@ -52,7 +61,8 @@ export const colourOf = (slot) => (slot === undefined || slot === null ? "var(--
 
 /** Drag by pointer: begin(event) says whether it takes the pointer; move and end get the event. */
 export function draggable(node, { begin, move, end }) {
-  let active = null, from = null;
+  let active = null,
+    from = null;
   node.addEventListener("pointerdown", (event) => {
     if (active !== null || event.button > 0 || !begin(event)) return;
     active = event.pointerId;

@@ -1,15 +1,15 @@
 // The page: one state, what follows from it, and a frame loop that draws what has changed.
 import { Charts } from "explorer/charts.js";
-import { Controls, text } from "explorer/controls.js";
+import { Controls } from "explorer/controls.js";
 import { DiscView } from "explorer/disc_view.js";
-import { $, escaped, html, shown } from "explorer/dom.js";
+import { $, html, text } from "explorer/dom.js";
 import * as files from "explorer/files.js";
-import { derived, letterOf } from "explorer/model.js";
-import { nameOf } from "explorer/program.js";
+import { derived } from "explorer/model.js";
 import { LONGEST, Simulation } from "explorer/simulation.js";
 import { addToken, completed, decoded, encoded, isWeight, startsOf } from "explorer/state.js";
 import { TokensView } from "explorer/tokens_view.js";
 import { Tour } from "explorer/tour.js";
+import { tell } from "explorer/words.js";
 
 const BUDGET = { dragging: 3, resting: 11 }; // milliseconds of training in a frame
 const PACE = 1.3; // decades of steps that a second plays
@@ -17,7 +17,15 @@ const TOP = Math.log10(LONGEST);
 
 class App {
   constructor(presets) {
-    Object.assign(this, { presets, slots: new Map(), token: 0, playing: false, frames: 0, stale: { program: true, training: true }, counts: new Map() });
+    Object.assign(this, {
+      presets,
+      slots: new Map(),
+      token: 0,
+      playing: false,
+      frames: 0,
+      stale: { program: true, training: true },
+      counts: new Map(),
+    });
     this.tokensView = new TokensView($("tokens"), this);
     this.discView = new DiscView($("disc"), $("paths"), this);
     this.charts = new Charts(["chart-turn", "chart-size", "chart-mass"].map($), this);
@@ -37,15 +45,31 @@ class App {
       this.redraw();
     });
     $("fit").addEventListener("click", () => (this.tokensView.fit(this.state), this.redraw()));
-    $("theme").addEventListener("click", () => this.theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+    $("theme").addEventListener("click", () =>
+      this.theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
+    );
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.theme());
-    window.addEventListener("hashchange", () => location.hash.slice(1) !== this.address && this.load(decoded(location.hash.slice(1)) || this.state));
+    window.addEventListener(
+      "hashchange",
+      () => location.hash.slice(1) !== this.address && this.load(decoded(location.hash.slice(1)) || this.state),
+    );
     this.theme();
   }
 
   groups() {
     const papers = [...new Set(this.presets.map(({ paper }) => paper))];
-    return [html("option", { value: "", disabled: true }, "a problem of your own"), ...papers.map((paper) => html("optgroup", { label: paper }, ...this.presets.filter((each) => each.paper === paper).map(({ id, title }) => html("option", { value: id }, title))))];
+    return [
+      html("option", { value: "", disabled: true }, "a problem of your own"),
+      ...papers.map((paper) =>
+        html(
+          "optgroup",
+          { label: paper },
+          ...this.presets
+            .filter((each) => each.paper === paper)
+            .map(({ id, title }) => html("option", { value: id }, title)),
+        ),
+      ),
+    ];
   }
 
   /** Follow the system, or what was asked for; the canvas needs the colours as such. */
@@ -54,7 +78,12 @@ class App {
     document.documentElement.dataset.theme = dark ? "dark" : "light";
     $("theme").textContent = dark ? "Light" : "Dark";
     const style = getComputedStyle(document.documentElement);
-    this.colours = Object.fromEntries(["ink", "quiet", "other", "s0", "s1", "s2", "s3", "s4", "s5"].map((each) => [each, style.getPropertyValue(`--${each}`).trim()]));
+    this.colours = Object.fromEntries(
+      ["ink", "quiet", "other", "s0", "s1", "s2", "s3", "s4", "s5"].map((each) => [
+        each,
+        style.getPropertyValue(`--${each}`).trim(),
+      ]),
+    );
     this.redraw();
   }
 
@@ -72,7 +101,12 @@ class App {
     const preset = this.presets.find((each) => each.id === state.preset);
     $("preset").value = preset ? preset.id : "";
     this.published = preset ? preset.published : null;
-    text("advice", preset ? preset.advice : "Your own problem. Drag tokens, click one to choose it, and watch where training goes.");
+    text(
+      "advice",
+      preset
+        ? preset.advice
+        : "Your own problem. Drag tokens, click one to choose it, and watch where training goes.",
+    );
     this.changed("structure", preset);
     this.play(play && !matchMedia("(prefers-reduced-motion: reduce)").matches);
   }
@@ -127,7 +161,11 @@ class App {
 
   addTokenAt(place) {
     if (this.state.inputs[this.state.focus].tokens.length >= 12) return;
-    this.token = addToken(this.state, this.state.focus, place.map((x) => Number(x.toPrecision(3))));
+    this.token = addToken(
+      this.state,
+      this.state.focus,
+      place.map((x) => Number(x.toPrecision(3))),
+    );
     this.changed("structure");
   }
 
@@ -171,20 +209,31 @@ class App {
     this.simulation.advance(this.state.time, budget);
     if (this.stalled) this.stalled.advance(this.state.time, budget / 2);
     this.draw();
-    if (this.playing || this.simulation.steps < this.state.time || (this.stalled && this.stalled.steps < this.state.time)) this.redraw();
+    if (
+      this.playing ||
+      this.simulation.steps < this.state.time ||
+      (this.stalled && this.stalled.steps < this.state.time)
+    )
+      this.redraw();
   }
 
   restart() {
-    const starts = startsOf(this.state), { problem, loss } = this.now, head = this.state.joint ? this.state.head : null;
+    const starts = startsOf(this.state),
+      { problem, loss } = this.now,
+      head = this.state.joint ? this.state.head : null;
     this.simulation = new Simulation(problem, loss, this.state, starts, { head, room: this.simulation });
-    this.stalled = this.state.usual && !this.state.joint ? new Simulation(problem, loss, this.state, [starts[this.state.run]], { usual: true }) : null;
+    this.stalled =
+      this.state.usual && !this.state.joint
+        ? new Simulation(problem, loss, this.state, [starts[this.state.run]], { usual: true })
+        : null;
   }
 
   /** Time goes on by its logarithm, as far as training has come. */
   tick(time) {
     const passed = this.before === null ? 0 : Math.min(0.1, (time - this.before) / 1000);
     this.before = time;
-    if (this.simulation.steps >= 0.9 * Math.min(this.state.time, this.goal) || passed === 0) this.clock = Math.min(Math.log10(this.goal), this.clock + passed * PACE);
+    if (this.simulation.steps >= 0.9 * Math.min(this.state.time, this.goal) || passed === 0)
+      this.clock = Math.min(Math.log10(this.goal), this.clock + passed * PACE);
     this.state.time = Math.round(10 ** this.clock);
     if (this.state.time >= this.goal) this.play(false);
   }
@@ -196,52 +245,13 @@ class App {
     if (!this.dragging || this.frames % 3 === 0) {
       // Words and numbers: nobody reads them sixty times a second.
       this.charts.draw();
-      this.words();
+      [this.verdict, this.basins] = tell(this);
       this.controls.draw();
     }
     const place = Math.log10(Math.max(1, this.state.time)) / TOP;
     if (document.activeElement !== $("time") || this.playing) $("time").value = place;
     $("time").setAttribute("aria-valuetext", `step ${this.state.time}`);
     text("step", `step ${this.state.time.toLocaleString("en")}`);
-  }
-
-  // -------------------------------------------------------------- words
-
-  words() {
-    const { solution, chosen, joint } = this.now, { state, simulation } = this;
-    const near = 1 - Math.min(1, Math.max(0, this.charts.away || 0));
-    if (solution.feasible) {
-      const angle = (Math.acos(Math.min(1, near)) * 180) / Math.PI;
-      const kind = chosen && chosen.local ? (chosen === this.now.local[0] ? "Training can end here, and no other end is better." : "A locally optimal end: only some starts come here.") : chosen ? "Separable, but a support token scores higher: training does not end here." : "The tokens that share the selection are tied.";
-      this.verdict = `Margin ${shown(solution.margin, 4)}. ${kind}`;
-      this.fillVerdict("good", `margin ${shown(solution.margin, 4)}`, isWeight(state) && this.now.ranking === null ? "" : kind, [
-        ["certified", `gap ${shown(solution.certificate.gap, 2)}, violation ${shown(solution.certificate.primal, 2)}`],
-        [isWeight(state) ? "W" : "direction", isWeight(state) ? solution.w.map((x) => shown(x, 3)).join("  ") : `(${shown(solution.w[0], 4)}, ${shown(solution.w[1], 4)})`],
-        ["support", [...new Set(solution.support.map((j) => nameOf(solution.rows[j].input, solution.rows[j].token)))].join(" ") || "none"],
-        ["training", Number.isFinite(this.charts.away) ? `${shown(angle, 3)}° from its program` : "–"],
-        ...(solution.fan ? [["not unique", "every direction of the thick arc has this margin"]] : []),
-        ...(joint ? this.jointLines(joint) : []),
-      ]);
-    } else {
-      this.verdict = `No direction selects these tokens. ${solution.reason}`;
-      this.fillVerdict("bad", "no direction", solution.reason, [["proof", `multipliers ${Array.from(solution.multipliers).filter((x) => x !== 0).map((x) => shown(x, 2)).join(", ")} add up to zero`]]);
-    }
-    const ends = [...this.counts].filter(([slot]) => slot !== null).sort((a, b) => b[1] - a[1]).map(([slot, count]) => `${count} to ${letterOf(slot)}`);
-    const lost = this.counts.get(null) || 0;
-    this.basins = isWeight(state) ? "" : `Of ${simulation.runs.length} start${simulation.runs.length > 1 ? "s" : ""}: ${[...ends, ...(lost ? [`${lost} undecided`] : [])].join(", ")}.`;
-    text("basins", this.basins);
-  }
-
-  jointLines({ head, relaxed }) {
-    const told = (solution) => (solution && solution.feasible ? `(${solution.w.map((x) => shown(x, 4)).join(", ")})` : "none");
-    return [["v-SVM", told(head)], ["p-SVM", told(this.now.solution)], ["p relax", told(relaxed)]];
-  }
-
-  fillVerdict(kind, number, sentence, lines) {
-    const markup = `<p class="number">${escaped(number)}</p><p class="sentence">${escaped(sentence)}</p><dl>${lines.map(([name, value]) => `<div><dt>${escaped(name)}</dt><dd>${escaped(value)}</dd></div>`).join("")}</dl>`;
-    const node = $("verdict");
-    node.className = `card verdict ${kind}`;
-    if (node.written !== markup) node.innerHTML = node.written = markup;
   }
 
   /** How many starts attend to each selection by now. */

@@ -18,9 +18,12 @@ export function programExponent(state) {
 
 /** slots: a Map that keeps the colour of a selection while the problem moves. */
 export function derived(state, slots) {
-  const problem = problemOf(state), loss = LOSSES[state.loss], p = programExponent(state);
+  const problem = problemOf(state),
+    loss = LOSSES[state.loss],
+    p = programExponent(state);
   const selected = state.choose === "hand" ? state.inputs.map(({ chosen }) => chosen) : bestTokens(problem);
-  const solution = maxMargin(problem, selected, p), joint = state.joint ? jointPrograms(problem, selected, p) : null;
+  const solution = maxMargin(problem, selected, p),
+    joint = state.joint ? jointPrograms(problem, selected, p) : null;
   if (joint && joint.head.feasible) rescore(problem, joint.head.w);
   const ranking = ranked(problem, p, loss);
   const local = ranking ? ranking.filter((each) => each.local) : [];
@@ -36,7 +39,8 @@ function jointPrograms(problem, selected, p) {
 
 /** Where the head trains too, what can end is decided under the head that training tends to. */
 function rescore(problem, v) {
-  for (const input of problem.inputs) input.scores = input.tokens.map((x) => input.label * (v[0] * x[0] + v[1] * x[1]));
+  for (const input of problem.inputs)
+    input.scores = input.tokens.map((x) => input.label * (v[0] * x[0] + v[1] * x[1]));
 }
 
 function colour(local, slots) {

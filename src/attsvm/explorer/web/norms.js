@@ -27,7 +27,8 @@ export function steepest(g, p, out = new Float64Array(g.length)) {
     for (let i = 0; i < g.length; i++) out[i] = i === first ? Math.sign(g[i]) : 0;
     return out;
   }
-  const q = dualOf(p), size = normOf(g, q) || 1;
+  const q = dualOf(p),
+    size = normOf(g, q) || 1;
   for (let i = 0; i < g.length; i++) {
     // (size/norm)^(q−1), not a quotient of powers: it stays in [0, 1].
     const ratio = Math.abs(g[i]) / size;

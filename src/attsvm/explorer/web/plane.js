@@ -3,10 +3,10 @@
 // At most two rows hold the solution: it is the best point of one row, w along the dual vector of a, or the corner
 // of two; rows are exchanged until none is violated, and ‖w‖ grows with every exchange. At most three rows make a
 // contradiction. Everything is a closed form; nothing is approximated.
+import { FLAT, TOUCH, contradiction, inUnits, nearly } from "explorer/contradiction.js";
 import { cross, dot, dualOf, normOf, steepest } from "explorer/norms.js";
 
-const TOUCH = 1e-12; // rounding in a·w, relative to |a||w|
-const FLAT = 1e-15; // sine of an angle that counts as none
+const length = (w) => Math.sqrt(w[0] * w[0] + w[1] * w[1]);
 
 /**
  * rows: {a: [x, y], b ≥ 0, tied}. Returns {feasible, w, fan, multipliers}: where feasible, N*(Σ λa) = 1 and
@@ -14,105 +14,26 @@ const FLAT = 1e-15; // sine of an angle that counts as none
  * fan: the ends between which every w is a solution, where l1 or l∞ has several (w is then the shortest); else null.
  */
 export function separatePlane(rows, p) {
-  const unit = inUnits(rows), { scale } = unit;
+  const unit = inUnits(rows),
+    { scale } = unit;
   const against = contradiction(unit);
   if (against) return { feasible: false, multipliers: against };
-  if (!unit.some(({ b }) => b > 0)) return { feasible: true, w: [0, 0], fan: null, multipliers: new Float64Array(rows.length) };
+  if (!unit.some(({ b }) => b > 0))
+    return { feasible: true, w: [0, 0], fan: null, multipliers: new Float64Array(rows.length) };
   let w = smallest(unit, p);
   if (!w) return { feasible: false, multipliers: nearly(unit) };
   const fan = flatSide(unit, w, p);
   if (fan) w = shortest(...fan);
   const back = (each) => [each[0] / scale, each[1] / scale];
   const proof = () => dualOfCorner(unit, w, p).map((x) => x / scale); // only when asked for
-  return { feasible: true, w: back(w), fan: fan && fan.map(back), get multipliers() { return proof(); } };
-}
-
-/** A proof that the rows contradict each other, or null. */
-export const contradictionPlane = (rows) => contradiction(inUnits(rows));
-
-/** The rows divided by one power of two, with their lengths. */
-function inUnits(rows) {
-  let largest = 0;
-  for (const { a } of rows) largest = Math.max(largest, Math.abs(a[0]), Math.abs(a[1]));
-  const scale = largest > 0 ? 2 ** Math.round(Math.log2(largest)) : 1;
-  const unit = rows.map(({ a, b, tied }) => {
-    const x = a[0] / scale, y = a[1] / scale;
-    return { a: [x, y], b, tied: !!tied, size: Math.sqrt(x * x + y * y) };
-  });
-  unit.scale = scale;
-  return unit;
-}
-
-const sine = (r, s) => cross(r.a, s.a) / (r.size * s.size);
-const length = (w) => Math.sqrt(w[0] * w[0] + w[1] * w[1]);
-
-// ---------------------------------------------------------------- is there a w?
-
-function contradiction(rows) {
-  const able = [], ties = [];
-  for (let j = 0; j < rows.length; j++) {
-    const { size, b, tied } = rows[j];
-    if (size > 0) able.push(j);
-    else if (b > 0 && !tied) return balance(rows, [j]);
-    if (size > 0 && tied) ties.push(j);
-  }
-  return ties.length ? onLine(rows, able, ties) : allAround(rows, able);
-}
-
-/** With ties w lies on a line (or is 0): the rows must agree on which half of it. */
-function onLine(rows, able, ties) {
-  const [tie] = ties, asks = able.filter((j) => !rows[j].tied);
-  const asking = asks.find((j) => rows[j].b > 0);
-  if (asking === undefined) return null;
-  const second = ties.find((j) => Math.abs(sine(rows[tie], rows[j])) > TOUCH);
-  if (second !== undefined) return balance(rows, [asking, tie, second]);
-  const side = (j) => (Math.abs(sine(rows[tie], rows[j])) <= TOUCH ? 0 : Math.sign(cross(rows[tie].a, rows[j].a)));
-  const level = asks.find((j) => rows[j].b > 0 && side(j) === 0);
-  if (level !== undefined) return balance(rows, [level, tie]);
-  const against = asks.find((j) => side(j) === -side(asking));
-  return against === undefined ? null : balance(rows, [asking, against, tie]);
-}
-
-/** Without ties: rows contradict each other where they do not fit into a half-plane. */
-function allAround(rows, able) {
-  const start = able.find((j) => rows[j].b > 0);
-  if (start === undefined) return null;
-  // Around from one row: the farthest on its left and on its right; of parallel ones, one that asks for a margin.
-  let last = -1, next = -1;
-  const beyond = (far, k, side) => {
-    if (far < 0) return true;
-    const turn = side * sine(rows[far], rows[k]);
-    return turn > FLAT || (turn >= -FLAT && rows[far].b === 0 && rows[k].b > 0);
+  return {
+    feasible: true,
+    w: back(w),
+    fan: fan && fan.map(back),
+    get multipliers() {
+      return proof();
+    },
   };
-  for (const k of able) {
-    const turn = sine(rows[start], rows[k]);
-    if (turn > FLAT) last = beyond(last, k, 1) ? k : last;
-    else if (turn < -FLAT) next = beyond(next, k, -1) ? k : next;
-    else if (dot(rows[start].a, rows[k].a) < 0) return balance(rows, [start, k]);
-  }
-  if (last < 0 || next < 0) return null;
-  const gap = sine(rows[last], rows[next]);
-  if (gap > FLAT) return balance(rows, [start, last, next]);
-  const opposite = gap >= -FLAT && (rows[last].b > 0 || rows[next].b > 0);
-  return opposite ? balance(rows, rows[last].b > 0 ? [last, next] : [next, last]) : null;
-}
-
-/** Multipliers with Σ λa = 0 over one zero row, two parallel rows or three rows, that of the first positive. */
-function balance(rows, chosen) {
-  const multipliers = new Float64Array(rows.length), [a, c, e] = chosen.map((j) => rows[j].a);
-  const weights = chosen.length === 1 ? [1] : chosen.length === 2 ? [1, -dot(a, c) / dot(c, c)] : [cross(c, e), cross(e, a), cross(a, c)];
-  const most = Math.max(...weights.map(Math.abs)) * (weights[0] < 0 ? -1 : 1);
-  chosen.forEach((j, k) => (multipliers[j] = weights[k] / most));
-  return multipliers;
-}
-
-/** Rows so nearly opposite that their corner is no number: the flattest pair is the proof. */
-function nearly(rows) {
-  let pair = [0, 1], least = Infinity;
-  rows.forEach((r, j) => rows.forEach((s, k) => {
-    if (r.b > 0 && r.size * s.size > 0 && dot(r.a, s.a) < 0 && Math.abs(sine(r, s)) < least) [least, pair] = [Math.abs(sine(r, s)), [j, k]];
-  }));
-  return balance(rows, pair);
 }
 
 // ---------------------------------------------------------------- the smallest w
@@ -120,19 +41,23 @@ function nearly(rows) {
 function smallest(rows, p) {
   const tie = rows.find(({ tied, size }) => tied && size > 0);
   const way = tie ? [-tie.a[1], tie.a[0]] : null;
-  const alone = (row) => (row.tied || row.b === 0 || row.size === 0 ? null : pointOf(row, way || dualVector(row.a, p)));
+  const alone = (row) =>
+    row.tied || row.b === 0 || row.size === 0 ? null : pointOf(row, way || dualVector(row.a, p));
   // The row that asks for the longest w: alone it needs ‖w‖ = b/‖a‖_q.
-  let first = null, most = 0;
+  let first = null,
+    most = 0;
   for (const row of rows) {
     if (row.tied || row.b === 0) continue;
     const need = way ? row.b / Math.abs(dot(way, row.a)) : row.b / normOf(row.a, dualOf(p));
     if (need > most) [first, most] = [row, need];
   }
-  let w = alone(first), basis = [first];
+  let w = alone(first),
+    basis = [first];
   for (let round = 0; round < 10 * rows.length + 10; round++) {
     const worst = mostViolated(rows, w);
     if (!worst) return w;
-    let best = null, next = null;
+    let best = null,
+      next = null;
     const offer = (each, held) => {
       if (!each || (best && !less(each, best, p)) || ![worst, ...basis].every((row) => satisfied(row, each))) return;
       [best, next] = [each, held];
@@ -147,7 +72,8 @@ function smallest(rows, p) {
 
 /** Smaller norm; of equal ones the shorter, so that every program has one solution. */
 function less(u, w, p) {
-  const one = normOf(u, p), other = normOf(w, p);
+  const one = normOf(u, p),
+    other = normOf(w, p);
   return Math.abs(one - other) > 1e-14 * other ? one < other : length(u) < length(w);
 }
 
@@ -164,7 +90,8 @@ function corner({ a, b, size }, { a: c, b: e, size: other }) {
 
 /** The shortest unit vector that touches a: l1 has two at |a₁| = |a₂|, and what is between them. */
 function dualVector(a, p) {
-  if (p === 1 && Math.abs(Math.abs(a[0]) - Math.abs(a[1])) <= FLAT * Math.abs(a[0])) return a.map((x) => Math.sign(x) / 2);
+  if (p === 1 && Math.abs(Math.abs(a[0]) - Math.abs(a[1])) <= FLAT * Math.abs(a[0]))
+    return a.map((x) => Math.sign(x) / 2);
   return steepest(a, p);
 }
 
@@ -173,9 +100,11 @@ const satisfied = (row, w) => row.a[0] * w[0] + row.a[1] * w[1] >= row.b - room(
 
 function mostViolated(rows, w) {
   const far = length(w);
-  let worst = null, most = 0;
+  let worst = null,
+    most = 0;
   for (const row of rows) {
-    const { a, b, size } = row, over = a[0] * w[0] + a[1] * w[1] - b + TOUCH * (size * far + b);
+    const { a, b, size } = row,
+      over = a[0] * w[0] + a[1] * w[1] - b + TOUCH * (size * far + b);
     if (over < 0 && !row.tied && -over > most * size) [worst, most] = [row, -over / size];
   }
   return worst;
@@ -186,10 +115,29 @@ function mostViolated(rows, w) {
 /** The ends of the part of a flat side of the l1 or l∞ ball, through w, that satisfies every row; null if a point. */
 function flatSide(rows, w, p) {
   if (p !== 1 && p !== Infinity) return null;
-  const size = normOf(w, p), [x, y] = w.map(Math.sign), far = [-1, 1];
-  const sides = p === 1
-    ? (x && y ? [[x, y]] : x ? [[x, 1], [x, -1]] : [[1, y], [-1, y]]).map(([s, t]) => [[s * size, 0], [0, t * size]])
-    : [0, 1].filter((i) => Math.abs(w[i]) >= size * (1 - FLAT)).map((i) => far.map((s) => (i ? [s * size, w[1]] : [w[0], s * size])));
+  const size = normOf(w, p),
+    [x, y] = w.map(Math.sign),
+    far = [-1, 1];
+  const sides =
+    p === 1
+      ? (x && y
+          ? [[x, y]]
+          : x
+            ? [
+                [x, 1],
+                [x, -1],
+              ]
+            : [
+                [1, y],
+                [-1, y],
+              ]
+        ).map(([s, t]) => [
+          [s * size, 0],
+          [0, t * size],
+        ])
+      : [0, 1]
+          .filter((i) => Math.abs(w[i]) >= size * (1 - FLAT))
+          .map((i) => far.map((s) => (i ? [s * size, w[1]] : [w[0], s * size])));
   for (const ends of sides) {
     const part = clipped(rows, ends);
     if (part && length([part[0][0] - part[1][0], part[0][1] - part[1][1]]) > 1e-9 * size) return part;
@@ -198,10 +146,13 @@ function flatSide(rows, w, p) {
 }
 
 function clipped(rows, [from, to]) {
-  let low = 0, high = 1;
-  const way = [to[0] - from[0], to[1] - from[1]], at = (t) => [from[0] + t * way[0], from[1] + t * way[1]];
+  let low = 0,
+    high = 1;
+  const way = [to[0] - from[0], to[1] - from[1]],
+    at = (t) => [from[0] + t * way[0], from[1] + t * way[1]];
   for (const row of rows) {
-    const here = dot(row.a, from) - row.b, slope = dot(row.a, way);
+    const here = dot(row.a, from) - row.b,
+      slope = dot(row.a, way);
     if (row.size === 0) continue;
     if (Math.abs(slope) <= TOUCH * row.size * length(way)) {
       if (here < -1e3 * room(row, from) || (row.tied && here > 1e3 * room(row, from))) return null;
@@ -225,8 +176,11 @@ function shortest(from, to) {
  * over the segment between two rows at b = 1 (or the line from one along a tie, the ray along a row with b = 0).
  */
 function dualOfCorner(rows, w, p) {
-  const q = dualOf(p), multipliers = new Float64Array(rows.length);
-  const touching = rows.map((_, j) => j).filter((j) => rows[j].size > 0 && Math.abs(dot(rows[j].a, w) - rows[j].b) <= 1e3 * room(rows[j], w));
+  const q = dualOf(p),
+    multipliers = new Float64Array(rows.length);
+  const touching = rows
+    .map((_, j) => j)
+    .filter((j) => rows[j].size > 0 && Math.abs(dot(rows[j].a, w) - rows[j].b) <= 1e3 * room(rows[j], w));
   let least = Infinity;
   const offer = (x, weights) => {
     const bound = normOf(x, q);
@@ -242,11 +196,23 @@ function dualOfCorner(rows, w, p) {
     offer(from, [[j, 1 / b]]);
     for (const k of touching) {
       if (k === j) continue;
-      const { a: c, b: e, tied: free } = rows[k], toward = e === 0;
+      const { a: c, b: e, tied: free } = rows[k],
+        toward = e === 0;
       const way = toward ? c : [c[0] / e - from[0], c[1] / e - from[1]];
       for (const stop of stops(from, way, w, p)) {
         const t = free ? stop : Math.min(Math.max(stop, 0), toward ? Infinity : 1);
-        offer([from[0] + t * way[0], from[1] + t * way[1]], toward ? [[j, 1 / b], [k, t]] : [[j, (1 - t) / b], [k, t / e]]);
+        offer(
+          [from[0] + t * way[0], from[1] + t * way[1]],
+          toward
+            ? [
+                [j, 1 / b],
+                [k, t],
+              ]
+            : [
+                [j, (1 - t) / b],
+                [k, t / e],
+              ],
+        );
       }
     }
   }

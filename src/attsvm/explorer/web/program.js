@@ -3,7 +3,8 @@
 // A problem is {inputs: [{tokens: [[x, y], …], query: [z] or [z, z'], label, scores}]}; a selection has for each
 // input the list of its chosen tokens. The weight has 2·e entries, row by row.
 import { dot, dualOf, normOf } from "explorer/norms.js";
-import { contradictionPlane, separatePlane } from "explorer/plane.js";
+import { contradictionPlane } from "explorer/contradiction.js";
+import { separatePlane } from "explorer/plane.js";
 import { separateSpace } from "explorer/space.js";
 
 const SUPPORT = 1e-6; // a constraint is active where its margin exceeds the required one by less
@@ -13,12 +14,23 @@ const TIE = 1e-12; // scores closer than this, relative to the largest, are equa
 export function rowsOf(problem, selected, required = 1) {
   const rows = [];
   problem.inputs.forEach(({ tokens, query: [z, y] }, input) => {
-    const chosen = selected[input], anchor = chosen[0], [ax, ay] = tokens[anchor];
+    const chosen = selected[input],
+      anchor = chosen[0],
+      [ax, ay] = tokens[anchor];
     const b = Array.isArray(required) ? required[input] : required;
     tokens.forEach(([tx, ty], token) => {
       if (token === anchor) return;
-      const dx = ax - tx, dy = ay - ty, tied = chosen.length > 1 && chosen.includes(token);
-      rows.push({ a: y === undefined ? [dx * z, dy * z] : [dx * z, dx * y, dy * z, dy * y], b: tied ? 0 : b, tied, input, token, anchor });
+      const dx = ax - tx,
+        dy = ay - ty,
+        tied = chosen.length > 1 && chosen.includes(token);
+      rows.push({
+        a: y === undefined ? [dx * z, dy * z] : [dx * z, dx * y, dy * z, dy * y],
+        b: tied ? 0 : b,
+        tied,
+        input,
+        token,
+        anchor,
+      });
     });
   });
   return rows;
@@ -43,18 +55,38 @@ export function headProgram(problem, selected, p = 2) {
 /** The program of the prompt when the head trains too: only inputs that support the head ask for a margin. */
 export function relaxedProgram(problem, selected, p, head) {
   const supporting = new Set(head.support.map((j) => head.rows[j].input));
-  return maxMargin(problem, selected, p, problem.inputs.map((_, i) => (supporting.has(i) ? 1 : 0)));
+  return maxMargin(
+    problem,
+    selected,
+    p,
+    problem.inputs.map((_, i) => (supporting.has(i) ? 1 : 0)),
+  );
 }
 
 function solved(rows, p, width) {
-  const found = rows.length ? separate(rows, p, width) : { feasible: true, w: new Array(width).fill(0), fan: null, multipliers: [] };
+  const found = rows.length
+    ? separate(rows, p, width)
+    : { feasible: true, w: new Array(width).fill(0), fan: null, multipliers: [] };
   if (!found.feasible) return { feasible: false, rows, p, ...clearest(rows, p, width, found.multipliers) };
-  const { w, fan } = found, norm = normOf(w, p), support = [];
+  const { w, fan } = found,
+    norm = normOf(w, p),
+    support = [];
   rows.forEach((row, j) => !row.tied && dot(row.a, w) - row.b <= SUPPORT && support.push(j));
   return {
-    feasible: true, w, fan, rows, p, norm, margin: 1 / norm, support,
-    get multipliers() { return found.multipliers; },
-    get certificate() { return certificate(rows, found, p); }, // recomputed at every access
+    feasible: true,
+    w,
+    fan,
+    rows,
+    p,
+    norm,
+    margin: 1 / norm,
+    support,
+    get multipliers() {
+      return found.multipliers;
+    },
+    get certificate() {
+      return certificate(rows, found, p);
+    }, // recomputed at every access
   };
 }
 
@@ -68,16 +100,20 @@ function contradiction(rows, width) {
 
 /** Recomputed from rows, weight and multipliers: the largest violation, and the relative gap of the two bounds. */
 export function certificate(rows, { w, multipliers }, p) {
-  let primal = 0, least = Infinity, lower = 0;
+  let primal = 0,
+    least = Infinity,
+    lower = 0;
   const sum = new Array(w.length).fill(0);
   rows.forEach(({ a, b, tied }, j) => {
-    const margin = dot(a, w), weight = tied ? multipliers[j] : Math.max(0, multipliers[j]);
+    const margin = dot(a, w),
+      weight = tied ? multipliers[j] : Math.max(0, multipliers[j]);
     primal = Math.max(primal, tied ? Math.abs(margin) : b - margin);
     if (!tied && b > 0) least = Math.min(least, margin / b);
     lower += weight * b;
     a.forEach((x, i) => (sum[i] += weight * x));
   });
-  const upper = normOf(w, p) / Math.min(1, least), top = normOf(sum, dualOf(p));
+  const upper = normOf(w, p) / Math.min(1, least),
+    top = normOf(sum, dualOf(p));
   const gap = upper === 0 ? 0 : Math.abs(upper - lower / (top || 1)) / upper;
   return { primal: Math.max(0, primal), gap };
 }
@@ -87,11 +123,17 @@ export function certificate(rows, { w, multipliers }, p) {
 /** The contradiction with the fewest inputs: one alone, then two, then all. */
 function clearest(rows, p, width, multipliers) {
   const inputs = [...new Set(rows.map(({ input }) => input))];
-  const groups = [...inputs.map((i) => [i]), ...inputs.flatMap((i) => inputs.filter((k) => k > i).map((k) => [i, k]))];
+  const groups = [
+    ...inputs.map((i) => [i]),
+    ...inputs.flatMap((i) => inputs.filter((k) => k > i).map((k) => [i, k])),
+  ];
   for (const group of groups) {
     const part = rows.map((_, j) => j).filter((j) => group.includes(rows[j].input));
     if (!part.length) continue;
-    const proof = contradiction(part.map((j) => rows[j]), width);
+    const proof = contradiction(
+      part.map((j) => rows[j]),
+      width,
+    );
     if (!proof) continue;
     multipliers = new Float64Array(rows.length);
     part.forEach((j, k) => (multipliers[j] = proof[k]));
@@ -99,22 +141,34 @@ function clearest(rows, p, width, multipliers) {
   }
   const most = Math.max(...multipliers.map(Math.abs)) || 1;
   multipliers = Float64Array.from(multipliers, (x) => (Math.abs(x) < 1e-10 * most ? 0 : x / most));
-  const conflict = rows.filter((_, j) => multipliers[j] !== 0).map(({ input, token, anchor, tied }) => ({ input, token, anchor, tied }));
+  const conflict = rows
+    .filter((_, j) => multipliers[j] !== 0)
+    .map(({ input, token, anchor, tied }) => ({ input, token, anchor, tied }));
   return { multipliers, conflict, reason: words(conflict) };
 }
 
 export const nameOf = (input, token) => `${input + 1}${String.fromCharCode(97 + token)}`;
-const listed = (names) => (names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}`);
+const listed = (names) =>
+  names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}`;
 
 function words(conflict) {
   const inputs = [...new Set(conflict.map(({ input }) => input))];
-  const [first] = conflict, anchor = first.anchor === undefined ? "" : nameOf(first.input, first.anchor);
+  const [first] = conflict,
+    anchor = first.anchor === undefined ? "" : nameOf(first.input, first.anchor);
   const others = conflict.map(({ input, token }) => nameOf(input, token));
-  if (conflict[0].anchor === undefined) return `No head gives inputs ${listed(inputs.map((i) => i + 1))} their labels: the origin lies between their selected tokens.`;
-  if (conflict.some(({ tied }) => tied)) return `The tie of ${listed([...new Set(conflict.filter(({ tied }) => tied).map(({ input }) => listed([nameOf(input, first.anchor), ...conflict.filter((c) => c.tied && c.input === input).map((c) => nameOf(input, c.token))])))])} leaves no direction that also puts ${conflict.filter(({ tied }) => !tied).map((c) => `${nameOf(c.input, c.anchor)} above ${nameOf(c.input, c.token)}`).join(" and ")}.`;
-  if (conflict.length === 1) return `Tokens ${anchor} and ${others[0]} are the same point: nothing ranks one above the other.`;
-  if (inputs.length === 1 && conflict.length === 2) return `Token ${anchor} lies between ${listed(others)}: no direction ranks it highest.`;
-  if (inputs.length === 1) return `Token ${anchor} lies inside the triangle of ${listed(others)}: no direction ranks it highest.`;
+  if (conflict[0].anchor === undefined)
+    return `No head gives inputs ${listed(inputs.map((i) => i + 1))} their labels: the origin lies between their selected tokens.`;
+  if (conflict.some(({ tied }) => tied))
+    return `The tie of ${listed([...new Set(conflict.filter(({ tied }) => tied).map(({ input }) => listed([nameOf(input, first.anchor), ...conflict.filter((c) => c.tied && c.input === input).map((c) => nameOf(input, c.token))])))])} leaves no direction that also puts ${conflict
+      .filter(({ tied }) => !tied)
+      .map((c) => `${nameOf(c.input, c.anchor)} above ${nameOf(c.input, c.token)}`)
+      .join(" and ")}.`;
+  if (conflict.length === 1)
+    return `Tokens ${anchor} and ${others[0]} are the same point: nothing ranks one above the other.`;
+  if (inputs.length === 1 && conflict.length === 2)
+    return `Token ${anchor} lies between ${listed(others)}: no direction ranks it highest.`;
+  if (inputs.length === 1)
+    return `Token ${anchor} lies inside the triangle of ${listed(others)}: no direction ranks it highest.`;
   const wishes = conflict.map((c) => `${nameOf(c.input, c.anchor)} above ${nameOf(c.input, c.token)}`);
   return `Inputs ${listed(inputs.map((i) => i + 1))} contradict each other: no direction puts ${listed(wishes)}.`;
 }
@@ -124,7 +178,8 @@ function words(conflict) {
 /** The tokens with the highest score of each input; several where scores tie. */
 export function bestTokens(problem) {
   return problem.inputs.map(({ scores }) => {
-    const top = Math.max(...scores), size = Math.max(...scores.map(Math.abs));
+    const top = Math.max(...scores),
+      size = Math.max(...scores.map(Math.abs));
     return scores.map((_, t) => t).filter((t) => scores[t] >= top - TIE * size);
   });
 }
@@ -132,7 +187,8 @@ export function bestTokens(problem) {
 /** Whether every selected token scores above its support tokens, strictly. */
 export function locallyOptimal(problem, selected, solution) {
   return problem.inputs.every(({ scores }, input) => {
-    const lowest = Math.min(...selected[input].map((t) => scores[t])), size = Math.max(...scores.map(Math.abs));
+    const lowest = Math.min(...selected[input].map((t) => scores[t])),
+      size = Math.max(...scores.map(Math.abs));
     return solution.support.every((j) => {
       const row = solution.rows[j];
       return row.input !== input || lowest > scores[row.token] + TIE * size;

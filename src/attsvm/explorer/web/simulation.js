@@ -12,7 +12,8 @@ export const TIMES = (() => {
 
 /** How many records lie at or before a step. */
 export function recordsUpTo(step) {
-  let low = 0, high = TIMES.length;
+  let low = 0,
+    high = TIMES.length;
   while (low < high) {
     const middle = (low + high) >> 1;
     if (TIMES[middle] <= step) low = middle + 1;
@@ -40,7 +41,8 @@ export class Simulation {
 
   /** Go on towards a step for so many milliseconds; returns whether it moved. */
   advance(target, milliseconds) {
-    const end = performance.now() + milliseconds, goal = Math.min(target, LONGEST);
+    const end = performance.now() + milliseconds,
+      goal = Math.min(target, LONGEST);
     const chunk = Math.max(1, Math.floor(2000 / (this.runs.length * this.data.m)));
     let moved = false;
     while (this.steps < goal) {
@@ -66,7 +68,8 @@ export class Simulation {
 
 /** 1 − cosine of two vectors, without cancellation. */
 export function turnBetween(u, w) {
-  const one = Math.hypot(...u), other = Math.hypot(...w);
+  const one = Math.hypot(...u),
+    other = Math.hypot(...w);
   if (!(one > 0) || !(other > 0)) return NaN;
   let sum = 0;
   for (let i = 0; i < u.length; i++) sum += (u[i] / one - w[i] / other) ** 2;

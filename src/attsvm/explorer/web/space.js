@@ -2,7 +2,7 @@
 //
 // l2 is one nonnegative least-squares problem (Lawson and Hanson's least-distance programming), which also proves
 // that there is no W; from there other p take Newton's steps on the dual. Ties are pairs of opposite rows.
-import { dot, dualOf, normOf, steepest } from "explorer/norms.js";
+import { dot, dualOf, normOf } from "explorer/norms.js";
 
 const DONE = 1e-13;
 const NONE = 1e-7; // ‖W‖ of rows of size one beyond 1/NONE counts as none
@@ -10,7 +10,9 @@ const NONE = 1e-7; // ‖W‖ of rows of size one beyond 1/NONE counts as none
 /** As `separatePlane`, for rows with any number of entries and 1 < p < ∞. */
 export function separateSpace(rows, p) {
   const size = Math.max(...rows.map(({ a }) => normOf(a, 2))) || 1;
-  const A = [], b = [], home = [];
+  const A = [],
+    b = [],
+    home = [];
   rows.forEach((row, j) => {
     for (const sign of row.tied ? [1, -1] : [1]) {
       A.push(Array.from(row.a, (x) => (sign * x) / size));
@@ -26,7 +28,12 @@ export function separateSpace(rows, p) {
   const top = normOf(combine(A, solved.weights), dualOf(p)) || 1;
   // Scaled up until no row is violated, so that the certificate bounds this very weight.
   const least = Math.min(1, ...A.map((a, j) => (b[j] > 0 ? dot(a, solved.w) / b[j] : 1)));
-  return { feasible, w: Array.from(solved.w, (x) => x / size / least), fan: null, multipliers: multipliers.map((x) => x / top / size) };
+  return {
+    feasible,
+    w: Array.from(solved.w, (x) => x / size / least),
+    fan: null,
+    multipliers: multipliers.map((x) => x / top / size),
+  };
 }
 
 const combine = (A, weights) => {
@@ -37,22 +44,29 @@ const combine = (A, weights) => {
 
 /** min ½‖w‖² s.t. A w ≥ b by min ‖Eλ − f‖, λ ≥ 0, with E = [Aᵀ; bᵀ] and f = (0, …, 0, 1). */
 function leastDistance(A, b) {
-  const columns = A.map((a, j) => [...a, b[j]]), last = A[0].length;
+  const columns = A.map((a, j) => [...a, b[j]]),
+    last = A[0].length;
   const weights = nonnegative(columns, last);
   const r = combine(columns, weights);
   const short = 1 - r[last];
   if (!(short > NONE * NONE)) return { feasible: false, weights };
-  return { feasible: true, w: Array.from(r.slice(0, last), (x) => x / short), weights: weights.map((x) => x / short) };
+  return {
+    feasible: true,
+    w: Array.from(r.slice(0, last), (x) => x / short),
+    weights: weights.map((x) => x / short),
+  };
 }
 
 /** Lawson and Hanson's active set for min ‖Σ λ_j c_j − f‖, λ ≥ 0, where f is the unit vector `axis`. */
 function nonnegative(columns, axis) {
-  const m = columns.length, active = [];
+  const m = columns.length,
+    active = [];
   let weights = new Float64Array(m);
   for (let round = 0; round < 10 * m + 20; round++) {
     const r = combine(columns, weights);
     r[axis] -= 1;
-    let enter = -1, most = DONE;
+    let enter = -1,
+      most = DONE;
     for (let j = 0; j < m; j++) {
       const gain = -dot(columns[j], r);
       if (!active.includes(j) && gain > most) [enter, most] = [j, gain];
@@ -61,7 +75,10 @@ function nonnegative(columns, axis) {
     active.push(enter);
     for (;;) {
       const gram = active.map((j) => active.map((k) => dot(columns[j], columns[k])));
-      const target = solveSmall(gram, active.map((j) => columns[j][axis]));
+      const target = solveSmall(
+        gram,
+        active.map((j) => columns[j][axis]),
+      );
       if (target.every((x) => x > 0)) {
         weights = new Float64Array(m);
         active.forEach((j, k) => (weights[j] = target[k]));
@@ -80,16 +97,19 @@ function nonnegative(columns, axis) {
 
 /** min ‖Aᵀλ‖_q^q/q − bᵀλ, λ ≥ 0, by Newton's steps on the positive λ; w is the gradient of the first term. */
 function newton(A, b, p, start) {
-  const q = dualOf(p), weights = Float64Array.from(start);
+  const q = dualOf(p),
+    weights = Float64Array.from(start);
   const value = (x) => normOf(combine(A, x), q) ** q / q - x.reduce((sum, xj, j) => sum + xj * b[j], 0);
   const weightOf = (x) => Array.from(combine(A, x), (u) => Math.sign(u) * Math.abs(u) ** (q - 1));
   // The best multiple of the start, so that the first steps are of the right size.
-  const gain = weights.reduce((sum, x, j) => sum + x * b[j], 0), at = normOf(combine(A, weights), q);
+  const gain = weights.reduce((sum, x, j) => sum + x * b[j], 0),
+    at = normOf(combine(A, weights), q);
   weights.forEach((x, j) => (weights[j] = (x * gain ** (1 / (q - 1))) / at ** (q / (q - 1))));
   let w = weightOf(weights);
   for (let round = 0; round < 500; round++) {
     const done = DONE * (1 + normOf(w, 2));
-    const slack = A.map((a, j) => dot(a, w) - b[j]), free = slack.map((_, j) => j).filter((j) => weights[j] > 0);
+    const slack = A.map((a, j) => dot(a, w) - b[j]),
+      free = slack.map((_, j) => j).filter((j) => weights[j] > 0);
     if (free.every((j) => Math.abs(slack[j]) <= done)) {
       const worst = slack.indexOf(Math.min(...slack));
       if (slack[worst] >= -done) break;
@@ -97,7 +117,11 @@ function newton(A, b, p, start) {
     }
     const curve = Array.from(combine(A, weights), (u) => (q - 1) * Math.max(Math.abs(u), 1e-12) ** (q - 2));
     const hessian = free.map((j) => free.map((k) => A[j].reduce((sum, x, i) => sum + x * curve[i] * A[k][i], 0)));
-    const move = solveSmall(hessian, free.map((j) => -slack[j])), here = value(weights);
+    const move = solveSmall(
+        hessian,
+        free.map((j) => -slack[j]),
+      ),
+      here = value(weights);
     for (let step = 1; step > 1e-14; step /= 2) {
       const next = Float64Array.from(weights);
       free.forEach((j, k) => (next[j] = Math.max(0, weights[j] + step * move[k])));
@@ -114,14 +138,18 @@ function newton(A, b, p, start) {
 function solveSmall(M, y) {
   const x = eliminate(M, y);
   for (let round = 0; round < 3; round++) {
-    const rest = eliminate(M, y.map((target, i) => target - dot(M[i], x)));
+    const rest = eliminate(
+      M,
+      y.map((target, i) => target - dot(M[i], x)),
+    );
     rest.forEach((change, i) => (x[i] += change));
   }
   return x;
 }
 
 function eliminate(M, y) {
-  const n = y.length, most = Math.max(...M.map((row, i) => row[i])) || 1;
+  const n = y.length,
+    most = Math.max(...M.map((row, i) => row[i])) || 1;
   const rows = M.map((row, i) => [...row.map((x, k) => x + (i === k ? 1e-14 * most : 0)), y[i]]);
   for (let i = 0; i < n; i++) {
     let pivot = i;

@@ -10,15 +10,35 @@ export const written = (p) => (p === Infinity ? "inf" : p);
 /** A whole state from a part of one: presets and files say only what is special about them. */
 export function completed(part) {
   const inputs = part.inputs.map(({ tokens, label = 1, query = [1], scores = null, chosen = [0] }) => ({
-    tokens: tokens.map((x) => [...x]), label, query: [...query], chosen: [...chosen],
+    tokens: tokens.map((x) => [...x]),
+    label,
+    query: [...query],
+    chosen: [...chosen],
     scores: scores ? [...scores] : tokens.map(() => 0),
   }));
   const width = 2 * inputs[0].query.length;
   const starts = part.starts || (width === 2 ? { ring: 64, radius: 1.5 } : { points: [new Array(width).fill(0)] });
   return {
-    format: FORMAT, preset: null, head: [1, 0], byHead: true, choose: "scores", p: 2, follow: true, loss: "logistic",
-    rule: "normalised", ruleP: 3, lr: 0.1, joint: false, usual: false, time: 2000, focus: 0, run: 0, recorded: null,
-    ...structuredClone(part), inputs, starts: structuredClone(starts),
+    format: FORMAT,
+    preset: null,
+    head: [1, 0],
+    byHead: true,
+    choose: "scores",
+    p: 2,
+    follow: true,
+    loss: "logistic",
+    rule: "normalised",
+    ruleP: 3,
+    lr: 0.1,
+    joint: false,
+    usual: false,
+    time: 2000,
+    focus: 0,
+    run: 0,
+    recorded: null,
+    ...structuredClone(part),
+    inputs,
+    starts: structuredClone(starts),
   };
 }
 
@@ -28,7 +48,9 @@ export const isWeight = (state) => state.inputs[0].query.length === 2;
 export function problemOf(state) {
   return {
     inputs: state.inputs.map(({ tokens, label, query, scores }) => ({
-      tokens, label, query,
+      tokens,
+      label,
+      query,
       scores: tokens.map((x, t) => label * (state.byHead ? state.head[0] * x[0] + state.head[1] * x[1] : scores[t])),
     })),
   };
@@ -47,7 +69,10 @@ export function startsOf({ starts }) {
 
 export function encoded(state) {
   const bytes = new TextEncoder().encode(JSON.stringify(state));
-  return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join("")).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+  return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""))
+    .replaceAll("+", "-")
+    .replaceAll("/", "_")
+    .replaceAll("=", "");
 }
 
 /** The state of an address; null where it is none. */
@@ -61,16 +86,30 @@ export function decoded(text) {
   }
 }
 
-const numbers = (list, length) => Array.isArray(list) && (!length || list.length === length) && list.every(Number.isFinite);
+const numbers = (list, length) =>
+  Array.isArray(list) && (!length || list.length === length) && list.every(Number.isFinite);
 
 /** Whether a stranger's object is a state: every list of numbers has its length. */
 export function usable(part) {
   if (!part || !Array.isArray(part.inputs) || !part.inputs.length) return false;
   const e = part.inputs[0].query ? part.inputs[0].query.length : 1;
-  return (e === 1 || e === 2) && part.inputs.every(({ tokens, label = 1, query = [1], scores, chosen }) =>
-    Array.isArray(tokens) && tokens.length && tokens.every((x) => numbers(x, 2)) && Math.abs(label) === 1 && numbers(query, e) &&
-    (!scores || numbers(scores, tokens.length)) && (!chosen || (chosen.length && chosen.every((t) => Number.isInteger(t) && t >= 0 && t < tokens.length)))) &&
-    (!part.starts || (part.starts.points ? part.starts.points.length && part.starts.points.every((x) => numbers(x, 2 * e)) : numbers([part.starts.ring, part.starts.radius])));
+  return (
+    (e === 1 || e === 2) &&
+    part.inputs.every(
+      ({ tokens, label = 1, query = [1], scores, chosen }) =>
+        Array.isArray(tokens) &&
+        tokens.length &&
+        tokens.every((x) => numbers(x, 2)) &&
+        Math.abs(label) === 1 &&
+        numbers(query, e) &&
+        (!scores || numbers(scores, tokens.length)) &&
+        (!chosen || (chosen.length && chosen.every((t) => Number.isInteger(t) && t >= 0 && t < tokens.length))),
+    ) &&
+    (!part.starts ||
+      (part.starts.points
+        ? part.starts.points.length && part.starts.points.every((x) => numbers(x, 2 * e))
+        : numbers([part.starts.ring, part.starts.radius])))
+  );
 }
 
 // ---------------------------------------------------------------- the file
@@ -82,13 +121,29 @@ export function arraysOf(state, selected) {
   const file = {
     keys: state.inputs.map(({ tokens }) => padded(tokens, [0, 0])),
     labels: state.inputs.map(({ label }) => label),
-    mask: state.inputs.map(({ tokens }) => padded(tokens.map(() => true), false)),
-    selected: state.inputs.map(({ tokens }, i) => padded(tokens.map((_, t) => selected[i].includes(t)), false)),
+    mask: state.inputs.map(({ tokens }) =>
+      padded(
+        tokens.map(() => true),
+        false,
+      ),
+    ),
+    selected: state.inputs.map(({ tokens }, i) =>
+      padded(
+        tokens.map((_, t) => selected[i].includes(t)),
+        false,
+      ),
+    ),
   };
-  if (isWeight(state) || state.inputs.some(({ query }) => query[0] !== 1)) file.queries = state.inputs.map(({ query }) => query);
+  if (isWeight(state) || state.inputs.some(({ query }) => query[0] !== 1))
+    file.queries = state.inputs.map(({ query }) => query);
   if (state.byHead) file.v = state.head;
   else {
-    file.values = state.inputs.map(({ scores }) => padded(scores.map((s) => [s]), [0]));
+    file.values = state.inputs.map(({ scores }) =>
+      padded(
+        scores.map((s) => [s]),
+        [0],
+      ),
+    );
     file.v = [1];
   }
   return { ...file, explorer: state };

@@ -2,12 +2,48 @@
 import { $ } from "explorer/dom.js";
 
 export const STEPS = [
-  { at: "tokens", preset: "one-input-global", title: "Attention picks a token", text: "Three tokens, one input. A direction p ranks them by height along it, and softmax attention picks the highest. Drag a token, or focus it and press the arrow keys." },
-  { at: "tokens", preset: "one-input-global", title: "The safest direction", text: "The arrow is the max-margin direction: it keeps the picked token (filled) ahead of all others by the widest slab. The ringed tokens touch the slab; only they matter. Move one that is not ringed: nothing happens." },
-  { at: "disc", preset: "one-input-global", play: true, title: "Training finds it", text: "Sixty-four runs of normalised gradient descent start on a small ring. The angle is the direction of p, the radius its length on a logarithmic scale. All of them bend to the wedge on the ring: the program you saw on the left." },
-  { at: "ranking", preset: "one-input-local", play: true, title: "More than one end", text: "One score is lower now, and a second selection is locally optimal: it beats its own support tokens. The starts divide into two basins, blue and orange. Drag the ring’s handle to see who goes where." },
-  { at: "settings", preset: "several-inputs", patch: { rule: "sign" }, play: true, title: "The optimizer has a geometry", text: "Sign descent measures length by the largest coordinate, so it tends to the l∞ program, not to the l2 one. Try coordinate descent (l1) and mirror descent, and watch the direction turn." },
-  { at: "charts", preset: "one-input-global", patch: { usual: true, time: 100000, starts: { points: [[0, 1]] } }, play: true, title: "Past saturation", text: "The usual softmax formula cancels to zero once attention saturates, and its run (dashed) stalls. Taken relative to the winning token, in log scale, the gradient goes on: 1 − cosine keeps falling for 100,000 steps." },
+  {
+    at: "tokens",
+    preset: "one-input-global",
+    title: "Attention picks a token",
+    text: "Three tokens, one input. A direction p ranks them by height along it, and softmax attention picks the highest. Drag a token, or focus it and press the arrow keys.",
+  },
+  {
+    at: "tokens",
+    preset: "one-input-global",
+    title: "The safest direction",
+    text: "The arrow is the max-margin direction: it keeps the picked token (filled) ahead of all others by the widest slab. The ringed tokens touch the slab; only they matter. Move one that is not ringed: nothing happens.",
+  },
+  {
+    at: "disc",
+    preset: "one-input-global",
+    play: true,
+    title: "Training finds it",
+    text: "Sixty-four runs of normalised gradient descent start on a small ring. The angle is the direction of p, the radius its length on a logarithmic scale. All of them bend to the wedge on the ring: the program you saw on the left.",
+  },
+  {
+    at: "ranking",
+    preset: "one-input-local",
+    play: true,
+    title: "More than one end",
+    text: "One score is lower now, and a second selection is locally optimal: it beats its own support tokens. The starts divide into two basins, blue and orange. Drag the ring’s handle to see who goes where.",
+  },
+  {
+    at: "settings",
+    preset: "several-inputs",
+    patch: { rule: "sign" },
+    play: true,
+    title: "The optimizer has a geometry",
+    text: "Sign descent measures length by the largest coordinate, so it tends to the l∞ program, not to the l2 one. Try coordinate descent (l1) and mirror descent, and watch the direction turn.",
+  },
+  {
+    at: "charts",
+    preset: "one-input-global",
+    patch: { usual: true, time: 100000, starts: { points: [[0, 1]] } },
+    play: true,
+    title: "Past saturation",
+    text: "The usual softmax formula cancels to zero once attention saturates, and its run (dashed) stalls. Taken relative to the winning token, in log scale, the gradient goes on: 1 − cosine keeps falling for 100,000 steps.",
+  },
 ];
 
 export class Tour {

@@ -22,18 +22,31 @@ export const RULES = {
 
 /** The problem in flat arrays, with room for one look at it. */
 export function compiled(problem, loss) {
-  const { inputs } = problem, n = inputs.length, e = inputs[0].query.length;
+  const { inputs } = problem,
+    n = inputs.length,
+    e = inputs[0].query.length;
   const first = new Int32Array(n + 1);
   inputs.forEach(({ tokens }, i) => (first[i + 1] = first[i] + tokens.length));
   const m = first[n];
   return {
-    n, e, m, first, loss, d: 2 * e,
+    n,
+    e,
+    m,
+    first,
+    loss,
+    d: 2 * e,
     X: Float64Array.from(inputs.flatMap(({ tokens }) => tokens.flat())),
     Z: Float64Array.from(inputs.flatMap(({ query }) => query)),
     labels: Float64Array.from(inputs, ({ label }) => label),
     scores: Float64Array.from(inputs.flatMap(({ scores }) => scores)),
-    relative: new Float64Array(m), losing: new Float64Array(m), row: new Float64Array(n), mean: new Float64Array(n),
-    slope: new Float64Array(n), winner: new Int32Array(n), pull: new Float64Array(2 * e), headPull: new Float64Array(2),
+    relative: new Float64Array(m),
+    losing: new Float64Array(m),
+    row: new Float64Array(n),
+    mean: new Float64Array(n),
+    slope: new Float64Array(n),
+    winner: new Int32Array(n),
+    pull: new Float64Array(2 * e),
+    headPull: new Float64Array(2),
   };
 }
 
@@ -41,9 +54,12 @@ export function compiled(problem, loss) {
 function attend(data, W) {
   const { n, e, first, X, Z, relative, losing, row, winner } = data;
   for (let i = 0; i < n; i++) {
-    const z = Z[e * i], y = e === 2 ? Z[2 * i + 1] : 0;
-    const u = e === 2 ? W[0] * z + W[1] * y : W[0] * z, v = e === 2 ? W[2] * z + W[3] * y : W[1] * z;
-    let best = -Infinity, at = first[i];
+    const z = Z[e * i],
+      y = e === 2 ? Z[2 * i + 1] : 0;
+    const u = e === 2 ? W[0] * z + W[1] * y : W[0] * z,
+      v = e === 2 ? W[2] * z + W[3] * y : W[1] * z;
+    let best = -Infinity,
+      at = first[i];
     for (let t = first[i]; t < first[i + 1]; t++) {
       const logit = X[2 * t] * u + X[2 * t + 1] * v;
       relative[t] = logit;
@@ -76,7 +92,8 @@ function scoreBy(data, head) {
 export function gradient(data, W) {
   const { n, e, first, X, Z, relative, losing, row, mean, slope, winner, scores, pull, loss } = data;
   attend(data, W);
-  let token = -Infinity, largest = -Infinity;
+  let token = -Infinity,
+    largest = -Infinity;
   for (let i = 0; i < n; i++) {
     const best = scores[winner[i]];
     let drop = 0;
@@ -94,8 +111,11 @@ export function gradient(data, W) {
   if (largest === -Infinity) return 0; // every input has one token
   // Token part and row part of the scale apart: −5000.1 − 0.7 first would round away four digits.
   for (let i = 0; i < n; i++) {
-    const best = scores[winner[i]], shift = row[i] - (largest - token);
-    let own = 0, x = 0, y = 0;
+    const best = scores[winner[i]],
+      shift = row[i] - (largest - token);
+    let own = 0,
+      x = 0,
+      y = 0;
     for (let t = first[i]; t < first[i + 1]; t++) {
       if (t === winner[i]) continue;
       const share = (-Math.exp(relative[t] - token + shift) * (scores[t] - best - mean[i])) / n;
@@ -119,7 +139,9 @@ function headGradient(data) {
   const largest = Math.max(...slope);
   headPull.fill(0);
   for (let i = 0; i < n; i++) {
-    let rest = 0, x = 0, y = 0;
+    let rest = 0,
+      x = 0,
+      y = 0;
     for (let t = first[i]; t < first[i + 1]; t++) {
       rest += losing[t];
       x += losing[t] * X[2 * t];
@@ -138,7 +160,8 @@ export function usualGradient(data, W) {
   attend(data, W);
   pull.fill(0);
   for (let i = 0; i < n; i++) {
-    let total = 0, out = 0;
+    let total = 0,
+      out = 0;
     for (let t = first[i]; t < first[i + 1]; t++) if (t !== winner[i]) total += losing[t];
     losing[winner[i]] = 1 - total;
     for (let t = first[i]; t < first[i + 1]; t++) out += losing[t] * scores[t];
@@ -158,7 +181,8 @@ const MACHINE = 2.2e-16; // what published code adds to the lengths it divides b
 
 /** One step of a rule on W in place; `dual` is mirror descent's memory; `added` goes to the gradient's length. */
 function update(rule, lr, W, dual, g, logScale, added, room) {
-  const { kind, p } = rule, size = added || kind === "mirror" ? normOf(g, dualOf(p)) : 1;
+  const { kind, p } = rule,
+    size = added || kind === "mirror" ? normOf(g, dualOf(p)) : 1;
   if (kind === "gd") {
     const rate = lr * Math.exp(logScale);
     for (let k = 0; k < W.length; k++) W[k] -= rate * g[k];
@@ -181,15 +205,21 @@ const signedPower = (x, power) => (power === 1 ? x : Math.sign(x) * Math.abs(x) 
 export function newRun(start, rule, head = null) {
   const memory = (x) => Float64Array.from(x, (w) => (rule.kind === "mirror" ? signedPower(w, rule.p - 1) : 0));
   return {
-    W: Float64Array.from(start), dual: memory(start),
-    v: head && Float64Array.from(head), headDual: head && memory(head), steps: 0,
-    room: new Float64Array(start.length), kept: new Float64Array(start.length), headRoom: new Float64Array(2),
+    W: Float64Array.from(start),
+    dual: memory(start),
+    v: head && Float64Array.from(head),
+    headDual: head && memory(head),
+    steps: 0,
+    room: new Float64Array(start.length),
+    kept: new Float64Array(start.length),
+    headRoom: new Float64Array(2),
   };
 }
 
 /** `count` steps of a run. usual: with the formula that stalls. A step to a weight that is no number is dropped. */
 export function advance(data, run, rule, lr, count, usual = false) {
-  const { W, kept, v } = run, joint = v !== null && !usual;
+  const { W, kept, v } = run,
+    joint = v !== null && !usual;
   for (let k = 0; k < count; k++) {
     if (joint) scoreBy(data, v);
     const scale = usual ? usualGradient(data, W) : gradient(data, W);
