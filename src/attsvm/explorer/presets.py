@@ -151,7 +151,7 @@ def _joint_mirror() -> dict[str, Any]:
         MIRROR_PAPER,
         "Joint mirror descent: the tokens depend on p",
         "Weight and head train together by mirror descent with p = 3 and select tokens 1a and 2a. Slide its "
-        "p below 2.5 and play again: input 1 changes to token 1b.",
+        "p down to 2 and play again: input 1 changes to token 1b.",
         problem,
         joint=True,
         rule="mirror",
@@ -170,10 +170,10 @@ def _many() -> dict[str, Any]:
         "six-inputs",
         "Random tokens",
         "Six inputs of eight tokens",
-        "Forty-eight random tokens, and two directions that serve all six inputs at once. Turn the head "
-        "v and see which selections stay locally optimal; drag a token far out and see them vanish.",
-        (Tokens(keys.round(3)), np.array([1.0, 0.7])),
-        starts=RING,
+        "Forty-eight random tokens and three selections that training can end at, each with starts of its own. "
+        "Turn the head v and see which of them stay locally optimal; drag a token far out and see them vanish.",
+        (Tokens(keys.round(3)), np.array([0.9, 1.0])),
+        starts=RING | {"radius": 3},
     )
 
 

@@ -1,8 +1,9 @@
 // Three small charts of the watched run against the steps: angle to its program, length, attention.
-import { escaped, fill, shown, svg } from "explorer/dom.js";
-import { keyOf } from "explorer/model.js";
+import { colourOf, escaped, fill, shown, svg } from "explorer/dom.js";
+import { jointPrograms, keyOf } from "explorer/model.js";
 import { maxMargin } from "explorer/program.js";
-import { LONGEST, TIMES, recordsUpTo, turnBetween } from "explorer/simulation.js";
+import { LONGEST, TIMES, turnBetween } from "explorer/simulation.js";
+import { isWeight } from "explorer/state.js";
 import { attended, logAttention } from "explorer/training.js";
 
 const WIDE = 300,
@@ -24,51 +25,49 @@ export class Charts {
     }
   }
 
-  /** The program that a run should tend to: that of the tokens it attends to, or the joint one. */
-  target(simulation, last) {
-    const { now, state } = this.app,
-      at = simulation.at(state.run, last - 1);
-    if (now.joint)
-      return now.joint.relaxed && now.joint.relaxed.feasible && now.joint.relaxed.norm > 0
-        ? now.joint.relaxed.w
-        : null;
-    const selected = attended(simulation.data, at).map((t) => [t]),
+  /** The program that a run should tend to: that of the tokens it attends to, relaxed where the head trains too. */
+  target(selected) {
+    const { now } = this.app;
+    const solution = now.joint ? jointPrograms(now.problem, selected, now.p).relaxed : this.solution(selected);
+    return solution && solution.feasible && solution.norm > 0 ? solution.w : null;
+  }
+
+  solution(selected) {
+    const { ranking, problem, p } = this.app.now,
       key = keyOf(selected);
-    const known = (now.ranking || []).find((each) => keyOf(each.selected) === key);
-    const solution = known ? known.solution : maxMargin(now.problem, selected, now.p);
-    return solution.feasible ? solution.w : null;
+    const known = (ranking || []).find((each) => keyOf(each.selected) === key);
+    return known ? known.solution : maxMargin(problem, selected, p);
   }
 
   draw() {
-    const { simulation, stalled, state, now } = this.app;
-    const last = Math.min(simulation.known, recordsUpTo(state.time)),
-      target = this.target(simulation, Math.max(1, last));
-    const ours = (value) => series(simulation, state.run, last, value);
-    const usual = (value) => (stalled ? series(stalled, 0, Math.min(stalled.known, last), value) : null);
-    const turn = (w) => (target ? turnBetween(w, target) : NaN),
-      size = (w) => Math.hypot(...w);
-    const mass = (data) => (w) => {
-      const log = logAttention(data, w);
-      let least = 0;
-      for (let i = 0; i < data.n; i++)
-        least = Math.min(least, Math.max(...now.selected[i].map((t) => log[data.first[i] + t])));
-      return Math.exp(least);
-    };
-    this.away = target && last > 1 ? turn(simulation.at(state.run, last - 1)) : NaN;
-    this.plot(0, "1 − cosine to its program", [ours(turn), usual(turn)], logScale(-9, 0, 3));
-    this.plot(1, state.joint ? "length of p" : "length", [ours(size), usual(size)], logScale(-1, 4, 1));
+    const { simulation, stalled, state, discView } = this.app,
+      last = discView.lastRecord();
+    const selected = attended(simulation.data, simulation.at(state.run, last - 1)).map((t) => [t]);
+    const target = this.target(selected),
+      turn = (w) => (target ? turnBetween(w, target) : NaN);
+    const lines = (value) => [
+      series(simulation, state.run, last, value(simulation.data)),
+      stalled && series(stalled, 0, Math.min(stalled.known, last), value(stalled.data)),
+    ];
+    this.away = last > 1 ? turn(simulation.at(state.run, last - 1)) : NaN;
+    this.colour = colourOf(isWeight(state) ? 0 : discView.slots[state.run]);
+    this.plot(
+      0,
+      "1 − cosine to its program",
+      lines(() => turn),
+      logScale(-9, 0, 3),
+    );
+    this.plot(
+      1,
+      "length",
+      lines(() => (w) => Math.hypot(...w)),
+      logScale(-1, 4, 1),
+    );
     this.plot(
       2,
-      "attention on the chosen tokens",
-      [ours(mass(simulation.data)), usual(stalled ? mass(stalled.data) : null)],
-      {
-        at: (y) => y,
-        ticks: [
-          [0, "0"],
-          [0.5, "½"],
-          [1, "1"],
-        ],
-      },
+      "attention on its tokens",
+      lines((data) => (w) => leastAttention(data, w, selected)),
+      SHARES,
     );
   }
 
@@ -89,7 +88,9 @@ export class Charts {
         .filter(([, y]) => Number.isFinite(y))
         .map(([x, y]) => `${across(x).toFixed(1)},${Math.min(HIGH - BOTTOM, Math.max(TOP, up(y))).toFixed(1)}`)
         .join("L");
-      return d ? `<path class="curve ${k ? "usual" : "ours"}" d="M${d}"/>` : "";
+      return d
+        ? `<path class="curve ${k ? "usual" : "ours"}" style="${k ? "" : `stroke:${this.colour}`}" d="M${d}"/>`
+        : "";
     });
     const end = lines[0] && lines[0].length ? lines[0][lines[0].length - 1][1] : NaN;
     const now = `<path class="now" d="M${across(time).toFixed(1)},${TOP}V${HIGH - BOTTOM}"/>`;
@@ -99,6 +100,21 @@ export class Charts {
     if (value) value.textContent = shown(end, 2);
   }
 }
+
+/** The attention of the input that gives its chosen token least. */
+function leastAttention(data, W, selected) {
+  const log = logAttention(data, W);
+  return Math.exp(Math.min(...selected.map(([t], i) => log[data.first[i] + t])));
+}
+
+const SHARES = {
+  at: (y) => y,
+  ticks: [
+    [0, "0"],
+    [0.5, "½"],
+    [1, "1"],
+  ],
+};
 
 function series(simulation, run, last, value) {
   const points = [];

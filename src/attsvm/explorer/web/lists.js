@@ -105,7 +105,7 @@ export function drawRanking(controls, state, now) {
           },
           html("b", {}, letterOf(each.slot)),
           html("span", { class: "picked" }, each.selected.map((chosen, i) => nameOf(i, chosen[0])).join(" ")),
-          html("span", {}, html("i", {}, "margin"), shown(each.solution.margin)),
+          html("span", {}, html("i", {}, "margin"), shown(each.solution.margin, 4)),
           html("span", {}, html("i", {}, "loss"), shown(each.loss)),
           html("span", {}, html("i", {}, "starts"), isWeight(state) ? "" : `${counts.get(each.slot) || 0}`),
         ),

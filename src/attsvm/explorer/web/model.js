@@ -32,7 +32,8 @@ export function derived(state, slots) {
   return { problem, loss, p, selected, solution, ranking, local, chosen, joint };
 }
 
-function jointPrograms(problem, selected, p) {
+/** The programs of head and prompt when both train: v-SVM and p relax. */
+export function jointPrograms(problem, selected, p) {
   const head = headProgram(problem, selected, p);
   return { head, relaxed: head.feasible ? relaxedProgram(problem, selected, p, head) : null };
 }

@@ -86,7 +86,7 @@ export function slabs(view, state, now) {
 /** The direction of the program, from the origin, or of every input from its chosen token. */
 export function arrows(view, state, now) {
   const colour = colourOf(now.chosen ? now.chosen.slot : undefined),
-    long = SIZE * 0.27;
+    long = SIZE * 0.22;
   const from = isWeight(state) ? state.inputs.map(({ tokens }, i) => tokens[now.selected[i][0]]) : [[0, 0]];
   return from
     .map((origin, i) => {

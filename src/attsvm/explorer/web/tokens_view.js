@@ -44,7 +44,7 @@ export class TokensView {
     const low = [0, 1].map((i) => Math.min(...points.map((x) => x[i]))),
       high = [0, 1].map((i) => Math.max(...points.map((x) => x[i])));
     this.middle = [0, 1].map((i) => (low[i] + high[i]) / 2);
-    this.reach = 0.68 * Math.max(high[0] - low[0], high[1] - low[1], 1e-3);
+    this.reach = 0.74 * Math.max(high[0] - low[0], high[1] - low[1], 1e-3);
   }
 
   /** Where the head's arrow ends: the head itself, drawn no longer than 1. */

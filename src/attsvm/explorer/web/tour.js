@@ -67,6 +67,7 @@ export class Tour {
     $("tour-back").disabled = this.step === 0;
     $("tour-next").textContent = this.step === STEPS.length - 1 ? "Done" : "Next";
     $("tour-card").hidden = false;
+    $("tour-card").classList.toggle("left", at === "ranking" || at === "settings"); // beside what it tells of
     this.mark(at);
     $("tour-next").focus({ preventScroll: true });
     return undefined;
