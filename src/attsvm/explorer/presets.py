@@ -170,8 +170,8 @@ def _many() -> dict[str, Any]:
         "six-inputs",
         "Random tokens",
         "Six inputs of eight tokens",
-        "Forty-eight random tokens and three selections that training can end at, each with starts of its own. "
-        "Turn the head v and see which of them stay locally optimal; drag a token far out and see them vanish.",
+        "Forty-eight random tokens and three selections that training can end at, each with starts of its "
+        "own. Turn the head v and see which stay locally optimal; drag a token far out and see them vanish.",
         (Tokens(keys.round(3)), np.array([0.9, 1.0])),
         starts=RING | {"radius": 3},
     )
