@@ -8,7 +8,7 @@ import pytest
 
 import attsvm as att
 
-RUNS, N, T = 500, 3, 4
+RUNS, DEGENERATE, N, T = 500, 100, 3, 4
 NORMS = (1.0, 1.5, 2.0, 3.0, math.inf)
 EQUAL = 1e-9
 """How near the margins must be; the package's own gap is below 1e-10, the page's below 1e-13."""
@@ -34,12 +34,16 @@ return keys.map((each, r) => {
 
 
 def instances(p):
-    """Random tokens; half of the selections are those of a direction, so that they can be separated."""
-    rng = np.random.default_rng(int(10 * min(p, 9)))
-    keys = rng.standard_normal((RUNS, N, T, 2))
-    best = np.einsum("rntd,rd->rnt", keys, rng.standard_normal((RUNS, 2))).argmax(-1)
-    any_token = rng.integers(T, size=(RUNS, N))
-    return att.Tokens(keys), np.where((np.arange(RUNS) % 2 == 0)[:, None], best, any_token)
+    """Random tokens, some on a grid: equal, opposite and parallel rows.
+
+    Half of the selections are those of a direction, so that they can be separated.
+    """
+    rng, runs = np.random.default_rng(int(10 * min(p, 9))), RUNS + DEGENERATE
+    keys = rng.standard_normal((runs, N, T, 2))
+    keys[RUNS:] = keys[RUNS:].round()
+    best = np.einsum("rntd,rd->rnt", keys, rng.standard_normal((runs, 2))).argmax(-1)
+    any_token = rng.integers(T, size=(runs, N))
+    return att.Tokens(keys), np.where((np.arange(runs) % 2 == 0)[:, None], best, any_token)
 
 
 @pytest.fixture(scope="module", params=NORMS, ids=lambda p: f"l{p:g}")

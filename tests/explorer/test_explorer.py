@@ -97,6 +97,11 @@ def test_a_notebook_is_given_an_iframe_and_a_file_the_page(tmp_path):
     assert start_of(shown.html)["rule"] == "sign"
 
 
+def test_an_unknown_setting_is_told_the_known_ones():
+    with pytest.raises(TypeError, match=r"no setting 'steps'\. Pass any of rule, "):
+        att.explore(*att.datasets.single_input(), steps=3)
+
+
 def test_the_page_names_no_other_place_and_is_small():
     text = page()
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")

@@ -85,6 +85,49 @@ def test_arrow_keys_move_a_token_and_delete_removes_it(browser):
     assert len(browser.run("return explorer.state.inputs[0].tokens")) == 2
 
 
+def test_a_finger_drags_the_head(browser):
+    load(browser, "six-inputs")
+    before = browser.run("return explorer.state.head")
+    box = browser.run(
+        "const { x, y } = document.querySelector('.head .touch').getBoundingClientRect(); return [x + 9, y + 9]"
+    )
+    for kind, shift in (("touchStart", 0), ("touchMove", 15), ("touchMove", 30), ("touchEnd", None)):
+        points = [] if shift is None else [{"x": box[0] - shift, "y": box[1] + shift}]
+        browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    browser.settle()
+    after = browser.run("return explorer.state.head")
+    assert after[0] < before[0] and after[1] < before[1]
+
+
+CLICKS = """
+const click = (id) => document.getElementById(id).click(), { state } = explorer;
+click("add-input"); click("add-token"); click("by-head"); click("usual"); click("add-start");
+document.querySelector(".label-flip").click();
+document.querySelector('[data-norm="inf"]').click();
+return state;
+"""
+
+
+def test_buttons_add_flip_and_choose_and_the_page_goes_on(browser):
+    browser.complaints()
+    load(browser, "joint-tight")
+    state = browser.run(CLICKS)
+    browser.settle()
+    assert [len(each["tokens"]) for each in state["inputs"]] == [2, 2, 2, 4]
+    assert state["inputs"][0]["label"] == -1 and state["p"] == "inf" and not state["follow"]
+    assert (state["byHead"], state["joint"], state["usual"]) == (False, False, True)
+    assert len(state["starts"]["points"]) == 2 and state["preset"] is None
+    assert browser.complaints() == []
+
+
+def test_a_selection_of_the_ranking_can_be_chosen(browser):
+    load(browser, "one-input-local")
+    browser.run("document.querySelectorAll('.rank')[1].click()")
+    browser.settle()
+    shown = browser.run(SHOWN)
+    assert shown["w"] == pytest.approx([1, 0]) and "only some starts" in shown["words"]
+
+
 def test_an_address_reproduces_the_state_exactly(browser):
     load(browser, "several-inputs", rule="mirror", ruleP=2.5, lr=0.05)
     drag(browser, TOKEN.format(1), (13, 7))

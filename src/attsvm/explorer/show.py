@@ -15,6 +15,9 @@ from attsvm.explorer.state import state_of, state_of_path
 from attsvm.path import Path
 from attsvm.tokens import Tokens
 
+SETTINGS = ("rule", "ruleP", "lr", "loss", "p", "follow", "joint", "usual", "starts", "time", "choose")
+"""What may be said of the page's state besides the problem; `web/state.js` has their defaults."""
+
 
 @dataclass(frozen=True)
 class Explorer:
@@ -48,8 +51,12 @@ def explore(
 
     tokens: keys (n, T, 2), a Path of such tokens, or None for a preset. v: the head (c,).
     selected: the tokens whose program is shown, by default the best under v.
-    settings: fields of the page's state, such as rule="sign", lr=0.1, joint=True, time=10_000.
+    settings: of the page, such as rule="sign", lr=0.1, p=3, joint=True, usual=True, time=10_000,
+        starts={"ring": 64, "radius": 1.5} or {"points": [[0, 1]]}.
     """
+    unknown = settings.keys() - SETTINGS
+    if unknown:
+        raise TypeError(f"explore has no setting {sorted(unknown)[0]!r}. Pass any of {', '.join(SETTINGS)}.")
     if tokens is None:
         return Explorer(page())
     state = state_of_path(tokens, v=v) if isinstance(tokens, Path) else state_of(tokens, v, selected)

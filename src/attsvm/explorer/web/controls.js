@@ -62,7 +62,7 @@ export class Controls {
       app.changed("norm");
     });
     on("by-scores", "change", ({ target }) => {
-      app.state.inputs.forEach((each, i) => (each.chosen = [...app.now.selected[i]]));
+      app.state.inputs.forEach((each, i) => (each.chosen = [...app.fresh().selected[i]]));
       app.state.choose = target.checked ? "scores" : "hand";
       app.changed("selection");
     });
@@ -70,7 +70,7 @@ export class Controls {
       if (!target.checked)
         app.state.inputs.forEach(
           (each, i) =>
-            (each.scores = app.now.problem.inputs[i].scores.map((s) => Number((s * each.label).toPrecision(3)))),
+            (each.scores = app.fresh().problem.inputs[i].scores.map((s) => Number((s * each.label).toPrecision(3)))),
         );
       app.state.byHead = target.checked;
       if (!app.state.byHead) app.state.joint = false;
@@ -118,7 +118,7 @@ export class Controls {
     on(
       "pick-token",
       "click",
-      () => (choose(app.state, app.now.selected, app.state.focus, app.token, false), app.changed("selection")),
+      () => (choose(app.state, app.fresh().selected, app.state.focus, app.token, false), app.changed("selection")),
     );
     for (const [id, i] of [
       ["token-x", 0],

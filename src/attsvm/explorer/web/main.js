@@ -201,9 +201,9 @@ class App {
   frame(time) {
     this.waiting = null;
     this.frames += 1;
-    if (this.stale.program) this.now = derived(this.state, this.slots);
+    this.fresh();
     if (this.stale.training) this.restart();
-    this.stale = { program: false, training: false };
+    this.stale.training = false;
     if (this.playing) this.tick(time);
     const budget = this.dragging ? BUDGET.dragging : BUDGET.resting;
     this.simulation.advance(this.state.time, budget);
@@ -215,6 +215,13 @@ class App {
       (this.stalled && this.stalled.steps < this.state.time)
     )
       this.redraw();
+  }
+
+  /** What follows from the state as it is, also between two frames. */
+  fresh() {
+    if (this.stale.program) this.now = derived(this.state, this.slots);
+    this.stale.program = false;
+    return this.now;
   }
 
   restart() {

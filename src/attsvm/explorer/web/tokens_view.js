@@ -103,7 +103,7 @@ export class TokensView {
   }
 
   pick({ input, token }, more) {
-    choose(this.app.state, this.app.now.selected, input, token, more);
+    choose(this.app.state, this.app.fresh().selected, input, token, more);
     this.app.changed("selection");
   }
 

@@ -19,7 +19,7 @@ function solvedWords({ now, state, charts }) {
     { gap, primal } = solution.certificate,
     point = (w) => `(${w.map((x) => shown(x, 4)).join(", ")})`;
   const support = new Set(solution.support.map((j) => nameOf(solution.rows[j].input, solution.rows[j].token)));
-  const told = (program) => (program && program.feasible ? point(program.w) : "none");
+  const told = (program) => (!program ? "none" : program.feasible ? point(program.w) : program.reason);
   return {
     kind: "good",
     title: `margin ${shown(solution.margin, 4)}`,
