@@ -85,12 +85,15 @@ def test_arrow_keys_move_a_token_and_delete_removes_it(browser):
     assert len(browser.run("return explorer.state.inputs[0].tokens")) == 2
 
 
+HEAD = (
+    "const { x, y } = document.querySelector('.head .touch').getBoundingClientRect(); return [x + 9, y + 9]"
+)
+
+
 def test_a_finger_drags_the_head(browser):
     load(browser, "six-inputs")
     before = browser.run("return explorer.state.head")
-    box = browser.run(
-        "const { x, y } = document.querySelector('.head .touch').getBoundingClientRect(); return [x + 9, y + 9]"
-    )
+    box = browser.run(HEAD)
     for kind, shift in (("touchStart", 0), ("touchMove", 15), ("touchMove", 30), ("touchEnd", None)):
         points = [] if shift is None else [{"x": box[0] - shift, "y": box[1] + shift}]
         browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
