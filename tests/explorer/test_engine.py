@@ -144,6 +144,28 @@ def test_tied_tokens_get_equal_logits_as_in_the_package(browser):
     np.testing.assert_allclose([answer["margin"] for answer in answers], solution.margin, rtol=1e-8)
 
 
+WORDS = (
+    PROBLEM
+    + """
+const {maxMargin} = await import("explorer/program.js");
+return given.map(([keys, chosen]) => maxMargin(problemOf(keys), chosen, 2).reason);
+"""
+)
+
+
+def test_a_conflict_is_told_in_a_sentence(browser):
+    triangle, line = [[0, 0], [2, 0], [0, 2], [0.5, 0.5]], [[0, 0], [1, 1], [2, 2]]
+    same, tied = [[1, 1], [1, 1]], [[0, 0], [2, 0], [1, 0]]
+    crossed = [[[0, 0], [1, 0]], [[0, 0], [1, 0]]]
+    asked = [[[triangle], [[3]]], [[line], [[1]]], [[same], [[0]]], [[tied], [[0, 1]]], [crossed, [[0], [1]]]]
+    told = browser.run(WORDS, *asked)
+    assert told[0] == "Token 1d lies inside the triangle of 1a, 1b and 1c: no direction ranks it highest."
+    assert told[1] == "Token 1b lies between 1a and 1c: no direction ranks it highest."
+    assert told[2] == "Tokens 1a and 1b are the same point: nothing ranks one above the other."
+    assert told[3] == "With the tie 1a = 1b no direction puts 1a above 1c."
+    assert told[4] == "Inputs 1 and 2 contradict each other: no direction puts 1a above 1b and 2b above 2a."
+
+
 RELAX = (
     PROBLEM
     + """

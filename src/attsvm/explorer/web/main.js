@@ -11,7 +11,7 @@ import { TokensView } from "explorer/tokens_view.js";
 import { Tour } from "explorer/tour.js";
 import { tell } from "explorer/words.js";
 
-const BUDGET = { dragging: 3, resting: 11 }; // milliseconds of training in a frame
+const BUDGET = { dragging: 5, resting: 11 }; // milliseconds of training in a frame
 const PACE = 1.3; // decades of steps that a second plays
 const TOP = Math.log10(LONGEST);
 

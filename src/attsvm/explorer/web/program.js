@@ -152,25 +152,25 @@ const listed = (names) =>
   names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names[names.length - 1]}`;
 
 function words(conflict) {
-  const inputs = [...new Set(conflict.map(({ input }) => input))];
-  const [first] = conflict,
-    anchor = first.anchor === undefined ? "" : nameOf(first.input, first.anchor);
-  const others = conflict.map(({ input, token }) => nameOf(input, token));
-  if (conflict[0].anchor === undefined)
-    return `No head gives inputs ${listed(inputs.map((i) => i + 1))} their labels: the origin lies between their selected tokens.`;
-  if (conflict.some(({ tied }) => tied))
-    return `The tie of ${listed([...new Set(conflict.filter(({ tied }) => tied).map(({ input }) => listed([nameOf(input, first.anchor), ...conflict.filter((c) => c.tied && c.input === input).map((c) => nameOf(input, c.token))])))])} leaves no direction that also puts ${conflict
-      .filter(({ tied }) => !tied)
-      .map((c) => `${nameOf(c.input, c.anchor)} above ${nameOf(c.input, c.token)}`)
-      .join(" and ")}.`;
+  const inputs = [...new Set(conflict.map(({ input }) => input))],
+    [{ input, anchor }] = conflict;
+  if (anchor === undefined)
+    return `No head gives inputs ${listed(inputs.map((i) => i + 1))} their labels: the origin lies between their chosen tokens.`;
+  const best = nameOf(input, anchor),
+    others = conflict.map((c) => nameOf(c.input, c.token));
+  const wishes = conflict
+    .filter(({ tied }) => !tied)
+    .map((c) => `${nameOf(c.input, c.anchor)} above ${nameOf(c.input, c.token)}`);
+  const ties = conflict
+    .filter(({ tied }) => tied)
+    .map((c) => `${nameOf(c.input, c.anchor)} = ${nameOf(c.input, c.token)}`);
+  if (ties.length) return `With the tie ${listed(ties)} no direction puts ${listed(wishes)}.`;
   if (conflict.length === 1)
-    return `Tokens ${anchor} and ${others[0]} are the same point: nothing ranks one above the other.`;
-  if (inputs.length === 1 && conflict.length === 2)
-    return `Token ${anchor} lies between ${listed(others)}: no direction ranks it highest.`;
-  if (inputs.length === 1)
-    return `Token ${anchor} lies inside the triangle of ${listed(others)}: no direction ranks it highest.`;
-  const wishes = conflict.map((c) => `${nameOf(c.input, c.anchor)} above ${nameOf(c.input, c.token)}`);
-  return `Inputs ${listed(inputs.map((i) => i + 1))} contradict each other: no direction puts ${listed(wishes)}.`;
+    return `Tokens ${best} and ${others[0]} are the same point: nothing ranks one above the other.`;
+  if (inputs.length > 1)
+    return `Inputs ${listed(inputs.map((i) => i + 1))} contradict each other: no direction puts ${listed(wishes)}.`;
+  const place = conflict.length === 2 ? "lies between" : "lies inside the triangle of";
+  return `Token ${best} ${place} ${listed(others)}: no direction ranks it highest.`;
 }
 
 // ---------------------------------------------------------------- which tokens win

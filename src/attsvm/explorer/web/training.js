@@ -54,24 +54,32 @@ export function compiled(problem, loss) {
 function attend(data, W) {
   const { n, e, first, X, Z, relative, losing, row, winner } = data;
   for (let i = 0; i < n; i++) {
-    const z = Z[e * i],
+    const from = first[i],
+      to = first[i + 1],
+      z = Z[e * i],
       y = e === 2 ? Z[2 * i + 1] : 0;
     const u = e === 2 ? W[0] * z + W[1] * y : W[0] * z,
       v = e === 2 ? W[2] * z + W[3] * y : W[1] * z;
     let best = -Infinity,
-      at = first[i];
-    for (let t = first[i]; t < first[i + 1]; t++) {
+      at = from;
+    for (let t = from; t < to; t++) {
       const logit = X[2 * t] * u + X[2 * t + 1] * v;
       relative[t] = logit;
-      if (logit > best) [best, at] = [logit, t];
+      if (logit > best) {
+        best = logit;
+        at = t;
+      }
     }
     let total = 0;
-    for (let t = first[i]; t < first[i + 1]; t++) {
-      relative[t] -= best;
-      losing[t] = t === at ? 0 : Math.exp(relative[t]);
-      total += losing[t];
+    for (let t = from; t < to; t++) {
+      const lower = relative[t] - best,
+        weight = t === at ? 0 : Math.exp(lower);
+      relative[t] = lower;
+      losing[t] = weight;
+      total += weight;
     }
-    for (let t = first[i]; t < first[i + 1]; t++) losing[t] /= 1 + total;
+    const share = 1 / (1 + total);
+    for (let t = from; t < to; t++) losing[t] *= share;
     winner[i] = at;
     row[i] = Math.log1p(total);
   }
@@ -95,36 +103,43 @@ export function gradient(data, W) {
   let token = -Infinity,
     largest = -Infinity;
   for (let i = 0; i < n; i++) {
-    const best = scores[winner[i]];
-    let drop = 0;
-    for (let t = first[i]; t < first[i + 1]; t++) drop += losing[t] * (scores[t] - best);
+    const at = winner[i],
+      best = scores[at];
+    let drop = 0,
+      top = -Infinity;
+    for (let t = first[i]; t < first[i + 1]; t++) {
+      drop += losing[t] * (scores[t] - best);
+      if (t !== at && relative[t] > top) top = relative[t];
+    }
     mean[i] = drop;
     slope[i] = loss.logSlope(best + drop);
-    row[i] = slope[i] - row[i];
-    for (let t = first[i]; t < first[i + 1]; t++) {
-      if (t === winner[i]) continue;
-      if (relative[t] > token) token = relative[t];
-      if (relative[t] + row[i] > largest) largest = relative[t] + row[i];
-    }
+    const level = slope[i] - row[i];
+    if (top > token) token = top;
+    if (top + level > largest) largest = top + level;
   }
   pull.fill(0);
   if (largest === -Infinity) return 0; // every input has one token
-  // Token part and row part of the scale apart: −5000.1 − 0.7 first would round away four digits.
+  const deep = token < DEEP;
   for (let i = 0; i < n; i++) {
-    const best = scores[winner[i]],
-      shift = row[i] - (largest - token);
+    const at = winner[i],
+      best = scores[at];
+    // Where nothing has underflowed the weights are at hand; e^(slope − scale) makes them those of the gradient.
+    // Otherwise token part and row part of the scale apart: −5000.1 − 0.7 first would round away four digits.
+    const shift = slope[i] - row[i] - (largest - token),
+      factor = deep ? 0 : Math.exp(slope[i] - largest);
     let own = 0,
       x = 0,
       y = 0;
     for (let t = first[i]; t < first[i + 1]; t++) {
-      if (t === winner[i]) continue;
-      const share = (-Math.exp(relative[t] - token + shift) * (scores[t] - best - mean[i])) / n;
+      if (t === at) continue;
+      const weight = deep ? Math.exp(relative[t] - token + shift) : losing[t] * factor;
+      const share = (-weight * (scores[t] - best - mean[i])) / n;
       own -= share;
       x += share * X[2 * t];
       y += share * X[2 * t + 1];
     }
-    x += own * X[2 * winner[i]];
-    y += own * X[2 * winner[i] + 1];
+    x += own * X[2 * at];
+    y += own * X[2 * at + 1];
     for (let k = 0; k < e; k++) {
       pull[k] += x * Z[e * i + k];
       pull[e + k] += y * Z[e * i + k];
@@ -132,6 +147,8 @@ export function gradient(data, W) {
   }
   return largest;
 }
+
+const DEEP = -300; // largest relative logit of a losing token below which weights are taken from their logarithms
 
 /** Gradient of the mean loss in the head, 1/n Σ ℓ'(f_i) Y_i r_i, after `gradient`; in data.headPull, log scale returned. */
 function headGradient(data) {
