@@ -24,6 +24,7 @@ from attsvm.explorer import page, presets
 DRAG = """
 const done = arguments[2], [seconds, selector] = arguments;
 (async () => {
+  while (!document.querySelector(selector)) await new Promise((next) => setTimeout(next, 50));
   const node = document.querySelector(selector), box = node.getBoundingClientRect();
   const root = document.getElementById("tokens"), middle = [box.x + box.width / 2, box.y + box.height / 2];
   const at = (k) => ({bubbles: true, pointerId: 1, isPrimary: true, button: 0,

@@ -126,15 +126,15 @@ export class DiscView {
   /** How many records are shown: those computed, up to the time of the slider. */
   lastRecord = () => Math.max(1, Math.min(this.app.simulation.known, recordsUpTo(this.app.state.time)));
 
+  /** The length at the rim: a little more than the longest that is drawn, in steps, so that the circles rest. */
   farthest({ path, width, headPath }, last) {
-    let most = 0;
-    const see = (list, at) => (most = Math.max(most, Math.hypot(...list.subarray(at * width, (at + 1) * width))));
-    for (const each of path) {
-      see(each, 0);
-      see(each, last - 1);
-    }
-    if (headPath) most = Math.max(most, Math.hypot(headPath[2 * last - 2], headPath[2 * last - 1]));
-    return 1.1 ** Math.ceil(Math.log(Math.max(3, most * 1.15)) / Math.log(1.1)); // in steps, so that the circles rest
+    const { state } = this.app;
+    const stretch = isWeight(state) ? Math.max(...state.inputs.map(({ query }) => Math.hypot(...query))) : 1;
+    let most = headPath ? Math.hypot(headPath[2 * last - 2], headPath[2 * last - 1]) : 0;
+    for (const each of path)
+      for (const k of [0, last - 1])
+        most = Math.max(most, stretch * Math.hypot(...each.subarray(k * width, (k + 1) * width)));
+    return 1.1 ** Math.ceil(Math.log(Math.max(3, most * 1.15)) / Math.log(1.1));
   }
 
   /** Every line to draw: its weights (and the query they look with) or points, the name of its colour, width, dash. */

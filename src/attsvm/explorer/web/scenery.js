@@ -63,9 +63,10 @@ export function slabs(view, state, now) {
     .map((input, i) => {
       const u = direction(state, now, i),
         size = u[0] ** 2 + u[1] ** 2,
-        far = 40 * view.reach;
+        best = input.tokens[now.selected[i][0]];
       if (!(size > 0)) return "";
-      const best = input.tokens[now.selected[i][0]],
+      // Just beyond the window: a long dashed line is drawn dash by dash.
+      const far = 3 * view.reach + Math.hypot(best[0] - view.middle[0], best[1] - view.middle[1]),
         along = [-u[1] / Math.sqrt(size), u[0] / Math.sqrt(size)];
       const line = (back) =>
         [far, -far].map((t) =>
