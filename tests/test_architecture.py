@@ -32,6 +32,7 @@ LAYERS = {
     "verdict": 3,
     "workers": 3,
     "claims": 4,
+    "explorer": 4,
     "figures": 4,
     "heads": 4,
     "probe": 4,

@@ -196,12 +196,12 @@ class Outline(HTMLParser):
 
 def test_the_page_is_one_file_with_a_sound_outline(toys, tmp_path):
     outline = Outline(page(report_of(tmp_path), tmp_path))
-    local = {"report.json", "drawn.svg", "drawn.npz", "table.npz"}
+    local = {"report.json", "explorer.html", "drawn.svg", "drawn.npz", "table.npz"}
     anchors = {f"#{name}" for name in outline.ids}
     assert not outline.open
     assert outline.headings == ["h1", "h2", "h2", "h3", "h3", "h2"]
     assert all(a in local | anchors or a.startswith("data:image/svg") for a in outline.addresses)
-    assert all((tmp_path / name).exists() for name in local - {"report.json"})
+    assert all((tmp_path / name).exists() for name in local - {"report.json", "explorer.html"})
 
 
 def test_the_page_says_everything_once_and_escapes_it(toys, tmp_path):
@@ -217,6 +217,7 @@ def test_the_page_says_everything_once_and_escapes_it(toys, tmp_path):
 def test_report_json_is_strict_and_tells_the_verdicts(toys, tmp_path, monkeypatch):
     install(monkeypatch, replace(toys[1], checks=check(float("nan"))))
     write_report(report_of(tmp_path), tmp_path)
+    assert "explorer/main.js" in (tmp_path / "explorer.html").read_text(encoding="utf8")
     record = json.loads((tmp_path / "report.json").read_text(encoding="utf8"), parse_constant=pytest.fail)
     assert (record["good"], record["counts"]) == (False, {"disagrees": 1})
     assert record["figures"][0]["checks"][0]["published"] is None

@@ -67,6 +67,7 @@ _HOME = {
     "classify": "verdict",
     "fit_rate": "verdict",
     "Verdict": "verdict",
+    "explore": "explorer.show",
 }
 _MODULES = ("claims", "datasets", "next_token")
 
@@ -106,6 +107,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from attsvm import claims, datasets, next_token
+    from attsvm.explorer.show import explore
     from attsvm.norms import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral
     from attsvm.path import Path
     from attsvm.probe import AttentionProbe

@@ -1,4 +1,7 @@
-"""The formats of files of arrays: .npz, .npy and .safetensors, opened without reading their arrays."""
+"""The formats of files of arrays: .npz, .npy, .safetensors and .json, opened without reading their arrays.
+
+Only .json, which the explorer writes and which is small, is read whole.
+"""
 
 from __future__ import annotations
 
@@ -143,10 +146,44 @@ class Safetensors:
         pass
 
 
+class Json:
+    """One object of nested lists of numbers or booleans by name, as the explorer saves it.
+
+    What the page itself needs is under "explorer", and passed over.
+    """
+
+    LARGEST = 1 << 26
+
+    def __init__(self, stream: BinaryIO) -> None:
+        if os.fstat(stream.fileno()).st_size > self.LARGEST:
+            raise BadFile(f"a .json file above {self.LARGEST >> 20} MiB. Save large arrays with np.savez.")
+        entries = json.loads(stream.read())
+        self.arrays = {name: self._array(name, entries[name]) for name in entries if name != PAGE}
+        self.headers = {name: Header(a.dtype, a.shape, a.nbytes, None) for name, a in self.arrays.items()}
+
+    def _array(self, name: str, entry: Any) -> NDArray[Any]:
+        try:
+            return np.asarray(entry)
+        except ValueError:
+            raise BadFile(f"the lists of {name} have different lengths. Pad them, and add a mask.") from None
+
+    def read(self, name: str) -> NDArray[Any]:
+        return self.arrays[name]
+
+    def verify(self, name: str) -> None:
+        pass
+
+
+PAGE = "explorer"
+"""The one entry of a .json file that is no array: the state of the page that saved it."""
+
+
 def open_archive(stream: BinaryIO) -> Archive:
     """The archive in an open file, known by its first bytes."""
     start = stream.read(9)
     stream.seek(0)
+    if start.lstrip()[:1] == b"{" and b"\0" not in start:  # the length that leads .safetensors has zeros
+        return Json(stream)
     if start[:4] in (b"PK\3\4", b"PK\5\6"):
         return Npz(stream)
     if start[:6] == b"\x93NUMPY":
@@ -154,7 +191,7 @@ def open_archive(stream: BinaryIO) -> Archive:
     if start[8:] == b"{":
         return Safetensors(stream)
     raise BadFile(
-        "neither a zip archive of arrays (.npz) nor .safetensors nor .npy. Pass what np.savez wrote."
+        "neither a zip archive of arrays (.npz) nor .safetensors, .npy or .json. Pass what np.savez wrote."
     )
 
 

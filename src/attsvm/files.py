@@ -1,4 +1,4 @@
-"""Arrays in open files, .npz, .npy and .safetensors: read with care, written where they were asked for.
+"""Arrays in open files, .npz, .npy, .safetensors, .json: read with care, written where they were asked for.
 
 A file is a stranger: names, types, shapes and sizes are taken from its headers and checked before any array
 is read. Nothing in it is executed.
@@ -45,7 +45,7 @@ FREE, STRETCH = 2**30, 50
 def read_arrays(
     file: str | os.PathLike[str], only: Collection[str] | None = None, *, in_place: bool = False
 ) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz, .npy or .safetensors file by name, or `only` some of them; .npy holds the keys.
+    """The arrays of an .npz, .npy, .safetensors or .json file by name, or `only` some; .npy holds the keys.
 
     Every name must be KNOWN, every type the one it should have, and all arrays together fit into half of the
     machine's memory. bfloat16 becomes float32. Raises BadFile, or FileNotFoundError.
@@ -128,7 +128,7 @@ def _existing(file: str | os.PathLike[str]) -> File:
         if path.is_file():
             return path
     what = "is a folder" if File(file).is_dir() else "does not exist"
-    raise FileNotFoundError(f"{os.fspath(file)} {what}. Pass an .npz, .npy or .safetensors file.")
+    raise FileNotFoundError(f"{os.fspath(file)} {what}. Pass an .npz, .npy, .safetensors or .json file.")
 
 
 @contextmanager

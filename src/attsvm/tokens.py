@@ -307,7 +307,7 @@ class Tokens:
 
     @classmethod
     def load(cls, file: str | PathLike[str]) -> Tokens:
-        """Read tokens from an .npz or .safetensors file: `keys` and any of queries, labels, mask, values.
+        """Read tokens from an .npz, .safetensors or .json file: `keys`, any of queries, labels, mask, values.
 
         An .npy file holds the keys alone; a saved path or solution holds tokens too. Large keys and values
         that are not compressed stay in the file, as `Stored`. Raises BadFile; an unknown name is told the

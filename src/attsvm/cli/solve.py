@@ -34,7 +34,8 @@ def solve(
     """Find the smallest W that separates the selected tokens, and certify it.
 
     The file is .npz or .safetensors: `keys` (n, T, d), optionally `queries` (n, e), `labels` (n,),
-    `mask` (n, T), `values` (n, T, c), `selected` and the head `v`; an .npy file holds the keys alone.
+    `mask` (n, T), `values` (n, T, c), `selected` and the head `v`; an .npy file holds the keys alone, and a
+    .json file that the explorer saved is read too.
     A run saved by `attsvm train` selects the tokens it attends to, a saved solution those of its own
     program. An array of another name is an error. Large keys and values that are not compressed stay in
     the file and may exceed the memory; the other arrays may fill half of it, those of a compressed file

@@ -4,6 +4,11 @@ They were identified by what the papers print and draw: the solver cost 0.31319 
 the slopes of the drawn rays, 7.7 and 14 (TWO_CLOUDS), 1.3 and −1.67 (TWO_FANS). The tests check these.
 """
 
+SINGLE_INPUT_STARTS = tuple((0.0, y) for y in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5))
+SEVERAL_INPUTS_STARTS = tuple((x, 0.0) for x in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5))
+JOINT_TRAINING_START = (0.0, -1.0)
+"""The prompts p(0) from which "Max-Margin Token Selection" draws its paths."""
+
 # fmt: off
 SEVERAL_INPUTS = (  # keys (3, 7, 3)
     -1.1258398, -1.1523602, -0.25057858, -0.4338788, 0.84871036, 0.69200915, -0.31601277, -2.1152194,

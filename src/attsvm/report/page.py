@@ -14,6 +14,7 @@ from string import Template
 from attsvm import __version__, strict_json
 from attsvm.claims import claims as known_claims
 from attsvm.claims.run import Row
+from attsvm.explorer.page import page as explorer_page
 from attsvm.figures import Check, Paper
 from attsvm.report.summary import Report, broken
 from attsvm.reproduce import Result
@@ -44,9 +45,10 @@ def page(report: Report, out: File) -> str:
 
 
 def write_report(report: Report, out: File) -> File:
-    """Write report.html and report.json beside the figures; returns the page's file."""
+    """Write report.html, report.json and the explorer beside the figures; returns the page's file."""
     text = strict_json.dumps(report.record(), indent=1, ensure_ascii=False)
     (out / "report.json").write_text(text + "\n", encoding="utf8")
+    (out / "explorer.html").write_text(explorer_page(), encoding="utf8")
     (out / "report.html").write_text(page(report, out), encoding="utf8")
     return out / "report.html"
 

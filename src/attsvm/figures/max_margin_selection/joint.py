@@ -11,6 +11,7 @@ from matplotlib.figure import Figure as Canvas
 from scipy.special import expit
 
 from attsvm import datasets
+from attsvm.datasets.published import JOINT_TRAINING_START
 from attsvm.figures.figure import Arrays, Check, Figure
 from attsvm.figures.max_margin_selection.protocol import (
     NORMALISED,
@@ -31,7 +32,7 @@ from attsvm.verdict import cosine
 
 THIRD = {"tight": (0.5, 1.0), "loose": (0.5, 1.5)}
 CHOSEN = [1, 1, 1]
-START = np.array([0.0, -1.0])
+START = np.array(JOINT_TRAINING_START)
 ADDED = (1e-19, 1e-9)
 """What the published loop adds to the lengths of the gradients of p and v."""
 LATE, END = 199, 1_000

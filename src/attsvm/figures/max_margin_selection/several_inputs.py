@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
+from attsvm.datasets.published import SEVERAL_INPUTS_STARTS
 from attsvm.figures.figure import Arrays, Check, Figure
 from attsvm.figures.max_margin_selection.protocol import PAPER, PRINTED, PRINTED_DIGITS, descend
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
@@ -18,7 +19,7 @@ from attsvm.tokens import Float, Tokens
 from attsvm.training.optimizers import gd
 from attsvm.verdict import cosine
 
-STARTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)
+STARTS = tuple(x for x, _ in SEVERAL_INPUTS_STARTS)
 FROM_ZERO = STARTS.index(0.0)
 READINGS = {
     ("mass", "normalised"): {0: 1 / 7, 20: 0.75, 30: 0.92, 50: 0.99, 70: 1.0},

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
+from attsvm.datasets.published import SINGLE_INPUT_STARTS
 from attsvm.figures.figure import Arrays, Check, Figure
 from attsvm.figures.max_margin_selection.protocol import (
     PRINTED,
@@ -26,7 +27,7 @@ from attsvm.tokens import Float
 from attsvm.verdict import cosine
 
 THIRD_SCORES = (0.9, 0.0)
-STARTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)
+STARTS = tuple(y for _, y in SINGLE_INPUT_STARTS)
 ADDED = 1e-9
 """What the published loop adds to the length of a gradient before it divides by it."""
 

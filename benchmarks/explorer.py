@@ -1,0 +1,143 @@
+"""Frames per second of the explorer while a script drags a token, and pictures of the page.
+
+    python benchmarks/explorer.py [--seconds 5] [--pictures FOLDER]
+
+Six inputs of eight tokens with 64 starts, in headless Chromium without a GPU. The page's own animation frames
+are counted while pointer events move a token. The processor time of the page's main thread per frame is told
+too, because a busy machine lowers the rate: below 16 ms a quiet one shows 60. Needs selenium, chromium and
+chromium-driver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from selenium import webdriver
+
+from attsvm.explorer import page, presets
+
+DRAG = """
+const done = arguments[2], [seconds, selector] = arguments;
+(async () => {
+  while (!document.querySelector(selector)) await new Promise((next) => setTimeout(next, 50));
+  const node = document.querySelector(selector), box = node.getBoundingClientRect();
+  const root = document.getElementById("tokens"), middle = [box.x + box.width / 2, box.y + box.height / 2];
+  const at = (k) => ({bubbles: true, pointerId: 1, isPrimary: true, button: 0,
+    clientX: middle[0] + 60 * Math.sin(k / 20), clientY: middle[1] + 40 * Math.sin(k / 13)});
+  root.setPointerCapture = () => {};
+  node.dispatchEvent(new PointerEvent("pointerdown", at(0)));
+  const frame = explorer.frame.bind(explorer), cost = [];
+  explorer.frame = (t) => { const from = performance.now(); frame(t); cost.push(performance.now() - from); };
+  const from = performance.now(), gaps = [];
+  let k = 0, before = from;
+  await new Promise((resolve) => requestAnimationFrame(function next(t) {
+    root.dispatchEvent(new PointerEvent("pointermove", at(++k)));
+    gaps.push(performance.now() - before);
+    before = performance.now();
+    if (before - from < 1000 * seconds) requestAnimationFrame(next); else resolve();
+  }));
+  const passed = performance.now() - from;
+  root.dispatchEvent(new PointerEvent("pointerup", at(k)));
+  delete explorer.frame;
+  cost.sort((a, b) => a - b);
+  const { simulation: { steps, data, runs } } = explorer, part = (q) => cost[Math.floor(q * cost.length)];
+  const counts = { frames: k, steps, tokens: data.m, runs: runs.length };
+  done({ fps: 1000 * k / passed, cost: part(0.5), slow: part(0.95), ...counts });
+})();
+"""
+
+
+TOKEN = '[data-input="2"][data-token="3"] .mark'
+
+
+def browser(width: int, height: int, mobile: bool = False) -> webdriver.Chrome:
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    flags = (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        f"--window-size={width},{height}",
+    )
+    for flag in flags:
+        options.add_argument(flag)
+    if mobile:
+        metrics = {"width": width, "height": height, "pixelRatio": 2.0}
+        options.add_experimental_option("mobileEmulation", {"deviceMetrics": metrics})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    driver.set_script_timeout(120)
+    return driver
+
+
+def frames(file: Path, seconds: float) -> None:
+    driver = browser(1280, 1000)
+    driver.get(file.as_uri())
+    time.sleep(3)
+    driver.execute_script("explorer.started = true; explorer.loadPreset('six-inputs', {}, false)")
+    driver.execute_async_script(DRAG, 2, TOKEN)  # warm
+    driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+    before = busy(driver)
+    found = driver.execute_async_script(DRAG, seconds, TOKEN)
+    work = {name: 1000 * (spent - before[name]) / found["frames"] for name, spent in busy(driver).items()}
+    driver.quit()
+    rate = f"{found['fps']:.0f} frames per second over {found['frames']} frames"
+    print(f"{found['tokens']} tokens, {found['runs']} starts: {rate}")
+    print(
+        f"  work of the page by the clock: {found['cost']:.1f} ms a frame, {found['slow']:.1f} in one of 20"
+    )
+    told = ", ".join(f"{name.removesuffix('Duration').lower()} {spent:.1f}" for name, spent in work.items())
+    print(f"  processor time of the main thread: {told} ms a frame; {found['steps']} steps in the last one")
+
+
+def busy(driver: webdriver.Chrome) -> dict[str, float]:
+    """Seconds of processor time that the page's main thread has spent."""
+    metrics = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    wanted = ("TaskDuration", "ScriptDuration", "LayoutDuration", "RecalcStyleDuration")
+    return {each["name"]: each["value"] for each in metrics if each["name"] in wanted}
+
+
+def pictures(file: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for width, height, mobile in ((1280, 980, False), (390, 844, True)):
+        driver = browser(width, height, mobile)
+        driver.get(file.as_uri())
+        time.sleep(4)
+        for name in [preset["id"] for preset in presets()]:
+            driver.execute_script(
+                "explorer.started = true; explorer.loadPreset(arguments[0], {}, false)", name
+            )
+            time.sleep(2)
+            for theme in ("light", "dark"):
+                driver.execute_script("explorer.theme(arguments[0])", theme)
+                time.sleep(0.4)
+                high = (
+                    height
+                    if not mobile
+                    else driver.execute_script("return document.documentElement.scrollHeight")
+                )
+                clip = {"x": 0, "y": 0, "width": width, "height": high, "scale": 1}
+                shot = driver.execute_cdp_cmd(
+                    "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+                )
+                (folder / f"{name}-{width}-{theme}.png").write_bytes(base64.b64decode(shot["data"]))
+        driver.quit()
+    print(f"pictures in {folder}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--pictures", type=Path)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        written = Path(place) / "explorer.html"
+        written.write_text(page(), encoding="utf8")
+        frames(written, asked.seconds)
+        if asked.pictures:
+            pictures(written, asked.pictures)

@@ -1,0 +1,184 @@
+"""The presets of the page: every two-dimensional instance of the papers, with the numbers of `datasets`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attsvm import datasets
+from attsvm.datasets import published
+from attsvm.explorer.state import state_of
+from attsvm.tokens import Float, Tokens
+
+FIRST_PAPER = "Max-Margin Token Selection"
+SECOND_PAPER = "Transformers as SVMs"
+MIRROR_PAPER = "Mirror Descent"
+RING = {"ring": 64, "radius": 1.5}
+
+
+def presets() -> list[dict[str, Any]]:
+    """Each preset with id, title, paper, two sentences of advice, state, and the paper's own starts."""
+    return [*_one_input(), _several_inputs(), *_losses(), *_joint(), *_weights(), _joint_mirror(), _many()]
+
+
+def _preset(
+    name: str,
+    paper: str,
+    title: str,
+    advice: str,
+    problem: tuple[Tokens, Float],
+    own_starts: Any = (),
+    **state: Any,
+) -> dict[str, Any]:
+    own = {"starts": {"points": [list(start) for start in own_starts]}} if own_starts else {}
+    return {
+        "id": name,
+        "paper": paper,
+        "title": title,
+        "advice": advice,
+        "state": state_of(*problem) | own | state,
+        "published": own.get("starts"),
+    }
+
+
+def _one_input() -> list[dict[str, Any]]:
+    return [
+        _preset(
+            "one-input-global",
+            FIRST_PAPER,
+            "Fig. 1a: one input, one end",
+            "Every start turns to the same direction, that of token 1a. Drag 1c to the right until a second "
+            "end appears, or lower its score by hand.",
+            datasets.single_input(0.9),
+            published.SINGLE_INPUT_STARTS,
+            starts=RING,
+        ),
+        _preset(
+            "one-input-local",
+            FIRST_PAPER,
+            "Fig. 1b: one input, two ends",
+            "Two selections are locally optimal, and the starts divide between them: blue and orange. Drag a "
+            "token and watch the border between the two basins move.",
+            datasets.single_input(0.0),
+            published.SINGLE_INPUT_STARTS,
+            starts=RING,
+        ),
+    ]
+
+
+def _several_inputs() -> dict[str, Any]:
+    return _preset(
+        "several-inputs",
+        FIRST_PAPER,
+        "Fig. 1c: three inputs of seven tokens",
+        "One direction must serve three inputs at once; the ringed tokens are those that hold it. Change the "
+        "optimizer: sign descent tends to the l∞ program, coordinate descent to the l1 program.",
+        datasets.several_inputs(),
+        published.SEVERAL_INPUTS_STARTS,
+        starts=RING,
+    )
+
+
+def _losses() -> list[dict[str, Any]]:
+    told = (
+        ("linear", "correlation", "The linear loss leans to the input with the high score on its way"),
+        ("logistic", "logistic", "The logistic loss leans to the input with the low score on its way"),
+    )
+    return [
+        _preset(
+            f"two-scores-{name}",
+            FIRST_PAPER,
+            f"The loss decides how training leans: {name}",
+            f"{sentence}, though both tend to (1, 0). Set the score of token 1b to 100 and play again.",
+            datasets.two_scores(),
+            [(0.0, 0.0)],
+            loss=loss,
+        )
+        for name, loss, sentence in told
+    ]
+
+
+def _joint() -> list[dict[str, Any]]:
+    tight = (
+        "Prompt p and head v train together; every input supports the head, so p follows the p-SVM and v "
+        "(dotted) the v-SVM. Drag token 3b up: once input 3 has label margin to spare, p turns to p relax."
+    )
+    loose = (
+        "Input 3 has label margin to spare, so the prompt follows p relax, which asks of it only the right "
+        "order, and not the p-SVM. Drag token 3b down to height 1 and the two become one."
+    )
+    return [
+        _preset(
+            f"joint-{name}",
+            FIRST_PAPER,
+            f"Fig. 3: head and prompt together, {name}",
+            advice,
+            datasets.joint_training(third),
+            [published.JOINT_TRAINING_START],
+            joint=True,
+            **_chosen([1, 1, 1], datasets.joint_training(third)),
+        )
+        for name, third, advice in (("tight", (0.5, 1.0), tight), ("loose", (0.5, 1.5), loose))
+    ]
+
+
+def _weights() -> list[dict[str, Any]]:
+    return [
+        _preset(
+            "two-clouds",
+            SECOND_PAPER,
+            "Fig. 1: two clouds, a weight W",
+            "Each input has a query z of its own, and W z is the direction in which it looks; training turns "
+            "both to the rays of the Frobenius program. Drag tokens of one input and see the other turn.",
+            datasets.two_clouds(),
+        ),
+        _preset(
+            "two-fans",
+            SECOND_PAPER,
+            "Fig. 3: two fans, attention as a separator",
+            "The lines orthogonal to W z cut the chosen token of each input from its others. Click another "
+            "token at the edge of a fan: it has a program too, but training does not end there.",
+            datasets.two_fans(),
+        ),
+    ]
+
+
+def _joint_mirror() -> dict[str, Any]:
+    problem = datasets.joint_mirror()
+    return _preset(
+        "joint-mirror",
+        MIRROR_PAPER,
+        "Joint mirror descent: the tokens depend on p",
+        "Weight and head train together by mirror descent with p = 3 and select tokens 1a and 2a. Slide its "
+        "p down to 2 and play again: input 1 changes to token 1b.",
+        problem,
+        joint=True,
+        rule="mirror",
+        ruleP=3,
+        **_chosen([0, 0], problem),
+    )
+
+
+def _many() -> dict[str, Any]:
+    """Six inputs of eight tokens around the origin: the first drawn to one side, the second to another."""
+    rng = np.random.Generator(np.random.PCG64(5))
+    keys = 0.3 * rng.standard_normal((6, 8, 2))
+    keys[:, 0] += (1.3, 0.35)
+    keys[:, 1] += (-0.2, 1.3)
+    return _preset(
+        "six-inputs",
+        "Random tokens",
+        "Six inputs of eight tokens",
+        "Forty-eight random tokens and three selections that training can end at, each with starts of its "
+        "own. Turn the head v and see which stay locally optimal; drag a token far out and see them vanish.",
+        (Tokens(keys.round(3)), np.array([0.9, 1.0])),
+        starts=RING | {"radius": 3},
+    )
+
+
+def _chosen(tokens: list[int], problem: tuple[Tokens, Float]) -> dict[str, Any]:
+    """The state's fields that choose one token per input by hand."""
+    inputs = state_of(*problem)["inputs"]
+    each = [one | {"chosen": [token]} for one, token in zip(inputs, tokens, strict=True)]
+    return {"choose": "hand", "inputs": each}

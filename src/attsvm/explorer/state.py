@@ -1,0 +1,111 @@
+"""Tokens, head and path → the state that the page opens with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from attsvm.path import Path
+from attsvm.selection import scores
+from attsvm.tokens import Float, Tokens, as_selected
+
+INPUTS, TOKENS = 8, 12
+"""What the page has room for: so many inputs, and tokens in each."""
+
+POINTS = 200
+"""Points of a recorded path that the page draws."""
+
+
+def state_of(tokens: Tokens, v: ArrayLike | None = None, selected: ArrayLike | None = None) -> dict[str, Any]:
+    """The state of a problem in the plane: keys (n, T, 2), queries (n, 1) or (n, 2), head v.
+
+    Values other than the keys become scores set by hand. Without a head, selected tokens score 1 and the
+    others 0; without either, the head is (1, 0), to be dragged.
+    """
+    _check(tokens)
+    tokens = tokens.in_memory()
+    chosen = None if selected is None else as_selected(tokens, selected)
+    by_head = tokens.values is tokens.keys and not (v is None and chosen is not None)
+    gamma = None if by_head else _scores(tokens, v, chosen)
+    inputs = [_input(tokens, i, gamma, chosen) for i in range(tokens.n)]
+    state: dict[str, Any] = {"inputs": inputs, "byHead": by_head}
+    if by_head and v is not None:
+        state["head"] = np.asarray(v, float).tolist()
+    return state if chosen is None else state | {"choose": "hand"}
+
+
+def state_of_path(path: Path, settings: Mapping[str, Any] | None = None, v: ArrayLike | None = None) -> Any:
+    """The state of a saved run: tokens, start, the path itself; `settings` as `attsvm train` keeps them."""
+    if path.runs is not None:
+        path = path.run(0)
+    state = state_of(path.tokens, v, path.selected if v is None else None)
+    W = path.W.reshape(len(path.index), -1)
+    state["starts"] = {"points": [W[0].tolist()]}
+    if path.tokens.e == 1:
+        state["recorded"] = [W[np.unique(np.linspace(0, len(W) - 1, POINTS).astype(int))].tolist()]
+    if path.kind == "steps":
+        state["time"] = int(np.clip(path.index[-1], 1, 100_000))
+    return state | _training(settings or {})
+
+
+def _check(tokens: Tokens) -> None:
+    if tokens.runs is not None:
+        raise ValueError(f"the tokens have {tokens.runs} runs. The explorer shows one: pass tokens.run(0).")
+    if tokens.d != 2 or tokens.e > 2:
+        raise ValueError(
+            f"the keys have width {tokens.d} and the queries {tokens.e}. The explorer shows keys of width 2 "
+            "with queries of width 1 (prompts) or 2: project them first, for example on two principal axes."
+        )
+    if tokens.n > INPUTS or tokens.T > TOKENS:
+        raise ValueError(
+            f"{tokens.n} examples of {tokens.T} tokens. The explorer shows up to {INPUTS} of {TOKENS}: "
+            "pass a part of them."
+        )
+
+
+def _scores(tokens: Tokens, v: ArrayLike | None, chosen: Any) -> Float:
+    """Scores before the label: what the page's hands set."""
+    if v is None:
+        return np.where(chosen, 1.0, 0.0) if chosen is not None else np.zeros(tokens.mask.shape)
+    return np.where(tokens.mask, scores(tokens, v), 0.0) * tokens.labels[:, None]
+
+
+def _input(tokens: Tokens, i: int, gamma: Float | None, chosen: Any) -> dict[str, Any]:
+    real = tokens.mask[i]
+    one: dict[str, Any] = {"tokens": tokens.keys[i][real].tolist(), "label": int(tokens.labels[i])}
+    one["query"] = tokens.queries[i].tolist()
+    if gamma is not None:
+        one["scores"] = gamma[i][real].tolist()
+    if chosen is not None:
+        one["chosen"] = np.flatnonzero(chosen[i][real]).tolist()
+    return one
+
+
+_RULES = {
+    ("steepest", "frobenius"): "normalised",
+    ("steepest", "linf"): "sign",
+    ("steepest", "l1"): "coordinate",
+}
+
+
+def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The page's words for the settings of a run; what it does not know it leaves as it is."""
+    known: dict[str, Any] = {}
+    rule, norm = settings.get("optimizer"), str(settings.get("norm", "frobenius"))
+    if (rule, norm) in _RULES:
+        known["rule"] = _RULES[str(rule), norm]
+    elif rule == "gd":
+        known["rule"] = "gd"
+    elif rule == "mirror":
+        known |= {
+            "rule": "mirror",
+            "ruleP": float(norm.removeprefix("lp:")) if norm.startswith("lp:") else 2.0,
+        }
+    if "lr" in settings:
+        known["lr"] = float(settings["lr"])
+    if settings.get("loss") in ("logistic", "exponential", "correlation"):
+        known["loss"] = settings["loss"]
+    return known

@@ -1,0 +1,129 @@
+// Three small charts of the watched run against the steps: angle to its program, length, attention.
+import { colourOf, escaped, fill, shown, svg } from "explorer/dom.js";
+import { jointPrograms, keyOf } from "explorer/model.js";
+import { maxMargin } from "explorer/program.js";
+import { LONGEST, TIMES, turnBetween } from "explorer/simulation.js";
+import { isWeight } from "explorer/state.js";
+import { attended, logAttention } from "explorer/training.js";
+
+const WIDE = 300,
+  HIGH = 150,
+  LEFT = 38,
+  RIGHT = 8,
+  TOP = 10,
+  BOTTOM = 22;
+const across = (step) => LEFT + ((WIDE - LEFT - RIGHT) * Math.log10(Math.max(step, 1))) / Math.log10(LONGEST);
+const SUPER = { 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹", "-": "⁻" };
+const power = (k) => (k === 0 ? "1" : `10${[...String(k)].map((letter) => SUPER[letter]).join("")}`);
+
+export class Charts {
+  constructor(roots, app) {
+    Object.assign(this, { app, roots });
+    for (const root of roots) {
+      root.setAttribute("viewBox", `0 0 ${WIDE} ${HIGH}`);
+      root.plot = root.appendChild(svg("g"));
+    }
+  }
+
+  /** The program that a run should tend to: that of the tokens it attends to, relaxed where the head trains too. */
+  target(selected) {
+    const { now } = this.app;
+    const solution = now.joint ? jointPrograms(now.problem, selected, now.p).relaxed : this.solution(selected);
+    return solution && solution.feasible && solution.norm > 0 ? solution.w : null;
+  }
+
+  solution(selected) {
+    const { ranking, problem, p } = this.app.now,
+      key = keyOf(selected);
+    const known = (ranking || []).find((each) => keyOf(each.selected) === key);
+    return known ? known.solution : maxMargin(problem, selected, p);
+  }
+
+  draw() {
+    const { simulation, stalled, state, discView } = this.app,
+      last = discView.lastRecord();
+    const selected = attended(simulation.data, simulation.at(state.run, last - 1)).map((t) => [t]);
+    const target = this.target(selected),
+      turn = (w) => (target ? turnBetween(w, target) : NaN);
+    const lines = (value) => [
+      series(simulation, state.run, last, value(simulation.data)),
+      stalled && series(stalled, 0, Math.min(stalled.known, last), value(stalled.data)),
+    ];
+    this.away = last > 1 ? turn(simulation.at(state.run, last - 1)) : NaN;
+    this.colour = colourOf(isWeight(state) ? 0 : discView.slots[state.run]);
+    this.plot(
+      0,
+      "1 − cosine to its program",
+      lines(() => turn),
+      logScale(-9, 0, 3),
+    );
+    this.plot(
+      1,
+      "length",
+      lines(() => (w) => Math.hypot(...w)),
+      logScale(-1, 4, 1),
+    );
+    this.plot(
+      2,
+      "attention on its tokens",
+      lines((data) => (w) => leastAttention(data, w, selected)),
+      SHARES,
+    );
+  }
+
+  plot(which, title, lines, scale) {
+    const up = (y) => TOP + (HIGH - TOP - BOTTOM) * (1 - scale.at(y)),
+      { time } = this.app.state;
+    const grid = scale.ticks.map(
+      ([y, name]) =>
+        `<path class="tick" d="M${LEFT},${up(y).toFixed(1)}H${WIDE - RIGHT}"/><text class="axis-name" text-anchor="end" x="${LEFT - 5}" y="${(up(y) + 4).toFixed(1)}">${name}</text>`,
+    );
+    const steps = [1, 10, 100, 1000, 10000, 100000].map(
+      (step, k) =>
+        `<text class="axis-name" text-anchor="${k ? (k === 5 ? "end" : "middle") : "start"}" x="${across(step).toFixed(1)}" y="${HIGH - 6}">${power(k)}</text>`,
+    );
+    const drawn = lines.map((points, k) => {
+      if (!points) return "";
+      const d = points
+        .filter(([, y]) => Number.isFinite(y))
+        .map(([x, y]) => `${across(x).toFixed(1)},${Math.min(HIGH - BOTTOM, Math.max(TOP, up(y))).toFixed(1)}`)
+        .join("L");
+      return d
+        ? `<path class="curve ${k ? "usual" : "ours"}" style="${k ? "" : `stroke:${this.colour}`}" d="M${d}"/>`
+        : "";
+    });
+    const end = lines[0] && lines[0].length ? lines[0][lines[0].length - 1][1] : NaN;
+    const now = `<path class="now" d="M${across(time).toFixed(1)},${TOP}V${HIGH - BOTTOM}"/>`;
+    fill(this.roots[which].plot, grid.join("") + steps.join("") + now + drawn.reverse().join(""));
+    this.roots[which].setAttribute("aria-label", escaped(`${title}: ${shown(end)} after ${time} steps`));
+    const value = this.roots[which].parentNode.querySelector("output");
+    if (value) value.textContent = shown(end, 2);
+  }
+}
+
+/** The attention of the input that gives its chosen token least. */
+function leastAttention(data, W, selected) {
+  const log = logAttention(data, W);
+  return Math.exp(Math.min(...selected.map(([t], i) => log[data.first[i] + t])));
+}
+
+const SHARES = {
+  at: (y) => y,
+  ticks: [
+    [0, "0"],
+    [0.5, "½"],
+    [1, "1"],
+  ],
+};
+
+function series(simulation, run, last, value) {
+  const points = [];
+  for (let k = 1; k < last; k++) points.push([TIMES[k], value(simulation.at(run, k))]);
+  return points;
+}
+
+function logScale(low, high, every) {
+  const ticks = [];
+  for (let k = low; k <= high; k += every) ticks.push([10 ** k, power(k)]);
+  return { at: (y) => (Math.log10(Math.max(y, 1e-300)) - low) / (high - low), ticks };
+}

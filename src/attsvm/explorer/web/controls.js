@@ -1,0 +1,209 @@
+// The column of controls: what is chosen, in words that a keyboard and a screen reader find.
+import { $, shown, text } from "explorer/dom.js";
+import { drawInputs, drawRanking } from "explorer/lists.js";
+import { limitExponent, programExponent } from "explorer/model.js";
+import { nameOf } from "explorer/program.js";
+import { addInput, choose, exponent, isWeight, removeToken, written } from "explorer/state.js";
+
+const RULE_NAMES = {
+  normalised: "normalised gradient",
+  gd: "gradient descent",
+  sign: "sign descent",
+  coordinate: "coordinate descent",
+  mirror: "mirror descent, p",
+};
+const normName = (p) => (p === Infinity ? "l∞" : `l${shown(p, 3)}`);
+const slide = (p) => (p === Infinity ? 1 : 1 - 1 / p); // p from 1 to ∞ on a slider from 0 to 1
+const unslide = (x) => (x >= 0.995 ? Infinity : x <= 0.005 ? 1 : Number((1 / (1 - x)).toPrecision(3)));
+
+export class Controls {
+  constructor(app) {
+    this.app = app;
+    const on = (id, event, action) => $(id).addEventListener(event, action);
+    const train = (change) => (event) => (change(event.target), app.changed("training"));
+    on(
+      "rule",
+      "change",
+      train(({ value }) => (app.state.rule = value)),
+    );
+    on(
+      "loss",
+      "change",
+      train(({ value }) => (app.state.loss = value)),
+    );
+    on(
+      "rate",
+      "input",
+      train(({ value }) => (app.state.lr = Number((10 ** Number(value)).toPrecision(2)))),
+    );
+    on(
+      "rule-p",
+      "input",
+      train(({ value }) => (app.state.ruleP = Number(Number(value).toPrecision(3)))),
+    );
+    on(
+      "joint",
+      "change",
+      train(({ checked }) => (app.state.joint = checked)),
+    );
+    on(
+      "usual",
+      "change",
+      train(({ checked }) => (app.state.usual = checked)),
+    );
+    on("norm-p", "input", ({ target }) => this.norm(unslide(Number(target.value))));
+    for (const button of document.querySelectorAll("[data-norm]"))
+      button.addEventListener("click", () =>
+        this.norm(exponent(button.dataset.norm === "inf" ? "inf" : Number(button.dataset.norm))),
+      );
+    on("follow", "change", ({ target }) => {
+      app.state.follow = target.checked;
+      app.state.p = written(limitExponent(app.state));
+      app.changed("norm");
+    });
+    on("by-scores", "change", ({ target }) => {
+      app.state.inputs.forEach((each, i) => (each.chosen = [...app.fresh().selected[i]]));
+      app.state.choose = target.checked ? "scores" : "hand";
+      app.changed("selection");
+    });
+    on("by-head", "change", ({ target }) => {
+      if (!target.checked)
+        app.state.inputs.forEach(
+          (each, i) =>
+            (each.scores = app.fresh().problem.inputs[i].scores.map((s) => Number((s * each.label).toPrecision(3)))),
+        );
+      app.state.byHead = target.checked;
+      if (!app.state.byHead) app.state.joint = false;
+      app.changed("structure");
+    });
+    on(
+      "ring",
+      "click",
+      () => ((app.state.starts = { ring: 64, radius: 1.5 }), (app.state.run = 0), app.changed("starts")),
+    );
+    on(
+      "some",
+      "click",
+      () => ((app.state.starts = { points: [[0, 0]] }), (app.state.run = 0), app.changed("starts")),
+    );
+    on(
+      "papers",
+      "click",
+      () => ((app.state.starts = structuredClone(app.published)), (app.state.run = 0), app.changed("starts")),
+    );
+    on("add-start", "click", () =>
+      app.addStartAt([1, 1].map((x, i) => x + 0.4 * (i ? 1 : -1) * ((app.state.starts.points || []).length || 1))),
+    );
+    on("add-input", "click", () => {
+      if (app.state.inputs.length >= 8) return;
+      const [x, y] = app.tokensView.middle,
+        r = app.tokensView.reach / 2;
+      addInput(
+        app.state,
+        [
+          [x + r, y],
+          [x - r / 2, y + 0.8 * r],
+          [x - r / 2, y - 0.8 * r],
+        ].map((place) => place.map((value) => Number(value.toPrecision(3)))),
+      );
+      app.state.focus = app.state.inputs.length - 1;
+      app.changed("structure");
+    });
+    on("add-token", "click", () => app.addTokenAt(app.tokensView.middle));
+    on("remove-token", "click", () => {
+      removeToken(app.state, app.state.focus, app.token);
+      app.token = 0;
+      app.changed("structure");
+    });
+    on(
+      "pick-token",
+      "click",
+      () => (choose(app.state, app.fresh().selected, app.state.focus, app.token, false), app.changed("selection")),
+    );
+    for (const [id, i] of [
+      ["token-x", 0],
+      ["token-y", 1],
+    ])
+      on(id, "change", ({ target }) =>
+        this.number(target, (value) => (app.state.inputs[app.state.focus].tokens[app.token][i] = value)),
+      );
+    on("token-score", "change", ({ target }) =>
+      this.number(target, (value) => (app.state.inputs[app.state.focus].scores[app.token] = value)),
+    );
+  }
+
+  number(field, put) {
+    if (field.value !== "" && Number.isFinite(Number(field.value))) put(Number(field.value));
+    this.app.changed("tokens");
+  }
+
+  norm(p) {
+    this.app.state.p = written(isWeight(this.app.state) ? Math.min(3.5, Math.max(1.5, p)) : p);
+    this.app.state.follow = false;
+    this.app.changed("norm");
+  }
+
+  draw() {
+    const { state, now } = this.app,
+      p = programExponent(state),
+      weight = isWeight(state);
+    value("rule", state.rule);
+    value("loss", state.loss);
+    value("rate", Math.log10(state.lr));
+    text("rate-value", shown(state.lr, 2));
+    $("rule-p-row").hidden = state.rule !== "mirror";
+    value("rule-p", state.ruleP);
+    text("rule-p-value", shown(state.ruleP));
+    value("norm-p", slide(p));
+    text("norm-value", normName(p));
+    for (const button of document.querySelectorAll("[data-norm]")) {
+      button.setAttribute(
+        "aria-pressed",
+        exponent(button.dataset.norm === "inf" ? "inf" : Number(button.dataset.norm)) === p,
+      );
+      button.disabled = weight && button.dataset.norm !== "2";
+    }
+    const limit = limitExponent(state);
+    text(
+      "norm-note",
+      limit === p
+        ? `${RULE_NAMES[state.rule]} tends to the ${normName(p)} program.`
+        : `Training by ${RULE_NAMES[state.rule]} tends to the ${normName(limit)} program, not to this one.`,
+    );
+    for (const [id, flag] of [
+      ["follow", state.follow],
+      ["joint", state.joint],
+      ["usual", state.usual],
+      ["by-scores", state.choose === "scores"],
+      ["by-head", state.byHead],
+    ])
+      $(id).checked = flag;
+    $("joint").disabled = !state.byHead;
+    $("ring").disabled = $("add-start").disabled = weight;
+    $("ring").setAttribute("aria-pressed", !state.starts.points);
+    $("some").setAttribute("aria-pressed", !!state.starts.points);
+    $("papers").hidden = !this.app.published || weight;
+    drawInputs(this, state, now);
+    this.drawToken(state, now);
+    drawRanking(this, state, now);
+  }
+
+  drawToken(state, now) {
+    const { token } = this.app,
+      each = state.inputs[state.focus];
+    text("token-name", `Token ${nameOf(state.focus, token)}`);
+    value("token-x", each.tokens[token][0]);
+    value("token-y", each.tokens[token][1]);
+    value(
+      "token-score",
+      state.byHead ? shown(now.problem.inputs[state.focus].scores[token]).replace("−", "-") : each.scores[token],
+    );
+    $("token-score").disabled = state.byHead;
+  }
+}
+
+function value(id, number) {
+  const node = $(id);
+  if (document.activeElement === node && node.type === "number") return;
+  if (node.value !== String(number)) node.value = number;
+}

@@ -1,0 +1,83 @@
+// Small helpers for elements: made once, changed only where something is new.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export const $ = (id) => document.getElementById(id);
+
+export function svg(tag, attributes = {}, ...children) {
+  const node = document.createElementNS(SVG, tag);
+  set(node, attributes);
+  node.append(...children);
+  return node;
+}
+
+export function html(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== false));
+  return node;
+}
+
+/** Attributes that are new; a dragged page sets few. */
+export function set(node, attributes) {
+  for (const [name, value] of Object.entries(attributes)) {
+    const text = String(value);
+    if (node.getAttribute(name) !== text) node.setAttribute(name, text);
+  }
+}
+
+/** The markup of a group, written only where it is new. */
+export function fill(node, markup) {
+  if (node.written === markup) return;
+  node.written = markup;
+  node.innerHTML = markup;
+}
+
+/** The words of an element, written only where they are new. */
+export function text(id, words) {
+  if ($(id).textContent !== words) $(id).textContent = words;
+}
+
+export const escaped = (text) =>
+  String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
+
+/** A number for reading: 0.25, −3, 1.2e−7 with a true minus. */
+export function shown(x, digits = 3) {
+  if (x === Infinity) return "∞";
+  if (!Number.isFinite(x)) return "–";
+  const size = Math.abs(x);
+  const text =
+    size !== 0 && (size < 1e-3 || size >= 1e5)
+      ? x.toExponential(Math.max(0, digits - 2))
+      : String(Number(x.toPrecision(digits)));
+  return text.replaceAll("-", "−").replace("e+", "e");
+}
+
+export const colourOf = (slot) => (slot === undefined || slot === null ? "var(--other)" : `var(--s${slot % 6})`);
+
+/** Drag by pointer: begin(event) says whether it takes the pointer; move and end get the event. */
+export function draggable(node, { begin, move, end }) {
+  let active = null,
+    from = null;
+  node.addEventListener("pointerdown", (event) => {
+    if (active !== null || event.button > 0 || !begin(event)) return;
+    active = event.pointerId;
+    from = [event.clientX, event.clientY];
+    node.setPointerCapture(active);
+    event.preventDefault();
+  });
+  node.addEventListener("pointermove", (event) => {
+    if (event.pointerId === active) move(event, Math.hypot(event.clientX - from[0], event.clientY - from[1]));
+  });
+  const done = (event) => {
+    if (event.pointerId !== active) return;
+    active = null;
+    end(event, Math.hypot(event.clientX - from[0], event.clientY - from[1]));
+  };
+  node.addEventListener("pointerup", done);
+  node.addEventListener("pointercancel", done);
+}

@@ -1,0 +1,283 @@
+// The page: one state, what follows from it, and a frame loop that draws what has changed.
+import { Charts } from "explorer/charts.js";
+import { Controls } from "explorer/controls.js";
+import { DiscView } from "explorer/disc_view.js";
+import { $, html, text } from "explorer/dom.js";
+import * as files from "explorer/files.js";
+import { derived } from "explorer/model.js";
+import { LONGEST, Simulation } from "explorer/simulation.js";
+import { addToken, completed, decoded, encoded, isWeight, startsOf } from "explorer/state.js";
+import { TokensView } from "explorer/tokens_view.js";
+import { Tour } from "explorer/tour.js";
+import { tell } from "explorer/words.js";
+
+const BUDGET = { dragging: 5, resting: 11 }; // milliseconds of training in a frame
+const PACE = 1.3; // decades of steps that a second plays
+const TOP = Math.log10(LONGEST);
+
+class App {
+  constructor(presets) {
+    Object.assign(this, {
+      presets,
+      slots: new Map(),
+      token: 0,
+      playing: false,
+      frames: 0,
+      stale: { program: true, training: true },
+      counts: new Map(),
+    });
+    this.tokensView = new TokensView($("tokens"), this);
+    this.discView = new DiscView($("disc"), $("paths"), this);
+    this.charts = new Charts(["chart-turn", "chart-size", "chart-mass"].map($), this);
+    this.controls = new Controls(this);
+    this.tour = new Tour(this);
+    files.connect(this);
+    this.connect();
+  }
+
+  connect() {
+    $("preset").append(...this.groups());
+    $("preset").addEventListener("change", ({ target }) => this.loadPreset(target.value));
+    $("play").addEventListener("click", () => this.play(!this.playing));
+    $("time").addEventListener("input", ({ target }) => {
+      this.playing = false;
+      this.state.time = Math.round(10 ** (Number(target.value) * TOP));
+      this.redraw();
+    });
+    $("fit").addEventListener("click", () => (this.tokensView.fit(this.state), this.redraw()));
+    $("theme").addEventListener("click", () =>
+      this.theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
+    );
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.theme());
+    window.addEventListener(
+      "hashchange",
+      () => location.hash.slice(1) !== this.address && this.load(decoded(location.hash.slice(1)) || this.state),
+    );
+    this.theme();
+  }
+
+  groups() {
+    const papers = [...new Set(this.presets.map(({ paper }) => paper))];
+    return [
+      html("option", { value: "", disabled: true }, "a problem of your own"),
+      ...papers.map((paper) =>
+        html(
+          "optgroup",
+          { label: paper },
+          ...this.presets
+            .filter((each) => each.paper === paper)
+            .map(({ id, title }) => html("option", { value: id }, title)),
+        ),
+      ),
+    ];
+  }
+
+  /** Follow the system, or what was asked for; the canvas needs the colours as such. */
+  theme(name = null) {
+    const dark = name ? name === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    document.documentElement.dataset.theme = dark ? "dark" : "light";
+    $("theme").textContent = dark ? "Light" : "Dark";
+    const style = getComputedStyle(document.documentElement);
+    this.colours = Object.fromEntries(
+      ["ink", "quiet", "other", "s0", "s1", "s2", "s3", "s4", "s5"].map((each) => [
+        each,
+        style.getPropertyValue(`--${each}`).trim(),
+      ]),
+    );
+    this.redraw();
+  }
+
+  // -------------------------------------------------------------- loading
+
+  loadPreset(id, patch = {}, play = true) {
+    const preset = this.presets.find((each) => each.id === id);
+    this.load(completed({ ...preset.state, ...patch, preset: id }), play);
+  }
+
+  load(state, play = true) {
+    Object.assign(this, { state, token: 0 });
+    this.slots.clear();
+    this.tokensView.fit(state);
+    const preset = this.presets.find((each) => each.id === state.preset);
+    $("preset").value = preset ? preset.id : "";
+    this.published = preset ? preset.published : null;
+    text(
+      "advice",
+      preset
+        ? preset.advice
+        : "Your own problem. Drag tokens, click one to choose it, and watch where training goes.",
+    );
+    this.changed("structure", preset);
+    this.play(play && !matchMedia("(prefers-reduced-motion: reduce)").matches);
+  }
+
+  // -------------------------------------------------------------- changes
+
+  /** Something is new: a token, the selection, a start, the training, the norm. */
+  changed(what, kept = false) {
+    if (what !== "starts" && what !== "training") this.stale.program = true;
+    if (what === "training" || what === "structure") this.stale.program = true;
+    if (what !== "selection" && what !== "norm") this.stale.training = true;
+    if (!kept && this.state.preset && (what === "tokens" || what === "structure")) {
+      this.state.preset = null;
+      $("preset").value = "";
+    }
+    if (what === "structure") {
+      this.state.focus = Math.min(this.state.focus, this.state.inputs.length - 1);
+      this.token = Math.min(this.token, this.state.inputs[this.state.focus].tokens.length - 1);
+    }
+    this.state.run = Math.min(this.state.run, startsOf(this.state).length - 1);
+    clearTimeout(this.quiet);
+    this.quiet = setTimeout(() => this.settled(), 500);
+    this.redraw();
+  }
+
+  settled() {
+    this.writeAddress();
+    text("spoken", `${this.verdict} ${this.basins}`);
+  }
+
+  writeAddress() {
+    this.address = encoded(this.state);
+    try {
+      history.replaceState(null, "", `#${this.address}`);
+    } catch {
+      // A page inside a notebook has no address of its own.
+    }
+  }
+
+  look(input, token) {
+    if (this.state.focus === input && this.token === token) return;
+    this.state.focus = input;
+    this.token = token;
+    this.redraw();
+  }
+
+  watch(run) {
+    this.state.run = run;
+    this.stale.training ||= this.state.usual;
+    this.redraw();
+  }
+
+  addTokenAt(place) {
+    if (this.state.inputs[this.state.focus].tokens.length >= 12) return;
+    this.token = addToken(
+      this.state,
+      this.state.focus,
+      place.map((x) => Number(x.toPrecision(3))),
+    );
+    this.changed("structure");
+  }
+
+  addStartAt(place) {
+    if (isWeight(this.state)) return;
+    const points = this.state.starts.points || [];
+    this.state.starts = { points: [...points, place] };
+    this.state.run = points.length;
+    this.changed("starts");
+  }
+
+  play(on) {
+    this.playing = on;
+    if (on) {
+      this.clock = this.state.time >= LONGEST || !this.started ? 0 : Math.log10(this.state.time);
+      this.goal = this.started ? LONGEST : this.state.time;
+      if (this.goal <= this.state.time) this.clock = 0;
+      this.started = true;
+      this.before = null;
+    }
+    $("play").setAttribute("aria-pressed", on);
+    $("play").setAttribute("aria-label", on ? "Pause" : "Play");
+    $("play").textContent = on ? "❚❚" : "▶";
+    this.redraw();
+  }
+
+  // -------------------------------------------------------------- frames
+
+  redraw() {
+    if (!this.waiting && this.state) this.waiting = requestAnimationFrame((time) => this.frame(time));
+  }
+
+  frame(time) {
+    this.waiting = null;
+    this.frames += 1;
+    this.fresh();
+    if (this.stale.training) this.restart();
+    this.stale.training = false;
+    if (this.playing) this.tick(time);
+    const budget = this.dragging ? BUDGET.dragging : BUDGET.resting;
+    this.simulation.advance(this.state.time, budget);
+    if (this.stalled) this.stalled.advance(this.state.time, budget / 2);
+    this.draw();
+    if (
+      this.playing ||
+      this.simulation.steps < this.state.time ||
+      (this.stalled && this.stalled.steps < this.state.time)
+    )
+      this.redraw();
+  }
+
+  /** What follows from the state as it is, also between two frames. */
+  fresh() {
+    if (this.stale.program) this.now = derived(this.state, this.slots);
+    this.stale.program = false;
+    return this.now;
+  }
+
+  restart() {
+    const starts = startsOf(this.state),
+      { problem, loss } = this.now,
+      head = this.state.joint ? this.state.head : null;
+    this.simulation = new Simulation(problem, loss, this.state, starts, { head, room: this.simulation });
+    this.stalled =
+      this.state.usual && !this.state.joint
+        ? new Simulation(problem, loss, this.state, [starts[this.state.run]], { usual: true })
+        : null;
+  }
+
+  /** Time goes on by its logarithm, as far as training has come. */
+  tick(time) {
+    const passed = this.before === null ? 0 : Math.min(0.1, (time - this.before) / 1000);
+    this.before = time;
+    if (this.simulation.steps >= 0.9 * Math.min(this.state.time, this.goal) || passed === 0)
+      this.clock = Math.min(Math.log10(this.goal), this.clock + passed * PACE);
+    this.state.time = Math.round(10 ** this.clock);
+    if (this.state.time >= this.goal) this.play(false);
+  }
+
+  draw() {
+    this.count();
+    this.tokensView.draw();
+    this.discView.draw();
+    if (!this.dragging || this.frames % 3 === 0) {
+      // Words and numbers: nobody reads them sixty times a second.
+      this.charts.draw();
+      [this.verdict, this.basins] = tell(this);
+      this.controls.draw();
+    }
+    const place = Math.log10(Math.max(1, this.state.time)) / TOP;
+    if (document.activeElement !== $("time") || this.playing) $("time").value = place;
+    $("time").setAttribute("aria-valuetext", `step ${this.state.time}`);
+    text("step", `step ${this.state.time.toLocaleString("en")}`);
+  }
+
+  /** How many starts attend to each selection by now. */
+  count() {
+    this.counts = new Map();
+    for (const slot of this.discView.decide()) this.counts.set(slot, (this.counts.get(slot) || 0) + 1);
+  }
+
+  say(words) {
+    text("said", words);
+    clearTimeout(this.saying);
+    this.saying = setTimeout(() => text("said", ""), 6000);
+  }
+}
+
+const { presets, start } = JSON.parse($("data").textContent);
+export const app = new App(presets);
+const given = location.hash.length > 1 ? decoded(location.hash.slice(1)) : null;
+if (given) app.load(given);
+else if (start.inputs) app.load(completed(start));
+else app.loadPreset(start.preset);
+window.explorer = app; // for who looks in from outside: tests, a console

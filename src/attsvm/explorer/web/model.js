@@ -1,0 +1,62 @@
+// Everything that follows from a state: the problem, the selection, its program, the ranking, the joint programs.
+import { bestTokens, headProgram, maxMargin, relaxedProgram } from "explorer/program.js";
+import { ranked, same } from "explorer/selections.js";
+import { exponent, isWeight, problemOf } from "explorer/state.js";
+import { LOSSES, RULES } from "explorer/training.js";
+
+export const COLOURS = 6;
+export const keyOf = (selected) => selected.map((chosen) => chosen.join("+")).join(",");
+
+/** The norm whose program training tends to, by the theory of each optimizer. */
+export const limitExponent = (state) => RULES[state.rule](state.ruleP).p;
+
+/** p of the program: that of the optimizer where it follows; weights W take p from 1.5 to 3.5. */
+export function programExponent(state) {
+  const p = state.follow ? limitExponent(state) : exponent(state.p);
+  return isWeight(state) ? Math.min(3.5, Math.max(1.5, p)) : p;
+}
+
+/** slots: a Map that keeps the colour of a selection while the problem moves. */
+export function derived(state, slots) {
+  const problem = problemOf(state),
+    loss = LOSSES[state.loss],
+    p = programExponent(state);
+  const selected = state.choose === "hand" ? state.inputs.map(({ chosen }) => chosen) : bestTokens(problem);
+  const solution = maxMargin(problem, selected, p),
+    joint = state.joint ? jointPrograms(problem, selected, p) : null;
+  if (joint && joint.head.feasible) rescore(problem, joint.head.w);
+  const ranking = ranked(problem, p, loss);
+  const local = ranking ? ranking.filter((each) => each.local) : [];
+  colour(local, slots);
+  const chosen = ranking && ranking.find((each) => same(each.selected, selected));
+  return { problem, loss, p, selected, solution, ranking, local, chosen, joint };
+}
+
+/** The programs of head and prompt when both train: v-SVM and p relax. */
+export function jointPrograms(problem, selected, p) {
+  const head = headProgram(problem, selected, p);
+  return { head, relaxed: head.feasible ? relaxedProgram(problem, selected, p, head) : null };
+}
+
+/** Where the head trains too, what can end is decided under the head that training tends to. */
+function rescore(problem, v) {
+  for (const input of problem.inputs)
+    input.scores = input.tokens.map((x) => input.label * (v[0] * x[0] + v[1] * x[1]));
+}
+
+function colour(local, slots) {
+  const present = new Set(local.map(({ selected }) => keyOf(selected)));
+  for (const key of slots.keys()) if (!present.has(key)) slots.delete(key);
+  for (const each of local) {
+    const key = keyOf(each.selected);
+    if (!slots.has(key)) {
+      const taken = new Set(slots.values());
+      let slot = 0;
+      while (taken.has(slot)) slot += 1;
+      slots.set(key, slot);
+    }
+    each.slot = slots.get(key);
+  }
+}
+
+export const letterOf = (slot) => String.fromCharCode(65 + (slot % 26));

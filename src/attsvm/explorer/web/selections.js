@@ -1,0 +1,112 @@
+// All selections of one token per input that some direction makes, and which of them training can end at.
+//
+// In the plane a direction picks the extreme token of every input, and the pick changes only where the direction
+// is orthogonal to an edge of an input's convex hull. So the circle is cut into at most Σ T_i arcs, one selection each.
+import { locallyOptimal, maxMargin } from "explorer/program.js";
+
+const NARROW = 1e-12;
+const TURN = 2 * Math.PI;
+const MOST = 400; // selections of weights W that are tried one by one
+
+/** [{selected, from, to}]: the arcs of directions, counter-clockwise, from < to; prompts (e = 1) only. */
+export function arcs(problem) {
+  const cuts = [];
+  for (const { tokens, query } of problem.inputs) {
+    const corners = hull(tokens);
+    if (corners.length > 1 && query[0] !== 0)
+      corners.forEach((x, k) => {
+        const y = corners[(k + 1) % corners.length],
+          flip = query[0] < 0 ? Math.PI : 0;
+        cuts.push(turned(Math.atan2(x[0] - y[0], y[1] - x[1]) + flip));
+      });
+  }
+  if (!cuts.length)
+    return problem.inputs.every(({ tokens }) => tokens.length === 1)
+      ? [{ selected: problem.inputs.map(() => [0]), from: 0, to: TURN }]
+      : [];
+  cuts.sort((a, b) => a - b);
+  const found = [];
+  cuts.forEach((from, k) => {
+    const to = k + 1 < cuts.length ? cuts[k + 1] : cuts[0] + TURN;
+    if (to - from <= NARROW) return;
+    const selected = extremes(problem, (from + to) / 2);
+    if (!selected) return;
+    const before = found[found.length - 1];
+    if (before && same(before.selected, selected)) before.to = to;
+    else found.push({ selected, from, to });
+  });
+  if (found.length > 1 && same(found[0].selected, found[found.length - 1].selected))
+    found[0].from = found.pop().from - TURN;
+  return found;
+}
+
+export const same = (one, other) =>
+  one.every((chosen, i) => chosen.length === other[i].length && chosen.every((t, k) => t === other[i][k]));
+
+/** The convex hull of points, counter-clockwise, without the points inside its edges. */
+export function hull(points) {
+  const sorted = [...points].sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  const half = (list) => {
+    const chain = [];
+    for (const p of list) {
+      while (chain.length > 1) {
+        const a = chain[chain.length - 2],
+          b = chain[chain.length - 1];
+        if ((b[0] - a[0]) * (p[1] - a[1]) - (b[1] - a[1]) * (p[0] - a[0]) > 0) break;
+        chain.pop();
+      }
+      chain.push(p);
+    }
+    chain.pop();
+    return chain;
+  };
+  const first = sorted[0],
+    last = sorted[sorted.length - 1];
+  if (first[0] === last[0] && first[1] === last[1]) return [first];
+  return [...half(sorted), ...half(sorted.reverse())];
+}
+
+const turned = (angle) => ((angle % TURN) + TURN) % TURN;
+
+function extremes(problem, angle) {
+  const w = [Math.cos(angle), Math.sin(angle)],
+    selected = [];
+  for (const { tokens, query } of problem.inputs) {
+    let best = -Infinity,
+      winner = -1,
+      ties = 0;
+    tokens.forEach((x, t) => {
+      const height = (x[0] * w[0] + x[1] * w[1]) * query[0];
+      if (height > best) [best, winner, ties] = [height, t, 0];
+      else if (height === best) ties += 1;
+    });
+    if (ties) return null;
+    selected.push([winner]);
+  }
+  return selected;
+}
+
+/**
+ * Every separable selection with its solution, whether it is locally optimal, and the loss it leads to; the
+ * locally optimal ones first, by that loss. null where a weight W has too many selections to try.
+ */
+export function ranked(problem, p, loss) {
+  const cells = problem.inputs[0].query.length === 1 ? arcs(problem) : products(problem);
+  if (!cells) return null;
+  const all = cells
+    .map((arc) => ({ ...arc, solution: maxMargin(problem, arc.selected, p) }))
+    .filter(({ solution }) => solution.feasible);
+  for (const each of all) {
+    each.local = locallyOptimal(problem, each.selected, each.solution);
+    const margins = problem.inputs.map(({ scores }, i) => scores[each.selected[i][0]]);
+    each.loss = margins.reduce((sum, f) => sum + loss.value(f), 0) / margins.length;
+  }
+  return all.sort((x, y) => y.local - x.local || x.loss - y.loss);
+}
+
+function products(problem) {
+  if (problem.inputs.reduce((count, { tokens }) => count * tokens.length, 1) > MOST) return null;
+  return problem.inputs
+    .reduce((all, { tokens }) => all.flatMap((chosen) => tokens.map((_, t) => [...chosen, [t]])), [[]])
+    .map((selected) => ({ selected }));
+}

@@ -1,0 +1,235 @@
+// The plane of the tokens: drag them; the direction, its slab and its support follow.
+import { colourOf, draggable, escaped, fill, set, shown, svg } from "explorer/dom.js";
+import { nameOf } from "explorer/program.js";
+import { SIZE, arrow, arrows, axes, conflicts, hulls, shapeOf, slabs } from "explorer/scenery.js";
+import { choose, removeToken } from "explorer/state.js";
+
+const CLICK = 4; // pixels within which a press is a click, not a drag
+
+export class TokensView {
+  constructor(root, app) {
+    Object.assign(this, { root, app, nodes: new Map(), middle: [0, 0], reach: 1.5 });
+    root.setAttribute("viewBox", `0 0 ${SIZE} ${SIZE}`);
+    const layer = (name) => root.appendChild(svg("g", { class: name }));
+    Object.assign(this, {
+      grid: layer("grid"),
+      slabs: layer("slabs"),
+      rays: layer("rays"),
+      clash: layer("clash"),
+      tokens: layer("tokens"),
+    });
+    this.head = root.appendChild(
+      svg("g", { class: "head handle", tabindex: 0, role: "slider", "data-handle": "head", "aria-label": "Head v" }),
+    );
+    draggable(root, {
+      begin: (event) => this.begin(event),
+      move: (event, far) => this.move(event, far),
+      end: (event, far) => this.end(event, far),
+    });
+    root.addEventListener("keydown", (event) => this.key(event));
+    root.addEventListener("focusin", (event) => this.focused(event));
+    root.addEventListener(
+      "dblclick",
+      (event) => !event.target.closest("[data-token], [data-handle]") && app.addTokenAt(this.world(event)),
+    );
+  }
+
+  /** Choose the window that shows every token, the origin and the head. */
+  fit(state) {
+    const points = [
+      ...state.inputs.flatMap(({ tokens }) => tokens),
+      [0, 0],
+      ...(state.byHead ? [this.tip(state)] : []),
+    ];
+    const low = [0, 1].map((i) => Math.min(...points.map((x) => x[i]))),
+      high = [0, 1].map((i) => Math.max(...points.map((x) => x[i])));
+    this.middle = [0, 1].map((i) => (low[i] + high[i]) / 2);
+    this.reach = 0.74 * Math.max(high[0] - low[0], high[1] - low[1], 1e-3);
+  }
+
+  /** Where the head's arrow ends: the head itself, drawn no longer than 1. */
+  tip = (state) => state.head;
+
+  screen = ([x, y]) => [
+    SIZE / 2 + ((x - this.middle[0]) / this.reach) * (SIZE / 2),
+    SIZE / 2 - ((y - this.middle[1]) / this.reach) * (SIZE / 2),
+  ];
+
+  world(event) {
+    const box = this.root.getBoundingClientRect(),
+      unit = (2 * this.reach) / Math.min(box.width, box.height);
+    return [
+      this.middle[0] + (event.clientX - box.left - box.width / 2) * unit,
+      this.middle[1] - (event.clientY - box.top - box.height / 2) * unit,
+    ];
+  }
+
+  // -------------------------------------------------------------- hands
+
+  begin(event) {
+    const node = event.target.closest("[data-token], [data-handle]");
+    if (!node) return false;
+    this.held = node.dataset.handle
+      ? { head: true }
+      : { input: Number(node.dataset.input), token: Number(node.dataset.token) };
+    const at = this.world(event),
+      x = this.held.head ? this.app.state.head : this.app.state.inputs[this.held.input].tokens[this.held.token];
+    this.grip = [x[0] - at[0], x[1] - at[1]];
+    if (!this.held.head) this.app.look(this.held.input, this.held.token);
+    node.focus({ preventScroll: true });
+    return (this.app.dragging = true);
+  }
+
+  move(event, far) {
+    if (far < CLICK && !this.moved) return;
+    this.moved = true;
+    const at = this.world(event);
+    this.put([at[0] + this.grip[0], at[1] + this.grip[1]]);
+  }
+
+  put(place) {
+    const { state } = this.app,
+      { input, token, head } = this.held,
+      x = place.map((value) => Number(value.toPrecision(6)));
+    if (head) state.head = x;
+    else state.inputs[input].tokens[token] = x;
+    this.app.changed("tokens");
+  }
+
+  end(event) {
+    if (!this.moved && !this.held.head) this.pick(this.held, event.shiftKey || event.ctrlKey || event.metaKey);
+    this.moved = this.app.dragging = false;
+    this.app.redraw();
+  }
+
+  pick({ input, token }, more) {
+    choose(this.app.state, this.app.fresh().selected, input, token, more);
+    this.app.changed("selection");
+  }
+
+  focused(event) {
+    const node = event.target.closest("[data-token]");
+    if (node) this.app.look(Number(node.dataset.input), Number(node.dataset.token));
+  }
+
+  key(event) {
+    const node = event.target.closest("[data-token], [data-handle]");
+    if (!node) return;
+    this.held = node.dataset.handle
+      ? { head: true }
+      : { input: Number(node.dataset.input), token: Number(node.dataset.token) };
+    const step = (event.shiftKey ? 0.1 : 0.02) * this.reach;
+    const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
+    if (way) {
+      const x = this.held.head ? this.app.state.head : this.app.state.inputs[this.held.input].tokens[this.held.token];
+      this.put([x[0] + way[0] * step, x[1] + way[1] * step]);
+    } else if (this.held.head) return;
+    else if (event.key === "Enter" || event.key === " ") this.pick(this.held, event.shiftKey);
+    else if (event.key === "Delete" || event.key === "Backspace") {
+      removeToken(this.app.state, this.held.input, this.held.token);
+      this.app.changed("structure");
+    } else return;
+    event.preventDefault();
+  }
+
+  // -------------------------------------------------------------- picture
+
+  draw() {
+    const { state, now } = this.app;
+    fill(this.grid, axes(this));
+    fill(this.slabs, hulls(this, state) + (now.solution.feasible ? slabs(this, state, now) : ""));
+    fill(this.rays, now.solution.feasible ? arrows(this, state, now) : "");
+    fill(this.clash, now.solution.feasible ? "" : conflicts(this, state, now));
+    this.drawTokens(state, now);
+    this.drawHead(state);
+    if (!this.app.dragging)
+      set(this.root, { "aria-label": `Tokens of ${state.inputs.length} inputs. ${this.app.verdict || ""}` });
+  }
+
+  drawTokens(state, now) {
+    const support = new Set(
+      now.solution.feasible
+        ? now.solution.support.map((j) => `${now.solution.rows[j].input}.${now.solution.rows[j].token}`)
+        : [],
+    );
+    const clash = new Set(
+      now.solution.feasible
+        ? []
+        : now.solution.conflict.flatMap(({ input, token, anchor }) => [`${input}.${token}`, `${input}.${anchor}`]),
+    );
+    const colour = colourOf(now.chosen ? now.chosen.slot : undefined),
+      count = now.problem.inputs.reduce((sum, { tokens }) => sum + tokens.length, 0);
+    const seen = new Set();
+    now.problem.inputs.forEach(({ tokens, scores }, input) =>
+      tokens.forEach((x, token) => {
+        const key = `${input}.${token}`,
+          node = this.nodes.get(key) || this.make(key, input, token);
+        seen.add(key);
+        const chosen = now.selected[input].includes(token),
+          supports = support.has(key),
+          [a, b] = this.screen(x);
+        const words = [
+          `Token ${nameOf(input, token)}`,
+          `at ${shown(x[0])}, ${shown(x[1])}`,
+          `score ${shown(scores[token])}`,
+          chosen ? "selected" : "",
+          supports ? "support" : "",
+          clash.has(key) ? "in conflict" : "",
+        ];
+        set(node, {
+          transform: `translate(${a.toFixed(2)},${b.toFixed(2)})`,
+          "aria-label": words.filter(Boolean).join(", "),
+          "aria-pressed": chosen,
+          class: `token handle${chosen ? " chosen" : ""}${supports ? " support" : ""}${clash.has(key) ? " clashing" : ""}${input === state.focus ? " on" : ""}`,
+          style: `--own:${chosen && now.solution.feasible ? colour : "var(--paper)"};--ring:${colour}`,
+        });
+        const silent = count > 12 && input !== state.focus && !chosen;
+        const label = silent ? "" : nameOf(input, token),
+          score = silent ? "" : shown(scores[token], 2);
+        if (node.label.textContent !== label) node.label.textContent = label;
+        if (node.score.textContent !== score) node.score.textContent = score;
+      }),
+    );
+    for (const [key, node] of this.nodes)
+      if (!seen.has(key)) {
+        node.remove();
+        this.nodes.delete(key);
+      }
+  }
+
+  make(key, input, token) {
+    const label = svg("text", { class: "label", x: 12, y: -6 }),
+      score = svg("text", { class: "score", x: 12, y: 9 });
+    const node = svg(
+      "g",
+      { tabindex: 0, role: "button", "data-token": token, "data-input": input },
+      svg("circle", { class: "touch", r: 18 }),
+      svg("circle", { class: "ring", r: 13 }),
+      svg("path", { class: "mark", d: shapeOf(input) }),
+      label,
+      score,
+    );
+    Object.assign(node, { label, score });
+    this.tokens.append(node);
+    this.nodes.set(key, node);
+    return node;
+  }
+
+  drawHead(state) {
+    this.head.style.display = state.byHead ? "" : "none";
+    if (!state.byHead) return;
+    const from = this.screen([0, 0]),
+      to = this.screen(state.head),
+      size = Math.hypot(to[0] - from[0], to[1] - from[1]) || 1;
+    const beyond = [to[0] + ((to[0] - from[0]) / size) * 15, to[1] + ((to[1] - from[1]) / size) * 15 + 5];
+    fill(
+      this.head,
+      `<circle class="touch" cx="${to[0].toFixed(1)}" cy="${to[1].toFixed(1)}" r="18"/>${arrow(from, to, "", 2.2)}<text class="name" x="${beyond[0].toFixed(1)}" y="${beyond[1].toFixed(1)}">v</text>`,
+    );
+    set(this.head, {
+      "aria-label": `Head v at ${shown(state.head[0])}, ${shown(state.head[1])}; arrow keys move it`,
+      "aria-valuetext": escaped(`${shown(state.head[0])}, ${shown(state.head[1])}`),
+      "aria-valuenow": shown(Math.atan2(state.head[1], state.head[0])),
+    });
+  }
+}

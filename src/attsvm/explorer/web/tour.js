@@ -1,0 +1,90 @@
+// A guided tour of six steps: each sets the scene and says what to try.
+import { $ } from "explorer/dom.js";
+
+export const STEPS = [
+  {
+    at: "tokens",
+    preset: "one-input-global",
+    title: "Attention picks a token",
+    text: "Three tokens, one input. A direction p ranks them by height along it, and softmax attention picks the highest. Drag a token, or focus it and press the arrow keys.",
+  },
+  {
+    at: "tokens",
+    preset: "one-input-global",
+    title: "The safest direction",
+    text: "The arrow is the max-margin direction: it keeps the picked token (filled) ahead of all others by the widest slab. The ringed tokens touch the slab; only they matter. Move one that is not ringed: nothing happens.",
+  },
+  {
+    at: "disc",
+    preset: "one-input-global",
+    play: true,
+    title: "Training finds it",
+    text: "Sixty-four runs of normalised gradient descent start on a small ring. The angle is the direction of p, the radius its length on a logarithmic scale. All of them bend to the wedge on the ring: the program you saw on the left.",
+  },
+  {
+    at: "ranking",
+    preset: "one-input-local",
+    play: true,
+    title: "More than one end",
+    text: "One score is lower now, and a second selection is locally optimal: it beats its own support tokens. The starts divide into two basins, blue and orange. Drag the ring’s handle to see who goes where.",
+  },
+  {
+    at: "settings",
+    preset: "several-inputs",
+    patch: { rule: "sign" },
+    play: true,
+    title: "The optimizer has a geometry",
+    text: "Sign descent measures length by the largest coordinate, so it tends to the l∞ program, not to the l2 one. Try coordinate descent (l1) and mirror descent, and watch the direction turn.",
+  },
+  {
+    at: "charts",
+    preset: "one-input-global",
+    patch: { usual: true, time: 100000, starts: { points: [[0, 1]] } },
+    play: true,
+    title: "Past saturation",
+    text: "The usual softmax formula cancels to zero once attention saturates, and its run (dashed) stalls. Taken relative to the winning token, in log scale, the gradient goes on: 1 − cosine keeps falling for 100,000 steps.",
+  },
+];
+
+export class Tour {
+  constructor(app) {
+    Object.assign(this, { app, step: -1 });
+    $("tour").addEventListener("click", () => this.go(0));
+    $("tour-next").addEventListener("click", () => this.go(this.step + 1));
+    $("tour-back").addEventListener("click", () => this.go(this.step - 1));
+    $("tour-end").addEventListener("click", () => this.end());
+    $("tour-card").addEventListener("keydown", (event) => event.key === "Escape" && this.end());
+  }
+
+  go(step) {
+    if (step >= STEPS.length) return this.end();
+    this.step = Math.max(0, step);
+    const { title, text, at, preset, patch, play } = STEPS[this.step];
+    this.app.loadPreset(preset, patch, play);
+    $("tour-count").textContent = `${this.step + 1} of ${STEPS.length}`;
+    $("tour-title").textContent = title;
+    $("tour-text").textContent = text;
+    $("tour-back").disabled = this.step === 0;
+    $("tour-next").textContent = this.step === STEPS.length - 1 ? "Done" : "Next";
+    $("tour-card").hidden = false;
+    $("tour-card").classList.toggle("left", at === "ranking" || at === "settings"); // beside what it tells of
+    this.mark(at);
+    $("tour-next").focus({ preventScroll: true });
+    return undefined;
+  }
+
+  mark(at) {
+    for (const node of document.querySelectorAll(".toured")) node.classList.remove("toured");
+    const node = at && document.querySelector(`[data-tour="${at}"]`);
+    if (!node) return;
+    node.classList.add("toured");
+    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    node.scrollIntoView({ block: "nearest", behavior: calm ? "auto" : "smooth" });
+  }
+
+  end() {
+    this.mark(null);
+    $("tour-card").hidden = true;
+    $("tour").focus({ preventScroll: true });
+  }
+}

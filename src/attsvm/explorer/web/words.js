@@ -1,0 +1,85 @@
+// What the page says: the verdict on the chosen tokens, and where the starts end.
+import { $, escaped, shown, text } from "explorer/dom.js";
+import { letterOf } from "explorer/model.js";
+import { nameOf } from "explorer/program.js";
+import { isWeight } from "explorer/state.js";
+
+/** Write verdict and basins, and return them as sentences. */
+export function tell(app) {
+  const { solution } = app.now,
+    words = solution.feasible ? solvedWords(app) : conflictWords(solution);
+  write(words);
+  const basins = basinWords(app);
+  text("basins", basins);
+  return [`${words.title}. ${words.sentence}`, basins];
+}
+
+function solvedWords({ now, state, charts }) {
+  const { solution, joint } = now,
+    { gap, primal } = solution.certificate,
+    point = (w) => `(${w.map((x) => shown(x, 4)).join(", ")})`;
+  const support = new Set(solution.support.map((j) => nameOf(solution.rows[j].input, solution.rows[j].token)));
+  const told = (program) => (!program ? "none" : program.feasible ? point(program.w) : program.reason);
+  return {
+    kind: "good",
+    title: `margin ${shown(solution.margin, 4)}`,
+    sentence: standing(now),
+    lines: [
+      ["certified", `gap ${shown(gap, 2)}, violation ${shown(primal, 2)}`],
+      [isWeight(state) ? "W" : "direction", point(solution.w)],
+      ["support", [...support].join(" ") || "none"],
+      ["training", Number.isFinite(charts.away) ? `${shown(degrees(charts.away), 3)}° from its program` : "–"],
+      ...(solution.fan ? [["not unique", "every direction of the thick arc has this margin"]] : []),
+      ...(joint
+        ? [
+            ["v-SVM", told(joint.head)],
+            ["p-SVM", told(solution)],
+            ["p relax", told(joint.relaxed)],
+          ]
+        : []),
+    ],
+  };
+}
+
+/** The angle whose cosine is 1 − turn. */
+const degrees = (turn) => (2 * Math.asin(Math.sqrt(Math.min(1, turn / 2))) * 180) / Math.PI;
+
+function standing({ chosen, local, ranking }) {
+  if (ranking === null) return "Too many selections to say where else training can end.";
+  if (!chosen) return "The tokens that share a selection are tied: they get equal attention.";
+  if (!chosen.local) return "Separable, but a support token scores as high: training does not end here.";
+  return chosen === local[0]
+    ? "Training can end here, and no other end is better."
+    : "A locally optimal end: only some starts come here.";
+}
+
+function conflictWords({ reason, multipliers }) {
+  const weights = Array.from(multipliers)
+    .filter((x) => x !== 0)
+    .map((x) => shown(x, 2));
+  return {
+    kind: "bad",
+    title: "no direction",
+    sentence: reason,
+    lines: [["proof", `these orders, weighted ${weights.join(", ")}, add up to zero`]],
+  };
+}
+
+function basinWords({ counts, simulation, state }) {
+  if (isWeight(state)) return "";
+  const ends = [...counts]
+    .filter(([slot]) => slot !== null)
+    .sort((a, b) => b[1] - a[1])
+    .map(([slot, count]) => `${count} to ${letterOf(slot)}`);
+  const rest = counts.get(null) ? [`${counts.get(null)} undecided`] : [],
+    { length } = simulation.runs;
+  return `Of ${length} start${length > 1 ? "s" : ""}: ${[...ends, ...rest].join(", ")}.`;
+}
+
+function write({ kind, title, sentence, lines }) {
+  const rows = lines.map(([name, value]) => `<div><dt>${escaped(name)}</dt><dd>${escaped(value)}</dd></div>`);
+  const markup = `<p class="number">${escaped(title)}</p><p class="sentence">${escaped(sentence)}</p><dl>${rows.join("")}</dl>`;
+  const node = $("verdict");
+  node.className = `card verdict ${kind}`;
+  if (node.written !== markup) node.innerHTML = node.written = markup;
+}

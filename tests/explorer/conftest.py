@@ -1,0 +1,92 @@
+"""A real browser: Debian's Chromium driven by Selenium, one for all tests of a file."""
+
+import json
+import shutil
+
+import pytest
+
+from attsvm.explorer import page
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--window-size=1280,1000",
+    "--force-prefers-reduced-motion",
+)
+
+WAIT = """
+const pause = () => new Promise((next) => setTimeout(next, 10));
+for (let k = 0; k < 1000 && !window.explorer?.now; k++) await pause();
+"""
+SETTLE = """
+for (let k = 0; k < 3000; k++) {
+  await pause();
+  const { waiting, stale, simulation, state } = explorer;
+  if (!waiting && !stale.program && simulation.steps >= state.time) return true;
+}
+throw new Error("the page does not settle");
+"""
+
+
+class Browser:
+    """The page, and what its modules answer."""
+
+    def __init__(self, driver, file):
+        self.driver, self.file = driver, file
+
+    def open(self, address=""):
+        """Load the page afresh, at an address of its own."""
+        self.driver.get("about:blank")
+        self.driver.get(self.file.as_uri() + address)
+        return self.run("return true")
+
+    def run(self, script, *arguments):
+        """The value of a script, after the page's own modules are there."""
+        body = "const done = arguments[arguments.length - 1], given = [...arguments].slice(0, -1);"
+        body += f"(async () => {{ {WAIT} {script} }})().then((x) => done(JSON.stringify({{ok: x ?? null}})),"
+        body += "(error) => done(JSON.stringify({bad: String(error.stack || error)})));"
+        answer = json.loads(self.driver.execute_async_script(body, *arguments))
+        assert "bad" not in answer, answer.get("bad")
+        return answer["ok"]
+
+    def settle(self):
+        """Wait until the frames and the training of the page are done."""
+        return self.run(SETTLE)
+
+    def complaints(self):
+        """What the console holds, errors and warnings."""
+        return [
+            entry["message"]
+            for entry in self.driver.get_log("browser")
+            if entry["level"] in ("SEVERE", "WARNING")
+        ]
+
+    def requests(self):
+        """The addresses that the page has asked for."""
+        events = (json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance"))
+        return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of the extra test")
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if binary is None or driver is None:
+        pytest.skip("needs Chromium and its driver: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    file = tmp_path_factory.mktemp("explorer") / "explorer.html"
+    file.write_text(page(), encoding="utf8")
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    chrome.set_script_timeout(120)
+    try:
+        found = Browser(chrome, file)
+        found.open()
+        yield found
+    finally:
+        chrome.quit()

@@ -1,0 +1,292 @@
+"""The page in a real browser: hands, keys, addresses, files; and that nothing leaves it."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import attsvm as att
+from attsvm.cli import app
+from attsvm.explorer import page, presets
+
+SHOWN = """
+const { now: { solution: { w } }, state } = explorer;
+return { w, state, words: document.getElementById("verdict").innerText };
+"""
+IDS = [preset["id"] for preset in presets()]
+
+
+def load(browser, name, **patch):
+    """A preset with a short training, so that it settles soon."""
+    browser.run("explorer.loadPreset(given[0], given[1], false)", name, {"time": 30} | patch)
+    browser.settle()
+
+
+def drag(browser, selector, by):
+    """Press the mouse on an element, move it and let go."""
+    from selenium.webdriver import ActionChains
+    from selenium.webdriver.common.by import By
+
+    node = browser.driver.find_element(By.CSS_SELECTOR, selector)
+    ActionChains(browser.driver, duration=40).click_and_hold(node).move_by_offset(*by).release().perform()
+    browser.settle()
+
+
+def press(browser, selector, *keys):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    browser.run("document.querySelector(given[0]).focus()", selector)
+    browser.driver.switch_to.active_element.send_keys(*[getattr(Keys, key) for key in keys])
+    assert browser.driver.find_element(By.CSS_SELECTOR, selector)
+    browser.settle()
+
+
+TOKEN = '[data-input="0"][data-token="{}"] .mark'
+
+
+def test_a_real_drag_of_a_support_token_turns_the_direction_shown(browser):
+    load(browser, "one-input-global")
+    before = browser.run(SHOWN)
+    drag(browser, TOKEN.format(2), (60, -20))
+    after = browser.run(SHOWN)
+    assert before["state"]["inputs"][0]["tokens"][2] != after["state"]["inputs"][0]["tokens"][2]
+    assert np.abs(np.subtract(before["w"], after["w"])).max() > 0.05
+    assert before["words"] != after["words"] and "certified" in after["words"]
+
+
+def test_a_drag_of_the_empty_plane_changes_nothing(browser):
+    load(browser, "one-input-global")
+    before = browser.run(SHOWN)
+    drag(browser, "#tokens .axis", (40, 30))
+    assert browser.run(SHOWN) == before
+
+
+def test_a_click_chooses_a_token_and_a_token_inside_is_explained(browser):
+    load(browser, "several-inputs")
+    inside = browser.run(
+        "explorer.state.inputs[0].tokens[6] = [-0.4, 0.1]; explorer.changed('tokens'); return true"
+    )
+    assert inside
+    browser.settle()
+    drag(browser, TOKEN.format(6), (0, 0))
+    words = browser.run(SHOWN)["words"]
+    assert "no direction" in words and "1g lies inside the triangle of" in words
+
+
+def test_arrow_keys_move_a_token_and_delete_removes_it(browser):
+    load(browser, "one-input-global")
+    token = '[data-input="0"][data-token="1"]'
+    press(browser, token, "ARROW_UP", "ARROW_RIGHT")
+    (x, y) = browser.run("return explorer.state.inputs[0].tokens[1]")
+    assert x > 1 and y > 0
+    press(browser, token, "DELETE")
+    assert len(browser.run("return explorer.state.inputs[0].tokens")) == 2
+
+
+HEAD = (
+    "const { x, y } = document.querySelector('.head .touch').getBoundingClientRect(); return [x + 9, y + 9]"
+)
+
+
+def test_a_finger_drags_the_head(browser):
+    load(browser, "six-inputs")
+    before = browser.run("return explorer.state.head")
+    box = browser.run(HEAD)
+    for kind, shift in (("touchStart", 0), ("touchMove", 15), ("touchMove", 30), ("touchEnd", None)):
+        points = [] if shift is None else [{"x": box[0] - shift, "y": box[1] + shift}]
+        browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    browser.settle()
+    after = browser.run("return explorer.state.head")
+    assert after[0] < before[0] and after[1] < before[1]
+
+
+CLICKS = """
+const click = (id) => document.getElementById(id).click(), { state } = explorer;
+click("add-input"); click("add-token"); click("by-head"); click("usual"); click("add-start");
+document.querySelector(".label-flip").click();
+document.querySelector('[data-norm="inf"]').click();
+return state;
+"""
+
+
+def test_buttons_add_flip_and_choose_and_the_page_goes_on(browser):
+    browser.complaints()
+    load(browser, "joint-tight")
+    state = browser.run(CLICKS)
+    browser.settle()
+    assert [len(each["tokens"]) for each in state["inputs"]] == [2, 2, 2, 4]
+    assert state["inputs"][0]["label"] == -1 and state["p"] == "inf" and not state["follow"]
+    assert (state["byHead"], state["joint"], state["usual"]) == (False, False, True)
+    assert len(state["starts"]["points"]) == 2 and state["preset"] is None
+    assert browser.complaints() == []
+
+
+def test_a_selection_of_the_ranking_can_be_chosen(browser):
+    load(browser, "one-input-local")
+    browser.run("document.querySelectorAll('.rank')[1].click()")
+    browser.settle()
+    shown = browser.run(SHOWN)
+    assert shown["w"] == pytest.approx([1, 0]) and "only some starts" in shown["words"]
+
+
+def test_an_address_reproduces_the_state_exactly(browser):
+    load(browser, "several-inputs", rule="mirror", ruleP=2.5, lr=0.05)
+    drag(browser, TOKEN.format(1), (13, 7))
+    before = browser.run(
+        "explorer.writeAddress(); return [explorer.state, explorer.now.solution.w, location.hash]"
+    )
+    browser.open(before[2])
+    assert browser.run("return [explorer.state, explorer.now.solution.w]") == before[:2]
+
+
+def test_a_damaged_address_opens_the_preset_instead(browser):
+    browser.open("#bm9uc2Vuc2U")
+    assert browser.run("return explorer.state.preset") == "one-input-local"
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_every_preset_loads_trains_and_tells_without_an_error(browser, name):
+    browser.complaints()
+    load(browser, name)
+    state = browser.run(SHOWN)
+    assert state["state"]["preset"] == name and state["words"].startswith("margin")
+    assert browser.run("return document.getElementById('advice').textContent").count(". ") >= 1
+    assert browser.complaints() == []
+
+
+def test_the_console_is_read(browser):
+    browser.run("console.error('a complaint')")
+    assert len(browser.complaints()) == 1
+
+
+def test_the_tour_has_six_steps_and_no_errors(browser):
+    browser.complaints()
+    browser.run("document.getElementById('tour').click()")
+    titles = [browser.run("return document.getElementById('tour-title').textContent")]
+    for _ in range(5):
+        browser.run("document.getElementById('tour-next').click()")
+        titles.append(browser.run("return document.getElementById('tour-title').textContent"))
+    assert len(set(titles)) == 6
+    assert browser.run(
+        "document.getElementById('tour-next').click(); return document.getElementById('tour-card').hidden"
+    )
+    assert browser.complaints() == []
+
+
+def test_no_request_leaves_the_page(browser):
+    browser.requests()
+    browser.open()
+    load(browser, "joint-loose")
+    asked = browser.requests()
+    assert asked and all(url.startswith(("file:", "blob:", "data:", "about:")) for url in asked)
+    browser.run("await fetch('http://127.0.0.1:9/').catch(() => null)")
+    assert "Content Security Policy" in " ".join(browser.complaints())  # a request would not even be sent
+
+
+FARTHEST = """
+const boxes = [...document.querySelectorAll("body *:not(svg *):not(.skip)")];
+return Math.max(...boxes.map((x) => x.getBoundingClientRect().right), document.documentElement.scrollWidth);
+"""
+
+
+def test_the_page_fits_a_phone(browser):
+    try:
+        browser.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True},
+        )
+        for name in ("one-input-local", "joint-loose", "six-inputs"):
+            load(browser, name)
+            assert browser.run(FARTHEST) <= 390
+        browser.run(
+            "document.body.append(Object.assign(document.createElement('p'), {style: 'width: 900px'}))"
+        )
+        assert browser.run(FARTHEST) > 390
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.open()
+
+
+def test_every_control_has_a_name_for_a_screen_reader(browser):
+    nameless = """
+    const label = (x) => x.labels?.[0]?.textContent.trim();
+    const name = (x) => x.getAttribute("aria-label") || x.textContent.trim() || label(x);
+    const controls = "button, input, select, [role=button], [role=slider], [role=img], [role=group]";
+    return [...document.querySelectorAll(controls)].filter((x) => !name(x)).map((x) => x.outerHTML);
+    """
+    load(browser, "several-inputs")
+    assert browser.run(nameless) == []
+    browser.run("document.body.append(document.createElement('button'))")
+    assert browser.run(nameless) == ["<button></button>"]
+    browser.open()
+
+
+# ---------------------------------------------------------------------- files
+
+
+@pytest.fixture
+def saved(browser, tmp_path):
+    """What the page saves of a preset that was changed by hand."""
+
+    def save(name):
+        load(browser, name)
+        text = browser.run("const {json} = await import('explorer/files.js'); return json(explorer)")
+        file = tmp_path / f"{name}.json"
+        file.write_text(text, encoding="utf8")
+        return file, browser.run("return explorer.now.solution.margin")
+
+    return save
+
+
+@pytest.mark.parametrize("name", ["several-inputs", "two-fans", "joint-loose"])
+def test_tokens_and_solve_read_what_the_page_saves(saved, name):
+    file, margin = saved(name)
+    assert att.Tokens.load(file).d == 2
+    answer = CliRunner().invoke(app, ["solve", str(file), "--json"])
+    assert answer.exit_code == 0
+    assert json.loads(answer.stdout)["margin"] == pytest.approx(margin, rel=1e-8)
+
+
+def test_explore_opens_what_the_page_saved(saved, tmp_path):
+    file, _ = saved("joint-loose")
+    out = tmp_path / "again.html"
+    assert CliRunner().invoke(app, ["explore", str(file), "--out", str(out), "--no-open"]).exit_code == 0
+    start = json.loads(out.read_text(encoding="utf8").split('id="data">')[1].split("</script>")[0])["start"]
+    assert (
+        start["joint"]
+        and start["inputs"] == json.loads(file.read_text(encoding="utf8"))["explorer"]["inputs"]
+    )
+
+
+def test_pictures_are_saved_as_drawings_and_as_pixels(browser):
+    load(browser, "one-input-local")
+    drawing = browser.run("const {drawing} = await import('explorer/files.js'); return drawing(explorer)")
+    assert drawing.count("<path") > 64 and "aria-label" not in drawing
+    size = browser.run(
+        "const {pixels} = await import('explorer/files.js'), found = await pixels(explorer);"
+        "return [found.type, found.size]"
+    )
+    assert size[0] == "image/png" and size[1] > 20_000
+
+
+def test_a_problem_of_the_notebook_opens_in_an_iframe(browser, tmp_path):
+    tokens, v = att.datasets.two_scores(3.0)
+    shown = att.explore(tokens, v, rule="sign")
+    host = tmp_path / "notebook.html"
+    host.write_text(f"<!DOCTYPE html><title>notebook</title>{shown._repr_html_()}", encoding="utf8")
+    browser.driver.get(host.as_uri())
+    browser.driver.switch_to.frame(0)
+    try:
+        assert browser.run("return [explorer.state.inputs[0].scores, explorer.state.rule]") == [
+            [0, 3],
+            "sign",
+        ]
+    finally:
+        browser.driver.switch_to.default_content()
+        browser.open()
+
+
+def test_the_page_is_small():
+    assert len(page().encode()) < 300_000
