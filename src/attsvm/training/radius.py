@@ -207,7 +207,7 @@ def _rank_near(problem: Problem, data: Data, look: Attention, reading: Reading, 
     part, which decides whether leaving pays, is seen relative to L_α only.
     """
     chosen = jnp.where(attention.attend(data, axis).winner, reading.scores, 0).sum(-1)
-    gap = jnp.where(data.mask, chosen[:, None] - reading.scores, 0)
+    gap = attention.unmasked(data, chosen[:, None] - reading.scores, 0)
     log_drop, sign = jax.nn.logsumexp(look.log_weights, b=gap, axis=-1, return_sign=True)
     top = chosen + jnp.where(sign < 0, jnp.exp(log_drop), 0)
     increase = problem.loss.log_increase(top, log_drop)
