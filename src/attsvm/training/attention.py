@@ -7,12 +7,13 @@ Axes are counted from the front: every array may carry the runs behind its own a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attsvm.stored import Stored
 from attsvm.tokens import Tokens
 from attsvm.training.heads import Head, Linear
 from attsvm.training.lanes import contract, each
@@ -28,6 +29,7 @@ class Data(NamedTuple):
     mask: Array | None  # (n, T); None where nothing is masked
     values: Array | None  # (n, T, c); None where they are the keys
     fence: Array | None = None  # see lanes.contract
+    share: Array | None = None  # (n,) of each example in a mean; None: 1/n
 
 
 class Scaled(NamedTuple):
@@ -40,7 +42,7 @@ class Scaled(NamedTuple):
 class Attention(NamedTuple):
     """Attention of n queries: the losing tokens relative to the winner, one exponential for each.
 
-        e^relative_t = e^top · share_t,     s_t = e^relative_t / (1 + total)
+    e^relative_t = e^top · share_t,     s_t = e^relative_t / (1 + total)
     """
 
     relative: Array  # (n, T) logit minus the winner's, −∞ where masked
@@ -73,9 +75,28 @@ def as_data(tokens: Tokens) -> Data:
 
 def arrays(tokens: Tokens) -> Data:
     """The same as NumPy's arrays."""
-    mask = None if tokens.mask.all() else tokens.mask
-    values = None if tokens.values is tokens.keys else tokens.values
-    return Data(tokens.keys, tokens.queries, tokens.labels, mask, values)  # type: ignore[arg-type]
+    return some(tokens, slice(0, tokens.n))
+
+
+def some(tokens: Tokens, examples: slice) -> Data:
+    """Some examples, as NumPy's arrays; stored numbers as they are stored."""
+
+    def there(array: Any) -> Any:
+        if isinstance(array, Stored):
+            return array.given(examples)
+        return array if examples == slice(0, tokens.n) else array[..., examples, :, :]
+
+    mask = None if tokens.mask.all() else tokens.mask[..., examples, :]
+    values = None if tokens.values is tokens.keys else there(tokens.values)
+    queries: Any = tokens.queries[..., examples, :]
+    labels: Any = tokens.labels[..., examples]
+    return Data(there(tokens.keys), queries, labels, mask, values)  # type: ignore[arg-type]
+
+
+def in_place(tokens: Tokens) -> Tokens:
+    """The tokens as training reads them: from memory or a file; from a GPU or a cluster they are fetched."""
+    far = any(isinstance(x, Stored) and type(x) is not Stored for x in (tokens.keys, tokens.values))
+    return tokens.in_memory() if far else tokens
 
 
 def attend(data: Data, W: Array, radius: Array | float = 1.0) -> Attention:
@@ -132,7 +153,7 @@ def gradient(data: Data, look: Attention, reading: Reading, loss: Loss) -> Scale
     relative_scores = reading.scores - _of_winner(look, reading.scores)[:, None]
     mean = (look.losing * relative_scores).sum(1, keepdims=True)
     row, log_scale = _factored(look.top, loss.log_slope(reading.margin))
-    row = row / (1 + look.total) / data.labels.shape[0]
+    row = _shared(data, row / (1 + look.total))
     losing = -row[:, None] * look.shares * (relative_scores - mean)
     # Winner's coefficient = −(sum of the others): the direct formula cancels to 0 in saturation.
     coefficients = jnp.where(look.winner, -losing.sum(1, keepdims=True), losing)
@@ -144,13 +165,14 @@ def head_gradient(data: Data, look: Attention, reading: Reading, loss: Loss) -> 
     """Gradient of the mean loss in the linear head: 1/n Σ_i ℓ'(f_i) Y_i r_i, mantissa (c,)."""
     log_slope = loss.log_slope(reading.margin)
     log_scale = log_slope.max(0)
-    weights = -jnp.exp(log_slope - log_scale) * data.labels / data.labels.shape[0]
+    weights = -_shared(data, jnp.exp(log_slope - log_scale) * data.labels)
     return Scaled(contract("n,nc->c", weights, pooled(data, look), data.fence), log_scale)
 
 
-def mean_loss(reading: Reading, loss: Loss) -> Array:
+def mean_loss(data: Data, reading: Reading, loss: Loss) -> Array:
     """L = 1/n Σ_i ℓ(f_i)."""
-    return loss.value(reading.margin).mean(0)
+    value = loss.value(reading.margin)
+    return value.mean(0) if data.share is None else (data.share * value).sum(0)
 
 
 def log_excess(data: Data, look: Attention, scores: Array, loss: Loss) -> Array:
@@ -164,7 +186,23 @@ def log_excess(data: Data, look: Attention, scores: Array, loss: Loss) -> Array:
     gap = unmasked(data, best[:, None] - scores, 0)
     log_drop = jax.nn.logsumexp(look.log_weights + jnp.log(gap), axis=1)
     increase = loss.log_increase(best, log_drop)
+    if data.share is not None:
+        return jax.nn.logsumexp(increase + jnp.log(data.share), axis=0)
     return jax.nn.logsumexp(increase, axis=0) - jnp.log(data.labels.shape[0])
+
+
+def unmasked(data: Data, per_token: Array, other: float) -> Array:
+    """Numbers (n, T) with another in the place of masked tokens."""
+    return per_token if data.mask is None else jnp.where(data.mask, per_token, other)
+
+
+def added(one: Scaled, other: Scaled) -> Scaled:
+    """The sum of two arrays in log scale; the scale of one that is zero does not count."""
+    scales = [jnp.where((x.mantissa != 0).any(), x.log_scale, -jnp.inf) for x in (one, other)]
+    top = jnp.maximum(*scales)
+    top = jnp.where(top > -jnp.inf, top, 0)
+    parts = (jnp.exp(scale - top) * x.mantissa for scale, x in zip(scales, (one, other), strict=True))
+    return Scaled(sum(parts), top)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------- details
@@ -174,8 +212,8 @@ def _values(data: Data) -> Array:
     return data.keys if data.values is None else data.values
 
 
-def unmasked(data: Data, per_token: Array, other: float) -> Array:
-    return per_token if data.mask is None else jnp.where(data.mask, per_token, other)
+def _shared(data: Data, per_example: Array) -> Array:
+    return per_example / data.labels.shape[0] if data.share is None else per_example * data.share
 
 
 def _of_winner(look: Attention, per_token: Array) -> Array:

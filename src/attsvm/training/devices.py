@@ -13,20 +13,21 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from attsvm.training import engine
 from attsvm.training.attention import Data
 from attsvm.training.lanes import FEWEST
+from attsvm.training.plan import Plan, State
+
+_SPEC: Any = PartitionSpec
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the runs, all on the same devices: their data, the scores of a fixed linear head, their state."""
+    """Some of the runs, on the same devices: their data, the scores of a fixed linear head, their state."""
 
     data: Data
     scores: Any
-    state: engine.State
+    state: State
 
 
-def parts(
-    plan: engine.Plan, data: Data, params: Any, head: Any, count: int | None, saved: Any = None
-) -> list[Part]:
+def parts(plan: Plan, data: Data, params: Any, head: Any, count: int | None, saved: Any = None) -> list[Part]:
     """The runs in parts of equal size, ready for the first step; the last run fills up the last part.
 
     data, params, head, saved: NumPy's arrays, runs first; saved: a state to go on from.
@@ -71,7 +72,7 @@ class _Share:
         if count is None:
             return cls(1, None, None)
         if len(devices) > 1 and count >= 2 * len(devices):
-            sharding = NamedSharding(Mesh(np.array(devices), ("runs",)), PartitionSpec("runs"))
+            sharding = NamedSharding(Mesh(np.array(devices), ("runs",)), _SPEC("runs"))
             return cls(1, -(-count // len(devices)) * len(devices), sharding)
         several = devices[0].platform == "cpu" and len(devices) == 1
         parts = max(1, min(_cores(), count // (2 * FEWEST))) if several else 1
@@ -85,7 +86,7 @@ class _Share:
         """Arrays that all runs share."""
         if self.sharding is None:
             return jax.device_put(tree)
-        return jax.device_put(tree, NamedSharding(self.sharding.mesh, PartitionSpec()))
+        return jax.device_put(tree, NamedSharding(self.sharding.mesh, _SPEC()))
 
     def _part(self, array: Any, j: int) -> Any:
         if self.size is None:

@@ -2,127 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attsvm.training import attention, lanes, rules, weights
+from attsvm.training import attention, lanes, rules, schedules, weights
 from attsvm.training.attention import Data
 from attsvm.training.heads import Head, Linear
-from attsvm.training.losses import Loss
-from attsvm.training.optimizers import needs_excess
-from attsvm.training.rules import Rule
-from attsvm.training.weights import Params, Weight
+from attsvm.training.plan import Model, Plan, Record, Snapshot, State
+from attsvm.training.sums import Asked, Sums, added, over_examples
+from attsvm.training.weights import Params
 
 BLOCK = 32
 """Steps of a loop on a GPU whose length it is told."""
-
-
-@dataclass(frozen=True)
-class Model:
-    """What is trained: weight and loss, with a runs axis on the state and on the data or without.
-
-    lanes: inside the compiled loop the runs are the last axis, of small problems; else they are mapped over.
-    cpu: whether it runs there. A GPU would read the end of a loop and of a branch back at every turn.
-    """
-
-    weight: Weight
-    loss: Loss
-    runs: bool
-    data_runs: bool
-    lanes: bool = False
-    cpu: bool = True
-
-    def over_runs(self, function: Any, states: int) -> Any:
-        """The function of (data, state, …) with `states` arguments per run, for all runs."""
-        data = 0 if self.data_runs else None
-        return jax.vmap(function, in_axes=(data, *[0] * states)) if self.runs and not self.lanes else function
-
-    def inside(self, data: Data, open_: Any) -> Data:
-        """The data as the compiled loop sees it; open_: a number that is not negative, and not known to XLA."""
-        if not self.lanes:
-            return data
-        last = lanes.to_last(data) if self.data_runs else jax.tree.map(lambda x: x[..., None], data)
-        return last._replace(fence=(open_ >= 0) if self.cpu else None)
-
-    def to_last(self, tree: Any) -> Any:
-        return lanes.to_last(tree) if self.lanes else tree
-
-    def to_first(self, tree: Any) -> Any:
-        return lanes.to_first(tree) if self.lanes else tree
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["rule", "head_rule"], meta_fields=["model"])
-@dataclass(frozen=True)
-class Plan:
-    """What is compiled: plans that differ in the numbers of their rules only share one program."""
-
-    model: Model
-    rule: Rule
-    head_rule: Rule | None
-
-    @property
-    def needs_excess(self) -> bool:
-        both = [rule for rule in (self.rule, self.head_rule) if rule is not None]
-        return any(needs_excess(rule, foreign=True) for rule in both)
-
-    @property
-    def scheduled(self) -> bool:
-        return rules.scheduled(self.rule) or rules.scheduled(self.head_rule)
-
-    def at(self, step: int, count: int) -> Plan:
-        """The plan with the rates of the next steps in place of schedules."""
-        both = (rules.written_out(rule, step, count) for rule in (self.rule, self.head_rule))
-        return Plan(self.model, *both)
-
-
-class State(NamedTuple):
-    """What a step changes. `going`: the run takes steps; `moving`: the last ones changed something."""
-
-    params: Params
-    head: Head
-    memory: Any
-    head_memory: Any
-    going: Array
-    moving: Array
-
-
-class Snapshot(NamedTuple):
-    """The trained arrays at a recorded step; no head where that is fixed."""
-
-    params: Params
-    head: Head | None
-
-
-class Record(NamedTuple):
-    """What is known at a recorded step."""
-
-    W: Array
-    loss: Array
-    log_excess: Array
+SEEN = Asked(loss=True, excess=True)
+"""What a record tells."""
 
 
 @jax.jit
 def start(plan: Plan, data: Data, params: Params, head: Head) -> tuple[State, Array | None]:
     """The state before the first step, and the token scores of a linear head that is not trained.
 
-    The scores save one pass over the values per step.
+    The scores save one pass over the values per step. Values in half precision are not widened for them.
     """
+    state = begun(plan, params, head)
+    values = data.keys if data.values is None else data.values
+    if not isinstance(head, Linear) or plan.head_rule is not None or values.dtype != head.v.dtype:
+        return state, None
+    mapped = replace(plan.model, lanes=False)
+    return state, mapped.over_runs(attention.fixed_scores, 1)(data, head.v)
+
+
+def begun(plan: Plan, params: Params, head: Head) -> State:
+    """The state before the first step."""
 
     def one(params: Params, head: Head) -> State:
         memory = plan.rule.init(params)
         head_memory = None if plan.head_rule is None else plan.head_rule.init(head)
         return State(params, head, memory, head_memory, jnp.asarray(True), jnp.asarray(True))
 
-    state = jax.vmap(one)(params, head) if plan.model.runs else one(params, head)
-    if not isinstance(head, Linear) or plan.head_rule is not None:
-        return state, None
-    mapped = replace(plan.model, lanes=False)
-    return state, mapped.over_runs(attention.fixed_scores, 1)(data, head.v)
+    return jax.vmap(one)(params, head) if plan.model.runs else one(params, head)
+
+
+begin = jax.jit(begun)
 
 
 def _advance(
@@ -134,7 +60,7 @@ def _advance(
     begin = jnp.cumsum(lengths) - lengths
 
     def step(k: Any, state: State) -> State:
-        take = model.over_runs(partial(_step, rules.at_step(plan, k)), 2)
+        take = model.over_runs(partial(_step, schedules.at_step(plan, k)), 2)
         new = take(data, state, scores)
         return checked(data, state, new) if careful else new
 
@@ -196,10 +122,43 @@ def observe(model: Model, data: Data, fixed: Head, snapshots: Snapshot, count: A
     return lax.fori_loop(0, count, lambda j, records: _put(records, j, one(j)), room)
 
 
+@partial(jax.jit, static_argnames="asked")
+def part_of_sums(asked: Asked, plan: Plan, data: Data, state: State, before: Sums | None) -> Sums:
+    """The sums over a chunk of the examples, added to those before."""
+    model = plan.model
+
+    def one(data: Data, params: Params, head: Head) -> Sums:
+        W = weights.matrix(model.weight, params, False)
+        return over_examples(asked, model.loss, data, W, head, None, model.chunk)
+
+    here = model.over_runs(one, 2)(data, state.params, state.head)
+    if before is None:
+        return here
+    return (jax.vmap(added) if model.runs else added)(before, here)
+
+
+@jax.jit
+def stepped(plan: Plan, state: State, found: Sums) -> State:
+    """The state after one step, looked at."""
+
+    def one(_: Any, old: State, found: Sums) -> State:
+        return _checked(plan, old, _updated(plan, old, found))
+
+    return plan.model.over_runs(one, 2)(None, state, found)
+
+
+@jax.jit
+def matrix(plan: Plan, state: State) -> Array:
+    """W (d, e) of every run."""
+    return plan.model.over_runs(lambda _, p: weights.matrix(plan.model.weight, p, False), 1)(
+        None, state.params
+    )
+
+
 def _repeated(cpu: bool, begin: Array, length: Array, step: Any, state: State) -> State:
     """step(k, ·) for k = begin … begin + length − 1.
 
-    A GPU is told the number of turns of most of its loops: else it would be asked after each whether to go on.
+    A GPU is told the number of turns of most of its loops: else each would ask the host whether to go on.
     """
     if cpu:
         return lax.fori_loop(0, length, lambda i, s: step(begin + i, s), state)
@@ -227,23 +186,25 @@ def _step(plan: Plan, data: Data, state: State, scores: Array | None) -> State:
     W = weights.matrix(model.weight, params, last)
     if last and len(params) > 1:
         W = lanes.fenced(data.fence, lambda W: W, W)
-    look = attention.attend(data, W)
-    reading = attention.read(data, look, state.head, scores)
-    slope = attention.gradient(data, look, reading, model.loss)
+    found = over_examples(plan.asked, model.loss, data, W, state.head, scores, model.chunk)
+    return _updated(plan, state, found)
+
+
+def _updated(plan: Plan, state: State, found: Sums) -> State:
+    """The state after the step that these sums ask for."""
+    model, params, last = plan.model, state.params, plan.model.lanes
+    slope, pull = found.slope, found.pull
+    known = {"value": found.loss, "log_excess": found.log_excess}
+    known = {name: value for name, value in known.items() if value is not None}
+    assert slope is not None  # every plan asks for it
     grads = weights.pullback(model.weight, params, slope.mantissa, last)
-    known = {"value": attention.mean_loss(reading, model.loss)}
-    if plan.needs_excess:
-        known["log_excess"] = _log_excess(model, data, look, reading, state.head)
     given = known | {"log_scale": slope.log_scale}
     updates, memory = rules.update(plan.rule, grads, state.memory, params, last, given)
     params = jax.tree.map(jnp.add, params, updates)
     head, head_memory = state.head, state.head_memory
-    if plan.head_rule is not None:
-        pull = attention.head_gradient(data, look, reading, model.loss)
-        given = known | {"log_scale": pull.log_scale}
-        updates, head_memory = rules.update(
-            plan.head_rule, Linear(pull.mantissa), head_memory, head, last, given
-        )
+    if pull is not None and plan.head_rule is not None:
+        given, along = known | {"log_scale": pull.log_scale}, Linear(pull.mantissa)
+        updates, head_memory = rules.update(plan.head_rule, along, head_memory, head, last, given)
         head = jax.tree.map(jnp.add, head, updates)
     return State(params, head, memory, head_memory, state.going, state.moving)
 
@@ -263,16 +224,8 @@ def _checked(plan: Plan, old: State, new: State) -> State:
 
 def _observe(model: Model, data: Data, params: Params, head: Head) -> Record:
     W = weights.matrix(model.weight, params, model.lanes)
-    look = attention.attend(data, W)
-    reading = attention.read(data, look, head)
-    loss = attention.mean_loss(reading, model.loss)
-    return Record(W, loss, _log_excess(model, data, look, reading, head))
-
-
-def _log_excess(model: Model, data: Data, look: Any, reading: Any, head: Head) -> Array:
-    if isinstance(head, Linear):
-        return attention.log_excess(data, look, reading.scores, model.loss)
-    return jnp.full(reading.margin.shape[1:], jnp.nan, reading.margin.dtype)
+    found = over_examples(SEEN, model.loss, data, W, head, None, model.chunk)
+    return Record(W, found.loss, found.log_excess)
 
 
 def _all(test: Any, runs: int, *trees: Any) -> Array:

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.tokens import Tokens
-from attsvm.training import engine, rules
+from attsvm.training import engine
 from attsvm.training.compilation import few_optimisations
 from attsvm.training.devices import Part, joined
 from attsvm.training.heads import Linear
+from attsvm.training.plan import Model, Plan, Snapshot, State
 from attsvm.training.segments import SEGMENT, Segments
 from attsvm.training.settling import Settling
 
@@ -31,14 +32,14 @@ Arrays = dict[str, NDArray[Any]]
 class Ride:
     """The state after the last step, the recorded steps (k,), what is known there: (k, …) or (k, runs, …)."""
 
-    state: engine.State
+    state: State
     index: Steps
     arrays: Arrays
     interrupted: bool
 
 
 def ride(
-    plan: engine.Plan, parts: list[Part], asked: Steps, taken: int, watch: Segments, settling: Settling
+    plan: Plan, parts: list[Part], asked: Steps, taken: int, watch: Segments, settling: Settling
 ) -> Ride:
     """From `taken` steps, −1 before the record of step 0, to the last asked one; or until Ctrl-C.
 
@@ -51,7 +52,7 @@ def ride(
     while len(marks) and going and not pressed:
         most = SCHEDULED if plan.scheduled else watch.steps
         within = marks[:1] if settling.asked else marks[:room]
-        ends, due = _ends(within, taken + min(watch.steps, most), marks[-1], room)
+        ends, due = _ends(within, taken, min(watch.steps, most), marks[-1], room)
         lengths = np.zeros(room, np.int64)
         lengths[: len(ends)] = np.diff(ends, prepend=taken)
         parts, snapshots = _advanced(plan.at(taken, SCHEDULED), parts, lengths, len(ends))
@@ -80,10 +81,8 @@ def first_steps(tokens: Tokens, runs: int | None) -> int:
     return max(1, int(2 * SEGMENT / (1e-4 + 2e-9 * (runs or 1) * entries)))
 
 
-def _advanced(
-    plan: engine.Plan, parts: list[Part], lengths: Steps, count: int
-) -> tuple[list[Part], list[engine.Snapshot]]:
-    """All parts after the same steps. A part in which a run diverged goes again, with a look after every step."""
+def _advanced(plan: Plan, parts: list[Part], lengths: Steps, count: int) -> tuple[list[Part], list[Snapshot]]:
+    """All parts after the same steps. Where a run diverged, its part goes again, carefully."""
     done = [engine.advance(plan, p.data, p.scores, p.state, lengths, count) for p in parts]
     jax.block_until_ready(done)  # type: ignore[no-untyped-call]
     for j, part in enumerate(parts):
@@ -94,16 +93,16 @@ def _advanced(
     return [replace(p, state=s) for p, (s, _) in zip(parts, done, strict=True)], [s for _, s in done]
 
 
-def _ends(marks: Steps, reach: int, last: int, room: int) -> tuple[Steps, int]:
+def _ends(marks: Steps, taken: int, steps: int, last: int, room: int) -> tuple[Steps, int]:
     """Where the pieces of one call end, and how many of these are marks: those within reach, then its end.
 
     The last step of all is a piece of its own: whether it changed anything tells why a run stopped.
     """
-    end = min(reach, last)
+    end = min(taken + steps, last)
     due = marks[marks <= end]
     ends = due if len(due) and due[-1] == end else np.append(due, end)
-    if end == last:
-        ends = np.unique(np.append(ends, max(last - 1, 0)))
+    if end == last and last - 1 > taken:
+        ends = np.unique(np.append(ends, last - 1))
     ends = ends[:room]
     return ends, int(np.isin(due, ends).sum())
 
@@ -115,7 +114,7 @@ def _room(parts: list[Part], records: int) -> int:
 
 
 def _arrays(
-    model: engine.Model, parts: list[Part], snapshots: list[engine.Snapshot], chosen: list[int], count: int
+    model: Model, parts: list[Part], snapshots: list[Snapshot], chosen: list[int], count: int
 ) -> Arrays:
     with few_optimisations() if _runs(parts) < MANY else nullcontext():
         looks = [

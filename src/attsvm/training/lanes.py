@@ -1,6 +1,6 @@
-"""Runs as the last axis of every array: many small problems, side by side in the lanes of vector instructions.
+"""Runs as the last axis of every array: small problems side by side, in the lanes of vector instructions.
 
-The formulas of road two name their own axes from the front, so an array may carry the runs behind them or not.
+The formulas of road two count their own axes from the front, so an array may carry runs behind them or not.
 What was written for one run alone (an optax optimizer, a user's head) is mapped over the last axis by `each`.
 """
 
@@ -46,7 +46,8 @@ def contract(names: str, a: Array, b: Array, fence: Array | None = None) -> Arra
 def fenced(fence: Array | None, function: Callable[..., Any], *given: Any) -> Any:
     """The function's value, computed once and not again by whoever uses it."""
     if fence is None:
-        return lax.optimization_barrier(function(*given))  # which XLA for CPUs takes away
+        barrier: Any = lax.optimization_barrier  # which XLA for CPUs takes away
+        return barrier(function(*given))
     shapes = jax.eval_shape(function, *given)
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return lax.cond(fence, function, lambda *_: nothing, *given)

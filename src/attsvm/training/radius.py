@@ -150,7 +150,7 @@ def _answer(
     W = problem.weight.matrix(end.x)
     look = attention.attend(data, W, region.radius)
     reading = attention.read(data, look, head, scores)
-    loss = attention.mean_loss(reading, problem.loss)
+    loss = attention.mean_loss(data, reading, problem.loss)
     excess = jnp.full_like(loss, jnp.nan)
     if isinstance(head, Linear):
         excess = attention.log_excess(data, look, reading.scores, problem.loss)

@@ -2,35 +2,27 @@
 
     update(grads, state, params, log_scale=Λ, log_excess=log(L − L*)),   true gradient = grads · e^Λ
 
-The verbs that build them, and what they mean, are in optimizers.py. Arrays may carry runs behind their own axes
-(lanes.py); then Λ carries them too.
+The verbs that build them, and what they mean, are in optimizers.py. Arrays may carry runs behind their own
+axes (lanes.py); then Λ carries them too.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
-from jax.flatten_util import ravel_pytree
 
-from attsvm.norms import Entrywise, Norm, Schatten, frobenius
+from attsvm.norms import Entrywise, Norm, frobenius
+from attsvm.training.directions import direction, vector
 from attsvm.training.lanes import each
 
 Rate = float | Callable[[Any], Any]
 Tree = Any
-
-
-class Rates(NamedTuple):
-    """The learning rates of the next steps (k,): a schedule as data."""
-
-    table: Any
 
 
 class Rule(Protocol):
@@ -67,7 +59,7 @@ def numbers(*names: str) -> Callable[[type[Any]], type[Any]]:
     """Register a rule whose named numbers are arguments of the compiled loop; all else is compiled into it.
 
     So one program serves every lr. Zero is compiled in: it changes what is computed. So is a schedule, unless
-    it is written out as Rates.
+    it is written out (schedules.py).
     """
 
     def register(rule_type: type[Any]) -> type[Any]:
@@ -133,9 +125,9 @@ class Steepest:
     ) -> tuple[Tree, Count | Averaged]:
         rate, last = _at(self.lr, state.updates), jnp.ndim(log_scale) == 1
         if _is_zero(self.momentum):
-            return _times(-rate, _direction(self.norm, grads, last)), Count(_next(state.updates))
+            return _times(-rate, direction(self.norm, grads, last)), Count(_next(state.updates))
         state = _average(state, grads, log_scale, self.momentum)
-        return _times(-rate, _direction(self.norm, state.mantissa, last)), state
+        return _times(-rate, direction(self.norm, state.mantissa, last)), state
 
 
 @numbers("lr")
@@ -170,7 +162,7 @@ class Mirror:
             raise ValueError("mirror needs the parameters: call update(grads, state, params).")
         rate = _at(self.lr, state.updates)
         if self.normalised:
-            size = Entrywise(self.p).dual.value_along(_vector(grads, jnp.ndim(log_scale) == 1))
+            size = Entrywise(self.p).dual.value_along(vector(grads, jnp.ndim(log_scale) == 1))
             rate = rate / jnp.where(size > 0, size, 1)
         else:
             rate = rate * jnp.exp(log_scale)
@@ -199,7 +191,7 @@ class Polyak:
     ) -> tuple[Tree, Count]:
         if log_excess is None:
             raise ValueError("polyak needs the excess loss: call update(…, log_excess=log(L − L*)).")
-        size = frobenius.value_along(_vector(grads, jnp.ndim(log_scale) == 1))
+        size = frobenius.value_along(vector(grads, jnp.ndim(log_scale) == 1))
         safe = jnp.where(size > 0, size, 1)
         # Divide twice: size² overflows or underflows where size does not.
         length = self.factor * jnp.exp(log_excess - log_scale) / safe / safe
@@ -255,90 +247,20 @@ class PerBlock:
 def update(
     rule: Rule, grads: Tree, memory: Tree, params: Tree, last: bool, known: dict[str, Any]
 ) -> tuple[Tree, Tree]:
-    """One update; last: whether the arrays carry runs behind their own axes. Optax's rules are mapped over them."""
+    """One update; last: whether the arrays carry runs behind their own axes, over which optax is mapped."""
 
     def of_one(grads: Tree, memory: Tree, params: Tree, known: dict[str, Any]) -> tuple[Tree, Tree]:
         return rule.update(grads, memory, params, **known)
 
-    return each(of_one, last and _foreign(rule))(grads, memory, params, known)
+    return each(of_one, last and foreign(rule))(grads, memory, params, known)
 
 
-def scheduled(rule: Rule | None) -> bool:
-    """Whether the learning rate of a rule is a schedule that can be written out."""
-    inner = getattr(rule, "rule", None)
-    return callable(getattr(rule, "lr", None)) if inner is None else scheduled(inner)
-
-
-def written_out(rule: Any, first: int, count: int) -> Any:
-    """The rule with the rates of the steps first … first + count − 1 in place of its schedule."""
-    if not scheduled(rule):
-        return rule
-    if isinstance(rule, PerBlock):
-        return PerBlock(written_out(rule.rule, first, count))
-    # Not compiled as a whole: its operations are the same for every schedule of a kind.
-    rates = jax.vmap(rule.lr)(jnp.arange(first, first + count, dtype=jnp.int32))
-    return replace(rule, lr=Rates(np.asarray(rates)))
-
-
-def at_step(tree: Any, k: Any) -> Any:
-    """The rules in a tree with their rate of step k alone."""
-    return jax.tree.map(
-        lambda x: jnp.asarray(x.table)[k] if isinstance(x, Rates) else x,
-        tree,
-        is_leaf=lambda x: isinstance(x, Rates),
-    )
-
-
-def _foreign(rule: Any) -> bool:
-    return _foreign(rule.rule) if isinstance(rule, PerBlock) else isinstance(rule, (TrueScale, ScaleFree))
+def foreign(rule: Any) -> bool:
+    """Whether a rule is one of optax's, which may use whatever is known."""
+    return foreign(rule.rule) if isinstance(rule, PerBlock) else isinstance(rule, (TrueScale, ScaleFree))
 
 
 # ---------------------------------------------------------------------- details
-
-
-def _direction(norm: Norm, tree: Tree, last: bool) -> Tree:
-    leaves, shape = jax.tree.flatten(tree)
-    if isinstance(norm, Entrywise) or (isinstance(norm, Schatten) and norm.p == 2):
-        unit = Entrywise(norm.p).steepest_along(_vector(tree, last))
-        ends = np.cumsum([_own_size(leaf, last) for leaf in leaves])[:-1]
-        parts = [
-            part.reshape(leaf.shape) for part, leaf in zip(jnp.split(unit, ends), leaves, strict=True)
-        ]
-        return jax.tree.unflatten(shape, parts)
-    return jax.tree.unflatten(shape, each(lambda leaves: _of_matrices(norm, leaves), last)(leaves))
-
-
-def _vector(tree: Tree, last: bool) -> Array:
-    """All entries of a tree along the first axis, runs behind them."""
-    leaves = jax.tree.leaves(tree)
-    flat = [leaf.reshape(_own_size(leaf, last), *leaf.shape[leaf.ndim - last :]) for leaf in leaves]
-    return flat[0] if len(flat) == 1 else jnp.concatenate(flat)
-
-
-def _own_size(leaf: Array, last: bool) -> int:
-    return math.prod(leaf.shape[: leaf.ndim - last])
-
-
-def _of_matrices(norm: Norm, leaves: list[Array]) -> list[Array]:
-    if len(leaves) == 1 and leaves[0].ndim in (1, 2):
-        return [norm.steepest(leaves[0])]
-    if isinstance(norm, Schatten):
-        return _block_steepest(norm, leaves)
-    vector, restore = ravel_pytree(leaves)
-    return restore(norm.steepest(vector))
-
-
-def _block_steepest(norm: Schatten, leaves: list[Array]) -> list[Array]:
-    if any(leaf.ndim not in (1, 2) for leaf in leaves):
-        raise ValueError(f"steepest in the {norm} norm needs matrices or vectors.")
-    blocks = [leaf[:, None] if leaf.ndim == 1 else leaf for leaf in leaves]
-    joint = norm.steepest(jax.scipy.linalg.block_diag(*blocks))
-    out, row, column = [], 0, 0
-    for leaf, block in zip(leaves, blocks, strict=True):
-        rows, columns = block.shape
-        out.append(joint[row : row + rows, column : column + columns].reshape(leaf.shape))
-        row, column = row + rows, column + columns
-    return out
 
 
 def _average(state: Averaged, grads: Tree, log_scale: Any, momentum: Any) -> Averaged:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,9 +12,9 @@ from numpy.typing import NDArray
 
 from attsvm.path import Path
 from attsvm.tokens import Tokens
-from attsvm.training import devices, engine, heads, losses, runs, weights
+from attsvm.training import devices, engine, heads, losses, runs, streaming, weights
 from attsvm.training import resume as going_on
-from attsvm.training.attention import arrays
+from attsvm.training.attention import arrays, in_place
 from attsvm.training.compilation import kept_programs
 from attsvm.training.heads import Head, Linear
 from attsvm.training.host import Ride, first_steps, ride
@@ -21,8 +22,10 @@ from attsvm.training.init import starting_point
 from attsvm.training.lanes import FEWEST, LONGEST
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.optimizers import adapted, needs_excess, per_block
+from attsvm.training.plan import Model, Plan
 from attsvm.training.segments import Interrupted, Segments
 from attsvm.training.settling import Settling
+from attsvm.training.sums import WIDENED
 from attsvm.training.weights import FULL, Weight
 
 
@@ -55,6 +58,8 @@ def train(
         in the same bits as a run that never stopped.
 
     A runs axis in tokens, head or init trains all runs at once; what lacks it is shared.
+    Keys that are stored in half or single precision stay so; what the device cannot hold is read from where
+    it is, chunk by chunk, once per step.
     log_excess is relative to the best tokens under the current head. `stopped` per run: "steps";
     "saturated", the last step changed no weight; "diverged", the last finite weight is kept.
     Ctrl-C raises Interrupted, a KeyboardInterrupt whose `path` holds the records so far and can resume.
@@ -62,7 +67,7 @@ def train(
     compiled in, once per object. Programs are kept on disk for other processes (compilation.py). Runs share
     the cores of a CPU, or all devices that JAX sees.
     """
-    tokens = tokens.in_memory()
+    tokens = in_place(tokens)
     head = heads.checked(head, tokens)
     weights.check(weight)
     losses.check(loss)
@@ -71,18 +76,22 @@ def train(
     asked = record_steps(steps, record)
     taken = -1 if resume is None else going_on.taken_steps(resume, tokens, steps, init)
     start, count = _start(tokens, weight, init, head, None if resume is None else resume.runs)
-    plan = engine.Plan(_model(tokens, weight, loss, count), *_rules(optimizer, train_head, weight, head))
+    plan = Plan(_model(tokens, weight, loss, count), *_rules(optimizer, train_head, weight, head))
     settling = Settling(_tolerance(tolerance), np.zeros(() if count is None else count, bool))
     segments = Segments("training", steps, first_steps(tokens, count))
     with segments as watch, kept_programs(), jax.enable_x64(True):
-        data, first, saved = arrays(tokens), plan.at(0, 1), None
+        first, saved = plan.at(0, 1), None
         if resume is not None:
-            fresh = jax.eval_shape(engine.start, first, data, *start)[0]
+            fresh = jax.eval_shape(partial(engine.begun, first), *start)
             saved = going_on.restored(resume, fresh, start[1], train_head is not None)
             settling = settling.after(resume)
             saved = saved._replace(going=saved.going & ~settling.reached)
-        parts = devices.parts(first, data, *start, count, saved)
-        done = ride(plan, parts, asked, taken, watch, settling)
+        if streaming.too_large(tokens):
+            state = engine.begin(first, *start) if saved is None else saved
+            done = streaming.ride(plan, tokens, state, asked, taken, watch, settling)
+        else:
+            parts = devices.parts(first, arrays(tokens), *start, count, saved)
+            done = ride(plan, parts, asked, taken, watch, settling)
     path = _path(tokens, done, settling, count, resume, asked)
     if watch.pressed:
         raise Interrupted(path)
@@ -109,12 +118,15 @@ def record_steps(steps: int, record: int | Sequence[int]) -> NDArray[np.int64]:
 # ---------------------------------------------------------------------- details
 
 
-def _model(tokens: Tokens, weight: Weight, loss: Loss, count: int | None) -> engine.Model:
+def _model(tokens: Tokens, weight: Weight, loss: Loss, count: int | None) -> Model:
     sizes = [tokens.n, tokens.T, tokens.d, tokens.e, tokens.values.shape[-1]]
     sizes += [size for shape in weight.shapes(tokens.d, tokens.e).values() for size in shape]
-    lanes = count is not None and count >= FEWEST and max(sizes) <= LONGEST
+    lanes = count is not None and count >= FEWEST and max(sizes) <= LONGEST and not tokens.stored
     cpu = jax.default_backend() == "cpu"
-    return engine.Model(weight, loss, count is not None, tokens.runs is not None, lanes, cpu)
+    chunk = None
+    if tokens.stored:
+        chunk = max(1, WIDENED // (tokens.T * max(tokens.d, tokens.values.shape[-1])))
+    return Model(weight, loss, count is not None, tokens.runs is not None, lanes, cpu, chunk)
 
 
 def _tolerance(tolerance: object) -> float | None:
