@@ -51,8 +51,8 @@ def ride(
     going = True
     while len(marks) and going and not pressed:
         most = SCHEDULED if plan.scheduled else watch.steps
-        within = marks[:1] if settling.asked else marks[:room]
-        ends, due = _ends(within, taken, min(watch.steps, most), marks[-1], room)
+        within = marks[:1] if settling.asked else marks  # a run may settle at every record
+        ends, due = _ends(within, taken, min(watch.steps, most), room, within[-1] == marks[-1])
         lengths = np.zeros(room, np.int64)
         lengths[: len(ends)] = np.diff(ends, prepend=taken)
         parts, snapshots = _advanced(plan.at(taken, SCHEDULED), parts, lengths, len(ends))
@@ -93,15 +93,17 @@ def _advanced(plan: Plan, parts: list[Part], lengths: Steps, count: int) -> tupl
     return [replace(p, state=s) for p, (s, _) in zip(parts, done, strict=True)], [s for _, s in done]
 
 
-def _ends(marks: Steps, taken: int, steps: int, last: int, room: int) -> tuple[Steps, int]:
+def _ends(marks: Steps, taken: int, steps: int, room: int, final: bool) -> tuple[Steps, int]:
     """Where the pieces of one call end, and how many of these are marks: those within reach, then its end.
 
-    The last step of all is a piece of its own: whether it changed anything tells why a run stopped.
+    final: the last mark is the last step of all. That is a piece of its own: whether it changed anything tells
+    why a run stopped.
     """
+    last = int(marks[-1])
     end = min(taken + steps, last)
     due = marks[marks <= end]
     ends = due if len(due) and due[-1] == end else np.append(due, end)
-    if end == last and last - 1 > taken:
+    if final and end == last and last - 1 > taken:
         ends = np.unique(np.append(ends, last - 1))
     ends = ends[:room]
     return ends, int(np.isin(due, ends).sum())
