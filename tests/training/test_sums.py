@@ -108,7 +108,7 @@ def test_chunks_of_very_different_scale_add_up():
 def test_a_chunk_counted_twice_would_be_seen(tmp_path, small_chunks):
     _, wide = tokens_on_disk(tmp_path, np.float32)
     with jax.enable_x64(True):
-        data, W = attention.as_data(wide), np.ones((4, 2))
+        data, W = attention.as_data(wide), jax.device_put(np.ones((4, 2)))
         asked = sums.Asked(loss=True)
         whole, chunked = (
             sums.over_examples(asked, logistic, data, W, Linear(V), None, chunk).loss for chunk in (None, 5)

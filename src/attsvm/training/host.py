@@ -96,8 +96,8 @@ def _advanced(plan: Plan, parts: list[Part], lengths: Steps, count: int) -> tupl
 def _ends(marks: Steps, taken: int, steps: int, room: int, final: bool) -> tuple[Steps, int]:
     """Where the pieces of one call end, and how many of these are marks: those within reach, then its end.
 
-    final: the last mark is the last step of all. That is a piece of its own: whether it changed anything tells
-    why a run stopped.
+    final: the last mark is the last step of all. That is a piece of its own: whether it changed anything
+    tells why a run stopped.
     """
     last = int(marks[-1])
     end = min(taken + steps, last)
