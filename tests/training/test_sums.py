@@ -21,6 +21,7 @@ V = np.array([0.5, -1.0, 0.25, 2.0])
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of 5 examples in the device, of 16 from the file: neither divides 37."""
+    monkeypatch.setattr(attention, "KEPT", 0)  # small files would be read into memory
     monkeypatch.setattr("attsvm.training.train.WIDENED", 5 * 3 * 4)
     monkeypatch.setattr(streaming, "READ", 16 * 3 * 4 * 4)
 
@@ -59,6 +60,7 @@ def test_narrow_keys_train_as_the_numbers_they_are(dtype, tmp_path, small_chunks
     streamed = run(stored)
     assert_close(streamed, expected)
     assert stored.keys.passes >= 20
+    np.testing.assert_array_equal(streamed.selected, expected.selected)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attsvm.stored import Stored
+from attsvm.stored import KEPT, Stored
 from attsvm.tokens import Tokens
 from attsvm.training.heads import Head, Linear
 from attsvm.training.lanes import contract, each
@@ -94,9 +94,10 @@ def some(tokens: Tokens, examples: slice) -> Data:
 
 
 def in_place(tokens: Tokens) -> Tokens:
-    """The tokens as training reads them: from memory or a file; from a GPU or a cluster they are fetched."""
-    far = any(isinstance(x, Stored) and type(x) is not Stored for x in (tokens.keys, tokens.values))
-    return tokens.in_memory() if far else tokens
+    """Tokens as training reads them: large files as they are, all else (small ones, a GPU's) from memory."""
+    stored = [x for x in (tokens.keys, tokens.values) if isinstance(x, Stored)]
+    near = all(type(x) is Stored for x in stored)
+    return tokens if near and sum(x.size for x in stored) > KEPT else tokens.in_memory()
 
 
 def attend(data: Data, W: Array, radius: Array | float = 1.0) -> Attention:

@@ -15,6 +15,8 @@ from jax import Array, lax
 
 FEWEST, LONGEST = 8, 32
 """Lanes pay from so many runs on, while no sum of a step has more terms: each of them is written out."""
+FEWEST_ON_GPU = 4096
+"""On a GPU, from so many: below, the runs first take two thirds of the time (docs/performance.md)."""
 
 
 def contract(names: str, a: Array, b: Array, fence: Array | None = None) -> Array:

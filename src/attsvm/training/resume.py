@@ -30,7 +30,7 @@ def taken_steps(path: Path, tokens: Tokens, steps: int, init: object) -> int:
         raise ValueError("resume holds no state to go on from. Pass a Path that train() returned or carried.")
     if init is not None:
         raise ValueError("pass either init, or resume, which starts where that path stopped.")
-    if path.tokens is not tokens and not _equal(path.tokens.arrays(), tokens.arrays()):
+    if path.tokens is not tokens and not _equal(*(t.in_memory().arrays() for t in (path.tokens, tokens))):
         raise ValueError("resume was trained on other tokens. Pass these: resume.tokens.")
     taken = int(path.index[-1])
     if steps <= taken:

@@ -19,7 +19,7 @@ from attsvm.training.compilation import kept_programs
 from attsvm.training.heads import Head, Linear
 from attsvm.training.host import Ride, first_steps, ride
 from attsvm.training.init import starting_point
-from attsvm.training.lanes import FEWEST, LONGEST
+from attsvm.training.lanes import FEWEST, FEWEST_ON_GPU, LONGEST
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.optimizers import adapted, needs_excess, per_block
 from attsvm.training.plan import Model, Plan
@@ -121,8 +121,9 @@ def record_steps(steps: int, record: int | Sequence[int]) -> NDArray[np.int64]:
 def _model(tokens: Tokens, weight: Weight, loss: Loss, count: int | None) -> Model:
     sizes = [tokens.n, tokens.T, tokens.d, tokens.e, tokens.values.shape[-1]]
     sizes += [size for shape in weight.shapes(tokens.d, tokens.e).values() for size in shape]
-    lanes = count is not None and count >= FEWEST and max(sizes) <= LONGEST and not tokens.stored
     cpu = jax.default_backend() == "cpu"
+    enough = count is not None and count >= (FEWEST if cpu else FEWEST_ON_GPU)
+    lanes = enough and max(sizes) <= LONGEST and not tokens.stored
     chunk = None
     if tokens.stored:
         chunk = max(1, WIDENED // (tokens.T * max(tokens.d, tokens.values.shape[-1])))
