@@ -15,7 +15,7 @@ from attsvm.training import devices, host
 from attsvm.training.heads import Linear, QuadraticPenalty
 from attsvm.training.init import gaussian, uniform
 from attsvm.training.lanes import FEWEST
-from attsvm.training.optimizers import gd, mirror, polyak, steepest
+from attsvm.training.optimizers import gd, mirror, steepest
 from attsvm.training.train import train
 from attsvm.training.weights import Diagonal, KeyQuery
 
@@ -28,7 +28,6 @@ CASES = {
     "coordinate with momentum": {"optimizer": steepest(l1, 0.1, momentum=0.9)},
     "spectral": {"optimizer": steepest(spectral, 0.1)},
     "mirror": {"optimizer": mirror(3, 0.1), "init": gaussian(range(RUNS))},
-    "polyak": {"optimizer": polyak(0.1)},
     "adam": {"optimizer": optax.adam(0.1)},
     "schedule": {"optimizer": gd(optax.exponential_decay(0.5, 20, 0.5)), "weight": Diagonal()},
     "separate factors": {"weight": KeyQuery(2, separate=True), "init": START},

@@ -113,9 +113,10 @@ def test_a_chunk_counted_twice_would_be_seen(tmp_path, small_chunks):
         data, W = attention.as_data(wide), jax.device_put(np.ones((4, 2)))
         asked = sums.Asked(loss=True)
         whole, chunked = (
-            sums.over_examples(asked, logistic, data, W, Linear(V), None, chunk).loss for chunk in (None, 5)
+            float(sums.over_examples(asked, logistic, data, W, Linear(V), None, chunk).loss)
+            for chunk in (None, 5)
         )
         twice = data._replace(share=jax.device_put(np.full(37, 1 / 35)))
-        wrong = sums.over_examples(asked, logistic, twice, W, Linear(V), None, 5).loss
-    np.testing.assert_allclose(chunked, whole, rtol=1e-14)
+        wrong = float(sums.over_examples(asked, logistic, twice, W, Linear(V), None, 5).loss)
+    assert chunked == pytest.approx(whole, rel=1e-14)
     assert abs(wrong - whole) > 1e-3
