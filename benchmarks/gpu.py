@@ -1,40 +1,123 @@
-"""Training on whatever device JAX finds: many runs at once. Run by hand: python benchmarks/gpu.py"""
+"""Training on whatever device JAX finds: many runs at once, arrays in to arrays out.
+
+Run by hand: python benchmarks/gpu.py [runs …]. The first table takes the best of three calls after one that
+compiles; the second times the compiled loop alone, in the layouts and block lengths that it could have.
+"""
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 
 import jax
 import numpy as np
 
 import attsvm as att
+from attsvm.training import devices, engine, train
+from attsvm.training.attention import arrays
+from attsvm.training.plan import Plan
 
-STEPS = 2_000
+STEPS, LR = 2_000, 0.1
+PATIENCE = 60
+"""Seconds after which a row is given up."""
 
 
-def main() -> None:
-    """Print seconds for 2,000 steps of normalised GD on sphere(6, 8, 10), second call of each size."""
-    print(jax.devices())
-    for runs in (100, 1_000, 10_000, 100_000):
-        tokens, v = att.datasets.sphere(6, 8, 10, seed=range(min(runs, 1_000)))
-        repeat = runs // tokens.keys.shape[0]
-        tokens = att.Tokens(
-            *(np.repeat(a, repeat, axis=0) for a in (tokens.keys, tokens.queries, tokens.labels))
+def problem(runs: int, dtype: type) -> tuple[att.Tokens, np.ndarray]:
+    """sphere(6, 8, 10) with different seeds, repeated beyond 1,000."""
+    tokens, v = att.datasets.sphere(6, 8, 10, seed=range(min(runs, 1_000)))
+    repeat = runs // tokens.keys.shape[0]
+    parts = (np.repeat(a, repeat, axis=0) for a in (tokens.keys, tokens.queries, tokens.labels))
+    return att.Tokens(*parts, dtype=dtype), np.repeat(v, repeat, axis=0)
+
+
+def seconds(function, repeats: int = 3) -> tuple[float, float]:
+    """The first call, and the best of the next ones."""
+    times = []
+    for _ in range(1 + repeats):
+        begin = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - begin)
+    return times[0], min(times[1:])
+
+
+def whole(runs: int, dtype: type) -> None:
+    tokens, v = problem(runs, dtype)
+    last = []
+
+    def go() -> None:
+        rule = att.steepest(att.frobenius, LR)
+        last[:] = [att.train(tokens, att.Linear(v), optimizer=rule, steps=STEPS, record=[STEPS])]
+
+    first, best = seconds(go)
+    size = np.median(last[0].norm()[:, -1])
+    name = np.dtype(dtype).name
+    print(
+        f"| {runs:,} | {name} | {first:.2f} s | {best:.4f} s | {runs * STEPS / best:.3g} | {size:.6f} |",
+        flush=True,
+    )
+
+
+def loop_alone(runs: int, dtype: type) -> None:
+    """The compiled steps without transfers and records, in every layout."""
+    tokens, v = problem(runs, dtype)
+    rule = att.steepest(att.frobenius, LR).rule
+    for lanes, block in ((True, 32), (True, 250), (False, 32)):
+        engine.BLOCK = block
+        with jax.enable_x64(True):
+            model = replace(train._model(tokens, att.FullWeight(), att.logistic, runs), lanes=lanes)
+            plan = Plan(model, rule, None)
+            start = {"W": np.zeros((runs, 10, 10), dtype)}
+            (part,) = devices.parts(plan, arrays(tokens), start, att.Linear(v.astype(dtype)), runs)
+            lengths = np.zeros(64, np.int64)
+            lengths[0] = STEPS
+            given = (plan, part.data, part.scores, part.state, lengths, 1)
+            # A function of its own: JAX would find the one it traced with another BLOCK.
+            compiled = jax.jit(lambda *given: engine._advance(False, *given)).lower(*given).compile()
+            best = seconds(lambda c=compiled, g=given: jax.block_until_ready(c(*g)))[1]
+        fusions = compiled.as_text().count(" fusion(")
+        layout = "runs last" if lanes else "runs first"
+        print(
+            f"| {runs:,} | {np.dtype(dtype).name} | {layout} | {block} | {best:.4f} s | {fusions} |",
+            flush=True,
         )
-        v = np.repeat(v, repeat, axis=0)
-        for _ in range(2):
-            start = time.perf_counter()
-            run = att.train(
-                tokens,
-                att.Linear(v),
-                weight=att.FullWeight(),
-                optimizer=att.steepest(att.frobenius, 0.1),
-                steps=STEPS,
-                record=[STEPS],
-            )
-            seconds = time.perf_counter() - start
-        print(f"{runs} runs × {STEPS} steps: {seconds:.3f} s, median ‖W‖ {np.median(run.norm()[:, -1]):.6f}")
+    engine.BLOCK = 32
+
+
+def patiently(row: Callable[[int, type], None], runs: int, dtype: type) -> None:
+    """One row of a table, or why there is none."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"more than {PATIENCE} s")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(PATIENCE)
+    try:
+        row(runs, dtype)
+    except Exception as error:
+        print(
+            f"| {runs:,} | {np.dtype(dtype).name} | {type(error).__name__}: {str(error)[:200]} |", flush=True
+        )
+    finally:
+        signal.alarm(0)
+
+
+def main(sizes: list[int]) -> None:
+    print(jax.devices(), "jax", jax.__version__)
+    print("\n2,000 steps of normalised GD on sphere(6, 8, 10), arrays in to arrays out\n")
+    print("| runs | dtype | first call | next | run-steps per second | median norm |")
+    print("|---|---|---|---|---|---|", flush=True)
+    for runs in sizes:
+        for dtype in (np.float64, np.float32):
+            patiently(whole, runs, dtype)
+    print("\nThe loop alone\n")
+    print("| runs | dtype | layout | block | seconds | fusions in the program |")
+    print("|---|---|---|---|---|---|", flush=True)
+    for runs in sizes:
+        patiently(loop_alone, runs, np.float64)
 
 
 if __name__ == "__main__":
-    main()
+    main([int(size) for size in sys.argv[1:]] or [100, 10_000, 100_000])

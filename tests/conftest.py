@@ -11,6 +11,8 @@ from attsvm.training.compilation import compile_quickly
 # the time with few optimisations; users run with XLA's own settings. Both are read at JAX's first use.
 compile_quickly()
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
+# What is compiled stays in this process: no test passes by what an earlier one left on the disk.
+os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 
 # On a fresh clone the first file compiles the solvers, for three quarters of a minute; the next three
 # need none of them, so the second worker finds them in the cache. Then the longest files.

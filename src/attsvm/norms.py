@@ -55,6 +55,14 @@ class Entrywise:
         xp, flat, shape = _flatten(G)
         return xp.reshape(_lp_steepest(xp, flat, self.p), shape)
 
+    def value_along(self, x: Any, axis: int = 0) -> Any:
+        """The norm of vectors along an axis."""
+        return _lp_value(*_library(x), self.p, axis)
+
+    def steepest_along(self, g: Any, axis: int = 0) -> Any:
+        """The steepest direction of vectors along an axis."""
+        return _lp_steepest(*_library(g), self.p, axis)
+
     def __str__(self) -> str:
         return {1: "l1", 2: "Frobenius", math.inf: "l∞"}.get(self.p, f"l{self.p:g}")
 
@@ -166,32 +174,45 @@ def _unit_scale(xp: Any, M: Any) -> tuple[Any, Any]:
     return M / safe, safe
 
 
-def _relative(xp: Any, x: Any) -> tuple[Any, Any]:
+def _relative(xp: Any, x: Any, axis: int) -> tuple[Any, Any]:
     size = xp.abs(x)
-    largest = xp.max(size, axis=-1, keepdims=True)
+    largest = xp.max(size, axis=axis, keepdims=True)
     return size / xp.where(largest > 0, largest, xp.ones_like(largest)), largest
 
 
-def _lp_value(xp: Any, x: Any, p: float) -> Any:
-    size, largest = _relative(xp, x)
+def _lp_value(xp: Any, x: Any, p: float, axis: int = -1) -> Any:
+    size, largest = _relative(xp, x, axis)
+    largest = xp.squeeze(largest, axis=axis)
     if math.isinf(p):
-        return largest[..., 0]
-    total = xp.sum(size if p == 1 else size**p, axis=-1)
-    return largest[..., 0] * total ** (1 / p)
+        return largest
+    total = xp.sum(size if p == 1 else size**p, axis=axis)
+    return largest * total ** (1 / p)
 
 
-def _lp_steepest(xp: Any, g: Any, p: float) -> Any:
-    size, _ = _relative(xp, g)
+def _lp_steepest(xp: Any, g: Any, p: float, axis: int = -1) -> Any:
+    if p == 2:
+        return _unit(xp, g, axis)
+    size, _ = _relative(xp, g, axis)
     if p == 1:
-        first = xp.argmax(size, axis=-1)[..., None] == xp.arange(g.shape[-1])
+        shape = [1] * g.ndim
+        shape[axis] = g.shape[axis]
+        first = xp.argmax(size, axis=axis, keepdims=True) == xp.reshape(xp.arange(g.shape[axis]), shape)
         return xp.where(first, xp.sign(g), xp.zeros_like(g))
     if math.isinf(p):
         return xp.sign(g)
     q = _conjugate(p)
-    norm = _lp_value(xp, size, q)[..., None]
+    norm = xp.expand_dims(_lp_value(xp, size, q, axis), axis)
     # (size/norm)^(q−1) rather than size^(q−1)/norm^(q−1): the quotient stays in [0, 1].
     ratio = size / xp.where(norm > 0, norm, xp.ones_like(norm))
     return xp.sign(g) * ratio ** (q - 1)
+
+
+def _unit(xp: Any, g: Any, axis: int) -> Any:
+    """g/‖g‖, zero where g is; one division per vector, and none whose result overflows."""
+    largest = xp.max(xp.abs(g), axis=axis, keepdims=True)
+    scaled = g * (1 / xp.where(largest > 0, xp.maximum(largest, xp.finfo(g.dtype).tiny), 1))
+    total = xp.sum(scaled * scaled, axis=axis, keepdims=True)
+    return scaled * (1 / xp.sqrt(xp.where(total > 0, total, 1)))
 
 
 # ---------------------------------------------------------------------- the named norms

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from attsvm.files import STATE, check_shapes, naming, read_arrays, write_arrays
 from attsvm.norms import Norm, frobenius
 from attsvm.selection import attended_tokens
+from attsvm.stored import Stored
 from attsvm.tokens import Bool, Float, Tokens
 
 _AXES = {
@@ -122,7 +123,7 @@ class Path:
 
     def save(self, file: str | PathLike[str]) -> File:
         """Write the tokens and the path to an .npz file; returns its name."""
-        arrays: dict[str, Any] = dict(self.tokens.arrays())
+        arrays: dict[str, Any] = dict(self.tokens.in_memory().arrays())
         names = ("index", "kind", *_AXES)
         arrays |= {f"path_{n}": getattr(self, n) for n in names if getattr(self, n) is not None}
         arrays |= {f"{STATE}{name}": array for name, array in (self.state or {}).items()}
@@ -171,7 +172,12 @@ def _log_attention(tokens: Tokens, W: Float) -> Float:
     key = np.clip(np.frexp(tokens.key_size)[1], -900, 900)[..., None, :, None]
     queries, weights = np.ldexp(tokens.queries[..., None, :, :], -query), np.ldexp(W, -weight)
     directions = np.ldexp(np.matmul(queries, np.swapaxes(weights, -1, -2)), -key)
-    logits = np.matmul(np.asarray(tokens.keys)[..., None, :, :, :], directions[..., None])[..., 0]
+    keys: Any = tokens.keys
+    if isinstance(keys, Stored):  # which may be larger than the memory
+        parts = [np.matmul(keys[part], directions[..., part, :, None])[..., 0] for part in keys.parts()]
+        logits = np.concatenate(parts, axis=-2)
+    else:
+        logits = np.matmul(keys[..., None, :, :, :], directions[..., None])[..., 0]
     logits = np.where(tokens.mask[..., None, :, :], logits, -np.inf)
     with np.errstate(over="ignore"):
         shifted = np.ldexp(logits - logits.max(-1, keepdims=True), weight + query + key)

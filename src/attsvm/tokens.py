@@ -248,6 +248,11 @@ class Tokens:
         return Tokens(keys, self.queries, self.labels, self.mask, own, dtype=self.keys.dtype)  # type: ignore[arg-type]
 
     @property
+    def stored(self) -> bool:
+        """Whether keys or values are read as float64 from numbers stored in another way, or elsewhere."""
+        return isinstance(self.keys, Stored) or isinstance(self.values, Stored)
+
+    @property
     def elsewhere(self) -> bool:
         """Whether keys or values lie in a file of their own, or anywhere but in memory."""
         return any(isinstance(x, Stored) and not x.here for x in (self.keys, self.values))

@@ -2,30 +2,34 @@
 
 The usual formulas cancel to zero once softmax saturates. Here every number that tends to zero is a
 sum of terms that each carry the factor s_t of a losing token, kept as (mantissa, log scale).
-All functions act on one run; the training loop maps them over runs.
+Axes are counted from the front: every array may carry the runs behind its own axes (see lanes.py).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attsvm.stored import KEPT, Stored
 from attsvm.tokens import Tokens
 from attsvm.training.heads import Head, Linear
+from attsvm.training.lanes import contract, each
 from attsvm.training.losses import Loss
 
 
 class Data(NamedTuple):
-    """The arrays of Tokens as JAX arrays; values is None where they are the keys."""
+    """The arrays of Tokens as JAX arrays."""
 
     keys: Array  # (n, T, d)
     queries: Array  # (n, e)
     labels: Array  # (n,)
-    mask: Array  # (n, T)
-    values: Array | None  # (n, T, c)
+    mask: Array | None  # (n, T); None where nothing is masked
+    values: Array | None  # (n, T, c); None where they are the keys
+    fence: Array | None = None  # see lanes.contract
+    share: Array | None = None  # (n,) of each example in a mean; None: 1/n
 
 
 class Scaled(NamedTuple):
@@ -36,16 +40,25 @@ class Scaled(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """Attention of n queries: log s_t = relative_t − log_total."""
+    """Attention of n queries: the losing tokens relative to the winner, one exponential for each.
+
+    e^relative_t = e^top · share_t,     s_t = e^relative_t / (1 + total)
+    """
 
     relative: Array  # (n, T) logit minus the winner's, −∞ where masked
-    log_total: Array  # (n,) log Σ_t e^relative_t, between 0 and log T
     winner: Array  # (n, T) bool, the first largest logit of each row
-    losing: Array  # (n, T) s_t of the losing tokens, zero for the winner
+    top: Array  # (n,) the largest of the losing tokens, −∞ where there is none
+    shares: Array  # (n, T) up to 1; zero for the winner
+    total: Array  # (n,) Σ e^relative_t of the losing tokens
+
+    @property
+    def losing(self) -> Array:
+        """s_t of the losing tokens (n, T), zero for the winner."""
+        return self.shares * (jnp.exp(self.top) / (1 + self.total))[:, None]
 
     @property
     def log_weights(self) -> Array:
-        return self.relative - self.log_total[:, None]
+        return self.relative - jnp.log1p(self.total)[:, None]
 
 
 class Reading(NamedTuple):
@@ -57,36 +70,62 @@ class Reading(NamedTuple):
 
 def as_data(tokens: Tokens) -> Data:
     """The tokens on JAX's default device. Call it inside the scope that sets the precision."""
-    values = None if tokens.values is tokens.keys else tokens.values
-    # jnp.asarray would compile a program for every shape.
-    return Data(*jax.device_put((tokens.keys, tokens.queries, tokens.labels, tokens.mask, values)))
+    return jax.device_put(arrays(tokens))  # jnp.asarray would compile a program for every shape
+
+
+def arrays(tokens: Tokens) -> Data:
+    """The same as NumPy's arrays."""
+    return some(tokens, slice(0, tokens.n))
+
+
+def some(tokens: Tokens, examples: slice) -> Data:
+    """Some examples, as NumPy's arrays; stored numbers as they are stored."""
+
+    def there(array: Any) -> Any:
+        if isinstance(array, Stored):
+            return array.given(examples)
+        return array if examples == slice(0, tokens.n) else array[..., examples, :, :]
+
+    mask = None if tokens.mask.all() else tokens.mask[..., examples, :]
+    values = None if tokens.values is tokens.keys else there(tokens.values)
+    queries: Any = tokens.queries[..., examples, :]
+    labels: Any = tokens.labels[..., examples]
+    return Data(there(tokens.keys), queries, labels, mask, values)  # type: ignore[arg-type]
+
+
+def in_place(tokens: Tokens) -> Tokens:
+    """Tokens as training reads them: large files as they are, all else (small ones, a GPU's) from memory."""
+    stored = [x for x in (tokens.keys, tokens.values) if isinstance(x, Stored)]
+    near = all(type(x) is Stored for x in stored)
+    return tokens if near and sum(x.size for x in stored) > KEPT else tokens.in_memory()
 
 
 def attend(data: Data, W: Array, radius: Array | float = 1.0) -> Attention:
     """Attention s = softmax(a) of the logits a_t = radius · x_tᵀ W z, for W (d, e)."""
-    logits = radius * jnp.einsum("ntd,nd->nt", data.keys, data.queries @ W.T)
-    logits = jnp.where(data.mask, logits, -jnp.inf)
-    relative = logits - logits.max(-1, keepdims=True)
-    position = jnp.arange(relative.shape[-1])
-    first = jnp.where(relative == 0, position, position.size).min(-1, keepdims=True)
+    directions = contract("ne,de->nd", data.queries, W, data.fence)
+    logits = radius * contract("ntd,nd->nt", data.keys, directions, data.fence)
+    logits = unmasked(data, logits, -jnp.inf)
+    relative = logits - logits.max(1, keepdims=True)
+    position = jnp.arange(relative.shape[1], dtype=jnp.int32).reshape(-1, *[1] * (relative.ndim - 2))
+    first = jnp.where(relative == 0, position, position.size).min(1, keepdims=True)
     winner = position == first
-    losing = jnp.where(winner, 0, jnp.exp(relative))
-    total = losing.sum(-1)
-    return Attention(relative, jnp.log1p(total), winner, losing / (1 + total[:, None]))
+    losing = jnp.where(winner, -jnp.inf, relative)
+    top = losing.max(1)
+    shares = jnp.exp(losing - jnp.where(top > -jnp.inf, top, 0)[:, None])
+    return Attention(relative, winner, top, shares, jnp.exp(top) * shares.sum(1))
 
 
 def pooled(data: Data, look: Attention) -> Array:
     """The attended value r = value_a + Σ_t s_t (value_t − value_a), (n, c)."""
-    values = data.keys if data.values is None else data.values
     # The winner's weight is 1 − Σ losing: exact, while the softmax weights need not sum to one.
-    weights = jnp.where(look.winner, 1 - look.losing.sum(-1, keepdims=True), look.losing)
-    return jnp.einsum("nt,ntc->nc", weights, values)
+    losing = look.losing
+    weights = jnp.where(look.winner, 1 - losing.sum(1, keepdims=True), losing)
+    return contract("nt,ntc->nc", weights, _values(data), data.fence)
 
 
 def fixed_scores(data: Data, v: Array) -> Array:
     """Scores of a linear head, γ_t = Y vᵀ value_t (n, T); zero where masked."""
-    values = data.keys if data.values is None else data.values
-    return data.labels[:, None] * (values @ v)
+    return data.labels[:, None] * contract("ntc,c->nt", _values(data), v, data.fence)
 
 
 def read(data: Data, look: Attention, head: Head, scores: Array | None = None) -> Reading:
@@ -94,12 +133,13 @@ def read(data: Data, look: Attention, head: Head, scores: Array | None = None) -
     if isinstance(head, Linear):
         scores = fixed_scores(data, head.v) if scores is None else scores
         best = _of_winner(look, scores)
-        drop = (look.losing * (scores - best[:, None])).sum(-1)
+        drop = (look.losing * (scores - best[:, None])).sum(1)
         return Reading(best + drop, scores)
-    values = data.keys if data.values is None else data.values
     r = pooled(data, look)
-    scores = jnp.einsum("ntc,nc->nt", values, head.gradient(r)) * data.labels[:, None]
-    return Reading(data.labels * head.value(r), scores)
+    last = r.ndim == 3
+    value, slope = (each(part, last)(head, r) for part in (type(head).value, type(head).gradient))
+    scores = contract("ntc,nc->nt", _values(data), slope, data.fence) * data.labels[:, None]
+    return Reading(data.labels * value, scores)
 
 
 def gradient(data: Data, look: Attention, reading: Reading, loss: Loss) -> Scaled:
@@ -108,31 +148,32 @@ def gradient(data: Data, look: Attention, reading: Reading, loss: Loss) -> Scale
         g_t = γ_t − γ_a,   ḡ = Σ_{t≠a} s_t g_t
         ∂L/∂W = 1/n Σ_i ℓ'(f_i) Σ_{t≠a} s_t (g_t − ḡ)(x_t − x_a) z_iᵀ
 
-    Nothing is subtracted that could cancel, and s_t ℓ' enters as e^(log s_t + log|ℓ'|) with the
+    Nothing is subtracted that could cancel, and s_t ℓ' enters as share_t · e^(top + log|ℓ'|) with the
     largest exponent factored out: mantissa (d, e), true gradient mantissa · e^log_scale.
     """
-    n = data.labels.shape[0]
     relative_scores = reading.scores - _of_winner(look, reading.scores)[:, None]
-    mean = (look.losing * relative_scores).sum(-1, keepdims=True)
-    factor, log_scale = _factored(look, loss.log_slope(reading.margin) - look.log_total)
-    losing = -factor * (relative_scores - mean) / n
+    mean = (look.losing * relative_scores).sum(1, keepdims=True)
+    row, log_scale = _factored(look.top, loss.log_slope(reading.margin))
+    row = _shared(data, row / (1 + look.total))
+    losing = -row[:, None] * look.shares * (relative_scores - mean)
     # Winner's coefficient = −(sum of the others): the direct formula cancels to 0 in saturation.
-    coefficients = jnp.where(look.winner, -losing.sum(-1, keepdims=True), losing)
-    along_query = jnp.einsum("nt,ntd->nd", coefficients, data.keys)
-    return Scaled(along_query.T @ data.queries, log_scale)
+    coefficients = jnp.where(look.winner, -losing.sum(1, keepdims=True), losing)
+    along_query = contract("nt,ntd->nd", coefficients, data.keys, data.fence)
+    return Scaled(contract("nd,ne->de", along_query, data.queries, data.fence), log_scale)
 
 
 def head_gradient(data: Data, look: Attention, reading: Reading, loss: Loss) -> Scaled:
     """Gradient of the mean loss in the linear head: 1/n Σ_i ℓ'(f_i) Y_i r_i, mantissa (c,)."""
     log_slope = loss.log_slope(reading.margin)
-    log_scale = log_slope.max()
-    weights = -jnp.exp(log_slope - log_scale) * data.labels / data.labels.shape[0]
-    return Scaled(weights @ pooled(data, look), log_scale)
+    log_scale = log_slope.max(0)
+    weights = -_shared(data, jnp.exp(log_slope - log_scale) * data.labels)
+    return Scaled(contract("n,nc->c", weights, pooled(data, look), data.fence), log_scale)
 
 
-def mean_loss(reading: Reading, loss: Loss) -> Array:
+def mean_loss(data: Data, reading: Reading, loss: Loss) -> Array:
     """L = 1/n Σ_i ℓ(f_i)."""
-    return loss.value(reading.margin).mean()
+    value = loss.value(reading.margin)
+    return value.mean(0) if data.share is None else (data.share * value).sum(0)
 
 
 def log_excess(data: Data, look: Attention, scores: Array, loss: Loss) -> Array:
@@ -142,28 +183,51 @@ def log_excess(data: Data, look: Attention, scores: Array, loss: Loss) -> Array:
 
     a sum of nonnegative terms, taken in logarithms, so it is exact at every scale.
     """
-    best = jnp.where(data.mask, scores, -jnp.inf).max(-1)
-    gap = jnp.where(data.mask, best[:, None] - scores, 0)
-    log_drop = jax.nn.logsumexp(look.log_weights + jnp.log(gap), axis=-1)
+    best = unmasked(data, scores, -jnp.inf).max(1)
+    gap = unmasked(data, best[:, None] - scores, 0)
+    log_drop = jax.nn.logsumexp(look.log_weights + jnp.log(gap), axis=1)
     increase = loss.log_increase(best, log_drop)
-    return jax.nn.logsumexp(increase) - jnp.log(data.labels.shape[0])
+    if data.share is not None:
+        return jax.nn.logsumexp(increase + jnp.log(data.share), axis=0)
+    return jax.nn.logsumexp(increase, axis=0) - jnp.log(data.labels.shape[0])
+
+
+def unmasked(data: Data, per_token: Array, other: float) -> Array:
+    """Numbers (n, T) with another in the place of masked tokens."""
+    return per_token if data.mask is None else jnp.where(data.mask, per_token, other)
+
+
+def added(one: Scaled, other: Scaled) -> Scaled:
+    """The sum of two arrays in log scale; the scale of one that is zero does not count."""
+    scales = [jnp.where((x.mantissa != 0).any(), x.log_scale, -jnp.inf) for x in (one, other)]
+    top = jnp.maximum(*scales)
+    top = jnp.where(top > -jnp.inf, top, 0)
+    parts = (jnp.exp(scale - top) * x.mantissa for scale, x in zip(scales, (one, other), strict=True))
+    return Scaled(sum(parts), top)  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------- details
 
 
+def _values(data: Data) -> Array:
+    return data.keys if data.values is None else data.values
+
+
+def _shared(data: Data, per_example: Array) -> Array:
+    return per_example / data.labels.shape[0] if data.share is None else per_example * data.share
+
+
 def _of_winner(look: Attention, per_token: Array) -> Array:
-    return jnp.where(look.winner, per_token, 0).sum(-1)
+    return jnp.where(look.winner, per_token, 0).sum(1)
 
 
-def _factored(look: Attention, log_row: Array) -> tuple[Array, Array]:
-    """e^(relative_t + log_row) of the losing tokens as (n, T) factors up to 1, and the log scale.
+def _factored(top: Array, log_slope: Array) -> tuple[Array, Array]:
+    """e^(top + log_slope) as factors (n,) up to 1, and the log scale.
 
     The scale is split into a token part and a row part and each is subtracted from its own kind:
     adding −5000.1 and −0.7 first would round away four digits of the ratio of two tokens.
     """
-    relative = jnp.where(look.winner, -jnp.inf, look.relative)
-    token, largest = relative.max(), (relative + log_row[:, None]).max()
+    token, largest = top.max(0), (top + log_slope).max(0)
     some = jnp.isfinite(largest)  # False where no example has a losing token: factors 0, scale 1
     token, log_scale = jnp.where(some, token, 0), jnp.where(some, largest, 0)
-    return jnp.exp((relative - token) + (log_row - (log_scale - token))[:, None]), log_scale
+    return jnp.exp((top - token) + (log_slope - (log_scale - token))), log_scale

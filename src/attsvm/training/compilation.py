@@ -1,11 +1,15 @@
-"""How XLA compiles, for work that runs each program once."""
+"""How XLA compiles: programs kept for other processes, and quick ones for work that runs each once."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 # XLA ends the process at a flag it does not know; the first of these is gone from jaxlib 0.11 on.
@@ -39,3 +43,80 @@ def few_optimisations() -> Iterator[None]:
         yield
     finally:
         settings.update("jax_disable_most_optimizations", before)
+
+
+MOST_BYTES = 2**29
+"""Size of the folder of compiled programs at which those that were used least recently go."""
+
+
+@contextmanager
+def kept_programs() -> Iterator[None]:
+    """Keep what is compiled in this scope on disk, and take from there what an earlier process compiled.
+
+    JAX's own cache, in a folder of the user's (`program_folder`). Where the user has one of their own, or has
+    switched it off, or the folder cannot be written, nothing changes; nor does anything outside the scope.
+    """
+    import jax
+    from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+    settings: Any = jax.config
+    folder = program_folder()
+    theirs = settings.jax_compilation_cache_dir or not settings.jax_enable_compilation_cache
+    if theirs or folder is None:
+        yield
+        return
+    ours = {
+        "jax_compilation_cache_dir": str(folder),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,  # all of ours are below JAX's limit of a second
+        "jax_persistent_cache_enable_xla_caches": "none",
+    }
+    before = {name: getattr(settings, name) for name in ours}
+    reset_cache()  # else JAX would not look at the settings again
+    _set(settings, ours)
+    try:
+        yield
+    finally:
+        _set(settings, before)
+        reset_cache()
+
+
+def program_folder() -> Path | None:
+    """Where compiled programs are kept: one folder per kind of processor. None where it cannot be written."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA")
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    with suppress(OSError, RuntimeError):  # RuntimeError: nobody's home
+        folder = Path(base or "~").expanduser() / "attsvm" / "programs" / _processor()
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK | os.X_OK):
+            _trim(folder)
+            return folder
+    return None
+
+
+def _processor() -> str:
+    """A home may be shared by machines, and code for one processor may end the process on another."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        about = sorted({x for x in lines if x.startswith(("flags", "Features", "model name"))})
+        return hashlib.sha256("".join(about).encode()).hexdigest()[:12]
+    return platform.machine() or "any"
+
+
+def _trim(folder: Path) -> None:
+    with suppress(OSError):  # another process may trim it too
+        found = sorted((entry.stat().st_atime, entry.stat().st_size, entry) for entry in folder.iterdir())
+        size = sum(size for _, size, _ in found)
+        for _, own, entry in found:
+            if size <= MOST_BYTES:
+                break
+            entry.unlink()
+            size -= own
+
+
+def _set(settings: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        settings.update(name, value)

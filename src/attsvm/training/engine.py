@@ -2,122 +2,173 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attsvm.training import attention
+from attsvm.training import attention, lanes, rules, schedules, weights
 from attsvm.training.attention import Data
 from attsvm.training.heads import Head, Linear
-from attsvm.training.losses import Loss
-from attsvm.training.optimizers import needs_excess
-from attsvm.training.rules import Rule
-from attsvm.training.weights import Params, Weight
+from attsvm.training.plan import Model, Plan, Record, Snapshot, State
+from attsvm.training.sums import Asked, Sums, added, over_examples
+from attsvm.training.weights import Params
 
-
-@dataclass(frozen=True)
-class Model:
-    """What is trained: weight and loss, with a runs axis on the state and on the data or without."""
-
-    weight: Weight
-    loss: Loss
-    runs: bool
-    data_runs: bool
-
-    def over_runs(self, function: Any, states: int) -> Any:
-        """The function of (data, state, …) with `states` arguments per run, mapped over the runs."""
-        data = 0 if self.data_runs else None
-        return jax.vmap(function, in_axes=(data, *[0] * states)) if self.runs else function
-
-
-@partial(jax.tree_util.register_dataclass, data_fields=["rule", "head_rule"], meta_fields=["model"])
-@dataclass(frozen=True)
-class Plan:
-    """What is compiled: plans that differ in the numbers of their rules only share one program."""
-
-    model: Model
-    rule: Rule
-    head_rule: Rule | None
-
-    @property
-    def needs_excess(self) -> bool:
-        rules = [rule for rule in (self.rule, self.head_rule) if rule is not None]
-        return any(needs_excess(rule, foreign=True) for rule in rules)
-
-
-class State(NamedTuple):
-    """What a step changes. `finite`: no step was dropped; `moving`: the last step changed something."""
-
-    params: Params
-    head: Head
-    memory: Any
-    head_memory: Any
-    finite: Array
-    moving: Array
-
-
-class Snapshot(NamedTuple):
-    """The trained arrays at a recorded step."""
-
-    params: Params
-    head: Head
-
-
-class Record(NamedTuple):
-    """What is known at a recorded step."""
-
-    W: Array
-    loss: Array
-    log_excess: Array
+BLOCK = 32
+"""Steps of a loop on a GPU whose length it is told."""
+SEEN = Asked(loss=True, excess=True)
+"""What a record tells."""
 
 
 @jax.jit
 def start(plan: Plan, data: Data, params: Params, head: Head) -> tuple[State, Array | None]:
     """The state before the first step, and the token scores of a linear head that is not trained.
 
-    The scores save one pass over the values per step.
+    The scores save one pass over the values per step. Values in half precision are not widened for them.
     """
+    state = begun(plan, params, head)
+    values = data.keys if data.values is None else data.values
+    if not isinstance(head, Linear) or plan.head_rule is not None or values.dtype != head.v.dtype:
+        return state, None
+    mapped = replace(plan.model, lanes=False)
+    return state, mapped.over_runs(attention.fixed_scores, 1)(data, head.v)
+
+
+def begun(plan: Plan, params: Params, head: Head) -> State:
+    """The state before the first step."""
 
     def one(params: Params, head: Head) -> State:
         memory = plan.rule.init(params)
         head_memory = None if plan.head_rule is None else plan.head_rule.init(head)
         return State(params, head, memory, head_memory, jnp.asarray(True), jnp.asarray(True))
 
-    state = jax.vmap(one)(params, head) if plan.model.runs else one(params, head)
-    if not isinstance(head, Linear) or plan.head_rule is not None:
-        return state, None
-    return state, plan.model.over_runs(attention.fixed_scores, 1)(data, head.v)
+    return jax.vmap(one)(params, head) if plan.model.runs else one(params, head)
+
+
+begin = jax.jit(begun)
+
+
+def _advance(
+    careful: bool, plan: Plan, data: Data, scores: Array | None, state: State, lengths: Any, count: Any
+) -> tuple[State, Snapshot]:
+    model = plan.model
+    data, scores, state = model.inside(data, count), model.to_last(scores), model.to_last(state)
+    checked = model.over_runs(lambda _, old, new: _checked(plan, old, new), 2)
+    begin = jnp.cumsum(lengths) - lengths
+
+    def step(k: Any, state: State) -> State:
+        take = model.over_runs(partial(_step, schedules.at_step(plan, k)), 2)
+        new = take(data, state, scores)
+        return checked(data, state, new) if careful else new
+
+    def piece(j: Array, carry: tuple[State, Snapshot]) -> tuple[State, Snapshot]:
+        state = carry[0]
+        after = checked(data, state, _repeated(model.cpu, begin[j], lengths[j], step, state))
+        return after, _put(carry[1], j, snapshot(after))
+
+    def snapshot(state: State) -> Snapshot:
+        return model.to_first(Snapshot(state.params, None if plan.head_rule is None else state.head))
+
+    room = _room(jax.eval_shape(snapshot, state), len(lengths))
+    state, snapshots = lax.fori_loop(0, count, piece, (state, room))
+    return model.to_first(state), snapshots
+
+
+advance = jax.jit(partial(_advance, False))
+"""Take lengths[j] steps and keep a snapshot, for the first `count` of them; the rest is room.
+
+A run that is not finite at the end of a piece is back where the piece began, and no longer going.
+"""
+
+advance_carefully = jax.jit(partial(_advance, True))
+"""The same with a look after every step: a run that diverges stays at its last finite weight."""
 
 
 @jax.jit
-def advance(
-    plan: Plan, data: Data, scores: Array | None, state: State, lengths: Any, count: Any
+def mended(
+    going: Array, fast: tuple[State, Snapshot], careful: tuple[State, Snapshot]
 ) -> tuple[State, Snapshot]:
-    """Take lengths[j] steps and keep a snapshot, for the first `count` of them; the rest is room."""
-    step = plan.model.over_runs(partial(_step, plan), 2)
+    """The careful end of the runs that were going and diverged, the fast one of the others."""
+    lost = going & ~fast[0].going
 
-    def segment(j: Array, carry: tuple[State, Snapshot]) -> tuple[State, Snapshot]:
-        state = lax.fori_loop(0, lengths[j], lambda _, s: step(data, s, scores), carry[0])
-        return state, _put(carry[1], j, Snapshot(state.params, state.head))
+    def chosen(axis: int) -> Any:
+        def one(quick: Array, slow: Array) -> Array:
+            wide = lost.reshape((1,) * axis + lost.shape + (1,) * (quick.ndim - axis - lost.ndim))
+            return jnp.where(wide, slow, quick)
 
-    room = _room(Snapshot(state.params, state.head), len(lengths))
-    return lax.fori_loop(0, count, segment, (state, room))
+        return one
+
+    return (
+        jax.tree.map(chosen(0), fast[0], careful[0]),
+        jax.tree.map(chosen(1), fast[1], careful[1]),
+    )
 
 
 @partial(jax.jit, static_argnames="model")
-def observe(model: Model, data: Data, snapshots: Snapshot, count: Any) -> Record:
+def observe(model: Model, data: Data, fixed: Head, snapshots: Snapshot, count: Any) -> Record:
     """Weight, loss and excess at the first `count` snapshots; compiled once for all optimizers."""
-    look = model.over_runs(partial(_observe, model), 1)
+    data, fixed = model.inside(data, count), model.to_last(fixed)
+    look = model.over_runs(partial(_observe, model), 2)
 
     def one(j: Any) -> Record:
-        return look(data, jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, j, keepdims=False), snapshots))
+        there = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, j, keepdims=False), snapshots)
+        there = model.to_last(there)
+        return model.to_first(look(data, there.params, fixed if there.head is None else there.head))
 
     room = _room(jax.eval_shape(one, 0), len(jax.tree.leaves(snapshots)[0]))
     return lax.fori_loop(0, count, lambda j, records: _put(records, j, one(j)), room)
+
+
+@partial(jax.jit, static_argnames="asked")
+def part_of_sums(asked: Asked, plan: Plan, data: Data, state: State, before: Sums | None) -> Sums:
+    """The sums over a chunk of the examples, added to those before."""
+    model = plan.model
+
+    def one(data: Data, params: Params, head: Head) -> Sums:
+        W = weights.matrix(model.weight, params, False)
+        return over_examples(asked, model.loss, data, W, head, None, model.chunk)
+
+    here = model.over_runs(one, 2)(data, state.params, state.head)
+    if before is None:
+        return here
+    return (jax.vmap(added) if model.runs else added)(before, here)
+
+
+@jax.jit
+def stepped(plan: Plan, state: State, found: Sums) -> State:
+    """The state after one step, looked at."""
+
+    def one(_: Any, old: State, found: Sums) -> State:
+        return _checked(plan, old, _updated(plan, old, found))
+
+    return plan.model.over_runs(one, 2)(None, state, found)
+
+
+@jax.jit
+def matrix(plan: Plan, state: State) -> Array:
+    """W (d, e) of every run."""
+    return plan.model.over_runs(lambda _, p: weights.matrix(plan.model.weight, p, False), 1)(
+        None, state.params
+    )
+
+
+def _repeated(cpu: bool, begin: Array, length: Array, step: Any, state: State) -> State:
+    """step(k, ·) for k = begin … begin + length − 1.
+
+    A GPU is told the number of turns of most of its loops: else each would ask the host whether to go on.
+    """
+    if cpu:
+        return lax.fori_loop(0, length, lambda i, s: step(begin + i, s), state)
+    blocks = length // BLOCK
+
+    def block(b: Any, state: State) -> State:
+        return lax.fori_loop(0, BLOCK, lambda i, s: step(begin + b * BLOCK + i, s), state)
+
+    state = lax.fori_loop(0, blocks, block, state)
+    return lax.fori_loop(blocks * BLOCK, length, lambda i, s: step(begin + i, s), state)
 
 
 def _room(one: Any, count: int) -> Any:
@@ -130,45 +181,58 @@ def _put(many: Any, j: Array, one: Any) -> Any:
 
 
 def _step(plan: Plan, data: Data, state: State, scores: Array | None) -> State:
-    """One step of one run; a step to a non-finite weight is dropped and remembered."""
-    model = plan.model
-    look = attention.attend(data, model.weight.matrix(state.params))
-    reading = attention.read(data, look, state.head, scores)
-    slope = attention.gradient(data, look, reading, model.loss)
-    grads = model.weight.pullback(state.params, slope.mantissa)
-    known = {"value": attention.mean_loss(reading, model.loss)}
-    if plan.needs_excess:
-        known["log_excess"] = _log_excess(model, data, look, reading, state.head)
-    updates, memory = plan.rule.update(grads, state.memory, state.params, log_scale=slope.log_scale, **known)
-    params = jax.tree.map(jnp.add, state.params, updates)
+    """One step of one run, or of all of them in lanes."""
+    model, params, last = plan.model, state.params, plan.model.lanes
+    W = weights.matrix(model.weight, params, last)
+    if last and len(params) > 1:
+        W = lanes.fenced(data.fence, lambda W: W, W)
+    found = over_examples(plan.asked, model.loss, data, W, state.head, scores, model.chunk)
+    return _updated(plan, state, found)
+
+
+def _updated(plan: Plan, state: State, found: Sums) -> State:
+    """The state after the step that these sums ask for."""
+    model, params, last = plan.model, state.params, plan.model.lanes
+    slope, pull = found.slope, found.pull
+    known = {"value": found.loss, "log_excess": found.log_excess}
+    known = {name: value for name, value in known.items() if value is not None}
+    assert slope is not None  # every plan asks for it
+    grads = weights.pullback(model.weight, params, slope.mantissa, last)
+    given = known | {"log_scale": slope.log_scale}
+    updates, memory = rules.update(plan.rule, grads, state.memory, params, last, given)
+    params = jax.tree.map(jnp.add, params, updates)
     head, head_memory = state.head, state.head_memory
-    if plan.head_rule is not None:
-        pull = attention.head_gradient(data, look, reading, model.loss)
-        updates, head_memory = plan.head_rule.update(
-            Linear(pull.mantissa), head_memory, head, log_scale=pull.log_scale, **known
-        )
+    if pull is not None and plan.head_rule is not None:
+        given, along = known | {"log_scale": pull.log_scale}, Linear(pull.mantissa)
+        updates, head_memory = rules.update(plan.head_rule, along, head_memory, head, last, given)
         head = jax.tree.map(jnp.add, head, updates)
-    finite = state.finite & _all(jnp.isfinite, (params, head))
-    moving = ~_all(jnp.equal, (params, head), (state.params, state.head))
-    after = State(params, head, memory, head_memory, finite, moving)
-    held = state._replace(finite=finite, moving=moving)
-    return jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, held)
+    return State(params, head, memory, head_memory, state.going, state.moving)
 
 
-def _observe(model: Model, data: Data, snapshot: Snapshot) -> Record:
-    W = model.weight.matrix(snapshot.params)
-    look = attention.attend(data, W)
-    reading = attention.read(data, look, snapshot.head)
-    loss = attention.mean_loss(reading, model.loss)
-    return Record(W, loss, _log_excess(model, data, look, reading, snapshot.head))
+def _checked(plan: Plan, old: State, new: State) -> State:
+    """The new state of runs that are going and finite, the old one of the others."""
+    before, after = ((s.params, None if plan.head_rule is None else s.head) for s in (old, new))
+    own = old.going.ndim
+    finite = _all(jnp.isfinite, own, after)
+    new = new._replace(going=new.going & finite, moving=~_all(jnp.equal, own, before, after))
+    held = old._replace(going=new.going)
+    if plan.head_rule is None:
+        held = held._replace(head=new.head)  # which is the old one
+    kept = old.going & finite
+    return jax.tree.map(lambda new, old: new if new is old else jnp.where(kept, new, old), new, held)
 
 
-def _log_excess(model: Model, data: Data, look: Any, reading: Any, head: Head) -> Array:
-    if isinstance(head, Linear):
-        return attention.log_excess(data, look, reading.scores, model.loss)
-    return jnp.full((), jnp.nan, reading.margin.dtype)
+def _observe(model: Model, data: Data, params: Params, head: Head) -> Record:
+    W = weights.matrix(model.weight, params, model.lanes)
+    found = over_examples(SEEN, model.loss, data, W, head, None, model.chunk)
+    return Record(W, found.loss, found.log_excess)
 
 
-def _all(test: Any, *trees: Any) -> Array:
-    each = jax.tree.leaves(jax.tree.map(lambda *leaves: test(*leaves).all(), *trees))
-    return jnp.stack(each).all()
+def _all(test: Any, runs: int, *trees: Any) -> Array:
+    """Whether a test holds for all entries of a run; `runs`: how many axes behind the others are theirs."""
+
+    def whole(*leaves: Array) -> Array:
+        found = test(*leaves)
+        return found.all(tuple(range(found.ndim - runs)))
+
+    return jnp.stack(jax.tree.leaves(jax.tree.map(whole, *trees))).all(0)

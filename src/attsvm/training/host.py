@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,12 +12,17 @@ from numpy.typing import NDArray
 
 from attsvm.tokens import Tokens
 from attsvm.training import engine
-from attsvm.training.attention import Data
+from attsvm.training.compilation import few_optimisations
+from attsvm.training.devices import Part, joined
 from attsvm.training.heads import Linear
+from attsvm.training.plan import Model, Plan, Snapshot, State
 from attsvm.training.segments import SEGMENT, Segments
+from attsvm.training.settling import Settling
 
 FEW, MANY, MOST_BYTES = 64, 1024, 2**23
 """Records that a call has room for, in a run of few or of many; and the most bytes that they may take."""
+SCHEDULED = 4096
+"""Steps of a call whose rates are written out."""
 
 Steps = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
@@ -26,40 +32,46 @@ Arrays = dict[str, NDArray[Any]]
 class Ride:
     """The state after the last step, the recorded steps (k,), what is known there: (k, …) or (k, runs, …)."""
 
-    state: engine.State
+    state: State
     index: Steps
     arrays: Arrays
     interrupted: bool
 
 
 def ride(
-    plan: engine.Plan, data: Data, begin: tuple[engine.State, Any], asked: Steps, taken: int, watch: Segments
+    plan: Plan, parts: list[Part], asked: Steps, taken: int, watch: Segments, settling: Settling
 ) -> Ride:
     """From `taken` steps, −1 before the record of step 0, to the last asked one; or until Ctrl-C.
 
-    begin: the state and the scores of `engine.start`. A call ends when its time is over: where that is
+    parts: some runs each, computed side by side. A call ends when its time is over: where that is
     changes neither what is computed nor what is compiled.
     """
-    state, scores = begin
-    room, kept, parts, pressed = _room(state, len(asked)), [], [], False
+    room, kept, found, pressed = _room(parts, len(asked)), [], [], False
     marks, taken = asked[asked > taken], max(taken, 0)
-    while len(marks) and not pressed:
-        ends, due = _ends(marks[:room], taken + watch.steps, marks[-1], room)
+    going = True
+    while len(marks) and going and not pressed:
+        most = SCHEDULED if plan.scheduled else watch.steps
+        within = marks[:1] if settling.asked else marks  # a run may settle at every record
+        ends, due = _ends(within, taken, min(watch.steps, most), room, within[-1] == marks[-1])
         lengths = np.zeros(room, np.int64)
         lengths[: len(ends)] = np.diff(ends, prepend=taken)
-        state, snapshots = engine.advance(plan, data, scores, state, lengths, len(ends))
-        jax.block_until_ready(state)  # type: ignore[no-untyped-call]
+        parts, snapshots = _advanced(plan.at(taken, SCHEDULED), parts, lengths, len(ends))
         pressed = watch.pressed  # read once: it decides about the record and about the next call
-        count = len(ends) if pressed else due
-        if count:
-            kept.append(ends[:count])
-            parts.append(_arrays(plan.model, data, snapshots, count))
-        marks = marks[due:]
         steps, taken = int(ends[-1]) - taken, int(ends[-1])
+        chosen = [j for j, end in enumerate(ends) if end in marks[:due]]
+        if pressed and (not chosen or chosen[-1] != len(ends) - 1):
+            chosen.append(len(ends) - 1)
+        if chosen:
+            kept.append(ends[chosen])
+            found.append(_arrays(plan.model, parts, snapshots, chosen, len(ends)))
+        if settling.asked and due:
+            parts, going = settling.settled(parts, taken, found[-1]["W"][-1])
+        marks = marks[due:]
         watch.done = taken
         watch.took(steps)
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return Ride(state, np.concatenate(kept), arrays, len(marks) > 0)
+    arrays = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+    state = joined([part.state for part in parts], 0)
+    return Ride(state, np.concatenate(kept), arrays, pressed and len(marks) > 0)
 
 
 def first_steps(tokens: Tokens, runs: int | None) -> int:
@@ -69,24 +81,55 @@ def first_steps(tokens: Tokens, runs: int | None) -> int:
     return max(1, int(2 * SEGMENT / (1e-4 + 2e-9 * (runs or 1) * entries)))
 
 
-def _ends(marks: Steps, reach: int, last: int, room: int) -> tuple[Steps, int]:
-    """Where the pieces of one call end, and how many of these are marks: those within reach, then its end."""
-    end = min(reach, last)
+def _advanced(plan: Plan, parts: list[Part], lengths: Steps, count: int) -> tuple[list[Part], list[Snapshot]]:
+    """All parts after the same steps. Where a run diverged, its part goes again, carefully."""
+    done = [engine.advance(plan, p.data, p.scores, p.state, lengths, count) for p in parts]
+    jax.block_until_ready(done)  # type: ignore[no-untyped-call]
+    for j, part in enumerate(parts):
+        before, after = (np.asarray(state.going) for state in (part.state, done[j][0]))
+        if (before & ~after).any():
+            again = engine.advance_carefully(plan, part.data, part.scores, part.state, lengths, count)
+            done[j] = engine.mended(part.state.going, done[j], again)
+    return [replace(p, state=s) for p, (s, _) in zip(parts, done, strict=True)], [s for _, s in done]
+
+
+def _ends(marks: Steps, taken: int, steps: int, room: int, final: bool) -> tuple[Steps, int]:
+    """Where the pieces of one call end, and how many of these are marks: those within reach, then its end.
+
+    final: the last mark is the last step of all. That is a piece of its own: whether it changed anything
+    tells why a run stopped.
+    """
+    last = int(marks[-1])
+    end = min(taken + steps, last)
     due = marks[marks <= end]
-    if len(due) == room or (len(due) and due[-1] == end):
-        return due, len(due)
-    return np.append(due, end), len(due)
+    ends = due if len(due) and due[-1] == end else np.append(due, end)
+    if final and end == last and last - 1 > taken:
+        ends = np.unique(np.append(ends, last - 1))
+    ends = ends[:room]
+    return ends, int(np.isin(due, ends).sum())
 
 
-def _room(state: engine.State, records: int) -> int:
+def _room(parts: list[Part], records: int) -> int:
     """Not the number of records itself, which would compile a program for each."""
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves((state.params, state.head)))
-    return max(1, min(FEW if records <= FEW else MANY, MOST_BYTES // max(size, 1)))
+    leaves = jax.tree.leaves([(part.state.params, part.state.head) for part in parts])
+    return max(1, min(FEW if records < FEW else MANY, MOST_BYTES // max(sum(x.nbytes for x in leaves), 1)))
 
 
-def _arrays(model: engine.Model, data: Data, snapshots: engine.Snapshot, count: int) -> Arrays:
-    found = dict(engine.observe(model, data, snapshots, count)._asdict())
-    found |= {name: array for name, array in snapshots.params.items() if name in ("K", "Q")}
-    if isinstance(snapshots.head, Linear):
-        found["v"] = snapshots.head.v
-    return {name: np.asarray(array)[:count] for name, array in found.items()}
+def _arrays(
+    model: Model, parts: list[Part], snapshots: list[Snapshot], chosen: list[int], count: int
+) -> Arrays:
+    with few_optimisations() if _runs(parts) < MANY else nullcontext():
+        looks = [
+            engine.observe(model, part.data, part.state.head, there, count)
+            for part, there in zip(parts, snapshots, strict=True)
+        ]
+    found = dict(joined(looks, 1)._asdict())
+    there = joined(snapshots, 1)
+    found |= {name: array for name, array in there.params.items() if name in ("K", "Q")}
+    if isinstance(there.head, Linear):
+        found["v"] = there.head.v
+    return {name: np.asarray(array)[chosen] for name, array in found.items()}
+
+
+def _runs(parts: list[Part]) -> int:
+    return sum(part.state.going.size for part in parts)

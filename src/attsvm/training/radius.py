@@ -150,7 +150,7 @@ def _answer(
     W = problem.weight.matrix(end.x)
     look = attention.attend(data, W, region.radius)
     reading = attention.read(data, look, head, scores)
-    loss = attention.mean_loss(reading, problem.loss)
+    loss = attention.mean_loss(data, reading, problem.loss)
     excess = jnp.full_like(loss, jnp.nan)
     if isinstance(head, Linear):
         excess = attention.log_excess(data, look, reading.scores, problem.loss)
@@ -207,7 +207,7 @@ def _rank_near(problem: Problem, data: Data, look: Attention, reading: Reading, 
     part, which decides whether leaving pays, is seen relative to L_α only.
     """
     chosen = jnp.where(attention.attend(data, axis).winner, reading.scores, 0).sum(-1)
-    gap = jnp.where(data.mask, chosen[:, None] - reading.scores, 0)
+    gap = attention.unmasked(data, chosen[:, None] - reading.scores, 0)
     log_drop, sign = jax.nn.logsumexp(look.log_weights, b=gap, axis=-1, return_sign=True)
     top = chosen + jnp.where(sign < 0, jnp.exp(log_drop), 0)
     increase = problem.loss.log_increase(top, log_drop)

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from attsvm.path import Path
 from attsvm.tokens import Tokens
-from attsvm.training import engine
+from attsvm.training.heads import Head
+from attsvm.training.plan import State
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def kept(state: engine.State) -> Arrays | None:
+def kept(state: State) -> Arrays | None:
     """The arrays of a state by number; None where an optimizer keeps something that is not an array."""
     leaves = jax.tree.leaves(state)
     if not all(isinstance(leaf.dtype, np.dtype) for leaf in leaves):  # a random key, say
@@ -29,7 +30,7 @@ def taken_steps(path: Path, tokens: Tokens, steps: int, init: object) -> int:
         raise ValueError("resume holds no state to go on from. Pass a Path that train() returned or carried.")
     if init is not None:
         raise ValueError("pass either init, or resume, which starts where that path stopped.")
-    if not _equal(path.tokens.arrays(), tokens.arrays()):
+    if path.tokens is not tokens and not _equal(*(t.in_memory().arrays() for t in (path.tokens, tokens))):
         raise ValueError("resume was trained on other tokens. Pass these: resume.tokens.")
     taken = int(path.index[-1])
     if steps <= taken:
@@ -37,8 +38,8 @@ def taken_steps(path: Path, tokens: Tokens, steps: int, init: object) -> int:
     return taken
 
 
-def restored(path: Path, fresh: engine.State, trained_head: bool) -> engine.State:
-    """The state of a path, in the form of a fresh one."""
+def restored(path: Path, fresh: State, head: Head, trained_head: bool) -> State:
+    """The state of a path, as NumPy's arrays in the form of a fresh one, of which only shapes are asked."""
     saved = dict(path.state or {})
     leaves = [saved.get(str(j)) for j in range(len(jax.tree.leaves(fresh)))]
     wanted = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(fresh)]
@@ -47,8 +48,8 @@ def restored(path: Path, fresh: engine.State, trained_head: bool) -> engine.Stat
             "resume was trained with another weight, head or optimizer: its state has other arrays. "
             "Pass the same ones; their numbers, such as lr, may differ."
         )
-    state = jax.tree.unflatten(jax.tree.structure(fresh), jax.device_put(leaves))
-    if not trained_head and not all(map(np.array_equal, *map(jax.tree.leaves, (state.head, fresh.head)))):
+    state: State = jax.tree.unflatten(jax.tree.structure(fresh), leaves)
+    if not trained_head and not all(map(np.array_equal, *map(jax.tree.leaves, (state.head, head)))):
         raise ValueError("resume was trained with another head. Pass the same one.")
     return state
 

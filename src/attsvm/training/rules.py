@@ -2,7 +2,8 @@
 
     update(grads, state, params, log_scale=Λ, log_excess=log(L − L*)),   true gradient = grads · e^Λ
 
-The verbs that build them, and what they mean, are in optimizers.py.
+The verbs that build them, and what they mean, are in optimizers.py. Arrays may carry runs behind their own
+axes (lanes.py); then Λ carries them too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
-from jax.flatten_util import ravel_pytree
 
-from attsvm.norms import Entrywise, Norm, Schatten
+from attsvm.norms import Entrywise, Norm, frobenius
+from attsvm.training.directions import direction, vector
+from attsvm.training.lanes import each
 
 Rate = float | Callable[[Any], Any]
 Tree = Any
@@ -56,7 +58,8 @@ class Optimizer(optax.GradientTransformationExtraArgs):  # type: ignore[misc]
 def numbers(*names: str) -> Callable[[type[Any]], type[Any]]:
     """Register a rule whose named numbers are arguments of the compiled loop; all else is compiled into it.
 
-    So one program serves every lr. Zero and a schedule are compiled in: they change what is computed.
+    So one program serves every lr. Zero is compiled in: it changes what is computed. So is a schedule, unless
+    it is written out (schedules.py).
     """
 
     def register(rule_type: type[Any]) -> type[Any]:
@@ -80,15 +83,15 @@ def numbers(*names: str) -> Callable[[type[Any]], type[Any]]:
 
 
 class Count(NamedTuple):
-    """Number of updates made, for a learning-rate schedule."""
+    """Number of updates made; None where no schedule asks for it."""
 
-    updates: Array
+    updates: Array | None
 
 
 class Averaged(NamedTuple):
     """Count, and the averaged gradient as mantissa and log scale."""
 
-    updates: Array
+    updates: Array | None
     mantissa: Tree
     log_scale: Array
 
@@ -96,7 +99,7 @@ class Averaged(NamedTuple):
 class Dual(NamedTuple):
     """Count, and the dual variable U = ∇ψ(W)."""
 
-    updates: Array
+    updates: Array | None
     U: Tree
 
 
@@ -112,19 +115,19 @@ class Steepest:
 
     def init(self, params: Tree) -> Count | Averaged:
         if _is_zero(self.momentum):
-            return Count(_zero())
+            return Count(_zero(self.lr))
         mantissa = jax.tree.map(jnp.zeros_like, params)
         dtype = jax.tree.leaves(mantissa)[0].dtype
-        return Averaged(_zero(), mantissa, jnp.asarray(-jnp.inf, dtype))
+        return Averaged(_zero(self.lr), mantissa, jnp.asarray(-jnp.inf, dtype))
 
     def update(
         self, grads: Tree, state: Any, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
     ) -> tuple[Tree, Count | Averaged]:
-        rate = _at(self.lr, state.updates)
+        rate, last = _at(self.lr, state.updates), jnp.ndim(log_scale) == 1
         if _is_zero(self.momentum):
-            return _times(-rate, _direction(self.norm, grads)), Count(state.updates + 1)
+            return _times(-rate, direction(self.norm, grads, last)), Count(_next(state.updates))
         state = _average(state, grads, log_scale, self.momentum)
-        return _times(-rate, _direction(self.norm, state.mantissa)), state
+        return _times(-rate, direction(self.norm, state.mantissa, last)), state
 
 
 @numbers("lr")
@@ -133,12 +136,13 @@ class GradientDescent:
     lr: Rate
 
     def init(self, params: Tree) -> Count:
-        return Count(_zero())
+        return Count(_zero(self.lr))
 
     def update(
         self, grads: Tree, state: Count, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
     ) -> tuple[Tree, Count]:
-        return _times(-_at(self.lr, state.updates) * jnp.exp(log_scale), grads), Count(state.updates + 1)
+        rate = _at(self.lr, state.updates) * jnp.exp(log_scale)
+        return _times(-rate, grads), Count(_next(state.updates))
 
 
 @numbers("lr")
@@ -149,7 +153,7 @@ class Mirror:
     normalised: bool = True
 
     def init(self, params: Tree) -> Dual:
-        return Dual(_zero(), jax.tree.map(lambda w: _signed_power(w, self.p - 1), params))
+        return Dual(_zero(self.lr), jax.tree.map(lambda w: _signed_power(w, self.p - 1), params))
 
     def update(
         self, grads: Tree, state: Dual, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
@@ -158,13 +162,13 @@ class Mirror:
             raise ValueError("mirror needs the parameters: call update(grads, state, params).")
         rate = _at(self.lr, state.updates)
         if self.normalised:
-            size = Entrywise(self.p).dual.value(ravel_pytree(grads)[0])
+            size = Entrywise(self.p).dual.value_along(vector(grads, jnp.ndim(log_scale) == 1))
             rate = rate / jnp.where(size > 0, size, 1)
         else:
             rate = rate * jnp.exp(log_scale)
         U = jax.tree.map(jnp.subtract, state.U, _times(rate, grads))
         updates = jax.tree.map(lambda u, w: _signed_power(u, 1 / (self.p - 1)) - w, U, params)
-        return updates, Dual(state.updates + 1, U)
+        return updates, Dual(_next(state.updates), U)
 
 
 @numbers("factor")
@@ -173,7 +177,7 @@ class Polyak:
     factor: float = 1.0
 
     def init(self, params: Tree) -> Count:
-        return Count(_zero())
+        return Count(None)
 
     def update(
         self,
@@ -187,11 +191,11 @@ class Polyak:
     ) -> tuple[Tree, Count]:
         if log_excess is None:
             raise ValueError("polyak needs the excess loss: call update(…, log_excess=log(L − L*)).")
-        size = Entrywise(2).value(ravel_pytree(grads)[0])
+        size = frobenius.value_along(vector(grads, jnp.ndim(log_scale) == 1))
         safe = jnp.where(size > 0, size, 1)
         # Divide twice: size² overflows or underflows where size does not.
         length = self.factor * jnp.exp(log_excess - log_scale) / safe / safe
-        return _times(-jnp.where(size > 0, length, 0), grads), Count(state.updates + 1)
+        return _times(-jnp.where(size > 0, length, 0), grads), state
 
 
 @numbers()
@@ -237,30 +241,26 @@ class PerBlock:
         return jax.tree.unflatten(shape, [u for u, _ in each]), [s for _, s in each]
 
 
+# ---------------------------------------------------------------------- what the training loop asks of a rule
+
+
+def update(
+    rule: Rule, grads: Tree, memory: Tree, params: Tree, last: bool, known: dict[str, Any]
+) -> tuple[Tree, Tree]:
+    """One update; last: whether the arrays carry runs behind their own axes, over which optax is mapped."""
+
+    def of_one(grads: Tree, memory: Tree, params: Tree, known: dict[str, Any]) -> tuple[Tree, Tree]:
+        return rule.update(grads, memory, params, **known)
+
+    return each(of_one, last and foreign(rule))(grads, memory, params, known)
+
+
+def foreign(rule: Any) -> bool:
+    """Whether a rule is one of optax's, which may use whatever is known."""
+    return foreign(rule.rule) if isinstance(rule, PerBlock) else isinstance(rule, (TrueScale, ScaleFree))
+
+
 # ---------------------------------------------------------------------- details
-
-
-def _direction(norm: Norm, tree: Tree) -> Tree:
-    leaves, shape = jax.tree.flatten(tree)
-    if len(leaves) == 1 and leaves[0].ndim in (1, 2):
-        return jax.tree.unflatten(shape, [norm.steepest(leaves[0])])
-    if isinstance(norm, Schatten):
-        return jax.tree.unflatten(shape, _block_steepest(norm, leaves))
-    vector, restore = ravel_pytree(tree)
-    return restore(norm.steepest(vector))
-
-
-def _block_steepest(norm: Schatten, leaves: list[Array]) -> list[Array]:
-    if any(leaf.ndim not in (1, 2) for leaf in leaves):
-        raise ValueError(f"steepest in the {norm} norm needs matrices or vectors.")
-    blocks = [leaf[:, None] if leaf.ndim == 1 else leaf for leaf in leaves]
-    joint = norm.steepest(jax.scipy.linalg.block_diag(*blocks))
-    out, row, column = [], 0, 0
-    for leaf, block in zip(leaves, blocks, strict=True):
-        rows, columns = block.shape
-        out.append(joint[row : row + rows, column : column + columns].reshape(leaf.shape))
-        row, column = row + rows, column + columns
-    return out
 
 
 def _average(state: Averaged, grads: Tree, log_scale: Any, momentum: Any) -> Averaged:
@@ -270,7 +270,7 @@ def _average(state: Averaged, grads: Tree, log_scale: Any, momentum: Any) -> Ave
     mantissa = jax.tree.map(
         lambda m, g: jnp.exp(old - top) * m + jnp.exp(new - top) * g, state.mantissa, grads
     )
-    return Averaged(state.updates + 1, mantissa, top)
+    return Averaged(_next(state.updates), mantissa, top)
 
 
 def _signed_power(x: Array, power: float) -> Array:
@@ -281,13 +281,17 @@ def _times(number: Any, tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: (number * leaf).astype(leaf.dtype), tree)  # a schedule may be wider
 
 
-def _zero() -> Array:
-    return jnp.zeros((), jnp.int32)
+def _zero(lr: Rate) -> Array | None:
+    return jnp.zeros((), jnp.int32) if callable(lr) else None
+
+
+def _next(updates: Array | None) -> Array | None:
+    return None if updates is None else updates + 1
 
 
 def _is_zero(value: object) -> bool:
     return isinstance(value, float) and value == 0  # False for a traced number, whose value is not known
 
 
-def _at(lr: Rate, updates: Array) -> Any:
+def _at(lr: Rate, updates: Array | None) -> Any:
     return lr(updates) if callable(lr) else lr

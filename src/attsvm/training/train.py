@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,15 +12,20 @@ from numpy.typing import NDArray
 
 from attsvm.path import Path
 from attsvm.tokens import Tokens
-from attsvm.training import engine, heads, losses, runs, weights
+from attsvm.training import devices, engine, heads, losses, runs, streaming, weights
 from attsvm.training import resume as going_on
-from attsvm.training.attention import as_data
+from attsvm.training.attention import arrays, in_place
+from attsvm.training.compilation import kept_programs
 from attsvm.training.heads import Head, Linear
 from attsvm.training.host import Ride, first_steps, ride
 from attsvm.training.init import starting_point
+from attsvm.training.lanes import FEWEST, FEWEST_ON_GPU, LONGEST
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.optimizers import adapted, needs_excess, per_block
+from attsvm.training.plan import Model, Plan
 from attsvm.training.segments import Interrupted, Segments
+from attsvm.training.settling import Settling
+from attsvm.training.sums import WIDENED
 from attsvm.training.weights import FULL, Weight
 
 
@@ -34,6 +40,7 @@ def train(
     init: Any = None,
     record: int | Sequence[int] = 50,
     train_head: Any = None,
+    tolerance: float | None = None,
     resume: Path | None = None,
 ) -> Path:
     """Train softmax attention by full-batch descent of the mean loss.
@@ -45,17 +52,22 @@ def train(
     init: None, an array (d, e), (K, Q), or a draw such as gaussian(seed), uniform(range(30)).
     record: how many log-spaced steps to keep, or which; the first and the last are always kept.
     train_head: an optimizer of its own for the linear head v, which then moves with the weight.
+    tolerance: end a run, as "converged", at the first record where its direction has changed by no more than
+        this, in 1 − cosine, while its steps doubled. It keeps that weight while the others go on.
     resume: a Path to go on from, up to `steps` in all, with the same weight, head and optimizer. It ends
         in the same bits as a run that never stopped.
 
     A runs axis in tokens, head or init trains all runs at once; what lacks it is shared.
+    Keys that are stored in half or single precision stay so; what the device cannot hold is read from where
+    it is, chunk by chunk, once per step.
     log_excess is relative to the best tokens under the current head. `stopped` per run: "steps";
     "saturated", the last step changed no weight; "diverged", the last finite weight is kept.
     Ctrl-C raises Interrupted, a KeyboardInterrupt whose `path` holds the records so far and can resume.
-    One compiled program serves every steps, record, lr, momentum and factor; a schedule and an optax
-    optimizer are compiled in, once per object.
+    One compiled program serves every steps, record, lr, schedule, momentum and factor; an optax optimizer is
+    compiled in, once per object. Programs are kept on disk for other processes (compilation.py). Runs share
+    the cores of a CPU, or all devices that JAX sees.
     """
-    tokens = tokens.in_memory()
+    tokens = in_place(tokens)
     head = heads.checked(head, tokens)
     weights.check(weight)
     losses.check(loss)
@@ -64,15 +76,23 @@ def train(
     asked = record_steps(steps, record)
     taken = -1 if resume is None else going_on.taken_steps(resume, tokens, steps, init)
     start, count = _start(tokens, weight, init, head, None if resume is None else resume.runs)
-    model = engine.Model(weight, loss, count is not None, tokens.runs is not None)
-    plan = engine.Plan(model, *_rules(optimizer, train_head, weight, head))
-    with Segments("training", steps, first_steps(tokens, count)) as watch, jax.enable_x64(True):
-        data = as_data(tokens)
-        state, scores = engine.start(plan, data, *start)
+    plan = Plan(_model(tokens, weight, loss, count), *_rules(optimizer, train_head, weight, head))
+    settling = Settling(_tolerance(tolerance), np.zeros(() if count is None else count, bool))
+    segments = Segments("training", steps, first_steps(tokens, count))
+    with segments as watch, kept_programs(), jax.enable_x64(True):
+        first, saved = plan.at(0, 1), None
         if resume is not None:
-            state = going_on.restored(resume, state, train_head is not None)
-        done = ride(plan, data, (state, scores), asked, taken, watch)
-    path = _path(tokens, done, model, train_head is not None, resume, asked)
+            fresh = jax.eval_shape(partial(engine.begun, first), *start)
+            saved = going_on.restored(resume, fresh, start[1], train_head is not None)
+            settling = settling.after(resume)
+            saved = saved._replace(going=saved.going & ~settling.reached)
+        if streaming.too_large(tokens):
+            state = engine.begin(first, *start) if saved is None else saved
+            done = streaming.ride(plan, tokens, state, asked, taken, watch, settling)
+        else:
+            parts = devices.parts(first, arrays(tokens), *start, count, saved)
+            done = ride(plan, parts, asked, taken, watch, settling)
+    path = _path(tokens, done, settling, count, resume, asked)
     if watch.pressed:
         raise Interrupted(path)
     return path
@@ -96,6 +116,26 @@ def record_steps(steps: int, record: int | Sequence[int]) -> NDArray[np.int64]:
 
 
 # ---------------------------------------------------------------------- details
+
+
+def _model(tokens: Tokens, weight: Weight, loss: Loss, count: int | None) -> Model:
+    sizes = [tokens.n, tokens.T, tokens.d, tokens.e, tokens.values.shape[-1]]
+    sizes += [size for shape in weight.shapes(tokens.d, tokens.e).values() for size in shape]
+    cpu = jax.default_backend() == "cpu"
+    enough = count is not None and count >= (FEWEST if cpu else FEWEST_ON_GPU)
+    lanes = enough and max(sizes) <= LONGEST and not tokens.stored
+    chunk = None
+    if tokens.stored:
+        chunk = max(1, WIDENED // (tokens.T * max(tokens.d, tokens.values.shape[-1])))
+    return Model(weight, loss, count is not None, tokens.runs is not None, lanes, cpu, chunk)
+
+
+def _tolerance(tolerance: object) -> float | None:
+    if tolerance is None:
+        return None
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
+        raise ValueError(f"tolerance is {tolerance!r}. Pass a number in (0, 1), such as 1e-8, or None.")
+    return float(tolerance)
 
 
 def _rules(optimizer: Any, train_head: Any, weight: Weight, head: Head) -> tuple[Any, Any]:
@@ -125,18 +165,24 @@ def _start(
 
 
 def _path(
-    tokens: Tokens, done: Ride, model: engine.Model, with_head: bool, before: Path | None, asked: NDArray[Any]
+    tokens: Tokens,
+    done: Ride,
+    settling: Settling,
+    count: int | None,
+    before: Path | None,
+    asked: NDArray[Any],
 ) -> Path:
-    index, arrays = done.index, done.arrays
-    if not with_head:
-        arrays.pop("v", None)
-    if model.runs:
+    index, arrays = done.index, devices.cut(done.arrays, count, 1)
+    state = devices.cut(done.state, count, 0)
+    if count is not None:
         arrays = {name: array.swapaxes(0, 1) for name, array in arrays.items()}
     if before is not None:
         index, arrays = going_on.joined(before, index, arrays, asked)
-    finite, moving = done.state.finite, done.state.moving
-    reasons = np.where(finite, np.where(moving, "steps", "saturated"), "diverged")
+    going, moving = np.asarray(state.going), np.asarray(state.moving)
+    reasons = np.where(moving, np.where(settling.reached, "converged", "steps"), "saturated")
+    reasons = np.where(going | settling.reached, reasons, "diverged")
     if done.interrupted:
         reasons = np.full_like(reasons, "interrupted", dtype="<U11")
-    parts: dict[str, Any] = {**arrays, "stopped": reasons if model.runs else str(reasons)}
-    return Path(tokens, index, state=going_on.kept(done.state), **parts)
+    parts: dict[str, Any] = {**arrays, "stopped": reasons if count is not None else str(reasons)}
+    state = state._replace(going=going | settling.reached)
+    return Path(tokens, index, state=going_on.kept(state), **parts)

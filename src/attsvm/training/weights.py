@@ -8,6 +8,8 @@ from typing import Protocol, runtime_checkable
 import jax.numpy as jnp
 from jax import Array
 
+from attsvm.training.lanes import contract, each
+
 Params = dict[str, Array]
 
 
@@ -19,6 +21,8 @@ class Weight(Protocol):
     matrix(params): W (d, e).
     pullback(params, G): the gradient of each parameter from the gradient G (d, e) in W; linear in G,
         so the mantissa of a scaled gradient goes through and its log scale is kept.
+
+    Ours take arrays that carry runs behind their own axes; others are mapped over them (lanes.py).
     """
 
     def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]: ...
@@ -65,10 +69,10 @@ class KeyQuery:
         return {"K": (d, r), "Q": (e, r)}
 
     def matrix(self, params: Params) -> Array:
-        return params["K"] @ params["Q"].T
+        return contract("dr,er->de", params["K"], params["Q"])
 
     def pullback(self, params: Params, G: Array) -> Params:
-        return {"K": G @ params["Q"], "Q": G.T @ params["K"]}
+        return {"K": contract("de,er->dr", G, params["Q"]), "Q": contract("de,dr->er", G, params["K"])}
 
 
 @dataclass(frozen=True)
@@ -79,10 +83,10 @@ class Diagonal:
         return {"w": (_square(self, d, e),)}
 
     def matrix(self, params: Params) -> Array:
-        return jnp.diag(params["w"])
+        return _diagonal(params["w"])
 
     def pullback(self, params: Params, G: Array) -> Params:
-        return {"w": jnp.diagonal(G)}
+        return {"w": jnp.einsum("dd...->d...", G)}
 
 
 @dataclass(frozen=True)
@@ -100,11 +104,24 @@ class DiagonalKeyQuery:
         return {"k": (_square(self, d, e),), "q": (d,)}
 
     def matrix(self, params: Params) -> Array:
-        return jnp.diag(params["k"] * params["q"])
+        return _diagonal(params["k"] * params["q"])
 
     def pullback(self, params: Params, G: Array) -> Params:
-        g = jnp.diagonal(G)
+        g = jnp.einsum("dd...->d...", G)
         return {"k": g * params["q"], "q": g * params["k"]}
+
+
+OURS = (FullWeight, KeyQuery, Diagonal, DiagonalKeyQuery)
+
+
+def matrix(weight: Weight, params: Params, last: bool) -> Array:
+    """W (d, e) of the parameters; last: whether they carry runs behind their own axes."""
+    return each(weight.matrix, last and not isinstance(weight, OURS))(params)
+
+
+def pullback(weight: Weight, params: Params, G: Array, last: bool) -> Params:
+    """The gradient of the parameters from that in W."""
+    return each(weight.pullback, last and not isinstance(weight, OURS))(params, G)
 
 
 def check(weight: object) -> None:
@@ -117,3 +134,8 @@ def _square(weight: Weight, d: int, e: int) -> int:
     if d != e:
         raise ValueError(f"{type(weight).__name__} needs keys and queries of equal width, got d={d}, e={e}.")
     return d
+
+
+def _diagonal(w: Array) -> Array:
+    here = jnp.eye(len(w), dtype=bool).reshape(len(w), len(w), *[1] * (w.ndim - 1))
+    return jnp.where(here, w[:, None], 0)

@@ -1,0 +1,103 @@
+"""Where runs are computed: side by side on the cores of a CPU, or sharded over several devices."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from attsvm.training import engine
+from attsvm.training.attention import Data
+from attsvm.training.lanes import FEWEST
+from attsvm.training.plan import Plan, State
+
+_SPEC: Any = PartitionSpec
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the runs, on the same devices: their data, the scores of a fixed linear head, their state."""
+
+    data: Data
+    scores: Any
+    state: State
+
+
+def parts(plan: Plan, data: Data, params: Any, head: Any, count: int | None, saved: Any = None) -> list[Part]:
+    """The runs in parts of equal size, ready for the first step; the last run fills up the last part.
+
+    data, params, head, saved: NumPy's arrays, runs first; saved: a state to go on from.
+    One CPU device computes as many parts at once as there are cores; several devices share one part.
+    """
+    devices = jax.local_devices()
+    share = _Share.of(devices, count)
+    found = []
+    for j in range(share.parts):
+        given = share.placed(data, j) if plan.model.data_runs else share.everywhere(data)
+        state, scores = engine.start(plan, given, *share.placed((params, head), j))
+        if saved is not None:
+            state = share.placed(saved, j)
+        found.append(Part(given, scores, state))
+    return found
+
+
+def joined(trees: list[Any], axis: int) -> Any:
+    """The arrays of all parts along their runs axis."""
+    if len(trees) == 1:
+        return trees[0]
+    return jax.tree.map(lambda *x: np.concatenate([np.asarray(a) for a in x], axis), *trees)
+
+
+def cut(tree: Any, count: int | None, axis: int) -> Any:
+    """Without the runs that fill up the last part."""
+    if count is None:
+        return tree
+    return jax.tree.map(lambda x: np.asarray(x)[(slice(None),) * axis + (slice(count),)], tree)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """How many parts, how many runs in each, and the sharding of one (None: JAX's default device)."""
+
+    parts: int
+    size: int | None
+    sharding: NamedSharding | None
+
+    @classmethod
+    def of(cls, devices: list[Any], count: int | None) -> _Share:
+        if count is None:
+            return cls(1, None, None)
+        if len(devices) > 1 and count >= 2 * len(devices):
+            sharding = NamedSharding(Mesh(np.array(devices), ("runs",)), _SPEC("runs"))
+            return cls(1, -(-count // len(devices)) * len(devices), sharding)
+        several = devices[0].platform == "cpu" and len(devices) == 1
+        parts = max(1, min(_cores(), count // (2 * FEWEST))) if several else 1
+        return cls(parts, -(-count // parts), None)
+
+    def placed(self, tree: Any, j: int) -> Any:
+        """Part j of arrays with runs first."""
+        return jax.device_put(jax.tree.map(lambda x: self._part(x, j), tree), self.sharding)
+
+    def everywhere(self, tree: Any) -> Any:
+        """Arrays that all runs share."""
+        if self.sharding is None:
+            return jax.device_put(tree)
+        return jax.device_put(tree, NamedSharding(self.sharding.mesh, _SPEC()))
+
+    def _part(self, array: Any, j: int) -> Any:
+        if self.size is None:
+            return array
+        part = array[j * self.size : (j + 1) * self.size]
+        missing = self.size - len(part)
+        return np.concatenate([part, np.repeat(array[-1:], missing, axis=0)]) if missing else part
+
+
+def _cores() -> int:
+    """Cores that this process may use; one where the user asked for one thread."""
+    if os.environ.get("OMP_NUM_THREADS") == "1":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

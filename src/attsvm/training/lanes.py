@@ -1,0 +1,70 @@
+"""Runs as the last axis of every array: small problems side by side, in the lanes of vector instructions.
+
+The formulas of road two count their own axes from the front, so an array may carry runs behind them or not.
+What was written for one run alone (an optax optimizer, a user's head) is mapped over the last axis by `each`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+FEWEST, LONGEST = 8, 32
+"""Lanes pay from so many runs on, while no sum of a step has more terms: each of them is written out."""
+FEWEST_ON_GPU = 4096
+"""On a GPU, from so many: below, the runs first take two thirds of the time (docs/performance.md)."""
+
+
+def contract(names: str, a: Array, b: Array, fence: Array | None = None) -> Array:
+    """Σ over the one letter that "ntd,nd->nt" leaves out, of two arrays that may both carry runs last.
+
+    fence: a True that the compiler cannot see. Without it XLA for CPUs computes an intermediate sum again for
+    every element that reads it; what a branch returns, it computes once.
+    """
+    (of_a, of_b), out = names[: names.index("->")].split(","), names[names.index("->") + 2 :]
+    if a.ndim == len(of_a) and b.ndim == len(of_b):
+        return jnp.einsum(names, a, b)
+    (summed,) = (set(of_a) | set(of_b)) - set(out)
+
+    def term(x: Array, letters: str, i: int) -> Array:
+        if summed in letters:
+            x = lax.index_in_dim(x, i, letters.index(summed), keepdims=False)
+        return jnp.expand_dims(x, [k for k, letter in enumerate(out) if letter not in letters])
+
+    def total(a: Array, b: Array) -> Array:
+        count = a.shape[of_a.index(summed)]
+        found = term(a, of_a, 0) * term(b, of_b, 0)
+        for i in range(1, count):
+            found = found + term(a, of_a, i) * term(b, of_b, i)
+        return found
+
+    return fenced(fence, total, a, b)
+
+
+def fenced(fence: Array | None, function: Callable[..., Any], *given: Any) -> Any:
+    """The function's value, computed once and not again by whoever uses it."""
+    if fence is None:
+        barrier: Any = lax.optimization_barrier  # which XLA for CPUs takes away
+        return barrier(function(*given))
+    shapes = jax.eval_shape(function, *given)
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return lax.cond(fence, function, lambda *_: nothing, *given)
+
+
+def each(function: Callable[..., Any], last: bool) -> Callable[..., Any]:
+    """A function of one run as one of arrays with runs last, where they have them."""
+    return jax.vmap(function, in_axes=-1, out_axes=-1) if last else function
+
+
+def to_last(tree: Any) -> Any:
+    """Runs from the first axis to the last, in all arrays of a tree."""
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), tree)
+
+
+def to_first(tree: Any) -> Any:
+    """Runs from the last axis to the first."""
+    return jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), tree)

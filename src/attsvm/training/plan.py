@@ -1,0 +1,111 @@
+"""What is compiled and what a step changes: the records of the training loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+from jax import Array
+
+from attsvm.training import lanes, rules, schedules
+from attsvm.training.attention import Data
+from attsvm.training.heads import Head
+from attsvm.training.losses import Loss
+from attsvm.training.optimizers import needs_excess
+from attsvm.training.rules import Rule
+from attsvm.training.sums import Asked
+from attsvm.training.weights import Params, Weight
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is trained: weight and loss, with a runs axis on the state and on the data or without.
+
+    lanes: inside the compiled loop the runs are the last axis, of small problems; else they are mapped over.
+    cpu: whether it runs there. A GPU would read the end of a loop and of a branch back at every turn.
+    chunk: examples that are summed over at once, None for all.
+    """
+
+    weight: Weight
+    loss: Loss
+    runs: bool
+    data_runs: bool
+    lanes: bool = False
+    cpu: bool = True
+    chunk: int | None = None
+
+    def over_runs(self, function: Any, states: int) -> Any:
+        """The function of (data, state, …) with `states` arguments per run, for all runs."""
+        data = 0 if self.data_runs else None
+        return jax.vmap(function, in_axes=(data, *[0] * states)) if self.runs and not self.lanes else function
+
+    def inside(self, data: Data, open_: Any) -> Data:
+        """The data as the compiled loop sees it; open_: a number ≥ 0 that XLA does not know."""
+        if not self.lanes:
+            return data
+        last = lanes.to_last(data) if self.data_runs else jax.tree.map(lambda x: x[..., None], data)
+        return last._replace(fence=(open_ >= 0) if self.cpu else None)
+
+    def to_last(self, tree: Any) -> Any:
+        return lanes.to_last(tree) if self.lanes else tree
+
+    def to_first(self, tree: Any) -> Any:
+        return lanes.to_first(tree) if self.lanes else tree
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["rule", "head_rule"], meta_fields=["model"])
+@dataclass(frozen=True)
+class Plan:
+    """What is compiled: plans that differ in the numbers of their rules only share one program."""
+
+    model: Model
+    rule: Rule
+    head_rule: Rule | None
+
+    @property
+    def asked(self) -> Asked:
+        """The sums over the examples that the rules use; a foreign one may use them all."""
+        both = [rule for rule in (self.rule, self.head_rule) if rule is not None]
+        return Asked(
+            slope=True,
+            pull=self.head_rule is not None,
+            loss=any(rules.foreign(rule) for rule in both),
+            excess=any(needs_excess(rule, foreign=True) for rule in both),
+        )
+
+    @property
+    def scheduled(self) -> bool:
+        return schedules.scheduled(self.rule) or schedules.scheduled(self.head_rule)
+
+    def at(self, step: int, count: int) -> Plan:
+        """The plan with the rates of the next steps in place of schedules."""
+        both = (schedules.written_out(rule, step, count) for rule in (self.rule, self.head_rule))
+        return Plan(self.model, *both)
+
+
+class State(NamedTuple):
+    """What a step changes. `going`: the run takes steps; `moving`: the last ones changed something."""
+
+    params: Params
+    head: Head
+    memory: Any
+    head_memory: Any
+    going: Array
+    moving: Array
+
+
+class Snapshot(NamedTuple):
+    """The trained arrays at a recorded step; no head where that is fixed."""
+
+    params: Params
+    head: Head | None
+
+
+class Record(NamedTuple):
+    """What is known at a recorded step."""
+
+    W: Array
+    loss: Array | None
+    log_excess: Array | None

@@ -1,0 +1,116 @@
+"""Data that the device cannot hold: every step reads the examples chunk by chunk from where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.files import memory
+from attsvm.stored import Stored
+from attsvm.tokens import Tokens
+from attsvm.training import attention, engine, schedules
+from attsvm.training.attention import Data
+from attsvm.training.heads import Linear
+from attsvm.training.host import Ride
+from attsvm.training.plan import Plan, State
+from attsvm.training.segments import Segments
+from attsvm.training.settling import Settling
+from attsvm.training.sums import Asked, Sums
+
+READ = 1 << 26
+"""Bytes of keys and values that are sent to the device at once."""
+SHARE = 0.5
+"""Share of the device's memory that the data may fill."""
+
+
+def too_large(tokens: Tokens) -> bool:
+    """Whether keys and values would fill more than half of the device's memory."""
+    return sum(_bytes(x) for x in _large(tokens)) > SHARE * _room()
+
+
+def ride(
+    plan: Plan,
+    tokens: Tokens,
+    state: State,
+    asked: NDArray[np.int64],
+    taken: int,
+    watch: Segments,
+    settling: Settling,
+) -> Ride:
+    """As host.ride, step by step."""
+    if tokens.runs is not None:
+        raise ValueError(
+            "the data of all runs do not fit into the device's memory. Pass fewer runs at a time."
+        )
+    kept: list[int] = []
+    found: list[dict[str, Any]] = []
+    pressed = False
+    for step in range(max(taken, 0), int(asked[-1]) + 1):
+        if step > max(taken, 0):
+            sums = _summed(plan.asked, plan, tokens, state)
+            state = engine.stepped(schedules.at_step(plan.at(step - 1, 1), 0), state, sums)
+            watch.done = step
+            watch.took(1)
+            pressed = watch.pressed
+        if (step in asked and step > taken) or pressed:
+            kept.append(step)
+            found.append(_record(plan, tokens, state))
+        if settling.asked and step in asked and step > taken:
+            state, going = settling.reached_by(state, step, found[-1]["W"])
+            if not going:
+                break
+        if pressed:
+            break
+    arrays = {name: np.stack([one[name] for one in found]) for name in found[0]}
+    return Ride(state, np.array(kept), arrays, pressed and kept[-1] < asked[-1])
+
+
+def chunks(tokens: Tokens) -> Iterator[Data]:
+    """The examples in chunks of one size; the last overlaps the one before, with a share of zero."""
+    size = max(1, min(tokens.n, READ * tokens.n // max(sum(_bytes(x) for x in _large(tokens)), 1)))
+    for first in range(0, tokens.n, size):
+        begin = min(first, tokens.n - size)
+        part = attention.some(tokens, slice(begin, begin + size))
+        share = np.where(np.arange(begin, begin + size) >= first, 1 / tokens.n, 0.0)
+        yield part._replace(share=share)  # type: ignore[arg-type]
+    for x in _large(tokens):
+        if isinstance(x, Stored):
+            x.passes += 1
+
+
+def _summed(asked: Asked, plan: Plan, tokens: Tokens, state: State) -> Sums:
+    sums: Any = None
+    for chunk in chunks(tokens):
+        before = sums
+        sums = engine.part_of_sums(asked, plan, jax.device_put(chunk), state, before)
+        jax.block_until_ready(before)  # type: ignore[no-untyped-call]  # one chunk ahead, no more
+    return sums
+
+
+def _record(plan: Plan, tokens: Tokens, state: State) -> dict[str, Any]:
+    sums = _summed(engine.SEEN, plan, tokens, state)
+    found = {"W": engine.matrix(plan, state), "loss": sums.loss, "log_excess": sums.log_excess}
+    found |= {name: array for name, array in state.params.items() if name in ("K", "Q")}
+    if plan.head_rule is not None and isinstance(state.head, Linear):
+        found["v"] = state.head.v
+    return {name: np.asarray(array) for name, array in found.items()}
+
+
+def _large(tokens: Tokens) -> list[Any]:
+    return [tokens.keys] if tokens.values is tokens.keys else [tokens.keys, tokens.values]
+
+
+def _bytes(array: Any) -> int:
+    return int(array.size) * (
+        array.array.dtype.itemsize if isinstance(array, Stored) else array.dtype.itemsize
+    )
+
+
+def _room() -> int:
+    """Bytes of the device's memory."""
+    stats = jax.local_devices()[0].memory_stats() if jax.default_backend() != "cpu" else None
+    return int(stats["bytes_limit"]) if stats and "bytes_limit" in stats else memory()

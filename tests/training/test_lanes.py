@@ -1,0 +1,152 @@
+"""Runs as the last axis, in parts, on several devices: the same digits as one run alone."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import optax
+import pytest
+
+from attsvm import frobenius, l1, linf, spectral
+from attsvm.datasets import sphere
+from attsvm.training import devices, host
+from attsvm.training.heads import Linear, QuadraticPenalty
+from attsvm.training.init import gaussian, uniform
+from attsvm.training.lanes import FEWEST
+from attsvm.training.optimizers import gd, mirror, steepest
+from attsvm.training.train import train
+from attsvm.training.weights import Diagonal, KeyQuery
+
+RUNS = 2 * FEWEST + 1
+ROUNDING = 1e-11  # what 60 steps make of sums in another order
+NGD = steepest(frobenius, 0.1)
+START = uniform(range(RUNS))
+CASES = {
+    "normalised": {},
+    "coordinate with momentum": {"optimizer": steepest(l1, 0.1, momentum=0.9)},
+    "spectral": {"optimizer": steepest(spectral, 0.1)},
+    "mirror": {"optimizer": mirror(3, 0.1), "init": gaussian(range(RUNS))},
+    "adam": {"optimizer": optax.adam(0.1)},
+    "schedule": {"optimizer": gd(optax.exponential_decay(0.5, 20, 0.5)), "weight": Diagonal()},
+    "separate factors": {"weight": KeyQuery(2, separate=True), "init": START},
+    "trained head": {"train_head": steepest(frobenius, 0.05)},
+    "quadratic head": {"head": "quadratic"},
+}
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return sphere(3, 4, 5, seed=range(RUNS))
+
+
+def run(tokens, v, head="linear", **options):
+    given = Linear(v) if head == "linear" else QuadraticPenalty(v, np.full(v.shape[:-1], 0.3))
+    return train(tokens, given, **{"optimizer": NGD, "steps": 60, "record": 4} | options)
+
+
+def without_lanes(monkeypatch, **other):
+    def model(*given):
+        return replace(made(*given), **{"lanes": False} | other)
+
+    module = sys.modules["attsvm.training.train"]
+    made = module._model
+    monkeypatch.setattr(module, "_model", model)
+
+
+def assert_close(path, other):
+    for name in ("W", "loss", "log_excess"):
+        np.testing.assert_allclose(getattr(path, name), getattr(other, name), rtol=ROUNDING, atol=ROUNDING)
+    np.testing.assert_array_equal(path.stopped, other.stopped)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_runs_in_lanes_are_the_runs_one_by_one(case, problem, monkeypatch):
+    together = run(*problem, **CASES[case])
+    without_lanes(monkeypatch)
+    assert_close(together, run(*problem, **CASES[case]))
+
+
+def test_a_wrong_run_in_the_lanes_would_be_seen(problem):
+    together = run(*problem)
+    with pytest.raises(AssertionError):
+        assert_close(together, run(problem[0], problem[1][::-1]))
+
+
+def test_blocks_of_steps_as_a_gpu_takes_them_are_the_same_steps(problem, monkeypatch):
+    usual = run(*problem, steps=77)
+    without_lanes(monkeypatch, lanes=True, cpu=False)
+    assert_close(run(*problem, steps=77), usual)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_runs_in_parts_end_in_the_same_bits(shared, problem, monkeypatch):
+    tokens, v = problem
+    given = (tokens.run(0), v[0]) if shared else problem
+    whole = run(*given, init=START)
+    monkeypatch.setattr(devices, "_cores", lambda: 2)
+    parted = run(*given, init=START)  # 17 runs: 9 and 8, filled up to 9
+    for name in ("W", "loss", "stopped"):
+        np.testing.assert_array_equal(getattr(parted, name), getattr(whole, name))
+    longer = run(*given, steps=90, resume=parted)
+    assert longer.W.shape[0] == RUNS
+
+
+def test_a_run_in_lanes_that_diverges_keeps_its_last_finite_weight_and_the_others_go_on(problem):
+    tokens, v = problem
+    start = np.zeros((RUNS, 5, 5))
+    start[3] = 1.7e308
+    path = run(tokens, Linear(v).v, init=start, optimizer=steepest(linf, 1e307))
+    stays = run(tokens.run(0), v[0], optimizer=steepest(linf, 1e307))
+    assert path.stopped[3] == "diverged"
+    assert np.isfinite(path.W).all()
+    assert (np.abs(path.final[3]) > 1.6e308).all()
+    np.testing.assert_array_equal(path.final[0], stays.final)
+
+
+def test_the_last_finite_weight_does_not_depend_on_where_calls_end(problem, monkeypatch):
+    tokens, v = problem
+    rule = steepest(frobenius, lambda step: 1e290 * 2.0**step)
+    whole = run(tokens, v, optimizer=rule, steps=90)
+    monkeypatch.setattr("attsvm.training.train.first_steps", lambda *_: 7)
+    monkeypatch.setattr("attsvm.training.segments.SEGMENT", 0.0)
+    cut = run(tokens, v, optimizer=rule, steps=90)
+    assert (whole.stopped == "diverged").all()
+    np.testing.assert_array_equal(cut.final, whole.final)
+
+
+def test_calls_with_room_for_one_record_reach_the_end(problem, monkeypatch):
+    usual = run(*problem, record=[7, 59])
+    monkeypatch.setattr(host, "MOST_BYTES", 1)
+    np.testing.assert_array_equal(run(*problem, record=[7, 59]).W, usual.W)
+
+
+EIGHT = """
+import sys
+import jax, numpy as np
+from attsvm import frobenius, steepest
+from attsvm.datasets import sphere
+from attsvm.training.heads import Linear
+from attsvm.training.train import train
+
+tokens, v = sphere(3, 4, 5, seed=range(21))
+rule = steepest(frobenius, 0.1, momentum=0.5)
+path = train(tokens, Linear(v), optimizer=rule, steps=50, record=3)
+again = train(tokens, Linear(v), optimizer=rule, steps=70, record=3, resume=path)
+np.savez(sys.argv[1], W=path.W, final=again.final, devices=len(jax.devices()))
+"""
+
+
+def test_eight_devices_compute_the_same_digits_as_one(tmp_path):
+    found = []
+    for count in (1, 8):
+        file = tmp_path / f"{count}.npz"
+        flags = f"--xla_force_host_platform_device_count={count}"
+        settings = {"XLA_FLAGS": flags, "JAX_DISABLE_MOST_OPTIMIZATIONS": "true", "OMP_NUM_THREADS": "1"}
+        subprocess.run([sys.executable, "-c", EIGHT, file], check=True, env=os.environ | settings)
+        found.append(np.load(file))
+    one, eight = found
+    assert (one["devices"], eight["devices"]) == (1, 8)
+    for name in ("W", "final"):
+        np.testing.assert_allclose(eight[name], one[name], rtol=1e-13, atol=1e-13)

@@ -1,0 +1,94 @@
+"""Rates as data, and runs that end when their direction has settled."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from attsvm import frobenius
+from attsvm.datasets import sphere
+from attsvm.training.heads import Linear
+from attsvm.training.init import gaussian
+from attsvm.training.optimizers import gd, steepest
+from attsvm.training.train import train
+from attsvm.training.weights import KeyQuery
+
+NGD = steepest(frobenius, 0.1)
+COMPILED = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, *_, **__: COMPILED.append(event) if event.endswith("backend_compile_duration") else None
+)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return sphere(3, 4, 5, seed=0)
+
+
+def run(tokens, v, **options):
+    return train(tokens, Linear(v), **{"optimizer": NGD, "steps": 2_000, "record": 20} | options)
+
+
+def test_fifty_learning_rates_and_fifty_schedules_compile_once(problem):
+    def sweep(rates):
+        for lr in rates:
+            run(*problem, steps=20, optimizer=steepest(frobenius, float(lr)))
+            run(*problem, steps=20, optimizer=gd(optax.cosine_decay_schedule(float(lr), 20)))
+
+    sweep([0.1])
+    COMPILED.clear()
+    sweep(np.linspace(0.01, 1, 50))
+    assert not COMPILED
+
+
+def test_another_norm_is_seen_to_compile(problem):
+    COMPILED.clear()
+    run(*problem, steps=20, optimizer=steepest(frobenius, 0.1), weight=KeyQuery(2))
+    assert COMPILED
+
+
+def test_a_schedule_is_the_rate_of_its_step_in_every_call(problem, monkeypatch):
+    monkeypatch.setattr("attsvm.training.host.SCHEDULED", 7)
+    path = run(*problem, steps=30, record=range(31), optimizer=steepest(frobenius, lambda k: 1 / (1 + k)))
+    sizes = np.linalg.norm(np.diff(path.W, axis=0), axis=(1, 2))
+    np.testing.assert_allclose(sizes, 1 / np.arange(1, 31), rtol=1e-6)  # JAX divides int32 in float32
+
+
+def test_a_run_ends_where_its_direction_has_settled(problem):
+    whole, short = run(*problem), run(*problem, tolerance=1e-2)
+    assert (whole.stopped, short.stopped) == ("steps", "converged")
+    last = short.index[-1]
+    assert 100 <= last < 2_000
+    assert last in whole.index
+    np.testing.assert_array_equal(short.final, whole.W[list(whole.index).index(last)])
+
+
+def test_a_tolerance_that_is_not_reached_changes_nothing(problem):
+    whole, strict = run(*problem), run(*problem, tolerance=1e-15)
+    assert strict.stopped == "steps"
+    np.testing.assert_array_equal(strict.W, whole.W)
+
+
+def test_every_run_settles_for_itself_and_keeps_its_weight(problem):
+    tokens, v = problem
+    start = np.concatenate([gaussian(range(2))({"W": (5, 5)})["W"], 300 * run(*problem).final[None]])
+    paths = run(tokens, v, init=start, tolerance=1e-4)
+    alone = run(tokens, v, init=start[2], tolerance=1e-4)
+    assert (paths.stopped[2], alone.stopped) == ("converged", "converged")
+    assert alone.index[-1] < paths.index[-1]
+    place = list(paths.index).index(alone.index[-1])
+    np.testing.assert_allclose(paths.W[2, place:], np.broadcast_to(alone.final, paths.W[2, place:].shape))
+
+
+def test_a_settled_run_goes_on_without_a_tolerance(problem):
+    short = run(*problem, tolerance=1e-2)
+    same = run(*problem, tolerance=1e-2, resume=short, steps=3_000)
+    on = run(*problem, resume=short)
+    np.testing.assert_array_equal(same.final, short.final)
+    np.testing.assert_array_equal(on.final, run(*problem).final)
+
+
+@pytest.mark.parametrize("tolerance", [0, -1e-3, 1.0, "small", True])
+def test_a_tolerance_that_is_none_is_refused(tolerance, problem):
+    with pytest.raises(ValueError, match=r"tolerance is .*Pass a number in \(0, 1\)"):
+        run(*problem, tolerance=tolerance)
