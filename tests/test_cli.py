@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import attsvm
 from attsvm.claims import run as running
 from attsvm.cli import app
-from attsvm.cli.words import norm_of, seed_range
+from attsvm.words import norm_of, seed_range
 
 
 def run(*words):
