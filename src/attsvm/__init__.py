@@ -67,6 +67,7 @@ _HOME = {
     "classify": "verdict",
     "fit_rate": "verdict",
     "Verdict": "verdict",
+    "sweep": "sweeps.sweep",
 }
 _MODULES = ("claims", "datasets", "next_token")
 
@@ -130,6 +131,7 @@ if TYPE_CHECKING:
         scores,
         soft_sparsity,
     )
+    from attsvm.sweeps.sweep import sweep
     from attsvm.theory import NoTheorem, limit_norm
     from attsvm.tokens import Tokens
     from attsvm.training.heads import Linear, LogOdds, QuadraticPenalty, ReLUNetwork

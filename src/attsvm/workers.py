@@ -13,7 +13,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import entry_points
 from multiprocessing import forkserver
 from pathlib import Path as File
@@ -117,15 +117,14 @@ def workers(count: int) -> Iterator[Executor]:
 def _dask(where: int | str) -> Iterator[Any]:
     """A client of so many workers on this machine, or of the scheduler at an address."""
     try:
-        from distributed import Client, LocalCluster
+        import distributed
     except ImportError:
         raise ImportError('--cluster needs Dask: pip install "attsvm[dask]".') from None
-    if isinstance(where, str):
-        with Client(where) as client:
-            yield client
-        return
-    quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL}
-    with LocalCluster(n_workers=where, threads_per_worker=1, **quiet) as cluster, Client(cluster) as client:
+    dask: Any = distributed
+    quiet: Any = {"dashboard_address": None, "silence_logs": logging.CRITICAL}
+    local = isinstance(where, int)
+    home = dask.LocalCluster(n_workers=where, threads_per_worker=1, **quiet) if local else nullcontext(where)
+    with home as scheduler, dask.Client(scheduler) as client:
         yield client
 
 

@@ -46,8 +46,8 @@ def reproduce(
 ) -> None:
     """Compute the papers' figures, compare their numbers with the published ones, write one page.
 
-    Figures run on all cores, or on a cluster that sees the same folder. Each finished one is kept, so that an interrupted run resumes and a second
-    run is instant; a change of the code computes it again.
+    Figures run on all cores, or on a cluster that sees the same folder. Each finished one is kept, so that
+    an interrupted run resumes and a second run is instant; a change of the code computes it again.
 
     Examples
 

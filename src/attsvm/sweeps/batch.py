@@ -1,0 +1,172 @@
+"""A batch: some runs of a cell, drawn, trained and measured at once. It is the unit that is kept or lost.
+
+Where batches begin and end depends on the cell and on the kind of device only, never on how many seeds are
+asked for, and a batch is always computed whole: so a run has the same digits in every study that asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.path import Path
+from attsvm.sweeps.cell import Cell, study_code
+from attsvm.sweeps.measure import RECORDS, Ended, measured, needs_the_way
+from attsvm.theory import NoTheorem, limit_norm
+from attsvm.tokens import Tokens
+
+FEW = 8
+"""A study of at most so many seeds trains them in one batch; one of more, in larger ones."""
+
+MANY, STAIRS = 64, (512, 4096, 32768)
+"""Runs of a batch on a CPU, whose cache they fit; ends of the batches on a GPU, then steps of the last."""
+
+SECONDS, ROOM = {"cpu": 1e-8, "gpu": 1e-10}, 1 << 31
+"""Of a training step per token entry, roughly; and bytes of the GPU that a batch may take."""
+
+LONG, FREE = 20.0, 0.25
+"""Seconds that a batch should not exceed; and below which a larger shape costs less than a compilation."""
+
+Columns = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Runs of a cell with the seeds start … stop − 1."""
+
+    cell: Cell
+    key: str
+    start: int
+    stop: int
+
+    @property
+    def seeds(self) -> range:
+        return range(self.start, self.stop)
+
+    def seconds(self, device: str) -> float:
+        """A rough guess; a call of train() takes milliseconds before its first step."""
+        return 0.005 + cost(self.cell, self.stop - self.start, device)
+
+
+def cost(cell: Cell, runs: int, device: str, shape: tuple[int, ...] | None = None) -> float:
+    """Seconds of training, roughly."""
+    n, T, d, e = shape or cell.shape
+    return SECONDS[device] * runs * cell.training.steps * (n * T * d + d * e)
+
+
+def batches(cell: Cell, seeds: range, few: bool, device: str) -> list[Batch]:
+    """The batches of a cell that hold these seeds."""
+    key, edges = cell.key(few), _edges(cell, seeds.stop, few, device)
+    return [Batch(cell, key, a, b) for a, b in pairwise(edges) if b > seeds.start]
+
+
+def compute(todo: Sequence[Batch], code: str) -> list[Columns]:
+    """One column per measure of each batch: the job of a worker.
+
+    code: what the client's results are kept under; a worker with other code must not add to them.
+    """
+    if code != study_code():
+        raise RuntimeError("a worker has another version of attsvm. Install the client's version on it.")
+    return [_computed(batch) for batch in todo]
+
+
+def device() -> str:
+    """What this process trains on: cpu or gpu."""
+    import jax
+
+    return "cpu" if jax.default_backend() == "cpu" else "gpu"
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _edges(cell: Cell, stop: int, few: bool, device: str) -> list[int]:
+    if few:
+        return [0, FEW]
+    most = _largest(cell, device)
+    edges = [0] if device == "cpu" else [0, *(edge for edge in STAIRS if edge <= most)]
+    while edges[-1] < stop:
+        edges.append(edges[-1] + most)
+    return edges
+
+
+def _largest(cell: Cell, device: str) -> int:
+    """Runs of a batch at most, a power of two."""
+    n, T, d, e = cell.shape
+    fitting = LONG / cost(cell, 1, device)
+    if device == "gpu":
+        fitting = min(fitting, ROOM / (64 * (n * T * d + d * e)))
+    return 1 << int(np.log2(max(1, min(fitting, MANY if device == "cpu" else STAIRS[-1]))))
+
+
+def _computed(batch: Batch) -> Columns:
+    cell = batch.cell
+    tokens, head = cell.draw(batch.seeds)
+    path, v = _trained(cell, tokens, head, batch.seeds)
+    ended = Ended(path, v, predicted(cell))
+    found: Columns = {"stopped": np.asarray(path.stopped)}
+    return found | {name: measured(name, ended, cell.folder) for name in cell.measures}
+
+
+def predicted(cell: Cell) -> Any:
+    """The norm that theory predicts; None where it predicts nothing."""
+    words = cell.training.arguments()
+    try:
+        return limit_norm(words["weight"], words["optimizer"]).norm
+    except NoTheorem:
+        return None
+
+
+def _trained(cell: Cell, tokens: Tokens, head: Any, seeds: range) -> tuple[Path, Any]:
+    from attsvm.training.compilation import few_optimisations
+    from attsvm.training.heads import Head, Linear
+    from attsvm.training.train import train
+
+    if not isinstance(head, Head):
+        head = Linear(np.broadcast_to(head, (len(seeds), np.shape(head)[-1])))
+    v = np.asarray(head.v) if isinstance(head, Linear) else None
+    at = device()
+    size, few = _shared_shape(cell, len(seeds), at), cost(cell, len(seeds), at) <= FREE
+    wide, head = _padded(tokens, head, size)
+    record: Any = RECORDS if any(map(needs_the_way, cell.measures)) else [cell.training.steps]
+    # XLA's optimiser would take longer than a short training.
+    with few_optimisations() if few and at == "cpu" else nullcontext():
+        path = train(wide, head, init=cell.start(seeds), record=record, **cell.training.arguments())
+    if wide is not tokens:
+        path = replace(path, tokens=tokens, W=path.W[..., : tokens.d, : tokens.e], state=None)
+    return path, v
+
+
+def _shared_shape(cell: Cell, runs: int, device: str) -> Mapping[str, int]:
+    """T, d and e rounded up to eights where that is free: cells that agree in them share one compilation."""
+    n, T, d, e = cell.shape
+    wider = [8 * -(-size // 8) if size > 1 and cell.padded_width else size for size in (d, e)]
+    sizes = {"T": 8 * -(-T // 8), "d": wider[0], "e": wider[1]}
+    free = cost(cell, runs, device, (n, *sizes.values())) <= FREE
+    return sizes if free else {"T": T, "d": d, "e": e}
+
+
+def _padded(tokens: Tokens, head: Any, size: Mapping[str, int]) -> tuple[Tokens, Any]:
+    """The tokens with more of them, all masked, and with coordinates of zeros."""
+    from attsvm.training.heads import Linear
+
+    more = {"T": size["T"] - tokens.T, "d": size["d"] - tokens.d, "e": size["e"] - tokens.e}
+    own = tokens.values is not tokens.keys
+    if more["d"] and not (isinstance(head, Linear) or own):
+        more["d"] = more["e"] = 0  # a head of the user's own knows how wide the values are
+    if not any(more.values()):
+        return tokens, head
+    after = [(0, 0), (0, 0)]
+    keys = np.pad(np.asarray(tokens.keys), [*after, (0, more["T"]), (0, more["d"])])
+    queries = np.pad(np.asarray(tokens.queries), [*after, (0, more["e"])])
+    mask = np.pad(np.asarray(tokens.mask), [*after, (0, more["T"])])
+    values = np.pad(np.asarray(tokens.values), [*after, (0, more["T"]), (0, 0)]) if own else None
+    if not own and more["d"]:
+        head = Linear(np.pad(head.v, [(0, 0), (0, more["d"])]))
+    return Tokens(keys, queries, tokens.labels, mask, values), head  # type: ignore[arg-type]
