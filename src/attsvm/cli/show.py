@@ -27,7 +27,7 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print and plot a path that `attsvm train`, a solution that `attsvm solve` or a study that `sweep` saved.
+    """Print and plot what `attsvm train`, `attsvm solve` or `attsvm sweep` saved: a path, solution or study.
 
     A path shows loss, norm and attention against the steps; a solution its margins and singular
     values. The certificate is computed again from the data. Of a study the page and tables are drawn again.

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm.figures.style import colours, label
 
-PANELS, COLUMNS = 12, 3
-"""Panels of a picture at most, and side by side."""
+PANELS, COLUMNS, WIDTH = 12, 3, 7.2
+"""Panels of a picture at most, and side by side; inches of a picture."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def draw_map(points: Sequence[Point], quantity: str, layout: Layout) -> Canvas:
     """The quantity as a colour over two parameters, its value written into every cell."""
     assert layout.lines is not None  # a map has two sides
     across, down = _values(points, layout.x), _values(points, layout.lines)[::-1]
-    figure, panels = _panels(points, layout, 0.9 + 0.32 * len(down))
+    figure, panels = _panels(points, layout, 0.8 + 0.32 * len(down), room=0.9)
     finite = [p.value for p in points if np.isfinite(p.value)] or [0.0]
     low, high = (0.0, 1.0) if min(finite) >= 0 and max(finite) <= 1 else (min(finite), max(finite))
     image = None
@@ -90,7 +90,9 @@ def draw_map(points: Sequence[Point], quantity: str, layout: Layout) -> Canvas:
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
         _finish(ax, title, layout.x, layout.lines)
-    bar = figure.colorbar(image, ax=[ax for ax, _ in panels], pad=0.01, shrink=0.8)
+    box = panels[0][0].get_position()
+    place = figure.add_axes((1 - 0.75 / WIDTH, box.y0, 0.12 / WIDTH, box.height))
+    bar = figure.colorbar(image, cax=place)
     bar.set_label(quantity, fontsize=8)
     bar.ax.tick_params(labelsize=7)
     bar.outline.set_visible(False)
@@ -102,15 +104,26 @@ def draw_map(points: Sequence[Point], quantity: str, layout: Layout) -> Canvas:
 Panel = tuple[Axes, tuple[str, list[Point]]]
 
 
-def _panels(points: Sequence[Point], layout: Layout, height: float) -> tuple[Canvas, list[Panel]]:
+def _panels(
+    points: Sequence[Point], layout: Layout, height: float, room: float = 0.1
+) -> tuple[Canvas, list[Panel]]:
     groups: dict[tuple[Any, ...], list[Point]] = {}
     for point in points:
         groups.setdefault(layout.panel(point), []).append(point)
     shown = list(groups.items())[:PANELS]
     columns = min(COLUMNS, len(shown))
     rows = -(-len(shown) // columns)
-    figure = Canvas(figsize=(7.2, rows * height), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flat
+    tall = rows * height
+    figure = Canvas(figsize=(WIDTH, tall))  # margins in inches: the constrained layout draws everything twice
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat
+    figure.subplots_adjust(
+        left=0.75 / WIDTH,
+        right=1 - room / WIDTH,
+        bottom=0.5 / tall,
+        top=1 - 0.3 / tall,
+        wspace=0.12,
+        hspace=0.35 / (height - 0.35),
+    )
     panels = []
     for ax, (values, own) in zip(axes, shown, strict=False):
         title = ", ".join(_named(n, v) for n, v in zip(layout.panels, values, strict=True))
@@ -118,7 +131,7 @@ def _panels(points: Sequence[Point], layout: Layout, height: float) -> tuple[Can
     for ax in list(axes)[len(shown) :]:
         ax.set_axis_off()
     if len(groups) > PANELS:
-        figure.suptitle(f"the first {PANELS} of {len(groups)} panels", fontsize=8)
+        figure.suptitle(f"the first {PANELS} of {len(groups)} panels", fontsize=8, y=1, va="top")
     return figure, panels
 
 
@@ -154,9 +167,12 @@ def _written(ax: Axes, table: Any, low: float, high: float, columns: int) -> Non
 
 
 def _finish(ax: Axes, title: str, x: str, y: str) -> None:
-    ax.set_title(title, fontsize=9)
-    ax.set_xlabel(x, fontsize=8)
-    ax.set_ylabel(y, fontsize=8)
+    ax.set_title(title, fontsize=8.5, pad=3)
+    place: Any = ax.get_subplotspec()
+    if place.is_last_row():
+        ax.set_xlabel(x, fontsize=8)
+    if place.is_first_col():
+        ax.set_ylabel(y, fontsize=8)
     ax.tick_params(labelsize=7.5)
     ax.spines[["top", "right"]].set_visible(False)
 

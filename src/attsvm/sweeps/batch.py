@@ -24,13 +24,13 @@ from attsvm.tokens import Tokens
 FEW = 8
 """A study of at most so many seeds trains them in one batch; one of more, in larger ones."""
 
-MANY, STAIRS = 64, (512, 4096, 32768)
-"""Runs of a batch on a CPU, whose cache they fit; ends of the batches on a GPU, then steps of the last."""
+LENGTHS = {"cpu": (64, 64), "gpu": (4096, 32768)}
+"""Runs of the first batch of a cell and of the others: they fill the device, and on a CPU fit its cache."""
 
 SECONDS, ROOM = {"cpu": 1e-8, "gpu": 1e-10}, 1 << 31
 """Of a training step per token entry, roughly; and bytes of the GPU that a batch may take."""
 
-LONG, FREE = 20.0, 0.25
+LONG, FREE = 20.0, {"cpu": 0.25, "gpu": 1.0}
 """Seconds that a batch should not exceed; and below which a larger shape costs less than a compilation."""
 
 Columns = dict[str, NDArray[Any]]
@@ -90,7 +90,7 @@ def _edges(cell: Cell, stop: int, few: bool, device: str) -> list[int]:
     if few:
         return [0, FEW]
     most = _largest(cell, device)
-    edges = [0] if device == "cpu" else [0, *(edge for edge in STAIRS if edge <= most)]
+    edges = [0, min(most, LENGTHS[device][0])]
     while edges[-1] < stop:
         edges.append(edges[-1] + most)
     return edges
@@ -102,7 +102,7 @@ def _largest(cell: Cell, device: str) -> int:
     fitting = LONG / cost(cell, 1, device)
     if device == "gpu":
         fitting = min(fitting, ROOM / (64 * (n * T * d + d * e)))
-    return 1 << int(np.log2(max(1, min(fitting, MANY if device == "cpu" else STAIRS[-1]))))
+    return 1 << int(np.log2(max(1, min(fitting, LENGTHS[device][1]))))
 
 
 def _computed(batch: Batch) -> Columns:
@@ -132,7 +132,7 @@ def _trained(cell: Cell, tokens: Tokens, head: Any, seeds: range) -> tuple[Path,
         head = Linear(np.broadcast_to(head, (len(seeds), np.shape(head)[-1])))
     v = np.asarray(head.v) if isinstance(head, Linear) else None
     at = device()
-    size, few = _shared_shape(cell, len(seeds), at), cost(cell, len(seeds), at) <= FREE
+    size, few = _shared_shape(cell, len(seeds), at), cost(cell, len(seeds), at) <= FREE[at]
     wide, head = _padded(tokens, head, size)
     record: Any = RECORDS if any(map(needs_the_way, cell.measures)) else [cell.training.steps]
     # XLA's optimiser would take longer than a short training.
@@ -148,7 +148,7 @@ def _shared_shape(cell: Cell, runs: int, device: str) -> Mapping[str, int]:
     n, T, d, e = cell.shape
     wider = [8 * -(-size // 8) if size > 1 and cell.padded_width else size for size in (d, e)]
     sizes = {"T": 8 * -(-T // 8), "d": wider[0], "e": wider[1]}
-    free = cost(cell, runs, device, (n, *sizes.values())) <= FREE
+    free = cost(cell, runs, device, (n, *sizes.values())) <= FREE[device]
     return sizes if free else {"T": T, "d": d, "e": e}
 
 

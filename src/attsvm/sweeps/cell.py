@@ -112,7 +112,7 @@ def as_cell(
 @cache
 def _shape(data: tuple[tuple[str, Any], ...], folder: str) -> tuple[int, int, int, int]:
     _check_sizes(dict(data), folder)
-    tokens, head = _draw(data, folder, range(1))
+    tokens, _ = _draw(data, folder, range(1))
     if getattr(tokens, "runs", None) != 1:
         raise WrongWord(
             f"{dict(data)['model']} returned no runs axis for seed=range(0, 1). Return one run per seed."

@@ -20,6 +20,9 @@ from attsvm.tokens import Float
 from attsvm.verdict import classify, cosine, fit_rate, margin_ratio, unique
 from attsvm.words import WrongWord, norm_of
 
+NOISE = 1e-12
+"""What a rate is not fitted to: an error of this size is rounding."""
+
 RECORDS = 40
 """Log-spaced records of a run whose growth or rate is fitted."""
 
@@ -81,7 +84,7 @@ def _norm_growth(ended: Ended, norm: Norm) -> NDArray[Any]:
 
 
 def _rate(ended: Ended, norm: Norm) -> NDArray[Any]:
-    """Exponent of 1 − cosine, or of 1 − margin ratio where the program is not unique, over the last decade."""
+    """Exponent of 1 − cosine over the last decade, of 1 − margin ratio where the program is not unique."""
     return _exponents(ended.path.index, _gaps(ended, norm) if unique(norm) else 1 - _ratios(ended, norm))
 
 
@@ -148,10 +151,10 @@ def measured(name: str, ended: Ended, folder: str) -> NDArray[Any]:
 
 
 def _exponents(steps: NDArray[Any], numbers: Float) -> Float:
-    """The exponent of each run; NaN where too few numbers are positive."""
+    """The exponent of each run; NaN where too few numbers are more than rounding."""
     out = np.full(len(numbers), np.nan)
     for k, row in enumerate(numbers):
-        good = np.isfinite(row) & (row > 0) & (steps >= steps[-1] / 10)
+        good = np.isfinite(row) & (row > NOISE) & (steps >= steps[-1] / 10)
         if good.sum() >= 3:
             out[k] = fit_rate(steps[good], row[good]).exponent
     return out

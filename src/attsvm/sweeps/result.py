@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path as File
 from typing import Any
 
@@ -50,7 +51,7 @@ class Sweep:
         """Shares and means of every cell."""
         edges = [*np.flatnonzero(np.diff(self.runs["cell"], prepend=-1)), len(self.runs["cell"])]
         found = []
-        for a, b in zip(edges[:-1], edges[1:], strict=True):
+        for a, b in pairwise(edges):
             own = {name: column[a:b] for name, column in self.runs.items()}
             words = {name: own[name][0] for name in self.facts["parameters"] if _told(own[name][0])}
             found.append(CellResult(words, int(b - a), _quantities(own, self.facts["measures"])))

@@ -171,12 +171,12 @@ def _joined(pieces: Sequence[Piece]) -> Columns:
 
 
 def _encoded(pa: Any, column: NDArray[Any]) -> Any:
-    array = pa.array(column.tolist() if column.dtype.kind in "UO" else column)
+    array = _plain(pa, column)
     return array.dictionary_encode() if column.dtype.kind in "UO" else array
 
 
 def _plain(pa: Any, column: NDArray[Any]) -> Any:
-    return pa.array(column.tolist() if column.dtype.kind in "UO" else column)
+    return pa.array(column.tolist() if column.dtype.kind == "O" else column)
 
 
 def _decoded(pa: Any, column: Any) -> NDArray[Any]:

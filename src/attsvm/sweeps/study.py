@@ -101,9 +101,10 @@ def _study(given: dict[str, Any], name: str, folder: str, scale: str) -> Study:
     _check_keys("show", shown, SHOW)
     cells = _cells(given, measures, folder)
     known = {word for cell in cells for word in cell.words}
-    for place, word in ((place, word) for place in shown for word in _listed(shown[place])):
-        if word not in known:
-            raise WrongWord(f"show.{place} is {word!r}. Pass {', '.join(sorted(known))}.")
+    for place in shown:
+        for word in _listed(shown[place]):
+            if word not in known:
+                raise WrongWord(f"show.{place} is {word!r}. Pass {', '.join(sorted(known))}.")
     return Study(
         name,
         str(given.get("title", name.replace("_", " ").capitalize())),
