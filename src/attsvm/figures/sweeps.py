@@ -110,14 +110,17 @@ def _panels(
     groups: dict[tuple[Any, ...], list[Point]] = {}
     for point in points:
         groups.setdefault(layout.panel(point), []).append(point)
-    shown = list(groups.items())[:PANELS]
-    columns = min(COLUMNS, len(shown))
+    ranks = [_values(points, name) for name in layout.panels]
+    order = sorted(groups, key=lambda own: [rank.index(v) for rank, v in zip(ranks, own, strict=True)])
+    shown = [(values, groups[values]) for values in order[:PANELS]]
+    last = len(_values(points, layout.panels[-1])) if layout.panels else 1
+    columns = last if 1 < last <= 4 else min(COLUMNS, len(shown))
     rows = -(-len(shown) // columns)
     tall = rows * height
     figure = Canvas(figsize=(WIDTH, tall))  # margins in inches: the constrained layout draws everything twice
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
     figure.subplots_adjust(
-        left=0.75 / WIDTH,
+        left=0.6 / WIDTH,
         right=1 - room / WIDTH,
         bottom=0.5 / tall,
         top=1 - 0.3 / tall,
@@ -128,7 +131,7 @@ def _panels(
     for ax, (values, own) in zip(axes, shown, strict=False):
         title = ", ".join(_named(n, v) for n, v in zip(layout.panels, values, strict=True))
         panels.append((ax, (title, own)))
-    for ax in list(axes)[len(shown) :]:
+    for ax in axes[len(shown) :]:
         ax.set_axis_off()
     if len(groups) > PANELS:
         figure.suptitle(f"the first {PANELS} of {len(groups)} panels", fontsize=8, y=1, va="top")

@@ -26,7 +26,7 @@ class Estimate:
         return self.high - self.low if math.isfinite(self.high - self.low) else math.inf
 
     def __str__(self) -> str:
-        return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
+        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
 def share(true: NDArray[Any], confidence: float = 0.95) -> Estimate:

@@ -135,7 +135,7 @@ def _estimate(found: Any) -> str:
     if found is None:
         return "–"
     missing = f"; {found.missing} without" if found.missing else ""
-    return f"{found.value:.4g}<small>{found.low:.4g} … {found.high:.4g}{missing}</small>".replace("-", "−")
+    return f"{found.value:.3g}<small>{found.low:.3g} … {found.high:.3g}{missing}</small>".replace("-", "−")
 
 
 def _same(done: Sweep) -> str:
