@@ -11,11 +11,13 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from importlib.metadata import entry_points
 from multiprocessing import forkserver
+from multiprocessing.connection import wait
 from pathlib import Path as File
 from typing import Any
 
@@ -128,6 +130,13 @@ def _dask(where: int | str) -> Iterator[Any]:
         yield client
 
 
+def _end_with_the_client() -> None:
+    client = multiprocessing.parent_process()
+    if client is not None:
+        wait([client.sentinel])
+        os._exit(1)
+
+
 def _gpu() -> bool:
     """Whether JAX will find a GPU; asking JAX itself would take the GPU's memory in this process."""
     asked = os.environ.get("JAX_PLATFORMS", ""), os.environ.get("CUDA_VISIBLE_DEVICES", "all")
@@ -152,7 +161,8 @@ def _environment() -> Iterator[None]:
 
 
 def _settle() -> None:
-    """End without a traceback on Ctrl-C; look for garbage among new objects only, and seldom."""
+    """End without a traceback on Ctrl-C, and with the client, killed or not; look for garbage but seldom."""
+    threading.Thread(target=_end_with_the_client, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)

@@ -62,7 +62,7 @@ def draw_curves(points: Sequence[Point], quantity: str, layout: Layout) -> Canva
         ax.set_xticks(ticks if numeric else range(len(ticks)), [_word(t) for t in ticks])
         ax.minorticks_off()
         _bound(ax, points)
-    if layout.lines:
+    if layout.lines and len(_values(points, layout.lines)) <= 12:
         first = panels[0][0]
         first.legend(fontsize=7, frameon=False, loc="best")
     return figure

@@ -6,9 +6,10 @@ asked for, and a batch is always computed whole: so a run has the same digits in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.path import Path
-from attsvm.sweeps.cell import Cell, study_code
+from attsvm.sweeps.cell import Cell, Data, draw, study_code
 from attsvm.sweeps.measure import RECORDS, Ended, measured, needs_the_way
 from attsvm.theory import NoTheorem, limit_norm
 from attsvm.tokens import Tokens
@@ -107,8 +108,7 @@ def _largest(cell: Cell, device: str) -> int:
 
 def _computed(batch: Batch) -> Columns:
     cell = batch.cell
-    tokens, head = cell.draw(batch.seeds)
-    path, v = _trained(cell, tokens, head, batch.seeds)
+    path, v = _trained(cell, batch.seeds)
     ended = Ended(path, v, predicted(cell))
     found: Columns = {"stopped": np.asarray(path.stopped)}
     return found | {name: measured(name, ended, cell.folder) for name in cell.measures}
@@ -123,50 +123,59 @@ def predicted(cell: Cell) -> Any:
         return None
 
 
-def _trained(cell: Cell, tokens: Tokens, head: Any, seeds: range) -> tuple[Path, Any]:
+def _trained(cell: Cell, seeds: range) -> tuple[Path, Any]:
     from attsvm.training.compilation import few_optimisations
-    from attsvm.training.heads import Head, Linear
+    from attsvm.training.heads import Linear
     from attsvm.training.train import train
 
-    if not isinstance(head, Head):
-        head = Linear(np.broadcast_to(head, (len(seeds), np.shape(head)[-1])))
-    v = np.asarray(head.v) if isinstance(head, Linear) else None
     at = device()
-    size, few = _shared_shape(cell, len(seeds), at), cost(cell, len(seeds), at) <= FREE[at]
-    wide, head = _padded(tokens, head, size)
+    few = cost(cell, len(seeds), at) <= FREE[at]
+    tokens, head, wide, wide_head = _data(cell.data, cell.folder, seeds, _shared_shape(cell, len(seeds), at))
     record: Any = RECORDS if any(map(needs_the_way, cell.measures)) else [cell.training.steps]
     # XLA's optimiser would take longer than a short training.
     with few_optimisations() if few and at == "cpu" else nullcontext():
-        path = train(wide, head, init=cell.start(seeds), record=record, **cell.training.arguments())
+        path = train(wide, wide_head, init=cell.start(seeds), record=record, **cell.training.arguments())
     if wide is not tokens:
         path = replace(path, tokens=tokens, W=path.W[..., : tokens.d, : tokens.e], state=None)
-    return path, v
+    return path, np.asarray(head.v) if isinstance(head, Linear) else None
 
 
-def _shared_shape(cell: Cell, runs: int, device: str) -> Mapping[str, int]:
+@lru_cache(maxsize=2)
+def _data(
+    data: Data, folder: str, seeds: range, size: tuple[int, int, int]
+) -> tuple[Tokens, Any, Tokens, Any]:
+    """Tokens and head, as drawn and padded; kept for the next cell, which often differs in its training only."""
+    from attsvm.training.heads import Head, Linear
+
+    tokens, head = draw(data, folder, seeds)
+    if not isinstance(head, Head):
+        head = Linear(np.broadcast_to(head, (len(seeds), np.shape(head)[-1])))
+    return tokens, head, *_padded(tokens, head, *size)
+
+
+def _shared_shape(cell: Cell, runs: int, device: str) -> tuple[int, int, int]:
     """T, d and e rounded up to eights where that is free: cells that agree in them share one compilation."""
     n, T, d, e = cell.shape
     wider = [8 * -(-size // 8) if size > 1 and cell.padded_width else size for size in (d, e)]
-    sizes = {"T": 8 * -(-T // 8), "d": wider[0], "e": wider[1]}
-    free = cost(cell, runs, device, (n, *sizes.values())) <= FREE[device]
-    return sizes if free else {"T": T, "d": d, "e": e}
+    sizes = 8 * -(-T // 8), wider[0], wider[1]
+    return sizes if cost(cell, runs, device, (n, *sizes)) <= FREE[device] else (T, d, e)
 
 
-def _padded(tokens: Tokens, head: Any, size: Mapping[str, int]) -> tuple[Tokens, Any]:
+def _padded(tokens: Tokens, head: Any, T: int, d: int, e: int) -> tuple[Tokens, Any]:
     """The tokens with more of them, all masked, and with coordinates of zeros."""
     from attsvm.training.heads import Linear
 
-    more = {"T": size["T"] - tokens.T, "d": size["d"] - tokens.d, "e": size["e"] - tokens.e}
     own = tokens.values is not tokens.keys
-    if more["d"] and not (isinstance(head, Linear) or own):
-        more["d"] = more["e"] = 0  # a head of the user's own knows how wide the values are
-    if not any(more.values()):
+    if not (own or isinstance(head, Linear)):
+        d, e = tokens.d, tokens.e  # a head of the user's own knows how wide the values are
+    if (T, d, e) == (tokens.T, tokens.d, tokens.e):
         return tokens, head
     after = [(0, 0), (0, 0)]
-    keys = np.pad(np.asarray(tokens.keys), [*after, (0, more["T"]), (0, more["d"])])
-    queries = np.pad(np.asarray(tokens.queries), [*after, (0, more["e"])])
-    mask = np.pad(np.asarray(tokens.mask), [*after, (0, more["T"])])
-    values = np.pad(np.asarray(tokens.values), [*after, (0, more["T"]), (0, 0)]) if own else None
-    if not own and more["d"]:
-        head = Linear(np.pad(head.v, [(0, 0), (0, more["d"])]))
-    return Tokens(keys, queries, tokens.labels, mask, values), head  # type: ignore[arg-type]
+    more, wider = (0, T - tokens.T), (0, d - tokens.d)
+    keys = np.pad(np.asarray(tokens.keys), [*after, more, wider])
+    queries = np.pad(np.asarray(tokens.queries), [*after, (0, e - tokens.e)])
+    mask = np.pad(np.asarray(tokens.mask), [*after, more])
+    values: Any = np.pad(np.asarray(tokens.values), [*after, more, (0, 0)]) if own else None
+    if not own:
+        head = Linear(np.pad(head.v, [(0, 0), wider]))
+    return Tokens(keys, queries, tokens.labels, mask, values), head

@@ -22,6 +22,9 @@ from attsvm.words import WrongWord, norm_of, one_of
 ELSEWHERE = ("claims", "figures", "heads", "probe", "torch", "next_token")
 """Parts of the package that no study runs."""
 
+Data = tuple[tuple[str, Any], ...]
+"""The model and its sizes, by name."""
+
 INIT = 1 << 40
 """Added to a run's seed for its start, which would otherwise repeat the numbers of its data."""
 
@@ -44,7 +47,7 @@ class Cell:
     shape: n, T, d, e of its tokens.
     """
 
-    data: tuple[tuple[str, Any], ...]
+    data: Data
     training: Settings
     init: str
     measures: tuple[str, ...]
@@ -66,10 +69,6 @@ class Cell:
         sources = [source(name, self.folder) for name in own]
         text = json.dumps([self.words, self.measures, few, study_code(), sources], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-    def draw(self, seeds: range) -> tuple[Tokens, Any]:
-        """Tokens with one run per seed, and the head."""
-        return _draw(self.data, self.folder, seeds)
 
     def start(self, seeds: range) -> Any:
         """The init of train()."""
@@ -110,9 +109,9 @@ def as_cell(
 
 
 @cache
-def _shape(data: tuple[tuple[str, Any], ...], folder: str) -> tuple[int, int, int, int]:
+def _shape(data: Data, folder: str) -> tuple[int, int, int, int]:
     _check_sizes(dict(data), folder)
-    tokens, _ = _draw(data, folder, range(1))
+    tokens, _ = draw(data, folder, range(1))
     if getattr(tokens, "runs", None) != 1:
         raise WrongWord(
             f"{dict(data)['model']} returned no runs axis for seed=range(0, 1). Return one run per seed."
@@ -146,7 +145,8 @@ def _model(model: str, folder: str) -> Any:
     return plugin(model, folder) if is_plugin(model) else getattr(datasets, model)
 
 
-def _draw(data: tuple[tuple[str, Any], ...], folder: str, seeds: range) -> tuple[Tokens, Any]:
+def draw(data: Data, folder: str, seeds: range) -> tuple[Tokens, Any]:
+    """Tokens with one run per seed, and the head."""
     sizes = dict(data)
     model = str(sizes.pop("model"))
     try:

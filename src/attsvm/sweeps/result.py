@@ -57,13 +57,13 @@ class Sweep:
             found.append(CellResult(words, int(b - a), _quantities(own, self.facts["measures"])))
         return tuple(found)
 
-    @property
+    @cached_property
     def varying(self) -> tuple[str, ...]:
         """The parameters that differ between cells."""
         columns = {name: {_plain(c.words.get(name)) for c in self.cells} for name in self.facts["parameters"]}
         return tuple(name for name, values in columns.items() if len(values) > 1)
 
-    @property
+    @cached_property
     def quantities(self) -> tuple[str, ...]:
         """What has an estimate; kinds that no run ended in are left out."""
         names = dict.fromkeys(name for cell in self.cells for name in cell.quantities)
