@@ -1,4 +1,4 @@
-"""Kill studies at random moments, resume them, compare bytes. Run by hand: python benchmarks/sweep_kills.py [ROUNDS].
+"""Studies killed at random moments, resumed and compared: python benchmarks/sweep_kills.py [ROUNDS [SEED]].
 
 Each round runs one study in processes of its own, on worker processes or on Dask's local cluster, and sends
 SIGKILL at a random moment to the client alone, to one worker, or to everything at once, as a power cut would.
@@ -36,9 +36,8 @@ def start(study: File, out: File, cluster: bool) -> subprocess.Popen:
     """The study in a session of its own, so that all of its processes can be found and killed."""
     command = [sys.executable, "-m", "attsvm", "sweep", str(study), "--out", str(out)]
     command += ["--cluster", "local:2"] if cluster else []
-    return subprocess.Popen(
-        command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+    silent = subprocess.DEVNULL
+    return subprocess.Popen(command, start_new_session=True, stdout=silent, stderr=silent)
 
 
 def members(session: int) -> list[int]:
@@ -116,10 +115,8 @@ def one_round(number: int, study: File, folder: File, reference: bytes, seconds:
 
 
 def main() -> None:
-    rounds, first = (
-        int(sys.argv[1]) if len(sys.argv) > 1 else 24,
-        int(sys.argv[2]) if len(sys.argv) > 2 else 0,
-    )
+    given = [int(word) for word in sys.argv[1:]]
+    rounds, first = [*given, *(24, 0)[len(given) :]]
     random.seed(first)
     with tempfile.TemporaryDirectory() as name:
         folder = File(name)

@@ -144,7 +144,7 @@ def _trained(cell: Cell, seeds: range) -> tuple[Path, Any]:
 def _data(
     data: Data, folder: str, seeds: range, size: tuple[int, int, int]
 ) -> tuple[Tokens, Any, Tokens, Any]:
-    """Tokens and head, as drawn and padded; kept for the next cell, which often differs in its training only."""
+    """Tokens and head, as drawn and padded; the next cell often differs in its training only."""
     from attsvm.training.heads import Head, Linear
 
     tokens, head = draw(data, folder, seeds)
