@@ -58,7 +58,7 @@ def show(
 
 
 def _show_study(folder: File, as_json: bool) -> None:
-    from attsvm.sweeps import Sweep
+    from attsvm.sweeps.result import Sweep
 
     done = Sweep.load(folder)
     done.write()

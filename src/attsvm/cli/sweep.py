@@ -12,7 +12,7 @@ from attsvm.cli.files import one_line_errors
 from attsvm.workers import begin, named
 
 if TYPE_CHECKING:
-    from attsvm.sweeps import Sweep
+    from attsvm.sweeps.result import Sweep
 
 
 def sweep(
@@ -50,7 +50,7 @@ def sweep(
         begin("attsvm.sweeps.batch")
     try:
         with one_line_errors(), named(cluster) as executor:
-            from attsvm.sweeps import sweep as run
+            from attsvm.sweeps.sweep import sweep as run
 
             done = run(study, executor, scale=scale, out=out)
     except KeyboardInterrupt:

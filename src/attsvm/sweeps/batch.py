@@ -14,11 +14,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attsvm.path import Path
 from attsvm.sweeps.cell import Cell, Data, draw, study_code
 from attsvm.sweeps.measure import RECORDS, Ended, measured, needs_the_way
+from attsvm.sweeps.store import Columns
 from attsvm.theory import NoTheorem, limit_norm
 from attsvm.tokens import Tokens
 
@@ -33,8 +33,6 @@ SECONDS, ROOM = {"cpu": 1e-8, "gpu": 1e-10}, 1 << 31
 
 LONG, FREE = 20.0, {"cpu": 0.25, "gpu": 1.0}
 """Seconds that a batch should not exceed; and below which a larger shape costs less than a compilation."""
-
-Columns = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)

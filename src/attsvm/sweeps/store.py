@@ -13,13 +13,17 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as File
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.sweeps.batch import Batch, Columns
+if TYPE_CHECKING:
+    from attsvm.sweeps.batch import Batch
+
+Columns = dict[str, NDArray[Any]]
+"""One array per column, all of one length."""
 
 STALE = 3600.0
 """Seconds after which a file that was never finished is nobody's."""
