@@ -77,9 +77,9 @@ def compute(todo: Sequence[Batch], code: str) -> list[Columns]:
 
 def device() -> str:
     """What this process trains on: cpu or gpu."""
-    import jax
+    from attsvm.training.compilation import backend
 
-    return "cpu" if jax.default_backend() == "cpu" else "gpu"
+    return "cpu" if backend() == "cpu" else "gpu"
 
 
 # ---------------------------------------------------------------------- details

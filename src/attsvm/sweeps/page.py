@@ -8,13 +8,15 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path as File
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attsvm import __version__
 from attsvm.figures.sweeps import Layout, Point, draw_curves, draw_map
 from attsvm.report.html import asset, line, picture, table
 from attsvm.reproduce import write_svg
-from attsvm.sweeps.result import Sweep
+
+if TYPE_CHECKING:
+    from attsvm.sweeps.result import Sweep
 
 SHOWN = 2_000
 """Cells in the table of the page; all of them are in cells.csv."""
