@@ -15,8 +15,8 @@ from attsvm.workers import Here, named
 
 STUDY = {
     "measure": ["kind"],
-    "seeds": 192,
-    "data": {"model": "prompt_sphere", "n": 2, "T": [2, 4, 6], "d": [2, 5]},
+    "seeds": 256,
+    "data": {"model": "prompt_sphere", "n": 2, "T": [2, 4], "d": 2},
     "train": {"steps": [150, 300], "lr": 0.5},
 }
 CLIENT = """

@@ -88,6 +88,8 @@ def test_several_ways_of_training_add_up_and_what_has_no_effect_is_one_cell(stud
     ways = [{"optimizer": "gd", "norm": ["l1", "linf"]}, {"optimizer": "steepest", "norm": ["l1", "linf"]}]
     cells = read_study(change(study, data={"T": 2, "d": 2}) | {"train": ways}).cells
     assert [c.words.get("norm") for c in cells] == [None, "l1", "linf"]
+    polyak = {"optimizer": "polyak", "norm": ["l1", "linf"], "lr": [0.1, 0.2]}
+    assert len(read_study(change(study, data={"T": 2, "d": 2}) | {"train": polyak}).cells) == 1
 
 
 def test_a_norm_that_no_theory_predicts_must_be_named(study):

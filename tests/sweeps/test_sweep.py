@@ -2,6 +2,7 @@
 
 import csv
 import json
+from concurrent.futures import BrokenExecutor
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import attsvm as att
 from attsvm.sweeps.result import Sweep
 from attsvm.sweeps.sweep import sweep
+from attsvm.workers import Here
 
 
 def table(folder):
@@ -115,8 +117,6 @@ def test_a_folder_without_a_study_is_refused(tmp_path):
 def test_two_sweeps_at_once_on_one_folder_agree(study, tmp_path):
     from concurrent.futures import ThreadPoolExecutor
 
-    from attsvm.workers import Here
-
     study |= {"measure": "kind"}
     sweep(study, Here(), out=tmp_path / "alone")
     with ThreadPoolExecutor(2) as both:
@@ -130,3 +130,25 @@ def test_without_pyarrow_the_extra_is_named(study, monkeypatch, tmp_path):
         (tmp_path / "batches").mkdir()
         (tmp_path / "batches" / "x.parquet").write_bytes(b"")
         sweep(study, out=tmp_path)
+
+
+class Doomed(Here):
+    """An executor whose workers are gone."""
+
+    def submit(self, fn, /, *args, **options):
+        return (
+            super().submit(fn, *args, **options) if fn.__name__ != "compute" else super().submit(self.broken)
+        )
+
+    def broken(self, *_):
+        raise BrokenExecutor("a process in the pool was terminated abruptly")
+
+
+def test_lost_workers_are_told_in_a_sentence_and_other_errors_are_not_hidden(study, tmp_path, monkeypatch):
+    from attsvm.sweeps import sweep as sweeping
+
+    with pytest.raises(RuntimeError, match="batches are kept: run the study again"):
+        sweep(study, Doomed(), out=tmp_path)
+    monkeypatch.setattr(sweeping, "compute", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        sweep(study, Here(), out=tmp_path)

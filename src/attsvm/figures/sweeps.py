@@ -75,7 +75,7 @@ def draw_map(points: Sequence[Point], quantity: str, layout: Layout) -> Canvas:
     figure, panels = _panels(points, layout, 0.8 + 0.32 * len(down), room=0.9)
     finite = [p.value for p in points if np.isfinite(p.value)] or [0.0]
     low, high = (0.0, 1.0) if min(finite) >= 0 and max(finite) <= 1 else (min(finite), max(finite))
-    image = None
+    image: Any = None
     for ax, (title, own) in panels:
         table = np.full((len(down), len(across)), np.nan)
         for p in own:

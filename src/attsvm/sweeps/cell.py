@@ -58,8 +58,8 @@ class Cell:
     def words(self) -> dict[str, Any]:
         """The cell as columns of the table; what has no effect is absent."""
         told, asked = self.training, ASKS[self.training.optimizer]
-        rule = {name: getattr(told, name) for name in ("norm", "lr") if name in asked}
-        ways = {"weight": told.weight, "optimizer": told.optimizer, **rule}
+        rule: dict[str, Any] = {name: getattr(told, name) for name in ("norm", "lr") if name in asked}
+        ways: dict[str, Any] = {"weight": told.weight, "optimizer": told.optimizer, **rule}
         return dict(self.data) | ways | {"loss": told.loss, "steps": told.steps, "init": self.init}
 
     def key(self, few: bool) -> str:
@@ -170,13 +170,13 @@ def _settings(words: Mapping[str, Any]) -> Settings:
         if not fits:
             expected = {str: "a word", float: "a number", int: "a whole number"}[kind]
             raise WrongWord(f"train.{name} is {value!r}. Pass {expected}.")
-    fitting = {name: float(value) if name == "lr" else value for name, value in words.items()}
+    fitting: dict[str, Any] = {name: float(value) if name == "lr" else value for name, value in words.items()}
     settings = Settings(**fitting)
     if settings.steps < 1:
         raise WrongWord(f"train.steps is {settings.steps}. Pass at least 1.")
     one_of("optimizer", settings.optimizer, ASKS)
-    if "norm" not in ASKS[settings.optimizer]:
-        settings = Settings(**{**fitting, "norm": "frobenius"})
+    unused = {"norm", "lr"} - set(ASKS[settings.optimizer])
+    settings = Settings(**{name: value for name, value in fitting.items() if name not in unused})
     settings.arguments()
     return settings
 

@@ -30,7 +30,7 @@ def plugin(name: str, folder: str) -> Callable[..., Any]:
         raise WrongWord(f"{name}: {error}. Put {module}.py beside the study, or on PYTHONPATH.") from None
     if not callable(found):
         raise WrongWord(f"{name} is {found!r}. Pass the name of a function.")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def source(name: str, folder: str) -> str:

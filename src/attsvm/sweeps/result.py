@@ -126,7 +126,12 @@ def assembled(study: Study, seeds: Sequence[range], rows: Sequence[Columns], fol
     columns["seed"] = np.concatenate([np.arange(own.start, own.stop) for own in seeds])
     columns |= {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
     wanted = {k: v for k, v in asdict(study.seeds).items() if k != "begin" and study.seeds.quantity}
-    facts = {"title": study.title, "about": study.about, "name": study.name, "scale": study.scale}
+    facts: dict[str, Any] = {
+        "title": study.title,
+        "about": study.about,
+        "name": study.name,
+        "scale": study.scale,
+    }
     facts |= {
         "parameters": list(study.parameters),
         "measures": list(study.measures),
@@ -148,7 +153,7 @@ def as_column(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def _quantities(columns: Columns, measures: Sequence[str]) -> dict[str, Estimate]:
-    found = {}
+    found: dict[str, Estimate] = {}
     for name in measures:
         if name == "kind":
             found |= {kind: estimate(columns, kind) for kind in KINDS}

@@ -6,8 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import CancelledError, Executor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, as_completed
 from pathlib import Path as File
 from typing import Any
 
@@ -91,17 +90,20 @@ def _run(asked: Mapping[Cell, range], few: bool, store: Store, executor: Executo
                 ]
                 _submit(todo, at, store, pool)
                 return
-        except BrokenProcessPool:
+        except Exception as error:
+            if not _lost(error):
+                raise
             failed = failed + 1 if _held(store) == held else 1
             if executor is not None or failed >= PATIENCE:
                 raise RuntimeError(
-                    "a worker process was killed, perhaps for lack of memory. Finished batches are kept: "
-                    "run the study again to resume."
+                    "workers were killed, perhaps for lack of memory, or the cluster went away. Finished "
+                    "batches are kept: run the study again to resume."
                 ) from None
-        except CancelledError:
-            raise RuntimeError(
-                "the cluster went away. Finished batches are kept: run the study again to resume."
-            ) from None
+
+
+def _lost(error: Exception) -> bool:
+    """Whether workers are gone; Dask's own word for it is known by its name."""
+    return isinstance(error, (BrokenExecutor, CancelledError)) or type(error).__name__ == "KilledWorker"
 
 
 def _submit(todo: Sequence[Batch], at: str, store: Store, pool: Executor) -> None:
