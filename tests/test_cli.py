@@ -30,7 +30,7 @@ def problem(tmp_path_factory):
 
 def test_the_version_and_every_help_with_examples():
     assert run("--version").stdout == f"attsvm {attsvm.__version__}\n"
-    for command in ("solve", "train", "show", "reproduce", "claims"):
+    for command in ("solve", "train", "show", "reproduce", "claims", "sweep"):
         done = run(command, "--help")
         assert (done.exit_code, f"attsvm {command}" in done.stdout) == (0, True)
 

@@ -81,7 +81,7 @@ def _naming(file: File) -> Iterator[None]:
     try:
         yield
     except WrongWord as error:
-        raise WrongWord(f"{file}: {error}") from None
+        raise ValueError(f"{file}: {error}") from None
 
 
 def _study(given: dict[str, Any], name: str, folder: str, scale: str) -> Study:
