@@ -112,6 +112,7 @@ def gpu(out: File) -> None:
     same = (out / "first" / "runs.parquet").read_bytes() == (out / "second" / "runs.parquet").read_bytes()
     print("the two tables are the same bytes:", same)
     print(jax.devices())
+    parts(32_768)
     weights = {}
     for runs in (1, 7, 64, 512, 4096):
         tokens, v = att.datasets.sphere(6, 8, 10, seed=range(runs))
@@ -121,8 +122,25 @@ def gpu(out: File) -> None:
         print(f"batch of {runs}: run 0 differs from that of a batch of one by {first:.1e}", flush=True)
 
 
+def parts(runs: int) -> None:
+    """Where the time of one batch goes, alone on the machine; the second of two."""
+    for _ in range(2):
+        times = [time.perf_counter()]
+        tokens, v = att.datasets.sphere(6, 8, 10, seed=range(runs))
+        times.append(time.perf_counter())
+        rule = att.steepest(att.frobenius, 0.1)
+        path = att.train(tokens, att.Linear(v), optimizer=rule, steps=2000, record=[2000])
+        times.append(time.perf_counter())
+        att.classify(path, v)
+        times.append(time.perf_counter())
+    draw, train, measure = np.diff(times)
+    print(
+        f"one batch of {runs:,}: drawn in {draw:.2f} s, trained in {train:.2f} s, measured in {measure:.2f} s"
+    )
+
+
 def main() -> None:
-    begin("attsvm.sweeps.batch")
+    begin("attsvm.sweeps.batch", "attsvm.training.train")
     asked = set(sys.argv[1:])
     if "--gpu" in asked:
         with tempfile.TemporaryDirectory() as folder:

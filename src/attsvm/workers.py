@@ -25,7 +25,7 @@ from attsvm.program.threads import cores
 from attsvm.training.compilation import compile_quickly
 from attsvm.words import WrongWord
 
-PER_GPU = 4
+PER_GPU = 6
 """Worker processes that share a GPU: while one trains, the others draw data and measure."""
 
 _INHERITED = {
@@ -84,14 +84,14 @@ def processes() -> int:
     return min(PER_GPU, cores()) if _gpu() else cores()
 
 
-def begin(module: str) -> None:
-    """Import `module` in the server that workers are forked from, while this process goes on.
+def begin(*modules: str) -> None:
+    """Import modules in the server that workers are forked from, while this process goes on.
 
     JAX has threads once it has run, which a fork would not survive; the server imports and runs nothing.
     Where there is no fork (Windows), each worker imports for itself.
     """
     if _SERVER:
-        forkserver.set_forkserver_preload([module])
+        forkserver.set_forkserver_preload(list(modules))
         with _environment():
             forkserver.ensure_running()
 

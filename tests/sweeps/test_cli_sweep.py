@@ -27,7 +27,7 @@ lr = 0.5
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, "begin", lambda module: None)
+    monkeypatch.setattr(command, "begin", lambda *modules: None)
     monkeypatch.setattr(command, "named", lambda cluster: nullcontext(Here()))
     (tmp_path / "small.toml").write_text(STUDY)
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])

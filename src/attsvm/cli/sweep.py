@@ -47,7 +47,7 @@ def sweep(
     if study is None:
         stop("no study. Pass a TOML file; attsvm sweep --example prints one.", USAGE)
     if cluster is None:
-        begin("attsvm.sweeps.batch")
+        begin("attsvm.sweeps.batch", "attsvm.training.train")  # while this process imports the same
     try:
         with one_line_errors(), named(cluster) as executor:
             from attsvm.sweeps.sweep import sweep as run

@@ -6,8 +6,9 @@ asked for, and a batch is always computed whole: so a run has the same digits in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -82,6 +83,20 @@ def device() -> str:
     return "cpu" if backend() == "cpu" else "gpu"
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Runs are not shared out among cores: their digits must not depend on how many there are."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("OMP_NUM_THREADS", None)
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
 # ---------------------------------------------------------------------- details
 
 
@@ -131,7 +146,7 @@ def _trained(cell: Cell, seeds: range) -> tuple[Path, Any]:
     tokens, head, wide, wide_head = _data(cell.data, cell.folder, seeds, _shared_shape(cell, len(seeds), at))
     record: Any = RECORDS if any(map(needs_the_way, cell.measures)) else [cell.training.steps]
     # XLA's optimiser would take longer than a short training.
-    with few_optimisations() if few and at == "cpu" else nullcontext():
+    with one_thread(), few_optimisations() if few and at == "cpu" else nullcontext():
         path = train(wide, wide_head, init=cell.start(seeds), record=record, **cell.training.arguments())
     if wide is not tokens:
         path = replace(path, tokens=tokens, W=path.W[..., : tokens.d, : tokens.e], state=None)

@@ -16,10 +16,13 @@ from attsvm.sweeps.cell import Cell, study_code
 from attsvm.sweeps.result import Sweep, assembled
 from attsvm.sweeps.store import Store
 from attsvm.sweeps.study import Study, read_study
-from attsvm.workers import using
+from attsvm.workers import begin, using
 
 TASK, SHARES = 1.0, 64
 """Seconds of work that are worth a job of their own; jobs that a study should have at least."""
+
+NEEDED = ("attsvm.sweeps.batch", "attsvm.training.train")
+"""What a worker imports, once for all of them."""
 
 PATIENCE = 3
 """Broken pools in a row, without one finished job, after which a study gives up."""
@@ -44,6 +47,8 @@ def sweep(
     the code is the same. A run has the same digits however its study is cut, interrupted or extended, on one
     kind of device; on another they differ by rounding.
     """
+    if executor is None:
+        begin(*NEEDED)
     chosen = read_study(study, scale)
     folder = File(out) if out is not None else File("out") / chosen.name
     seeds = dict.fromkeys(chosen.cells, chosen.seeds.begin)
