@@ -123,7 +123,7 @@ def _dask(where: int | str) -> Iterator[Any]:
     except ImportError:
         raise ImportError('--cluster needs Dask: pip install "attsvm[dask]".') from None
     dask: Any = distributed
-    quiet: Any = {"dashboard_address": None, "silence_logs": logging.CRITICAL}
+    quiet: Any = {"dashboard_address": ":0", "silence_logs": logging.CRITICAL}
     local = isinstance(where, int)
     home = dask.LocalCluster(n_workers=where, threads_per_worker=1, **quiet) if local else nullcontext(where)
     with home as scheduler, dask.Client(scheduler) as client:

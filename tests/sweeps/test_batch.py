@@ -7,7 +7,7 @@ import pytest
 
 import attsvm as att
 from attsvm.sweeps import batch
-from attsvm.sweeps.batch import batches, compute
+from attsvm.sweeps.batch import FEW, batches, compute
 from attsvm.sweeps.cell import INIT, study_code
 from attsvm.sweeps.study import read_study
 
@@ -81,9 +81,9 @@ def test_every_measure_is_a_number_a_truth_or_a_word_per_run(one):
         "rate",
         "margin_ratio:l1",
     ]
-    found = columns(one | {"measure": names}, range(8), few=True)[0]
+    found = columns(one | {"measure": names}, range(FEW), few=True)[0]
     assert set(found) == {"stopped", *names}
-    assert all(column.shape == (8,) for column in found.values())
+    assert all(column.shape == (FEW,) for column in found.values())
     assert found["separable"].dtype == bool
     np.testing.assert_allclose(found["norm_growth"], 1, atol=0.2)
     assert np.nanmedian(found["one_minus_cosine"]) < 0.05

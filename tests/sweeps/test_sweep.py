@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import attsvm as att
+from attsvm.sweeps.batch import FEW
 from attsvm.sweeps.result import Sweep
 from attsvm.sweeps.sweep import sweep
 from attsvm.workers import Here
@@ -21,7 +22,7 @@ def test_a_rerun_computes_nothing_and_writes_the_same_bytes(study, here, tmp_pat
     first = sweep(study, here, out=tmp_path)
     before, runs = table(tmp_path), here.runs
     again = sweep(study, here, out=tmp_path)
-    assert runs == 4 * 8 and here.runs == runs
+    assert runs == 4 * FEW and here.runs == runs
     assert table(tmp_path) == before
     assert len(again.runs["seed"]) == len(first.runs["seed"]) == 4 * 6
 
@@ -45,11 +46,11 @@ def test_other_settings_measures_and_code_are_other_results(study, here, tmp_pat
     for changed in (study, study | {"train": {"steps": 61, "lr": 0.5}}, study | {"measure": "kind"}):
         runs = here.runs
         sweep(changed, here, out=tmp_path)
-        assert here.runs == runs + 8
+        assert here.runs == runs + FEW
     for module in (cell, batch, sweeping):
         monkeypatch.setattr(module, "study_code", lambda: "other code")
     sweep(study, here, out=tmp_path)
-    assert here.runs == 4 * 8
+    assert here.runs == 4 * FEW
 
 
 def test_seeds_are_added_until_the_interval_is_narrow_and_no_further(study, here, tmp_path):

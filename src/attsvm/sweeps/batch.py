@@ -23,7 +23,7 @@ from attsvm.sweeps.store import Columns
 from attsvm.theory import NoTheorem, limit_norm
 from attsvm.tokens import Tokens
 
-FEW = 8
+FEW = 16
 """A study of at most so many seeds trains them in one batch; one of more, in larger ones."""
 
 LENGTHS = {"cpu": (64, 64), "gpu": (4096, 32768)}
