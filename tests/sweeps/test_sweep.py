@@ -96,11 +96,17 @@ def test_a_function_that_is_not_there_is_named(study, tmp_path):
 
 
 def test_the_folder_holds_tables_page_and_study_and_shows_them_again(study, here, tmp_path):
-    done = sweep(study | {"title": "Two <tokens>", "seeds": 3}, here, out=tmp_path)
+    study |= {
+        "title": "Two <tokens>",
+        "seeds": 3,
+        "measure": ["kind", "margin_ratio:l1", "margin_ratio:linf"],
+    }
+    done = sweep(study, here, out=tmp_path)
     rows = list(csv.DictReader((tmp_path / "cells.csv").open()))
     assert [float(row["global"]) for row in rows] == [c.quantities["global"].value for c in done.cells]
     assert len(list(csv.DictReader((tmp_path / "runs.csv").open()))) == 12
     page = (tmp_path / "sweep.html").read_text(encoding="utf8")
+    assert "norm by norm" in page
     assert "Two &lt;tokens&gt;" in page and "data:image/svg+xml" in page and "<script src" not in page
     assert json.loads((tmp_path / "study.json").read_text())["parameters"][:3] == ["model", "n", "T"]
     before = table(tmp_path)

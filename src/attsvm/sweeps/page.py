@@ -37,7 +37,10 @@ WORDS = {
 def page(done: Sweep) -> str:
     """The whole page; its drawings are left beside it, in pictures/."""
     facts, layout = done.facts, layout_of(done)
-    sections = "\n".join(_section(done, quantity, layout) for quantity in done.quantities) if layout else ""
+    sections = ""
+    if layout:
+        parts = [_across_norms(done, name, layout) for name in _in_several_norms(done)]
+        sections = "\n".join([*parts, *(_section(done, quantity, layout) for quantity in done.quantities)])
     contents = "".join(f'<li><a href="#{_slug(q)}">{escape(_title(q))}</a></li>' for q in done.quantities)
     return Template(files("attsvm.sweeps").joinpath("page.html").read_text(encoding="utf8")).substitute(
         title=escape(facts["title"]),
@@ -95,6 +98,27 @@ def _section(done: Sweep, quantity: str, layout: Layout) -> str:
     return (
         f'<section id="{_slug(quantity)}"><h2>{escape(_title(quantity))}</h2>{"".join(drawn)}{told}</section>'
     )
+
+
+def _in_several_norms(done: Sweep) -> list[str]:
+    """Measures that were taken in more than one norm."""
+    names = [quantity.partition(":")[0] for quantity in done.quantities if ":" in quantity]
+    return [name for name in dict.fromkeys(names) if name in WORDS and names.count(name) > 1]
+
+
+def _across_norms(done: Sweep, name: str, layout: Layout) -> str:
+    """One map of a measure: its norm against what the study tells apart, one panel per size."""
+    points = [
+        Point({**cell.words, "measured in": quantity.partition(":")[2]}, e.value, e.low, e.high)
+        for cell in done.cells
+        for quantity, e in cell.quantities.items()
+        if quantity.startswith(f"{name}:")
+    ]
+    wide = Layout("measured in", layout.lines or layout.x, (*layout.panels, layout.x) if layout.lines else ())
+    folder = done.folder / "pictures"
+    folder.mkdir(exist_ok=True)
+    drawn = _drawn(draw_map(points, name, wide), folder / f"{_slug(name)}-norms.svg", name)
+    return f'<section id="{_slug(name)}-norms"><h2>{escape(_title(name))}, norm by norm</h2>{drawn}</section>'
 
 
 def _drawn(canvas: Any, file: File, quantity: str) -> str:
