@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.path import Path
+from attsvm.progress import silence
 from attsvm.sweeps.cell import Cell, Data, draw, study_code
 from attsvm.sweeps.measure import RECORDS, Ended, measured, needs_the_way
 from attsvm.sweeps.store import Columns
@@ -73,7 +74,8 @@ def compute(todo: Sequence[Batch], code: str) -> list[Columns]:
     """
     if code != study_code():
         raise RuntimeError("a worker has another version of attsvm. Install the client's version on it.")
-    return [_computed(batch) for batch in todo]
+    with silence():
+        return [_computed(batch) for batch in todo]
 
 
 def device() -> str:
