@@ -72,7 +72,8 @@ def draw_map(points: Sequence[Point], quantity: str, layout: Layout) -> Canvas:
     """The quantity as a colour over two parameters, its value written into every cell."""
     assert layout.lines is not None  # a map has two sides
     across, down = _values(points, layout.x), _values(points, layout.lines)[::-1]
-    figure, panels = _panels(points, layout, 0.8 + 0.32 * len(down), room=0.9)
+    left = 0.4 + 0.065 * max(len(_word(y)) for y in down)
+    figure, panels = _panels(points, layout, 0.8 + 0.32 * len(down), left, room=0.9)
     finite = [p.value for p in points if np.isfinite(p.value)] or [0.0]
     low, high = (0.0, 1.0) if min(finite) >= 0 and max(finite) <= 1 else (min(finite), max(finite))
     image: Any = None
@@ -105,7 +106,7 @@ Panel = tuple[Axes, tuple[str, list[Point]]]
 
 
 def _panels(
-    points: Sequence[Point], layout: Layout, height: float, room: float = 0.1
+    points: Sequence[Point], layout: Layout, height: float, left: float = 0.6, room: float = 0.1
 ) -> tuple[Canvas, list[Panel]]:
     groups: dict[tuple[Any, ...], list[Point]] = {}
     for point in points:
@@ -120,7 +121,7 @@ def _panels(
     figure = Canvas(figsize=(WIDTH, tall))  # margins in inches: the constrained layout draws everything twice
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
     figure.subplots_adjust(
-        left=0.6 / WIDTH,
+        left=left / WIDTH,
         right=1 - room / WIDTH,
         bottom=0.5 / tall,
         top=1 - 0.3 / tall,
