@@ -34,17 +34,18 @@ class Ended:
     path: Path
     v: Float | None
     predicted: Norm | None
-    _solved: dict[Norm, Solution] = field(default_factory=dict)
+    _solved: dict[Norm, tuple[Solution, NDArray[Any]]] = field(default_factory=dict)
 
     def head(self) -> Float:
         if self.v is None:
             raise WrongWord("kind and separable need a linear head: return Tokens and an array v.")
         return self.v
 
-    def solution(self, norm: Norm) -> Solution:
-        """The program of the tokens that each run attends to."""
+    def solution(self, norm: Norm) -> tuple[Solution, NDArray[Any]]:
+        """The program of the tokens that each run attends to, and for which runs it is certified."""
         if norm not in self._solved:
-            self._solved[norm] = max_margin(self.path.tokens, self.path.selected, norm)
+            found = max_margin(self.path.tokens, self.path.selected, norm)
+            self._solved[norm] = found, np.asarray(found.separable & found.certified)
         return self._solved[norm]
 
 
@@ -59,13 +60,13 @@ def _separable(ended: Ended, norm: Norm) -> NDArray[Any]:
 
 
 def _ratios(ended: Ended, norm: Norm) -> Float:
-    solution = ended.solution(norm)
-    return np.where(solution.separable[:, None], margin_ratio(ended.path, solution), np.nan)
+    solution, known = ended.solution(norm)
+    return np.where(known[:, None], margin_ratio(ended.path, solution), np.nan)
 
 
 def _gaps(ended: Ended, norm: Norm) -> Float:
-    solution = ended.solution(norm)
-    return np.where(solution.separable[:, None], 1 - cosine(ended.path.W, solution.W), np.nan)
+    solution, known = ended.solution(norm)
+    return np.where(known[:, None], 1 - cosine(ended.path.W, solution.W), np.nan)
 
 
 def _margin_ratio(ended: Ended, norm: Norm) -> NDArray[Any]:
