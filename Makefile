@@ -26,7 +26,7 @@ bench: .venv/ready-bench
 	  { echo "attsvm needs Python 3.11 or newer; run: make PYTHON=python3.11"; exit 1; }
 	@echo "Setting up .venv (once, a minute or two) …"
 	@$(PYTHON) -m venv .venv
-	@$(PIP) -e .
+	@$(PIP) -e ".[sweep]"
 	@$(BIN)/python -c "from attsvm.program.warm_up import warm_up; warm_up()"  # compiled once, kept on disk
 	@touch $@
 

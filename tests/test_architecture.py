@@ -21,7 +21,9 @@ LAYERS = {
     "token_arrays": 0,
     "norms": 0,
     "progress": 0,
+    "fingerprint": 0,
     "query_key": 0,
+    "words": 1,
     "selection": 1,
     "path": 1,
     "datasets": 1,
@@ -29,6 +31,7 @@ LAYERS = {
     "training": 2,
     "next_token": 3,
     "theory": 3,
+    "settings": 3,
     "verdict": 3,
     "workers": 3,
     "claims": 4,
@@ -39,6 +42,7 @@ LAYERS = {
     "torch": 4,
     "report": 5,
     "reproduce": 5,
+    "sweeps": 5,
     "cli": 5,
     "__main__": 5,
 }
@@ -51,7 +55,8 @@ HOMES = {
     "transformers": {"heads", "torch"},
     "sklearn": {"probe"},
     "dask": set(),
-    "distributed": set(),
+    "distributed": {"workers"},
+    "pyarrow": {"sweeps"},
     "pandas": set(),  # what users bring is known by what it can do
     "typer": {"cli"},
 }
@@ -67,6 +72,7 @@ HEAVY = (
     "rich",
     "typer",
     "dask",
+    "pyarrow",
 )
 
 

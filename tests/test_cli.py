@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import attsvm
 from attsvm.claims import run as running
 from attsvm.cli import app
-from attsvm.cli.words import norm_of, seed_range
+from attsvm.words import norm_of, seed_range
 
 
 def run(*words):
@@ -30,7 +30,7 @@ def problem(tmp_path_factory):
 
 def test_the_version_and_every_help_with_examples():
     assert run("--version").stdout == f"attsvm {attsvm.__version__}\n"
-    for command in ("solve", "train", "show", "reproduce", "claims"):
+    for command in ("solve", "train", "show", "reproduce", "claims", "sweep"):
         done = run(command, "--help")
         assert (done.exit_code, f"attsvm {command}" in done.stdout) == (0, True)
 
@@ -136,7 +136,7 @@ def test_garbage_ends_with_code_1_and_one_line(tmp_path, name, said):
         (("solve", "--nrom", "l1"), 64, "--norm"),
         (("solve", "--slack", "much"), 64, "slack"),
         (("train", "--optimizer", "adam"), 64, "steepest, gd, mirror, polyak"),
-        (("train", "--optimizer", "mirror", "--norm", "nuclear"), 64, "--norm lp:P"),
+        (("train", "--optimizer", "mirror", "--norm", "nuclear"), 64, "norm lp:P"),
         (("train", "--steps", "0"), 64, "steps"),
         (("show",), 1, "neither a path nor a solution"),
         (("show", "--out", "x.jpeg"), 64, "expected .svg or .pdf or .png"),
@@ -245,7 +245,7 @@ def test_an_unknown_claim_is_told_the_nearest_one():
 
 def test_the_command_says_where_it_wrote_the_table(tmp_path, monkeypatch):
     row = running.Row(next(iter(attsvm.claims.claims)), (0,), ("holds",), ("fails",), (), (), 0.1)
-    monkeypatch.setattr(running, "run", lambda names, seeds: [row])
+    monkeypatch.setattr(running, "run", lambda names, seeds, executor: [row])
     done = run("claims", row.name, "--table", tmp_path / "new" / "claims.md")
     assert (done.exit_code, done.stderr) == (0, f"table: {tmp_path / 'new' / 'claims.md'}\n")
     assert row.name in (tmp_path / "new" / "claims.md").read_text(encoding="utf8")

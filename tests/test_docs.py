@@ -17,6 +17,7 @@ PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("docs/practice/*.md")])
 EXTRAS = {
     "sklearn": ("sklearn",),
     "dask": ("dask.array", "distributed"),
+    "sweep": ("pyarrow",),
     "torch": ("torch",),
     "hf": ("torch", "transformers"),
 }

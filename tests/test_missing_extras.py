@@ -9,7 +9,7 @@ BLOCK = """
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("sklearn", "torch", "transformers"):
+        if name.split(".")[0] in ("sklearn", "torch", "transformers", "pyarrow"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 """

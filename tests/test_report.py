@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 import subprocess
+from contextlib import nullcontext
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -19,6 +20,7 @@ from attsvm.claims.run import Row
 from attsvm.cli import app
 from attsvm.figures import Check, Figure, Paper
 from attsvm.report import Report, page, summary, write_gallery, write_report
+from attsvm.workers import Here
 
 
 class Experiment:
@@ -47,7 +49,7 @@ def check(published, expected_to_differ=False):
 
 @pytest.fixture
 def toys(monkeypatch):
-    """Two figures on one core: one with a drawing, one without."""
+    """Two figures in this process: one with a drawing, one without."""
     sizes = {"quick": {"steps": 3}, "default": {"steps": 4}, "paper": {"steps": 5}}
     drawn = Figure("drawn", "Drawn & shown", "It rises.", Experiment(), sizes, draw, check(3.0), "No <note>.")
     table = Figure("table", "A table", "It counts.", Experiment(), sizes, None, check(3.0))
@@ -57,7 +59,7 @@ def toys(monkeypatch):
 def install(monkeypatch, *chosen):
     monkeypatch.setattr(figures, "ALL", {figure.name: figure for figure in chosen})
     monkeypatch.setattr(summary, "PAPERS", (Paper("toys", "Toys", "nobody", chosen),))
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr(reproduce, "using", lambda executor, jobs: nullcontext(Here()))
     return chosen
 
 
@@ -235,7 +237,7 @@ def test_the_gallery_shows_each_drawing_and_its_command(toys, tmp_path):
 def test_claims_join_the_page_and_its_verdict(toys, tmp_path, monkeypatch, verdict, good):
     name = next(name for name, claim in claims.items() if claim.mark != "refuted")
     rows = [Row(name, (0,), (verdict,), ("fails",), (), (), 0.1)]
-    monkeypatch.setattr(summary, "run_all", lambda: rows)
+    monkeypatch.setattr(summary, "run_all", lambda executor=None: rows)
     assert summary.stored_claims(tmp_path) == ()
     done = run(tmp_path, "--claims")
     assert (done.exit_code == 0) is good

@@ -68,6 +68,7 @@ _HOME = {
     "fit_rate": "verdict",
     "Verdict": "verdict",
     "explore": "explorer.show",
+    "sweep": "sweeps.sweep",
 }
 _MODULES = ("claims", "datasets", "next_token")
 
@@ -132,6 +133,7 @@ if TYPE_CHECKING:
         scores,
         soft_sparsity,
     )
+    from attsvm.sweeps.sweep import sweep
     from attsvm.theory import NoTheorem, limit_norm
     from attsvm.tokens import Tokens
     from attsvm.training.heads import Linear, LogOdds, QuadraticPenalty, ReLUNetwork

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,6 +13,18 @@ if TYPE_CHECKING:
 
 PATIENCE = 2.0
 """Seconds after which a terminal shows the progress."""
+
+_silent = ContextVar("silent", default=False)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """No lines from within: of many jobs at once the one who waits for them tells how far they are."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
 
 
 class Line:
@@ -36,7 +51,7 @@ class Line:
 
     def show(self, what: str, done: float = 0.0) -> None:
         """Say what is being done, and how much of the total is."""
-        if time.perf_counter() - self._begun < PATIENCE:
+        if _silent.get() or time.perf_counter() - self._begun < PATIENCE:
             return
         if self._shown is None:
             self._shown = _display(bar=self.total is not None)

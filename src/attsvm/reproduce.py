@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import Executor, as_completed
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path as File
 from typing import Any
 
 import numpy as np
 
-import attsvm
 from attsvm import figures
 from attsvm.figures import Check, Figure, Scale
+from attsvm.fingerprint import code_fingerprint
 from attsvm.training.compilation import few_optimisations
-from attsvm.workers import workers
-
-APART = ("cli", "report", "reproduce.py", "__main__.py")
-"""Parts of the package that cannot change a figure: they only run and show it."""
+from attsvm.workers import using
 
 
 @dataclass(frozen=True)
@@ -68,13 +62,13 @@ def reproduce(
     names: Sequence[str],
     scale: Scale,
     out: File,
-    processes: int | None = None,
+    executor: Executor | None = None,
     finished: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:
     """Compute, draw and check the named figures, and leave NAME.npz and NAME.svg in the folder `out`.
 
     What `out` already holds from the same code, sizes and libraries is not computed again.
-    processes: one per core by default; 1 runs everything here.
+    executor: where the figures run; worker processes by default. Elsewhere `out` must be the same folder.
     finished: is told each result as it comes. Returns the results in the order of the names.
     """
     results: dict[str, Result] = {}
@@ -88,7 +82,7 @@ def reproduce(
     for name in names:
         if (kept := stored(name, scale, out)) is not None:
             keep(kept)
-    for result in _run([name for name in names if name not in results], scale, out, processes):
+    for result in _run([name for name in names if name not in results], scale, out.absolute(), executor):
         keep(result)
     return [results[name] for name in names]
 
@@ -104,17 +98,6 @@ def fingerprint(figure: Figure, scale: Scale) -> str:
     """Hash of everything a figure depends on: sizes, our code, versions of the libraries."""
     parts = (figure.name, repr(dict(figure.sizes[scale])), code_fingerprint())
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-@lru_cache(maxsize=1)
-def code_fingerprint() -> str:
-    """Hash of the package's source and of the libraries that compute."""
-    root = File(attsvm.__file__).parent
-    digest = hashlib.sha256(f"numpy {version('numpy')}, jax {version('jax')}".encode())
-    for file in sorted(root.rglob("*.py")):
-        if file.relative_to(root).parts[0] not in APART:
-            digest.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()
 
 
 def write_svg(canvas: Any, file: File) -> None:
@@ -193,14 +176,10 @@ def _from_record(record: dict[str, Any]) -> Result:
 # ---------------------------------------------------------------------- several at a time
 
 
-def _run(names: list[str], scale: Scale, out: File, processes: int | None) -> Iterator[Result]:
+def _run(names: list[str], scale: Scale, out: File, executor: Executor | None) -> Iterator[Result]:
     """Results as they come, the longest figures started first so that no core idles at the end."""
     names = sorted(names, key=lambda name: _cost(name, scale, out), reverse=True)
-    count = min(processes or os.cpu_count() or 1, len(names))
-    if count <= 1:
-        yield from (make(name, scale, out) for name in names)
-        return
-    with workers(count) as pool:
+    with using(executor, len(names)) as pool:
         jobs = [pool.submit(make, name, scale, out) for name in names]
         yield from (job.result() for job in as_completed(jobs))
 

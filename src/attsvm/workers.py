@@ -1,37 +1,103 @@
-"""Worker processes, one per core, that share their imports."""
+"""Executors: where many independent jobs run. Worker processes by default, Dask's workers by name.
+
+The contract is `concurrent.futures.Executor`, of which only `submit` and `map` are used: whatever has them
+(mpi4py.futures, loky, a Dask client's `get_executor()`) will do.
+"""
 
 from __future__ import annotations
 
 import gc
+import logging
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
+from importlib.metadata import entry_points
 from multiprocessing import forkserver
+from multiprocessing.connection import wait
+from pathlib import Path as File
 from typing import Any
 
+from attsvm.program.threads import cores
 from attsvm.training.compilation import compile_quickly
+from attsvm.words import WrongWord
 
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+PER_GPU = 6
+"""Worker processes that share a GPU: while one trains, the others draw data and measure."""
+
+_INHERITED = {
+    "OMP_NUM_THREADS": "1",  # threads of small calls would only wait for each other
+    "OPENBLAS_NUM_THREADS": "1",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # on a GPU the first worker would take all memory
+}
 _SERVER = "forkserver" in multiprocessing.get_all_start_methods()
 
 
-def begin(module: str) -> None:
-    """Import `module` in the server that workers are forked from, while this process goes on.
+class Here(Executor):
+    """Runs every job at once, in this process."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        job: Future[Any] = Future()
+        try:
+            job.set_result(fn(*args, **options))
+        except Exception as error:
+            job.set_exception(error)
+        return job
+
+
+@contextmanager
+def using(executor: Executor | None, jobs: int) -> Iterator[Executor]:
+    """The given executor; without one, a worker process per core, or this process for a single job."""
+    if executor is not None:
+        yield executor
+    elif jobs <= 1:
+        yield Here()
+    else:
+        with workers(min(processes(), jobs)) as pool:
+            yield pool
+
+
+@contextmanager
+def named(cluster: str | None) -> Iterator[Executor | None]:
+    """The executor of an option --cluster: "local:8", the address of a Dask scheduler, or None."""
+    if cluster is None:
+        yield None
+        return
+    kind, _, count = cluster.partition(":")
+    if kind == "local" and not (count.isdigit() and int(count) > 0):
+        raise WrongWord(f"no cluster {cluster!r}. Pass local:8, or an address such as tcp://host:8786.")
+    client: Any
+    with _environment(), _dask(int(count) if kind == "local" else cluster) as client:
+        pool = client.get_executor(pure=False)
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def processes() -> int:
+    """How many worker processes this machine should have: one per core, or a few for its GPU."""
+    return min(PER_GPU, cores()) if _gpu() else cores()
+
+
+def begin(*modules: str) -> None:
+    """Import modules in the server that workers are forked from, while this process goes on.
 
     JAX has threads once it has run, which a fork would not survive; the server imports and runs nothing.
     Where there is no fork (Windows), each worker imports for itself.
     """
     if _SERVER:
-        forkserver.set_forkserver_preload([module])
+        forkserver.set_forkserver_preload(list(modules))
         with _environment():
             forkserver.ensure_running()
 
 
 @contextmanager
-def workers(count: int) -> Iterator[ProcessPoolExecutor]:
+def workers(count: int) -> Iterator[Executor]:
     """A pool of `count` processes; an error or Ctrl-C ends what they are doing."""
     context: Any = multiprocessing.get_context("forkserver" if _SERVER else "spawn")
     others = multiprocessing.active_children()
@@ -46,13 +112,47 @@ def workers(count: int) -> Iterator[ProcessPoolExecutor]:
             raise
 
 
+# ---------------------------------------------------------------------- details
+
+
+@contextmanager
+def _dask(where: int | str) -> Iterator[Any]:
+    """A client of so many workers on this machine, or of the scheduler at an address."""
+    try:
+        import distributed
+    except ImportError:
+        raise ImportError('--cluster needs Dask: pip install "attsvm[dask]".') from None
+    dask: Any = distributed
+    quiet: Any = {"dashboard_address": ":0", "silence_logs": logging.CRITICAL}
+    local = isinstance(where, int)
+    home = dask.LocalCluster(n_workers=where, threads_per_worker=1, **quiet) if local else nullcontext(where)
+    with home as scheduler, dask.Client(scheduler) as client:
+        yield client
+
+
+def _end_with_the_client() -> None:
+    client = multiprocessing.parent_process()
+    if client is not None:
+        wait([client.sentinel])
+        os._exit(1)
+
+
+def _gpu() -> bool:
+    """Whether JAX will find a GPU; asking JAX itself would take the GPU's memory in this process."""
+    asked = os.environ.get("JAX_PLATFORMS", ""), os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+    if asked[0] == "cpu" or asked[1] in ("", "-1"):
+        return False
+    plugins = [plugin.name for plugin in entry_points(group="jax_plugins")]
+    return any("cuda" in name for name in plugins) and any(File("/dev").glob("nvidia[0-9]*"))
+
+
 @contextmanager
 def _environment() -> Iterator[None]:
-    """What workers inherit: quick compilation, and no threads, which would only wait for each other."""
+    """What workers inherit: quick compilation, no threads of their own, memory of the GPU as they need it."""
     before = set(os.environ)
     compile_quickly()
-    for setting in _ONE_THREAD:
-        os.environ.setdefault(setting, "1")
+    for setting, value in _INHERITED.items():
+        os.environ.setdefault(setting, value)
     try:
         yield
     finally:
@@ -61,7 +161,8 @@ def _environment() -> Iterator[None]:
 
 
 def _settle() -> None:
-    """End without a traceback on Ctrl-C; look for garbage among new objects only, and seldom."""
+    """End without a traceback on Ctrl-C, and with the client, killed or not; look for garbage but seldom."""
+    threading.Thread(target=_end_with_the_client, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)

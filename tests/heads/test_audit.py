@@ -2,6 +2,7 @@
 
 import csv
 import json
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from attsvm.heads.audit import Settings, audit
 from attsvm.heads.kinds import KINDS, kinds
 from attsvm.heads.margins import margins
 from attsvm.heads.page import as_json, write
+from attsvm.workers import Here
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +101,16 @@ def test_a_text_cannot_break_out_of_the_page(audited):
 def test_settings_outside_their_range_are_refused():
     with pytest.raises(ValueError, match=r"above is 1\.5"):
         Settings(above=1.5)
+
+
+class Elsewhere(Here):
+    """This process behind a border that only pickles cross, as to worker processes or a cluster."""
+
+    def submit(self, fn, /, *args, **options):
+        fn, args = pickle.loads(pickle.dumps((fn, args)))
+        return super().submit(fn, *args, **options)
+
+
+def test_heads_can_be_audited_elsewhere(audited, llama):
+    found = audit(llama, TEXTS, Settings(above=0.2, queries=8), layers=[0], executor=Elsewhere())
+    assert as_json(found) == as_json(audited)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import os
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path as File
 
@@ -14,7 +14,7 @@ import numpy as np
 from attsvm.claims import by_module
 from attsvm.claims.claim import Check, Claim
 from attsvm.verdict import Evidence, Status, Verdict
-from attsvm.workers import workers
+from attsvm.workers import using
 
 TABLE = File("docs/claims.md")
 
@@ -51,21 +51,18 @@ class Row:
 
 
 def run(
-    names: Iterable[str] | None = None, seeds: Sequence[int] = (0,), processes: int | None = None
+    names: Iterable[str] | None = None, seeds: Sequence[int] = (0,), executor: Executor | None = None
 ) -> list[Row]:
     """Run the named claims (all by default) and their twins on the seeds, in the order of the table.
 
-    Each paper's claims share compiled programs and cached runs, so a paper is one task: papers are
-    spread over `processes` (one per core by default; 1 runs everything here).
+    Each paper's claims share compiled programs and cached runs, so a paper is one task.
+    executor: where the papers run; worker processes by default.
     """
     tasks = _tasks(names)
     chosen = tuple(int(seed) for seed in seeds)
     if not chosen:
         raise ValueError("seeds is empty. Pass at least one seed.")
-    count = min(processes or os.cpu_count() or 1, len(tasks))
-    if count <= 1:
-        return [row for task in tasks for row in _run_module(*task, chosen)]
-    with workers(count) as pool:
+    with using(executor, len(tasks)) as pool:
         jobs = [pool.submit(_run_module, *task, chosen) for task in tasks]
         return [row for job in jobs for row in job.result()]
 

@@ -4,7 +4,7 @@ Exit codes: 0 as wished, 1 bad input, a number that disagrees or a run that dive
 3 solved but not certified, 64 wrong usage (command, option or word), 130 stopped by Ctrl-C.
 """
 
-from attsvm.cli import claims, explore, heads, reproduce, show, solve, train
+from attsvm.cli import claims, explore, heads, reproduce, show, solve, sweep, train
 from attsvm.cli.app import app
 
 app.command()(solve.solve)
@@ -12,6 +12,7 @@ app.command()(train.train)
 app.command()(show.show)
 app.command()(reproduce.reproduce)
 app.command()(claims.claims)
+app.command()(sweep.sweep)
 app.command()(heads.heads)
 app.command()(explore.explore)
 

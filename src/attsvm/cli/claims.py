@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from attsvm.cli.app import AsJson, errors, say, say_json, warn
+from attsvm.cli.app import AsJson, Cluster, errors, say, say_json, warn
 from attsvm.cli.files import one_line_errors
-from attsvm.cli.words import check_names, seed_range
 from attsvm.training.compilation import compile_quickly
-from attsvm.workers import begin
+from attsvm.words import check_names, seed_range
+from attsvm.workers import begin, named
 
 
 def claims(
@@ -20,6 +20,7 @@ def claims(
     seeds: Annotated[str, typer.Option(help="How many (0 … N−1), or a range: 20-39.")] = "1",
     table: Annotated[File | None, typer.Option(help="Write the table of claims to this file.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="Print the names and statements only.")] = False,
+    cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the papers' statements as experiments, each with a broken twin that must not hold.
@@ -38,17 +39,17 @@ def claims(
         _list(as_json)
         raise typer.Exit
     compile_quickly()
-    if not names or len(names) > 1:  # one claim is run here
+    if cluster is None and (not names or len(names) > 1):  # one claim is run here
         begin("attsvm.claims.run")
     from attsvm.claims import claims as known
     from attsvm.claims.run import run, write_table
     from attsvm.report.summary import broken
 
-    with one_line_errors():
+    with one_line_errors(), named(cluster) as executor:
         check_names("claim", names or (), known, "attsvm claims --list")
         chosen = seed_range(seeds)
         with errors.status("running claims", spinner="dots"):
-            rows = run(names or None, chosen)
+            rows = run(names or None, chosen, executor)
         if table is not None:
             write_table(rows, table)
             warn(f"table: {table}")

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.cli.app import USAGE, stop, warn
-from attsvm.cli.words import WrongWord
 from attsvm.files import naming, read_arrays
 from attsvm.path import Path
 from attsvm.selection import TiedScores, best_tokens
 from attsvm.tokens import Tokens
+from attsvm.words import WrongWord
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import warnings
+from concurrent.futures import Executor
 from pathlib import Path as File
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from attsvm.cli.app import AsJson, errors, say, say_json, warn
+from attsvm.cli.app import AsJson, Cluster, errors, say, say_json, warn
 from attsvm.cli.files import check_folder, one_line_errors
 from attsvm.heads.texts import LENGTH, CutTexts, cut_in_words
+from attsvm.workers import named
 
 if TYPE_CHECKING:
     from attsvm.heads.audit import Audit, Settings
@@ -30,6 +32,7 @@ def heads(
     out: Annotated[File, typer.Option(help="Folder for heads.html, heads.json and heads.csv.")] = File(
         "heads"
     ),
+    cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
     """Audit every head of a transformer: what it selects, how surely, and how far from the best margin.
@@ -44,7 +47,7 @@ def heads(
     Exit code 0 when every margin is certified, 1 bad input, 3 some margin is not certified, 64 wrong
     usage.
     """
-    with one_line_errors():
+    with one_line_errors(), named(cluster) as executor:
         from attsvm.heads.audit import Settings
         from attsvm.heads.page import as_json as written_as_json
         from attsvm.heads.page import write
@@ -53,7 +56,7 @@ def heads(
         numbered = enumerate(texts.read_text(encoding="utf8").splitlines(), 1)
         lines = {number: line for number, line in numbered if line.strip()}
         settings = Settings(above=above, queries=queries, length=length, seed=seed)
-        found = _audited(model, list(lines.values()), settings)
+        found = _audited(model, list(lines.values()), settings, executor)
         files = write(found, out)
     if found.cut:
         said = cut_in_words(found.cut, found.texts, length, option="--length ", lines=list(lines))
@@ -72,7 +75,7 @@ def heads(
         raise typer.Exit(3)
 
 
-def _audited(model: str, texts: list[str], settings: Settings) -> Audit:
+def _audited(model: str, texts: list[str], settings: Settings, executor: Executor | None) -> Audit:
     """The audit behind a progress bar; what was cut is said after it, in words of the command line."""
     from attsvm.heads.audit import audit
 
@@ -81,4 +84,8 @@ def _audited(model: str, texts: list[str], settings: Settings) -> Audit:
         Progress(*COLUMNS, console=errors, transient=True, disable=not errors.is_terminal) as bar,
     ):
         task = bar.add_task("heads", total=None)
-        return audit(model, texts, settings, progress=lambda k, n: bar.update(task, completed=k, total=n))
+
+        def seen(heads: int, of: int) -> None:
+            bar.update(task, completed=heads, total=of)
+
+        return audit(model, texts, settings, progress=seen, executor=executor)

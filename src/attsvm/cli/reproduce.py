@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path as File
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from attsvm.cli.app import INTERRUPTED, AsJson, errors, say, say_json, stop
+from attsvm.cli.app import INTERRUPTED, AsJson, Cluster, errors, say, say_json, stop
 from attsvm.cli.files import one_line_errors
-from attsvm.cli.words import check_names, one_of
 from attsvm.training.compilation import compile_quickly
-from attsvm.workers import begin
+from attsvm.words import check_names, one_of
+from attsvm.workers import begin, named
 
 if TYPE_CHECKING:
     from attsvm.report import Report
@@ -40,12 +41,13 @@ def reproduce(
         File | None, typer.Option(help="Also write gallery.md to this folder of docs.")
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Print the names and titles only.")] = False,
+    cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute the papers' figures, compare their numbers with the published ones, write one page.
 
-    Figures run on all cores. Each finished one is kept, so that an interrupted run resumes and a second
-    run is instant; a change of the code computes it again.
+    Figures run on all cores, or on a cluster that sees the same folder. Each finished one is kept, so that
+    an interrupted run resumes and a second run is instant; a change of the code computes it again.
 
     Examples
 
@@ -60,19 +62,19 @@ def reproduce(
         _list(as_json)
         raise typer.Exit
     compile_quickly()
-    if only is None or len(only) > 1:  # one figure is computed here
+    if cluster is None and (only is None or len(only) > 1):  # one figure is computed here
         begin("attsvm.reproduce")
-    with one_line_errors(), _resumable():
+    with one_line_errors(), _resumable(), named(cluster) as executor:
         from attsvm import figures
 
         chosen = one_of("scale", scale, SCALES)
         names = list(dict.fromkeys(only or figures.ALL))
         check_names("figure", names, figures.ALL, "attsvm reproduce --list")
         out.mkdir(parents=True, exist_ok=True)
-        results = _run(names, chosen, out)
+        results = _run(names, chosen, out, executor)
         from attsvm.report import Report, run_claims, stored_claims, write_gallery, write_report
 
-        report = Report(chosen, tuple(results), run_claims(out) if claims else stored_claims(out))
+        report = Report(chosen, tuple(results), run_claims(out, executor) if claims else stored_claims(out))
         written = [write_report(report, out)]
         if gallery is not None:
             written.append(write_gallery(report, out, gallery))
@@ -107,7 +109,7 @@ def _list(as_json: bool) -> None:
             say(f"    {figure.name:<20} {figure.title}")
 
 
-def _run(names: list[str], scale: Any, out: File) -> list[Result]:
+def _run(names: list[str], scale: Any, out: File, executor: Executor | None) -> list[Result]:
     from attsvm.reproduce import reproduce as run
 
     with Progress(*COLUMNS, console=errors, transient=True, disable=not errors.is_terminal) as bar:
@@ -118,7 +120,7 @@ def _run(names: list[str], scale: Any, out: File) -> list[Result]:
             line = f"{result.name:<20} {result.outcome}   ({result.seconds:g} s)"
             errors.print(line, markup=False, soft_wrap=True)
 
-        return run(names, scale, out, finished=finished)
+        return run(names, scale, out, executor, finished)
 
 
 def _print(report: Report, written: list[File]) -> None:

@@ -1,53 +1,19 @@
-"""The words of `attsvm train`: which belong together, what they mean, and how a saved run keeps them."""
+"""The words of `attsvm train`: which belong together, and how a saved run keeps them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path as File
 from typing import Any
 
 import numpy as np
 
-from attsvm.cli.words import WrongWord, norm_of, one_of
 from attsvm.files import naming
-from attsvm.norms import Entrywise
 from attsvm.path import Path
-
-ASKS = {"steepest": ("norm", "lr"), "gd": ("lr",), "mirror": ("norm", "lr"), "polyak": ()}
-"""The options that each optimizer takes."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a run is trained with, in words."""
-
-    optimizer: str = "steepest"
-    norm: str = "frobenius"
-    lr: float = 0.1
-    weight: str = "full"
-    loss: str = "logistic"
-    steps: int = 2_000
-
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of train() that they name."""
-        from attsvm.training import losses, optimizers, weights
-
-        rules = {
-            "steepest": lambda: optimizers.steepest(norm_of(self.norm), self.lr),
-            "gd": lambda: optimizers.gd(self.lr),
-            "mirror": lambda: optimizers.mirror(_exponent(self.norm), self.lr),
-            "polyak": lambda: optimizers.polyak(),
-        }
-        kinds = {"full": weights.FullWeight(), "kq": weights.KeyQuery(), "diagonal": weights.Diagonal()}
-        known = {name: getattr(losses, name) for name in ("logistic", "exponential", "correlation")}
-        return {
-            "optimizer": one_of("optimizer", self.optimizer, rules)(),
-            "weight": one_of("weight", self.weight, kinds),
-            "loss": one_of("loss", self.loss, known),
-            "steps": self.steps,
-        }
+from attsvm.settings import ASKS, Settings
+from attsvm.words import WrongWord, one_of
 
 
 def chosen(words: Mapping[str, Any]) -> Settings:
@@ -95,10 +61,3 @@ def _read(text: str) -> Settings:
     except (ValueError, TypeError):
         raise ValueError("the settings of the run are damaged. Train again.") from None
     return settings
-
-
-def _exponent(word: str) -> float:
-    norm = norm_of(word)
-    if not isinstance(norm, Entrywise):
-        raise WrongWord(f"mirror descent has an entrywise norm, not the {norm} one. Pass --norm lp:P, P > 1.")
-    return norm.p

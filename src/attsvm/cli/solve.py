@@ -10,8 +10,8 @@ import typer
 
 from attsvm.cli.app import AsJson, say, say_json, stop, warn
 from attsvm.cli.files import one_line_errors, out_file, read_problem
-from attsvm.cli.words import norm_of
 from attsvm.program.solution import TOLERANCE, NotSeparable, Solution
+from attsvm.words import norm_of
 
 
 def solve(

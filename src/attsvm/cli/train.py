@@ -10,8 +10,9 @@ import typer
 
 from attsvm.cli.app import INTERRUPTED, AsJson, say, say_json, stop
 from attsvm.cli.files import one_line_errors, out_file, read_problem
-from attsvm.cli.settings import Settings, chosen, continued, kept
+from attsvm.cli.settings import chosen, continued, kept
 from attsvm.path import Path
+from attsvm.settings import Settings
 
 
 def train(

@@ -23,14 +23,14 @@ def sphere(n: int, T: int, d: int, seed: Seed = 0) -> tuple[Tokens, Float]:
     Returns Tokens with keys (n, T, d), queries (n, d), labels (n,), and the head v (d,).
     Serves "Transformers as SVMs": local convergence, ranks, bars; mirror descent, experiment A.
     """
-    parts = draw_runs(lambda rng: _sphere(rng, n, T, d), seed)
-    return Tokens(parts["keys"], parts["queries"], parts["labels"]), parts["v"]
+    v, labels, keys, queries = _sphere(n, T, d, seed)
+    return Tokens(keys, queries, labels), v
 
 
 def prompt_sphere(n: int, T: int, d: int, seed: Seed = 0) -> tuple[Tokens, Float]:
     """The same draw without queries: the random prompt model of "Max-Margin Token Selection"."""
-    parts = draw_runs(lambda rng: _sphere(rng, n, T, d), seed)
-    return Tokens(parts["keys"], labels=parts["labels"]), parts["v"]
+    v, labels, keys, _ = _sphere(n, T, d, seed)
+    return Tokens(keys, labels=labels), v
 
 
 def orthogonal(n: int = 10, T: int = 6, d: int = 300, seed: Seed = 0) -> tuple[Tokens, Float]:
@@ -73,12 +73,16 @@ def on_sphere(x: Float) -> Float:
     return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))
 
 
-def _sphere(rng: np.random.Generator, n: int, T: int, d: int) -> dict[str, Float]:
-    v = on_sphere(rng.standard_normal(d))
-    labels = np.where(rng.standard_normal(n) < 0, -1.0, 1.0)
-    keys = on_sphere(rng.standard_normal((n, T, d)))
-    queries = on_sphere(rng.standard_normal((n, d)))
-    return {"v": v, "labels": labels, "keys": keys, "queries": queries}
+def _sphere(n: int, T: int, d: int, seed: Seed) -> tuple[Float, Float, Float, Float]:
+    """v, labels, keys and queries: all numbers of a run in one draw, all runs normalised at once."""
+    shapes = ((d,), (n,), (n, T, d), (n, d))
+    counts = [int(np.prod(shape)) for shape in shapes]
+    flat = draw_runs(lambda rng: {"flat": rng.standard_normal(sum(counts))}, seed)["flat"]
+    parts = np.split(flat, np.cumsum(counts)[:-1], axis=-1)
+    v, labels, keys, queries = (
+        part.reshape(*flat.shape[:-1], *shape) for part, shape in zip(parts, shapes, strict=True)
+    )
+    return on_sphere(v), np.where(labels < 0, -1.0, 1.0), on_sphere(keys), on_sphere(queries)
 
 
 def _generator(seed: int) -> np.random.Generator:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,12 +112,14 @@ def audit(
     *,
     layers: Iterable[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    executor: Executor | None = None,
 ) -> Audit:
     """Audit every head of a model on texts.
 
     model: hub name, folder, `.gguf` file, or `load(model, tokenizer)`.
     Warns CutTexts where a text is longer than the settings say; `Audit.cut` names it.
     progress: called with (heads done, heads in all) after each head.
+    executor: where the heads run; by default threads, which need no copy of what a layer recorded.
     """
     settings = settings or Settings()
     reader = load(model)
@@ -123,9 +127,10 @@ def audit(
     config = reader.model.config
     layers = list(range(config.num_hidden_layers) if layers is None else layers)
     total, reports = len(layers) * config.num_attention_heads, list[HeadReport]()
-    with single_thread(), ThreadPoolExecutor(cores()) as pool:
+    with single_thread(), nullcontext(executor) if executor else ThreadPoolExecutor(cores()) as pool:
         for layer in record(reader, read, layers):
-            for report in pool.map(lambda h, at=layer: one(at, h, read, settings), range(layer.heads)):
+            look = partial(one, layer, texts=read, settings=settings)
+            for report in pool.map(look, range(layer.heads)):
                 reports.append(report)
                 if progress is not None:
                     progress(len(reports), total)

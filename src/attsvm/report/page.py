@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 from html import escape
 from importlib.metadata import version
-from importlib.resources import files
 from itertools import groupby
 from pathlib import Path as File
 from string import Template
@@ -16,6 +14,7 @@ from attsvm.claims import claims as known_claims
 from attsvm.claims.run import Row
 from attsvm.explorer.page import page as explorer_page
 from attsvm.figures import Check, Paper
+from attsvm.report.html import asset, line, picture, table
 from attsvm.report.summary import Report, broken
 from attsvm.reproduce import Result
 
@@ -26,10 +25,10 @@ HEADS = ("Quantity", "Published", "Ours", "Verdict", "Source")
 
 def page(report: Report, out: File) -> str:
     """The whole page; `out` is the folder with the figures' .svg files."""
-    return _template("page.html").substitute(
+    return Template(asset("page.html")).substitute(
         title=escape(TITLE),
-        style=_asset("page.css"),
-        script=_asset("page.js"),
+        style=asset("page.css"),
+        script=asset("page.js"),
         sentence=escape(report.sentence),
         tiles=_tiles(report),
         contents=_contents(report),
@@ -84,7 +83,7 @@ def _summary(report: Report) -> str:
         _check_row(check, f'<a href="#{result.name}">{escape(check.what)}</a>')
         for result, check in report.checks
     )
-    return _table(HEADS, rows, "All numbers beside the published ones", "sortable tall")
+    return table(HEADS, rows, "All numbers beside the published ones", "sortable tall")
 
 
 # ---------------------------------------------------------------------- one paper, one figure
@@ -132,17 +131,14 @@ def _check_table(checks: Iterable[Check], label: str) -> str:
             words = f"<span>{escape(because)}</span>"
             rows.append(f'<tr class="because"><td colspan="{len(HEADS)}">{words}</td></tr>')
         rows += [_check_row(check, escape(check.what)) for check in group]
-    return _table(HEADS, rows, label)
+    return table(HEADS, rows, label)
 
 
 def _picture(result: Result, out: File) -> str:
     file = out / f"{result.name}.svg"
     if result.error or result.figure.draw is None or not file.exists():
         return ""
-    # An image of its own: matplotlib repeats its ids in every file, and inlined they would collide.
-    data = base64.b64encode(file.read_bytes()).decode()
-    words = escape(f"{result.figure.title}. {result.figure.shows}")
-    return f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{words}" loading="lazy"></figure>'
+    return picture(file, f"{result.figure.title}. {result.figure.shows}")
 
 
 def _how(result: Result, out: File) -> str:
@@ -181,7 +177,7 @@ def _claims(rows: tuple[Row, ...]) -> str:
         )
     lines = (_claim_row(row) for row in rows)
     heads = ("Statement", "Holds", "Twin detected", "Verdict", "Source")
-    return f"{text}</p>{_table(heads, lines, 'Statements of the papers', 'sortable tall')}"
+    return f"{text}</p>{table(heads, lines, 'Statements of the papers', 'sortable tall')}"
 
 
 def _claim_row(row: Row) -> str:
@@ -200,7 +196,7 @@ def _claim_row(row: Row) -> str:
         verdict,
         f"{escape(claim.reference)} [{escape(claim.mark)}]",
     )
-    return _row(cells)
+    return line(cells)
 
 
 # ---------------------------------------------------------------------- tables
@@ -216,7 +212,7 @@ def _check_row(check: Check, what: str) -> str:
         _badge(kind, sign, check.agreement),
         escape(check.source),
     )
-    return _row(cells)
+    return line(cells)
 
 
 def _number(value: float, digits: int = 5) -> str:
@@ -225,24 +221,3 @@ def _number(value: float, digits: int = 5) -> str:
 
 def _badge(kind: str, sign: str, words: str) -> str:
     return f'<span class="badge {kind}"><span aria-hidden="true">{sign}</span> {escape(words)}</span>'
-
-
-def _row(cells: Iterable[str]) -> str:
-    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
-
-
-def _table(heads: Iterable[str], rows: Iterable[str], label: str, kind: str = "") -> str:
-    top = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
-    body = "\n".join(rows)
-    return (
-        f'<div class="table {kind}" role="region" aria-label="{escape(label)}" tabindex="0">'
-        f"<table><thead><tr>{top}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
-    )
-
-
-def _asset(name: str) -> str:
-    return files("attsvm.report").joinpath(name).read_text(encoding="utf8")
-
-
-def _template(name: str) -> Template:
-    return Template(_asset(name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from pathlib import Path as File
 from typing import Any
@@ -13,7 +14,8 @@ from attsvm.claims import claims as known_claims
 from attsvm.claims.run import Row
 from attsvm.claims.run import run as run_all
 from attsvm.figures import PAPERS, Check, Paper, Scale
-from attsvm.reproduce import Result, code_fingerprint
+from attsvm.fingerprint import code_fingerprint
+from attsvm.reproduce import Result
 from attsvm.verdict import Evidence
 
 
@@ -93,11 +95,11 @@ def broken(row: Row) -> bool:
 # ---------------------------------------------------------------------- claims, kept like figures
 
 
-def run_claims(out: File) -> tuple[Row, ...]:
+def run_claims(out: File, executor: Executor | None = None) -> tuple[Row, ...]:
     """Every claim and its twin on seed 0, kept in claims.json for as long as the code is the same."""
     rows = stored_claims(out)
     if not rows:
-        rows = tuple(run_all())
+        rows = tuple(run_all(executor=executor))
         record = {"key": code_fingerprint(), "claims": [asdict(row) for row in rows]}
         (out / "claims.json").write_text(json.dumps(record), encoding="utf8")
     return rows

@@ -31,6 +31,13 @@ def compile_quickly() -> None:
         os.environ.setdefault("XLA_FLAGS", _FLAGS)
 
 
+def backend() -> str:
+    """What JAX computes on: cpu, gpu or tpu. The first question starts it."""
+    import jax
+
+    return jax.default_backend()
+
+
 @contextmanager
 def few_optimisations() -> Iterator[None]:
     """Compile with few optimisations: for runs so short that compiling them takes longer."""

@@ -1,4 +1,4 @@
-"""Words of the command line → objects of the package."""
+"""Words of the command line and of studies → objects of the package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NORMS: dict[str, Norm] = {
 
 
 class WrongWord(ValueError):
-    """A word of the command line that means nothing: wrong usage, not bad input."""
+    """A word of a command line or of a study that means nothing: wrong usage, not bad input."""
 
 
 def norm_of(word: str) -> Norm:

@@ -1,0 +1,198 @@
+"""A study in pictures: heat maps, and curves with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from attsvm.figures.style import colours, label
+
+PANELS, COLUMNS, WIDTH = 12, 3, 7.2
+"""Panels of a picture at most, and side by side; inches of a picture."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """What is drawn of a cell: its parameters, and a quantity with its interval."""
+
+    words: Mapping[str, Any]
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which parameter runs along x, which one tells lines (rows of a map) apart, and which make panels."""
+
+    x: str
+    lines: str | None
+    panels: tuple[str, ...] = ()
+
+    def panel(self, point: Point) -> tuple[Any, ...]:
+        return tuple(point.words.get(name) for name in self.panels)
+
+
+def draw_curves(points: Sequence[Point], quantity: str, layout: Layout) -> Canvas:
+    """The quantity against x, one line per value of a second parameter, intervals as bars."""
+    figure, panels = _panels(points, layout, 2.5)
+    numeric = all(isinstance(p.words.get(layout.x), (int, float, np.number)) for p in points)
+    ticks = _values(points, layout.x)
+    for ax, (title, own) in panels:
+        lines = _values(points, layout.lines) if layout.lines else [None]
+        for value, color in zip(lines, colours(len(lines)), strict=True):
+            line = [p for p in own if layout.lines is None or p.words.get(layout.lines) == value]
+            _line(
+                ax,
+                line,
+                layout.x,
+                ticks,
+                numeric,
+                color,
+                "" if value is None else f"{layout.lines} = {_word(value)}",
+            )
+        _finish(ax, title, layout.x, quantity)
+        if numeric and len(ticks) > 1 and min(ticks) > 0 and max(ticks) / min(ticks) >= 8:
+            ax.set_xscale("log")
+        ax.set_xticks(ticks if numeric else range(len(ticks)), [_word(t) for t in ticks])
+        ax.minorticks_off()
+        _bound(ax, points)
+    if layout.lines and len(_values(points, layout.lines)) <= 12:
+        first = panels[0][0]
+        first.legend(fontsize=7, frameon=False, loc="best")
+    return figure
+
+
+def draw_map(points: Sequence[Point], quantity: str, layout: Layout) -> Canvas:
+    """The quantity as a colour over two parameters, its value written into every cell."""
+    assert layout.lines is not None  # a map has two sides
+    across, down = _values(points, layout.x), _values(points, layout.lines)[::-1]
+    left = 0.4 + 0.065 * max(len(_word(y)) for y in down)
+    figure, panels = _panels(points, layout, 0.8 + 0.32 * len(down), left, room=0.9)
+    finite = [p.value for p in points if np.isfinite(p.value)] or [0.0]
+    low, high = (0.0, 1.0) if min(finite) >= 0 and max(finite) <= 1 else (min(finite), max(finite))
+    image: Any = None
+    for ax, (title, own) in panels:
+        table = np.full((len(down), len(across)), np.nan)
+        for p in own:
+            table[down.index(p.words.get(layout.lines)), across.index(p.words.get(layout.x))] = p.value
+        image = ax.imshow(
+            table, cmap="cividis", vmin=low, vmax=high if high > low else low + 1, aspect="auto"
+        )
+        if len(across) <= 12:
+            _written(ax, table, low, high, len(across))
+        ax.set_xticks(range(len(across)), [_word(x) for x in across])
+        ax.set_yticks(range(len(down)), [_word(y) for y in down])
+        ax.spines[:].set_visible(False)
+        ax.tick_params(length=0)
+        _finish(ax, title, layout.x, layout.lines)
+    box = panels[0][0].get_position()
+    place = figure.add_axes((1 - 0.75 / WIDTH, box.y0, 0.12 / WIDTH, box.height))
+    bar = figure.colorbar(image, cax=place)
+    bar.set_label(quantity, fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    bar.outline.set_visible(False)
+    return figure
+
+
+# ---------------------------------------------------------------------- details
+
+Panel = tuple[Axes, tuple[str, list[Point]]]
+
+
+def _panels(
+    points: Sequence[Point], layout: Layout, height: float, left: float = 0.6, room: float = 0.1
+) -> tuple[Canvas, list[Panel]]:
+    groups: dict[tuple[Any, ...], list[Point]] = {}
+    for point in points:
+        groups.setdefault(layout.panel(point), []).append(point)
+    ranks = [_values(points, name) for name in layout.panels]
+    order = sorted(groups, key=lambda own: [rank.index(v) for rank, v in zip(ranks, own, strict=True)])
+    shown = [(values, groups[values]) for values in order[:PANELS]]
+    last = len(_values(points, layout.panels[-1])) if layout.panels else 1
+    columns = last if 1 < last <= 4 else min(COLUMNS, len(shown))
+    rows = -(-len(shown) // columns)
+    tall = rows * height
+    figure = Canvas(figsize=(WIDTH, tall))  # margins in inches: the constrained layout draws everything twice
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
+    figure.subplots_adjust(
+        left=left / WIDTH,
+        right=1 - room / WIDTH,
+        bottom=0.5 / tall,
+        top=1 - 0.3 / tall,
+        wspace=0.12,
+        hspace=0.35 / (height - 0.35),
+    )
+    panels = []
+    for ax, (values, own) in zip(axes, shown, strict=False):
+        title = ", ".join(_named(n, v) for n, v in zip(layout.panels, values, strict=True))
+        panels.append((ax, (title, own)))
+    for ax in axes[len(shown) :]:
+        ax.set_axis_off()
+    if len(groups) > PANELS:
+        figure.suptitle(f"the first {PANELS} of {len(groups)} panels", fontsize=8, y=1, va="top")
+    return figure, panels
+
+
+def _line(
+    ax: Axes, line: list[Point], x: str, ticks: list[Any], numeric: bool, color: Any, name: str
+) -> None:
+    line = sorted((p for p in line if np.isfinite(p.value)), key=lambda p: ticks.index(p.words.get(x)))
+    if not line:
+        return
+    at = [p.words[x] if numeric else ticks.index(p.words.get(x)) for p in line]
+    value = np.array([p.value for p in line])
+    spread = np.nan_to_num(
+        np.array([[p.value - p.low for p in line], [p.high - p.value for p in line]]), posinf=0
+    )
+    ax.errorbar(
+        at, value, yerr=np.maximum(spread, 0), color=color, lw=1.3, marker="o", ms=3, capsize=2, label=name
+    )
+
+
+def _bound(ax: Axes, points: Sequence[Point]) -> None:
+    finite = [p for p in points if np.isfinite(p.value)]
+    if finite and all(p.low >= 0 and p.high <= 1 for p in finite):
+        ax.set_ylim(-0.03, 1.03)
+
+
+def _written(ax: Axes, table: Any, low: float, high: float, columns: int) -> None:
+    for (row, column), value in np.ndenumerate(table):
+        if np.isfinite(value):
+            dark = value < low + 0.55 * (high - low)
+            digits = f"{value:.2f}" if abs(value) < 10 and high > 0.02 else f"{value:.1e}"
+            label(ax, column, row, digits, "white" if dark else "black", ha="center", va="center")
+            ax.texts[-1].set_fontsize(7.5 if columns <= 6 else 6)
+
+
+def _finish(ax: Axes, title: str, x: str, y: str) -> None:
+    ax.set_title(title, fontsize=8.5, pad=3)
+    place: Any = ax.get_subplotspec()
+    if place.is_last_row():
+        ax.set_xlabel(x, fontsize=8)
+    if place.is_first_col():
+        ax.set_ylabel(y, fontsize=8)
+    ax.tick_params(labelsize=7.5)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _values(points: Sequence[Point], name: str) -> list[Any]:
+    """The values of a parameter, numbers in their order, words in the study's."""
+    found = list(dict.fromkeys(p.words.get(name) for p in points))
+    numbers = all(isinstance(x, (int, float, np.number)) for x in found)
+    return sorted(found) if numbers else found
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, (int, float, np.number)) else str(value)
+
+
+def _named(name: str, value: Any) -> str:
+    return (
+        _word(value) if isinstance(value, str) else f"{name} = {_word(value) if value is not None else '–'}"
+    )

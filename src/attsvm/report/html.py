@@ -1,0 +1,37 @@
+"""Parts of every page: tables, pictures inside the page, the files of its style."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+from pathlib import Path as File
+
+
+def line(cells: Iterable[str]) -> str:
+    """One line of a table; the cells are HTML."""
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def table(heads: Iterable[str], rows: Iterable[str], label: str, kind: str = "") -> str:
+    """A table that scrolls by itself. kind: sortable, tall."""
+    top = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
+    body = "\n".join(rows)
+    return (
+        f'<div class="table {kind}" role="region" aria-label="{escape(label)}" tabindex="0">'
+        f"<table><thead><tr>{top}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def picture(file: File, words: str) -> str:
+    """A drawing as an image of its own: inlined, the ids of several drawings would collide."""
+    data = base64.b64encode(file.read_bytes()).decode()
+    return (
+        f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{escape(words)}" loading="lazy"></figure>'
+    )
+
+
+def asset(name: str) -> str:
+    """A file of the report's folder, as text."""
+    return files("attsvm.report").joinpath(name).read_text(encoding="utf8")

@@ -1,0 +1,52 @@
+"""Training in words: what `attsvm train` and a study can say, and the arguments of train() that it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from attsvm.norms import Entrywise
+from attsvm.words import WrongWord, norm_of, one_of
+
+ASKS = {"steepest": ("norm", "lr"), "gd": ("lr",), "mirror": ("norm", "lr"), "polyak": ()}
+"""The options that each optimizer takes."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is trained with, in words."""
+
+    optimizer: str = "steepest"
+    norm: str = "frobenius"
+    lr: float = 0.1
+    weight: str = "full"
+    loss: str = "logistic"
+    steps: int = 2_000
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of train() that they name."""
+        from attsvm.training import losses, optimizers, weights
+
+        rules = {
+            "steepest": lambda: optimizers.steepest(norm_of(self.norm), self.lr),
+            "gd": lambda: optimizers.gd(self.lr),
+            "mirror": lambda: optimizers.mirror(_exponent(self.norm), self.lr),
+            "polyak": lambda: optimizers.polyak(),
+        }
+        kinds = {"full": weights.FullWeight(), "kq": weights.KeyQuery(), "diagonal": weights.Diagonal()}
+        known = {name: getattr(losses, name) for name in ("logistic", "exponential", "correlation")}
+        return {
+            "optimizer": one_of("optimizer", self.optimizer, rules)(),
+            "weight": one_of("weight", self.weight, kinds),
+            "loss": one_of("loss", self.loss, known),
+            "steps": self.steps,
+        }
+
+
+def _exponent(word: str) -> float:
+    norm = norm_of(word)
+    if not isinstance(norm, Entrywise):
+        raise WrongWord(
+            f"mirror descent has an entrywise norm, not the {norm} one. Pass the norm lp:P, P > 1."
+        )
+    return norm.p

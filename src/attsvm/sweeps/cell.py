@@ -1,0 +1,192 @@
+"""One cell of a study: a data model at one size, trained in one way, and what is measured of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from inspect import Parameter, signature
+from typing import Any
+
+from attsvm import datasets
+from attsvm.fingerprint import SHOWING, code_fingerprint
+from attsvm.norms import Entrywise
+from attsvm.settings import ASKS, Settings
+from attsvm.sweeps.measure import is_own
+from attsvm.sweeps.plugins import is_plugin, plugin, source
+from attsvm.tokens import Tokens
+from attsvm.words import WrongWord, norm_of, one_of
+
+ELSEWHERE = ("claims", "figures", "heads", "probe", "torch", "next_token")
+"""Parts of the package that no study runs."""
+
+Data = tuple[tuple[str, Any], ...]
+"""The model and its sizes, by name."""
+
+INIT = 1 << 40
+"""Added to a run's seed for its start, which would otherwise repeat the numbers of its data."""
+
+
+@cache
+def study_code() -> str:
+    """Hash of the code that computes a batch: results are kept for as long as it is the same."""
+    shown = [
+        f"sweeps/{name}.py"
+        for name in ("page", "result", "store", "study", "sweep", "seeds", "grid", "intervals")
+    ]
+    apart = (*(part for part in SHOWING if part != "sweeps"), *ELSEWHERE, *shown)
+    return code_fingerprint(apart)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """data: the model and its sizes. folder: where the user's functions are looked for first.
+
+    shape: n, T, d, e of its tokens.
+    """
+
+    data: Data
+    training: Settings
+    init: str
+    measures: tuple[str, ...]
+    shape: tuple[int, int, int, int]
+    folder: str = ""
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The cell as columns of the table; what has no effect is absent."""
+        told, asked = self.training, ASKS[self.training.optimizer]
+        rule: dict[str, Any] = {name: getattr(told, name) for name in ("norm", "lr") if name in asked}
+        ways: dict[str, Any] = {"weight": told.weight, "optimizer": told.optimizer, **rule}
+        return dict(self.data) | ways | {"loss": told.loss, "steps": told.steps, "init": self.init}
+
+    def key(self, few: bool) -> str:
+        """Hash of everything its results depend on but the seed."""
+        own = [name for name in self.measures if is_own(name)]
+        own += [name for name in [str(dict(self.data)["model"])] if is_plugin(name)]
+        sources = [source(name, self.folder) for name in own]
+        text = json.dumps([self.words, self.measures, few, study_code(), sources], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def start(self, seeds: range) -> Any:
+        """The init of train()."""
+        from attsvm.training.init import gaussian, uniform
+
+        name, _, scale = self.init.partition(":")
+        if name == "zero":
+            return None
+        drawn = [INIT + seed for seed in seeds]
+        return uniform(drawn) if name == "uniform" else gaussian(drawn, float(scale or 1))
+
+    @property
+    def padded_width(self) -> bool:
+        """Whether coordinates of zeros change nothing: they then stay zero in W, and in no norm count."""
+        asked = "norm" in ASKS[self.training.optimizer]
+        norm = norm_of(self.training.norm) if asked else None
+        plain = norm is None or norm.p == 2 or isinstance(norm, Entrywise)
+        return self.training.weight == "full" and self.init == "zero" and plain
+
+
+def as_cell(
+    data: Mapping[str, Any], training: Mapping[str, Any], measures: tuple[str, ...], folder: str
+) -> Cell:
+    """A cell, after checking names and sizes; errors say what is allowed."""
+    data = {"model": data.get("model", "sphere"), **{k: v for k, v in data.items() if k != "model"}}
+    chosen = tuple(data.items())
+    shape = _shape(chosen, folder)
+    words = dict(training)
+    init = str(words.pop("init", "uniform" if words.get("weight") == "kq" else "zero"))
+    _check_init(init, str(words.get("weight", "full")))
+    settings = _settings(words)
+    if settings.weight == "diagonal" and shape[2] != shape[3]:
+        raise WrongWord(f"weight diagonal needs queries as wide as the keys, got d={shape[2]}, e={shape[3]}.")
+    return Cell(chosen, settings, init, measures, shape, folder)
+
+
+# ---------------------------------------------------------------------- data
+
+
+@cache
+def _shape(data: Data, folder: str) -> tuple[int, int, int, int]:
+    _check_sizes(dict(data), folder)
+    tokens, _ = draw(data, folder, range(1))
+    if getattr(tokens, "runs", None) != 1:
+        raise WrongWord(
+            f"{dict(data)['model']} returned no runs axis for seed=range(0, 1). Return one run per seed."
+        )
+    return tokens.n, tokens.T, tokens.d, tokens.e
+
+
+def _check_sizes(data: Mapping[str, Any], folder: str) -> None:
+    model = str(data["model"])
+    if not is_plugin(model):
+        known = [name for name in datasets.__all__ if "seed" in signature(getattr(datasets, name)).parameters]
+        one_of("data model", model, dict.fromkeys(known))
+    parameters = signature(_model(model, folder)).parameters
+    names = [name for name in parameters if name != "seed"]
+    free = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
+    for name in data:
+        if name != "model" and name not in names and not free:
+            raise WrongWord(
+                f"data.{name} means nothing to {model}. It takes {', '.join(names) or 'no sizes'}."
+            )
+    for name in names:
+        if (
+            name not in data
+            and parameters[name].default is Parameter.empty
+            and parameters[name].kind not in (2, 4)
+        ):
+            raise WrongWord(f"data.{name} is missing: {model} takes {', '.join(names)}.")
+
+
+def _model(model: str, folder: str) -> Any:
+    return plugin(model, folder) if is_plugin(model) else getattr(datasets, model)
+
+
+def draw(data: Data, folder: str, seeds: range) -> tuple[Tokens, Any]:
+    """Tokens with one run per seed, and the head."""
+    sizes = dict(data)
+    model = str(sizes.pop("model"))
+    try:
+        tokens, head = _model(model, folder)(**sizes, seed=seeds)
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
+        told = ", ".join(f"{name} = {value!r}" for name, value in sizes.items())
+        raise WrongWord(f"{model} cannot be drawn with {told}: {error}") from None
+    return tokens, head
+
+
+# ---------------------------------------------------------------------- training
+
+
+def _settings(words: Mapping[str, Any]) -> Settings:
+    known = list(Settings.__dataclass_fields__)
+    for name, value in words.items():
+        if name not in known:
+            raise WrongWord(f"train.{name} is unknown. Known are {', '.join(known)} and init.")
+        kind = type(getattr(Settings(), name))
+        fits = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
+        if not fits:
+            expected = {str: "a word", float: "a number", int: "a whole number"}[kind]
+            raise WrongWord(f"train.{name} is {value!r}. Pass {expected}.")
+    fitting: dict[str, Any] = {name: float(value) if name == "lr" else value for name, value in words.items()}
+    settings = Settings(**fitting)
+    if settings.steps < 1:
+        raise WrongWord(f"train.steps is {settings.steps}. Pass at least 1.")
+    one_of("optimizer", settings.optimizer, ASKS)
+    unused = {"norm", "lr"} - set(ASKS[settings.optimizer])
+    settings = Settings(**{name: value for name, value in fitting.items() if name not in unused})
+    settings.arguments()
+    return settings
+
+
+def _check_init(init: str, weight: str) -> None:
+    name, colon, scale = init.partition(":")
+    number = scale.replace(".", "", 1).isdigit() and float(scale) > 0
+    if name not in ("zero", "gaussian", "uniform") or (colon and not (name == "gaussian" and number)):
+        raise WrongWord(f"no init {init!r}. Pass zero, uniform, gaussian, or gaussian:0.1 for its scale.")
+    if name == "zero" and weight == "kq":
+        raise WrongWord(
+            "weight kq cannot start at zero, a saddle that training never leaves. Pass init uniform."
+        )

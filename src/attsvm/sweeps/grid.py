@@ -1,0 +1,66 @@
+"""Lists and ranges of a study, and their products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from attsvm.words import WrongWord
+
+HOW = 'Pass {from = 2, to = 8, step = 2}, or {from = 0.01, to = 1.0, count = 5, spacing = "log"}'
+
+
+def entries(name: str, given: Any) -> list[Any]:
+    """The values of one key: a single one, a list, or a range."""
+    found = _range(name, given) if isinstance(given, Mapping) else given
+    values = list(found) if isinstance(found, (list, tuple, range)) else [found]
+    if not values:
+        raise WrongWord(f"{name} is an empty list. Pass at least one value.")
+    for value in values:
+        if not isinstance(value, (bool, int, float, str)) or (isinstance(value, float) and math.isnan(value)):
+            raise WrongWord(f"{name} holds {value!r}. Pass numbers or words, a list of them, or a range.")
+    return list(dict.fromkeys(values))
+
+
+def products(tables: Any, name: str) -> Iterator[dict[str, Any]]:
+    """Every combination of the values of a table; of several tables, one after the other."""
+    for table in tables if isinstance(tables, list) else [tables]:
+        if not isinstance(table, Mapping):
+            raise WrongWord(f"{name} is {table!r}. Pass a table: [{name}], or several: [[{name}]].")
+        keys = list(table)
+        for values in product(*(entries(f"{name}.{key}", table[key]) for key in keys)):
+            yield dict(zip(keys, values, strict=True))
+
+
+def _range(name: str, given: Mapping[str, Any]) -> list[Any]:
+    allowed = {"from", "to", "step", "count", "spacing"}
+    numbers = [given.get(key) for key in ("from", "to")]
+    if (
+        set(given) - allowed
+        or not all(isinstance(x, (int, float)) for x in numbers)
+        or ("count" in given and "step" in given)
+    ):
+        raise WrongWord(f"{name} is {dict(given)}. {HOW}.")
+    low, high = given["from"], given["to"]
+    if "count" not in given:
+        step = given.get("step", 1)
+        if not isinstance(step, (int, float)) or step <= 0 or high < low:
+            raise WrongWord(f"{name}: from {low} to {high} in steps of {step!r} is empty. {HOW}.")
+        count = math.floor((high - low) / step + 1e-9) + 1
+        return [low + k * step for k in range(count)]
+    count, spacing = given["count"], given.get("spacing", "linear")
+    if (
+        not isinstance(count, int)
+        or count < 1
+        or spacing not in ("linear", "log")
+        or (spacing == "log" and low <= 0)
+    ):
+        raise WrongWord(f"{name} is {dict(given)}. {HOW}.")
+    spaced = np.linspace if spacing == "linear" else np.geomspace
+    values = [float(f"{x:.6g}") for x in spaced(low, high, count)]
+    whole = all(isinstance(x, int) for x in (low, high))
+    return [round(x) for x in values] if whole else values

@@ -1,0 +1,161 @@
+"""What is measured of trained runs, by name; or a user's function of a Path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.norms import Norm
+from attsvm.path import Path
+from attsvm.program.max_margin import max_margin, separable
+from attsvm.program.solution import Solution
+from attsvm.selection import best_tokens
+from attsvm.sweeps.plugins import is_plugin, plugin
+from attsvm.tokens import Float
+from attsvm.verdict import classify, cosine, fit_rate, margin_ratio, unique
+from attsvm.words import WrongWord, norm_of
+
+NOISE = 1e-12
+"""What a rate is not fitted to: an error of this size is rounding."""
+
+RECORDS = 40
+"""Log-spaced records of a run whose growth or rate is fitted."""
+
+
+@dataclass(eq=False)
+class Ended:
+    """Trained runs with the head v, None where it is not linear, and the norm of the predicted program."""
+
+    path: Path
+    v: Float | None
+    predicted: Norm | None
+    _solved: dict[Norm, tuple[Solution, NDArray[Any]]] = field(default_factory=dict)
+
+    def head(self) -> Float:
+        if self.v is None:
+            raise WrongWord("kind and separable need a linear head: return Tokens and an array v.")
+        return self.v
+
+    def solution(self, norm: Norm) -> tuple[Solution, NDArray[Any]]:
+        """The program of the tokens that each run attends to, and for which runs it is certified."""
+        if norm not in self._solved:
+            found = max_margin(self.path.tokens, self.path.selected, norm)
+            self._solved[norm] = found, np.asarray(found.separable & found.certified)
+        return self._solved[norm]
+
+
+def _kind(ended: Ended, norm: Norm) -> NDArray[Any]:
+    """Where the run ended: global, local, neither or unmoved."""
+    return np.asarray(classify(ended.path, ended.head()))
+
+
+def _separable(ended: Ended, norm: Norm) -> NDArray[Any]:
+    """Whether some W puts the best tokens above all others."""
+    return np.asarray(separable(ended.path.tokens, best_tokens(ended.path.tokens, ended.head())))
+
+
+def _ratios(ended: Ended, norm: Norm) -> Float:
+    solution, known = ended.solution(norm)
+    return np.where(known[:, None], margin_ratio(ended.path, solution), np.nan)
+
+
+def _gaps(ended: Ended, norm: Norm) -> Float:
+    solution, known = ended.solution(norm)
+    return np.where(known[:, None], 1 - cosine(ended.path.W, solution.W), np.nan)
+
+
+def _margin_ratio(ended: Ended, norm: Norm) -> NDArray[Any]:
+    """Least margin of the last W/N(W) over the best possible for the tokens it attends to."""
+    return _ratios(ended, norm)[:, -1]
+
+
+def _one_minus_cosine(ended: Ended, norm: Norm) -> NDArray[Any]:
+    """1 − cosine between the last W and the program's."""
+    return _gaps(ended, norm)[:, -1]
+
+
+def _norm_growth(ended: Ended, norm: Norm) -> NDArray[Any]:
+    """Exponent a of N(W) ≈ c · stepsᵃ over the last decade of steps: 1 where every step counts."""
+    return _exponents(ended.path.index, ended.path.norm(norm))
+
+
+def _rate(ended: Ended, norm: Norm) -> NDArray[Any]:
+    """Exponent of 1 − cosine over the last decade, of 1 − margin ratio where the program is not unique."""
+    return _exponents(ended.path.index, _gaps(ended, norm) if unique(norm) else 1 - _ratios(ended, norm))
+
+
+MEASURES: dict[str, Callable[[Ended, Norm], NDArray[Any]]] = {
+    "kind": _kind,
+    "separable": _separable,
+    "margin_ratio": _margin_ratio,
+    "one_minus_cosine": _one_minus_cosine,
+    "norm_growth": _norm_growth,
+    "rate": _rate,
+}
+WITHOUT_NORM = ("kind", "separable")
+FITTED = ("norm_growth", "rate")
+
+
+def check(name: Any) -> None:
+    """Refuse a measure that does not exist."""
+    if not isinstance(name, str):
+        raise WrongWord(f"measure holds {name!r}. Pass names in quotes.")
+    measure, _, norm = name.partition(":")
+    if measure in MEASURES:
+        if norm and measure in WITHOUT_NORM:
+            raise WrongWord(f"{measure} has no norm. Pass {measure!r}.")
+        if norm:
+            norm_of(norm)
+    elif not is_plugin(name):
+        raise WrongWord(
+            f"no measure {name!r}. Pass {', '.join(MEASURES)}; those after separable may name a norm "
+            "(margin_ratio:l1); or a function of a Path as module:function."
+        )
+
+
+def needs_prediction(name: str) -> bool:
+    """Whether a measure is taken in the norm that theory predicts."""
+    return name in MEASURES and name not in WITHOUT_NORM
+
+
+def is_own(name: str) -> bool:
+    """Whether a measure is a function of the user's own."""
+    return name.partition(":")[0] not in MEASURES
+
+
+def needs_the_way(name: str) -> bool:
+    """Whether a measure looks at the way, not only at its end."""
+    return is_own(name) or name.partition(":")[0] in FITTED
+
+
+def measured(name: str, ended: Ended, folder: str) -> NDArray[Any]:
+    """One value per run (runs,): a number, a truth value or a word."""
+    measure, _, norm = name.partition(":")
+    if measure in MEASURES:
+        chosen: Any = norm_of(norm) if norm else ended.predicted
+        return MEASURES[measure](ended, chosen)
+    function = plugin(name, folder)
+    with_head = len(signature(function).parameters) > 1
+    values = []
+    for k in range(ended.path.runs or 0):
+        one = ended.path.run(k)
+        values.append(function(one, None if ended.v is None else ended.v[k]) if with_head else function(one))
+    array = np.asarray(values)
+    if array.shape != (len(values),) or array.dtype.kind not in "biufU":
+        raise WrongWord(f"{name} returned {values[0]!r}. Return one number, truth value or word per path.")
+    return array.astype(float) if array.dtype.kind in "iuf" else array
+
+
+def _exponents(steps: NDArray[Any], numbers: Float) -> Float:
+    """The exponent of each run; NaN where too few numbers are more than rounding."""
+    out = np.full(len(numbers), np.nan)
+    for k, row in enumerate(numbers):
+        good = np.isfinite(row) & (row > NOISE) & (steps >= steps[-1] / 10)
+        if good.sum() >= 3:
+            out[k] = fit_rate(steps[good], row[good]).exponent
+    return out

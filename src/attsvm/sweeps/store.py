@@ -1,0 +1,212 @@
+"""Finished batches in a folder of Parquet files: each written at once, whole or not at all.
+
+A file is written beside its name, synced to the disk and renamed: whatever is killed, and whenever, a name
+always stands for a complete file. Names are hashes of what the file holds, so two processes that compute the
+same write the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path as File
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from attsvm.sweeps.batch import Batch
+
+Columns = dict[str, NDArray[Any]]
+"""One array per column, all of one length."""
+
+STALE = 3600.0
+"""Seconds after which a file that was never finished is nobody's."""
+
+
+class Piece(NamedTuple):
+    """Rows of one cell with the seeds start … stop − 1."""
+
+    key: str
+    start: int
+    stop: int
+    columns: Columns
+
+
+class Store:
+    """The batches of a folder; `pieces` holds those of the keys that a study asks for."""
+
+    def __init__(self, folder: File, keys: set[str]) -> None:
+        self.folder, self.keys = folder / "batches", keys
+        self.pieces: dict[str, list[Piece]] = {}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for file in sorted(self.folder.glob("*.parquet")):
+            for piece in _read(file, keys):
+                self._add(piece)
+        _sweep_up(self.folder)
+
+    def add(self, batches: Sequence[Batch], columns: Sequence[Columns]) -> None:
+        """Keep finished batches, on the disk first."""
+        pieces = [Piece(b.key, b.start, b.stop, c) for b, c in zip(batches, columns, strict=True)]
+        names = json.dumps([piece[:3] for piece in pieces])
+        name = hashlib.sha256(names.encode()).hexdigest()[:32]
+        write_table(self.folder / f"{name}.parquet", _joined(pieces), {"pieces": names})
+        for piece in pieces:
+            self._add(piece)
+
+    def has(self, key: str, seeds: range) -> bool:
+        """Whether every one of the seeds is known."""
+        at = seeds.start
+        for piece in self.pieces.get(key, ()):
+            if piece.start <= at < piece.stop:
+                at = piece.stop
+        return at >= seeds.stop
+
+    def rows(self, key: str, seeds: range) -> Columns:
+        """The columns of a cell at these seeds, in their order."""
+        parts, at = [], seeds.start
+        for piece in self.pieces[key]:
+            if piece.start <= at < piece.stop:
+                stop = min(piece.stop, seeds.stop)
+                parts.append({n: c[at - piece.start : stop - piece.start] for n, c in piece.columns.items()})
+                at = stop
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _add(self, piece: Piece) -> None:
+        known = self.pieces.setdefault(piece.key, [])
+        known.append(piece)
+        known.sort(key=lambda one: (one.start, one.stop))
+
+
+# ---------------------------------------------------------------------- Parquet
+
+
+def write_table(file: File, columns: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+    """Write columns to a Parquet file, atomically; the same columns give the same bytes."""
+    pa, pq = _arrow()
+    arrays = {name: _encoded(pa, column) for name, column in columns.items()}
+    table = pa.table(arrays).replace_schema_metadata(dict(metadata))
+    with replacing(file) as part:
+        pq.write_table(table, part, compression="zstd", write_page_checksum=True)
+
+
+def read_table(file: File) -> tuple[Columns, dict[str, str]]:
+    """The columns and the metadata of a Parquet file. Raises ValueError where it is damaged."""
+    pa, pq = _arrow()
+    try:
+        table = pq.read_table(file, memory_map=False, page_checksum_verification=True)
+        columns = {name: _decoded(pa, table[name]) for name in table.column_names}
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{file} is damaged ({error}). Delete it.") from None
+    told = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
+    return columns, told
+
+
+def write_csv(file: File, columns: Mapping[str, Any]) -> None:
+    """Write columns to a CSV file, atomically."""
+    pa, _ = _arrow()
+    from pyarrow import csv
+
+    with replacing(file) as part:
+        csv.write_csv(pa.table({name: _plain(pa, column) for name, column in columns.items()}), part)
+
+
+class replacing:
+    """A file that takes its name when the block ends without an error, and is on the disk by then."""
+
+    def __init__(self, file: File) -> None:
+        self.file, self.part = file, file.with_name(f".{file.name}.{uuid4().hex}.part")
+
+    def __enter__(self) -> File:
+        return self.part
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                _to_disk(self.part)
+                self.part.replace(self.file)
+                _to_disk(self.file.parent)
+        finally:
+            self.part.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError('studies are kept in Parquet: pip install "attsvm[sweep]".') from None
+    return pyarrow, pyarrow.parquet
+
+
+def _read(file: File, keys: set[str]) -> Iterator[Piece]:
+    """The pieces of a file that are asked for; none of a file that the disk has damaged."""
+    pa, pq = _arrow()
+    try:
+        held = json.loads((pq.read_schema(file).metadata or {})[b"pieces"])
+        columns = read_table(file)[0] if any(key in keys for key, _, _ in held) else {}
+    except (pa.ArrowException, OSError, ValueError, KeyError):
+        return  # it is computed again, and replaced
+    at = 0
+    for key, start, stop in held:
+        rows = slice(at, at + stop - start)
+        at = rows.stop
+        if key in keys:
+            own = {name: column[rows] for name, column in columns.items() if name not in ("cell", "seed")}
+            yield Piece(key, start, stop, own)
+
+
+def _joined(pieces: Sequence[Piece]) -> Columns:
+    """Columns of all pieces, one after the other, with cell and seed in front."""
+    cells = np.concatenate([np.full(p.stop - p.start, p.key) for p in pieces])
+    seeds = np.concatenate([np.arange(p.start, p.stop) for p in pieces])
+    names = list(pieces[0].columns)
+    return {"cell": cells, "seed": seeds} | {n: np.concatenate([p.columns[n] for p in pieces]) for n in names}
+
+
+def _encoded(pa: Any, column: NDArray[Any]) -> Any:
+    array = _plain(pa, column)
+    return array.dictionary_encode() if column.dtype.kind in "UO" else array
+
+
+def _plain(pa: Any, column: NDArray[Any]) -> Any:
+    return pa.array(column.tolist() if column.dtype.kind == "O" else column)
+
+
+def _decoded(pa: Any, column: Any) -> NDArray[Any]:
+    if not pa.types.is_dictionary(column.type):
+        return np.asarray(column.to_numpy())
+    whole = column.combine_chunks()
+    whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
+    words, at = [*whole.dictionary.to_pylist(), None], np.asarray(whole.indices.fill_null(-1))
+    return np.asarray(words if (at < 0).any() else words[:-1])[at]
+
+
+def _to_disk(path: File) -> None:
+    """Wait until what was written is on the disk; a folder's entries too, where the system can."""
+    if path.is_dir() and os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sweep_up(folder: File) -> None:
+    for part in folder.glob(".*.part"):
+        try:
+            if time.time() - part.stat().st_mtime > STALE:
+                part.unlink()
+        except OSError:  # another process was quicker
+            continue

@@ -1,0 +1,90 @@
+"""Batches: a run has the same digits in every study, and padding changes no more than rounding."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import attsvm as att
+from attsvm.sweeps import batch
+from attsvm.sweeps.batch import FEW, batches, compute
+from attsvm.sweeps.cell import INIT, study_code
+from attsvm.sweeps.study import read_study
+
+ROUNDING = 1e-9
+"""Of a margin ratio after 60 steps; what the paddings change is 1e-15."""
+
+
+def columns(given, seeds, few=False):
+    (cell,) = read_study(given).cells
+    return [compute([b], study_code())[0] for b in batches(cell, seeds, few, "cpu")]
+
+
+@pytest.fixture
+def one(study):
+    return study | {"data": {"model": "sphere", "n": 2, "T": 3, "d": 3}}
+
+
+def test_where_batches_end_does_not_depend_on_the_seeds_asked_for(one):
+    (cell,) = read_study(one).cells
+    for device in ("cpu", "gpu"):
+        some, more = (batches(cell, range(k), False, device) for k in (65, 40_000))
+        assert more[: len(some)] == some
+        assert all(a.stop == b.start for a, b in pairwise(more))
+    assert [b.seeds for b in batches(cell, range(70, 130), False, "cpu")] == [range(64, 128), range(128, 192)]
+
+
+def test_long_trainings_have_short_batches(one):
+    (cell,) = read_study(one | {"train": {"steps": 10_000_000}}).cells
+    assert len(batches(cell, range(1), False, "cpu")[0].seeds) < 64
+
+
+@pytest.mark.parametrize("training", [{}, {"norm": "linf"}, {"optimizer": "gd"}, {"loss": "exponential"}])
+def test_padding_changes_no_more_than_rounding(one, training, monkeypatch):
+    given = one | {"train": one["train"] | training}
+    padded = columns(given, range(4), few=True)[0]
+    monkeypatch.setattr(batch, "FREE", {"cpu": 0.0})
+    plain = columns(given, range(4), few=True)[0]
+    assert (padded["kind"] == plain["kind"]).all()
+    np.testing.assert_allclose(padded["margin_ratio"], plain["margin_ratio"], rtol=ROUNDING)
+
+
+def test_a_run_of_a_batch_is_the_run_of_train(one):
+    found = columns(one, range(4), few=True)[0]
+    tokens, v = att.datasets.sphere(2, 3, 3, seed=range(4))
+    path = att.train(tokens, att.Linear(v), optimizer=att.steepest(att.frobenius, 0.5), steps=60)
+    assert (found["kind"][:4] == att.classify(path, v)).all()
+    ratio = att.compare(path, att.max_margin(tokens, path.selected)).numbers["margin ratio"][:, -1]
+    np.testing.assert_allclose(found["margin_ratio"][:4], ratio, rtol=ROUNDING)
+
+
+def test_data_and_start_of_a_run_are_independent(one):
+    (cell,) = read_study(one | {"train": {"init": "gaussian"}, "measure": "kind"}).cells
+    drawn = cell.start(range(3))({"W": (3, 3)})["W"]
+    np.testing.assert_array_equal(drawn[1], att.gaussian(INIT + 1)({"W": (3, 3)})["W"])
+    assert not np.allclose(drawn[1], att.gaussian(1)({"W": (3, 3)})["W"])
+
+
+def test_a_worker_with_other_code_is_refused(one):
+    (cell,) = read_study(one).cells
+    with pytest.raises(RuntimeError, match="another version of attsvm"):
+        compute(batches(cell, range(1), True, "cpu"), "other code")
+
+
+def test_every_measure_is_a_number_a_truth_or_a_word_per_run(one):
+    names = [
+        "kind",
+        "separable",
+        "margin_ratio",
+        "one_minus_cosine",
+        "norm_growth",
+        "rate",
+        "margin_ratio:l1",
+    ]
+    found = columns(one | {"measure": names}, range(FEW), few=True)[0]
+    assert set(found) == {"stopped", *names}
+    assert all(column.shape == (FEW,) for column in found.values())
+    assert found["separable"].dtype == bool
+    np.testing.assert_allclose(found["norm_growth"], 1, atol=0.2)
+    assert np.nanmedian(found["one_minus_cosine"]) < 0.05
+    assert (found["margin_ratio"] <= 1 + 1e-12).all()

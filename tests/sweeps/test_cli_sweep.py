@@ -1,0 +1,73 @@
+"""attsvm sweep and attsvm show on a study: what they print, what they write, how they end."""
+
+import json
+from contextlib import nullcontext
+
+import pytest
+from typer.testing import CliRunner
+
+from attsvm.cli import app
+from attsvm.cli import sweep as command
+from attsvm.workers import Here
+
+STUDY = """
+measure = "kind"
+seeds = 4
+[data]
+model = "prompt_sphere"
+n = 2
+T = [2, 4]
+d = 2
+[train]
+steps = 60
+lr = 0.5
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "begin", lambda *modules: None)
+    monkeypatch.setattr(command, "named", lambda cluster: nullcontext(Here()))
+    (tmp_path / "small.toml").write_text(STUDY)
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_a_study_is_run_printed_and_shown_again(run, tmp_path):
+    done = run("sweep", "small.toml")
+    assert done.exit_code == 0, done.output
+    assert "Open out/small/sweep.html" in done.stdout and "global" in done.stdout
+    (tmp_path / "out" / "small" / "sweep.html").unlink()
+    shown = run("show", "out/small")
+    assert (shown.exit_code, shown.stdout) == (0, done.stdout)
+    assert (tmp_path / "out" / "small" / "sweep.html").exists()
+    cells = json.loads(run("show", "out/small", "--json").stdout)["cells"]
+    assert [cell["T"] for cell in cells] == [2, 4] and {"global low", "global high"} <= set(cells[0])
+
+
+def test_the_example_is_printed_as_it_is(run):
+    assert run("sweep", "--example").stdout.startswith("# A study")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["sweep"], 64, "no study"),
+        (["sweep", "missing.toml"], 1, "No such file"),
+        (["sweep", "small.toml", "--scale", "huge"], 1, "no scale 'huge'. This study has default"),
+        (["show", "."], 1, "holds no finished study"),
+        (["show", ".", "--out", "x.svg"], 64, "a study is drawn in its own folder"),
+    ],
+)
+def test_what_cannot_be_done_ends_with_a_sentence(run, words, code, said):
+    done = run(*words)
+    assert (done.exit_code, said in done.output) == (code, True), done.output
+
+
+def test_ctrl_c_says_how_to_resume(run, monkeypatch):
+    def pressed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attsvm.sweeps.sweep.sweep", pressed)
+    done = run("sweep", "small.toml")
+    assert (done.exit_code, "run the same command again" in done.output) == (130, True)

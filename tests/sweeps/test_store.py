@@ -1,0 +1,117 @@
+"""The store: whole files or none, whatever is killed, damaged or run twice."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from attsvm.sweeps.store import Store, read_table, replacing, write_table
+
+
+class Batch(NamedTuple):
+    key: str
+    start: int
+    stop: int
+
+
+def filled(folder, *places, key="a"):
+    store = Store(folder, {key})
+    for start in places:
+        store.add([Batch(key, start, start + 3)], [{"x": np.arange(start, start + 3) / 7}])
+    return store
+
+
+def test_what_was_added_is_found_again_in_the_order_of_seeds(tmp_path):
+    filled(tmp_path, 3, 0)
+    again = Store(tmp_path, {"a"})
+    assert again.has("a", range(6)) and not again.has("a", range(7)) and not again.has("b", range(1))
+    np.testing.assert_array_equal(again.rows("a", range(1, 5))["x"], np.arange(1, 5) / 7)
+
+
+def test_keys_that_nobody_asks_for_are_not_read(tmp_path):
+    filled(tmp_path, 0)
+    assert not Store(tmp_path, {"b"}).pieces
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped"])
+def test_a_damaged_file_counts_as_missing(tmp_path, damage):
+    filled(tmp_path, 0)
+    (file,) = (tmp_path / "batches").glob("*.parquet")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 8] ^= 255
+    file.write_bytes({"cut": data[:-20], "empty": b"", "flipped": bytes(data)}[damage])
+    assert not Store(tmp_path, {"a"}).has("a", range(3))
+    assert filled(tmp_path, 0).has("a", range(3))
+    assert Store(tmp_path, {"a"}).has("a", range(3))
+
+
+def test_the_same_columns_are_the_same_bytes_and_other_ones_are_not(tmp_path):
+    columns = {
+        "kind": np.array(["local", "global"]),
+        "x": np.array([0.1, np.nan]),
+        "lr": np.array([None, 1.0]),
+    }
+    for name in "ab":
+        write_table(tmp_path / name, columns, {})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    write_table(tmp_path / "b", columns | {"x": np.array([0.1, 0.2])}, {})
+    assert (tmp_path / "a").read_bytes() != (tmp_path / "b").read_bytes()
+    back, _ = read_table(tmp_path / "a")
+    assert back["kind"].tolist() == ["local", "global"]
+    np.testing.assert_array_equal(back["lr"], [np.nan, 1.0])
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    file = tmp_path / "x"
+    file.write_text("old")
+    with pytest.raises(OSError, match="full"), replacing(file) as part:
+        part.write_text("ne")
+        raise OSError("the disk is full")
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+WRITER = """
+    import numpy as np, sys
+    from pathlib import Path
+    from types import SimpleNamespace as Batch
+    from attsvm.sweeps.store import Store
+    store = Store(Path(sys.argv[1]), {"a"})
+    for k in range(0, 100_000, 4):
+        if not store.has("a", range(k, k + 4)):
+            store.add([Batch(key="a", start=k, stop=k + 4)], [{"x": np.sin(np.arange(k, k + 4.0))}])
+"""
+
+
+def test_two_writers_killed_at_random_moments_leave_whole_files_only(tmp_path):
+    rng, held = random.Random(0), 0
+    for _ in range(3):
+        command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)]
+        writers = [subprocess.Popen(command) for _ in range(2)]
+        while len(list((tmp_path / "batches").glob("*.parquet"))) < held + 2:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.1))
+        for writer in writers:
+            writer.send_signal(signal.SIGKILL)
+            writer.wait()
+        files = list((tmp_path / "batches").glob("*.parquet"))
+        store = Store(tmp_path, {"a"})
+        assert sum(len(own) for own in store.pieces.values()) == len(files) > held
+        held = len(files)
+    for piece in store.pieces["a"]:
+        np.testing.assert_array_equal(piece.columns["x"], np.sin(np.arange(piece.start, float(piece.stop))))
+
+
+def test_the_files_say_what_they_hold(tmp_path):
+    filled(tmp_path, 3)
+    (file,) = (tmp_path / "batches").glob("*.parquet")
+    columns, told = read_table(file)
+    assert json.loads(told["pieces"]) == [["a", 3, 6]]
+    assert columns["seed"].tolist() == [3, 4, 5]

@@ -1,0 +1,106 @@
+"""Studies: what they mean, and what they refuse, in words."""
+
+import pytest
+
+from attsvm.sweeps.study import example, read_study
+
+
+def change(study, **parts):
+    return {**study, **{k: {**study[k], **v} if k in ("data", "train") else v for k, v in parts.items()}}
+
+
+WRONG = [
+    ({"seed": 3}, "unknown key 'seed'. Did you mean 'seeds'"),
+    ({"measure": "margins"}, "no measure 'margins'. Pass kind, separable, margin_ratio"),
+    ({"measure": "kind:l1"}, "kind has no norm"),
+    ({"measure": "rate:l0"}, "no norm 'l0'"),
+    ({"data": {"model": "cube"}}, "no data model 'cube'. Pass .*sphere"),
+    ({"data": {"width": 3}}, "data.width means nothing to prompt_sphere. It takes n, T, d"),
+    ({"data": {"n": 0}}, "cannot be drawn with n = 0"),
+    ({"data": {"d": -1}}, "cannot be drawn with n = 2, T = 2, d = -1"),
+    ({"data": {"T": 2.5}}, "cannot be drawn with .* T = 2.5"),
+    ({"data": {"n": []}}, "data.n is an empty list"),
+    ({"data": {"n": {"from": 3, "to": 1}}}, "from 3 to 1 in steps of 1 is empty"),
+    ({"data": {"n": {"start": 3}}}, r"Pass \{from = 2, to = 8, step = 2\}"),
+    ({"train": {"optimizer": "adam"}}, "no optimizer 'adam'. Pass steepest, gd, mirror, polyak"),
+    ({"train": {"momentum": 0.9}}, "train.momentum is unknown. Known are optimizer, norm, lr"),
+    ({"train": {"steps": 1.5}}, "train.steps is 1.5. Pass a whole number"),
+    ({"train": {"steps": 0}}, "train.steps is 0. Pass at least 1"),
+    ({"train": {"lr": -1}}, "lr is -1"),
+    ({"train": {"init": "ones"}}, "no init 'ones'. Pass zero, uniform, gaussian"),
+    ({"train": {"weight": "kq", "init": "zero"}}, "cannot start at zero"),
+    ({"train": {"weight": "diagonal"}}, "needs queries as wide as the keys, got d=2, e=1"),
+    ({"train": {"optimizer": "mirror", "norm": "spectral"}}, "entrywise norm, not the spectral one"),
+    ({"seeds": 0}, "holds no seed"),
+    ({"seeds": "9-3"}, "holds no seed"),
+    ({"seeds": {"share": "global"}}, "precision"),
+    ({"seeds": {"share": "rate", "width": 0.1}}, "which is not measured. Pass global"),
+    ({"seeds": {"share": "global", "width": -1}}, "width of seeds is -1. Pass a positive number"),
+    ({"seeds": {"share": "global", "width": 0.1, "max": 5}}, "unknown max; known are"),
+    ({"show": {"x": "depth"}}, "show.x is 'depth'. Pass"),
+    ({"scale": {"quick": {"seed": 1}}}, "scale.quick has an unknown key 'seed'"),
+]
+
+
+@pytest.mark.parametrize(("parts", "said"), WRONG, ids=[said[:40] for _, said in WRONG])
+def test_what_a_study_cannot_mean_is_refused_with_what_it_can(study, parts, said):
+    with pytest.raises(ValueError, match=said):
+        read_study(change(study, **parts))
+
+
+def test_a_study_without_data_and_an_unknown_scale_are_refused(study):
+    with pytest.raises(ValueError, match=r"no \[data\]"):
+        read_study({"seeds": 3})
+    with pytest.raises(ValueError, match=r"no scale 'paper'\. This study has default"):
+        read_study(study, "paper")
+
+
+def test_the_errors_of_a_file_name_it(tmp_path):
+    file = tmp_path / "odd.toml"
+    file.write_text("measure = [")
+    with pytest.raises(ValueError, match=r"odd\.toml: not TOML"):
+        read_study(file)
+
+
+def test_the_example_is_a_study():
+    import tomllib
+
+    given = read_study(tomllib.loads(example()))
+    assert len(given.cells) == 2 * 2 * 3
+    assert len(read_study(tomllib.loads(example()), "quick").seeds.begin) == 16
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ({"from": 2, "to": 8, "step": 3}, [2, 5, 8]),
+        ({"from": 1, "to": 3}, [1, 2, 3]),
+        ({"from": 1, "to": 100, "count": 3, "spacing": "log"}, [1, 10, 100]),
+        ([4, 4, 2], [4, 2]),
+    ],
+)
+def test_ranges_and_lists_spread_out(study, given, values):
+    cells = read_study(change(study, data={"n": given, "T": 2, "d": 2})).cells
+    assert [dict(cell.data)["n"] for cell in cells] == values
+
+
+def test_several_ways_of_training_add_up_and_what_has_no_effect_is_one_cell(study):
+    ways = [{"optimizer": "gd", "norm": ["l1", "linf"]}, {"optimizer": "steepest", "norm": ["l1", "linf"]}]
+    cells = read_study(change(study, data={"T": 2, "d": 2}) | {"train": ways}).cells
+    assert [c.words.get("norm") for c in cells] == [None, "l1", "linf"]
+    polyak = {"optimizer": "polyak", "norm": ["l1", "linf"], "lr": [0.1, 0.2]}
+    assert len(read_study(change(study, data={"T": 2, "d": 2}) | {"train": polyak}).cells) == 1
+
+
+def test_a_norm_that_no_theory_predicts_must_be_named(study):
+    way = {"weight": "kq", "norm": "l1"}
+    with pytest.raises(ValueError, match=r"margin_ratio: no limit is known .* margin_ratio:frobenius"):
+        read_study(change(study, train=way))
+    assert read_study(change(study, train=way, measure="margin_ratio:l1")).cells
+
+
+def test_a_scale_changes_what_it_names(study):
+    study["scale"] = {"quick": {"seeds": 2, "data": {"T": 2}}}
+    assert len(read_study(study).cells) == 4
+    quick = read_study(study, "quick")
+    assert (len(quick.cells), len(quick.seeds.begin)) == (2, 2)

@@ -1,0 +1,161 @@
+"""Sweeps: nothing is computed twice, what is added extends the table, and the folder shows it all."""
+
+import csv
+import json
+from concurrent.futures import BrokenExecutor
+
+import numpy as np
+import pytest
+
+import attsvm as att
+from attsvm.sweeps.batch import FEW
+from attsvm.sweeps.result import Sweep
+from attsvm.sweeps.sweep import sweep
+from attsvm.workers import Here
+
+
+def table(folder):
+    return (folder / "runs.parquet").read_bytes()
+
+
+def test_a_rerun_computes_nothing_and_writes_the_same_bytes(study, here, tmp_path):
+    first = sweep(study, here, out=tmp_path)
+    before, runs = table(tmp_path), here.runs
+    again = sweep(study, here, out=tmp_path)
+    assert runs == 4 * FEW and here.runs == runs
+    assert table(tmp_path) == before
+    assert len(again.runs["seed"]) == len(first.runs["seed"]) == 4 * 6
+
+
+def test_added_seeds_and_sizes_extend_the_table_to_that_of_a_fresh_run(study, here, tmp_path):
+    study |= {"measure": "kind", "seeds": 70, "data": study["data"] | {"T": 2, "d": 2}}
+    sweep(study, here, out=tmp_path / "a")
+    larger = study | {"seeds": 130, "data": study["data"] | {"d": [2, 5]}}
+    runs = here.runs
+    sweep(larger, here, out=tmp_path / "a")
+    assert here.runs == runs + 64 + 192
+    sweep(larger, here, out=tmp_path / "b")
+    assert table(tmp_path / "a") == table(tmp_path / "b")
+
+
+def test_other_settings_measures_and_code_are_other_results(study, here, tmp_path, monkeypatch):
+    from attsvm.sweeps import batch, cell
+    from attsvm.sweeps import sweep as sweeping
+
+    study |= {"data": study["data"] | {"T": 2, "d": 2}}
+    for changed in (study, study | {"train": {"steps": 61, "lr": 0.5}}, study | {"measure": "kind"}):
+        runs = here.runs
+        sweep(changed, here, out=tmp_path)
+        assert here.runs == runs + FEW
+    for module in (cell, batch, sweeping):
+        monkeypatch.setattr(module, "study_code", lambda: "other code")
+    sweep(study, here, out=tmp_path)
+    assert here.runs == 4 * FEW
+
+
+def test_seeds_are_added_until_the_interval_is_narrow_and_no_further(study, here, tmp_path):
+    wanted = {"share": "global", "width": 0.25, "first": 16, "most": 64}
+    data = {"model": "prompt_sphere", "n": 2, "T": [2, 4], "d": 2}
+    done = sweep(study | {"measure": "kind", "seeds": wanted, "data": data}, here, out=tmp_path)
+    widths = {cell.words["T"]: (cell.runs, cell.quantities["global"].width) for cell in done.cells}
+    assert widths[2][0] < 64 and widths[2][1] <= 0.25
+    assert widths[4][0] == 64
+    fewer = done.runs["kind"][done.runs["cell"] == 0][: widths[2][0] // 2] == "global"
+    assert widths[2][0] == 16 or att.sweeps.intervals.share(fewer).width > 0.25
+
+
+OWN = """
+import attsvm as att
+
+def data(n, noise, seed):
+    tokens, v = att.datasets.prompt_sphere(n, 2, 2, seed=seed)
+    return att.Tokens(tokens.keys * noise, labels=tokens.labels), v
+
+def length(path):
+    return float(path.norm()[-1])
+
+def best(path, v):
+    return bool((path.selected == att.best_tokens(path.tokens, v)).all())
+"""
+
+
+def test_functions_of_the_users_own_give_data_and_measures(here, tmp_path):
+    (tmp_path / "own_study.py").write_text(OWN)
+    file = tmp_path / "study.toml"
+    text = 'measure = ["own_study:length", "own_study:best", "kind"]\nseeds = 4\n[train]\nsteps = 20\n'
+    file.write_text(text + '[data]\nmodel = "own_study:data"\nn = 1\nnoise = [1.0, 2.0]\n')
+    done = sweep(file, here, out=tmp_path / "out")
+    assert [cell.words["noise"] for cell in done.cells] == [1.0, 2.0]
+    np.testing.assert_allclose(done.runs["own_study:length"], 2.0)  # 20 unit steps of 0.1 along one line
+    np.testing.assert_array_equal(done.runs["own_study:best"], done.runs["kind"] == "global")
+
+
+def test_a_function_that_is_not_there_is_named(study, tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere:f: No module named 'nowhere'. Put nowhere\.py beside"):
+        sweep(study | {"data": {"model": "nowhere:f"}}, out=tmp_path)
+
+
+def test_the_folder_holds_tables_page_and_study_and_shows_them_again(study, here, tmp_path):
+    study |= {
+        "title": "Two <tokens>",
+        "seeds": 3,
+        "measure": ["kind", "margin_ratio:l1", "margin_ratio:linf"],
+    }
+    done = sweep(study, here, out=tmp_path)
+    rows = list(csv.DictReader((tmp_path / "cells.csv").open()))
+    assert [float(row["global"]) for row in rows] == [c.quantities["global"].value for c in done.cells]
+    assert len(list(csv.DictReader((tmp_path / "runs.csv").open()))) == 12
+    page = (tmp_path / "sweep.html").read_text(encoding="utf8")
+    assert "norm by norm" in page
+    assert "Two &lt;tokens&gt;" in page and "data:image/svg+xml" in page and "<script src" not in page
+    assert json.loads((tmp_path / "study.json").read_text())["parameters"][:3] == ["model", "n", "T"]
+    before = table(tmp_path)
+    again = Sweep.load(tmp_path)
+    again.write()
+    assert str(again) == str(done) and "0." in str(done)
+    assert table(tmp_path) == before
+
+
+def test_a_folder_without_a_study_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="holds no finished study"):
+        Sweep.load(tmp_path)
+
+
+def test_two_sweeps_at_once_on_one_folder_agree(study, tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    study |= {"measure": "kind"}
+    sweep(study, Here(), out=tmp_path / "alone")
+    with ThreadPoolExecutor(2) as both:
+        list(both.map(lambda _: sweep(study, Here(), out=tmp_path / "shared"), range(2)))
+    assert table(tmp_path / "alone") == table(tmp_path / "shared")
+
+
+def test_without_pyarrow_the_extra_is_named(study, monkeypatch, tmp_path):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"attsvm\[sweep\]"):
+        (tmp_path / "batches").mkdir()
+        (tmp_path / "batches" / "x.parquet").write_bytes(b"")
+        sweep(study, out=tmp_path)
+
+
+class Doomed(Here):
+    """An executor whose workers are gone."""
+
+    def submit(self, fn, /, *args, **options):
+        return (
+            super().submit(fn, *args, **options) if fn.__name__ != "compute" else super().submit(self.broken)
+        )
+
+    def broken(self, *_):
+        raise BrokenExecutor("a process in the pool was terminated abruptly")
+
+
+def test_lost_workers_are_told_in_a_sentence_and_other_errors_are_not_hidden(study, tmp_path, monkeypatch):
+    from attsvm.sweeps import sweep as sweeping
+
+    with pytest.raises(RuntimeError, match="batches are kept: run the study again"):
+        sweep(study, Doomed(), out=tmp_path)
+    monkeypatch.setattr(sweeping, "compute", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        sweep(study, Here(), out=tmp_path)
