@@ -189,15 +189,15 @@ class Rows:
         multipliers = self.spread(found.multipliers / self.length, program.active.shape)
         return Answer(found.W, multipliers, found.separable, gap=found.gap)
 
-    def at_margin_one(self, found: Found, program: Constraints, norm: Norm, short: float = 0.0) -> Answer:
-        """The same where no other row of the program falls short by more than that part of its bound.
+    def at_margin_one(self, found: Found, program: Constraints, norm: Norm, least: float = np.inf) -> Answer:
+        """The same with W at the required margins and N*(Σ λ_j A_j) = 1, without another pass.
 
-        W at the required margins and N*(Σ λ_j A_j) = 1, without another pass.
+        least: the least margin per bound of the other rows of the program.
         """
         lam = np.where(self.tied, found.multipliers, np.maximum(found.multipliers, 0.0))
         margins = self.margins(found.W)
         size, steep = float(norm.value(found.W)), float(norm.dual.value(self.combine(lam)))
-        least = min(bounds.least_margin(self, margins), 1.0 - short)
+        least = min(bounds.least_margin(self, margins), least)
         if not (found.separable and size > 0 and steep > 0 and least > 0):
             return self.answer(found, program)
         gap = max(1.0 - float(lam @ self.bound) / steep * least / size, bounds.missed(self, margins) / least)

@@ -103,7 +103,7 @@ def _rounds(
             return new.contradiction(program)
         if found.final and stride == 1 and not len(new):
             others = np.count_nonzero(program.separating) > np.count_nonzero(~rows.tied)
-            return rows.at_margin_one(found, program, norm, SATISFIED if others else 0.0)
+            return rows.at_margin_one(found, program, norm, 1.0 - SATISFIED if others else np.inf)
         if found.kept is not None:
             chosen[rows.example[~found.kept], rows.token[~found.kept]] = False
             rows = rows.some(found.kept)
