@@ -1,0 +1,280 @@
+"""From a model and texts to hidden states on disk: one file of tokens and offsets per layer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.heads.model import Reader, load
+from attsvm.heads.tensor_files import DTYPES, NotANumber, TokenFile, unfinished
+from attsvm.heads.texts import LENGTH, Cut, CutTexts, cut_in_words
+from attsvm.progress import Line
+
+ABOUT, PROGRESS = "activations.json", "progress.json"
+
+SAVED_EVERY = 2.0
+"""Seconds between two notes of what is on disk: a run that is killed repeats at most so much."""
+
+Ids = NDArray[np.int32]
+Offsets = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Activations:
+    """Hidden states of texts in a folder, one file per layer.
+
+        layer-06.safetensors:  tokens (N, d), offsets (n + 1,), ids (N,)
+        sequence i is tokens[offsets[i] : offsets[i + 1]]
+
+    files: the file of each layer; cut: the texts of which the end was not read.
+    """
+
+    folder: Path
+    model: str
+    files: dict[int, Path]
+    texts: int
+    tokens: int
+    cut: tuple[Cut, ...]
+    vocabulary: dict[int, str]
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Activations:
+        """What `activations` wrote into a folder."""
+        place = Path(folder)
+        if not (place / ABOUT).is_file():
+            raise FileNotFoundError(
+                f"{place} holds no finished activations. Write them: activations(…, out=…)."
+            )
+        about = json.loads((place / ABOUT).read_text(encoding="utf8"))
+        files = {layer: _file(place, layer) for layer in about["layers"]}
+        vocabulary = {int(k): piece for k, piece in about["vocabulary"].items()}
+        cut = tuple(Cut(**each) for each in about["cut"])
+        return cls(place, about["model"], files, about["texts"], about["tokens"], cut, vocabulary)
+
+    def pieces(self, text: int) -> list[str]:
+        """What the tokens of a text read, one piece for each."""
+        offsets, ids = self._spelled
+        return [self.vocabulary[int(i)] for i in ids[offsets[text] : offsets[text + 1]]]
+
+    @cached_property
+    def _spelled(self) -> tuple[Offsets, Ids]:
+        from safetensors import safe_open
+
+        with safe_open(next(iter(self.files.values())), "numpy") as file:
+            return file.get_tensor("offsets"), file.get_tensor("ids")
+
+    def __len__(self) -> int:
+        return self.texts
+
+    def __repr__(self) -> str:
+        layers, size = ", ".join(map(str, self.files)), f"{self.texts} texts, {self.tokens} tokens"
+        return f"Activations({self.model}, layers {layers}: {size}, in {self.folder})"
+
+
+def activations(
+    model: Any,
+    texts: Sequence[str],
+    layers: Iterable[int],
+    out: str | os.PathLike[str] = "activations",
+    *,
+    length: int = LENGTH,
+    batch: int = 4096,
+    dtype: str = "float16",
+) -> Activations:
+    """Write the hidden states of texts into a folder, batch after batch, and say where they are.
+
+    model: hub name, folder, `.gguf` file, or `load(model, tokenizer)`; it runs where it lies, CPU or GPU.
+    layers: 0 are the embeddings, k the states after block k, −1 those after the last (and its norm).
+    out: a folder. The same call goes on where an interrupted one was, and returns at once when all is there.
+    length: at most so many tokens are read of each text; warns CutTexts where one is longer.
+    batch: padded tokens per forward pass. dtype: float16, bfloat16 or float32.
+    Raises NotANumber where a state does not fit the dtype.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype!r}. Pass one of {', '.join(DTYPES)}.")
+    reader, folder = load(model), Path(out)
+    wanted = _layers(layers, reader.model.config.num_hidden_layers)
+    offsets, ids, whole = _tokenised(reader, texts, length)
+    cut = [
+        Cut(i, int(n), int(w)) for i, (n, w) in enumerate(zip(np.diff(offsets), whole, strict=True)) if n < w
+    ]
+    if cut:
+        warnings.warn(cut_in_words(cut, len(whole), length), CutTexts, stacklevel=2)
+    job = {"model": reader.name, "weights": _weights_mark(reader), "layers": wanted, "dtype": dtype}
+    job |= {"batch": batch, "ids": hashlib.sha256(offsets.tobytes() + ids.tobytes()).hexdigest()}
+    if _finished(folder, job):
+        return Activations.open(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(reader, folder, job, offsets, ids)
+    words = {int(i): reader.tokenizer.decode([int(i)]) for i in np.unique(ids)}
+    about: dict[str, Any] = {
+        "texts": len(whole),
+        "tokens": len(ids),
+        "length": length,
+        "cut": [vars(each) for each in cut],
+    }
+    _put(folder / ABOUT, job | about | {"vocabulary": words})
+    (folder / PROGRESS).unlink(missing_ok=True)
+    return Activations.open(folder)
+
+
+# ---------------------------------------------------------------------- the work
+
+
+def _write(reader: Reader, folder: Path, job: dict[str, Any], offsets: Offsets, ids: Ids) -> None:
+    """Fill the files of all layers; what an interrupted call noted is not done again."""
+    batches = _batches(offsets, job["batch"])
+    done, noted = _noted(folder, job), time.monotonic()
+    width = reader.model.config.hidden_size
+    files = {}
+    for layer in job["layers"]:
+        names = {"format": "attsvm activations 1", "model": job["model"], "layer": str(layer)}
+        files[layer] = TokenFile(
+            _file(folder, layer), width, job["dtype"], offsets, ids, names, fresh=not done
+        )
+    read = np.cumsum([np.diff(offsets)[texts].sum() for texts in batches])
+    try:
+        with Line(total=len(ids)) as line:
+            for number in range(done, len(batches)):
+                _one(reader, files, batches[number], offsets, ids)
+                line.show(f"{job['model']}: {read[number]:,} of {len(ids):,} tokens", float(read[number]))
+                if time.monotonic() - noted > SAVED_EVERY:
+                    _note(folder, job, files, number + 1)
+                    noted = time.monotonic()
+    except BaseException:
+        for file in files.values():
+            file.close()
+        raise
+    for file in files.values():
+        file.finish()
+
+
+def _one(
+    reader: Reader, files: dict[int, TokenFile], texts: NDArray[np.intp], offsets: Offsets, ids: Ids
+) -> None:
+    """One forward pass: the states of these texts go to their places in every file."""
+    import torch
+
+    spans = [slice(offsets[i], offsets[i + 1]) for i in texts]
+    T = max(span.stop - span.start for span in spans)
+    padded, mask = np.zeros((2, len(texts), T), np.int64)
+    for row, span in enumerate(spans):
+        padded[row, : span.stop - span.start] = ids[span]
+        mask[row, : span.stop - span.start] = 1
+    body = (
+        reader.model.base_model
+    )  # without the predictions of a language model, which are wider than its states
+    device = next(body.parameters()).device
+    with torch.inference_mode():
+        given = (torch.as_tensor(x, device=device) for x in (padded, mask))
+        states = body(
+            **dict(zip(("input_ids", "attention_mask"), given, strict=True)), output_hidden_states=True
+        )
+    for layer, file in files.items():
+        block = states.hidden_states[layer]
+        try:
+            file.write(spans, block)
+        except NotANumber as error:
+            raise NotANumber(f"layer {layer}: {error}") from None
+
+
+def _tokenised(reader: Reader, texts: Sequence[str], length: int) -> tuple[Offsets, Ids, NDArray[np.intp]]:
+    """Offsets (n + 1,), ids (N,) of what is read, and how many tokens each text has (n,)."""
+    texts = reader.checked(texts, length)
+    parts, whole, most = list[list[int]](), list[int](), min(length, reader.longest)
+    for start in range(0, len(texts), 1000):
+        some = list(texts[start : start + 1000])
+        coded = reader.tokenizer(some, verbose=False)["input_ids"]
+        whole += map(len, coded)
+        if max(map(len, coded)) > most:
+            coded = reader.tokenizer(some, truncation=True, max_length=most)["input_ids"]
+        parts += coded
+    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+    return offsets, np.concatenate(parts).astype(np.int32), np.array(whole)
+
+
+def _batches(offsets: Offsets, most: int) -> list[NDArray[np.intp]]:
+    """Texts of similar length together, the longest first: what does not fit the memory says so at once."""
+    lengths = np.diff(offsets)
+    order, batches, start = np.argsort(-lengths, kind="stable"), [], 0
+    while start < len(order):
+        count = max(1, most // int(lengths[order[start]]))
+        batches.append(np.sort(order[start : start + count]))
+        start += count
+    return batches
+
+
+# ---------------------------------------------------------------------- what is there already
+
+
+def _file(folder: Path, layer: int) -> Path:
+    return folder / f"layer-{layer:02d}.safetensors"
+
+
+def _layers(layers: Iterable[int], count: int) -> list[int]:
+    wanted = [layers] if isinstance(layers, int) else list(layers)
+    if not wanted or not all(-count - 1 <= layer <= count for layer in wanted):
+        raise ValueError(
+            f"layers are {wanted}. Pass numbers from 0 (embeddings) to {count}, or from the end."
+        )
+    return sorted({int(layer) % (count + 1) for layer in wanted})
+
+
+def _weights_mark(reader: Reader) -> str:
+    """A mark of the weights: two models of one name are told apart by a few numbers of every array."""
+    mark = hashlib.sha256()
+    for weight in reader.model.parameters():
+        few = weight.detach().flatten()[:: max(1, weight.numel() // 8)][:8]
+        mark.update(few.double().cpu().numpy().tobytes())
+    return mark.hexdigest()
+
+
+def _finished(folder: Path, job: dict[str, Any]) -> bool:
+    if not (folder / ABOUT).is_file():
+        return False
+    _check_same(folder, json.loads((folder / ABOUT).read_text(encoding="utf8")), job)
+    return True
+
+
+def _noted(folder: Path, job: dict[str, Any]) -> int:
+    """How many batches an interrupted call has written."""
+    files = (_file(folder, layer) for layer in job["layers"])
+    if not (folder / PROGRESS).is_file() or not all(f.is_file() or unfinished(f).is_file() for f in files):
+        return 0
+    noted = json.loads((folder / PROGRESS).read_text(encoding="utf8"))
+    _check_same(folder, noted, job)
+    return int(noted["done"])
+
+
+def _check_same(folder: Path, there: dict[str, Any], job: dict[str, Any]) -> None:
+    other = [name for name, value in job.items() if there.get(name) != value]
+    if other:
+        words = {"ids": "texts"}
+        what = ", ".join(words.get(name, name) for name in other)
+        raise ValueError(
+            f"{folder} holds activations of another call (its {what}). Pass another folder as out."
+        )
+
+
+def _note(folder: Path, job: dict[str, Any], files: dict[int, TokenFile], done: int) -> None:
+    for file in files.values():  # first the numbers, then the note that they are there
+        file.flush()
+    _put(folder / PROGRESS, job | {"done": done})
+
+
+def _put(file: Path, what: dict[str, Any]) -> None:
+    """Write JSON; a reader sees the old file or the new one, never a half."""
+    part = file.with_name(f".{file.name}.part")
+    part.write_text(json.dumps(what, ensure_ascii=False), encoding="utf8")
+    part.replace(file)
