@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from attsvm.heads.model import Reader, load
 from attsvm.heads.tensor_files import DTYPES, NotANumber, TokenFile, unfinished
-from attsvm.heads.texts import LENGTH, Cut, CutTexts, cut_in_words
+from attsvm.heads.texts import LENGTH, Cut, CutTexts, cut_in_words, cuts
 from attsvm.progress import Line
 
 ABOUT, PROGRESS = "activations.json", "progress.json"
@@ -106,13 +106,15 @@ def activations(
     reader, folder = load(model), Path(out)
     wanted = _layers(layers, reader.model.config.num_hidden_layers)
     offsets, ids, whole = _tokenised(reader, texts, length)
-    cut = [
-        Cut(i, int(n), int(w)) for i, (n, w) in enumerate(zip(np.diff(offsets), whole, strict=True)) if n < w
-    ]
+    cut = cuts(np.diff(offsets), whole)
     if cut:
         warnings.warn(cut_in_words(cut, len(whole), length), CutTexts, stacklevel=2)
-    job = {"model": reader.name, "weights": _weights_mark(reader), "layers": wanted, "dtype": dtype}
-    job |= {"batch": batch, "ids": hashlib.sha256(offsets.tobytes() + ids.tobytes()).hexdigest()}
+    job: dict[str, Any] = {"model": reader.name, "weights": _weights_mark(reader), "layers": wanted}
+    job |= {
+        "dtype": dtype,
+        "batch": batch,
+        "ids": hashlib.sha256(offsets.tobytes() + ids.tobytes()).hexdigest(),
+    }
     if _finished(folder, job):
         return Activations.open(folder)
     folder.mkdir(parents=True, exist_ok=True)
