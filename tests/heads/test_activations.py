@@ -69,7 +69,7 @@ def test_an_interrupted_call_ends_in_the_bits_of_one_that_was_not(llama, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         activations(llama, MANY, [1, 2], tmp_path / "cut", batch=10)
     assert (
-        not list((tmp_path / "cut").glob("*.safetensors"))
+        not list((tmp_path / "cut").rglob("*.safetensors"))
         and not (tmp_path / "cut/activations.json").exists()
     )
     resumed = activations(llama, MANY, [1, 2], tmp_path / "cut", batch=10)

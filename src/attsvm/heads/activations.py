@@ -34,7 +34,7 @@ Offsets = NDArray[np.int64]
 class Activations:
     """Hidden states of texts in a folder, one file per layer.
 
-        layer-06.safetensors:  tokens (N, d), offsets (n + 1,), ids (N,)
+        layer-06/tokens.safetensors:  tokens (N, d), offsets (n + 1,), ids (N,)
         sequence i is tokens[offsets[i] : offsets[i + 1]]
 
     files: the file of each layer; cut: the texts of which the end was not read.
@@ -221,7 +221,7 @@ def _batches(offsets: Offsets, most: int) -> list[NDArray[np.intp]]:
 
 
 def _file(folder: Path, layer: int) -> Path:
-    return folder / f"layer-{layer:02d}.safetensors"
+    return folder / f"layer-{layer:02d}" / "tokens.safetensors"
 
 
 def _layers(layers: Iterable[int], count: int) -> list[int]:

@@ -50,6 +50,7 @@ class TokenFile:
         header = _header(places | {"ids": ("I32", [len(ids)], ids.nbytes)}, names)
         self.start = len(header)
         if fresh:
+            path.parent.mkdir(parents=True, exist_ok=True)
             with self.part.open("wb") as file:
                 file.write(header)
                 file.seek(self.start + body)
