@@ -8,5 +8,6 @@ except ImportError as missing:
 from attsvm.probe.attention_probe import AttentionProbe
 from attsvm.probe.per_token import PerToken
 from attsvm.probe.sequences import as_sequences
+from attsvm.probe.store import TokenStore
 
-__all__ = ["AttentionProbe", "PerToken", "as_sequences"]
+__all__ = ["AttentionProbe", "PerToken", "TokenStore", "as_sequences"]

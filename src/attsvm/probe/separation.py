@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.probe.objective import attend
-from attsvm.probe.sequences import Sequences
+from attsvm.probe.standard import Standard
+from attsvm.probe.store import TokenStore
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import Certificate, NotSeparable
 from attsvm.tokens import Float, Tokens
@@ -30,20 +30,23 @@ class Separation:
     reason: str = "not asked for: fit with certify=True"
 
 
-def separate_selected(sequences: Sequences, prompts: Float, numbers: NDArray[np.intp]) -> Separation:
-    """Solve the program on the most attended token of every sequence.
+def separate_selected(
+    store: TokenStore, standard: Standard, prompts: Float, attention: Float, numbers: NDArray[np.intp]
+) -> Separation:
+    """Solve the program on the most attended token of every sequence, on standardised tokens.
 
         min ‖p‖  subject to  (x_s − x_t) · p ≥ 1,  s selected, t not
 
     The probe's own prompt is feasible up to scale, so only ties (equal tokens) have no solution.
-    prompts (d, h); numbers (n,): the name of each sequence in the support.
+    prompts (d, h), attention (N, h); numbers (n,): the name of each sequence in the support.
     """
     if prompts.shape[1] > 1:
         return Separation(reason="several heads select several tokens; the program is for n_heads=1")
-    if (sequences.lengths == 1).all():
+    if (store.lengths == 1).all():
         return Separation(reason="every sequence has one token: there is nothing to separate")
-    selected = sequences.padded(attend(sequences, prompts))[..., 0].argmax(-1)
-    tokens = Tokens(sequences.padded(sequences.flat), mask=sequences.mask)
+    selected = store.padded(attention)[..., 0].argmax(-1)
+    flat = np.concatenate([np.asarray(tokens, np.float64) for tokens in store])
+    tokens = Tokens(store.padded((flat - standard.mean) / standard.scale), mask=store.mask)
     try:
         solution = max_margin(tokens, selected)
     except NotSeparable as proof:

@@ -101,3 +101,22 @@ def sums(keys: Float, anchor: NDArray[np.intp], multipliers: Float, out: Float) 
                 token = keys[i, t]
                 for c in range(d):
                     out[i, c] += weight * (first[c] - token[c])
+
+
+@compiled
+def widen(
+    bits: NDArray[np.uint16],
+    shift: int,
+    centre: NDArray[np.float32],
+    scratch: NDArray[np.uint32],
+    out: NDArray[np.float32],
+) -> None:
+    """x − centre in float32 of numbers of 16 bits: (m, d), (d,) → out (m, d), whose bits are scratch (m, d)."""
+    m, d = bits.shape
+    scale = np.float32(2.0**112 if shift == HALF else 1.0)
+    for t in range(m):
+        for c in range(d):
+            b = np.uint32(bits[t, c])
+            scratch[t, c] = ((b & np.uint32(0x8000)) << 16) | ((b & np.uint32(0x7FFF)) << shift)
+        for c in range(d):
+            out[t, c] = scale * out[t, c] - centre[c]
