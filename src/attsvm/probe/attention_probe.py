@@ -21,6 +21,7 @@ from sklearn.utils.validation import (
 
 from attsvm.probe.arithmetic import arithmetic
 from attsvm.probe.descent import minimise
+from attsvm.probe.fitted import Fitted
 from attsvm.probe.objective import Objective, Probes, Weights, attend, probabilities
 from attsvm.probe.path import AUTO, Choice, choose, folds
 from attsvm.probe.separation import Separation, separate_selected
@@ -29,7 +30,9 @@ from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
 
 
-class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
+class AttentionProbe(
+    Fitted, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator
+):
     """Classify token sequences by one learned query (or several) and a linear head.
 
         a = softmax(X p),   X̄ = Σ_t a_t x_t,   score = v · X̄ + b
