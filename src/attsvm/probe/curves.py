@@ -156,8 +156,8 @@ def curves(scores: Float, probability: Float, truth: Bool, bins: int) -> Curves:
 def area(scores: Float, truth: Bool) -> tuple[float, Interval]:
     """AUC, the share of pairs in the right order (ties count half), and its interval.
 
-    The interval is taken on the logit scale, inside [0, 1]; where all pairs are in one order, it is that of a rate
-    with as many trials as the smaller class has members. Reference: DeLong, DeLong, Clarke-Pearson 1988.
+    The interval is taken on the logit scale, inside [0, 1]; where all pairs are in one order, it is that of a
+    rate with as many trials as the smaller class has members. Reference: DeLong, DeLong, Clarke-Pearson 1988.
     """
     positive, negative = scores[truth], scores[~truth]
     m, n = len(positive), len(negative)

@@ -61,7 +61,7 @@ class Explanation:
         return wrong[np.argsort(-self.probabilities[wrong].max(1), kind="stable")][:most]
 
     def words(self, most: int = WORDS) -> dict[str, list[tuple[str, float, int]]]:
-        """Words that speak for each class: (word, mean vote, how often), loudest in sum first.
+        """Words that speak for each class: (word, mean vote, how often), by mean vote times √how often.
 
         Of two classes the first has the negative votes; of several each has those where it is predicted.
         """
@@ -73,7 +73,7 @@ class Explanation:
                 votes[str(side)].setdefault(piece.strip().lower(), []).append(abs(vote) if two else vote)
         loudest = {}
         for side, said in votes.items():
-            order = sorted(said, key=lambda word: -sum(said[word]))[:most]
+            order = sorted(said, key=lambda word: -sum(said[word]) / len(said[word]) ** 0.5)[:most]
             loudest[side] = [(word, float(np.mean(said[word])), len(said[word])) for word in order]
         return loudest
 
