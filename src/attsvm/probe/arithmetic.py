@@ -121,6 +121,7 @@ class Device:
         self.xp = self.torch or sys.modules["jax"].numpy
         self.device = rows.array.device if self.torch else next(iter(rows.array.devices()))
         self.dtype = self.xp.float32 if rows.narrow else self.xp.float64
+        self.known: dict[bytes, PaddedSegments] = {}
 
     def put(self, array: Any) -> Any:
         if self.torch:
@@ -140,17 +141,25 @@ class Device:
         return array.to(self.torch.float64) if self.torch else array.astype(self.xp.float64)
 
     def centred(self, raw: Any, centre: Any) -> Any:
-        return self.narrowed(raw) - centre
+        return raw - centre  # half minus single is single, in one pass
 
     def forward(self, raw: Any, centre: Any, across: Any) -> tuple[Any, Any]:
         x = self.centred(raw, centre)
-        return x, x @ across
+        return x, self._product(x, across)
 
     def backward(self, coefficients: Any, x: Any) -> Any:
-        return self.widened(self.narrowed(coefficients) @ x)
+        return self.widened(self._product(self.narrowed(coefficients), x))
+
+    def _product(self, a: Any, b: Any) -> Any:
+        """In full float32: JAX rounds to fewer digits unless told."""
+        return a @ b if self.torch else self.xp.matmul(a, b, precision="highest")
 
     def segments(self, lengths: NDArray[np.intp]) -> PaddedSegments:
-        return PaddedSegments(lengths, self)
+        """Made once for every block, and kept on the device."""
+        key = lengths.tobytes()
+        if key not in self.known:
+            self.known[key] = PaddedSegments(lengths, self)
+        return self.known[key]
 
     def each(self, work: Any, spans: list[slice]) -> Iterable[Any]:
         return map(work, spans)
@@ -196,10 +205,12 @@ class PaddedSegments:
         starts, longest = np.cumsum(lengths) - lengths, int(lengths.max())
         self.xp, self.shape = where.xp, (len(lengths), longest)
         self.equal = bool((lengths == longest).all())
+        self.owner = where.put(np.repeat(np.arange(len(lengths)), lengths))
+        if self.equal:
+            return
         place = np.arange(longest) < lengths[:, None]
         self.gather = where.put(np.where(place, starts[:, None] + np.arange(longest), 0).ravel())
         self.place = where.put(place)
-        self.owner = where.put(np.repeat(np.arange(len(lengths)), lengths))
 
     def _rows(self, of_tokens: Any, instead: float) -> Any:
         if self.equal:

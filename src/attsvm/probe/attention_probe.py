@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_random_state, compute_sample_weight
+from sklearn.utils import Tags, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_array,
@@ -19,19 +19,19 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from attsvm.probe.arithmetic import arithmetic
-from attsvm.probe.descent import minimise
-from attsvm.probe.fitted import Fitted
-from attsvm.probe.objective import Objective, Probes, Weights, attend, probabilities
-from attsvm.probe.path import AUTO, Choice, choose, folds
+from attsvm.probe.fitting import Fitted, first_points, fit_concepts
+from attsvm.probe.in_use import InUse
+from attsvm.probe.objective import Objective, Weights, probabilities, read_out
+from attsvm.probe.path import AUTO, folds
 from attsvm.probe.separation import Separation, separate_selected
 from attsvm.probe.sequences import is_nested, of_table, plain, read
+from attsvm.probe.standard import Standard
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
 
 
 class AttentionProbe(
-    Fitted, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator
+    InUse, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator
 ):
     """Classify token sequences by one learned query (or several) and a linear head.
 
@@ -112,8 +112,10 @@ class AttentionProbe(
         if len(self.classes_) == 2:
             targets = targets[:, 1:]
         objective = Objective.of(store, targets, importance, parts, self.n_heads)
-        self._minimise(objective)
-        self.separation_ = Separation()
+        starts = first_points(objective, self.n_starts, self.random_state)
+        fitted = fit_concepts(objective, self._given(), starts, self.max_iter, self.tol)[0]
+        self._keep(fitted, objective.standard)
+        self._warn(fitted)
         if self.certify:
             prompts = self.prompt_ * self.scale_[:, None]
             attention, _ = self._attend(store)
@@ -122,51 +124,18 @@ class AttentionProbe(
             )
         return self
 
-    def _minimise(self, objective: Objective) -> None:
-        """Choose the ridges, then fit all sequences from every start and keep the lowest objective."""
-        where = arithmetic(objective.store.rows)
-        with where.scope():
-            starts = self._starts(objective)
-            choice = choose(where, objective, self._given(), starts[0], self.max_iter)[0]
-            if choice.start is not None:
-                starts[0] = choice.start
-            probes = Probes.alike(len(starts), choice.prompt_ridge, choice.head_ridge)
-            found = minimise(
-                where,
-                lambda points, which: objective(where, points, probes.take(which)),
-                where.put(np.stack(starts)),
-                steps=self.max_iter,
-                tolerance=self.tol,
-            )
-            best = int(np.argmin(found.value))
-            weights = objective.like(where.numpy(found.points)[best])
-        self._keep(objective, weights, choice)
-        self.objective_, self.n_iter_ = float(found.value[best]), max(int(found.steps[best]), 1)
-        if found.steps[best] >= self.max_iter:
-            message = f"no convergence in max_iter={self.max_iter} steps: a derivative is {found.slope[best]:.1e}, "
-            warnings.warn(message + "raise max_iter or tol.", ConvergenceWarning, stacklevel=3)
-
-    def _starts(self, objective: Objective) -> list[Float]:
-        """Mean pooling first; random prompts, of logits of variance one, after it and for several heads."""
-        rng = check_random_state(0 if self.random_state is None else self.random_state)
-        d = objective.store.width
-        starts = np.zeros((self.n_starts, objective.size))
-        for start in range(self.n_starts):
-            if start > 0 or self.n_heads > 1:
-                starts[start, : d * self.n_heads] = rng.standard_normal(d * self.n_heads) / np.sqrt(d)
-        return list(starts)
-
-    def _given(self) -> list[float | None]:
-        """Head and prompt ridge, None where the data choose."""
-        return [None if isinstance(ridge, str) else float(ridge) for ridge in (self.head_ridge, self.prompt_ridge)]
-
-    def _keep(self, objective: Objective, weights: Weights, choice: Choice) -> None:
-        self.mean_, self.scale_ = objective.standard
-        self.prompt_ = weights.prompts / self.scale_[:, None]
-        self.coef_ = weights.head / self.scale_[:, None, None]
-        self.intercept_ = weights.intercept - np.einsum("d,dhk->k", self.mean_, self.coef_)
-        self.head_ridge_, self.prompt_ridge_, self.path_ = choice.head_ridge, choice.prompt_ridge, choice.path
+    def _keep(self, fitted: Fitted, standard: Standard) -> None:
+        self.prompt_, self.coef_, self.intercept_ = fitted.weights
+        self.mean_, self.scale_ = standard
+        self.head_ridge_, self.prompt_ridge_ = fitted.choice.head_ridge, fitted.choice.prompt_ridge
+        self.path_, self.objective_, self.n_iter_ = fitted.choice.path, fitted.value, max(fitted.steps, 1)
+        self.separation_ = Separation()
         self._n_features_out = self.n_features_in_ * self.n_heads
+
+    def _warn(self, fitted: Fitted) -> None:
+        if fitted.steps >= self.max_iter:
+            message = f"no convergence in max_iter={self.max_iter} steps: a derivative is {fitted.slope:.1e}, "
+            warnings.warn(message + "raise max_iter or tol.", ConvergenceWarning, stacklevel=3)
 
     # ------------------------------------------------------------------ use
 
@@ -206,7 +175,8 @@ class AttentionProbe(
 
     def _attend(self, store: TokenStore) -> tuple[Float, Float]:
         """Attention of all tokens (N, n_heads) and scores (n, k)."""
-        return attend(store, Weights(self.prompt_, self.coef_, self.intercept_), self.mean_)
+        attention, scores = read_out(store, [Weights(self.prompt_, self.coef_, self.intercept_)], self.mean_)
+        return attention[0].T, scores[0].T
 
     def _scores(self, X: Any) -> Float:
         return self._attend(self._read(X))[1]
@@ -257,6 +227,10 @@ class AttentionProbe(
                 f"{self.n_features_in_} features as input."
             )
         return store
+
+    def _given(self) -> list[float | None]:
+        """Head and prompt ridge, None where the data choose."""
+        return [None if isinstance(ridge, str) else float(ridge) for ridge in (self.head_ridge, self.prompt_ridge)]
 
     def _check_parameters(self) -> None:
         for name in ("head_ridge", "prompt_ridge", "tol"):

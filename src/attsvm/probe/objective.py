@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from attsvm.probe.arithmetic import Device, Host, arithmetic, total
-from attsvm.probe.standard import Standard, standardise
+from attsvm.probe.standard import Standard, name_the_bad, standardise
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
 
@@ -39,12 +40,6 @@ class Probes:
     fold: NDArray[np.intp]
     prompt_ridge: Float
     head_ridge: Float
-
-    @classmethod
-    def alike(cls, count: int, prompt_ridge: float, head_ridge: float) -> Probes:
-        """So many probes of the first concept on all sequences."""
-        nothing = np.zeros(count, np.intp)
-        return cls(nothing, nothing, np.full(count, prompt_ridge), np.full(count, head_ridge))
 
     def __len__(self) -> int:
         return len(self.concept)
@@ -203,25 +198,27 @@ def _log_loss(xp: Any, scores: Any, targets: Any) -> tuple[Any, Any]:
 # ---------------------------------------------------------------------- reading with fitted weights
 
 
-def attend(store: TokenStore, weights: Weights, centre: Float) -> tuple[Float, Float]:
-    """Attention of all tokens (N, h) and scores (n, k) of one fitted probe, in one read.
+def read_out(store: TokenStore, weights: Sequence[Weights], centre: Float) -> tuple[Float, Float]:
+    """Attention of all tokens (K, h, N) and scores (K, k, n) of K fitted probes, in one read.
 
     weights are for the tokens as given; centre (d,): what is subtracted before products, to keep their digits.
     """
     where = arithmetic(store.rows)
-    d, h, k = weights.head.shape
-    columns = np.concatenate([weights.prompts, weights.head.reshape(d, h * k)], 1)
-    intercept = weights.intercept + np.einsum("d,dhk->k", centre, weights.head)
+    d, h, k = weights[0].head.shape
+    columns = np.concatenate([np.hstack([w.prompts, w.head.reshape(d, h * k)]) for w in weights], 1)
+    intercepts = np.stack([w.intercept + np.einsum("d,dhk->k", centre, w.head) for w in weights])
     attention, scores = [], []
     with where.scope():
         across, middle = (where.narrowed(where.put(part)) for part in (columns, centre))
-        intercept = where.put(intercept[None])
+        intercept = where.put(intercepts)
         for span in store.spans(where.part):
             _, products = where.forward(store.read(span), middle, across)
             seen = _read(where, where.segments(store.lengths[span]), products, intercept, h)
-            attention.append(where.numpy(seen.attention)[0].T)
-            scores.append(where.numpy(seen.scores)[0].T)
-    return np.concatenate(attention), np.concatenate(scores)
+            attention.append(where.numpy(seen.attention))
+            scores.append(where.numpy(seen.scores))
+            if not np.isfinite(scores[-1]).all():
+                name_the_bad(store, span)
+    return np.concatenate(attention, -1), np.concatenate(scores, -1)
 
 
 def probabilities(scores: Float) -> Float:

@@ -17,8 +17,8 @@ from attsvm.tokens import Bool, Float
 
 AUTO = "auto"
 
-HEAD = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
-RATIO = (10.0, 3.0, 1.0)
+HEAD = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+RATIO = (10.0, 1.0)
 """The candidates: head ridges from strong to weak, and how many times as large the prompt's ridge is."""
 
 PROMPT = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
@@ -27,8 +27,8 @@ PROMPT = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 PATIENCE = 2
 """Stages without a lower held-out loss after which a lane ends."""
 
-LOOSE, ENOUGH = 1e-3, 1e-3
-"""Where a candidate ends: its largest partial derivative, or the share by which a step lowers its objective."""
+LOOSE, ENOUGH, MOST = 1e-3, 1e-3, 20
+"""Where a candidate ends: its largest partial derivative, the share by which a step lowers its objective, steps."""
 
 UNCHOSEN = (0.1, 1.0)
 """Head and prompt ridge where there are too few sequences to choose."""
@@ -87,7 +87,7 @@ class _Lanes:
             self.where,
             lambda points, which: self.objective(self.where, points, probes.take(which)),
             self.points,
-            steps=self.steps,
+            steps=min(self.steps, MOST),
             tolerance=LOOSE,
             enough=ENOUGH,
             memory=self.memory,

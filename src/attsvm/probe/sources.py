@@ -106,6 +106,8 @@ def as_rows(x: Any) -> Rows:
         return x
     if len(getattr(x, "shape", ())) != 2 or 0 in x.shape:
         raise ValueError(f"x has shape {getattr(x, 'shape', None)}. Pass one token per row, (N, d).")
+    if hasattr(x, "devices") and all(device.platform == "cpu" for device in x.devices()):
+        x = np.asarray(x)  # JAX on the host: no copy
     if hasattr(x, "is_cuda") or hasattr(x, "devices"):
         return DeviceRows(x)
     if not hasattr(x, "dtype") or (x.dtype.kind not in "fiub" and "bfloat16" not in str(x.dtype)):

@@ -27,7 +27,7 @@ def standardise(store: TokenStore, importance: Float) -> Standard:
     where = arithmetic(store.rows)
     first = np.asarray(store.rows.numpy(store.read(slice(0, 1))), np.float64)[0]
     if not np.isfinite(first).all():
-        _name_the_bad(store, slice(0, 1))
+        name_the_bad(store, slice(0, 1))
     with where.scope():
         spans = store.spans(where.part // 8)
         origin = where.narrowed(where.put(first))  # a constant feature is exactly 0 from there
@@ -61,11 +61,12 @@ def _moments(
     squares = w @ (x - mean) ** 2
     done = [where.numpy(where.widened(part)) for part in (mean, squares)]
     if not all(np.isfinite(part).all() for part in done):
-        _name_the_bad(store, span)
+        name_the_bad(store, span)
     return total, done[0], total * done[1]
 
 
-def _name_the_bad(store: TokenStore, span: slice) -> None:
+def name_the_bad(store: TokenStore, span: slice) -> None:
+    """Raise ValueError with the first sequence of a span whose numbers are not finite."""
     for i in range(*span.indices(len(store))):
         tokens: NDArray[Any] = store[i]
         if not np.isfinite(np.asarray(tokens, np.float64)).all():

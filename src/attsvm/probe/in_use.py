@@ -22,7 +22,7 @@ from attsvm.probe.store import TokenStore
 from attsvm.tokens import Bool, Float
 
 
-class Fitted:
+class InUse:
     """Methods of a fitted probe: they read its weights and classes, and what they are given."""
 
     prompt_: Float
