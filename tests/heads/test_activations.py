@@ -173,3 +173,16 @@ def test_tokens_begin_at_a_multiple_of_64_bytes(llama, tmp_path):
         header = json.loads(file.read(length))
     assert (8 + length) % 64 == 0 and header["tokens"]["data_offsets"][0] == 0
     assert header["__metadata__"]["layer"] == "1"
+
+
+def test_a_probe_is_fitted_on_the_files_and_reads_their_pieces(llama, tmp_path):
+    pytest.importorskip("sklearn", reason="the probe needs the extra sklearn")
+    from attsvm.probe import AttentionProbe, TokenStore
+
+    read = activations(llama, MANY, [1, 2], tmp_path)
+    store = TokenStore.open(read.files[2])
+    assert len(store) == len(MANY) and np.array_equal(store[3], TokenStore.open(tmp_path / "layer-02")[3])
+    labels = np.arange(len(MANY)) % 2
+    probe = AttentionProbe(head_ridge=0.1, prompt_ridge=0.1).fit(store, labels)
+    told = probe.explain(store, read, labels)
+    assert told.pieces[4] == tuple(read.pieces(4)) and len(told.contributions[4]) == len(read.pieces(4))

@@ -21,6 +21,7 @@ def test_a_saved_probe_comes_back_with_all_its_numbers(any_probe, X, tmp_path):
         np.array_equal(back.predict(X), any_probe.predict(X))
         and back.predict(X).dtype == any_probe.classes_.dtype
     )
+    assert back.margin_ is None and "not kept" in back.separation_.reason
     assert back.get_params() == any_probe.get_params() and back.head_ridge_ == any_probe.head_ridge_
     assert np.allclose(back.transform(X), any_probe.transform(X), rtol=0, atol=1e-12)
 

@@ -161,11 +161,12 @@ class InUse:
         diagram = str(estimator_html_repr(self))
         if not hasattr(self, "coef_"):
             return diagram
+        ridges = [getattr(self, name, np.nan) for name in ("head_ridge_", "prompt_ridge_")]
         facts = {
             "classes": ", ".join(map(str, self.classes_[:12])),
             "tokens": f"{self.n_features_in_} wide",
             "heads": self.prompt_.shape[1],
-            "ridges (head, prompt)": f"{self.head_ridge_:.3g}, {self.prompt_ridge_:.3g}",  # type: ignore[attr-defined]
+            "ridges (head, prompt)": ", ".join(f"{ridge:.3g}" for ridge in ridges),
             "objective": f"{getattr(self, 'objective_', np.nan):.5g}",
         }
         rows = (

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.archives import BadFile
+from attsvm.probe.separation import Separation
 
 FORMAT = "attsvm probe 1"
 ARRAYS = ("prompt_", "coef_", "intercept_", "mean_", "scale_")
@@ -64,6 +65,7 @@ def load(kind: Any, file: str | os.PathLike[str]) -> Any:
         raise BadFile(f"{os.fspath(file)}: {what} and coef_ do not fit. Write it again.")
     for name, value in (arrays | {name: about[name] for name in NUMBERS if name in about}).items():
         setattr(probe, name, value)
+    probe.path_, probe.separation_ = None, Separation(reason="not kept in the file: fit with certify=True")
     probe.classes_ = np.array(about["classes"], dtype=np.dtype(about["dtype"]))
     return probe
 
