@@ -48,7 +48,7 @@ def test_every_file_holds_the_models_own_states(name, request, tmp_path):
         assert held["tokens"].dtype == np.float16 and held["offsets"].dtype == np.int64
         for i, text in enumerate(MANY):
             mine = held["tokens"][held["offsets"][i] : held["offsets"][i + 1]]
-            states = own(reader, text)
+            states = [state[int(name == "llama") :] for state in own(reader, text)]  # a sink is left out
             assert mine.shape == states[layer].shape
             assert np.allclose(mine, states[layer], rtol=HALF, atol=1e-4)
             assert not np.allclose(mine, states[(layer + 1) % 3], rtol=HALF, atol=1e-4)
@@ -109,7 +109,7 @@ def test_a_finished_folder_is_not_computed_again_and_another_call_is_refused(
     for call, what in (
         (lambda: activations(llama, MANY[:3], [1], tmp_path), "texts"),
         (lambda: activations(llama, MANY, [2], tmp_path), "layers"),
-        (lambda: activations(bert, MANY, [1], tmp_path), "model, weights"),
+        (lambda: activations(bert, MANY, [1], tmp_path), "model, weights, skip"),
     ):
         with pytest.raises(ValueError, match=f"another call \\(its {what}\\)"):
             call()
@@ -138,7 +138,7 @@ def test_a_state_beyond_float16_is_an_error_and_bfloat16_holds_it(llama, tmp_pat
     read = activations(large, MANY, [0], tmp_path / "brain", dtype="bfloat16")
     tokens = load_file(read.files[0])["tokens"]
     assert tokens.dtype == torch.bfloat16 and tokens.isfinite().all()
-    assert np.allclose(tokens[:5].float(), own(large, MANY[0])[0][:5], rtol=2**-7)
+    assert np.allclose(tokens[:5].float(), own(large, MANY[0])[0][1:6], rtol=2**-7)
 
 
 def test_texts_that_are_cut_are_named_and_pieces_are_those_that_were_read(llama, tmp_path):
@@ -146,8 +146,22 @@ def test_texts_that_are_cut_are_named_and_pieces_are_those_that_were_read(llama,
         activations(llama, MANY, [1], tmp_path, length=4)
     read = Activations.open(tmp_path)
     assert [cut.text for cut in read.cut][:3] == [0, 1, 3]
-    assert read.pieces(2) == [llama.tokenizer.decode([i]) for i in llama.tokenizer([MANY[2]])["input_ids"][0]]
-    assert "layers 1" in repr(read) and len(read.pieces(0)) == 4
+    ids = llama.tokenizer([MANY[2]])["input_ids"][0]
+    assert read.pieces(2) == [llama.tokenizer.decode([i]) for i in ids[1:]]
+    assert "layers 1" in repr(read) and len(read.pieces(0)) == 3
+
+
+def test_first_tokens_are_kept_on_request_and_the_last_one_always(llama, bert, tmp_path):
+    whole = activations(llama, MANY, [2], tmp_path / "whole", skip=0)
+    some = activations(llama, MANY, [2], tmp_path / "some", skip=4)
+    for i, text in enumerate(MANY):
+        state = own(llama, text)[2]
+        for read, skip in ((whole, 0), (some, min(4, len(state) - 1))):
+            held = arrays(read, 2)
+            mine = held["tokens"][held["offsets"][i] : held["offsets"][i + 1]]
+            assert len(mine) == len(state) - skip and np.allclose(mine, state[skip:], rtol=HALF, atol=1e-4)
+    assert len(some.pieces(2)) == 1  # it has three tokens
+    assert activations(bert, MANY, [2], tmp_path / "encoder").tokens == whole.tokens
 
 
 def test_wrong_calls_say_what_to_pass(llama, tmp_path):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.heads.batches import Ids, Offsets, Read, batches, tokenised
 from attsvm.heads.model import Reader, load
 from attsvm.heads.tensor_files import DTYPES, NotANumber, TokenFile, unfinished
 from attsvm.heads.texts import LENGTH, Cut, CutTexts, cut_in_words, cuts
@@ -25,9 +26,6 @@ ABOUT, PROGRESS = "activations.json", "progress.json"
 
 SAVED_EVERY = 2.0
 """Seconds between two notes of what is on disk: a run that is killed repeats at most so much."""
-
-Ids = NDArray[np.int32]
-Offsets = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,6 +87,7 @@ def activations(
     out: str | os.PathLike[str] = "activations",
     *,
     length: int = LENGTH,
+    skip: int | None = None,
     batch: int = 4096,
     dtype: str = "float16",
 ) -> Activations:
@@ -98,6 +97,9 @@ def activations(
     layers: 0 are the embeddings, k the states after block k, −1 those after the last (and its norm).
     out: a folder. The same call goes on where an interrupted one was, and returns at once when all is there.
     length: at most so many tokens are read of each text; warns CutTexts where one is longer.
+    skip: so many first tokens of each text are read but not kept (its last one always is). None: one of a
+        language model, because it is a sink whose state may be a thousand times as large as others, which
+        ruins the fit of a probe; none of an encoder.
     batch: padded tokens per forward pass. dtype: float16, bfloat16 or float32.
     Raises NotANumber where a state does not fit the dtype.
     """
@@ -105,24 +107,27 @@ def activations(
         raise ValueError(f"dtype is {dtype!r}. Pass one of {', '.join(DTYPES)}.")
     reader, folder = load(model), Path(out)
     wanted = _layers(layers, reader.model.config.num_hidden_layers)
-    offsets, ids, whole = _tokenised(reader, texts, length)
+    offsets, ids, whole = tokenised(reader, texts, length)
     cut = cuts(np.diff(offsets), whole)
     if cut:
         warnings.warn(cut_in_words(cut, len(whole), length), CutTexts, stacklevel=2)
     job: dict[str, Any] = {"model": reader.name, "weights": _weights_mark(reader), "layers": wanted}
+    skipped = int(reader.generates) if skip is None else int(skip)
+    places = np.concatenate([[0], np.cumsum(np.maximum(np.diff(offsets) - skipped, 1))])
     job |= {
         "dtype": dtype,
         "batch": batch,
+        "skip": skipped,
         "ids": hashlib.sha256(offsets.tobytes() + ids.tobytes()).hexdigest(),
     }
     if _finished(folder, job):
         return Activations.open(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(reader, folder, job, offsets, ids)
+    _write(reader, folder, job, Read(offsets, ids, places))
     words = {int(i): reader.tokenizer.decode([int(i)]) for i in np.unique(ids)}
     about: dict[str, Any] = {
         "texts": len(whole),
-        "tokens": len(ids),
+        "tokens": int(places[-1]),
         "length": length,
         "cut": [vars(each) for each in cut],
     }
@@ -134,23 +139,23 @@ def activations(
 # ---------------------------------------------------------------------- the work
 
 
-def _write(reader: Reader, folder: Path, job: dict[str, Any], offsets: Offsets, ids: Ids) -> None:
+def _write(reader: Reader, folder: Path, job: dict[str, Any], texts: Read) -> None:
     """Fill the files of all layers; what an interrupted call noted is not done again."""
-    batches = _batches(offsets, job["batch"])
+    parts, lengths = batches(texts.offsets, job["batch"]), np.diff(texts.offsets)
     done, noted = _noted(folder, job), time.monotonic()
-    width = reader.model.config.hidden_size
+    width, ids = reader.model.config.hidden_size, texts.kept
     files = {}
     for layer in job["layers"]:
         names = {"format": "attsvm activations 1", "model": job["model"], "layer": str(layer)}
         files[layer] = TokenFile(
-            _file(folder, layer), width, job["dtype"], offsets, ids, names, fresh=not done
+            _file(folder, layer), width, job["dtype"], texts.places, ids, names, fresh=not done
         )
-    read = np.cumsum([np.diff(offsets)[texts].sum() for texts in batches])
+    read = np.cumsum([lengths[some].sum() for some in parts])
     try:
-        with Line(total=len(ids)) as line:
-            for number in range(done, len(batches)):
-                _one(reader, files, batches[number], offsets, ids)
-                line.show(f"{job['model']}: {read[number]:,} of {len(ids):,} tokens", float(read[number]))
+        with Line(total=float(read[-1])) as line:
+            for number in range(done, len(parts)):
+                _one(reader, files, parts[number], texts)
+                line.show(f"{job['model']}: {read[number]:,} of {read[-1]:,} tokens", float(read[number]))
                 if time.monotonic() - noted > SAVED_EVERY:
                     _note(folder, job, files, number + 1)
                     noted = time.monotonic()
@@ -162,59 +167,28 @@ def _write(reader: Reader, folder: Path, job: dict[str, Any], offsets: Offsets, 
         file.finish()
 
 
-def _one(
-    reader: Reader, files: dict[int, TokenFile], texts: NDArray[np.intp], offsets: Offsets, ids: Ids
-) -> None:
+def _one(reader: Reader, files: dict[int, TokenFile], batch: NDArray[np.intp], texts: Read) -> None:
     """One forward pass: the states of these texts go to their places in every file."""
     import torch
 
-    spans = [slice(offsets[i], offsets[i + 1]) for i in texts]
-    T = max(span.stop - span.start for span in spans)
-    padded, mask = np.zeros((2, len(texts), T), np.int64)
-    for row, span in enumerate(spans):
-        padded[row, : span.stop - span.start] = ids[span]
-        mask[row, : span.stop - span.start] = 1
-    body = (
-        reader.model.base_model
-    )  # without the predictions of a language model, which are wider than its states
+    rows = [texts.text(int(i)) for i in batch]
+    padded, mask = np.zeros((2, len(rows), max(map(len, rows))), np.int64)
+    for row, ids in enumerate(rows):
+        padded[row, : len(ids)], mask[row, : len(ids)] = ids, 1
+    body = reader.model.base_model  # without a language model's predictions, which are wider than its states
     device = next(body.parameters()).device
     with torch.inference_mode():
         given = (torch.as_tensor(x, device=device) for x in (padded, mask))
-        states = body(
-            **dict(zip(("input_ids", "attention_mask"), given, strict=True)), output_hidden_states=True
-        )
+        named = dict(zip(("input_ids", "attention_mask"), given, strict=True))
+        states = body(**named, output_hidden_states=True).hidden_states
     for layer, file in files.items():
-        block = states.hidden_states[layer]
-        try:
-            file.write(spans, block)
-        except NotANumber as error:
-            raise NotANumber(f"layer {layer}: {error}") from None
-
-
-def _tokenised(reader: Reader, texts: Sequence[str], length: int) -> tuple[Offsets, Ids, NDArray[np.intp]]:
-    """Offsets (n + 1,), ids (N,) of what is read, and how many tokens each text has (n,)."""
-    texts = reader.checked(texts, length)
-    parts, whole, most = list[list[int]](), list[int](), min(length, reader.longest)
-    for start in range(0, len(texts), 1000):
-        some = list(texts[start : start + 1000])
-        coded = reader.tokenizer(some, verbose=False)["input_ids"]
-        whole += map(len, coded)
-        if max(map(len, coded)) > most:
-            coded = reader.tokenizer(some, truncation=True, max_length=most)["input_ids"]
-        parts += coded
-    offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
-    return offsets, np.concatenate(parts).astype(np.int32), np.array(whole)
-
-
-def _batches(offsets: Offsets, most: int) -> list[NDArray[np.intp]]:
-    """Texts of similar length together, the longest first: what does not fit the memory says so at once."""
-    lengths = np.diff(offsets)
-    order, batches, start = np.argsort(-lengths, kind="stable"), [], 0
-    while start < len(order):
-        count = max(1, most // int(lengths[order[start]]))
-        batches.append(np.sort(order[start : start + count]))
-        start += count
-    return batches
+        for row, i in enumerate(batch):
+            first, last = int(texts.places[i]), len(rows[row])
+            count = int(texts.places[i + 1]) - first
+            try:
+                file.write(first, states[layer][row, last - count : last])
+            except NotANumber as error:
+                raise NotANumber(f"layer {layer}: {error}") from None
 
 
 # ---------------------------------------------------------------------- what is there already

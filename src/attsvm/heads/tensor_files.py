@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,23 +58,21 @@ class TokenFile:
             path.replace(self.part)  # stopped between finishing two files
         self.file = self.part.open("r+b")
 
-    def write(self, spans: Sequence[slice], block: Any) -> None:
-        """Put the first states of every row of a torch tensor (k, T, d) to its span of tokens."""
+    def write(self, first: int, states: Any) -> None:
+        """Put a torch tensor (m, d) to the rows of tokens from `first` on."""
         import torch
 
-        stored = block.detach().to(getattr(torch, self.dtype))
-        for row, span in enumerate(spans):
-            part = stored[row, : span.stop - span.start]
-            if not bool(torch.isfinite(part).all()):
-                largest = float(block[row, : span.stop - span.start].abs().max())
-                if not np.isfinite(largest):
-                    raise NotANumber("the model itself gives a state that is not finite. Run it in float32.")
-                wider = "Pass dtype='bfloat16' or 'float32'."
-                raise NotANumber(f"a state of {largest:.3g} is not a finite {self.dtype}. {wider}")
-            self.file.seek(self.start + int(span.start) * self.row)
-            # bfloat16 has no array of its own in NumPy: its bits travel as int16
-            bits = part.view(torch.int16) if self.dtype == "bfloat16" else part
-            self.file.write(bits.cpu().contiguous().numpy().tobytes())
+        stored = states.detach().to(getattr(torch, self.dtype))
+        if not bool(torch.isfinite(stored).all()):
+            largest = float(states.abs().max())
+            if not np.isfinite(largest):
+                raise NotANumber("the model itself gives a state that is not finite. Run it in float32.")
+            wider = "Pass dtype='bfloat16' or 'float32'."
+            raise NotANumber(f"a state of {largest:.3g} is not a finite {self.dtype}. {wider}")
+        self.file.seek(self.start + first * self.row)
+        # bfloat16 has no array of its own in NumPy: its bits travel as int16
+        bits = stored.view(torch.int16) if self.dtype == "bfloat16" else stored
+        self.file.write(bits.cpu().contiguous().numpy().tobytes())
 
     def flush(self) -> None:
         """What was written is on the disk."""
