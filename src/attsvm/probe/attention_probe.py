@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, compute_sample_weight
+from sklearn.utils import Tags, check_random_state, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_array,
@@ -19,7 +20,8 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from attsvm.probe.fitting import Fitted, first_points, fit_concepts
+from attsvm.probe.features import Together, mapped, rbf
+from attsvm.probe.fitting import Fitted, averaged, first_points, fit_concepts
 from attsvm.probe.objective import Objective, Weights, probabilities, read_out
 from attsvm.probe.path import AUTO, folds
 from attsvm.probe.separation import Separation, separate_selected
@@ -46,6 +48,9 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
     head_ridge, prompt_ridge: on tokens standardised per feature (inside, over all training tokens); "auto": the
         data choose, by cross-validated log loss on a path from strong ridges, which is mean pooling, to weak ones.
     cv: folds of that choice: a number, a splitter, or pairs (train, test).
+    features: "linear": the tokens; "rbf": Nyström features of a Gaussian kernel on them (kept in memory, float32);
+        "auto": whichever held out better.
+    n_average: so many kernel probes, each with landmarks of its own, whose scores are averaged.
     n_heads: number of prompts p, each with its own head; their scores add.
     n_starts: the problem is not convex in p. The first start is p = 0 (mean pooling); further ones, and all
         with several heads, are random. The lowest objective wins.
@@ -53,7 +58,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
     certify: solve the max-margin program of the selected tokens at fit.
     random_state: of random starts; None is 0, so that a fit can be repeated.
 
-    Fitted: classes_, n_features_in_; prompt_ (d, n_heads), coef_ (d, n_heads, k) and intercept_ (k,) for the
+    Fitted: classes_, n_features_in_, features_ (None, or a map with `transform`); prompt_ (d, n_heads), coef_ (d, n_heads, k) and intercept_ (k,) for the
     tokens as given; mean_, scale_ (d,); head_ridge_, prompt_ridge_ and path_, every candidate's held-out loss;
     objective_, n_iter_; separation_ with margin_, support_tokens_, certificate_.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection in Attention Mechanism".
@@ -64,6 +69,8 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         *,
         head_ridge: float | str = AUTO,
         prompt_ridge: float | str = AUTO,
+        features: str = "linear",
+        n_average: int = 1,
         n_heads: int = 1,
         n_starts: int = 1,
         cv: Any = 4,
@@ -75,6 +82,8 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
     ) -> None:
         self.head_ridge = head_ridge
         self.prompt_ridge = prompt_ridge
+        self.features = features
+        self.n_average = n_average
         self.n_heads = n_heads
         self.n_starts = n_starts
         self.cv = cv
@@ -108,18 +117,41 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         targets = np.eye(len(self.classes_))[index].T[None]
         if len(self.classes_) == 2:
             targets = targets[:, 1:]
-        objective = Objective.of(store, targets, importance, parts, self.n_heads)
-        starts = first_points(objective, self.n_starts, self.random_state)
-        fitted = fit_concepts(objective, self._given(), starts, self.max_iter, self.tol)[0]
-        self._keep(fitted, objective.standard)
-        self._warn(fitted)
+        self._fit_features(lambda tokens: Objective.of(tokens, targets, importance, parts, self.n_heads), store)
         if self.certify:
-            prompts = self.prompt_ * self.scale_[:, None]
-            attention, _ = self._attend(store)
-            self.separation_ = separate_selected(
-                store, objective.standard, prompts, attention, np.flatnonzero(kept)
-            )
+            standard, prompts = Standard(self.mean_, self.scale_), self.prompt_ * self.scale_[:, None]
+            own, (attention, _) = mapped(store, self.features_), self._attend(store)
+            self.separation_ = separate_selected(own, standard, prompts, attention, np.flatnonzero(kept))
         return self
+
+    def _fit_features(self, objective_on: Callable[[TokenStore], Objective], store: TokenStore) -> None:
+        """Fit on the tokens, on kernel features, or on both and keep what held out better; then average."""
+        judge, given = self.features == "auto", self._given()
+        tokens = objective_on(store)
+        seed = int(check_random_state(0 if self.random_state is None else self.random_state).randint(2**31))
+
+        def fit(objective: Objective, ridges: list[float | None]) -> Fitted:
+            starts = first_points(objective, self.n_starts, self.random_state)
+            return fit_concepts(objective, ridges, starts, self.max_iter, self.tol, judge)[0]
+
+        best = None if self.features == "rbf" else fit(tokens, given)
+        self.features_, standards = None, [tokens.standard]
+        if self.features != "linear":
+            first = rbf(store, tokens.standard, 0, seed)
+            objective = objective_on(mapped(store, first))
+            other = fit(objective, given)
+            if best is None or other.choice.held_out < best.choice.held_out:
+                members, maps, standards = [other], [first], [objective.standard]
+                judge, ridges = False, [other.choice.head_ridge, other.choice.prompt_ridge]
+                for number in range(1, self.n_average):
+                    maps.append(rbf(store, tokens.standard, number, seed))
+                    objective = objective_on(mapped(store, maps[-1]))
+                    standards.append(objective.standard)
+                    members.append(fit(objective, ridges))
+                self.features_, best = Together(maps) if len(maps) > 1 else first, averaged(members)
+        assert best is not None
+        self._keep(best, Standard(*(np.concatenate(each) for each in zip(*standards, strict=True))))
+        self._warn(best)
 
     def _keep(self, fitted: Fitted, standard: Standard) -> None:
         self.prompt_, self.coef_, self.intercept_ = fitted.weights
@@ -127,7 +159,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         self.head_ridge_, self.prompt_ridge_ = fitted.choice.head_ridge, fitted.choice.prompt_ridge
         self.path_, self.objective_, self.n_iter_ = fitted.choice.path, fitted.value, max(fitted.steps, 1)
         self.separation_ = Separation()
-        self._n_features_out = self.n_features_in_ * self.n_heads
+        self._n_features_out = self.prompt_.size
 
     def _warn(self, fitted: Fitted) -> None:
         if fitted.steps >= self.max_iter:
@@ -155,6 +187,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         """Pooled vectors X̄ (n, n_heads · d)."""
         store = self._read(X)
         attention, _ = self._attend(store)
+        store = mapped(store, self.features_)
         pooled = np.empty((len(store), attention.shape[1], store.width))
         for i, (tokens, first) in enumerate(zip(store, np.cumsum(store.lengths) - store.lengths, strict=True)):
             pooled[i] = attention[first : first + len(tokens)].T @ tokens.astype(np.float64)
@@ -172,6 +205,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
 
     def _attend(self, store: TokenStore) -> tuple[Float, Float]:
         """Attention of all tokens (N, n_heads) and scores (n, k)."""
+        store = mapped(store, self.features_)
         attention, scores = read_out(store, [Weights(self.prompt_, self.coef_, self.intercept_)], self.mean_)
         return attention[0].T, scores[0].T
 
@@ -236,7 +270,11 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
                 continue
             if isinstance(value, str) or not 0 < value < np.inf:
                 raise ValueError(f"{name} is {value!r}. Pass a positive number{word}.")
-        for name in ("n_heads", "n_starts", "max_iter"):
+        if self.features not in ("linear", "rbf", AUTO):
+            raise ValueError(f'features is {self.features!r}. Pass "linear", "rbf" or "{AUTO}".')
+        if self.features == "linear" and self.n_average > 1:
+            raise ValueError('n_average has no effect with features="linear". Pass features="auto" or "rbf".')
+        for name in ("n_average", "n_heads", "n_starts", "max_iter"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}. Pass an integer ≥ 1.")
 

@@ -26,15 +26,21 @@ class Fitted(NamedTuple):
 
 
 def fit_concepts(
-    objective: Objective, given: Sequence[float | None], starts: Float, steps: int, tolerance: float
+    objective: Objective,
+    given: Sequence[float | None],
+    starts: Float,
+    steps: int,
+    tolerance: float,
+    judge: bool = False,
 ) -> list[Fitted]:
     """Every concept's best of several starts (s, D), all in shared passes.
 
     given: head and prompt ridge, None where the data choose; then the first start is the path's.
+    judge: hold out in any case, to compare features.
     """
     where, concepts, s = arithmetic(objective.store.rows), len(objective.targets), len(starts)
     with where.scope():
-        choices = choose(where, objective, given, starts[0], steps)
+        choices = choose(where, objective, given, starts[0], steps, judge)
         points = np.tile(starts, (concepts, 1, 1))
         for own, choice in zip(points, choices, strict=True):
             if choice.start is not None:
@@ -73,3 +79,19 @@ def _given(objective: Objective, point: Float) -> Weights:
     mean, scale = objective.standard
     head = head / scale[:, None, None]
     return Weights(prompts / scale[:, None], head, intercept - np.einsum("d,dhk->k", mean, head))
+
+
+def averaged(members: Sequence[Fitted]) -> Fitted:
+    """The mean of the scores of probes on features of their own, which lie side by side: one with more heads."""
+    if len(members) == 1:
+        return members[0]
+    count, sizes = len(members), np.cumsum([0, *(len(m.weights.prompts) for m in members)])
+    (_, h, k) = members[0].weights.head.shape
+    prompts, head = np.zeros((sizes[-1], count * h)), np.zeros((sizes[-1], count * h, k))
+    for i, member in enumerate(members):
+        rows, columns = slice(sizes[i], sizes[i + 1]), slice(i * h, (i + 1) * h)
+        prompts[rows, columns], head[rows, columns] = member.weights.prompts, member.weights.head / count
+    intercept = np.mean([member.weights.intercept for member in members], axis=0)
+    slope, steps = max(m.slope for m in members), max(m.steps for m in members)
+    value = float(np.mean([m.value for m in members]))
+    return Fitted(Weights(prompts, head, intercept), members[0].choice, value, steps, slope)

@@ -43,18 +43,29 @@ class Choice:
     path: dict[str, Float] | None = None
     start: Float | None = None
 
+    @property
+    def held_out(self) -> float:
+        """The lowest held-out loss; infinite where nothing was held out."""
+        return np.inf if self.path is None else float(self.path["held_out"].min())
+
 
 def choose(
-    where: Host | Device, objective: Objective, given: Sequence[float | None], start: Float, steps: int
+    where: Host | Device,
+    objective: Objective,
+    given: Sequence[float | None],
+    start: Float,
+    steps: int,
+    judge: bool = False,
 ) -> list[Choice]:
     """The ridges of every concept with the lowest held-out log loss.
 
     given: head and prompt ridge, None where it is to be chosen. Every lane goes from strong ridges, where
     attention is even, to weak ones, each stage from the weights of the one before. start (D,).
+    judge: hold out even where both ridges are given, to compare features.
     """
     concepts, folds = len(objective.targets), len(objective.training) - 1
     lanes = _lanes(given)
-    if lanes.shape[1] == 1 or not folds:
+    if not folds or (lanes.shape[1] == 1 and not judge):
         head, prompt = (fixed or usual for fixed, usual in zip(given, UNCHOSEN, strict=True))
         return [Choice(head, prompt)] * concepts
     search = _Lanes(where, objective, lanes, start, steps)
