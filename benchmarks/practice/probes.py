@@ -3,7 +3,7 @@
 python benchmarks/practice/review_tokens.py CACHE.npz --train 5000 --test 4000        (once)
 python benchmarks/practice/probes.py reviews CACHE.npz [--train 2000] [--seeds 2]
 python benchmarks/practice/probes.py needle
-python benchmarks/practice/probes.py scale | many                                      (memory, CPU; 36 probes)
+python benchmarks/practice/probes.py scale | many CACHE.npz                       (memory, CPU; 36 probes)
 
 Peers: probelab from the index where it is installed; plain Adam (adam_probe.py) and pooling with logistic
 regression. CPU seconds of the whole process, methods interleaved; nothing is chosen on a test part.
@@ -77,7 +77,9 @@ def probelab(kind: str, seed: int, train: TokenStore, labels, test: TokenStore) 
 def mean_pooling(train: TokenStore, labels, test: TokenStore) -> tuple[np.ndarray, float]:
     pooled, unseen = (np.stack([x.astype(float).mean(0) for x in store]) for store in (train, test))
     start = time.process_time()
-    model = make_pipeline(StandardScaler(), LogisticRegressionCV(Cs=np.logspace(-4, 0, 9), max_iter=2000, cv=4))
+    model = make_pipeline(
+        StandardScaler(), LogisticRegressionCV(Cs=np.logspace(-4, 0, 9), max_iter=2000, cv=4)
+    )
     model.fit(pooled, labels)
     return model.decision_function(unseen), time.process_time() - start
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_random_state, compute_sample_weight
+from sklearn.utils import Tags, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_array,
@@ -20,8 +19,8 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from attsvm.probe.features import Together, mapped, rbf
-from attsvm.probe.fitting import Fitted, averaged, first_points, fit_concepts
+from attsvm.probe.features import mapped
+from attsvm.probe.fitting import Fitted, Plan, fit_features
 from attsvm.probe.objective import Objective, Weights, probabilities, read_out
 from attsvm.probe.path import AUTO, folds
 from attsvm.probe.separation import Separation, separate_selected
@@ -39,17 +38,17 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         min over p, v, b of  mean log loss + prompt_ridge ‖p‖²/2 + head_ridge ‖v‖²/2
 
     X: array (n, T, d), list of arrays (T_i, d), pair (array, mask (n, T)), `TokenStore`, `Tokens`, or a table
-        (n, d), whose rows are sequences of one token. Arrays may be torch tensors (nested ones, too) or JAX's,
-        and are left on their GPU; a list may be an object array, a pandas or a Hugging Face column. float16,
-        bfloat16 and float32 are read as they are. scikit-learn's splitters cannot index pairs: give them
-        `as_sequences(pair)`.
+        (n, d), whose rows are sequences of one token. Arrays may be torch tensors (nested ones, too) or
+        JAX's, and are left on their GPU; a list may be an object array, a pandas or a Hugging Face column.
+        float16, bfloat16 and float32 are read as they are. scikit-learn's splitters cannot index pairs: give
+        them `as_sequences(pair)`.
     More than two classes: one attention, a softmax head with one v per class.
 
-    head_ridge, prompt_ridge: on tokens standardised per feature (inside, over all training tokens); "auto": the
-        data choose, by cross-validated log loss on a path from strong ridges, which is mean pooling, to weak ones.
+    head_ridge, prompt_ridge: on tokens standardised per feature (inside, over all training tokens); "auto":
+        the data choose, by cross-validated log loss on a path from strong ridges (mean pooling) to weak ones.
     cv: folds of that choice: a number, a splitter, or pairs (train, test).
-    features: "linear": the tokens; "rbf": Nyström features of a Gaussian kernel on them (kept in memory, float32);
-        "auto": whichever held out better.
+    features: "linear": the tokens; "rbf": Nyström features of a Gaussian kernel on them (kept in memory, in
+        float32); "auto": whichever held out better.
     n_average: so many kernel probes, each with landmarks of its own, whose scores are averaged.
     n_heads: number of prompts p, each with its own head; their scores add.
     n_starts: the problem is not convex in p. The first start is p = 0 (mean pooling); further ones, and all
@@ -58,9 +57,10 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
     certify: solve the max-margin program of the selected tokens at fit.
     random_state: of random starts; None is 0, so that a fit can be repeated.
 
-    Fitted: classes_, n_features_in_, features_ (None, or a map with `transform`); prompt_ (d, n_heads), coef_ (d, n_heads, k) and intercept_ (k,) for the
-    tokens as given; mean_, scale_ (d,); head_ridge_, prompt_ridge_ and path_, every candidate's held-out loss;
-    objective_, n_iter_; separation_ with margin_, support_tokens_, certificate_.
+    Fitted: classes_, n_features_in_; features_: None, or a map with `transform`; prompt_ (d, n_heads), coef_
+    (d, n_heads, k) and intercept_ (k,) for the tokens (or features) as given; mean_, scale_ (d,);
+    head_ridge_, prompt_ridge_ and path_, every candidate's held-out loss; objective_, n_iter_; separation_
+    with margin_, support_tokens_, certificate_.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection in Attention Mechanism".
     """
 
@@ -117,41 +117,18 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         targets = np.eye(len(self.classes_))[index].T[None]
         if len(self.classes_) == 2:
             targets = targets[:, 1:]
-        self._fit_features(lambda tokens: Objective.of(tokens, targets, importance, parts, self.n_heads), store)
+        plan = Plan(self._given(), self.n_starts, self.max_iter, self.tol, self.random_state)
+        fitted, standard, self.features_ = fit_features(
+            lambda tokens: Objective.of(tokens, targets, importance, parts, self.n_heads),
+            store, self.features, self.n_average, plan,
+        )  # fmt: skip
+        self._keep(fitted, standard)
+        self._warn(fitted)
         if self.certify:
-            standard, prompts = Standard(self.mean_, self.scale_), self.prompt_ * self.scale_[:, None]
+            prompts = self.prompt_ * self.scale_[:, None]
             own, (attention, _) = mapped(store, self.features_), self._attend(store)
             self.separation_ = separate_selected(own, standard, prompts, attention, np.flatnonzero(kept))
         return self
-
-    def _fit_features(self, objective_on: Callable[[TokenStore], Objective], store: TokenStore) -> None:
-        """Fit on the tokens, on kernel features, or on both and keep what held out better; then average."""
-        judge, given = self.features == "auto", self._given()
-        tokens = objective_on(store)
-        seed = int(check_random_state(0 if self.random_state is None else self.random_state).randint(2**31))
-
-        def fit(objective: Objective, ridges: list[float | None]) -> Fitted:
-            starts = first_points(objective, self.n_starts, self.random_state)
-            return fit_concepts(objective, ridges, starts, self.max_iter, self.tol, judge)[0]
-
-        best = None if self.features == "rbf" else fit(tokens, given)
-        self.features_, standards = None, [tokens.standard]
-        if self.features != "linear":
-            first = rbf(store, tokens.standard, 0, seed)
-            objective = objective_on(mapped(store, first))
-            other = fit(objective, given)
-            if best is None or other.choice.held_out < best.choice.held_out:
-                members, maps, standards = [other], [first], [objective.standard]
-                judge, ridges = False, [other.choice.head_ridge, other.choice.prompt_ridge]
-                for number in range(1, self.n_average):
-                    maps.append(rbf(store, tokens.standard, number, seed))
-                    objective = objective_on(mapped(store, maps[-1]))
-                    standards.append(objective.standard)
-                    members.append(fit(objective, ridges))
-                self.features_, best = Together(maps) if len(maps) > 1 else first, averaged(members)
-        assert best is not None
-        self._keep(best, Standard(*(np.concatenate(each) for each in zip(*standards, strict=True))))
-        self._warn(best)
 
     def _keep(self, fitted: Fitted, standard: Standard) -> None:
         self.prompt_, self.coef_, self.intercept_ = fitted.weights
@@ -163,8 +140,9 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
 
     def _warn(self, fitted: Fitted) -> None:
         if fitted.steps >= self.max_iter:
-            message = f"no convergence in max_iter={self.max_iter} steps: a derivative is {fitted.slope:.1e}, "
-            warnings.warn(message + "raise max_iter or tol.", ConvergenceWarning, stacklevel=3)
+            slope = f"a derivative is {fitted.slope:.1e}, raise max_iter or tol."
+            message = f"no convergence in max_iter={self.max_iter} steps: {slope}"
+            warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
     # ------------------------------------------------------------------ use
 
@@ -189,8 +167,8 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         attention, _ = self._attend(store)
         store = mapped(store, self.features_)
         pooled = np.empty((len(store), attention.shape[1], store.width))
-        for i, (tokens, first) in enumerate(zip(store, np.cumsum(store.lengths) - store.lengths, strict=True)):
-            pooled[i] = attention[first : first + len(tokens)].T @ tokens.astype(np.float64)
+        for i, (tokens, last) in enumerate(zip(store, np.cumsum(store.lengths), strict=True)):
+            pooled[i] = attention[last - len(tokens) : last].T @ tokens.astype(np.float64)
         return pooled.reshape(len(store), -1)
 
     def attention(self, X: Any) -> Float:
@@ -261,7 +239,8 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
 
     def _given(self) -> list[float | None]:
         """Head and prompt ridge, None where the data choose."""
-        return [None if isinstance(ridge, str) else float(ridge) for ridge in (self.head_ridge, self.prompt_ridge)]
+        ridges = self.head_ridge, self.prompt_ridge
+        return [None if isinstance(ridge, str) else float(ridge) for ridge in ridges]
 
     def _check_parameters(self) -> None:
         for name in ("head_ridge", "prompt_ridge", "tol"):

@@ -1,4 +1,4 @@
-"""Features of tokens in which a probe may attend: an RBF kernel by Nyström's method, alone or several together."""
+"""Features of tokens in which a probe may attend: RBF kernels by Nyström's method, one or several."""
 
 from __future__ import annotations
 

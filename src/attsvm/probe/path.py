@@ -28,7 +28,7 @@ PATIENCE = 2
 """Stages without a lower held-out loss after which a lane ends."""
 
 LOOSE, ENOUGH, MOST = 1e-3, 1e-3, 20
-"""Where a candidate ends: its largest partial derivative, the share by which a step lowers its objective, steps."""
+"""Where a candidate ends: largest partial derivative, share by which a step lowers its objective, steps."""
 
 UNCHOSEN = (0.1, 1.0)
 """Head and prompt ridge where there are too few sequences to choose."""
@@ -36,7 +36,7 @@ UNCHOSEN = (0.1, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """head_ridge and prompt_ridge; path: the candidates and their held-out losses, or None; start (D,) or None."""
+    """The ridges; path: all candidates and their held-out losses, or None; start (D,) or None."""
 
     head_ridge: float
     prompt_ridge: float
@@ -106,7 +106,7 @@ class _Lanes:
         losses = found.held_out.reshape(-1, self.folds)
         mean = losses @ self.objective.share[1:]
         self.points, self.memory = found.points, found.memory
-        for place, (lane, concept) in enumerate(zip(self.lane, self.concept, strict=True)):
+        for place, (lane, concept) in enumerate(zip(self.lane.tolist(), self.concept.tolist(), strict=True)):
             self._record(place, lane, concept, stage, losses[place], mean[place])
         self._go_on(stage)
 
@@ -136,7 +136,7 @@ class _Lanes:
         self.lane, self.concept = self.lane[alive], self.concept[alive]
 
     def _ridges(self, of_lanes: Float) -> Float:
-        """Head and prompt ridge of every lane (lanes, 2) as ridges of every number of every probe (c·folds, D)."""
+        """Head and prompt ridge of every lane (lanes, 2), for every number of every probe (c·folds, D)."""
         o = self.objective
         counts = [o.store.width * o.h, o.store.width * o.h * o.k, o.k]
         each = np.column_stack([of_lanes[:, 1], of_lanes[:, 0], np.zeros(len(of_lanes))])
@@ -192,7 +192,7 @@ def folds(cv: Any, labels: NDArray[Any], groups: Any, importance: Float) -> NDAr
 
 
 def _stratified(count: int, labels: NDArray[Any], groups: Any, kept: Bool) -> list[tuple[Any, Any]]:
-    """Folds that do not depend on the order of nothing but the sequences: the shuffle has a fixed seed."""
+    """Folds with the same share of every class; their shuffle has a fixed seed."""
     places = np.flatnonzero(kept)
     _, sizes = np.unique(labels[places], return_counts=True)
     most = min(count, int(sizes.min()) if len(sizes) else 0)
