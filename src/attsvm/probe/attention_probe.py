@@ -73,7 +73,7 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
         n_average: int = 1,
         n_heads: int = 1,
         n_starts: int = 1,
-        cv: Any = 4,
+        cv: Any = 3,
         class_weight: Any = None,
         max_iter: int = 1000,
         tol: float = 1e-6,

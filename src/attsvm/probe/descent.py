@@ -13,7 +13,7 @@ from attsvm.probe.arithmetic import Device, Host
 from attsvm.probe.objective import Evaluation
 from attsvm.tokens import Bool, Float
 
-MEMORY, TRIALS = 12, 25
+MEMORY, TRIALS = 12, 15
 """Pairs (step, change of the gradient) that are remembered; steps tried along one direction."""
 
 DECREASE, CURVATURE = 1e-4, 0.9
@@ -91,7 +91,10 @@ class _Search:
         self.value, self.held_out, self.steps = now.value.copy(), now.held_out.copy(), np.zeros(K, int)
         self.slope = self._largest(now.gradient)
         self.done: list[tuple[Any, ...]] = []
-        self.noise = float(np.finfo(np.float32 if "32" in str(where.dtype) else np.float64).eps)
+        eps = np.finfo(np.float32 if "32" in str(where.dtype) else np.float64).eps
+        self.noise = max(
+            16 * float(eps), 1e-12
+        )  # relative error of a value: its products are in this precision
         self.direction, self.along, self.step = -now.gradient, np.zeros(K), np.ones(K)
         self.low, self.high, self.trials = np.zeros(K), np.full(K, np.inf), np.zeros(K, int)
         self._turn(np.ones(K, bool))
@@ -124,7 +127,7 @@ class _Search:
         )
         self.steps = self.steps + accepted
         self.slope = np.where(accepted, self._largest(now.gradient), self.slope)
-        little = accepted & (-rise <= self.enough * np.abs(self.value))
+        little = accepted & (self.enough > 0) & (-rise <= self.enough * np.abs(self.value))
         lost = ~accepted & (self.trials >= TRIALS)
         self._turn(accepted)
         self._drop((self.slope <= self.tolerance) | little | lost | (self.steps >= most))

@@ -19,6 +19,10 @@ from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
 
 
+ROUGH = 1e-4
+"""Slope at which the members of an average end: they differ by far more than further steps would change."""
+
+
 class Fitted(NamedTuple):
     """weights for the tokens as given; what was chosen; objective, steps, largest partial derivative."""
 
@@ -44,12 +48,18 @@ class Plan:
     judge: bool = False
 
 
-def fit_concepts(objective: Objective, plan: Plan) -> list[Fitted]:
+def choose_ridges(objective: Objective, plan: Plan) -> list[Choice]:
+    """The ridges of every concept."""
+    where = arithmetic(objective.store.rows)
+    with where.scope():
+        return choose(where, objective, plan.given, _starts(objective, plan)[0], plan.steps, plan.judge)
+
+
+def fit_concepts(objective: Objective, plan: Plan, choices: Sequence[Choice]) -> list[Fitted]:
     """Every concept's best of several starts, all in shared passes; the path's end is the first start."""
     where, concepts, s = arithmetic(objective.store.rows), len(objective.targets), plan.starts
     starts = _starts(objective, plan)
     with where.scope():
-        choices = choose(where, objective, plan.given, starts[0], plan.steps, plan.judge)
         points = np.tile(starts, (concepts, 1, 1))
         for own, choice in zip(points, choices, strict=True):
             if choice.start is not None:
@@ -106,22 +116,25 @@ def fit_features(
     """
     plain = objective_on(store)
     plan = replace(plan, judge=kind == "auto")
-    linear = None if kind == "rbf" else fit_concepts(plain, plan)[0]
-    if kind == "linear" and linear is not None:
-        return linear, plain.standard, None
     seed = int(check_random_state(0 if plan.seed is None else plan.seed).randint(2**31))
-    members, maps, standards = [], [], []
-    for number in range(average):
+    choice = None if kind == "rbf" else choose_ridges(plain, plan)
+    if kind != "linear":
+        first = rbf(store, plain.standard, 0, seed)
+        objective = objective_on(mapped(store, first))
+        other = choose_ridges(objective, plan)
+    if choice is not None and (kind == "linear" or choice[0].held_out <= other[0].held_out):
+        return fit_concepts(plain, plan, choice)[0], plain.standard, None
+    if average > 1:
+        plan = replace(plan, tolerance=max(plan.tolerance, ROUGH))
+    members, maps, standards = [fit_concepts(objective, plan, other)[0]], [first], [objective.standard]
+    for number in range(1, average):
         maps.append(rbf(store, plain.standard, number, seed))
         objective = objective_on(mapped(store, maps[-1]))
-        members.append(fit_concepts(objective, plan)[0])
+        alike = [replace(other[0], start=None)]
+        members.append(fit_concepts(objective, plan, alike)[0])
         standards.append(objective.standard)
-        choice = members[0].choice
-        if linear is not None and linear.choice.held_out <= choice.held_out:
-            return linear, plain.standard, None
-        plan = replace(plan, judge=False, given=[choice.head_ridge, choice.prompt_ridge])
     standard = Standard(*(np.concatenate(each) for each in zip(*standards, strict=True)))
-    return _averaged(members), standard, maps[0] if average == 1 else Together(maps)
+    return _averaged(members), standard, first if average == 1 else Together(maps)
 
 
 def _averaged(members: Sequence[Fitted]) -> Fitted:

@@ -24,8 +24,8 @@ RATIO = (10.0, 1.0)
 PROMPT = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 """Prompt ridges where the head's is given."""
 
-PATIENCE = 2
-"""Stages without a lower held-out loss after which a lane ends."""
+PATIENCE, WORSE = 2, 1.05
+"""A lane ends after so many stages without a lower held-out loss, or with one so many times its lowest."""
 
 LOOSE, ENOUGH, MOST = 1e-3, 1e-3, 20
 """Where a candidate ends: largest partial derivative, share by which a step lowers its objective, steps."""
@@ -113,7 +113,8 @@ class _Lanes:
     def _record(self, place: int, lane: int, concept: int, stage: int, losses: Float, mean: float) -> None:
         self.rows.append((concept, *self.lanes[lane, stage], mean, losses))
         better = mean < self.best[concept, lane]
-        self.since[concept, lane] = 0 if better else self.since[concept, lane] + 1
+        hopeless = mean > WORSE * self.best[concept, lane]
+        self.since[concept, lane] = 0 if better else self.since[concept, lane] + (PATIENCE if hopeless else 1)
         self.best[concept, lane] = min(mean, self.best[concept, lane])
         if mean < self.lowest[concept]:
             self.lowest[concept] = mean

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.utils.validation import check_is_fitted
 
 from attsvm.probe.attention_probe import AttentionProbe
-from attsvm.probe.fitting import Plan, fit_concepts
+from attsvm.probe.fitting import Plan, choose_ridges, fit_concepts
 from attsvm.probe.objective import Objective, Weights, read_out
 from attsvm.probe.path import AUTO, folds
 from attsvm.probe.sequences import read
@@ -37,7 +37,7 @@ class ProbeSuite(BaseEstimator):
         *,
         head_ridge: float | str = AUTO,
         prompt_ridge: float | str = AUTO,
-        cv: Any = 4,
+        cv: Any = 3,
         max_iter: int = 1000,
         tol: float = 1e-6,
     ) -> None:
@@ -68,7 +68,8 @@ class ProbeSuite(BaseEstimator):
         template._check_parameters()
         parts = folds(self.cv, np.zeros(n, int), groups, np.ones(n))
         objective = Objective.of(store, targets.T[:, None], np.ones(n) / n, parts, 1)
-        done = fit_concepts(objective, Plan(template._given(), 1, self.max_iter, self.tol))
+        plan = Plan(template._given(), 1, self.max_iter, self.tol)
+        done = fit_concepts(objective, plan, choose_ridges(objective, plan))
         probes = {}
         for name, fitted in zip(self.names_, done, strict=True):
             probe = probes[name] = AttentionProbe(**settings)
