@@ -18,7 +18,6 @@ from attsvm.probe.standard import Standard
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
 
-
 ROUGH = 1e-4
 """Slope at which the members of an average end: they differ by far more than further steps would change."""
 

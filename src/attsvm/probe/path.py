@@ -27,7 +27,7 @@ PROMPT = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 PATIENCE, WORSE = 2, 1.05
 """A lane ends after so many stages without a lower held-out loss, or with one so many times its lowest."""
 
-LOOSE, ENOUGH, MOST = 1e-3, 1e-3, 20
+LOOSE, ENOUGH, MOST = 1e-3, 2e-3, 10
 """Where a candidate ends: largest partial derivative, share by which a step lowers its objective, steps."""
 
 UNCHOSEN = (0.1, 1.0)
