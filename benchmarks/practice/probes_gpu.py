@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
+import warnings
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 from attsvm.probe import AttentionProbe, ProbeSuite, TokenStore
 
@@ -117,25 +119,26 @@ def main() -> None:
     train, rest = store[:learned], store[learned:]
     print(json.dumps({"device": device, "store": repr(store), "learned": learned}), flush=True)
     print(json.dumps({"host": against_the_host(x, labels[:, 0], options.length)}), flush=True)
-    AttentionProbe(**RIDGES, max_iter=1000).fit(train[:64], labels[:64, 0])  # libraries load
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    AttentionProbe(**RIDGES, max_iter=1).fit(train, labels[:learned, 0])  # libraries load, memory is taken
 
-    probe, seconds = timed(lambda: AttentionProbe(**RIDGES).fit(train, labels[:learned, 0]))
-    loss = loss_of(probe.decision_function(rest), labels[learned:, 0])
-    told = {"one probe": seconds, "steps": probe.n_iter_, "objective": probe.objective_}
-    told["validation loss"] = loss
-    print(json.dumps(told), flush=True)
-    for rate in (1e-4, 1e-3, 1e-2):
-        done = by_adamw(x, labels[:, 0], options.length, learned, loss, rate, options.limit)
-        print(json.dumps({"AdamW after EleutherAI's recipe": rate, **done}), flush=True)
-
+    for tolerance in (1e-6, 1e-4):
+        fit = AttentionProbe(**RIDGES, tol=tolerance).fit
+        probe, seconds = timed(lambda: fit(train, labels[:learned, 0]))  # noqa: B023
+        loss = loss_of(probe.decision_function(rest), labels[learned:, 0])
+        told = {"one probe": seconds, "tol": tolerance, "steps": probe.n_iter_, "objective": probe.objective_}
+        print(json.dumps(told | {"validation loss": loss}), flush=True)
+    chosen, seconds = timed(lambda: AttentionProbe().fit(train, labels[:learned, 0]))
+    own = loss_of(chosen.decision_function(rest), labels[learned:, 0])
+    told = {"head_ridge": chosen.head_ridge_, "prompt_ridge": chosen.prompt_ridge_, "validation loss": own}
+    print(json.dumps({"one probe, ridges chosen": seconds, **told}), flush=True)
     suite, seconds = timed(lambda: ProbeSuite(**RIDGES).fit(train, labels[:learned]))
     auc = suite.auc(rest, labels[learned:]).auc
     told = {"concepts": options.concepts, "seconds": seconds, "mean AUC": float(auc.mean())}
     print(json.dumps(told), flush=True)
-    probe, seconds = timed(lambda: AttentionProbe().fit(train, labels[:learned, 0]))
-    loss = loss_of(probe.decision_function(rest), labels[learned:, 0])
-    chosen = {"head_ridge": probe.head_ridge_, "prompt_ridge": probe.prompt_ridge_, "validation loss": loss}
-    print(json.dumps({"one probe, ridges chosen": seconds, **chosen}), flush=True)
+    for rate in (1e-4, 1e-3, 1e-2):  # to the loss of the last probe
+        done = by_adamw(x, labels[:, 0], options.length, learned, loss, rate, options.limit)
+        print(json.dumps({"AdamW after EleutherAI's recipe": rate, **done}), flush=True)
     if device == "cuda":
         print(json.dumps({"peak GB": torch.cuda.max_memory_allocated() / 2**30}))
 
