@@ -64,7 +64,9 @@ def test_the_gradient_is_the_derivative(k, h):
     objective, probes, points = small_problem(k, h)
     where, step = arithmetic(objective.store.rows), 1e-6
     value = lambda at: objective(where, at, probes).value  # noqa: E731
-    slopes = [(value(points + step * e) - value(points - step * e)) / (2 * step) for e in np.eye(objective.size)]
+    slopes = [
+        (value(points + step * e) - value(points - step * e)) / (2 * step) for e in np.eye(objective.size)
+    ]
     gradient = objective(where, points, probes).gradient
     np.testing.assert_allclose(gradient, np.transpose(slopes), atol=1e-8)
     assert np.abs(gradient - np.transpose(slopes)[::-1]).max() > 1e-2

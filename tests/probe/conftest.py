@@ -38,6 +38,14 @@ def three(X):
     return AttentionProbe(head_ridge=0.01, prompt_ridge=0.01, n_heads=2).fit(X, classes)
 
 
-@pytest.fixture(params=["probe", "three"])
+@pytest.fixture(scope="session")
+def kernels(X, y):
+    from attsvm.probe import AttentionProbe
+
+    chosen = {"features": "rbf", "n_average": 2, "random_state": 0}
+    return AttentionProbe(head_ridge=0.01, prompt_ridge=0.01, **chosen).fit(X, y)
+
+
+@pytest.fixture(params=["probe", "three", "kernels"])
 def any_probe(request):
     return request.getfixturevalue(request.param)

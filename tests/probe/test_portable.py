@@ -67,7 +67,9 @@ def test_the_torch_module_gives_the_probes_scores(any_probe, X):
         scores = module(*given).numpy()
         assert np.abs(scores - any_probe.decision_function(X)).max() <= 1e-4 * np.abs(scores).max()
         attention = np.moveaxis(module.attention(*given).numpy(), 1, 0)
-        assert np.allclose(np.squeeze(attention), any_probe.attention(X), atol=1e-5)
+        # the inverse root of a kernel matrix, with entries up to 1,000, stretches the rounding of float32
+        near = 1e-5 if any_probe.features_ is None else 1e-3
+        assert np.allclose(np.squeeze(attention), any_probe.attention(X), rtol=0, atol=near)
         assert not np.allclose(module(given[0]).numpy(), scores)  # without the mask the padding counts
     double = module.double()
     with torch.no_grad():

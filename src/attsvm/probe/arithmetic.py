@@ -1,7 +1,7 @@
 """Where a probe's arithmetic happens: on the host with NumPy, or on the device that holds the tokens.
 
-Tokens are multiplied in float32 where they are stored in at most that, else in float64; every sum over tokens of
-a sequence, over sequences and over blocks is in float64.
+Tokens are multiplied in float32 where they are stored in at most that, else in float64; every sum over the
+tokens of a sequence, over sequences and over blocks is in float64.
 """
 
 from __future__ import annotations

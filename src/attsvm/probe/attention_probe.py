@@ -19,7 +19,8 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from attsvm.probe.fitting import Fitted, first_points, fit_concepts
+from attsvm.probe.features import mapped
+from attsvm.probe.fitting import Fitted, Plan, fit_features
 from attsvm.probe.in_use import InUse
 from attsvm.probe.objective import Objective, Weights, probabilities, read_out
 from attsvm.probe.path import AUTO, folds
@@ -40,15 +41,18 @@ class AttentionProbe(
         min over p, v, b of  mean log loss + prompt_ridge ‖p‖²/2 + head_ridge ‖v‖²/2
 
     X: array (n, T, d), list of arrays (T_i, d), pair (array, mask (n, T)), `TokenStore`, `Tokens`, or a table
-        (n, d), whose rows are sequences of one token. Arrays may be torch tensors (nested ones, too) or JAX's,
-        and are left on their GPU; a list may be an object array, a pandas or a Hugging Face column. float16,
-        bfloat16 and float32 are read as they are. scikit-learn's splitters cannot index pairs: give them
-        `as_sequences(pair)`.
+        (n, d), whose rows are sequences of one token. Arrays may be torch tensors (nested ones, too) or
+        JAX's, and are left on their GPU; a list may be an object array, a pandas or a Hugging Face column.
+        float16, bfloat16 and float32 are read as they are. scikit-learn's splitters cannot index pairs: give
+        them `as_sequences(pair)`.
     More than two classes: one attention, a softmax head with one v per class.
 
-    head_ridge, prompt_ridge: on tokens standardised per feature (inside, over all training tokens); "auto": the
-        data choose, by cross-validated log loss on a path from strong ridges, which is mean pooling, to weak ones.
+    head_ridge, prompt_ridge: on tokens standardised per feature (inside, over all training tokens); "auto":
+        the data choose, by cross-validated log loss on a path from strong ridges (mean pooling) to weak ones.
     cv: folds of that choice: a number, a splitter, or pairs (train, test).
+    features: "linear": the tokens; "rbf": Nyström features of a Gaussian kernel on them (kept in memory, in
+        float32); "auto": whichever held out better.
+    n_average: so many kernel probes, each with landmarks of its own, whose scores are averaged.
     n_heads: number of prompts p, each with its own head; their scores add.
     n_starts: the problem is not convex in p. The first start is p = 0 (mean pooling); further ones, and all
         with several heads, are random. The lowest objective wins.
@@ -56,9 +60,10 @@ class AttentionProbe(
     certify: solve the max-margin program of the selected tokens at fit.
     random_state: of random starts; None is 0, so that a fit can be repeated.
 
-    Fitted: classes_, n_features_in_; prompt_ (d, n_heads), coef_ (d, n_heads, k) and intercept_ (k,) for the
-    tokens as given; mean_, scale_ (d,); head_ridge_, prompt_ridge_ and path_, every candidate's held-out loss;
-    objective_, n_iter_; separation_ with margin_, support_tokens_, certificate_.
+    Fitted: classes_, n_features_in_; features_: None, or a map with `transform`; prompt_ (d, n_heads), coef_
+    (d, n_heads, k) and intercept_ (k,) for the tokens (or features) as given; mean_, scale_ (d,);
+    head_ridge_, prompt_ridge_ and path_, every candidate's held-out loss; objective_, n_iter_; separation_
+    with margin_, support_tokens_, certificate_.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection in Attention Mechanism".
     """
 
@@ -67,9 +72,11 @@ class AttentionProbe(
         *,
         head_ridge: float | str = AUTO,
         prompt_ridge: float | str = AUTO,
+        features: str = "linear",
+        n_average: int = 1,
         n_heads: int = 1,
         n_starts: int = 1,
-        cv: Any = 4,
+        cv: Any = 3,
         class_weight: Any = None,
         max_iter: int = 1000,
         tol: float = 1e-6,
@@ -78,6 +85,8 @@ class AttentionProbe(
     ) -> None:
         self.head_ridge = head_ridge
         self.prompt_ridge = prompt_ridge
+        self.features = features
+        self.n_average = n_average
         self.n_heads = n_heads
         self.n_starts = n_starts
         self.cv = cv
@@ -111,17 +120,17 @@ class AttentionProbe(
         targets = np.eye(len(self.classes_))[index].T[None]
         if len(self.classes_) == 2:
             targets = targets[:, 1:]
-        objective = Objective.of(store, targets, importance, parts, self.n_heads)
-        starts = first_points(objective, self.n_starts, self.random_state)
-        fitted = fit_concepts(objective, self._given(), starts, self.max_iter, self.tol)[0]
-        self._keep(fitted, objective.standard)
+        plan = Plan(self._given(), self.n_starts, self.max_iter, self.tol, self.random_state)
+        fitted, standard, self.features_ = fit_features(
+            lambda tokens: Objective.of(tokens, targets, importance, parts, self.n_heads),
+            store, self.features, self.n_average, plan,
+        )  # fmt: skip
+        self._keep(fitted, standard)
         self._warn(fitted)
         if self.certify:
             prompts = self.prompt_ * self.scale_[:, None]
-            attention, _ = self._attend(store)
-            self.separation_ = separate_selected(
-                store, objective.standard, prompts, attention, np.flatnonzero(kept)
-            )
+            own, (attention, _) = mapped(store, self.features_), self._attend(store)
+            self.separation_ = separate_selected(own, standard, prompts, attention, np.flatnonzero(kept))
         return self
 
     def _keep(self, fitted: Fitted, standard: Standard) -> None:
@@ -130,12 +139,13 @@ class AttentionProbe(
         self.head_ridge_, self.prompt_ridge_ = fitted.choice.head_ridge, fitted.choice.prompt_ridge
         self.path_, self.objective_, self.n_iter_ = fitted.choice.path, fitted.value, max(fitted.steps, 1)
         self.separation_ = Separation()
-        self._n_features_out = self.n_features_in_ * self.n_heads
+        self._n_features_out = self.prompt_.size
 
     def _warn(self, fitted: Fitted) -> None:
         if fitted.steps >= self.max_iter:
-            message = f"no convergence in max_iter={self.max_iter} steps: a derivative is {fitted.slope:.1e}, "
-            warnings.warn(message + "raise max_iter or tol.", ConvergenceWarning, stacklevel=3)
+            slope = f"a derivative is {fitted.slope:.1e}, raise max_iter or tol."
+            message = f"no convergence in max_iter={self.max_iter} steps: {slope}"
+            warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
     # ------------------------------------------------------------------ use
 
@@ -158,9 +168,10 @@ class AttentionProbe(
         """Pooled vectors X̄ (n, n_heads · d)."""
         store = self._read(X)
         attention, _ = self._attend(store)
+        store = mapped(store, self.features_)
         pooled = np.empty((len(store), attention.shape[1], store.width))
-        for i, (tokens, first) in enumerate(zip(store, np.cumsum(store.lengths) - store.lengths, strict=True)):
-            pooled[i] = attention[first : first + len(tokens)].T @ tokens.astype(np.float64)
+        for i, (tokens, last) in enumerate(zip(store, np.cumsum(store.lengths), strict=True)):
+            pooled[i] = attention[last - len(tokens) : last].T @ tokens.astype(np.float64)
         return pooled.reshape(len(store), -1)
 
     def attention(self, X: Any) -> Float:
@@ -175,6 +186,7 @@ class AttentionProbe(
 
     def _attend(self, store: TokenStore) -> tuple[Float, Float]:
         """Attention of all tokens (N, n_heads) and scores (n, k)."""
+        store = mapped(store, self.features_)
         attention, scores = read_out(store, [Weights(self.prompt_, self.coef_, self.intercept_)], self.mean_)
         return attention[0].T, scores[0].T
 
@@ -230,7 +242,8 @@ class AttentionProbe(
 
     def _given(self) -> list[float | None]:
         """Head and prompt ridge, None where the data choose."""
-        return [None if isinstance(ridge, str) else float(ridge) for ridge in (self.head_ridge, self.prompt_ridge)]
+        ridges = self.head_ridge, self.prompt_ridge
+        return [None if isinstance(ridge, str) else float(ridge) for ridge in ridges]
 
     def _check_parameters(self) -> None:
         for name in ("head_ridge", "prompt_ridge", "tol"):
@@ -239,7 +252,11 @@ class AttentionProbe(
                 continue
             if isinstance(value, str) or not 0 < value < np.inf:
                 raise ValueError(f"{name} is {value!r}. Pass a positive number{word}.")
-        for name in ("n_heads", "n_starts", "max_iter"):
+        if self.features not in ("linear", "rbf", AUTO):
+            raise ValueError(f'features is {self.features!r}. Pass "linear", "rbf" or "{AUTO}".')
+        if self.features == "linear" and self.n_average > 1:
+            raise ValueError('n_average has no effect with features="linear". Pass features="auto" or "rbf".')
+        for name in ("n_average", "n_heads", "n_starts", "max_iter"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}. Pass an integer ≥ 1.")
 

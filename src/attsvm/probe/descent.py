@@ -13,11 +13,14 @@ from attsvm.probe.arithmetic import Device, Host
 from attsvm.probe.objective import Evaluation
 from attsvm.tokens import Bool, Float
 
-MEMORY, TRIALS = 12, 25
+MEMORY, TRIALS = 12, 15
 """Pairs (step, change of the gradient) that are remembered; steps tried along one direction."""
 
 DECREASE, CURVATURE = 1e-4, 0.9
 """Wolfe's constants."""
+
+NUMBERS = ("active", "value", "held_out", "steps", "slope", "along", "step", "low", "high", "trials")
+"""What a search knows of every function (K,)."""
 
 Evaluate = Callable[[Any, NDArray[np.intp]], Evaluation]
 
@@ -35,7 +38,7 @@ class Found(NamedTuple):
 
 @dataclass
 class Memory:
-    """Pairs of the last steps, (K, D) each; a probe that did not step has a pair of zeros, which does nothing."""
+    """Pairs of the last steps, (K, D) each; what did not step has a pair of zeros, which does nothing."""
 
     steps: list[Any] = field(default_factory=list)
     changes: list[Any] = field(default_factory=list)
@@ -59,8 +62,8 @@ def minimise(
 ) -> Found:
     """Minimise K functions from points (K, D), until every partial derivative is below the tolerance.
 
-    evaluate(points, which): the functions with these numbers. A function is also done when the decrease that a
-    step promises is below `enough`, or below what the precision of its products can tell.
+    evaluate(points, which): the functions with these numbers. A function is also done when a step lowers it
+    by less than the share `enough`, or when its precision tells no step along its direction from the others.
     """
     search = _Search(where, evaluate, points, memory or Memory(), tolerance, enough)
     while len(search.active) and search.passes < steps * 2:
@@ -71,7 +74,15 @@ def minimise(
 class _Search:
     """The state of all line searches; arrays without a leading underscore are of the active functions."""
 
-    def __init__(self, where, evaluate, points, memory, tolerance, enough) -> None:  # type: ignore[no-untyped-def]
+    def __init__(
+        self,
+        where: Host | Device,
+        evaluate: Evaluate,
+        points: Any,
+        memory: Memory,
+        tolerance: float,
+        enough: float,
+    ) -> None:
         self.where, self.evaluate, self.tolerance, self.enough = where, evaluate, tolerance, enough
         K = len(points)
         self.active, self.memory, self.passes = np.arange(K), memory, 1
@@ -80,7 +91,12 @@ class _Search:
         self.value, self.held_out, self.steps = now.value.copy(), now.held_out.copy(), np.zeros(K, int)
         self.slope = self._largest(now.gradient)
         self.done: list[tuple[Any, ...]] = []
-        self.noise = float(np.finfo(np.float32 if "32" in str(where.dtype) else np.float64).eps)
+        eps = np.finfo(np.float32 if "32" in str(where.dtype) else np.float64).eps
+        self.noise = max(
+            16 * float(eps), 1e-12
+        )  # relative error of a value: its products are in this precision
+        self.direction, self.along, self.step = -now.gradient, np.zeros(K), np.ones(K)
+        self.low, self.high, self.trials = np.zeros(K), np.full(K, np.inf), np.zeros(K, int)
         self._turn(np.ones(K, bool))
         self._drop(self.slope <= tolerance)
 
@@ -111,7 +127,7 @@ class _Search:
         )
         self.steps = self.steps + accepted
         self.slope = np.where(accepted, self._largest(now.gradient), self.slope)
-        little = accepted & (-rise <= self.enough * np.abs(self.value))
+        little = accepted & (self.enough > 0) & (-rise <= self.enough * np.abs(self.value))
         lost = ~accepted & (self.trials >= TRIALS)
         self._turn(accepted)
         self._drop((self.slope <= self.tolerance) | little | lost | (self.steps >= most))
@@ -131,7 +147,7 @@ class _Search:
         self.trials = self.trials + 1
 
     def _turn(self, which: Bool) -> None:
-        """New directions where a step was accepted: minus the approximate inverse Hessian times the gradient."""
+        """New directions where a step was accepted: minus the known inverse Hessian times the gradient."""
         if not which.any():
             return
         direction, known = self._newton()
@@ -143,11 +159,6 @@ class _Search:
             direction = self.where.xp.where(self.where.put(uphill)[:, None], -self.gradient, direction)
             along = np.where(uphill, -(size**2), along)
         first = np.where(known, 1.0, np.minimum(1.0, 1 / np.maximum(size, 1e-300)))
-        if not hasattr(self, "direction"):
-            self.direction, self.along, self.step = direction, along, first
-            self.low, self.high = np.zeros(len(first)), np.full(len(first), np.inf)
-            self.trials = np.zeros(len(first), int)
-            return
         self.direction = self.where.xp.where(self.where.put(which)[:, None], direction, self.direction)
         self.along, self.step = np.where(which, along, self.along), np.where(which, first, self.step)
         self.low, self.high = np.where(which, 0.0, self.low), np.where(which, np.inf, self.high)
@@ -193,7 +204,7 @@ class _Search:
         keep = self.where.put(np.flatnonzero(on))
         for name in ("points", "gradient", "direction"):
             setattr(self, name, getattr(self, name)[keep])
-        for name in ("active", "value", "held_out", "steps", "slope", "along", "step", "low", "high", "trials"):
+        for name in NUMBERS:
             setattr(self, name, getattr(self, name)[on])
         self.memory = self.memory.take(keep)
 
@@ -210,7 +221,9 @@ class _Search:
         place = self.where.put(order)
         numbers = [np.concatenate([each[i] for each in self.done])[order] for i in range(2, 6)]
         points = xp.concatenate([each[1] for each in self.done])[place]
-        return Found(points, *numbers, self._joined([each[6] for each in self.done], place))
+        value, held_out, steps, slope = numbers
+        memory = self._joined([each[6] for each in self.done], place)
+        return Found(points, value, held_out, steps, slope, memory)
 
     def _joined(self, parts: list[Memory], place: Any) -> Memory:
         """The last pairs of all functions, aligned at the end; those that stopped early have zeros before."""

@@ -85,9 +85,8 @@ class InUse:
         check_is_fitted(self)
         from attsvm.torch.probe import Probe
 
-        if getattr(self, "features_", None) is not None:
-            raise ValueError("this probe has features, which to_torch does not know. Fit one without.")
-        return Probe(*self._weights, self.mean_)
+        maps = [(one.landmarks, one.mean, one.scale, one.root, one.gamma) for one in portable.maps_of(self)]
+        return Probe(*self._weights, self.mean_, maps)
 
     # ------------------------------------------------------------------ reading it
 

@@ -57,7 +57,7 @@ class Reading(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """value (K,), gradient (K, D) where the arithmetic is, held_out (K,): log loss on the held-out sequences."""
+    """value (K,), gradient (K, D) where the arithmetic is, held_out (K,): log loss on held-out sequences."""
 
     value: Float
     gradient: Any
@@ -85,7 +85,9 @@ class Objective:
     h: int
 
     @classmethod
-    def of(cls, store: TokenStore, targets: Float, importance: Float, parts: NDArray[Any], h: int) -> Objective:
+    def of(
+        cls, store: TokenStore, targets: Float, importance: Float, parts: NDArray[Any], h: int
+    ) -> Objective:
         """Fold 0 trains on everything, fold f where parts[f − 1] is 1; it is tested where that is −1.
 
         parts (folds, n). The tokens are standardised here, over all sequences.
@@ -162,7 +164,7 @@ def _read(where: Host | Device, segments: Any, products: Any, intercept: Any, h:
 
 def _on_tokens(xp: Any, segments: Any, seen: Reading, pull: Any) -> Any:
     """Coefficients of every token in the gradients of prompts (K, h, m) and heads (K, h·k, m), joined."""
-    K, h, m = seen.attention.shape
+    K, _, m = seen.attention.shape
     pull = segments.spread(pull)
     worth = (seen.token_scores * pull[:, None]).sum(2)
     on_prompts = _through_softmax(xp, segments, seen.attention, worth)
@@ -201,7 +203,7 @@ def _log_loss(xp: Any, scores: Any, targets: Any) -> tuple[Any, Any]:
 def read_out(store: TokenStore, weights: Sequence[Weights], centre: Float) -> tuple[Float, Float]:
     """Attention of all tokens (K, h, N) and scores (K, k, n) of K fitted probes, in one read.
 
-    weights are for the tokens as given; centre (d,): what is subtracted before products, to keep their digits.
+    weights are for the tokens as given; centre (d,): subtracted before products, to keep their digits.
     """
     where = arithmetic(store.rows)
     d, h, k = weights[0].head.shape

@@ -24,11 +24,11 @@ RATIO = (10.0, 1.0)
 PROMPT = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 """Prompt ridges where the head's is given."""
 
-PATIENCE = 2
-"""Stages without a lower held-out loss after which a lane ends."""
+PATIENCE, WORSE = 2, 1.05
+"""A lane ends after so many stages without a lower held-out loss, or with one so many times its lowest."""
 
-LOOSE, ENOUGH, MOST = 1e-3, 1e-3, 20
-"""Where a candidate ends: its largest partial derivative, the share by which a step lowers its objective, steps."""
+LOOSE, ENOUGH, MOST = 1e-3, 2e-3, 10
+"""Where a candidate ends: largest partial derivative, share by which a step lowers its objective, steps."""
 
 UNCHOSEN = (0.1, 1.0)
 """Head and prompt ridge where there are too few sequences to choose."""
@@ -36,25 +36,36 @@ UNCHOSEN = (0.1, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """head_ridge and prompt_ridge; path: the candidates and their held-out losses, or None; start (D,) or None."""
+    """The ridges; path: all candidates and their held-out losses, or None; start (D,) or None."""
 
     head_ridge: float
     prompt_ridge: float
     path: dict[str, Float] | None = None
     start: Float | None = None
 
+    @property
+    def held_out(self) -> float:
+        """The lowest held-out loss; infinite where nothing was held out."""
+        return np.inf if self.path is None else float(self.path["held_out"].min())
+
 
 def choose(
-    where: Host | Device, objective: Objective, given: Sequence[float | None], start: Float, steps: int
+    where: Host | Device,
+    objective: Objective,
+    given: Sequence[float | None],
+    start: Float,
+    steps: int,
+    judge: bool = False,
 ) -> list[Choice]:
     """The ridges of every concept with the lowest held-out log loss.
 
     given: head and prompt ridge, None where it is to be chosen. Every lane goes from strong ridges, where
     attention is even, to weak ones, each stage from the weights of the one before. start (D,).
+    judge: hold out even where both ridges are given, to compare features.
     """
     concepts, folds = len(objective.targets), len(objective.training) - 1
     lanes = _lanes(given)
-    if lanes.shape[1] == 1 or not folds:
+    if not folds or (lanes.shape[1] == 1 and not judge):
         head, prompt = (fixed or usual for fixed, usual in zip(given, UNCHOSEN, strict=True))
         return [Choice(head, prompt)] * concepts
     search = _Lanes(where, objective, lanes, start, steps)
@@ -95,14 +106,15 @@ class _Lanes:
         losses = found.held_out.reshape(-1, self.folds)
         mean = losses @ self.objective.share[1:]
         self.points, self.memory = found.points, found.memory
-        for place, (lane, concept) in enumerate(zip(self.lane, self.concept, strict=True)):
+        for place, (lane, concept) in enumerate(zip(self.lane.tolist(), self.concept.tolist(), strict=True)):
             self._record(place, lane, concept, stage, losses[place], mean[place])
         self._go_on(stage)
 
     def _record(self, place: int, lane: int, concept: int, stage: int, losses: Float, mean: float) -> None:
         self.rows.append((concept, *self.lanes[lane, stage], mean, losses))
         better = mean < self.best[concept, lane]
-        self.since[concept, lane] = 0 if better else self.since[concept, lane] + 1
+        hopeless = mean > WORSE * self.best[concept, lane]
+        self.since[concept, lane] = 0 if better else self.since[concept, lane] + (PATIENCE if hopeless else 1)
         self.best[concept, lane] = min(mean, self.best[concept, lane])
         if mean < self.lowest[concept]:
             self.lowest[concept] = mean
@@ -125,7 +137,7 @@ class _Lanes:
         self.lane, self.concept = self.lane[alive], self.concept[alive]
 
     def _ridges(self, of_lanes: Float) -> Float:
-        """Head and prompt ridge of every lane (lanes, 2) as ridges of every number of every probe (c·folds, D)."""
+        """Head and prompt ridge of every lane (lanes, 2), for every number of every probe (c·folds, D)."""
         o = self.objective
         counts = [o.store.width * o.h, o.store.width * o.h * o.k, o.k]
         each = np.column_stack([of_lanes[:, 1], of_lanes[:, 0], np.zeros(len(of_lanes))])
@@ -181,7 +193,7 @@ def folds(cv: Any, labels: NDArray[Any], groups: Any, importance: Float) -> NDAr
 
 
 def _stratified(count: int, labels: NDArray[Any], groups: Any, kept: Bool) -> list[tuple[Any, Any]]:
-    """Folds that do not depend on the order of nothing but the sequences: the shuffle has a fixed seed."""
+    """Folds with the same share of every class; their shuffle has a fixed seed."""
     places = np.flatnonzero(kept)
     _, sizes = np.unique(labels[places], return_counts=True)
     most = min(count, int(sizes.min()) if len(sizes) else 0)

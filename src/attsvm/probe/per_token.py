@@ -20,7 +20,7 @@ class PerToken(TransformerMixin, BaseEstimator):
 
         make_pipeline(PerToken(StandardScaler()), PerToken(Nystroem()), AttentionProbe())
 
-    X: array (n, T, d), list of (T_i, d), pair (array, mask), Tokens or TokenStore; the result is a list of arrays.
+    X: array (n, T, d), list of (T_i, d), pair (array, mask), Tokens or TokenStore; the result is a list.
     """
 
     def __init__(self, transformer: Any) -> None:

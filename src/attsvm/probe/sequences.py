@@ -28,8 +28,8 @@ def as_sequences(X: Any) -> list[Float]:
 def plain(X: Any) -> Any:
     """X with tensors on the host, object arrays and columns of arrays as NumPy's arrays and lists of them.
 
-    Known by what they can do, so that no library is imported. A table keeps the names of its columns; what lies
-    on a GPU stays there.
+    Known by what they can do, so that no library is imported. A table keeps the names of its columns; what
+    lies on a GPU stays there.
     """
     if isinstance(X, TokenStore | Tokens):
         return X
@@ -84,7 +84,7 @@ def read(X: Any) -> TokenStore:
     if isinstance(X, Tokens):
         if X.runs is not None:
             raise ValueError("these tokens have a runs axis. Fit one run: tokens.run(0).")
-        keys = X.keys
+        keys: Any = X.keys
         as_it_is = isinstance(keys, Stored) and keys.exponent is None
         return _of_padded(keys.array if as_it_is else np.asarray(keys), X.mask)
     if is_pair(X):

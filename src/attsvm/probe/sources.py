@@ -64,7 +64,8 @@ class DeviceRows(Rows):
     def below(cls, parts: Sequence[Any]) -> DeviceRows:
         """Matrices of one library below one another."""
         home = type(parts[0]).__module__.partition(".")[0]
-        return cls(sys.modules["torch"].cat(parts) if home == "torch" else sys.modules["jax"].numpy.concatenate(parts))
+        library = sys.modules["torch"] if home == "torch" else sys.modules["jax"].numpy
+        return cls(library.concatenate(parts))
 
     def joined(self, parts: Sequence[Any]) -> Any:
         return type(self).below(parts).array
@@ -82,7 +83,8 @@ class Shards(Rows):
     def __init__(self, parts: Sequence[Any]) -> None:
         widths, kinds = {p.shape[1] for p in parts}, {str(p.dtype) for p in parts}
         if len(widths) > 1 or len(kinds) > 1:
-            raise BadFile(f"the shards have widths {sorted(widths)} and types {sorted(kinds)}. Write them alike.")
+            found = f"the parts have widths {sorted(widths)} and types {sorted(kinds)}"
+            raise BadFile(f"{found}. Write them alike.")
         super().__init__(parts[0])
         self.parts = parts
         self.ends = np.cumsum([len(p) for p in parts]).tolist()
@@ -132,7 +134,7 @@ def _folder(path: Path) -> tuple[Rows, NDArray[np.intp]]:
         return as_rows(tokens), np.asarray(offsets)
     shards = sorted(path.glob("*.safetensors"))
     if not shards:
-        raise BadFile(f"{path}: neither .safetensors nor tokens.npy with offsets.npy. Pass a folder of shards.")
+        raise BadFile(f"{path}: neither .safetensors nor tokens.npy. Pass a folder of shards.")
     rows, offsets = zip(*map(_file, shards), strict=True)
     first = np.cumsum([0, *(int(each[-1]) for each in offsets)])
     joined = [each[:-1] + start for each, start in zip(offsets, first, strict=False)]
@@ -144,12 +146,14 @@ def _file(path: Path) -> tuple[Any, NDArray[np.intp]]:
     with naming(path):
         tokens = arrays.get("tokens", arrays.get("keys"))
         if tokens is None:
-            raise BadFile(f"it holds {', '.join(sorted(arrays))}. Save `tokens` (N, d) and `offsets` (n + 1,).")
+            names = ", ".join(sorted(arrays))
+            raise BadFile(f"it holds {names}. Save `tokens` (N, d) and `offsets` (n + 1,).")
         if tokens.ndim == 3 and "mask" not in arrays:
             n, T, d = tokens.shape
             return tokens.reshape(n * T, d), np.arange(n + 1) * T
         if tokens.ndim != 2 or "offsets" not in arrays:
-            raise BadFile(f"tokens has shape {tokens.shape}. Save (N, d) and `offsets` (n + 1,), or (n, T, d).")
+            wanted = "Save (N, d) and `offsets` (n + 1,), or (n, T, d)"
+            raise BadFile(f"tokens has shape {tokens.shape}. {wanted}.")
         return tokens, np.asarray(arrays["offsets"])
 
 

@@ -25,7 +25,7 @@ class TokenStore:
         store[3]  (T_3, d) array        store[1:5], store[indices], store[mask]  TokenStore
 
     x may be a memory map, a Zarr array, a tensor of torch or JAX (it stays on its device), or anything with
-    shape, dtype and slices, in float16, bfloat16, float32 or float64. Splitters of scikit-learn can index a store.
+    shape, dtype and slices, in float16, bfloat16, float32 or float64. scikit-learn's splitters can index it.
 
     rows: the matrix; starts, lengths (n,): first row and number of tokens of every sequence.
     given_mask (n, T): where the caller's tokens stood in a padded array; None for the first places.
@@ -51,8 +51,9 @@ class TokenStore:
     def open(cls, path: str | os.PathLike[str]) -> TokenStore:
         """Activations on disk, mapped and not read.
 
-        A folder of .safetensors shards (`tokens` (N, d) and `offsets` (n + 1,) each), in the order of their names,
-        or of tokens.npy and offsets.npy; or one such file; or an array (n, T, d), `keys` in a file of `Tokens`.
+        A folder of .safetensors shards (`tokens` (N, d) and `offsets` (n + 1,) each) in the order of their
+        names, or of tokens.npy and offsets.npy; or one such file; or one array (n, T, d), as in a .npy file
+        or the `keys` of a file of `Tokens` without a mask.
         """
         rows, offsets = opened(Path(path))
         return cls.from_flat(rows, offsets)
@@ -108,9 +109,8 @@ class TokenStore:
         ends = starts + lengths
         breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
         first, last = np.r_[0, breaks], np.r_[breaks, len(starts)] - 1
-        parts = [
-            self.rows.read(slice(a, b)) for a, b in zip(starts[first].tolist(), ends[last].tolist(), strict=True)
-        ]
+        stretches = zip(starts[first].tolist(), ends[last].tolist(), strict=True)
+        parts = [self.rows.read(slice(a, b)) for a, b in stretches]
         return parts[0] if len(parts) == 1 else self.rows.joined(parts)
 
     # ------------------------------------------------------------------ other forms

@@ -1,4 +1,4 @@
-"""ProbeSuite: many probes over one read of the tokens, layer by layer, and how well each concept is read where."""
+"""ProbeSuite: many probes over one read of the tokens, and which layer tells which concept how well."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.utils.validation import check_is_fitted
 
 from attsvm.probe.attention_probe import AttentionProbe
-from attsvm.probe.fitting import first_points, fit_concepts
+from attsvm.probe.fitting import Plan, choose_ridges, fit_concepts
 from attsvm.probe.objective import Objective, Weights, read_out
 from attsvm.probe.path import AUTO, folds
 from attsvm.probe.sequences import read
@@ -21,13 +21,14 @@ from attsvm.tokens import Float
 
 
 class ProbeSuite(BaseEstimator):
-    """An `AttentionProbe` for every layer and concept; all concepts of a layer share every pass over its tokens.
+    """An `AttentionProbe` for every layer and concept; the concepts of a layer share every pass.
 
         suite = ProbeSuite().fit({5: store_5, 11: store_11}, Y, names=["deception", "refusal"])
         print(suite.auc(test_layers, Y_test))         # layers × concepts
         suite.probes_[11]["refusal"]                  # an AttentionProbe
 
-    X: one of the probe's inputs, or a mapping from layers to them. Y (n, concepts): 0 or 1, or soft targets between.
+    X: one of the probe's inputs, or a mapping from layers to them. Y (n, concepts): 0 or 1, or soft targets
+        between.
     Parameters as of `AttentionProbe`; "auto" ridges are chosen for every concept on its own.
     """
 
@@ -36,7 +37,7 @@ class ProbeSuite(BaseEstimator):
         *,
         head_ridge: float | str = AUTO,
         prompt_ridge: float | str = AUTO,
-        cv: Any = 4,
+        cv: Any = 3,
         max_iter: int = 1000,
         tol: float = 1e-6,
     ) -> None:
@@ -53,7 +54,8 @@ class ProbeSuite(BaseEstimator):
         layers, targets = _layers(X), _targets(Y)
         self.names_ = list(range(targets.shape[1])) if names is None else list(names)
         if len(self.names_) != targets.shape[1]:
-            raise ValueError(f"{len(self.names_)} names for {targets.shape[1]} concepts. Pass one per column of Y.")
+            wrong = f"{len(self.names_)} names for {targets.shape[1]} concepts"
+            raise ValueError(f"{wrong}. Pass one per column of Y.")
         self.probes_ = {layer: self._fit_layer(tokens, targets, groups) for layer, tokens in layers.items()}
         return self
 
@@ -66,12 +68,13 @@ class ProbeSuite(BaseEstimator):
         template._check_parameters()
         parts = folds(self.cv, np.zeros(n, int), groups, np.ones(n))
         objective = Objective.of(store, targets.T[:, None], np.ones(n) / n, parts, 1)
-        starts = first_points(objective, 1, None)
-        done = fit_concepts(objective, template._given(), starts, self.max_iter, self.tol)
+        plan = Plan(template._given(), 1, self.max_iter, self.tol)
+        done = fit_concepts(objective, plan, choose_ridges(objective, plan))
         probes = {}
         for name, fitted in zip(self.names_, done, strict=True):
             probe = probes[name] = AttentionProbe(**settings)
             probe.classes_, probe.n_features_in_ = np.array([0, 1]), store.width
+            probe.features_ = None
             probe._keep(fitted, objective.standard)
         return probes
 
@@ -86,7 +89,7 @@ class ProbeSuite(BaseEstimator):
         return found
 
     def auc(self, X: Any, Y: ArrayLike) -> AucTable:
-        """How well every layer tells every concept, on sequences that were not learned from; Y (n, concepts)."""
+        """How well every layer tells every concept, on sequences it did not learn from; Y (n, concepts)."""
         targets, scores = _targets(Y) > 0.5, self.decision_function(X)
         rows = [[roc_auc_score(y, s) for y, s in zip(targets.T, of.T, strict=True)] for of in scores.values()]
         return AucTable(list(scores), self.names_, np.array(rows))

@@ -111,7 +111,7 @@ def widen(
     scratch: NDArray[np.uint32],
     out: NDArray[np.float32],
 ) -> None:
-    """x − centre in float32 of numbers of 16 bits: (m, d), (d,) → out (m, d), whose bits are scratch (m, d)."""
+    """x − centre in float32 of numbers of 16 bits: (m, d), (d,) → out (m, d), whose bits are scratch."""
     m, d = bits.shape
     scale = np.float32(2.0**112 if shift == HALF else 1.0)
     for t in range(m):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,26 @@ class RunningBatch(NamedTuple):
     sums: Tensor
 
 
+class Kernel(nn.Module):
+    """φ(x) = (exp(−γ ‖(x − mean)/scale − l_j‖²))_j root: kernel features of tokens (n, T, d) → (n, T, m)."""
+
+    landmarks: Tensor
+    mean: Tensor
+    scale: Tensor
+    root: Tensor
+
+    def __init__(self, landmarks: Float, mean: Float, scale: Float, root: Float, gamma: float) -> None:
+        super().__init__()
+        self.gamma = gamma
+        for name, array in (("landmarks", landmarks), ("mean", mean), ("scale", scale), ("root", root)):
+            self.register_buffer(name, torch.as_tensor(array, dtype=torch.float32))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = (tokens.to(self.mean.dtype) - self.mean) / self.scale
+        apart = (x * x).sum(-1, keepdim=True) + (self.landmarks**2).sum(1) - 2 * x @ self.landmarks.T
+        return torch.exp(-self.gamma * apart.clamp(min=0)) @ self.root
+
+
 class Probe(nn.Module):
     """Scores of token sequences by h prompts and their heads.
 
@@ -26,12 +47,21 @@ class Probe(nn.Module):
 
     prompts (d, h), head (d, h, k), intercept (k,): parameters. centre (d,), a buffer, is subtracted from the
     tokens before the products, which keeps their digits in float32. Two classes have one score.
+    kernels: maps of the tokens to features, side by side; without any the tokens themselves.
     """
 
     centre: Tensor
 
-    def __init__(self, prompts: Float, head: Float, intercept: Float, centre: Float) -> None:
+    def __init__(
+        self,
+        prompts: Float,
+        head: Float,
+        intercept: Float,
+        centre: Float,
+        kernels: Sequence[tuple[Float, Float, Float, Float, float]] = (),
+    ) -> None:
         super().__init__()
+        self.kernels = nn.ModuleList([Kernel(*each) for each in kernels])
         parts = (torch.as_tensor(part, dtype=torch.float64) for part in (prompts, head, intercept, centre))
         p, v, b, c = parts
         base = b + torch.einsum("d,dhk->k", c, v)
@@ -65,6 +95,8 @@ class Probe(nn.Module):
         return RunningBatch(top, total, sums), self._scores(sums / total[..., None])
 
     def _products(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        if len(self.kernels):
+            tokens = torch.cat([kernel(tokens) for kernel in self.kernels], -1)
         x = tokens.to(self.centre.dtype) - self.centre
         return x @ self.prompts, torch.einsum("ntd,dhk->nthk", x, self.head)
 
