@@ -19,7 +19,11 @@ MEMORY, TRIALS = 12, 15
 DECREASE, CURVATURE = 1e-4, 0.9
 """Wolfe's constants."""
 
-NUMBERS = ("active", "value", "held_out", "steps", "slope", "along", "step", "low", "high", "trials")
+STALE = 8
+"""A search ends after so many steps that lower neither the slope nor, as far as can be told, the value."""
+
+NUMBERS = ("active", "value", "held_out", "steps", "slope", "least", "stale")
+NUMBERS += ("along", "step", "low", "high", "trials")
 """What a search knows of every function (K,)."""
 
 Evaluate = Callable[[Any, NDArray[np.intp]], Evaluation]
@@ -96,6 +100,7 @@ class _Search:
             16 * float(eps), 1e-12
         )  # relative error of a value: its products are in this precision
         self.direction, self.along, self.step = -now.gradient, np.zeros(K), np.ones(K)
+        self.least, self.stale = self.slope.copy(), np.zeros(K, int)
         self.low, self.high, self.trials = np.zeros(K), np.full(K, np.inf), np.zeros(K, int)
         self._turn(np.ones(K, bool))
         self._drop(self.slope <= tolerance)
@@ -127,10 +132,14 @@ class _Search:
         )
         self.steps = self.steps + accepted
         self.slope = np.where(accepted, self._largest(now.gradient), self.slope)
+        nothing = accepted & (-rise <= doubt) & (self.slope >= self.least)
+        self.stale = np.where(accepted & ~nothing, 0, self.stale + nothing)
+        self.least = np.minimum(self.least, self.slope)
         little = accepted & (self.enough > 0) & (-rise <= self.enough * np.abs(self.value))
         lost = ~accepted & (self.trials >= TRIALS)
         self._turn(accepted)
-        self._drop((self.slope <= self.tolerance) | little | lost | (self.steps >= most))
+        over = (self.slope <= self.tolerance) | little | lost | (self.stale >= STALE)
+        self._drop(over | (self.steps >= most))
 
     def _bracket(self, accepted: Bool, short: Bool, rise: Float) -> None:
         """The next step of those that were not accepted: longer, or between a short one and a long one."""
