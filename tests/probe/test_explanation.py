@@ -2,12 +2,13 @@
 
 import json
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
 
 EXACT = 1e-12
-TEXTS = 60
 
 
 def words(X):
@@ -90,6 +91,20 @@ def test_the_page_holds_the_numbers_and_no_text_breaks_out(probe, X, y, tmp_path
     one = next(s for s in data["sequences"] if s["i"] == 7)
     assert sum(one["votes"]) == pytest.approx(probe.decision_function(X)[7], abs=1e-3)
     assert "<script>" not in read._repr_html_()
+
+
+def test_chromium_runs_the_page(probe, X, y, tmp_path):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("needs Chromium")
+    wrong = np.where(np.arange(60) == 5, np.where(y == "yes", "no", "yes"), probe.predict(X))
+    page = probe.explain(X, words(X), wrong).save(tmp_path / "probe.html").as_uri()
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
+    command = [browser, *flags, f"--user-data-dir={tmp_path / 'profile'}", page]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    shown = said[said.index('<div id="list">') :]
+    assert shown.count('class="text"') == 1 and "sequence 5<" in shown and "wrong: is" in shown
+    assert all(f">{word}<" in shown for word in words(X)[5]) and shown.count('class="most"') == 1
 
 
 def test_a_large_set_is_cut_to_a_page_with_its_mistakes(probe, X, y, monkeypatch):
