@@ -19,12 +19,12 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from attsvm import Tokens, max_margin
-from attsvm.probe import AttentionProbe, PerToken, as_sequences
-from attsvm.probe.objective import Objective, Weights, attend
-from attsvm.probe.sequences import Sequences
+from attsvm.probe import AttentionProbe, PerToken, TokenStore, as_sequences
+from attsvm.probe.arithmetic import Segments, arithmetic
+from attsvm.probe.objective import Objective, Probes, _through_softmax
 from attsvm.verdict import cosine
 
-WEAK = {"prompt_ridge": 1e-7, "head_ridge": 0.1, "tol": 1e-13, "max_iter": 20_000}
+WEAK = {"certify": True, "prompt_ridge": 1e-7, "head_ridge": 0.1, "tol": 1e-13, "max_iter": 20_000}
 """A prompt long enough to have nearly its limit direction; below 1e-8 the objective's rounding ends a fit."""
 
 
@@ -44,13 +44,16 @@ def planted():
     return sequences, labels, place
 
 
-def small_problem(k=1, h=1, size=1.0):
+def small_problem(k=1, h=1):
+    """The objective of three probes on four sequences, and a point for each of them."""
     rng = np.random.default_rng(0)
-    sequences = Sequences(rng.standard_normal((40, 3)), np.array([5, 1, 10, 24]))
-    targets = np.eye(3)[[0, 1, 2, 1]] if k == 3 else np.array([[0.0], [1.0], [1.0], [0.0]])
-    weights = Weights(*(rng.standard_normal(shape) for shape in ((3, h), (3, h, k), (k,))))
-    objective = Objective(sequences, targets, np.full(4, 0.25), 0.1, 0.2)
-    return objective, weights._replace(prompts=size * weights.prompts)
+    store = TokenStore.from_flat(rng.standard_normal((40, 3)), [0, 5, 6, 16, 40])
+    targets = np.eye(3)[[0, 1, 2, 1]].T[None] if k == 3 else np.array([[[0.0, 1, 1, 0]], [[0.5, 0, 1, 0.2]]])
+    parts = np.array([[1, 1, -1, 1]], np.int8)
+    objective = Objective.of(store, targets, np.array([1.0, 2, 1, 1]), parts, h)
+    concept = np.array([0, 0, len(targets) - 1])
+    probes = Probes(concept, np.array([0, 1, 0]), np.array([0.1, 0.2, 0.3]), np.array([0.2, 0.2, 0.5]))
+    return objective, probes, rng.standard_normal((3, objective.size))
 
 
 # ---------------------------------------------------------------------- the gradient
@@ -58,25 +61,35 @@ def small_problem(k=1, h=1, size=1.0):
 
 @pytest.mark.parametrize(("k", "h"), [(1, 1), (1, 2), (3, 1), (3, 2)])
 def test_the_gradient_is_the_derivative(k, h):
-    objective, weights = small_problem(k, h)
-    x, step = weights.flat, 1e-6
-    value = lambda at: objective.value_and_gradient(weights.like(at))[0]  # noqa: E731
-    slopes = [(value(x + step * e) - value(x - step * e)) / (2 * step) for e in np.eye(len(x))]
-    gradient = objective.value_and_gradient(weights)[1].flat
-    np.testing.assert_allclose(gradient, slopes, atol=1e-8)
-    assert np.abs(gradient - slopes[::-1]).max() > 1e-2
+    objective, probes, points = small_problem(k, h)
+    where, step = arithmetic(objective.store.rows), 1e-6
+    value = lambda at: objective(where, at, probes).value  # noqa: E731
+    slopes = [
+        (value(points + step * e) - value(points - step * e)) / (2 * step) for e in np.eye(objective.size)
+    ]
+    gradient = objective(where, points, probes).gradient
+    np.testing.assert_allclose(gradient, np.transpose(slopes), atol=1e-8)
+    assert np.abs(gradient - np.transpose(slopes)[::-1]).max() > 1e-2
+
+
+def test_probes_that_share_a_pass_do_not_see_each_other():
+    objective, probes, points = small_problem(h=2)
+    where = arithmetic(objective.store.rows)
+    together = objective(where, points, probes)
+    for i in range(3):
+        alone = objective(where, points[i : i + 1], probes.take([i]))
+        np.testing.assert_allclose(alone.gradient[0], together.gradient[i], atol=1e-14)
+        np.testing.assert_allclose(alone.held_out[0], together.held_out[i], atol=1e-14)
+    assert together.held_out[1] > 0 and together.held_out[0] == together.held_out[2] == 0
 
 
 def test_the_gradient_survives_saturation_where_the_usual_formula_is_zero():
-    from attsvm.probe.objective import _through_softmax
-
-    tokens = np.array([[1.0], [0.0]])
-    sequences, worth = Sequences(tokens, np.array([2])), np.array([[2.0], [0.5]])
-    attention = attend(sequences, np.array([[60.0]]))
-    safe = _through_softmax(sequences, attention, worth)
-    usual = attention * (worth - (attention * worth).sum(0))
-    np.testing.assert_allclose(safe[:, 0], [1.5 * np.exp(-60), -1.5 * np.exp(-60)], rtol=1e-12)
-    assert usual[0, 0] == 0.0
+    segments, worth = Segments(np.array([2])), np.array([[[2.0, 0.5]]])
+    attention = np.array([[[1.0, np.exp(-60)]]]) / (1 + np.exp(-60))
+    safe = _through_softmax(np, segments, attention, worth)
+    usual = attention * (worth - (attention * worth).sum(-1, keepdims=True))
+    np.testing.assert_allclose(safe[0, 0], [1.5 * np.exp(-60), -1.5 * np.exp(-60)], rtol=1e-12)
+    assert usual[0, 0, 0] == 0.0
 
 
 # ---------------------------------------------------------------------- independent computations
@@ -124,7 +137,7 @@ def test_a_long_prompt_points_along_the_max_margin_of_its_own_selection():
 def test_the_selection_carries_a_certificate_and_its_support():
     rng = np.random.default_rng(3)
     X, y = rng.standard_normal((6, 4, 20)), np.array([0, 1, 2, 0, 1, 2])
-    probe = AttentionProbe(prompt_ridge=1e-4).fit(X, y, sample_weight=[0, 1, 1, 1, 1, 1])
+    probe = AttentionProbe(prompt_ridge=1e-4, certify=True).fit(X, y, sample_weight=[0, 1, 1, 1, 1, 1])
     assert probe.certificate_.worst < 1e-8
     assert probe.margin_ > 0
     example, token = probe.support_tokens_.T
@@ -134,7 +147,7 @@ def test_the_selection_carries_a_certificate_and_its_support():
 
 def test_a_selection_that_no_prompt_separates_gives_a_reason_instead():
     X = np.array([[[0.0, 0], [1, 1]], [[0.0, 0], [0, 0]]])
-    probe = AttentionProbe().fit(X, [0, 1])
+    probe = AttentionProbe(certify=True).fit(X, [0, 1])
     assert probe.certificate_ is None
     assert probe.margin_ is None
     assert "not separable" in probe.separation_.reason

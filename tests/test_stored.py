@@ -191,8 +191,13 @@ def test_a_probe_reads_what_is_stored(tmp_path):
     from attsvm.probe import AttentionProbe
 
     labels = np.arange(12) % 2
-    one, other = (AttentionProbe().fit(x, labels) for x in stored_and_read(tmp_path, 12, 4, 3))
-    assert np.array_equal(one.coef_, other.coef_)
+    there, here = stored_and_read(tmp_path, 12, 4, 3)
+    one, other, wrong = (
+        AttentionProbe().fit(x, y) for x, y in ((there, labels), (here, labels), (here, 1 - labels))
+    )
+    single = 1e-4  # what is stored in half precision is multiplied in float32, and both end at slopes of 1e-6
+    assert np.allclose(one.coef_, other.coef_, atol=single)
+    assert not np.allclose(one.coef_, wrong.coef_, atol=single)
 
 
 def test_every_other_verb_gives_the_same(tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import json
 import pickle
+from base64 import b64decode
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,8 @@ from attsvm.heads.audit import Settings, audit
 from attsvm.heads.kinds import KINDS, kinds
 from attsvm.heads.margins import margins
 from attsvm.heads.page import as_json, write
+from attsvm.heads.record import record
+from attsvm.heads.sentences import shown
 from attsvm.workers import Here
 
 
@@ -92,15 +95,55 @@ def test_page_json_and_csv_tell_the_same_numbers(audited, tmp_path):
 
 
 def test_a_text_cannot_break_out_of_the_page(audited):
-    evil = replace(audited, model="</script><script>alert(1)</script>")
+    script = "</script><script>alert(1)</script>"
+    evil = replace(audited, model=script, sentences=((script, "__DATA__"),))
     from attsvm.heads.page import html
 
     assert "</script><script>" in as_json(evil) and "</script><script>" not in html(evil)
+    assert html(evil).count("__DATA__") == 1  # it stays the word that was read
+
+
+def test_heads_are_described_without_margins(llama, audited, tmp_path):
+    light = audit(llama, TEXTS, Settings(above=0.2, margins=False, ablation=1), layers=[0])
+    for ours, full in zip(light.heads, audited.heads, strict=True):
+        assert ours.frobenius is ours.nuclear is None and ours.used == 0 and full.mass == ours.mass
+        assert np.isfinite(ours.ablation) and np.isnan(full.ablation) and ours.scores == full.scores
+    columns = [set(json.loads(as_json(each))["heads"][0]) for each in (light, audited)]
+    assert columns[0] - columns[1] == {"ablation"} and "Frobenius ratio" in columns[1] - columns[0]
+    assert "no margins" in repr(light) and "certified" in repr(audited)
+
+
+def test_progress_counts_every_head_once_and_its_ablation_once(llama):
+    steps = []
+    settings = Settings(margins=False, ablation=1)
+    audit(llama, TEXTS, settings, layers=[0], progress=lambda done, total: steps.append((done, total)))
+    assert steps == [(k + 1, 12) for k in range(12)]
+
+
+def test_the_page_holds_the_whole_attention_of_its_sentences(audited, llama):
+    texts = llama.tokenise(TEXTS)
+    layer = next(iter(record(llama, texts, [0])))
+    for text, pieces in enumerate(audited.sentences):
+        T = len(pieces)
+        kept = np.frombuffer(b64decode(audited.heads[3].maps[text]), np.uint8).reshape(T, T) / 255
+        assert np.abs(kept - layer.attention[text, 3, :T, :T]).max() <= 0.5 / 255 + 1e-6
+    assert len(audited.sentences) == 2
+
+
+def test_sentences_that_do_not_fit_the_page_are_left_out(llama, monkeypatch):
+    texts = llama.tokenise(["one two", *TEXTS, "three four"])
+    assert shown(texts, 8) == [0, 1, 2, 3] and shown(texts, 2) == [0, 1] and shown(texts, 0) == []
+    monkeypatch.setattr("attsvm.heads.sentences.MAP_BYTES", 20)
+    assert shown(texts, 8) == [0, 3]
+    monkeypatch.setattr("attsvm.heads.sentences.MAP_BYTES", 1)
+    assert shown(texts, 8) == [0]
 
 
 def test_settings_outside_their_range_are_refused():
     with pytest.raises(ValueError, match=r"above is 1\.5"):
         Settings(above=1.5)
+    with pytest.raises(ValueError, match="ablation is -1"):
+        Settings(ablation=-1)
 
 
 class Elsewhere(Here):

@@ -5,6 +5,7 @@ import pytest
 from tests.heads.conftest import TEXTS
 
 import attsvm as att
+from attsvm.heads import replace_head
 from attsvm.heads.surgery import change, divergence, fitted, layer_of, output, separating, truncated
 
 
@@ -50,3 +51,35 @@ def test_the_max_margin_weight_makes_the_selections_it_was_given(bert):
 def test_divergence_is_zero_only_for_equal_attention():
     s = np.array([0.7, 0.3, 0.0])
     assert divergence(s, s) == 0 < divergence(s, np.array([0.3, 0.7, 0.0]))
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_one_call_replaces_a_head_and_says_what_changes(name, request):
+    reader = request.getfixturevalue(name)
+    texts = reader.tokenise(TEXTS)
+    own, said = layer_of(reader, texts, 1).head(2).W, output(reader, texts)
+    same = replace_head(reader, TEXTS, 1, 2, own)
+    assert same.change.kept == 1 and abs(same.change.output) < 1e-6 and same.held_out is None
+    gone = replace_head(reader, TEXTS, 1, 2, 0 * own, held_out=["another text , not seen"])
+    assert gone.change.output > 1e-6 < gone.held_out.output
+    with gone.applied():
+        assert not np.allclose(output(reader, texts), said)
+    assert np.array_equal(output(reader, texts), said) and "1·2, rank 0" in repr(gone)
+
+
+def test_a_head_is_replaced_by_a_rank_or_by_the_margin_of_a_norm(bert):
+    whole, low = (replace_head(bert, TEXTS, 0, 0, rank).change for rank in (8, 1))  # heads are 8 wide
+    assert whole.kept == 1 and abs(whole.divergence) < 1e-5 < low.divergence
+    wide = replace_head(bert, TEXTS, 0, 0, att.frobenius, queries=6)
+    assert wide.W.shape == (49, 49) and 0 < wide.change.kept <= 1
+
+
+def test_a_weight_that_is_none_is_refused(bert):
+    for weight, said in (
+        (50, "Pass 1 to 49"),
+        (np.eye(3), r"shape \(3, 3\), but heads in hidden space need"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            replace_head(bert, TEXTS, 0, 0, weight)
+    with pytest.raises(ValueError, match="heads 0 to 5"):
+        replace_head(bert, TEXTS, 0, 6, 1)

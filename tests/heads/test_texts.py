@@ -85,6 +85,10 @@ def test_chromium_shows_on_the_page_what_was_cut(audits, tmp_path):
         said.append(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
     cut, whole = (text[text.index('<p id="cut">') :].split("</p>")[0] for text in said)
     assert "1 of 2 texts cut after 9 tokens: text 1 (21 tokens)" in cut and "No text was cut." in whole
+    for text in said:  # the sentence that is read opens at its second token, and heads may be filtered
+        opened = text[text.index('id="read"') :].split("</div>")[0]
+        assert opened.count('role="button"') == opened.count('title="attention') > 1 and "→" in opened
+        assert '<option value="duplicate token">' in text and '<option value="successor">' not in text
     assert "more tokens, not read</span>" in said[0] and "more tokens, not read</span>" not in said[1]
 
 

@@ -27,6 +27,10 @@ def heads(
     texts: Annotated[File, typer.Option(help="A file with one text per line.")],
     above: Annotated[float, typer.Option(help="Attention above which a selection is confident.")] = 0.5,
     queries: Annotated[int, typer.Option(help="Confident queries per head, drawn at random.", min=1)] = 32,
+    margins: Annotated[
+        bool, typer.Option(help="Solve the programs; describing the heads alone takes seconds.")
+    ] = True,
+    ablate: Annotated[int, typer.Option(help="Silence every head once, on so many of the texts.", min=0)] = 0,
     length: Annotated[int, typer.Option(help="Tokens read of each text, the rest is cut.", min=2)] = LENGTH,
     seed: Annotated[int, typer.Option(help="Draws the queries and the examples.")] = 0,
     out: Annotated[File, typer.Option(help="Folder for heads.html, heads.json and heads.csv.")] = File(
@@ -42,7 +46,7 @@ def heads(
     Examples
 
     - `attsvm heads sentence-transformers/all-MiniLM-L6-v2 --texts reviews.txt`
-    - `attsvm heads model.gguf --texts reviews.txt --above 0.8 --out audit`
+    - `attsvm heads model.gguf --texts reviews.txt --no-margins --ablate 10 --out audit`
 
     Exit code 0 when every margin is certified, 1 bad input, 3 some margin is not certified, 64 wrong
     usage.
@@ -55,7 +59,9 @@ def heads(
         check_folder(out)
         numbered = enumerate(texts.read_text(encoding="utf8").splitlines(), 1)
         lines = {number: line for number, line in numbered if line.strip()}
-        settings = Settings(above=above, queries=queries, length=length, seed=seed)
+        settings = Settings(
+            above=above, queries=queries, margins=margins, ablation=ablate, length=length, seed=seed
+        )
         found = _audited(model, list(lines.values()), settings, executor)
         files = write(found, out)
     if found.cut:
@@ -64,11 +70,9 @@ def heads(
     if as_json:
         say_json(json.loads(written_as_json(found)))
     else:
-        sure = sum(head.frobenius is not None for head in found.heads)
-        say(
-            f"{len(found.heads)} heads, {sure} with confident selections, "
-            f"{found.certified} with certified margins."
-        )
+        sure = sum(head.confident > 0 for head in found.heads)
+        solved = f", {found.certified} with certified margins" if margins else ""
+        say(f"{len(found.heads)} heads, {sure} with confident selections{solved}.")
         say("Open " + ", ".join(map(str, files)))
     if found.certified < len(found.heads):
         warn("some margins are not certified: their gap exceeds 1e-8.")

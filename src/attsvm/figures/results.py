@@ -76,6 +76,19 @@ def draw_verdict(verdict: Any) -> Canvas:
     return figure
 
 
+def draw_auc(table: Any) -> Canvas:
+    """AUC by layer and concept as a shaded table."""
+    layers, concepts = table.auc.shape
+    figure, (ax,) = canvas(1, width=2.0 + 0.7 * concepts)
+    ax.imshow(table.auc, vmin=0.5, vmax=1.0, cmap="Blues", aspect="auto")
+    ax.set_xticks(range(concepts), [str(name) for name in table.concepts])
+    ax.set_yticks(range(layers), [str(layer) for layer in table.layers])
+    for (i, j), value in np.ndenumerate(table.auc):
+        ax.text(j, i, f"{value:.2f}", ha="center", va="center", color="white" if value > 0.8 else "black")
+    describe(ax, "AUC on sequences that were not learned from", "concept", "layer")
+    return figure
+
+
 def _curve(ax: Axes, x: Any, y: Float) -> None:
     """One curve; with runs the median and the middle half of the runs."""
     marker = "." if len(x) <= FEW else ""

@@ -63,8 +63,9 @@ def representative(
         surer = same[np.argsort(-mass[same])][: max(count, (len(same) + 1) // 2)]
         order = rng.permutation(surer).tolist()
         for _ in range(min(count, len(order))):
-            order.sort(key=lambda query: text[query] in text[chosen])  # stable: texts not yet shown first
-            chosen.append(order.pop(0))
+            seen = set(text[chosen].tolist())
+            chosen.append(next((query for query in order if text[query] not in seen), order[0]))
+            order.remove(chosen[-1])
     return chosen
 
 

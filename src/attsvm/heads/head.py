@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from attsvm.tokens import Bool, Float, Tokens
 
 Space = Literal["hidden", "head"]
+Place = tuple[int, int]
+"""Layer and head."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

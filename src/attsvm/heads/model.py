@@ -47,11 +47,7 @@ class Reader:
 
         Warns CutTexts where a text is longer, or longer than the model takes.
         """
-        texts = list(texts)
-        if length < 2:
-            raise ValueError(f"length is {length}. Pass the number of tokens to read of a text, at least 2.")
-        if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-            raise ValueError("texts must be a list of strings, none of them empty.")
+        texts = self.checked(texts, length)
         self.tokenizer.padding_side = "right"  # the left would shift rotary and learned positions
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
@@ -65,6 +61,23 @@ class Reader:
         if read.cut:
             warnings.warn(cut_in_words(read.cut, len(read), length), CutTexts, stacklevel=3)
         return read
+
+    @staticmethod
+    def checked(texts: Sequence[str], length: int) -> list[str]:
+        """The texts as a list, if they can be read."""
+        if length < 2:
+            raise ValueError(f"length is {length}. Pass the number of tokens to read of a text, at least 2.")
+        if isinstance(texts, str):
+            raise ValueError("texts is one string. Pass a list of strings.")
+        texts = list(texts)
+        for i, text in enumerate(texts):
+            if not isinstance(text, str) or not text.strip():
+                raise ValueError(
+                    f"texts must be a list of strings, none of them empty: text {i} is {text!r}."
+                )
+        if not texts:
+            raise ValueError("texts must be a list of strings, none of them empty: there is none.")
+        return texts
 
     def _pieces(self, ids: NDArray[np.intp]) -> list[list[str]]:
         """Readable pieces: "##ing" continues a word, a leading space starts one."""

@@ -6,12 +6,14 @@ import csv
 import io
 import json
 import math
+import re
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from attsvm.heads.audit import Audit, HeadReport
+from attsvm.heads.audit import Audit, HeadReport, Settings
+from attsvm.heads.kinds import KINDS
 
 MARGINS = ("own", "best", "ratio", "cosine", "rank")
 
@@ -25,42 +27,49 @@ def write(audit: Audit, out: Path) -> list[Path]:
     return [out / name for name in pages]
 
 
-def row(report: HeadReport) -> dict[str, Any]:
-    """The numbers of one head, flat, one name per column."""
+def row(report: HeadReport, settings: Settings) -> dict[str, Any]:
+    """The numbers of one head, flat, one name per column; no column for what was not asked for."""
     flat: dict[str, Any] = {"layer": report.layer, "head": report.head, "space": report.space}
-    flat |= report.shares
+    flat |= report.shares | report.scores
     flat |= {
         "mass": report.mass,
         "entropy": report.entropy,
         "soft sparsity": report.soft_sparsity,
         "confident": report.confident,
-        "queries used": report.used,
     }
-    for norm, found in (("Frobenius", report.frobenius), ("nuclear", report.nuclear)):
-        for name in MARGINS:
-            flat[f"{norm} {name}"] = None if found is None else getattr(found, name)
+    if settings.ablation:
+        flat["ablation"] = report.ablation
     flat |= {
         "stable rank": report.stable_rank,
         "eigenvalue mean": report.eigenvalue_mean,
         "eigenvalue variance": report.eigenvalue_variance,
-        "attention error": report.error,
-        "certified": report.certified,
-        "conflict": report.frobenius.conflict if report.frobenius else "",
     }
+    if settings.margins:
+        flat |= _margins(report)
     return {name: _plain(value) for name, value in flat.items()}
+
+
+def _margins(report: HeadReport) -> dict[str, Any]:
+    flat: dict[str, Any] = {"queries used": report.used}
+    for norm, found in (("Frobenius", report.frobenius), ("nuclear", report.nuclear)):
+        for name in MARGINS:
+            flat[f"{norm} {name}"] = None if found is None else getattr(found, name)
+    conflict = report.frobenius.conflict if report.frobenius else ""
+    return flat | {"attention error": report.error, "certified": report.certified, "conflict": conflict}
 
 
 def as_json(audit: Audit) -> str:
     """Everything the audit knows; what is not a number is null."""
-    heads = [row(h) | {"examples": [asdict(e) for e in h.examples]} for h in audit.heads]
+    heads = [row(h, audit.settings) | {"examples": [asdict(e) for e in h.examples]} for h in audit.heads]
     read = {"model": audit.model, "texts": audit.texts, "tokens": audit.tokens}
     read |= {"cut": [asdict(cut) for cut in audit.cut], "settings": asdict(audit.settings)}
+    read |= {"kinds": list(KINDS), "scores": [*audit.heads[0].scores]}
     return json.dumps(read | {"heads": heads}, ensure_ascii=False)
 
 
 def as_csv(audit: Audit) -> str:
     """One line per head."""
-    rows = [row(h) for h in audit.heads]
+    rows = [row(h, audit.settings) for h in audit.heads]
     out = io.StringIO()
     table = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
     table.writeheader()
@@ -71,8 +80,10 @@ def as_csv(audit: Audit) -> str:
 def html(audit: Audit) -> str:
     """The page: template and data in one file, nothing is loaded from elsewhere."""
     template = files("attsvm.heads").joinpath("page.html").read_text(encoding="utf8")
+    maps = json.dumps({"sentences": audit.sentences, "maps": [head.maps for head in audit.heads]})
     # "</script>" inside a text would end the script that holds the data.
-    return template.replace("__DATA__", as_json(audit).replace("</", "<\\/"))
+    data = {"__DATA__": as_json(audit).replace("</", "<\\/"), "__MAPS__": maps.replace("</", "<\\/")}
+    return re.sub("__DATA__|__MAPS__", lambda found: data[found[0]], template)
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from attsvm.heads.head import Head, softmax
-from attsvm.heads.model import Reader
+from attsvm.heads.extract import sample
+from attsvm.heads.head import Head, Place, Space, softmax
+from attsvm.heads.model import Reader, load
 from attsvm.heads.record import BATCH, LayerRecord, attending, eager_function, hidden_states, record
-from attsvm.heads.texts import Texts
+from attsvm.heads.texts import LENGTH, Texts
 from attsvm.norms import Norm
 from attsvm.program.max_margin import max_margin
 from attsvm.tokens import Float
-
-Place = tuple[int, int]
-"""Layer and head."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,82 @@ class Change:
     kept_confident: float
     divergence: float
     output: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Replacement:
+    """A head's other weight W (d, e), what it changes on the texts, and on held-out ones if there are any."""
+
+    reader: Reader
+    layer: int
+    head: int
+    space: Space
+    W: Float
+    change: Change
+    held_out: Change | None
+
+    @contextmanager
+    def applied(self) -> Iterator[Reader]:
+        """Inside, the model runs with this weight."""
+        with operated(self.reader, {(self.layer, self.head): self.W}, self.space == "hidden"):
+            yield self.reader
+
+    def __repr__(self) -> str:
+        told = f"Replacement({self.layer}·{self.head}, rank {np.linalg.matrix_rank(self.W)}: {self.change}"
+        return told + (f"; held out: {self.held_out})" if self.held_out else ")")
+
+
+def replace_head(
+    model: Any,
+    texts: Sequence[str],
+    layer: int,
+    head: int,
+    weight: Norm | int | Float,
+    *,
+    held_out: Sequence[str] | None = None,
+    queries: int = 32,
+    length: int = LENGTH,
+    seed: int = 0,
+) -> Replacement:
+    """Give one head another weight and say what its selections, its attention and the model do then.
+
+    weight: a norm, for the max-margin weight of the head's own selections in that norm; a rank, for the best
+        approximation of its W of that rank; or the weight itself, (d, e) in the head's space (`Head.space`).
+        The first two come at the scale that fits the head's attention best.
+    queries: so many of the head's confident queries (attention above one half; all where none is) make the
+        weight, drawn with the seed. held_out: other texts, on which it is tried too.
+    """
+    reader = load(model)
+    seen = reader.tokenise(texts, length)
+    count = reader.model.config.num_attention_heads
+    if not 0 <= head < count:
+        raise ValueError(f"head is {head} but the model's layers have heads 0 to {count - 1}.")
+    record = layer_of(reader, seen, layer)
+    at = record.at(head, 0.5)
+    one = record.head(head, sample(at if at.size else record.at(head), queries, seed))
+    W = _weight(one, weight)
+    changed = change(reader, seen, record, head, W, output(reader, seen))
+    other = None
+    if held_out is not None:
+        unseen = reader.tokenise(held_out, length)
+        said = output(reader, unseen)
+        other = change(reader, unseen, layer_of(reader, unseen, layer), head, W, said)
+    return Replacement(reader, layer, head, one.space, W, changed, other)
+
+
+def _weight(head: Head, weight: Norm | int | Float) -> Float:
+    if isinstance(weight, Norm):
+        return separating(head, weight)
+    if isinstance(weight, int | np.integer):
+        if not 1 <= weight <= min(head.W.shape):
+            raise ValueError(
+                f"weight is the rank {weight}. Pass 1 to {min(head.W.shape)}, a norm, or a matrix."
+            )
+        return fitted(head, truncated(head, int(weight)))
+    W = np.asarray(weight, dtype=float)
+    if W.shape != head.W.shape:
+        raise ValueError(f"weight has shape {W.shape}, but heads in {head.space} space need {head.W.shape}.")
+    return W
 
 
 # ---------------------------------------------------------------------- other weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,14 +54,24 @@ class Texts:
     @property
     def cut(self) -> tuple[Cut, ...]:
         """The texts of which the end was not read."""
-        counts = zip(self.lengths.tolist(), self.whole.tolist(), strict=True)
-        return tuple(Cut(i, read, whole) for i, (read, whole) in enumerate(counts) if read < whole)
+        return cuts(self.lengths, self.whole)
+
+    def first(self, count: int) -> Texts:
+        """The first texts."""
+        arrays = (self.ids, self.mask, self.word, self.special, self.pieces, self.whole)
+        return Texts(*(array[:count] for array in arrays))  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __repr__(self) -> str:
         return f"Texts({len(self)} texts, {self.lengths.sum()} tokens, {len(self.cut)} cut)"
+
+
+def cuts(lengths: NDArray[Any], whole: NDArray[Any]) -> tuple[Cut, ...]:
+    """The texts of which fewer tokens were read (n,) than they have (n,)."""
+    counts = zip(lengths.tolist(), whole.tolist(), strict=True)
+    return tuple(Cut(i, read, all_) for i, (read, all_) in enumerate(counts) if read < all_)
 
 
 def cut_in_words(

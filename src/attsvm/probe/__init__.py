@@ -8,5 +8,7 @@ except ImportError as missing:
 from attsvm.probe.attention_probe import AttentionProbe
 from attsvm.probe.per_token import PerToken
 from attsvm.probe.sequences import as_sequences
+from attsvm.probe.store import TokenStore
+from attsvm.probe.suite import AucTable, ProbeSuite
 
-__all__ = ["AttentionProbe", "PerToken", "as_sequences"]
+__all__ = ["AttentionProbe", "AucTable", "PerToken", "ProbeSuite", "TokenStore", "as_sequences"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, check_random_state, compute_sample_weight
+from sklearn.utils import Tags, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     check_array,
@@ -19,53 +19,77 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from attsvm.probe.objective import Found, Objective, Weights, attend, probabilities, read_out
+from attsvm.probe.features import mapped
+from attsvm.probe.fitting import Fitted, Plan, fit_features
+from attsvm.probe.in_use import InUse
+from attsvm.probe.objective import Objective, Weights, probabilities, read_out
+from attsvm.probe.path import AUTO, folds
 from attsvm.probe.separation import Separation, separate_selected
-from attsvm.probe.sequences import Sequences, is_nested, plain, read
+from attsvm.probe.sequences import is_nested, of_table, plain, read
+from attsvm.probe.standard import Standard
+from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
 
 
-class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator):
+class AttentionProbe(
+    InUse, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClassifierMixin, BaseEstimator
+):
     """Classify token sequences by one learned query (or several) and a linear head.
 
         a = softmax(X p),   X̄ = Σ_t a_t x_t,   score = v · X̄ + b
 
         min over p, v, b of  mean log loss + prompt_ridge ‖p‖²/2 + head_ridge ‖v‖²/2
 
-    X: array (n, T, d), list of arrays (T_i, d), pair (array, mask (n, T)), `Tokens`, or a table (n, d),
-        whose rows are sequences of one token. Arrays may be torch tensors; a list may be an object array or
-        a pandas column. scikit-learn's splitters cannot index pairs: give them `as_sequences(pair)`.
+    X: array (n, T, d), list of arrays (T_i, d), pair (array, mask (n, T)), `TokenStore`, `Tokens`, or a table
+        (n, d), whose rows are sequences of one token. Arrays may be torch tensors (nested ones, too) or
+        JAX's, and are left on their GPU; a list may be an object array, a pandas or a Hugging Face column.
+        float16, bfloat16 and float32 are read as they are. scikit-learn's splitters cannot index pairs: give
+        them `as_sequences(pair)`.
     More than two classes: one attention, a softmax head with one v per class.
 
-    head_ridge, prompt_ridge: on tokens standardised per feature (inside, over all training tokens).
+    head_ridge, prompt_ridge: on tokens standardised per feature (inside, over all training tokens); "auto":
+        the data choose, by cross-validated log loss on a path from strong ridges (mean pooling) to weak ones.
+    cv: folds of that choice: a number, a splitter, or pairs (train, test).
+    features: "linear": the tokens; "rbf": Nyström features of a Gaussian kernel on them (kept in memory, in
+        float32); "auto": whichever held out better.
+    n_average: so many kernel probes, each with landmarks of its own, whose scores are averaged.
     n_heads: number of prompts p, each with its own head; their scores add.
     n_starts: the problem is not convex in p. The first start is p = 0 (mean pooling); further ones, and all
         with several heads, are random. The lowest objective wins.
     class_weight: None, "balanced", or a weight per class. max_iter, tol: of L-BFGS (gradient entries).
     certify: solve the max-margin program of the selected tokens at fit.
+    random_state: of random starts; None is 0, so that a fit can be repeated.
 
-    Fitted: classes_, n_features_in_; prompt_ (d, n_heads), coef_ (d, n_heads, k) and intercept_ (k,) for the
-    tokens as given; objective_, n_iter_; separation_ with margin_, support_tokens_, certificate_.
+    Fitted: classes_, n_features_in_; features_: None, or a map with `transform`; prompt_ (d, n_heads), coef_
+    (d, n_heads, k) and intercept_ (k,) for the tokens (or features) as given; mean_, scale_ (d,);
+    head_ridge_, prompt_ridge_ and path_, every candidate's held-out loss; objective_, n_iter_; separation_
+    with margin_, support_tokens_, certificate_.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection in Attention Mechanism".
     """
 
     def __init__(
         self,
         *,
-        head_ridge: float = 1e-2,
-        prompt_ridge: float = 1e-2,
+        head_ridge: float | str = AUTO,
+        prompt_ridge: float | str = AUTO,
+        features: str = "linear",
+        n_average: int = 1,
         n_heads: int = 1,
         n_starts: int = 1,
+        cv: Any = 3,
         class_weight: Any = None,
         max_iter: int = 1000,
         tol: float = 1e-6,
-        certify: bool = True,
+        certify: bool = False,
         random_state: Any = None,
     ) -> None:
         self.head_ridge = head_ridge
         self.prompt_ridge = prompt_ridge
+        self.features = features
+        self.n_average = n_average
         self.n_heads = n_heads
         self.n_starts = n_starts
+        self.cv = cv
         self.class_weight = class_weight
         self.max_iter = max_iter
         self.tol = tol
@@ -74,55 +98,54 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
 
     # ------------------------------------------------------------------ fit
 
-    def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> AttentionProbe:
-        """Learn prompts, head and intercept. y (n,): class labels; sample_weight (n,): ≥ 0."""
+    def fit(
+        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> AttentionProbe:
+        """Learn prompts, head and intercept. y (n,): class labels; sample_weight (n,): ≥ 0.
+
+        groups (n,): sequences of one group, such as the turns of a conversation, stay in one fold.
+        """
         self._check_parameters()
-        sequences, labels = self._read_training(X, y)
-        importance = _importance(sample_weight, sequences.n)
+        store, labels = self._read_training(X, y)
+        importance = _importance(sample_weight, len(store))
         if self.class_weight is not None:
             importance = importance * compute_sample_weight(self.class_weight, labels)
+        parts = folds(self.cv, labels, groups, importance)
         kept = importance > 0  # an example without weight must not even shape the standardisation
-        sequences, labels, importance = sequences.take(kept), labels[kept], importance[kept]
-        self.classes_, index = np.unique(labels, return_inverse=True)
+        self.classes_, index = np.unique(labels[kept], return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"AttentionProbe needs at least two classes, y has {len(self.classes_)} class.")
-        importance = importance / importance.sum()
-        standard, mean, scale = _standardised(sequences, importance)
-        targets = np.eye(len(self.classes_))[index]
+        if not kept.all():
+            store, importance, parts = store[kept], importance[kept], parts[:, kept]
+        targets = np.eye(len(self.classes_))[index].T[None]
         if len(self.classes_) == 2:
             targets = targets[:, 1:]
-        objective = Objective(standard, targets, importance, self.prompt_ridge, self.head_ridge)
-        found = self._best_of_starts(objective)
-        self._keep(found, mean, scale)
-        self.separation_ = Separation()
+        plan = Plan(self._given(), self.n_starts, self.max_iter, self.tol, self.random_state)
+        fitted, standard, self.features_ = fit_features(
+            lambda tokens: Objective.of(tokens, targets, importance, parts, self.n_heads),
+            store, self.features, self.n_average, plan,
+        )  # fmt: skip
+        self._keep(fitted, standard)
+        self._warn(fitted)
         if self.certify:
-            self.separation_ = separate_selected(standard, found.weights.prompts, np.flatnonzero(kept))
+            prompts = self.prompt_ * self.scale_[:, None]
+            own, (attention, _) = mapped(store, self.features_), self._attend(store)
+            self.separation_ = separate_selected(own, standard, prompts, attention, np.flatnonzero(kept))
         return self
 
-    def _best_of_starts(self, objective: Objective) -> Found:
-        rng = check_random_state(self.random_state)
-        d, k = objective.sequences.flat.shape[1], objective.targets.shape[1]
-        head, intercept = np.zeros((d, self.n_heads, k)), np.zeros(k)
-        found = []
-        for start in range(self.n_starts):
-            prompts = np.zeros((d, self.n_heads))
-            if start > 0 or self.n_heads > 1:  # logits of variance one
-                prompts = rng.standard_normal(prompts.shape) / np.sqrt(d)
-            weights = Weights(prompts, head, intercept)
-            found.append(objective.minimise(weights, steps=self.max_iter, tolerance=self.tol))
-        best = min(found, key=lambda each: each.value)
-        if best.steps >= self.max_iter:
-            message = f"no convergence in max_iter={self.max_iter} steps: a derivative is {best.slope:.1e}, "
-            warnings.warn(message + "raise max_iter or tol.", ConvergenceWarning, stacklevel=3)
-        return best
+    def _keep(self, fitted: Fitted, standard: Standard) -> None:
+        self.prompt_, self.coef_, self.intercept_ = fitted.weights
+        self.mean_, self.scale_ = standard
+        self.head_ridge_, self.prompt_ridge_ = fitted.choice.head_ridge, fitted.choice.prompt_ridge
+        self.path_, self.objective_, self.n_iter_ = fitted.choice.path, fitted.value, max(fitted.steps, 1)
+        self.separation_ = Separation()
+        self._n_features_out = self.prompt_.size
 
-    def _keep(self, found: Found, mean: Float, scale: Float) -> None:
-        weights = found.weights
-        self.prompt_ = weights.prompts / scale[:, None]
-        self.coef_ = weights.head / scale[:, None, None]
-        self.intercept_ = weights.intercept - np.einsum("d,dhk->k", mean, self.coef_)
-        self.objective_, self.n_iter_ = found.value, found.steps
-        self._n_features_out = self.n_features_in_ * self.n_heads
+    def _warn(self, fitted: Fitted) -> None:
+        if fitted.steps >= self.max_iter:
+            slope = f"a derivative is {fitted.slope:.1e}, raise max_iter or tol."
+            message = f"no convergence in max_iter={self.max_iter} steps: {slope}"
+            warnings.warn(message, ConvergenceWarning, stacklevel=3)
 
     # ------------------------------------------------------------------ use
 
@@ -143,24 +166,32 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
 
     def transform(self, X: Any) -> Float:
         """Pooled vectors X̄ (n, n_heads · d)."""
-        sequences = self._read(X)
-        attention = attend(sequences, self.prompt_)
-        pooled = [sequences.sums(a[:, None] * sequences.flat) for a in attention.T]
-        return np.concatenate(pooled, axis=1)
+        store = self._read(X)
+        attention, _ = self._attend(store)
+        store = mapped(store, self.features_)
+        pooled = np.empty((len(store), attention.shape[1], store.width))
+        for i, (tokens, last) in enumerate(zip(store, np.cumsum(store.lengths), strict=True)):
+            pooled[i] = attention[last - len(tokens) : last].T @ tokens.astype(np.float64)
+        return pooled.reshape(len(store), -1)
 
     def attention(self, X: Any) -> Float:
         """Attention (n, T), zero on padding; with several heads (n_heads, n, T)."""
-        sequences = self._read(X)
-        attention = np.moveaxis(sequences.padded(attend(sequences, self.prompt_)), -1, 0)
-        return attention[0] if self.n_heads == 1 else attention
+        store = self._read(X)
+        attention = np.moveaxis(store.padded(self._attend(store)[0]), -1, 0)
+        return attention[0] if len(attention) == 1 else attention
 
     def select(self, X: Any) -> NDArray[np.intp]:
         """Position of the most attended token (n,); with several heads (n_heads, n)."""
         return np.asarray(self.attention(X).argmax(-1))
 
+    def _attend(self, store: TokenStore) -> tuple[Float, Float]:
+        """Attention of all tokens (N, n_heads) and scores (n, k)."""
+        store = mapped(store, self.features_)
+        attention, scores = read_out(store, [Weights(self.prompt_, self.coef_, self.intercept_)], self.mean_)
+        return attention[0].T, scores[0].T
+
     def _scores(self, X: Any) -> Float:
-        sequences = self._read(X)
-        return read_out(sequences, Weights(self.prompt_, self.coef_, self.intercept_)).scores
+        return self._attend(self._read(X))[1]
 
     # ------------------------------------------------------------------ what the program says
 
@@ -181,39 +212,51 @@ class AttentionProbe(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Classifi
 
     # ------------------------------------------------------------------ at the door
 
-    def _read_training(self, X: Any, y: Any) -> tuple[Sequences, NDArray[Any]]:
+    def _read_training(self, X: Any, y: Any) -> tuple[TokenStore, NDArray[Any]]:
         X = plain(X)
         if not is_nested(X):
             X, labels = validate_data(self, X, y, dtype=np.float64)
-            sequences = Sequences(X, np.ones(len(X), int))
+            store = of_table(X)
         else:
             if y is None:
                 raise ValueError("AttentionProbe requires y to be passed, but the target y is None.")
-            sequences, labels = read(X), column_or_1d(y, warn=True)
-            check_consistent_length(sequences.lengths, labels)
-            self.n_features_in_ = sequences.flat.shape[1]
+            store, labels = read(X), column_or_1d(plain(y), warn=True)
+            check_consistent_length(store.lengths, labels)
+            self.n_features_in_ = store.width
         check_classification_targets(labels)
-        return sequences, labels
+        return store, labels
 
-    def _read(self, X: Any) -> Sequences:
+    def _read(self, X: Any) -> TokenStore:
         check_is_fitted(self)
         X = plain(X)
         if not is_nested(X):
             X = validate_data(self, X, dtype=np.float64, reset=False)
-            return Sequences(X, np.ones(len(X), int))
-        sequences = read(X)
-        if sequences.flat.shape[1] != self.n_features_in_:
+            return of_table(X)
+        store = read(X)
+        if store.width != self.n_features_in_:
             raise ValueError(
-                f"X has {sequences.flat.shape[1]} features, but AttentionProbe is expecting "
+                f"X has {store.width} features, but AttentionProbe is expecting "
                 f"{self.n_features_in_} features as input."
             )
-        return sequences
+        return store
+
+    def _given(self) -> list[float | None]:
+        """Head and prompt ridge, None where the data choose."""
+        ridges = self.head_ridge, self.prompt_ridge
+        return [None if isinstance(ridge, str) else float(ridge) for ridge in ridges]
 
     def _check_parameters(self) -> None:
         for name in ("head_ridge", "prompt_ridge", "tol"):
-            if not 0 < getattr(self, name) < np.inf:
-                raise ValueError(f"{name} is {getattr(self, name)!r}. Pass a positive number.")
-        for name in ("n_heads", "n_starts", "max_iter"):
+            value, word = getattr(self, name), "" if name == "tol" else f' or "{AUTO}"'
+            if isinstance(value, str) and word and value == AUTO:
+                continue
+            if isinstance(value, str) or not 0 < value < np.inf:
+                raise ValueError(f"{name} is {value!r}. Pass a positive number{word}.")
+        if self.features not in ("linear", "rbf", AUTO):
+            raise ValueError(f'features is {self.features!r}. Pass "linear", "rbf" or "{AUTO}".')
+        if self.features == "linear" and self.n_average > 1:
+            raise ValueError('n_average has no effect with features="linear". Pass features="auto" or "rbf".')
+        for name in ("n_average", "n_heads", "n_starts", "max_iter"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}. Pass an integer ≥ 1.")
 
@@ -233,18 +276,3 @@ def _importance(sample_weight: Any, n: int) -> Float:
     if not weight.any():
         raise ValueError("Sample weights must contain at least one non-zero number: all are zero.")
     return np.asarray(weight)
-
-
-def _standardised(sequences: Sequences, importance: Float) -> tuple[Sequences, Float, Float]:
-    """Tokens of mean 0 and standard deviation 1 per feature, every token weighted as its sequence."""
-    weight = importance[sequences.example]
-    weight = weight / weight.sum()
-    size = np.abs(sequences.flat).max(0)
-    size = np.where(size > 0, size, 1.0)  # squares of the tokens themselves may overflow
-    unit = sequences.flat / size
-    mean = weight @ unit
-    unit -= mean
-    spread = np.sqrt(weight @ unit**2)
-    spread = np.where(spread > 1e-12, spread, 1.0)  # a constant feature carries nothing
-    standard = Sequences(unit / spread, sequences.lengths, sequences.given_mask)
-    return standard, mean * size, spread * size

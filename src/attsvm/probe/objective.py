@@ -1,15 +1,18 @@
-"""The ridge objective of prompts and head together, and its gradient, in two passes over the tokens."""
+"""The ridge objective of prompts and head together, for many probes in one read of the tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import expit, log_softmax, softmax
+from numpy.typing import NDArray
+from scipy.special import expit, softmax
 
-from attsvm.probe.sequences import Sequences
+from attsvm.probe.arithmetic import Device, Host, arithmetic, total
+from attsvm.probe.standard import Standard, name_the_bad, standardise
+from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
 
 
@@ -25,93 +28,199 @@ class Weights(NamedTuple):
     head: Float
     intercept: Float
 
-    @property
-    def flat(self) -> Float:
-        return np.concatenate([part.ravel() for part in self])
 
-    def like(self, flat: Float) -> Weights:
-        """The weights of these shapes with the numbers of a flat vector."""
-        ends = np.cumsum([part.size for part in self])
-        parts = zip(np.split(flat, ends[:-1]), self, strict=True)
-        return Weights(*(numbers.reshape(part.shape) for numbers, part in parts))
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """Which probes are fitted together: one row each of these arrays (K,).
+
+    concept: its targets; fold: its training weights; prompt_ridge, head_ridge.
+    """
+
+    concept: NDArray[np.intp]
+    fold: NDArray[np.intp]
+    prompt_ridge: Float
+    head_ridge: Float
+
+    def __len__(self) -> int:
+        return len(self.concept)
+
+    def take(self, which: Any) -> Probes:
+        return Probes(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
 
 
 class Reading(NamedTuple):
-    """attention (N, h), token_scores v·x (N, h, k), scores (n, k)."""
+    """Of K probes on a block: attention (K, h, m), token_scores (K, h, k, m), scores (K, k, b)."""
 
-    attention: Float
-    token_scores: Float
-    scores: Float
-
-
-def attend(sequences: Sequences, prompts: Float) -> Float:
-    """Softmax attention over the tokens of each sequence, (N, h)."""
-    logits = sequences.flat @ prompts
-    relative = np.exp(logits - sequences.largest(logits)[sequences.example])
-    return np.asarray(relative / sequences.sums(relative)[sequences.example])
+    attention: Any
+    token_scores: Any
+    scores: Any
 
 
-def read_out(sequences: Sequences, weights: Weights) -> Reading:
-    """Attention and scores. The pooled vectors are never formed: v · Σ a_t x_t = Σ a_t (v · x_t)."""
-    N, (d, h, k) = len(sequences.flat), weights.head.shape
-    attention = attend(sequences, weights.prompts)
-    token_scores = (sequences.flat @ weights.head.reshape(d, h * k)).reshape(N, h, k)
-    scores = sequences.sums(np.einsum("th,thk->tk", attention, token_scores)) + weights.intercept
-    return Reading(attention, token_scores, scores)
+class Evaluation(NamedTuple):
+    """value (K,), gradient (K, D) where the arithmetic is, held_out (K,): log loss on held-out sequences."""
+
+    value: Float
+    gradient: Any
+    held_out: Float
 
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """Weighted log loss plus two ridges.
+    """Weighted log loss plus two ridges, of K probes at once.
 
-        Σ_i ω_i ℓ(y_i, score_i) + prompt_ridge ‖p‖²/2 + head_ridge ‖v‖²/2
+        Σ_i ω_i ℓ(y_i, score_i) + prompt_ridge ‖p‖²/2 + head_ridge ‖v‖²/2   on standardised tokens
 
-    sequences; targets (n, k): one-hot classes, or the 0/1 label (n, 1); importance (n,): ω, sum one.
+    targets (concepts, k, n): one-hot classes, or numbers in [0, 1] where k = 1.
+    training, held_out (folds, n): weights ω that sum to one, each row, or to zero.
+    share (folds,): of the importance of all held-out sequences, how much each fold tests.
+    h: number of prompts. The tokens are read once an evaluation, in blocks of whole sequences.
     """
 
-    sequences: Sequences
+    store: TokenStore
+    standard: Standard
     targets: Float
-    importance: Float
-    prompt_ridge: float
-    head_ridge: float
+    training: Float
+    held_out: Float
+    share: Float
+    h: int
 
-    def value_and_gradient(self, weights: Weights) -> tuple[float, Weights]:
-        """Two products with the token matrix: one for logits and token scores, one for the gradient."""
-        reading = read_out(self.sequences, weights)
-        loss, pull = _log_loss(reading.scores, self.targets, self.importance)
-        pull_on_tokens = pull[self.sequences.example]
-        worth = np.einsum("thk,tk->th", reading.token_scores, pull_on_tokens)
-        on_prompts = _through_softmax(self.sequences, reading.attention, worth)
-        on_head = reading.attention[:, :, None] * pull_on_tokens[:, None, :]
-        both = np.concatenate([on_prompts, on_head.reshape(len(worth), -1)], axis=1)
-        gradient = self.sequences.flat.T @ both
-        h = weights.prompts.shape[1]
-        ridge = self.prompt_ridge * weights.prompts, self.head_ridge * weights.head
-        penalty = (np.sum(ridge[0] * weights.prompts) + np.sum(ridge[1] * weights.head)) / 2
-        on_head = gradient[:, h:].reshape(weights.head.shape) + ridge[1]
-        return loss + float(penalty), Weights(gradient[:, :h] + ridge[0], on_head, pull.sum(0))
+    @classmethod
+    def of(
+        cls, store: TokenStore, targets: Float, importance: Float, parts: NDArray[Any], h: int
+    ) -> Objective:
+        """Fold 0 trains on everything, fold f where parts[f − 1] is 1; it is tested where that is −1.
 
-    def minimise(self, start: Weights, *, steps: int, tolerance: float) -> Found:
-        """L-BFGS from a start, until every partial derivative is below the tolerance."""
+        parts (folds, n). The tokens are standardised here, over all sequences.
+        """
+        everywhere = np.vstack([np.ones((1, len(store)), parts.dtype), parts])
+        training, held_out = ((everywhere == part) * importance for part in (1, -1))
+        share = held_out.sum(1)
+        training /= training.sum(1, keepdims=True)
+        held_out /= np.where(share > 0, share, 1.0)[:, None]
+        standard = standardise(store, importance)
+        return cls(store, standard, targets, training, held_out, share / max(share.sum(), 1e-300), h)
 
-        def flat(x: Float) -> tuple[float, Float]:
-            value, gradient = self.value_and_gradient(start.like(x))
-            return value, gradient.flat
+    def like(self, point: Float) -> Weights:
+        """A point (D,) as weights on standardised tokens."""
+        d, h, k = self.store.width, self.h, self.k
+        columns = point[: d * h * (1 + k)].reshape(h * (1 + k), d).T
+        return Weights(columns[:, :h], columns[:, h:].reshape(d, h, k), point[d * h * (1 + k) :])
 
-        options = {"maxiter": steps, "gtol": tolerance, "ftol": 0.0, "maxcor": 20, "maxls": 50}
-        done = minimize(flat, start.flat, jac=True, method="L-BFGS-B", options=options)
-        return Found(
-            start.like(done.x), float(done.fun), max(int(done.nit), 1), float(np.abs(done.jac).max())
-        )
+    @property
+    def k(self) -> int:
+        return int(self.targets.shape[1])
+
+    @property
+    def size(self) -> int:
+        """D, the numbers of one probe."""
+        return self.store.width * self.h * (1 + self.k) + self.k
+
+    def __call__(self, where: Host | Device, points: Any, probes: Probes) -> Evaluation:
+        """points (K, D) where the arithmetic is; value and gradient of each."""
+        K, d, h, k = len(probes), self.store.width, self.h, self.k
+        c, xp = h * (1 + k), where.xp
+        scale = where.put(self.standard.scale)
+        columns, intercept = points[:, : c * d].reshape(K, c, d), points[:, c * d :]
+        centre, across = where.narrowed(where.put(self.standard.mean)), where.narrowed(columns / scale)
+        across = across.reshape(K * c, d).T
+
+        def work(span: slice) -> tuple[Any, ...]:
+            x, products = where.forward(self.store.read(span), centre, across)
+            segments = where.segments(self.store.lengths[span])
+            seen = _read(where, segments, products, intercept, h)
+            targets = where.put(self.targets[:, :, span][probes.concept])
+            losses, pull = _log_loss(xp, seen.scores, targets)
+            training, held = (where.put(w[:, span][probes.fold]) for w in (self.training, self.held_out))
+            pull = pull * training[:, None]
+            on_tokens = _on_tokens(xp, segments, seen, pull)
+            through = where.backward(on_tokens.reshape(K * c, -1), x)
+            return (losses * training).sum(-1), (losses * held).sum(-1), through, pull.sum(-1)
+
+        loss, held, through, on_intercept = total(where.each(work, self.store.spans(where.part)))
+        ridges = np.stack([probes.prompt_ridge, probes.head_ridge], 1)[:, np.repeat([0, 1], [h, h * k])]
+        shrink = where.put(ridges)[:, :, None] * columns
+        value = loss + (shrink * columns).sum((1, 2)) / 2
+        gradient = (through.reshape(K, c, d) / scale + shrink).reshape(K, c * d)
+        gradient = xp.concatenate([gradient, on_intercept], 1)
+        return Evaluation(where.numpy(value), gradient, where.numpy(held))
 
 
-class Found(NamedTuple):
-    """A stationary point: weights, objective, steps taken, largest partial derivative."""
+# ---------------------------------------------------------------------- a block
 
-    weights: Weights
-    value: float
-    steps: int
-    slope: float
+
+def _read(where: Host | Device, segments: Any, products: Any, intercept: Any, h: int) -> Reading:
+    """Attention and scores from the products (m, K·c) of a block. Pooled vectors are never formed.
+
+    v · Σ a_t x_t = Σ a_t (v · x_t)
+    """
+    xp, (K, k) = where.xp, intercept.shape
+    products = where.widened(products.T).reshape(K, h * (1 + k), -1)
+    logits, token_scores = products[:, :h], products[:, h:].reshape(K, h, k, -1)
+    relative = xp.exp(logits - segments.spread(segments.top(logits)))
+    attention = relative / segments.spread(segments.total(relative))
+    scores = segments.total((attention[:, :, None] * token_scores).sum(1)) + intercept[:, :, None]
+    return Reading(attention, token_scores, scores)
+
+
+def _on_tokens(xp: Any, segments: Any, seen: Reading, pull: Any) -> Any:
+    """Coefficients of every token in the gradients of prompts (K, h, m) and heads (K, h·k, m), joined."""
+    K, _, m = seen.attention.shape
+    pull = segments.spread(pull)
+    worth = (seen.token_scores * pull[:, None]).sum(2)
+    on_prompts = _through_softmax(xp, segments, seen.attention, worth)
+    on_heads = (seen.attention[:, :, None] * pull[:, None]).reshape(K, -1, m)
+    return xp.concatenate([on_prompts, on_heads], 1)
+
+
+def _through_softmax(xp: Any, segments: Any, attention: Any, worth: Any) -> Any:
+    """Coefficient of every token in the prompts' gradient: a_t (g_t − Σ a g), (K, h, m)."""
+    coefficient = attention * (worth - segments.spread(segments.total(attention * worth)))
+    # Winner's coefficient = −(sum of the others): the direct formula cancels to 0 in saturation.
+    winner = attention == segments.spread(segments.top(attention))
+    losing = coefficient * ~winner
+    alone = segments.spread(segments.total(winner * 1.0)) == 1
+    return xp.where(winner & alone, -segments.spread(segments.total(losing)), coefficient)
+
+
+def _log_loss(xp: Any, scores: Any, targets: Any) -> tuple[Any, Any]:
+    """Log losses (K, b) and their derivatives by the scores (K, k, b)."""
+    if scores.shape[1] == 1:  # both tails exactly: no difference of nearly equal numbers
+        small = xp.exp(-abs(scores))
+        up, one = scores > 0, xp.ones_like(small)
+        yes, no = xp.where(up, one, small) / (1 + small), xp.where(up, small, one) / (1 + small)
+        rise, tail = xp.where(up, scores, 0 * one), xp.log1p(small)
+        losses = (1 - targets) * (rise + tail) + targets * (rise - scores + tail)
+        return losses[:, 0], (1 - targets) * yes - targets * no
+    relative = scores - xp.amax(scores, 1)[:, None]
+    total = xp.exp(relative).sum(1)[:, None]
+    losses = (targets * (xp.log(total) - relative)).sum(1)
+    return losses, xp.exp(relative) / total - targets
+
+
+# ---------------------------------------------------------------------- reading with fitted weights
+
+
+def read_out(store: TokenStore, weights: Sequence[Weights], centre: Float) -> tuple[Float, Float]:
+    """Attention of all tokens (K, h, N) and scores (K, k, n) of K fitted probes, in one read.
+
+    weights are for the tokens as given; centre (d,): subtracted before products, to keep their digits.
+    """
+    where = arithmetic(store.rows)
+    d, h, k = weights[0].head.shape
+    columns = np.concatenate([np.hstack([w.prompts, w.head.reshape(d, h * k)]) for w in weights], 1)
+    intercepts = np.stack([w.intercept + np.einsum("d,dhk->k", centre, w.head) for w in weights])
+    attention, scores = [], []
+    with where.scope():
+        across, middle = (where.narrowed(where.put(part)) for part in (columns, centre))
+        intercept = where.put(intercepts)
+        for span in store.spans(where.part):
+            _, products = where.forward(store.read(span), middle, across)
+            seen = _read(where, where.segments(store.lengths[span]), products, intercept, h)
+            attention.append(where.numpy(seen.attention))
+            scores.append(where.numpy(seen.scores))
+            if not np.isfinite(scores[-1]).all():
+                name_the_bad(store, span)
+    return np.concatenate(attention, -1), np.concatenate(scores, -1)
 
 
 def probabilities(scores: Float) -> Float:
@@ -119,27 +228,3 @@ def probabilities(scores: Float) -> Float:
     if scores.shape[1] == 1:
         return np.hstack([expit(-scores), expit(scores)])
     return np.asarray(softmax(scores, axis=1))
-
-
-def _log_loss(scores: Float, targets: Float, importance: Float) -> tuple[float, Float]:
-    """The loss, and its derivative by every score (n, k)."""
-    if scores.shape[1] == 1:
-        sign = 2 * targets - 1
-        losses = np.logaddexp(0.0, -sign * scores)[:, 0]
-        pull = -sign * expit(-sign * scores)
-    else:
-        losses = -(targets * log_softmax(scores, axis=1)).sum(1)
-        pull = softmax(scores, axis=1) - targets
-    return float(importance @ losses), importance[:, None] * pull
-
-
-def _through_softmax(sequences: Sequences, attention: Float, worth: Float) -> Float:
-    """Coefficient of every token in the prompts' gradient: a_t (g_t − Σ a g), (N, h)."""
-    mean = sequences.sums(attention * worth)[sequences.example]
-    coefficient = attention * (worth - mean)
-    # Winner's coefficient = −(sum of the others): the direct formula cancels to 0 in saturation.
-    winner = attention == sequences.largest(attention)[sequences.example]
-    losing = np.where(winner, 0.0, coefficient)
-    winners = sequences.sums(winner.astype(np.float64))[sequences.example]
-    rest = sequences.sums(losing)[sequences.example]
-    return np.asarray(np.where(winner & (winners == 1), -rest, coefficient))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
-from attsvm.probe.sequences import Sequences, read
+from attsvm.probe.sequences import read
+from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
 
 
@@ -18,7 +20,7 @@ class PerToken(TransformerMixin, BaseEstimator):
 
         make_pipeline(PerToken(StandardScaler()), PerToken(Nystroem()), AttentionProbe())
 
-    X: array (n, T, d), list of (T_i, d), pair (array, mask), or Tokens; the result is a list of arrays.
+    X: array (n, T, d), list of (T_i, d), pair (array, mask), Tokens or TokenStore; the result is a list.
     """
 
     def __init__(self, transformer: Any) -> None:
@@ -26,11 +28,17 @@ class PerToken(TransformerMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> PerToken:
         """Fit a clone of the transformer on the tokens (N, d). Labels belong to sequences, not to tokens."""
-        self.transformer_ = clone(self.transformer).fit(read(X).flat)
+        self.transformer_ = clone(self.transformer).fit(all_tokens(read(X)))
         return self
 
     def transform(self, X: Any) -> list[Float]:
         """Every sequence with its tokens transformed."""
         check_is_fitted(self)
-        sequences = read(X)
-        return Sequences(self.transformer_.transform(sequences.flat), sequences.lengths).split()
+        store = read(X)
+        flat = self.transformer_.transform(all_tokens(store))
+        return np.split(flat, np.cumsum(store.lengths)[:-1])
+
+
+def all_tokens(store: TokenStore) -> Float:
+    """All tokens in memory as float64 (N, d)."""
+    return np.asarray(store.rows.numpy(store.read(slice(0, len(store)))), np.float64)

@@ -1,109 +1,70 @@
-"""Token sequences of any lengths, laid end to end: memory is linear in the tokens, padding costs nothing."""
+"""Every form in which token sequences come, as a TokenStore."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from attsvm.probe.sources import DeviceRows, Rows, Shards
+from attsvm.probe.store import TokenStore
+from attsvm.stored import KEPT, Stored, as_stored
 from attsvm.tokens import Bool, Float, Tokens
 
-
-@dataclass(frozen=True, eq=False)
-class Sequences:
-    """n sequences of d-wide tokens, one below the other.
-
-    flat (N, d): all tokens; lengths (n,): tokens of each sequence, each at least 1.
-    given_mask (n, T): where the caller's tokens stood; None for the first places of each row.
-    """
-
-    flat: Float
-    lengths: NDArray[np.intp]
-    given_mask: Bool | None = None
-
-    @property
-    def n(self) -> int:
-        """Number of sequences."""
-        return len(self.lengths)
-
-    @cached_property
-    def starts(self) -> NDArray[np.intp]:
-        """Row of each sequence's first token (n,)."""
-        return np.cumsum(self.lengths) - self.lengths
-
-    @cached_property
-    def example(self) -> NDArray[np.intp]:
-        """Sequence of each token (N,)."""
-        return np.repeat(np.arange(self.n), self.lengths)
-
-    @cached_property
-    def mask(self) -> Bool:
-        """Where the tokens stand in a padded array, bool (n, T)."""
-        if self.given_mask is not None:
-            return self.given_mask
-        return np.arange(self.lengths.max()) < self.lengths[:, None]
-
-    def sums(self, of_tokens: Float) -> Float:
-        """Sum over the tokens of each sequence: (N, …) → (n, …)."""
-        return np.asarray(np.add.reduceat(of_tokens, self.starts, axis=0))
-
-    def largest(self, of_tokens: Float) -> Float:
-        """Largest over the tokens of each sequence: (N, …) → (n, …)."""
-        return np.asarray(np.maximum.reduceat(of_tokens, self.starts, axis=0))
-
-    def padded(self, of_tokens: Float) -> Float:
-        """Laid out as (n, T, …), zero where there is no token."""
-        out = np.zeros((*self.mask.shape, *of_tokens.shape[1:]), of_tokens.dtype)
-        out[self.mask] = of_tokens
-        return out
-
-    def split(self) -> list[Float]:
-        """One array (T_i, d) per sequence."""
-        return np.split(self.flat, self.starts[1:])
-
-    def take(self, kept: Bool) -> Sequences:
-        """The sequences marked in kept (n,)."""
-        if kept.all():
-            return self
-        return Sequences(self.flat[kept[self.example]], self.lengths[kept], self.mask[kept])
+NARROW = ("float16", "bfloat16", "float32")
 
 
 def as_sequences(X: Any) -> list[Float]:
     """A list of arrays (T_i, d): the form that scikit-learn's splitters can index.
 
-    X: array (n, T, d), list of (T_i, d), pair (array, mask), or Tokens.
+    X: array (n, T, d), list of (T_i, d), pair (array, mask), Tokens, or TokenStore.
     """
     return read(X).split()
 
 
 def plain(X: Any) -> Any:
-    """X with torch tensors, object arrays and pandas columns of arrays as NumPy's arrays and lists of them.
+    """X with tensors on the host, object arrays and columns of arrays as NumPy's arrays and lists of them.
 
-    Known by what they can do, so that no library is imported. A table keeps the names of its columns.
+    Known by what they can do, so that no library is imported. A table keeps the names of its columns; what
+    lies on a GPU stays there.
     """
-    if hasattr(X, "detach"):  # NumPy has no bfloat16; float64 holds every number of a smaller type
-        tensor = X.detach().cpu()
-        return (tensor.double() if tensor.is_floating_point() else tensor).numpy()
+    if isinstance(X, TokenStore | Tokens):
+        return X
+    if getattr(X, "is_nested", False):
+        return [plain(x) for x in X.unbind()]
+    if hasattr(X, "detach"):
+        return _tensor(X)
     if getattr(X, "dtype", None) == np.dtype(object):
         if X.ndim == 1:
             X = list(np.asarray(X))
         elif X.ndim == 3:
             with suppress(TypeError, ValueError):  # `Tokens` says what is wrong with it
                 return X.astype(np.float64)
+    if type(X).__module__.partition(".")[0] == "datasets":  # a column of Hugging Face
+        X = [np.asarray(x) for x in X]
     if isinstance(X, list | tuple):
         parts = map(plain, X)
         return tuple(parts) if isinstance(X, tuple) else list(parts)
     return X
 
 
+def _tensor(X: Any) -> Any:
+    """A tensor of torch: where it is if that is a GPU, else NumPy's array of the same numbers."""
+    tensor = X.detach()
+    if tensor.is_cuda:
+        return tensor
+    if "bfloat16" in str(tensor.dtype):
+        found = as_stored("X", tensor, np.float64) if tensor.ndim == 3 else None
+        return tensor.float().numpy() if found is None else found.array
+    return tensor.cpu().numpy()
+
+
 def is_nested(X: Any) -> bool:
     """Whether X holds sequences; otherwise it is a table (n, d), one token per row."""
-    if isinstance(X, Tokens) or is_pair(X):
+    if isinstance(X, Tokens | TokenStore) or is_pair(X):
         return True
     if isinstance(X, list | tuple):
         return len(X) > 0 and not hasattr(X[0], "toarray") and _axes(X[0]) == 2
@@ -115,39 +76,71 @@ def is_pair(X: Any) -> bool:
     return isinstance(X, tuple) and len(X) == 2 and _axes(X[0]) == 3
 
 
-def read(X: Any) -> Sequences:
-    """Check nested input and lay it end to end; `Tokens` says what is wrong with a padded array."""
+def read(X: Any) -> TokenStore:
+    """Check nested input; `Tokens` says what is wrong with a padded array."""
     X = plain(X)
+    if isinstance(X, TokenStore):
+        return X
     if isinstance(X, Tokens):
         if X.runs is not None:
             raise ValueError("these tokens have a runs axis. Fit one run: tokens.run(0).")
-        return _of_padded(X)
+        keys: Any = X.keys
+        as_it_is = isinstance(keys, Stored) and keys.exponent is None
+        return _of_padded(keys.array if as_it_is else np.asarray(keys), X.mask)
     if is_pair(X):
-        return _of_padded(Tokens(X[0], mask=X[1]))
+        return _of_padded(*X)
     if hasattr(X, "ndim"):
-        return _of_padded(Tokens(X))
+        return _of_padded(X, None)
     return _of_list(X)
 
 
-def _of_padded(tokens: Tokens) -> Sequences:
-    tokens = tokens.in_memory()
-    return Sequences(tokens.keys[tokens.mask], tokens.lengths, tokens.mask)
+def of_table(X: NDArray[Any]) -> TokenStore:
+    """The rows of a table (n, d) as sequences of one token."""
+    return TokenStore(Rows(X), np.arange(len(X)), np.ones(len(X), np.intp))
 
 
-def _of_list(X: Sequence[ArrayLike]) -> Sequences:
-    arrays = [np.asarray(x) for x in X]
+def _of_padded(array: Any, mask: Any) -> TokenStore:
+    """array (n, T, d), mask (n, T) or None. Where tokens come first in every row, nothing is copied."""
+    elsewhere = hasattr(array, "is_cuda") or (hasattr(array, "devices") and not isinstance(array, np.ndarray))
+    if elsewhere or str(getattr(array, "dtype", "")) in NARROW:
+        if hasattr(mask, "cpu"):
+            mask = mask.cpu().numpy()
+        stand_in = np.broadcast_to(0.0, (*array.shape[:2], 1))
+        tokens = Tokens(stand_in, mask=mask)
+    else:
+        tokens = Tokens(array, mask=mask)
+        array = tokens.keys.array if isinstance(tokens.keys, Stored) else np.asarray(tokens.keys)
+    (n, T, d), lengths = array.shape, tokens.lengths.astype(np.intp)
+    rows = array.reshape(n * T, d)
+    where = DeviceRows(rows) if elsewhere else Rows(rows)
+    starts = np.arange(n) * T
+    given: Bool = np.asarray(tokens.mask)
+    if not (given == (np.arange(T) < lengths[:, None])).all():
+        where = where.at(np.flatnonzero(given))
+        starts = np.cumsum(lengths) - lengths
+    return TokenStore(where, starts, lengths, given)
+
+
+def _of_list(X: Sequence[Any]) -> TokenStore:
+    arrays = [x if hasattr(x, "is_cuda") else np.asarray(x) for x in X]
     for i, array in enumerate(arrays):
         if array.ndim != 2 or 0 in array.shape or array.shape[1] != arrays[0].shape[1]:
             want = f"(T_i, {arrays[0].shape[-1]}) with T_i ≥ 1"
-            raise ValueError(f"sequence {i} has shape {array.shape}. Pass {want}.")
-        if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
+            raise ValueError(f"sequence {i} has shape {tuple(array.shape)}. Pass {want}.")
+        if not hasattr(array, "is_cuda") and array.dtype.kind not in "fiubV":
             raise ValueError(f"sequence {i} has an entry that is NaN, infinite or no real number. Remove it.")
-    flat = np.concatenate(arrays).astype(np.float64, copy=False)
-    return Sequences(flat, np.array([len(a) for a in arrays]))
+    lengths = np.array([len(a) for a in arrays])
+    starts = np.cumsum(lengths) - lengths
+    if hasattr(arrays[0], "is_cuda"):
+        return TokenStore(DeviceRows.below(arrays), starts, lengths)
+    alike = len({a.dtype for a in arrays}) == 1
+    if alike and lengths.sum() * arrays[0].shape[1] > KEPT:
+        return TokenStore(Shards(arrays), starts, lengths)
+    return TokenStore(Rows(np.concatenate(arrays)), starts, lengths)
 
 
 def _axes(x: Any) -> int:
     try:
-        return np.ndim(x)
+        return np.ndim(x) if not hasattr(x, "ndim") else x.ndim
     except ValueError:  # rows of different lengths
         return -1

@@ -205,3 +205,22 @@ def note(examples, now, margins, asked, known):  # type: ignore[no-untyped-def]
             elif short < second:
                 second, token[i, 1] = short, t
         least[i, 0], least[i, 1] = lowest, second
+
+
+@compiled
+def widen(
+    bits: NDArray[np.uint16],
+    shift: int,
+    centre: NDArray[np.float32],
+    scratch: NDArray[np.uint32],
+    out: NDArray[np.float32],
+) -> None:
+    """x − centre in float32 of numbers of 16 bits: (m, d), (d,) → out (m, d), whose bits are scratch."""
+    m, d = bits.shape
+    scale = np.float32(2.0**112 if shift == HALF else 1.0)
+    for t in range(m):
+        for c in range(d):
+            b = np.uint32(bits[t, c])
+            scratch[t, c] = ((b & np.uint32(0x8000)) << 16) | ((b & np.uint32(0x7FFF)) << shift)
+        for c in range(d):
+            out[t, c] = scale * out[t, c] - centre[c]

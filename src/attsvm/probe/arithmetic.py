@@ -1,0 +1,228 @@
+"""Where a probe's arithmetic happens: on the host with NumPy, or on the device that holds the tokens.
+
+Tokens are multiplied in float32 where they are stored in at most that, else in float64; every sum over the
+tokens of a sequence, over sequences and over blocks is in float64.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.probe.sources import DeviceRows, Rows
+from attsvm.program.threads import in_threads
+from attsvm.tokens import Float
+
+HOST_PART, DEVICE_PART = 1 << 21, 1 << 28
+"""Numbers of a block: 8 MB and 1 GB in float32."""
+
+CACHED = 1 << 17
+"""Numbers that stay in a core's cache: the host multiplies a block in pieces of so many."""
+
+SHARES = 16
+"""Parts into which the host's blocks are dealt, whatever the number of cores: sums do not depend on it."""
+
+
+def arithmetic(rows: Rows) -> Host | Device:
+    """The arithmetic for these rows."""
+    return Device(rows) if isinstance(rows, DeviceRows) else Host(rows)
+
+
+class Host:
+    """NumPy: blocks that stay in the cache, segments of unequal lengths by `reduceat`."""
+
+    xp: Any = np
+    part = HOST_PART
+
+    def __init__(self, rows: Rows) -> None:
+        self.brain, self.dtype = rows.brain, np.dtype(np.float32 if rows.narrow else np.float64)
+        self.scratch = threading.local()
+
+    def put(self, array: Any) -> Any:
+        """One of NumPy's arrays where the arithmetic is."""
+        return np.asarray(array)
+
+    def numpy(self, array: Any) -> NDArray[Any]:
+        return np.asarray(array)
+
+    def scope(self) -> Any:
+        """Where numbers may have 64 bits."""
+        return nullcontext()
+
+    def narrowed(self, array: Any) -> Any:
+        """In the precision of products."""
+        return np.asarray(array, self.dtype)
+
+    def widened(self, array: Any) -> Any:
+        """In float64."""
+        return np.asarray(array, np.float64)
+
+    def forward(self, raw: Any, centre: Any, across: Any) -> tuple[Any, Any]:
+        """x = raw − centre (m, d), and its products x W (m, c): differences before products.
+
+        x is this thread's memory, and lasts until its next call.
+        """
+        x, products = self._room(raw.shape), np.empty((len(raw), across.shape[1]), self.dtype)
+        for piece in _pieces(raw.shape):
+            self.centred(raw[piece], centre, x[piece])
+            np.matmul(x[piece], across, out=products[piece])
+        return x, products
+
+    def _room(self, shape: tuple[int, int]) -> Any:
+        room = getattr(self.scratch, "room", None)
+        if room is None or room.size < shape[0] * shape[1]:
+            room = self.scratch.room = np.empty(max(shape[0] * shape[1], 1), self.dtype)
+        return room[: shape[0] * shape[1]].reshape(shape)
+
+    def backward(self, coefficients: Any, x: Any) -> Any:
+        """C x (c, d) in float64 of coefficients (c, m)."""
+        coefficients = self.narrowed(coefficients)
+        total = np.zeros((len(coefficients), x.shape[1]))
+        for piece in _pieces(x.shape):
+            total += coefficients[:, piece] @ x[piece]
+        return total
+
+    def centred(self, raw: Any, centre: Any, out: Any = None) -> Any:
+        """x − centre (m, d)."""
+        if raw.itemsize == 2 and raw.dtype.kind in "fu" and self.dtype == np.float32:
+            from attsvm.program.passes import BRAIN, HALF, widen
+
+            out = np.empty(raw.shape, np.float32) if out is None else out
+            bits = np.require(raw, None, ["C", "A"]).view(np.uint16)
+            widen(bits, BRAIN if self.brain else HALF, centre, out.view(np.uint32), out)
+            return out
+        return np.subtract(raw, centre, dtype=self.dtype, out=out)
+
+    def segments(self, lengths: NDArray[np.intp]) -> Segments:
+        return Segments(lengths)
+
+    def each(self, work: Any, spans: list[slice]) -> Iterable[Any]:
+        """`work` on every span, on all cores; results in order."""
+        if len(spans) < 2:
+            return map(work, spans)
+        shares = [spans[i::SHARES] for i in range(min(SHARES, len(spans)))]
+        return in_threads(lambda share: total(map(work, share)), shares)
+
+
+class Device:
+    """torch or JAX, whichever holds the rows; neither is imported."""
+
+    part = DEVICE_PART
+
+    def __init__(self, rows: DeviceRows) -> None:
+        home = type(rows.array).__module__.partition(".")[0]
+        self.torch = sys.modules["torch"] if home == "torch" else None
+        self.xp = self.torch or sys.modules["jax"].numpy
+        self.device = rows.array.device if self.torch else next(iter(rows.array.devices()))
+        self.dtype = self.xp.float32 if rows.narrow else self.xp.float64
+        self.known: dict[bytes, PaddedSegments] = {}
+
+    def put(self, array: Any) -> Any:
+        if self.torch:
+            return self.torch.as_tensor(np.array(array), device=self.device)
+        return sys.modules["jax"].device_put(np.asarray(array), self.device)
+
+    def numpy(self, array: Any) -> NDArray[Any]:
+        return np.asarray(array.cpu().numpy() if self.torch else array)
+
+    def scope(self) -> Any:
+        return nullcontext() if self.torch else sys.modules["jax"].enable_x64(True)
+
+    def narrowed(self, array: Any) -> Any:
+        return array.to(self.dtype) if self.torch else array.astype(self.dtype)
+
+    def widened(self, array: Any) -> Any:
+        return array.to(self.torch.float64) if self.torch else array.astype(self.xp.float64)
+
+    def centred(self, raw: Any, centre: Any) -> Any:
+        return raw - centre  # half minus single is single, in one pass
+
+    def forward(self, raw: Any, centre: Any, across: Any) -> tuple[Any, Any]:
+        x = self.centred(raw, centre)
+        return x, self._product(x, across)
+
+    def backward(self, coefficients: Any, x: Any) -> Any:
+        return self.widened(self._product(self.narrowed(coefficients), x))
+
+    def _product(self, a: Any, b: Any) -> Any:
+        """In full float32: JAX rounds to fewer digits unless told."""
+        return a @ b if self.torch else self.xp.matmul(a, b, precision="highest")
+
+    def segments(self, lengths: NDArray[np.intp]) -> PaddedSegments:
+        """Made once for every block, and kept on the device."""
+        key = lengths.tobytes()
+        if key not in self.known:
+            self.known[key] = PaddedSegments(lengths, self)
+        return self.known[key]
+
+    def each(self, work: Any, spans: list[slice]) -> Iterable[Any]:
+        return map(work, spans)
+
+
+def _pieces(shape: tuple[int, ...]) -> list[slice]:
+    """Rows of a block in pieces that stay in the cache."""
+    step = max(16, CACHED // shape[1])
+    return [slice(a, min(a + step, shape[0])) for a in range(0, shape[0], step)]
+
+
+def total(parts: Iterable[Any]) -> Any:
+    """The sum of tuples of arrays, entry by entry."""
+    done: tuple[Any, ...] = ()
+    for each in parts:
+        done = tuple(a + b for a, b in zip(done, each, strict=True)) if done else each
+    return done
+
+
+class Segments:
+    """Sums and maxima over the tokens of each sequence; tokens are the last axis."""
+
+    def __init__(self, lengths: NDArray[np.intp]) -> None:
+        self.lengths, self.starts = lengths, np.cumsum(lengths) - lengths
+
+    def total(self, of_tokens: Float) -> Float:
+        """(…, m) → (…, b)."""
+        return np.add.reduceat(of_tokens, self.starts, axis=-1)
+
+    def top(self, of_tokens: Float) -> Float:
+        """(…, m) → (…, b)."""
+        return np.maximum.reduceat(of_tokens, self.starts, axis=-1)
+
+    def spread(self, of_sequences: Float) -> Float:
+        """(…, b) → (…, m)."""
+        return np.repeat(of_sequences, self.lengths, axis=-1)
+
+
+class PaddedSegments:
+    """The same on a device: tokens are gathered into rows of equal length, so that no sum races."""
+
+    def __init__(self, lengths: NDArray[np.intp], where: Device) -> None:
+        starts, longest = np.cumsum(lengths) - lengths, int(lengths.max())
+        self.xp, self.shape = where.xp, (len(lengths), longest)
+        self.equal = bool((lengths == longest).all())
+        self.owner = where.put(np.repeat(np.arange(len(lengths)), lengths))
+        if self.equal:
+            return
+        place = np.arange(longest) < lengths[:, None]
+        self.gather = where.put(np.where(place, starts[:, None] + np.arange(longest), 0).ravel())
+        self.place = where.put(place)
+
+    def _rows(self, of_tokens: Any, instead: float) -> Any:
+        if self.equal:
+            return of_tokens.reshape(*of_tokens.shape[:-1], *self.shape)
+        rows = of_tokens[..., self.gather].reshape(*of_tokens.shape[:-1], *self.shape)
+        return self.xp.where(self.place, rows, instead)
+
+    def total(self, of_tokens: Any) -> Any:
+        return self._rows(of_tokens, 0.0).sum(-1)
+
+    def top(self, of_tokens: Any) -> Any:
+        return self.xp.amax(self._rows(of_tokens, -np.inf), -1)
+
+    def spread(self, of_sequences: Any) -> Any:
+        return of_sequences[..., self.owner]

@@ -1,0 +1,185 @@
+"""How good the scores of a probe are: ranking, calibration, and a threshold that flags few by mistake."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import xlogy
+from scipy.stats import beta, binom, norm, rankdata
+
+from attsvm.tokens import Bool, Float
+
+CONFIDENCE = 0.95
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A score above which sequences are flagged, set so that at most a share of the negatives is.
+
+    threshold: flags are scores ≥ threshold; low, high: an interval for the one whose false-positive rate is
+        exactly the wished one, from the order of the negatives alone (high is ∞ where they are too few).
+    fpr, tpr: rates on the given sequences, with Clopper–Pearson intervals; confidence 0.95 for all three.
+    """
+
+    wished: float
+    threshold: float
+    low: float
+    high: float
+    fpr: float
+    fpr_interval: Interval
+    tpr: float
+    tpr_interval: Interval
+    negatives: int
+    positives: int
+
+    def flags(self, scores: ArrayLike) -> Bool:
+        """Which scores are flagged."""
+        return np.asarray(scores) >= self.threshold
+
+    def __str__(self) -> str:
+        rates = (
+            f"{name} {rate:.2%} [{low:.2%}, {high:.2%}] of {count}"
+            for name, rate, (low, high), count in (
+                ("FPR", self.fpr, self.fpr_interval, self.negatives),
+                ("TPR", self.tpr, self.tpr_interval, self.positives),
+            )
+        )
+        place = f"{self.threshold:.4g} [{self.low:.4g}, {self.high:.4g}]"
+        return f"threshold {place} for FPR {self.wished:.2%}: {', '.join(rates)}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Curves:
+    """Ranking and calibration of scores against the truth.
+
+    fpr, tpr, thresholds (m,): the ROC curve; auc with its interval (DeLong et al. 1988, on the logit scale).
+    predicted, observed, low, high, counts (bins,): probabilities in bins of equal counts, and the share of
+        positives in each with its Clopper–Pearson interval.
+    calibration_error: mean |observed − predicted|; log_loss, brier: mean squared error of the probabilities.
+    """
+
+    fpr: Float
+    tpr: Float
+    thresholds: Float
+    auc: float
+    auc_interval: Interval
+    predicted: Float
+    observed: Float
+    low: Float
+    high: Float
+    counts: NDArray[np.intp]
+    log_loss: float
+    brier: float
+
+    @property
+    def calibration_error(self) -> float:
+        return float(np.average(np.abs(self.observed - self.predicted), weights=self.counts))
+
+    def tpr_at(self, fpr: float) -> float:
+        """The largest share of positives found at this false-positive rate or less."""
+        return float(self.tpr[self.fpr <= fpr].max())
+
+    def plot(self) -> Any:
+        """A matplotlib figure: the ROC curve, and observed against predicted probability."""
+        from attsvm.figures.probes import draw_curves
+
+        return draw_curves(self)
+
+    def __repr__(self) -> str:
+        low, high = self.auc_interval
+        ranking = f"AUC {self.auc:.4f} [{low:.4f}, {high:.4f}], TPR {self.tpr_at(0.01):.3f} at 1 % FPR"
+        rest = f"log loss {self.log_loss:.4f}, calibration error {self.calibration_error:.4f}"
+        return f"Curves({ranking}, {rest})"
+
+
+def threshold_at_fpr(scores: Float, truth: Bool, fpr: float) -> Threshold:
+    """The lowest threshold that flags at most a share fpr of the negatives. scores, truth (n,)."""
+    if not 0 < fpr < 1:
+        raise ValueError(f"fpr is {fpr}. Pass a rate between 0 and 1, such as 0.01.")
+    _both(truth)
+    down = np.sort(scores[~truth])[::-1]
+    m = len(down)
+    allowed = int(np.floor(fpr * m + 1e-9))
+    above = np.append(np.inf, down)  # above[j]: the j-th largest negative
+    # just above the first negative that is too many, so that ties with it are not flagged
+    threshold = float(np.nextafter(down[allowed], np.inf)) if allowed < m else float(down[-1])
+    tail = (1 - CONFIDENCE) / 2
+    # the number of negatives above the true quantile is binomial(m, fpr)
+    most, least = (int(binom.ppf(q, m, fpr)) for q in (1 - tail, tail))
+    low = float(down[most]) if most < m else -np.inf
+    flagged = scores >= threshold
+    wrong, found = int(flagged[~truth].sum()), int(flagged[truth].sum())
+    return Threshold(
+        fpr,
+        threshold,
+        low,
+        float(above[least]),
+        wrong / m,
+        interval(wrong, m),
+        found / int(truth.sum()),
+        interval(found, int(truth.sum())),
+        m,
+        int(truth.sum()),
+    )
+
+
+def curves(scores: Float, probability: Float, truth: Bool, bins: int) -> Curves:
+    """ROC and calibration of scores and probabilities (n,) against the truth (n,)."""
+    _both(truth)
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)  # one point per distinct score
+    fpr, tpr = (np.append(0.0, np.cumsum(side[order])[ends] / side.sum()) for side in (~truth, truth))
+    parts = [part for part in np.array_split(np.argsort(probability, kind="stable"), bins) if len(part)]
+    hits = [int(truth[part].sum()) for part in parts]
+    counts = np.array([len(part) for part in parts])
+    low, high = zip(*(interval(k, m) for k, m in zip(hits, counts.tolist(), strict=True)), strict=True)
+    loss = -(xlogy(truth, probability) + xlogy(~truth, 1 - probability)).mean()
+    return Curves(
+        fpr,
+        tpr,
+        np.append(np.inf, scores[order][ends]),
+        *area(scores, truth),
+        np.array([probability[part].mean() for part in parts]),
+        np.array(hits) / counts,
+        np.array(low),
+        np.array(high),
+        counts,
+        float(loss),
+        float(((probability - truth) ** 2).mean()),
+    )
+
+
+def area(scores: Float, truth: Bool) -> tuple[float, Interval]:
+    """AUC, the share of pairs in the right order (ties count half), and its interval.
+
+    The interval is taken on the logit scale, inside [0, 1]; where all pairs are in one order, it is that of a
+    rate with as many trials as the smaller class has members. Reference: DeLong, DeLong, Clarke-Pearson 1988.
+    """
+    positive, negative = scores[truth], scores[~truth]
+    m, n = len(positive), len(negative)
+    ranks = rankdata(np.concatenate([positive, negative]))
+    over = (ranks[:m] - rankdata(positive)) / n  # share of negatives below each positive
+    under = 1 - (ranks[m:] - rankdata(negative)) / m
+    auc = float(over.mean())
+    if not 0 < auc < 1 or min(m, n) < 2:
+        return auc, interval(round(auc * min(m, n)), min(m, n))
+    error = np.sqrt(over.var(ddof=1) / m + under.var(ddof=1) / n)
+    width = norm.ppf((1 + CONFIDENCE) / 2) * error / (auc * (1 - auc))
+    middle = np.log(auc / (1 - auc))
+    return auc, (float(1 / (1 + np.exp(width - middle))), float(1 / (1 + np.exp(-width - middle))))
+
+
+def interval(hits: int, count: int) -> Interval:
+    """The Clopper–Pearson interval of a rate."""
+    tail = (1 - CONFIDENCE) / 2
+    low = beta.ppf(tail, hits, count - hits + 1) if hits else 0.0
+    return float(low), float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0
+
+
+def _both(truth: Bool) -> None:
+    if truth.all() or not truth.any():
+        raise ValueError("y has one class only. Pass sequences of both.")

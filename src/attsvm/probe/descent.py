@@ -1,0 +1,245 @@
+"""L-BFGS for many functions at once: every pass over the data gives each of them one evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.probe.arithmetic import Device, Host
+from attsvm.probe.objective import Evaluation
+from attsvm.tokens import Bool, Float
+
+MEMORY, TRIALS = 12, 15
+"""Pairs (step, change of the gradient) that are remembered; steps tried along one direction."""
+
+DECREASE, CURVATURE = 1e-4, 0.9
+"""Wolfe's constants."""
+
+STALE = 8
+"""A search ends after so many steps that lower neither the slope nor, as far as can be told, the value."""
+
+NUMBERS = ("active", "value", "held_out", "steps", "slope", "least", "stale")
+NUMBERS += ("along", "step", "low", "high", "trials")
+"""What a search knows of every function (K,)."""
+
+Evaluate = Callable[[Any, NDArray[np.intp]], Evaluation]
+
+
+class Found(NamedTuple):
+    """Stationary points (K, D); value, held_out, steps, slope (largest partial derivative), each (K,)."""
+
+    points: Any
+    value: Float
+    held_out: Float
+    steps: NDArray[np.intp]
+    slope: Float
+    memory: Memory
+
+
+@dataclass
+class Memory:
+    """Pairs of the last steps, (K, D) each; what did not step has a pair of zeros, which does nothing."""
+
+    steps: list[Any] = field(default_factory=list)
+    changes: list[Any] = field(default_factory=list)
+
+    def take(self, which: Any) -> Memory:
+        return Memory([s[which] for s in self.steps], [y[which] for y in self.changes])
+
+    def push(self, step: Any, change: Any) -> None:
+        self.steps, self.changes = [*self.steps, step][-MEMORY:], [*self.changes, change][-MEMORY:]
+
+
+def minimise(
+    where: Host | Device,
+    evaluate: Evaluate,
+    points: Any,
+    *,
+    steps: int,
+    tolerance: float,
+    enough: float = 0.0,
+    memory: Memory | None = None,
+) -> Found:
+    """Minimise K functions from points (K, D), until every partial derivative is below the tolerance.
+
+    evaluate(points, which): the functions with these numbers. A function is also done when a step lowers it
+    by less than the share `enough`, or when its precision tells no step along its direction from the others.
+    """
+    search = _Search(where, evaluate, points, memory or Memory(), tolerance, enough)
+    while len(search.active) and search.passes < steps * 2:
+        search.advance(steps)
+    return search.found()
+
+
+class _Search:
+    """The state of all line searches; arrays without a leading underscore are of the active functions."""
+
+    def __init__(
+        self,
+        where: Host | Device,
+        evaluate: Evaluate,
+        points: Any,
+        memory: Memory,
+        tolerance: float,
+        enough: float,
+    ) -> None:
+        self.where, self.evaluate, self.tolerance, self.enough = where, evaluate, tolerance, enough
+        K = len(points)
+        self.active, self.memory, self.passes = np.arange(K), memory, 1
+        now = evaluate(points, self.active)
+        self.points, self.gradient = points, now.gradient
+        self.value, self.held_out, self.steps = now.value.copy(), now.held_out.copy(), np.zeros(K, int)
+        self.slope = self._largest(now.gradient)
+        self.done: list[tuple[Any, ...]] = []
+        eps = np.finfo(np.float32 if "32" in str(where.dtype) else np.float64).eps
+        self.noise = max(
+            16 * float(eps), 1e-12
+        )  # relative error of a value: its products are in this precision
+        self.direction, self.along, self.step = -now.gradient, np.zeros(K), np.ones(K)
+        self.least, self.stale = self.slope.copy(), np.zeros(K, int)
+        self.low, self.high, self.trials = np.zeros(K), np.full(K, np.inf), np.zeros(K, int)
+        self._turn(np.ones(K, bool))
+        self._drop(self.slope <= tolerance)
+
+    def advance(self, most: int) -> None:
+        """One pass: every active function at its trial point."""
+        trial = self.points + self._times(self.step, self.direction)
+        now = self.evaluate(trial, self.active)
+        self.passes += 1
+        along = self._dot(now.gradient, self.direction)
+        rise = now.value - self.value
+        doubt = self.noise * np.maximum(np.abs(self.value), 1e-300)
+        fell = rise <= DECREASE * self.step * self.along
+        # Near the optimum values are equal to rounding; slopes still tell (Hager & Zhang 2005).
+        flat = (rise <= doubt) & (along <= (1 - 2 * DECREASE) * -self.along)
+        short = (fell | flat) & (along < CURVATURE * self.along)
+        accepted = (fell | flat) & ~short & np.isfinite(now.value)
+        self._bracket(accepted, short, rise)
+        change = now.gradient - self.gradient
+        moved = self._times(self.step * accepted, self.direction)
+        curved = accepted & (self._dot(moved, change) > 0)
+        self.memory.push(self._times(curved * 1.0, moved), self._times(curved * 1.0, change))
+        keep = self.where.put(accepted)[:, None]
+        self.points = self.where.xp.where(keep, trial, self.points)
+        self.gradient = self.where.xp.where(keep, now.gradient, self.gradient)
+        self.value, self.held_out = (
+            np.where(accepted, new, old)
+            for new, old in ((now.value, self.value), (now.held_out, self.held_out))
+        )
+        self.steps = self.steps + accepted
+        self.slope = np.where(accepted, self._largest(now.gradient), self.slope)
+        nothing = accepted & (-rise <= doubt) & (self.slope >= self.least)
+        self.stale = np.where(accepted & ~nothing, 0, self.stale + nothing)
+        self.least = np.minimum(self.least, self.slope)
+        little = accepted & (self.enough > 0) & (-rise <= self.enough * np.abs(self.value))
+        lost = ~accepted & (self.trials >= TRIALS)
+        self._turn(accepted)
+        over = (self.slope <= self.tolerance) | little | lost | (self.stale >= STALE)
+        self._drop(over | (self.steps >= most))
+
+    def _bracket(self, accepted: Bool, short: Bool, rise: Float) -> None:
+        """The next step of those that were not accepted: longer, or between a short one and a long one."""
+        t, long = self.step, ~accepted & ~short
+        self.low, self.high = np.where(short, t, self.low), np.where(long, t, self.high)
+        with np.errstate(all="ignore"):
+            bend = rise - t * self.along
+            parabola = np.where(bend > 0, -self.along * t**2 / (2 * bend), t / 2)
+        width = np.where(np.isinf(self.high), 0.0, self.high) - self.low
+        inside = np.clip(np.nan_to_num(parabola), self.low + 0.1 * width, self.high - 0.1 * width)
+        middle = self.low + 0.5 * width
+        shut = np.where(short | (self.trials > 4), middle, inside)
+        self.step = np.where(accepted, t, np.where(np.isinf(self.high), 4 * t, shut))
+        self.trials = self.trials + 1
+
+    def _turn(self, which: Bool) -> None:
+        """New directions where a step was accepted: minus the known inverse Hessian times the gradient."""
+        if not which.any():
+            return
+        direction, known = self._newton()
+        along = self._dot(direction, self.gradient)
+        size = np.sqrt(self._dot(self.gradient, self.gradient))
+        uphill = ~(along < 0)
+        if uphill.any():
+            known = known & ~uphill
+            direction = self.where.xp.where(self.where.put(uphill)[:, None], -self.gradient, direction)
+            along = np.where(uphill, -(size**2), along)
+        first = np.where(known, 1.0, np.minimum(1.0, 1 / np.maximum(size, 1e-300)))
+        self.direction = self.where.xp.where(self.where.put(which)[:, None], direction, self.direction)
+        self.along, self.step = np.where(which, along, self.along), np.where(which, first, self.step)
+        self.low, self.high = np.where(which, 0.0, self.low), np.where(which, np.inf, self.high)
+        self.trials = np.where(which, 0, self.trials)
+
+    def _newton(self) -> tuple[Any, Bool]:
+        """The two loops of L-BFGS (K, D), and which functions have a pair (K,)."""
+        q, pairs = -self.gradient, []
+        scale, known = np.ones(len(self.active)), np.zeros(len(self.active), bool)
+        for s, y in zip(reversed(self.memory.steps), reversed(self.memory.changes), strict=True):
+            inner = self._dot(s, y)
+            inverse = np.divide(1.0, inner, out=np.zeros_like(inner), where=inner > 0)
+            latest = ~known & (inner > 0)
+            if latest.any():
+                size = self._dot(y, y)
+                scale, known = np.where(latest, inner / np.where(latest, size, 1.0), scale), known | latest
+            part = inverse * self._dot(s, q)
+            q = q - self._times(part, y)
+            pairs.append((s, y, inverse, part))
+        q = self._times(scale, q)
+        for s, y, inverse, part in reversed(pairs):
+            q = q + self._times(part - inverse * self._dot(y, q), s)
+        return q, known
+
+    # ------------------------------------------------------------------ vectors
+
+    def _dot(self, a: Any, b: Any) -> Float:
+        return self.where.numpy((a * b).sum(1))
+
+    def _times(self, number: Float, a: Any) -> Any:
+        return self.where.put(number)[:, None] * a
+
+    def _largest(self, a: Any) -> Float:
+        return self.where.numpy(self.where.xp.amax(abs(a), 1))
+
+    # ------------------------------------------------------------------ those that are done
+
+    def _drop(self, over: Bool) -> None:
+        if not over.any():
+            return
+        self._leave(over)
+        on = ~over
+        keep = self.where.put(np.flatnonzero(on))
+        for name in ("points", "gradient", "direction"):
+            setattr(self, name, getattr(self, name)[keep])
+        for name in NUMBERS:
+            setattr(self, name, getattr(self, name)[on])
+        self.memory = self.memory.take(keep)
+
+    def _leave(self, over: Bool) -> None:
+        which = self.where.put(np.flatnonzero(over))
+        kept = (self.points[which], self.value[over], self.held_out[over], self.steps[over], self.slope[over])
+        self.done.append((self.active[over], *kept, self.memory.take(which)))
+
+    def found(self) -> Found:
+        if len(self.active):
+            self._leave(np.ones(len(self.active), bool))
+        xp = self.where.xp
+        order = np.argsort(np.concatenate([each[0] for each in self.done]))
+        place = self.where.put(order)
+        numbers = [np.concatenate([each[i] for each in self.done])[order] for i in range(2, 6)]
+        points = xp.concatenate([each[1] for each in self.done])[place]
+        value, held_out, steps, slope = numbers
+        memory = self._joined([each[6] for each in self.done], place)
+        return Found(points, value, held_out, steps, slope, memory)
+
+    def _joined(self, parts: list[Memory], place: Any) -> Memory:
+        """The last pairs of all functions, aligned at the end; those that stopped early have zeros before."""
+        xp, depth = self.where.xp, min(len(part.steps) for part in parts)
+
+        def last(name: str) -> list[Any]:
+            columns = [getattr(part, name)[len(part.steps) - depth :] for part in parts]
+            return [xp.concatenate(each)[place] for each in zip(*columns, strict=True)]
+
+        return Memory(last("steps"), last("changes"))

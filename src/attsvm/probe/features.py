@@ -1,0 +1,93 @@
+"""Features of tokens in which a probe may attend: RBF kernels by Nyström's method, one or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attsvm.probe.arithmetic import arithmetic
+from attsvm.probe.sources import as_rows
+from attsvm.probe.standard import Standard
+from attsvm.probe.store import TokenStore
+from attsvm.tokens import Float
+
+LANDMARKS = 300
+SPREADS = (0.3, 1.0)
+"""γ times the number of features, on standardised tokens; members of an average take them in turns."""
+
+
+class Rbf:
+    """φ(x) = K^(−1/2) (exp(−γ ‖x − l_j‖²))_j for landmarks l_j among the training tokens, standardised.
+
+    φ(x)·φ(x') is the kernel on the landmarks' span (Williams & Seeger 2001).
+    landmarks (m, d), mean, scale (d,), root (m, m).
+    """
+
+    def __init__(self, landmarks: Float, standard: Standard, spread: float) -> None:
+        self.landmarks, self.mean, self.scale = landmarks, standard.mean, standard.scale
+        self.gamma = spread / landmarks.shape[1]
+        square = (landmarks**2).sum(1)
+        apart = np.maximum(square[:, None] + square - 2 * landmarks @ landmarks.T, 0.0)
+        values, vectors = np.linalg.eigh(np.exp(-self.gamma * apart))
+        self.root = (vectors / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
+
+    @property
+    def width(self) -> int:
+        return len(self.landmarks)
+
+    def on(self, where: Any, raw: Any) -> Any:
+        """Features (m, width) of a block as it is stored, where the arithmetic is."""
+        put = lambda array: where.narrowed(where.put(array))  # noqa: E731
+        x = where.centred(raw, put(self.mean)) / put(self.scale)
+        squares = (x * x).sum(1)[:, None] + put((self.landmarks**2).sum(1))
+        apart = squares - 2 * (x @ put(self.landmarks.T))
+        return where.xp.exp(-self.gamma * where.xp.clip(apart, 0, None)) @ put(self.root)
+
+    def transform(self, tokens: Any) -> Float:
+        """Features (N, width) of tokens (N, d)."""
+        rows = as_rows(np.asarray(tokens))
+        return np.asarray(self.on(arithmetic(rows), rows.read(slice(0, len(tokens)))))
+
+
+class Together:
+    """Several maps side by side: the features of an averaged probe."""
+
+    def __init__(self, maps: Sequence[Rbf]) -> None:
+        self.maps = list(maps)
+
+    @property
+    def width(self) -> int:
+        return sum(each.width for each in self.maps)
+
+    def on(self, where: Any, raw: Any) -> Any:
+        return where.xp.concatenate([each.on(where, raw) for each in self.maps], 1)
+
+    def transform(self, tokens: Any) -> Float:
+        """Features (N, width) of tokens (N, d)."""
+        return np.concatenate([each.transform(tokens) for each in self.maps], 1)
+
+
+def rbf(store: TokenStore, standard: Standard, number: int, seed: int) -> Rbf:
+    """The map number 0, 1, … of an average: its landmarks are drawn from all tokens, its spread in turns."""
+    rng = np.random.default_rng([seed, number])
+    total = int(store.lengths.sum())
+    drawn = np.sort(rng.choice(total, min(LANDMARKS, total), replace=False))
+    ends = np.cumsum(store.lengths)
+    sequence = np.searchsorted(ends, drawn, side="right")
+    row = store.starts[sequence] + drawn - (ends - store.lengths)[sequence]
+    tokens = np.concatenate([store.rows.numpy(store.rows.read(slice(r, r + 1))) for r in row.tolist()])
+    landmarks = (tokens.astype(np.float64) - standard.mean) / standard.scale
+    return Rbf(landmarks, standard, SPREADS[number % len(SPREADS)])
+
+
+def mapped(store: TokenStore, features: Rbf | Together | None) -> TokenStore:
+    """The store of the features of all tokens, in memory and in float32; None: the tokens themselves."""
+    if features is None:
+        return store
+    where = arithmetic(store.rows)
+    with where.scope():
+        parts = [features.on(where, store.read(span)) for span in store.spans(where.part)]
+        rows = as_rows(where.xp.concatenate(parts))
+    return TokenStore(rows, np.cumsum(store.lengths) - store.lengths, store.lengths, store.given_mask)

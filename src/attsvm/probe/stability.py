@@ -1,0 +1,82 @@
+"""Would the probe say the same, and look at the same tokens, had it seen other sequences?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import clone
+
+from attsvm.progress import Line
+from attsvm.tokens import Float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stability:
+    """A probe beside those of bootstrap resamples, on n sequences.
+
+    same_token (n,): share of resamples that attend most to the token that the probe attends to most.
+    same_label (n,): share that predict the probe's class; spread (n,): standard deviation of the score, of
+        several classes that of the predicted one.
+    prompts, heads (resamples,): cosine with the probe's own, on standardised tokens.
+    """
+
+    same_token: Float
+    same_label: Float
+    spread: Float
+    prompts: Float
+    heads: Float
+
+    def __repr__(self) -> str:
+        token, label = self.same_token.mean(), self.same_label.mean()
+        cosines = f"cosine of prompts {self.prompts.mean():.2f}, of heads {self.heads.mean():.2f}"
+        count = f"{len(self.prompts)} resamples of {len(self.same_token)} sequences"
+        return f"Stability({count}: same token {token:.1%}, same label {label:.1%}, {cosines})"
+
+
+def stability(
+    probe: Any, X: Any, y: ArrayLike, resamples: int, groups: ArrayLike | None, seed: int
+) -> Stability:
+    """Fit the probe, with the ridges it has, on sequences (or groups of them) drawn with replacement."""
+    if resamples < 2:
+        raise ValueError(f"resamples is {resamples}. Pass at least 2.")
+    chosen, label = _tokens(probe, X), probe.predict(X)
+    own = probe.decision_function(X)
+    column = None if own.ndim == 1 else own.argmax(1)
+    ridges = {"head_ridge": probe.head_ridge_, "prompt_ridge": probe.prompt_ridge_, "certify": False}
+    rng, found = np.random.default_rng(seed), list[tuple[Any, ...]]()
+    with Line(total=resamples) as line:
+        for number in range(resamples):
+            line.show(f"resample {number + 1} of {resamples}", float(number))
+            weight = _drawn(rng, np.asarray(y), groups)
+            other = clone(probe).set_params(**ridges).fit(X, y, sample_weight=weight)
+            scores = other.decision_function(X)
+            scores = scores if column is None else np.take_along_axis(scores, column[:, None], 1)[:, 0]
+            same = (_tokens(other, X) == chosen).mean(0), other.predict(X) == label
+            found.append((*same, scores, *(_cosine(probe, other, name) for name in ("prompt_", "coef_"))))
+    tokens, labels, scores, prompts, heads = map(np.array, zip(*found, strict=True))
+    return Stability(tokens.mean(0), labels.mean(0), scores.std(0), prompts, heads)
+
+
+def _tokens(probe: Any, X: Any) -> Any:
+    """The most attended token per head (h, n)."""
+    return np.atleast_2d(probe.select(X))
+
+
+def _drawn(rng: np.random.Generator, y: Any, groups: ArrayLike | None) -> Float:
+    """How often each sequence is drawn (n,); until every class is there."""
+    member = np.arange(len(y)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    count = int(member.max()) + 1
+    while True:
+        drawn = np.bincount(rng.integers(count, size=count), minlength=count)[member].astype(float)
+        if len(np.unique(y[drawn > 0])) == len(np.unique(y)):
+            return drawn
+
+
+def _cosine(one: Any, other: Any, name: str) -> float:
+    """Cosine of two probes' weights, in the units in which the first's tokens have standard deviation one."""
+    a, b = ((getattr(p, name).T * one.scale_).ravel() for p in (one, other))
+    size = np.linalg.norm(a) * np.linalg.norm(b)
+    return float(a @ b / size) if size > 0 else float("nan")

@@ -1,0 +1,74 @@
+"""Mean and spread of every feature over the tokens, in one read that also finds what is not a number."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.probe.arithmetic import Device, Host, arithmetic
+from attsvm.probe.store import TokenStore
+from attsvm.tokens import Float
+
+
+class Standard(NamedTuple):
+    """mean (d,) and scale (d,): standardised tokens are (x − mean) / scale."""
+
+    mean: Float
+    scale: Float
+
+
+def standardise(store: TokenStore, importance: Float) -> Standard:
+    """Mean and standard deviation of every feature, each token weighted as its sequence (n,).
+
+    Raises ValueError where a number is NaN or infinite.
+    """
+    where = arithmetic(store.rows)
+    first = np.asarray(store.rows.numpy(store.read(slice(0, 1))), np.float64)[0]
+    if not np.isfinite(first).all():
+        name_the_bad(store, slice(0, 1))
+    with where.scope():
+        spans = store.spans(where.part // 8)
+        origin = where.narrowed(where.put(first))  # a constant feature is exactly 0 from there
+        size = _size(where, where.centred(store.read(spans[0]), origin))
+        weight, mean, squares = 0.0, np.zeros(store.width), np.zeros(store.width)
+        for span in spans:
+            w, m, s = _moments(where, store, span, importance[span], origin, size)
+            step = m - mean  # Chan et al. 1983: no difference of large squares
+            squares = squares + s + step**2 * (weight * w / (weight + w))
+            mean, weight = mean + step * (w / (weight + w)), weight + w
+    spread = np.sqrt(squares / weight) * size
+    scale = np.where(spread > 1e-12 * np.abs(first), spread, np.maximum(np.abs(first), size))
+    return Standard(first + mean * size, scale)
+
+
+def _size(where: Host | Device, x: Any) -> Float:
+    """Size of every feature in a block (d,): squares of the numbers themselves may overflow."""
+    size = where.numpy(where.widened(where.xp.amax(abs(x), 0)))
+    return np.where((size > 0) & np.isfinite(size), size, 1.0)
+
+
+def _moments(
+    where: Host | Device, store: TokenStore, span: slice, importance: Float, origin: Any, size: Float
+) -> tuple[float, Float, Float]:
+    """Weight, mean and weighted squares about it, of a block from the origin in units of the sizes."""
+    weights = np.repeat(importance, store.lengths[span])
+    total = float(weights.sum())
+    x = where.centred(store.read(span), origin) * where.narrowed(where.put(1 / size))
+    w = where.narrowed(where.put(weights / total))
+    mean = w @ x
+    squares = w @ (x - mean) ** 2
+    done = [where.numpy(where.widened(part)) for part in (mean, squares)]
+    if not all(np.isfinite(part).all() for part in done):
+        name_the_bad(store, span)
+    return total, done[0], total * done[1]
+
+
+def name_the_bad(store: TokenStore, span: slice) -> None:
+    """Raise ValueError with the first sequence of a span whose numbers are not finite."""
+    for i in range(*span.indices(len(store))):
+        tokens: NDArray[Any] = store[i]
+        if not np.isfinite(np.asarray(tokens, np.float64)).all():
+            raise ValueError(f"sequence {i} has an entry that is NaN, infinite or no real number. Remove it.")
+    raise ValueError("the tokens are too large for their precision. Divide them by their size.")

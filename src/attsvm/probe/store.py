@@ -1,0 +1,133 @@
+"""TokenStore: token sequences of any lengths that stay where they are, in the precision they have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attsvm.probe.sources import Rows, as_rows, opened
+from attsvm.tokens import Bool
+
+Index = NDArray[np.intp]
+
+
+class TokenStore:
+    """n sequences of d-wide tokens: rows of one matrix, of which nothing is read before it is needed.
+
+        store = TokenStore.open("activations")              # a folder of shards, .safetensors, .npy
+        store = TokenStore.from_flat(x, offsets)            # x (N, d), offsets (n + 1,)
+        store[3]  (T_3, d) array        store[1:5], store[indices], store[mask]  TokenStore
+
+    x may be a memory map, a Zarr array, a tensor of torch or JAX (it stays on its device), or anything with
+    shape, dtype and slices, in float16, bfloat16, float32 or float64. scikit-learn's splitters can index it.
+
+    rows: the matrix; starts, lengths (n,): first row and number of tokens of every sequence.
+    given_mask (n, T): where the caller's tokens stood in a padded array; None for the first places.
+    """
+
+    def __init__(self, rows: Rows, starts: Index, lengths: Index, given_mask: Bool | None = None) -> None:
+        self.rows, self.starts, self.lengths, self.given_mask = rows, starts, lengths, given_mask
+
+    @classmethod
+    def from_flat(cls, x: Any, offsets: ArrayLike) -> TokenStore:
+        """Sequence i is x[offsets[i] : offsets[i + 1]]; x (N, d), offsets (n + 1,) from 0 to N."""
+        rows, ends = as_rows(x), np.asarray(offsets)
+        lengths = np.diff(ends)
+        if ends.ndim != 1 or ends.dtype.kind not in "iu" or len(ends) < 2 or (lengths < 1).any():
+            raise ValueError(
+                f"offsets has shape {ends.shape} and dtype {ends.dtype}. Pass n + 1 increasing integers."
+            )
+        if ends[0] != 0 or ends[-1] != rows.shape[0]:
+            raise ValueError(f"offsets go from {ends[0]} to {ends[-1]}, x has {rows.shape[0]} rows.")
+        return cls(rows, ends[:-1].astype(np.intp), lengths.astype(np.intp))
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> TokenStore:
+        """Activations on disk, mapped and not read.
+
+        A folder of .safetensors shards (`tokens` (N, d) and `offsets` (n + 1,) each) in the order of their
+        names, or of tokens.npy and offsets.npy; or one such file; or one array (n, T, d), as in a .npy file
+        or the `keys` of a file of `Tokens` without a mask.
+        """
+        rows, offsets = opened(Path(path))
+        return cls.from_flat(rows, offsets)
+
+    # ------------------------------------------------------------------ as scikit-learn sees it
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def shape(self) -> tuple[int]:
+        """(n,): its splitters ask for it."""
+        return (len(self),)
+
+    @property
+    def width(self) -> int:
+        """d, the numbers of a token."""
+        return int(self.rows.shape[1])
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, tuple):  # scikit-learn asks for store[indices, ...]
+            key = key[0]
+        if isinstance(key, int | np.integer):
+            start = int(self.starts[key])
+            return self.rows.numpy(self.rows.read(slice(start, start + int(self.lengths[key]))))
+        key = np.asarray(key) if not isinstance(key, slice) else key
+        mask = None if self.given_mask is None else self.given_mask[key]
+        return TokenStore(self.rows, self.starts[key], self.lengths[key], mask)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        tokens = f"{int(self.lengths.sum()):,} tokens × {self.width:,}"
+        return f"TokenStore({len(self):,} sequences, {tokens}, {self.rows.precision})"
+
+    # ------------------------------------------------------------------ blocks
+
+    def spans(self, numbers: int) -> list[slice]:
+        """Neighbouring sequences in groups of about so many numbers, each of at least one."""
+        size = np.cumsum(self.lengths) * self.width
+        spans, start = [], 0
+        while start < len(self):
+            before = size[start - 1] if start else 0
+            stop = max(start + 1, int(np.searchsorted(size, before + numbers, side="right")))
+            spans.append(slice(start, stop))
+            start = stop
+        return spans
+
+    def read(self, span: slice) -> Any:
+        """The tokens of neighbouring sequences below one another (m, d), as they are stored."""
+        starts, lengths = self.starts[span], self.lengths[span]
+        ends = starts + lengths
+        breaks = np.flatnonzero(starts[1:] != ends[:-1]) + 1
+        first, last = np.r_[0, breaks], np.r_[breaks, len(starts)] - 1
+        stretches = zip(starts[first].tolist(), ends[last].tolist(), strict=True)
+        parts = [self.rows.read(slice(a, b)) for a, b in stretches]
+        return parts[0] if len(parts) == 1 else self.rows.joined(parts)
+
+    # ------------------------------------------------------------------ other forms
+
+    @cached_property
+    def mask(self) -> Bool:
+        """Where the tokens stand in a padded array, bool (n, T)."""
+        if self.given_mask is not None:
+            return self.given_mask
+        return np.arange(self.lengths.max()) < self.lengths[:, None]
+
+    def padded(self, of_tokens: NDArray[Any]) -> NDArray[Any]:
+        """Numbers of all tokens (N, …) laid out as (n, T, …), zero where there is no token."""
+        out = np.zeros((*self.mask.shape, *of_tokens.shape[1:]), of_tokens.dtype)
+        out[self.mask] = of_tokens
+        return out
+
+    def split(self) -> list[NDArray[Any]]:
+        """One array (T_i, d) per sequence."""
+        return list(self)

@@ -1,0 +1,134 @@
+"""ProbeSuite: many probes over one read of the tokens, and which layer tells which concept how well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+from sklearn.metrics import roc_auc_score
+from sklearn.utils.validation import check_is_fitted
+
+from attsvm.probe.attention_probe import AttentionProbe
+from attsvm.probe.fitting import Plan, choose_ridges, fit_concepts
+from attsvm.probe.objective import Objective, Weights, read_out
+from attsvm.probe.path import AUTO, folds
+from attsvm.probe.sequences import read
+from attsvm.tokens import Float
+
+
+class ProbeSuite(BaseEstimator):
+    """An `AttentionProbe` for every layer and concept; the concepts of a layer share every pass.
+
+        suite = ProbeSuite().fit({5: store_5, 11: store_11}, Y, names=["deception", "refusal"])
+        print(suite.auc(test_layers, Y_test))         # layers × concepts
+        suite.probes_[11]["refusal"]                  # an AttentionProbe
+
+    X: one of the probe's inputs, or a mapping from layers to them. Y (n, concepts): 0 or 1, or soft targets
+        between.
+    Parameters as of `AttentionProbe`; "auto" ridges are chosen for every concept on its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        head_ridge: float | str = AUTO,
+        prompt_ridge: float | str = AUTO,
+        cv: Any = 3,
+        max_iter: int = 1000,
+        tol: float = 1e-6,
+    ) -> None:
+        self.head_ridge = head_ridge
+        self.prompt_ridge = prompt_ridge
+        self.cv = cv
+        self.max_iter = max_iter
+        self.tol = tol
+
+    def fit(
+        self, X: Any, Y: ArrayLike, names: Sequence[Any] | None = None, groups: ArrayLike | None = None
+    ) -> ProbeSuite:
+        """Fit all probes. names: of the concepts, by default 0, 1, …; groups (n,): kept together in folds."""
+        layers, targets = _layers(X), _targets(Y)
+        self.names_ = list(range(targets.shape[1])) if names is None else list(names)
+        if len(self.names_) != targets.shape[1]:
+            wrong = f"{len(self.names_)} names for {targets.shape[1]} concepts"
+            raise ValueError(f"{wrong}. Pass one per column of Y.")
+        self.probes_ = {layer: self._fit_layer(tokens, targets, groups) for layer, tokens in layers.items()}
+        return self
+
+    def _fit_layer(self, X: Any, targets: Float, groups: Any) -> dict[Any, AttentionProbe]:
+        store, n = read(X), len(targets)
+        if len(store) != n:
+            raise ValueError(f"X has {len(store)} sequences, Y has {n} rows.")
+        settings = self.get_params()
+        template = AttentionProbe(**settings)
+        template._check_parameters()
+        parts = folds(self.cv, np.zeros(n, int), groups, np.ones(n))
+        objective = Objective.of(store, targets.T[:, None], np.ones(n) / n, parts, 1)
+        plan = Plan(template._given(), 1, self.max_iter, self.tol)
+        done = fit_concepts(objective, plan, choose_ridges(objective, plan))
+        probes = {}
+        for name, fitted in zip(self.names_, done, strict=True):
+            probe = probes[name] = AttentionProbe(**settings)
+            probe.classes_, probe.n_features_in_ = np.array([0, 1]), store.width
+            probe.features_ = None
+            probe._keep(fitted, objective.standard)
+        return probes
+
+    def decision_function(self, X: Any) -> dict[Any, Float]:
+        """Scores (n, concepts) of every layer, each in one read."""
+        check_is_fitted(self, "probes_")
+        found = {}
+        for layer, tokens in _layers(X, self.probes_).items():
+            probes = list(self.probes_[layer].values())
+            weights = [Weights(p.prompt_, p.coef_, p.intercept_) for p in probes]
+            found[layer] = read_out(read(tokens), weights, probes[0].mean_)[1][:, 0].T
+        return found
+
+    def auc(self, X: Any, Y: ArrayLike) -> AucTable:
+        """How well every layer tells every concept, on sequences it did not learn from; Y (n, concepts)."""
+        targets, scores = _targets(Y) > 0.5, self.decision_function(X)
+        rows = [[roc_auc_score(y, s) for y, s in zip(targets.T, of.T, strict=True)] for of in scores.values()]
+        return AucTable(list(scores), self.names_, np.array(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class AucTable:
+    """auc (layers, concepts): the share of pairs of a positive and a negative sequence in the right order."""
+
+    layers: list[Any]
+    concepts: list[Any]
+    auc: Float
+
+    def __str__(self) -> str:
+        head = "layer | " + " ".join(f"{str(name)[:10]:>10}" for name in self.concepts)
+        rows = [
+            f"{layer!s:>5} | " + " ".join(f"{value:10.3f}" for value in row)
+            for layer, row in zip(self.layers, self.auc, strict=True)
+        ]
+        return "\n".join([head, "-" * len(head), *rows])
+
+    def plot(self) -> Any:
+        """A picture of the table."""
+        from attsvm.figures.results import draw_auc
+
+        return draw_auc(self)
+
+
+def _layers(X: Any, known: Mapping[Any, Any] | None = None) -> Mapping[Any, Any]:
+    """Layers and their tokens; what is not a mapping is the one layer 0."""
+    layers = X if isinstance(X, Mapping) else {0: X}
+    unknown = [layer for layer in layers if known is not None and layer not in known]
+    if unknown:
+        raise ValueError(f"layer {unknown[0]!r} was not fitted. Pass some of {list(known or ())}.")
+    return layers
+
+
+def _targets(Y: ArrayLike) -> Float:
+    targets = np.asarray(Y, np.float64)
+    if targets.ndim != 2 or 0 in targets.shape or not ((targets >= 0) & (targets <= 1)).all():
+        raise ValueError(f"Y has shape {targets.shape}. Pass (n, concepts) with numbers from 0 to 1.")
+    return targets

@@ -1,0 +1,105 @@
+"""A fitted probe as a PyTorch module: for a GPU, for batches, beside the model it watches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from attsvm.tokens import Float
+from attsvm.torch.pooling import attention
+
+
+class RunningBatch(NamedTuple):
+    """What the softmax needs to know of n growing sequences: top, total (n, h); sums (n, h, k)."""
+
+    top: Tensor
+    total: Tensor
+    sums: Tensor
+
+
+class Kernel(nn.Module):
+    """φ(x) = (exp(−γ ‖(x − mean)/scale − l_j‖²))_j root: kernel features of tokens (n, T, d) → (n, T, m)."""
+
+    landmarks: Tensor
+    mean: Tensor
+    scale: Tensor
+    root: Tensor
+
+    def __init__(self, landmarks: Float, mean: Float, scale: Float, root: Float, gamma: float) -> None:
+        super().__init__()
+        self.gamma = gamma
+        for name, array in (("landmarks", landmarks), ("mean", mean), ("scale", scale), ("root", root)):
+            self.register_buffer(name, torch.as_tensor(array, dtype=torch.float32))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = (tokens.to(self.mean.dtype) - self.mean) / self.scale
+        apart = (x * x).sum(-1, keepdim=True) + (self.landmarks**2).sum(1) - 2 * x @ self.landmarks.T
+        return torch.exp(-self.gamma * apart.clamp(min=0)) @ self.root
+
+
+class Probe(nn.Module):
+    """Scores of token sequences by h prompts and their heads.
+
+        a_h = softmax(X p_h),   score_k = Σ_h Σ_t a_th (v_hk · x_t) + b_k
+
+    prompts (d, h), head (d, h, k), intercept (k,): parameters. centre (d,), a buffer, is subtracted from the
+    tokens before the products, which keeps their digits in float32. Two classes have one score.
+    kernels: maps of the tokens to features, side by side; without any the tokens themselves.
+    """
+
+    centre: Tensor
+
+    def __init__(
+        self,
+        prompts: Float,
+        head: Float,
+        intercept: Float,
+        centre: Float,
+        kernels: Sequence[tuple[Float, Float, Float, Float, float]] = (),
+    ) -> None:
+        super().__init__()
+        self.kernels = nn.ModuleList([Kernel(*each) for each in kernels])
+        parts = (torch.as_tensor(part, dtype=torch.float64) for part in (prompts, head, intercept, centre))
+        p, v, b, c = parts
+        base = b + torch.einsum("d,dhk->k", c, v)
+        self.prompts, self.head, self.intercept = (nn.Parameter(part.float()) for part in (p, v, base))
+        self.register_buffer("centre", c.float())
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Scores (n,), or (n, k) of several classes; tokens (n, T, d), mask (n, T): True where one counts."""
+        logits, values = self._products(tokens)
+        seen = None if mask is None else mask[:, None]
+        weights = attention(logits.transpose(1, 2), seen).to(values.dtype)
+        return self._scores(torch.einsum("nht,nthk->nhk", weights, values))
+
+    def attention(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attention (n, h, T)."""
+        return attention(self._products(tokens)[0].transpose(1, 2), None if mask is None else mask[:, None])
+
+    def start(self, n: int = 1) -> RunningBatch:
+        """Before the first token of n sequences."""
+        _, h, k = self.head.shape
+        top = self.head.new_full((n, h), -torch.inf)
+        return RunningBatch(top, torch.zeros_like(top), self.head.new_zeros(n, h, k))
+
+    def step(self, state: RunningBatch, tokens: Tensor) -> tuple[RunningBatch, Tensor]:
+        """The states after one more token of each sequence (n, d), and the scores so far."""
+        logits, values = (part[:, 0] for part in self._products(tokens[:, None]))
+        top = torch.maximum(state.top, logits)
+        before, now = torch.exp(state.top - top), torch.exp(logits - top)
+        total = before * state.total + now
+        sums = before[..., None] * state.sums + now[..., None] * values
+        return RunningBatch(top, total, sums), self._scores(sums / total[..., None])
+
+    def _products(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        if len(self.kernels):
+            tokens = torch.cat([kernel(tokens) for kernel in self.kernels], -1)
+        x = tokens.to(self.centre.dtype) - self.centre
+        return x @ self.prompts, torch.einsum("ntd,dhk->nthk", x, self.head)
+
+    def _scores(self, pooled: Tensor) -> Tensor:
+        scores = pooled.sum(1) + self.intercept
+        return scores[:, 0] if scores.shape[1] == 1 else scores

@@ -1,0 +1,126 @@
+"""Detectors find the heads that were built to be found, and only those."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.heads.conftest import TEXTS, tiny
+
+from attsvm.heads import detectors
+from attsvm.heads.ablation import ablation, silenced
+from attsvm.heads.detectors import HALF, REPEATS, on_repeats, repeats, sink
+from attsvm.heads.record import record
+from attsvm.heads.successor import ORDERS, successor
+from attsvm.heads.surgery import output
+
+
+def test_a_head_that_looks_after_the_copy_is_an_induction_head_and_one_at_the_copy_is_not(llama, monkeypatch):
+    texts, first = repeats(llama, 0)
+    layer = next(iter(record(llama, texts, [0])))
+    T = texts.ids.shape[1]
+    built = np.full((REPEATS, 3, T, T), 1 / T)
+    second = first + HALF + np.arange(HALF)
+    for head, shift in ((0, 1), (1, 0)):
+        built[:, head, second] = np.eye(T)[second - HALF + shift]
+    built = replace(layer, attention=built, queries=layer.queries[:, :3])
+    monkeypatch.setattr(detectors, "record", lambda *_: [built])
+    found = on_repeats(llama, [0])
+    assert found[0, 0] == {"induction": 1, "duplicate token": 0}
+    assert found[0, 1] == {"induction": 0, "duplicate token": 1}
+    assert found[0, 2]["induction"] == pytest.approx(1 / T)
+
+
+def test_the_second_half_repeats_the_first_and_no_special_token_is_among_them(llama):
+    texts, first = repeats(llama, 3)
+    inner = texts.ids[:, first:]
+    assert first == 1 and np.array_equal(inner[:, :HALF], inner[:, HALF:])
+    assert not np.isin(inner, llama.tokenizer.all_special_ids).any()
+    assert not np.array_equal(inner, repeats(llama, 4)[0].ids[:, first:])
+
+
+def test_a_sink_is_the_first_token_or_a_special_one(bert):
+    texts = bert.tokenise(TEXTS)
+    layer = next(iter(record(bert, texts, [0])))
+    at = layer.at(0)
+    for token, score in ((0, 1.0), (2, 0.0)):
+        attention = np.zeros_like(layer.attention)
+        attention[..., token] = 1
+        assert sink(replace(layer, attention=attention), 0, texts, at) == score
+
+
+class Words:
+    """A tokenizer whose words are the ORDERS' ones, each one token."""
+
+    pad_token = eos_token = "_"
+    padding_side, all_special_ids = "right", [0]
+    words = ("_", *dict.fromkeys(word for order in ORDERS for word in order.split()))
+
+    def __call__(self, texts, **_):
+        return {"input_ids": [[self.words.index(word) for word in text.split()] for text in texts]}
+
+
+def built(to):
+    """A model whose only head of the second block turns the state of every word into that of to(word)."""
+    import torch
+
+    from attsvm.heads import load
+
+    size = len(Words.words)
+    one = {"num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": size}
+    model = tiny("LlamaForCausalLM", vocab_size=size, hidden_size=size, **one).model
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+        model.model.embed_tokens.weight.copy_(torch.eye(size))
+        model.lm_head.weight.copy_(torch.eye(size))
+        for norm in (model.model.norm, *(block.input_layernorm for block in model.model.layers)):
+            norm.weight.fill_(1)
+        head = model.model.layers[1].self_attn
+        head.v_proj.weight.copy_(torch.eye(size))
+        head.o_proj.weight.copy_(torch.eye(size)[:, to])
+    return load(model, Words())
+
+
+def test_a_head_built_to_count_has_score_one_and_one_that_copies_has_none():
+    itself = np.arange(len(Words.words))
+    counting = itself.copy()
+    for order in ORDERS:
+        words = [Words.words.index(word) for word in order.split()]
+        counting[words[:-1]] = words[1:]
+    found = successor(built(counting))
+    assert found[1, 0] == 1 and found[0, 0] < 0.1
+    assert successor(built(itself))[1, 0] == 0
+
+
+def test_an_encoder_has_no_successors(bert):
+    assert successor(bert) == {}
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_the_ablation_of_a_head_moves_the_output_and_that_of_a_dead_head_does_not(name, request):
+    import torch
+
+    reader = request.getfixturevalue(name)
+    texts = reader.tokenise(TEXTS)
+    attention = (
+        reader.model.model.layers[1].self_attn if name == "llama" else reader.model.encoder.layer[1].attention
+    )
+    out = attention.o_proj if name == "llama" else attention.output.dense
+    kept = out.weight.detach().clone()
+    try:
+        with torch.no_grad():
+            out.weight[:, 8:16] = 0  # what head 1 of the second layer says is not heard
+        moved = ablation(reader, texts, [(1, 0), (1, 1)])
+    finally:
+        out.weight.data = kept
+    assert moved[1, 0] > 1e-6 and abs(moved[1, 1]) < 1e-7
+
+
+def test_without_silenced_heads_the_model_is_itself(llama):
+    texts = llama.tokenise(TEXTS)
+    said = output(llama, texts)
+    with silenced(llama, []):
+        assert np.allclose(output(llama, texts), said, atol=1e-4)  # eager attention
+    with silenced(llama, [(0, 0), (1, 3)]):
+        assert not np.allclose(output(llama, texts), said)
+    assert np.array_equal(output(llama, texts), said)

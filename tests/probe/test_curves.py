@@ -1,0 +1,123 @@
+"""Thresholds and curves against scikit-learn, simulation and hand counts."""
+
+import numpy as np
+import pytest
+
+from attsvm.probe.curves import area, curves, interval, threshold_at_fpr
+
+
+def drawn(n=300, seed=0, shift=1.0, ties=False):
+    rng = np.random.default_rng(seed)
+    truth = rng.random(n) < 0.4
+    scores = rng.standard_normal(n) + shift * truth
+    return (np.round(scores) if ties else scores), truth
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_roc_curve_and_its_area_are_scikit_learns(ties):
+    from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score, roc_curve
+
+    scores, truth = drawn(ties=ties)
+    probability = 1 / (1 + np.exp(-scores))
+    found = curves(scores, probability, truth, 10)
+    fpr, tpr, thresholds = roc_curve(truth, scores, drop_intermediate=False)
+    assert (
+        np.allclose(found.fpr, fpr)
+        and np.allclose(found.tpr, tpr)
+        and np.array_equal(found.thresholds, thresholds)
+    )
+    assert found.auc == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
+    assert found.log_loss == pytest.approx(log_loss(truth, probability)) != found.brier
+    assert found.brier == pytest.approx(brier_score_loss(truth, probability))
+
+
+def test_calibrated_probabilities_have_a_small_error_and_shifted_ones_a_large_one():
+    rng = np.random.default_rng(0)
+    probability = rng.random(4000)
+    truth = rng.random(4000) < probability
+    good, bad = (curves(p, p, truth, 10) for p in (probability, probability**3))
+    assert good.calibration_error < 0.03 < 0.15 < bad.calibration_error
+    assert (
+        good.counts.sum() == 4000
+        and ((good.low <= good.predicted) & (good.predicted <= good.high)).sum() >= 8
+    )
+
+
+def test_the_interval_of_the_area_covers_it_as_often_as_it_says():
+    from scipy.stats import norm
+
+    true = norm.cdf(1 / np.sqrt(2))
+    inside = [low <= true <= high for low, high in (area(*drawn(120, seed))[1] for seed in range(300))]
+    assert 0.91 <= np.mean(inside) <= 0.985  # 0.95 with a standard error of 0.013
+
+
+def test_the_interval_of_a_perfect_order_says_how_few_there_were():
+    truth = np.arange(40) >= 30
+    few, many = (area(np.arange(40.0 * k), np.repeat(truth, k)) for k in (1, 10))
+    assert few[0] == many[0] == few[1][1] == 1 and 0.6 < few[1][0] < 0.75 < many[1][0] < 1
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("fpr", [0.01, 0.05, 0.5])
+def test_the_threshold_flags_as_many_negatives_as_it_may_and_not_one_more(fpr, ties):
+    scores, truth = drawn(400, ties=ties)
+    found = threshold_at_fpr(scores, truth, fpr)
+    flagged = found.flags(scores)
+    assert flagged[~truth].mean() == found.fpr <= fpr and flagged[truth].mean() == found.tpr
+    below = scores[scores < found.threshold].max()  # the next lower threshold flags too many
+    assert (scores >= below)[~truth].mean() > fpr
+
+
+def test_the_interval_of_the_threshold_covers_the_true_one_as_often_as_it_says():
+    from scipy.stats import norm
+
+    true, inside = norm.isf(0.05), []
+    for seed in range(300):
+        found = threshold_at_fpr(*drawn(400, seed), 0.05)
+        inside.append(found.low <= true <= found.high)
+    assert 0.92 <= np.mean(inside) <= 0.995  # order statistics are discrete: at least 0.95
+
+
+def test_too_few_negatives_leave_the_interval_open():
+    scores, truth = drawn(60)
+    found = threshold_at_fpr(scores, truth, 0.001)
+    assert found.high == np.inf and found.fpr == 0 and found.threshold > scores[~truth].max()
+    assert "threshold" in str(found) and "inf" in str(found)
+
+
+def test_the_interval_of_a_rate_is_scipys():
+    from scipy.stats import binomtest
+
+    for hits, count in ((0, 10), (3, 10), (10, 10)):
+        exact = binomtest(hits, count).proportion_ci(method="exact")
+        assert interval(hits, count) == pytest.approx((exact.low, exact.high))
+
+
+def test_a_probe_is_judged_by_its_own_scores(probe, three, X, y):
+    from sklearn.metrics import roc_auc_score
+
+    found = probe.curves(X, y)
+    assert found.auc == pytest.approx(roc_auc_score(y == "yes", probe.decision_function(X)))
+    assert probe.curves(X, y, positive="no").auc == pytest.approx(found.auc)
+    labels = three.predict(X)
+    for one in three.classes_:
+        other = three.curves(X, labels, positive=one)
+        assert other.auc == pytest.approx(roc_auc_score(labels == one, three.predict_proba(X)[:, one]))
+    at = probe.threshold_at_fpr(X, y, 0.1)
+    assert at.flags(probe.decision_function(X))[y == "no"].mean() == at.fpr <= 0.1
+
+
+def test_wrong_calls_say_what_to_pass(probe, X, y):
+    for call, said in (
+        (lambda: probe.threshold_at_fpr(X, y, 1.5), "fpr is 1.5"),
+        (lambda: probe.threshold_at_fpr(X, y, positive="maybe"), r"Pass one of \['no', 'yes'\]"),
+        (lambda: probe.curves(X, ["yes"] * 60), "one class only"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
+
+
+def test_the_curves_are_drawn(probe, X, y):
+    figure = probe.curves(X, y).plot()
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles[0].startswith("AUC ") and "calibration error" in titles[1]

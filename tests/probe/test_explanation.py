@@ -1,0 +1,147 @@
+"""Contributions sum to the score; the page shows them, and the mistakes, and nothing breaks out of it."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+EXACT = 1e-12
+
+
+def words(X):
+    return [[f"w{i}{t}" for t in range(len(x))] for i, x in enumerate(X)]
+
+
+def test_contributions_sum_to_the_score(any_probe, X):
+    read = any_probe.explain(X)
+    sums = np.array([each.sum(0) for each in read.contributions])
+    scores = any_probe.decision_function(X)
+    assert np.abs(np.squeeze(sums) - scores).max() <= EXACT
+    assert np.array_equal(read.predicted, any_probe.predict(X))
+    assert np.allclose(read.probabilities, any_probe.predict_proba(X), atol=EXACT)
+
+
+def test_the_contribution_of_a_token_is_its_attention_times_its_own_score(probe, X):
+    read, x = probe.explain(X[:3]), X[1]
+    alone = probe.decision_function([token[None] for token in x])  # each token as a sequence of its own
+    attention = probe.attention([x])[0]
+    assert np.allclose(read.contributions[1][:, 0], attention * alone, atol=EXACT)
+    assert np.allclose(read.attention[1], attention, atol=EXACT)
+
+
+def test_the_surest_mistake_comes_first_and_right_ones_are_none(probe, X, y):
+    turned = y.copy()
+    sure = np.argsort(-np.abs(probe.decision_function(X)))[:3]
+    turned[sure] = np.where(y[sure] == "yes", "no", "yes")
+    own = probe.explain(X, y=probe.predict(X))
+    assert len(own.mistakes()) == 0
+    found = probe.explain(X, y=turned).mistakes(3)
+    right = probe.predict(X) == y
+    assert set(found) == set(sure[right[sure]]) | set(found) - set(sure) and found[0] == sure[0]
+    with pytest.raises(ValueError, match="mistakes need labels"):
+        probe.explain(X).mistakes()
+
+
+def test_the_loudest_words_are_those_that_decide(probe, X):
+    pieces = [["high" if v > 4.2 else "low" for v in x[:, 0]] for x in X]
+    loudest = probe.explain(X, pieces).words()
+    assert loudest["yes"][0][0] == "high" and loudest["no"][0][0] == "low"
+
+
+def test_texts_are_pieces_or_words_or_what_has_pieces(probe, X):
+    pieces = words(X)
+    joined = [" ".join(each) for each in pieces]
+
+    class Read(list):
+        def pieces(self, i):
+            return self[i]
+
+    for texts in (pieces, joined, Read(pieces)):
+        assert probe.explain(X, texts).pieces[3] == tuple(pieces[3])
+    assert probe.explain(X).pieces[0][:2] == ("0", "1")
+
+
+def test_texts_and_labels_that_do_not_fit_are_refused(probe, X, y):
+    short = [*words(X)[:-1], ["one"]]
+    for call, said in (
+        (lambda: probe.explain(X, words(X)[1:]), "59 texts and 60 sequences"),
+        (lambda: probe.explain(X, short), r"text 59 has 1 pieces, its sequence \d tokens"),
+        (lambda: probe.explain(X, y=y[:5]), r"y has shape \(5,\)"),
+        (lambda: probe.explain(X, y=["maybe"] * 60), r"unknown classes \['maybe'\]"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
+
+
+def test_the_page_holds_the_numbers_and_no_text_breaks_out(probe, X, y, tmp_path):
+    pieces = words(X)
+    pieces[0][0] = "</script><script>alert(1)</script>"
+    read = probe.explain(X, pieces, y)
+    page = read.save(tmp_path / "probe.html").read_text(encoding="utf8")
+    assert "</script><script>" not in page and "__DATA__" not in page and "http" not in page
+    data = json.loads(re.search(r"^const data = (.*);$", page, re.MULTILINE)[1].replace("<\\/", "</"))
+    assert (
+        data["n"] == 60
+        and len(data["sequences"]) == 60
+        and data["right"] == pytest.approx((probe.predict(X) == y).mean())
+    )
+    one = next(s for s in data["sequences"] if s["i"] == 7)
+    assert sum(one["votes"]) == pytest.approx(probe.decision_function(X)[7], abs=1e-3)
+    assert "<script>" not in read._repr_html_()
+
+
+def test_chromium_runs_the_page(probe, X, y, tmp_path):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("needs Chromium")
+    wrong = np.where(np.arange(60) == 5, np.where(y == "yes", "no", "yes"), probe.predict(X))
+    page = probe.explain(X, words(X), wrong).save(tmp_path / "probe.html").as_uri()
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
+    command = [browser, *flags, f"--user-data-dir={tmp_path / 'profile'}", page]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    shown = said[said.index('<div id="list">') :]
+    assert shown.count('class="text"') == 1 and "sequence 5<" in shown and "wrong: is" in shown
+    assert all(f">{word}<" in shown for word in words(X)[5]) and shown.count('class="most"') == 1
+
+
+def test_a_large_set_is_cut_to_a_page_with_its_mistakes(probe, X, y, monkeypatch):
+    monkeypatch.setattr("attsvm.probe.explanation.SHOWN", 12)
+    wrong = np.where(y == "yes", "no", "yes")
+    read = probe.explain(X, y=wrong)
+    shown = [s["i"] for s in read._data()["sequences"]]
+    assert len(shown) == len(set(shown)) == 12 and set(read.mistakes(6)) <= set(shown)
+
+
+def test_notebooks_see_what_was_fitted(probe):
+    from attsvm.probe import AttentionProbe
+
+    assert "no, yes" in probe._repr_html_() and "0.01, 0.01" in probe._repr_mimebundle_()["text/html"]
+    assert "classes" not in AttentionProbe()._repr_html_().split("<style>")[0]
+
+
+def test_resamples_of_a_clear_task_agree_and_of_noise_do_not(X, y, probe):
+    clear = probe.stability(X, y, resamples=4)
+    noise = np.random.default_rng(0).permutation(y)
+    from sklearn.base import clone
+
+    lost = clone(probe).fit(X, noise).stability(X, noise, resamples=4)
+    assert clear.same_token.mean() > lost.same_token.mean() and clear.prompts.mean() > lost.prompts.mean()
+    assert clear.same_label.mean() > 0.8 and clear.spread.shape == (60,) and "4 resamples" in repr(clear)
+    page = probe.explain(X, y=y, stability=clear)
+    assert np.array_equal(page.stays, clear.same_token)
+    with pytest.raises(ValueError, match="stability is of 60 sequences"):
+        probe.explain(X[:5], stability=clear)
+
+
+def test_whole_groups_are_drawn():
+    from attsvm.probe.stability import _drawn
+
+    rng, y = np.random.default_rng(0), np.arange(12) % 2
+    groups = np.repeat(np.arange(4), 3)
+    for _ in range(10):
+        drawn = _drawn(rng, y, groups).reshape(4, 3)
+        assert (drawn == drawn[:, :1]).all() and drawn[:, 0].sum() == 4
+    assert len({tuple(_drawn(rng, y, None)) for _ in range(5)}) == 5

@@ -1,0 +1,87 @@
+"""A saved probe is the probe; a file that is none is refused in words."""
+
+import numpy as np
+import pytest
+
+from attsvm.archives import BadFile
+
+pytest.importorskip("safetensors", reason="probes are saved as safetensors")
+
+
+def test_a_saved_probe_comes_back_with_all_its_numbers(any_probe, X, tmp_path):
+    from attsvm.probe import AttentionProbe
+
+    file = any_probe.save(tmp_path / "probe")
+    assert file.name == "probe.safetensors"
+    back = AttentionProbe.load(file)
+    for name in ("prompt_", "coef_", "intercept_", "mean_", "scale_"):
+        assert np.array_equal(getattr(back, name), getattr(any_probe, name))
+    assert np.allclose(back.decision_function(X), any_probe.decision_function(X), rtol=0, atol=1e-12)
+    assert (
+        np.array_equal(back.predict(X), any_probe.predict(X))
+        and back.predict(X).dtype == any_probe.classes_.dtype
+    )
+    assert back.margin_ is None and "not kept" in back.separation_.reason
+    assert back.get_params() == any_probe.get_params() and back.head_ridge_ == any_probe.head_ridge_
+    assert np.allclose(back.transform(X), any_probe.transform(X), rtol=0, atol=1e-12)
+
+
+def test_the_file_is_plain_safetensors(probe, tmp_path):
+    from safetensors.numpy import load_file
+
+    arrays = load_file(probe.save(tmp_path / "probe.safetensors"))
+    assert np.array_equal(arrays["prompt_"], probe.prompt_) and {f.name for f in tmp_path.iterdir()} == {
+        "probe.safetensors"
+    }
+
+
+def test_files_that_hold_no_probe_are_refused(probe, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    from attsvm.probe import AttentionProbe
+
+    other, file = tmp_path / "other.safetensors", probe.save(tmp_path / "probe")
+    save_file({"x": np.zeros(3)}, other)
+    with pytest.raises(BadFile, match=r"not a probe. Pass a file written by probe.save"):
+        AttentionProbe.load(other)
+    other.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(BadFile, match="damaged"):
+        AttentionProbe.load(other)
+    from safetensors import safe_open
+
+    with safe_open(file, "numpy") as stored:
+        names = stored.metadata()
+    save_file(load_file(file) | {"mean_": np.zeros(3)}, other, names)
+    with pytest.raises(BadFile, match="mean_ and coef_ do not fit"):
+        AttentionProbe.load(other)
+
+
+def test_the_torch_module_gives_the_probes_scores(any_probe, X):
+    torch = pytest.importorskip("torch", reason="to_torch needs torch")
+    module, T = any_probe.to_torch(), max(map(len, X))
+    padded, mask = np.full((len(X), T, 12), 1e3), np.zeros((len(X), T), bool)
+    for i, x in enumerate(X):
+        padded[i, : len(x)], mask[i, : len(x)] = x, True
+    given = torch.tensor(padded), torch.tensor(mask)
+    with torch.no_grad():
+        scores = module(*given).numpy()
+        assert np.abs(scores - any_probe.decision_function(X)).max() <= 1e-4 * np.abs(scores).max()
+        attention = np.moveaxis(module.attention(*given).numpy(), 1, 0)
+        # the inverse root of a kernel matrix, with entries up to 1,000, stretches the rounding of float32
+        near = 1e-5 if any_probe.features_ is None else 1e-3
+        assert np.allclose(np.squeeze(attention), any_probe.attention(X), rtol=0, atol=near)
+        assert not np.allclose(module(given[0]).numpy(), scores)  # without the mask the padding counts
+    double = module.double()
+    with torch.no_grad():
+        assert double(*given).dtype == torch.float64
+
+
+def test_the_torch_module_runs_on_a_batch_of_streams(any_probe, X):
+    torch = pytest.importorskip("torch", reason="to_torch needs torch")
+    module = any_probe.to_torch()
+    streams = torch.tensor(np.stack([x[:2] for x in X[:5]]))
+    with torch.no_grad():
+        state = module.start(5)
+        for t in range(2):
+            state, scores = module.step(state, streams[:, t])
+        assert torch.allclose(scores, module(streams), atol=1e-5)

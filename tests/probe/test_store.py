@@ -1,0 +1,151 @@
+"""TokenStore: every source gives the same numbers, and nothing is read before it is needed."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
+
+from sklearn.model_selection import GridSearchCV, train_test_split
+
+from attsvm import Tokens
+from attsvm.files import BadFile
+from attsvm.probe import AttentionProbe, TokenStore, as_sequences
+from attsvm.probe.arithmetic import arithmetic
+from attsvm.probe.sequences import read
+
+OFFSETS = np.array([0, 3, 4, 9, 12])
+
+
+@pytest.fixture
+def flat():
+    return np.random.default_rng(0).standard_normal((12, 5)).astype(np.float16)
+
+
+def write(folder, name, **arrays):
+    numpy = pytest.importorskip("safetensors.numpy", reason="needs safetensors")
+    folder.mkdir(exist_ok=True)
+    numpy.save_file({key: np.ascontiguousarray(array) for key, array in arrays.items()}, folder / name)
+    return folder
+
+
+def shards(folder, flat):
+    write(folder / "s", "b-1.safetensors", tokens=flat[4:], offsets=OFFSETS[2:] - 4)
+    return write(folder / "s", "a-0.safetensors", tokens=flat[:4], offsets=OFFSETS[:3])
+
+
+def arrays(folder, flat):
+    np.save(folder / "tokens.npy", flat)
+    np.save(folder / "offsets.npy", OFFSETS)
+    return folder
+
+
+@pytest.mark.parametrize("layout", [shards, arrays])
+def test_a_folder_is_mapped_and_holds_the_same_sequences(tmp_path, flat, layout):
+    store = TokenStore.open(layout(tmp_path, flat))
+    assert len(store) == 4 and store.width == 5 and "float16" in repr(store)
+    for found, expected in zip(store, np.split(flat, OFFSETS[1:-1]), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert isinstance(getattr(store.rows, "parts", [store.rows.array])[0], np.memmap)
+    assert not np.array_equal(store[0], flat[1:4])
+
+
+def test_a_padded_file_is_a_store(tmp_path):
+    keys = np.random.default_rng(0).standard_normal((4, 3, 5)).astype(np.float16)
+    np.save(tmp_path / "keys.npy", keys)
+    np.testing.assert_array_equal(TokenStore.open(tmp_path / "keys.npy")[2], keys[2])
+
+
+def test_bfloat16_is_read_as_its_bits_and_multiplied_exactly(flat):
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="JAX brings it")
+    brain = flat.astype(ml_dtypes.bfloat16)
+    store = TokenStore.from_flat(brain, OFFSETS)
+    where = arithmetic(store.rows)
+    block = where.centred(store.read(slice(0, 4)), np.zeros(5, np.float32))
+    np.testing.assert_array_equal(block, brain.astype(np.float32))
+    assert store.read(slice(0, 4)).dtype == np.uint16
+
+
+def test_half_precision_is_widened_exactly_subnormal_numbers_too():
+    bits = np.arange(65536, dtype=np.uint16).view(np.float16)
+    finite = bits[np.isfinite(bits)].reshape(-1, 16)
+    store = TokenStore.from_flat(finite, [0, len(finite)])
+    where = arithmetic(store.rows)
+    centre = np.full(16, 0.5, np.float32)
+    np.testing.assert_array_equal(where.centred(finite, centre), finite.astype(np.float32) - centre)
+    assert not np.array_equal(where.centred(finite, 0 * centre), finite.astype(np.float32) - centre)
+
+
+def test_parts_of_a_store_read_the_rows_they_name(flat):
+    store = TokenStore.from_flat(flat, OFFSETS)
+    part = store[np.array([3, 0, 2])]
+    expected = np.concatenate([flat[9:12], flat[:3], flat[4:9]])
+    np.testing.assert_array_equal(part.read(slice(0, 3)), expected)
+    np.testing.assert_array_equal(store[[False, True, False, True]][1], flat[9:12])
+    assert [span.stop - span.start for span in store.spans(20)] == [2, 1, 1]
+
+
+def test_splitters_and_searches_index_a_store():
+    rng = np.random.default_rng(0)
+    flat, labels = rng.standard_normal((160, 4)).astype(np.float32), np.arange(40) % 2
+    flat[::4, 0] += 3 * (2 * labels - 1)
+    store = TokenStore.from_flat(flat, np.arange(41) * 4)
+    train, test, y, _ = train_test_split(store, labels, random_state=0)
+    assert isinstance(train, TokenStore) and len(train) + len(test) == 40
+    grid = {"head_ridge": [1e-2, 1e3], "prompt_ridge": [0.1]}
+    assert GridSearchCV(AttentionProbe(), grid, cv=2).fit(train, y).best_params_["head_ridge"] == 1e-2
+
+
+def test_a_padded_array_is_not_copied_where_tokens_come_first(flat):
+    keys = np.zeros((2, 6, 5), np.float16)
+    mask = np.arange(6) < [[4], [2]]
+    assert np.shares_memory(read((keys, mask)).rows.array, keys)
+    assert not np.shares_memory(read((keys, mask[:, ::-1])).rows.array, keys)
+    np.testing.assert_array_equal(read(Tokens(keys, mask=mask)).lengths, [4, 2])
+
+
+def test_nested_tensors_of_torch_are_sequences(flat):
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+    parts = [torch.tensor(x) for x in np.split(flat, OFFSETS[1:-1])]
+    found = as_sequences(torch.nested.nested_tensor(parts))
+    for one, other in zip(found, parts, strict=True):
+        np.testing.assert_array_equal(one, other.numpy())
+
+
+def test_tensors_in_a_store_are_multiplied_by_their_own_library():
+    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+    rng = np.random.default_rng(1)
+    lengths, labels = rng.integers(2, 6, 40), np.arange(40) % 2
+    offsets = np.r_[0, np.cumsum(lengths)]
+    flat = rng.standard_normal((offsets[-1], 4)).astype(np.float32)
+    flat[offsets[:-1], 0] += 3 * (2 * labels - 1)
+    here, there = TokenStore.from_flat(flat, offsets), TokenStore.from_flat(torch.tensor(flat), offsets)
+    fixed = {"head_ridge": 0.1, "prompt_ridge": 0.1}
+    expected = AttentionProbe(**fixed).fit(here, labels).predict_proba(here)
+    found = AttentionProbe(**fixed).fit(there, labels).predict_proba(there)
+    np.testing.assert_allclose(found, expected, atol=1e-5)  # float32, and slopes of 1e-6
+    assert (
+        np.abs(AttentionProbe(**fixed).fit(there[::-1], labels).predict_proba(there) - expected).max() > 1e-2
+    )
+
+
+@pytest.mark.parametrize(
+    ("x", "offsets", "message"),
+    [
+        (np.ones((3, 2)), [0, 2], "x has 3 rows"),
+        (np.ones((3, 2)), [0, 2, 2, 3], "increasing"),
+        (np.ones((3, 2)), [0.0, 3.0], "integers"),
+        (np.ones(3), [0, 3], r"\(N, d\)"),
+        (np.full((3, 2), "a"), [0, 3], "real numbers"),
+    ],
+)
+def test_a_wrong_layout_is_named(x, offsets, message):
+    with pytest.raises(ValueError, match=message):
+        TokenStore.from_flat(x, offsets)
+
+
+def test_a_file_without_tokens_says_what_it_holds(tmp_path):
+    write(tmp_path / "f", "a.safetensors", weights=np.ones((2, 2)))
+    with pytest.raises(BadFile, match="it holds weights"):
+        TokenStore.open(tmp_path / "f")
+    with pytest.raises(BadFile, match="folder of shards"):
+        TokenStore.open(tmp_path)
