@@ -22,8 +22,20 @@ DECREASE, CURVATURE = 1e-4, 0.9
 STALE = 8
 """A search ends after so many steps that lower neither the slope nor, as far as can be told, the value."""
 
-NUMBERS = ("active", "value", "held_out", "steps", "slope", "least", "stale")
-NUMBERS += ("along", "step", "low", "high", "trials")
+NUMBERS = [
+    "active",
+    "value",
+    "held_out",
+    "steps",
+    "slope",
+    "least",
+    "stale",
+    "along",
+    "step",
+    "low",
+    "high",
+    "trials",
+]
 """What a search knows of every function (K,)."""
 
 Evaluate = Callable[[Any, NDArray[np.intp]], Evaluation]

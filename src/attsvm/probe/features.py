@@ -13,7 +13,7 @@ from attsvm.probe.standard import Standard
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
 
-LANDMARKS = 300
+LANDMARKS = 600
 SPREADS = (0.3, 1.0)
 """γ times the number of features, on standardised tokens; members of an average take them in turns."""
 
