@@ -110,6 +110,21 @@ def sums(keys: Float, anchor: NDArray[np.intp], multipliers: Float, out: Float) 
 
 
 @compiled
+def unit_differences(keys, anchor, example, token, out, length):  # type: ignore[no-untyped-def]
+    """(x_a − x_t) / |x_a − x_t| and its length for named rows: (k,), (k,) → out (k, d), length (k,)."""
+    for j in range(len(example)):
+        i, square = example[j], 0.0
+        first, other = keys[i, anchor[i]], keys[i, token[j]]
+        for c in range(keys.shape[2]):
+            out[j, c] = first[c] - other[c]
+            square += out[j, c] * out[j, c]
+        length[j] = np.sqrt(square)
+        scale = 1.0 / length[j] if length[j] > 0.0 else 1.0
+        for c in range(keys.shape[2]):
+            out[j, c] *= scale
+
+
+@compiled
 def row_margins(delta: Float, owner: NDArray[np.intp], directions: Float, out: Float) -> None:
     """δ_jᵀ y of its example: delta (k, d), owner (k,), y (g, d) → out (k,)."""
     for j in range(len(delta)):

@@ -59,11 +59,9 @@ class Rows:
         """The same by their names (k,), (k,), sorted by example."""
         first = np.diff(example, prepend=-1) > 0
         owner = np.cumsum(first) - 1
-        delta, queries = program.differences(example, token), program.queries[example[first]]
-        if span is not None:
-            delta, queries = delta @ span.left, queries @ span.right
-        delta, reach = unit(delta)
-        queries, size = unit(queries)
+        delta, reach = _unit_differences(program, example, token, span)
+        queries = program.queries[example[first]]
+        queries, size = unit(queries if span is None else queries @ span.right)
         length = reach * size[owner]
         live = length > TINY
         if not live.all():
@@ -211,8 +209,21 @@ def unit(vectors: Float) -> tuple[Float, Float]:
     return vectors / np.where(length > 0, length, 1.0)[:, None], length
 
 
+def _unit_differences(
+    program: Constraints, example: NDArray[np.intp], token: NDArray[np.intp], span: Span | None
+) -> tuple[Float, Float]:
+    if span is not None:
+        return unit(program.differences(example, token) @ span.left)
+    if program.stored:
+        return unit(program.differences(example, token))
+    delta, length = np.empty((len(example), program.d)), np.empty(len(example))
+    passes.unit_differences(program.flat_keys, program.anchor, example, token, delta, length)
+    return delta, length
+
+
 def _shared(delta: Float, queries: Float, owner: NDArray[np.intp]) -> tuple[Float, Float, NDArray[np.intp]]:
     """The parts of rows; where queries are numbers, they go into the differences."""
     if queries.shape[1] > 1:
         return delta, queries, owner
-    return delta * queries[owner], np.ones((1, 1)), np.zeros_like(owner)
+    signed = delta if (queries > 0).all() else delta * queries[owner]
+    return signed, np.ones((1, 1)), np.zeros_like(owner)

@@ -42,7 +42,8 @@ class FreeRows:
         delta = (anchors - rows.keys[example[:, None], token]) * used[..., None]
         bound = used & np.take_along_axis(rows.separating[example], token, 1) & reached[example, None]
         mean = (bound[:, None, :] @ delta) / np.maximum(bound.sum(1), 1)[:, None, None]
-        self.packed = Packed(delta - bound[..., None] * mean, rows.queries[example], used)
+        delta -= bound[..., None] * mean
+        self.packed = Packed(delta, rows.queries[example], used)
 
     def direction(self, gradient: Float, sigma: float) -> Float:
         """−(I + σ Bᵀ B)⁻¹ g: (d, e) → (d, e)."""

@@ -37,9 +37,12 @@ def shortest(rows: Rows) -> Found:
 def solve_runs(program: Constraints) -> Answer:
     """The shortest W of every run of a batch of small problems."""
     each = program.n * program.T * program.d * program.e
-    size = max(1, ENTRIES // each)
-    parts = [_solve(program.part(slice(k, k + size))) for k in range(0, len(program.keys), size)]
-    W, multipliers, separable, gap = (np.concatenate(x) for x in zip(*parts, strict=True))
+    runs, size = len(program.keys), max(1, ENTRIES // each)
+    if runs <= size:
+        W, multipliers, separable, gap = _solve(program)
+    else:
+        parts = [_solve(program.part(slice(k, k + size))) for k in range(0, runs, size)]
+        W, multipliers, separable, gap = (np.concatenate(x) for x in zip(*parts, strict=True))
     return Answer(W, multipliers, separable, scaled=bool((gap < np.inf).all()), gap=gap)
 
 
