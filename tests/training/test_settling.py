@@ -41,9 +41,9 @@ def test_fifty_learning_rates_and_fifty_schedules_compile_once(problem):
     assert not COMPILED
 
 
-def test_another_norm_is_seen_to_compile(problem):
+def test_another_size_is_seen_to_compile():
     COMPILED.clear()
-    run(*problem, steps=20, optimizer=steepest(frobenius, 0.1), weight=KeyQuery(2))
+    run(*sphere(3, 6, 11, seed=0), steps=20, weight=KeyQuery(7))  # sizes that no other test has
     assert COMPILED
 
 

@@ -99,8 +99,6 @@ def _rounds(
         look = found.final or not program.stored
         new = slacks.worst(found.W, stride, turn).outside(chosen, most) if look else NONE
         line.show(f"pass {turn + 1}, pool of {len(rows):,} rows: {len(new):,} others violated")
-        if len(new) and np.isneginf(new.slack[0]):  # a zero row that asks for a margin
-            return new.contradiction(program)
         if found.final and stride == 1 and not len(new):
             others = np.count_nonzero(program.separating) > np.count_nonzero(~rows.tied)
             return rows.at_margin_one(found, program, norm, 1.0 - SATISFIED if others else np.inf)
@@ -110,7 +108,10 @@ def _rounds(
         if len(new):
             chosen[new.example, new.token] = True
             order = np.argsort(new.example, kind="stable")
-            rows = rows.joined(Rows.named(program, new.example[order], new.token[order]))
+            more = Rows.named(program, new.example[order], new.token[order])
+            if len(more) < len(new):  # a zero row asks for a margin
+                return new.without(more).contradiction(program)
+            rows = rows.joined(more)
     return pool.answer(replace(found, gap=0.0 if not found.separable else np.inf), program)
 
 
@@ -131,6 +132,13 @@ class Worst:
         new = np.flatnonzero(~chosen[self.example, self.token])
         new = new[np.argsort(self.slack[new])[:most]]
         return Worst(self.example[new], self.token[new], self.slack[new])
+
+    def without(self, rows: Rows) -> Worst:
+        """Those that are not among the rows."""
+        width = 1 + max(int(self.token.max()), int(rows.token.max(initial=0)))
+        names, others = self.example * width + self.token, rows.example * width + rows.token
+        left = ~np.isin(names, others)
+        return Worst(self.example[left], self.token[left], self.slack[left])
 
     def contradiction(self, program: Constraints) -> Answer:
         """The first of them as a proof of its own."""
