@@ -18,6 +18,9 @@ SURE = 5e-11
 FINE, ENOUGH = 1e-10, 0.5 * TOLERANCE
 """Largest violation or gap that is left as it is: Frobenius algorithms end exactly, the others near 1e-9."""
 
+QUICK = 1_000_000
+"""Operations of a careful step that take a moment only."""
+
 PROVEN = 1e-11
 """|Σ λ_j A_j| per Σ λ_j |A_j| of a contradiction: a weight against it would be too long for float64."""
 
@@ -48,8 +51,11 @@ def second_look_soft(rows: Constraints, slack: Float, scaled: Float, answer: Ans
     return better if certify_soft(rows, better.W, better.multipliers, slack).worst < worst else answer
 
 
-def _tolerated(norm: Norm) -> float:
-    return FINE if norm.p == 2 else ENOUGH
+def _tolerated(rows: Constraints, norm: Norm) -> float:
+    """Frobenius answers of small programs to more digits: there another look takes a moment."""
+    unknowns = rows.d * rows.e
+    count = min(rows.n * rows.T, 2 * unknowns + 50)
+    return FINE if norm.p == 2 and count**2 * (count + unknowns) <= QUICK else ENOUGH
 
 
 def _sure(rows: Constraints, norm: Norm, answer: Answer) -> Bool:
@@ -65,13 +71,13 @@ def _sure(rows: Constraints, norm: Norm, answer: Answer) -> Bool:
     longest = (rows.reach / rows.required).max(-1)
     few = np.count_nonzero(answer.multipliers) if one else rows.active[0].size
     spread = (unknowns + few) * unknowns**0.5 * EPSILON * longest * square**0.5
-    return np.asarray(answer.separable & (spread <= SURE) & (answer.gap <= _tolerated(norm) - SURE))
+    return np.asarray(answer.separable & (spread <= SURE) & (answer.gap <= _tolerated(rows, norm) - SURE))
 
 
 def _one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
     if answer.separable:
         worst = certify(rows, norm, answer.W, answer.multipliers).worst
-        if worst <= _tolerated(norm):
+        if worst <= _tolerated(rows, norm):
             return answer
     elif _proven(rows, answer.multipliers):
         return answer
