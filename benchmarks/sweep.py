@@ -102,17 +102,15 @@ def gpu(out: File) -> None:
         "train": {"steps": 2000, "lr": 0.1},
     }
     for attempt in ("first", "second"):
-        began = time.perf_counter()
+        began, start = time.perf_counter(), time.time()
         done = att.sweep(study, out=out / attempt)
         seconds = time.perf_counter() - began
-        print(
-            f"{attempt}: 1,000,000 runs × 2,000 steps in {seconds:.1f} s; {done.cells[0].quantities}",
-            flush=True,
-        )
+        print(f"{attempt}: 1,000,000 runs × 2,000 steps in {seconds:.1f} s; {kept(out / attempt, start)}")
+        print(f"  {done.cells[0].quantities}", flush=True)
     same = (out / "first" / "runs.parquet").read_bytes() == (out / "second" / "runs.parquet").read_bytes()
     print("the two tables are the same bytes:", same)
     print(jax.devices())
-    parts(32_768)
+    parts(16_384)
     weights = {}
     for runs in (1, 7, 64, 512, 4096):
         tokens, v = att.datasets.sphere(6, 8, 10, seed=range(runs))
@@ -120,6 +118,13 @@ def gpu(out: File) -> None:
         weights[runs] = att.train(tokens, att.Linear(v), optimizer=rule, steps=2000, record=[2000]).final
         first = np.abs(weights[runs][0] - weights[1][0]).max() / np.abs(weights[1][0]).max()
         print(f"batch of {runs}: run 0 differs from that of a batch of one by {first:.1e}", flush=True)
+
+
+def kept(folder: File, start: float) -> str:
+    """When the batches of a study were written, in seconds from its start."""
+    times = sorted(file.stat().st_mtime - start for file in (folder / "batches").glob("*.parquet"))
+    some = ", ".join(f"{at:.1f}" for at in times[:: max(1, len(times) // 8)])
+    return f"{len(times)} files, kept at {some}"
 
 
 def parts(runs: int) -> None:

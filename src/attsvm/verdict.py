@@ -204,19 +204,20 @@ def unique(norm: Norm) -> bool:
     return norm.p == 2 or (isinstance(norm, Entrywise) and 1 < norm.p < np.inf)
 
 
-def classify(path: Path, v: ArrayLike) -> Any:
+def classify(path: Path, v: ArrayLike, solution: Solution | None = None) -> Any:
     """Where a run ended: "global", "local", "neither" or "unmoved"; with runs an array of them.
 
     global: it attends to the best tokens. local: its selection is locally optimal. neither: it is not,
     or no weight separates it (the run is not finished, or tokens tie). unmoved: the last weight is the
     one it started from, or zero; what it attends to was not trained.
+    solution: the Frobenius program of path.selected, where it is already known.
     """
     moved = _moved(path)
     try:
-        solution = max_margin(path.tokens, path.selected)
+        solution = solution or max_margin(path.tokens, path.selected)
     except NotSeparable:
         return "neither" if moved else "unmoved"
-    best = (path.selected == best_tokens(path.tokens, v)).all((-2, -1))
+    best = (solution.selected == best_tokens(path.tokens, v)).all((-2, -1))
     local = np.asarray(locally_optimal(path.tokens, v, solution)) & solution.separable
     kind = np.where(moved, np.where(best, "global", np.where(local, "local", "neither")), "unmoved")
     return str(kind) if kind.ndim == 0 else kind

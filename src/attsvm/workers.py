@@ -25,7 +25,7 @@ from attsvm.program.threads import cores
 from attsvm.training.compilation import compile_quickly
 from attsvm.words import WrongWord
 
-PER_GPU = 6
+PER_GPU = 8
 """Worker processes that share a GPU: while one trains, the others draw data and measure."""
 
 _INHERITED = {

@@ -105,8 +105,10 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     """Whether some W puts the selected tokens above all others: one boolean, with runs (runs,)."""
     tokens = matching_runs(tokens, selected)
     rows = Constraints.of(tokens, selected)
-    answer = _answer(rows, frobenius)
-    return np.asarray(answer.separable) if tokens.runs is not None else bool(answer.separable)
+    if rows.runs is None:
+        return bool(_answer(rows, frobenius).separable)
+    # A second look would improve a weight, of which only the existence is asked.
+    return np.asarray(over_runs(lambda part: solve(part, frobenius), rows, True).separable)
 
 
 # ---------------------------------------------------------------------- from rows to an answer

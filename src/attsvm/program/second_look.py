@@ -61,7 +61,8 @@ def _tolerated(rows: Constraints, norm: Norm) -> float:
 def _sure(rows: Constraints, norm: Norm, answer: Answer) -> Bool:
     """Where neither the gap nor rounding can keep an answer from its certificate.
 
-    Rounding moves the margins of W by ε |A| |W| at most, relative to the bounds, and Σ λ_j A_j by as much.
+    Rounding moves the margins of W by ε |A| |W| at most, relative to the bounds, and Σ λ_j A_j by as much, in
+    the Frobenius norm; in another by up to (d e)^|1/p − 1/2| times that.
     """
     if rows.relaxed:
         return np.zeros(rows.unit.shape, bool)
@@ -70,7 +71,7 @@ def _sure(rows: Constraints, norm: Norm, answer: Answer) -> Bool:
     square = float(np.vdot(W, W)) if one else np.einsum("rde,rde->r", W, W)
     longest = (rows.reach / rows.required).max(-1)
     few = np.count_nonzero(answer.multipliers) if one else rows.active[0].size
-    spread = (unknowns + few) * unknowns**0.5 * EPSILON * longest * square**0.5
+    spread = (unknowns + few) * unknowns ** abs(1 / norm.p - 0.5) * EPSILON * longest * square**0.5
     return np.asarray(answer.separable & (spread <= SURE) & (answer.gap <= _tolerated(rows, norm) - SURE))
 
 

@@ -27,14 +27,17 @@ from attsvm.tokens import Tokens
 FEW = 16
 """A study of at most so many seeds trains them in one batch; one of more, in larger ones."""
 
-LENGTHS = {"cpu": (64, 64), "gpu": (4096, 32768)}
+LENGTHS = {"cpu": (64, 64), "gpu": (4096, 16384)}
 """Runs of the first batch of a cell and of the others: they fill the device, and on a CPU fit its cache."""
 
-SECONDS, ROOM = {"cpu": 1e-8, "gpu": 1e-10}, 1 << 31
+SECONDS, ROOM = {"cpu": 1e-8, "gpu": 3e-11}, 1 << 31
 """Of a training step per token entry, roughly; and bytes of the GPU that a batch may take."""
 
-LONG, FREE = 20.0, {"cpu": 0.25, "gpu": 1.0}
+LONG, FREE = 20.0, {"cpu": 0.25, "gpu": 2.0}
 """Seconds that a batch should not exceed; and below which a larger shape costs less than a compilation."""
+
+ROUND = {"cpu": 8, "gpu": 16}
+"""What sizes are rounded up to there: a GPU compiles for longer, and computes small sums in no time."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,12 @@ class Batch:
     def seeds(self) -> range:
         return range(self.start, self.stop)
 
+    def program(self, device: str) -> tuple[Any, ...]:
+        """What is compiled for it: batches that agree in this should follow each other in one process."""
+        told, runs = self.cell.training, self.stop - self.start
+        shape = self.cell.shape[0], *_shared_shape(self.cell, runs, device)
+        return (told.weight, told.optimizer, told.norm, told.loss, runs, shape)
+
     def seconds(self, device: str) -> float:
         """A rough guess; a call of train() takes milliseconds before its first step."""
         return 0.005 + cost(self.cell, self.stop - self.start, device)
@@ -58,7 +67,8 @@ class Batch:
 def cost(cell: Cell, runs: int, device: str, shape: tuple[int, ...] | None = None) -> float:
     """Seconds of training, roughly."""
     n, T, d, e = shape or cell.shape
-    return SECONDS[device] * runs * cell.training.steps * (n * T * d + d * e)
+    entries = n * T * d + d * e + (d * e * min(d, e) if cell.decomposes else 0)
+    return SECONDS[device] * runs * cell.training.steps * entries
 
 
 def batches(cell: Cell, seeds: range, few: bool, device: str) -> list[Batch]:
@@ -169,10 +179,10 @@ def _data(
 
 
 def _shared_shape(cell: Cell, runs: int, device: str) -> tuple[int, int, int]:
-    """T, d and e rounded up to eights where that is free: cells that agree in them share one compilation."""
-    n, T, d, e = cell.shape
-    wider = [8 * -(-size // 8) if size > 1 and cell.padded_width else size for size in (d, e)]
-    sizes = 8 * -(-T // 8), wider[0], wider[1]
+    """T, d and e rounded up where that is free: cells that agree in them share one compilation."""
+    (n, T, d, e), to = cell.shape, ROUND[device]
+    wider = [to * -(-size // to) if size > 1 and cell.padded_width else size for size in (d, e)]
+    sizes = to * -(-T // to), wider[0], wider[1]
     return sizes if cost(cell, runs, device, (n, *sizes)) <= FREE[device] else (T, d, e)
 
 

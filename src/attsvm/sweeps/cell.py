@@ -12,7 +12,7 @@ from typing import Any
 
 from attsvm import datasets
 from attsvm.fingerprint import SHOWING, code_fingerprint
-from attsvm.norms import Entrywise
+from attsvm.norms import Schatten
 from attsvm.settings import ASKS, Settings
 from attsvm.sweeps.measure import is_own
 from attsvm.sweeps.plugins import is_plugin, plugin, source
@@ -81,12 +81,15 @@ class Cell:
         return uniform(drawn) if name == "uniform" else gaussian(drawn, float(scale or 1))
 
     @property
+    def decomposes(self) -> bool:
+        """Whether every step takes the singular values of W."""
+        norm = norm_of(self.training.norm) if "norm" in ASKS[self.training.optimizer] else None
+        return isinstance(norm, Schatten) and norm.p != 2
+
+    @property
     def padded_width(self) -> bool:
         """Whether coordinates of zeros change nothing: they then stay zero in W, and in no norm count."""
-        asked = "norm" in ASKS[self.training.optimizer]
-        norm = norm_of(self.training.norm) if asked else None
-        plain = norm is None or norm.p == 2 or isinstance(norm, Entrywise)
-        return self.training.weight == "full" and self.init == "zero" and plain
+        return self.training.weight == "full" and self.init == "zero" and not self.decomposes
 
 
 def as_cell(

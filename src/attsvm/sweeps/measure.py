@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.norms import Norm
+from attsvm.norms import Norm, frobenius
 from attsvm.path import Path
 from attsvm.program.max_margin import max_margin, separable
 from attsvm.program.solution import Solution
 from attsvm.selection import best_tokens
 from attsvm.sweeps.plugins import is_plugin, plugin
-from attsvm.tokens import Float
+from attsvm.tokens import Float, Tokens
 from attsvm.verdict import classify, cosine, fit_rate, margin_ratio, unique
 from attsvm.words import WrongWord, norm_of
 
@@ -34,39 +34,50 @@ class Ended:
     path: Path
     v: Float | None
     predicted: Norm | None
-    _solved: dict[Norm, tuple[Solution, NDArray[Any]]] = field(default_factory=dict)
+    _solved: dict[Norm, Solution] = field(default_factory=dict)
 
     def head(self) -> Float:
         if self.v is None:
             raise WrongWord("kind and separable need a linear head: return Tokens and an array v.")
         return self.v
 
-    def solution(self, norm: Norm) -> tuple[Solution, NDArray[Any]]:
-        """The program of the tokens that each run attends to, and for which runs it is certified."""
+    def solution(self, norm: Norm) -> Solution:
+        """The program of the tokens that each run attends to."""
         if norm not in self._solved:
-            found = max_margin(self.path.tokens, self.path.selected, norm)
-            self._solved[norm] = found, np.asarray(found.separable & found.certified)
+            self._solved[norm] = max_margin(self.path.tokens, self.path.selected, norm)
         return self._solved[norm]
 
 
 def _kind(ended: Ended, norm: Norm) -> NDArray[Any]:
     """Where the run ended: global, local, neither or unmoved."""
-    return np.asarray(classify(ended.path, ended.head()))
+    return np.asarray(classify(ended.path, ended.head(), ended.solution(frobenius)))
 
 
 def _separable(ended: Ended, norm: Norm) -> NDArray[Any]:
     """Whether some W puts the best tokens above all others."""
-    return np.asarray(separable(ended.path.tokens, best_tokens(ended.path.tokens, ended.head())))
+    best, attended = best_tokens(ended.path.tokens, ended.head()), ended.solution(frobenius)
+    out = np.array(attended.separable)
+    other = np.flatnonzero((best != attended.selected).any((-2, -1)))
+    if len(other):
+        all_ = ended.path.tokens
+        some = Tokens(all_.keys[other], all_.queries[other], mask=all_.mask[other])
+        out[other] = separable(some, best[other])
+    return out
 
 
 def _ratios(ended: Ended, norm: Norm) -> Float:
-    solution, known = ended.solution(norm)
-    return np.where(known[:, None], margin_ratio(ended.path, solution), np.nan)
+    solution = ended.solution(norm)
+    return np.where(_known(solution), margin_ratio(ended.path, solution), np.nan)
 
 
 def _gaps(ended: Ended, norm: Norm) -> Float:
-    solution, known = ended.solution(norm)
-    return np.where(known[:, None], 1 - cosine(ended.path.W, solution.W), np.nan)
+    solution = ended.solution(norm)
+    return np.where(_known(solution), 1 - cosine(ended.path.W, solution.W), np.nan)
+
+
+def _known(solution: Solution) -> NDArray[Any]:
+    """The runs with a certified solution (runs, 1)."""
+    return np.asarray(solution.separable & solution.certified)[:, None]
 
 
 def _margin_ratio(ended: Ended, norm: Norm) -> NDArray[Any]:

@@ -126,23 +126,19 @@ def _submit(todo: Sequence[Batch], at: str, store: Store, pool: Executor) -> Non
 
 
 def _jobs(todo: Sequence[Batch], at: str) -> list[list[Batch]]:
-    """Batches of one shape and one way of training beside each other, small ones together in a job."""
-    order = sorted(todo, key=lambda b: (b.start, *_alike(b.cell)))
+    """Small batches of one compiled program together in a job; long jobs first, none is then waited for."""
+    program: dict[Batch, Any] = {batch: batch.program(at) for batch in todo}
+    order = sorted(todo, key=lambda batch: (program[batch], batch.start))
     limit = min(TASK, sum(batch.seconds(at) for batch in order) / SHARES)
     jobs: list[list[Batch]] = []
     room = 0.0
     for batch in order:
-        if room <= 0:
+        if room <= 0 or program[batch] != program[jobs[-1][-1]]:
             jobs.append([])
             room = limit
         jobs[-1].append(batch)
         room -= batch.seconds(at)
-    return jobs
-
-
-def _alike(cell: Cell) -> tuple[Any, ...]:
-    told = cell.training
-    return (cell.shape, told.weight, told.optimizer, told.norm, told.loss)
+    return sorted(jobs, key=lambda job: -sum(batch.seconds(at) for batch in job))
 
 
 def _held(store: Store) -> int:
