@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,7 @@ def kept_programs() -> Iterator[None]:
         "jax_persistent_cache_enable_xla_caches": "none",
     }
     before = {name: getattr(settings, name) for name in ours}
+    _trim(folder)
     reset_cache()  # else JAX would not look at the settings again
     _set(settings, ours)
     try:
@@ -99,11 +101,11 @@ def program_folder() -> Path | None:
         folder = Path(base or "~").expanduser() / "attsvm" / "programs" / _processor()
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK | os.X_OK):
-            _trim(folder)
             return folder
     return None
 
 
+@cache
 def _processor() -> str:
     """A home may be shared by machines, and code for one processor may end the process on another."""
     with suppress(OSError):
@@ -113,7 +115,9 @@ def _processor() -> str:
     return platform.machine() or "any"
 
 
+@cache
 def _trim(folder: Path) -> None:
+    """Once per process: a look at every file takes longer than a small training."""
     with suppress(OSError):  # another process may trim it too
         found = sorted((entry.stat().st_atime, entry.stat().st_size, entry) for entry in folder.iterdir())
         size = sum(size for _, size, _ in found)
