@@ -183,7 +183,8 @@ def _shared_shape(cell: Cell, runs: int, device: str) -> tuple[int, int, int]:
     (n, T, d, e), to = cell.shape, ROUND[device]
     wider = [to * -(-size // to) if size > 1 and cell.padded_width else size for size in (d, e)]
     sizes = to * -(-T // to), wider[0], wider[1]
-    return sizes if cost(cell, runs, device, (n, *sizes)) <= FREE[device] else (T, d, e)
+    few = runs <= LENGTHS[device][0]  # of longer batches there may be many
+    return sizes if few and cost(cell, runs, device, (n, *sizes)) <= FREE[device] else (T, d, e)
 
 
 def _padded(tokens: Tokens, head: Any, T: int, d: int, e: int) -> tuple[Tokens, Any]:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SHOWN = 2_000
 """Cells in the table of the page; all of them are in cells.csv."""
 
+LINES = 20
+"""Curves that an eye can tell apart; of more, the map alone is drawn."""
+
 WORDS = {
     "global": "Runs that end at the best tokens",
     "local": "Runs that end at another, locally optimal, selection",
@@ -91,8 +94,9 @@ def _section(done: Sweep, quantity: str, layout: Layout) -> str:
         drawn.append(
             _drawn(draw_map(points, quantity, layout), folder / f"{_slug(quantity)}-map.svg", quantity)
         )
-    curves = draw_curves(points, quantity, layout)
-    drawn.append(_drawn(curves, folder / f"{_slug(quantity)}-curves.svg", quantity))
+    if layout.lines is None or len({point.words.get(layout.lines) for point in points}) <= LINES:
+        curves = draw_curves(points, quantity, layout)
+        drawn.append(_drawn(curves, folder / f"{_slug(quantity)}-curves.svg", quantity))
     how = "Bars: 95 % intervals, Wilson’s for a share, Student’s for a mean."
     told = f'<p class="how">{how} <code>{escape(quantity)}</code></p>'
     return (
