@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Columns = dict[str, NDArray[Any]]
 """One array per column, all of one length."""
 
+DIFFERENT = 16
+"""Words of a column that are told apart one by one."""
+
 STALE = 3600.0
 """Seconds after which a file that was never finished is nobody's."""
 
@@ -175,12 +178,23 @@ def _joined(pieces: Sequence[Piece]) -> Columns:
 
 
 def _encoded(pa: Any, column: NDArray[Any]) -> Any:
-    array = _plain(pa, column)
-    return array.dictionary_encode() if column.dtype.kind in "UO" else array
+    """An Arrow array; of words, a dictionary of them and the number of each."""
+    if column.dtype.kind not in "UO":
+        return pa.array(column)
+    if column.dtype.kind == "O":
+        return pa.array(column.tolist()).dictionary_encode()
+    at, words = np.full(len(column), -1, np.int32), []
+    while len(words) < DIFFERENT and (at < 0).any():  # one pass per word: Arrow would look at every letter
+        words.append(str(column[np.argmax(at < 0)]))
+        at[column == words[-1]] = len(words) - 1
+    if (at < 0).any():
+        return pa.array(column).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(at, pa.array(words, pa.string()))
 
 
 def _plain(pa: Any, column: NDArray[Any]) -> Any:
-    return pa.array(column.tolist() if column.dtype.kind == "O" else column)
+    array = _encoded(pa, column)
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 def _decoded(pa: Any, column: Any) -> NDArray[Any]:
