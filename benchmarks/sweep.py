@@ -1,4 +1,4 @@
-"""Sweeps: what the machinery costs. By hand: python benchmarks/sweep.py [two] [dask] [tiny], or --gpu [twice].
+"""Sweeps: its costs. By hand: python benchmarks/sweep.py [two] [dask] [tiny], or --gpu [twice].
 
 two: two worker processes against one. dask: Dask's local cluster against worker processes. tiny: 10,000 cells
 of next to no work. --gpu: 10⁶ runs of sphere(6, 8, 10) × 2,000 steps on what JAX finds; twice: again,
