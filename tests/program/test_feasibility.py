@@ -1,5 +1,7 @@
 """Which selections can be made at all: verdicts against a linear program, and the theorems' thresholds."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -95,3 +97,17 @@ def test_a_prompt_makes_any_selection_once_d_reaches_the_number_of_rows(n, T):
 
 def test_a_prompt_half_as_wide_fails_at_times():
     assert not separable(*draw(2, 3, 2, "prompt", runs=50)).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "n", "d"), [("prompt_sphere", 8, 4), ("prompt_sphere", 6, 3), ("sphere", 8, 2)]
+)
+def test_two_tokens_are_separable_as_often_as_cover_counts(model, n, d):
+    """Signs of n points in general position that a plane through zero of N dimensions can realise."""
+    runs, N = 2_000, d if model == "prompt_sphere" else d * d
+    tokens, v = getattr(datasets, model)(n, 2, d, seed=range(runs))
+    share = np.mean(separable(tokens, best_tokens(tokens, v)))
+    expected = [sum(math.comb(n - 1, k) for k in range(m)) / 2 ** (n - 1) for m in (N, N - 1)]
+    error = 5 * np.sqrt(0.25 / runs)
+    assert abs(share - expected[0]) < error
+    assert abs(share - expected[1]) > error  # one dimension fewer

@@ -33,8 +33,12 @@ with workers(1) as pool:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
-    sweep(STUDY, Here(), out=folder)
-    return (folder / "runs.parquet").read_bytes()
+    with pytest.MonkeyPatch.context() as environment:
+        # The processes of these tests share what they compile, which takes longer than all they do besides.
+        environment.setenv("JAX_ENABLE_COMPILATION_CACHE", "true")
+        environment.setenv("XDG_CACHE_HOME", str(folder / "programs"))
+        sweep(STUDY, Here(), out=folder)
+        yield (folder / "runs.parquet").read_bytes()
 
 
 def files(folder):

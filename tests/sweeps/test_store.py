@@ -92,7 +92,7 @@ WRITER = """
 
 def test_two_writers_killed_at_random_moments_leave_whole_files_only(tmp_path):
     rng, held = random.Random(0), 0
-    for _ in range(3):
+    for _ in range(2):
         command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)]
         writers = [subprocess.Popen(command) for _ in range(2)]
         while len(list((tmp_path / "batches").glob("*.parquet"))) < held + 2:
