@@ -21,11 +21,11 @@ from attsvm.workers import begin, named, processes, workers
 
 WORK = {
     "measure": ["kind"],
-    "seeds": 512,
+    "seeds": 1024,
     "data": {"model": "sphere", "n": 6, "T": 8, "d": 10},
     "train": {"steps": 2000, "lr": 0.1},
 }
-"""One shape, eight batches of about half a second: what two workers can share."""
+"""One shape, sixteen batches of a quarter to half a second: what two workers can share."""
 
 
 ROUNDS = 5

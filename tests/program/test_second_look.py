@@ -33,6 +33,17 @@ def test_a_tame_problem_needs_no_second_look(rows):
     assert not looks._sure(conftest_rows(conftest.tied), frobenius, answer)
 
 
+def test_wide_programs_in_the_frobenius_norm_are_certified_without_a_second_look(monkeypatch):
+    tokens, v = datasets.sphere(n=4, T=4, d=64, seed=range(8))
+    best = np.argmax(np.einsum("rntd,rd->rnt", tokens.keys, v), -1)
+    monkeypatch.setattr(looks, "_one", None)  # to call it is an error
+    solution = max_margin(tokens, best)
+    assert solution.certified.all()
+    answer = Answer(solution.W, solution.token_multipliers, gap=np.zeros(8))
+    assert looks._sure(solution.constraints, frobenius, answer).all()
+    assert not looks._sure(solution.constraints, l1, answer).any()
+
+
 def conftest_rows(build):
     instance = build()
     return Constraints.of(instance.tokens, instance.selected, instance.required)

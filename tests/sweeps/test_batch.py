@@ -10,6 +10,7 @@ from attsvm.sweeps import batch
 from attsvm.sweeps.batch import FEW, batches, compute
 from attsvm.sweeps.cell import INIT, study_code
 from attsvm.sweeps.study import read_study
+from attsvm.sweeps.sweep import _jobs
 
 ROUNDING = 1e-9
 """Of a margin ratio after 60 steps; what the paddings change is 1e-15."""
@@ -47,6 +48,17 @@ def test_padding_changes_no_more_than_rounding(one, training, monkeypatch):
     plain = columns(given, range(4), few=True)[0]
     assert (padded["kind"] == plain["kind"]).all()
     np.testing.assert_allclose(padded["margin_ratio"], plain["margin_ratio"], rtol=ROUNDING)
+
+
+def test_a_job_has_one_program_and_long_batches_no_padding(one):
+    cells = read_study(one | {"data": {"model": "sphere", "n": [1, 2], "T": [2, 3, 9], "d": [3, 20]}}).cells
+    for device in ("cpu", "gpu"):
+        todo = [b for cell in cells for b in batches(cell, range(20_000), False, device)]
+        jobs = _jobs(todo, device)
+        assert sorted(map(id, todo)) == sorted(id(b) for job in jobs for b in job)
+        assert all(len({b.program(device) for b in job}) == 1 for job in jobs)
+    assert todo[0].program("gpu")[-1] == (1, 16, 16, 16)
+    assert todo[1].program("gpu")[-1] == (1, 2, 3, 3)
 
 
 def test_a_run_of_a_batch_is_the_run_of_train(one):
