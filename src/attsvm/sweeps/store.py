@@ -183,7 +183,8 @@ def _encoded(pa: Any, column: NDArray[Any]) -> Any:
         return pa.array(column)
     if column.dtype.kind == "O":
         return pa.array(column.tolist()).dictionary_encode()
-    at, words = np.full(len(column), -1, np.int32), []
+    words: list[str] = []
+    at = np.full(len(column), -1, np.int32)
     while len(words) < DIFFERENT and (at < 0).any():  # one pass per word: Arrow would look at every letter
         words.append(str(column[np.argmax(at < 0)]))
         at[column == words[-1]] = len(words) - 1
