@@ -100,3 +100,15 @@ def test_every_measure_is_a_number_a_truth_or_a_word_per_run(one):
     np.testing.assert_allclose(found["norm_growth"], 1, atol=0.2)
     assert np.nanmedian(found["one_minus_cosine"]) < 0.05
     assert (found["margin_ratio"] <= 1 + 1e-12).all()
+
+
+def test_separable_is_about_the_best_tokens_wherever_a_run_ended(one):
+    given = one | {
+        "data": {"model": "prompt_sphere", "n": 3, "T": 3, "d": 2},
+        "measure": ["kind", "separable"],
+    }
+    found = columns(given, range(FEW), few=True)[0]
+    tokens, v = att.datasets.prompt_sphere(3, 3, 2, seed=range(FEW))
+    expected = att.separable(tokens, att.best_tokens(tokens, v))
+    assert (found["separable"] == expected).all()
+    assert 0 < expected.sum() < FEW and set(found["kind"]) >= {"global", "local"}
