@@ -86,7 +86,8 @@ def draw_map(points: Sequence[Point], quantity: str, layout: Layout) -> Canvas:
         )
         if len(across) <= 12:
             _written(ax, table, low, high, len(across))
-        ax.set_xticks(range(len(across)), [_word(x) for x in across])
+        names = [_word(x) for x in across]
+        ax.set_xticks(range(len(across)), names, rotation=25 if sum(map(len, names)) > 20 else 0)
         ax.set_yticks(range(len(down)), [_word(y) for y in down])
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SHOWN = 2_000
 """Cells in the table of the page; all of them are in cells.csv."""
 
+WAYS = ("weight", "optimizer", "norm")
+"""Of a training, in a map of what it maximises."""
+
 LINES = 20
 """Curves that an eye can tell apart; of more, the map alone is drawn."""
 
@@ -111,14 +114,25 @@ def _in_several_norms(done: Sweep) -> list[str]:
 
 
 def _across_norms(done: Sweep, name: str, layout: Layout) -> str:
-    """One map of a measure: its norm against what the study tells apart, one panel per size."""
+    """One map of a measure: its norm against the ways of training, one panel per size."""
+    ways = [word for word in done.varying if word in WAYS] or [layout.lines or layout.x]
+    trained = [" ".join(_word(cell.words[way]) for way in ways if way in cell.words) for cell in done.cells]
     points = [
-        Point({**cell.words, "measured in": quantity.partition(":")[2]}, e.value, e.low, e.high)
-        for cell in done.cells
+        Point(
+            {**cell.words, "training": way, "measured in": quantity.partition(":")[2]}, e.value, e.low, e.high
+        )
+        for cell, way in zip(done.cells, trained, strict=True)
         for quantity, e in cell.quantities.items()
         if quantity.startswith(f"{name}:")
     ]
-    wide = Layout("measured in", layout.lines or layout.x, (*layout.panels, layout.x) if layout.lines else ())
+
+    def tells_more(word: str) -> bool:
+        return len({(p.words["training"], p.words.get(word)) for p in points}) > len(set(trained))
+
+    others = [
+        word for word in (*layout.panels, layout.lines, layout.x) if word is not None and word not in ways
+    ]
+    wide = Layout("measured in", "training", tuple(word for word in others if tells_more(word)))
     folder = done.folder / "pictures"
     folder.mkdir(exist_ok=True)
     drawn = _drawn(draw_map(points, name, wide), folder / f"{_slug(name)}-norms.svg", name)
