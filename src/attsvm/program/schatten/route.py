@@ -145,6 +145,9 @@ class Path:
             return bounds.gap(pool, self.norm, start.form.weight(at), at.multipliers)
 
         point = replace(start, at=advance(start.form, start.at, gap, goal))
+        if self.early and self.point is not self.early and gap(point.at) > goal:
+            again = self._moved(self.early, rows, start.form, start.span)
+            point = replace(start, at=advance(start.form, again, gap, goal))
         self.early = self.early or (point if self.stages else start)
         self.point = point if self.stages else self.early
         final, self.stages = not self.stages, self.stages[1:]
