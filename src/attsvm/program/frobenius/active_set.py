@@ -174,7 +174,7 @@ def _enter(s: State, j: int) -> int:
     """Move until row j holds with equality, dropping rows whose multiplier reaches zero."""
     k, a, p, tied = s.p.size, s.rows[j], s.p, s.equality[j]
     v, r, outside = s.work[0, :k], s.work[1, :k], s.work[2, :k]
-    square = factors.split(s.Q, a, s.sizes[ACTIVE], v, outside, DEPENDENT * DEPENDENT)
+    square = factors.split(s.Q, a, s.sizes[ACTIVE], v, r, outside, DEPENDENT * DEPENDENT)
     entered = 0.0
     while True:
         q = s.sizes[ACTIVE]

@@ -14,7 +14,7 @@ import numpy as np
 from attsvm.program.compiled import inner
 from attsvm.tokens import Float
 
-MOST = 0.5
+MOST = 0.01
 """Part of |a|² that must be left for one projection to be exact."""
 
 
@@ -42,19 +42,20 @@ def rotate(a: Float, b: Float, c: float, t: float) -> None:
 
 
 @inner
-def split(Q: Float, a: Float, q: int, v: Float, outside: Float, floor: float) -> float:
+def split(Q: Float, a: Float, q: int, v: Float, part: Float, outside: Float, floor: float) -> float:
     """a = Σ_{i < q} v_i Q_i + outside, and |outside|²: Gram–Schmidt, repeated while much is taken off.
 
-    floor: |outside|² below which nothing is left.
+    floor: |outside|² below which nothing is left; part: scratch.
     """
     outside[:] = a
     v[:q] = 0.0
     before = dot(a, a)
     while True:
         for i in range(q):
-            part = dot(Q[i], outside)
-            v[i] += part
-            add(outside, -part, Q[i])
+            part[i] = dot(Q[i], outside)
+        for i in range(q):
+            v[i] += part[i]
+            add(outside, -part[i], Q[i])
         after = dot(outside, outside)
         if after > MOST * before or after <= floor:
             return after

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,6 +47,9 @@ MORE = 1.1
 ROOM = 1.2
 """The start is this multiple of the Frobenius solution: every row has slack."""
 
+LARGE = 1 << 22
+"""Numbers in the keys from which BLAS may use all cores."""
+
 FORMS: dict[float, Callable[[Rows], Form]] = {1.0: NuclearForm, np.inf: SpectralForm}
 
 Stages = tuple[tuple[float, float], ...]
@@ -58,7 +62,7 @@ def solve(program: Constraints, norm: Norm) -> Answer:
     """
     from attsvm.program.frobenius.route import solve as frobenius
 
-    with single_thread():
+    with nullcontext() if program.keys.size > LARGE else single_thread():
         first = frobenius(program, norms.frobenius)
         if not first.separable:
             return first
