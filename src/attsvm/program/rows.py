@@ -57,7 +57,7 @@ class Rows:
         span: Span | None = None,
     ) -> Rows:
         """The same by their names (k,), (k,), sorted by example."""
-        first = np.diff(example, prepend=-1) > 0
+        first = _first(example)
         owner = np.cumsum(first) - 1
         delta, reach = _unit_differences(program, example, token, span)
         queries = program.queries[example[first]]
@@ -85,7 +85,7 @@ class Rows:
             return replace(self, **{name: np.concatenate(pair) for name, pair in pairs.items()})
         order = np.lexsort(tuple(np.concatenate(pairs[name]) for name in ("token", "example")))
         parts = {name: np.concatenate(pair)[order] for name, pair in pairs.items() if name != "queries"}
-        first = np.diff(parts["example"], prepend=-1) > 0
+        first = _first(parts["example"])
         place = np.concatenate([self.owner, more.owner + len(self.queries)])[order][first]
         queries = np.concatenate(pairs["queries"])[place]
         return replace(self, **parts | {"owner": np.cumsum(first) - 1, "queries": queries})
@@ -201,6 +201,13 @@ class Rows:
         gap = max(1.0 - float(lam @ self.bound) / steep * least / size, bounds.missed(self, margins) / least)
         multipliers = self.spread(lam / self.length / steep, program.active.shape)
         return Answer(found.W / least, multipliers, scaled=True, gap=gap)
+
+
+def _first(example: NDArray[np.intp]) -> Bool:
+    """Which rows are the first of their example (k,)."""
+    first = np.ones(len(example), bool)
+    np.not_equal(example[1:], example[:-1], out=first[1:])
+    return first
 
 
 def unit(vectors: Float) -> tuple[Float, Float]:

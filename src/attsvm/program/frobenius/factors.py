@@ -1,7 +1,7 @@
 """Compiled linear algebra of the active rows: A_S = Rᵀ Q[:q], Q orthonormal, R upper triangular.
 
-Q (k, k) holds a basis of their span in its first q rows, so that every loop runs along memory; q is the number
-of active rows, often far fewer than k.
+Q (k, k) holds a basis of their span in its first q rows, so that every loop runs along memory; q is the
+number of active rows, often far fewer than k.
 Functions take the arrays they need and no more, because a call copies the header of every array. Inner
 loops run over whole rows in functions of their own, where the compiler sees that they do not overlap.
 Reference: Goldfarb and Idnani 1983, "A numerically stable dual method for quadratic programs".

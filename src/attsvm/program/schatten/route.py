@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -50,8 +50,6 @@ ROOM = 1.2
 LARGE = 1 << 22
 """Numbers in the keys from which BLAS may use all cores."""
 
-FORMS: dict[float, Callable[[Rows], Form]] = {1.0: NuclearForm, np.inf: SpectralForm}
-
 Stages = tuple[tuple[float, float], ...]
 
 
@@ -90,7 +88,8 @@ def _best(program: Constraints, norm: Norm, first: Answer, candidates: Bool, siz
             heavy = _heaviest(program, first)
             chosen = heavy if np.count_nonzero(heavy) < program.d else chosen
         chosen = candidates & (program.tied | chosen)
-        engine = Path(norm, first, STAGES if growth == ATTEMPTS[0] else (), whole)
+        stages = STAGES if growth == ATTEMPTS[0] else ()
+        engine = Path(norm, first, stages, whole, getattr(program.keys, "library", None))
         answer = working_set.solve(program, norm, engine, chosen)
         best = min(answer, best, key=lambda answer: answer.gap)
         if best.gap <= ENOUGH or engine.solved == np.count_nonzero(candidates):
@@ -130,8 +129,8 @@ class Path:
     reached any more: what joins after the last stage is solved from the point after the first.
     """
 
-    def __init__(self, norm: Norm, first: Answer, stages: Stages, span: Span | None) -> None:
-        self.norm, self.first, self.stages, self.span = norm, first, stages, span
+    def __init__(self, norm: Norm, first: Answer, stages: Stages, span: Span | None, gpu: Any = None) -> None:
+        self.norm, self.first, self.stages, self.span, self.gpu = norm, first, stages, span, gpu
         self.point: Point | None = None
         self.early: Point | None = None
         self.solved = 0
@@ -165,7 +164,8 @@ class Path:
     def _start(self, rows: Rows) -> Point:
         """The first point, near the Frobenius solution, or the one before over other rows."""
         span = self.span or Span(basis(rows.delta), basis(rows.queries))
-        form = FORMS[self.norm.p](rows.within(span))
+        pool = rows.within(span)
+        form: Form = NuclearForm(pool, self.gpu) if self.norm.p == 1 else SpectralForm(pool)
         if self.point is None:
             W = ROOM * self.first.W
             slack = np.maximum(rows.margins(W) - rows.bound, 0.1) * ~rows.tied
