@@ -192,14 +192,12 @@ class Rows:
 
         least: the least margin per bound of the other rows of the program.
         """
-        lam = np.where(self.tied, found.multipliers, np.maximum(found.multipliers, 0.0))
-        margins = self.margins(found.W)
-        size, steep = float(norm.value(found.W)), float(norm.dual.value(self.combine(lam)))
-        least = min(bounds.least_margin(self, margins), least)
-        if not (found.separable and size > 0 and steep > 0 and least > 0):
+        gap, least, lower = bounds.measured(self, norm, found.W, found.multipliers, least)
+        if not (found.separable and 0 < least < np.inf and lower > 0):
             return self.answer(found, program)
-        gap = max(1.0 - float(lam @ self.bound) / steep * least / size, bounds.missed(self, margins) / least)
-        multipliers = self.spread(lam / self.length / steep, program.active.shape)
+        lam = np.where(self.tied, found.multipliers, np.maximum(found.multipliers, 0.0))
+        lam *= lower / float(lam @ self.bound)
+        multipliers = self.spread(lam / self.length, program.active.shape)
         return Answer(found.W / least, multipliers, scaled=True, gap=gap)
 
 
