@@ -32,7 +32,7 @@ export function separateSpace(rows, p) {
     feasible,
     w: Array.from(solved.w, (x) => x / size / least),
     fan: null,
-    multipliers: multipliers.map((x) => x / top / size),
+    proof: () => multipliers.map((x) => x / top / size),
   };
 }
 
