@@ -269,6 +269,20 @@ def test_after_a_thousand_steps_the_page_is_where_the_package_is(browser, name, 
     assert np.abs(one_less - ours).max() > 10 * SAME
 
 
+def test_an_input_of_one_token_pulls_nowhere(browser):
+    tokens, v = att.datasets.several_inputs(seed=0)
+    keys, gamma, start = tokens.keys.tolist(), att.scores(tokens, v).tolist(), [[0.3, -0.2]]
+    more = [[*keys, [[5.0, 1.0]]]], [None], [None], [[*gamma, [2.0]]]
+    both = [
+        browser.run(TRAIN, "normalised", STEP, "logistic", 100, *given, start, None)
+        for given in (([keys], [None], [None], [gamma]), more)
+    ]
+    np.testing.assert_allclose(*both, rtol=0, atol=1e-12)
+    crowd = [[*keys, [[5.0, 1.0], [0.0, 0.0]]]], [None], [None], [[*gamma, [2.0, 0.0]]]
+    turned = browser.run(TRAIN, "normalised", STEP, "logistic", 100, *crowd, start, None)
+    assert np.abs(np.subtract(turned, both[0])).max() > 0.01
+
+
 def test_head_and_weight_train_together_as_in_the_package(browser):
     tokens, v = att.datasets.sphere(2, 4, 2, seed=range(50))
     starts = np.random.default_rng(2).standard_normal((50, 2, 2))

@@ -11,7 +11,8 @@ import { TokensView } from "explorer/tokens_view.js";
 import { Tour } from "explorer/tour.js";
 import { tell } from "explorer/words.js";
 
-const BUDGET = { dragging: 4, resting: 11 }; // milliseconds of training in a frame
+const BUDGET = { least: 1, dragging: 4, resting: 11 }; // milliseconds of training in a frame
+const LATE = 20; // milliseconds from frame to frame that show: sixty a second come every 16.7
 const SELDOM = 6; // frames from one look at numbers and charts to the next, while a hand drags
 const PACE = 1.3; // decades of steps that a second plays
 const TOP = Math.log10(LONGEST);
@@ -24,6 +25,7 @@ class App {
       token: 0,
       playing: false,
       frames: 0,
+      budget: BUDGET.dragging,
       stale: { program: true, training: true },
       counts: new Map(),
     });
@@ -206,12 +208,20 @@ class App {
     if (this.stale.training) this.restart();
     this.stale.training = false;
     if (this.playing) this.tick(time);
-    const budget = this.dragging ? BUDGET.dragging : BUDGET.resting;
+    const budget = this.dragging ? this.spare(time) : BUDGET.resting;
     this.simulation.advance(this.state.time, budget);
     if (this.stalled) this.stalled.advance(this.state.time, budget / 2);
     const growing = [this.simulation, this.stalled].some((each) => each && each.steps < this.state.time);
     this.draw(!this.dragging || !(growing || this.playing));
     if (growing || this.playing) this.redraw();
+  }
+
+  /** Training while a hand drags takes what is left of a frame: less after a late one, then slowly more again. */
+  spare(time) {
+    const change = time - this.drawn > LATE ? 0.7 : 1.02;
+    this.drawn = time;
+    this.budget = Math.min(BUDGET.dragging, Math.max(BUDGET.least, this.budget * change));
+    return this.budget;
   }
 
   /** What follows from the state as it is, also between two frames. */
