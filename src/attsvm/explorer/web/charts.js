@@ -1,5 +1,5 @@
 // Three small charts of the watched run against the steps: angle to its program, length, attention.
-import { colourOf, fill, set, shown, svg, words } from "explorer/dom.js";
+import { colourOf, fill, set, shown, svg, write } from "explorer/dom.js";
 import { jointPrograms, keyOf } from "explorer/model.js";
 import { maxMargin } from "explorer/program.js";
 import { LONGEST, TIMES, turnBetween } from "explorer/simulation.js";
@@ -101,7 +101,7 @@ export class Charts {
     const root = this.roots[which];
     fill(root.plot, [...grid, ...steps, now, ...curves.reverse()]);
     set(root, { "aria-label": `${title}: ${shown(end)} after ${time} steps` });
-    words(root.parentNode.querySelector("output"), shown(end, 2));
+    write(root.parentNode.querySelector("output"), shown(end, 2));
   }
 }
 

@@ -59,10 +59,10 @@ export function boxOf(node) {
 }
 
 /** The words of an element, written only where they are new. */
-export function words(node, text) {
+export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
-export const text = (id, what) => words($(id), what);
+export const text = (id, what) => write($(id), what);
 
 export const escaped = (text) =>
   String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");

@@ -5,16 +5,16 @@ import { isWeight } from "explorer/state.js";
 
 export const SIZE = 480; // of the picture, in its own units
 
-/** Outlines of the marks of inputs 1, 2, …: told apart without colour. */
+/** Outlines of the marks of inputs 1, 2, …, around where a path stands: told apart without colour. */
 const SHAPES = [
-  "M-8,0A8,8 0 1 0 8,0A8,8 0 1 0 -8,0Z",
-  "M-7,-7H7V7H-7Z",
-  "M0,-9.5L8.8,6.5H-8.8Z",
-  "M0,-9.8L9.8,0L0,9.8L-9.8,0Z",
-  "M0,9.5L8.8,-6.5H-8.8Z",
-  "M-4.6,-8H4.6L9.2,0L4.6,8H-4.6L-9.2,0Z",
-  "M0,-9.6L2.9,-3.3L9.3,-3L4.2,1.3L5.9,8L0,4.2L-5.9,8L-4.2,1.3L-9.3,-3L-2.9,-3.3Z",
-  "M-3,-9H3V-3H9V3H3V9H-3V3H-9V-3H-3Z",
+  "m-8,0a8,8 0 1 0 16,0a8,8 0 1 0 -16,0z",
+  "m-7,-7h14v14h-14z",
+  "m0,-9.5l8.8,16h-17.6z",
+  "m0,-9.8l9.8,9.8l-9.8,9.8l-9.8,-9.8z",
+  "m0,9.5l8.8,-16h-17.6z",
+  "m-4.6,-8h9.2l4.6,8l-4.6,8h-9.2l-4.6,-8z",
+  "m0,-9.6l2.9,6.3l6.4,0.3l-5.1,4.3l1.7,6.7l-5.9,-3.8l-5.9,3.8l1.7,-6.7l-5.1,-4.3l6.4,-0.3z",
+  "m-3,-9h6v6h6v6h-6v6h-6v-6h-6v-6h6z",
 ];
 export const shapeOf = (input) => SHAPES[input % SHAPES.length];
 
@@ -98,10 +98,10 @@ export function arrows(view, state, now) {
   });
 }
 
-/** A word beside a line, moved as a whole: its letters are laid out once. */
+/** A word at a place. */
 export const named = (name, x, y, colour, kind = "name") => [
   "text",
-  { class: kind, style: colour ? `fill:${colour}` : "", transform: `translate(${x.toFixed(1)},${y.toFixed(1)})` },
+  { class: kind, style: colour ? `fill:${colour}` : "", x: x.toFixed(1), y: y.toFixed(1) },
   name,
 ];
 

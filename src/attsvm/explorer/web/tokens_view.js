@@ -1,5 +1,5 @@
 // The plane of the tokens: drag them; the direction, its slab and its support follow.
-import { boxOf, colourOf, draggable, fill, set, shown, svg } from "explorer/dom.js";
+import { boxOf, colourOf, draggable, fill, set, shown, svg, write } from "explorer/dom.js";
 import { nameOf } from "explorer/program.js";
 import { SIZE, arrow, arrows, axes, conflicts, hulls, named, shapeOf, slabs } from "explorer/scenery.js";
 import { choose, removeToken } from "explorer/state.js";
@@ -191,31 +191,32 @@ export class TokensView {
       clashes ? "in conflict" : "",
     ];
     set(node, {
-      transform: `translate(${a.toFixed(2)},${b.toFixed(2)})`,
       "aria-label": words.filter(Boolean).join(", "),
       "aria-pressed": picked,
       class: `token handle${picked ? " chosen" : ""}${supports ? " support" : ""}${clashes ? " clashing" : ""}${on ? " on" : ""}`,
       style: `--own:${filled ? colour : "var(--paper)"};--ring:${colour}`,
     });
-    const label = silent ? "" : nameOf(input, token),
-      number = silent ? "" : shown(score, 2);
-    if (node.label.textContent !== label) node.label.textContent = label;
-    if (node.score.textContent !== number) node.score.textContent = number;
+    // Each part is placed by itself: groups with a transform are painted and sorted one by one.
+    const [touch, ring, mark, label, number] = node.children,
+      [left, top] = [a.toFixed(2), b.toFixed(2)];
+    for (const circle of [touch, ring]) set(circle, { cx: left, cy: top });
+    set(mark, { d: `M${left},${top}${shapeOf(input)}` });
+    set(label, { x: (a + 12).toFixed(2), y: (b - 6).toFixed(2) });
+    set(number, { x: (a + 12).toFixed(2), y: (b + 9).toFixed(2) });
+    write(label, silent ? "" : nameOf(input, token));
+    write(number, silent ? "" : shown(score, 2));
   }
 
   make(key, input, token) {
-    const label = svg("text", { class: "label", x: 12, y: -6 }),
-      score = svg("text", { class: "score", x: 12, y: 9 });
     const node = svg(
       "g",
       { tabindex: 0, role: "button", "data-token": token, "data-input": input },
       svg("circle", { class: "touch", r: 18 }),
       svg("circle", { class: "ring", r: 13 }),
-      svg("path", { class: "mark", d: shapeOf(input) }),
-      label,
-      score,
+      svg("path", { class: "mark" }),
+      svg("text", { class: "label" }),
+      svg("text", { class: "score" }),
     );
-    Object.assign(node, { label, score });
     this.tokens.append(node);
     this.nodes.set(key, node);
     return node;
