@@ -1,5 +1,6 @@
 // The disc of training: the weight's direction is an angle, its length a logarithmic radius, and the ring around
 // it is the circle of directions "at infinity", cut into the selections that they make.
+import { paint } from "explorer/canvas.js";
 import { boxOf, draggable, fill, set, shown, svg } from "explorer/dom.js";
 import { HALF, RIM, SIZE, raysOf, ringOf } from "explorer/ring.js";
 import { recordsUpTo } from "explorer/simulation.js";
@@ -108,15 +109,7 @@ export class DiscView {
     const last = this.lastRecord();
     if (!this.slots) this.decide();
     if (!this.held) this.far = this.farthest(simulation, last);
-    const context = this.canvas.getContext("2d", { alpha: false }), // opaque: nothing below it is blended
-      scale = this.canvas.width / SIZE;
-    context.setTransform(scale, 0, 0, scale, 0, 0);
-    context.globalAlpha = 1;
-    context.fillStyle = this.app.colours.paper;
-    context.fillRect(0, 0, SIZE, SIZE);
-    context.lineJoin = context.lineCap = "round";
-    this.strokes(context, last, scale);
-    for (const dot of this.ends(last)) this.dot(context, dot);
+    paint(this.canvas, SIZE, this.app.colours, this, last);
     fill(this.circles, this.lengths());
     fill(this.ring, ringOf(state, now));
     fill(this.rays, raysOf(state, now));
@@ -213,41 +206,6 @@ export class DiscView {
     const { simulation, slots } = this.app,
       slot = slots.get(decided(simulation.data, simulation.at(run, record)));
     return slot === undefined ? null : slot;
-  }
-
-  /** Neighbours that look alike are one stroke: of sixty-four runs two or three. */
-  strokes(context, last, scale) {
-    let look = null;
-    for (const path of this.paths(last)) {
-      const next = `${path.colour} ${path.width} ${path.alpha} ${path.dash || ""}`;
-      if (path.last < 2) continue;
-      if (next !== look) {
-        if (look !== null) context.stroke();
-        look = next;
-        this.take(context, path, scale);
-        context.beginPath();
-      }
-      this.follow(path, (x, y, first) => (first ? context.moveTo(x, y) : context.lineTo(x, y)));
-    }
-    if (look !== null) context.stroke();
-  }
-
-  /** The pen of a line. One of a pixel or less is drawn by a fast road, point by point: so it must be opaque. */
-  take(context, { colour, width, alpha, dash = [] }, scale) {
-    const { [colour]: ink, paper } = this.app.colours,
-      hair = width * scale < 1.1;
-    context.strokeStyle = hair ? `color-mix(in srgb, ${ink} ${100 * alpha}%, ${paper})` : ink;
-    context.globalAlpha = hair ? 1 : alpha;
-    context.lineWidth = hair ? 0.999 / scale : width;
-    context.setLineDash(dash);
-  }
-
-  dot(context, { x, y, r, colour }) {
-    context.fillStyle = this.app.colours[colour];
-    context.globalAlpha = 1;
-    context.beginPath();
-    context.arc(x, y, r, 0, 7);
-    context.fill();
   }
 
   lengths() {

@@ -205,10 +205,11 @@ class App {
     this.waiting = null;
     this.frames += 1;
     this.fresh();
-    if (this.stale.training) this.restart();
+    const moved = this.stale.training;
+    if (moved) this.restart();
     this.stale.training = false;
     if (this.playing) this.tick(time);
-    const budget = this.dragging ? this.spare(time) : BUDGET.resting;
+    const budget = this.dragging && moved ? this.spare(time) : BUDGET.resting;
     this.simulation.advance(this.state.time, budget);
     if (this.stalled) this.stalled.advance(this.state.time, budget / 2);
     const growing = [this.simulation, this.stalled].some((each) => each && each.steps < this.state.time);
@@ -216,7 +217,7 @@ class App {
     if (growing || this.playing) this.redraw();
   }
 
-  /** Training while a hand drags takes what is left of a frame: less after a late one, then slowly more again. */
+  /** Training while a hand moves takes what is left of a frame: less after a late one, then slowly more again. */
   spare(time) {
     const change = time - this.drawn > LATE ? 0.7 : 1.02;
     this.drawn = time;
