@@ -62,6 +62,10 @@ class State(NamedTuple):
     sizes: NDArray[np.int64]
 
 
+EACH = ("bound", "equality", "inside", "reach")
+"""What there is one of for each row, besides the row."""
+
+
 def empty(capacity: int, k: int) -> State:
     """A state with no rows and p = 0."""
     return State(
@@ -321,9 +325,12 @@ def fill(s: State, rows: Float, bound: Float, equality: Bool) -> None:
 
 
 def keep(s: State, kept: NDArray[np.intp]) -> None:
-    """Drop all rows of the pool but those at these places, in this order; active rows must be among them."""
+    """Drop all rows of the pool but those at these places, in this order; active rows must be among them.
+
+    Whoever owns the memory of the rows themselves moves them.
+    """
     count, q = int(s.sizes[COUNT]), int(s.sizes[ACTIVE])
-    for array in (s.rows, s.bound, s.equality, s.inside, s.reach):
+    for array in (s.bound, s.equality, s.inside, s.reach):
         array[: len(kept)] = array[kept]
     place = np.zeros(count, np.int64)
     place[kept] = np.arange(len(kept))
