@@ -5,7 +5,7 @@ Near-ties are short rows with large multipliers; at length one they are rows lik
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,9 @@ from attsvm.tokens import Bool, Float
 WRITTEN = 1 << 14
 """Most numbers in rows that are written out: one product is then cheaper than three steps."""
 
+EACH = ("delta", "owner", "bound", "tied", "length", "example", "token")
+"""What there is one of for each row."""
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -31,6 +34,7 @@ class Rows:
     owner (k,): which of the g; example, token (k,): the rows' places in the program.
     length (k,): what a row was divided by, so that its multiplier in the program is λ_j / length_j.
     Of vectors (e = 1) the query is a number, and all rows share the query one.
+    buffer: memory that begins with delta and has room for rows that join.
     """
 
     delta: Float
@@ -41,6 +45,7 @@ class Rows:
     length: Float
     example: NDArray[np.intp]
     token: NDArray[np.intp]
+    buffer: Float | None = None
 
     @classmethod
     def of(cls, program: Constraints, chosen: Bool | None = None, span: Span | None = None) -> Rows:
@@ -57,7 +62,7 @@ class Rows:
         span: Span | None = None,
     ) -> Rows:
         """The same by their names (k,), (k,), sorted by example."""
-        first = np.diff(example, prepend=-1) > 0
+        first = _first(example)
         owner = np.cumsum(first) - 1
         delta, reach = _unit_differences(program, example, token, span)
         queries = program.queries[example[first]]
@@ -72,23 +77,32 @@ class Rows:
 
     def some(self, which: NDArray[np.intp] | Bool) -> Rows:
         """Some of the rows, in their order; queries that none of them has stay."""
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: part[which] for name, part in parts.items() if name != "queries"})
+        return replace(self, buffer=None, **{name: getattr(self, name)[which] for name in EACH})
 
     def joined(self, more: Rows) -> Rows:
-        """These rows and others: of vectors the others last, else sorted by example."""
+        """These rows and others: of vectors the others last, in the same memory, else sorted by example."""
         if not len(more):
             return self
-        pairs = {f.name: (getattr(self, f.name), getattr(more, f.name)) for f in fields(self)}
+        parts = {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in EACH[1:]}
         if self.e == 1:
-            del pairs["queries"]
-            return replace(self, **{name: np.concatenate(pair) for name, pair in pairs.items()})
-        order = np.lexsort(tuple(np.concatenate(pairs[name]) for name in ("token", "example")))
-        parts = {name: np.concatenate(pair)[order] for name, pair in pairs.items() if name != "queries"}
-        first = np.diff(parts["example"], prepend=-1) > 0
-        place = np.concatenate([self.owner, more.owner + len(self.queries)])[order][first]
-        queries = np.concatenate(pairs["queries"])[place]
+            buffer = self._with_room(len(self) + len(more))
+            buffer[len(self) : len(self) + len(more)] = more.delta
+            return replace(self, delta=buffer[: len(self) + len(more)], buffer=buffer, **parts)
+        parts["delta"] = np.concatenate([self.delta, more.delta])
+        order = np.lexsort((parts["token"], parts["example"]))
+        place = np.concatenate([self.owner, more.owner + len(self.queries)])[order]
+        parts = {name: part[order] for name, part in parts.items()}
+        first = _first(parts["example"])
+        queries = np.concatenate([self.queries, more.queries])[place[first]]
         return replace(self, **parts | {"owner": np.cumsum(first) - 1, "queries": queries})
+
+    def _with_room(self, count: int) -> Float:
+        """Memory for so many rows that begins with these."""
+        if self.buffer is not None and len(self.buffer) >= count:
+            return self.buffer
+        buffer = np.empty((2 * count, self.d))
+        buffer[: len(self)] = self.delta
+        return buffer
 
     def places(self, pool: Rows) -> NDArray[np.intp]:
         """Where among these rows are those of the pool that others have joined: (k',)."""
@@ -100,7 +114,7 @@ class Rows:
     def within(self, span: Span) -> Rows:
         """The rows in the coordinates of a span that holds them."""
         delta, queries, owner = _shared(self.delta @ span.left, self.queries @ span.right, self.owner)
-        return replace(self, delta=delta, queries=queries, owner=owner)
+        return replace(self, delta=delta, queries=queries, owner=owner, buffer=None)
 
     # ------------------------------------------------------------------ sizes and views
 
@@ -192,15 +206,20 @@ class Rows:
 
         least: the least margin per bound of the other rows of the program.
         """
-        lam = np.where(self.tied, found.multipliers, np.maximum(found.multipliers, 0.0))
-        margins = self.margins(found.W)
-        size, steep = float(norm.value(found.W)), float(norm.dual.value(self.combine(lam)))
-        least = min(bounds.least_margin(self, margins), least)
-        if not (found.separable and size > 0 and steep > 0 and least > 0):
+        gap, least, lower = bounds.measured(self, norm, found.W, found.multipliers, least)
+        if not (found.separable and 0 < least < np.inf and lower > 0):
             return self.answer(found, program)
-        gap = max(1.0 - float(lam @ self.bound) / steep * least / size, bounds.missed(self, margins) / least)
-        multipliers = self.spread(lam / self.length / steep, program.active.shape)
+        lam = np.where(self.tied, found.multipliers, np.maximum(found.multipliers, 0.0))
+        lam *= lower / float(lam @ self.bound)
+        multipliers = self.spread(lam / self.length, program.active.shape)
         return Answer(found.W / least, multipliers, scaled=True, gap=gap)
+
+
+def _first(example: NDArray[np.intp]) -> Bool:
+    """Which rows are the first of their example (k,)."""
+    first = np.ones(len(example), bool)
+    np.not_equal(example[1:], example[:-1], out=first[1:])
+    return first
 
 
 def unit(vectors: Float) -> tuple[Float, Float]:

@@ -62,6 +62,10 @@ class State(NamedTuple):
     sizes: NDArray[np.int64]
 
 
+EACH = ("bound", "equality", "inside", "reach")
+"""What there is one of for each row, besides the row."""
+
+
 def empty(capacity: int, k: int) -> State:
     """A state with no rows and p = 0."""
     return State(
@@ -70,7 +74,7 @@ def empty(capacity: int, k: int) -> State:
         np.zeros(capacity, bool),
         np.zeros(capacity, bool),
         np.zeros(k),
-        np.eye(k),
+        np.empty((k, k)),
         np.zeros((k, k)),
         np.zeros(k, np.int64),
         np.zeros(k + 1),
@@ -88,10 +92,7 @@ def restart(s: State) -> None:
     s.travel[0] = 0.0
     for i in range(s.sizes.size):
         s.sizes[i] = 0
-    for i in range(s.p.size):
-        s.p[i] = 0.0
-        for c in range(s.p.size):
-            s.Q[i, c] = 1.0 if i == c else 0.0
+    s.p[:] = 0.0
 
 
 @compiled
@@ -176,13 +177,12 @@ def _list_nearest(s: State) -> None:
 def _enter(s: State, j: int) -> int:
     """Move until row j holds with equality, dropping rows whose multiplier reaches zero."""
     k, a, p, tied = s.p.size, s.rows[j], s.p, s.equality[j]
-    v, r, step = s.work[0, :k], s.work[1, :k], s.work[2, :k]
-    factors.times(s.Q, a, v)
+    v, r, outside = s.work[0, :k], s.work[1, :k], s.work[2, :k]
+    square = factors.split(s.Q, a, s.sizes[ACTIVE], v, r, outside, DEPENDENT * DEPENDENT)
     entered = 0.0
     while True:
         q = s.sizes[ACTIVE]
         slack = dot(a, p) - s.bound[j]
-        square = dot(v[q:], v[q:])
         dependent = square <= DEPENDENT * DEPENDENT
         if tied and dependent and abs(slack) <= DEPENDENT * (1 + abs(s.bound[j])):
             return SOLVED
@@ -198,8 +198,7 @@ def _enter(s: State, j: int) -> int:
         for i in range(q):
             s.weight[i] -= length * r[i]
         if not dependent:
-            factors.tail(s.Q, v, q, step)
-            add(p, length, step)
+            add(p, length, outside)
             s.travel[0] += abs(length) * np.sqrt(square)
         if full <= limit:
             break
@@ -208,7 +207,9 @@ def _enter(s: State, j: int) -> int:
         for i in range(leaving, q - 1):
             s.active[i], s.weight[i] = s.active[i + 1], s.weight[i + 1]
         s.sizes[ACTIVE] = q - 1
-    factors.extend(s.Q, s.R, v, q, step)
+        add(outside, v[q - 1], s.Q[q - 1])
+        square = dot(outside, outside)
+    factors.extend(s.Q, s.R, v, q, outside, np.sqrt(square))
     s.active[q], s.weight[q], s.inside[j] = j, entered, True
     s.sizes[ACTIVE] = q + 1
     s.sizes[FIXED] += tied
@@ -324,9 +325,12 @@ def fill(s: State, rows: Float, bound: Float, equality: Bool) -> None:
 
 
 def keep(s: State, kept: NDArray[np.intp]) -> None:
-    """Drop all rows of the pool but those at these places, in this order; active rows must be among them."""
+    """Drop all rows of the pool but those at these places, in this order; active rows must be among them.
+
+    Whoever owns the memory of the rows themselves moves them.
+    """
     count, q = int(s.sizes[COUNT]), int(s.sizes[ACTIVE])
-    for array in (s.rows, s.bound, s.equality, s.inside, s.reach):
+    for array in (s.bound, s.equality, s.inside, s.reach):
         array[: len(kept)] = array[kept]
     place = np.zeros(count, np.int64)
     place[kept] = np.arange(len(kept))

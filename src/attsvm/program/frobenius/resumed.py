@@ -23,7 +23,7 @@ ENOUGH = 1e-10
 class ActiveSet:
     """The dual active set: new rows are appended, and those that stay keep their place in its factor.
 
-    most: rows beyond which half of that many stay.
+    most: rows beyond which half of that many stay. The rows themselves are read where the pool has them.
     """
 
     def __init__(self, d: int, most: int) -> None:
@@ -33,6 +33,7 @@ class ActiveSet:
         """rows: of vectors; those of the pool before come first."""
         count = int(self.state.sizes[COUNT])
         self._grow(len(rows))
+        self.state = self.state._replace(rows=rows.delta)
         active_set.fill(self.state, rows.delta[count:], rows.bound[count:], rows.tied[count:])
         status, multipliers = active_set.advance(self.state), np.zeros(len(rows))
         if status == CONTRADICTORY:
@@ -50,13 +51,11 @@ class ActiveSet:
     def _grow(self, count: int) -> None:
         """Room for so many rows."""
         s, before = self.state, int(self.state.sizes[COUNT])
-        if count <= len(s.rows):
-            return
-        larger = active_set.empty(2 * count, len(s.p))
-        parts = {name: getattr(larger, name) for name in ("rows", "bound", "equality", "inside", "reach")}
-        for name, array in parts.items():
-            array[:before] = getattr(s, name)[:before]
-        self.state = s._replace(**parts)
+        if count > len(s.bound):
+            parts = {name: np.empty(2 * count, getattr(s, name).dtype) for name in active_set.EACH}
+            for name, array in parts.items():
+                array[:before] = getattr(s, name)[:before]
+            self.state = s._replace(**parts)
 
 
 class Pivoted:
