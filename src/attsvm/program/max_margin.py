@@ -108,7 +108,8 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     if rows.runs is None:
         return bool(_answer(rows, frobenius).separable)
     # A second look would improve a weight, of which only the existence is asked.
-    return np.asarray(over_runs(lambda part: solve(part, frobenius), rows, True).separable)
+    with np.errstate(all="ignore"):
+        return np.asarray(over_runs(lambda part: solve(part, frobenius), rows, True).separable)
 
 
 # ---------------------------------------------------------------------- from rows to an answer
