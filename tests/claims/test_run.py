@@ -44,6 +44,14 @@ def test_a_row_counts_what_holds_and_what_is_detected(one_claim):
     assert row.reasons == ("seed 1: not met: evenness",)
 
 
+def test_a_row_counts_the_seeds_that_had_no_part_in_choosing_the_settings(one_claim):
+    (row,) = running.run(seeds=range(18, 23))
+    assert (row.fresh, running.run(seeds=[0])[0].fresh) == (3, 0)
+    assert "seeds that chose nothing   3/5" in str(row)
+    geometry = by_module()["optimizer_geometry"]
+    assert {claim.chosen_on for claim in geometry} == {range(40)}
+
+
 def test_an_unknown_name_and_no_seed_are_refused(one_claim):
     with pytest.raises(ValueError, match="no claim is named dice"):
         running.run(["dice"])

@@ -18,6 +18,7 @@ class Claim:
     check: the experiment, named by its conclusion; its docstring gives statement and hypotheses.
     twin: the same experiment with one hypothesis removed, which must not hold; removed: which one.
     reference: paper and number; mark: how sure we are that the paper says so ("text", "recalled-H", …).
+    chosen_on: the seeds on which its settings were chosen; what holds on others was not looked for.
     """
 
     check: Check
@@ -25,6 +26,7 @@ class Claim:
     removed: str
     reference: str
     mark: str
+    chosen_on: range = range(20)
 
     @property
     def name(self) -> str:

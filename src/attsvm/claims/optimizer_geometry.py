@@ -32,6 +32,8 @@ MOMENTUM_LR: dict[Geometry, float] = {frobenius: 0.1, linf: 0.02, spectral: 0.05
 """With these, lr · margin < −log MOMENTUM ≈ 0.105: gradients fade slower than the average forgets them."""
 TOO_FAST = 30
 """The twins' factor on MOMENTUM_LR, which puts lr · margin beyond −log MOMENTUM."""
+CHOSEN_ON = range(40)
+"""The width was checked on all of these seeds."""
 REFERENCE = "Fan et al. 2025, arXiv 2502.04664"
 
 
@@ -199,7 +201,7 @@ def _margin(path: Path, norm: Geometry, lr: float = LR) -> Verdict:
 
 
 def _claim(check: Any, twin: Any, removed: str) -> Claim:
-    return Claim(check, twin, removed, REFERENCE, "conjecture")
+    return Claim(check, twin, removed, REFERENCE, "conjecture", CHOSEN_ON)
 
 
 _SLOW = "the slow steps: 30 times longer, gradients fade faster than the average forgets"

@@ -1,7 +1,7 @@
 """Figures of the papers and our own, one folder per paper, one file per figure.
 
 A figure is an experiment (seeded arrays at three scales), a drawing of the arrays, and checks of its
-numbers against the published ones:
+numbers against their references, each of which says where it comes from:
 
     from attsvm import figures
     figure = figures.ALL["two-clouds"]
@@ -16,7 +16,7 @@ from attsvm.figures import (
     ours,
     transformers_as_svms,
 )
-from attsvm.figures.figure import Check, Figure, Paper, Scale
+from attsvm.figures.figure import KINDS, Check, Figure, Paper, Provenance, Scale
 
 PAPERS: tuple[Paper, ...] = (
     max_margin_selection.PAPER,
@@ -28,4 +28,4 @@ PAPERS: tuple[Paper, ...] = (
 )
 ALL: dict[str, Figure] = {figure.name: figure for paper in PAPERS for figure in paper.figures}
 
-__all__ = ["ALL", "PAPERS", "Check", "Figure", "Paper", "Scale"]
+__all__ = ["ALL", "KINDS", "PAPERS", "Check", "Figure", "Paper", "Provenance", "Scale"]

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import CONJECTURED, RUN, Arrays, Check, Figure
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.style import BLUE, GREEN, ORANGE
 from attsvm.norms import frobenius
@@ -115,6 +115,7 @@ def _shared(arrays: Arrays) -> list[Check]:
     found = [
         Check(
             f"normalised GD: ‖W‖ after {step:,} steps",
+            RUN,
             REFERENCE,
             size,
             _median(arrays, "norm", "normalised GD", step),
@@ -127,6 +128,7 @@ def _shared(arrays: Arrays) -> list[Check]:
     found += [
         Check(
             f"Polyak: log10 residual after {step} steps",
+            RUN,
             REFERENCE,
             float(np.log10(residual)),
             _median(arrays, "residual", "Polyak", step),
@@ -139,6 +141,7 @@ def _shared(arrays: Arrays) -> list[Check]:
     found.append(
         Check(
             "normalised GD: exponent of 1 − cosine in t, at most −1",
+            CONJECTURED,
             "Vasudeva et al. 2024, rate",
             0.0,
             excess,
@@ -160,7 +163,7 @@ def _by_data(arrays: Arrays) -> list[Check]:
         ours = _median(arrays, quantity, method, step)
         ours = ours if quantity == "residual" else float(np.log10(ours))
         what = f"{method}: {names[quantity]} after {step:,} steps"
-        found.append(Check(what, REFERENCE, float(np.log10(value)), ours, 0.1, because, True))
+        found.append(Check(what, RUN, REFERENCE, float(np.log10(value)), ours, 0.1, because, True))
     return found
 
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import DERIVED, Arrays, Check, Figure
 from attsvm.figures.max_margin_selection.protocol import beside, descend, published_loop, stack
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
 from attsvm.tokens import Float
@@ -117,9 +117,13 @@ def checks(arrays: Arrays) -> list[Check]:
         for C in (2, 5, 10) + ((100,) if name == "linear" else ()):
             run = int(np.flatnonzero(HIGH == C)[0])
             limit = float(offset(name, HIGH[run]))
-            found.append(Check(f"offset p₂, {name} loss, C = {C}", "derived", limit, p[run, 1], 1e-3, LEFT))
+            found.append(
+                Check(
+                    f"offset p₂, {name} loss, C = {C}", DERIVED, "closed form", limit, p[run, 1], 1e-3, LEFT
+                )
+            )
     slow, limit = _at(arrays, "logistic", 1_000)[-1, 1], float(offset("logistic", HIGH[-1]))
-    found.append(Check("offset p₂, logistic loss, C = 100", "derived", limit, slow, 1e-3, LEFT))
+    found.append(Check("offset p₂, logistic loss, C = 100", DERIVED, "closed form", limit, slow, 1e-3, LEFT))
     for coordinate, published in ((0, 11.9), (1, -11.9)):
         pair = arrays["published"][-1, coordinate], _at(arrays, "logistic", 1_000)[-1, coordinate]
         found += beside(f"logistic, C = 100: p{'₁₂'[coordinate]} after 1,000 steps", published, pair, 0.05)

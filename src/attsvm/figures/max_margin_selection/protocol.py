@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.figures.figure import Check
+from attsvm.figures.figure import RUN, Check
 from attsvm.figures.textbook import joint_gradient
 from attsvm.norms import frobenius
 from attsvm.path import Path
@@ -19,8 +19,8 @@ from attsvm.training.train import train
 from attsvm.training.weights import FullWeight
 
 PAPER = "Max-Margin Token Selection"
-PRINTED = f"{PAPER}, printed solver cost"
-PRINTED_DIGITS = "half a unit of the fifth printed decimal"
+COST = f"{PAPER}, printed solver cost"
+COST_DIGITS = "half a unit of the fifth printed decimal"
 SCRIPT = "independent script of the published loop"
 ROUNDED = "half a unit of the last digit given"
 FROZEN = "the published loop adds a constant to the gradient's length and freezes; ours goes on"
@@ -54,8 +54,8 @@ def descend(
 def beside(what: str, published: float, pair: tuple[Any, Any], tolerance: float) -> list[Check]:
     """A number of the published loop, which we find with its constants, and what it is without them."""
     return [
-        Check(f"{what}, published loop", SCRIPT, published, float(pair[0]), tolerance, ROUNDED),
-        Check(what, SCRIPT, published, float(pair[1]), tolerance, FROZEN, expected_to_differ=True),
+        Check(f"{what}, published loop", RUN, SCRIPT, published, float(pair[0]), tolerance, ROUNDED),
+        Check(what, RUN, SCRIPT, published, float(pair[1]), tolerance, FROZEN, expected_to_differ=True),
     ]
 
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import RUN, Arrays, Check, Figure
 from attsvm.figures.max_margin_selection.protocol import descend
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
 from attsvm.program.assumptions import all_tokens_support
@@ -126,7 +126,7 @@ def checks(arrays: Arrays) -> list[Check]:
                 both = (published * TRIALS + share * runs) / (TRIALS + runs)
                 tolerance = 3 * float(error(both, (TRIALS, runs))) + 0.005
                 what = f"{NAMES[name]}, n = {n}, T = {T}, d = {d}"
-                found.append(Check(what, SOURCE, published, float(share), tolerance, why))
+                found.append(Check(what, RUN, SOURCE, published, float(share), tolerance, why))
     return found
 
 

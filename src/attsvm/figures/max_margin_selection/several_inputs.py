@@ -11,8 +11,8 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
 from attsvm.datasets.published import SEVERAL_INPUTS_STARTS
-from attsvm.figures.figure import Arrays, Check, Figure
-from attsvm.figures.max_margin_selection.protocol import PAPER, PRINTED, PRINTED_DIGITS, descend
+from attsvm.figures.figure import PLOT, PRINTED, Arrays, Check, Figure
+from attsvm.figures.max_margin_selection.protocol import COST, COST_DIGITS, PAPER, descend
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
 from attsvm.program.max_margin import max_margin
 from attsvm.tokens import Float, Tokens
@@ -99,19 +99,21 @@ def checks(arrays: Arrays) -> list[Check]:
     seen, exact = (0.5 * float((arrays[name] ** 2).sum()) for name in ("seen", "exact"))
     artefact = "the notebook's program sees the score as a third coordinate, which its model does not"
     found = [
-        Check("½‖p‖², score coordinate seen", PRINTED, 0.31319, seen, 5e-6, PRINTED_DIGITS),
-        Check("½‖p‖², the trained model", PRINTED, 0.31319, exact, 5e-6, artefact, expected_to_differ=True),
+        Check("½‖p‖², score coordinate seen", PRINTED, COST, 0.31319, seen, 5e-6, COST_DIGITS),
+        Check(
+            "½‖p‖², the trained model", PRINTED, COST, 0.31319, exact, 5e-6, artefact, expected_to_differ=True
+        ),
     ]
-    plot, why = f"{PAPER}, read off the plot", "reading accuracy, 2 % of the axis"
+    plot, why = f"{PAPER}", "reading accuracy, 2 % of the axis"
     for name, who in (("seen", "score coordinate seen"), ("exact", "the trained model")):
         slope = float(arrays[name][1] / arrays[name][0])
-        found.append(Check(f"slope of the line, {who}", plot, 0.2, slope, 0.02, why))
+        found.append(Check(f"slope of the line, {who}", PLOT, plot, 0.2, slope, 0.02, why))
     names = {"mass": "mean attention on the best tokens", "norm": "‖p‖"}
     for (what, rule), read in READINGS.items():
         for step, published in read.items():
             ours, error = _reading(arrays[f"{what}_{rule}"], step)
             named = f"{names[what]}, {rule}, step {step}"
-            found.append(Check(named, plot, published, ours, READ[what] + error, READING))
+            found.append(Check(named, PLOT, plot, published, ours, READ[what] + error, READING))
     return found
 
 

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
 from attsvm.datasets.published import SINGLE_INPUT_STARTS
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import PRINTED, RUN, Arrays, Check, Figure
 from attsvm.figures.max_margin_selection.protocol import (
-    PRINTED,
-    PRINTED_DIGITS,
+    COST,
+    COST_DIGITS,
     SCRIPT,
     beside,
     descend,
@@ -86,13 +86,13 @@ def checks(arrays: Arrays) -> list[Check]:
     found = []
     for token, published in enumerate((0.49505, 0.5)):
         cost = 0.5 * float((arrays[f"program_{token}"] ** 2).sum())
-        found.append(Check(f"token {token + 1}: ½‖p‖²", PRINTED, published, cost, 5e-6, PRINTED_DIGITS))
+        found.append(Check(f"token {token + 1}: ½‖p‖²", PRINTED, COST, published, cost, 5e-6, COST_DIGITS))
     at = int(np.searchsorted(arrays["steps"], 1_000))
     other = arrays["cosine_0"][1, :, at] > 0.999, arrays["cosine_1"][1, :, at] > 0.999
     why = "a count of six runs"
     found += [
-        Check("c = 0: starts that end at the global program", SCRIPT, 4, other[0].sum(), 0, why),
-        Check("c = 0: starts that end at the local program", SCRIPT, 2, other[1].sum(), 0, why),
+        Check("c = 0: starts that end at the global program", RUN, SCRIPT, 4, other[0].sum(), 0, why),
+        Check("c = 0: starts that end at the local program", RUN, SCRIPT, 2, other[1].sum(), 0, why),
     ]
     same = arrays["cosine_0"][0, :, at]
     frozen = cosine(arrays["published"][0][..., None], arrays["program_0"][:, None])
@@ -114,7 +114,7 @@ SHOWS = (
 NOTES = (
     "The published loop divides by ‖∇L‖ + 1e-9 and freezes where the gradient falls below that, at ‖p‖ ≈ "
     "22 (crosses), still off its ray for c = 0.9. Without the constant the same runs go on and reach "
-    "cosine 0.9997 after 1,000 steps; with it we find the published ends to every digit."
+    "cosine 0.9997 after 1,000 steps; with it we find the ends of an independent script to every digit."
 )
 FIGURE = Figure(
     "single-input",

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import PLOT, RUN, Arrays, Check, Figure
 from attsvm.figures.panels import beside, describe, grid
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
 from attsvm.norms import Entrywise
@@ -112,6 +112,7 @@ def checks(arrays: Arrays) -> list[Check]:
     found.append(
         Check(
             "share of p whose own program is nearest",
+            PLOT,
             "Mirror Descent, experiment A",
             1.0,
             float(nearest),
@@ -125,12 +126,12 @@ def checks(arrays: Arrays) -> list[Check]:
         tolerance = 0.015 + 2 * _error(arrays, "own", p, q)
         because = "0.015 for the other six seeds, not all converged, + 2 standard errors of ours"
         ours = _end(arrays, "own", p, q)
-        found.append(Check(what, "independent sketch, 6 seeds", measured, ours, tolerance, because))
+        found.append(Check(what, RUN, "independent sketch, 6 seeds", measured, ours, tolerance, because))
     return found
 
 
 def _against_the_plot(arrays: Arrays, q: float, published: float) -> list[Check]:
-    source = "Mirror Descent, experiment A (read off the plot)"
+    source = "Mirror Descent, experiment A"
     ours = {kind: _end(arrays, kind, 3.0, q) for kind in ("own", "mixed")}
     error = {"own": _error(arrays, "own", 3.0, q)}
     # Few runs underestimate the spread of a mixture, so it is taken from 30 of them.
@@ -140,6 +141,7 @@ def _against_the_plot(arrays: Arrays, q: float, published: float) -> list[Check]
         return [
             Check(
                 "p = 3 to its own program",
+                PLOT,
                 source,
                 published,
                 ours["own"],
@@ -150,6 +152,7 @@ def _against_the_plot(arrays: Arrays, q: float, published: float) -> list[Check]
     return [
         Check(
             f"p = 3 to the l{q:g} program, tokens mixed as published",
+            PLOT,
             source,
             published,
             ours["mixed"],
@@ -158,6 +161,7 @@ def _against_the_plot(arrays: Arrays, q: float, published: float) -> list[Check]
         ),
         Check(
             f"p = 3 to the l{q:g} program, same tokens",
+            PLOT,
             source,
             published,
             ours["own"],

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, Figure
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm.norms import Entrywise
@@ -98,7 +98,7 @@ def checks(arrays: Arrays) -> list[Check]:
         share = float((arrays[f"exponent_{p:g}"] <= steepness(p, steps)).mean())
         what = f"p = {p:g}: share of runs that fall at least like the bound"
         because = "one run in ten may still be choosing its tokens"
-        found.append(Check(what, "Mirror Descent, rate", 1.0, share, 0.1, because))
+        found.append(Check(what, CONJECTURED, "Mirror Descent, rate", 1.0, share, 0.1, because))
         if steps >= 1e5:
             found.append(_growth(p, arrays["steps"], np.median(arrays[f"size_{p:g}"], axis=0)))
             found.append(_against_two_instances(p, np.log10(arrays[f"away_{p:g}"][:, -1])))
@@ -110,13 +110,22 @@ def _growth(p: float, steps: Float, size: Float) -> Check:
     last = steps >= steps[-1] / 10
     growth = float((size[-1] - size[last][0]) / np.log(steps[-1] / steps[last][0]))
     what = f"p = {p:g}: growth of ‖W‖/‖W_mm‖ per e-fold of steps"
-    return Check(what, "derived", 1.0, growth, 0.25, "the least margin grows like log k only in the limit")
+    return Check(
+        what,
+        DERIVED,
+        "asymptotics of the margin",
+        1.0,
+        growth,
+        0.25,
+        "the least margin grows like log k only in the limit",
+    )
 
 
 def _against_two_instances(p: float, ours: Float) -> Check:
     error = float(ours.std(ddof=1) * np.sqrt(1 / 2 + 1 / len(ours)))
     return Check(
         f"p = {p:g}: log10 of the divergence after 100,000 steps",
+        RUN,
         "independent sketch, 2 seeds",
         float(np.log10(MEASURED[p]).mean()),
         float(ours.mean()),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import DERIVED, Arrays, Check, Figure
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
 from attsvm.next_token.markov import ContextChain, collapse_exponent
@@ -58,7 +58,8 @@ def checks(arrays: Arrays) -> list[Check]:
     return [
         Check(
             f"collapse exponent, p = {p:g}",
-            "derived",
+            DERIVED,
+            "closed form",
             (1 - p) / p,
             float(arrays[f"exponent_{p:g}"]),
             3 * float(arrays[f"error_{p:g}"]),

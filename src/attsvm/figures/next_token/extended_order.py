@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, Figure
 from attsvm.figures.next_token.two_stages import KINDS, LENGTH, SENTENCES, VOCABULARY, embeddings
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.style import BLUE, GREY, label
@@ -81,6 +81,7 @@ def checks(arrays: Arrays) -> list[Check]:
     return [
         Check(
             "share of pairs ordered right, orthonormal tokens",
+            CONJECTURED,
             source,
             1.0,
             shares["orthonormal"],
@@ -89,6 +90,7 @@ def checks(arrays: Arrays) -> list[Check]:
         ),
         Check(
             "share of pairs ordered right, random tokens",
+            CONJECTURED,
             source,
             1.0,
             shares["random"],
@@ -98,7 +100,8 @@ def checks(arrays: Arrays) -> list[Check]:
         ),
         Check(
             "largest logit of a non-comparable token",
-            "derived",
+            DERIVED,
+            "closed form",
             0.0,
             float(np.abs(arrays["logits_non_comparable"]).max()),
             1e-9,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import DERIVED, RUN, Arrays, Check, Figure
 from attsvm.figures.panels import beside, describe, grid
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm.next_token.generators import log2_toy
@@ -74,7 +74,9 @@ def draw(arrays: Arrays) -> Canvas:
 def checks(arrays: Arrays) -> list[Check]:
     """log 2 of the program, and the run at four steps against an independent script."""
     limit = float(np.log(2))
-    found = [Check("finite odds of the toy", "derived", limit, float(arrays["finite_odds"]), 1e-12)]
+    found = [
+        Check("finite odds of the toy", DERIVED, "closed form", limit, float(arrays["finite_odds"]), 1e-12)
+    ]
     source = "independent sketch, GD step 0.5"
     for step, odds, near in zip(RECORD, ODDS, COSINES, strict=True):
         at = arrays["steps"] == step
@@ -83,10 +85,17 @@ def checks(arrays: Arrays) -> list[Check]:
             digits = 5e-4 if step < 10_000 else 5e-5
             found += [
                 Check(
-                    f"w_0 − w_1 after {step:,} steps", source, odds, float(w[0] - w[1]), 5e-6, "last digit"
+                    f"w_0 − w_1 after {step:,} steps",
+                    RUN,
+                    source,
+                    odds,
+                    float(w[0] - w[1]),
+                    5e-6,
+                    "last digit",
                 ),
                 Check(
                     f"cosine after {step:,} steps",
+                    RUN,
                     source,
                     near,
                     float(arrays["cosine"][at][0]),

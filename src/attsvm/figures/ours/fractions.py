@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm.datasets.random import on_sphere
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, Figure
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
 from attsvm.norms import frobenius
 from attsvm.path import Path
@@ -130,7 +130,15 @@ def checks(arrays: Arrays) -> list[Check]:
     if 1 in rows:
         only = share[rows[1], 0].min()
         found.append(
-            Check("one input of two tokens: least global share", "derived", 1.0, only, 0.0, "Theorem A-2")
+            Check(
+                "one input of two tokens: least global share",
+                DERIVED,
+                "Theorem A-2",
+                1.0,
+                only,
+                0.0,
+                "Theorem A-2",
+            )
         )
     for (n, T, d), published in TABLE.items():
         if n in rows:
@@ -142,13 +150,23 @@ def checks(arrays: Arrays) -> list[Check]:
                 "three standard errors of the difference, and rounding",
             )
             found.append(
-                Check(f"global share, n = {n}, T = {T}, d = {d}", source, published, ours, tolerance, why)
+                Check(
+                    f"global share, n = {n}, T = {T}, d = {d}", RUN, source, published, ours, tolerance, why
+                )
             )
     short, long = arrays["longer"][:, 0] / runs
     why = "two standard errors of a share from so many runs"
     error = 2 * float(np.sqrt(short * (1 - short) / runs))
     found.append(
-        Check(f"global share of a sample, {LONGER} steps instead of {STEPS}", "ours", short, long, error, why)
+        Check(
+            f"global share of a sample, {LONGER} steps instead of {STEPS}",
+            CONJECTURED,
+            "expected: no change",
+            short,
+            long,
+            error,
+            why,
+        )
     )
     return found
 

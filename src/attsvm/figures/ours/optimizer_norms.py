@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from attsvm.datasets import sphere
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, Figure
 from attsvm.figures.panels import describe, grid
 from attsvm.norms import Entrywise, Norm, frobenius, l1, linf, nuclear, spectral
 from attsvm.program.max_margin import max_margin
@@ -107,15 +107,28 @@ def checks(arrays: Arrays) -> list[Check]:
     table, rows = np.median(arrays["ratio"], axis=-1), [str(row) for row in arrays["optimizers"]]
     found = [
         Check(
-            "share of runs that select the best tokens", "derived", 1.0, float(arrays["chosen"].mean()), 0.0
+            "share of runs that select the best tokens",
+            CONJECTURED,
+            "expected: all other scores are equal",
+            1.0,
+            float(arrays["chosen"].mean()),
+            0.0,
         ),
-        Check("share of certified programs", "derived", 1.0, float(arrays["certified"].mean()), 0.0),
+        Check(
+            "share of certified programs",
+            DERIVED,
+            "by construction",
+            1.0,
+            float(arrays["certified"].mean()),
+            0.0,
+        ),
     ]
     for row, optimizer in enumerate(rows):
         own = NORMS.index(OPTIMIZERS[optimizer][0])
         found.append(
             Check(
                 f"{optimizer}: best column is its own norm, {NORMS[own]}",
+                CONJECTURED,
                 "conjecture after Fan et al. 2025",
                 own,
                 int(table[row].argmax()),
@@ -133,6 +146,7 @@ def _leads(table: Float, rows: list[str], column: int) -> Check:
     lead = float(table[owners, column].max() - others.max(initial=0.0))
     return Check(
         f"{NORMS[column]}: shortfall of its own training behind the best other",
+        CONJECTURED,
         "conjecture after Fan et al. 2025",
         0.0,
         max(-lead, 0.0),

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import DERIVED, RUN, Arrays, Check, Figure
 from attsvm.figures.panels import describe
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
 from attsvm.figures.textbook import RATE, linear_head, textbook_descent
@@ -78,13 +78,19 @@ def checks(arrays: Arrays) -> list[Check]:
     spread = "medians of instances whose errors spread over a decade"
     what = f"log10(1 − cos) after {steps:,} steps"
     found = [
-        Check(f"{what}, relative to the winner", SKETCH, expected, last["ours"], 0.5, spread),
+        Check(f"{what}, relative to the winner", RUN, SKETCH, expected, last["ours"], 0.5, spread),
         Check(
-            "exponent of the error, relative to the winner", "derived", -2.0, _exponent(arrays), 0.15, SLOPE
+            "exponent of the error, relative to the winner",
+            DERIVED,
+            "asymptotics of the run",
+            -2.0,
+            _exponent(arrays),
+            0.15,
+            SLOPE,
         ),
     ]
     if steps == FULL:
-        found.append(Check(f"{what}, usual formula", SKETCH, np.log10(0.13), last["usual"], 0.5, spread))
+        found.append(Check(f"{what}, usual formula", RUN, SKETCH, np.log10(0.13), last["usual"], 0.5, spread))
     return found
 
 

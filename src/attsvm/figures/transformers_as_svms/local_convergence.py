@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 from scipy.special import stdtrit
 
 from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import PLOT, RUN, Arrays, Check, Figure, Provenance
 from attsvm.figures.panels import describe
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
 from attsvm.figures.textbook import (
@@ -53,16 +53,16 @@ MASS_KQ = {50: 0.854, 100: 0.9997}
 
 
 class Source(NamedTuple):
-    """Where a published number stands, over how many runs, and whether it was read off a plot."""
+    """Where a number stands, what kind of number it is, and over how many runs."""
 
     name: str
+    kind: Provenance
     runs: int
-    read: bool = False
 
 
-PLOT = Source("Transformers as SVMs, local convergence (read off the plot)", 100, read=True)
-TWIN = Source("independent NumPy run", 100)
-TWIN_KQ = Source("independent NumPy run", 30)
+SAVED = Source("Transformers as SVMs, local convergence", PLOT, 100)
+TWIN = Source("independent NumPy run", RUN, 100)
+TWIN_KQ = Source("independent NumPy run", RUN, 30)
 
 
 def experiment(runs: int) -> Arrays:
@@ -148,12 +148,12 @@ def checks(arrays: Arrays) -> list[Check]:
     """Published curves read off the plot, and an independent computation on other random draws."""
     found = []
     for what, name, published, source in (
-        ("train W: attention", "full_mass", MASS_READ, PLOT),
+        ("train W: attention", "full_mass", MASS_READ, SAVED),
         ("train W: attention", "full_mass", MASS_W, TWIN),
-        ("train W: correlation with W^mm", "full_frobenius", TURN_READ, PLOT),
+        ("train W: correlation with W^mm", "full_frobenius", TURN_READ, SAVED),
         ("train W: correlation with W^mm", "full_frobenius", TURN_W, TWIN),
         ("train W, textbook gradient: correlation with W^mm", "textbook_frobenius", END_W, TWIN),
-        ("train W: correlation with W⋆^mm", "full_nuclear", {1000: 0.86}, PLOT),
+        ("train W: correlation with W⋆^mm", "full_nuclear", {1000: 0.86}, SAVED),
         ("train (K, Q): attention", "factored_mass", MASS_KQ, TWIN_KQ),
         ("train (K, Q): correlation with W^mm", "factored_frobenius", {1999: 0.85}, TWIN_KQ),
         ("train (K, Q), published ridge: correlation with W⋆^mm", "ridged_nuclear", TURN_KQ, TWIN_KQ),
@@ -174,12 +174,14 @@ def _check(arrays: Arrays, what: str, at: tuple[str, int], published: float, sou
     width = stdtrit(len(each) - 1, THREE_SIGMA) * each.std(ddof=1)  # Student: few runs underrate their spread
     errors = [width * np.sqrt(1 / len(each) + 1 / source.runs), 0.0005]
     because = f"3 standard errors of {len(each)} and {source.runs} runs, and rounding"
-    if source.read:
+    if source.kind == PLOT:
         near = np.interp([step - 20, step, step + 20], arrays["steps"], np.nanmean(arrays[name], 0))
         errors += [0.02, np.abs(near - near[1]).max()]
         because = f"3 standard errors of {len(each)} and {source.runs} runs; 2 % of either axis for reading"
     tolerance = float(np.sqrt(np.square(errors).sum()))
-    return Check(f"{what}, step {step}", source.name, published, float(each.mean()), tolerance, because)
+    return Check(
+        f"{what}, step {step}", source.kind, source.name, published, float(each.mean()), tolerance, because
+    )
 
 
 def _differing(arrays: Arrays) -> list[Check]:
@@ -221,7 +223,7 @@ def _shares(arrays: Arrays) -> list[Check]:
         ours, runs = arrays[name].mean(), len(arrays[name])
         error = 3 * np.sqrt(published * (1 - published) * (1 / runs + 1 / others))
         because = f"3 binomial standard errors of {runs} and {others} runs"
-        found.append(Check(what, TWIN.name, published, float(ours), float(error), because))
+        found.append(Check(what, RUN, TWIN.name, published, float(ours), float(error), because))
     return found
 
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, Figure
 from attsvm.figures.panels import describe
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
 from attsvm.norms import frobenius
@@ -148,10 +148,12 @@ def checks(arrays: Arrays) -> list[Check]:
             error = 3 * max(counts[k].std(), 0.05) * np.sqrt(1 / counts.shape[1] + 1 / 100) + 0.005
             because = f"3 standard errors of {counts.shape[1]} and 100 instances, and rounding"
             what = f"tokens per input {words}, λ = {strength:g}"
-            found.append(Check(what, TWIN, published[k], float(counts[k].mean()), float(error), because))
+            found.append(Check(what, RUN, TWIN, published[k], float(counts[k].mean()), float(error), because))
     away = np.abs(arrays["trained"] - arrays["projected"]).max((-2, -1))
     because = "a last step of length 0.001 moves an attention by at most about that much"
-    found.append(Check("median of max |s − s*|", "derived", 0.0, float(np.median(away)), 0.003, because))
+    found.append(
+        Check("median of max |s − s*|", DERIVED, "closed form", 0.0, float(np.median(away)), 0.003, because)
+    )
     return found + [_order(arrays, strength) for strength in (0.2, 0.3, 0.5)]
 
 
@@ -160,7 +162,7 @@ def _order(arrays: Arrays, strength: float) -> Check:
     medians = [np.nanmedian(arrays[target][STRENGTHS.index(strength)]) for target in TARGETS]
     what = f"order C·W^mm + W^fin, W^mm, W^1token, λ = {strength:g}"
     because = "1 when the three medians are in the published order"
-    return Check(what, PAPER, 1.0, float(medians == sorted(medians)), 0.0, because)
+    return Check(what, CONJECTURED, PAPER, 1.0, float(medians == sorted(medians)), 0.0, because)
 
 
 TWIN = "independent NumPy run"

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import PLOT, RUN, Arrays, Check, Figure
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
 from attsvm.figures.transformers_as_svms.drawing import band
@@ -127,7 +127,7 @@ def checks(arrays: Arrays) -> list[Check]:
         because = f"3 standard errors of {len(ranks)} and 20 runs, and rounding"
         what = f"nuclear rank, n = {n}, d = {d}"
         found.append(
-            Check(what, "independent ADMM solver", value, float(ranks.mean()), float(error), because)
+            Check(what, RUN, "independent ADMM solver", value, float(ranks.mean()), float(error), because)
         )
     return found
 
@@ -143,14 +143,14 @@ def _published(arrays: Arrays, norm: str, cell: tuple[int, int], where: str) -> 
         errors.append(0.15 * min(n, d))
         because += "; SCS left up to 15 % of the singular values below 1e-7"
     what, tolerance = f"{norm} rank as counted in the paper, {where}", float(np.sqrt(np.square(errors).sum()))
-    found = [Check(what, SOURCE, published, float(counted.mean()), tolerance, because)]
+    found = [Check(what, PLOT, SOURCE, published, float(counted.mean()), tolerance, because)]
     if (exact > 0).any():
         what, ours = f"{norm} rank, {where}", float(exact[exact > 0].mean())
-        found.append(Check(what, SOURCE, published, ours, READING, ARTEFACT, expected_to_differ=True))
+        found.append(Check(what, PLOT, SOURCE, published, ours, READING, ARTEFACT, expected_to_differ=True))
     return found
 
 
-SOURCE = "Transformers as SVMs, rank of the solutions (read off the plot)"
+SOURCE = "Transformers as SVMs, rank of the solutions"
 ARTEFACT = (
     "the published script counts an infeasible draw as rank 1, and singular values from 1e-7 absolute, "
     "below the accuracy of its solver"

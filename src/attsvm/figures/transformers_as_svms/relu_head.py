@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
 from attsvm.figures import textbook
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import PLOT, Arrays, Check, Figure
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
 from attsvm.norms import frobenius
@@ -185,7 +185,9 @@ def _mean(arrays: Arrays, name: str, target: str, d: int) -> Check:
     if name == "exact":
         because = "the published gradient stops at ‖W‖ ≈ 60; the exact one goes on, and the agreement worsens"
     published = PUBLISHED[target][WIDTHS.index(d)]
-    return Check(what, SOURCE, published, float(each.mean()), float(tolerance), because, name == "exact")
+    return Check(
+        what, PLOT, SOURCE, published, float(each.mean()), float(tolerance), because, name == "exact"
+    )
 
 
 def _order(arrays: Arrays, name: str, d: int) -> Check:
@@ -196,10 +198,10 @@ def _order(arrays: Arrays, name: str, d: int) -> Check:
     because = "1 when the three means are in the published order"
     if name == "exact":
         because = "with the exact gradient the first two nearly tie for large d, so few runs may swap them"
-    return Check(what, SOURCE, 1.0, ordered, 0.0, because, name == "exact")
+    return Check(what, PLOT, SOURCE, 1.0, ordered, 0.0, because, name == "exact")
 
 
-SOURCE = "Transformers as SVMs, nonlinear head (read off the plot)"
+SOURCE = "Transformers as SVMs, nonlinear head"
 SHOWS = (
     "W trained under a ReLU head agrees best with C·W^mm + W^fin, then with W^mm of the tokens it keeps, and "
     "far less with the SVM of one token per input. The published gradient gives the published means; "

@@ -20,7 +20,7 @@ COLORS = (BLUE, ORANGE)
 """Of the two inputs."""
 TITLES = {"full": "train W → Frobenius ray", "factored": "train (K, Q) → nuclear ray"}
 RECORD = np.unique(np.geomspace(1, 2_000, 150).astype(int))
-SOURCE = "Transformers as SVMs, trajectories (read off the plot)"
+SOURCE = "Transformers as SVMs, trajectories"
 
 
 def trajectories(tokens: Tokens, v: Float, steps: int) -> Arrays:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import PLOT, Arrays, Check, Figure
 from attsvm.figures.style import GREY, canvas, label
 from attsvm.figures.transformers_as_svms.trajectories import SOURCE, draw_trajectories, trajectories
 
@@ -32,13 +32,20 @@ def checks(arrays: Arrays) -> list[Check]:
     full, factored = arrays["ray_full"], arrays["ray_factored"]
     because = "a slope read where the ray leaves the plot, x to 0.5 of an axis of 100"
     return [
-        Check("Frobenius ray of z1, slope", SOURCE, 7.7, full[0, 1] / full[0, 0], 0.3, because),
+        Check("Frobenius ray of z1, slope", PLOT, SOURCE, 7.7, full[0, 1] / full[0, 0], 0.3, because),
         Check(
-            "Frobenius ray of z2, x at y = −100", SOURCE, 3.5, -100 * full[1, 0] / full[1, 1], 0.5, because
+            "Frobenius ray of z2, x at y = −100",
+            PLOT,
+            SOURCE,
+            3.5,
+            -100 * full[1, 0] / full[1, 1],
+            0.5,
+            because,
         ),
-        Check("nuclear ray of z1, slope", SOURCE, 14.0, factored[0, 1] / factored[0, 0], 0.7, because),
+        Check("nuclear ray of z1, slope", PLOT, SOURCE, 14.0, factored[0, 1] / factored[0, 0], 0.7, because),
         Check(
             "nuclear ray of z2, x at y = −100",
+            PLOT,
             SOURCE,
             -7.0,
             -100 * factored[1, 0] / factored[1, 1],

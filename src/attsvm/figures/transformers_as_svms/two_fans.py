@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import DERIVED, PLOT, Arrays, Check, Figure
 from attsvm.figures.panels import describe
 from attsvm.figures.style import GREY, canvas, label
 from attsvm.figures.transformers_as_svms.trajectories import COLORS, SOURCE, draw_trajectories, trajectories
@@ -63,9 +63,17 @@ def checks(arrays: Arrays) -> list[Check]:
     margins = (keys[[0, 1], winner][:, None] - keys) @ full[..., None]
     least = np.sort(margins[..., 0], axis=-1)[:, 1].min()  # the winner's own margin is 0
     return [
-        Check("Frobenius ray of z1, slope", SOURCE, 1.3, full[0, 1] / full[0, 0], 0.06, because),
-        Check("Frobenius ray of z2, slope", SOURCE, -1.67, full[1, 1] / full[1, 0], 0.06, because),
-        Check("least margin of the program", "derived", 1.0, float(least), 1e-8, "solver accuracy"),
+        Check("Frobenius ray of z1, slope", PLOT, SOURCE, 1.3, full[0, 1] / full[0, 0], 0.06, because),
+        Check("Frobenius ray of z2, slope", PLOT, SOURCE, -1.67, full[1, 1] / full[1, 0], 0.06, because),
+        Check(
+            "least margin of the program",
+            DERIVED,
+            "by definition",
+            1.0,
+            float(least),
+            1e-8,
+            "solver accuracy",
+        ),
     ]
 
 

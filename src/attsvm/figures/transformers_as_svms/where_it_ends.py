@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import RUN, Arrays, Check, Figure
 from attsvm.figures.panels import describe
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
 from attsvm.norms import frobenius
@@ -145,7 +145,7 @@ def checks(arrays: Arrays) -> list[Check]:
                 error = 3 * np.sqrt(middle * (1 - middle) * (1 / len(ours) + 0.01))
                 because = f"3 binomial standard errors of {len(ours)} and 100 trials"
                 what = f"{words}, n = {n}, d = {d}"
-                found.append(Check(what, SOURCE, share, float(ours.mean()), float(error), because))
+                found.append(Check(what, RUN, SOURCE, share, float(ours.mean()), float(error), because))
     return found
 
 
