@@ -145,6 +145,59 @@ def test_a_wrong_import_is_seen(part, source):
     assert list(violations(part, source))
 
 
+# ---------------------------------------------------------------------- figures and claims
+
+
+OUTSIDE = ("attsvm.figures", "attsvm.claims")
+"""Figures and claims stand outside: of the package they use what any user can."""
+PUBLIC = {
+    "att": dir(attsvm),
+    "att.datasets": attsvm.datasets.__all__,
+    "att.next_token": attsvm.next_token.__all__,
+}
+MACHINERY = ROOT / "claims" / "run.py"  # runs the claims on workers, and states none
+
+
+def reaches_inside(source):
+    """Imports of the package's inner modules, and names that are not public."""
+    yield from (
+        f"imports {name}" for name in imports(source) if name.startswith("attsvm.") and not is_outside(name)
+    )
+    for node in ast.walk(ast.parse(source)):
+        owner = ast.unparse(node.value) if isinstance(node, ast.Attribute) else ""
+        if owner in PUBLIC and node.attr not in PUBLIC[owner]:
+            yield f"{owner}.{node.attr} is not public"
+
+
+def is_outside(name):
+    return name.startswith(OUTSIDE)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if part_of(path) in ("figures", "claims") and path != MACHINERY],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_figures_and_claims_use_the_public_names_only(path):
+    assert not list(reaches_inside(path.read_text(encoding="utf8")))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from attsvm.training.train import train",
+        "from attsvm import training",
+        "def f():\n    import attsvm.verdict",
+        "import attsvm as att\natt.program.rows",
+        "import attsvm as att\natt.datasets.draw_runs(f, 0)",
+        "import attsvm as att\ndef f(x: att.Constraints): ...",
+    ],
+)
+def test_a_reach_into_the_package_is_seen(source):
+    assert list(reaches_inside(source))
+    assert not list(reaches_inside("import attsvm as att\natt.datasets.sphere(2, 3, 4)\natt.train"))
+
+
 def classes(source):
     return [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
 

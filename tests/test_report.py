@@ -262,7 +262,7 @@ def test_a_number_that_disagrees_is_told_even_where_it_is_not_published(toys, tm
 
 
 def test_a_reference_of_no_known_kind_is_refused():
-    with pytest.raises(ValueError, match=r"provenance is 'published'\. Pass one of: printed, read off a plot"):
+    with pytest.raises(ValueError, match=r"provenance is 'published'\. Pass one of: printed, read off"):
         Check("a number", "published", "nobody", 1.0, 1.0, 0.0)
 
 

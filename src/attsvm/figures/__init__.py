@@ -8,7 +8,7 @@ numbers against their references, each of which says where it comes from:
     figure.picture(figure.compute("quick")).savefig("two-clouds.svg")
 """
 
-from attsvm.figures import (
+from attsvm.figures import (  # noqa: F401 (loading registers)
     fast_rates,
     max_margin_selection,
     mirror_descent,
@@ -17,15 +17,8 @@ from attsvm.figures import (
     transformers_as_svms,
 )
 from attsvm.figures.figure import KINDS, Check, Figure, Paper, Provenance, Scale
+from attsvm.figures.papers import PAPERS
 
-PAPERS: tuple[Paper, ...] = (
-    max_margin_selection.PAPER,
-    transformers_as_svms.PAPER,
-    mirror_descent.PAPER,
-    next_token.PAPER,
-    fast_rates.PAPER,
-    ours.PAPER,
-)
 ALL: dict[str, Figure] = {figure.name: figure for paper in PAPERS for figure in paper.figures}
 
 __all__ = ["ALL", "KINDS", "PAPERS", "Check", "Figure", "Paper", "Provenance", "Scale"]

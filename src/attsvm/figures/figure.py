@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import numpy as np
 from matplotlib.figure import Figure as Canvas
+from numpy.typing import NDArray
 
 from attsvm.figures.style import TITLE_SIZE, plain_powers
 
 Arrays = dict[str, Any]
+Float = NDArray[np.floating[Any]]
 Scale = Literal["quick", "default", "paper"]
 Agreement = Literal["agrees", "differs, explained", "disagrees"]
 Provenance = Literal["printed", "read off a plot", "derived", "conjectured", "independent run"]
@@ -71,29 +74,47 @@ class Check:
         return "differs, explained" if self.expected_to_differ else "disagrees"
 
 
-@dataclass(frozen=True)
+Experiment = Callable[..., Arrays]
+Drawing = Callable[[Arrays], Canvas]
+Checks = Callable[[Arrays], Sequence[Check]]
+
+
+@dataclass(eq=False)
 class Figure:
-    """A figure that anyone can regenerate.
+    """A figure that anyone can regenerate, made by the decorator `Paper.figure`.
 
     experiment(**sizes): seeded arrays. sizes: what each scale passes to it (runs, steps, seeds).
-    draw(arrays): a matplotlib figure, or None for a table of numbers only.
-    checks(arrays): our numbers beside their references.
     shows: what to see in it, in one to three sentences. notes: where we differ from the published
     figure, and why; empty when we do not. long_runs: even at the quick scale running takes longer than
     compiling. seconds: processor time at the default scale, as measured once; the longest figures are
     started first, and those that declare nothing before them.
+    draw(arrays): a matplotlib figure; without one it is a table of numbers only.
+    checks(arrays): our numbers beside their references.
     """
 
     name: str
     title: str
     shows: str
-    experiment: Callable[..., Arrays]
+    experiment: Experiment
     sizes: Mapping[Scale, Mapping[str, Any]]
-    draw: Callable[[Arrays], Canvas] | None
-    checks: Callable[[Arrays], Sequence[Check]]
+    draw: Drawing | None = None
+    checks: Checks = field(default=lambda arrays: ())
     notes: str = ""
     long_runs: bool = False
     seconds: float = math.inf
+
+    def draws(self, drawing: Drawing) -> Drawing:
+        """Decorator: this function draws the figure."""
+        self.draw = drawing
+        return drawing
+
+    def checked_by(self, checks: Checks) -> Checks:
+        """Decorator: this function sets the figure's numbers beside their references."""
+        self.checks = checks
+        return checks
+
+    def __call__(self, *sizes: Any, **named: Any) -> Arrays:
+        return self.experiment(*sizes, **named)
 
     def compute(self, scale: Scale = "default") -> Arrays:
         """The arrays at a scale: quick (a look), default (small), paper (full size)."""
@@ -115,4 +136,24 @@ class Paper:
     name: str
     title: str
     reference: str
-    figures: tuple[Figure, ...]
+    figures: list[Figure] = field(default_factory=list)
+
+    def figure(self, name: str, title: str, **facts: Any) -> Callable[[Experiment], Figure]:
+        """Make a figure of the experiment below; the arguments are fields of `Figure`.
+
+        @paper.figure("coin", "A coin", shows="Heads come up half of the time.", sizes={…})
+        def experiment(throws): ...
+
+        @experiment.draws
+        def draw(arrays): ...
+
+        @experiment.checked_by
+        def checks(arrays): ...
+        """
+
+        def register(experiment: Experiment) -> Figure:
+            made = Figure(name, title, experiment=experiment, **facts)
+            self.figures.append(made)
+            return made
+
+        return register

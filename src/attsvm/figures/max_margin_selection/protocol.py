@@ -7,16 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.figures.figure import RUN, Check
+import attsvm as att
+from attsvm.figures.figure import RUN, Check, Float
 from attsvm.figures.textbook import joint_gradient
-from attsvm.norms import frobenius
-from attsvm.path import Path
-from attsvm.tokens import Float, Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.losses import Loss, logistic
-from attsvm.training.optimizers import steepest
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
 
 PAPER = "Max-Margin Token Selection"
 COST = f"{PAPER}, printed solver cost"
@@ -27,22 +20,22 @@ FROZEN = "the published loop adds a constant to the gradient's length and freeze
 RATE = 0.1
 
 
-NORMALISED = steepest(frobenius, RATE)
+NORMALISED = att.steepest(att.frobenius, RATE)
 
 
 def descend(
-    tokens: Tokens,
+    tokens: att.Tokens,
     v: Float,
     record: Sequence[int],
     init: Any = None,
-    loss: Loss = logistic,
+    loss: att.Loss = att.logistic,
     optimizer: Any = NORMALISED,
-) -> Path:
+) -> att.Path:
     """Train the prompt, by default with normalised steps of 0.1, and keep it at the steps of `record`."""
-    return train(
+    return att.train(
         tokens,
-        Linear(v),
-        weight=FullWeight(),
+        att.Linear(v),
+        weight=att.FullWeight(),
         loss=loss,
         optimizer=optimizer,
         steps=max(record),
@@ -59,16 +52,16 @@ def beside(what: str, published: float, pair: tuple[Any, Any], tolerance: float)
     ]
 
 
-def stack(problems: Sequence[Tokens]) -> Tokens:
+def stack(problems: Sequence[att.Tokens]) -> att.Tokens:
     """Problems of one shape as the runs of one, so that they train in one compiled program."""
     parts = {
         name: np.stack([getattr(one, name) for one in problems]) for name in ("keys", "labels", "values")
     }
-    return Tokens(parts["keys"], labels=parts["labels"], values=parts["values"])
+    return att.Tokens(parts["keys"], labels=parts["labels"], values=parts["values"])
 
 
 def published_loop(
-    tokens: Tokens, head: Float, start: Float, steps: int, added: tuple[float, float | None]
+    tokens: att.Tokens, head: Float, start: Float, steps: int, added: tuple[float, float | None]
 ) -> tuple[Float, Float]:
     """The loop of the published notebooks with the logistic loss: prompts and heads at every step.
 

@@ -7,17 +7,29 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure as Canvas
 
-from attsvm import datasets
-from attsvm.figures.figure import PLOT, Arrays, Check, Figure
+import attsvm as att
+from attsvm.figures.figure import PLOT, Arrays, Check
+from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import GREY, canvas, label
 from attsvm.figures.transformers_as_svms.trajectories import SOURCE, draw_trajectories, trajectories
 
 
+@TRANSFORMERS.figure(
+    "two-clouds",
+    "Two parameterisations, two limits",
+    shows=(
+        "Training W turns to the rays W^mm z_i of the Frobenius program, training (K, Q) to those of "
+        "the nuclear one; the two programs have visibly different rays."
+    ),
+    sizes={"quick": {"steps": 2_000}, "default": {"steps": 2_000}, "paper": {"steps": 2_000}},
+    seconds=4,
+)
 def experiment(steps: int) -> Arrays:
     """Paths and rays of both trainings."""
-    return trajectories(*datasets.two_clouds(), steps)
+    return trajectories(*att.datasets.two_clouds(), steps)
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Paths against rays, one panel per parameterisation, in the window of the published plot."""
     figure, axes = canvas(2, height=3.6)
@@ -27,6 +39,7 @@ def draw(arrays: Arrays) -> Canvas:
     return figure
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """The slopes of the drawn rays, read off the published plot."""
     full, factored = arrays["ray_full"], arrays["ray_factored"]
@@ -53,19 +66,3 @@ def checks(arrays: Arrays) -> list[Check]:
             because,
         ),
     ]
-
-
-SHOWS = (
-    "Training W turns to the rays W^mm z_i of the Frobenius program, training (K, Q) to those of the nuclear "
-    "one; the two programs have visibly different rays."
-)
-FIGURE = Figure(
-    "two-clouds",
-    "Two parameterisations, two limits",
-    SHOWS,
-    experiment,
-    {"quick": {"steps": 2_000}, "default": {"steps": 2_000}, "paper": {"steps": 2_000}},
-    draw,
-    checks,
-    seconds=4,
-)
