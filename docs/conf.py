@@ -1,6 +1,8 @@
 """The site: `make docs` builds it, and every warning is an error."""
 
 import importlib.util
+import inspect
+import re
 import shutil
 from pathlib import Path
 
@@ -39,8 +41,10 @@ pygments_style = "friendly"
 pygments_dark_style = "monokai"
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "Float", "Bool", "Ids", "Seed")}
+python_maximum_signature_line_length = 90
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 # What is an extra may be missing: its pages are built all the same.
@@ -49,24 +53,49 @@ autodoc_mock_imports = [name for name in EXTRAS if importlib.util.find_spec(name
 
 
 def as_text(app, what, name, obj, options, lines):
-    """Docstrings are plain text with formulas set off by indentation: quote what is indented."""
-    shown, inside = [], False
+    """Our docstrings are plain text: formulas are indented, arguments begin a line with their names."""
+    known, shown, before = arguments(obj), [], ""
     for line in lines:
-        indented = line.startswith("    ")
-        if indented and not inside:
-            shown += ["", "::", ""]
-        if not indented and inside and line.strip():
-            shown.append("")
-        inside = indented or (inside and not line.strip())
-        # RST would read a trailing underscore or a lone star or bar as markup.
-        shown.append(line if indented else plain(line))
-    lines[:] = shown
+        indented, text = line.startswith("    "), line.strip()
+        if indented and (not before.strip() or before.endswith(":") or before.startswith("    ")):
+            formula = (shown and shown[-1].startswith("    ")) or before.startswith("    ")
+            shown += [line] if formula else ["", "::", "", line]
+        elif indented:  # a line goes on
+            shown[-1] += f" {plain(text)}"
+            line = "continued"
+        else:
+            named = re.match(r"(\w+(?:, \w+)*): ", text)
+            if named and set(named[1].split(", ")) <= known:
+                text = f"- **{named[1]}**: " + plain(text[named.end() :])
+                shown += [text] if shown and shown[-1].startswith("- **") else ["", text]
+            elif text and shown and shown[-1].startswith("- **") and before.strip():
+                shown[-1] += f" {plain(text)}"
+            else:
+                shown += ["", plain(text)] if before.startswith(("    ", "- ")) and text else [plain(text)]
+        before = line
+    lines[:] = [*shown, ""]
 
 
-def plain(line):
-    for sign in ("*", "|", "_"):
-        line = line.replace(sign, f"\\{sign}")
-    return line.replace("`", "``")
+def short_types(app, what, name, obj, options, signature, returned):
+    """Aliases by their names: ArrayLike | None."""
+    return tuple(
+        re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", part or "") for part in (signature, returned)
+    )
+
+
+def arguments(obj):
+    """The names of a function's or a record's arguments."""
+    try:
+        return set(inspect.signature(obj).parameters)
+    except (TypeError, ValueError):
+        return set()
+
+
+def plain(text):
+    """Stars, bars and underscores are no markup, except in code."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"([*|_])", r"\\\1", part) for part in parts[::2]]
+    return "``".join(parts)
 
 
 def beside(app):
@@ -80,4 +109,5 @@ def beside(app):
 
 def setup(app):
     app.connect("autodoc-process-docstring", as_text)
+    app.connect("autodoc-process-signature", short_types)
     app.connect("builder-inited", beside)
