@@ -78,9 +78,8 @@ def as_text(app, what, name, obj, options, lines):
 
 def short_types(app, what, name, obj, options, signature, returned):
     """Aliases by their names: ArrayLike | None."""
-    return tuple(
-        re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", part or "") for part in (signature, returned)
-    )
+    alias = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
+    return (alias.sub(r"\1", signature), returned and alias.sub(r"\1", returned)) if signature else None
 
 
 def arguments(obj):
