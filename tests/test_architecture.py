@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from inspect import signature
 from pathlib import Path
 
@@ -86,14 +87,24 @@ def import_nodes(source, run_only=False):
 
     One door upwards: a result's `plot` method may ask figures/ to draw it.
     """
-    tree = ast.parse(source)
-    doors = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "plot"]
+    nodes = every_node(source)
+    doors = [n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == "plot"]
     if run_only:  # what only a type checker reads does not
-        doors += [
-            n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)
-        ]
+        doors += [n for n in nodes if isinstance(n, ast.If) and dotted(n.test).endswith("TYPE_CHECKING")]
     excused = {id(n) for door in doors for n in ast.walk(door)}
-    return [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom) and id(n) not in excused]
+    return [n for n in nodes if isinstance(n, ast.Import | ast.ImportFrom) and id(n) not in excused]
+
+
+@cache
+def every_node(source):
+    return list(ast.walk(ast.parse(source)))
+
+
+def dotted(node):
+    """The name `a.b.c` of a node, empty where it is none."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def imports(source):
@@ -163,8 +174,8 @@ def reaches_inside(source):
     yield from (
         f"imports {name}" for name in imports(source) if name.startswith("attsvm.") and not is_outside(name)
     )
-    for node in ast.walk(ast.parse(source)):
-        owner = ast.unparse(node.value) if isinstance(node, ast.Attribute) else ""
+    for node in every_node(source):
+        owner = dotted(node.value) if isinstance(node, ast.Attribute) else ""
         if owner in PUBLIC and node.attr not in PUBLIC[owner]:
             yield f"{owner}.{node.attr} is not public"
 
@@ -199,7 +210,7 @@ def test_a_reach_into_the_package_is_seen(source):
 
 
 def classes(source):
-    return [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+    return [node.name for node in every_node(source) if isinstance(node, ast.ClassDef)]
 
 
 def test_the_door_of_a_folder_only_exports():
