@@ -88,13 +88,13 @@ class Report:
 
     @property
     def others(self) -> str:
-        """The numbers beside those published, by kind, in one sentence; empty without any."""
+        """The numbers that nobody published, by kind, in one sentence; empty without any."""
         parts = [
             f"{counts['agrees']} of {counts.total()} {PLURAL[kind]}"
             for kind, counts in self.by_kind.items()
             if kind in PLURAL
         ]
-        return f"Agreement with our own references: {', '.join(parts)}." if parts else ""
+        return f"Nobody published the others, of which agree: {', '.join(parts)}." if parts else ""
 
     def record(self) -> dict[str, Any]:
         """The report for machines: plain numbers, None for what is not finite."""
