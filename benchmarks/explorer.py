@@ -1,10 +1,11 @@
 """Frames per second of the explorer while a script drags a token, and pictures of the page.
 
-    python benchmarks/explorer.py [--seconds 5] [--pictures FOLDER]
+    python benchmarks/explorer.py [--seconds 5] [--rounds 1] [--against PAGE] [--pictures FOLDER]
 
 Six inputs of eight tokens with 64 starts, in headless Chromium without a GPU. The page's own animation frames
-are counted while pointer events move a token. The processor time of the page's main thread per frame is told
-too, because a busy machine lowers the rate: below 16 ms a quiet one shows 60. Needs selenium, chromium and
+are counted while pointer events move a token. Processor times per frame are told too, because a busy machine
+lowers the rate: the main thread, and where the system tells (/proc) those that paint beside it. --against
+measures another page in turns with this one, by medians of the rounds. Needs selenium, chromium and
 chromium-driver.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import base64
 import shutil
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -75,31 +77,67 @@ def browser(width: int, height: int, mobile: bool = False) -> webdriver.Chrome:
     return driver
 
 
-def frames(file: Path, seconds: float) -> None:
+def opened(file: Path) -> webdriver.Chrome:
+    """A browser at the page with the large problem, after a drag that warms it up."""
     driver = browser(1280, 1000)
     driver.get(file.as_uri())
     time.sleep(3)
     driver.execute_script("explorer.started = true; explorer.loadPreset('six-inputs', {}, false)")
-    driver.execute_async_script(DRAG, 2, TOKEN)  # warm
+    driver.execute_async_script(DRAG, 2, TOKEN)
     driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
-    before = busy(driver)
+    return driver
+
+
+def frames(driver: webdriver.Chrome, seconds: float) -> dict[str, float]:
+    """What a drag of so many seconds shows, and the processor time of its frames in milliseconds."""
+    before = busy(driver) | threads(driver.service.process.pid)
     found = driver.execute_async_script(DRAG, seconds, TOKEN)
-    work = {name: 1000 * (spent - before[name]) / found["frames"] for name, spent in busy(driver).items()}
-    driver.quit()
-    rate = f"{found['fps']:.0f} frames per second over {found['frames']} frames"
-    print(f"{found['tokens']} tokens, {found['runs']} starts: {rate}")
+    after = busy(driver) | threads(driver.service.process.pid)
+    return found | {name: 1000 * (after[name] - before.get(name, 0)) / found["frames"] for name in after}
+
+
+def told(name: str, rounds: list[dict[str, float]]) -> None:
+    """One page's figures, by their medians."""
+    found = {key: statistics.median(each[key] for each in rounds) for key in rounds[0]}
+    rate = f"{found['fps']:.0f} frames per second over {found['frames']:.0f} frames"
+    print(f"{name}: {found['tokens']:.0f} tokens, {found['runs']:.0f} starts: {rate}")
     print(
         f"  work of the page by the clock: {found['cost']:.1f} ms a frame, {found['slow']:.1f} in one of 20"
     )
-    told = ", ".join(f"{name.removesuffix('Duration').lower()} {spent:.1f}" for name, spent in work.items())
-    print(f"  processor time of the main thread: {told} ms a frame; {found['steps']} steps in the last one")
+    main = ", ".join(f"{key.removesuffix('Duration').lower()} {found[key]:.1f}" for key in WANTED)
+    print(
+        f"  processor time of the main thread: {main} ms a frame; {found['steps']:.0f} steps in the last one"
+    )
+    if beside := [f"{key} {found[key]:.1f}" for key in THREADS.values() if key in found]:
+        print(f"  beside it: {', '.join(beside)} ms a frame")
+
+
+WANTED = ("TaskDuration", "ScriptDuration", "LayoutDuration", "RecalcStyleDuration")
+THREADS = {"ThreadPoolForeg": "raster", "Compositor": "compositor", "VizCompositorTh": "display"}
+"""Threads of Chromium that paint a page, by the names the kernel knows them by."""
+
+
+def threads(root: int) -> dict[str, float]:
+    """Seconds of processor time of the painting threads of a process and its children; none without /proc."""
+    spent = dict.fromkeys(THREADS.values(), 0.0)
+    family, waiting = {root}, [root]
+    try:
+        while waiting:
+            for task in Path(f"/proc/{waiting.pop()}/task").iterdir():
+                children = {int(each) for each in (task / "children").read_text().split()} - family
+                family |= children
+                waiting += children
+                if (name := (task / "comm").read_text().strip()) in THREADS:
+                    spent[THREADS[name]] += int((task / "schedstat").read_text().split()[0]) / 1e9
+    except (OSError, ValueError):
+        return {}
+    return spent
 
 
 def busy(driver: webdriver.Chrome) -> dict[str, float]:
     """Seconds of processor time that the page's main thread has spent."""
     metrics = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
-    wanted = ("TaskDuration", "ScriptDuration", "LayoutDuration", "RecalcStyleDuration")
-    return {each["name"]: each["value"] for each in metrics if each["name"] in wanted}
+    return {each["name"]: each["value"] for each in metrics if each["name"] in WANTED}
 
 
 def pictures(file: Path, folder: Path) -> None:
@@ -133,11 +171,18 @@ def pictures(file: Path, folder: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--against", type=Path, help="another page, as attsvm explore has written it")
     parser.add_argument("--pictures", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         written = Path(place) / "explorer.html"
         written.write_text(page(), encoding="utf8")
-        frames(written, asked.seconds)
+        pages = [written, *([asked.against.resolve()] if asked.against else [])]
+        drivers = [opened(each) for each in pages]
+        rounds = [[frames(each, asked.seconds) for each in drivers] for _ in range(asked.rounds)]
+        for k, driver in enumerate(drivers):
+            told(pages[k].stem, [each[k] for each in rounds])
+            driver.quit()
         if asked.pictures:
             pictures(written, asked.pictures)

@@ -63,6 +63,38 @@ def test_the_answer_is_the_one_in_memory(device, put, shape, norm):
 
 
 @LIBRARIES
+def test_the_newton_matrix_of_a_nuclear_program_is_factored_on_the_device(device, put, monkeypatch):
+    keys, queries, best = problem(60, 6, 24, 20)
+    tokens, calls, full = Tokens(put(keys), queries), [], []
+    library = type(tokens.keys.library)
+    real = library.factor
+
+    def factor(*arguments):
+        calls.append(1)
+        if full:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+        return real(*arguments)
+
+    monkeypatch.setattr("attsvm.program.schatten.nuclear.MANY", 1)
+    monkeypatch.setattr(library, "factor", factor)
+    there, here = max_margin(tokens, best, nuclear), max_margin(Tokens(keys, queries), best, nuclear)
+    assert calls and there.certified
+    assert nuclear.value(there.W) == pytest.approx(nuclear.value(here.W), rel=SAME)
+    full.append(True)  # no room there: the CPU does it
+    assert max_margin(tokens, best, nuclear).certified
+
+
+@LIBRARIES
+def test_a_matrix_that_is_not_positive_has_no_factor_on_the_device(put):
+    library = OnDevice(put(numbers(2, 2, 2))).library
+    with library.scope():
+        matrix, added = library.put(np.array([[1.0, 2.0], [2.0, 1.0]])), library.put(np.zeros(2))
+        assert library.factor(matrix, added, 1e-7) is None
+        factor = library.factor(matrix, library.put(np.full(2, 3.0)), 0.0)
+    np.testing.assert_allclose(library.solve(factor, np.array([6.0, 0.0])), [2.0, -1.0], rtol=1e-12)
+
+
+@LIBRARIES
 def test_bad_numbers_and_contradictions_are_named(device, put):
     keys, _, best = problem(50, 4, 6, 1)
     keys[20], best[20] = keys[10], (best[10] + 1) % 4

@@ -186,14 +186,36 @@ def test_the_joint_programs_are_those_of_the_third_figure(browser, third, relaxe
     np.testing.assert_allclose(loose, relaxed, atol=1e-12)
 
 
-@pytest.mark.parametrize("p", [1.75, 2.0, 3.0])
+@pytest.mark.parametrize("p", [1.2, 1.75, 2.0, 3.0, 6.0])
 def test_programs_of_weights_with_queries_are_those_of_the_package(browser, p):
     tokens, _ = att.datasets.sphere(2, 4, 2, seed=range(30))
     selected = np.random.default_rng(1).integers(4, size=(30, 2))
     solution = att.max_margin(tokens, selected, att.Entrywise(p))
     answers = browser.run(SOLVE, tokens.keys.tolist(), selected.tolist(), p, tokens.queries.tolist())
     assert [answer["feasible"] for answer in answers] == solution.separable.tolist()
-    np.testing.assert_allclose([answer["margin"] for answer in answers], solution.margin, rtol=1e-6)
+    np.testing.assert_allclose([answer["margin"] for answer in answers], solution.margin, rtol=EQUAL)
+
+
+GAPS = (
+    PROBLEM
+    + """
+const {certificate, maxMargin} = await import("explorer/program.js");
+const [keys, queries, p, other] = given;
+const all = keys.map((each, r) => maxMargin(problemOf(each, queries[r]), each.map(() => [0]), p));
+return all.filter(({feasible}) => feasible).map((s) => [
+  Math.max(s.certificate.gap, s.certificate.primal), certificate(s.rows, s.w, s.multipliers, other).gap]);
+"""
+)
+
+
+@pytest.mark.parametrize(("p", "other"), [(1.1, 2.0), (3.0, 2.0), (8.0, 3.0)])
+def test_programs_of_weights_prove_themselves_even_where_margins_are_thin(browser, p, other):
+    rng = np.random.default_rng(4)
+    keys, queries = rng.standard_normal((150, 3, 4, 2)), rng.standard_normal((150, 3, 2))
+    found = np.array(browser.run(GAPS, keys.tolist(), queries.tolist(), p, other))
+    assert len(found) > 50
+    assert np.median(found[:, 0]) < 2e-12 and found[:, 0].max() < 2e-6
+    assert np.median(found[:, 1]) > 1e-3  # another norm is not proved
 
 
 RANK = (
@@ -267,6 +289,20 @@ def test_after_a_thousand_steps_the_page_is_where_the_package_is(browser, name, 
     assert np.abs(page - ours).max() < SAME
     one_less = np.array(browser.run(TRAIN, name, STEP, loss, 999, *given, None))
     assert np.abs(one_less - ours).max() > 10 * SAME
+
+
+def test_an_input_of_one_token_pulls_nowhere(browser):
+    tokens, v = att.datasets.several_inputs(seed=0)
+    keys, gamma, start = tokens.keys.tolist(), att.scores(tokens, v).tolist(), [[0.3, -0.2]]
+    more = [[*keys, [[5.0, 1.0]]]], [None], [None], [[*gamma, [2.0]]]
+    both = [
+        browser.run(TRAIN, "normalised", STEP, "logistic", 100, *given, start, None)
+        for given in (([keys], [None], [None], [gamma]), more)
+    ]
+    np.testing.assert_allclose(*both, rtol=0, atol=1e-12)
+    crowd = [[*keys, [[5.0, 1.0], [0.0, 0.0]]]], [None], [None], [[*gamma, [2.0, 0.0]]]
+    turned = browser.run(TRAIN, "normalised", STEP, "logistic", 100, *crowd, start, None)
+    assert np.abs(np.subtract(turned, both[0])).max() > 0.01
 
 
 def test_head_and_weight_train_together_as_in_the_package(browser):

@@ -223,6 +223,71 @@ def test_every_control_has_a_name_for_a_screen_reader(browser):
     browser.open()
 
 
+# ---------------------------------------------------------------------- frames
+
+HELD = """
+const words = () => document.getElementById("verdict").innerText, told = [words()];
+explorer.dragging = true;
+explorer.state.inputs[0].tokens[2] = [-1.5, 0.7];
+explorer.changed("tokens");
+explorer.fresh();
+for (const whole of [false, true]) {
+  explorer.frames = 1;
+  explorer.draw(whole);
+  told.push(words());
+}
+return told;
+"""
+
+
+def test_numbers_wait_for_their_turn_while_a_hand_drags(browser):
+    load(browser, "one-input-global")
+    before, between, after = browser.run(HELD)
+    assert before == between != after
+
+
+def test_a_hand_that_rests_without_letting_go_reads_true_numbers(browser):
+    load(browser, "one-input-global")
+    browser.run(HELD.replace("[false, true]", "[false]"))
+    browser.settle()
+    held = browser.run(SHOWN)["words"]
+    browser.run("explorer.dragging = false; explorer.draw(true)")
+    assert held == browser.run(SHOWN)["words"]
+
+
+FILL = """
+const { fill, svg } = await import("explorer/dom.js"), group = svg("g");
+fill(group, [["path", { class: "old", d: "M0,0" }], ["text", { x: 1 }, "a<tspan>b</tspan>"]]);
+const [path, text] = group.children;
+fill(group, [["path", { class: "old", d: "M1,1" }], ["circle", { r: 2 }]]);
+const kept = [path === group.firstChild, text.isConnected, group.innerHTML];
+fill(group, [["path", { d: "M1,1" }]]);
+return [...kept, group.innerHTML];
+"""
+
+
+def test_a_shape_stays_while_its_kind_does_and_nothing_old_remains(browser):
+    stays, lost, second, last = browser.run(FILL)
+    assert stays and not lost
+    assert second == '<path class="old" d="M1,1"></path><circle r="2"></circle>'
+    assert last == '<path d="M1,1"></path>'
+
+
+BOX = """
+const { boxOf } = await import("explorer/dom.js"), node = document.getElementById("tokens");
+const before = boxOf(node).top;
+window.scrollTo(0, 60);
+for (let k = 0; k < 100 && boxOf(node).top === before; k++) await pause();
+return [before, boxOf(node).top, node.getBoundingClientRect().top];
+"""
+
+
+def test_a_plane_is_found_again_after_the_page_scrolls(browser):
+    before, after, true = browser.run(BOX)
+    browser.run("window.scrollTo(0, 0)")
+    assert after == true < before
+
+
 # ---------------------------------------------------------------------- files
 
 

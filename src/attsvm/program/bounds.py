@@ -38,13 +38,23 @@ def upper(rows: Bounded, norm: Norm, W: Float) -> float:
 
 def gap(rows: Bounded, norm: Norm, W: Float, multipliers: Float) -> float:
     """1 − lower / upper, or what a row without a bound misses where that is more; 1 where W fails."""
-    multipliers = np.where(rows.tied, multipliers, np.maximum(multipliers, 0.0))
-    margins = rows.margins(W)
-    least, size = least_margin(rows, margins), float(norm.value(W))
+    return measured(rows, norm, W, multipliers)[0]
+
+
+def measured(
+    rows: Bounded, norm: Norm, W: Float, multipliers: Float, least: float = np.inf
+) -> tuple[float, float, float]:
+    """The gap, the least margin per bound, and the lower bound.
+
+    least: the least margin per bound of other rows, which count too.
+    """
+    reached = lower(rows, norm, np.where(rows.tied, multipliers, np.maximum(multipliers, 0.0)))
+    margins, size = rows.margins(W), float(norm.value(W))
+    least = min(least_margin(rows, margins), least)
     if not (least > 0 and size > 0):
-        return 1.0
-    closed = 1.0 - lower(rows, norm, multipliers) / size * least
-    return max(closed, missed(rows, margins) / (least * float(rows.bound.max())))
+        return 1.0, least, reached
+    unit = float(rows.bound.max(initial=0.0)) or 1.0
+    return max(1.0 - reached * least / size, missed(rows, margins) / (least * unit)), least, reached
 
 
 def least_margin(rows: Bounded, margins: Float) -> float:

@@ -106,10 +106,13 @@ class Sums:
 
 
 def _in_float64(rows: Constraints, W: Float, multipliers: Float, size: Any) -> Sums:
-    """One pass each for margins and M; bounds on rounding from the sizes of the rows."""
+    """One pass each for margins and M; bounds on rounding from the sizes of the rows.
+
+    multipliers (…, n, T): those below zero become zero.
+    """
     largest = _most(np.abs(multipliers))
     negative = _most(np.where(rows.separating, -multipliers, 0.0)) / np.where(largest > 0, largest, 1.0)
-    multipliers = np.where(rows.separating, np.maximum(multipliers, 0.0), multipliers)
+    np.maximum(multipliers, 0.0, out=multipliers, where=rows.separating)
     length = np.sqrt((W * W).sum((-2, -1)))[..., None]
     doubt = (rows.d + rows.e + 4) * EPSILON * (rows.reach * length + rows.required)
     weight = (np.abs(multipliers).sum(-1) * rows.reach).sum(-1)
@@ -156,10 +159,9 @@ def _at_most(
     finite = np.asarray(np.isfinite(W).all((-2, -1)) & np.isfinite(multipliers).all((-2, -1)))
     W = np.ldexp(np.where(finite[..., None, None], W, 0.0), -rows.unit[..., None, None])
     lam = np.where(rows.active & finite[..., None, None], multipliers, 0.0)
-    power = np.where(lam != 0, np.frexp(lam)[1] + rows.exponent[..., None], -10_000)
-    size = power.max((-2, -1))
+    size = np.where(lam != 0, np.frexp(lam)[1] + rows.exponent[..., None], -10_000).max((-2, -1))
     size = np.where(size > -10_000, size, 0)
-    lam = np.ldexp(lam, (rows.exponent - size[..., None])[..., None])
+    np.ldexp(lam, (rows.exponent - size[..., None])[..., None], out=lam)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         sums = _in_float64(rows, W, lam, size)
         most, least = judge(sums, *more, 1.0), judge(sums, *more, -1.0)
@@ -242,9 +244,11 @@ def _shortfall(sums: Sums, sign: float, ties_only: bool = False) -> Any:
     rows = sums.rows
     largest = _most(rows.bound)[..., None, None]
     unit = np.where(rows.bound > 0, rows.bound, np.where(largest > 0, largest, 1.0))
-    off = np.where(rows.tied, np.abs(sums.short), sums.short) + sign * sums.doubt
+    off = np.abs(sums.short, where=rows.tied, out=sums.short.copy())
+    off += sign * sums.doubt
+    off /= unit
     counted = rows.tied if ties_only else rows.active
-    return (off / unit).max((-2, -1), initial=0.0, where=counted)
+    return off.max((-2, -1), initial=0.0, where=counted)
 
 
 def _terms(sums: Sums) -> Any:

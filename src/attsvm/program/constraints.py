@@ -201,7 +201,8 @@ class Constraints:
         """`margins` of some examples whose keys are stored elsewhere: (d, e), (k,) → (k, T); reads those."""
         own = self.anchor[examples], self.queries[examples]
         out = passes.stored_margins(cast(Any, self.keys), examples, *own, W)
-        return np.where(self.active[examples], out, 0.0)
+        out[~self.active[examples]] = 0.0
+        return out
 
     def combine(self, multipliers: Float) -> Float:
         """Σ λ_it (x_a − x_t) zᵀ: (…, n, T) → (…, d, e), the adjoint of `margins`."""

@@ -72,7 +72,7 @@ def on_vectors(rows: Constraints, norm: Norm) -> Norm:
     return frobenius if isinstance(norm, Schatten) and min(rows.d, rows.e) == 1 else norm
 
 
-class Engine(Protocol):
-    """An algorithm: solves rows without a runs axis to a relative gap near 1e-9 or better."""
+class Route(Protocol):
+    """The way of a family of norms: solves a program without a runs axis to a relative gap near 1e-9."""
 
     def __call__(self, rows: Constraints, norm: Norm) -> Answer: ...

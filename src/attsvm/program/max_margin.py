@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius
 from attsvm.program import soft
 from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer, Engine, on_vectors, stacked
+from attsvm.program.engine import Answer, Route, on_vectors, stacked
 from attsvm.program.runs import over_runs
 from attsvm.program.second_look import second_look
 from attsvm.program.soft import as_slack
@@ -137,7 +137,7 @@ def solve(rows: Constraints, norm: Norm) -> Answer:
     return stacked([_solve_one(rows.run(k), norm, engine) for k in range(rows.runs)])
 
 
-def _solve_one(rows: Constraints, norm: Norm, engine: Engine) -> Answer:
+def _solve_one(rows: Constraints, norm: Norm, engine: Route) -> Answer:
     if not (rows.bound > 0).any():  # nothing asks for a margin: W = 0 is the answer
         return Answer(np.zeros((rows.d, rows.e)), np.zeros(rows.active.shape))
     return engine(rows, norm)
@@ -148,7 +148,7 @@ def _quick(rows: Constraints, norm: Norm) -> bool:
     return _engine(on_vectors(rows, norm)) is _engine(frobenius)
 
 
-def _engine(norm: Norm) -> Engine:
+def _engine(norm: Norm) -> Route:
     """The algorithm of a norm, imported when it is first needed."""
     match norm:
         case Entrywise(p=2) | Schatten(p=2):
@@ -166,8 +166,8 @@ def _engine(norm: Norm) -> Engine:
 
 
 @cache
-def _imported(home: str) -> Engine:
-    return cast(Engine, import_module(f"attsvm.program.{home}").solve)
+def _imported(home: str) -> Route:
+    return cast(Route, import_module(f"attsvm.program.{home}").solve)
 
 
 def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:

@@ -57,7 +57,7 @@ class Rows:
         span: Span | None = None,
     ) -> Rows:
         """The same by their names (k,), (k,), sorted by example."""
-        first = np.diff(example, prepend=-1) > 0
+        first = _first(example)
         owner = np.cumsum(first) - 1
         delta, reach = _unit_differences(program, example, token, span)
         queries = program.queries[example[first]]
@@ -85,7 +85,7 @@ class Rows:
             return replace(self, **{name: np.concatenate(pair) for name, pair in pairs.items()})
         order = np.lexsort(tuple(np.concatenate(pairs[name]) for name in ("token", "example")))
         parts = {name: np.concatenate(pair)[order] for name, pair in pairs.items() if name != "queries"}
-        first = np.diff(parts["example"], prepend=-1) > 0
+        first = _first(parts["example"])
         place = np.concatenate([self.owner, more.owner + len(self.queries)])[order][first]
         queries = np.concatenate(pairs["queries"])[place]
         return replace(self, **parts | {"owner": np.cumsum(first) - 1, "queries": queries})
@@ -192,15 +192,20 @@ class Rows:
 
         least: the least margin per bound of the other rows of the program.
         """
-        lam = np.where(self.tied, found.multipliers, np.maximum(found.multipliers, 0.0))
-        margins = self.margins(found.W)
-        size, steep = float(norm.value(found.W)), float(norm.dual.value(self.combine(lam)))
-        least = min(bounds.least_margin(self, margins), least)
-        if not (found.separable and size > 0 and steep > 0 and least > 0):
+        gap, least, lower = bounds.measured(self, norm, found.W, found.multipliers, least)
+        if not (found.separable and 0 < least < np.inf and lower > 0):
             return self.answer(found, program)
-        gap = max(1.0 - float(lam @ self.bound) / steep * least / size, bounds.missed(self, margins) / least)
-        multipliers = self.spread(lam / self.length / steep, program.active.shape)
+        lam = np.where(self.tied, found.multipliers, np.maximum(found.multipliers, 0.0))
+        lam *= lower / float(lam @ self.bound)
+        multipliers = self.spread(lam / self.length, program.active.shape)
         return Answer(found.W / least, multipliers, scaled=True, gap=gap)
+
+
+def _first(example: NDArray[np.intp]) -> Bool:
+    """Which rows are the first of their example (k,)."""
+    first = np.ones(len(example), bool)
+    np.not_equal(example[1:], example[:-1], out=first[1:])
+    return first
 
 
 def unit(vectors: Float) -> tuple[Float, Float]:

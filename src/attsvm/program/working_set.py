@@ -119,7 +119,7 @@ def _rounds(
 
 
 class Worst:
-    """Violated rows, the worst first: example, token, slack (k,), at length one."""
+    """Violated rows: example, token, slack (k,), at length one."""
 
     def __init__(self, example: Index, token: Index, slack: Float) -> None:
         self.example, self.token, self.slack = example, token, slack
@@ -128,7 +128,7 @@ class Worst:
         return len(self.slack)
 
     def outside(self, chosen: Bool, most: int) -> Worst:
-        """Those that are not chosen yet, not more than so many."""
+        """Those that are not chosen yet, the worst first, not more than so many."""
         new = np.flatnonzero(~chosen[self.example, self.token])
         new = new[np.argsort(self.slack[new])[:most]]
         return Worst(self.example[new], self.token[new], self.slack[new])

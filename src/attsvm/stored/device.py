@@ -66,7 +66,7 @@ class OnDevice(Stored):
                     more = (self.library.put(array[start:stop]) for array in arrays)
                     out[start:stop] = self.library.numpy(work(x, *more))
             except RuntimeError as error:
-                if "out of memory" not in str(error).lower() and "RESOURCE_EXHAUSTED" not in str(error):
+                if not out_of_memory(error):
                     raise
                 if stop - start <= 1:
                     raise MemoryError(
@@ -77,6 +77,10 @@ class OnDevice(Stored):
                 continue
             start = stop
         return out
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    return "out of memory" in str(error).lower() or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _sliced(examples: slice | Index) -> Any:
@@ -109,6 +113,17 @@ class _Torch:
         first = x[self.torch.arange(len(x), device=self.device), anchor][:, None]
         return self.torch.matmul(first - x, y[:, :, None])[..., 0]
 
+    def factor(self, matrix: Any, added: Any, ridge: float) -> Any:
+        """Cholesky factor of (matrix + diag(added)) with a ridge, or None."""
+        diagonal = (self.torch.diagonal(matrix) + added) * (1 + ridge)
+        shifted = self.torch.diagonal_scatter(matrix, diagonal)
+        factor, failed = self.torch.linalg.cholesky_ex(shifted)
+        return None if failed else factor
+
+    def solve(self, factor: Any, right: Float) -> Float:
+        found = self.torch.cholesky_solve(self.put(right)[:, None], factor)
+        return self.numpy(found[:, 0])
+
 
 class _Jax:
     def __init__(self, array: Any) -> None:
@@ -136,3 +151,14 @@ class _Jax:
         x = self.double(x)
         first = x[self.np.arange(len(x)), anchor][:, None]
         return self.np.matmul(first - x, y[:, :, None])[..., 0]
+
+    def factor(self, matrix: Any, added: Any, ridge: float) -> Any:
+        """Cholesky factor of (matrix + diag(added)) with a ridge, or None."""
+        place = self.np.arange(len(matrix))
+        diagonal = (matrix[place, place] + added) * (1 + ridge)
+        factor = self.np.linalg.cholesky(matrix.at[place, place].set(diagonal))
+        return None if bool(self.np.isnan(factor[-1, -1])) else factor
+
+    def solve(self, factor: Any, right: Float) -> Float:
+        with self.scope():
+            return self.numpy(self.jax.scipy.linalg.cho_solve((factor, True), self.put(right)))

@@ -1,5 +1,5 @@
 // Three small charts of the watched run against the steps: angle to its program, length, attention.
-import { colourOf, escaped, fill, shown, svg } from "explorer/dom.js";
+import { colourOf, fill, set, shown, svg, write } from "explorer/dom.js";
 import { jointPrograms, keyOf } from "explorer/model.js";
 import { maxMargin } from "explorer/program.js";
 import { LONGEST, TIMES, turnBetween } from "explorer/simulation.js";
@@ -74,30 +74,34 @@ export class Charts {
   plot(which, title, lines, scale) {
     const up = (y) => TOP + (HIGH - TOP - BOTTOM) * (1 - scale.at(y)),
       { time } = this.app.state;
-    const grid = scale.ticks.map(
-      ([y, name]) =>
-        `<path class="tick" d="M${LEFT},${up(y).toFixed(1)}H${WIDE - RIGHT}"/><text class="axis-name" text-anchor="end" x="${LEFT - 5}" y="${(up(y) + 4).toFixed(1)}">${name}</text>`,
+    const word = (anchor, x, y, name) => [
+      "text",
+      { class: "axis-name", "text-anchor": anchor, x: x.toFixed(1), y: y.toFixed(1) },
+      name,
+    ];
+    const grid = scale.ticks.flatMap(([y, name]) => [
+      ["path", { class: "tick", d: `M${LEFT},${up(y).toFixed(1)}H${WIDE - RIGHT}` }],
+      word("end", LEFT - 5, up(y) + 4, name),
+    ]);
+    const steps = [0, 1, 2, 3, 4, 5].map((k) =>
+      word(k ? (k === 5 ? "end" : "middle") : "start", across(10 ** k), HIGH - 6, power(k)),
     );
-    const steps = [1, 10, 100, 1000, 10000, 100000].map(
-      (step, k) =>
-        `<text class="axis-name" text-anchor="${k ? (k === 5 ? "end" : "middle") : "start"}" x="${across(step).toFixed(1)}" y="${HIGH - 6}">${power(k)}</text>`,
-    );
-    const drawn = lines.map((points, k) => {
-      if (!points) return "";
-      const d = points
+    const curves = lines.map((points, k) => {
+      const d = (points || [])
         .filter(([, y]) => Number.isFinite(y))
         .map(([x, y]) => `${across(x).toFixed(1)},${Math.min(HIGH - BOTTOM, Math.max(TOP, up(y))).toFixed(1)}`)
         .join("L");
-      return d
-        ? `<path class="curve ${k ? "usual" : "ours"}" style="${k ? "" : `stroke:${this.colour}`}" d="M${d}"/>`
-        : "";
+      return [
+        "path",
+        { class: k ? "curve usual" : "curve ours", style: k ? "" : `stroke:${this.colour}`, d: d && `M${d}` },
+      ];
     });
     const end = lines[0] && lines[0].length ? lines[0][lines[0].length - 1][1] : NaN;
-    const now = `<path class="now" d="M${across(time).toFixed(1)},${TOP}V${HIGH - BOTTOM}"/>`;
-    fill(this.roots[which].plot, grid.join("") + steps.join("") + now + drawn.reverse().join(""));
-    this.roots[which].setAttribute("aria-label", escaped(`${title}: ${shown(end)} after ${time} steps`));
-    const value = this.roots[which].parentNode.querySelector("output");
-    if (value) value.textContent = shown(end, 2);
+    const now = ["path", { class: "now", d: `M${across(time).toFixed(1)},${TOP}V${HIGH - BOTTOM}` }];
+    const root = this.roots[which];
+    fill(root.plot, [...grid, ...steps, now, ...curves.reverse()]);
+    set(root, { "aria-label": `${title}: ${shown(end)} after ${time} steps` });
+    write(root.parentNode.querySelector("output"), shown(end, 2));
   }
 }
 

@@ -1,24 +1,23 @@
 // Whether rows a·w ≥ b of the plane (a·w = 0 where tied) contradict each other: a Farkas proof of at most three.
-import { cross, dot } from "explorer/norms.js";
+import { cross, dot, length } from "explorer/norms.js";
 
 export const TOUCH = 1e-12; // rounding in a·w, relative to |a||w|
 export const FLAT = 1e-15; // sine of an angle that counts as none
 
 /** A proof that the rows contradict each other, or null. */
-export const contradictionPlane = (rows) => contradiction(inUnits(rows));
+export const contradictionPlane = (rows) => contradiction(inUnits(rows).unit);
 
-/** The rows divided by one power of two, with their lengths. */
+/** The rows as they are, or divided by one power of two where squares would over- or underflow. */
 export function inUnits(rows) {
   let largest = 0;
   for (const { a } of rows) largest = Math.max(largest, Math.abs(a[0]), Math.abs(a[1]));
-  const scale = largest > 0 ? 2 ** Math.round(Math.log2(largest)) : 1;
+  if (largest === 0 || (largest > 1e-100 && largest < 1e100)) return { unit: rows, scale: 1 };
+  const scale = 2 ** Math.round(Math.log2(largest));
   const unit = rows.map(({ a, b, tied }) => {
-    const x = a[0] / scale,
-      y = a[1] / scale;
-    return { a: [x, y], b, tied: !!tied, size: Math.sqrt(x * x + y * y) };
+    const divided = [a[0] / scale, a[1] / scale];
+    return { a: divided, b, tied, size: length(divided) };
   });
-  unit.scale = scale;
-  return unit;
+  return { unit, scale };
 }
 
 const sine = (r, s) => cross(r.a, s.a) / (r.size * s.size);

@@ -1,7 +1,7 @@
 // The column of controls: what is chosen, in words that a keyboard and a screen reader find.
 import { $, shown, text } from "explorer/dom.js";
 import { drawInputs, drawRanking } from "explorer/lists.js";
-import { limitExponent, programExponent } from "explorer/model.js";
+import { able, limitExponent, programExponent } from "explorer/model.js";
 import { nameOf } from "explorer/program.js";
 import { addInput, choose, exponent, isWeight, removeToken, written } from "explorer/state.js";
 
@@ -138,7 +138,7 @@ export class Controls {
   }
 
   norm(p) {
-    this.app.state.p = written(isWeight(this.app.state) ? Math.min(3.5, Math.max(1.5, p)) : p);
+    this.app.state.p = written(able(this.app.state, p));
     this.app.state.follow = false;
     this.app.changed("norm");
   }

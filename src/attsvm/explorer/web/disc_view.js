@@ -1,6 +1,7 @@
 // The disc of training: the weight's direction is an angle, its length a logarithmic radius, and the ring around
 // it is the circle of directions "at infinity", cut into the selections that they make.
-import { draggable, fill, set, shown, svg } from "explorer/dom.js";
+import { paint } from "explorer/canvas.js";
+import { boxOf, draggable, fill, set, shown, svg } from "explorer/dom.js";
 import { HALF, RIM, SIZE, raysOf, ringOf } from "explorer/ring.js";
 import { recordsUpTo } from "explorer/simulation.js";
 import { isWeight, startsOf } from "explorer/state.js";
@@ -52,7 +53,7 @@ export class DiscView {
   }
 
   world(event) {
-    const box = this.root.getBoundingClientRect(),
+    const box = boxOf(this.root),
       unit = SIZE / Math.min(box.width, box.height);
     const x = (event.clientX - box.left - box.width / 2) * unit,
       y = -(event.clientY - box.top - box.height / 2) * unit,
@@ -108,13 +109,7 @@ export class DiscView {
     const last = this.lastRecord();
     if (!this.slots) this.decide();
     if (!this.held) this.far = this.farthest(simulation, last);
-    const context = this.canvas.getContext("2d"),
-      scale = this.canvas.width / SIZE;
-    context.setTransform(scale, 0, 0, scale, 0, 0);
-    context.clearRect(0, 0, SIZE, SIZE);
-    context.lineJoin = context.lineCap = "round";
-    this.strokes(context, last);
-    for (const dot of this.ends(last)) this.dot(context, dot);
+    paint(this.canvas, SIZE, this.app.colours, this, last);
     fill(this.circles, this.lengths());
     fill(this.ring, ringOf(state, now));
     fill(this.rays, raysOf(state, now));
@@ -213,44 +208,16 @@ export class DiscView {
     return slot === undefined ? null : slot;
   }
 
-  /** Neighbours that look alike are one stroke: of sixty-four runs two or three. */
-  strokes(context, last) {
-    let look = null;
-    for (const path of this.paths(last)) {
-      const next = `${path.colour} ${path.width} ${path.alpha} ${path.dash || ""}`;
-      if (path.last < 2) continue;
-      if (next !== look) {
-        if (look !== null) context.stroke();
-        look = next;
-        context.strokeStyle = this.app.colours[path.colour];
-        context.globalAlpha = path.alpha;
-        context.lineWidth = path.width;
-        context.setLineDash(path.dash || []);
-        context.beginPath();
-      }
-      this.follow(path, (x, y, first) => (first ? context.moveTo(x, y) : context.lineTo(x, y)));
-    }
-    if (look !== null) context.stroke();
-  }
-
-  dot(context, { x, y, r, colour }) {
-    context.fillStyle = this.app.colours[colour];
-    context.globalAlpha = 1;
-    context.beginPath();
-    context.arc(x, y, r, 0, 7);
-    context.fill();
-  }
-
   lengths() {
-    const marks = [];
+    const circle = (r, kind = "") => ["circle", { class: kind, cx: HALF, cy: HALF, r }],
+      shapes = [circle(RIM, "rim")];
     for (let k = 0; 10 ** k < this.far; k++) {
-      const r = this.radius(10 ** k).toFixed(1);
-      if (r > 20)
-        marks.push(
-          `<circle cx="${HALF}" cy="${HALF}" r="${r}"/><text x="${HALF + 4}" y="${(HALF - r + 12).toFixed(1)}">${k < 3 ? 10 ** k : `10${"⁰¹²³⁴⁵⁶"[k]}`}</text>`,
-        );
+      const r = this.radius(10 ** k);
+      if (r <= 20) continue;
+      const name = k < 3 ? `${10 ** k}` : `10${"⁰¹²³⁴⁵⁶"[k]}`;
+      shapes.push(circle(r.toFixed(1)), ["text", { x: HALF + 4, y: (HALF - r + 12).toFixed(1) }, name]);
     }
-    return `<circle class="rim" cx="${HALF}" cy="${HALF}" r="${RIM}"/>${marks.join("")}`;
+    return shapes;
   }
 
   /** The dots where the runs are by now. */
@@ -269,8 +236,8 @@ export class DiscView {
     if (isWeight(state)) return this.handlesFor([]);
     const points = startsOf(state),
       ring = !state.starts.points;
-    const radius = ring ? this.radius(state.starts.radius).toFixed(1) : 0;
-    fill(this.startRing, ring ? `<circle class="start-ring" cx="${HALF}" cy="${HALF}" r="${radius}"/>` : "");
+    const circle = () => ({ class: "start-ring", cx: HALF, cy: HALF, r: this.radius(state.starts.radius).toFixed(1) });
+    fill(this.startRing, ring ? [["circle", circle()]] : []);
     const handles = ring ? [["ring", [state.starts.radius, 0]]] : points.map((x, k) => [String(k), x]);
     return this.handlesFor(handles);
   }

@@ -22,25 +22,47 @@ export function html(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** Attributes that are new; a dragged page sets few. */
+/** Attributes that are new since they were last set here; a dragged page sets few. */
 export function set(node, attributes) {
-  for (const [name, value] of Object.entries(attributes)) {
-    const text = String(value);
-    if (node.getAttribute(name) !== text) node.setAttribute(name, text);
-  }
+  const known = (node.known ??= {});
+  for (const name in attributes)
+    if (known[name] !== attributes[name]) node.setAttribute(name, (known[name] = attributes[name]));
 }
 
-/** The markup of a group, written only where it is new. */
-export function fill(node, markup) {
-  if (node.written === markup) return;
-  node.written = markup;
-  node.innerHTML = markup;
+/**
+ * The shapes of a group, each [tag, attributes, markup inside]. An element stays while its place holds the same tag
+ * with the same attributes: nothing is parsed, and the browser looks only at what is new.
+ */
+export function fill(group, shapes) {
+  const nodes = (group.nodes ??= []);
+  shapes.forEach(([tag, attributes, inner = ""], k) => {
+    const old = nodes[k];
+    if (!old || old.localName !== tag || Object.keys(old.known).some((name) => !(name in attributes))) {
+      nodes[k] = svg(tag);
+      if (old) old.replaceWith(nodes[k]);
+      else group.append(nodes[k]);
+    }
+    set(nodes[k], attributes);
+    if ((nodes[k].inner ?? "") !== inner) nodes[k].innerHTML = nodes[k].inner = inner;
+  });
+  while (nodes.length > shapes.length) nodes.pop().remove();
+}
+
+const boxes = new Map();
+for (const event of ["scroll", "resize", "pointerdown"])
+  window.addEventListener(event, () => boxes.clear(), { capture: true, passive: true });
+
+/** Where an element lies in the window; asked once for a drag, because the answer may cost a layout. */
+export function boxOf(node) {
+  if (!boxes.has(node)) boxes.set(node, node.getBoundingClientRect());
+  return boxes.get(node);
 }
 
 /** The words of an element, written only where they are new. */
-export function text(id, words) {
-  if ($(id).textContent !== words) $(id).textContent = words;
+export function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
 }
+export const text = (id, what) => write($(id), what);
 
 export const escaped = (text) =>
   String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");

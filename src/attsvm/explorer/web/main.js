@@ -2,7 +2,7 @@
 import { Charts } from "explorer/charts.js";
 import { Controls } from "explorer/controls.js";
 import { DiscView } from "explorer/disc_view.js";
-import { $, html, text } from "explorer/dom.js";
+import { $, html, set, text } from "explorer/dom.js";
 import * as files from "explorer/files.js";
 import { derived } from "explorer/model.js";
 import { LONGEST, Simulation } from "explorer/simulation.js";
@@ -11,7 +11,9 @@ import { TokensView } from "explorer/tokens_view.js";
 import { Tour } from "explorer/tour.js";
 import { tell } from "explorer/words.js";
 
-const BUDGET = { dragging: 5, resting: 11 }; // milliseconds of training in a frame
+const BUDGET = { least: 1, dragging: 4, resting: 11 }; // milliseconds of training in a frame
+const LATE = 20; // milliseconds from frame to frame that show: sixty a second come every 16.7
+const SELDOM = 6; // frames from one look at numbers and charts to the next, while a hand drags
 const PACE = 1.3; // decades of steps that a second plays
 const TOP = Math.log10(LONGEST);
 
@@ -23,6 +25,7 @@ class App {
       token: 0,
       playing: false,
       frames: 0,
+      budget: BUDGET.dragging,
       stale: { program: true, training: true },
       counts: new Map(),
     });
@@ -79,7 +82,7 @@ class App {
     $("theme").textContent = dark ? "Light" : "Dark";
     const style = getComputedStyle(document.documentElement);
     this.colours = Object.fromEntries(
-      ["ink", "quiet", "other", "s0", "s1", "s2", "s3", "s4", "s5"].map((each) => [
+      ["paper", "ink", "quiet", "other", "s0", "s1", "s2", "s3", "s4", "s5"].map((each) => [
         each,
         style.getPropertyValue(`--${each}`).trim(),
       ]),
@@ -202,19 +205,24 @@ class App {
     this.waiting = null;
     this.frames += 1;
     this.fresh();
-    if (this.stale.training) this.restart();
+    const moved = this.stale.training;
+    if (moved) this.restart();
     this.stale.training = false;
     if (this.playing) this.tick(time);
-    const budget = this.dragging ? BUDGET.dragging : BUDGET.resting;
+    const budget = this.dragging && moved ? this.spare(time) : BUDGET.resting;
     this.simulation.advance(this.state.time, budget);
     if (this.stalled) this.stalled.advance(this.state.time, budget / 2);
-    this.draw();
-    if (
-      this.playing ||
-      this.simulation.steps < this.state.time ||
-      (this.stalled && this.stalled.steps < this.state.time)
-    )
-      this.redraw();
+    const growing = [this.simulation, this.stalled].some((each) => each && each.steps < this.state.time);
+    this.draw(!this.dragging || !(growing || this.playing));
+    if (growing || this.playing) this.redraw();
+  }
+
+  /** Training while a hand moves takes what is left of a frame: less after a late one, then slowly more again. */
+  spare(time) {
+    const change = time - this.drawn > LATE ? 0.7 : 1.02;
+    this.drawn = time;
+    this.budget = Math.min(BUDGET.dragging, Math.max(BUDGET.least, this.budget * change));
+    return this.budget;
   }
 
   /** What follows from the state as it is, also between two frames. */
@@ -245,20 +253,21 @@ class App {
     if (this.state.time >= this.goal) this.play(false);
   }
 
-  draw() {
+  /** The planes in every frame; while a hand drags the rest by turns: nobody reads sixty numbers a second. */
+  draw(whole) {
+    const turn = (k) => whole || this.frames % SELDOM === k * 2;
     this.count();
     this.tokensView.draw();
     this.discView.draw();
-    if (!this.dragging || this.frames % 3 === 0) {
-      // Words and numbers: nobody reads them sixty times a second.
-      this.charts.draw();
-      [this.verdict, this.basins] = tell(this);
-      this.controls.draw();
-    }
-    const place = Math.log10(Math.max(1, this.state.time)) / TOP;
-    if (document.activeElement !== $("time") || this.playing) $("time").value = place;
-    $("time").setAttribute("aria-valuetext", `step ${this.state.time}`);
-    text("step", `step ${this.state.time.toLocaleString("en")}`);
+    if (turn(0)) this.charts.draw();
+    if (turn(1)) [this.verdict, this.basins] = tell(this);
+    if (turn(2)) this.controls.draw();
+    const { time } = this.state;
+    if (document.activeElement !== $("time") || this.playing) $("time").value = Math.log10(Math.max(1, time)) / TOP;
+    if (this.told === time) return;
+    this.told = time;
+    set($("time"), { "aria-valuetext": `step ${time}` });
+    text("step", `step ${time.toLocaleString("en")}`);
   }
 
   /** How many starts attend to each selection by now. */

@@ -10,11 +10,11 @@ export const keyOf = (selected) => selected.map((chosen) => chosen.join("+")).jo
 /** The norm whose program training tends to, by the theory of each optimizer. */
 export const limitExponent = (state) => RULES[state.rule](state.ruleP).p;
 
-/** p of the program: that of the optimizer where it follows; weights W take p from 1.5 to 3.5. */
-export function programExponent(state) {
-  const p = state.follow ? limitExponent(state) : exponent(state.p);
-  return isWeight(state) ? Math.min(3.5, Math.max(1.5, p)) : p;
-}
+/** p of the program: that of the optimizer where it follows. */
+export const programExponent = (state) => able(state, state.follow ? limitExponent(state) : exponent(state.p));
+
+/** The nearest p that the programs of a state take: every one, for weights W those from 1.1 to 8. */
+export const able = (state, p) => (isWeight(state) ? Math.min(8, Math.max(1.1, p)) : p);
 
 /** slots: a Map that keeps the colour of a selection while the problem moves. */
 export function derived(state, slots) {

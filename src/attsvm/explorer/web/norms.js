@@ -37,6 +37,13 @@ export function steepest(g, p, out = new Float64Array(g.length)) {
   return out;
 }
 
+/** The Euclidean length, where no square over- or underflows. */
+export function length(w) {
+  let total = 0;
+  for (let i = 0; i < w.length; i++) total += w[i] * w[i];
+  return Math.sqrt(total);
+}
+
 export const cross = (a, b) => a[0] * b[1] - a[1] * b[0];
 export const dot = (a, b) => {
   let total = 0;

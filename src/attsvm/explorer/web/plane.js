@@ -4,36 +4,26 @@
 // of two; rows are exchanged until none is violated, and ‖w‖ grows with every exchange. At most three rows make a
 // contradiction. Everything is a closed form; nothing is approximated.
 import { FLAT, TOUCH, contradiction, inUnits, nearly } from "explorer/contradiction.js";
-import { cross, dot, dualOf, normOf, steepest } from "explorer/norms.js";
-
-const length = (w) => Math.sqrt(w[0] * w[0] + w[1] * w[1]);
+import { cross, dot, dualOf, length, normOf, steepest } from "explorer/norms.js";
 
 /**
- * rows: {a: [x, y], b ≥ 0, tied}. Returns {feasible, w, fan, multipliers}: where feasible, N*(Σ λa) = 1 and
- * Σ λb = N(w); otherwise a Farkas proof, λ ≥ 0 off the ties, Σ λa = 0 and Σ λb > 0.
+ * rows: {a: [x, y], b ≥ 0, tied, size: |a|}. Returns {feasible, w, fan, proof} where proof() are multipliers with
+ * N*(Σ λa) = 1 and Σ λb = N(w); or {feasible, multipliers}, a Farkas proof: λ ≥ 0 off the ties, Σ λa = 0, Σ λb > 0.
  * fan: the ends between which every w is a solution, where l1 or l∞ has several (w is then the shortest); else null.
  */
 export function separatePlane(rows, p) {
-  const unit = inUnits(rows),
-    { scale } = unit;
+  const { unit, scale } = inUnits(rows);
   const against = contradiction(unit);
   if (against) return { feasible: false, multipliers: against };
   if (!unit.some(({ b }) => b > 0))
-    return { feasible: true, w: [0, 0], fan: null, multipliers: new Float64Array(rows.length) };
+    return { feasible: true, w: [0, 0], fan: null, proof: () => new Float64Array(rows.length) };
   let w = smallest(unit, p);
   if (!w) return { feasible: false, multipliers: nearly(unit) };
   const fan = flatSide(unit, w, p);
   if (fan) w = shortest(...fan);
   const back = (each) => [each[0] / scale, each[1] / scale];
-  const proof = () => dualOfCorner(unit, w, p).map((x) => x / scale); // only when asked for
-  return {
-    feasible: true,
-    w: back(w),
-    fan: fan && fan.map(back),
-    get multipliers() {
-      return proof();
-    },
-  };
+  const proof = () => dualOfCorner(unit, w, p).map((x) => x / scale);
+  return { feasible: true, w: back(w), fan: fan && fan.map(back), proof };
 }
 
 // ---------------------------------------------------------------- the smallest w

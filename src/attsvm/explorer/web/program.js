@@ -2,7 +2,7 @@
 //
 // A problem is {inputs: [{tokens: [[x, y], …], query: [z] or [z, z'], label, scores}]}; a selection has for each
 // input the list of its chosen tokens. The weight has 2·e entries, row by row.
-import { dot, dualOf, normOf } from "explorer/norms.js";
+import { dot, dualOf, length, normOf } from "explorer/norms.js";
 import { contradictionPlane } from "explorer/contradiction.js";
 import { separatePlane } from "explorer/plane.js";
 import { separateSpace } from "explorer/space.js";
@@ -11,43 +11,39 @@ const SUPPORT = 1e-6; // a constraint is active where its margin exceeds the req
 const TIE = 1e-12; // scores closer than this, relative to the largest, are equal
 
 /** The rows (x_a − x_t) zᵀ of every token but the anchor a, the first selected one; tied where selected too. */
-export function rowsOf(problem, selected, required = 1) {
-  const rows = [];
-  problem.inputs.forEach(({ tokens, query: [z, y] }, input) => {
-    const chosen = selected[input],
-      anchor = chosen[0],
-      [ax, ay] = tokens[anchor];
-    const b = Array.isArray(required) ? required[input] : required;
-    tokens.forEach(([tx, ty], token) => {
-      if (token === anchor) return;
-      const dx = ax - tx,
-        dy = ay - ty,
-        tied = chosen.length > 1 && chosen.includes(token);
-      rows.push({
-        a: y === undefined ? [dx * z, dy * z] : [dx * z, dx * y, dy * z, dy * y],
-        b: tied ? 0 : b,
-        tied,
-        input,
-        token,
-        anchor,
-      });
-    });
-  });
+export const rowsOf = (problem, selected, required = 1) =>
+  [].concat(
+    ...problem.inputs.map((each, i) =>
+      rowsOfInput(each, i, selected[i], Array.isArray(required) ? required[i] : required),
+    ),
+  );
+
+export function rowsOfInput({ tokens, query: [z, y] }, input, chosen, required) {
+  const anchor = chosen[0],
+    [ax, ay] = tokens[anchor],
+    rows = [];
+  for (let token = 0; token < tokens.length; token++) {
+    if (token === anchor) continue;
+    const dx = ax - tokens[token][0],
+      dy = ay - tokens[token][1],
+      tied = chosen.length > 1 && chosen.includes(token),
+      a = y === undefined ? [dx * z, dy * z] : [dx * z, dx * y, dy * z, dy * y];
+    rows.push({ a, b: tied ? 0 : required, tied, size: length(a), input, token, anchor });
+  }
   return rows;
 }
 
 /** min ‖W‖_p with the selected tokens above the others by the required margin. */
 export function maxMargin(problem, selected, p = 2, required = 1) {
-  const rows = rowsOf(problem, selected, required);
-  const width = 2 * problem.inputs[0].query.length;
-  return solved(rows, p, width);
+  return solved(rowsOf(problem, selected, required), p, 2 * problem.inputs[0].query.length);
 }
 
 /** min ‖v‖_p with label·(v·x) ≥ 1 at the selected tokens: the program of the head. */
 export function headProgram(problem, selected, p = 2) {
   const rows = problem.inputs.map(({ tokens, label }, input) => {
-    const x = tokens[selected[input][0]];
-    return { a: [label * x[0], label * x[1]], b: 1, tied: false, input, token: selected[input][0] };
+    const token = selected[input][0],
+      a = tokens[token].map((x) => label * x);
+    return { a, b: 1, tied: false, size: length(a), input, token };
   });
   return solved(rows, p, 2);
 }
@@ -63,31 +59,32 @@ export function relaxedProgram(problem, selected, p, head) {
   );
 }
 
-function solved(rows, p, width) {
+/** A weight with its evidence: rows, support, and on demand the multipliers that prove it least. */
+class Solution {
+  constructor(rows, p, { w, fan, proof }) {
+    const norm = normOf(w, p);
+    Object.assign(this, { feasible: true, rows, p, w, fan, proof, norm, margin: 1 / norm, support: [] });
+    for (let j = 0; j < rows.length; j++)
+      if (!rows[j].tied && dot(rows[j].a, w) - rows[j].b <= SUPPORT) this.support.push(j);
+  }
+
+  get multipliers() {
+    return this.proof();
+  }
+
+  /** Recomputed at every access. */
+  get certificate() {
+    return certificate(this.rows, this.w, this.proof(), this.p);
+  }
+}
+
+/** The smallest weight that satisfies rows of so many entries, or why there is none. */
+export function solved(rows, p, width) {
   const found = rows.length
     ? separate(rows, p, width)
-    : { feasible: true, w: new Array(width).fill(0), fan: null, multipliers: [] };
-  if (!found.feasible) return { feasible: false, rows, p, ...clearest(rows, p, width, found.multipliers) };
-  const { w, fan } = found,
-    norm = normOf(w, p),
-    support = [];
-  rows.forEach((row, j) => !row.tied && dot(row.a, w) - row.b <= SUPPORT && support.push(j));
-  return {
-    feasible: true,
-    w,
-    fan,
-    rows,
-    p,
-    norm,
-    margin: 1 / norm,
-    support,
-    get multipliers() {
-      return found.multipliers;
-    },
-    get certificate() {
-      return certificate(rows, found, p);
-    }, // recomputed at every access
-  };
+    : { feasible: true, w: new Array(width).fill(0), fan: null, proof: () => [] };
+  if (found.feasible) return new Solution(rows, p, found);
+  return { feasible: false, rows, p, ...clearest(rows, p, width, found.multipliers) };
 }
 
 const separate = (rows, p, width) => (width === 2 ? separatePlane : separateSpace)(rows, p);
@@ -99,7 +96,7 @@ function contradiction(rows, width) {
 }
 
 /** Recomputed from rows, weight and multipliers: the largest violation, and the relative gap of the two bounds. */
-export function certificate(rows, { w, multipliers }, p) {
+export function certificate(rows, w, multipliers, p) {
   let primal = 0,
     least = Infinity,
     lower = 0;
@@ -185,13 +182,12 @@ export function bestTokens(problem) {
 }
 
 /** Whether every selected token scores above its support tokens, strictly. */
-export function locallyOptimal(problem, selected, solution) {
-  return problem.inputs.every(({ scores }, input) => {
-    const lowest = Math.min(...selected[input].map((t) => scores[t])),
-      size = Math.max(...scores.map(Math.abs));
-    return solution.support.every((j) => {
-      const row = solution.rows[j];
-      return row.input !== input || lowest > scores[row.token] + TIE * size;
-    });
+export function locallyOptimal(problem, selected, { support, rows }) {
+  return support.every((j) => {
+    const { input, token } = rows[j],
+      { scores } = problem.inputs[input];
+    let size = 0;
+    for (const score of scores) size = Math.max(size, Math.abs(score));
+    return selected[input].every((t) => scores[t] > scores[token] + TIE * size);
   });
 }

@@ -2,7 +2,7 @@
 //
 // In the plane a direction picks the extreme token of every input, and the pick changes only where the direction
 // is orthogonal to an edge of an input's convex hull. So the circle is cut into at most Σ T_i arcs, one selection each.
-import { locallyOptimal, maxMargin } from "explorer/program.js";
+import { locallyOptimal, rowsOfInput, solved } from "explorer/program.js";
 
 const NARROW = 1e-12;
 const TURN = 2 * Math.PI;
@@ -69,18 +69,22 @@ export function hull(points) {
 const turned = (angle) => ((angle % TURN) + TURN) % TURN;
 
 function extremes(problem, angle) {
-  const w = [Math.cos(angle), Math.sin(angle)],
+  const x = Math.cos(angle),
+    y = Math.sin(angle),
     selected = [];
   for (const { tokens, query } of problem.inputs) {
     let best = -Infinity,
       winner = -1,
-      ties = 0;
-    tokens.forEach((x, t) => {
-      const height = (x[0] * w[0] + x[1] * w[1]) * query[0];
-      if (height > best) [best, winner, ties] = [height, t, 0];
-      else if (height === best) ties += 1;
-    });
-    if (ties) return null;
+      tie = false;
+    for (let t = 0; t < tokens.length; t++) {
+      const height = (tokens[t][0] * x + tokens[t][1] * y) * query[0];
+      if (height > best) {
+        best = height;
+        winner = t;
+        tie = false;
+      } else if (height === best) tie = true;
+    }
+    if (tie) return null;
     selected.push([winner]);
   }
   return selected;
@@ -93,15 +97,19 @@ function extremes(problem, angle) {
 export function ranked(problem, p, loss) {
   const cells = problem.inputs[0].query.length === 1 ? arcs(problem) : products(problem);
   if (!cells) return null;
-  const all = cells
-    .map((arc) => ({ ...arc, solution: maxMargin(problem, arc.selected, p) }))
-    .filter(({ solution }) => solution.feasible);
-  for (const each of all) {
-    each.local = locallyOptimal(problem, each.selected, each.solution);
-    const margins = problem.inputs.map(({ scores }, i) => scores[each.selected[i][0]]);
-    each.loss = margins.reduce((sum, f) => sum + loss.value(f), 0) / margins.length;
+  // Selections share their rows: those of a token that many choose are made once.
+  const rows = problem.inputs.map(() => []),
+    rowsFor = ([t], i) => (rows[i][t] ??= rowsOfInput(problem.inputs[i], i, [t], 1)),
+    found = [];
+  for (const { selected, from, to } of cells) {
+    const solution = solved([].concat(...selected.map(rowsFor)), p, 2 * problem.inputs[0].query.length);
+    if (!solution.feasible) continue;
+    const local = locallyOptimal(problem, selected, solution);
+    let total = 0;
+    for (let i = 0; i < selected.length; i++) total += loss.value(problem.inputs[i].scores[selected[i][0]]);
+    found.push({ selected, from, to, solution, local, loss: total / selected.length, slot: null });
   }
-  return all.sort((x, y) => y.local - x.local || x.loss - y.loss);
+  return found.sort((x, y) => y.local - x.local || x.loss - y.loss);
 }
 
 function products(problem) {

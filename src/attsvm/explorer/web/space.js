@@ -1,10 +1,12 @@
 // The program of weights W (2 × 2), whose rows (x_a − x_t) zᵀ have four entries:  min ‖W‖_p  subject to rows·W ≥ b.
 //
 // l2 is one nonnegative least-squares problem (Lawson and Hanson's least-distance programming), which also proves
-// that there is no W; from there other p take Newton's steps on the dual. Ties are pairs of opposite rows.
+// that there is no W; from there other p take Newton's steps. Ties are pairs of opposite rows.
 import { dot, dualOf, normOf } from "explorer/norms.js";
 
 const DONE = 1e-13;
+const ROUNDS = 60; // Newton's steps of one program
+const TINY = 1e-15; // steps that no longer change w
 const NONE = 1e-7; // ‖W‖ of rows of size one beyond 1/NONE counts as none
 
 /** As `separatePlane`, for rows with any number of entries and 1 < p < ∞. */
@@ -20,8 +22,13 @@ export function separateSpace(rows, p) {
       home.push(sign * (j + 1));
     }
   });
-  const { feasible, w, weights } = leastDistance(A, b);
-  const solved = feasible && p !== 2 ? newton(A, b, p, weights) : { w, weights };
+  let solved = leastDistance(A, b);
+  const { feasible } = solved;
+  for (let k = 0; k < 2 && feasible; k++) {
+    const again = leastDistance(A, b, normOf(solved.w, 2) || 1); // more exact, now that the length is known
+    if (again.feasible) solved = again;
+  }
+  if (feasible && p !== 2) solved = newton(A, b, p, solved);
   const multipliers = new Float64Array(rows.length);
   solved.weights.forEach((x, k) => (multipliers[Math.abs(home[k]) - 1] += Math.sign(home[k]) * x));
   if (!feasible) return { feasible, multipliers };
@@ -32,7 +39,7 @@ export function separateSpace(rows, p) {
     feasible,
     w: Array.from(solved.w, (x) => x / size / least),
     fan: null,
-    multipliers: multipliers.map((x) => x / top / size),
+    proof: () => multipliers.map((x) => x / top / size),
   };
 }
 
@@ -42,14 +49,17 @@ const combine = (A, weights) => {
   return out;
 };
 
-/** min ½‖w‖² s.t. A w ≥ b by min ‖Eλ − f‖, λ ≥ 0, with E = [Aᵀ; bᵀ] and f = (0, …, 0, 1). */
-function leastDistance(A, b) {
-  const columns = A.map((a, j) => [...a, b[j]]),
+/**
+ * min ½‖w‖² s.t. A w ≥ b by min ‖Eλ − f‖, λ ≥ 0, with E = [Aᵀ; bᵀ] and f = (0, …, 0, 1). The answer is most exact
+ * where `size`, in which w is measured, is about its length.
+ */
+function leastDistance(A, b, size = 1) {
+  const columns = A.map((a, j) => [...a, b[j] / size]),
     last = A[0].length;
   const weights = nonnegative(columns, last);
   const r = combine(columns, weights);
-  const short = 1 - r[last];
-  if (!(short > NONE * NONE)) return { feasible: false, weights };
+  const short = (1 - r[last]) / size;
+  if (!(short * size > NONE * NONE)) return { feasible: false, weights };
   return {
     feasible: true,
     w: Array.from(r.slice(0, last), (x) => x / short),
@@ -95,43 +105,50 @@ function nonnegative(columns, axis) {
   return weights;
 }
 
-/** min ‖Aᵀλ‖_q^q/q − bᵀλ, λ ≥ 0, by Newton's steps on the positive λ; w is the gradient of the first term. */
-function newton(A, b, p, start) {
-  const q = dualOf(p),
-    weights = Float64Array.from(start);
-  const value = (x) => normOf(combine(A, x), q) ** q / q - x.reduce((sum, xj, j) => sum + xj * b[j], 0);
-  const weightOf = (x) => Array.from(combine(A, x), (u) => Math.sign(u) * Math.abs(u) ** (q - 1));
-  // The best multiple of the start, so that the first steps are of the right size.
-  const gain = weights.reduce((sum, x, j) => sum + x * b[j], 0),
-    at = normOf(combine(A, weights), q);
-  weights.forEach((x, j) => (weights[j] = (x * gain ** (1 / (q - 1))) / at ** (q / (q - 1))));
-  let w = weightOf(weights);
-  for (let round = 0; round < 500; round++) {
-    const done = DONE * (1 + normOf(w, 2));
-    const slack = A.map((a, j) => dot(a, w) - b[j]),
-      free = slack.map((_, j) => j).filter((j) => weights[j] > 0);
-    if (free.every((j) => Math.abs(slack[j]) <= done)) {
-      const worst = slack.indexOf(Math.min(...slack));
-      if (slack[worst] >= -done) break;
-      free.push(worst);
-    }
-    const curve = Array.from(combine(A, weights), (u) => (q - 1) * Math.max(Math.abs(u), 1e-12) ** (q - 2));
-    const hessian = free.map((j) => free.map((k) => A[j].reduce((sum, x, i) => sum + x * curve[i] * A[k][i], 0)));
-    const move = solveSmall(
-        hessian,
-        free.map((j) => -slack[j]),
+const within = (x) => Math.min(1e12, Math.max(1e-4, x)); // beyond, an entry is as good as fixed, or as free
+
+/**
+ * min ‖w‖_p^p/p s.t. A w ≥ b by Newton's steps from a w that satisfies the rows: each step is the l2 program of the
+ * quadratic that touches here, so that all between here and there satisfies them too.
+ */
+function newton(A, b, p, { w, weights }) {
+  for (let round = 0; round < ROUNDS; round++) {
+    const far = normOf(w, Infinity),
+      curve = w.map((x) => (p - 1) * within((Math.abs(x) / far) ** (p - 2))), // per far^(p−2)
+      goal = w.map((x, i) => x - (Math.sign(x) * far * (Math.abs(x) / far) ** (p - 1)) / curve[i]),
+      root = curve.map(Math.sqrt);
+    // In z = root·(w' − goal) the quadratic is |z|²: the row a becomes a/root, its bound b − a·goal.
+    const next = leastDistance(
+      A.map((a) => a.map((x, i) => x / root[i])),
+      A.map((a, j) => b[j] - dot(a, goal)),
+      normOf(
+        w.map((x, i) => root[i] * (x - goal[i])),
+        2,
       ),
-      here = value(weights);
-    for (let step = 1; step > 1e-14; step /= 2) {
-      const next = Float64Array.from(weights);
-      free.forEach((j, k) => (next[j] = Math.max(0, weights[j] + step * move[k])));
-      if (!(value(next) <= here + 1e-16 * Math.abs(here))) continue;
-      weights.set(next);
-      break;
-    }
-    w = weightOf(weights);
+    );
+    if (!next.feasible) break;
+    const way = next.w.map((z, i) => goal[i] + z / root[i] - w[i]);
+    weights = next.weights;
+    const step = longest(w, way, p);
+    w = w.map((x, i) => x + step * way[i]);
+    if (!(step * normOf(way, Infinity) > TINY * far)) break;
   }
   return { w, weights };
+}
+
+/** How far along a way, at most all of it, ‖w + t·way‖_p falls. */
+function longest(w, way, p) {
+  const slope = (t) =>
+    w.reduce((sum, x, i) => sum + Math.sign(x + t * way[i]) * Math.abs(x + t * way[i]) ** (p - 1) * way[i], 0);
+  let low = 0,
+    high = 1;
+  if (slope(high) <= 0) return high;
+  for (let round = 0; round < 50; round++) {
+    const middle = (low + high) / 2;
+    if (slope(middle) < 0) low = middle;
+    else high = middle;
+  }
+  return low;
 }
 
 /** M x = y for a small symmetric M: a little on the diagonal against dependent rows, and what it costs refined away. */

@@ -1,7 +1,7 @@
 // The plane of the tokens: drag them; the direction, its slab and its support follow.
-import { colourOf, draggable, escaped, fill, set, shown, svg } from "explorer/dom.js";
+import { boxOf, colourOf, draggable, fill, set, shown, svg, write } from "explorer/dom.js";
 import { nameOf } from "explorer/program.js";
-import { SIZE, arrow, arrows, axes, conflicts, hulls, shapeOf, slabs } from "explorer/scenery.js";
+import { SIZE, arrow, arrows, axes, conflicts, hulls, named, shapeOf, slabs } from "explorer/scenery.js";
 import { choose, removeToken } from "explorer/state.js";
 
 const CLICK = 4; // pixels within which a press is a click, not a drag
@@ -56,7 +56,7 @@ export class TokensView {
   ];
 
   world(event) {
-    const box = this.root.getBoundingClientRect(),
+    const box = boxOf(this.root),
       unit = (2 * this.reach) / Math.min(box.width, box.height);
     return [
       this.middle[0] + (event.clientX - box.left - box.width / 2) * unit,
@@ -135,59 +135,38 @@ export class TokensView {
   // -------------------------------------------------------------- picture
 
   draw() {
-    const { state, now } = this.app;
+    const { state, now } = this.app,
+      { feasible } = now.solution;
     fill(this.grid, axes(this));
-    fill(this.slabs, hulls(this, state) + (now.solution.feasible ? slabs(this, state, now) : ""));
-    fill(this.rays, now.solution.feasible ? arrows(this, state, now) : "");
-    fill(this.clash, now.solution.feasible ? "" : conflicts(this, state, now));
+    fill(this.slabs, [...hulls(this, state), ...(feasible ? slabs(this, state, now) : [])]);
+    fill(this.rays, feasible ? arrows(this, state, now) : []);
+    fill(this.clash, feasible ? [] : conflicts(this, state, now));
     this.drawTokens(state, now);
     this.drawHead(state);
     if (!this.app.dragging)
       set(this.root, { "aria-label": `Tokens of ${state.inputs.length} inputs. ${this.app.verdict || ""}` });
   }
 
-  drawTokens(state, now) {
-    const support = new Set(
-      now.solution.feasible
-        ? now.solution.support.map((j) => `${now.solution.rows[j].input}.${now.solution.rows[j].token}`)
-        : [],
-    );
-    const clash = new Set(
-      now.solution.feasible
-        ? []
-        : now.solution.conflict.flatMap(({ input, token, anchor }) => [`${input}.${token}`, `${input}.${anchor}`]),
-    );
-    const colour = colourOf(now.chosen ? now.chosen.slot : undefined),
-      count = now.problem.inputs.reduce((sum, { tokens }) => sum + tokens.length, 0);
-    const seen = new Set();
-    now.problem.inputs.forEach(({ tokens, scores }, input) =>
+  drawTokens(state, { problem, selected, solution, chosen }) {
+    const { feasible, support, conflict, rows } = solution,
+      marked = new Set(); // the support, or who is in conflict
+    if (feasible) for (const j of support) marked.add(`${rows[j].input}.${rows[j].token}`);
+    else for (const { input, token, anchor } of conflict) marked.add(`${input}.${token}`).add(`${input}.${anchor}`);
+    const colour = colourOf(chosen ? chosen.slot : undefined),
+      many = problem.inputs.reduce((sum, { tokens }) => sum + tokens.length, 0) > 12,
+      seen = new Set();
+    problem.inputs.forEach(({ tokens, scores }, input) =>
       tokens.forEach((x, token) => {
         const key = `${input}.${token}`,
           node = this.nodes.get(key) || this.make(key, input, token);
         seen.add(key);
-        const chosen = now.selected[input].includes(token),
-          supports = support.has(key),
+        const picked = selected[input].includes(token),
           [a, b] = this.screen(x);
-        const words = [
-          `Token ${nameOf(input, token)}`,
-          `at ${shown(x[0])}, ${shown(x[1])}`,
-          `score ${shown(scores[token])}`,
-          chosen ? "selected" : "",
-          supports ? "support" : "",
-          clash.has(key) ? "in conflict" : "",
-        ];
-        set(node, {
-          transform: `translate(${a.toFixed(2)},${b.toFixed(2)})`,
-          "aria-label": words.filter(Boolean).join(", "),
-          "aria-pressed": chosen,
-          class: `token handle${chosen ? " chosen" : ""}${supports ? " support" : ""}${clash.has(key) ? " clashing" : ""}${input === state.focus ? " on" : ""}`,
-          style: `--own:${chosen && now.solution.feasible ? colour : "var(--paper)"};--ring:${colour}`,
+        this.drawToken(node, {
+          ...{ input, token, a, b, x: x[0], y: x[1], score: scores[token], picked },
+          ...{ supports: feasible && marked.has(key), clashes: !feasible && marked.has(key), colour },
+          ...{ filled: picked && feasible, on: input === state.focus, silent: many && input !== state.focus && !picked },
         });
-        const silent = count > 12 && input !== state.focus && !chosen;
-        const label = silent ? "" : nameOf(input, token),
-          score = silent ? "" : shown(scores[token], 2);
-        if (node.label.textContent !== label) node.label.textContent = label;
-        if (node.score.textContent !== score) node.score.textContent = score;
       }),
     );
     for (const [key, node] of this.nodes)
@@ -197,19 +176,47 @@ export class TokensView {
       }
   }
 
+  /** One token, where anything about it is new. */
+  drawToken(node, look) {
+    const before = node.look;
+    if (before && Object.keys(look).every((name) => look[name] === before[name])) return;
+    node.look = look;
+    const { input, token, a, b, x, y, score, picked, supports, clashes, colour, filled, on, silent } = look;
+    const words = [
+      `Token ${nameOf(input, token)}`,
+      `at ${shown(x)}, ${shown(y)}`,
+      `score ${shown(score)}`,
+      picked ? "selected" : "",
+      supports ? "support" : "",
+      clashes ? "in conflict" : "",
+    ];
+    set(node, {
+      "aria-label": words.filter(Boolean).join(", "),
+      "aria-pressed": picked,
+      class: `token handle${picked ? " chosen" : ""}${supports ? " support" : ""}${clashes ? " clashing" : ""}${on ? " on" : ""}`,
+      style: `--own:${filled ? colour : "var(--paper)"};--ring:${colour}`,
+    });
+    // Each part is placed by itself: groups with a transform are painted and sorted one by one.
+    const [touch, ring, mark, label, number] = node.children,
+      [left, top] = [a.toFixed(2), b.toFixed(2)];
+    for (const circle of [touch, ring]) set(circle, { cx: left, cy: top });
+    set(mark, { d: `M${left},${top}${shapeOf(input)}` });
+    set(label, { x: (a + 12).toFixed(2), y: (b - 6).toFixed(2) });
+    set(number, { x: (a + 12).toFixed(2), y: (b + 9).toFixed(2) });
+    write(label, silent ? "" : nameOf(input, token));
+    write(number, silent ? "" : shown(score, 2));
+  }
+
   make(key, input, token) {
-    const label = svg("text", { class: "label", x: 12, y: -6 }),
-      score = svg("text", { class: "score", x: 12, y: 9 });
     const node = svg(
       "g",
       { tabindex: 0, role: "button", "data-token": token, "data-input": input },
       svg("circle", { class: "touch", r: 18 }),
       svg("circle", { class: "ring", r: 13 }),
-      svg("path", { class: "mark", d: shapeOf(input) }),
-      label,
-      score,
+      svg("path", { class: "mark" }),
+      svg("text", { class: "label" }),
+      svg("text", { class: "score" }),
     );
-    Object.assign(node, { label, score });
     this.tokens.append(node);
     this.nodes.set(key, node);
     return node;
@@ -222,13 +229,14 @@ export class TokensView {
       to = this.screen(state.head),
       size = Math.hypot(to[0] - from[0], to[1] - from[1]) || 1;
     const beyond = [to[0] + ((to[0] - from[0]) / size) * 15, to[1] + ((to[1] - from[1]) / size) * 15 + 5];
-    fill(
-      this.head,
-      `<circle class="touch" cx="${to[0].toFixed(1)}" cy="${to[1].toFixed(1)}" r="18"/>${arrow(from, to, "", 2.2)}<text class="name" x="${beyond[0].toFixed(1)}" y="${beyond[1].toFixed(1)}">v</text>`,
-    );
+    fill(this.head, [
+      ["circle", { class: "touch", cx: to[0].toFixed(1), cy: to[1].toFixed(1), r: 18 }],
+      ...arrow(from, to, "", 2.2),
+      named("v", beyond[0], beyond[1]),
+    ]);
     set(this.head, {
       "aria-label": `Head v at ${shown(state.head[0])}, ${shown(state.head[1])}; arrow keys move it`,
-      "aria-valuetext": escaped(`${shown(state.head[0])}, ${shown(state.head[1])}`),
+      "aria-valuetext": `${shown(state.head[0])}, ${shown(state.head[1])}`,
       "aria-valuenow": shown(Math.atan2(state.head[1], state.head[0])),
     });
   }

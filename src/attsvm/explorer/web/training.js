@@ -27,62 +27,60 @@ export function compiled(problem, loss) {
     e = inputs[0].query.length;
   const first = new Int32Array(n + 1);
   inputs.forEach(({ tokens }, i) => (first[i + 1] = first[i] + tokens.length));
-  const m = first[n];
+  const m = first[n],
+    each = () => new Float64Array(n);
   return {
     n,
     e,
     m,
     first,
     loss,
-    d: 2 * e,
     X: Float64Array.from(inputs.flatMap(({ tokens }) => tokens.flat())),
     Z: Float64Array.from(inputs.flatMap(({ query }) => query)),
     labels: Float64Array.from(inputs, ({ label }) => label),
     scores: Float64Array.from(inputs.flatMap(({ scores }) => scores)),
-    relative: new Float64Array(m),
-    losing: new Float64Array(m),
-    row: new Float64Array(n),
-    mean: new Float64Array(n),
-    slope: new Float64Array(n),
-    winner: new Int32Array(n),
+    logits: new Float64Array(m),
+    top: each(),
+    level: each(),
+    slope: each(),
+    turnX: each(),
+    turnY: each(),
+    outX: each(),
+    outY: each(),
     pull: new Float64Array(2 * e),
     headPull: new Float64Array(2),
+    kept: new Float64Array(2 * e),
+    step: new Float64Array(2 * e),
+    headStep: new Float64Array(2),
   };
 }
 
-/** Attention at W: relative logits, weights of the losing tokens, winners, log Σ e^relative (in row). */
-function attend(data, W) {
-  const { n, e, first, X, Z, relative, losing, row, winner } = data;
-  for (let i = 0; i < n; i++) {
-    const from = first[i],
-      to = first[i + 1],
-      z = Z[e * i],
-      y = e === 2 ? Z[2 * i + 1] : 0;
-    const u = e === 2 ? W[0] * z + W[1] * y : W[0] * z,
-      v = e === 2 ? W[2] * z + W[3] * y : W[1] * z;
-    let best = -Infinity,
-      at = from;
-    for (let t = from; t < to; t++) {
-      const logit = X[2 * t] * u + X[2 * t + 1] * v;
-      relative[t] = logit;
-      if (logit > best) {
-        best = logit;
-        at = t;
-      }
+/** The logits of input i at W, in data.logits; returns the place of the largest. */
+function attend(data, W, i) {
+  const { e, first, X, Z, logits } = data,
+    z = Z[e * i],
+    y = e === 2 ? Z[2 * i + 1] : 0,
+    u = e === 2 ? W[0] * z + W[1] * y : W[0] * z,
+    v = e === 2 ? W[2] * z + W[3] * y : W[1] * z;
+  let best = -Infinity,
+    at = first[i];
+  for (let t = at; t < first[i + 1]; t++) {
+    const logit = X[2 * t] * u + X[2 * t + 1] * v;
+    logits[t] = logit;
+    if (logit > best) {
+      best = logit;
+      at = t;
     }
-    let total = 0;
-    for (let t = from; t < to; t++) {
-      const lower = relative[t] - best,
-        weight = t === at ? 0 : Math.exp(lower);
-      relative[t] = lower;
-      losing[t] = weight;
-      total += weight;
-    }
-    const share = 1 / (1 + total);
-    for (let t = from; t < to; t++) losing[t] *= share;
-    winner[i] = at;
-    row[i] = Math.log1p(total);
   }
+  return at;
+}
+
+/** Σ e^(logit − largest) over the other tokens of input i, after `attend` found the largest. */
+function others(data, i, at) {
+  const { first, logits } = data;
+  let total = 0;
+  for (let t = first[i]; t < first[i + 1]; t++) if (t !== at) total += Math.exp(logits[t] - logits[at]);
+  return total;
 }
 
 /** Scores γ_t = Y v·x_t of a head that trains along. */
@@ -98,48 +96,21 @@ function scoreBy(data, head) {
  * Leaves the mantissa in data.pull and returns the log scale: the true gradient is mantissa · e^scale.
  */
 export function gradient(data, W) {
-  const { n, e, first, X, Z, relative, losing, row, mean, slope, winner, scores, pull, loss } = data;
-  attend(data, W);
+  const { n, e, Z, top, level, turnX, turnY, pull } = data;
   let token = -Infinity,
     largest = -Infinity;
   for (let i = 0; i < n; i++) {
-    const at = winner[i],
-      best = scores[at];
-    let drop = 0,
-      top = -Infinity;
-    for (let t = first[i]; t < first[i + 1]; t++) {
-      drop += losing[t] * (scores[t] - best);
-      if (t !== at && relative[t] > top) top = relative[t];
-    }
-    mean[i] = drop;
-    slope[i] = loss.logSlope(best + drop);
-    const level = slope[i] - row[i];
-    if (top > token) token = top;
-    if (top + level > largest) largest = top + level;
+    turnOf(data, W, i);
+    if (top[i] > token) token = top[i];
+    if (top[i] + level[i] > largest) largest = top[i] + level[i];
   }
   pull.fill(0);
   if (largest === -Infinity) return 0; // every input has one token
-  const deep = token < DEEP;
   for (let i = 0; i < n; i++) {
-    const at = winner[i],
-      best = scores[at];
-    // Where nothing has underflowed the weights are at hand; e^(slope − scale) makes them those of the gradient.
-    // Otherwise token part and row part of the scale apart: −5000.1 − 0.7 first would round away four digits.
-    const shift = slope[i] - row[i] - (largest - token),
-      factor = deep ? 0 : Math.exp(slope[i] - largest);
-    let own = 0,
-      x = 0,
-      y = 0;
-    for (let t = first[i]; t < first[i + 1]; t++) {
-      if (t === at) continue;
-      const weight = deep ? Math.exp(relative[t] - token + shift) : losing[t] * factor;
-      const share = (-weight * (scores[t] - best - mean[i])) / n;
-      own -= share;
-      x += share * X[2 * t];
-      y += share * X[2 * t + 1];
-    }
-    x += own * X[2 * at];
-    y += own * X[2 * at + 1];
+    // Token part and row part of the scale apart: −5000.1 − 0.7 first would round away four digits.
+    const factor = -Math.exp(top[i] - token + (level[i] - (largest - token))) / n,
+      x = factor * turnX[i],
+      y = factor * turnY[i];
     for (let k = 0; k < e; k++) {
       pull[k] += x * Z[e * i + k];
       pull[e + k] += y * Z[e * i + k];
@@ -148,46 +119,88 @@ export function gradient(data, W) {
   return largest;
 }
 
-const DEEP = -300; // largest relative logit of a losing token below which weights are taken from their logarithms
+/**
+ * The part of input i, Σ_{t≠a} s_t (g_t − ḡ)(x_t − x_a) = turn · e^(top + row), and log(−ℓ'(f)) + row = level.
+ * Weights are taken relative to the best losing token, so none underflows; top is its logit relative to the winner.
+ */
+function turnOf(data, W, i) {
+  const { first, X, logits, scores, loss } = data,
+    at = attend(data, W, i),
+    score = scores[at],
+    ax = X[2 * at],
+    ay = X[2 * at + 1];
+  let second = -Infinity;
+  for (let t = first[i]; t < first[i + 1]; t++) if (t !== at && logits[t] > second) second = logits[t];
+  let total = 0,
+    x = 0,
+    y = 0,
+    drop = 0,
+    dropX = 0,
+    dropY = 0;
+  for (let t = first[i]; t < first[i + 1]; t++) {
+    if (t === at) continue;
+    const weight = Math.exp(logits[t] - second),
+      lost = weight * (scores[t] - score),
+      dx = X[2 * t] - ax,
+      dy = X[2 * t + 1] - ay;
+    total += weight;
+    x += weight * dx;
+    y += weight * dy;
+    drop += lost;
+    dropX += lost * dx;
+    dropY += lost * dy;
+  }
+  const top = second - logits[at],
+    high = Math.exp(top),
+    share = high / (1 + high * total),
+    mean = share * drop,
+    slope = loss.logSlope(score + mean);
+  data.top[i] = top;
+  data.slope[i] = slope;
+  data.level[i] = slope - Math.log1p(high * total);
+  data.turnX[i] = dropX - mean * x;
+  data.turnY[i] = dropY - mean * y;
+  data.outX[i] = ax + share * x;
+  data.outY[i] = ay + share * y;
+}
 
 /** Gradient of the mean loss in the head, 1/n Σ ℓ'(f_i) Y_i r_i, after `gradient`; in data.headPull, log scale returned. */
 function headGradient(data) {
-  const { n, first, X, losing, slope, winner, labels, headPull } = data;
+  const { n, slope, labels, headPull, outX, outY } = data;
   const largest = Math.max(...slope);
   headPull.fill(0);
   for (let i = 0; i < n; i++) {
-    let rest = 0,
-      x = 0,
-      y = 0;
-    for (let t = first[i]; t < first[i + 1]; t++) {
-      rest += losing[t];
-      x += losing[t] * X[2 * t];
-      y += losing[t] * X[2 * t + 1];
-    }
     const weight = (-Math.exp(slope[i] - largest) * labels[i]) / n;
-    headPull[0] += weight * (x + (1 - rest) * X[2 * winner[i]]);
-    headPull[1] += weight * (y + (1 - rest) * X[2 * winner[i] + 1]);
+    headPull[0] += weight * outX[i];
+    headPull[1] += weight * outY[i];
   }
   return largest;
 }
 
 /** The gradient by the usual softmax formula, which cancels to zero once attention saturates. */
 export function usualGradient(data, W) {
-  const { n, e, first, X, Z, losing, winner, scores, pull, loss } = data;
-  attend(data, W);
+  const { n, e, first, X, Z, logits, scores, pull, loss } = data;
   pull.fill(0);
   for (let i = 0; i < n; i++) {
+    const at = attend(data, W, i),
+      best = logits[at],
+      share = 1 / (1 + others(data, i, at));
+    const from = first[i],
+      to = first[i + 1];
     let total = 0,
       out = 0;
-    for (let t = first[i]; t < first[i + 1]; t++) if (t !== winner[i]) total += losing[t];
-    losing[winner[i]] = 1 - total;
-    for (let t = first[i]; t < first[i + 1]; t++) out += losing[t] * scores[t];
+    for (let t = from; t < to; t++) {
+      logits[t] = t === at ? 0 : Math.exp(logits[t] - best) * share;
+      total += logits[t];
+    }
+    logits[at] = 1 - total;
+    for (let t = from; t < to; t++) out += logits[t] * scores[t];
     const outer = -Math.exp(loss.logSlope(out)) / n;
-    for (let t = first[i]; t < first[i + 1]; t++) {
-      const share = outer * losing[t] * (scores[t] - out);
+    for (let t = from; t < to; t++) {
+      const weight = outer * logits[t] * (scores[t] - out);
       for (let k = 0; k < e; k++) {
-        pull[k] += share * X[2 * t] * Z[e * i + k];
-        pull[e + k] += share * X[2 * t + 1] * Z[e * i + k];
+        pull[k] += weight * X[2 * t] * Z[e * i + k];
+        pull[e + k] += weight * X[2 * t + 1] * Z[e * i + k];
       }
     }
   }
@@ -220,55 +233,53 @@ const signedPower = (x, power) => (power === 1 ? x : Math.sign(x) * Math.abs(x) 
 
 /** A run in progress: W and, where the head trains too, v. */
 export function newRun(start, rule, head = null) {
-  const memory = (x) => Float64Array.from(x, (w) => (rule.kind === "mirror" ? signedPower(w, rule.p - 1) : 0));
+  const memory = (x) => rule.kind === "mirror" && Float64Array.from(x, (w) => signedPower(w, rule.p - 1));
   return {
     W: Float64Array.from(start),
     dual: memory(start),
     v: head && Float64Array.from(head),
     headDual: head && memory(head),
     steps: 0,
-    room: new Float64Array(start.length),
-    kept: new Float64Array(start.length),
-    headRoom: new Float64Array(2),
   };
 }
 
 /** `count` steps of a run. usual: with the formula that stalls. A step to a weight that is no number is dropped. */
 export function advance(data, run, rule, lr, count, usual = false) {
-  const { W, kept, v } = run,
+  const { W, v } = run,
+    { kept, pull, headPull } = data,
     joint = v !== null && !usual;
   for (let k = 0; k < count; k++) {
     if (joint) scoreBy(data, v);
     const scale = usual ? usualGradient(data, W) : gradient(data, W);
-    kept.set(W);
-    update(rule, lr, W, run.dual, data.pull, scale, usual ? MACHINE : 0, run.room);
-    if (joint) update(rule, lr, v, run.headDual, data.headPull, headGradient(data), 0, run.headRoom);
-    if (!W.every(Number.isFinite)) W.set(kept);
+    for (let j = 0; j < W.length; j++) kept[j] = W[j];
+    update(rule, lr, W, run.dual, pull, scale, usual ? MACHINE : 0, data.step);
+    if (joint) update(rule, lr, v, run.headDual, headPull, headGradient(data), 0, data.headStep);
+    for (let j = 0; j < W.length; j++) if (!Number.isFinite(W[j])) W.set(kept);
   }
   run.steps += count;
 }
 
 /** log attention of every token at W, exact past saturation. */
 export function logAttention(data, W) {
-  attend(data, W);
-  const out = Float64Array.from(data.relative);
-  for (let i = 0; i < data.n; i++) for (let t = data.first[i]; t < data.first[i + 1]; t++) out[t] -= data.row[i];
+  const out = new Float64Array(data.m);
+  for (let i = 0; i < data.n; i++) {
+    const at = attend(data, W, i),
+      row = Math.log1p(others(data, i, at));
+    for (let t = data.first[i]; t < data.first[i + 1]; t++) out[t] = data.logits[t] - data.logits[at] - row;
+  }
   return out;
 }
 
 /** The token of each input with the largest logit at W. */
-export function attended(data, W) {
-  attend(data, W);
-  return Array.from(data.winner, (t, i) => t - data.first[i]);
-}
+export const attended = (data, W) => Array.from({ length: data.n }, (_, i) => attend(data, W, i) - data.first[i]);
 
 /** Those tokens as a selection's key, where each has most of its input's attention; otherwise null. */
 export function decided(data, W) {
-  attend(data, W);
   let key = "";
   for (let i = 0; i < data.n; i++) {
-    if (data.row[i] > Math.LN2) return null;
-    key += `${i ? "," : ""}${data.winner[i] - data.first[i]}`;
+    const at = attend(data, W, i);
+    if (others(data, i, at) > 1) return null;
+    key += `${i ? "," : ""}${at - data.first[i]}`;
   }
   return key;
 }

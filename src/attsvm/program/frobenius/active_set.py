@@ -70,7 +70,7 @@ def empty(capacity: int, k: int) -> State:
         np.zeros(capacity, bool),
         np.zeros(capacity, bool),
         np.zeros(k),
-        np.eye(k),
+        np.empty((k, k)),
         np.zeros((k, k)),
         np.zeros(k, np.int64),
         np.zeros(k + 1),
@@ -88,10 +88,7 @@ def restart(s: State) -> None:
     s.travel[0] = 0.0
     for i in range(s.sizes.size):
         s.sizes[i] = 0
-    for i in range(s.p.size):
-        s.p[i] = 0.0
-        for c in range(s.p.size):
-            s.Q[i, c] = 1.0 if i == c else 0.0
+    s.p[:] = 0.0
 
 
 @compiled
@@ -176,13 +173,12 @@ def _list_nearest(s: State) -> None:
 def _enter(s: State, j: int) -> int:
     """Move until row j holds with equality, dropping rows whose multiplier reaches zero."""
     k, a, p, tied = s.p.size, s.rows[j], s.p, s.equality[j]
-    v, r, step = s.work[0, :k], s.work[1, :k], s.work[2, :k]
-    factors.times(s.Q, a, v)
+    v, r, outside = s.work[0, :k], s.work[1, :k], s.work[2, :k]
+    square = factors.split(s.Q, a, s.sizes[ACTIVE], v, r, outside, DEPENDENT * DEPENDENT)
     entered = 0.0
     while True:
         q = s.sizes[ACTIVE]
         slack = dot(a, p) - s.bound[j]
-        square = dot(v[q:], v[q:])
         dependent = square <= DEPENDENT * DEPENDENT
         if tied and dependent and abs(slack) <= DEPENDENT * (1 + abs(s.bound[j])):
             return SOLVED
@@ -198,8 +194,7 @@ def _enter(s: State, j: int) -> int:
         for i in range(q):
             s.weight[i] -= length * r[i]
         if not dependent:
-            factors.tail(s.Q, v, q, step)
-            add(p, length, step)
+            add(p, length, outside)
             s.travel[0] += abs(length) * np.sqrt(square)
         if full <= limit:
             break
@@ -208,7 +203,9 @@ def _enter(s: State, j: int) -> int:
         for i in range(leaving, q - 1):
             s.active[i], s.weight[i] = s.active[i + 1], s.weight[i + 1]
         s.sizes[ACTIVE] = q - 1
-    factors.extend(s.Q, s.R, v, q, step)
+        add(outside, v[q - 1], s.Q[q - 1])
+        square = dot(outside, outside)
+    factors.extend(s.Q, s.R, v, q, outside, np.sqrt(square))
     s.active[q], s.weight[q], s.inside[j] = j, entered, True
     s.sizes[ACTIVE] = q + 1
     s.sizes[FIXED] += tied

@@ -1,6 +1,7 @@
-"""Compiled linear algebra of the active rows: A_S = Rᵀ Q[:q], Q orthogonal, R upper triangular.
+"""Compiled linear algebra of the active rows: A_S = Rᵀ Q[:q], Q orthonormal, R upper triangular.
 
-Q (k, k) holds the basis by rows, so that every loop runs along memory. q is the number of active rows.
+Q (k, k) holds a basis of their span in its first q rows, so that every loop runs along memory; q is the
+number of active rows, often far fewer than k.
 Functions take the arrays they need and no more, because a call copies the header of every array. Inner
 loops run over whole rows in functions of their own, where the compiler sees that they do not overlap.
 Reference: Goldfarb and Idnani 1983, "A numerically stable dual method for quadratic programs".
@@ -12,6 +13,9 @@ import numpy as np
 
 from attsvm.program.compiled import inner
 from attsvm.tokens import Float
+
+MOST = 0.01
+"""Part of |a|² that must be left for one projection to be exact."""
 
 
 @inner
@@ -38,19 +42,24 @@ def rotate(a: Float, b: Float, c: float, t: float) -> None:
 
 
 @inner
-def times(Q: Float, a: Float, out: Float) -> None:
-    """out = Q a."""
-    for i in range(a.size):
-        out[i] = dot(Q[i], a)
+def split(Q: Float, a: Float, q: int, v: Float, part: Float, outside: Float, floor: float) -> float:
+    """a = Σ_{i < q} v_i Q_i + outside, and |outside|²: Gram–Schmidt, repeated while much is taken off.
 
-
-@inner
-def tail(Q: Float, v: Float, q: int, out: Float) -> None:
-    """out = Σ_{i ≥ q} v_i Q_i: the part of a (with v = Q a) that is orthogonal to the active rows."""
-    for i in range(out.size):
-        out[i] = 0.0
-    for i in range(q, v.size):
-        add(out, v[i], Q[i])
+    floor: |outside|² below which nothing is left; part: scratch.
+    """
+    outside[:] = a
+    v[:q] = 0.0
+    before = dot(a, a)
+    while True:
+        for i in range(q):
+            part[i] = dot(Q[i], outside)
+        for i in range(q):
+            v[i] += part[i]
+            add(outside, -part[i], Q[i])
+        after = dot(outside, outside)
+        if after > MOST * before or after <= floor:
+            return after
+        before = after
 
 
 @inner
@@ -69,23 +78,21 @@ def solve_lower(R: Float, q: int, y: Float) -> None:
 
 
 @inner
-def extend(Q: Float, R: Float, v: Float, q: int, outside: Float) -> None:
-    """Let the row a with v = Q a become active, by one reflection; outside = tail(Q, v, q) is used up."""
-    size = np.sqrt(dot(v[q:], v[q:]))
-    head = size if v[q] >= 0 else -size
-    v[q] += head
-    add(outside, head, Q[q])
-    scale = 1.0 / (size * abs(v[q]))
-    for i in range(q, v.size):
-        add(Q[i], -scale * v[i], outside)
+def extend(Q: Float, R: Float, v: Float, q: int, outside: Float, size: float) -> None:
+    """Let the row a = Σ v_i Q_i + outside become active; size = |outside|."""
+    for i in range(outside.size):
+        Q[q, i] = outside[i] / size
     for i in range(q):
         R[i, q] = v[i]
-    R[q, q] = -head
+    R[q, q] = size
 
 
 @inner
 def drop(Q: Float, R: Float, v: Float, q: int, place: int) -> None:
-    """Let one active row become inactive, by rotations; v = Q a is carried along."""
+    """Let one active row become inactive, by rotations; v = Q a is carried along.
+
+    Q[q − 1] leaves the basis: the part v[q − 1] Q[q − 1] of a lies outside then.
+    """
     for i in range(q):
         for l in range(max(place, i - 1), q - 1):
             R[i, l] = R[i, l + 1]

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.cholesky import factor, solve
 from attsvm.program.compiled import compiled, inner
+from attsvm.program.schatten.cholesky import factor, solve
 
 STEPS, TURNS = 30, 4
 """Newton steps at most; solves with each factor, of which all but the first correct the second order."""

@@ -29,8 +29,8 @@ SHORT = 0.1
 ROUNDING = 1e-11
 """Residual of a linear system above which its solutions are refined: it stays as infeasibility."""
 
-LIMIT, PATIENCE = 100, 3
-"""Iterations in all, and iterations without a smaller gap, before the path is left."""
+LIMIT, PATIENCE, FALL = 100, 3, 0.95
+"""Iterations in all, and iterations in which the gap hardly falls, before the path is left."""
 
 
 FAR = 5
@@ -108,7 +108,7 @@ def advance(form: Form, at: Iterate, gap: Callable[[Iterate], float], goal: floa
             reached = reached if reached > FAR * goal else gap(at)
         except np.linalg.LinAlgError:  # rounding has reached the boundary of the cone
             break
-        since = since + 1 if reached >= least else 0
+        since = since + 1 if reached > FALL * least else 0
         if reached <= least:
             best, least = at, reached
         # An infeasible point has no gap yet: patience counts from the first finite one.

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from attsvm.program.linear import Cholesky
+from attsvm.program.linear import RIDGES, Cholesky
 from attsvm.program.rows import Rows
 from attsvm.program.schatten.interior_point import Iterate, Refined, Step, inverse
 from attsvm.program.schatten.scaling import Scaling
+from attsvm.stored.device import out_of_memory
 from attsvm.tokens import Float
 
 BLOCK = 64
 """Rows per piece of the Newton matrix, of which only the lower triangle is built."""
+
+MANY = 1000
+"""Rows from which the Newton matrix is built and factored where the keys are, if that is a GPU."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,10 +29,12 @@ class NuclearForm:
         min tr P    with  P = [[·, W/2], [Wᵀ/2, ·]] ⪰ 0,   A W − s = b,  s ≥ 0
         max bᵀλ     with  Q = [[I, −M], [−Mᵀ, I]] ⪰ 0,     M = Σ λ_j A_j,  λ ≥ 0
 
+    gpu: the library that holds the keys on a GPU, if one does.
     Reference: Recht, Fazel, Parrilo 2010, "Guaranteed minimum-rank solutions via the nuclear norm".
     """
 
     pool: Rows
+    gpu: Any = None
 
     def weight(self, at: Iterate) -> Float:
         return 2 * at.P[: self.pool.d, self.pool.d :]
@@ -84,7 +92,16 @@ class NuclearNewton:
         self.missing += 2 * pool.margins(self._between(self.uneven))
         self.over = inverse(at.multipliers, pool.tied)
         self.ratio = at.slack * self.over
-        self.solve = Refined(Cholesky(lambda: hadamard(pool, self.V), self.ratio).solve, self._times)
+        self.solve = Refined(self._factored(form.gpu), self._times)
+
+    def _factored(self, gpu: Any) -> Callable[[Float], Float]:
+        if gpu is not None and len(self.pool) >= MANY:
+            try:
+                return on_gpu(gpu, self.pool, self.V, self.ratio)
+            except RuntimeError as error:
+                if not out_of_memory(error):
+                    raise
+        return Cholesky(lambda: hadamard(self.pool, self.V), self.ratio).solve
 
     def step(self, aim: Float, products: Float) -> Step:
         pool = self.pool
@@ -131,3 +148,20 @@ def hadamard(pool: Rows, V: Float) -> Float:
         block *= queries[owner[mine], before]
         block += mixed[mine].take(owner[before], axis=1) * across[owner[mine], before]
     return out
+
+
+def on_gpu(gpu: Any, pool: Rows, V: Float, added: Float) -> Callable[[Float], Float]:
+    """Solutions with `hadamard` + diag(added), built and factored on a GPU: only right-hand sides travel."""
+    d = pool.d
+    with gpu.scope():
+        delta, queries, owner = gpu.put(pool.delta), gpu.put(pool.queries), gpu.put(pool.owner)
+        matrix = (delta @ gpu.put(V[:d, :d])) @ delta.T
+        matrix *= (queries @ gpu.put(V[d:, d:]) @ queries.T)[owner][:, owner]
+        mixed = (delta @ gpu.put(V[:d, d:]) @ queries.T)[:, owner]
+        matrix += mixed * mixed.T
+        matrix *= 2
+        for ridge in RIDGES:
+            factor = gpu.factor(matrix, gpu.put(added), ridge)
+            if factor is not None:
+                return lambda right: gpu.solve(factor, right)
+    raise np.linalg.LinAlgError("the matrix is not positive definite")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -46,7 +47,8 @@ MORE = 1.1
 ROOM = 1.2
 """The start is this multiple of the Frobenius solution: every row has slack."""
 
-FORMS: dict[float, Callable[[Rows], Form]] = {1.0: NuclearForm, np.inf: SpectralForm}
+LARGE = 1 << 22
+"""Numbers in the keys from which BLAS may use all cores."""
 
 Stages = tuple[tuple[float, float], ...]
 
@@ -58,7 +60,7 @@ def solve(program: Constraints, norm: Norm) -> Answer:
     """
     from attsvm.program.frobenius.route import solve as frobenius
 
-    with single_thread():
+    with nullcontext() if program.keys.size > LARGE else single_thread():
         first = frobenius(program, norms.frobenius)
         if not first.separable:
             return first
@@ -86,7 +88,8 @@ def _best(program: Constraints, norm: Norm, first: Answer, candidates: Bool, siz
             heavy = _heaviest(program, first)
             chosen = heavy if np.count_nonzero(heavy) < program.d else chosen
         chosen = candidates & (program.tied | chosen)
-        engine = Path(norm, first, STAGES if growth == ATTEMPTS[0] else (), whole)
+        stages = STAGES if growth == ATTEMPTS[0] else ()
+        engine = Path(norm, first, stages, whole, getattr(program.keys, "library", None))
         answer = working_set.solve(program, norm, engine, chosen)
         best = min(answer, best, key=lambda answer: answer.gap)
         if best.gap <= ENOUGH or engine.solved == np.count_nonzero(candidates):
@@ -126,8 +129,8 @@ class Path:
     reached any more: what joins after the last stage is solved from the point after the first.
     """
 
-    def __init__(self, norm: Norm, first: Answer, stages: Stages, span: Span | None) -> None:
-        self.norm, self.first, self.stages, self.span = norm, first, stages, span
+    def __init__(self, norm: Norm, first: Answer, stages: Stages, span: Span | None, gpu: Any = None) -> None:
+        self.norm, self.first, self.stages, self.span, self.gpu = norm, first, stages, span, gpu
         self.point: Point | None = None
         self.early: Point | None = None
         self.solved = 0
@@ -145,6 +148,9 @@ class Path:
             return bounds.gap(pool, self.norm, start.form.weight(at), at.multipliers)
 
         point = replace(start, at=advance(start.form, start.at, gap, goal))
+        if self.early and self.point is not self.early and gap(point.at) > goal:
+            again = self._moved(self.early, rows, start.form, start.span)
+            point = replace(start, at=advance(start.form, again, gap, goal))
         self.early = self.early or (point if self.stages else start)
         self.point = point if self.stages else self.early
         final, self.stages = not self.stages, self.stages[1:]
@@ -158,7 +164,8 @@ class Path:
     def _start(self, rows: Rows) -> Point:
         """The first point, near the Frobenius solution, or the one before over other rows."""
         span = self.span or Span(basis(rows.delta), basis(rows.queries))
-        form = FORMS[self.norm.p](rows.within(span))
+        pool = rows.within(span)
+        form: Form = NuclearForm(pool, self.gpu) if self.norm.p == 1 else SpectralForm(pool)
         if self.point is None:
             W = ROOM * self.first.W
             slack = np.maximum(rows.margins(W) - rows.bound, 0.1) * ~rows.tied

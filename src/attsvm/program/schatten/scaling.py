@@ -7,8 +7,12 @@ from functools import cached_property
 
 import numpy as np
 from scipy.linalg.lapack import dgesdd, dpotrf, dsyevd
+from scipy.sparse.linalg import ArpackError, eigsh
 
 from attsvm.tokens import Float
+
+WIDE, NEAR = 400, 1e-2
+"""Width from which the least eigenvalue is found by Lanczos steps, and how well."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +66,19 @@ class Scaling:
 
     def reach(self, step: Float) -> float:
         """Largest α with diag(v) + α step ⪰ 0, for a scaled step."""
-        values, _, failed = dsyevd(step * self._over_root, compute_v=0)
-        if failed:
-            raise np.linalg.LinAlgError("eigenvalues did not converge")
-        least = values[0]
+        least = _least_eigenvalue(step * self._over_root)
         return float(np.inf if least >= 0 else -1 / least)
+
+
+def _least_eigenvalue(matrix: Float) -> float:
+    """The least eigenvalue, or of a wide matrix a number slightly below it."""
+    if len(matrix) >= WIDE:
+        try:
+            value, vector = eigsh(matrix, 1, which="SA", tol=NEAR, v0=np.ones(len(matrix)))
+            return float(value[0] - np.linalg.norm(matrix @ vector - value * vector))
+        except ArpackError:
+            pass
+    values, _, failed = dsyevd(matrix, compute_v=0)
+    if failed:
+        raise np.linalg.LinAlgError("eigenvalues did not converge")
+    return float(values[0])
