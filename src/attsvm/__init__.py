@@ -122,156 +122,80 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from attsvm import (
         claims as claims,
-    )
-    from attsvm import (
         datasets as datasets,
-    )
-    from attsvm import (
         next_token as next_token,
     )
     from attsvm.explorer.show import explore as explore
     from attsvm.norms import (
         Entrywise as Entrywise,
-    )
-    from attsvm.norms import (
         Norm as Norm,
-    )
-    from attsvm.norms import (
         Schatten as Schatten,
-    )
-    from attsvm.norms import (
         frobenius as frobenius,
-    )
-    from attsvm.norms import (
         l1 as l1,
-    )
-    from attsvm.norms import (
         linf as linf,
-    )
-    from attsvm.norms import (
         nuclear as nuclear,
-    )
-    from attsvm.norms import (
         spectral as spectral,
     )
     from attsvm.path import Path as Path
     from attsvm.probe import AttentionProbe as AttentionProbe
     from attsvm.program.assumptions import (
         all_tokens_support as all_tokens_support,
-    )
-    from attsvm.program.assumptions import (
         in_cone as in_cone,
-    )
-    from attsvm.program.assumptions import (
         in_margin_cone as in_margin_cone,
-    )
-    from attsvm.program.assumptions import (
         label_support as label_support,
-    )
-    from attsvm.program.assumptions import (
         label_svm as label_svm,
-    )
-    from attsvm.program.assumptions import (
         leakage_cost as leakage_cost,
     )
     from attsvm.program.finite_part import finite_part as finite_part
     from attsvm.program.max_margin import (
         max_margin as max_margin,
-    )
-    from attsvm.program.max_margin import (
         separable as separable,
-    )
-    from attsvm.program.max_margin import (
         separate as separate,
     )
     from attsvm.program.selections import selections as selections
     from attsvm.program.solution import (
         Certificate as Certificate,
-    )
-    from attsvm.program.solution import (
         NotSeparable as NotSeparable,
-    )
-    from attsvm.program.solution import (
         Solution as Solution,
     )
     from attsvm.selection import (
         TiedScores as TiedScores,
-    )
-    from attsvm.selection import (
         attended_tokens as attended_tokens,
-    )
-    from attsvm.selection import (
         best_tokens as best_tokens,
-    )
-    from attsvm.selection import (
         equal_losing_scores as equal_losing_scores,
-    )
-    from attsvm.selection import (
         locally_optimal as locally_optimal,
-    )
-    from attsvm.selection import (
         scores as scores,
-    )
-    from attsvm.selection import (
         soft_sparsity as soft_sparsity,
     )
     from attsvm.sweeps.sweep import sweep as sweep
     from attsvm.theory import (
         NoTheorem as NoTheorem,
-    )
-    from attsvm.theory import (
         limit_norm as limit_norm,
     )
     from attsvm.tokens import Tokens as Tokens
     from attsvm.training.heads import (
         Head as Head,
-    )
-    from attsvm.training.heads import (
         Linear as Linear,
-    )
-    from attsvm.training.heads import (
         LogOdds as LogOdds,
-    )
-    from attsvm.training.heads import (
         QuadraticPenalty as QuadraticPenalty,
-    )
-    from attsvm.training.heads import (
         ReLUNetwork as ReLUNetwork,
     )
     from attsvm.training.init import (
         gaussian as gaussian,
-    )
-    from attsvm.training.init import (
         uniform as uniform,
     )
     from attsvm.training.losses import (
         Loss as Loss,
-    )
-    from attsvm.training.losses import (
         correlation as correlation,
-    )
-    from attsvm.training.losses import (
         exponential as exponential,
-    )
-    from attsvm.training.losses import (
         log_loss as log_loss,
-    )
-    from attsvm.training.losses import (
         logistic as logistic,
     )
     from attsvm.training.optimizers import (
         gd as gd,
-    )
-    from attsvm.training.optimizers import (
         mirror as mirror,
-    )
-    from attsvm.training.optimizers import (
         polyak as polyak,
-    )
-    from attsvm.training.optimizers import (
         scale_free as scale_free,
-    )
-    from attsvm.training.optimizers import (
         steepest as steepest,
     )
     from attsvm.training.regularise import regularisation_path as regularisation_path
@@ -280,52 +204,22 @@ if TYPE_CHECKING:
     from attsvm.training.train import train as train
     from attsvm.training.weights import (
         Diagonal as Diagonal,
-    )
-    from attsvm.training.weights import (
         DiagonalKeyQuery as DiagonalKeyQuery,
-    )
-    from attsvm.training.weights import (
         FullWeight as FullWeight,
-    )
-    from attsvm.training.weights import (
         KeyQuery as KeyQuery,
-    )
-    from attsvm.training.weights import (
         Weight as Weight,
     )
     from attsvm.verdict import (
         Evidence as Evidence,
-    )
-    from attsvm.verdict import (
         Verdict as Verdict,
-    )
-    from attsvm.verdict import (
         at_least as at_least,
-    )
-    from attsvm.verdict import (
         at_most as at_most,
-    )
-    from attsvm.verdict import (
         classify as classify,
-    )
-    from attsvm.verdict import (
         compare as compare,
-    )
-    from attsvm.verdict import (
         cosine as cosine,
-    )
-    from attsvm.verdict import (
         divergence as divergence,
-    )
-    from attsvm.verdict import (
         fit_rate as fit_rate,
-    )
-    from attsvm.verdict import (
         judge as judge,
-    )
-    from attsvm.verdict import (
         margin_ratio as margin_ratio,
-    )
-    from attsvm.verdict import (
         told as told,
     )

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attsvm.claims import MODULES, Claim, by_module, claims
-from attsvm.claims import run as running
+from attsvm.claims import MODULES, Claim, by_module, claims, run as running
 from attsvm.verdict import at_least, judge
 
 

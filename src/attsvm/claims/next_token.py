@@ -45,13 +45,13 @@ def _split(cycle: bool) -> att.Verdict:
     corpus = toy if cycle else toy.take(toy.following == 0)
     path = att.next_token.train_choice(corpus, steps=1_000_000, optimizer=att.gd(4.0))
     w = path.final[:, 3]
-    rest = path.final - att.next_token.graph_finite_part_by_query(corpus)
+    rest = path.final - att.next_token.graph_finite_part(corpus)
     return att.judge(
         "the weight is a direction and a finite part",
         att.at_most("|w_0 − w_1 − log 2|", abs(w[0] - w[1] - np.log(2)), 1e-6),
         att.at_least(
             "cosine of the rest to Graph-SVM",
-            att.cosine(rest[None], att.next_token.graph_program_by_query(corpus).W)[0],
+            att.cosine(rest[None], att.next_token.graph_program(corpus).W)[0],
             0.99,
         ),
         att.told("norm", path.norm()[-1]),
@@ -117,8 +117,8 @@ def _extension_of_dependent_tokens(seed: int) -> att.Verdict:
 
 def _directions(corpus: att.next_token.Corpus, stages: att.next_token.TwoStages) -> att.Verdict:
     best = (
-        att.next_token.feed_forward_program_by_token(corpus),
-        att.next_token.attention_program_by_query(corpus),
+        att.next_token.feed_forward_program(corpus),
+        att.next_token.attention_program(corpus),
     )
     evidence: list[att.Evidence] = []
     numbers: dict[str, Float] = {}

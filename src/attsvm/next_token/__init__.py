@@ -20,11 +20,8 @@ _HOME = {
     "collocation_tokens": "problems",
     "Decoupled": "programs",
     "attention_program": "programs",
-    "attention_program_by_query": "programs",
     "graph_program": "programs",
-    "graph_program_by_query": "programs",
     "feed_forward_program": "programs",
-    "feed_forward_program_by_token": "programs",
     "TwoStages": "two_stage",
     "train_two_stages": "two_stage",
     "train_choice": "two_stage",
@@ -39,7 +36,6 @@ _HOME = {
     "Recovery": "likelihood",
     "recover": "likelihood",
     "graph_finite_part": "likelihood",
-    "graph_finite_part_by_query": "likelihood",
 }
 
 __all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -60,98 +56,46 @@ if TYPE_CHECKING:
     from attsvm.next_token.excess import log_excess as log_excess
     from attsvm.next_token.generators import (
         log2_toy as log2_toy,
-    )
-    from attsvm.next_token.generators import (
         noisy_corpus as noisy_corpus,
-    )
-    from attsvm.next_token.generators import (
         random_corpus as random_corpus,
-    )
-    from attsvm.next_token.generators import (
         random_embeddings as random_embeddings,
     )
     from attsvm.next_token.likelihood import (
         CoOccurrence as CoOccurrence,
-    )
-    from attsvm.next_token.likelihood import (
         Recovery as Recovery,
-    )
-    from attsvm.next_token.likelihood import (
         graph_finite_part as graph_finite_part,
-    )
-    from attsvm.next_token.likelihood import (
-        graph_finite_part_by_query as graph_finite_part_by_query,
-    )
-    from attsvm.next_token.likelihood import (
         recover as recover,
     )
     from attsvm.next_token.markov import (
         ContextChain as ContextChain,
-    )
-    from attsvm.next_token.markov import (
         collapse_exponent as collapse_exponent,
     )
     from attsvm.next_token.model import (
         OneLayer as OneLayer,
-    )
-    from attsvm.next_token.model import (
         extended_order as extended_order,
-    )
-    from attsvm.next_token.model import (
         extended_pairs as extended_pairs,
-    )
-    from attsvm.next_token.model import (
         token_logits as token_logits,
     )
     from attsvm.next_token.priorities import (
         Priorities as Priorities,
-    )
-    from attsvm.next_token.priorities import (
         Role as Role,
-    )
-    from attsvm.next_token.priorities import (
         Unrealisable as Unrealisable,
     )
     from attsvm.next_token.problems import (
         choice_tokens as choice_tokens,
-    )
-    from attsvm.next_token.problems import (
         collocation_tokens as collocation_tokens,
-    )
-    from attsvm.next_token.problems import (
         prediction_tokens as prediction_tokens,
-    )
-    from attsvm.next_token.problems import (
         sentence_tokens as sentence_tokens,
     )
     from attsvm.next_token.programs import (
         Decoupled as Decoupled,
-    )
-    from attsvm.next_token.programs import (
         attention_program as attention_program,
-    )
-    from attsvm.next_token.programs import (
-        attention_program_by_query as attention_program_by_query,
-    )
-    from attsvm.next_token.programs import (
         feed_forward_program as feed_forward_program,
-    )
-    from attsvm.next_token.programs import (
-        feed_forward_program_by_token as feed_forward_program_by_token,
-    )
-    from attsvm.next_token.programs import (
         graph_program as graph_program,
-    )
-    from attsvm.next_token.programs import (
-        graph_program_by_query as graph_program_by_query,
     )
     from attsvm.next_token.sequences import collocations as collocations
     from attsvm.next_token.two_stage import (
         TwoStages as TwoStages,
-    )
-    from attsvm.next_token.two_stage import (
         train_choice as train_choice,
-    )
-    from attsvm.next_token.two_stage import (
         train_two_stages as train_two_stages,
     )

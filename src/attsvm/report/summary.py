@@ -11,8 +11,7 @@ from typing import Any
 
 from attsvm import __version__, strict_json
 from attsvm.claims import claims as known_claims
-from attsvm.claims.run import Row
-from attsvm.claims.run import run as run_all
+from attsvm.claims.run import Row, run as run_all
 from attsvm.figures import KINDS, PAPERS, Check, Paper, Provenance, Scale
 from attsvm.fingerprint import code_fingerprint
 from attsvm.reproduce import Result

@@ -38,11 +38,11 @@ def experiment(steps: int) -> Arrays:
     inner = {*RECORD, *np.unique(np.geomspace(1, steps, 60).astype(int)).tolist()}
     record = sorted(k for k in inner if k <= steps)
     path = att.next_token.train_choice(toy, steps=steps, optimizer=att.gd(0.5), record=record)
-    finite = att.next_token.graph_finite_part_by_query(toy)[:, QUERY]
+    finite = att.next_token.graph_finite_part(toy)[:, QUERY]
     return {
         "steps": path.index,
         "logits": path.W[:, :, QUERY],
-        "cosine": att.cosine(path.W, att.next_token.graph_program_by_query(toy).W),
+        "cosine": att.cosine(path.W, att.next_token.graph_program(toy).W),
         "finite_odds": np.array(finite[0] - finite[1]),
     }
 
