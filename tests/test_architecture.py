@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from inspect import signature
 from pathlib import Path
 
@@ -86,14 +87,24 @@ def import_nodes(source, run_only=False):
 
     One door upwards: a result's `plot` method may ask figures/ to draw it.
     """
-    tree = ast.parse(source)
-    doors = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "plot"]
+    nodes = every_node(source)
+    doors = [n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == "plot"]
     if run_only:  # what only a type checker reads does not
-        doors += [
-            n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)
-        ]
+        doors += [n for n in nodes if isinstance(n, ast.If) and dotted(n.test).endswith("TYPE_CHECKING")]
     excused = {id(n) for door in doors for n in ast.walk(door)}
-    return [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom) and id(n) not in excused]
+    return [n for n in nodes if isinstance(n, ast.Import | ast.ImportFrom) and id(n) not in excused]
+
+
+@cache
+def every_node(source):
+    return list(ast.walk(ast.parse(source)))
+
+
+def dotted(node):
+    """The name `a.b.c` of a node, empty where it is none."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def imports(source):
@@ -145,8 +156,61 @@ def test_a_wrong_import_is_seen(part, source):
     assert list(violations(part, source))
 
 
+# ---------------------------------------------------------------------- figures and claims
+
+
+OUTSIDE = ("attsvm.figures", "attsvm.claims")
+"""Figures and claims stand outside: of the package they use what any user can."""
+PUBLIC = {
+    "att": dir(attsvm),
+    "att.datasets": [*attsvm.datasets.__all__, "published"],
+    "att.next_token": attsvm.next_token.__all__,
+}
+MACHINERY = ROOT / "claims" / "run.py"  # runs the claims on workers, and states none
+
+
+def reaches_inside(source):
+    """Imports of the package's inner modules, and names that are not public."""
+    yield from (
+        f"imports {name}" for name in imports(source) if name.startswith("attsvm.") and not is_outside(name)
+    )
+    for node in every_node(source):
+        owner = dotted(node.value) if isinstance(node, ast.Attribute) else ""
+        if owner in PUBLIC and node.attr not in PUBLIC[owner]:
+            yield f"{owner}.{node.attr} is not public"
+
+
+def is_outside(name):
+    return name.startswith(OUTSIDE)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if part_of(path) in ("figures", "claims") and path != MACHINERY],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_figures_and_claims_use_the_public_names_only(path):
+    assert not list(reaches_inside(path.read_text(encoding="utf8")))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from attsvm.training.train import train",
+        "from attsvm import training",
+        "def f():\n    import attsvm.verdict",
+        "import attsvm as att\natt.program.rows",
+        "import attsvm as att\natt.datasets.draw_runs(f, 0)",
+        "import attsvm as att\ndef f(x: att.Constraints): ...",
+    ],
+)
+def test_a_reach_into_the_package_is_seen(source):
+    assert list(reaches_inside(source))
+    assert not list(reaches_inside("import attsvm as att\natt.datasets.sphere(2, 3, 4)\natt.train"))
+
+
 def classes(source):
-    return [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+    return [node.name for node in every_node(source) if isinstance(node, ast.ClassDef)]
 
 
 def test_the_door_of_a_folder_only_exports():

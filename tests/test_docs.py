@@ -1,76 +1,143 @@
-"""Every Python block of the docs runs as written, page by page; the README prints what it shows.
+"""The docs: broken blocks fail, the reference is complete, links lead somewhere."""
 
-A block says in a comment what it needs (`# needs attsvm[sklearn]`), and why it is not run here, if it is not
-(`# … not run in the tests: …`). The page on PyTorch has a test of its own, beside those of PyTorch.
-"""
-
-import contextlib
-import io
 import re
 from pathlib import Path
 
 import pytest
+from sybil import Sybil
+from sybil.example import SybilFailure
+from sybil.parsers.markdown import CodeBlockParser
+
+import attsvm
+from attsvm import claims, datasets, figures, next_token
+from tests import pages
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
-PAGES = sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("docs/practice/*.md")])
-EXTRAS = {
-    "sklearn": ("sklearn",),
-    "dask": ("dask.array", "distributed"),
-    "sweep": ("pyarrow",),
-    "torch": ("torch",),
-    "hf": ("torch", "transformers"),
-}
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 
 
-def blocks(text, language="python"):
-    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+def evaluate(text, folder, name="page.md"):
+    """Run all blocks of a page."""
+    page = folder / name
+    page.write_text(text, encoding="utf8")
+    shell = CodeBlockParser("sh", pages.commands)
+    parsers = [pages.Python(), CodeBlockParser("text", pages.printed), shell]
+    for example in Sybil(parsers, path=str(folder), patterns=["*.md"]).parse(page).examples():
+        example.evaluate()
 
 
-def run(code):
-    """Run the blocks one after the other; returns what they print."""
-    printed, names = io.StringIO(), {"__name__": "page"}
-    with contextlib.redirect_stdout(printed):
-        for block in code:
-            exec(block, names)
-    return printed.getvalue()
+GOOD = "```python\nx = 2\nprint(x + 1)\n```\n\n```text\n3\n```\n\n```python\n>>> x\n2\n```\n"
 
 
-def runnable(text):
-    """The blocks to run; skips where an extra is missing, or where all are marked as not run."""
-    code = blocks(text)
-    marks = [re.search("not run in the tests: (.*)", block) for block in code]
-    if all(marks):
-        pytest.skip(marks[0][1])
-    for extra in re.findall(r"# needs attsvm\[(\w+)\]", text):
-        for module in EXTRAS[extra]:
-            pytest.importorskip(module, reason=f"needs attsvm[{extra}]")
-    return [block for block, mark in zip(code, marks, strict=True) if mark is None]
+def test_a_sound_page_passes(tmp_path):
+    evaluate(GOOD + "```sh\nattsvm solve FILE --norm l1     # a comment\nmake test\n```\n", tmp_path)
 
 
-def words(text):
-    """The text without its rounding-sized numbers, which differ between machines."""
-    return re.sub(r"\d\.\de-\d\d|0\.0e\+00", "tiny", text).split()
+@pytest.mark.parametrize(
+    ("page", "error"),
+    [
+        (GOOD.replace("x + 1", "y"), NameError),
+        (GOOD.replace("3", "4"), SybilFailure),
+        (GOOD.replace("x\n2", "x\n5"), SybilFailure),
+        ("```text\n3\n```\n", SybilFailure),
+        ("```sh\nattsvm solve FILE --nrom l1\n```\n", SybilFailure),
+        ("```sh\nattsvm resolve FILE\n```\n", SybilFailure),
+        ("```sh\nmake tests\n```\n", SybilFailure),
+        ("```sh\npython benchmarks/nothing.py\n```\n", SybilFailure),
+    ],
+)
+def test_a_broken_block_fails(page, error, tmp_path):
+    with pytest.raises(error):
+        evaluate(page, tmp_path)
 
 
-WITH_CODE = [page for page in PAGES if blocks(page.read_text(encoding="utf8")) and page.name != "torch.md"]
+def test_what_is_marked_as_not_run_is_skipped(tmp_path):
+    with pytest.raises(pytest.skip.Exception, match="no network"):
+        evaluate("```python\n# not run in the tests: no network\nfetch()\n```\n", tmp_path)
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
-def test_the_examples_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run(runnable(page.read_text(encoding="utf8")))
+def test_every_page_is_collected(request):
+    text = "\n".join(page.read_text(encoding="utf8") for page in PAGES)
+    languages = set(re.findall(r"^```(\w+)$", text, re.MULTILINE))
+    assert languages <= {"python", "text", "sh", "toml"}, "a block of this language is run by nothing"
 
 
-def test_the_readme_prints_what_it_shows():
-    text = README.read_text(encoding="utf8")
-    assert words(run(blocks(text))) == words(blocks(text, "text")[0])
+# ---------------------------------------------------------------------- the reference
 
 
-def test_pages_with_code_are_found():
-    assert {"next_token.md", "probe.md", "heads.md"} <= {page.name for page in WITH_CODE}
+API = {page.name: page.read_text(encoding="utf8") for page in (DOCS / "api").glob("*.md")}
+NAMES = [
+    *(f"attsvm.{name}" for name in attsvm.__all__),
+    *(f"attsvm.datasets.{name}" for name in datasets.__all__),
+    *(f"attsvm.next_token.{name}" for name in next_token.__all__),
+]
+FOLDERS = {"attsvm.next_token"}  # pages of their own
 
 
-def test_an_example_with_an_undefined_name_fails():
-    with pytest.raises(NameError):
-        run(runnable("```python\nfit(sequences)\n```"))
+def example_of(name, text):
+    """The first block below the entry of a name in the reference."""
+    found = re.search(
+        rf"^\.\. auto\w+:: {re.escape(name)}$.*?^```$(.*?)(?=^```\{{eval-rst|\Z)", text, re.M | re.S
+    )
+    return None if found is None else found[1]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in FOLDERS])
+def test_every_public_name_is_in_the_reference_with_an_example(name):
+    found = [example for text in API.values() if (example := example_of(name, text)) is not None]
+    assert found, f"{name} is not in docs/api"
+    assert name == "attsvm.datasets" or ">>>" in found[0], f"{name} has no example"
+
+
+def test_a_missing_example_is_seen():
+    entry = "```{{eval-rst}}\n.. autofunction:: attsvm.{}\n```\n\n"
+    text = entry.format("a") + entry.format("b") + ">>> b\n"
+    assert ">>>" not in example_of("attsvm.a", text)
+    assert ">>>" in example_of("attsvm.b", text)
+    assert example_of("attsvm.c", text) is None
+
+
+@pytest.mark.parametrize("folder", ["probe", "heads", "torch"])
+def test_the_names_of_the_extras_are_in_the_reference(folder):
+    source = (ROOT / "src" / "attsvm" / folder / "__init__.py").read_text(encoding="utf8")
+    names = re.findall(r'"(\w+)"', source.split("__all__ =")[1])
+    missing = [name for name in names if f":: attsvm.{folder}.{name}\n" not in API["extras.md"]]
+    assert names and not missing
+
+
+def test_figures_and_claims_are_in_the_reference():
+    for module, names in ((figures, ("Figure", "Paper", "Check")), (claims, ("Claim", "claim"))):
+        assert all(f":: {module.__name__}.{name}" in API["more.md"] for name in names)
+
+
+# ---------------------------------------------------------------------- links
+
+
+def anchors(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf8"), flags=re.DOTALL)
+    heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", head.lower().replace("`", "")).strip().replace(" ", "-") for head in heads
+    }
+
+
+def broken_links(page):
+    text = re.sub(r"```.*?```|`[^`\n]+`", "", page.read_text(encoding="utf8"), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not link.startswith(("http:", "https:")):
+            file, _, anchor = link.partition("#")
+            target = page if not file else page.parent / file
+            if not target.exists() or (anchor and anchor not in anchors(target)):
+                yield link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(page):
+    assert not list(broken_links(page))
+
+
+def test_a_broken_link_is_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A head\n[a](#a-head) [b](page.md) [c](#nowhere) [d](other.md)", encoding="utf8")
+    assert list(broken_links(page)) == ["#nowhere", "other.md"]

@@ -41,9 +41,18 @@ def draw(arrays):
     return canvas
 
 
-def check(published, expected_to_differ=False):
+def check(reference, expected_to_differ=False, provenance="printed"):
     return lambda arrays: [
-        Check("last <number>", "nobody", published, arrays["last"], 0.5, "a reason", expected_to_differ)
+        Check(
+            "last <number>",
+            provenance,
+            "nobody",
+            reference,
+            arrays["last"],
+            0.5,
+            "a reason",
+            expected_to_differ,
+        )
     ]
 
 
@@ -52,7 +61,9 @@ def toys(monkeypatch):
     """Two figures in this process: one with a drawing, one without."""
     sizes = {"quick": {"steps": 3}, "default": {"steps": 4}, "paper": {"steps": 5}}
     drawn = Figure("drawn", "Drawn & shown", "It rises.", Experiment(), sizes, draw, check(3.0), "No <note>.")
-    table = Figure("table", "A table", "It counts.", Experiment(), sizes, None, check(3.0))
+    table = Figure(
+        "table", "A table", "It counts.", Experiment(), sizes, None, check(3.0, provenance="read off a plot")
+    )
     return install(monkeypatch, drawn, table)
 
 
@@ -107,15 +118,15 @@ def test_a_figure_that_fails_is_told_and_the_others_are_kept(toys, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    ("published", "expected", "code"), [(3.0, False, 0), (4.0, True, 0), (4.0, False, 1)]
+    ("reference", "expected", "code"), [(3.0, False, 0), (4.0, True, 0), (4.0, False, 1)]
 )
 def test_the_exit_code_tells_whether_a_number_disagrees(
-    toys, tmp_path, monkeypatch, published, expected, code
+    toys, tmp_path, monkeypatch, reference, expected, code
 ):
-    install(monkeypatch, replace(toys[1], checks=check(published, expected)))
+    install(monkeypatch, replace(toys[1], checks=check(reference, expected)))
     done = run(tmp_path)
     assert done.exit_code == code
-    assert ("published 4, ours 3" in done.stdout) == (code == 1)
+    assert ("printed 4, ours 3" in done.stdout) == (code == 1)
     assert "a reason" in (tmp_path / "report.html").read_text(encoding="utf8")
 
 
@@ -209,11 +220,16 @@ def test_the_page_is_one_file_with_a_sound_outline(toys, tmp_path):
 def test_the_page_says_everything_once_and_escapes_it(toys, tmp_path):
     report = report_of(tmp_path)
     text = page(report, tmp_path)
-    for part in ("last &lt;number&gt;", "Drawn &amp; shown", "No &lt;note&gt;.", "2 of 2 numbers agree"):
+    for part in (
+        "last &lt;number&gt;",
+        "Drawn &amp; shown",
+        "No &lt;note&gt;.",
+        "2 of 2 published numbers agree",
+    ):
         assert part in text
     assert "attsvm reproduce --only drawn --scale quick" in text
     assert text == page(report, tmp_path)
-    assert "2 of 2 numbers agree" not in page(Report("quick", report.results[:1]), tmp_path)
+    assert "2 of 2 published numbers agree" not in page(Report("quick", report.results[:1]), tmp_path)
 
 
 def test_report_json_is_strict_and_tells_the_verdicts(toys, tmp_path, monkeypatch):
@@ -222,7 +238,32 @@ def test_report_json_is_strict_and_tells_the_verdicts(toys, tmp_path, monkeypatc
     assert "explorer/main.js" in (tmp_path / "explorer.html").read_text(encoding="utf8")
     record = json.loads((tmp_path / "report.json").read_text(encoding="utf8"), parse_constant=pytest.fail)
     assert (record["good"], record["counts"]) == (False, {"disagrees": 1})
-    assert record["figures"][0]["checks"][0]["published"] is None
+    assert record["figures"][0]["checks"][0]["reference"] is None
+
+
+def test_only_published_numbers_count_in_the_headline_and_every_kind_is_counted_apart(
+    toys, tmp_path, monkeypatch
+):
+    assert report_of(tmp_path).sentence == "2 of 2 published numbers agree, none disagree."
+    own = replace(toys[1], name="own", checks=check(3.0, provenance="independent run"))
+    install(monkeypatch, toys[0], own)
+    report = report_of(tmp_path)
+    assert report.sentence == "1 of 1 published numbers agree, none disagree."
+    assert "1 of 1 numbers of independent runs" in write_gallery(report, tmp_path, tmp_path).read_text("utf8")
+    counted = {"printed": {"agrees": 1}, "independent run": {"agrees": 1}}
+    assert report.record()["provenance"] == counted
+    text = page(report, tmp_path)
+    assert '<div class="tile kind run"><b>1<i> of 1</i></b>' in text and "Published</th>" not in text
+
+
+def test_a_number_that_disagrees_is_told_even_where_it_is_not_published(toys, tmp_path, monkeypatch):
+    install(monkeypatch, replace(toys[0], checks=check(9.0, provenance="derived")))
+    assert report_of(tmp_path).sentence == "No number is published; 1 of the other numbers disagrees."
+
+
+def test_a_reference_of_no_known_kind_is_refused():
+    with pytest.raises(ValueError, match=r"provenance is 'published'\. Pass one of: printed, read off"):
+        Check("a number", "published", "nobody", 1.0, 1.0, 0.0)
 
 
 def test_the_gallery_shows_each_drawing_and_its_command(toys, tmp_path):
@@ -249,7 +290,11 @@ PHONE = """<title></title><script>
 const measure = ({ contentDocument: page, title }) => {
   const { scrollWidth, clientWidth } = page.documentElement;
   const fits = scrollWidth === clientWidth ? "fits" : "too wide";
-  document.title += `[${title}: ${page.getElementById("shown").textContent}, ${fits}]`;
+  const shown = () => page.getElementById("shown").textContent;
+  document.title += `[${title}: ${shown()}, ${fits}]`;
+  page.querySelector("[name=kind]").value = "plot";
+  page.getElementById("filter").dispatchEvent(new Event("input"));
+  document.title += `[${title}, plots: ${shown()}]`;
 };
 </script>
 <iframe title="page" src="report.html" style="width: 380px" onload="measure(this)"></iframe>
@@ -267,4 +312,5 @@ def test_chromium_runs_the_page_and_a_phone_needs_no_sideways_scroll(toys, tmp_p
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom"]
     command = [browser, *flags, (tmp_path / "phone.html").as_uri()]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    assert "[page, plots: 1 of 2]" in said
     assert "[page: 2 of 2, fits]" in said and "[twin: 2 of 2, too wide]" in said

@@ -17,6 +17,7 @@ _HOME = {
     "frobenius": "norms",
     "nuclear": "norms",
     "spectral": "norms",
+    "Norm": "norms",
     "scores": "selection",
     "best_tokens": "selection",
     "attended_tokens": "selection",
@@ -46,19 +47,23 @@ _HOME = {
     "KeyQuery": "training.weights",
     "Diagonal": "training.weights",
     "DiagonalKeyQuery": "training.weights",
+    "Weight": "training.weights",
     "Linear": "training.heads",
     "ReLUNetwork": "training.heads",
     "QuadraticPenalty": "training.heads",
     "LogOdds": "training.heads",
+    "Head": "training.heads",
     "logistic": "training.losses",
     "exponential": "training.losses",
     "correlation": "training.losses",
     "log_loss": "training.losses",
+    "Loss": "training.losses",
     "steepest": "training.optimizers",
     "gd": "training.optimizers",
     "mirror": "training.optimizers",
     "polyak": "training.optimizers",
     "scale_free": "training.optimizers",
+    "Optimizer": "training.rules",
     "gaussian": "training.init",
     "uniform": "training.init",
     "limit_norm": "theory",
@@ -67,6 +72,14 @@ _HOME = {
     "classify": "verdict",
     "fit_rate": "verdict",
     "Verdict": "verdict",
+    "margin_ratio": "verdict",
+    "cosine": "verdict",
+    "divergence": "verdict",
+    "judge": "verdict",
+    "at_least": "verdict",
+    "at_most": "verdict",
+    "told": "verdict",
+    "Evidence": "verdict",
     "explore": "explorer.show",
     "sweep": "sweeps.sweep",
 }
@@ -107,41 +120,106 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from attsvm import claims, datasets, next_token
-    from attsvm.explorer.show import explore
-    from attsvm.norms import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral
-    from attsvm.path import Path
-    from attsvm.probe import AttentionProbe
+    from attsvm import (
+        claims as claims,
+        datasets as datasets,
+        next_token as next_token,
+    )
+    from attsvm.explorer.show import explore as explore
+    from attsvm.norms import (
+        Entrywise as Entrywise,
+        Norm as Norm,
+        Schatten as Schatten,
+        frobenius as frobenius,
+        l1 as l1,
+        linf as linf,
+        nuclear as nuclear,
+        spectral as spectral,
+    )
+    from attsvm.path import Path as Path
+    from attsvm.probe import AttentionProbe as AttentionProbe
     from attsvm.program.assumptions import (
-        all_tokens_support,
-        in_cone,
-        in_margin_cone,
-        label_support,
-        label_svm,
-        leakage_cost,
+        all_tokens_support as all_tokens_support,
+        in_cone as in_cone,
+        in_margin_cone as in_margin_cone,
+        label_support as label_support,
+        label_svm as label_svm,
+        leakage_cost as leakage_cost,
     )
-    from attsvm.program.finite_part import finite_part
-    from attsvm.program.max_margin import max_margin, separable, separate
-    from attsvm.program.selections import selections
-    from attsvm.program.solution import Certificate, NotSeparable, Solution
+    from attsvm.program.finite_part import finite_part as finite_part
+    from attsvm.program.max_margin import (
+        max_margin as max_margin,
+        separable as separable,
+        separate as separate,
+    )
+    from attsvm.program.selections import selections as selections
+    from attsvm.program.solution import (
+        Certificate as Certificate,
+        NotSeparable as NotSeparable,
+        Solution as Solution,
+    )
     from attsvm.selection import (
-        TiedScores,
-        attended_tokens,
-        best_tokens,
-        equal_losing_scores,
-        locally_optimal,
-        scores,
-        soft_sparsity,
+        TiedScores as TiedScores,
+        attended_tokens as attended_tokens,
+        best_tokens as best_tokens,
+        equal_losing_scores as equal_losing_scores,
+        locally_optimal as locally_optimal,
+        scores as scores,
+        soft_sparsity as soft_sparsity,
     )
-    from attsvm.sweeps.sweep import sweep
-    from attsvm.theory import NoTheorem, limit_norm
-    from attsvm.tokens import Tokens
-    from attsvm.training.heads import Linear, LogOdds, QuadraticPenalty, ReLUNetwork
-    from attsvm.training.init import gaussian, uniform
-    from attsvm.training.losses import correlation, exponential, log_loss, logistic
-    from attsvm.training.optimizers import gd, mirror, polyak, scale_free, steepest
-    from attsvm.training.regularise import regularisation_path
-    from attsvm.training.segments import Interrupted
-    from attsvm.training.train import train
-    from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
-    from attsvm.verdict import Verdict, classify, compare, fit_rate
+    from attsvm.sweeps.sweep import sweep as sweep
+    from attsvm.theory import (
+        NoTheorem as NoTheorem,
+        limit_norm as limit_norm,
+    )
+    from attsvm.tokens import Tokens as Tokens
+    from attsvm.training.heads import (
+        Head as Head,
+        Linear as Linear,
+        LogOdds as LogOdds,
+        QuadraticPenalty as QuadraticPenalty,
+        ReLUNetwork as ReLUNetwork,
+    )
+    from attsvm.training.init import (
+        gaussian as gaussian,
+        uniform as uniform,
+    )
+    from attsvm.training.losses import (
+        Loss as Loss,
+        correlation as correlation,
+        exponential as exponential,
+        log_loss as log_loss,
+        logistic as logistic,
+    )
+    from attsvm.training.optimizers import (
+        gd as gd,
+        mirror as mirror,
+        polyak as polyak,
+        scale_free as scale_free,
+        steepest as steepest,
+    )
+    from attsvm.training.regularise import regularisation_path as regularisation_path
+    from attsvm.training.rules import Optimizer as Optimizer
+    from attsvm.training.segments import Interrupted as Interrupted
+    from attsvm.training.train import train as train
+    from attsvm.training.weights import (
+        Diagonal as Diagonal,
+        DiagonalKeyQuery as DiagonalKeyQuery,
+        FullWeight as FullWeight,
+        KeyQuery as KeyQuery,
+        Weight as Weight,
+    )
+    from attsvm.verdict import (
+        Evidence as Evidence,
+        Verdict as Verdict,
+        at_least as at_least,
+        at_most as at_most,
+        classify as classify,
+        compare as compare,
+        cosine as cosine,
+        divergence as divergence,
+        fit_rate as fit_rate,
+        judge as judge,
+        margin_ratio as margin_ratio,
+        told as told,
+    )

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from attsvm import figures
-from attsvm.figures import Check, Figure, Scale
+from attsvm.figures import KINDS, Check, Figure, Scale
 from attsvm.fingerprint import code_fingerprint
 from attsvm.training.compilation import few_optimisations
 from attsvm.workers import using
@@ -56,6 +56,12 @@ class Result:
         if counts["disagrees"]:
             parts.append(f"{counts['disagrees']} disagree")
         return ", ".join(parts)
+
+    @property
+    def kinds(self) -> str:
+        """How many numbers of each kind of reference agree, in words."""
+        of = {kind: [check.agrees for check in self.checks if check.provenance == kind] for kind in KINDS}
+        return ", ".join(f"{sum(each)} of {len(each)} {kind}" for kind, each in of.items() if each)
 
 
 def reproduce(
@@ -150,7 +156,7 @@ def _plain(check: Check) -> Check:
     """The check with Python's numbers, which JSON can write."""
     return replace(
         check,
-        published=float(check.published),
+        reference=float(check.reference),
         ours=float(check.ours),
         tolerance=float(check.tolerance),
         expected_to_differ=bool(check.expected_to_differ),

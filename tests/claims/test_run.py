@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attsvm.claims import MODULES, Claim, by_module, claims
-from attsvm.claims import run as running
+from attsvm.claims import MODULES, Claim, by_module, claims, run as running
 from attsvm.verdict import at_least, judge
 
 
@@ -42,6 +41,14 @@ def test_a_row_counts_what_holds_and_what_is_detected(one_claim):
     assert (row.held, row.detected) == (2, 3)
     assert row.twins == ("not applicable",) * 3
     assert row.reasons == ("seed 1: not met: evenness",)
+
+
+def test_a_row_counts_the_seeds_that_had_no_part_in_choosing_the_settings(one_claim):
+    (row,) = running.run(seeds=range(18, 23))
+    assert (row.fresh, running.run(seeds=[0])[0].fresh) == (3, 0)
+    assert "seeds that chose nothing   3/5" in str(row)
+    geometry = by_module()["optimizer_geometry"]
+    assert {claim.chosen_on for claim in geometry} == {range(40)}
 
 
 def test_an_unknown_name_and_no_seed_are_refused(one_claim):

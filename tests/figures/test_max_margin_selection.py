@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from attsvm import datasets
 from attsvm.figures.max_margin_selection import joint, losses, random_data, several_inputs, single_input
 from attsvm.figures.max_margin_selection.protocol import published_loop
 from attsvm.program.max_margin import max_margin
@@ -16,7 +17,7 @@ TABLE = {
     for kind, rows in random_data.PUBLISHED.items()
     for n, shares in rows.items()
 }
-MODULES = {m.FIGURE.name: m for m in (single_input, several_inputs, losses, joint, random_data)}
+MODULES = {m.experiment.name: m for m in (single_input, several_inputs, losses, joint, random_data)}
 
 
 @cache
@@ -26,7 +27,7 @@ def arrays(name):
         return losses.experiment(steps=1_000, losses=("logistic",))
     if name == "random-data":
         return TABLE | {"runs": np.array(200), "inputs": np.array([1, 2])}
-    return MODULES[name].FIGURE.compute("quick")
+    return MODULES[name].experiment.compute("quick")
 
 
 def broken(name):
@@ -45,13 +46,13 @@ def broken(name):
 
 
 def disagreements(name, found):
-    return [check.what for check in MODULES[name].FIGURE.checks(found) if check.agreement == "disagrees"]
+    return [check.what for check in MODULES[name].experiment.checks(found) if check.agreement == "disagrees"]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_no_number_disagrees_without_a_reason(name):
     assert not disagreements(name, arrays(name))
-    assert all(check.because for check in MODULES[name].FIGURE.checks(arrays(name)))
+    assert all(check.because for check in MODULES[name].experiment.checks(arrays(name)))
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -61,13 +62,13 @@ def test_a_wrong_experiment_disagrees(name):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_panel_names_its_axes(name):
-    axes = MODULES[name].FIGURE.draw(arrays(name)).axes
+    axes = MODULES[name].experiment.draw(arrays(name)).axes
     assert all(ax.get_xlabel() and ax.get_title() for ax in axes)
     assert axes[0].get_ylabel()
 
 
 def test_without_its_constant_the_published_loop_does_not_freeze():
-    tokens = single_input.datasets.single_input(0.0)[0]
+    tokens = datasets.single_input(0.0)[0]
     ends = [published_loop(tokens, [1.0], [0.0, 1.0], 400, (a, None))[0][-1] for a in (1e-9, 1e-14)]
     assert np.linalg.norm(ends[0]) < 23
     assert np.linalg.norm(ends[1]) > 30

@@ -43,12 +43,12 @@ def agreements(figure, arrays):
 
 
 def test_the_joint_run_selects_the_published_tokens_and_explains_the_old_divergence(joint_run):
-    assert "disagrees" not in agreements(joint.FIGURE, joint_run)
+    assert "disagrees" not in agreements(joint.experiment, joint_run)
 
 
 def test_other_tokens_in_the_joint_run_are_a_disagreement(joint_run):
     other = joint_run | {"selected_2": 1 - joint_run["selected_2"]}
-    assert agreements(joint.FIGURE, other).count("disagrees") == 2
+    assert agreements(joint.experiment, other).count("disagrees") == 2
 
 
 def test_the_usual_gradient_stops_where_ours_goes_on(joint_run):
@@ -58,25 +58,25 @@ def test_the_usual_gradient_stops_where_ours_goes_on(joint_run):
 
 
 def test_mixed_tokens_explain_the_published_cross_values(divergences):
-    found = agreements(own_program.FIGURE, divergences)
+    found = agreements(own_program.experiment, divergences)
     assert "disagrees" not in found
     assert found.count("differs, explained") == 2
 
 
 def test_a_run_nearest_to_another_program_is_a_disagreement(divergences):
     swapped = divergences | {"own_3_2": divergences["own_3_3"], "own_3_3": divergences["own_3_2"]}
-    assert "disagrees" in agreements(own_program.FIGURE, swapped)
+    assert "disagrees" in agreements(own_program.experiment, swapped)
 
 
 def test_a_plateau_breaks_the_bound_on_the_rate(descents):
     level = descents | {f"exponent_{p:g}": np.zeros(2) for p in rates.RATES}
-    assert "disagrees" not in agreements(rates.FIGURE, descents)
-    assert agreements(rates.FIGURE, level).count("disagrees") == 3
+    assert "disagrees" not in agreements(rates.experiment, descents)
+    assert agreements(rates.experiment, level).count("disagrees") == 3
 
 
-@pytest.mark.parametrize("figure", [joint, own_program, rates], ids=lambda module: module.FIGURE.name)
+@pytest.mark.parametrize("figure", [joint, own_program, rates], ids=lambda module: module.experiment.name)
 def test_every_axis_is_named(figure, joint_run, divergences, descents):
     arrays = {joint: joint_run, own_program: divergences, rates: descents}[figure]
-    axes = figure.FIGURE.draw(arrays).axes
+    axes = figure.experiment.draw(arrays).axes
     assert all(ax.get_xlabel() for ax in axes)
     assert any(ax.get_ylabel() for ax in axes)

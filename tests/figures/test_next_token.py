@@ -9,9 +9,9 @@ from attsvm.figures.next_token import collapse, extended_order, soft_composition
 @pytest.fixture(scope="module")
 def computed():
     return {
-        collapse: collapse.FIGURE.compute("quick"),
+        collapse: collapse.experiment.compute("quick"),
         extended_order: extended_order.experiment(corpora=1, steps=20),
-        soft_composition: soft_composition.FIGURE.compute("quick"),
+        soft_composition: soft_composition.experiment.compute("quick"),
         two_stages: ideal_stages(),
     }
 
@@ -30,20 +30,20 @@ def ideal_stages():
 
 
 def agreements(module, arrays):
-    return {check.agreement for check in module.FIGURE.checks(arrays)}
+    return {check.agreement for check in module.experiment.checks(arrays)}
 
 
 MODULES = (collapse, extended_order, soft_composition, two_stages)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.FIGURE.name)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.experiment.name)
 def test_every_number_agrees_or_is_explained(module, computed):
     assert "disagrees" not in agreements(module, computed[module])
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.FIGURE.name)
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.experiment.name)
 def test_every_axis_is_named(module, computed):
-    assert all(ax.get_xlabel() and ax.get_ylabel() for ax in module.FIGURE.draw(computed[module]).axes)
+    assert all(ax.get_xlabel() and ax.get_ylabel() for ax in module.experiment.draw(computed[module]).axes)
 
 
 def test_a_chain_without_feedback_does_not_collapse(computed):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attsvm.figures.ours.optimizer_norms import FIGURE, NORMS, OPTIMIZERS
+from attsvm.figures.ours.optimizer_norms import NORMS, OPTIMIZERS, experiment
 
 
 @pytest.fixture
@@ -19,22 +19,22 @@ def arrays():
 
 
 def test_a_diagonal_of_best_margins_agrees(arrays):
-    assert {check.agreement for check in FIGURE.checks(arrays)} == {"agrees"}
+    assert {check.agreement for check in experiment.checks(arrays)} == {"agrees"}
 
 
 def test_norms_dealt_out_in_another_order_disagree(arrays):
     shifted = arrays | {"ratio": np.roll(arrays["ratio"], 1, axis=1)}
-    assert {check.agreement for check in FIGURE.checks(shifted)} == {"agrees", "disagrees"}
+    assert {check.agreement for check in experiment.checks(shifted)} == {"agrees", "disagrees"}
 
 
 def test_the_map_writes_a_number_into_every_cell(arrays):
-    axes = FIGURE.draw(arrays).axes[0]
+    axes = experiment.draw(arrays).axes[0]
     assert len(axes.texts) == arrays["ratio"][..., 0].size
     assert axes.get_xlabel() and axes.get_ylabel()
 
 
 def test_sign_descent_comes_nearest_to_the_best_margin_in_its_own_norm():
-    ratio = FIGURE.experiment(runs=2, steps=1_000, optimizers=("sign descent",))["ratio"][0]
+    ratio = experiment(runs=2, steps=1_000, optimizers=("sign descent",))["ratio"][0]
     own = NORMS.index(OPTIMIZERS["sign descent"][0])
     assert (ratio.argmax(0) == own).all()
     assert ratio[own].min() > 0.98 > np.delete(ratio, own, axis=0).max()

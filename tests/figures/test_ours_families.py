@@ -11,7 +11,7 @@ from attsvm.tokens import Tokens
 
 @pytest.fixture(scope="module")
 def family():
-    return joint_family.FIGURE.compute("quick")
+    return joint_family.experiment.compute("quick")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def disagreements(figure, arrays):
 
 
 def test_joint_descent_follows_the_program_of_its_ratio(family):
-    assert not disagreements(joint_family.FIGURE, family)
+    assert not disagreements(joint_family.experiment, family)
 
 
 @pytest.mark.parametrize("end", ["mm", "relaxed"])
@@ -39,7 +39,7 @@ def test_neither_end_of_the_family_predicts_joint_descent(family, end):
         "own_program": family[end],
         "own_ratio": np.full_like(family["ratio"], end == "relaxed"),
     }
-    assert len(disagreements(joint_family.FIGURE, wrong)) == 2
+    assert len(disagreements(joint_family.experiment, wrong)) == 2
 
 
 def test_the_family_runs_from_the_full_to_the_relaxed_program(family):
@@ -53,13 +53,13 @@ def test_the_family_runs_from_the_full_to_the_relaxed_program(family):
 
 
 def test_fractions_agree_with_their_table_and_reversed_widths_do_not(grid):
-    assert not disagreements(fractions.FIGURE, grid)
-    assert disagreements(fractions.FIGURE, grid | {"global": grid["global"][..., ::-1]})
+    assert not disagreements(fractions.experiment, grid)
+    assert disagreements(fractions.experiment, grid | {"global": grid["global"][..., ::-1]})
 
 
 def test_a_share_that_grows_with_the_steps_is_reported(grid):
     wrong = grid | {"longer": np.array([[160, 190], [190, 195]])}
-    assert disagreements(fractions.FIGURE, wrong)
+    assert disagreements(fractions.experiment, wrong)
 
 
 def test_masked_tokens_and_zero_coordinates_change_no_program():
@@ -72,7 +72,7 @@ def test_masked_tokens_and_zero_coordinates_change_no_program():
 
 
 def test_every_panel_names_its_axes(family, grid):
-    for figure, arrays in ((joint_family.FIGURE, family), (fractions.FIGURE, grid)):
+    for figure, arrays in ((joint_family.experiment, family), (fractions.experiment, grid)):
         axes = figure.draw(arrays).axes
         assert all(ax.get_xlabel() and ax.get_title() for ax in axes)
         assert axes[0].get_ylabel()

@@ -10,8 +10,8 @@ import pytest
 from attsvm import datasets
 from attsvm.figures import textbook
 from attsvm.figures.ours import past_saturation
+from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.transformers_as_svms import (
-    PAPER,
     local_convergence,
     quadratic_head,
     rank,
@@ -31,7 +31,7 @@ def ranks():
 
 @pytest.fixture(scope="module")
 def fans():
-    return two_fans.FIGURE.compute("quick")
+    return two_fans.experiment.compute("quick")
 
 
 @pytest.fixture(scope="module")
@@ -45,33 +45,33 @@ def wrong(figure, arrays):
 
 @pytest.mark.parametrize(
     ("figure", "arrays"),
-    [(rank.FIGURE, "ranks"), (two_fans.FIGURE, "fans"), (quadratic_head.FIGURE, "tokens_kept")],
+    [(rank.experiment, "ranks"), (two_fans.experiment, "fans"), (quadratic_head.experiment, "tokens_kept")],
 )
 def test_the_published_numbers_come_out(figure, arrays, request):
     assert not wrong(figure, request.getfixturevalue(arrays))
 
 
 def test_exact_ranks_are_not_the_published_ones(ranks):
-    told = [check.agreement for check in rank.FIGURE.checks(ranks) if check.expected_to_differ]
+    told = [check.agreement for check in rank.experiment.checks(ranks) if check.expected_to_differ]
     assert told.count("differs, explained") > len(told) / 2
 
 
 def test_without_counting_infeasible_draws_the_published_ranks_are_missed(ranks):
     feasible = np.where(ranks["frobenius"] > 0, ranks["frobenius_counted"], 4)
-    assert wrong(rank.FIGURE, ranks | {"frobenius_counted": feasible})
+    assert wrong(rank.experiment, ranks | {"frobenius_counted": feasible})
 
 
 def test_without_solver_error_the_published_nuclear_ranks_are_missed(ranks):
-    assert wrong(rank.FIGURE, ranks | {"nuclear_counted": ranks["nuclear"]})
+    assert wrong(rank.experiment, ranks | {"nuclear_counted": ranks["nuclear"]})
 
 
 def test_the_nuclear_rays_are_not_the_published_frobenius_rays(fans):
-    assert wrong(two_fans.FIGURE, fans | {"ray_full": fans["ray_factored"]})
+    assert wrong(two_fans.experiment, fans | {"ray_full": fans["ray_factored"]})
 
 
 def test_keeping_one_token_is_not_what_the_penalty_does(tokens_kept):
     single = np.eye(4)[tokens_kept["trained"].argmax(-1)]
-    assert wrong(quadratic_head.FIGURE, tokens_kept | {"trained": single})
+    assert wrong(quadratic_head.experiment, tokens_kept | {"trained": single})
 
 
 def test_points_of_the_simplex_project_to_themselves_and_others_move():
@@ -146,9 +146,9 @@ def saturated(runs=3):
 
 
 MADE = [
-    (where_it_ends.FIGURE, published_ends, {"global_5_40": np.arange(100) < 60}),
-    (relu_head.FIGURE, published_relu, {"textbook_both_4": np.full((10, 8), 0.5)}),
-    (past_saturation.FIGURE, saturated, {"ours": np.full((3, 40), 0.13)}),
+    (where_it_ends.experiment, published_ends, {"global_5_40": np.arange(100) < 60}),
+    (relu_head.experiment, published_relu, {"textbook_both_4": np.full((10, 8), 0.5)}),
+    (past_saturation.experiment, saturated, {"ours": np.full((3, 40), 0.13)}),
 ]
 
 
@@ -160,15 +160,15 @@ def test_checks_accept_the_published_values_and_reject_others(figure, make, brok
 
 def test_a_weight_that_never_turns_fails_the_local_convergence_checks():
     arrays = published_local()
-    assert wrong(local_convergence.FIGURE, arrays | {"full_frobenius": 0 * arrays["full_frobenius"]})
+    assert wrong(local_convergence.experiment, arrays | {"full_frobenius": 0 * arrays["full_frobenius"]})
 
 
 def test_every_figure_is_drawn_with_named_axes(ranks, fans, tokens_kept):
     made = {"rank": ranks, "two-fans": fans, "two-clouds": fans, "quadratic-head": tokens_kept}
     made |= {figure.name: make() for figure, make, _ in MADE} | {"local-convergence": published_local()}
-    for figure in (*PAPER.figures, past_saturation.FIGURE):
+    for figure in (*TRANSFORMERS.figures, past_saturation.experiment):
         axes = figure.draw(made[figure.name]).axes
         assert all(ax.get_xlabel() or ax.get_xticks().size for ax in axes)
         assert any(ax.get_xlabel() for ax in axes) and any(ax.get_ylabel() for ax in axes)
         assert figure.shows and figure.title
-    assert two_clouds.FIGURE in PAPER.figures
+    assert two_clouds.experiment in TRANSFORMERS.figures

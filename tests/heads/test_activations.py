@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from tests.heads.conftest import TEXTS
 
-from attsvm.heads import Activations, CutTexts, activations, load
-from attsvm.heads import activations as function
+from attsvm.heads import Activations, CutTexts, activations, activations as function, load
 from attsvm.heads.tensor_files import NotANumber
 
 MANY = [*TEXTS, "a film", "the plot is dull .", "one two three two one", "never again , never", "fine ."]

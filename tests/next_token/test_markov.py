@@ -59,7 +59,7 @@ def test_the_finite_part_holds_the_odds_and_lies_in_their_span():
 
 
 def test_the_finite_part_of_the_toy_is_log_two():
-    for W in (nt.graph_finite_part(nt.log2_toy(), np.eye(4)), nt.graph_finite_part_by_query(nt.log2_toy())):
+    for W in (nt.graph_finite_part(nt.log2_toy(), np.eye(4)), nt.graph_finite_part(nt.log2_toy())):
         np.testing.assert_allclose(W[:, 3], [np.log(2) / 2, -np.log(2) / 2, 0, 0], atol=1e-12)
         assert not W[:, :3].any()
 

@@ -15,7 +15,7 @@ def test_the_feed_forward_program_of_orthonormal_tokens_has_its_closed_form():
     corpus = nt.random_corpus(10, 3, 8, seed=2)
     expected = np.full((8, 8), -1 / 8)
     expected[corpus.collocation, np.arange(8)] += 1
-    general, decoupled = nt.feed_forward_program(corpus, np.eye(8)), nt.feed_forward_program_by_token(corpus)
+    general, decoupled = nt.feed_forward_program(corpus, np.eye(8)), nt.feed_forward_program(corpus)
     np.testing.assert_allclose(general.W, expected, atol=EXACT)
     np.testing.assert_allclose(decoupled.W, expected, atol=EXACT)
     assert general.certified and decoupled.certified
@@ -23,7 +23,7 @@ def test_the_feed_forward_program_of_orthonormal_tokens_has_its_closed_form():
 
 @pytest.mark.parametrize("corpus", [nt.random_corpus(120, 5, 20), nt.log2_toy()])
 def test_decoupling_by_query_solves_the_same_program(corpus):
-    whole, parts = nt.graph_program(corpus, np.eye(corpus.V)), nt.graph_program_by_query(corpus)
+    whole, parts = nt.graph_program(corpus, np.eye(corpus.V)), nt.graph_program(corpus)
     np.testing.assert_allclose(parts.W, whole.W, atol=1e-9)
     assert whole.certified and parts.certified
 
@@ -32,7 +32,7 @@ def test_a_rotation_of_orthonormal_tokens_rotates_the_solution():
     corpus = nt.random_corpus(60, 4, 10, seed=1)
     E = np.linalg.qr(np.random.default_rng(0).standard_normal((10, 10)))[0]
     W = nt.graph_program(corpus, E).W
-    np.testing.assert_allclose(E @ W @ E.T, nt.graph_program_by_query(corpus).W, atol=1e-9)
+    np.testing.assert_allclose(E @ W @ E.T, nt.graph_program(corpus).W, atol=1e-9)
 
 
 def cvxpy_graph_program(corpus, E):
@@ -59,11 +59,11 @@ def test_graph_svm_agrees_with_cvxpy_on_cyclic_data(d):
 
 
 def test_the_toy_ties_two_tokens_above_the_others():
-    np.testing.assert_allclose(nt.graph_program_by_query(nt.log2_toy()).W[:, 3], [0.5, 0.5, -0.5, -0.5])
+    np.testing.assert_allclose(nt.graph_program(nt.log2_toy()).W[:, 3], [0.5, 0.5, -0.5, -0.5])
 
 
 def test_the_attention_program_refuses_cycles():
-    for solve in (nt.attention_program_by_query, lambda c: nt.attention_program(c, np.eye(20))):
+    for solve in (nt.attention_program, lambda c: nt.attention_program(c, np.eye(20))):
         with pytest.raises(nt.Unrealisable, match="not realisable"):
             solve(nt.noisy_corpus(120, 5, 20))
 
@@ -76,7 +76,7 @@ def test_repeated_tokens_change_no_program():
 
 
 def test_a_shrunk_block_is_not_certified():
-    solution = nt.attention_program_by_query(nt.random_corpus(40, 4, 8))
+    solution = nt.attention_program(nt.random_corpus(40, 4, 8))
     first, *rest = solution.blocks
     shrunk = replace(solution, blocks=(replace(first, W=0.9 * first.W), *rest))
     assert solution.certified

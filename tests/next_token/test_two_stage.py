@@ -47,8 +47,8 @@ def test_the_first_stage_is_the_cross_entropy_of_the_collocations(stages):
 
 
 def test_both_stages_point_to_their_programs(stages):
-    first = cosine(stages.feed_forward.W, nt.feed_forward_program_by_token(CORPUS).W)
-    second = cosine(stages.attention.W, nt.attention_program_by_query(CORPUS).W)
+    first = cosine(stages.feed_forward.W, nt.feed_forward_program(CORPUS).W)
+    second = cosine(stages.attention.W, nt.attention_program(CORPUS).W)
     assert 1 - first[-1] < 1e-9
     assert 1 - second[-1] < 1e-3
     assert 1 - second[-1] < 0.2 * (1 - second[np.searchsorted(stages.attention.index, 2_000)])

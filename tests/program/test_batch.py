@@ -10,8 +10,7 @@ from scipy.optimize import linprog
 
 from attsvm.norms import frobenius as norm
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import batch
-from attsvm.program.frobenius import route as frobenius
+from attsvm.program.frobenius import batch, route as frobenius
 from attsvm.program.frobenius.active_set import solve_rows
 from attsvm.program.max_margin import _at_margin_one, max_margin
 from attsvm.program.second_look import second_look

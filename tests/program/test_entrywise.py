@@ -8,8 +8,7 @@ import pytest
 
 from attsvm.norms import Entrywise
 from attsvm.program.constraints import Constraints
-from attsvm.program.entrywise import products
-from attsvm.program.entrywise import solve as entrywise
+from attsvm.program.entrywise import products, solve as entrywise
 from attsvm.program.entrywise.interior_point import length
 from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.rows import Rows

@@ -11,9 +11,7 @@ from scipy.optimize import linprog
 
 from attsvm.norms import frobenius as norm
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import contradiction, pivoting
-from attsvm.program.frobenius import interior_point as interior
-from attsvm.program.frobenius import route as frobenius
+from attsvm.program.frobenius import contradiction, interior_point as interior, pivoting, route as frobenius
 from attsvm.program.max_margin import _at_margin_one, max_margin
 from attsvm.program.rows import Rows
 from attsvm.program.second_look import second_look

@@ -5,8 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from benchmarks.instances import planted
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from attsvm.norms import Entrywise, Norm, frobenius, l1, linf, nuclear, spectral

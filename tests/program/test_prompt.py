@@ -6,8 +6,7 @@ import pytest
 from attsvm import Tokens
 from attsvm.norms import frobenius
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import active_set
-from attsvm.program.frobenius import vectors as prompt
+from attsvm.program.frobenius import active_set, vectors as prompt
 from attsvm.program.max_margin import _at_margin_one
 from attsvm.program.solution import certify
 

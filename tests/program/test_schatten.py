@@ -11,8 +11,7 @@ from attsvm.program import max_margin as verbs
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
 from attsvm.program.rows import Rows
-from attsvm.program.schatten import interior_point, small
-from attsvm.program.schatten import route as schatten
+from attsvm.program.schatten import interior_point, route as schatten, small
 from attsvm.program.schatten.scaling import Scaling
 from attsvm.program.span import Span
 

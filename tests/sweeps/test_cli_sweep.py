@@ -6,8 +6,7 @@ from contextlib import nullcontext
 import pytest
 from typer.testing import CliRunner
 
-from attsvm.cli import app
-from attsvm.cli import sweep as command
+from attsvm.cli import app, sweep as command
 from attsvm.workers import Here
 
 STUDY = """

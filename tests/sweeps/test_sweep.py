@@ -39,8 +39,7 @@ def test_added_seeds_and_sizes_extend_the_table_to_that_of_a_fresh_run(study, he
 
 
 def test_other_settings_measures_and_code_are_other_results(study, here, tmp_path, monkeypatch):
-    from attsvm.sweeps import batch, cell
-    from attsvm.sweeps import sweep as sweeping
+    from attsvm.sweeps import batch, cell, sweep as sweeping
 
     study |= {"data": study["data"] | {"T": 2, "d": 2}}
     for changed in (study, study | {"train": {"steps": 61, "lr": 0.5}}, study | {"measure": "kind"}):

@@ -14,7 +14,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from attsvm.claims.claim import Claim
+from attsvm.claims.claim import REGISTERED, Claim, claim
 
 MODULES = (
     "prompt_lemmas",
@@ -34,9 +34,9 @@ MODULES = (
     "optimizer_geometry",
     "next_token",
 )
-"""The files that end with a tuple CLAIMS, in the order of the table."""
+"""The files of claims, in the order of the table; each registers its own by the decorator `claim`."""
 
-__all__ = ["MODULES", "Claim", "by_module", "claims"]
+__all__ = ["MODULES", "Claim", "by_module", "claim", "claims"]
 
 if TYPE_CHECKING:
     claims: Mapping[str, Claim]
@@ -45,7 +45,11 @@ if TYPE_CHECKING:
 @lru_cache(maxsize=1)
 def by_module() -> Mapping[str, tuple[Claim, ...]]:
     """The claims of every file, by the file's name."""
-    return {name: import_module(f"attsvm.claims.{name}").CLAIMS for name in MODULES}
+    homes = {name: import_module(f"attsvm.claims.{name}").__name__ for name in MODULES}
+    return {
+        name: tuple(one for one in REGISTERED.values() if one.check.__module__ == home)
+        for name, home in homes.items()
+    }
 
 
 def __getattr__(name: str) -> Any:

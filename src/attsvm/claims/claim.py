@@ -5,10 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from attsvm.verdict import Verdict
+import numpy as np
+from numpy.typing import NDArray
 
-Check = Callable[[int], Verdict]
+import attsvm as att
+
+Check = Callable[[int], att.Verdict]
+Float = NDArray[np.floating[Any]]
+Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -18,6 +24,7 @@ class Claim:
     check: the experiment, named by its conclusion; its docstring gives statement and hypotheses.
     twin: the same experiment with one hypothesis removed, which must not hold; removed: which one.
     reference: paper and number; mark: how sure we are that the paper says so ("text", "recalled-H", …).
+    chosen_on: the seeds on which its settings were chosen; what holds on others was not looked for.
     """
 
     check: Check
@@ -25,6 +32,7 @@ class Claim:
     removed: str
     reference: str
     mark: str
+    chosen_on: range = range(20)
 
     @property
     def name(self) -> str:
@@ -36,5 +44,28 @@ class Claim:
         text = inspect.cleandoc(self.check.__doc__ or "")
         return " ".join(text.split("\n\n")[0].split())
 
-    def __call__(self, seed: int) -> Verdict:
+    def __call__(self, seed: int) -> att.Verdict:
         return self.check(seed)
+
+
+REGISTERED: dict[str, Claim] = {}
+"""All claims by name, in the order in which their files were loaded."""
+
+
+def claim(
+    reference: str, mark: str, *, removed: str, twin: Check, chosen_on: range = range(20)
+) -> Callable[[Check], Claim]:
+    """Make a claim of the check below, and register it by its name.
+
+        @claim("Somebody 2026, Theorem 1", "text", removed="a fair coin", twin=lambda seed: _throw(seed, 0.9))
+        def coins_land_on_heads_half_of_the_time(seed): ...
+
+    The arguments are the fields of `Claim`.
+    """
+
+    def register(check: Check) -> Claim:
+        made = Claim(check, twin, removed, reference, mark, chosen_on)
+        REGISTERED[made.name] = made
+        return made
+
+    return register

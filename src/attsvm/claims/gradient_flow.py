@@ -11,19 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.claims.claim import Claim
+import attsvm as att
+from attsvm.claims.claim import claim
 from attsvm.claims.instances import equal_losers, first_tokens
-from attsvm.norms import Norm, frobenius, l1, nuclear
-from attsvm.path import Path
-from attsvm.program.max_margin import max_margin
-from attsvm.tokens import Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.init import uniform
-from attsvm.training.losses import exponential
-from attsvm.training.optimizers import gd, steepest
-from attsvm.training.train import train
-from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery, Weight
-from attsvm.verdict import Verdict, at_least, at_most, fit_rate, judge, margin_ratio, told
 
 N, T, D, WIDE = 3, 4, 5, 12
 STEPS, RECORD = 30_000, (100, 1_000, 10_000)
@@ -36,61 +26,71 @@ REFERENCE = "Sheen et al. 2024, arXiv 2403.08699"
 # ---------------------------------------------------------------------- the conserved balance
 
 
-def key_query_descent_conserves_the_balance(seed: int) -> Verdict:
+@claim(
+    f"{REFERENCE}, balance of the factors",
+    "derived",
+    removed="one common step: K and Q are normalised each by its own gradient",
+    twin=lambda seed: _balance(att.KeyQuery(separate=True), seed, normalised=True),
+)
+def key_query_descent_conserves_the_balance(seed: int) -> att.Verdict:
     """Gradient flow on (K, Q) conserves KᵀK − QᵀQ; gradient descent drifts from it in proportion to lr.
 
     One common step for K and Q; three rates over the same flow time 10. Every step adds
     lr² (∇_KᵀL ∇_KL − ∇_QᵀL ∇_QL), so the drift over a fixed time is linear in lr. Wanted: exponent of
     the drift in lr between 0.9 and 1.1, and a drift of at most 1 % of how far KᵀK itself moved.
     """
-    return _balance(KeyQuery(), seed, normalised=False)
+    return _balance(att.KeyQuery(), seed, normalised=False)
 
 
-def _separately_normalised_steps_conserve_the_balance(seed: int) -> Verdict:
-    return _balance(KeyQuery(separate=True), seed, normalised=True)
-
-
-def _balance(weight: KeyQuery, seed: int, normalised: bool) -> Verdict:
+def _balance(weight: att.KeyQuery, seed: int, normalised: bool) -> att.Verdict:
     drifts, moved = [], 0.0
     for lr in RATES:
-        rule = steepest(frobenius, lr) if normalised else gd(lr)
-        path = _train(seed, weight, rule, round(TIME / lr), record=(1,), init=uniform(seed))
+        rule = att.steepest(att.frobenius, lr) if normalised else att.gd(lr)
+        path = _train(seed, weight, rule, round(TIME / lr), record=(1,), init=att.uniform(seed))
         assert path.K is not None and path.Q is not None
         keys, queries = (np.swapaxes(A, -1, -2) @ A for A in (path.K, path.Q))
         drifts.append(float(np.linalg.norm((keys - queries)[-1] - (keys - queries)[0])))
         moved = float(np.linalg.norm(keys[-1] - keys[0]))
-    rate = fit_rate(RATES, drifts, last=100)
-    return judge(
+    rate = att.fit_rate(RATES, drifts, last=100)
+    return att.judge(
         "KᵀK − QᵀQ is conserved up to O(lr)",
-        at_least("exponent of the drift in lr", rate.exponent, 0.9),
-        at_most("the same exponent, from above", rate.exponent, 1.1),
-        at_most("drift relative to the movement, smallest lr", drifts[-1] / moved, 0.01),
+        att.at_least("exponent of the drift in lr", rate.exponent, 0.9),
+        att.at_most("the same exponent, from above", rate.exponent, 1.1),
+        att.at_most("drift relative to the movement, smallest lr", drifts[-1] / moved, 0.01),
     )
 
 
 # ---------------------------------------------------------------------- the norm of the limit
 
 
-def key_query_descent_tends_to_the_nuclear_direction(seed: int) -> Verdict:
+@claim(
+    f"{REFERENCE}, main theorem",
+    "paper",
+    removed="the factors: W itself is trained",
+    twin=lambda seed: _limit(seed, att.FullWeight(), None),
+)
+def key_query_descent_tends_to_the_nuclear_direction(seed: int) -> att.Verdict:
     """Trained factors W = K Qᵀ tend to the max-margin direction of the nuclear norm.
 
     Separable best tokens, losing tokens of equal score, exponential loss, normalised descent from a
     random start. Wanted: nuclear margin ratio ≥ 0.97 after 30,000 steps.
     The broken twin trains W itself, whose limit is the Frobenius direction.
     """
-    return _limit(seed, KeyQuery(), uniform(seed))
+    return _limit(seed, att.KeyQuery(), att.uniform(seed))
 
 
-def _full_weight_tends_to_the_nuclear_direction(seed: int) -> Verdict:
-    return _limit(seed, FullWeight(), None)
+def _limit(seed: int, weight: att.Weight, init: Any) -> att.Verdict:
+    path = _train(seed, weight, att.steepest(att.frobenius, 0.1), STEPS, init=init)
+    return _own_margin(path, att.nuclear)
 
 
-def _limit(seed: int, weight: Weight, init: Any) -> Verdict:
-    path = _train(seed, weight, steepest(frobenius, 0.1), STEPS, init=init)
-    return _own_margin(path, nuclear)
-
-
-def diagonal_key_query_descent_tends_to_the_l1_direction(seed: int) -> Verdict:
+@claim(
+    f"{REFERENCE}, diagonal regime",
+    "recalled-M",
+    removed="the factors: the diagonal itself is trained",
+    twin=lambda seed: _diagonal_limit(seed, att.Diagonal(), np.zeros(WIDE)),
+)
+def diagonal_key_query_descent_tends_to_the_l1_direction(seed: int) -> att.Verdict:
     """Diagonal factors W = diag(k ⊙ q) tend to the sparsest max-margin diagonal: the l1 program.
 
         min ‖β‖₁  subject to  Σ_j β_j (x_best − x_t)_j z_j ≥ 1
@@ -102,28 +102,24 @@ def diagonal_key_query_descent_tends_to_the_l1_direction(seed: int) -> Verdict:
     random k, q one that starts behind may stay behind: on 20 seeds of these sizes, after 30,000 steps, two
     runs attend to other tokens than the best, and l1 ratios for the attended tokens go down to 0.11.
     """
-    return _diagonal_limit(seed, DiagonalKeyQuery(), (np.ones(WIDE), np.zeros(WIDE)))
+    return _diagonal_limit(seed, att.DiagonalKeyQuery(), (np.ones(WIDE), np.zeros(WIDE)))
 
 
-def _plain_diagonal_tends_to_the_l1_direction(seed: int) -> Verdict:
-    return _diagonal_limit(seed, Diagonal(), np.zeros(WIDE))
-
-
-def _diagonal_limit(seed: int, weight: Weight, init: Any) -> Verdict:
-    path = _train(seed, weight, steepest(frobenius, 0.1), STEPS, d=WIDE, init=init)
-    prompts = Tokens(path.tokens.keys * path.tokens.queries[:, None, :])
+def _diagonal_limit(seed: int, weight: att.Weight, init: Any) -> att.Verdict:
+    path = _train(seed, weight, att.steepest(att.frobenius, 0.1), STEPS, d=WIDE, init=init)
+    prompts = att.Tokens(path.tokens.keys * path.tokens.queries[:, None, :])
     beta = np.diagonal(path.W, axis1=-2, axis2=-1)[..., None]
-    return _own_margin(replace(path, tokens=prompts, W=beta), l1)
+    return _own_margin(replace(path, tokens=prompts, W=beta), att.l1)
 
 
-def _own_margin(path: Path, norm: Norm) -> Verdict:
+def _own_margin(path: att.Path, norm: att.Norm) -> att.Verdict:
     """Margin ratio of the path's end, for the tokens that score best."""
-    solution = max_margin(path.tokens, first_tokens(path.tokens), norm)
-    ratio = margin_ratio(path, solution)
-    return judge(
+    solution = att.max_margin(path.tokens, first_tokens(path.tokens), norm)
+    ratio = att.margin_ratio(path, solution)
+    return att.judge(
         f"W/N(W) tends to the {norm} max-margin direction",
-        at_least("margin ratio", ratio[-1], ENOUGH),
-        told("margin ratio at a third of the steps", ratio[-2]),
+        att.at_least("margin ratio", ratio[-1], ENOUGH),
+        att.told("margin ratio at a third of the steps", ratio[-2]),
         given={"the program is certified": bool(solution.certified)},
         numbers={"index": path.index, "margin ratio": ratio},
     )
@@ -132,7 +128,13 @@ def _own_margin(path: Path, norm: Norm) -> Verdict:
 # ---------------------------------------------------------------------- aligned factors
 
 
-def aligned_factors_stay_aligned(seed: int) -> Verdict:
+@claim(
+    f"{REFERENCE}, aligned regime",
+    "recalled-M",
+    removed="the alignment of Q(0) with the features",
+    twin=lambda seed: _alignment(seed, aligned=False),
+)
+def aligned_factors_stay_aligned(seed: int) -> att.Verdict:
     """Factors whose singular spaces are the data's features at the start keep them: Uᵀ W V stays diagonal.
 
     Features: example i has query V_i and token differences along U_i, for orthogonal U and V; the start
@@ -142,11 +144,7 @@ def aligned_factors_stay_aligned(seed: int) -> Verdict:
     return _alignment(seed, aligned=True)
 
 
-def _turned_factors_are_aligned(seed: int) -> Verdict:
-    return _alignment(seed, aligned=False)
-
-
-def _alignment(seed: int, aligned: bool) -> Verdict:
+def _alignment(seed: int, aligned: bool) -> att.Verdict:
     rng = np.random.Generator(np.random.PCG64(seed))
     U, V, R = (np.linalg.qr(rng.standard_normal((D, D)))[0] for _ in range(3))
     lengths = np.concatenate([np.full((D, 1), 1.0), -rng.random((D, T - 1))], axis=1)
@@ -155,16 +153,22 @@ def _alignment(seed: int, aligned: bool) -> Verdict:
     scores[:, 0] = 1
     start = [0.3 + 0.4 * rng.random(D) for _ in range(2)]
     K, Q = U * start[0], V @ (np.eye(D) if aligned else R) * start[1]
-    path = train(
-        Tokens(keys, V.T, values=scores), Linear(np.ones(1)), weight=KeyQuery(), loss=exponential,
-        optimizer=gd(0.05), steps=20_000, record=RECORD, init=(K, Q),
-    )  # fmt: skip
+    path = att.train(
+        att.Tokens(keys, V.T, values=scores),
+        att.Linear(np.ones(1)),
+        weight=att.KeyQuery(),
+        loss=att.exponential,
+        optimizer=att.gd(0.05),
+        steps=20_000,
+        record=RECORD,
+        init=(K, Q),
+    )
     features = U.T @ path.W @ V
     off = features - features * np.eye(D)
-    return judge(
+    return att.judge(
         "Uᵀ W V stays diagonal",
-        at_most("off-diagonal share of Uᵀ W V", frobenius.value(off[-1]) / path.norm()[-1], 1e-10),
-        at_least("growth of W", path.norm()[-1] / path.norm()[0], 2.0),
+        att.at_most("off-diagonal share of Uᵀ W V", att.frobenius.value(off[-1]) / path.norm()[-1], 1e-10),
+        att.at_least("growth of W", path.norm()[-1] / path.norm()[0], 2.0),
     )
 
 
@@ -172,42 +176,23 @@ def _alignment(seed: int, aligned: bool) -> Verdict:
 
 
 def _train(
-    seed: int, weight: Weight, rule: Any, steps: int, *, d: int = D, record: Any = RECORD, init: Any = None
-) -> Path:
+    seed: int,
+    weight: att.Weight,
+    rule: Any,
+    steps: int,
+    *,
+    d: int = D,
+    record: Any = RECORD,
+    init: Any = None,
+) -> att.Path:
     tokens, v = equal_losers(N, T, d, seed)
-    return train(
-        tokens, Linear(v), weight=weight, loss=exponential, optimizer=rule, steps=steps, record=record,
+    return att.train(
+        tokens,
+        att.Linear(v),
+        weight=weight,
+        loss=att.exponential,
+        optimizer=rule,
+        steps=steps,
+        record=record,
         init=init,
-    )  # fmt: skip
-
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        check=key_query_descent_conserves_the_balance,
-        twin=_separately_normalised_steps_conserve_the_balance,
-        removed="one common step: K and Q are normalised each by its own gradient",
-        reference=f"{REFERENCE}, balance of the factors",
-        mark="derived",
-    ),
-    Claim(
-        check=key_query_descent_tends_to_the_nuclear_direction,
-        twin=_full_weight_tends_to_the_nuclear_direction,
-        removed="the factors: W itself is trained",
-        reference=f"{REFERENCE}, main theorem",
-        mark="paper",
-    ),
-    Claim(
-        check=diagonal_key_query_descent_tends_to_the_l1_direction,
-        twin=_plain_diagonal_tends_to_the_l1_direction,
-        removed="the factors: the diagonal itself is trained",
-        reference=f"{REFERENCE}, diagonal regime",
-        mark="recalled-M",
-    ),
-    Claim(
-        check=aligned_factors_stay_aligned,
-        twin=_turned_factors_are_aligned,
-        removed="the alignment of Q(0) with the features",
-        reference=f"{REFERENCE}, aligned regime",
-        mark="recalled-M",
-    ),
-)
+    )

@@ -4,20 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.claims.claim import Claim
-from attsvm.datasets import joint_mirror
-from attsvm.norms import Entrywise
-from attsvm.path import Path
-from attsvm.program.assumptions import label_svm
-from attsvm.program.max_margin import max_margin
-from attsvm.program.selections import selections
-from attsvm.tokens import Float, Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.optimizers import mirror
-from attsvm.training.regularise import regularisation_path
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
-from attsvm.verdict import Verdict, at_least, at_most, divergence, judge
+import attsvm as att
+from attsvm.claims.claim import Float, claim
 
 REFERENCE = "Julistiono et al. 2024, arXiv 2410.14581"
 PUBLISHED = {1.75: (1_500, (1, 0)), 2.0: (2_000, (1, 0)), 3.0: (20_000, (0, 0))}
@@ -27,7 +15,13 @@ STARTS = 64
 """Local searches of the joint path: about one in four finds the smallest loss, so eight may all miss it."""
 
 
-def joint_mirror_descent_selects_the_published_tokens(seed: int) -> Verdict:
+@claim(
+    f"{REFERENCE}, experiment B",
+    "code",
+    removed="the start v = 0",
+    twin=lambda seed: _joint_runs(seed, np.random.Generator(np.random.PCG64(seed)).standard_normal(2)),
+)
+def joint_mirror_descent_selects_the_published_tokens(seed: int) -> att.Verdict:
     """Joint normalised mirror descent on W and v from zero selects (1, 0), (1, 0), (0, 0) for p = 1.75, 2, 3.
 
     The paper's two inputs with noise 0.02 per seed. Wanted: these tokens, and W within divergence 0.02
@@ -36,27 +30,34 @@ def joint_mirror_descent_selects_the_published_tokens(seed: int) -> Verdict:
     return _joint_runs(seed, np.zeros(2))
 
 
-def _joint_mirror_descent_from_a_random_head(seed: int) -> Verdict:
-    return _joint_runs(seed, np.random.Generator(np.random.PCG64(seed)).standard_normal(2))
-
-
-def _joint_runs(seed: int, v: Float) -> Verdict:
+def _joint_runs(seed: int, v: Float) -> att.Verdict:
     tokens = _perturbed(seed, NOISE)
     evidence = []
     for p, (steps, chosen) in PUBLISHED.items():
-        path = train(
-            tokens, Linear(v), weight=FullWeight(), optimizer=mirror(p, 0.1), steps=steps, record=(10,),
-            train_head=mirror(p, 0.1),
-        )  # fmt: skip
+        path = att.train(
+            tokens,
+            att.Linear(v),
+            weight=att.FullWeight(),
+            optimizer=att.mirror(p, 0.1),
+            steps=steps,
+            record=(10,),
+            train_head=att.mirror(p, 0.1),
+        )
         agreed = (path.selected.argmax(-1) == chosen).mean()
         evidence += [
-            at_least(f"published tokens, p = {p:g}", agreed, 1.0),
-            at_most(f"divergence of W, p = {p:g}", _away(path, p), 0.02),
+            att.at_least(f"published tokens, p = {p:g}", agreed, 1.0),
+            att.at_most(f"divergence of W, p = {p:g}", _away(path, p), 0.02),
         ]
-    return judge("the joint runs select the published tokens", *evidence)
+    return att.judge("the joint runs select the published tokens", *evidence)
 
 
-def the_joint_path_finds_the_tokens_of_largest_label_margin(seed: int) -> Verdict:
+@claim(
+    f"{REFERENCE}, joint path",
+    "recalled-H",
+    removed="the minimum over the balls: a descent instead",
+    twin=lambda seed: _joint_descent_finds_the_tokens_of_largest_label_margin(seed),
+)
+def the_joint_path_finds_the_tokens_of_largest_label_margin(seed: int) -> att.Verdict:
     """The joint path over ‖v‖ ≤ r, ‖W‖ ≤ R tends to (v_mm, W_mm) of the tokens with the largest label margin.
 
     p = 2, the paper's two inputs with noise 0.0003 per seed, r = R = 100; both examples support the head.
@@ -68,62 +69,49 @@ def the_joint_path_finds_the_tokens_of_largest_label_margin(seed: int) -> Verdic
     """
     tokens = _perturbed(seed, 3e-4)
     radii = (3.0, 10.0, 30.0, 100.0)
-    path = regularisation_path(
-        tokens, Linear(np.zeros(2)), radii=radii, head_radii=radii, starts=STARTS, seed=seed
+    path = att.regularisation_path(
+        tokens, att.Linear(np.zeros(2)), radii=radii, head_radii=radii, starts=STARTS, seed=seed
     )
     return _joint_limit(path)
 
 
-def _joint_descent_finds_the_tokens_of_largest_label_margin(seed: int) -> Verdict:
-    rule = mirror(2.0, 0.1)
-    path = train(
-        _perturbed(seed, 3e-4), Linear(np.zeros(2)), weight=FullWeight(), optimizer=rule, steps=2_000,
-        record=(10,), train_head=rule,
-    )  # fmt: skip
+def _joint_descent_finds_the_tokens_of_largest_label_margin(seed: int) -> att.Verdict:
+    rule = att.mirror(2.0, 0.1)
+    path = att.train(
+        _perturbed(seed, 3e-4),
+        att.Linear(np.zeros(2)),
+        weight=att.FullWeight(),
+        optimizer=rule,
+        steps=2_000,
+        record=(10,),
+        train_head=rule,
+    )
     return _joint_limit(path)
 
 
-def _joint_limit(path: Path) -> Verdict:
+def _joint_limit(path: att.Path) -> att.Verdict:
     assert path.v is not None
-    head = label_svm(path.tokens, path.selected)
-    weight = max_margin(path.tokens, path.selected)
-    every = [label_svm(path.tokens, s.selected).margin for s in selections(path.tokens)]
-    two = Entrywise(2)
-    return judge(
+    head = att.label_svm(path.tokens, path.selected)
+    weight = att.max_margin(path.tokens, path.selected)
+    every = [att.label_svm(path.tokens, s.selected).margin for s in att.selections(path.tokens)]
+    two = att.Entrywise(2)
+    return att.judge(
         "the joint path tends to the pair of programs of largest label margin",
-        at_least("label margin over the largest", head.margin / max(every), 1.0 - 1e-9),
-        at_most("1 − cosine of v", divergence(path.v[..., None], head.W, two)[-1], 1e-3),
-        at_most("1 − cosine of W", divergence(path.W, weight.W, two)[-1], 1e-3),
+        att.at_least("label margin over the largest", head.margin / max(every), 1.0 - 1e-9),
+        att.at_most("1 − cosine of v", att.divergence(path.v[..., None], head.W, two)[-1], 1e-3),
+        att.at_most("1 − cosine of W", att.divergence(path.W, weight.W, two)[-1], 1e-3),
         given={"both examples support the head": bool(head.support.any(-1).all())},
     )
 
 
-def _perturbed(seed: int, noise: float) -> Tokens:
-    tokens, _ = joint_mirror()
+def _perturbed(seed: int, noise: float) -> att.Tokens:
+    tokens, _ = att.datasets.joint_mirror()
     rng = np.random.Generator(np.random.PCG64(seed))
     keys = tokens.keys + noise * rng.standard_normal(tokens.keys.shape)
-    return Tokens.self_attention(keys, at=0, labels=tokens.labels)
+    return att.Tokens.self_attention(keys, at=0, labels=tokens.labels)
 
 
-def _away(path: Path, p: float) -> float:
+def _away(path: att.Path, p: float) -> float:
     """Directional divergence of W to the lp program of the tokens the run attends to."""
-    norm = Entrywise(p)
-    return float(divergence(path.W, max_margin(path.tokens, path.selected, norm).W, norm)[-1])
-
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        check=joint_mirror_descent_selects_the_published_tokens,
-        twin=_joint_mirror_descent_from_a_random_head,
-        removed="the start v = 0",
-        reference=f"{REFERENCE}, experiment B",
-        mark="code",
-    ),
-    Claim(
-        check=the_joint_path_finds_the_tokens_of_largest_label_margin,
-        twin=_joint_descent_finds_the_tokens_of_largest_label_margin,
-        removed="the minimum over the balls: a descent instead",
-        reference=f"{REFERENCE}, joint path",
-        mark="recalled-H",
-    ),
-)
+    norm = att.Entrywise(p)
+    return float(att.divergence(path.W, att.max_margin(path.tokens, path.selected, norm).W, norm)[-1])

@@ -7,18 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attsvm.claims.claim import Claim
+import attsvm as att
+from attsvm.claims.claim import Bool, Float, claim
 from attsvm.claims.prompt_instances import HEAD, PAPER, Axes, all_selections, enlarged, gradient, small, unit
-from attsvm.norms import frobenius
-from attsvm.program.solution import Solution
-from attsvm.selection import locally_optimal
-from attsvm.tokens import Bool, Float, Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.optimizers import steepest
-from attsvm.training.regularise import regularisation_path
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
-from attsvm.verdict import Verdict, at_least, at_most, cosine, judge, told
 
 RADII = (100.0, 1_000.0, 10_000.0)
 """Lengths of p where a run starts. The theorems say "there is a radius R": one of these must do."""
@@ -32,8 +23,8 @@ NEAR = 0.99
 class Starts:
     """All selections of a problem: solutions, unit directions (m, d, 1), which are locally optimal (m,)."""
 
-    tokens: Tokens
-    solutions: list[Solution]
+    tokens: att.Tokens
+    solutions: list[att.Solution]
     axes: Float
     local: Bool
 
@@ -57,7 +48,9 @@ def enumerate_starts(seed: int) -> Starts:
     """The nine selections of the small problem of that seed."""
     tokens = small(seed)
     solutions, axes = all_selections(tokens)
-    return Starts(tokens, solutions, axes, np.array([locally_optimal(tokens, HEAD, s) for s in solutions]))
+    return Starts(
+        tokens, solutions, axes, np.array([att.locally_optimal(tokens, HEAD, s) for s in solutions])
+    )
 
 
 def stays(starts: Starts, radius: float, directions: Float | None = None) -> tuple[Bool, Float]:
@@ -67,16 +60,16 @@ def stays(starts: Starts, radius: float, directions: Float | None = None) -> tup
     directions: by default the axes.
     """
     begin = starts.axes if directions is None else directions
-    run = train(
+    run = att.train(
         enlarged(starts.tokens, radius),
-        Linear(HEAD),
-        weight=FullWeight(),
-        optimizer=steepest(frobenius, 0.02),
+        att.Linear(HEAD),
+        weight=att.FullWeight(),
+        optimizer=att.steepest(att.frobenius, 0.02),
         steps=1_000,
         init=begin,
         record=2,
     )
-    final = cosine(run.W, starts.axes)[:, -1]
+    final = att.cosine(run.W, starts.axes)[:, -1]
     same = (run.selected == np.stack([s.selected for s in starts.solutions])).all((-2, -1))
     return same & (final > NEAR), final
 
@@ -84,7 +77,13 @@ def stays(starts: Starts, radius: float, directions: Float | None = None) -> tup
 # ---------------------------------------------------------------------- gradient descent
 
 
-def gradient_descent_near_a_locally_optimal_direction_tends_to_it(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Theorem A-3",
+    "recalled-H",
+    removed="α is locally optimal",
+    twin=lambda seed: _attraction_without_local_optimality(seed),
+)
+def gradient_descent_near_a_locally_optimal_direction_tends_to_it(seed: int) -> att.Verdict:
     """For a locally optimal selection α there is a cone C_{μ,R} around p^mm(α) without stationary points
     from which gradient descent tends to p^mm(α).
 
@@ -97,28 +96,34 @@ def gradient_descent_near_a_locally_optimal_direction_tends_to_it(seed: int) -> 
     return _attraction(starts, starts.local, seed)
 
 
-def _attraction_without_local_optimality(seed: int) -> Verdict:
+def _attraction_without_local_optimality(seed: int) -> att.Verdict:
     starts = enumerate_starts(seed)
     return _attraction(starts, ~starts.local, seed)
 
 
-def _attraction(starts: Starts, which: Bool, seed: int) -> Verdict:
+def _attraction(starts: Starts, which: Bool, seed: int) -> att.Verdict:
     tilted = _tilted(starts.axes, np.random.default_rng(seed), starts.openings)
     for radius in RADII:
         kept, final = stays(starts, radius, tilted)
         if kept[which].all():
             break
     along, _ = _slopes_in_cones(starts, which, radius, seed)
-    return judge(
+    return att.judge(
         "gradient descent in the cone of p^mm(α) tends to it",
-        at_least("least final cosine", final[which].min(), 0.999),
-        at_most("points of the cone with ⟨∇L, p^mm⟩ ≥ 0", (along >= 0).sum(), 0),
-        told("radius", radius),
-        told("narrowest cone μ", starts.openings[which].min()),
+        att.at_least("least final cosine", final[which].min(), 0.999),
+        att.at_most("points of the cone with ⟨∇L, p^mm⟩ ≥ 0", (along >= 0).sum(), 0),
+        att.told("radius", radius),
+        att.told("narrowest cone μ", starts.openings[which].min()),
     )
 
 
-def in_the_cone_descent_gains_more_along_the_axis_than_along_the_prompt(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, key inequality of Theorem A-3",
+    "recalled-H",
+    removed="α is locally optimal",
+    twin=lambda seed: _pull_without_local_optimality(seed),
+)
+def in_the_cone_descent_gains_more_along_the_axis_than_along_the_prompt(seed: int) -> att.Verdict:
     """For every π > 0 and large R, ⟨∇L(p), p/‖p‖⟩ ≥ (1 + π)⟨∇L(p), p^mm/‖p^mm‖⟩ for p in the cone of
     p^mm(α) with ‖p‖ ≥ R.
 
@@ -130,18 +135,18 @@ def in_the_cone_descent_gains_more_along_the_axis_than_along_the_prompt(seed: in
     return _pull(starts, starts.local, seed)
 
 
-def _pull_without_local_optimality(seed: int) -> Verdict:
+def _pull_without_local_optimality(seed: int) -> att.Verdict:
     starts = enumerate_starts(seed)
     return _pull(starts, ~starts.local, seed)
 
 
-def _pull(starts: Starts, which: Bool, seed: int) -> Verdict:
+def _pull(starts: Starts, which: Bool, seed: int) -> att.Verdict:
     along_axis, along_prompt = _slopes_in_cones(starts, which, RADII[-1], seed)
     excess = 1.01 * along_axis - along_prompt
-    return judge(
+    return att.judge(
         "⟨∇L, p/‖p‖⟩ ≥ (1 + π)⟨∇L, p^mm/‖p^mm‖⟩ in the cone",
-        at_most("largest (1 + π)⟨∇L, p^mm/‖p^mm‖⟩ − ⟨∇L, p/‖p‖⟩, relative to ‖∇L‖", excess.max(), 0),
-        told("points", excess.size),
+        att.at_most("largest (1 + π)⟨∇L, p^mm/‖p^mm‖⟩ − ⟨∇L, p/‖p‖⟩, relative to ‖∇L‖", excess.max(), 0),
+        att.told("points", excess.size),
     )
 
 
@@ -166,7 +171,13 @@ def _tilted(axes: Float, rng: np.random.Generator, openings: Float) -> Float:
     return np.asarray(level * axes + np.sqrt(1 - level**2) * across)
 
 
-def only_locally_optimal_directions_keep_a_run_that_starts_on_them(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Theorems A-3 and A-4 (gradient descent)",
+    "recalled-M",
+    removed="α is locally optimal for the scores that are trained",
+    twin=lambda seed: _with_the_roles_swapped(seed),
+)
+def only_locally_optimal_directions_keep_a_run_that_starts_on_them(seed: int) -> att.Verdict:
     """Started on R p^mm(α), gradient descent stays if α is locally optimal and leaves if it is not.
 
     Hypotheses: a decreasing loss, R large. All nine selections of a small problem; "stay": same tokens
@@ -177,15 +188,15 @@ def only_locally_optimal_directions_keep_a_run_that_starts_on_them(seed: int) ->
     return starts_on_every_direction((seed,))
 
 
-def _with_the_roles_swapped(seed: int) -> Verdict:
+def _with_the_roles_swapped(seed: int) -> att.Verdict:
     """Scores reversed: the token choices called locally optimal no longer are."""
     starts = enumerate_starts(seed)
     tokens = starts.tokens
-    reversed_tokens = Tokens(tokens.keys, values=-tokens.values)
+    reversed_tokens = att.Tokens(tokens.keys, values=-tokens.values)
     return _count([Starts(reversed_tokens, starts.solutions, starts.axes, starts.local)])
 
 
-def starts_on_every_direction(seeds: Sequence[int] = range(30)) -> Verdict:
+def starts_on_every_direction(seeds: Sequence[int] = range(30)) -> att.Verdict:
     """The same over many problems: how many locally optimal starts stay at each radius, who leaves.
 
     A locally optimal start that leaves at R = 100 has a token just outside its support, with a higher
@@ -195,24 +206,27 @@ def starts_on_every_direction(seeds: Sequence[int] = range(30)) -> Verdict:
     return _count([enumerate_starts(seed) for seed in seeds])
 
 
-def _count(problems: Sequence[Starts]) -> Verdict:
+def _count(problems: Sequence[Starts]) -> att.Verdict:
     local = np.concatenate([p.local for p in problems])
     kept = np.array([np.concatenate([stays(p, r)[0] for p in problems]) for r in RADII])
     slack = np.concatenate([p.slack for p in problems])
     left = local & ~kept[0]
-    return judge(
+    return att.judge(
         "locally optimal starts stay, the others leave",
-        at_most("locally optimal starts that leave at every R", (local & ~kept.any(0)).sum(), 0),
-        at_most("other starts that stay at R = 100", (~local & kept[0]).sum(), 0),
-        told("locally optimal starts", local.sum()),
-        *(told(f"of them stay at R = {r:g}", (local & k).sum()) for r, k in zip(RADII, kept, strict=True)),
-        told("other starts", (~local).sum()),
-        told("slack of better tokens where a start left", slack[left].max() if left.any() else np.nan),
-        told("least slack of better tokens where all stayed", slack[local & ~left].min(initial=np.inf)),
+        att.at_most("locally optimal starts that leave at every R", (local & ~kept.any(0)).sum(), 0),
+        att.at_most("other starts that stay at R = 100", (~local & kept[0]).sum(), 0),
+        att.told("locally optimal starts", local.sum()),
+        *(
+            att.told(f"of them stay at R = {r:g}", (local & k).sum())
+            for r, k in zip(RADII, kept, strict=True)
+        ),
+        att.told("other starts", (~local).sum()),
+        att.told("slack of better tokens where a start left", slack[left].max() if left.any() else np.nan),
+        att.told("least slack of better tokens where all stayed", slack[local & ~left].min(initial=np.inf)),
     )
 
 
-def _slack(tokens: Tokens, solution: Solution) -> float:
+def _slack(tokens: att.Tokens, solution: att.Solution) -> float:
     """Least (margin − 1)/‖p^mm‖ of a token that scores above the selected one; ∞ without such a token."""
     gamma = tokens.values[..., 0]
     logits = (tokens.keys @ solution.W)[..., 0]
@@ -225,7 +239,13 @@ def _slack(tokens: Tokens, solution: Solution) -> float:
 # ---------------------------------------------------------------------- regularisation path
 
 
-def the_local_regularisation_path_tends_to_a_locally_optimal_direction(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Theorem A-4 (i)",
+    "recalled-H",
+    removed="α is locally optimal",
+    twin=lambda seed: _drift_without_local_optimality(seed),
+)
+def the_local_regularisation_path_tends_to_a_locally_optimal_direction(seed: int) -> att.Verdict:
     """The smallest loss in a cone around p^mm(α) and in growing balls has the direction of p^mm(α) in the
     limit if α is locally optimal.
 
@@ -237,20 +257,26 @@ def the_local_regularisation_path_tends_to_a_locally_optimal_direction(seed: int
     return _drift(starts, starts.local)
 
 
-def _drift_without_local_optimality(seed: int) -> Verdict:
+def _drift_without_local_optimality(seed: int) -> att.Verdict:
     starts = enumerate_starts(seed)
     return _drift(starts, ~starts.local)
 
 
-def _drift(starts: Starts, which: Bool) -> Verdict:
-    return judge(
+def _drift(starts: Starts, which: Bool) -> att.Verdict:
+    return att.judge(
         "the local path tends to p^mm(α)",
-        at_most("largest (1 − cosine)/μ", _ends_of_local_paths(starts)[which].max(), 0.1),
-        told("μ", starts.openings.min()),
+        att.at_most("largest (1 − cosine)/μ", _ends_of_local_paths(starts)[which].max(), 0.1),
+        att.told("μ", starts.openings.min()),
     )
 
 
-def the_local_regularisation_path_leaves_every_other_direction(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Theorem A-4 (ii)",
+    "recalled-M",
+    removed="α is not locally optimal",
+    twin=lambda seed: _departure_of_locally_optimal_directions(seed),
+)
+def the_local_regularisation_path_leaves_every_other_direction(seed: int) -> att.Verdict:
     """If a support token of α scores higher than α's own, the local path does not tend to p^mm(α).
 
     Local optimality is necessary, not only sufficient. Hypotheses: as before, α not locally optimal and
@@ -261,62 +287,28 @@ def the_local_regularisation_path_leaves_every_other_direction(seed: int) -> Ver
     return _departure(starts, ~starts.local)
 
 
-def _departure_of_locally_optimal_directions(seed: int) -> Verdict:
+def _departure_of_locally_optimal_directions(seed: int) -> att.Verdict:
     starts = enumerate_starts(seed)
     return _departure(starts, starts.local)
 
 
-def _departure(starts: Starts, which: Bool) -> Verdict:
-    return judge(
+def _departure(starts: Starts, which: Bool) -> att.Verdict:
+    return att.judge(
         "the local path leaves p^mm(α)",
-        at_least("least (1 − cosine)/μ", _ends_of_local_paths(starts)[which].min(), 0.9),
-        told("μ", starts.openings.min()),
+        att.at_least("least (1 − cosine)/μ", _ends_of_local_paths(starts)[which].min(), 0.9),
+        att.told("μ", starts.openings.min()),
     )
 
 
 def _ends_of_local_paths(starts: Starts) -> Float:
     """(1 − cosine)/μ of the local path around every selection at the last radius, (m,)."""
     cone = float(starts.openings.min())
-    path = regularisation_path(
-        starts.tokens, Linear(HEAD), radii=[1_000.0, 10_000.0], around=Axes(starts.axes), cone=cone, starts=2
+    path = att.regularisation_path(
+        starts.tokens,
+        att.Linear(HEAD),
+        radii=[1_000.0, 10_000.0],
+        around=Axes(starts.axes),
+        cone=cone,
+        starts=2,
     )
-    return (1 - cosine(path.W, starts.axes)[:, -1]) / cone
-
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        gradient_descent_near_a_locally_optimal_direction_tends_to_it,
-        _attraction_without_local_optimality,
-        "α is locally optimal",
-        f"{PAPER}, Theorem A-3",
-        "recalled-H",
-    ),
-    Claim(
-        in_the_cone_descent_gains_more_along_the_axis_than_along_the_prompt,
-        _pull_without_local_optimality,
-        "α is locally optimal",
-        f"{PAPER}, key inequality of Theorem A-3",
-        "recalled-H",
-    ),
-    Claim(
-        only_locally_optimal_directions_keep_a_run_that_starts_on_them,
-        _with_the_roles_swapped,
-        "α is locally optimal for the scores that are trained",
-        f"{PAPER}, Theorems A-3 and A-4 (gradient descent)",
-        "recalled-M",
-    ),
-    Claim(
-        the_local_regularisation_path_tends_to_a_locally_optimal_direction,
-        _drift_without_local_optimality,
-        "α is locally optimal",
-        f"{PAPER}, Theorem A-4 (i)",
-        "recalled-H",
-    ),
-    Claim(
-        the_local_regularisation_path_leaves_every_other_direction,
-        _departure_of_locally_optimal_directions,
-        "α is not locally optimal",
-        f"{PAPER}, Theorem A-4 (ii)",
-        "recalled-M",
-    ),
-)
+    return (1 - att.cosine(path.W, starts.axes)[:, -1]) / cone

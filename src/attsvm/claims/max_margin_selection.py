@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from attsvm.claims.claim import Claim
+import attsvm as att
+from attsvm.claims.claim import Float, claim
 from attsvm.claims.prompt_instances import (
     HEAD,
     PAPER,
@@ -19,20 +20,6 @@ from attsvm.claims.prompt_instances import (
     small,
     unit,
 )
-from attsvm.datasets import two_scores
-from attsvm.norms import frobenius
-from attsvm.path import Path
-from attsvm.program.max_margin import max_margin
-from attsvm.program.solution import Solution
-from attsvm.tokens import Float, Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.losses import Loss, correlation, exponential, logistic
-from attsvm.training.optimizers import gd, steepest
-from attsvm.training.regularise import regularisation_path
-from attsvm.training.rules import Optimizer
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
-from attsvm.verdict import Verdict, at_least, at_most, cosine, judge, told
 
 RATE = 0.02
 """Constant step; each claim checks that it is at most 1/L_p. One value, because it is compiled in."""
@@ -41,7 +28,13 @@ RATE = 0.02
 # ---------------------------------------------------------------------- global
 
 
-def the_regularisation_path_tends_to_the_best_direction(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Theorem A-1",
+    "recalled-H",
+    removed="unique best tokens",
+    twin=lambda seed: _without_unique_best_tokens(seed),
+)
+def the_regularisation_path_tends_to_the_best_direction(seed: int) -> att.Verdict:
     """The prompt of smallest loss in the ball of radius R has the direction of p^mm(best) as R → ∞.
 
     Hypotheses: a decreasing loss, one best token per input, p^mm exists; nothing about the other scores.
@@ -49,30 +42,36 @@ def the_regularisation_path_tends_to_the_best_direction(seed: int) -> Verdict:
     1/R², and must do so by a factor ≥ 4 from R = 100 ‖p^mm‖ (9 in the limit).
     """
     tokens = small(seed)
-    return _global_path(tokens, max_margin(tokens, best_indices(tokens)))
+    return _global_path(tokens, att.max_margin(tokens, best_indices(tokens)))
 
 
-def _without_unique_best_tokens(seed: int) -> Verdict:
+def _without_unique_best_tokens(seed: int) -> att.Verdict:
     tokens = small(seed)
     gamma = tokens.values[..., 0]
     second = np.sort(gamma, axis=-1)[:, -2:-1]
     tied = scored(tokens.keys, np.minimum(gamma, second))
-    return _global_path(tied, max_margin(tied, best_indices(tokens)))
+    return _global_path(tied, att.max_margin(tied, best_indices(tokens)))
 
 
-def _global_path(tokens: Tokens, solution: Solution) -> Verdict:
+def _global_path(tokens: att.Tokens, solution: att.Solution) -> att.Verdict:
     radii = np.linalg.norm(solution.W) * np.array([10.0, 30.0, 100.0, 300.0])
-    path = regularisation_path(tokens, Linear(HEAD), radii=radii, starts=4)
-    off = 1 - cosine(path.W, solution.W)
-    return judge(
+    path = att.regularisation_path(tokens, att.Linear(HEAD), radii=radii, starts=4)
+    off = 1 - att.cosine(path.W, solution.W)
+    return att.judge(
         "W_R/R tends to p^mm(best)",
-        at_most("1 − cosine at R = 300 ‖p^mm‖", off[-1], 1e-3),
-        at_most("the same, relative to R = 100 ‖p^mm‖", off[-1] / off[-2], 1 / 4),
+        att.at_most("1 − cosine at R = 300 ‖p^mm‖", off[-1], 1e-3),
+        att.at_most("the same, relative to R = 100 ‖p^mm‖", off[-1] / off[-2], 1 / 4),
         numbers={"index": path.index, "cosine": 1 - off},
     )
 
 
-def gradient_descent_on_one_input_tends_to_its_best_token_from_anywhere(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Theorem A-2 for n = 1",
+    "recalled-H",
+    removed="Assumption B: equal losing scores",
+    twin=lambda seed: _one_input(seed, equal=False),
+)
+def gradient_descent_on_one_input_tends_to_its_best_token_from_anywhere(seed: int) -> att.Verdict:
     """With one input, gradient descent with η ≤ 1/L_p from any start has p(t)/‖p(t)‖ → p^mm(best).
 
     Hypotheses: n = 1, a decreasing loss, Assumption B (equal losing scores), p^mm exists. Eight tokens
@@ -84,29 +83,33 @@ def gradient_descent_on_one_input_tends_to_its_best_token_from_anywhere(seed: in
     return _one_input(seed, equal=True)
 
 
-def _one_input_without_equal_losing_scores(seed: int) -> Verdict:
-    return _one_input(seed, equal=False)
-
-
-def _one_input(seed: int, equal: bool) -> Verdict:
+def _one_input(seed: int, equal: bool) -> att.Verdict:
     rng = np.random.default_rng(seed)
     angle = 2 * np.pi * (np.arange(8) + 0.3 * rng.random(8)) / 8
     gamma = np.where(np.arange(8) == 0, 1.0, 0.0 if equal else rng.uniform(-1, 1, 8))
     tokens = scored(np.stack([np.cos(angle), np.sin(angle)], -1)[None], gamma[None])
-    mm = max_margin(tokens, [0])
-    towards = unit(max_margin(tokens, np.arange(8)[:, None]).W)
-    constant = _run(tokens, gd(RATE), 20_000, 2 * towards, [5_000])
-    normalised = _run(enlarged(tokens, 20), steepest(frobenius, 0.02), 4_000, towards)
-    return judge(
+    mm = att.max_margin(tokens, [0])
+    towards = unit(att.max_margin(tokens, np.arange(8)[:, None]).W)
+    constant = _run(tokens, att.gd(RATE), 20_000, 2 * towards, [5_000])
+    normalised = _run(enlarged(tokens, 20), att.steepest(att.frobenius, 0.02), 4_000, towards)
+    return att.judge(
         "gradient descent on one input tends to p^mm(best)",
-        at_least("least cosine of the growth, constant steps", cosine(_growth(constant), mm.W).min(), 0.99),
-        at_least("least cosine, normalised steps", cosine(normalised.W, mm.W)[:, -1].min(), 0.999),
-        told("least cosine, constant steps", cosine(constant.W, mm.W)[:, -1].min()),
+        att.at_least(
+            "least cosine of the growth, constant steps", att.cosine(_growth(constant), mm.W).min(), 0.99
+        ),
+        att.at_least("least cosine, normalised steps", att.cosine(normalised.W, mm.W)[:, -1].min(), 0.999),
+        att.told("least cosine, constant steps", att.cosine(constant.W, mm.W)[:, -1].min()),
         given={"η ≤ 1/L_p": _short_steps(tokens)},
     )
 
 
-def gradient_descent_from_anywhere_tends_to_the_best_direction(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Theorem A-2 for any n",
+    "refuted",
+    removed="p^mm(best) exists",
+    twin=lambda seed: _two_inputs(np.array([[[1.0, 0.0], [0.0, 0.0]], [[-2.0, 0.0], [0.0, 0.0]]]), seed),
+)
+def gradient_descent_from_anywhere_tends_to_the_best_direction(seed: int) -> att.Verdict:
     """With any number of inputs, gradient descent from any start tends to p^mm(best) under Assumption B.
 
     Refuted for n ≥ 2, as recalled. Two inputs of two tokens, so that Assumption B is empty, with
@@ -122,29 +125,33 @@ def gradient_descent_from_anywhere_tends_to_the_best_direction(seed: int) -> Ver
     return _two_inputs(keys, seed)
 
 
-def _without_a_separable_choice_of_best_tokens(seed: int) -> Verdict:
-    return _two_inputs(np.array([[[1.0, 0.0], [0.0, 0.0]], [[-2.0, 0.0], [0.0, 0.0]]]), seed)
-
-
-def _two_inputs(keys: Float, seed: int) -> Verdict:
+def _two_inputs(keys: Float, seed: int) -> att.Verdict:
     angle = np.random.default_rng(seed).uniform(0, 2 * np.pi)
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     tokens = scored(keys @ turn, np.array([[1.0, 0.0], [1.0, 0.0]]))
     start = turn[0][None, :, None]
-    run = _run(tokens, steepest(frobenius, 0.1), 2_000, 10 * start)
-    constant = _run(tokens, gd(RATE), 20_000, 5 * start, [5_000])
-    mm = max_margin(tokens, np.zeros((1, 2), int))
-    return judge(
+    run = _run(tokens, att.steepest(att.frobenius, 0.1), 2_000, 10 * start)
+    constant = _run(tokens, att.gd(RATE), 20_000, 5 * start, [5_000])
+    mm = att.max_margin(tokens, np.zeros((1, 2), int))
+    return att.judge(
         "gradient descent from anywhere tends to p^mm(best)",
-        at_least("cosine, normalised steps", cosine(run.W, mm.W)[0, -1], 0.999),
-        at_least("cosine of the growth, constant steps", cosine(_growth(constant), mm.W)[0, -1], 0.99),
-        told("attention of input 2 on its best token", run.attention[0, -1, 1, 0]),
-        told("norm", run.norm()[0, -1]),
+        att.at_least("cosine, normalised steps", att.cosine(run.W, mm.W)[0, -1], 0.999),
+        att.at_least(
+            "cosine of the growth, constant steps", att.cosine(_growth(constant), mm.W)[0, -1], 0.99
+        ),
+        att.told("attention of input 2 on its best token", run.attention[0, -1, 1, 0]),
+        att.told("norm", run.norm()[0, -1]),
         given={"η ≤ 1/L_p": _short_steps(tokens), "p^mm(best) exists": bool(mm.separable[0])},
     )
 
 
-def gradient_descent_never_stops_growing(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Theorem A-2, growth of the norm",
+    "recalled-H",
+    removed="p^mm(best) exists",
+    twin=lambda seed: _with_best_tokens_between_the_others(seed),
+)
+def gradient_descent_never_stops_growing(seed: int) -> att.Verdict:
     """Under Assumption B gradient descent with η ≤ 1/L_p from any start has ‖p(t)‖ → ∞.
 
     Hypotheses: a decreasing loss, Assumption B, p^mm(best) exists; any n. Nine random starts. Slopes fall
@@ -155,23 +162,23 @@ def gradient_descent_never_stops_growing(seed: int) -> Verdict:
     return _growing(equal_losers(seed))
 
 
-def _with_best_tokens_between_the_others(seed: int) -> Verdict:
+def _with_best_tokens_between_the_others(seed: int) -> att.Verdict:
     tokens = equal_losers(seed)
     best = tokens.values == tokens.values.max(-2, keepdims=True)
     middle = np.where(best, 0, tokens.keys).sum(-2, keepdims=True) / 2
     return _growing(scored(np.where(best, middle, tokens.keys), tokens.values[..., 0]))
 
 
-def _growing(tokens: Tokens) -> Verdict:
-    mm = max_margin(tokens, best_indices(tokens)[None])
+def _growing(tokens: att.Tokens) -> att.Verdict:
+    mm = att.max_margin(tokens, best_indices(tokens)[None])
     starts = np.random.default_rng(0).standard_normal((9, tokens.d, 1))
-    run = _run(tokens, gd(RATE), 20_000, starts, [5_000])
+    run = _run(tokens, att.gd(RATE), 20_000, starts, [5_000])
     length = np.linalg.norm(_growth(run), axis=(-2, -1))
     along = np.diff((run.W * mm.W[:, None]).sum((-2, -1)), axis=-1)
-    return judge(
+    return att.judge(
         "‖p(t)‖ → ∞",
-        at_least("least growth", length.min(), np.log(4) / 4),
-        at_least("least change of ⟨p, p^mm⟩", along.min(), 0),
+        att.at_least("least growth", length.min(), np.log(4) / 4),
+        att.at_least("least change of ⟨p, p^mm⟩", along.min(), 0),
         given={"η ≤ 1/L_p": _short_steps(tokens), "p^mm(best) exists": bool(mm.separable[0])},
     )
 
@@ -179,7 +186,13 @@ def _growing(tokens: Tokens) -> Verdict:
 # ---------------------------------------------------------------------- transient bias
 
 
-def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, experiment on the transient bias of the loss",
+    "derived",
+    removed="losing tokens score zero",
+    twin=lambda seed: _without_losing_scores_of_zero(seed),
+)
+def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int) -> att.Verdict:
     """On two inputs that differ in the score of their best token only, C against 1, the path keeps the
     offset p_y → ½ ln(C |ℓ'(C)| / |ℓ'(1)|) from its limit direction (1, 0).
 
@@ -189,47 +202,57 @@ def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int) -> Ver
     jitter across the path is ≪ 0.1/1,000 per step).
     """
     high = np.random.default_rng(seed).uniform(2, 8)
-    return _bend(two_scores(high)[0], high)
+    return _bend(att.datasets.two_scores(high)[0], high)
 
 
-def _without_losing_scores_of_zero(seed: int) -> Verdict:
+def _without_losing_scores_of_zero(seed: int) -> att.Verdict:
     high = np.random.default_rng(seed).uniform(2, 8)
-    return _bend(scored(two_scores(high)[0].keys, np.array([[high / 2, high], [0.0, 1.0]])), high)
+    return _bend(
+        scored(att.datasets.two_scores(high)[0].keys, np.array([[high / 2, high], [0.0, 1.0]])), high
+    )
 
 
-def _bend(tokens: Tokens, high: float) -> Verdict:
-    slopes: dict[Loss, float] = {
-        correlation: 0.0,
-        logistic: float(log_slope(np.array(high)) - log_slope(np.array(1.0))),
-        exponential: 1 - high,
+def _bend(tokens: att.Tokens, high: float) -> att.Verdict:
+    slopes: dict[att.Loss, float] = {
+        att.correlation: 0.0,
+        att.logistic: float(log_slope(np.array(high)) - log_slope(np.array(1.0))),
+        att.exponential: 1 - high,
     }
     errors, sideways = [], []
     for loss, slope in slopes.items():
-        rule = steepest(frobenius, 0.1)
-        run = train(
-            tokens, Linear(HEAD), weight=FullWeight(), loss=loss, optimizer=rule, steps=1_000, record=2
+        rule = att.steepest(att.frobenius, 0.1)
+        run = att.train(
+            tokens,
+            att.Linear(HEAD),
+            weight=att.FullWeight(),
+            loss=loss,
+            optimizer=rule,
+            steps=1_000,
+            record=2,
         )
         expected = (np.log(high) + slope) / 2
         errors.append(abs(run.final[1, 0] - expected))
         sideways.append(abs(run.final[1, 0] / run.final[0, 0]))
-    return judge(
+    return att.judge(
         "p_y → ½ ln(C |ℓ'(C)| / |ℓ'(1)|)",
         *(
-            at_most(f"error, {loss}", e, 1e-3)
+            att.at_most(f"error, {loss}", e, 1e-3)
             for loss, e in zip(("linear", "logistic", "exponential"), errors, strict=True)
         ),
-        at_most("largest |p_y/p_x|", max(sideways), 0.1),
+        att.at_most("largest |p_y/p_x|", max(sideways), 0.1),
     )
 
 
 # ---------------------------------------------------------------------- details
 
 
-def _run(tokens: Tokens, optimizer: Optimizer, steps: int, starts: Float, record: Sequence[int] = ()) -> Path:
-    return train(
+def _run(
+    tokens: att.Tokens, optimizer: att.Optimizer, steps: int, starts: Float, record: Sequence[int] = ()
+) -> att.Path:
+    return att.train(
         tokens,
-        Linear(HEAD),
-        weight=FullWeight(),
+        att.Linear(HEAD),
+        weight=att.FullWeight(),
         optimizer=optimizer,
         steps=steps,
         init=starts,
@@ -237,50 +260,11 @@ def _run(tokens: Tokens, optimizer: Optimizer, steps: int, starts: Float, record
     )
 
 
-def _growth(run: Path) -> Float:
+def _growth(run: att.Path) -> Float:
     """The last weight minus the one recorded before it, (runs, 1, d, e)."""
     return run.W[:, -1:] - run.W[:, -2:-1]
 
 
-def _short_steps(tokens: Tokens) -> bool:
+def _short_steps(tokens: att.Tokens) -> bool:
     keys, gamma = (np.linalg.norm(a, ord=2, axis=(-2, -1)) for a in (tokens.keys, tokens.values))
     return 1 / lipschitz(gamma, keys) >= RATE
-
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        the_regularisation_path_tends_to_the_best_direction,
-        _without_unique_best_tokens,
-        "unique best tokens",
-        f"{PAPER}, Theorem A-1",
-        "recalled-H",
-    ),
-    Claim(
-        gradient_descent_on_one_input_tends_to_its_best_token_from_anywhere,
-        _one_input_without_equal_losing_scores,
-        "Assumption B: equal losing scores",
-        f"{PAPER}, Theorem A-2 for n = 1",
-        "recalled-H",
-    ),
-    Claim(
-        gradient_descent_never_stops_growing,
-        _with_best_tokens_between_the_others,
-        "p^mm(best) exists",
-        f"{PAPER}, Theorem A-2, growth of the norm",
-        "recalled-H",
-    ),
-    Claim(
-        gradient_descent_from_anywhere_tends_to_the_best_direction,
-        _without_a_separable_choice_of_best_tokens,
-        "p^mm(best) exists",
-        f"{PAPER}, Theorem A-2 for any n",
-        "refuted",
-    ),
-    Claim(
-        the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls,
-        _without_losing_scores_of_zero,
-        "losing tokens score zero",
-        f"{PAPER}, experiment on the transient bias of the loss",
-        "derived",
-    ),
-)

@@ -10,20 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.claims.claim import Claim
-from attsvm.datasets import sphere
-from attsvm.norms import Entrywise
-from attsvm.path import Path
-from attsvm.program.max_margin import max_margin
-from attsvm.program.selections import selections
-from attsvm.selection import best_tokens
-from attsvm.tokens import Float, Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.optimizers import mirror
-from attsvm.training.regularise import regularisation_path
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
-from attsvm.verdict import Verdict, at_least, at_most, divergence, fit_rate, judge, margin_ratio, told
+import attsvm as att
+from attsvm.claims.claim import Float, claim
 
 N, T, D = 3, 4, 5
 REFERENCE = "Julistiono et al. 2024, arXiv 2410.14581"
@@ -42,12 +30,16 @@ NORMALISED = {1.75: 3_000, 3.0: 30_000}
 NEAR = 0.01
 """Directional divergence at the end of a normalised run; the programs of other p are 3 times as far."""
 OTHERS = {1.75: 3.0, 3.0: 1.75}
+_WRONG = "the potential's own program: another p"
 
 
 # ---------------------------------------------------------------------- regularisation path
 
 
-def the_lp_path_tends_to_the_lp_program(seed: int) -> Verdict:
+@claim(
+    f"{REFERENCE}, regularisation path", "recalled-H", removed=_WRONG, twin=lambda seed: _paths(seed, OTHERS)
+)
+def the_lp_path_tends_to_the_lp_program(seed: int) -> att.Verdict:
     """The smallest loss in growing lp balls tends in direction to the lp max-margin program.
 
     Unique best tokens, separable; p = 1.75 and 3; radii up to 300 times the program's norm.
@@ -56,34 +48,36 @@ def the_lp_path_tends_to_the_lp_program(seed: int) -> Verdict:
     return _paths(seed, {1.75: 1.75, 3.0: 3.0})
 
 
-def _the_lp_path_in_another_norm(seed: int) -> Verdict:
-    return _paths(seed, OTHERS)
-
-
-def _paths(seed: int, judged: dict[float, float]) -> Verdict:
-    tokens, v = sphere(N, T, D, seed=seed)
-    best = best_tokens(tokens, v)
+def _paths(seed: int, judged: dict[float, float]) -> att.Verdict:
+    tokens, v = att.datasets.sphere(N, T, D, seed=seed)
+    best = att.best_tokens(tokens, v)
     evidence = []
     for p, q in judged.items():
-        ratio = margin_ratio(_path(seed, p), max_margin(tokens, best, Entrywise(q)))
-        evidence.append(at_least(f"l{q:g} margin ratio of the l{p:g} path", ratio[-1], 1 - SMOOTHING))
-    return judge("W_R/R tends to the lp program", *evidence)
+        ratio = att.margin_ratio(_path(seed, p), att.max_margin(tokens, best, att.Entrywise(q)))
+        evidence.append(att.at_least(f"l{q:g} margin ratio of the l{p:g} path", ratio[-1], 1 - SMOOTHING))
+    return att.judge("W_R/R tends to the lp program", *evidence)
 
 
 @lru_cache(maxsize=4)
-def _path(seed: int, p: float) -> Path:
-    tokens, v = sphere(N, T, D, seed=seed)
-    norm = Entrywise(p)
-    size = float(norm.value(max_margin(tokens, best_tokens(tokens, v), norm).W))
-    return regularisation_path(
-        tokens, Linear(v), norm=norm, radii=size * np.array(RADII), starts=4, seed=seed
+def _path(seed: int, p: float) -> att.Path:
+    tokens, v = att.datasets.sphere(N, T, D, seed=seed)
+    norm = att.Entrywise(p)
+    size = float(norm.value(att.max_margin(tokens, att.best_tokens(tokens, v), norm).W))
+    return att.regularisation_path(
+        tokens, att.Linear(v), norm=norm, radii=size * np.array(RADII), starts=4, seed=seed
     )
 
 
 # ---------------------------------------------------------------------- unnormalised descent
 
 
-def mirror_descent_diverges_in_norm_like_log_k(seed: int) -> Verdict:
+@claim(
+    f"{REFERENCE}, norm divergence",
+    "recalled-H",
+    removed="separability: every example again with the opposite label",
+    twin=lambda seed: _divergence(seed, separable=False),
+)
+def mirror_descent_diverges_in_norm_like_log_k(seed: int) -> att.Verdict:
     """Mirror descent lowers the loss at every record and its norm diverges like log k.
 
     Separable tokens, small constant step; p = 1.5 and 3 from W(0) = 0, 100,000 steps. Wanted: growth
@@ -94,25 +88,27 @@ def mirror_descent_diverges_in_norm_like_log_k(seed: int) -> Verdict:
     return _divergence(seed, separable=True)
 
 
-def _mirror_descent_diverges_on_contradictory_labels(seed: int) -> Verdict:
-    return _divergence(seed, separable=False)
-
-
-def _divergence(seed: int, separable: bool) -> Verdict:
+def _divergence(seed: int, separable: bool) -> att.Verdict:
     evidence = []
     for p in (1.5, 3.0):
-        path, norm = _descent(seed, p, separable), Entrywise(p)
+        path, norm = _descent(seed, p, separable), att.Entrywise(p)
         unit = float(norm.value(_own(seed, p, p).W))
         growth = float(np.ptp(path.norm(norm)[[1, -1]])) / unit / np.log(path.index[-1] / path.index[1])
         evidence += [
-            at_least(f"growth per e-fold, p = {p:g}", growth, 0.5),
-            at_most(f"the same from above, p = {p:g}", growth, 2.0),
-            at_most(f"largest rise of the loss, p = {p:g}", np.diff(path.loss).max(), 0.0),
+            att.at_least(f"growth per e-fold, p = {p:g}", growth, 0.5),
+            att.at_most(f"the same from above, p = {p:g}", growth, 2.0),
+            att.at_most(f"largest rise of the loss, p = {p:g}", np.diff(path.loss).max(), 0.0),
         ]
-    return judge("‖W(k)‖ diverges like log k", *evidence)
+    return att.judge("‖W(k)‖ diverges like log k", *evidence)
 
 
-def the_divergence_falls_at_its_rate_for_p_below_two(seed: int) -> Verdict:
+@claim(
+    f"{REFERENCE}, rate, p < 2",
+    "recalled-M",
+    removed=_WRONG,
+    twin=lambda seed: _rate(seed, 1.5, FAR[1.5], -0.5),
+)
+def the_divergence_falls_at_its_rate_for_p_below_two(seed: int) -> att.Verdict:
     """For 1 < p < 2 mirror descent's directional divergence to its program is O(1/(log k)^(p−1)).
 
     p = 1.5, 100,000 steps. Wanted: fitted exponent in log k over the last decade of steps ≤ −(p − 1).
@@ -124,7 +120,13 @@ def the_divergence_falls_at_its_rate_for_p_below_two(seed: int) -> Verdict:
     return _rate(seed, 1.5, 1.5, -0.5)
 
 
-def the_divergence_falls_at_its_rate_for_p_two(seed: int) -> Verdict:
+@claim(
+    f"{REFERENCE}, rate, p = 2",
+    "recalled-M",
+    removed=_WRONG,
+    twin=lambda seed: _rate(seed, 2.0, FAR[2.0], -1.0),
+)
+def the_divergence_falls_at_its_rate_for_p_two(seed: int) -> att.Verdict:
     """For p = 2 (gradient descent) the directional divergence is O((log log k)²/log k).
 
     100,000 steps. Wanted: fitted exponent in log k ≤ −1, the leading power. The statement's own steepness
@@ -136,7 +138,13 @@ def the_divergence_falls_at_its_rate_for_p_two(seed: int) -> Verdict:
     return _rate(seed, 2.0, 2.0, -1.0)
 
 
-def the_divergence_falls_at_its_rate_for_p_above_two(seed: int) -> Verdict:
+@claim(
+    f"{REFERENCE}, rate, p > 2",
+    "recalled-M",
+    removed=_WRONG,
+    twin=lambda seed: _rate(seed, 3.0, FAR[3.0], -0.57),
+)
+def the_divergence_falls_at_its_rate_for_p_above_two(seed: int) -> att.Verdict:
     """For p > 2 the directional divergence is O(log log k/log k).
 
     p = 3, 100,000 steps. Wanted: fitted exponent in log k ≤ −1 + 1/log log k = −0.57, the steepness of
@@ -147,50 +155,41 @@ def the_divergence_falls_at_its_rate_for_p_above_two(seed: int) -> Verdict:
     return _rate(seed, 3.0, 3.0, -0.57)
 
 
-def _rate_to_a_far_program_for_p_below_two(seed: int) -> Verdict:
-    return _rate(seed, 1.5, FAR[1.5], -0.5)
-
-
-def _rate_to_a_far_program_for_p_two(seed: int) -> Verdict:
-    return _rate(seed, 2.0, FAR[2.0], -1.0)
-
-
-def _rate_to_a_far_program_for_p_above_two(seed: int) -> Verdict:
-    return _rate(seed, 3.0, FAR[3.0], -0.57)
-
-
-def _rate(seed: int, p: float, q: float, steepness: float) -> Verdict:
+def _rate(seed: int, p: float, q: float, steepness: float) -> att.Verdict:
     path = _descent(seed, p)
-    away = divergence(path.W, _own(seed, p, q).W, Entrywise(p))[1:]
-    rate = fit_rate(np.log(path.index[1:]), away)
-    return judge(
+    away = att.divergence(path.W, _own(seed, p, q).W, att.Entrywise(p))[1:]
+    rate = att.fit_rate(np.log(path.index[1:]), away)
+    return att.judge(
         f"the divergence to the l{q:g} program falls at the stated rate",
-        at_most("exponent in log k", rate.exponent, steepness),
-        told("upper end of its 95 % interval", rate.high),
-        told("divergence at the end", away[-1]),
+        att.at_most("exponent in log k", rate.exponent, steepness),
+        att.told("upper end of its 95 % interval", rate.high),
+        att.told("divergence at the end", away[-1]),
         numbers={"index": path.index[1:], "divergence": away},
     )
 
 
 @lru_cache(maxsize=8)
-def _descent(seed: int, p: float, separable: bool = True) -> Path:
-    tokens, v = sphere(N, T, D, seed=seed)
+def _descent(seed: int, p: float, separable: bool = True) -> att.Path:
+    tokens, v = att.datasets.sphere(N, T, D, seed=seed)
     if not separable:
         twice = [np.concatenate([a, a]) for a in (tokens.keys, tokens.queries)]
-        tokens = Tokens(twice[0], twice[1], np.concatenate([tokens.labels, -tokens.labels]))
-    return _train(tokens, v, mirror(p, RATES[p], normalised=False), STEPS, RECORD)
+        tokens = att.Tokens(twice[0], twice[1], np.concatenate([tokens.labels, -tokens.labels]))
+    return _train(tokens, v, att.mirror(p, RATES[p], normalised=False), STEPS, RECORD)
 
 
 def _own(seed: int, p: float, q: float) -> Any:
     """The lq program of the tokens that the run of p attends to."""
     path = _descent(seed, p)
-    return max_margin(path.tokens, path.selected, Entrywise(q))
+    return att.max_margin(path.tokens, path.selected, att.Entrywise(q))
 
 
 # ---------------------------------------------------------------------- normalised descent
 
 
-def normalised_mirror_descent_tends_to_its_own_program(seed: int) -> Verdict:
+@claim(
+    f"{REFERENCE}, experiment A", "code", removed=_WRONG, twin=lambda seed: _normalised(seed, swapped=True)
+)
+def normalised_mirror_descent_tends_to_its_own_program(seed: int) -> att.Verdict:
     """Normalised mirror descent ends near the program of its own p, far from those of other p.
 
     p = 1.75 (3,000 steps) and 3 (30,000), lr 0.1, W(0) = 0; all programs for the tokens the run attends
@@ -200,31 +199,33 @@ def normalised_mirror_descent_tends_to_its_own_program(seed: int) -> Verdict:
     return _normalised(seed, swapped=False)
 
 
-def _normalised_mirror_descent_tends_to_another_program(seed: int) -> Verdict:
-    return _normalised(seed, swapped=True)
-
-
-def _normalised(seed: int, swapped: bool) -> Verdict:
-    tokens, v = sphere(N, T, D, seed=seed)
+def _normalised(seed: int, swapped: bool) -> att.Verdict:
+    tokens, v = att.datasets.sphere(N, T, D, seed=seed)
     evidence = []
     for p, steps in NORMALISED.items():
-        path = _train(tokens, v, mirror(p, 0.1), steps, (10,))
+        path = _train(tokens, v, att.mirror(p, 0.1), steps, (10,))
         pair = (OTHERS[p], p) if swapped else (p, OTHERS[p])
         own, other = (_away(path, p, q) for q in pair)
         evidence += [
-            at_most(f"divergence, p = {p:g}", own, NEAR),
-            at_least(f"the other program's over it, p = {p:g}", other / max(own, 1e-12), 3.0),
+            att.at_most(f"divergence, p = {p:g}", own, NEAR),
+            att.at_least(f"the other program's over it, p = {p:g}", other / max(own, 1e-12), 3.0),
         ]
-    return judge("normalised mirror descent tends to its own program", *evidence)
+    return att.judge("normalised mirror descent tends to its own program", *evidence)
 
 
-def _away(path: Path, p: float, q: float) -> float:
+def _away(path: att.Path, p: float, q: float) -> float:
     """Directional divergence of ψ_p to the lq program of the tokens the path attends to."""
-    solution = max_margin(path.tokens, path.selected, Entrywise(q))
-    return float(divergence(path.W, solution.W, Entrywise(p))[-1])
+    solution = att.max_margin(path.tokens, path.selected, att.Entrywise(q))
+    return float(att.divergence(path.W, solution.W, att.Entrywise(p))[-1])
 
 
-def mirror_descent_stays_at_locally_optimal_selections(seed: int) -> Verdict:
+@claim(
+    f"{REFERENCE}, directional convergence",
+    "recalled-H",
+    removed="local optimality of the start",
+    twin=lambda seed: _from_selection(seed, optimal=False),
+)
+def mirror_descent_stays_at_locally_optimal_selections(seed: int) -> att.Verdict:
     """Started at R · W_mm(α) for a locally optimal α, mirror descent keeps α and its direction.
 
     p = 1.75, normalised steps, R = 100 ‖W_mm(α)‖, n = 2, T = 3, d = 4; α: of all locally optimal selections
@@ -235,52 +236,25 @@ def mirror_descent_stays_at_locally_optimal_selections(seed: int) -> Verdict:
     return _from_selection(seed, optimal=True)
 
 
-def _mirror_descent_stays_at_any_selection(seed: int) -> Verdict:
-    return _from_selection(seed, optimal=False)
-
-
-def _from_selection(seed: int, optimal: bool) -> Verdict:
-    tokens, v = sphere(2, 3, 4, seed=seed)
-    norm = Entrywise(1.75)
-    found = selections(tokens, v, norm)
+def _from_selection(seed: int, optimal: bool) -> att.Verdict:
+    tokens, v = att.datasets.sphere(2, 3, 4, seed=seed)
+    norm = att.Entrywise(1.75)
+    found = att.selections(tokens, v, norm)
     if not optimal:
         known = {tuple(s.selected.argmax(-1)) for s in found}
-        found = [s for s in selections(tokens, None, norm) if tuple(s.selected.argmax(-1)) not in known]
+        found = [s for s in att.selections(tokens, None, norm) if tuple(s.selected.argmax(-1)) not in known]
     score = (tokens.values @ v) * tokens.labels[:, None]
     start = min(found, key=lambda s: float(score[s.selected].sum()))
-    path = _train(tokens, v, mirror(1.75, 0.1), 10_000, (10,), init=100 * start.W)
-    away = divergence(path.W, start.W, norm)
-    return judge(
+    path = _train(tokens, v, att.mirror(1.75, 0.1), 10_000, (10,), init=100 * start.W)
+    away = att.divergence(path.W, start.W, norm)
+    return att.judge(
         "the run stays at its selection",
-        at_least("share of tokens kept", (path.selected & start.selected).any(-1).mean(), 1.0),
-        at_most("divergence at the end", away[-1], NEAR),
+        att.at_least("share of tokens kept", (path.selected & start.selected).any(-1).mean(), 1.0),
+        att.at_most("divergence at the end", away[-1], NEAR),
     )
 
 
-def _train(tokens: Tokens, v: Float, rule: Any, steps: int, record: Any, init: Any = None) -> Path:
-    return train(
-        tokens, Linear(v), weight=FullWeight(), optimizer=rule, steps=steps, record=record, init=init
+def _train(tokens: att.Tokens, v: Float, rule: Any, steps: int, record: Any, init: Any = None) -> att.Path:
+    return att.train(
+        tokens, att.Linear(v), weight=att.FullWeight(), optimizer=rule, steps=steps, record=record, init=init
     )
-
-
-def _claim(check: Any, twin: Any, removed: str, number: str, mark: str) -> Claim:
-    return Claim(check, twin, removed, f"{REFERENCE}, {number}", mark)
-
-
-_WRONG = "the potential's own program: another p"
-CLAIMS: tuple[Claim, ...] = (
-    _claim(the_lp_path_tends_to_the_lp_program, _the_lp_path_in_another_norm, _WRONG,
-           "regularisation path", "recalled-H"),
-    _claim(mirror_descent_diverges_in_norm_like_log_k, _mirror_descent_diverges_on_contradictory_labels,
-           "separability: every example again with the opposite label", "norm divergence", "recalled-H"),
-    _claim(the_divergence_falls_at_its_rate_for_p_below_two, _rate_to_a_far_program_for_p_below_two, _WRONG,
-           "rate, p < 2", "recalled-M"),
-    _claim(the_divergence_falls_at_its_rate_for_p_two, _rate_to_a_far_program_for_p_two, _WRONG,
-           "rate, p = 2", "recalled-M"),
-    _claim(the_divergence_falls_at_its_rate_for_p_above_two, _rate_to_a_far_program_for_p_above_two, _WRONG,
-           "rate, p > 2", "recalled-M"),
-    _claim(normalised_mirror_descent_tends_to_its_own_program,
-           _normalised_mirror_descent_tends_to_another_program, _WRONG, "experiment A", "code"),
-    _claim(mirror_descent_stays_at_locally_optimal_selections, _mirror_descent_stays_at_any_selection,
-           "local optimality of the start", "directional convergence", "recalled-H"),
-)  # fmt: skip

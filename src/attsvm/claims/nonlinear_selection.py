@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.claims.claim import Claim
+import attsvm as att
+from attsvm.claims.claim import Float, claim
 from attsvm.claims.prompt_instances import PAPER, Axes, all_selections
-from attsvm.datasets import prompt_sphere
-from attsvm.norms import frobenius
-from attsvm.path import Path
-from attsvm.program.max_margin import max_margin
-from attsvm.tokens import Float, Tokens
-from attsvm.training.heads import QuadraticPenalty
-from attsvm.training.optimizers import steepest
-from attsvm.training.regularise import regularisation_path
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
-from attsvm.verdict import Verdict, at_least, at_most, cosine, judge
 
 
-def a_head_that_mixing_hurts_selects_one_token_each(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Theorem A-7",
+    "recalled-M",
+    removed="mixing tokens is strictly worse",
+    twin=lambda seed: _nonlinear(seed, 1.0),
+)
+def a_head_that_mixing_hurts_selects_one_token_each(seed: int) -> att.Verdict:
     """With a nonlinear head for which mixing tokens is strictly worse than the best one, the
     regularisation path tends to p^mm of the best tokens.
 
@@ -31,45 +27,30 @@ def a_head_that_mixing_hurts_selects_one_token_each(seed: int) -> Verdict:
     return _nonlinear(seed, -0.5)
 
 
-def _with_a_head_that_rewards_mixing(seed: int) -> Verdict:
-    return _nonlinear(seed, 1.0)
-
-
-def _nonlinear(seed: int, strength: float) -> Verdict:
-    source, v = prompt_sphere(2, 3, 4, seed=seed)
-    tokens, head = Tokens(source.keys), QuadraticPenalty(v, np.array(strength))
-    mm = max_margin(tokens, (tokens.keys @ v - strength * (tokens.keys**2).sum(-1)).argmax(-1))
+def _nonlinear(seed: int, strength: float) -> att.Verdict:
+    source, v = att.datasets.prompt_sphere(2, 3, 4, seed=seed)
+    tokens, head = att.Tokens(source.keys), att.QuadraticPenalty(v, np.array(strength))
+    mm = att.max_margin(tokens, (tokens.keys @ v - strength * (tokens.keys**2).sum(-1)).argmax(-1))
     path = _smallest_loss(tokens, head, np.linalg.norm(mm.W) * np.array([10.0, 30.0]))
-    off = 1 - cosine(path.W, mm.W)
-    return judge(
+    off = 1 - att.cosine(path.W, mm.W)
+    return att.judge(
         "the path of a head that mixing hurts tends to p^mm",
-        at_most("1 − cosine", off[-1], 0.01),
-        at_most("the same, relative to a radius three times smaller", off[-1] / off[-2], 0.5),
-        at_least("least attention on a best token", path.attention[-1][mm.selected].min(), 0.99),
+        att.at_most("1 − cosine", off[-1], 0.01),
+        att.at_most("the same, relative to a radius three times smaller", off[-1] / off[-2], 0.5),
+        att.at_least("least attention on a best token", path.attention[-1][mm.selected].min(), 0.99),
     )
 
 
-def _smallest_loss(tokens: Tokens, head: QuadraticPenalty, radii: Float) -> Path:
+def _smallest_loss(tokens: att.Tokens, head: att.QuadraticPenalty, radii: Float) -> att.Path:
     """The free search; where a ray of some selection has a smaller loss, the search around that ray.
 
     With a nonlinear head all free starts may miss the basin of the smallest loss.
     """
-    free = regularisation_path(tokens, head, radii=radii, starts=4)
+    free = att.regularisation_path(tokens, head, radii=radii, starts=4)
     axes = all_selections(tokens)[1]
-    rule = steepest(frobenius, 0.1)
-    rays = train(tokens, head, weight=FullWeight(), optimizer=rule, steps=1, init=radii[-1] * axes)
+    rule = att.steepest(att.frobenius, 0.1)
+    rays = att.train(tokens, head, weight=att.FullWeight(), optimizer=rule, steps=1, init=radii[-1] * axes)
     best = rays.loss[:, 0].argmin()
     if free.loss[-1] <= rays.loss[best, 0]:
         return free
-    return regularisation_path(tokens, head, radii=radii, around=Axes(axes[best]), cone=0.5, starts=4)
-
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        a_head_that_mixing_hurts_selects_one_token_each,
-        _with_a_head_that_rewards_mixing,
-        "mixing tokens is strictly worse",
-        f"{PAPER}, Theorem A-7",
-        "recalled-M",
-    ),
-)
+    return att.regularisation_path(tokens, head, radii=radii, around=Axes(axes[best]), cone=0.5, starts=4)

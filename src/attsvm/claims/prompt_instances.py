@@ -9,11 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 
-from attsvm.datasets import prompt_sphere
-from attsvm.program.selections import selections
-from attsvm.program.solution import Solution
-from attsvm.selection import scores
-from attsvm.tokens import Float, Tokens
+import attsvm as att
+from attsvm.claims.claim import Float
 
 PAPER = "Tarzanagh et al. 2023, Max-Margin Token Selection in Attention Mechanism"
 HEAD = np.ones(1)
@@ -23,18 +20,18 @@ SMALL, CROWDED = (2, 3, 4), (2, 6, 10)
 all claims, because the training loop is compiled once per size."""
 
 
-def scored(keys: Float, gamma: Float) -> Tokens:
+def scored(keys: Float, gamma: Float) -> att.Tokens:
     """Tokens of the prompt model whose value is their score γ (n, T)."""
-    return Tokens(keys, values=gamma[..., None])
+    return att.Tokens(keys, values=gamma[..., None])
 
 
-def small(seed: int, size: tuple[int, int, int] = SMALL) -> Tokens:
+def small(seed: int, size: tuple[int, int, int] = SMALL) -> att.Tokens:
     """Unit tokens of a size (n, T, d) with the scores of a random unit head and random labels."""
-    tokens, v = prompt_sphere(*size, seed=seed)
-    return scored(tokens.keys, scores(tokens, v))
+    tokens, v = att.datasets.prompt_sphere(*size, seed=seed)
+    return scored(tokens.keys, att.scores(tokens, v))
 
 
-def equal_losers(seed: int, size: tuple[int, int, int] = SMALL) -> Tokens:
+def equal_losers(seed: int, size: tuple[int, int, int] = SMALL) -> att.Tokens:
     """The same keys with one best token per input and one score for all others (Assumption B)."""
     tokens = small(seed, size)
     gamma = tokens.values[..., 0]
@@ -43,12 +40,12 @@ def equal_losers(seed: int, size: tuple[int, int, int] = SMALL) -> Tokens:
     return scored(tokens.keys, np.where(gamma == best, best, losing))
 
 
-def enlarged(tokens: Tokens, radius: float) -> Tokens:
+def enlarged(tokens: att.Tokens, radius: float) -> att.Tokens:
     """The same problem in units of the radius: a prompt of length one stands for one of length R.
 
     Steps proportional to the radius then need no new step size, and so no new compilation.
     """
-    return Tokens(radius * tokens.keys, tokens.queries, tokens.labels, tokens.mask, tokens.values)
+    return att.Tokens(radius * tokens.keys, tokens.queries, tokens.labels, tokens.mask, tokens.values)
 
 
 @dataclass(frozen=True)
@@ -58,9 +55,9 @@ class Axes:
     W: Float
 
 
-def all_selections(tokens: Tokens) -> tuple[list[Solution], Float]:
+def all_selections(tokens: att.Tokens) -> tuple[list[att.Solution], Float]:
     """Every separable selection with its program, and the unit directions (selections, d, 1)."""
-    solutions = selections(tokens)
+    solutions = att.selections(tokens)
     return solutions, np.stack([unit(one.W) for one in solutions])
 
 
@@ -69,9 +66,9 @@ def unit(W: Float) -> Float:
     return np.asarray(W / np.linalg.norm(W, axis=(-2, -1), keepdims=True))
 
 
-def best_indices(tokens: Tokens) -> Any:
+def best_indices(tokens: att.Tokens) -> Any:
     """The token of highest score in each input; the first one where scores tie."""
-    return scores(tokens, HEAD).argmax(-1)
+    return att.scores(tokens, HEAD).argmax(-1)
 
 
 def log_slope(margin: Float) -> Float:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attsvm.claims.claim import Claim
+import attsvm as att
+from attsvm.claims.claim import Float, claim
 from attsvm.claims.prompt_instances import (
     CROWDED,
     HEAD,
@@ -18,16 +19,6 @@ from attsvm.claims.prompt_instances import (
     log_slope,
     small,
 )
-from attsvm.datasets import prompt_sphere
-from attsvm.norms import frobenius
-from attsvm.program.max_margin import max_margin, separable
-from attsvm.selection import scores
-from attsvm.tokens import Float, Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.optimizers import gd, steepest
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
-from attsvm.verdict import Verdict, at_least, at_most, judge, told
 
 ROUNDING = 1e-12
 """Two runs of the same numbers in float64, a few hundred steps apart from rounding only."""
@@ -36,7 +27,13 @@ ROUNDING = 1e-12
 # ---------------------------------------------------------------------- prompt and weight
 
 
-def training_the_prompt_is_training_the_weight_on_a_fixed_query(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Lemma A-1",
+    "recalled-H",
+    removed="the step of W is η/‖u‖²",
+    twin=lambda seed: _prompt_and_weight(seed, 0.5),
+)
+def training_the_prompt_is_training_the_weight_on_a_fixed_query(seed: int) -> att.Verdict:
     """Gradient descent on p in softmax(X p) with step η and on W in softmax(X W u) with step η/‖u‖²
     give W(t) = p(t) uᵀ/‖u‖² at every step.
 
@@ -45,31 +42,41 @@ def training_the_prompt_is_training_the_weight_on_a_fixed_query(seed: int) -> Ve
     return _prompt_and_weight(seed, 0.5 / 4)
 
 
-def _without_the_step_divided_by_the_query_length(seed: int) -> Verdict:
-    return _prompt_and_weight(seed, 0.5)
-
-
-def _prompt_and_weight(seed: int, step: float) -> Verdict:
+def _prompt_and_weight(seed: int, step: float) -> att.Verdict:
     prompt = small(seed)
     rng = np.random.default_rng(seed)
     u, start = rng.standard_normal(3), rng.standard_normal((4, 1))
     u *= 2 / np.linalg.norm(u)  # ‖u‖² = 4 on every seed: the step is a compiled constant
-    weight = Tokens(prompt.keys, np.tile(u, (2, 1)), values=prompt.values)
+    weight = att.Tokens(prompt.keys, np.tile(u, (2, 1)), values=prompt.values)
     p, W = (
-        train(tokens, Linear(HEAD), weight=FullWeight(), optimizer=gd(rate), steps=300, init=init, record=5).W
+        att.train(
+            tokens,
+            att.Linear(HEAD),
+            weight=att.FullWeight(),
+            optimizer=att.gd(rate),
+            steps=300,
+            init=init,
+            record=5,
+        ).W
         for tokens, rate, init in ((prompt, 0.5, start), (weight, step, start * u / 4))
     )
-    return judge(
+    return att.judge(
         "W(t) = p(t) uᵀ/‖u‖²",
-        at_most("largest difference", np.abs(W - p * u / 4).max(), ROUNDING),
-        told("how far the prompt moved", np.abs(p[-1] - p[0]).max()),
+        att.at_most("largest difference", np.abs(W - p * u / 4).max(), ROUNDING),
+        att.told("how far the prompt moved", np.abs(p[-1] - p[0]).max()),
     )
 
 
 # ---------------------------------------------------------------------- the loss
 
 
-def only_the_best_tokens_reach_the_smallest_loss(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Lemma A-2",
+    "recalled-H",
+    removed="the ray selects the best tokens",
+    twin=lambda seed: _without_the_best_tokens_on_the_ray(seed),
+)
+def only_the_best_tokens_reach_the_smallest_loss(seed: int) -> att.Verdict:
     """Every finite prompt has L(p) > L* = 1/n Σ ℓ(γ_best), and L(R p^mm) → L* as R grows.
 
     Hypotheses: a decreasing loss, a token that is not best, p^mm of the best tokens. Measured: the
@@ -80,34 +87,45 @@ def only_the_best_tokens_reach_the_smallest_loss(seed: int) -> Verdict:
     return _ray(tokens, best_indices(tokens), seed)
 
 
-def _without_the_best_tokens_on_the_ray(seed: int) -> Verdict:
+def _without_the_best_tokens_on_the_ray(seed: int) -> att.Verdict:
     tokens = small(seed)
-    worst = scores(tokens, HEAD).argmin(-1)
+    worst = att.scores(tokens, HEAD).argmin(-1)
     return _ray(tokens, worst, seed)
 
 
-def _ray(tokens: Tokens, selected: Float, seed: int) -> Verdict:
+def _ray(tokens: att.Tokens, selected: Float, seed: int) -> att.Verdict:
     rng = np.random.default_rng(seed)
-    mm = max_margin(tokens, selected).W
+    mm = att.max_margin(tokens, selected).W
     scales = np.repeat([0.1, 1.0, 4.0, 10.0], 50)[:, None, None]
     radii = np.array([50.0, 100.0, 1000.0])
     starts = np.concatenate([scales * rng.standard_normal((200, 4, 1)), radii[:, None, None] * mm])
-    at = train(
-        tokens, Linear(HEAD), weight=FullWeight(), optimizer=steepest(frobenius, 0.1), steps=1, init=starts
+    at = att.train(
+        tokens,
+        att.Linear(HEAD),
+        weight=att.FullWeight(),
+        optimizer=att.steepest(att.frobenius, 0.1),
+        steps=1,
+        init=starts,
     )
-    best = np.logaddexp(0.0, -scores(tokens, HEAD).max(-1)).mean()
+    best = np.logaddexp(0.0, -att.scores(tokens, HEAD).max(-1)).mean()
     fall = -np.diff(at.log_excess[200:, 0]) / np.diff(radii)
-    return judge(
+    return att.judge(
         "L(p) > L*, and the ray of the best tokens reaches L*",
-        at_least("smallest L − L* at a random prompt", (at.loss[:200, 0] - best).min(), 1e-12),
-        at_least("fall of log(L − L*) per unit of R, R = 50 … 1,000", fall.min(), 1 - ROUNDING),
+        att.at_least("smallest L − L* at a random prompt", (at.loss[:200, 0] - best).min(), 1e-12),
+        att.at_least("fall of log(L − L*) per unit of R, R = 50 … 1,000", fall.min(), 1 - ROUNDING),
     )
 
 
 # ---------------------------------------------------------------------- the gradient
 
 
-def descent_always_moves_towards_the_best_direction(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, key inequality of Theorem A-2",
+    "recalled-H",
+    removed="Assumption B: equal losing scores",
+    twin=lambda seed: _towards_the_best(small(seed, CROWDED), seed),
+)
+def descent_always_moves_towards_the_best_direction(seed: int) -> att.Verdict:
     """⟨∇L(p), p^mm⟩ < 0 at every finite prompt: there is no stationary point.
 
     Hypotheses: a decreasing loss, Assumption B (the losing tokens of an input share one score), p^mm
@@ -116,25 +134,27 @@ def descent_always_moves_towards_the_best_direction(seed: int) -> Verdict:
     return _towards_the_best(equal_losers(seed, CROWDED), seed)
 
 
-def _without_equal_losing_scores(seed: int) -> Verdict:
-    return _towards_the_best(small(seed, CROWDED), seed)
-
-
-def _towards_the_best(tokens: Tokens, seed: int) -> Verdict:
+def _towards_the_best(tokens: att.Tokens, seed: int) -> att.Verdict:
     directions = np.random.default_rng(seed).standard_normal((3_000, tokens.d))
     directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
     prompts = np.geomspace(0.1, 30, 3_000)[:, None] * directions
     slope, _ = gradient(tokens.values[..., 0], tokens.keys, prompts)
-    mm = max_margin(tokens, best_indices(tokens)).W[:, 0]
+    mm = att.max_margin(tokens, best_indices(tokens)).W[:, 0]
     cosine = slope @ mm / (np.linalg.norm(slope, axis=-1) * np.linalg.norm(mm))
-    return judge(
+    return att.judge(
         "⟨∇L(p), p^mm⟩ < 0 everywhere",
-        at_most("prompts with ⟨∇L, p^mm⟩ ≥ 0", (cosine >= 0).sum(), 0),
-        told("largest cosine of ∇L and p^mm", cosine.max()),
+        att.at_most("prompts with ⟨∇L, p^mm⟩ ≥ 0", (cosine >= 0).sum(), 0),
+        att.told("largest cosine of ∇L and p^mm", cosine.max()),
     )
 
 
-def the_gradient_is_lipschitz_with_the_stated_constant(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, smoothness constant",
+    "recalled-H",
+    removed="Assumption A: |ℓ'| ≤ M₁",
+    twin=lambda seed: _smoothness(seed, lambda f: -f),
+)
+def the_gradient_is_lipschitz_with_the_stated_constant(seed: int) -> att.Verdict:
     """‖∇L(p) − ∇L(p')‖ ≤ L_p ‖p − p'‖ with L_p = 1/n Σ (M₀ ‖v‖² ‖X_i‖⁴ + 3 M₁ ‖v‖ ‖X_i‖³).
 
     Hypotheses (Assumption A): |ℓ''| ≤ M₀ and |ℓ'| ≤ M₁; logistic: ¼ and 1. Measured: the largest ratio
@@ -143,11 +163,7 @@ def the_gradient_is_lipschitz_with_the_stated_constant(seed: int) -> Verdict:
     return _smoothness(seed, log_slope)
 
 
-def _without_a_bounded_slope(seed: int) -> Verdict:
-    return _smoothness(seed, lambda f: -f)  # the exponential loss: |ℓ'| = e^(−f)
-
-
-def _smoothness(seed: int, slope: Callable[[Float], Float]) -> Verdict:
+def _smoothness(seed: int, slope: Callable[[Float], Float]) -> att.Verdict:
     keys, gamma = (tokens := small(seed, CROWDED)).keys, tokens.values[..., 0]
     rng = np.random.default_rng(seed)
     p, step = rng.standard_normal((2, 2_000, tokens.d))
@@ -159,13 +175,19 @@ def _smoothness(seed: int, slope: Callable[[Float], Float]) -> Verdict:
         (first, a), (second, b) = (gradient(head * gamma, keys, x, slope) for x in (p, p + step))
         change = np.linalg.norm(np.exp(a)[:, None] * first - np.exp(b)[:, None] * second, axis=-1)
         ratios.append(change / np.linalg.norm(step, axis=-1) / lipschitz(head * size, size))
-    return judge(
+    return att.judge(
         "∇L is L_p-Lipschitz",
-        at_most("largest ‖∇L(p) − ∇L(p')‖ / (L_p ‖p − p'‖)", np.max(ratios), 1),
+        att.at_most("largest ‖∇L(p) − ∇L(p')‖ / (L_p ‖p − p'‖)", np.max(ratios), 1),
     )
 
 
-def the_pull_of_a_selected_token_is_first_order_in_the_leak(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, expansion lemma",
+    "recalled-M",
+    removed="softmax weights sum to one",
+    twin=lambda seed: _without_weights_that_sum_to_one(seed),
+)
+def the_pull_of_a_selected_token_is_first_order_in_the_leak(seed: int) -> att.Verdict:
     """|aᵀ(diag(s) − ssᵀ)γ − Σ_{t≥2} (a_1 − a_t)(γ_1 − γ_t) s_t| ≤ A Γ (1 − s_1)² with A and Γ the ranges
     of a and γ.
 
@@ -179,13 +201,13 @@ def the_pull_of_a_selected_token_is_first_order_in_the_leak(seed: int) -> Verdic
     return _expansion(weights / weights.sum(-1, keepdims=True), rng)
 
 
-def _without_weights_that_sum_to_one(seed: int) -> Verdict:
+def _without_weights_that_sum_to_one(seed: int) -> att.Verdict:
     rng = np.random.default_rng(seed)
     logits = rng.standard_normal((4_000, 5)) * rng.exponential(2, (4_000, 1))
     return _expansion(1 / (1 + np.exp(-logits)), rng)  # sigmoid attention
 
 
-def _expansion(s: Float, rng: np.random.Generator) -> Verdict:
+def _expansion(s: Float, rng: np.random.Generator) -> att.Verdict:
     a, gamma = rng.standard_normal((2, *s.shape)) * rng.exponential(2, (2, len(s), 1))
     exact = (a * s * gamma).sum(-1) - (a * s).sum(-1) * (gamma * s).sum(-1)
     first = ((a[:, :1] - a) * (gamma[:, :1] - gamma) * s).sum(-1)
@@ -194,15 +216,22 @@ def _expansion(s: Float, rng: np.random.Generator) -> Verdict:
     # The exact form cancels where the leak is small: allow its rounding, 16 ulp of its largest term.
     rounding = 16 * np.finfo(float).eps * np.abs(a * gamma).max(-1)
     ratio = np.maximum(np.abs(exact - first) - rounding, 0) / (size * leak**2)
-    return judge(
-        "the expansion is exact to second order", at_most("largest error / (A Γ (1 − s_1)²)", ratio.max(), 1)
+    return att.judge(
+        "the expansion is exact to second order",
+        att.at_most("largest error / (A Γ (1 − s_1)²)", ratio.max(), 1),
     )
 
 
 # ---------------------------------------------------------------------- the program
 
 
-def every_selection_is_separable_once_the_width_reaches_the_constraints(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, feasibility of the p-SVM",
+    "derived",
+    removed="d ≥ n(T − 1)",
+    twin=lambda seed: _all_separable(seed, 4),
+)
+def every_selection_is_separable_once_the_width_reaches_the_constraints(seed: int) -> att.Verdict:
     """With generic keys and d ≥ n(T − 1) every selection of tokens is separable.
 
     The n(T − 1) rows are then linearly independent. Measured: the share of the 64 selections of
@@ -211,60 +240,12 @@ def every_selection_is_separable_once_the_width_reaches_the_constraints(seed: in
     return _all_separable(seed, 9)
 
 
-def _without_enough_width(seed: int) -> Verdict:
-    return _all_separable(seed, 4)
-
-
-def _all_separable(seed: int, d: int) -> Verdict:
-    keys = prompt_sphere(3, 4, d, seed=seed)[0].keys
+def _all_separable(seed: int, d: int) -> att.Verdict:
+    keys = att.datasets.prompt_sphere(3, 4, d, seed=seed)[0].keys
     every = np.stack(np.meshgrid(*[np.arange(4)] * 3, indexing="ij"), -1).reshape(-1, 3)
-    return judge(
+    return att.judge(
         "every selection is separable",
-        at_least("share of separable selections", float(np.mean(separable(Tokens(keys), every))), 1),
+        att.at_least(
+            "share of separable selections", float(np.mean(att.separable(att.Tokens(keys), every))), 1
+        ),
     )
-
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        training_the_prompt_is_training_the_weight_on_a_fixed_query,
-        _without_the_step_divided_by_the_query_length,
-        "the step of W is η/‖u‖²",
-        f"{PAPER}, Lemma A-1",
-        "recalled-H",
-    ),
-    Claim(
-        only_the_best_tokens_reach_the_smallest_loss,
-        _without_the_best_tokens_on_the_ray,
-        "the ray selects the best tokens",
-        f"{PAPER}, Lemma A-2",
-        "recalled-H",
-    ),
-    Claim(
-        descent_always_moves_towards_the_best_direction,
-        _without_equal_losing_scores,
-        "Assumption B: equal losing scores",
-        f"{PAPER}, key inequality of Theorem A-2",
-        "recalled-H",
-    ),
-    Claim(
-        the_gradient_is_lipschitz_with_the_stated_constant,
-        _without_a_bounded_slope,
-        "Assumption A: |ℓ'| ≤ M₁",
-        f"{PAPER}, smoothness constant",
-        "recalled-H",
-    ),
-    Claim(
-        the_pull_of_a_selected_token_is_first_order_in_the_leak,
-        _without_weights_that_sum_to_one,
-        "softmax weights sum to one",
-        f"{PAPER}, expansion lemma",
-        "recalled-M",
-    ),
-    Claim(
-        every_selection_is_separable_once_the_width_reaches_the_constraints,
-        _without_enough_width,
-        "d ≥ n(T − 1)",
-        f"{PAPER}, feasibility of the p-SVM",
-        "derived",
-    ),
-)

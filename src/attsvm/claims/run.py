@@ -23,7 +23,8 @@ TABLE = File("docs/claims.md")
 class Row:
     """One claim over several seeds.
 
-    verdicts, twins: the statuses, one per seed. evidence: each judged or told number of the check, as the
+    verdicts, twins: the statuses, one per seed. fresh: how many of the seeds had no part in choosing the
+    settings. evidence: each judged or told number of the check, as the
     median over the seeds with its bound. reasons: why seeds that do not hold do not.
     seconds: processor time of all checks and twins, compilation included.
     """
@@ -35,6 +36,7 @@ class Row:
     evidence: tuple[Evidence, ...]
     reasons: tuple[str, ...]
     seconds: float
+    fresh: int = 0
 
     @property
     def held(self) -> int:
@@ -47,7 +49,9 @@ class Row:
 
     def __str__(self) -> str:
         holds, twins = f"{self.held}/{len(self.verdicts)}", f"{self.detected}/{len(self.twins)}"
-        return f"{self.name:<75} holds {holds:>5}   twin detected {twins:>5}   {self.seconds:6.1f} s"
+        fresh = f"{self.fresh}/{len(self.seeds)}"
+        facts = f"holds {holds:>5}   twin detected {twins:>5}   seeds that chose nothing {fresh:>5}"
+        return f"{self.name:<75} {facts}   {self.seconds:6.1f} s"
 
 
 def run(
@@ -123,6 +127,7 @@ def _run_claim(claim: Claim, seeds: Sequence[int]) -> Row:
         _medians(checks),
         tuple(f"seed {s}: {c.reason}" for s, c in zip(seeds, checks, strict=True) if not c.holds),
         time.process_time() - began,
+        sum(seed not in claim.chosen_on for seed in seeds),
     )
 
 
@@ -147,6 +152,7 @@ _PREAMBLE = """# Claims
 Every statement as an experiment, with a broken twin: the same experiment with one hypothesis removed, which
 must not hold. {count} claims over the seeds {seeds}; numbers are medians over them, with the wanted bound.
 Marks: how sure we are that the paper says so; *recalled* statements are hypotheses that the numbers test.
+A seed *chose nothing* if it was first run when the settings of the claim were fixed.
 This page is written by `attsvm claims --seeds {seeds} --table docs/claims.md`; do not edit it.
 
 Refuted, each with its counterexample below: {refuted}.
@@ -176,7 +182,8 @@ def _entry(claim: Claim, row: Row) -> str:
         f"- **Reference:** {claim.reference} [{claim.mark}]",
         f"- **Twin removes:** {claim.removed}",
         f"- **Measured:** {measured}",
-        f"- **Holds:** {row.held} of {len(row.verdicts)}; twin detected {row.detected} of {len(row.twins)}; "
+        f"- **Holds:** {row.held} of {len(row.verdicts)} seeds, of which {row.fresh or 'none'} chose nothing;"
+        f" twin detected {row.detected} of {len(row.twins)}; "
         f"{row.seconds / (2 * len(row.twins)):.2f} s each",
         *(f"- **Surprise:** {text}" for text in surprises),
         *(f"- **Did not hold:** {reason}" for reason in row.reasons),

@@ -10,19 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.claims.claim import Claim
+import attsvm as att
+from attsvm.claims.claim import Bool, Float, claim
 from attsvm.claims.transformers_setup import PAPER, draws, embedded, one_step, random_weights
-from attsvm.datasets import sphere
-from attsvm.norms import Norm, frobenius, l1, nuclear
-from attsvm.program.assumptions import all_tokens_support
-from attsvm.program.max_margin import max_margin, separate
-from attsvm.selection import best_tokens, scores
-from attsvm.tokens import Bool, Float, Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.optimizers import steepest
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
-from attsvm.verdict import Verdict, at_least, at_most, judge, told
 
 ROUNDING = 1e-6
 """Certified solutions are exact to 1e-8 in their norm, so to about its root in their parts."""
@@ -31,7 +21,13 @@ ROUNDING = 1e-6
 # ---------------------------------------------------------------------- the program
 
 
-def every_selection_is_separable_at_d_of_T_minus_1_and_n(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Theorem B-1",
+    "recalled-H",
+    removed="d ≥ max(T − 1, n): here d = 2",
+    twin=lambda seed: _separability(seed, [(5, 6, 2), (3, 6, 2), (8, 4, 2)]),
+)
+def every_selection_is_separable_at_d_of_T_minus_1_and_n(seed: int) -> att.Verdict:
     """If d ≥ max(T − 1, n), then for almost all tokens every selection is separable, in cross- and in
     self-attention.
 
@@ -41,24 +37,26 @@ def every_selection_is_separable_at_d_of_T_minus_1_and_n(seed: int) -> Verdict:
     return _separability(seed, [(5, 6, 5), (3, 6, 5), (8, 4, 8)])
 
 
-def _separability_far_below(seed: int) -> Verdict:
-    return _separability(seed, [(5, 6, 2), (3, 6, 2), (8, 4, 2)])
-
-
-def _separability(seed: int, sizes: list[tuple[int, int, int]]) -> Verdict:
+def _separability(seed: int, sizes: list[tuple[int, int, int]]) -> att.Verdict:
     rng = np.random.default_rng(seed)
     evidence = []
     for n, T, d in sizes:
-        cross, _ = sphere(n, T, d, seed=draws(seed, 20))
-        within = Tokens.self_attention(cross.keys, at=0)
+        cross, _ = att.datasets.sphere(n, T, d, seed=draws(seed, 20))
+        within = att.Tokens.self_attention(cross.keys, at=0)
         targets = rng.integers(T, size=(20, n))
         for kind, tokens in (("cross", cross), ("self", within)):
-            share = np.mean(max_margin(tokens, targets).certified)
-            evidence.append(at_least(f"share separable, {kind}, n={n} T={T} d={d}", share, 1.0))
-    return judge("every selection is separable at d ≥ max(T − 1, n)", *evidence)
+            share = np.mean(att.max_margin(tokens, targets).certified)
+            evidence.append(att.at_least(f"share separable, {kind}, n={n} T={T} d={d}", share, 1.0))
+    return att.judge("every selection is separable at d ≥ max(T − 1, n)", *evidence)
 
 
-def only_the_best_tokens_reach_the_least_loss(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Lemma B-1",
+    "recalled-H",
+    removed="the selected tokens are the best",
+    twin=lambda seed: _least_loss_of_other_tokens(seed),
+)
+def only_the_best_tokens_reach_the_least_loss(seed: int) -> att.Verdict:
     """No finite weight reaches L* = 1/n Σ ℓ(γ_best), and along the Frobenius and the nuclear solution of
     the best tokens the loss tends to it.
 
@@ -66,70 +64,79 @@ def only_the_best_tokens_reach_the_least_loss(seed: int) -> Verdict:
     L(W) − L* over 192 random weights of norm 0.1 to 10; and on the ray R·W^mm, whose least margin is R,
     the slope of log(L − L*) from R = 20 to 40, which must be −1.
     """
-    tokens, v = sphere(2, 3, 8, seed=draws(seed, 4))
-    return _least_loss(seed, tokens, v, best_tokens(tokens, v))
+    tokens, v = att.datasets.sphere(2, 3, 8, seed=draws(seed, 4))
+    return _least_loss(seed, tokens, v, att.best_tokens(tokens, v))
 
 
-def _least_loss_of_other_tokens(seed: int) -> Verdict:
-    tokens, v = sphere(2, 3, 8, seed=draws(seed, 4))
-    return _least_loss(seed, tokens, v, scores(tokens, v).argmin(-1))
+def _least_loss_of_other_tokens(seed: int) -> att.Verdict:
+    tokens, v = att.datasets.sphere(2, 3, 8, seed=draws(seed, 4))
+    return _least_loss(seed, tokens, v, att.scores(tokens, v).argmin(-1))
 
 
-def _least_loss(seed: int, tokens: Tokens, v: Float, selected: Any) -> Verdict:
+def _least_loss(seed: int, tokens: att.Tokens, v: Float, selected: Any) -> att.Verdict:
     radii = np.array([10.0, 20.0, 30.0, 40.0])
     rays = [
-        radii[:, None, None] * max_margin(tokens, selected, norm).W[:, None] for norm in (frobenius, nuclear)
+        radii[:, None, None] * att.max_margin(tokens, selected, norm).W[:, None]
+        for norm in (att.frobenius, att.nuclear)
     ]
     W = np.concatenate([random_weights(seed, tokens, 48), *rays], axis=1)
     path = one_step(tokens, v, W)
-    least = np.log1p(np.exp(-scores(tokens, v).max(-1))).mean(-1)
+    least = np.log1p(np.exp(-att.scores(tokens, v).max(-1))).mean(-1)
     gap = path.loss[:, 0].reshape(W.shape[:2]) - least[:, None]
     log_gap = path.log_excess[:, 0].reshape(W.shape[:2])[:, 48:].reshape(4, 2, 4)
     slope = (log_gap[..., 3] - log_gap[..., 1]) / (radii[3] - radii[1])
-    return judge(
+    return att.judge(
         "the best tokens, and only they, reach the least loss",
-        at_least("least L(W) − L*", gap[:, :48].min(), np.finfo(float).eps),
-        at_most("|slope of log(L − L*) along W^mm + 1|", np.abs(slope[:, 0] + 1).max(), 0.02),
-        at_most("|slope of log(L − L*) along W⋆^mm + 1|", np.abs(slope[:, 1] + 1).max(), 0.02),
+        att.at_least("least L(W) − L*", gap[:, :48].min(), np.finfo(float).eps),
+        att.at_most("|slope of log(L − L*) along W^mm + 1|", np.abs(slope[:, 0] + 1).max(), 0.02),
+        att.at_most("|slope of log(L − L*) along W⋆^mm + 1|", np.abs(slope[:, 1] + 1).max(), 0.02),
     )
 
 
-def solutions_have_rank_at_most_n_inside_the_queries(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Lemma B-2",
+    "recalled-H",
+    removed="a norm of singular values: here l1",
+    twin=lambda seed: _rank(seed, (att.l1,)),
+)
+def solutions_have_rank_at_most_n_inside_the_queries(seed: int) -> att.Verdict:
     """Frobenius and nuclear solutions have rank at most n, and their row space lies in span{z_i}.
 
     Lemma B-2, on four draws (3, 4, 6). Measured: the next singular value and the part of W outside the
     span, both relative to W. The nuclear program is solved without assuming it.
     """
-    return _rank(seed, (frobenius, nuclear))
+    return _rank(seed, (att.frobenius, att.nuclear))
 
 
-def _rank_in_l1(seed: int) -> Verdict:
-    return _rank(seed, (l1,))
-
-
-def _rank(seed: int, norms: tuple[Norm, ...]) -> Verdict:
-    tokens, v = sphere(3, 4, 6, seed=draws(seed, 4))
-    best = best_tokens(tokens, v)
+def _rank(seed: int, norms: tuple[att.Norm, ...]) -> att.Verdict:
+    tokens, v = att.datasets.sphere(3, 4, 6, seed=draws(seed, 4))
+    best = att.best_tokens(tokens, v)
     outside = np.eye(6) - np.linalg.pinv(tokens.queries) @ tokens.queries
     evidence, certified = [], True
     for norm in norms:
-        solution = max_margin(tokens, best, norm)
+        solution = att.max_margin(tokens, best, norm)
         certified &= bool(np.all(solution.certified))
         sigma = np.linalg.svd(solution.W, compute_uv=False)
-        out = frobenius.value(solution.W @ outside) / frobenius.value(solution.W)
+        out = att.frobenius.value(solution.W @ outside) / att.frobenius.value(solution.W)
         evidence += [
-            at_most(f"σ_(n+1)/σ_1, {norm}", (sigma[:, 3] / sigma[:, 0]).max(), ROUNDING),
-            at_most(f"share of W outside the queries, {norm}", out.max(), ROUNDING),
-            told(f"mean rank, {norm}", np.mean(solution.rank)),
+            att.at_most(f"σ_(n+1)/σ_1, {norm}", (sigma[:, 3] / sigma[:, 0]).max(), ROUNDING),
+            att.at_most(f"share of W outside the queries, {norm}", out.max(), ROUNDING),
+            att.told(f"mean rank, {norm}", np.mean(solution.rank)),
         ]
-    return judge(
+    return att.judge(
         "rank at most n, rows in the span of the queries",
         *evidence,
         given={"the solutions are certified": certified},
     )
 
 
-def all_tokens_become_support_vectors_as_d_grows(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Theorem B-5",
+    "recalled-M",
+    removed="independent tokens: here all in one R⁴",
+    twin=lambda seed: _proliferation(seed, (4, 4, 4)),
+)
+def all_tokens_become_support_vectors_as_d_grows(seed: int) -> att.Verdict:
     """For independent random tokens the share of problems where every token is a support vector
     (Assumption B.1) rises to one with d.
 
@@ -140,28 +147,32 @@ def all_tokens_become_support_vectors_as_d_grows(seed: int) -> Verdict:
     return _proliferation(seed, (4, 32, 256))
 
 
-def _proliferation_in_four_dimensions(seed: int) -> Verdict:
-    return _proliferation(seed, (4, 4, 4))
-
-
-def _proliferation(seed: int, widths: tuple[int, int, int]) -> Verdict:
+def _proliferation(seed: int, widths: tuple[int, int, int]) -> att.Verdict:
     """widths: the dimension of the space that the tokens span, inside d = 4, 32, 256."""
     share = []
     for d, width in zip((4, 32, 256), widths, strict=True):
         tokens, v = embedded(2, 3, width, d, draws(seed, 100))
-        share.append(float(np.mean(all_tokens_support(max_margin(tokens, best_tokens(tokens, v))))))
-    return judge(
+        share.append(
+            float(np.mean(att.all_tokens_support(att.max_margin(tokens, att.best_tokens(tokens, v)))))
+        )
+    return att.judge(
         "all tokens become support vectors as d grows",
-        at_least("share at d = 32 less share at d = 4", share[1] - share[0], 0.05),
-        at_least("share at d = 256", share[2], 0.9),
-        told("share at d = 4", share[0]),
+        att.at_least("share at d = 32 less share at d = 4", share[1] - share[0], 0.05),
+        att.at_least("share at d = 256", share[2], 0.9),
+        att.told("share at d = 4", share[0]),
     )
 
 
 # ---------------------------------------------------------------------- causal attention
 
 
-def causal_attention_is_the_flattened_problem(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, sequential and causal attention",
+    "recalled-M",
+    removed="the flattened examples keep the causal mask",
+    twin=lambda seed: _causality(seed, np.ones((4, 4), bool)),
+)
+def causal_attention_is_the_flattened_problem(seed: int) -> att.Verdict:
     """Causal attention with a label per position is the base problem with one example per position, so
     its program, its loss and the limit of its training are those of the flattened tokens.
 
@@ -174,32 +185,33 @@ def causal_attention_is_the_flattened_problem(seed: int) -> Verdict:
     return _causality(seed, np.tri(4, dtype=bool))
 
 
-def _flattened_without_the_mask(seed: int) -> Verdict:
-    return _causality(seed, np.ones((4, 4), bool))
-
-
-def _causality(seed: int, visible: Any) -> Verdict:
-    tokens, v = sphere(3, 4, 6, seed=seed)
+def _causality(seed: int, visible: Any) -> att.Verdict:
+    tokens, v = att.datasets.sphere(3, 4, 6, seed=seed)
     keys = tokens.keys
     labels = np.where(np.random.default_rng(seed).random((3, 4)) < 0.5, -1.0, 1.0)
-    flat = Tokens.every_query(keys, labels, visible=visible)
-    best = best_tokens(flat, v)
-    one, other = max_margin(flat, best).W, separate(_causal_rows(keys, best)).W.reshape(6, 6)
-    path = train(
-        flat, Linear(v), weight=FullWeight(), optimizer=steepest(frobenius, 0.1), steps=20_000, record=6
+    flat = att.Tokens.every_query(keys, labels, visible=visible)
+    best = att.best_tokens(flat, v)
+    one, other = att.max_margin(flat, best).W, att.separate(_causal_rows(keys, best)).W.reshape(6, 6)
+    path = att.train(
+        flat,
+        att.Linear(v),
+        weight=att.FullWeight(),
+        optimizer=att.steepest(att.frobenius, 0.1),
+        steps=20_000,
+        record=6,
     )
     loss = [_causal_loss(keys, labels, v, W) for W in path.W]
     rows = _causal_rows(keys, path.selected)
-    margin = (rows @ path.final.ravel()).min() / frobenius.value(path.final) / separate(rows).margin
-    return judge(
+    margin = (rows @ path.final.ravel()).min() / att.frobenius.value(path.final) / att.separate(rows).margin
+    return att.judge(
         "causal attention is the flattened problem",
-        at_most(
+        att.at_most(
             "relative difference of the solutions",
-            frobenius.value(one - other) / frobenius.value(other),
+            att.frobenius.value(one - other) / att.frobenius.value(other),
             ROUNDING,
         ),
-        at_most("difference of the losses along the run", np.abs(path.loss - loss).max(), 1e-12),
-        at_least("margin ratio of the run to its sequential program", margin, 0.99),
+        att.at_most("difference of the losses along the run", np.abs(path.loss - loss).max(), 1e-12),
+        att.at_least("margin ratio of the run to its sequential program", margin, 0.99),
     )
 
 
@@ -225,42 +237,3 @@ def _causal_loss(keys: Float, labels: Float, v: Float, W: Float) -> float:
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     output = (weights / weights.sum(-1, keepdims=True)) @ keys @ v
     return float(np.logaddexp(0, -labels * output).mean())
-
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        every_selection_is_separable_at_d_of_T_minus_1_and_n,
-        _separability_far_below,
-        "d ≥ max(T − 1, n): here d = 2",
-        f"{PAPER}, Theorem B-1",
-        "recalled-H",
-    ),
-    Claim(
-        only_the_best_tokens_reach_the_least_loss,
-        _least_loss_of_other_tokens,
-        "the selected tokens are the best",
-        f"{PAPER}, Lemma B-1",
-        "recalled-H",
-    ),
-    Claim(
-        solutions_have_rank_at_most_n_inside_the_queries,
-        _rank_in_l1,
-        "a norm of singular values: here l1",
-        f"{PAPER}, Lemma B-2",
-        "recalled-H",
-    ),
-    Claim(
-        all_tokens_become_support_vectors_as_d_grows,
-        _proliferation_in_four_dimensions,
-        "independent tokens: here all in one R⁴",
-        f"{PAPER}, Theorem B-5",
-        "recalled-M",
-    ),
-    Claim(
-        causal_attention_is_the_flattened_problem,
-        _flattened_without_the_mask,
-        "the flattened examples keep the causal mask",
-        f"{PAPER}, sequential and causal attention",
-        "recalled-M",
-    ),
-)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.claims.claim import Claim
+import attsvm as att
+from attsvm.claims.claim import Bool, Float, claim
 from attsvm.claims.transformers_setup import (
     PAPER,
     draws,
@@ -14,21 +15,18 @@ from attsvm.claims.transformers_setup import (
     one_step,
     two_scores,
 )
-from attsvm.datasets import sphere
-from attsvm.norms import frobenius
-from attsvm.path import Path
-from attsvm.program.assumptions import in_margin_cone
-from attsvm.program.max_margin import max_margin
-from attsvm.program.solution import Solution
-from attsvm.selection import best_tokens, equal_losing_scores
-from attsvm.tokens import Bool, Float, Tokens
-from attsvm.verdict import Verdict, at_least, judge, margin_ratio, told
 
 SMOOTHING = 0.03
 """At norm R softmax misses the best margin by O(log(nT)/(R·margin)); R is 1,000 and more here."""
 
 
-def descent_from_a_separating_first_gradient_is_global(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Theorem B-4",
+    "recalled-M",
+    removed="the first gradient separates",
+    twin=lambda seed: _first_gradient(seed, separates=False),
+)
+def descent_from_a_separating_first_gradient_is_global(seed: int) -> att.Verdict:
     """If −∇L(0) already separates the best tokens, W(1) = −R ∇L(0)/‖∇L(0)‖ for a large R, followed by
     small steps, stays in the cone of separating weights and tends to W^mm.
 
@@ -39,30 +37,34 @@ def descent_from_a_separating_first_gradient_is_global(seed: int) -> Verdict:
     return _first_gradient(seed, separates=True)
 
 
-def _first_gradient_that_does_not_separate(seed: int) -> Verdict:
-    return _first_gradient(seed, separates=False)
-
-
-def _first_gradient(seed: int, separates: bool) -> Verdict:
-    def as_wanted(tokens: Tokens, v: Float, solution: Solution) -> Bool:
+def _first_gradient(seed: int, separates: bool) -> att.Verdict:
+    def as_wanted(tokens: att.Tokens, v: Float, solution: att.Solution) -> Bool:
         first = one_step(tokens, v, np.zeros((tokens.runs or 1, 1, 8, 8))).final
-        return np.asarray(in_margin_cone(first, solution, 0.0)) == separates
+        return np.asarray(att.in_margin_cone(first, solution, 0.0)) == separates
 
     tokens, v, solution = four_problems(seed, as_wanted, size=(3, 4, 8))
     first = one_step(tokens, v, np.zeros((4, 1, 8, 8))).final
-    start = 20 * first * np.asarray(frobenius.value(solution.W))[:, None, None]
+    start = 20 * first * np.asarray(att.frobenius.value(solution.W))[:, None, None]
     path = normalised_run(tokens, v, start)
-    ratio = margin_ratio(path, solution)
-    return judge(
+    ratio = att.margin_ratio(path, solution)
+    return att.judge(
         "after a separating first gradient descent is global",
-        at_least("least margin along the run over that of W(1)", (ratio / np.abs(ratio[:, :1])).min(), 0.5),
-        at_least("share of examples at the best token", _share_best(path, v), 1.0),
-        at_least("margin ratio", ratio[:, -1].min(), 1 - SMOOTHING),
+        att.at_least(
+            "least margin along the run over that of W(1)", (ratio / np.abs(ratio[:, :1])).min(), 0.5
+        ),
+        att.at_least("share of examples at the best token", _share_best(path, v), 1.0),
+        att.at_least("margin ratio", ratio[:, -1].min(), 1 - SMOOTHING),
         numbers={"index": path.index, "margin ratio": ratio},
     )
 
 
-def descent_on_one_example_is_global_if_losing_scores_are_equal(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Theorem B-5 for n = 1",
+    "recalled-H",
+    removed="Assumption B",
+    twin=lambda seed: _global(seed, *att.datasets.sphere(1, 8, 3, seed=draws(seed, 128)), size=10.0),
+)
+def descent_on_one_example_is_global_if_losing_scores_are_equal(seed: int) -> att.Verdict:
     """Under Assumption B.2 gradient descent on a single example tends to the Frobenius solution of its best
     token, from any start.
 
@@ -72,11 +74,13 @@ def descent_on_one_example_is_global_if_losing_scores_are_equal(seed: int) -> Ve
     return _global(seed, *two_scores(1, 8, 3, draws(seed, 128)), size=10.0)
 
 
-def _global_on_one_example_without_equal_scores(seed: int) -> Verdict:
-    return _global(seed, *sphere(1, 8, 3, seed=draws(seed, 128)), size=10.0)
-
-
-def descent_is_global_if_losing_scores_are_equal(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, Theorem B-5",
+    "refuted",
+    removed="Assumption B",
+    twin=lambda seed: _global(seed, *att.datasets.sphere(5, 5, 4, seed=draws(seed, 16))),
+)
+def descent_is_global_if_losing_scores_are_equal(seed: int) -> att.Verdict:
     """Under Assumption B gradient descent on W tends to the Frobenius solution of the best tokens, from any
     start.
 
@@ -90,28 +94,30 @@ def descent_is_global_if_losing_scores_are_equal(seed: int) -> Verdict:
     return _global(seed, *two_scores(5, 5, 4, draws(seed, 16)))
 
 
-def _global_without_equal_scores(seed: int) -> Verdict:
-    return _global(seed, *sphere(5, 5, 4, seed=draws(seed, 16)))
-
-
-def _global(seed: int, tokens: Tokens, v: Float, size: float = 1.0) -> Verdict:
-    solution = max_margin(tokens, best_tokens(tokens, v))
+def _global(seed: int, tokens: att.Tokens, v: Float, size: float = 1.0) -> att.Verdict:
+    solution = att.max_margin(tokens, att.best_tokens(tokens, v))
     init = size * np.random.default_rng(seed).standard_normal(solution.W.shape)
     path = normalised_run(tokens, v, init, lr=1.0)
     can = np.asarray(solution.separable)
-    best = (path.selected == best_tokens(tokens, v)).all((-2, -1))
-    ratio = margin_ratio(path, solution)[:, -1]
-    return judge(
+    best = (path.selected == att.best_tokens(tokens, v)).all((-2, -1))
+    ratio = att.margin_ratio(path, solution)[:, -1]
+    return att.judge(
         "descent from any start tends to the solution of the best tokens",
-        at_least("share of runs at the best tokens", best[can].mean(), 1.0),
-        at_least("margin ratio", ratio[can].min(), 1 - SMOOTHING),
-        told("separable draws", can.sum()),
-        told("share of draws with equal losing scores", np.mean(equal_losing_scores(tokens, v))),
+        att.at_least("share of runs at the best tokens", best[can].mean(), 1.0),
+        att.at_least("margin ratio", ratio[can].min(), 1 - SMOOTHING),
+        att.told("separable draws", can.sum()),
+        att.told("share of draws with equal losing scores", np.mean(att.equal_losing_scores(tokens, v))),
         given={"all best tokens are separable": bool(can.all())},
     )
 
 
-def descent_maximises_the_margin_of_the_examples_it_wins(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, in place of Theorem B-5",
+    "derived",
+    removed="Assumption B",
+    twin=lambda seed: _winners(seed, *att.datasets.sphere(5, 5, 4, seed=draws(seed, 16))),
+)
+def descent_maximises_the_margin_of_the_examples_it_wins(seed: int) -> att.Verdict:
     """Under Assumption B.2 gradient descent on W tends to the Frobenius solution of the best tokens of those
     examples whose best token wins, and every other example's best token loses there by more than 1.
 
@@ -123,29 +129,31 @@ def descent_maximises_the_margin_of_the_examples_it_wins(seed: int) -> Verdict:
     return _winners(seed, *two_scores(5, 5, 4, draws(seed, 16)))
 
 
-def _winners_without_equal_scores(seed: int) -> Verdict:
-    return _winners(seed, *sphere(5, 5, 4, seed=draws(seed, 16)))
-
-
-def _winners(seed: int, tokens: Tokens, v: Float) -> Verdict:
-    best = best_tokens(tokens, v)
+def _winners(seed: int, tokens: att.Tokens, v: Float) -> att.Verdict:
+    best = att.best_tokens(tokens, v)
     path = normalised_run(tokens, v, np.random.default_rng(seed).standard_normal((16, 4, 4)), lr=1.0)
     lost = (path.selected != best).any(-1)
     # An example whose mask holds its best token alone asks for nothing.
     mask = best | ~lost[..., None]
-    won = max_margin(Tokens(tokens.keys, tokens.queries, tokens.labels, mask), best)
+    won = att.max_margin(att.Tokens(tokens.keys, tokens.queries, tokens.labels, mask), best)
     logits = np.einsum("rntd,rde,rne->rnt", tokens.keys, won.W, tokens.queries)
     gap = np.where(best, -np.inf, logits).max(-1) - np.where(best, logits, -np.inf).max(-1)
-    ratio = margin_ratio(path, won)[:, -1]
-    return judge(
+    ratio = att.margin_ratio(path, won)[:, -1]
+    return att.judge(
         "descent maximises the margin of the examples it wins",
-        at_least("share of runs at the margin of the examples won", (ratio >= 1 - SMOOTHING).mean(), 0.9),
-        at_least("gap of the examples lost", gap[lost].min(initial=np.inf), 1.0),
-        told("runs that lose an example", lost.any(-1).sum()),
+        att.at_least("share of runs at the margin of the examples won", (ratio >= 1 - SMOOTHING).mean(), 0.9),
+        att.at_least("gap of the examples lost", gap[lost].min(initial=np.inf), 1.0),
+        att.told("runs that lose an example", lost.any(-1).sum()),
     )
 
 
-def descent_becomes_global_as_d_grows(seed: int) -> Verdict:
+@claim(
+    f"{PAPER}, over-parameterisation conjecture",
+    "recalled-M",
+    removed="the tokens span R^d: here R⁴ only",
+    twin=lambda seed: _overparameterised(seed, (4, 4)),
+)
+def descent_becomes_global_as_d_grows(seed: int) -> att.Verdict:
     """The share of runs that end at the best tokens grows with d to one.
 
     Over-parameterisation conjecture, which the paper supports by bars only: 48 draws (5, 5, d) of
@@ -155,63 +163,20 @@ def descent_becomes_global_as_d_grows(seed: int) -> Verdict:
     return _overparameterised(seed, (4, 20))
 
 
-def _overparameterised_in_four_dimensions(seed: int) -> Verdict:
-    return _overparameterised(seed, (4, 4))
-
-
-def _overparameterised(seed: int, widths: tuple[int, int]) -> Verdict:
+def _overparameterised(seed: int, widths: tuple[int, int]) -> att.Verdict:
     """widths: the dimension of the space that the tokens span; zeros fill it up to d = 20."""
     share = []
     for width, shift in zip(widths, (0, 1), strict=True):
         tokens, v = embedded(5, 5, width, 20, draws(2 * seed + shift, 48))
         path = normalised_run(tokens, v, np.zeros((48, 20, 20)), steps=1_000)
-        share.append(float((path.selected == best_tokens(tokens, v)).all((-2, -1)).mean()))
-    return judge(
+        share.append(float((path.selected == att.best_tokens(tokens, v)).all((-2, -1)).mean()))
+    return att.judge(
         "the share of global runs grows with d",
-        at_least("share at d = 20 less share at d = 4", share[1] - share[0], 0.1),
-        at_least("share at d = 20", share[1], 0.85),
-        told("share at d = 4", share[0]),
+        att.at_least("share at d = 20 less share at d = 4", share[1] - share[0], 0.1),
+        att.at_least("share at d = 20", share[1], 0.85),
+        att.told("share at d = 4", share[0]),
     )
 
 
-def _share_best(path: Path, v: Float) -> float:
-    return float((path.selected & best_tokens(path.tokens, v)).any(-1).mean())
-
-
-CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        descent_from_a_separating_first_gradient_is_global,
-        _first_gradient_that_does_not_separate,
-        "the first gradient separates",
-        f"{PAPER}, Theorem B-4",
-        "recalled-M",
-    ),
-    Claim(
-        descent_on_one_example_is_global_if_losing_scores_are_equal,
-        _global_on_one_example_without_equal_scores,
-        "Assumption B",
-        f"{PAPER}, Theorem B-5 for n = 1",
-        "recalled-H",
-    ),
-    Claim(
-        descent_is_global_if_losing_scores_are_equal,
-        _global_without_equal_scores,
-        "Assumption B",
-        f"{PAPER}, Theorem B-5",
-        "refuted",
-    ),
-    Claim(
-        descent_maximises_the_margin_of_the_examples_it_wins,
-        _winners_without_equal_scores,
-        "Assumption B",
-        f"{PAPER}, in place of Theorem B-5",
-        "derived",
-    ),
-    Claim(
-        descent_becomes_global_as_d_grows,
-        _overparameterised_in_four_dimensions,
-        "the tokens span R^d: here R⁴ only",
-        f"{PAPER}, over-parameterisation conjecture",
-        "recalled-M",
-    ),
-)
+def _share_best(path: att.Path, v: Float) -> float:
+    return float((path.selected & att.best_tokens(path.tokens, v)).any(-1).mean())

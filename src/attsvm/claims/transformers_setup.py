@@ -6,18 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from attsvm.datasets import sphere
-from attsvm.norms import Norm, frobenius
-from attsvm.path import Path
-from attsvm.program.max_margin import max_margin
-from attsvm.program.selections import selections
-from attsvm.program.solution import Solution
-from attsvm.selection import best_tokens, locally_optimal, scores
-from attsvm.tokens import Bool, Float, Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.optimizers import steepest
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
+import attsvm as att
+from attsvm.claims.claim import Bool, Float
 
 CLEAR = 1.5
 """The cone of the local theorems shrinks with the slack of better tokens; this much allows a fixed one."""
@@ -29,104 +19,110 @@ def draws(seed: int, count: int) -> range:
     return range(count * seed, count * (seed + 1))
 
 
-def locally_optimal_selections(seed: int, norm: Norm, optimal: bool, runs: int) -> tuple[Solution, Float]:
+def locally_optimal_selections(
+    seed: int, norm: att.Norm, optimal: bool, runs: int
+) -> tuple[att.Solution, Float]:
     """Solutions of the selections of two draws (2, 3, 4) that are clearly, or are not, locally optimal.
 
     Cut or repeated to a fixed number of runs, so that one compiled program serves all seeds.
     Returns the solutions as one with a runs axis, and the heads v (runs, d).
     """
-    found: list[tuple[Solution, Float]] = []
+    found: list[tuple[att.Solution, Float]] = []
     for draw in draws(seed, 2):
-        tokens, v = sphere(2, 3, 4, seed=draw)
+        tokens, v = att.datasets.sphere(2, 3, 4, seed=draw)
         wanted = _clearly_optimal if optimal else _not_optimal
-        found += [(one, v) for one in selections(tokens, norm=norm) if wanted(one, v)]
+        found += [(one, v) for one in att.selections(tokens, norm=norm) if wanted(one, v)]
     kept = [found[k % len(found)] for k in range(runs)]
     keys, queries, labels = (
         np.stack([getattr(one.tokens, name) for one, _ in kept]) for name in ("keys", "queries", "labels")
     )
     selected = np.stack([one.selected for one, _ in kept])
-    return max_margin(Tokens(keys, queries, labels), selected, norm), np.stack([v for _, v in kept])
+    return att.max_margin(att.Tokens(keys, queries, labels), selected, norm), np.stack([v for _, v in kept])
 
 
-def _not_optimal(solution: Solution, v: Float) -> bool:
-    return not locally_optimal(solution.tokens, v, solution)
+def _not_optimal(solution: att.Solution, v: Float) -> bool:
+    return not att.locally_optimal(solution.tokens, v, solution)
 
 
-def _clearly_optimal(solution: Solution, v: Float) -> bool:
+def _clearly_optimal(solution: att.Solution, v: Float) -> bool:
     """Whether every token that scores higher than the selected one has a margin ≥ CLEAR, not only > 1."""
-    gamma = scores(solution.tokens, v)
+    gamma = att.scores(solution.tokens, v)
     higher = gamma >= np.where(solution.selected, gamma, np.inf).min(-1, keepdims=True)
     rows = solution.constraints
     return bool((rows.token_margins(solution.W) >= CLEAR)[higher & ~solution.selected].all())
 
 
-def embedded(n: int, T: int, width: int, d: int, seeds: range) -> tuple[Tokens, Float]:
+def embedded(n: int, T: int, width: int, d: int, seeds: range) -> tuple[att.Tokens, Float]:
     """Unit-sphere problems of a given width, placed in the first coordinates of R^d."""
-    tokens, v = sphere(n, T, width, seed=seeds)
+    tokens, v = att.datasets.sphere(n, T, width, seed=seeds)
     keys, queries, head = (
         np.concatenate([a, np.zeros((*a.shape[:-1], d - width))], axis=-1)
         for a in (tokens.keys, tokens.queries, v)
     )
-    return Tokens(keys, queries, tokens.labels), head
+    return att.Tokens(keys, queries, tokens.labels), head
 
 
-def random_weights(seed: int, tokens: Tokens, count: int, largest: float = 10.0) -> Float:
+def random_weights(seed: int, tokens: att.Tokens, count: int, largest: float = 10.0) -> Float:
     """Weights (runs, count, d, e) of random direction, norms log-spaced from 0.1 to the largest."""
     rng = np.random.default_rng(seed)
     W = rng.standard_normal((tokens.runs or 1, count, tokens.d, tokens.e))
     sizes = np.geomspace(0.1, largest, count)[:, None, None]
-    return np.asarray(sizes * W / np.asarray(frobenius.value(W))[..., None, None])
+    return np.asarray(sizes * W / np.asarray(att.frobenius.value(W))[..., None, None])
 
 
-def one_step(tokens: Tokens, v: Float, W: Float) -> Path:
+def one_step(tokens: att.Tokens, v: Float, W: Float) -> att.Path:
     """One step of length one along −∇L from every weight W (runs, count, d, e), as runs · count runs."""
     count = W.shape[1]
     keys, queries, labels = (
         np.repeat(a, count, axis=0) for a in (tokens.keys, tokens.queries, tokens.labels)
     )
-    return train(
-        Tokens(keys, queries, labels),
-        Linear(np.repeat(v, count, axis=0)),
-        weight=FullWeight(),
-        optimizer=steepest(frobenius, 1.0),
+    return att.train(
+        att.Tokens(keys, queries, labels),
+        att.Linear(np.repeat(v, count, axis=0)),
+        weight=att.FullWeight(),
+        optimizer=att.steepest(att.frobenius, 1.0),
         steps=1,
         init=W.reshape(-1, *W.shape[2:]),
     )
 
 
-def normalised_run(tokens: Tokens, v: Float, init: Float, steps: int = 10_000, lr: float = 0.1) -> Path:
+def normalised_run(
+    tokens: att.Tokens, v: Float, init: Float, steps: int = 10_000, lr: float = 0.1
+) -> att.Path:
     """Normalised gradient descent on W from the given starts; twelve records."""
-    return train(
+    return att.train(
         tokens,
-        Linear(v),
-        weight=FullWeight(),
-        optimizer=steepest(frobenius, lr),
+        att.Linear(v),
+        weight=att.FullWeight(),
+        optimizer=att.steepest(att.frobenius, lr),
         steps=steps,
         init=init,
         record=12,
     )
 
 
-def two_scores(n: int, T: int, d: int, seeds: range) -> tuple[Tokens, Float]:
+def two_scores(n: int, T: int, d: int, seeds: range) -> tuple[att.Tokens, Float]:
     """Unit-sphere problems whose last coordinate is replaced by the score: 1 for the best, 0.5 for others.
 
     The head reads that coordinate alone: scores equal up to rounding would not do, because their
     differences of 1e-16 outweigh a best token whose attention is below that.
     """
-    tokens, v = sphere(n, T, d, seed=seeds)
+    tokens, v = att.datasets.sphere(n, T, d, seed=seeds)
     keys = tokens.keys.copy()
-    keys[..., -1] = tokens.labels[..., None] * np.where(best_tokens(tokens, v), 1.0, 0.5)
+    keys[..., -1] = tokens.labels[..., None] * np.where(att.best_tokens(tokens, v), 1.0, 0.5)
     head = np.broadcast_to(np.eye(d)[-1], v.shape)
-    return Tokens(keys, tokens.queries, tokens.labels), head
+    return att.Tokens(keys, tokens.queries, tokens.labels), head
 
 
 def four_problems(
-    seed: int, wanted: Callable[[Tokens, Float, Solution], Bool], size: tuple[int, int, int] = (2, 3, 8)
-) -> tuple[Tokens, Float, Solution]:
+    seed: int,
+    wanted: Callable[[att.Tokens, Float, att.Solution], Bool],
+    size: tuple[int, int, int] = (2, 3, 8),
+) -> tuple[att.Tokens, Float, att.Solution]:
     """The first four of 32 unit-sphere problems that satisfy a hypothesis, cyclically if there are fewer."""
-    tokens, v = sphere(*size, seed=draws(seed, 32))
-    solution = max_margin(tokens, best_tokens(tokens, v))
+    tokens, v = att.datasets.sphere(*size, seed=draws(seed, 32))
+    solution = att.max_margin(tokens, att.best_tokens(tokens, v))
     found = np.flatnonzero(wanted(tokens, v, solution))
     kept = found[np.arange(4) % len(found)]
-    tokens = Tokens(tokens.keys[kept], tokens.queries[kept], tokens.labels[kept])
-    return tokens, v[kept], max_margin(tokens, best_tokens(tokens, v[kept]))
+    tokens = att.Tokens(tokens.keys[kept], tokens.queries[kept], tokens.labels[kept])
+    return tokens, v[kept], att.max_margin(tokens, att.best_tokens(tokens, v[kept]))

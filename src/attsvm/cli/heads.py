@@ -53,8 +53,7 @@ def heads(
     """
     with one_line_errors(), named(cluster) as executor:
         from attsvm.heads.audit import Settings
-        from attsvm.heads.page import as_json as written_as_json
-        from attsvm.heads.page import write
+        from attsvm.heads.page import as_json as written_as_json, write
 
         check_folder(out)
         numbered = enumerate(texts.read_text(encoding="utf8").splitlines(), 1)

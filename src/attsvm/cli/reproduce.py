@@ -1,4 +1,4 @@
-"""attsvm reproduce: every figure beside its published numbers, on one page."""
+"""attsvm reproduce: every figure beside its references, on one page."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _run(names: list[str], scale: Any, out: File, executor: Executor | None) -> 
 def _print(report: Report, written: list[File]) -> None:
     for result, check in report.checks:
         if check.agreement == "disagrees":
-            numbers = f"published {check.published:.6g}, ours {check.ours:.6g} (± {check.tolerance:.3g})"
-            say(f"{result.name}: {check.what}: {numbers}")
+            numbers = f"{check.provenance} {check.reference:.6g}, ours {check.ours:.6g}"
+            say(f"{result.name}: {check.what}: {numbers} (± {check.tolerance:.3g})")
     say(report.sentence)
     say("Open " + " and ".join(map(str, written)))

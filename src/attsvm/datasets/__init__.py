@@ -1,5 +1,6 @@
 """Random models and paper instances: functions that return Tokens and a head."""
 
+from attsvm.datasets import published as published
 from attsvm.datasets.max_margin_selection import joint_training, several_inputs, single_input, two_scores
 from attsvm.datasets.mirror_descent import joint_mirror
 from attsvm.datasets.random import orthogonal, prompt_sphere, sphere

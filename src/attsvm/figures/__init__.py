@@ -1,14 +1,14 @@
 """Figures of the papers and our own, one folder per paper, one file per figure.
 
 A figure is an experiment (seeded arrays at three scales), a drawing of the arrays, and checks of its
-numbers against the published ones:
+numbers against their references, each of which says where it comes from:
 
     from attsvm import figures
     figure = figures.ALL["two-clouds"]
     figure.picture(figure.compute("quick")).savefig("two-clouds.svg")
 """
 
-from attsvm.figures import (
+from attsvm.figures import (  # noqa: F401 (loading registers)
     fast_rates,
     max_margin_selection,
     mirror_descent,
@@ -16,16 +16,9 @@ from attsvm.figures import (
     ours,
     transformers_as_svms,
 )
-from attsvm.figures.figure import Check, Figure, Paper, Scale
+from attsvm.figures.figure import KINDS, Check, Figure, Paper, Provenance, Scale
+from attsvm.figures.papers import PAPERS
 
-PAPERS: tuple[Paper, ...] = (
-    max_margin_selection.PAPER,
-    transformers_as_svms.PAPER,
-    mirror_descent.PAPER,
-    next_token.PAPER,
-    fast_rates.PAPER,
-    ours.PAPER,
-)
 ALL: dict[str, Figure] = {figure.name: figure for paper in PAPERS for figure in paper.figures}
 
-__all__ = ["ALL", "PAPERS", "Check", "Figure", "Paper", "Scale"]
+__all__ = ["ALL", "KINDS", "PAPERS", "Check", "Figure", "Paper", "Provenance", "Scale"]

@@ -1,5 +1,8 @@
 """Descent as the published code runs it: the textbook softmax gradient, which cancels at saturation.
 
+from attsvm.figures.figure import Float
+
+
 It is here to reproduce published numbers; to train, use `attsvm.train`.
 """
 
@@ -11,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from attsvm.tokens import Float, Tokens
+import attsvm as att
+from attsvm.figures.figure import Float
 
 RATE = 0.1
 MACHINE = 2.2e-16
@@ -20,13 +24,13 @@ Read = Callable[[Float], tuple[Float, Float]]
 """From attention (…, n, T) the head's outputs (…, n) and their slopes in it (…, n, T)."""
 
 
-def linear_head(tokens: Tokens, v: Float) -> Read:
+def linear_head(tokens: att.Tokens, v: Float) -> Read:
     """h(r) = vᵀ r, v (…, c): outputs Σ_t s_t x_tᵀ v, slopes X v."""
     values = np.matmul(tokens.values, v[..., None, :, None])[..., 0]
     return lambda s: ((s * values).sum(-1), values)
 
 
-def relu_head(tokens: Tokens, V: Float) -> Read:
+def relu_head(tokens: att.Tokens, V: Float) -> Read:
     """h(r) = 1ᵀ max(Vᵀ r, 0), V (runs, d, h): slopes X V 1[Vᵀ r > 0]."""
 
     def read(s: Float) -> tuple[Float, Float]:
@@ -38,7 +42,7 @@ def relu_head(tokens: Tokens, V: Float) -> Read:
 
 
 def textbook_descent(
-    tokens: Tokens, read: Read, start: Sequence[Float], record: NDArray[np.int64], ridge: float = 0.0
+    tokens: att.Tokens, read: Read, start: Sequence[Float], record: NDArray[np.int64], ridge: float = 0.0
 ) -> Float:
     """Weights W (runs, k, d, e) at the recorded steps of normalised descent with the usual gradient.
 
@@ -62,7 +66,7 @@ def textbook_descent(
     return np.stack(kept, axis=1)
 
 
-def attention(tokens: Tokens, W: Float) -> Float:
+def attention(tokens: att.Tokens, W: Float) -> Float:
     """Softmax of the logits (…, n, T), W (…, d, e)."""
     looked = np.matmul(tokens.queries, W.swapaxes(-1, -2))
     logits = np.matmul(tokens.keys, looked[..., None])[..., 0]
@@ -70,14 +74,14 @@ def attention(tokens: Tokens, W: Float) -> Float:
     return np.asarray(s / s.sum(-1, keepdims=True))
 
 
-def gradient(tokens: Tokens, read: Read, W: Float) -> Float:
+def gradient(tokens: att.Tokens, read: Read, W: Float) -> Float:
     """∇L (…, d, e) of the logistic loss, by the formula of `textbook_descent`."""
     s = attention(tokens, W)
     out, slopes = read(s)
     return _of_weight(tokens, s, _of_outputs(tokens, out), slopes)
 
 
-def joint_gradient(tokens: Tokens, W: Float, v: Float) -> tuple[Float, Float]:
+def joint_gradient(tokens: att.Tokens, W: Float, v: Float) -> tuple[Float, Float]:
     """∇L in W (…, d, e) and in the linear head v (…, c), which trains along: mean_i ℓ'(f_i) Y_i s_iᵀ X_i."""
     s = attention(tokens, W)
     out, slopes = linear_head(tokens, v)(s)
@@ -86,12 +90,12 @@ def joint_gradient(tokens: Tokens, W: Float, v: Float) -> tuple[Float, Float]:
     return _of_weight(tokens, s, outer, slopes), of_head
 
 
-def _of_outputs(tokens: Tokens, out: Float) -> Float:
+def _of_outputs(tokens: att.Tokens, out: Float) -> Float:
     """∂L/∂out (…, n): −Y σ(−Y out)/n."""
     return np.asarray(-tokens.labels * expit(-tokens.labels * out) / tokens.n)
 
 
-def _of_weight(tokens: Tokens, s: Float, outer: Float, slopes: Float) -> Float:
+def _of_weight(tokens: att.Tokens, s: Float, outer: Float, slopes: Float) -> Float:
     residual = outer[..., None] * s * (slopes - (s * slopes).sum(-1, keepdims=True))
     sums = np.matmul(residual[..., None, :], tokens.keys)[..., 0, :]
     return np.asarray(np.matmul(sums.swapaxes(-1, -2), tokens.queries))

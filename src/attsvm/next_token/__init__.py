@@ -1,5 +1,4 @@
 """Next-token prediction: corpora, priority graphs and Markov chains → the same Tokens and programs."""
-# ruff: noqa: F401 (the static twin of the lazy names)
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -21,11 +20,8 @@ _HOME = {
     "collocation_tokens": "problems",
     "Decoupled": "programs",
     "attention_program": "programs",
-    "attention_program_by_query": "programs",
     "graph_program": "programs",
-    "graph_program_by_query": "programs",
     "feed_forward_program": "programs",
-    "feed_forward_program_by_token": "programs",
     "TwoStages": "two_stage",
     "train_two_stages": "two_stage",
     "train_choice": "two_stage",
@@ -40,7 +36,6 @@ _HOME = {
     "Recovery": "likelihood",
     "recover": "likelihood",
     "graph_finite_part": "likelihood",
-    "graph_finite_part_by_query": "likelihood",
 }
 
 __all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
@@ -57,33 +52,50 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from attsvm.next_token.corpus import Corpus
-    from attsvm.next_token.excess import log_excess
-    from attsvm.next_token.generators import log2_toy, noisy_corpus, random_corpus, random_embeddings
-    from attsvm.next_token.likelihood import (
-        CoOccurrence,
-        Recovery,
-        graph_finite_part,
-        graph_finite_part_by_query,
-        recover,
+    from attsvm.next_token.corpus import Corpus as Corpus
+    from attsvm.next_token.excess import log_excess as log_excess
+    from attsvm.next_token.generators import (
+        log2_toy as log2_toy,
+        noisy_corpus as noisy_corpus,
+        random_corpus as random_corpus,
+        random_embeddings as random_embeddings,
     )
-    from attsvm.next_token.markov import ContextChain, collapse_exponent
-    from attsvm.next_token.model import OneLayer, extended_order, extended_pairs, token_logits
-    from attsvm.next_token.priorities import Priorities, Role, Unrealisable
+    from attsvm.next_token.likelihood import (
+        CoOccurrence as CoOccurrence,
+        Recovery as Recovery,
+        graph_finite_part as graph_finite_part,
+        recover as recover,
+    )
+    from attsvm.next_token.markov import (
+        ContextChain as ContextChain,
+        collapse_exponent as collapse_exponent,
+    )
+    from attsvm.next_token.model import (
+        OneLayer as OneLayer,
+        extended_order as extended_order,
+        extended_pairs as extended_pairs,
+        token_logits as token_logits,
+    )
+    from attsvm.next_token.priorities import (
+        Priorities as Priorities,
+        Role as Role,
+        Unrealisable as Unrealisable,
+    )
     from attsvm.next_token.problems import (
-        choice_tokens,
-        collocation_tokens,
-        prediction_tokens,
-        sentence_tokens,
+        choice_tokens as choice_tokens,
+        collocation_tokens as collocation_tokens,
+        prediction_tokens as prediction_tokens,
+        sentence_tokens as sentence_tokens,
     )
     from attsvm.next_token.programs import (
-        Decoupled,
-        attention_program,
-        attention_program_by_query,
-        feed_forward_program,
-        feed_forward_program_by_token,
-        graph_program,
-        graph_program_by_query,
+        Decoupled as Decoupled,
+        attention_program as attention_program,
+        feed_forward_program as feed_forward_program,
+        graph_program as graph_program,
     )
-    from attsvm.next_token.sequences import collocations
-    from attsvm.next_token.two_stage import TwoStages, train_choice, train_two_stages
+    from attsvm.next_token.sequences import collocations as collocations
+    from attsvm.next_token.two_stage import (
+        TwoStages as TwoStages,
+        train_choice as train_choice,
+        train_two_stages as train_two_stages,
+    )

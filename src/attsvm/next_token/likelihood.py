@@ -118,16 +118,20 @@ def recover(corpus: Corpus) -> Recovery:
     return Recovery(logits, component, residual)
 
 
-def graph_finite_part(corpus: Corpus, embeddings: ArrayLike) -> Float:
+def graph_finite_part(corpus: Corpus, embeddings: ArrayLike | None = None) -> Float:
     """W_fin of Graph-SVM: the smallest weight (d, d) with the maximum-likelihood odds inside components.
 
         min ‖W‖_F  subject to  (x − x')ᵀ W q = θ_x − θ_x'  for x, x' in one component of q's graph
 
+    Without embeddings tokens are orthonormal, and W[x, q] (V, V) are the centred logits themselves.
     It minimises the log-loss of the cyclic sub-corpus within the span of these pairs: training is
     predicted to end near R · W_svm + W_fin. Raises ValueError where the embeddings are too dependent
     to express the odds exactly; there `train_choice` on `Priorities.cyclic()` finds the minimiser.
     Reference: Li et al. 2024, "Mechanics of Next Token Prediction with Self-Attention".
     """
+    if embeddings is None:
+        found = recover(corpus)
+        return np.where(np.isnan(found.logits), 0.0, found.logits).T
     cyclic = Priorities.of(corpus).cyclic()
     d = np.shape(embeddings)[-1]
     if cyclic is None:
@@ -136,12 +140,6 @@ def graph_finite_part(corpus: Corpus, embeddings: ArrayLike) -> Float:
     theta = recover(cyclic).logits[cyclic.queries[:, None], cyclic.ids]
     weights = np.exp(np.where(tokens.mask, theta, -np.inf))
     return finite_part(tokens, weights / weights.sum(-1, keepdims=True), tokens.mask)
-
-
-def graph_finite_part_by_query(corpus: Corpus) -> Float:
-    """`graph_finite_part` for orthonormal tokens, W[x, q] (V, V): the centred logits themselves."""
-    found = recover(corpus)
-    return np.where(np.isnan(found.logits), 0.0, found.logits).T
 
 
 # ---------------------------------------------------------------------- details

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -58,13 +59,17 @@ class Decoupled:
         return f"Decoupled({size}, {len(self.blocks)} blocks; {certified} {self.certificate})"
 
 
-def attention_program(corpus: Corpus, embeddings: ArrayLike) -> Solution:
+@overload
+def attention_program(corpus: Corpus, embeddings: None = None) -> Decoupled: ...
+@overload
+def attention_program(corpus: Corpus, embeddings: ArrayLike) -> Solution: ...
+def attention_program(corpus: Corpus, embeddings: ArrayLike | None = None) -> Solution | Decoupled:
     """W_kq*: the smallest W that ranks the tokens as a realisable corpus does.
 
         min ‖W‖_F  subject to  (x − x')ᵀ W q ≥ 1  whenever x is above x' under q
 
-    embeddings (V, d). Raises Unrealisable, showing a cycle, and NotSeparable where the embeddings
-    cannot express the orders. For orthonormal tokens `attention_program_by_query` is faster.
+    embeddings (V, d); without them tokens are orthonormal, and every query is a problem of its own. Raises
+    Unrealisable, showing a cycle, and NotSeparable where the embeddings cannot express the orders.
     Reference: Huang, Liang, Yang 2024, "Non-asymptotic Convergence of Training Transformers for
     Next-token Prediction".
     """
@@ -72,15 +77,22 @@ def attention_program(corpus: Corpus, embeddings: ArrayLike) -> Solution:
     return graph_program(corpus, embeddings)
 
 
-def graph_program(corpus: Corpus, embeddings: ArrayLike) -> Solution:
+@overload
+def graph_program(corpus: Corpus, embeddings: None = None) -> Decoupled: ...
+@overload
+def graph_program(corpus: Corpus, embeddings: ArrayLike | None) -> Solution | Decoupled: ...
+def graph_program(corpus: Corpus, embeddings: ArrayLike | None = None) -> Solution | Decoupled:
     """Graph-SVM: ties inside the components of the priority graphs, margins between them.
 
         min ‖W‖_F  s.t.  (x − x')ᵀ W q = 0 if x, x' share a component of q's graph,  ≥ 1 if x is above
 
     One example per sentence: the selected tokens are those in the winner's component. Priorities
-    that need several edges follow from theirs, so the sentences state all constraints.
+    that need several edges follow from theirs, so the sentences state all constraints. Without embeddings
+    tokens are orthonormal: memory is then that of one query's distinct priorities.
     Reference: Li et al. 2024, "Mechanics of Next Token Prediction with Self-Attention".
     """
+    if embeddings is None:
+        return _query_after_query(corpus)
     tokens = sentence_tokens(corpus, embeddings)
     selected = Priorities.of(corpus).selected & tokens.mask
     # W lives in the span of the embeddings: with d > V the same problem in V coordinates is smaller.
@@ -89,19 +101,28 @@ def graph_program(corpus: Corpus, embeddings: ArrayLike) -> Solution:
     return replace(small, tokens=tokens, W=within @ small.W @ within.T)
 
 
-def attention_program_by_query(corpus: Corpus) -> Decoupled:
-    """`attention_program` for orthonormal tokens, where every query is a problem of its own."""
-    Priorities.of(corpus).check_realisable()
-    return graph_program_by_query(corpus)
+@overload
+def feed_forward_program(corpus: Corpus, embeddings: None = None) -> Decoupled: ...
+@overload
+def feed_forward_program(corpus: Corpus, embeddings: ArrayLike) -> Solution: ...
+def feed_forward_program(corpus: Corpus, embeddings: ArrayLike | None = None) -> Solution | Decoupled:
+    """W_ov*: the smallest output layer (V, d) that announces every collocation.
 
+        min ‖W‖_F  subject to  (e_{n(x)} − e_v)ᵀ W x ≥ 1,  v ≠ n(x)
 
-def graph_program_by_query(corpus: Corpus) -> Decoupled:
-    """`graph_program` for orthonormal tokens: the logits w of one query after the other.
-
-        min ‖w‖  s.t.  w_x − w_x' = 0 if x, x' share a component,  ≥ 1 if x is above x'
-
-    Memory is that of one query's distinct priorities, not of n sentences with d = V columns.
+    With embeddings (V, d) it holds V keys of width V for every token. Without, tokens are orthonormal and
+    all of them pose one problem up to renaming, which is solved once; closed form: e_{n(x)} − 1/V.
     """
+    if embeddings is None:
+        return _once_for_all_tokens(corpus)
+    return max_margin(collocation_tokens(corpus, embeddings), _announced(corpus))
+
+
+# ---------------------------------------------------------------------- orthonormal tokens
+
+
+def _query_after_query(corpus: Corpus) -> Decoupled:
+    """The logits of each query:  min ‖w‖  s.t.  w_x − w_x' = 0 in a component,  ≥ 1 if x is above x'."""
     graph = Priorities.of(corpus)
     W = np.zeros((corpus.V, corpus.V))
     blocks = []
@@ -115,23 +136,7 @@ def graph_program_by_query(corpus: Corpus) -> Decoupled:
     return Decoupled(W, tuple(blocks))
 
 
-def feed_forward_program(corpus: Corpus, embeddings: ArrayLike) -> Solution:
-    """W_ov*: the smallest output layer (V, d) that announces every collocation.
-
-        min ‖W‖_F  subject to  (e_{n(x)} − e_v)ᵀ W x ≥ 1,  v ≠ n(x)
-
-    It holds V keys of width V for every token: for orthonormal tokens, and for large vocabularies,
-    use `feed_forward_program_by_token`.
-    """
-    tokens = collocation_tokens(corpus, embeddings)
-    return max_margin(tokens, _announced(corpus))
-
-
-def feed_forward_program_by_token(corpus: Corpus) -> Decoupled:
-    """`feed_forward_program` for orthonormal tokens: all tokens pose one problem up to renaming.
-
-    It is solved once; W[v, x] is the logit of v after x. Closed form: e_{n(x)} − 1/V.
-    """
+def _once_for_all_tokens(corpus: Corpus) -> Decoupled:
     V = corpus.V
     block = max_margin(Tokens(np.eye(V)[None]), [0])
     w = block.W[:, 0]

@@ -12,8 +12,10 @@ IMAGES = File("images") / "gallery"
 
 _TOP = """# Gallery
 
-Every figure and table that `attsvm reproduce` computes, by paper. {sentence} Each paper's page says what it
-states and what we could and could not verify; the report that `attsvm reproduce` writes has every number.
+Every figure and table that `attsvm reproduce` computes, by paper. {sentence} {others}
+
+Each paper's page says what it states and what we could and could not verify; the report that
+`attsvm reproduce` writes has every number, and where the one beside it comes from.
 This page is written by `attsvm reproduce --scale {scale} --gallery docs`; do not edit it.
 """
 
@@ -22,7 +24,7 @@ def write_gallery(report: Report, out: File, docs: File) -> File:
     """Copy the drawings to docs/images/gallery and write docs/gallery.md; returns the page's file."""
     images = docs / IMAGES
     images.mkdir(parents=True, exist_ok=True)
-    text = [_TOP.format(sentence=report.sentence, scale=report.scale)]
+    text = [_TOP.format(sentence=report.sentence, others=report.others, scale=report.scale)]
     for paper, group in report.papers:
         more = f" · [what we verified](papers/{paper.name}.md)" if paper.name != "ours" else ""
         text.append(f"## {paper.title}\n\n{paper.reference}{more}\n")
@@ -43,5 +45,5 @@ def _entry(result: Result, images: File) -> str:
         lines.append(f"![{figure.title}]({IMAGES.as_posix()}/{figure.name}.svg)\n")
     if figure.notes:
         lines.append(f"**Where we differ.** {figure.notes}\n")
-    lines.append(f"`attsvm reproduce --only {figure.name}` · {result.outcome}\n")
+    lines.append(f"`attsvm reproduce --only {figure.name}` · {result.outcome}: {result.kinds}\n")
     return "\n".join(lines)

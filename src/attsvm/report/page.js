@@ -40,11 +40,12 @@ const filter = document.getElementById("filter");
 const rows = [...document.querySelectorAll("#summary tbody tr")];
 const apply = () => {
   const words = filter.elements.words.value.toLowerCase().split(/\s+/).filter(Boolean);
-  const kind = filter.elements.verdict.value;
+  const { verdict, kind } = filter.elements;
+  const marks = [verdict.value && `.badge.${verdict.value}`, kind.value && `.chip.${kind.value}`].filter(Boolean);
   let shown = 0;
   for (const row of rows) {
     const text = row.textContent.toLowerCase();
-    const fits = words.every((word) => text.includes(word)) && (!kind || row.querySelector(`.badge.${kind}`));
+    const fits = words.every((word) => text.includes(word)) && marks.every((mark) => row.querySelector(mark));
     row.hidden = !fits;
     shown += fits ? 1 : 0;
   }

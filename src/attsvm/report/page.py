@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from html import escape
 from importlib.metadata import version
@@ -13,14 +14,22 @@ from attsvm import __version__, strict_json
 from attsvm.claims import claims as known_claims
 from attsvm.claims.run import Row
 from attsvm.explorer.page import page as explorer_page
-from attsvm.figures import Check, Paper
+from attsvm.figures import KINDS, Check, Paper, Provenance
 from attsvm.report.html import asset, line, picture, table
 from attsvm.report.summary import Report, broken
 from attsvm.reproduce import Result
 
 TITLE = "Attention as max-margin token selection, reproduced"
 MARKS = {"agrees": ("good", "✓"), "differs, explained": ("reason", "≈"), "disagrees": ("bad", "✗")}
-HEADS = ("Quantity", "Published", "Ours", "Verdict", "Source")
+HEADS = ("Quantity", "Reference", "Ours", "Verdict", "Source")
+CLASSES: dict[Provenance, str] = {
+    "printed": "printed",
+    "read off a plot": "plot",
+    "derived": "derived",
+    "conjectured": "conjectured",
+    "independent run": "run",
+}
+"""The kinds of references as words of the style sheet."""
 
 
 def page(report: Report, out: File) -> str:
@@ -30,6 +39,9 @@ def page(report: Report, out: File) -> str:
         style=asset("page.css"),
         script=asset("page.js"),
         sentence=escape(report.sentence),
+        others=escape(report.others),
+        kinds=_kinds(),
+        choices=_choices(report),
         tiles=_tiles(report),
         contents=_contents(report),
         summary=_summary(report),
@@ -57,16 +69,32 @@ def write_report(report: Report, out: File) -> File:
 
 def _tiles(report: Report) -> str:
     counts = report.counts
-    told = [
-        ("", len(report.results), "figures and tables"),
-        ("good", counts["agrees"], "numbers agree"),
-        ("reason", counts["differs, explained"], "differ, explained"),
-        ("bad", counts["disagrees"] + counts["failed"], "disagree or failed"),
-    ]
-    return "\n".join(
-        f'<div class="tile {kind if count else ""}"><b>{count}</b> <span>{what}</span></div>'
-        for kind, count, what in told
-    )
+    tiles = [_tile(kind, found) for kind, found in report.by_kind.items()]
+    wrong = counts["disagrees"] + counts["failed"]
+    mark = "bad" if wrong else ""
+    tiles.append(f'<div class="tile {mark}"><b>{wrong}</b> <span>disagree or failed</span></div>')
+    return "\n".join(tiles)
+
+
+def _tile(kind: Provenance, found: Counter[str]) -> str:
+    differ = found["differs, explained"]
+    more = f"<small>{differ} {'differs' if differ == 1 else 'differ'}, explained</small>" if differ else ""
+    count = f"<b>{found['agrees']}<i> of {found.total()}</i></b>"
+    return f'<div class="tile kind {CLASSES[kind]}">{count} <span>{escape(kind)}</span>{more}</div>'
+
+
+def _kinds() -> str:
+    """What each kind of reference means."""
+    terms = (f"<dt>{_chip(kind)}</dt><dd>{escape(words)}</dd>" for kind, words in KINDS.items())
+    return f"<dl>{''.join(terms)}</dl>"
+
+
+def _choices(report: Report) -> str:
+    return "".join(f'<option value="{CLASSES[kind]}">{escape(kind)}</option>' for kind in report.by_kind)
+
+
+def _chip(kind: Provenance) -> str:
+    return f'<span class="chip {CLASSES[kind]}">{escape(kind)}</span>'
 
 
 def _contents(report: Report) -> str:
@@ -83,7 +111,7 @@ def _summary(report: Report) -> str:
         _check_row(check, f'<a href="#{result.name}">{escape(check.what)}</a>')
         for result, check in report.checks
     )
-    return table(HEADS, rows, "All numbers beside the published ones", "sortable tall")
+    return table(HEADS, rows, "All numbers beside their references", "sortable tall")
 
 
 # ---------------------------------------------------------------------- one paper, one figure
@@ -120,7 +148,8 @@ def _checks(result: Result) -> str:
     title, opened = result.figure.title, "" if result.figure.draw is not None else " open"
     shown = _check_table(differ, f"Numbers of {title} that differ") if differ and not opened else ""
     every = _check_table(result.checks, f"Checks of {title}")
-    return f"{shown}<details{opened}><summary>{escape(result.outcome)}</summary>{every}</details>"
+    words = escape(f"{result.outcome}: {result.kinds}")
+    return f"{shown}<details{opened}><summary>{words}</summary>{every}</details>"
 
 
 def _check_table(checks: Iterable[Check], label: str) -> str:
@@ -176,6 +205,13 @@ def _claims(rows: tuple[Row, ...]) -> str:
             f"{text} They were not run for this page: <code>attsvm reproduce --claims</code> adds them.</p>"
         )
     lines = (_claim_row(row) for row in rows)
+    fresh = sum(row.fresh for row in rows)
+    runs = sum(len(row.seeds) for row in rows)
+    text += (
+        f" Each was run on {len(rows[0].seeds)} seed{'s' if len(rows[0].seeds) > 1 else ''}. Of the {runs} "
+        f"runs, {fresh or 'none'} used a seed that had no part in choosing the settings; the page "
+        "<code>docs/claims.md</code> has 20 such seeds."
+    )
     heads = ("Statement", "Holds", "Twin detected", "Verdict", "Source")
     return f"{text}</p>{table(heads, lines, 'Statements of the papers', 'sortable tall')}"
 
@@ -191,7 +227,7 @@ def _claim_row(row: Row) -> str:
         verdict = _badge("good", "✓", "holds") if held == seeds else _badge("reason", "≈", "not on all seeds")
     cells = (
         f"{escape(claim.statement)}<small><code>{escape(row.name)}</code></small>",
-        f"{held} of {seeds}",
+        f"{held} of {seeds}<small>{row.fresh} of {seeds} seeds chose nothing</small>",
         f"{row.detected} of {len(row.twins)}",
         verdict,
         f"{escape(claim.reference)} [{escape(claim.mark)}]",
@@ -207,10 +243,10 @@ def _check_row(check: Check, what: str) -> str:
     spread = f"<small>± {_number(check.tolerance, 3)}</small>" if check.tolerance else ""
     cells = (
         what,
-        _number(check.published) + spread,
+        _number(check.reference) + spread,
         _number(check.ours),
         _badge(kind, sign, check.agreement),
-        escape(check.source),
+        f"{_chip(check.provenance)} {escape(check.source)}",
     )
     return line(cells)
 

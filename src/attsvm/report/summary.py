@@ -11,12 +11,17 @@ from typing import Any
 
 from attsvm import __version__, strict_json
 from attsvm.claims import claims as known_claims
-from attsvm.claims.run import Row
-from attsvm.claims.run import run as run_all
-from attsvm.figures import PAPERS, Check, Paper, Scale
+from attsvm.claims.run import Row, run as run_all
+from attsvm.figures import KINDS, PAPERS, Check, Paper, Provenance, Scale
 from attsvm.fingerprint import code_fingerprint
 from attsvm.reproduce import Result
 from attsvm.verdict import Evidence
+
+PLURAL: dict[Provenance, str] = {
+    "derived": "derived numbers",
+    "conjectured": "conjectures",
+    "independent run": "numbers of independent runs",
+}
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,14 @@ class Report:
         return found
 
     @property
+    def by_kind(self) -> dict[Provenance, Counter[str]]:
+        """How many numbers agree, differ for a reason and disagree, by where their references come from."""
+        of = {kind: Counter[str]() for kind in KINDS}
+        for _, check in self.checks:
+            of[check.provenance][check.agreement] += 1
+        return {kind: counts for kind, counts in of.items() if counts}
+
+    @property
     def good(self) -> bool:
         """Whether nothing disagrees without a reason, no figure failed and no claim is broken."""
         counts = self.counts
@@ -53,16 +66,34 @@ class Report:
 
     @property
     def sentence(self) -> str:
-        """The outcome in one sentence."""
-        counts, total = self.counts, len(self.checks)
-        parts = [f"{counts['agrees']} of {total} numbers agree with the published or derived ones"]
-        if counts["differs, explained"]:
-            parts.append(f"{counts['differs, explained']} differ for a reason given below")
-        parts.append(
-            f"{counts['disagrees'] or 'none'} {'disagrees' if counts['disagrees'] == 1 else 'disagree'}"
+        """What came of the published numbers, in one sentence; the other kinds are counted apart."""
+        counts = Counter(check.agreement for _, check in self.checks if check.published)
+        total = counts.total()
+        parts = [
+            f"{counts['agrees']} of {total} published numbers agree" if total else "No number is published"
+        ]
+        if explained := counts["differs, explained"]:
+            parts.append(f"{explained} {'differs' if explained == 1 else 'differ'} for a reason given below")
+        if total:
+            parts.append(
+                f"{counts['disagrees'] or 'none'} {'disagrees' if counts['disagrees'] == 1 else 'disagree'}"
+            )
+        wrong = self.counts["disagrees"] - counts["disagrees"]
+        others = (
+            f"; {wrong} of the other numbers {'disagrees' if wrong == 1 else 'disagree'}" if wrong else ""
         )
-        failed = f"; {counts['failed']} figures could not be computed" if counts["failed"] else ""
-        return f"{', '.join(parts)}{failed}."
+        failed = f"; {self.counts['failed']} figures could not be computed" if self.counts["failed"] else ""
+        return f"{', '.join(parts)}{others}{failed}."
+
+    @property
+    def others(self) -> str:
+        """The numbers that nobody published, by kind, in one sentence; empty without any."""
+        parts = [
+            f"{counts['agrees']} of {counts.total()} {PLURAL[kind]}"
+            for kind, counts in self.by_kind.items()
+            if kind in PLURAL
+        ]
+        return f"Nobody published the others, of which agree: {', '.join(parts)}." if parts else ""
 
     def record(self) -> dict[str, Any]:
         """The report for machines: plain numbers, None for what is not finite."""
@@ -83,6 +114,7 @@ class Report:
         claims = [asdict(row) for row in self.claims]
         counts = {name: count for name, count in sorted(self.counts.items()) if count}
         heading = {"attsvm": __version__, "scale": self.scale, "good": self.good, "counts": counts}
+        heading |= {"provenance": {kind: dict(counts) for kind, counts in self.by_kind.items()}}
         return dict(strict_json.plain(heading | {"figures": figures, "claims": claims}))
 
 

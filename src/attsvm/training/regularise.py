@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from attsvm.norms import Norm, Schatten, frobenius
 from attsvm.path import Path
 from attsvm.tokens import Tokens
-from attsvm.training import heads, losses, runs, weights
-from attsvm.training import radii as radius_rules
+from attsvm.training import heads, losses, radii as radius_rules, runs, weights
 from attsvm.training.heads import Head, Linear
 from attsvm.training.host import first_steps
 from attsvm.training.losses import Loss, logistic

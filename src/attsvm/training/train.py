@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from attsvm.path import Path
 from attsvm.tokens import Tokens
-from attsvm.training import devices, engine, heads, losses, runs, streaming, weights
-from attsvm.training import resume as going_on
+from attsvm.training import devices, engine, heads, losses, resume as going_on, runs, streaming, weights
 from attsvm.training.attention import arrays, in_place
 from attsvm.training.compilation import kept_programs
 from attsvm.training.heads import Head, Linear

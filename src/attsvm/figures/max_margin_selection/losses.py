@@ -11,15 +11,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+import attsvm as att
+from attsvm.figures.figure import DERIVED, Arrays, Check, Float
 from attsvm.figures.max_margin_selection.protocol import beside, descend, published_loop, stack
+from attsvm.figures.papers import MAX_MARGIN
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
-from attsvm.tokens import Float
-from attsvm.training.losses import Loss, correlation, exponential, logistic
 
 HIGH = np.array([*range(1, 11), 100.0])
-LOSSES: dict[str, Loss] = {"linear": correlation, "logistic": logistic, "exponential": exponential}
+LOSSES: dict[str, att.Loss] = {
+    "linear": att.correlation,
+    "logistic": att.logistic,
+    "exponential": att.exponential,
+}
 LOG_SLOPES: dict[str, Callable[[Float], Float]] = {  # log |ℓ'(x)|
     "linear": lambda x: 0 * x,
     "logistic": lambda x: -np.logaddexp(0, x),
@@ -37,9 +40,29 @@ def offset(loss: str, high: Float) -> Float:
     return np.asarray(0.5 * (np.log(high) + log_slope(high) - log_slope(np.ones(()))))
 
 
+@MAX_MARGIN.figure(
+    "losses",
+    "The loss decides how training leans",
+    shows=(
+        "All directions tend to p^mm = (1, 0), but on the way the linear loss leans to the input with "
+        "the high score C and the logistic and exponential losses to the one with score 1. The offset "
+        "tends to ½ ln(C|ℓ'(C)|/|ℓ'(1)|): lines are this closed form, points are runs."
+    ),
+    notes=(
+        "For C = 100 the published loop stops at (11.9, −11.9) because it adds 1e-9 to the length of "
+        "the gradient; it looks like a slow transient. Without the constant p₂ reaches its limit −47.0 "
+        "within 1,000 steps."
+    ),
+    sizes={
+        "quick": {"steps": 1_000, "losses": ("linear", "logistic")},
+        "default": {"steps": 1_000, "losses": tuple(LOSSES)},
+        "paper": {"steps": 100_000, "losses": tuple(LOSSES)},
+    },
+    seconds=7,
+)
 def experiment(steps: int, losses: tuple[str, ...]) -> Arrays:
     """Prompts (11, k, 2) from zero for each score C and each loss; the published loop for C = 100."""
-    tokens = stack([datasets.two_scores(high)[0] for high in HIGH])
+    tokens = stack([att.datasets.two_scores(high)[0] for high in HIGH])
     arrays: Arrays = {"high": HIGH}
     for name in losses:
         path = descend(tokens, np.ones(1), _record(steps), loss=LOSSES[name])
@@ -53,6 +76,7 @@ def _record(steps: int) -> list[int]:
     return sorted({*range(0, 1_001, 5), *range(1_000, steps + 1, 100)})
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Paths that lean; offsets against C; the slowest of them against steps."""
     figure, (plane, offsets, slow) = canvas(3, height=3.1)
@@ -109,6 +133,7 @@ def _at(arrays: Arrays, name: str, step: int) -> Float:
     return arrays[f"prompts_{name}"][:, int(np.searchsorted(arrays["steps"], step))]
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """The closed forms, and the slow transient."""
     found = []
@@ -117,37 +142,14 @@ def checks(arrays: Arrays) -> list[Check]:
         for C in (2, 5, 10) + ((100,) if name == "linear" else ()):
             run = int(np.flatnonzero(HIGH == C)[0])
             limit = float(offset(name, HIGH[run]))
-            found.append(Check(f"offset p₂, {name} loss, C = {C}", "derived", limit, p[run, 1], 1e-3, LEFT))
+            found.append(
+                Check(
+                    f"offset p₂, {name} loss, C = {C}", DERIVED, "closed form", limit, p[run, 1], 1e-3, LEFT
+                )
+            )
     slow, limit = _at(arrays, "logistic", 1_000)[-1, 1], float(offset("logistic", HIGH[-1]))
-    found.append(Check("offset p₂, logistic loss, C = 100", "derived", limit, slow, 1e-3, LEFT))
+    found.append(Check("offset p₂, logistic loss, C = 100", DERIVED, "closed form", limit, slow, 1e-3, LEFT))
     for coordinate, published in ((0, 11.9), (1, -11.9)):
         pair = arrays["published"][-1, coordinate], _at(arrays, "logistic", 1_000)[-1, coordinate]
         found += beside(f"logistic, C = 100: p{'₁₂'[coordinate]} after 1,000 steps", published, pair, 0.05)
     return found
-
-
-SHOWS = (
-    "All directions tend to p^mm = (1, 0), but on the way the linear loss leans to the input with the "
-    "high score C and the logistic and exponential losses to the one with score 1. The offset tends to ½ "
-    "ln(C|ℓ'(C)|/|ℓ'(1)|): lines are this closed form, points are runs."
-)
-NOTES = (
-    "For C = 100 the published loop stops at (11.9, −11.9) because it adds 1e-9 to the length of the "
-    "gradient; it looks like a slow transient. Without the constant p₂ reaches its limit −47.0 within "
-    "1,000 steps."
-)
-FIGURE = Figure(
-    "losses",
-    "The loss decides how training leans",
-    SHOWS,
-    experiment,
-    {
-        "quick": {"steps": 1_000, "losses": ("linear", "logistic")},
-        "default": {"steps": 1_000, "losses": tuple(LOSSES)},
-        "paper": {"steps": 100_000, "losses": tuple(LOSSES)},
-    },
-    draw,
-    checks,
-    NOTES,
-    seconds=7,
-)

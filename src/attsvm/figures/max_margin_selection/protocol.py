@@ -7,42 +7,35 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.figures.figure import Check
+import attsvm as att
+from attsvm.figures.figure import RUN, Check, Float
 from attsvm.figures.textbook import joint_gradient
-from attsvm.norms import frobenius
-from attsvm.path import Path
-from attsvm.tokens import Float, Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.losses import Loss, logistic
-from attsvm.training.optimizers import steepest
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
 
 PAPER = "Max-Margin Token Selection"
-PRINTED = f"{PAPER}, printed solver cost"
-PRINTED_DIGITS = "half a unit of the fifth printed decimal"
+COST = f"{PAPER}, printed solver cost"
+COST_DIGITS = "half a unit of the fifth printed decimal"
 SCRIPT = "independent script of the published loop"
 ROUNDED = "half a unit of the last digit given"
 FROZEN = "the published loop adds a constant to the gradient's length and freezes; ours goes on"
 RATE = 0.1
 
 
-NORMALISED = steepest(frobenius, RATE)
+NORMALISED = att.steepest(att.frobenius, RATE)
 
 
 def descend(
-    tokens: Tokens,
+    tokens: att.Tokens,
     v: Float,
     record: Sequence[int],
     init: Any = None,
-    loss: Loss = logistic,
+    loss: att.Loss = att.logistic,
     optimizer: Any = NORMALISED,
-) -> Path:
+) -> att.Path:
     """Train the prompt, by default with normalised steps of 0.1, and keep it at the steps of `record`."""
-    return train(
+    return att.train(
         tokens,
-        Linear(v),
-        weight=FullWeight(),
+        att.Linear(v),
+        weight=att.FullWeight(),
         loss=loss,
         optimizer=optimizer,
         steps=max(record),
@@ -54,21 +47,21 @@ def descend(
 def beside(what: str, published: float, pair: tuple[Any, Any], tolerance: float) -> list[Check]:
     """A number of the published loop, which we find with its constants, and what it is without them."""
     return [
-        Check(f"{what}, published loop", SCRIPT, published, float(pair[0]), tolerance, ROUNDED),
-        Check(what, SCRIPT, published, float(pair[1]), tolerance, FROZEN, expected_to_differ=True),
+        Check(f"{what}, published loop", RUN, SCRIPT, published, float(pair[0]), tolerance, ROUNDED),
+        Check(what, RUN, SCRIPT, published, float(pair[1]), tolerance, FROZEN, expected_to_differ=True),
     ]
 
 
-def stack(problems: Sequence[Tokens]) -> Tokens:
+def stack(problems: Sequence[att.Tokens]) -> att.Tokens:
     """Problems of one shape as the runs of one, so that they train in one compiled program."""
     parts = {
         name: np.stack([getattr(one, name) for one in problems]) for name in ("keys", "labels", "values")
     }
-    return Tokens(parts["keys"], labels=parts["labels"], values=parts["values"])
+    return att.Tokens(parts["keys"], labels=parts["labels"], values=parts["values"])
 
 
 def published_loop(
-    tokens: Tokens, head: Float, start: Float, steps: int, added: tuple[float, float | None]
+    tokens: att.Tokens, head: Float, start: Float, steps: int, added: tuple[float, float | None]
 ) -> tuple[Float, Float]:
     """The loop of the published notebooks with the logistic loss: prompts and heads at every step.
 

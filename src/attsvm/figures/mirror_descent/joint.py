@@ -9,21 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+import attsvm as att
+from attsvm.figures.figure import PLOT, PRINTED, RUN, Arrays, Check, Float
 from attsvm.figures.panels import describe, grid
+from attsvm.figures.papers import MIRROR
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
 from attsvm.figures.textbook import MACHINE, joint_gradient
-from attsvm.norms import Entrywise
-from attsvm.path import Path
-from attsvm.program.assumptions import label_svm
-from attsvm.program.max_margin import max_margin
-from attsvm.tokens import Float, Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.optimizers import mirror
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
-from attsvm.verdict import divergence
 
 STEPS = {1.75: 1_500, 2.0: 2_000, 3.0: 20_000}
 COLORS = {1.75: BLUE, 2.0: ORANGE, 3.0: GREEN}
@@ -35,44 +26,64 @@ FIRST = 120
 """Steps over which the probabilities are drawn."""
 
 
+@MIRROR.figure(
+    "mirror-joint",
+    "Weight and head trained together",
+    shows=(
+        "From zero, W and v settle on the rays of their programs together. The potential decides which "
+        "token wins: p = 1.75 and 2 select tokens (1, 0), p = 3 selects (0, 0)."
+    ),
+    notes=(
+        "The published recipe stops W at ‖W‖ ≈ 6.5 (crosses): with the usual softmax gradient and "
+        "2.2e-16 in the normaliser we find the divergences of an independent script to both digits; "
+        "relative to the winning token W goes on and comes 30 to 1,000 times nearer to its ray. The "
+        "selected tokens are the same."
+    ),
+    sizes={
+        "quick": {"exponents": (2.0, 3.0)},
+        "default": {"exponents": (1.75, 2.0, 3.0)},
+        "paper": {"exponents": (1.75, 2.0, 3.0)},
+    },
+    seconds=8,
+)
 def experiment(exponents: tuple[float, ...]) -> Arrays:
     """Trajectories of W's first row and of v (k, 2), their rays (2,), probabilities and divergences (k,)."""
-    tokens, v = datasets.joint_mirror()
+    tokens, v = att.datasets.joint_mirror()
     arrays: Arrays = {"exponents": np.array(exponents)}
     for p in exponents:
-        rule = mirror(p, 0.1)
+        rule = att.mirror(p, 0.1)
         record = np.unique([*range(FIRST + 1), *np.geomspace(FIRST, STEPS[p], 60).astype(int)])
-        path = train(
+        path = att.train(
             tokens,
-            Linear(v),
-            weight=FullWeight(),
+            att.Linear(v),
+            weight=att.FullWeight(),
             optimizer=rule,
             steps=STEPS[p],
             record=record.tolist(),
             train_head=rule,
         )
         v_path = np.asarray(path.v)
-        norm = Entrywise(p)
-        weight, head = max_margin(tokens, path.selected, norm), label_svm(tokens, path.selected, norm)
+        norm = att.Entrywise(p)
+        weight, head = att.max_margin(tokens, path.selected, norm), att.label_svm(tokens, path.selected, norm)
         arrays |= {
             f"steps_{p:g}": path.index,
             f"W_{p:g}": path.W[:, 0],
             f"v_{p:g}": v_path,
             f"W_ray_{p:g}": weight.W[0],
             f"v_ray_{p:g}": head.W[:, 0],
-            f"W_away_{p:g}": divergence(path.W, weight.W, norm),
+            f"W_away_{p:g}": att.divergence(path.W, weight.W, norm),
             f"selected_{p:g}": path.selected.argmax(-1),
         } | _probabilities(path, v_path, p)
         W, v_end = usual_descent(tokens, p, STEPS[p])
         arrays |= {
             f"usual_W_{p:g}": W[0],
-            f"usual_W_away_{p:g}": divergence(W[None], weight.W, norm)[0],
-            f"usual_v_away_{p:g}": divergence(v_end[None, :, None], head.W, norm)[0],
+            f"usual_W_away_{p:g}": att.divergence(W[None], weight.W, norm)[0],
+            f"usual_v_away_{p:g}": att.divergence(v_end[None, :, None], head.W, norm)[0],
         }
     return arrays
 
 
-def usual_descent(tokens: Tokens, p: float, steps: int) -> tuple[Float, Float]:
+def usual_descent(tokens: att.Tokens, p: float, steps: int) -> tuple[Float, Float]:
     """The same joint run with the textbook softmax gradient, as the published code takes it: (W, v).
 
     U ← U − 0.1 ∇L/(‖∇L‖_q + 2.2e-16) for W and v apart, W = sign(U) |U|^(1/(p−1)).
@@ -86,7 +97,7 @@ def usual_descent(tokens: Tokens, p: float, steps: int) -> tuple[Float, Float]:
     return W, v
 
 
-def _probabilities(path: Path, v: Float, p: float) -> Arrays:
+def _probabilities(path: att.Path, v: Float, p: float) -> Arrays:
     """Mean attention on the top token, and mean logistic probability of the label there."""
     tokens, top = path.tokens, path.attention.argmax(-1)
     chosen = tokens.values[np.arange(tokens.n), top]
@@ -97,6 +108,7 @@ def _probabilities(path: Path, v: Float, p: float) -> Arrays:
     }
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """One column per p: W and v against their rays, probabilities over the first steps."""
     exponents = [float(p) for p in arrays["exponents"]]
@@ -142,6 +154,7 @@ def _trajectory(ax: Axes, path: Float, ray: Float, color: str) -> None:
     ax.margins(0.12)
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """The saved selections, the earlier divergences, and how soon both probabilities are near one."""
     exponents = [float(p) for p in arrays["exponents"]]
@@ -152,12 +165,14 @@ def _published(arrays: Arrays, p: float) -> list[Check]:
     source = "Mirror Descent, joint run"
     both = np.minimum(arrays[f"softmax_{p:g}"], arrays[f"logistic_{p:g}"])
     found = [
-        Check(f"p = {p:g}: token of input {i + 1}", f"{source}, saved selection", token, int(ours), 0)
+        Check(
+            f"p = {p:g}: token of input {i + 1}", PRINTED, f"{source}, saved selection", token, int(ours), 0
+        )
         for i, (token, ours) in enumerate(zip(SELECTED[p], arrays[f"selected_{p:g}"], strict=True))
     ]
     after = float(both[arrays[f"steps_{p:g}"] == 40][0])
     what = f"p = {p:g}: smaller of both probabilities after 40 steps"
-    return [*found, Check(what, f"{source} (read off the plot)", 1.0, after, 0.01, "reading accuracy")]
+    return [*found, Check(what, PLOT, f"{source}", 1.0, after, 0.01, "reading accuracy")]
 
 
 def _measured(arrays: Arrays, p: float) -> list[Check]:
@@ -166,34 +181,10 @@ def _measured(arrays: Arrays, p: float) -> list[Check]:
         what = f"p = {p:g}: divergence of {part} at the end, usual gradient"
         digit = 10 ** (np.floor(np.log10(measured)) - 1)
         ours = float(arrays[f"usual_{part}_away_{p:g}"])
-        found.append(Check(what, "independent sketch", measured, ours, digit / 2, "half of the last digit"))
+        found.append(
+            Check(what, RUN, "independent sketch", measured, ours, digit / 2, "half of the last digit")
+        )
     ours = float(arrays[f"W_away_{p:g}"][-1])
     because = "the usual gradient cancels and W stops; ours goes on"
     what = f"p = {p:g}: divergence of W at the end"
-    return [*found, Check(what, "independent sketch", MEASURED[p][0], ours, 1e-4, because, True)]
-
-
-NOTES = (
-    "The published W stops at ‖W‖ ≈ 6.5 (crosses): with the usual softmax gradient and 2.2e-16 in the "
-    "normaliser we find the earlier divergences to both digits; relative to the winning token W goes on and "
-    "comes 30 to 1,000 times nearer to its ray. The selected tokens are the same."
-)
-SHOWS = (
-    "From zero, W and v settle on the rays of their programs together. The potential decides which token "
-    "wins: p = 1.75 and 2 select tokens (1, 0), p = 3 selects (0, 0)."
-)
-FIGURE = Figure(
-    "mirror-joint",
-    "Weight and head trained together",
-    SHOWS,
-    experiment,
-    {
-        "quick": {"exponents": (2.0, 3.0)},
-        "default": {"exponents": (1.75, 2.0, 3.0)},
-        "paper": {"exponents": (1.75, 2.0, 3.0)},
-    },
-    draw,
-    checks,
-    NOTES,
-    seconds=8,
-)
+    return [*found, Check(what, RUN, "independent sketch", MEASURED[p][0], ours, 1e-4, because, True)]

@@ -9,18 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+import attsvm as att
+from attsvm.figures.figure import PLOT, RUN, Arrays, Check
 from attsvm.figures.panels import beside, describe, grid
+from attsvm.figures.papers import MIRROR
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
-from attsvm.norms import Entrywise
-from attsvm.program.max_margin import max_margin
-from attsvm.training.heads import Linear
-from attsvm.training.init import gaussian
-from attsvm.training.optimizers import mirror
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
-from attsvm.verdict import divergence
 
 STEPS = {1.75: 1_500, 2.0: 2_000, 3.0: 20_000}
 COLORS = {1.75: BLUE, 2.0: ORANGE, 3.0: GREEN}
@@ -35,6 +28,28 @@ MEASURED |= {(2.0, 1.75): 0.0114, (2.0, 2.0): 0.0053, (2.0, 3.0): 0.0417}
 """Same-selection values of an independent script over six seeds, starts shared by the p."""
 
 
+@MIRROR.figure(
+    "mirror-own-program",
+    "Mirror descent finds the program of its own p",
+    shows=(
+        "Each ℓp-AttGD run tends to the program of its own p and levels off at a distance from the "
+        "others. Solid lines compare programs of the same tokens; dashed lines take each program from "
+        "another run, as the published figure does, and most of their height is the difference in "
+        "tokens, not in p."
+    ),
+    notes=(
+        "The published cross values 0.18 and 0.21 belong to programs of other tokens: every p starts at "
+        "its own unseeded W(0), the runs select other tokens in about one example of eight, and the "
+        "q-program is that of the q-run. Done the same way, 100 runs give 0.173 and 0.211; with the "
+        "same tokens the values are 0.051 and 0.099."
+    ),
+    sizes={
+        "quick": {"runs": 6, "exponents": (1.75, 2.0)},
+        "default": {"runs": 20, "exponents": (1.75, 2.0, 3.0)},
+        "paper": {"runs": 100, "exponents": (1.75, 2.0, 3.0)},
+    },
+    seconds=11,
+)
 def experiment(runs: int, exponents: tuple[float, ...]) -> Arrays:
     """Divergence (runs, k) of the p-run to each q-program, for both ways to choose its tokens.
 
@@ -42,33 +57,36 @@ def experiment(runs: int, exponents: tuple[float, ...]) -> Arrays:
     tokens of the q-run, as published; every p starts at its own W(0), drawn N(0, 1).
     agree_p_q: share of examples in which the two runs attend to the same token.
     """
-    tokens, v = datasets.sphere(6, 8, 10, seed=range(1, runs + 1))
+    tokens, v = att.datasets.sphere(6, 8, 10, seed=range(1, runs + 1))
     paths = {
-        p: train(
+        p: att.train(
             tokens,
-            Linear(v),
-            weight=FullWeight(),
-            optimizer=mirror(p, 0.1),
+            att.Linear(v),
+            weight=att.FullWeight(),
+            optimizer=att.mirror(p, 0.1),
             steps=STEPS[p],
-            init=gaussian(range(1_000 * k, 1_000 * k + runs)),
+            init=att.gaussian(range(1_000 * k, 1_000 * k + runs)),
             record=40,
         )
         for k, p in enumerate(STEPS, start=1)
         if p in exponents
     }
     W = {
-        (p, q): max_margin(tokens, path.selected, Entrywise(q)).W for p, path in paths.items() for q in paths
+        (p, q): att.max_margin(tokens, path.selected, att.Entrywise(q)).W
+        for p, path in paths.items()
+        for q in paths
     }
     arrays: Arrays = {"exponents": np.array(exponents)}
     for p, path in paths.items():
         arrays[f"steps_{p:g}"] = path.index
         for q in paths:
-            arrays[f"own_{p:g}_{q:g}"] = divergence(path.W, W[p, q], Entrywise(p))
-            arrays[f"mixed_{p:g}_{q:g}"] = divergence(path.W, W[q, q], Entrywise(p))
+            arrays[f"own_{p:g}_{q:g}"] = att.divergence(path.W, W[p, q], att.Entrywise(p))
+            arrays[f"mixed_{p:g}_{q:g}"] = att.divergence(path.W, W[q, q], att.Entrywise(p))
             arrays[f"agree_{p:g}_{q:g}"] = (path.selected == paths[q].selected).all(-1).mean()
     return arrays
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """One panel per p: mean divergence to each program, quartiles as a band, published way dashed."""
     figure, (axes,) = grid(1, len(arrays["exponents"]), 3.2)
@@ -102,6 +120,7 @@ def _panel(ax: Axes, arrays: Arrays, p: float) -> None:
         beside(ax, steps[-1], PUBLISHED[1.75], "◆ published", GREY, shift=2)
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """The saved plot of p = 3 both ways, our earlier same-selection table, and who is nearest."""
     found, exponents = [], arrays["exponents"].tolist()
@@ -112,6 +131,7 @@ def checks(arrays: Arrays) -> list[Check]:
     found.append(
         Check(
             "share of p whose own program is nearest",
+            PLOT,
             "Mirror Descent, experiment A",
             1.0,
             float(nearest),
@@ -125,12 +145,12 @@ def checks(arrays: Arrays) -> list[Check]:
         tolerance = 0.015 + 2 * _error(arrays, "own", p, q)
         because = "0.015 for the other six seeds, not all converged, + 2 standard errors of ours"
         ours = _end(arrays, "own", p, q)
-        found.append(Check(what, "independent sketch, 6 seeds", measured, ours, tolerance, because))
+        found.append(Check(what, RUN, "independent sketch, 6 seeds", measured, ours, tolerance, because))
     return found
 
 
 def _against_the_plot(arrays: Arrays, q: float, published: float) -> list[Check]:
-    source = "Mirror Descent, experiment A (read off the plot)"
+    source = "Mirror Descent, experiment A"
     ours = {kind: _end(arrays, kind, 3.0, q) for kind in ("own", "mixed")}
     error = {"own": _error(arrays, "own", 3.0, q)}
     # Few runs underestimate the spread of a mixture, so it is taken from 30 of them.
@@ -140,6 +160,7 @@ def _against_the_plot(arrays: Arrays, q: float, published: float) -> list[Check]
         return [
             Check(
                 "p = 3 to its own program",
+                PLOT,
                 source,
                 published,
                 ours["own"],
@@ -150,6 +171,7 @@ def _against_the_plot(arrays: Arrays, q: float, published: float) -> list[Check]
     return [
         Check(
             f"p = 3 to the l{q:g} program, tokens mixed as published",
+            PLOT,
             source,
             published,
             ours["mixed"],
@@ -158,6 +180,7 @@ def _against_the_plot(arrays: Arrays, q: float, published: float) -> list[Check]
         ),
         Check(
             f"p = 3 to the l{q:g} program, same tokens",
+            PLOT,
             source,
             published,
             ours["own"],
@@ -176,31 +199,3 @@ def _error(arrays: Arrays, kind: str, p: float, q: float) -> float:
     """Standard error of the mean over runs."""
     last = arrays[f"{kind}_{p:g}_{q:g}"][:, -1]
     return float(last.std(ddof=1) / np.sqrt(len(last)))
-
-
-SHOWS = (
-    "Each ℓp-AttGD run tends to the program of its own p and levels off at a distance from the others. "
-    "Solid lines compare programs of the same tokens; dashed lines take each program from another run, "
-    "as the published figure does, and most of their height is the difference in tokens, not in p."
-)
-NOTES = (
-    "The published cross values 0.18 and 0.21 belong to programs of other tokens: every p starts at its "
-    "own unseeded W(0), the runs select other tokens in about one example of eight, and the q-program is "
-    "that of the q-run. Done the same way, 100 runs give 0.173 and 0.211; with the same tokens the values "
-    "are 0.051 and 0.099."
-)
-FIGURE = Figure(
-    "mirror-own-program",
-    "Mirror descent finds the program of its own p",
-    SHOWS,
-    experiment,
-    {
-        "quick": {"runs": 6, "exponents": (1.75, 2.0)},
-        "default": {"runs": 20, "exponents": (1.75, 2.0, 3.0)},
-        "paper": {"runs": 100, "exponents": (1.75, 2.0, 3.0)},
-    },
-    draw,
-    checks,
-    NOTES,
-    seconds=11,
-)

@@ -8,18 +8,11 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+import attsvm as att
+from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, Float
 from attsvm.figures.panels import band, beside, describe, grid
+from attsvm.figures.papers import MIRROR
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
-from attsvm.norms import Entrywise
-from attsvm.program.max_margin import max_margin
-from attsvm.tokens import Float
-from attsvm.training.heads import Linear
-from attsvm.training.optimizers import mirror
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
-from attsvm.verdict import divergence, fit_rate
 
 RATES = {1.5: 0.3, 2.0: 1.0, 3.0: 3.0}
 COLORS = {1.5: BLUE, 2.0: ORANGE, 3.0: GREEN}
@@ -27,24 +20,49 @@ MEASURED = {1.5: (0.088, 0.014), 2.0: (0.060, 0.009), 3.0: (0.023, 0.009)}
 """Divergence after 100,000 steps in an independent script, two instances."""
 
 
+@MIRROR.figure(
+    "mirror-rates",
+    "The rate of mirror descent",
+    shows=(
+        "Without normalisation ‖W‖ grows like log k and the divergence to the program falls by powers "
+        "of log k only: 100,000 steps buy about two digits. Every curve falls at least as fast as the "
+        "theorem's order (dotted), and the three regimes of p look alike."
+    ),
+    notes=(
+        "The paper states these orders and draws no such figure. The measured exponents in log k are "
+        "steeper than the orders; a run of feasible length can refute the bound but not show its exact "
+        "power."
+    ),
+    sizes={
+        "quick": {"runs": 6, "steps": 10_000},
+        "default": {"runs": 12, "steps": 100_000},
+        "paper": {"runs": 50, "steps": 1_000_000},
+    },
+    seconds=14,
+)
 def experiment(runs: int, steps: int) -> Arrays:
     """Divergence to the own program and ‖W‖_p in units of its norm, (runs, k); fitted exponents (runs,)."""
-    tokens, v = datasets.sphere(3, 4, 5, seed=range(runs))
+    tokens, v = att.datasets.sphere(3, 4, 5, seed=range(runs))
     record = np.unique(np.geomspace(10, steps, 41).round().astype(int))
     arrays: Arrays = {"steps": record}
     for p, rate in RATES.items():
-        rule = mirror(p, rate, normalised=False)
-        path = train(
-            tokens, Linear(v), weight=FullWeight(), optimizer=rule, steps=steps, record=record.tolist()
+        rule = att.mirror(p, rate, normalised=False)
+        path = att.train(
+            tokens,
+            att.Linear(v),
+            weight=att.FullWeight(),
+            optimizer=rule,
+            steps=steps,
+            record=record.tolist(),
         )
-        norm = Entrywise(p)
-        best = max_margin(tokens, path.selected, norm).W
-        away = divergence(path.W, best, norm)[:, 1:]
+        norm = att.Entrywise(p)
+        best = att.max_margin(tokens, path.selected, norm).W
+        away = att.divergence(path.W, best, norm)[:, 1:]
         late = record >= steps / 10
         arrays[f"away_{p:g}"] = away
         arrays[f"size_{p:g}"] = path.norm(norm)[:, 1:] / norm.value(best)[:, None]
         arrays[f"exponent_{p:g}"] = np.array(
-            [fit_rate(np.log(record[late]), one[late]).exponent for one in away]
+            [att.fit_rate(np.log(record[late]), one[late]).exponent for one in away]
         )
     return arrays
 
@@ -63,6 +81,7 @@ def steepness(p: float, steps: float) -> float:
     return float(np.diff(np.log(bound(p, ends)))[0] / np.diff(np.log(np.log(ends)))[0])
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Divergence with the bounds' shapes, and the norm against log k."""
     figure, ((left, right),) = grid(1, 2, 3.2)
@@ -90,6 +109,7 @@ def draw(arrays: Arrays) -> Canvas:
     return figure
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """The bound in every run; from 100,000 steps on, growth like log k and our earlier measurement."""
     steps = float(arrays["steps"][-1])
@@ -98,7 +118,7 @@ def checks(arrays: Arrays) -> list[Check]:
         share = float((arrays[f"exponent_{p:g}"] <= steepness(p, steps)).mean())
         what = f"p = {p:g}: share of runs that fall at least like the bound"
         because = "one run in ten may still be choosing its tokens"
-        found.append(Check(what, "Mirror Descent, rate", 1.0, share, 0.1, because))
+        found.append(Check(what, CONJECTURED, "Mirror Descent, rate", 1.0, share, 0.1, because))
         if steps >= 1e5:
             found.append(_growth(p, arrays["steps"], np.median(arrays[f"size_{p:g}"], axis=0)))
             found.append(_against_two_instances(p, np.log10(arrays[f"away_{p:g}"][:, -1])))
@@ -110,42 +130,25 @@ def _growth(p: float, steps: Float, size: Float) -> Check:
     last = steps >= steps[-1] / 10
     growth = float((size[-1] - size[last][0]) / np.log(steps[-1] / steps[last][0]))
     what = f"p = {p:g}: growth of ‖W‖/‖W_mm‖ per e-fold of steps"
-    return Check(what, "derived", 1.0, growth, 0.25, "the least margin grows like log k only in the limit")
+    return Check(
+        what,
+        DERIVED,
+        "asymptotics of the margin",
+        1.0,
+        growth,
+        0.25,
+        "the least margin grows like log k only in the limit",
+    )
 
 
 def _against_two_instances(p: float, ours: Float) -> Check:
     error = float(ours.std(ddof=1) * np.sqrt(1 / 2 + 1 / len(ours)))
     return Check(
         f"p = {p:g}: log10 of the divergence after 100,000 steps",
+        RUN,
         "independent sketch, 2 seeds",
         float(np.log10(MEASURED[p]).mean()),
         float(ours.mean()),
         2 * error,
         "2 standard errors of the difference of the means",
     )
-
-
-SHOWS = (
-    "Without normalisation ‖W‖ grows like log k and the divergence to the program falls by powers of "
-    "log k only: 100,000 steps buy about two digits. Every curve falls at least as fast as the theorem's "
-    "order (dotted), and the three regimes of p look alike."
-)
-NOTES = (
-    "The paper states these orders and draws no such figure. The measured exponents in log k are steeper "
-    "than the orders; a run of feasible length can refute the bound but not show its exact power."
-)
-FIGURE = Figure(
-    "mirror-rates",
-    "The rate of mirror descent",
-    SHOWS,
-    experiment,
-    {
-        "quick": {"runs": 6, "steps": 10_000},
-        "default": {"runs": 12, "steps": 100_000},
-        "paper": {"runs": 50, "steps": 1_000_000},
-    },
-    draw,
-    checks,
-    NOTES,
-    seconds=14,
-)

@@ -8,28 +8,45 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.figures.figure import Arrays, Check, Figure
+import attsvm as att
+from attsvm.figures.figure import DERIVED, Arrays, Check
 from attsvm.figures.panels import band, beside, describe, grid
+from attsvm.figures.papers import NEXT_TOKEN
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
-from attsvm.next_token.markov import ContextChain, collapse_exponent
 
 STRONG = {0.6: GREEN, 0.7: BLUE, 0.8: ORANGE}
 """Weight p of the strong token; the weak one has q = 1 − p."""
 
 
+@NEXT_TOKEN.figure(
+    "text-collapse",
+    "A text that feeds on itself collapses",
+    shows=(
+        "One attention layer that draws each next token from its own text, with weights p > q: the weak "
+        "token's count grows like the strong one's to the power q/p, so its share tends to zero. Drawn "
+        "without feedback it would stay at q (dashed)."
+    ),
+    sizes={
+        "quick": {"steps": 5_000, "chains": 500},
+        "default": {"steps": 20_000, "chains": 500},
+        "paper": {"steps": 100_000, "chains": 1_000},
+    },
+    seconds=4,
+)
 def experiment(steps: int, chains: int) -> Arrays:
     """Counts (chains, k, 2) of strong and weak token, text lengths (k,), and fitted exponents."""
     arrays: Arrays = {}
     for p in STRONG:
-        chain = ContextChain(np.log([[p, 1 - p]] * 2))
+        chain = att.next_token.ContextChain(np.log([[p, 1 - p]] * 2))
         arrays["length"], counts = chain.simulate([0, 1], steps=steps, chains=chains)
         arrays[f"counts_{p:g}"] = counts
-        arrays[f"exponent_{p:g}"] = np.array(collapse_exponent(counts, weak=1, strong=0))
-        groups = [collapse_exponent(counts[k::10], weak=1, strong=0) for k in range(10)]
+        arrays[f"exponent_{p:g}"] = np.array(att.next_token.collapse_exponent(counts, weak=1, strong=0))
+        groups = [att.next_token.collapse_exponent(counts[k::10], weak=1, strong=0) for k in range(10)]
         arrays[f"error_{p:g}"] = np.array(np.std(groups, ddof=1) / np.sqrt(10))
     return arrays
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Counts against each other with the predicted slope, and the share of the weak token."""
     figure, ((left, right),) = grid(1, 2, 3.2)
@@ -53,12 +70,14 @@ def draw(arrays: Arrays) -> Canvas:
     return figure
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """The predicted exponents q/p."""
     return [
         Check(
             f"collapse exponent, p = {p:g}",
-            "derived",
+            DERIVED,
+            "closed form",
             (1 - p) / p,
             float(arrays[f"exponent_{p:g}"]),
             3 * float(arrays[f"error_{p:g}"]),
@@ -66,24 +85,3 @@ def checks(arrays: Arrays) -> list[Check]:
         )
         for p in STRONG
     ]
-
-
-SHOWS = (
-    "One attention layer that draws each next token from its own text, with weights p > q: the weak token's "
-    "count grows like the strong one's to the power q/p, so its share tends to zero. Drawn without "
-    "feedback it would stay at q (dashed)."
-)
-FIGURE = Figure(
-    "text-collapse",
-    "A text that feeds on itself collapses",
-    SHOWS,
-    experiment,
-    {
-        "quick": {"steps": 5_000, "chains": 500},
-        "default": {"steps": 20_000, "chains": 500},
-        "paper": {"steps": 100_000, "chains": 1_000},
-    },
-    draw,
-    checks,
-    seconds=4,
-)

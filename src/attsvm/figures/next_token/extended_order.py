@@ -10,29 +10,40 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.figures.figure import Arrays, Check, Figure
+import attsvm as att
+from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, Float
 from attsvm.figures.next_token.two_stages import KINDS, LENGTH, SENTENCES, VOCABULARY, embeddings
 from attsvm.figures.panels import band, beside, describe, grid
+from attsvm.figures.papers import NEXT_TOKEN
 from attsvm.figures.style import BLUE, GREY, label
-from attsvm.next_token.corpus import Corpus
-from attsvm.next_token.generators import random_corpus
-from attsvm.next_token.model import extended_pairs, token_logits
-from attsvm.next_token.priorities import Priorities, Role
-from attsvm.next_token.two_stage import train_two_stages
-from attsvm.tokens import Float
 
-ROLES = (Role.optimal, Role.non_comparable, Role.non_optimal)
+ROLES = (att.next_token.Role.optimal, att.next_token.Role.non_comparable, att.next_token.Role.non_optimal)
 
 
+@NEXT_TOKEN.figure(
+    "extended-order",
+    "Attention extends the order of its corpus",
+    shows=(
+        "Trained attention ranks every token of the vocabulary: optimal above non-comparable above "
+        "non-optimal, also pairs that never met in a sentence. With orthonormal tokens the very first "
+        "step does so; for random ones a quarter of the order is never found."
+    ),
+    sizes={
+        "quick": {"corpora": 1, "steps": 2_000},
+        "default": {"corpora": 3, "steps": 5_000},
+        "paper": {"corpora": 20, "steps": 200_000},
+    },
+    seconds=10,
+)
 def experiment(corpora: int, steps: int) -> Arrays:
     """Share of pairs in the extended order (corpora, k), for both kinds of embeddings; logits by role."""
     shares: dict[str, list[Float]] = {kind: [] for kind in KINDS}
     ranked: dict[str, list[Float]] = {role.name: [] for role in ROLES}
     for seed in range(corpora):
-        corpus = random_corpus(SENTENCES, LENGTH, VOCABULARY, seed)
+        corpus = att.next_token.random_corpus(SENTENCES, LENGTH, VOCABULARY, seed)
         for kind, E in embeddings(seed).items():
-            path = train_two_stages(corpus, E, steps=(1_000, steps)).attention
-            shares[kind].append(np.array([_share(corpus, token_logits(W, E)) for W in path.W]))
+            path = att.next_token.train_two_stages(corpus, E, steps=(1_000, steps)).attention
+            shares[kind].append(np.array([_share(corpus, att.next_token.token_logits(W, E)) for W in path.W]))
             if kind == "orthonormal":
                 logits = path.final / np.linalg.norm(path.final)
                 for role, found in _by_role(corpus, logits).items():
@@ -42,17 +53,18 @@ def experiment(corpora: int, steps: int) -> Arrays:
     return arrays | {"steps": path.index}
 
 
-def _share(corpus: Corpus, logits: Float) -> float:
-    right, pairs = extended_pairs(corpus, logits).sum(-1)
+def _share(corpus: att.next_token.Corpus, logits: Float) -> float:
+    right, pairs = att.next_token.extended_pairs(corpus, logits).sum(-1)
     return float(right / pairs)
 
 
-def _by_role(corpus: Corpus, logits: Float) -> dict[str, Float]:
+def _by_role(corpus: att.next_token.Corpus, logits: Float) -> dict[str, Float]:
     """Logits xᵀ W q of all tokens of each role under each asked query."""
-    roles = Priorities.of(corpus).roles
+    roles = att.next_token.Priorities.of(corpus).roles
     return {role.name: logits.T[roles == role] for role in ROLES}
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """The share of ordered pairs over training, and the logits of each role at its end."""
     figure, ((left, right),) = grid(1, 2, 3.0)
@@ -74,6 +86,7 @@ def draw(arrays: Arrays) -> Canvas:
     return figure
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """All pairs in the extended order; not so for embeddings that are not orthonormal."""
     source = "Huang et al. 2024, generalisation under dataset shift"
@@ -81,6 +94,7 @@ def checks(arrays: Arrays) -> list[Check]:
     return [
         Check(
             "share of pairs ordered right, orthonormal tokens",
+            CONJECTURED,
             source,
             1.0,
             shares["orthonormal"],
@@ -89,6 +103,7 @@ def checks(arrays: Arrays) -> list[Check]:
         ),
         Check(
             "share of pairs ordered right, random tokens",
+            CONJECTURED,
             source,
             1.0,
             shares["random"],
@@ -98,31 +113,11 @@ def checks(arrays: Arrays) -> list[Check]:
         ),
         Check(
             "largest logit of a non-comparable token",
-            "derived",
+            DERIVED,
+            "closed form",
             0.0,
             float(np.abs(arrays["logits_non_comparable"]).max()),
             1e-9,
             "orthonormal tokens that no sentence compares get no gradient",
         ),
     ]
-
-
-SHOWS = (
-    "Trained attention ranks every token of the vocabulary: optimal above non-comparable above non-optimal, "
-    "also pairs that never met in a sentence. With orthonormal tokens the very first step does so; for "
-    "random ones a quarter of the order is never found."
-)
-FIGURE = Figure(
-    "extended-order",
-    "Attention extends the order of its corpus",
-    SHOWS,
-    experiment,
-    {
-        "quick": {"corpora": 1, "steps": 2_000},
-        "default": {"corpora": 3, "steps": 5_000},
-        "paper": {"corpora": 20, "steps": 200_000},
-    },
-    draw,
-    checks,
-    seconds=10,
-)

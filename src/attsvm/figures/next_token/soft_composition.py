@@ -8,15 +8,11 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.figures.figure import Arrays, Check, Figure
+import attsvm as att
+from attsvm.figures.figure import DERIVED, RUN, Arrays, Check
 from attsvm.figures.panels import beside, describe, grid
+from attsvm.figures.papers import NEXT_TOKEN
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
-from attsvm.next_token.generators import log2_toy
-from attsvm.next_token.likelihood import graph_finite_part_by_query
-from attsvm.next_token.programs import graph_program_by_query
-from attsvm.next_token.two_stage import train_choice
-from attsvm.training.optimizers import gd
-from attsvm.verdict import cosine
 
 QUERY = 3
 RECORD = (100, 1_000, 10_000, 100_000)
@@ -25,21 +21,33 @@ COSINES = (0.981, 0.993, 0.9965, 0.9979)
 """w_0 − w_1 and cosine to Graph-SVM at RECORD, from an independent script (GD, step 0.5)."""
 
 
+@NEXT_TOKEN.figure(
+    "soft-composition",
+    "Hard retrieval, soft composition",
+    shows=(
+        "Query 3 sees 0 1 3 → 0 twice, 0 1 3 → 1 once, 0 2 3 → 0 twice. Tokens 0 and 1 form a "
+        "component: their logits leave the others without bound, along Graph-SVM, while the odds "
+        "between them settle at log 2."
+    ),
+    sizes={"quick": {"steps": 10_000}, "default": {"steps": 100_000}, "paper": {"steps": 1_000_000}},
+    seconds=3,
+)
 def experiment(steps: int) -> Arrays:
     """Logits (k, 4) of the query, cosine to Graph-SVM (k,), and the finite odds of the program."""
-    toy = log2_toy()
+    toy = att.next_token.log2_toy()
     inner = {*RECORD, *np.unique(np.geomspace(1, steps, 60).astype(int)).tolist()}
     record = sorted(k for k in inner if k <= steps)
-    path = train_choice(toy, steps=steps, optimizer=gd(0.5), record=record)
-    finite = graph_finite_part_by_query(toy)[:, QUERY]
+    path = att.next_token.train_choice(toy, steps=steps, optimizer=att.gd(0.5), record=record)
+    finite = att.next_token.graph_finite_part(toy)[:, QUERY]
     return {
         "steps": path.index,
         "logits": path.W[:, :, QUERY],
-        "cosine": cosine(path.W, graph_program_by_query(toy).W),
+        "cosine": att.cosine(path.W, att.next_token.graph_program(toy).W),
         "finite_odds": np.array(finite[0] - finite[1]),
     }
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """All logits of the query, the odds inside the component, the direction."""
     figure, ((logits, odds, direction),) = grid(1, 3, 2.8)
@@ -71,10 +79,13 @@ def draw(arrays: Arrays) -> Canvas:
     return figure
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """log 2 of the program, and the run at four steps against an independent script."""
     limit = float(np.log(2))
-    found = [Check("finite odds of the toy", "derived", limit, float(arrays["finite_odds"]), 1e-12)]
+    found = [
+        Check("finite odds of the toy", DERIVED, "closed form", limit, float(arrays["finite_odds"]), 1e-12)
+    ]
     source = "independent sketch, GD step 0.5"
     for step, odds, near in zip(RECORD, ODDS, COSINES, strict=True):
         at = arrays["steps"] == step
@@ -83,10 +94,17 @@ def checks(arrays: Arrays) -> list[Check]:
             digits = 5e-4 if step < 10_000 else 5e-5
             found += [
                 Check(
-                    f"w_0 − w_1 after {step:,} steps", source, odds, float(w[0] - w[1]), 5e-6, "last digit"
+                    f"w_0 − w_1 after {step:,} steps",
+                    RUN,
+                    source,
+                    odds,
+                    float(w[0] - w[1]),
+                    5e-6,
+                    "last digit",
                 ),
                 Check(
                     f"cosine after {step:,} steps",
+                    RUN,
                     source,
                     near,
                     float(arrays["cosine"][at][0]),
@@ -95,19 +113,3 @@ def checks(arrays: Arrays) -> list[Check]:
                 ),
             ]
     return found
-
-
-SHOWS = (
-    "Query 3 sees 0 1 3 → 0 twice, 0 1 3 → 1 once, 0 2 3 → 0 twice. Tokens 0 and 1 form a component: their "
-    "logits leave the others without bound, along Graph-SVM, while the odds between them settle at log 2."
-)
-FIGURE = Figure(
-    "soft-composition",
-    "Hard retrieval, soft composition",
-    SHOWS,
-    experiment,
-    {"quick": {"steps": 10_000}, "default": {"steps": 100_000}, "paper": {"steps": 1_000_000}},
-    draw,
-    checks,
-    seconds=3,
-)

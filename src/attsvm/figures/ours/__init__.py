@@ -1,11 +1,8 @@
 """Figures that nobody has shown before."""
 
-from attsvm.figures.figure import Paper
-from attsvm.figures.ours import fractions, joint_family, optimizer_norms, past_saturation
-
-PAPER = Paper(
-    "ours",
-    "What only attsvm shows",
-    "this package",
-    (past_saturation.FIGURE, optimizer_norms.FIGURE, joint_family.FIGURE, fractions.FIGURE),
+from attsvm.figures.ours import (  # noqa: F401, I001 (loading registers, in the order of the page)
+    past_saturation,
+    optimizer_norms,
+    joint_family,
+    fractions,
 )

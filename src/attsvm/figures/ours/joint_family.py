@@ -6,19 +6,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from attsvm import datasets
+import attsvm as att
 from attsvm.claims.joint_selection import CHOSEN, LOOSE, loose_problem
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, Float
+from attsvm.figures.papers import OURS
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
-from attsvm.norms import frobenius
-from attsvm.program.assumptions import label_svm
-from attsvm.program.max_margin import max_margin
-from attsvm.tokens import Float, Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.optimizers import steepest
-from attsvm.training.regularise import regularisation_path
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
 
 RATIOS = np.array([0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.1, 1.3])
 """Ratios ρ = r/R on the published instance, whose family ends at ρ = 1."""
@@ -28,7 +20,7 @@ SPARE = LOOSE - 1.0
 SHOWN = (0.05, 0.5, 1.1)
 
 
-def program_of_ratio(tokens: Tokens, ratio: Float) -> Float:
+def program_of_ratio(tokens: att.Tokens, ratio: Float) -> Float:
     """Prompts (runs, d) that maximise  min{ m_1, m_2, m_3 + ρ (Γ_3 − Γ) }  over ‖p‖ = 1, up to length.
 
     As a program: the third input is required to have the margin 1 − ρ (Γ_3 − Γ)/m ≥ 0, m the margin the
@@ -37,7 +29,7 @@ def program_of_ratio(tokens: Tokens, ratio: Float) -> Float:
     low, high = np.zeros(len(ratio)), np.ones(len(ratio))
     for _ in range(50):
         third = (low + high) / 2
-        found = max_margin(tokens, CHOSEN, required=_required(third))
+        found = att.max_margin(tokens, CHOSEN, required=_required(third))
         short = third < 1 - ratio * SPARE / found.margin
         low, high = np.where(short, third, low), np.where(short, high, third)
     return np.asarray(found.W[..., 0])
@@ -53,6 +45,26 @@ def closed_form(ratio: Float) -> Float:
     return np.asarray(np.degrees(angle))
 
 
+@OURS.figure(
+    "joint-family",
+    "Between p^mm and p^relax",
+    shows=(
+        "Head and prompt trained together, the third input with label margin to spare. The limit of the "
+        "prompt is neither p^mm nor p^relax but moves from one to the other with ρ, the ratio of the "
+        "lengths of head and prompt, or of their learning rates. The rule: maximise the least of m_i + "
+        "ρ(Γ_i − Γ)."
+    ),
+    notes=(
+        "Not in the papers, which prove the two ends only; the rule is a heuristic argument on the tail "
+        "of the loss, confirmed here by regularisation paths and by gradient descent."
+    ),
+    sizes={
+        "quick": {"problems": 10, "steps": 2_000, "radii": ()},
+        "default": {"problems": 60, "steps": 20_000, "radii": RADII},
+        "paper": {"problems": 500, "steps": 100_000, "radii": RADII},
+    },
+    seconds=10,
+)
 def experiment(problems: int, steps: int, radii: tuple[float, ...]) -> Arrays:
     """Joint descent and joint paths: the published instance at every ratio, then random problems.
 
@@ -60,16 +72,20 @@ def experiment(problems: int, steps: int, radii: tuple[float, ...]) -> Arrays:
     ratios train in one program. The head that the model sees is ρ v.
     """
     tokens, ratio = _problems(problems)
-    wide = Tokens(tokens.keys, labels=tokens.labels, values=ratio[:, None, None, None] * tokens.keys)
-    heads = np.stack([label_svm(tokens.run(k), CHOSEN).W[:, 0] for k in range(len(ratio))])
-    head, rule = Linear(heads / ratio[:, None]), steepest(frobenius, 0.1)
+    wide = att.Tokens(tokens.keys, labels=tokens.labels, values=ratio[:, None, None, None] * tokens.keys)
+    heads = np.stack([att.label_svm(tokens.run(k), CHOSEN).W[:, 0] for k in range(len(ratio))])
+    head, rule = att.Linear(heads / ratio[:, None]), att.steepest(att.frobenius, 0.1)
     record = [*range(0, 401, 10), steps]
-    run = train(wide, head, weight=FullWeight(), optimizer=rule, train_head=rule, steps=steps, record=record)
+    run = att.train(
+        wide, head, weight=att.FullWeight(), optimizer=rule, train_head=rule, steps=steps, record=record
+    )
     assert run.v is not None
     own = ratio * np.linalg.norm(run.v[:, -1], axis=-1) / run.norm()[:, -1]
     arrays: Arrays = {"radii": np.array(radii)}
     if radii:
-        arrays["path"] = regularisation_path(wide, head, radii=radii, head_radii=radii, starts=2).W[..., 0]
+        arrays["path"] = att.regularisation_path(wide, head, radii=radii, head_radii=radii, starts=2).W[
+            ..., 0
+        ]
     return arrays | {
         "ratio": ratio,
         "own_ratio": own,
@@ -77,25 +93,26 @@ def experiment(problems: int, steps: int, radii: tuple[float, ...]) -> Arrays:
         "descent": run.W[..., 0],
         "program": program_of_ratio(tokens, ratio),
         "own_program": program_of_ratio(tokens, own),
-        "mm": max_margin(tokens, CHOSEN).W[..., 0],
-        "relaxed": max_margin(tokens, CHOSEN, required=[1.0, 1.0, 0.0]).W[..., 0],
+        "mm": att.max_margin(tokens, CHOSEN).W[..., 0],
+        "relaxed": att.max_margin(tokens, CHOSEN, required=[1.0, 1.0, 0.0]).W[..., 0],
     }
 
 
-def _problems(count: int) -> tuple[Tokens, Float]:
+def _problems(count: int) -> tuple[att.Tokens, Float]:
     """The published instance at every ratio, then random problems, each at a random ratio of its family."""
-    published, _ = datasets.joint_training((0.5, LOOSE))
+    published, _ = att.datasets.joint_training((0.5, LOOSE))
     flat = np.pad(published.keys, [(0, 0), (0, 0), (0, 1)])
     drawn = [loose_problem(seed) for seed in range(count)]
     keys = np.stack([flat] * len(RATIOS) + [one.keys for one in drawn])
-    tokens = Tokens(keys, labels=published.labels)
-    relaxed = max_margin(tokens, CHOSEN, required=[1.0, 1.0, 0.0])
+    tokens = att.Tokens(keys, labels=published.labels)
+    relaxed = att.max_margin(tokens, CHOSEN, required=[1.0, 1.0, 0.0])
     third = np.einsum("rd,rd->r", keys[:, 2, 1], relaxed.W[..., 0])
     end = (1 - third) * relaxed.margin / SPARE  # the ratio at which the family reaches p^relax
     share = np.random.default_rng(0).uniform(0.05, 1.0, len(keys))
     return tokens, np.concatenate([RATIOS, (share * end)[len(RATIOS) :]])
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """The fan in the plane, its angle against ρ, and random problems."""
     figure, (fan, angle, random) = canvas(3, height=3.2)
@@ -163,12 +180,13 @@ def _between(a: Float, b: Float) -> Float:
     return np.asarray(np.arccos(np.clip(cosine, -1, 1)))
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """The program against its closed form; paths and runs against the program of their ratio."""
     k = len(RATIOS)
     off = np.abs(_angles(arrays["program"][:k]) - closed_form(RATIOS)).max()
     what = "program against the closed form: largest error of the angle, degrees"
-    found = [Check(what, "derived", 0.0, off, 1e-6, "bisection")]
+    found = [Check(what, DERIVED, "closed form", 0.0, off, 1e-6, "bisection")]
     found += _errors(arrays, "descent", "joint descent", arrays["own_ratio"], arrays["length"][:k].min())
     if "path" in arrays:
         radius = arrays["radii"][-1]
@@ -185,33 +203,21 @@ def _errors(arrays: Arrays, name: str, kind: str, ratio: Float, length: float) -
     also = f"{why}, in units of the 0.32 rad that p^mm and p^relax are apart at least"
     return [
         Check(
-            f"{kind}: largest error of the angle, degrees", "derived", 0.0, worst, np.degrees(1 / length), why
+            f"{kind}: largest error of the angle, degrees",
+            CONJECTURED,
+            "a rule of ours, by a heuristic argument",
+            0.0,
+            worst,
+            np.degrees(1 / length),
+            why,
         ),
-        Check(f"{kind}, random problems: median error of position", "derived", 0.0, middle, 3 / length, also),
+        Check(
+            f"{kind}, random problems: median error of position",
+            CONJECTURED,
+            "a rule of ours, by a heuristic argument",
+            0.0,
+            middle,
+            3 / length,
+            also,
+        ),
     ]
-
-
-SHOWS = (
-    "Head and prompt trained together, the third input with label margin to spare. The limit of the "
-    "prompt is neither p^mm nor p^relax but moves from one to the other with ρ, the ratio of the lengths "
-    "of head and prompt, or of their learning rates. The rule: maximise the least of m_i + ρ(Γ_i − Γ)."
-)
-NOTES = (
-    "Not in the papers, which prove the two ends only; the rule is a heuristic argument on the tail of "
-    "the loss, confirmed here by regularisation paths and by gradient descent."
-)
-FIGURE = Figure(
-    "joint-family",
-    "Between p^mm and p^relax",
-    SHOWS,
-    experiment,
-    {
-        "quick": {"problems": 10, "steps": 2_000, "radii": ()},
-        "default": {"problems": 60, "steps": 20_000, "radii": RADII},
-        "paper": {"problems": 500, "steps": 100_000, "radii": RADII},
-    },
-    draw,
-    checks,
-    NOTES,
-    seconds=10,
-)

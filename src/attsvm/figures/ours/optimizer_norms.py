@@ -11,47 +11,62 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.datasets import sphere
-from attsvm.figures.figure import Arrays, Check, Figure
+import attsvm as att
+from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, Float
 from attsvm.figures.panels import describe, grid
-from attsvm.norms import Entrywise, Norm, frobenius, l1, linf, nuclear, spectral
-from attsvm.program.max_margin import max_margin
-from attsvm.tokens import Float, Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.init import uniform
-from attsvm.training.optimizers import mirror, steepest
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight, KeyQuery
-from attsvm.verdict import margin_ratio
+from attsvm.figures.papers import OURS
 
 N, T, D = 4, 5, 10
-NORMS: tuple[Norm, ...] = (frobenius, linf, spectral, l1, Entrywise(1.75), Entrywise(3), nuclear)
-OPTIMIZERS: dict[str, tuple[Norm, Any, Any]] = {
-    "normalised GD": (frobenius, FullWeight(), steepest(frobenius, 0.1)),
-    "sign descent": (linf, FullWeight(), steepest(linf, 0.1)),
-    "spectral descent": (spectral, FullWeight(), steepest(spectral, 0.1)),
-    "coordinate descent": (l1, FullWeight(), steepest(l1, 0.1)),
-    "mirror, p = 1.75": (Entrywise(1.75), FullWeight(), mirror(1.75, 0.1)),
-    "mirror, p = 3": (Entrywise(3), FullWeight(), mirror(3.0, 1.0)),
-    "normalised GD on (K, Q)": (nuclear, KeyQuery(), steepest(frobenius, 0.1)),
-    "Muon, momentum 0.9": (spectral, FullWeight(), steepest(spectral, 0.05, 0.9)),
+NORMS: tuple[att.Norm, ...] = (
+    att.frobenius,
+    att.linf,
+    att.spectral,
+    att.l1,
+    att.Entrywise(1.75),
+    att.Entrywise(3),
+    att.nuclear,
+)
+OPTIMIZERS: dict[str, tuple[att.Norm, Any, Any]] = {
+    "normalised GD": (att.frobenius, att.FullWeight(), att.steepest(att.frobenius, 0.1)),
+    "sign descent": (att.linf, att.FullWeight(), att.steepest(att.linf, 0.1)),
+    "spectral descent": (att.spectral, att.FullWeight(), att.steepest(att.spectral, 0.1)),
+    "coordinate descent": (att.l1, att.FullWeight(), att.steepest(att.l1, 0.1)),
+    "mirror, p = 1.75": (att.Entrywise(1.75), att.FullWeight(), att.mirror(1.75, 0.1)),
+    "mirror, p = 3": (att.Entrywise(3), att.FullWeight(), att.mirror(3.0, 1.0)),
+    "normalised GD on (K, Q)": (att.nuclear, att.KeyQuery(), att.steepest(att.frobenius, 0.1)),
+    "Muon, momentum 0.9": (att.spectral, att.FullWeight(), att.steepest(att.spectral, 0.05, 0.9)),
 }
 """The norm each is expected to maximise the margin in, what it trains, and its rule."""
 
 
+@OURS.figure(
+    "optimizer-norms",
+    "Every optimizer has its norm",
+    shows=(
+        "Each training ends with nearly the best possible margin in one norm only, its own (bold): the "
+        "choice of the optimizer is the choice of the norm. Medians over random data; all trainings "
+        "select the same tokens."
+    ),
+    sizes={
+        "quick": {"runs": 4, "steps": 3_000, "optimizers": tuple(OPTIMIZERS)[:4]},
+        "default": {"runs": 8, "steps": 10_000, "optimizers": tuple(OPTIMIZERS)[:7]},
+        "paper": {"runs": 50, "steps": 100_000, "optimizers": tuple(OPTIMIZERS)},
+    },
+    seconds=18,
+)
 def experiment(runs: int, steps: int, optimizers: tuple[str, ...]) -> Arrays:
     """Margin of each training in each norm over the best possible, (optimizers, norms, runs)."""
     tokens = equal_losers(runs)
     selected = np.broadcast_to(np.arange(T) == 0, (runs, N, T))
-    best = [max_margin(tokens, selected, norm) for norm in NORMS]
+    best = [att.max_margin(tokens, selected, norm) for norm in NORMS]
     ratios, chosen = [], []
     for optimizer in optimizers:
         _, weight, rule = OPTIMIZERS[optimizer]
-        init = uniform(range(runs)) if isinstance(weight, KeyQuery) else None
-        path = train(
-            tokens, Linear(np.ones(1)), weight=weight, optimizer=rule, steps=steps, init=init, record=(1,)
+        init = att.uniform(range(runs)) if isinstance(weight, att.KeyQuery) else None
+        path = att.train(
+            tokens, att.Linear(np.ones(1)), weight=weight, optimizer=rule, steps=steps, init=init, record=(1,)
         )
-        ratios.append([margin_ratio(path, solution)[:, -1] for solution in best])
+        ratios.append([att.margin_ratio(path, solution)[:, -1] for solution in best])
         chosen.append((path.selected == selected).all((-2, -1)))
     return {
         "optimizers": np.array(optimizers),
@@ -61,13 +76,14 @@ def experiment(runs: int, steps: int, optimizers: tuple[str, ...]) -> Arrays:
     }
 
 
-def equal_losers(runs: int) -> Tokens:
+def equal_losers(runs: int) -> att.Tokens:
     """Random unit keys and queries; token 0 scores 1, all others 0, so that every run selects token 0."""
-    drawn, _ = sphere(N, T, D, seed=range(runs))
+    drawn, _ = att.datasets.sphere(N, T, D, seed=range(runs))
     scores = np.broadcast_to((np.arange(T) == 0).astype(float)[:, None], (runs, N, T, 1))
-    return Tokens(drawn.keys, drawn.queries, values=scores)
+    return att.Tokens(drawn.keys, drawn.queries, values=scores)
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """The heat map, medians written into the cells, the expected winner of each column framed."""
     table, rows = np.median(arrays["ratio"], axis=-1), [str(row) for row in arrays["optimizers"]]
@@ -102,20 +118,34 @@ def draw(arrays: Arrays) -> Canvas:
     return figure
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """Every training is nearest to the best margin in its own norm, and leads the column of that norm."""
     table, rows = np.median(arrays["ratio"], axis=-1), [str(row) for row in arrays["optimizers"]]
     found = [
         Check(
-            "share of runs that select the best tokens", "derived", 1.0, float(arrays["chosen"].mean()), 0.0
+            "share of runs that select the best tokens",
+            CONJECTURED,
+            "expected: all other scores are equal",
+            1.0,
+            float(arrays["chosen"].mean()),
+            0.0,
         ),
-        Check("share of certified programs", "derived", 1.0, float(arrays["certified"].mean()), 0.0),
+        Check(
+            "share of certified programs",
+            DERIVED,
+            "by construction",
+            1.0,
+            float(arrays["certified"].mean()),
+            0.0,
+        ),
     ]
     for row, optimizer in enumerate(rows):
         own = NORMS.index(OPTIMIZERS[optimizer][0])
         found.append(
             Check(
                 f"{optimizer}: best column is its own norm, {NORMS[own]}",
+                CONJECTURED,
                 "conjecture after Fan et al. 2025",
                 own,
                 int(table[row].argmax()),
@@ -133,28 +163,9 @@ def _leads(table: Float, rows: list[str], column: int) -> Check:
     lead = float(table[owners, column].max() - others.max(initial=0.0))
     return Check(
         f"{NORMS[column]}: shortfall of its own training behind the best other",
+        CONJECTURED,
         "conjecture after Fan et al. 2025",
         0.0,
         max(-lead, 0.0),
         0.0,
     )
-
-
-SHOWS = (
-    "Each training ends with nearly the best possible margin in one norm only, its own (bold): the choice of "
-    "the optimizer is the choice of the norm. Medians over random data; all trainings select the same tokens."
-)
-FIGURE = Figure(
-    "optimizer-norms",
-    "Every optimizer has its norm",
-    SHOWS,
-    experiment,
-    {
-        "quick": {"runs": 4, "steps": 3_000, "optimizers": tuple(OPTIMIZERS)[:4]},
-        "default": {"runs": 8, "steps": 10_000, "optimizers": tuple(OPTIMIZERS)[:7]},
-        "paper": {"runs": 50, "steps": 100_000, "optimizers": tuple(OPTIMIZERS)},
-    },
-    draw,
-    checks,
-    seconds=18,
-)

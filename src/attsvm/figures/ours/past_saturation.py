@@ -5,46 +5,56 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+import attsvm as att
+from attsvm.figures.figure import DERIVED, RUN, Arrays, Check
 from attsvm.figures.panels import describe
+from attsvm.figures.papers import OURS
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
 from attsvm.figures.textbook import RATE, linear_head, textbook_descent
-from attsvm.norms import frobenius
-from attsvm.program.max_margin import max_margin
-from attsvm.training.heads import Linear
-from attsvm.training.optimizers import steepest
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
-from attsvm.verdict import cosine, fit_rate
 
 
+@OURS.figure(
+    "past-saturation",
+    "Convergence past saturation",
+    shows=(
+        "The usual softmax gradient cancels at ‖W‖ ≈ 120 and training drifts away on rounding noise; "
+        "relative to the winning token it goes on, and 1 − cosine to the certified limit falls like "
+        "1/steps²."
+    ),
+    sizes={
+        "quick": {"runs": 5, "steps": 10_000},
+        "default": {"runs": 8, "steps": 100_000},
+        "paper": {"runs": 100, "steps": 100_000},
+    },
+    seconds=17,
+)
 def experiment(runs: int, steps: int) -> Arrays:
     """1 − cosine to the certified program of the attended tokens, (runs, k), for both formulas."""
-    tokens, v = datasets.sphere(6, 8, 10, seed=range(runs))
+    tokens, v = att.datasets.sphere(6, 8, 10, seed=range(runs))
     record = np.unique(np.geomspace(10, steps, 60).astype(int))
-    path = train(
+    path = att.train(
         tokens,
-        Linear(v),
-        weight=FullWeight(),
-        optimizer=steepest(frobenius, RATE),
+        att.Linear(v),
+        weight=att.FullWeight(),
+        optimizer=att.steepest(att.frobenius, RATE),
         steps=steps,
         record=record.tolist(),
     )
-    solution = max_margin(tokens, path.selected, frobenius)
+    solution = att.max_margin(tokens, path.selected, att.frobenius)
     start = np.zeros((runs, tokens.d, tokens.e))
     usual = textbook_descent(tokens, linear_head(tokens, v), (start,), record)
     kept = path.index > 0
     return {
         "steps": record,
-        "ours": 1 - cosine(path.W[:, kept], solution.W),
-        "usual": 1 - cosine(usual, solution.W),
+        "ours": 1 - att.cosine(path.W[:, kept], solution.W),
+        "usual": 1 - att.cosine(usual, solution.W),
         "norm_ours": path.norm()[:, kept],
-        "norm_usual": frobenius.value(usual),
+        "norm_usual": att.frobenius.value(usual),
         "certified": solution.certified,
     }
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Median and quartiles of 1 − cosine against steps; norms beside it."""
     figure, (left, right) = canvas(2, height=3.2)
@@ -69,6 +79,7 @@ def draw(arrays: Arrays) -> Canvas:
     return figure
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """The error at the last step against an independent script, and the rate at which it falls."""
     steps = int(arrays["steps"][-1])
@@ -78,18 +89,24 @@ def checks(arrays: Arrays) -> list[Check]:
     spread = "medians of instances whose errors spread over a decade"
     what = f"log10(1 − cos) after {steps:,} steps"
     found = [
-        Check(f"{what}, relative to the winner", SKETCH, expected, last["ours"], 0.5, spread),
+        Check(f"{what}, relative to the winner", RUN, SKETCH, expected, last["ours"], 0.5, spread),
         Check(
-            "exponent of the error, relative to the winner", "derived", -2.0, _exponent(arrays), 0.15, SLOPE
+            "exponent of the error, relative to the winner",
+            DERIVED,
+            "asymptotics of the run",
+            -2.0,
+            _exponent(arrays),
+            0.15,
+            SLOPE,
         ),
     ]
     if steps == FULL:
-        found.append(Check(f"{what}, usual formula", SKETCH, np.log10(0.13), last["usual"], 0.5, spread))
+        found.append(Check(f"{what}, usual formula", RUN, SKETCH, np.log10(0.13), last["usual"], 0.5, spread))
     return found
 
 
 def _exponent(arrays: Arrays) -> float:
-    return fit_rate(arrays["steps"], np.median(arrays["ours"], axis=0)).exponent
+    return att.fit_rate(arrays["steps"], np.median(arrays["ours"], axis=0)).exponent
 
 
 PLACES = {
@@ -104,21 +121,3 @@ STEPS = "steps of normalised gradient descent"
 FULL = 100_000
 SKETCH = "independent script, 20 instances"
 SLOPE = "W = steps · direction + a slowly growing offset: 1 − cosine falls like 1/steps² up to logarithms"
-SHOWS = (
-    "The usual softmax gradient cancels at ‖W‖ ≈ 120 and training drifts away on rounding noise; relative "
-    "to the winning token it goes on, and 1 − cosine to the certified limit falls like 1/steps²."
-)
-FIGURE = Figure(
-    "past-saturation",
-    "Convergence past saturation",
-    SHOWS,
-    experiment,
-    {
-        "quick": {"runs": 5, "steps": 10_000},
-        "default": {"runs": 8, "steps": 100_000},
-        "paper": {"runs": 100, "steps": 100_000},
-    },
-    draw,
-    checks,
-    seconds=17,
-)

@@ -1,27 +1,11 @@
 """Figures of: Transformers as Support Vector Machines."""
 
-from attsvm.figures.figure import Paper
-from attsvm.figures.transformers_as_svms import (
-    local_convergence,
-    quadratic_head,
-    rank,
-    relu_head,
+from attsvm.figures.transformers_as_svms import (  # noqa: F401, I001 (loading registers, in the order of the page)
     two_clouds,
     two_fans,
+    local_convergence,
+    rank,
     where_it_ends,
-)
-
-PAPER = Paper(
-    "transformers_as_svms",
-    "Transformers as Support Vector Machines",
-    "Tarzanagh, Li, Thrampoulidis, Oymak; 2023, arXiv 2308.16898",
-    (
-        two_clouds.FIGURE,
-        two_fans.FIGURE,
-        local_convergence.FIGURE,
-        rank.FIGURE,
-        where_it_ends.FIGURE,
-        relu_head.FIGURE,
-        quadratic_head.FIGURE,
-    ),
+    relu_head,
+    quadratic_head,
 )

@@ -12,9 +12,10 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 from scipy.special import stdtrit
 
-from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+import attsvm as att
+from attsvm.figures.figure import PLOT, RUN, Arrays, Check, Float, Provenance
 from attsvm.figures.panels import describe
+from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
 from attsvm.figures.textbook import (
     MACHINE,
@@ -23,17 +24,6 @@ from attsvm.figures.textbook import (
     textbook_descent,
 )
 from attsvm.figures.transformers_as_svms.drawing import band
-from attsvm.norms import frobenius, nuclear
-from attsvm.path import Path
-from attsvm.program.max_margin import max_margin
-from attsvm.selection import best_tokens
-from attsvm.tokens import Float, Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.init import uniform
-from attsvm.training.optimizers import steepest
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight, KeyQuery
-from attsvm.verdict import classify, cosine
 
 STARTS = 10_000
 """First seed of the starting points: the data take the seeds 0, 1, …"""
@@ -53,71 +43,90 @@ MASS_KQ = {50: 0.854, 100: 0.9997}
 
 
 class Source(NamedTuple):
-    """Where a published number stands, over how many runs, and whether it was read off a plot."""
+    """Where a number stands, what kind of number it is, and over how many runs."""
 
     name: str
+    kind: Provenance
     runs: int
-    read: bool = False
 
 
-PLOT = Source("Transformers as SVMs, local convergence (read off the plot)", 100, read=True)
-TWIN = Source("independent NumPy run", 100)
-TWIN_KQ = Source("independent NumPy run", 30)
+SAVED = Source("Transformers as SVMs, local convergence", PLOT, 100)
+TWIN = Source("independent NumPy run", RUN, 100)
+TWIN_KQ = Source("independent NumPy run", RUN, 30)
 
 
+@TRANSFORMERS.figure(
+    "local-convergence",
+    "Local convergence: each parameterisation to its own program",
+    shows=(
+        "Attention goes to one token per input, then the weight turns to the max-margin direction of "
+        "those tokens: W to the Frobenius program, (K, Q) to the nuclear one. With the other program "
+        "each stays at about 0.85."
+    ),
+    notes=(
+        "The published run of (K, Q) adds a ridge of 2.2e-16 (‖K‖² + ‖Q‖²) to the loss. Once attention "
+        "saturates the ridge is larger than the gradient of the loss: the run then follows the ridge "
+        "path, holds ‖W‖ near 120 and agrees with the nuclear program to 0.997 (black). Descent without "
+        "a ridge, with gradients that survive saturation, turns the same way but more slowly: 0.98 "
+        "after 2,000 steps (orange)."
+    ),
+    sizes={"quick": {"runs": 16}, "default": {"runs": 50}, "paper": {"runs": 100}},
+    seconds=11,
+)
 def experiment(runs: int) -> Arrays:
     """Attention and cosines of both trainings, (runs, k), with both programs of the attended tokens.
 
     full: train W. factored: train K and Q, each step normalised on its own. textbook, ridged: the same
     two with the textbook gradient, and for (K, Q) the published ridge ε(‖K‖² + ‖Q‖²).
     """
-    tokens, v = datasets.sphere(6, 8, 10, seed=range(runs))
-    init = uniform(range(STARTS, STARTS + runs))
+    tokens, v = att.datasets.sphere(6, 8, 10, seed=range(runs))
+    init = att.uniform(range(STARTS, STARTS + runs))
     arrays: Arrays = {"steps": RECORD}
-    for name, weight in (("full", FullWeight()), ("factored", KeyQuery(separate=True))):
-        path = train(
+    for name, weight in (("full", att.FullWeight()), ("factored", att.KeyQuery(separate=True))):
+        path = att.train(
             tokens,
-            Linear(v),
+            att.Linear(v),
             weight=weight,
-            optimizer=steepest(frobenius, 0.1),
+            optimizer=att.steepest(att.frobenius, 0.1),
             steps=int(RECORD[-1]),
             init=init,
             record=RECORD.tolist(),
         )
         arrays |= _measured(name, path)
-        arrays[f"best_{name}"] = (path.selected == best_tokens(tokens, v)).all((-2, -1))
-        arrays[f"local_{name}"] = np.isin(classify(path, v), ("global", "local"))
+        arrays[f"best_{name}"] = (path.selected == att.best_tokens(tokens, v)).all((-2, -1))
+        arrays[f"local_{name}"] = np.isin(att.classify(path, v), ("global", "local"))
     return arrays | _as_published(tokens, v, init)
 
 
-def _measured(name: str, path: Path) -> Arrays:
+def _measured(name: str, path: att.Path) -> Arrays:
     """Mean of the largest attention, and the cosines with both programs; NaN where none separates."""
     found: Arrays = {f"{name}_mass": path.attention.max(-1).mean(-1)}
-    for norm, program in ((frobenius, "frobenius"), (nuclear, "nuclear")):
-        solution = max_margin(path.tokens, path.selected, norm)
+    for norm, program in ((att.frobenius, "frobenius"), (att.nuclear, "nuclear")):
+        solution = att.max_margin(path.tokens, path.selected, norm)
         found[f"{name}_{program}"] = _turn(path.W, solution)
         found[f"{name}_{program}_certified"] = solution.certified
     return found
 
 
-def _as_published(tokens: Tokens, v: Float, init: Any) -> Arrays:
+def _as_published(tokens: att.Tokens, v: Float, init: Any) -> Arrays:
     """Cosines of the published recipe, (runs, k): textbook gradient, and a ridge on (K, Q)."""
     start = init({"K": (tokens.d, tokens.d), "Q": (tokens.e, tokens.d)})
     found = {}
     for name, norm, blocks, ridge in (
-        ("textbook_frobenius", frobenius, init({"W": (tokens.d, tokens.e)}), 0.0),
-        ("ridged_nuclear", nuclear, start, MACHINE),
+        ("textbook_frobenius", att.frobenius, init({"W": (tokens.d, tokens.e)}), 0.0),
+        ("ridged_nuclear", att.nuclear, start, MACHINE),
     ):
         W = textbook_descent(tokens, linear_head(tokens, v), tuple(blocks.values()), RECORD, ridge)
         chosen = attention(tokens, W[:, -1]).argmax(-1)
-        found[name] = _turn(W, max_margin(tokens, chosen, norm))
+        found[name] = _turn(W, att.max_margin(tokens, chosen, norm))
     return found
 
 
 def _turn(W: Float, solution: Any) -> Float:
-    return np.where(np.asarray(solution.separable)[:, None], cosine(W, solution.W), np.nan)
+    return np.where(np.asarray(solution.separable)[:, None], att.cosine(W, solution.W), np.nan)
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Attention of both runs, then the cosines of each with both programs; mean ± standard deviation."""
     figure, (left, middle, right) = canvas(3, height=3.0)
@@ -144,16 +153,17 @@ def draw(arrays: Arrays) -> Canvas:
     return figure
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """Published curves read off the plot, and an independent computation on other random draws."""
     found = []
     for what, name, published, source in (
-        ("train W: attention", "full_mass", MASS_READ, PLOT),
+        ("train W: attention", "full_mass", MASS_READ, SAVED),
         ("train W: attention", "full_mass", MASS_W, TWIN),
-        ("train W: correlation with W^mm", "full_frobenius", TURN_READ, PLOT),
+        ("train W: correlation with W^mm", "full_frobenius", TURN_READ, SAVED),
         ("train W: correlation with W^mm", "full_frobenius", TURN_W, TWIN),
         ("train W, textbook gradient: correlation with W^mm", "textbook_frobenius", END_W, TWIN),
-        ("train W: correlation with W⋆^mm", "full_nuclear", {1000: 0.86}, PLOT),
+        ("train W: correlation with W⋆^mm", "full_nuclear", {1000: 0.86}, SAVED),
         ("train (K, Q): attention", "factored_mass", MASS_KQ, TWIN_KQ),
         ("train (K, Q): correlation with W^mm", "factored_frobenius", {1999: 0.85}, TWIN_KQ),
         ("train (K, Q), published ridge: correlation with W⋆^mm", "ridged_nuclear", TURN_KQ, TWIN_KQ),
@@ -174,12 +184,14 @@ def _check(arrays: Arrays, what: str, at: tuple[str, int], published: float, sou
     width = stdtrit(len(each) - 1, THREE_SIGMA) * each.std(ddof=1)  # Student: few runs underrate their spread
     errors = [width * np.sqrt(1 / len(each) + 1 / source.runs), 0.0005]
     because = f"3 standard errors of {len(each)} and {source.runs} runs, and rounding"
-    if source.read:
+    if source.kind == PLOT:
         near = np.interp([step - 20, step, step + 20], arrays["steps"], np.nanmean(arrays[name], 0))
         errors += [0.02, np.abs(near - near[1]).max()]
         because = f"3 standard errors of {len(each)} and {source.runs} runs; 2 % of either axis for reading"
     tolerance = float(np.sqrt(np.square(errors).sum()))
-    return Check(f"{what}, step {step}", source.name, published, float(each.mean()), tolerance, because)
+    return Check(
+        f"{what}, step {step}", source.kind, source.name, published, float(each.mean()), tolerance, because
+    )
 
 
 def _differing(arrays: Arrays) -> list[Check]:
@@ -221,29 +233,5 @@ def _shares(arrays: Arrays) -> list[Check]:
         ours, runs = arrays[name].mean(), len(arrays[name])
         error = 3 * np.sqrt(published * (1 - published) * (1 / runs + 1 / others))
         because = f"3 binomial standard errors of {runs} and {others} runs"
-        found.append(Check(what, TWIN.name, published, float(ours), float(error), because))
+        found.append(Check(what, RUN, TWIN.name, published, float(ours), float(error), because))
     return found
-
-
-SHOWS = (
-    "Attention goes to one token per input, then the weight turns to the max-margin direction of those "
-    "tokens: W to the Frobenius program, (K, Q) to the nuclear one. With the other program each "
-    "stays at about 0.85."
-)
-NOTES = (
-    "The published run of (K, Q) adds a ridge of 2.2e-16 (‖K‖² + ‖Q‖²) to the loss. Once attention saturates "
-    "the ridge is larger than the gradient of the loss: the run then follows the ridge path, holds ‖W‖ near "
-    "120 and agrees with the nuclear program to 0.997 (black). Descent without a ridge, with gradients that "
-    "survive saturation, turns the same way but more slowly: 0.98 after 2,000 steps (orange)."
-)
-FIGURE = Figure(
-    "local-convergence",
-    "Local convergence: each parameterisation to its own program",
-    SHOWS,
-    experiment,
-    {"quick": {"runs": 16}, "default": {"runs": 50}, "paper": {"runs": 100}},
-    draw,
-    checks,
-    NOTES,
-    seconds=11,
-)

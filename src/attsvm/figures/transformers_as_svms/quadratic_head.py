@@ -11,19 +11,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+import attsvm as att
+from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, Float
 from attsvm.figures.panels import describe
+from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
-from attsvm.norms import frobenius
-from attsvm.program.finite_part import finite_part
-from attsvm.program.max_margin import max_margin
-from attsvm.tokens import Float, Tokens
-from attsvm.training.heads import QuadraticPenalty
-from attsvm.training.optimizers import steepest
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
-from attsvm.verdict import cosine
 
 STRENGTHS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
 TRAINED = (1.14, 1.26, 1.57, 1.97, 2.51, 3.52, 4.00)
@@ -35,25 +27,46 @@ TARGETS = {"both": "$C·W^{mm}+W^{fin}$", "direction": "$W^{mm}$ (Gen-SVM)", "si
 COLORS = {"both": BLUE, "direction": ORANGE, "single": GREY}
 
 
+@TRANSFORMERS.figure(
+    "quadratic-head",
+    "A quadratic penalty: how many tokens, and which direction",
+    shows=(
+        "The penalty λ makes mixing pay: the number of tokens that training keeps grows with λ, and is "
+        "the support of the closed-form projection of Xv/(2λ) on the simplex. W is nearest to C·W^mm + "
+        "W^fin, then W^mm; the SVM of a single token is wrong once several are kept."
+    ),
+    notes=(
+        "The released code cannot run this experiment (its λ is never set), and its grid of λ is not "
+        "known; the numbers are compared with an independent computation. W^mm, W^fin and the kept "
+        "tokens come from the closed form, not from the run; runs that end in another local optimum, a "
+        "few for small λ, are included."
+    ),
+    sizes={
+        "quick": {"instances": 12, "steps": 4_000},
+        "default": {"instances": 60, "steps": 10_000},
+        "paper": {"instances": 500, "steps": 10_000},
+    },
+    seconds=12,
+)
 def experiment(instances: int, steps: int) -> Arrays:
     """Trained and predicted attention (λ, instances, n, T); 1 − cosine (λ, instances) to three predictions.
 
     The prediction is the closed form of the best attention, s* = Proj_Δ(X v/(2λ)), from which come the
     kept tokens, W^mm and W^fin; only C is fitted. NaN where nothing is masked, so that no W^mm exists.
     """
-    drawn, v = datasets.sphere(3, 4, 4, seed=range(instances))
+    drawn, v = att.datasets.sphere(3, 4, 4, seed=range(instances))
     left, _, right = np.linalg.svd(drawn.keys)
     shape = (len(STRENGTHS), instances)
     keys, queries, v = (
         np.broadcast_to(a, (len(STRENGTHS), *a.shape)).reshape(-1, *a.shape[1:])
         for a in (left @ right, drawn.queries, v)
     )
-    tokens, strength = Tokens(keys, queries), np.repeat(STRENGTHS, instances)
-    path = train(
+    tokens, strength = att.Tokens(keys, queries), np.repeat(STRENGTHS, instances)
+    path = att.train(
         tokens,
-        QuadraticPenalty(v, strength),
-        weight=FullWeight(),
-        optimizer=steepest(frobenius, decaying),
+        att.QuadraticPenalty(v, strength),
+        weight=att.FullWeight(),
+        optimizer=att.steepest(att.frobenius, decaying),
         steps=steps,
         record=2,
     )
@@ -75,25 +88,26 @@ def on_simplex(x: Float) -> Float:
     return np.maximum(x - np.take_along_axis(level, last, axis=-1), 0.0)
 
 
-def _distances(tokens: Tokens, W: Float, best: Float) -> Arrays:
+def _distances(tokens: att.Tokens, W: Float, best: Float) -> Arrays:
     """1 − cosine of W to C·W^mm + W^fin, W^mm and W^1token, (runs,)."""
     runs = np.flatnonzero((best == 0).any((-2, -1)))
-    some, W, best = Tokens(tokens.keys[runs], tokens.queries[runs]), W[runs], best[runs]
-    direction = max_margin(some, best > 0).W
-    finite = finite_part(some, best, best > 0)
+    some, W, best = att.Tokens(tokens.keys[runs], tokens.queries[runs]), W[runs], best[runs]
+    direction = att.max_margin(some, best > 0).W
+    finite = att.finite_part(some, best, best > 0)
     scale = ((W - finite) * direction).sum((-2, -1)) / (direction**2).sum((-2, -1))
     targets = {
         "both": scale[:, None, None] * direction + finite,
         "direction": direction,
-        "single": max_margin(some, best.argmax(-1)).W,
+        "single": att.max_margin(some, best.argmax(-1)).W,
     }
     found = {}
     for name, target in targets.items():
         found[name] = np.full(len(tokens.keys), np.nan)
-        found[name][runs] = 1 - cosine(W[:, None], target)[:, 0]
+        found[name][runs] = 1 - att.cosine(W[:, None], target)[:, 0]
     return found
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Tokens per input against λ; 1 − correlation against λ, and against the number of tokens."""
     figure, (left, middle, right) = canvas(3, height=3.0)
@@ -136,6 +150,7 @@ def _quartiles(ax: Axes, x: Any, groups: list[Float], color: str) -> None:
     ax.plot(where, median, ".-", color=color)
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """Tokens per input against an independent computation, attention against the closed form, the order."""
     found = []
@@ -148,10 +163,12 @@ def checks(arrays: Arrays) -> list[Check]:
             error = 3 * max(counts[k].std(), 0.05) * np.sqrt(1 / counts.shape[1] + 1 / 100) + 0.005
             because = f"3 standard errors of {counts.shape[1]} and 100 instances, and rounding"
             what = f"tokens per input {words}, λ = {strength:g}"
-            found.append(Check(what, TWIN, published[k], float(counts[k].mean()), float(error), because))
+            found.append(Check(what, RUN, TWIN, published[k], float(counts[k].mean()), float(error), because))
     away = np.abs(arrays["trained"] - arrays["projected"]).max((-2, -1))
     because = "a last step of length 0.001 moves an attention by at most about that much"
-    found.append(Check("median of max |s − s*|", "derived", 0.0, float(np.median(away)), 0.003, because))
+    found.append(
+        Check("median of max |s − s*|", DERIVED, "closed form", 0.0, float(np.median(away)), 0.003, because)
+    )
     return found + [_order(arrays, strength) for strength in (0.2, 0.3, 0.5)]
 
 
@@ -160,33 +177,8 @@ def _order(arrays: Arrays, strength: float) -> Check:
     medians = [np.nanmedian(arrays[target][STRENGTHS.index(strength)]) for target in TARGETS]
     what = f"order C·W^mm + W^fin, W^mm, W^1token, λ = {strength:g}"
     because = "1 when the three medians are in the published order"
-    return Check(what, PAPER, 1.0, float(medians == sorted(medians)), 0.0, because)
+    return Check(what, CONJECTURED, PAPER, 1.0, float(medians == sorted(medians)), 0.0, because)
 
 
 TWIN = "independent NumPy run"
 PAPER = "Transformers as SVMs, quadratic head"
-SHOWS = (
-    "The penalty λ makes mixing pay: the number of tokens that training keeps grows with λ, and is the "
-    "support of the closed-form projection of Xv/(2λ) on the simplex. W is nearest to C·W^mm + W^fin, "
-    "then W^mm; the SVM of a single token is wrong once several are kept."
-)
-NOTES = (
-    "The released code cannot run this experiment (its λ is never set), and its grid of λ is not known; the "
-    "numbers are compared with an independent computation. W^mm, W^fin and the kept tokens come from the "
-    "closed form, not from the run; runs that end in another local optimum, a few for small λ, are included."
-)
-FIGURE = Figure(
-    "quadratic-head",
-    "A quadratic penalty: how many tokens, and which direction",
-    SHOWS,
-    experiment,
-    {
-        "quick": {"instances": 12, "steps": 4_000},
-        "default": {"instances": 60, "steps": 10_000},
-        "paper": {"instances": 500, "steps": 10_000},
-    },
-    draw,
-    checks,
-    NOTES,
-    seconds=12,
-)

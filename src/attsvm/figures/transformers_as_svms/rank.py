@@ -9,16 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+import attsvm as att
+from attsvm.figures.figure import PLOT, RUN, Arrays, Check, Float
 from attsvm.figures.panels import describe, grid
+from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
 from attsvm.figures.transformers_as_svms.drawing import band
-from attsvm.norms import frobenius, nuclear
-from attsvm.program.max_margin import max_margin
-from attsvm.program.solution import Solution
-from attsvm.selection import scores
-from attsvm.tokens import Float, Tokens
 
 WIDTHS = (1, 2, 3, 4, 5, 10, 15, 20)
 EXAMPLES = (5, 10, 15)
@@ -44,6 +40,28 @@ ACCURATE = {(5, 5): 2.45, (5, 10): 2.65, (5, 20): 2.60, (10, 10): 3.6, (10, 20):
 """(n, d) → mean nuclear rank by an independent solver, relative tolerance 1e-3, 20 runs."""
 
 
+@TRANSFORMERS.figure(
+    "rank",
+    "The rank of the solutions, done right",
+    shows=(
+        "The Frobenius solution nearly always has rank min(n, d) when a draw is feasible. The nuclear "
+        "one has a far smaller rank, about 2.6 for n = 5 and 4.7 for n = 15, and hardly grows with d."
+    ),
+    notes=(
+        "The published means (grey marks) come from two artefacts. Infeasible draws gave no matrix and "
+        "`matrix_rank(None)` is 1: counting them so gives the dashed line, which runs through the "
+        "marks. And the nuclear ranks near n are solver error: SCS at its default settings leaves "
+        "singular values of 1e-7 to 1e-5 (we measured rank 4.75 and 8.5 with cvxpy and SCS on four "
+        "draws of (n, d) = (5, 10) and (10, 10), and 2.75 and 3.5 with an interior-point solver), and "
+        "the absolute tolerance 1e-7 counts them."
+    ),
+    sizes={
+        "quick": {"runs": 100, "nuclear_runs": 3},
+        "default": {"runs": 100, "nuclear_runs": 12},
+        "paper": {"runs": 100, "nuclear_runs": 100},
+    },
+    seconds=2,
+)
 def experiment(runs: int, nuclear_runs: int) -> Arrays:
     """Ranks (n, d, runs) of both programs for the best tokens, T = 5; 0 where none separates them.
 
@@ -56,15 +74,15 @@ def experiment(runs: int, nuclear_runs: int) -> Arrays:
     arrays |= {name: np.zeros((*cells, nuclear_runs), int) for name in ("nuclear", "nuclear_counted")}
     for i, n in enumerate(EXAMPLES):
         for j, d in enumerate(WIDTHS):
-            tokens, v = datasets.sphere(n, 5, d, seed=range(runs))
-            best = scores(tokens, v).argmax(-1)
-            solution = max_margin(tokens, best)
+            tokens, v = att.datasets.sphere(n, 5, d, seed=range(runs))
+            best = att.scores(tokens, v).argmax(-1)
+            solution = att.max_margin(tokens, best)
             arrays["frobenius"][i, j] = np.where(solution.separable, solution.rank, 0)
             arrays["frobenius_counted"][i, j] = np.where(solution.separable, _counted(solution.W), 1)
             kept = np.flatnonzero(solution.separable)[:nuclear_runs]
             if len(kept):
-                some = Tokens(tokens.keys[kept], tokens.queries[kept])
-                solution = max_margin(some, best[kept], nuclear)
+                some = att.Tokens(tokens.keys[kept], tokens.queries[kept])
+                solution = att.max_margin(some, best[kept], att.nuclear)
                 arrays["nuclear"][i, j, : len(kept)] = solution.rank
                 arrays["nuclear_counted"][i, j, : len(kept)] = _counted(solution.W + _solver_error(solution))
     return arrays
@@ -74,15 +92,16 @@ def _counted(W: Float) -> Float:
     return np.asarray((np.linalg.svd(W, compute_uv=False) > ABSOLUTE).sum(-1))
 
 
-def _solver_error(solution: Solution) -> Float:
+def _solver_error(solution: att.Solution) -> Float:
     """A random error of the usual size whose rows are in the span of the queries, as every iterate's."""
     queries = solution.tokens.queries
     rng = np.random.default_rng(0)
     error = rng.standard_normal((len(queries), solution.tokens.d, solution.tokens.n)) @ queries
-    size = SOLVER_ERROR * np.asarray(frobenius.value(solution.W)) / np.asarray(frobenius.value(error))
+    size = SOLVER_ERROR * np.asarray(att.frobenius.value(solution.W)) / np.asarray(att.frobenius.value(error))
     return np.asarray(size[:, None, None] * error)
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Mean ranks against d, one column per n; below, the share of draws that are feasible at all."""
     figure, axes = grid(2, len(EXAMPLES), 3.9, (4, 1))
@@ -113,6 +132,7 @@ def _ranks(ax: Axes, ranks: Float, color: str) -> None:
     band(ax, known, each[known].T, color, marker=".")
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """The published means, explained by the artefacts; then the ranks themselves."""
     found = []
@@ -127,7 +147,7 @@ def checks(arrays: Arrays) -> list[Check]:
         because = f"3 standard errors of {len(ranks)} and 20 runs, and rounding"
         what = f"nuclear rank, n = {n}, d = {d}"
         found.append(
-            Check(what, "independent ADMM solver", value, float(ranks.mean()), float(error), because)
+            Check(what, RUN, "independent ADMM solver", value, float(ranks.mean()), float(error), because)
         )
     return found
 
@@ -143,41 +163,15 @@ def _published(arrays: Arrays, norm: str, cell: tuple[int, int], where: str) -> 
         errors.append(0.15 * min(n, d))
         because += "; SCS left up to 15 % of the singular values below 1e-7"
     what, tolerance = f"{norm} rank as counted in the paper, {where}", float(np.sqrt(np.square(errors).sum()))
-    found = [Check(what, SOURCE, published, float(counted.mean()), tolerance, because)]
+    found = [Check(what, PLOT, SOURCE, published, float(counted.mean()), tolerance, because)]
     if (exact > 0).any():
         what, ours = f"{norm} rank, {where}", float(exact[exact > 0].mean())
-        found.append(Check(what, SOURCE, published, ours, READING, ARTEFACT, expected_to_differ=True))
+        found.append(Check(what, PLOT, SOURCE, published, ours, READING, ARTEFACT, expected_to_differ=True))
     return found
 
 
-SOURCE = "Transformers as SVMs, rank of the solutions (read off the plot)"
+SOURCE = "Transformers as SVMs, rank of the solutions"
 ARTEFACT = (
     "the published script counts an infeasible draw as rank 1, and singular values from 1e-7 absolute, "
     "below the accuracy of its solver"
-)
-SHOWS = (
-    "The Frobenius solution nearly always has rank min(n, d) when a draw is feasible. The nuclear one "
-    "has a far smaller rank, about 2.6 for n = 5 and 4.7 for n = 15, and hardly grows with d."
-)
-NOTES = (
-    "The published means (grey marks) come from two artefacts. Infeasible draws gave no matrix and "
-    "`matrix_rank(None)` is 1: counting them so gives the dashed line, which runs through the marks. And the "
-    "nuclear ranks near n are solver error: SCS at its default settings leaves singular values of 1e-7 to "
-    "1e-5 (we measured rank 4.75 and 8.5 with cvxpy and SCS on four draws of (n, d) = (5, 10) and (10, 10), "
-    "and 2.75 and 3.5 with an interior-point solver), and the absolute tolerance 1e-7 counts them."
-)
-FIGURE = Figure(
-    "rank",
-    "The rank of the solutions, done right",
-    SHOWS,
-    experiment,
-    {
-        "quick": {"runs": 100, "nuclear_runs": 3},
-        "default": {"runs": 100, "nuclear_runs": 12},
-        "paper": {"runs": 100, "nuclear_runs": 100},
-    },
-    draw,
-    checks,
-    NOTES,
-    seconds=2,
 )

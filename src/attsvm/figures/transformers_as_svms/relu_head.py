@@ -12,21 +12,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from attsvm import datasets
+import attsvm as att
 from attsvm.figures import textbook
-from attsvm.figures.figure import Arrays, Check, Figure
+from attsvm.figures.figure import PLOT, Arrays, Check, Float
 from attsvm.figures.panels import describe, grid
+from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
-from attsvm.norms import frobenius
-from attsvm.program.finite_part import finite_part
-from attsvm.program.max_margin import max_margin
-from attsvm.tokens import Float, Tokens
-from attsvm.training.heads import ReLUNetwork
-from attsvm.training.init import uniform
-from attsvm.training.optimizers import steepest
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
-from attsvm.verdict import cosine
 
 WIDTHS = (4, 6, 8, 10)
 WIDEST = max(WIDTHS)
@@ -50,6 +41,33 @@ READING = 0.004
 """2 % of the published axis, 0 to 0.2."""
 
 
+@TRANSFORMERS.figure(
+    "relu-head",
+    "A ReLU head: direction and finite part",
+    shows=(
+        "W trained under a ReLU head agrees best with C·W^mm + W^fin, then with W^mm of the tokens it "
+        "keeps, and far less with the SVM of one token per input. The published gradient gives the "
+        "published means; gradients that survive saturation give larger ones."
+    ),
+    notes=(
+        "The published means are over accepted runs: a run is rejected when all labels are 1, when an "
+        "attention lies in (1e-6, 1e-3], or when nothing is masked, and that is most of them (counted "
+        "in each panel). The textbook gradient stops these runs at ‖W‖ ≈ 60, by cancellation; the exact "
+        "one takes them to 160. Then they part (lower row): where masking went on, 1 − correlation "
+        "falls to 1e-4; where it hangs near the threshold 1e-6, it is 0.1 or more, and these few runs "
+        "carry the mean, which grows with further training (d = 4, 6,000 steps: 0.13). So the means "
+        "describe the stopping rule as much as the limit; that W tends to C·W^mm + W^fin is a "
+        "conjecture. Paper scale here accepts some 200 runs per width, the paper 500. The tolerance "
+        "takes the spread over runs pooled over the widths, fixed after a first look: the tails are too "
+        "heavy for the runs of one width."
+    ),
+    sizes={
+        "quick": {"draws": {4: 60, 6: 20}},
+        "default": {"draws": {4: 100, 6: 140, 8: 200, 10: 260}},
+        "paper": {"draws": {4: 1_000, 6: 2_000, 8: 4_000, 10: 8_000}},
+    },
+    seconds=12,
+)
 def experiment(draws: Mapping[int, int]) -> Arrays:
     """1 − cosine (accepted runs, k) to the three predictions, per width and per gradient.
 
@@ -60,12 +78,12 @@ def experiment(draws: Mapping[int, int]) -> Arrays:
     keys, queries, labels, V, start = (np.concatenate(each) for each in zip(*parts, strict=True))
     width = np.repeat(list(draws), list(draws.values()))
     mixed = (labels < 0).any(-1)  # all labels 1: every loss falls without choosing
-    tokens, V, start = Tokens(keys[mixed], queries[mixed], labels[mixed]), V[mixed], start[mixed]
-    path = train(
+    tokens, V, start = att.Tokens(keys[mixed], queries[mixed], labels[mixed]), V[mixed], start[mixed]
+    path = att.train(
         tokens,
-        ReLUNetwork(V, np.ones(WIDEST)),
-        weight=FullWeight(),
-        optimizer=steepest(frobenius, 0.1),
+        att.ReLUNetwork(V, np.ones(WIDEST)),
+        weight=att.FullWeight(),
+        optimizer=att.steepest(att.frobenius, 0.1),
         steps=int(RECORD[-1]),
         init=start,
         record=RECORD.tolist(),
@@ -86,11 +104,11 @@ def _problems(d: int, count: int) -> tuple[Float, ...]:
     Queries and W keep their coordinates in the span of the queries, all that logits and gradients see;
     what the start has outside it never moves, about 1 in ‖W‖ ≈ 60, and is left out.
     """
-    tokens, _ = datasets.sphere(3, 4, d, seed=range(count))
+    tokens, _ = att.datasets.sphere(3, 4, d, seed=range(count))
     basis = np.linalg.qr(tokens.queries.swapaxes(1, 2))[0]
     V = np.random.default_rng(d).standard_normal((count, d, d))
-    V /= np.asarray(frobenius.value(V))[:, None, None]
-    start: Float = uniform(range(STARTS, STARTS + count))({"W": (d, d)})["W"]
+    V /= np.asarray(att.frobenius.value(V))[:, None, None]
+    start: Float = att.uniform(range(STARTS, STARTS + count))({"W": (d, d)})["W"]
 
     def padded(x: Float, axis: int) -> Float:
         return np.pad(x, [(0, WIDEST - d if a == axis % x.ndim else 0) for a in range(x.ndim)])
@@ -99,27 +117,28 @@ def _problems(d: int, count: int) -> tuple[Float, ...]:
     return padded(tokens.keys, -1), tokens.queries @ basis, tokens.labels, head, start
 
 
-def _judged(tokens: Tokens, W: Float, those: Any) -> Arrays:
+def _judged(tokens: att.Tokens, W: Float, those: Any) -> Arrays:
     """The paper's rule: no attention in (1e-6, 1e-3] at the end, some below. 1 − cosines of these runs."""
     end = textbook.attention(tokens, W[:, -1])
     finished = ((end >= KEPT) | (end <= GONE)).all((-2, -1)) & (end <= GONE).any((-2, -1))
     runs = np.flatnonzero(finished & those)
     if not len(runs):
         return {**{target: np.empty((0, len(RECORD))) for target in TARGETS}, "leak": np.empty(0)}
-    some, W, end = Tokens(tokens.keys[runs], tokens.queries[runs]), W[runs], end[runs]
+    some, W, end = att.Tokens(tokens.keys[runs], tokens.queries[runs]), W[runs], end[runs]
     kept = end >= KEPT
-    direction = max_margin(some, kept).W
-    finite = finite_part(some, end, kept)[:, None]
+    direction = att.max_margin(some, kept).W
+    finite = att.finite_part(some, end, kept)[:, None]
     scale = ((W - finite) * direction[:, None]).sum((-2, -1)) / (direction**2).sum((-2, -1))[:, None]
     both = scale[..., None, None] * direction[:, None] + finite
     return {
-        "both": 1 - (W * both).sum((-2, -1)) / (frobenius.value(W) * frobenius.value(both)),
-        "direction": 1 - cosine(W, direction),
-        "single": 1 - cosine(W, max_margin(some, end.argmax(-1)).W),
+        "both": 1 - (W * both).sum((-2, -1)) / (att.frobenius.value(W) * att.frobenius.value(both)),
+        "direction": 1 - att.cosine(W, direction),
+        "single": 1 - att.cosine(W, att.max_margin(some, end.argmax(-1)).W),
         "leak": np.where(kept, 0.0, end).max((-2, -1)),
     }
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Above: mean 1 − correlation against steps; below: the runs at the last step against the leak."""
     figure, axes = grid(2, len(arrays["widths"]), 4.9, (3, 2))
@@ -166,6 +185,7 @@ def _runs(ax: Axes, arrays: Arrays, d: int) -> None:
     ax.minorticks_off()
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """The published means beside both gradients, and their order."""
     found = []
@@ -185,7 +205,9 @@ def _mean(arrays: Arrays, name: str, target: str, d: int) -> Check:
     if name == "exact":
         because = "the published gradient stops at ‖W‖ ≈ 60; the exact one goes on, and the agreement worsens"
     published = PUBLISHED[target][WIDTHS.index(d)]
-    return Check(what, SOURCE, published, float(each.mean()), float(tolerance), because, name == "exact")
+    return Check(
+        what, PLOT, SOURCE, published, float(each.mean()), float(tolerance), because, name == "exact"
+    )
 
 
 def _order(arrays: Arrays, name: str, d: int) -> Check:
@@ -196,38 +218,7 @@ def _order(arrays: Arrays, name: str, d: int) -> Check:
     because = "1 when the three means are in the published order"
     if name == "exact":
         because = "with the exact gradient the first two nearly tie for large d, so few runs may swap them"
-    return Check(what, SOURCE, 1.0, ordered, 0.0, because, name == "exact")
+    return Check(what, PLOT, SOURCE, 1.0, ordered, 0.0, because, name == "exact")
 
 
-SOURCE = "Transformers as SVMs, nonlinear head (read off the plot)"
-SHOWS = (
-    "W trained under a ReLU head agrees best with C·W^mm + W^fin, then with W^mm of the tokens it keeps, and "
-    "far less with the SVM of one token per input. The published gradient gives the published means; "
-    "gradients that survive saturation give larger ones."
-)
-NOTES = (
-    "The published means are over accepted runs: a run is rejected when all labels are 1, when an attention "
-    "lies in (1e-6, 1e-3], or when nothing is masked, and that is most of them (counted in each panel). The "
-    "textbook gradient stops these runs at ‖W‖ ≈ 60, by cancellation; the exact one takes them to 160. Then "
-    "they part (lower row): where masking went on, 1 − correlation falls to 1e-4; where it hangs near the "
-    "threshold 1e-6, it is 0.1 or more, and these few runs carry the mean, which grows with further training "
-    "(d = 4, 6,000 steps: 0.13). So the means describe the stopping rule as much as the limit; that W tends "
-    "to C·W^mm + W^fin is a conjecture. Paper scale here accepts some 200 runs per width, the paper 500. "
-    "The tolerance takes the spread over runs pooled over the widths, fixed after a first look: the tails "
-    "are too heavy for the runs of one width."
-)
-FIGURE = Figure(
-    "relu-head",
-    "A ReLU head: direction and finite part",
-    SHOWS,
-    experiment,
-    {
-        "quick": {"draws": {4: 60, 6: 20}},
-        "default": {"draws": {4: 100, 6: 140, 8: 200, 10: 260}},
-        "paper": {"draws": {4: 1_000, 6: 2_000, 8: 4_000, 10: 8_000}},
-    },
-    draw,
-    checks,
-    NOTES,
-    seconds=12,
-)
+SOURCE = "Transformers as SVMs, nonlinear head"

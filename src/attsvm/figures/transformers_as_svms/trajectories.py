@@ -5,25 +5,19 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 
-from attsvm.figures.figure import Arrays
+import attsvm as att
+from attsvm.figures.figure import Arrays, Float
 from attsvm.figures.panels import describe
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
-from attsvm.norms import frobenius, nuclear
-from attsvm.program.max_margin import max_margin
-from attsvm.tokens import Float, Tokens
-from attsvm.training.heads import Linear
-from attsvm.training.optimizers import steepest
-from attsvm.training.train import train
-from attsvm.training.weights import FullWeight, KeyQuery
 
 COLORS = (BLUE, ORANGE)
 """Of the two inputs."""
 TITLES = {"full": "train W → Frobenius ray", "factored": "train (K, Q) → nuclear ray"}
 RECORD = np.unique(np.geomspace(1, 2_000, 150).astype(int))
-SOURCE = "Transformers as SVMs, trajectories (read off the plot)"
+SOURCE = "Transformers as SVMs, trajectories"
 
 
-def trajectories(tokens: Tokens, v: Float, steps: int) -> Arrays:
+def trajectories(tokens: att.Tokens, v: Float, steps: int) -> Arrays:
     """Paths W(k) z_i (2, k, 2), rays W z_i (2, 2) and certified gaps of W (full) and (K, Q) (factored).
 
     W starts at 0; Q at 0 and K at 0.1 times normal numbers. K and Q are normalised each on its own.
@@ -31,19 +25,19 @@ def trajectories(tokens: Tokens, v: Float, steps: int) -> Arrays:
     start = (0.1 * np.random.default_rng(0).standard_normal((2, 2)), np.zeros((2, 2)))
     arrays: Arrays = {"keys": tokens.keys}
     for name, weight, init, norm in (
-        ("full", FullWeight(), None, frobenius),
-        ("factored", KeyQuery(separate=True), start, nuclear),
+        ("full", att.FullWeight(), None, att.frobenius),
+        ("factored", att.KeyQuery(separate=True), start, att.nuclear),
     ):
-        path = train(
+        path = att.train(
             tokens,
-            Linear(v),
+            att.Linear(v),
             weight=weight,
-            optimizer=steepest(frobenius, 0.1),
+            optimizer=att.steepest(att.frobenius, 0.1),
             steps=steps,
             init=init,
             record=RECORD[steps > RECORD].tolist(),
         )
-        solution = max_margin(tokens, path.selected, norm)
+        solution = att.max_margin(tokens, path.selected, norm)
         arrays[f"path_{name}"] = np.einsum("kde,ne->nkd", path.W, tokens.queries)
         arrays[f"ray_{name}"] = np.einsum("de,ne->nd", solution.W, tokens.queries)
         arrays[f"gap_{name}"] = np.array(solution.certificate.gap)

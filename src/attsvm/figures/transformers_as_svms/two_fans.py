@@ -9,18 +9,30 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from attsvm import datasets
-from attsvm.figures.figure import Arrays, Check, Figure
+import attsvm as att
+from attsvm.figures.figure import DERIVED, PLOT, Arrays, Check
 from attsvm.figures.panels import describe
+from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import GREY, canvas, label
 from attsvm.figures.transformers_as_svms.trajectories import COLORS, SOURCE, draw_trajectories, trajectories
 
 
+@TRANSFORMERS.figure(
+    "two-fans",
+    "Attention as a separator of tokens",
+    shows=(
+        "Each line is orthogonal to W^mm z_i and separates the token that input i selects from its "
+        "other tokens: attention is an SVM. Training turns W z_i, and K Qᵀ z_i, to these directions."
+    ),
+    sizes={"quick": {"steps": 2_000}, "default": {"steps": 2_000}, "paper": {"steps": 2_000}},
+    seconds=5,
+)
 def experiment(steps: int) -> Arrays:
     """Tokens, paths and rays of both trainings."""
-    return trajectories(*datasets.two_fans(), steps)
+    return trajectories(*att.datasets.two_fans(), steps)
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Tokens with their separating lines; then the paths of W and of (K, Q)."""
     figure, (left, middle, right) = canvas(3, height=3.1)
@@ -56,6 +68,7 @@ def _separated(ax: Axes, arrays: Arrays, i: int) -> None:
     label(ax, x, y, f"$W^{{mm}} z_{i + 1}$", color, ha="center", va="center")
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """The slopes of the drawn Frobenius rays, read off the published plot, and the separation itself."""
     full, keys, winner = arrays["ray_full"], arrays["keys"], arrays["selected"]
@@ -63,23 +76,15 @@ def checks(arrays: Arrays) -> list[Check]:
     margins = (keys[[0, 1], winner][:, None] - keys) @ full[..., None]
     least = np.sort(margins[..., 0], axis=-1)[:, 1].min()  # the winner's own margin is 0
     return [
-        Check("Frobenius ray of z1, slope", SOURCE, 1.3, full[0, 1] / full[0, 0], 0.06, because),
-        Check("Frobenius ray of z2, slope", SOURCE, -1.67, full[1, 1] / full[1, 0], 0.06, because),
-        Check("least margin of the program", "derived", 1.0, float(least), 1e-8, "solver accuracy"),
+        Check("Frobenius ray of z1, slope", PLOT, SOURCE, 1.3, full[0, 1] / full[0, 0], 0.06, because),
+        Check("Frobenius ray of z2, slope", PLOT, SOURCE, -1.67, full[1, 1] / full[1, 0], 0.06, because),
+        Check(
+            "least margin of the program",
+            DERIVED,
+            "by definition",
+            1.0,
+            float(least),
+            1e-8,
+            "solver accuracy",
+        ),
     ]
-
-
-SHOWS = (
-    "Each line is orthogonal to W^mm z_i and separates the token that input i selects from its other tokens: "
-    "attention is an SVM. Training turns W z_i, and K Qᵀ z_i, to these directions."
-)
-FIGURE = Figure(
-    "two-fans",
-    "Attention as a separator of tokens",
-    SHOWS,
-    experiment,
-    {"quick": {"steps": 2_000}, "default": {"steps": 2_000}, "paper": {"steps": 2_000}},
-    draw,
-    checks,
-    seconds=5,
-)

@@ -9,8 +9,7 @@ import numpy as np
 
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
-from attsvm.program.frobenius import contradiction, pivoting, written_out
-from attsvm.program.frobenius import interior_point as interior
+from attsvm.program.frobenius import contradiction, interior_point as interior, pivoting, written_out
 from attsvm.program.rows import Rows
 from attsvm.program.span import Span
 from attsvm.program.threads import single_thread

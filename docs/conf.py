@@ -1,0 +1,112 @@
+"""The site: `make docs` builds it, and every warning is an error."""
+
+import importlib.util
+import inspect
+import re
+import shutil
+from pathlib import Path
+
+import attsvm
+from attsvm.explorer.page import page as explorer_page
+
+KEPT = {".html", ".json", ".svg", ".npz"}
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+
+project = "attsvm"
+author = "The attsvm authors"
+copyright = "the attsvm authors, BSD-3-Clause"
+version = release = attsvm.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = "attsvm"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {"sidebar_hide_name": False, "navigation_with_keys": True}
+html_copy_source = False
+html_show_sphinx = False
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 4
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_type_aliases = {name: name for name in ("ArrayLike", "Float", "Bool", "Ids", "Seed")}
+python_maximum_signature_line_length = 90
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+# What is an extra may be missing: its pages are built all the same.
+EXTRAS = ("torch", "transformers", "sklearn", "safetensors", "pyarrow", "dask", "distributed")
+autodoc_mock_imports = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
+
+
+def as_text(app, what, name, obj, options, lines):
+    """Our docstrings are plain text: formulas are indented, arguments begin a line with their names."""
+    known, shown, before = arguments(obj), [], ""
+    for line in lines:
+        indented, text = line.startswith("    "), line.strip()
+        if indented and (not before.strip() or before.endswith(":") or before.startswith("    ")):
+            formula = (shown and shown[-1].startswith("    ")) or before.startswith("    ")
+            shown += [line] if formula else ["", "::", "", line]
+        elif indented:  # a line goes on
+            shown[-1] += f" {plain(text)}"
+            line = "continued"
+        else:
+            named = re.match(r"(\w+(?:, \w+)*): ", text)
+            if named and set(named[1].split(", ")) <= known:
+                text = f"- **{named[1]}**: " + plain(text[named.end() :])
+                shown += [text] if shown and shown[-1].startswith("- **") else ["", text]
+            elif text and shown and shown[-1].startswith("- **") and before.strip():
+                shown[-1] += f" {plain(text)}"
+            else:
+                shown += ["", plain(text)] if before.startswith(("    ", "- ")) and text else [plain(text)]
+        before = line
+    lines[:] = [*shown, ""]
+
+
+def short_types(app, what, name, obj, options, signature, returned):
+    """Aliases by their names: ArrayLike | None."""
+    alias = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
+    return (alias.sub(r"\1", signature), returned and alias.sub(r"\1", returned)) if signature else None
+
+
+def arguments(obj):
+    """The names of a function's or a record's arguments."""
+    try:
+        return set(inspect.signature(obj).parameters)
+    except (TypeError, ValueError):
+        return set()
+
+
+def plain(text):
+    """Stars, bars and underscores are no markup, except in code."""
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"([*|_])", r"\\\1", part) for part in parts[::2]]
+    return "``".join(parts)
+
+
+def beside(app):
+    """The explorer, and the report that `attsvm reproduce` wrote last with what it links to: live/."""
+    live = Path(app.outdir) / "live"
+    live.mkdir(parents=True, exist_ok=True)
+    (live / "explorer.html").write_text(explorer_page(), encoding="utf8")
+    for file in (file for file in (ROOT / "out").glob("*.*") if file.suffix in KEPT):
+        shutil.copyfile(file, live / file.name)
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", as_text)
+    app.connect("autodoc-process-signature", short_types)
+    app.connect("builder-inited", beside)

@@ -1,0 +1,34 @@
+"""The papers whose figures are here, in the order of the page; the last are our own."""
+
+from __future__ import annotations
+
+from attsvm.figures.figure import Paper
+
+MAX_MARGIN = Paper(
+    "max_margin_selection",
+    "Max-Margin Token Selection in Attention Mechanism",
+    "Tarzanagh, Li, Zhang, Oymak; NeurIPS 2023",
+)
+TRANSFORMERS = Paper(
+    "transformers_as_svms",
+    "Transformers as Support Vector Machines",
+    "Tarzanagh, Li, Thrampoulidis, Oymak; 2023, arXiv 2308.16898",
+)
+MIRROR = Paper(
+    "mirror_descent",
+    "Optimizing Attention with Mirror Descent",
+    "Julistiono, Tarzanagh, Azizan; 2024, arXiv 2410.14581",
+)
+NEXT_TOKEN = Paper(
+    "next_token",
+    "Training Transformers for Next-token Prediction",
+    "Huang, Liang, Yang 2024, arXiv 2409.17335; Li et al. 2024, arXiv 2403.08081; "
+    "Ildiz et al. 2024, arXiv 2402.13512",
+)
+FAST_RATES = Paper(
+    "fast_rates",
+    "Implicit Bias and Fast Convergence Rates for Self-attention",
+    "Vasudeva, Deora, Thrampoulidis; 2024, arXiv 2402.05738",
+)
+OURS = Paper("ours", "What only attsvm shows", "this package")
+PAPERS = [MAX_MARGIN, TRANSFORMERS, MIRROR, NEXT_TOKEN, FAST_RATES, OURS]
