@@ -29,7 +29,7 @@ class Line:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, line: Line, dropout: float, first: bool) -> Tensor:
-    """softmax(q kᵀ / √width) v within each text: k, v (N, heads, width), q the same, or of first tokens only."""
+    """softmax(q kᵀ / √width) v within each text: k, v (N, heads, width), q also, or of first tokens only."""
     if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and flash_works(q.dtype, q.shape[-1]):
         return _flash(q, k, v, line, dropout, first)
     return _padded(q, k, v, line, dropout, first)
@@ -79,7 +79,10 @@ def flash_works(dtype: torch.dtype, width: int) -> bool:
                 out = way(*leaves, line, 0.0, first)
                 out.float().square().sum().backward()
                 found.append([out.detach(), *(x.grad for x in leaves)])
-            if not all(torch.allclose(a.float(), b.float(), atol=0.05, rtol=0.05) for a, b in zip(*found, strict=True)):
+            if not all(
+                torch.allclose(a.float(), b.float(), atol=0.05, rtol=0.05)
+                for a, b in zip(*found, strict=True)
+            ):
                 return False
             _flash(*leaves, line, 0.2, first).float().sum().backward()
         torch.cuda.synchronize()

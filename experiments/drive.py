@@ -1,9 +1,9 @@
 """Many trainings side by side on one machine:  python experiments/drive.py PLAN OUT --seconds 560
 
-PLAN is a text file. A line is the arguments of run.py for one training (--keep last); all lines of a phase run at the same time,
-and `phase SHARE` begins a phase that may take this share of the time. A phase that ends early leaves its time
-to the next ones. Called again, every training goes on from its checkpoint. What is small (records, kept heads
-and maps, logs) is gathered under OUT/small; checkpoints stay behind.
+PLAN is a text file. A line is the arguments of run.py for one training (--keep last); all lines of a phase
+run at the same time, and `phase SHARE` begins a phase that may take this share of the time. A phase that ends
+early leaves its time to the next. Called again, every training goes on from its checkpoint. What is small
+(records, kept heads and maps, logs) is gathered under OUT/small; checkpoints stay behind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ SPARE = 12.0
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("plan", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=560)
@@ -61,7 +63,15 @@ def together(lines: list[str], out: Path, data: Path, seconds: float) -> None:
         place = out / name
         place.mkdir(parents=True, exist_ok=True)
         limit = max(seconds - SPARE, 1.0)
-        words = [sys.executable, str(HERE / "run.py"), *shlex.split(line), "--out", str(place), "--data", str(data)]
+        words = [
+            sys.executable,
+            str(HERE / "run.py"),
+            *shlex.split(line),
+            "--out",
+            str(place),
+            "--data",
+            str(data),
+        ]
         log = open(place / "log.txt", "a", encoding="utf8")  # noqa: SIM115 - closed with its process
         running[name] = (
             subprocess.Popen([*words, "--seconds", f"{limit:.0f}"], stdout=log, stderr=log, env=env),

@@ -42,9 +42,7 @@ def heads_of(model: nn.Module, run: Any) -> list[list[float]]:
         run()
         found = monitor.record(0)
     names = list(dict.fromkeys(record.module for record in found))
-    rows = [
-        (names.index(r.module), r.head, r.norm, r.entropy, r.top_mass, r.median_margin) for r in found
-    ]
+    rows = [(names.index(r.module), r.head, r.norm, r.entropy, r.top_mass, r.median_margin) for r in found]
     return [[float(f"{x:.5g}") for x in row] for row in rows]
 
 
@@ -52,7 +50,8 @@ def states_of(model: nn.Module, run: Any) -> list[Tensor]:
     """The states that enter the attention of every block."""
     seen: list[Tensor] = []
     hooks = [
-        block.attention.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for block in model.blocks
+        block.attention.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        for block in model.blocks
     ]
     run()
     for hook in hooks:
@@ -64,7 +63,10 @@ def attention_of(model: nn.Module, run: Any, mask: Tensor | None = None) -> Tens
     """The last block's attention of the first token: (n, heads, T)."""
     module = model.blocks[-1].attention
     x = states_of(model, run)[-1]
-    q, k = (layer(part).unflatten(-1, (module.heads, -1)) for layer, part in ((module.query, x[:, 0]), (module.key, x)))
+    q, k = (
+        layer(part).unflatten(-1, (module.heads, -1))
+        for layer, part in ((module.query, x[:, 0]), (module.key, x))
+    )
     logits = torch.einsum("nhw,nthw->nht", q, k) * module.attention_head_size**-0.5
     return (logits if mask is None else logits.masked_fill(~mask[:, None], -torch.inf)).softmax(-1)
 
@@ -135,7 +137,7 @@ class TextLook:
 
 @dataclass(frozen=True)
 class ImageLook:
-    """Prepared pictures (n, channels, side, side); the first few are drawn, the first two enter the programs."""
+    """Prepared pictures (n, channels, side, side); the first few are drawn, two enter the programs."""
 
     pictures: Tensor
     keep: frozenset[int] = frozenset()

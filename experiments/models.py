@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from attend import Line, attend
 from torch import Tensor, nn
+
+from attend import Line, attend
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
@@ -162,7 +163,7 @@ class VisionTransformer(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
 
     def forward(self, pictures: Tensor, every: bool = False) -> Tensor:
-        """Logits (n, classes) of pictures (n, channels, side, side); every: compute all queries of the last block."""
+        """Logits (n, classes) of pictures (n, channels, side, side); every: all queries of the last block."""
         n, tiles = len(pictures), (self.side // self.patch, self.patch)
         patches = pictures.unflatten(3, tiles).unflatten(2, tiles).permute(0, 2, 4, 1, 3, 5)
         patches = patches.reshape(n, tiles[0] ** 2, -1).to(self.dtype)

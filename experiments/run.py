@@ -1,7 +1,7 @@
 """Train one network:  python experiments/run.py sentiment --size 3 --optimizer mirror:1.1 --seed 0
 
 Tasks: sentiment (IMDB; size k is k blocks of k heads), vision (CIFAR-10, 48 px, patch 4), patches (CIFAR-10,
-2 × 2 patches, T = 256, a smaller net), digits (scikit-learn's, a minute on a laptop). README.md tells the rest.
+2 × 2 patches, T = 256, a smaller net), digits (scikit-learn's, a minute on a laptop). README.md tells more.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from data import Images, MissingData, Reviews, images, reviews, sentences
 from looks import ImageLook, TextLook
 from tasks import Sentiment, Vision, order
@@ -38,7 +39,9 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     half = device.type == "cuda" if given.half is None else given.half
     until = given.until if given.until is not None else 0.995 if given.task == "sentiment" else math.inf
     settings = Settings(given.task, given.size, given.optimizer, rate, given.seed, given.epochs, until, half)
-    out = given.out or Path("out") / f"{given.task}{given.size}-{given.optimizer.replace(':', '')}-{given.seed}"
+    out = (
+        given.out or Path("out") / f"{given.task}{given.size}-{given.optimizer.replace(':', '')}-{given.seed}"
+    )
     deadline = math.inf if given.seconds is None else time.time() + given.seconds
     records = train(task, settings, out, look=look, save_every=given.save_every, deadline=deadline)
     best = max((record["test_accuracy"] for record in records[1:]), default=math.nan)
@@ -47,7 +50,9 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("task", choices=("sentiment", "vision", "patches", "digits"))
     parser.add_argument("--size", type=int, default=3, help="blocks and heads of the sentiment encoder")
     parser.add_argument("--optimizer", default="mirror:1.1", help="mirror:P, adam, sign or spectral")

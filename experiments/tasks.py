@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+
 from attend import Line
 from data import Images, Reviews
 from models import SentimentEncoder, VisionTransformer
-from torch import Tensor
 
 PUBLISHED_STEPS = {
     "mirror:1.1": {3: 8e-4, 4: 6e-4, 6: 1e-3},
@@ -35,7 +36,9 @@ class Sentiment:
     summed = True
     """Whether a batch's loss is the sum of its examples', or their mean."""
 
-    def __init__(self, halves: tuple[Reviews, Reviews], size: int, device: Any, batch: int = 100, **model: Any):
+    def __init__(
+        self, halves: tuple[Reviews, Reviews], size: int, device: Any, batch: int = 100, **model: Any
+    ):
         self.train, self.test = halves
         self.device, self.batch, self.size = torch.device(device), batch, size
         self.make = lambda: SentimentEncoder(size, **model)

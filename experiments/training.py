@@ -1,7 +1,7 @@
 """One training: epochs, a record for each, and checkpoints from which it goes on bit for bit.
 
 A folder holds `records.jsonl` (one line per epoch), `checkpoint.safetensors` (weights, optimizer state and
-random number states of the last saved epoch), `about.json` (settings, machine, versions) and what the look wrote.
+random number states of the last saved epoch), `about.json` (settings, machine, versions), and looks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from optimizers import Together, optimizer
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from attsvm.progress import Line
+from optimizers import Together, optimizer
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def train(
 ) -> list[dict[str, Any]]:
     """Train until the train accuracy, the number of epochs or the deadline (seconds of time.time()).
 
-    Records of all epochs. The same call goes on after the last checkpoint; one with other settings is refused.
+    Records of all epochs. The same call goes on after the last checkpoint; other settings are refused.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _same(folder, settings, task)
@@ -123,7 +123,9 @@ def _test(task: Any, model: nn.Module) -> dict[str, float]:
 def _finished(records: list[dict[str, Any]], settings: Settings) -> bool:
     last = records[-1] if records else {}
     lost = not math.isfinite(last.get("train_loss") or 0.0)
-    return lost or last.get("train_accuracy", 0.0) >= settings.until or last.get("epoch", 0) >= settings.epochs
+    return (
+        lost or last.get("train_accuracy", 0.0) >= settings.until or last.get("epoch", 0) >= settings.epochs
+    )
 
 
 def _words(settings: Settings, record: dict[str, Any]) -> str:

@@ -17,4 +17,4 @@ def test_the_pages_examples_run_one_after_the_other(tmp_path, monkeypatch):
     blocks, names = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf8"), re.DOTALL), {}
     for block in blocks:
         exec(block, names)
-    assert len(blocks) == 4 and sorted({r.step for r in names["monitor"].records}) == [0, 2]
+    assert len(blocks) == 5 and sorted({r.step for r in names["monitor"].records}) == [0, 2]
