@@ -93,8 +93,12 @@ def _paths() -> str:
 
 
 def _name(line: str) -> str:
-    words = [word for word in shlex.split(line.split("--keep")[0]) if not word.startswith("--")]
-    return "-".join(words).replace(":", "").replace("/", "_")
+    words = [
+        word
+        for word in shlex.split(line.split("--keep")[0])
+        if not word.startswith("--") or word == "--selective"
+    ]
+    return "-".join(words).replace(":", "").replace("/", "_").replace("--", "")
 
 
 def gather(out: Path) -> None:

@@ -106,6 +106,8 @@ class TextLook:
         with exactly(model):
             out: dict[str, Any] = {"heads": heads_of(model, lambda: self._run(model, self.held_out))}
             out["pivotal"] = self.selection(model)
+            if model.blocks[0].attention.token is not None:
+                out["temperature"] = self.temperatures(model)
             if epoch in self.keep:
                 self._keep(model, folder / f"heads-{epoch:04d}.safetensors")
         return out
@@ -126,6 +128,13 @@ class TextLook:
         high = seen.amax(1, keepdim=True)
         scaled = (seen - low) / (high - low)
         return float(scaled.gather(1, self.pivotal[:, None]).mean())
+
+    def temperatures(self, model: nn.Module) -> list[float]:
+        """Mean temperature of every layer on the held-out reviews, over heads and tokens."""
+        mask = self.held_out > 0
+        states = states_of(model, lambda: self._run(model, self.held_out))
+        pairs = zip(model.blocks, states, strict=True)
+        return [float(block.attention.temperature(x, mask, None)[mask].mean()) for block, x in pairs]
 
     def _run(self, model: Any, ids: Tensor) -> None:
         model.padded(ids, ids > 0)

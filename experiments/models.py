@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attend import Line, attend
+from attsvm.torch.selective import temperature
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
@@ -27,13 +28,16 @@ class Attention(nn.Module):
     """Multi-head attention over padded states (n, T, d), or over texts in one line (N, d).
 
     first: only the first token of each text asks; a last block needs no more, and the answer is the same.
+    selective: a learned temperature per query, of the number of tokens in its text and of the token itself.
     """
 
-    def __init__(self, width: int, heads: int, dropout: float, bias: bool) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, bias: bool, selective: bool = False) -> None:
         super().__init__()
         self.heads, self.attention_head_size, self.dropout = heads, width // heads, dropout
         self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
         self.out = nn.Linear(width, width, bias=bias)
+        self.beta = nn.Parameter(torch.ones(heads)) if selective else None
+        self.token = nn.Parameter(torch.zeros(heads, width)) if selective else None
 
     def forward(
         self,
@@ -48,9 +52,12 @@ class Attention(nn.Module):
             rows = torch.cat([self.key.weight, self.value.weight]).to(x.dtype)
             q, (k, v) = linear(asking, self.query), F.linear(x, rows).chunk(2, -1)
         else:
+            asking = x
             rows = torch.cat([self.query.weight, self.key.weight, self.value.weight]).to(x.dtype)
             q, k, v = F.linear(x, rows).chunk(3, -1)
         q, k, v = (each.unflatten(-1, (self.heads, -1)) for each in (q, k, v))
+        if self.token is not None:
+            q = q * self.temperature(asking, attention_mask, line)[..., None]
         if line is not None:
             mixed = attend(q, k, v, line, dropout, first)
         else:
@@ -60,6 +67,17 @@ class Attention(nn.Module):
             mixed = mixed.transpose(1, 2)
         return linear(mixed.flatten(-2), self.out)
 
+    def temperature(self, asking: Tensor, mask: Tensor | None, line: Line | None) -> Tensor:
+        """τ of every query and head: (…, heads), in the type of the states."""
+        if line is not None:
+            lengths = line.starts.diff()
+            if len(asking) != len(lengths):
+                lengths = torch.repeat_interleave(lengths, lengths, output_size=len(asking))
+        else:
+            lengths = mask.sum(-1)[:, None]
+        factor = temperature(self.beta, lengths[..., None].float(), asking.float() @ self.token.T)
+        return factor.to(asking.dtype)
+
 
 # ---------------------------------------------------------------------- text
 
@@ -67,9 +85,9 @@ class Attention(nn.Module):
 class TextBlock(nn.Module):
     """x ← LN(x + attention), x ← LN(x + MLP), without biases."""
 
-    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float, selective: bool) -> None:
         super().__init__()
-        self.attention = Attention(width, heads, dropout, bias=False)
+        self.attention = Attention(width, heads, dropout, False, selective)
         self.norm1, self.norm2 = (nn.LayerNorm(width, bias=False) for _ in range(2))
         self.up, self.down = nn.Linear(width, hidden, bias=False), nn.Linear(hidden, width, bias=False)
         self.dropout = dropout
@@ -97,11 +115,12 @@ class SentimentEncoder(nn.Module):
         width: int = 384,
         hidden: int = 1536,
         dropout: float = 0.2,
+        selective: bool = False,
     ) -> None:
         super().__init__()
         self.dtype = torch.float32
         self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList([TextBlock(width, size, hidden, dropout) for _ in range(size)])
+        self.blocks = nn.ModuleList([TextBlock(width, size, hidden, dropout, selective) for _ in range(size)])
         self.head = nn.Linear(width, 1, bias=False)
 
     def forward(self, ids: Tensor, line: Line) -> Tensor:

@@ -38,7 +38,8 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     rate = task.step(given.optimizer) if given.lr is None else given.lr
     half = device.type == "cuda" if given.half is None else given.half
     until = given.until if given.until is not None else 0.995 if given.task == "sentiment" else math.inf
-    settings = Settings(given.task, given.size, given.optimizer, rate, given.seed, given.epochs, until, half)
+    task_name = f"{given.task} selective" if given.selective else given.task
+    settings = Settings(task_name, given.size, given.optimizer, rate, given.seed, given.epochs, until, half)
     out = (
         given.out or Path("out") / f"{given.task}{given.size}-{given.optimizer.replace(':', '')}-{given.seed}"
     )
@@ -55,6 +56,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("task", choices=("sentiment", "vision", "patches", "digits"))
     parser.add_argument("--size", type=int, default=3, help="blocks and heads of the sentiment encoder")
+    parser.add_argument("--selective", action="store_true", help="a learned temperature per query")
     parser.add_argument("--optimizer", default="mirror:1.1", help="mirror:P, adam, sign or spectral")
     parser.add_argument("--lr", type=float, help="step; default: the published one, or tasks.OUR_STEPS")
     parser.add_argument("--seed", type=int, default=0, help="initial weights, order and dropout")
@@ -77,7 +79,7 @@ def made(given: argparse.Namespace, device: torch.device) -> tuple[Any, Any]:
         halves = some(reviews(given.data), given.rows)
         ids, places = (x.to(device) for x in sentences(given.data))
         look = TextLook(held_out(halves[1]).to(device), ids, places, frozenset(given.keep))
-        return Sentiment(halves, given.size, device), look
+        return Sentiment(halves, given.size, device, selective=given.selective), look
     if given.task == "digits":
         task = Vision(some(digits(), given.rows), device, **DIGITS)
     else:
