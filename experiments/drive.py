@@ -74,7 +74,7 @@ def together(lines: list[str], out: Path, data: Path, seconds: float) -> None:
         ]
         log = open(place / "log.txt", "a", encoding="utf8")  # noqa: SIM115 - closed with its process
         running[name] = (
-            subprocess.Popen([*words, "--seconds", f"{limit:.0f}"], stdout=log, stderr=log, env=env),
+            subprocess.Popen([*words, "--deadline", f"{start + limit:.0f}"], stdout=log, stderr=log, env=env),
             log,
         )
     for name, (process, log) in running.items():

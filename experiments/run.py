@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     out = (
         given.out or Path("out") / f"{given.task}{given.size}-{given.optimizer.replace(':', '')}-{given.seed}"
     )
-    deadline = math.inf if given.seconds is None else time.time() + given.seconds
+    deadline = min(given.deadline, math.inf if given.seconds is None else time.time() + given.seconds)
     records = train(task, settings, out, look=look, save_every=given.save_every, deadline=deadline)
     best = max((record["test_accuracy"] for record in records[1:]), default=math.nan)
     print(f"{out}: {records[-1]['epoch']} epochs, best test accuracy {best:.4f}")
@@ -65,6 +65,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("out/data"), help="folder of experiments/data.py")
     parser.add_argument("--out", type=Path, help="folder of this training; the same call goes on from it")
     parser.add_argument("--seconds", type=float, help="stop after so long; the same call goes on")
+    parser.add_argument("--deadline", type=float, default=math.inf, help="stop at this time.time()")
     parser.add_argument("--save-every", type=float, default=30.0, help="seconds between checkpoints")
     parser.add_argument("--keep", type=int, nargs="*", default=(), help="epochs whose heads or maps are kept")
     parser.add_argument("--rows", type=int, help="only so many examples of each half, for a try")
