@@ -1,11 +1,17 @@
 """Figures that nobody has shown before."""
 
 from attsvm.figures.figure import Paper
-from attsvm.figures.ours import fractions, joint_family, optimizer_norms, past_saturation
+from attsvm.figures.ours import fractions, joint_family, optimizer_norms, past_saturation, real_tokens
 
 PAPER = Paper(
     "ours",
     "What only attsvm shows",
     "this package",
-    (past_saturation.FIGURE, optimizer_norms.FIGURE, joint_family.FIGURE, fractions.FIGURE),
+    (
+        past_saturation.FIGURE,
+        optimizer_norms.FIGURE,
+        joint_family.FIGURE,
+        fractions.FIGURE,
+        real_tokens.FIGURE,
+    ),
 )
