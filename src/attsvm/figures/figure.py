@@ -55,6 +55,7 @@ class Figure:
     figure, and why; empty when we do not. long_runs: even at the quick scale running takes longer than
     compiling. seconds: processor time at the default scale, as measured once; the longest figures are
     started first, and those that declare nothing before them.
+    recorded: of a figure that draws what a larger machine computed once: which machine, code and command.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Figure:
     notes: str = ""
     long_runs: bool = False
     seconds: float = math.inf
+    recorded: str = ""
 
     def compute(self, scale: Scale = "default") -> Arrays:
         """The arrays at a scale: quick (a look), default (small), paper (full size)."""

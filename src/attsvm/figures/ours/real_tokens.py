@@ -164,8 +164,8 @@ THEOREM = "local convergence theorems"
 ASKED = "1 − cosine ≤ 1e-4 of at least 80 %: some starts need more steps than others"
 SHOWS = (
     "Tokens as a language model makes them: last states of MiniLM on eight movie reviews (9 to 12 tokens, "
-    "384 wide) and a sentiment head fitted on others. From every random start the trained weight tends to the "
-    "certified program of the tokens it selects, in the norm of its own optimizer and in no other."
+    "384 wide) and a sentiment head fitted on others. From every random start the trained weight tends to "
+    "the certified program of the tokens it selects, in the norm of its own optimizer and in no other."
 )
 NOTES = (
     "Nothing published to compare with. Starts are N(0, 1), so that several selections occur. For W and "
