@@ -1,6 +1,6 @@
 """What a larger machine computed once, kept in the package as small JSON files: `records/NAME.json`.
 
-`experiments/summary.py` writes them. Each has an entry `made`: the machine, the versions, the commit, the command.
+`experiments/summary.py` writes them. Each has an entry `made`: machine, versions, commit and command.
 """
 
 from __future__ import annotations
