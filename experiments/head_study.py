@@ -1,10 +1,10 @@
 """How near the heads of a trained net are to the best margin, in several norms:
 
-    python experiments/head_study.py RUNS OUT.json [--queries 12] [--above 0.5]
+    python experiments/head_study.py RUNS OUT.json [--queries 8]
 
-Reads every RUNS/*/heads-*.safetensors. For every layer and head the queries of the held-out batch whose
-attention exceeds `above` on one token are its confident selections; a few of them, drawn with seed 0, make a
-program. Given are the head's own margin and the certified best one in each norm, entropy, and norm. Goes on
+Reads every RUNS/*/heads-*.safetensors. For every layer and head the queries of the held-out batch that put
+the largest attention on one token, at most one for each attended token, make a program. Given are the head's
+own margin and the certified best one in each norm, entropy, norm, and how sure the selections are. Goes on
 where it was.
 """
 
@@ -42,8 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("runs", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--queries", type=int, default=12, help="confident queries of a head in its program")
-    parser.add_argument("--above", type=float, default=0.5, help="attention of a confident selection")
+    parser.add_argument("--queries", type=int, default=8, help="selections of a head in its program")
     parser.add_argument("--norms", nargs="*", default=list(NORMS), choices=list(NORMS))
     parser.add_argument("--only", default="", help="only files with this in their name")
     given = parser.parse_args(arguments)
@@ -53,12 +52,12 @@ def main(arguments: list[str] | None = None) -> None:
         for count, file in enumerate(files):
             name = f"{file.parent.name}/{file.stem}"
             if name not in done:
-                done[name] = list(study(file, given.queries, given.above, given.norms))
+                done[name] = list(study(file, given.queries, given.norms))
                 given.out.write_text(json.dumps(done), encoding="utf8")
             line.show(name, count + 1)
 
 
-def study(file: Path, queries: int, above: float, norms: list[str]) -> Iterator[dict[str, Any]]:
+def study(file: Path, queries: int, norms: list[str]) -> Iterator[dict[str, Any]]:
     """One record per layer and head."""
     with safe_open(file, "numpy") as opened:
         arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
@@ -70,27 +69,33 @@ def study(file: Path, queries: int, above: float, norms: list[str]) -> Iterator[
         for head in range(heads):
             rows = slice(width * head, width * (head + 1))
             W = key[rows].T @ query[rows] / np.sqrt(width)
-            yield {"layer": layer, "head": head, **one(W, states, mask, queries, above, norms)}
+            yield {"layer": layer, "head": head, **one(W, states, mask, queries, norms)}
 
 
-def one(W: Any, states: Any, mask: Any, queries: int, above: float, norms: list[str]) -> dict[str, Any]:
+def one(W: Any, states: Any, mask: Any, queries: int, norms: list[str]) -> dict[str, Any]:
     """What one head selects, and its margins."""
     logits = np.where(mask[:, None], states @ W.T @ states.transpose(0, 2, 1), -np.inf)  # query, token
     seen = softmax(logits)
     entropy = -(np.where(seen > 0, seen * np.log(np.maximum(seen, 1e-300)), 0)).sum(-1)
-    sure = np.argwhere((seen.max(-1) > above) & mask)
-    out: dict[str, Any] = {
+    text, place = surest(np.where(mask, seen.max(-1), 0), seen.argmax(-1), queries).T
+    tokens = Tokens(states[text], states[text, place], mask=mask[text])
+    return {
         "norm": float(np.linalg.norm(W)),
         "entropy": float(entropy[mask].mean()),
-        "confident": len(sure) / int(mask.sum()),
+        "confident": float((seen.max(-1)[mask] > 0.5).mean()),
+        "mass": float(seen.max(-1)[text, place].mean()),
+        "used": len(text),
+        "margins": {name: _margins(tokens, logits[text, place].argmax(-1), W, name) for name in norms},
     }
-    if len(sure):
-        drawn = np.random.default_rng(0).permutation(len(sure))[:queries]
-        text, place = sure[np.sort(drawn)].T
-        tokens = Tokens(states[text], states[text, place], mask=mask[text])
-        out["used"] = len(text)
-        out["margins"] = {name: _margins(tokens, logits[text, place].argmax(-1), W, name) for name in norms}
-    return out
+
+
+def surest(mass: Any, selected: Any, count: int) -> Any:
+    """(text, query) of the largest masses, one query for each selected token: repetitions say nothing new."""
+    kept: dict[tuple[int, int], tuple[int, int]] = {}
+    for text, place in zip(*np.unravel_index(np.argsort(-mass, axis=None), mass.shape), strict=True):
+        if mass[text, place] > 0:
+            kept.setdefault((int(text), int(selected[text, place])), (int(text), int(place)))
+    return np.array(list(kept.values())[:count])
 
 
 def _margins(tokens: Tokens, selected: Any, W: Any, name: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("runs", type=Path)
     parser.add_argument("--heads", type=Path)
+    parser.add_argument("--commit", help="of the code that trained, where its copy had no history")
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -35,6 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
     runs = {folder.name: training(folder) for folder in folders}
     about = json.loads((folders[0] / "about.json").read_text(encoding="utf8"))
     made = {name: about[name] for name in ("machine", "versions", "commit")}
+    made["commit"] = given.commit or made["commit"]
     command = "python experiments/drive.py experiments/plan.txt out/runs"
     _write(given.out / "transformers.json", {"made": made | {"command": command}, "runs": runs})
     if given.heads is not None:

@@ -152,12 +152,12 @@ def _same(folder: Path, settings: Settings, task: Any) -> None:
 
 
 def about(device: torch.device) -> dict[str, Any]:
-    """The machine, the versions and the commit."""
+    """The machine, the versions and the commit, ATTSVM_COMMIT where a copy of the code has no history."""
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     done = subprocess.run(
         ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
     )
-    commit = done.stdout.strip() or os.environ.get("ATTSVM_COMMIT", "unknown")
+    commit = os.environ.get("ATTSVM_COMMIT") or done.stdout.strip() or "unknown"
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     return {"machine": gpu or platform.machine(), "versions": versions, "commit": commit}
 
