@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", type=Path)
-    parser.add_argument("--heads", type=Path)
+    parser.add_argument("--heads", type=Path, nargs="*", default=(), help="files of head_study.py")
     parser.add_argument("--commit", help="of the code that trained, where its copy had no history")
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args(arguments)
@@ -39,8 +39,10 @@ def main(arguments: list[str] | None = None) -> None:
     made["commit"] = given.commit or made["commit"]
     command = "python experiments/drive.py experiments/plan.txt out/runs"
     _write(given.out / "transformers.json", {"made": made | {"command": command}, "runs": runs})
-    if given.heads is not None:
-        study = json.loads(given.heads.read_text(encoding="utf8"))
+    if given.heads:
+        study: dict[str, Any] = {}
+        for file in given.heads:
+            study |= json.loads(file.read_text(encoding="utf8"))
         command = "python experiments/head_study.py out/runs/small heads.json"
         heads = {name: [head(one) for one in found] for name, found in study.items()}
         _write(given.out / "heads.json", {"made": made | {"command": command}, "heads": heads})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.figures.mirror_descent import sentiment
+from attsvm.figures.ours import head_geometry
 from attsvm.figures.recorded import recorded
 
 ROWS = {"1.1": "mirror, p = 1.1", "2": "GD (p = 2)", "3": "mirror, p = 3"}
@@ -52,6 +53,21 @@ def main() -> None:
         best = f"{run['test_accuracy'][0]:.3f} → {run['test_accuracy'][-1]:.3f} in {run['epoch'][-1]} epochs"
         least = f"{soft[0]:.0f}, {soft.min():.0f} (epoch {soft.argmin()}), {soft[-1]:.0f}"
         print(f"  {name}: {best}; {least}; {norm[0]:.3f} → {norm[-1]:.3f}")
+    margins_of_heads()
+
+
+def margins_of_heads() -> None:
+    """Mean and interval over heads, by optimizer and norm."""
+    arrays = head_geometry.experiment()
+    print(f"heads: {len(arrays['certified'])} programs, certified {arrays['certified'].mean():.0%}")
+    for name, scale in (("ratio", 100), ("cosine", 1)):
+        for rule, *numbers in zip(arrays["rules"], *(scale * arrays[name]), strict=True):
+            cells = zip(head_geometry.NORMS, *numbers, strict=True)
+            words = ", ".join(f"{norm} {mean:.3f} [{low:.3f}, {high:.3f}]" for norm, mean, low, high in cells)
+            print(f"  {name} {rule}: {words}")
+    for rule in arrays["rules"]:
+        curve = arrays[f"layers {rule}"].mean(1).round(3)
+        print(f"  Frobenius cosine {rule}: epochs {arrays[f'epochs {rule}'].tolist()}, {curve.tolist()}")
 
 
 if __name__ == "__main__":

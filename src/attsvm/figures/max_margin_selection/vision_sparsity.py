@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
@@ -34,7 +36,8 @@ def draw(arrays: Arrays) -> Canvas:
     """Both curves above, maps of four pictures over epochs below."""
     columns, rows = len(arrays["shown"]), arrays["maps"].shape[1]
     figure = Canvas(figsize=(7.2, 5.0), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=[1, 1.3])
+    parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.3])
+    above, below = parts
     left = above.subplots(1, 1)
     left.plot(arrays["epoch"], arrays["soft_sparsity"], color=BLUE)
     right = left.twinx()

@@ -1,7 +1,14 @@
 """Figures that nobody has shown before."""
 
 from attsvm.figures.figure import Paper
-from attsvm.figures.ours import fractions, joint_family, optimizer_norms, past_saturation, real_tokens
+from attsvm.figures.ours import (
+    fractions,
+    head_geometry,
+    joint_family,
+    optimizer_norms,
+    past_saturation,
+    real_tokens,
+)
 
 PAPER = Paper(
     "ours",
@@ -13,5 +20,6 @@ PAPER = Paper(
         joint_family.FIGURE,
         fractions.FIGURE,
         real_tokens.FIGURE,
+        head_geometry.FIGURE,
     ),
 )
