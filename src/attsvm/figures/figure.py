@@ -90,6 +90,7 @@ class Figure:
     started first, and those that declare nothing before them.
     draw(arrays): a matplotlib figure; without one it is a table of numbers only.
     checks(arrays): our numbers beside their references.
+    recorded: of a figure that draws what a larger machine computed once: which machine, code and command.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Figure:
     notes: str = ""
     long_runs: bool = False
     seconds: float = math.inf
+    recorded: str = ""
 
     def draws(self, drawing: Drawing) -> Drawing:
         """Decorator: this function draws the figure."""

@@ -43,6 +43,8 @@ def _entry(result: Result, images: File) -> str:
     lines = [f"### {figure.title}\n", f"{figure.shows}\n"]
     if (images / f"{figure.name}.svg").exists():
         lines.append(f"![{figure.title}]({IMAGES.as_posix()}/{figure.name}.svg)\n")
+    if figure.recorded:
+        lines.append(f"**Recorded.** {figure.recorded}\n")
     if figure.notes:
         lines.append(f"**Where we differ.** {figure.notes}\n")
     lines.append(f"`attsvm reproduce --only {figure.name}` · {result.outcome}: {result.kinds}\n")

@@ -130,6 +130,7 @@ def _figure(result: Result, out: File) -> str:
     parts = [
         f'<article id="{result.name}" class="figure"><h3>{escape(figure.title)}</h3>',
         f"<p>{escape(figure.shows)}</p>",
+        f'<p class="note"><b>Recorded.</b> {escape(figure.recorded)}</p>' if figure.recorded else "",
         f'<p class="note bad" role="alert">Not computed. {escape(result.error)}</p>' if result.error else "",
         _picture(result, out),
         _checks(result),

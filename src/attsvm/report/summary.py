@@ -106,6 +106,7 @@ class Report:
                 "seconds": result.seconds,
                 "error": result.error,
                 "notes": result.figure.notes,
+                "recorded": result.figure.recorded,
                 "checks": [asdict(check) | {"agreement": check.agreement} for check in result.checks],
             }
             for paper, group in self.papers

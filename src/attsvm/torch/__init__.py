@@ -2,6 +2,7 @@
 
 LpMirrorDescent, SteepestDescent    torch.optim optimizers
 pool, attention, AttentionPooling   softmax attention whose gradient survives saturation
+SelectiveAttention                  the same with a learned temperature per query
 MarginMonitor                       norm, entropy and margin of every head while a model trains
 """
 
@@ -16,6 +17,7 @@ from attsvm.torch.mirror import LpMirrorDescent
 from attsvm.torch.monitor import MarginMonitor
 from attsvm.torch.pooling import AttentionPooling, attention, pool
 from attsvm.torch.records import HeadRecord
+from attsvm.torch.selective import SelectiveAttention
 from attsvm.torch.steepest import SteepestDescent
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "HeadRecord",
     "LpMirrorDescent",
     "MarginMonitor",
+    "SelectiveAttention",
     "SteepestDescent",
     "attention",
     "pool",

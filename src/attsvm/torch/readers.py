@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from attsvm.query_key import query_key_layers
 from attsvm.torch.pooling import AttentionPooling
+from attsvm.torch.selective import SelectiveAttention
 
 CHANGES_LOGITS = ("attn_logit_softcapping", "sinks", "distance_embedding", "relative_position_bias")
 
@@ -50,7 +51,8 @@ def reader_of(module: nn.Module) -> Reader | None:
 
 def read_pooling(module: AttentionPooling, inputs: Inputs) -> Look:
     tokens, mask = inputs["tokens"], inputs.get("mask")
-    logits = module.logits(tokens, inputs.get("queries"))[:, :, None]
+    more = (mask, inputs.get("positions")) if isinstance(module, SelectiveAttention) else ()
+    logits = module.logits(tokens, inputs.get("queries"), *more)[:, :, None]
     allowed = _everything(logits) if mask is None else mask[:, None, None]
     norms = torch.stack([torch.linalg.matrix_norm(W) for W in module.weights])
     return Look(logits, allowed, norms, selfward=False)

@@ -6,4 +6,5 @@ from attsvm.figures.max_margin_selection import (  # noqa: F401, I001 (loading r
     losses,
     joint,
     random_data,
+    vision_sparsity,
 )

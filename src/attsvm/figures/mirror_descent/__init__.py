@@ -4,4 +4,6 @@ from attsvm.figures.mirror_descent import (  # noqa: F401, I001 (loading registe
     own_program,
     rates,
     joint,
+    sentiment,
+    vision,
 )

@@ -5,4 +5,6 @@ from attsvm.figures.ours import (  # noqa: F401, I001 (loading registers, in the
     optimizer_norms,
     joint_family,
     fractions,
+    real_tokens,
+    head_geometry,
 )

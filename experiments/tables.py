@@ -1,0 +1,74 @@
+"""The tables of docs/practice/transformers.md, from the package's records:  python experiments/tables.py"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attsvm.figures.mirror_descent import sentiment
+from attsvm.figures.ours import head_geometry
+from attsvm.figures.recorded import recorded
+
+ROWS = {"1.1": "mirror, p = 1.1", "2": "GD (p = 2)", "3": "mirror, p = 3"}
+
+
+def main() -> None:
+    runs, arrays = recorded("transformers")["runs"], sentiment.experiment()
+    print("best test accuracy, % (epochs); published")
+    for size in sentiment.SIZES:
+        for k, p in enumerate(sentiment.PS):
+            found = sentiment.curves(arrays, size, p)
+            best = ", ".join(f"{curve.max():.2f} ({len(curve)})" for curve in found)
+            last = ", ".join(f"{curve[-1]:.2f}" for curve in found)
+            print(
+                f"  size {size}  {ROWS[p]:16} {best}  last {last}  published {sentiment.PUBLISHED[size][k]}"
+            )
+    for rule in sentiment.OTHERS:
+        curve = arrays[f"test 3 {rule} 0"]
+        print(f"  size 3  {rule:16} {curve.max():.2f} at epoch {curve.argmax() + 1} of {len(curve)}")
+    for size in sentiment.SIZES:
+        gains, epochs = sentiment.gain(arrays, size)
+        words = "95 %: {:.2f} to {:.2f}".format(*sentiment.interval(gains)) if len(gains) > 1 else "one seed"
+        print(f"gain of p = 1.1, size {size}, {epochs} epochs: {gains.round(2)}, {gains.mean():.2f}; {words}")
+    print("size 3, key weights: below 0.005, above 0.06, largest; pivotal words at start and end")
+    for name in (f"sentiment-3-mirror{p}-{s}" for p in sentiment.PS for s in range(3)):
+        if name in runs:
+            end, words = runs[name]["last"], runs[name]["pivotal"]
+            counts = (end["histogram_key"][0], end["large_key"])
+            print(f"  {name}: {counts}, {end['largest_key']:.3f}; {words[0]:.2f}, {words[-1]:.2f}")
+    print("norm, entropy and top mass by layer, at the start and at the end (12 epochs for Adam)")
+    for name, run in runs.items():
+        if name.startswith("sentiment-3") and name.endswith(("-0", "selective")):
+            layers = np.array(run["layers"])
+            at = min(12, len(layers) - 1) if "adam" in name else -1
+            print(f"  {name}: {layers[0].round(3).tolist()} → {layers[at].round(3).tolist()}")
+            if "temperature" in run:
+                best = 100 * max(run["test_accuracy"])
+                print(f"    temperature {run['temperature'][0]} → {run['temperature'][at]}; best {best:.2f}")
+    print(
+        "images: test accuracy, soft sparsity and key-query norm at the start, at its least, and at the end"
+    )
+    for name in ("vision-adam", "vision-mirror1.1", "patches-adam"):
+        run = runs[name]
+        soft, norm = np.array(run["soft_sparsity"]), np.array(run["norm_last"])
+        best = f"{run['test_accuracy'][0]:.3f} → {run['test_accuracy'][-1]:.3f} in {run['epoch'][-1]} epochs"
+        least = f"{soft[0]:.0f}, {soft.min():.0f} (epoch {soft.argmin()}), {soft[-1]:.0f}"
+        print(f"  {name}: {best}; {least}; {norm[0]:.3f} → {norm[-1]:.3f}")
+    margins_of_heads()
+
+
+def margins_of_heads() -> None:
+    """Mean and interval over heads, by optimizer and norm."""
+    arrays = head_geometry.experiment()
+    print(f"heads: {len(arrays['certified'])} programs, certified {arrays['certified'].mean():.0%}")
+    for name, scale in (("ratio", 100), ("cosine", 1)):
+        for rule, *numbers in zip(arrays["rules"], *(scale * arrays[name]), strict=True):
+            cells = zip(head_geometry.NORMS, *numbers, strict=True)
+            words = ", ".join(f"{norm} {mean:.3f} [{low:.3f}, {high:.3f}]" for norm, mean, low, high in cells)
+            print(f"  {name} {rule}: {words}")
+    for rule in arrays["rules"]:
+        curve = arrays[f"layers {rule}"].mean(1).round(3)
+        print(f"  Frobenius cosine {rule}: epochs {arrays[f'epochs {rule}'].tolist()}, {curve.tolist()}")
+
+
+if __name__ == "__main__":
+    main()

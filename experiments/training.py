@@ -1,0 +1,205 @@
+"""One training: epochs, a record for each, and checkpoints from which it goes on bit for bit.
+
+A folder holds `records.jsonl` (one line per epoch), `checkpoint.safetensors` (weights, optimizer state and
+random number states of the last saved epoch), `about.json` (settings, machine, versions), and looks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from attsvm.progress import Line
+from optimizers import Together, optimizer
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides a training's numbers; a folder holds one training only.
+
+    task, size: what is trained. until: stop once the train accuracy reaches it. epochs: or after so many.
+    half: compute in bfloat16 (weights and optimizer stay in float32).
+    """
+
+    task: str
+    size: int
+    optimizer: str
+    lr: float
+    seed: int = 0
+    epochs: int = 1000
+    until: float = 0.995
+    half: bool = False
+
+
+class Look(Protocol):
+    """Looks into a model: after every epoch for its record, and once at the end for last.json."""
+
+    def __call__(self, model: nn.Module, epoch: int, folder: Path) -> dict[str, Any]: ...
+
+    def last(self, model: nn.Module, epoch: int, folder: Path) -> dict[str, Any]: ...
+
+
+def train(
+    task: Any,
+    settings: Settings,
+    folder: Path,
+    *,
+    look: Look | None = None,
+    save_every: float = 30.0,
+    deadline: float = math.inf,
+) -> list[dict[str, Any]]:
+    """Train until the train accuracy, the number of epochs or the deadline (seconds of time.time()).
+
+    Records of all epochs. The same call goes on after the last checkpoint; other settings are refused.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _same(folder, settings, task)
+    torch.manual_seed(settings.seed)
+    model = task.make().to(task.device)
+    model.dtype = torch.bfloat16 if settings.half else torch.float32
+    rule = optimizer(settings.optimizer, model, settings.lr)
+    records = _resumed(folder, model, rule, task.device)
+    if not records and look is not None:
+        _keep_records(folder, records := [{"epoch": 0, **look(model.eval(), 0, folder)}])
+    done, saved, spent = records[-1]["epoch"] if records else 0, time.monotonic(), 0.0
+    with Line(total=settings.epochs) as line:
+        for epoch in range(done + 1, settings.epochs + 1):
+            if _finished(records, settings) or time.time() + 1.1 * spent > deadline:
+                break
+            start = time.monotonic()
+            record = {"epoch": epoch, **_epoch(task, model, rule, settings.seed, epoch)}
+            record["train_seconds"] = time.monotonic() - start
+            record |= _test(task, model)
+            record |= look(model, epoch, folder) if look is not None else {}
+            record["seconds"] = spent = time.monotonic() - start
+            records.append(_plain(record))
+            _keep_records(folder, records)
+            line.show(_words(settings, records[-1]), epoch)
+            if time.monotonic() - saved > save_every:
+                _save(folder, model, rule, task.device, records)
+                saved = time.monotonic()
+    _save(folder, model, rule, task.device, records)
+    if look is not None:
+        last = {"epoch": records[-1]["epoch"], **look.last(model, records[-1]["epoch"], folder)}
+        _put(folder / "last.json", json.dumps(_plain(last)))
+    return records
+
+
+def _epoch(task: Any, model: nn.Module, rule: Together, seed: int, epoch: int) -> dict[str, float]:
+    model.train()
+    total = right = torch.zeros((), device=task.device)
+    count = 0
+    for loss, correct, size in task.losses(model, seed, epoch):
+        rule.zero_grad()
+        loss.backward()
+        rule.step()
+        total = total + loss.detach() * (1 if task.summed else size)
+        right, count = right + correct, count + size
+    return {"train_loss": float(total) / count, "train_accuracy": float(right) / count}
+
+
+@torch.no_grad()
+def _test(task: Any, model: nn.Module) -> dict[str, float]:
+    model.eval()
+    total = right = torch.zeros((), device=task.device)
+    count = 0
+    for loss, correct, size in task.tested(model):
+        total = total + loss * (1 if task.summed else size)
+        right, count = right + correct, count + size
+    return {"test_loss": float(total) / count, "test_accuracy": float(right) / count}
+
+
+def _finished(records: list[dict[str, Any]], settings: Settings) -> bool:
+    last = records[-1] if records else {}
+    lost = not math.isfinite(last.get("train_loss") or 0.0)
+    return (
+        lost or last.get("train_accuracy", 0.0) >= settings.until or last.get("epoch", 0) >= settings.epochs
+    )
+
+
+def _words(settings: Settings, record: dict[str, Any]) -> str:
+    shares = f"train {record['train_accuracy']:.4f} test {record['test_accuracy']:.4f}"
+    return f"{settings.task} {settings.optimizer} seed {settings.seed}: epoch {record['epoch']}, {shares}"
+
+
+def _plain(record: dict[str, Any]) -> dict[str, Any]:
+    """Rounded to six digits: a record is read, a checkpoint is continued."""
+    return {name: float(f"{x:.6g}") if isinstance(x, float) else x for name, x in record.items()}
+
+
+# ---------------------------------------------------------------------- what lies in the folder
+
+
+def _same(folder: Path, settings: Settings, task: Any) -> None:
+    file, mine = folder / "about.json", asdict(settings)
+    if file.is_file():
+        there = json.loads(file.read_text(encoding="utf8"))["settings"]
+        other = [name for name in mine if there.get(name) != mine[name]]
+        if other and (folder / "checkpoint.safetensors").is_file():
+            raise ValueError(f"{folder} holds another training (its {', '.join(other)}). Pass another --out.")
+    _put(file, json.dumps({"settings": mine, **about(task.device)}, indent=1))
+
+
+def about(device: torch.device) -> dict[str, Any]:
+    """The machine, the versions and the commit, ATTSVM_COMMIT where a copy of the code has no history."""
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
+    )
+    commit = os.environ.get("ATTSVM_COMMIT") or done.stdout.strip() or "unknown"
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    return {"machine": gpu or platform.machine(), "versions": versions, "commit": commit}
+
+
+def _put(file: Path, text: str) -> None:
+    part = file.with_name(f".{file.name}.part")
+    part.write_text(text, encoding="utf8")
+    part.replace(file)
+
+
+def _keep_records(folder: Path, records: list[dict[str, Any]]) -> None:
+    _put(folder / "records.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+
+
+def _save(folder: Path, model: nn.Module, rule: Together, device: torch.device, records: list[Any]) -> None:
+    """A checkpoint; the records up to it are inside, so that a training that goes on drops later ones."""
+    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+    tensors |= {f"optimizer.{name}": value for name, value in rule.tensors().items()}
+    tensors["random.cpu"] = torch.get_rng_state()
+    if device.type == "cuda":
+        tensors["random.cuda"] = torch.cuda.get_rng_state(device)
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    part = folder / ".checkpoint.part"
+    save_file(tensors, part, {"records": json.dumps(records)})
+    part.replace(folder / "checkpoint.safetensors")
+
+
+def _resumed(folder: Path, model: nn.Module, rule: Together, device: torch.device) -> list[dict[str, Any]]:
+    file = folder / "checkpoint.safetensors"
+    if not file.is_file():
+        return []
+    from safetensors import safe_open
+
+    tensors = load_file(file)
+    kinds: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}, "random": {}}
+    for name, value in tensors.items():
+        kind, _, rest = name.partition(".")
+        kinds[kind][rest] = value
+    model.load_state_dict(kinds["model"])
+    rule.load(kinds["optimizer"])
+    torch.set_rng_state(kinds["random"]["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(kinds["random"]["cuda"], device)
+    with safe_open(file, "pt") as opened:
+        return json.loads(opened.metadata()["records"])

@@ -1,0 +1,12 @@
+"""The experiments are scripts beside the package: their folder is put on the path."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+pytest.importorskip("safetensors", reason="needs safetensors: pip install attsvm[hf]")
+
+FOLDER = Path(__file__).parents[2] / "experiments"
+sys.path.insert(0, str(FOLDER))

@@ -1,0 +1,71 @@
+"""From a training to the package's records: heads are studied, curves are kept."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import head_study
+import summary
+from looks import TextLook
+from tasks import Sentiment
+from training import Settings, train
+
+from .test_training import TINY, reviews
+
+
+def head_file(file, W, states, mask):
+    """A net of one layer and one head whose logits are x_tᵀ W z."""
+    width = len(W)
+    tensors = {
+        "0.query": torch.eye(width),
+        "0.key": torch.tensor(W.T * np.sqrt(width)),
+        "0.states": torch.tensor(states),
+    }
+    save_file(
+        {"mask": torch.tensor(mask)} | {name: x.double().contiguous() for name, x in tensors.items()},
+        file,
+        {"heads": "1"},
+    )
+
+
+def test_a_head_at_the_best_margin_has_ratio_one_and_another_less(tmp_path):
+    """Two orthonormal tokens: the best W ranks each query's own token first, in every norm the same rows."""
+    states, mask = np.eye(3)[None, :2], np.ones((1, 2), bool)
+    best = np.zeros((3, 3))
+    best[:2, :2] = [[1, -1], [-1, 1]]
+    ratios = {}
+    for name, W in (("best", 5 * best), ("other", 5 * best + np.diag([4.0, 0, 0]))):
+        head_file(tmp_path / "heads.safetensors", W, states, mask)
+        (found,) = head_study.study(tmp_path / "heads.safetensors", 8, ["Frobenius"])
+        assert (
+            found["used"] == 2
+            and found["confident"] == 1
+            and found["norm"] == pytest.approx(np.linalg.norm(W))
+        )
+        assert found["margins"]["Frobenius"]["certified"]
+        ratios[name] = found["margins"]["Frobenius"]["ratio"]
+    assert ratios["best"] == pytest.approx(1, abs=1e-6)
+    assert ratios["other"] < 0.9
+
+
+def test_the_surest_selections_come_first_one_for_each_token():
+    mass, selected = np.array([[0.9, 0.8, 0.1], [0.7, 0.0, 0.0]]), np.array([[2, 2, 1], [0, 0, 0]])
+    assert head_study.surest(mass, selected, 2).tolist() == [[0, 0], [1, 0]]
+    assert head_study.surest(mass, selected, 8).tolist() == [[0, 0], [1, 0], [0, 2]]
+
+
+def test_a_training_becomes_a_record(tmp_path, capsys):
+    task = Sentiment((reviews(20, 0), reviews(20, 1)), 1, "cpu", batch=20, **TINY)
+    look = TextLook(torch.tensor([[1, 3, 4, 7, 2]]), torch.tensor([[1, 7, 2]]), torch.tensor([1]))
+    records = train(
+        task, Settings("sentiment", 1, "adam", 1e-2, epochs=2), tmp_path / "runs" / "one", look=look
+    )
+    summary.main([str(tmp_path / "runs"), "--out", str(tmp_path / "out")])
+    record = json.loads((tmp_path / "out" / "transformers.json").read_text())
+    one = record["runs"]["one"]
+    assert one["test_accuracy"] == [pytest.approx(r["test_accuracy"], abs=1e-4) for r in records[1:]]
+    assert len(one["layers"]) == 3 and sum(one["last"]["histogram_key"]) == 64
+    assert {"machine", "versions", "commit", "command"} == set(record["made"])

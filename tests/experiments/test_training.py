@@ -1,0 +1,124 @@
+"""The harness: what is killed goes on bit for bit; a record per epoch; plans."""
+
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import drive
+import run
+from data import packed
+from looks import TextLook, weights_of
+from optimizers import optimizer
+from tasks import Sentiment, Vision
+from training import Settings, train
+
+from .conftest import FOLDER
+
+TINY = {"vocabulary": 20, "length": 12, "width": 8, "hidden": 16}
+ASKED = ["digits", "--rows", "60", "--optimizer", "mirror:1.1", "--epochs", "12", "--save-every", "0"]
+
+
+def reviews(count, seed):
+    """Made-up reviews: a text is good where token 7 occurs in it."""
+    rng = np.random.default_rng(seed)
+    texts = [[1, *rng.integers(3, 7, rng.integers(3, 10)), 2] for _ in range(count)]
+    for text in texts[::2]:
+        text[rng.integers(1, len(text) - 1)] = 7
+    return packed(texts, [1 - k % 2 for k in range(count)])
+
+
+def test_a_killed_training_goes_on_bit_for_bit(tmp_path):
+    run.main([*ASKED, "--out", str(tmp_path / "whole")])
+    process = subprocess.Popen(
+        [sys.executable, str(FOLDER / "run.py"), *ASKED, "--out", str(tmp_path / "cut")]
+    )
+    records, give_up = tmp_path / "cut" / "records.jsonl", time.monotonic() + 120
+    while time.monotonic() < give_up and (not records.exists() or len(records.read_text().splitlines()) < 4):
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    saved = len(records.read_text().splitlines())
+    assert 4 <= saved < 13  # it was cut in the middle
+    run.main([*ASKED, "--out", str(tmp_path / "cut")])
+    whole, cut = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    other = Settings("digits", 3, "mirror:1.1", 0.05, seed=1, epochs=12, until=float("inf"))
+    with pytest.raises(ValueError, match="another training"):
+        train(Vision(run.some(run.digits(), 60), "cpu", **run.DIGITS), other, tmp_path / "cut")
+
+
+@pytest.mark.parametrize("name", ["mirror:1.1", "mirror:3", "adam", "sign", "spectral"])
+def test_every_optimizer_continues_from_its_state(name):
+    torch.manual_seed(0)
+    ends = []
+    for cut in (False, True):
+        torch.manual_seed(0)
+        model = Sentiment((reviews(4, 0),) * 2, 1, "cpu", **TINY).make()
+        rule = optimizer(name, model, 1e-3)
+        for step in range(4):
+            if cut and step == 2:
+                state, rule = rule.tensors(), optimizer(name, model, 1e-3)
+                rule.load(state)
+            rule.zero_grad()
+            sum(w.square().sum() * (step + 1) for w in model.parameters()).backward()
+            rule.step()
+        ends.append([w.detach().clone() for w in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_an_encoder_learns_the_telling_token(tmp_path):
+    task = Sentiment((reviews(200, 0), reviews(100, 1)), 1, "cpu", batch=20, **TINY, dropout=0.0)
+    sentences = torch.tensor([[1, 3, 7, 2, 0], [1, 7, 4, 5, 2]])
+    look = TextLook(torch.tensor([[1, 3, 4, 7, 2]]), sentences, torch.tensor([2, 1]), frozenset({1}))
+    settings = Settings("sentiment", 1, "adam", 1e-2, epochs=6, until=0.995)
+    records = train(task, settings, tmp_path, look=look)
+    assert records[-1]["test_accuracy"] > 0.95 > 0.8 > records[1]["train_accuracy"]
+    assert [record["epoch"] for record in records] == list(range(len(records)))
+    lines = (tmp_path / "records.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == records
+    kept = load_file(tmp_path / "heads-0001.safetensors")
+    assert kept["0.states"].shape == (1, 5, 8) and kept["0.query"].dtype == torch.float16
+    assert {"machine", "versions", "commit", "settings"} <= set(
+        json.loads((tmp_path / "about.json").read_text())
+    )
+
+
+def test_large_weights_are_counted():
+    model = Sentiment((reviews(4, 0),) * 2, 1, "cpu", **TINY).make()
+    with torch.no_grad():
+        model.blocks[0].attention.key.weight.fill_(0.01)
+        model.blocks[0].attention.key.weight[0, :3] = torch.tensor([0.07, -0.3, 0.059])
+    found = weights_of(model)
+    assert found["large_key"] == 2 and found["histogram_key"][11] == 1 and sum(found["histogram_key"]) == 64
+
+
+def test_crops_and_flips_keep_the_pixels_of_the_picture():
+    torch.manual_seed(0)
+    task = Vision(run.some(run.digits(), 10), "cpu", **(run.DIGITS | {"border": 2}))
+    one = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8) + 1
+    moved = task._moved(one.repeat(50, 1, 1, 1))
+    assert moved.shape == (50, 1, 8, 8) and moved.max() <= 64
+    rows = moved[:, 0, 3].long()
+    steps = rows.diff(dim=1)[:, 2:5]
+    assert set(steps.flatten().tolist()) == {1, -1}  # left to right, or flipped
+    assert len({tuple(row.tolist()) for row in rows}) > 10
+
+
+def test_an_unknown_optimizer_is_named():
+    with pytest.raises(ValueError, match="mirror:P"):
+        optimizer("lion", torch.nn.Linear(2, 2), 0.1)
+
+
+def test_a_plan_is_read_in_phases(tmp_path):
+    (tmp_path / "plan").write_text(
+        "phase 30 # first\ndigits --seed 1\n\nphase 70\ndigits --optimizer mirror:2 --keep 1 2\n"
+    )
+    phases = drive.read(tmp_path / "plan")
+    assert phases == [(30.0, ["digits --seed 1"]), (70.0, ["digits --optimizer mirror:2 --keep 1 2"])]
+    assert drive._name(phases[1][1][0]) == "digits-mirror2"
