@@ -57,8 +57,7 @@ def ours(settings: dict, train, labels, test) -> tuple[np.ndarray, float, dict]:
 
 def probelab(kind: str, seed: int, train: TokenStore, labels, test: TokenStore) -> tuple[np.ndarray, float]:
     import torch
-    from probelab import Activations
-    from probelab import probes as kinds
+    from probelab import Activations, probes as kinds
 
     torch.set_num_threads(1)
 
