@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("runs", type=Path)
     parser.add_argument("--heads", type=Path, nargs="*", default=(), help="files of head_study.py")
     parser.add_argument("--commit", help="of the code that trained, where its copy had no history")
+    parser.add_argument("--heads-commit", default="unknown", help="of the code that studied the heads")
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -37,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
     about = json.loads((folders[0] / "about.json").read_text(encoding="utf8"))
     made = {name: about[name] for name in ("machine", "versions", "commit")}
     made["commit"] = given.commit or made["commit"]
-    command = "python experiments/drive.py experiments/plan.txt out/runs"
+    command = "python experiments/drive.py experiments/plan.txt out/runs, two phases a call"
     _write(given.out / "transformers.json", {"made": made | {"command": command}, "runs": runs})
     if given.heads:
         study: dict[str, Any] = {}
@@ -45,7 +47,16 @@ def main(arguments: list[str] | None = None) -> None:
             study |= json.loads(file.read_text(encoding="utf8"))
         command = "python experiments/head_study.py out/runs/small heads.json"
         heads = {name: [head(one) for one in found] for name, found in study.items()}
-        _write(given.out / "heads.json", {"made": made | {"command": command}, "heads": heads})
+        _write(
+            given.out / "heads.json",
+            {"made": here(given.heads_commit) | {"command": command}, "heads": heads},
+        )
+
+
+def here(commit: str) -> dict[str, Any]:
+    """This machine, which solved the programs of heads that another one trained."""
+    versions = {"python": platform.python_version(), "numpy": np.__version__}
+    return {"machine": f"{platform.machine()} CPU", "versions": versions, "commit": commit}
 
 
 def training(folder: Path) -> dict[str, Any]:

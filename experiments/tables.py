@@ -60,6 +60,7 @@ def margins_of_heads() -> None:
     """Mean and interval over heads, by optimizer and norm."""
     arrays = head_geometry.experiment()
     print(f"heads: {len(arrays['certified'])} programs, certified {arrays['certified'].mean():.0%}")
+    print(f"  attention on the surest selections: {arrays['mass'].round(2).tolist()}")
     for name, scale in (("ratio", 100), ("cosine", 1)):
         for rule, *numbers in zip(arrays["rules"], *(scale * arrays[name]), strict=True):
             cells = zip(head_geometry.NORMS, *numbers, strict=True)
