@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attsvm.figures.ours.real_tokens import FIGURE, WAYS, reviews
+from attsvm.figures.ours.real_tokens import WAYS, experiment, reviews
 from attsvm.norms import frobenius
 from attsvm.program.max_margin import max_margin
 
@@ -24,31 +24,31 @@ def arrays():
 
 
 def test_runs_that_arrive_agree(arrays):
-    assert {check.agreement for check in FIGURE.checks(arrays)} == {"agrees"}
+    assert {check.agreement for check in experiment.checks(arrays)} == {"agrees"}
 
 
 @pytest.mark.parametrize("name", ["error", "other"])
 def test_the_two_programs_exchanged_disagree(arrays, name):
     other = {"error": "other", "other": "error"}[name]
-    found = {check.agreement for check in FIGURE.checks(arrays | {name: arrays[other]})}
+    found = {check.agreement for check in experiment.checks(arrays | {name: arrays[other]})}
     assert "disagrees" in found
 
 
 def test_starts_that_are_not_locally_optimal_do_not_count(arrays):
     lost = np.where(np.arange(10)[:, None] < 5, 0.1, arrays["error"])
     local = np.tile(np.arange(10) >= 5, (len(WAYS), 1))
-    assert {c.agreement for c in FIGURE.checks(arrays | {"error": lost, "local": local})} == {"agrees"}
-    assert "disagrees" in {c.agreement for c in FIGURE.checks(arrays | {"error": lost})}
+    assert {c.agreement for c in experiment.checks(arrays | {"error": lost, "local": local})} == {"agrees"}
+    assert "disagrees" in {c.agreement for c in experiment.checks(arrays | {"error": lost})}
 
 
 def test_the_picture_has_a_bar_for_every_selection(arrays):
-    left, right = FIGURE.picture(arrays).axes
+    left, right = experiment.picture(arrays).axes
     assert len(right.patches) == 3 * len(WAYS)
     assert left.get_xlabel() and right.get_xlabel()
 
 
 def test_a_prompt_arrives_at_the_program_of_real_reviews():
-    found = FIGURE.experiment(starts=2, steps=1_000, ways=("prompt, p = 2",))
+    found = experiment.experiment(starts=2, steps=1_000, ways=("prompt, p = 2",))
     assert found["certified"].all() and found["local"].all()
     assert found["error"][0, :, -1].max() < 1e-3 < 1e-2 < found["other"][0, :, -1].min()
 

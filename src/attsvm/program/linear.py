@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
@@ -11,6 +12,15 @@ from attsvm.tokens import Float
 
 RIDGES = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-7)
 """Parts of the diagonal that are added to it in turn: dependent rows make a matrix singular."""
+
+
+def with_ridge(factored: Callable[[float], Any], ridges: Sequence[float] = RIDGES) -> Any:
+    """What is found with the first ridge for which something is; LinAlgError where nothing is."""
+    for ridge in ridges:
+        found = factored(ridge)
+        if found is not None:
+            return found
+    raise np.linalg.LinAlgError("the matrix is not positive definite")
 
 
 class Cholesky:
@@ -27,7 +37,7 @@ class Cholesky:
         added: Float | float | None = None,
         ridges: Sequence[float] = RIDGES,
     ) -> None:
-        for ridge in ridges:
+        def factored(ridge: float) -> Float | None:
             # LAPACK works in place on Fortran order, and there on the lower triangle up to 1.7 times faster.
             matrix = build()
             self.lower = int(matrix.flags.f_contiguous)
@@ -36,10 +46,10 @@ class Cholesky:
                 diagonal = np.einsum("ii->i", matrix)
                 diagonal += 0.0 if added is None else added
                 diagonal *= 1 + ridge
-            self.factor, failed = dpotrf(matrix, lower=self.lower, clean=0, overwrite_a=1)
-            if not failed:
-                return
-        raise np.linalg.LinAlgError("the matrix is not positive definite")
+            factor, failed = dpotrf(matrix, lower=self.lower, clean=0, overwrite_a=1)
+            return None if failed else factor
+
+        self.factor = with_ridge(factored, ridges)
 
     def solve(self, right: Float) -> Float:
         return np.asarray(dpotrs(self.factor, right, lower=self.lower)[0])

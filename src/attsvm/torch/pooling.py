@@ -80,9 +80,11 @@ class AttentionPooling(nn.Module):
         mask: Tensor | None = None,
         values: Tensor | None = None,
     ) -> Tensor:
-        logits = self.logits(tokens, queries)
+        return self._pooled(self.logits(tokens, queries), tokens if values is None else values, mask)
+
+    def _pooled(self, logits: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """(n, heads, T), (n, T, k) → (n, heads · k)."""
         kept = None if mask is None else mask[:, None]
-        values = tokens if values is None else values
         return pool(logits, values[:, None], kept, scale_free=self.scale_free).flatten(-2)
 
     def logits(self, tokens: Tensor, queries: Tensor | None = None) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attsvm.torch.pooling import AttentionPooling, attention, pool
+from attsvm.torch.pooling import AttentionPooling, attention
 
 
 def temperature(beta: Tensor, positions: Tensor, token: Tensor | None = None) -> Tensor:
@@ -54,9 +54,7 @@ class SelectiveAttention(AttentionPooling):
         positions: Tensor | None = None,
     ) -> Tensor:
         logits = self.logits(tokens, queries, mask, positions)
-        kept = None if mask is None else mask[:, None]
-        values = tokens if values is None else values
-        return pool(logits, values[:, None], kept, scale_free=self.scale_free).flatten(-2)
+        return self._pooled(logits, tokens if values is None else values, mask)
 
     def logits(
         self,

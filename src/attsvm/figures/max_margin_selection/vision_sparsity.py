@@ -10,12 +10,30 @@ from matplotlib.figure import Figure as Canvas
 from attsvm.figures.figure import PLOT, Arrays, Check, Float
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import MAX_MARGIN
-from attsvm.figures.recorded import made, recorded
+from attsvm.figures.recorded import facts, recorded
 from attsvm.figures.style import BLUE, ORANGE
 
 RUN, SIDE = "patches-adam", 16
 
 
+SHOWS = (
+    "A ViT on 2 × 2 patches (T = 256), trained by Adam. Attention of the class token in the last layer: its "
+    "soft sparsity falls from 233 tokens to 20 within four epochs while the key-query norm rises. After that "
+    "both rise: a larger norm alone does not make attention sparser. Below, maps of four test images."
+)
+NOTES = (
+    "A net of width 192, depth 6 and 3 heads, 17 epochs of Adam at 1e-4; the paper has ViT-base, 400 epochs "
+    "at 3e-3. The turn after epoch 4 is not in the published figure."
+)
+
+
+@MAX_MARGIN.figure(
+    "vision-sparsity",
+    "Attention of a vision transformer over epochs",
+    shows=SHOWS,
+    notes=NOTES,
+    **facts("transformers"),
+)
 def experiment() -> Arrays:
     """Soft sparsity and norm by epoch (from 0), maps (epochs, pictures, 16, 16), from the record."""
     run = recorded("transformers")["runs"][RUN]
@@ -32,6 +50,7 @@ def experiment() -> Arrays:
     }
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Both curves above, maps of four pictures over epochs below."""
     columns, rows = len(arrays["shown"]), arrays["maps"].shape[1]
@@ -57,6 +76,7 @@ def draw(arrays: Arrays) -> Canvas:
     return figure
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """From start to end, and epoch by epoch."""
     sparsity, norm = arrays["soft_sparsity"], arrays["norm"]
@@ -84,23 +104,3 @@ def _ranks(a: Float, b: Float) -> float:
 
 SHOWN = "published curves, without numbers"
 TURN = "here soft sparsity falls for four epochs only and then rises again, while the norm goes on growing"
-SHOWS = (
-    "A ViT on 2 × 2 patches (T = 256), trained by Adam. Attention of the class token in the last layer: its "
-    "soft sparsity falls from 233 tokens to 20 within four epochs while the key-query norm rises. After that "
-    "both rise: a larger norm alone does not make attention sparser. Below, maps of four test images."
-)
-NOTES = (
-    "A net of width 192, depth 6 and 3 heads, 17 epochs of Adam at 1e-4; the paper has ViT-base, 400 epochs "
-    "at 3e-3. The turn after epoch 4 is not in the published figure."
-)
-FIGURE = MAX_MARGIN.figure(
-    "vision-sparsity",
-    "Attention of a vision transformer over epochs",
-    shows=SHOWS,
-    sizes={"quick": {}, "default": {}, "paper": {}},
-    notes=NOTES,
-    seconds=1,
-    recorded=made("transformers"),
-)(experiment)
-FIGURE.draws(draw)
-FIGURE.checked_by(checks)

@@ -44,6 +44,30 @@ WAYS: dict[str, Way] = {
 """Steps were chosen for speed, by trying two to four on these reviews; shorter ones arrive later."""
 
 
+SHOWS = (
+    "Tokens as a language model makes them: last states of MiniLM on eight movie reviews (9 to 12 tokens, "
+    "384 wide) and a sentiment head fitted on others. From every random start the trained weight tends to "
+    "the certified program of the tokens it selects, in the norm of its own optimizer and in no other."
+)
+NOTES = (
+    "Nothing published to compare with. Starts are N(0, 1), so that several selections occur. For W and "
+    "(K, Q), keys and queries are in coordinates of their span."
+)
+
+
+@OURS.figure(
+    "real-tokens",
+    "The theorem on real tokens",
+    shows=SHOWS,
+    sizes={
+        "quick": {"starts": 8, "steps": 10_000, "ways": ("prompt, p = 2", "prompt, p = 3", "(K, Q)")},
+        "default": {"starts": 20, "steps": 10_000, "ways": tuple(WAYS)},
+        "paper": {"starts": 100, "steps": 10_000, "ways": tuple(WAYS)},
+    },
+    notes=NOTES,
+    long_runs=True,
+    seconds=42,
+)
 def experiment(starts: int, steps: int, ways: tuple[str, ...]) -> Arrays:
     """1 − cosine to the certified program of each run's own selection, (ways, starts, k)."""
     record = np.unique(np.geomspace(10, steps, 30).astype(int))
@@ -102,6 +126,7 @@ def _judged(path: att.Path, tokens: att.Tokens, v: Float, way: Way) -> Arrays:
     }
 
 
+@experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Errors against steps; where the starts end."""
     figure, (left, right) = canvas(2, height=3.4)
@@ -135,6 +160,7 @@ def _ends(ax: Axes, ways: list[str], arrays: Arrays) -> None:
     describe(ax, "the selection that a start ends at", "share of the starts, one piece per selection")
 
 
+@experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """Of the starts whose selection is locally optimal at least 80 % arrive; at another's program none do."""
     found = [
@@ -163,27 +189,3 @@ def checks(arrays: Arrays) -> list[Check]:
 
 THEOREM = "local convergence theorems"
 ASKED = "1 − cosine ≤ 1e-4 of at least 80 %: some starts need more steps than others"
-SHOWS = (
-    "Tokens as a language model makes them: last states of MiniLM on eight movie reviews (9 to 12 tokens, "
-    "384 wide) and a sentiment head fitted on others. From every random start the trained weight tends to "
-    "the certified program of the tokens it selects, in the norm of its own optimizer and in no other."
-)
-NOTES = (
-    "Nothing published to compare with. Starts are N(0, 1), so that several selections occur. For W and "
-    "(K, Q), keys and queries are in coordinates of their span."
-)
-FIGURE = OURS.figure(
-    "real-tokens",
-    "The theorem on real tokens",
-    shows=SHOWS,
-    sizes={
-        "quick": {"starts": 8, "steps": 10_000, "ways": ("prompt, p = 2", "prompt, p = 3", "(K, Q)")},
-        "default": {"starts": 20, "steps": 10_000, "ways": tuple(WAYS)},
-        "paper": {"starts": 100, "steps": 10_000, "ways": tuple(WAYS)},
-    },
-    notes=NOTES,
-    long_runs=True,
-    seconds=42,
-)(experiment)
-FIGURE.draws(draw)
-FIGURE.checked_by(checks)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.program.linear import RIDGES, Cholesky
+from attsvm.program.linear import Cholesky, with_ridge
 from attsvm.program.rows import Rows
 from attsvm.program.schatten.interior_point import Iterate, Refined, Step, inverse
 from attsvm.program.schatten.scaling import Scaling
@@ -160,8 +160,6 @@ def on_gpu(gpu: Any, pool: Rows, V: Float, added: Float) -> Callable[[Float], Fl
         mixed = (delta @ gpu.put(V[:d, d:]) @ queries.T)[:, owner]
         matrix += mixed * mixed.T
         matrix *= 2
-        for ridge in RIDGES:
-            factor = gpu.factor(matrix, gpu.put(added), ridge)
-            if factor is not None:
-                return lambda right: gpu.solve(factor, right)
-    raise np.linalg.LinAlgError("the matrix is not positive definite")
+        diagonal = gpu.put(added)
+        factor = with_ridge(lambda ridge: gpu.factor(matrix, diagonal, ridge))
+    return lambda right: gpu.solve(factor, right)
