@@ -65,16 +65,16 @@ class Rows:
         delta, reach = _unit_differences(program, example, token, span)
         if program.e == 1 and span is None:
             number = program.queries[example, 0]
-            queries, owner, size = np.ones((1, 1)), np.zeros_like(example), np.abs(number)
+            queries: Float = np.ones((1, 1))
+            owner, length = np.zeros_like(example), reach * np.abs(number)
             delta = delta if (number >= 0).all() else delta * np.sign(number)[:, None]
         else:
             first = _first(example)
             owner = np.cumsum(first) - 1
             queries = program.queries[example[first]]
-            queries, lengths = unit(queries if span is None else queries @ span.right)
-            size = lengths[owner]
+            queries, size = unit(queries if span is None else queries @ span.right)
+            length = reach * size[owner]
             delta, queries, owner = _shared(delta, queries, owner)
-        length = reach * size
         live = length > TINY
         if not live.all():
             return cls.named(program, example[live], token[live], span)
