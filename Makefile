@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN = .venv/bin
 SCALE ?= default
-PIP = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
-# pip compiles nothing, so what is imported is compiled once and kept, whatever the shell says.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Our own modules are compiled once and kept, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: test reproduce docs dist lint bench clean
