@@ -116,7 +116,8 @@ def _dual_step(w: Tensor, g: Tensor, dual: Tensor, lr: float, p: float) -> None:
 
 
 def _plain_step(w: Tensor, g: Tensor, lr: float, p: float) -> None:
-    w.copy_(_moved(wide([w]), [lr * wide([g])[0]], 1.0, p)[0])  # a product keeps lr out of what is compiled in
+    grads = [lr * x for x in wide([g])]  # a number inside a foreach call would be compiled in
+    w.copy_(_moved(wide([w]), grads, 1.0, p)[0])
 
 
 def _moved(params: Tensors, grads: Tensors, lr: float, p: float) -> Tensors:
