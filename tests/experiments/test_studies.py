@@ -39,7 +39,7 @@ def test_a_head_at_the_best_margin_has_ratio_one_and_another_less(tmp_path):
     ratios = {}
     for name, W in (("best", 5 * best), ("other", 5 * best + np.diag([4.0, 0, 0]))):
         head_file(tmp_path / "heads.safetensors", W, states, mask)
-        (found,) = head_study.study(tmp_path / "heads.safetensors", 8, ["Frobenius"])
+        ((found,),) = head_study.study([tmp_path / "heads.safetensors"], 8, ["Frobenius"])
         assert (
             found["used"] == 2
             and found["confident"] == 1
@@ -49,6 +49,21 @@ def test_a_head_at_the_best_margin_has_ratio_one_and_another_less(tmp_path):
         ratios[name] = found["margins"]["Frobenius"]["ratio"]
     assert ratios["best"] == pytest.approx(1, abs=1e-6)
     assert ratios["other"] < 0.9
+
+
+def test_heads_are_judged_on_the_same_selections_where_asked(tmp_path):
+    """Three nets, two of which look at the query's own token: the third is asked for those and fails."""
+    states, mask = np.eye(3)[None, :2], np.ones((1, 2), bool)
+    own = np.zeros((3, 3))
+    own[:2, :2] = [[1, -1], [-1, 1]]
+    for name, W in (("a", 5 * own), ("b", 4 * own), ("c", -3 * own)):
+        (tmp_path / name).mkdir()
+        head_file(tmp_path / name / "heads-last.safetensors", W, states, mask)
+    head_study.main([str(tmp_path), str(tmp_path / "o.json"), "--together", *"abc", "--norms", "Frobenius"])
+    same = json.loads((tmp_path / "o.json").read_text())["same"]
+    ratios = {name: found["margins"]["Frobenius"]["ratio"] for name, (found,) in same.items()}
+    assert ratios == pytest.approx({"a": 1, "b": 1, "c": -1}, abs=1e-6)
+    assert [same[name][0]["agree"] for name in "abc"] == [1, 1, 0]
 
 
 def test_the_surest_selections_come_first_one_for_each_token():
