@@ -54,12 +54,15 @@ def read(plan: Path) -> list[tuple[float, list[str]]]:
     return phases
 
 
-def together(lines: list[str], out: Path, data: Path, seconds: float) -> None:
-    """Run all lines at once; one that fails, or outlives its time, does not disturb the others."""
+def together(lines: list[str], out: Path, data: Path, seconds: float, *more: str) -> None:
+    """Run all lines at once; one that fails, or outlives its time, does not disturb the others.
+
+    more: arguments for all of them, which do not enter their names.
+    """
     start, running = time.time(), {}
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": _paths(), "PYTHONUNBUFFERED": "1"}
     for line in lines:
-        name = _name(line)
+        name = name_of(line)
         place = out / name
         place.mkdir(parents=True, exist_ok=True)
         limit = max(seconds - SPARE, 1.0)
@@ -67,6 +70,7 @@ def together(lines: list[str], out: Path, data: Path, seconds: float) -> None:
             sys.executable,
             str(HERE / "run.py"),
             *shlex.split(line),
+            *more,
             "--out",
             str(place),
             "--data",
@@ -92,7 +96,8 @@ def _paths() -> str:
     return os.pathsep.join([str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
 
 
-def _name(line: str) -> str:
+def name_of(line: str) -> str:
+    """The folder of a training: its arguments without their names."""
     words = [
         word
         for word in shlex.split(line.split("--keep")[0])

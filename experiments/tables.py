@@ -16,15 +16,19 @@ def main() -> None:
     print("best test accuracy, % (epochs); published")
     for size in sentiment.SIZES:
         for k, p in enumerate(sentiment.PS):
-            found = sentiment.curves(arrays, size, p)
-            best = ", ".join(f"{curve.max():.2f} ({len(curve)})" for curve in found)
-            last = ", ".join(f"{curve[-1]:.2f}" for curve in found)
-            print(
-                f"  size {size}  {ROWS[p]:16} {best}  last {last}  published {sentiment.PUBLISHED[size][k]}"
+            names = sentiment.seeds(arrays, size, p)
+            ends = {name: runs[_run(name)] for name in names}
+            best = ", ".join(
+                f"{sentiment.best(arrays, name):.2f} ({ends[name]['trained']})" for name in names
             )
+            last = ", ".join(f"{arrays[f'test {name}'][-1]:.2f}" for name in names)
+            train = ", ".join(f"{100 * end['train_accuracy'][-1]:.1f}" for end in ends.values())
+            published = sentiment.PUBLISHED[size][k]
+            print(f"  size {size}  {ROWS[p]:16} {best}  last {last}  train {train}  published {published}")
     for rule in sentiment.OTHERS:
         curve = arrays[f"test 3 {rule} 0"]
-        print(f"  size 3  {rule:16} {curve.max():.2f} at epoch {curve.argmax() + 1} of {len(curve)}")
+        epochs = arrays[f"epoch 3 {rule} 0"]
+        print(f"  size 3  {rule:16} {curve.max():.2f} at epoch {epochs[curve.argmax()]} of {epochs[-1]}")
     for size in sentiment.SIZES:
         gains, epochs = sentiment.gain(arrays, size)
         words = "95 %: {:.2f} to {:.2f}".format(*sentiment.interval(gains)) if len(gains) > 1 else "one seed"
@@ -51,9 +55,16 @@ def main() -> None:
         run = runs[name]
         soft, norm = np.array(run["soft_sparsity"]), np.array(run["norm_last"])
         best = f"{run['test_accuracy'][0]:.3f} → {run['test_accuracy'][-1]:.3f} in {run['epoch'][-1]} epochs"
-        least = f"{soft[0]:.0f}, {soft.min():.0f} (epoch {soft.argmin()}), {soft[-1]:.0f}"
+        at = [0, *run["epoch"]][soft.argmin()]
+        least = f"{soft[0]:.0f}, {soft.min():.0f} (epoch {at}), {soft[-1]:.0f}"
         print(f"  {name}: {best}; {least}; {norm[0]:.3f} → {norm[-1]:.3f}")
     margins_of_heads()
+
+
+def _run(name: str) -> str:
+    """`3 1.1 0` → the name of its training."""
+    size, p, seed = name.split()
+    return f"sentiment-{size}-mirror{p}-{seed}"
 
 
 def margins_of_heads() -> None:
