@@ -3,8 +3,8 @@
     python experiments/again.py sentiment vision --data FOLDER --out OUT [--tiny]
 
 `attsvm reproduce --only sentiment --scale paper --data FOLDER` calls it. The trainings of plan.txt that a
-figure draws run to their end, those of a phase side by side on one GPU; called again, it goes on. OUT/records
-then has the files of src/attsvm/figures/records. --tiny: a few examples for two epochs, on any machine.
+figure draws run to their end, some side by side on one GPU; called again, it goes on. OUT/records then has the
+files of src/attsvm/figures/records. --tiny: a few examples for two epochs, on any machine.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def main(arguments: list[str] | None = None) -> None:
     if not given.tiny and not torch.cuda.is_available():
         sys.exit("no GPU: these trainings need one for an hour. --scale quick tries a few examples without.")
     runs, begins = given.out / "runs", tuple(FIGURES[figure][0] for figure in given.figures)
-    for _, lines in drive.read(given.plan):
-        chosen = [line for line in lines if line.startswith(begins)]
-        drive.together(chosen, runs, given.data, math.inf, *(TINY if given.tiny else ()))
-        for folder in (runs / drive.name_of(line) for line in chosen):
-            if not (folder / "last.json").is_file():
-                sys.exit(f"a training failed: {folder / 'log.txt'} says why.")
+    chosen = [line for line in drive.read(given.plan) if line.startswith(begins)]
+    at_once, more = (1, TINY) if given.tiny else (6, ())
+    drive.drive(chosen, runs, given.data, math.inf, at_once, *more)
+    for folder in (runs / drive.name_of(line) for line in chosen):
+        if not drive.ended(folder):
+            sys.exit(f"a training failed: {folder / 'log.txt'} says why.")
     drive.gather(runs)
     records = given.out / "records"
     summary.main([str(runs / "small"), "--out", str(records), *studied(runs / "small", given)])

@@ -103,7 +103,8 @@ def train(
                 saved = time.monotonic()
     _save(folder, model, rule, task.device, records)
     if look is not None:
-        last = {"epoch": records[-1]["epoch"], **look.last(model, records[-1]["epoch"], folder)}
+        last = {"epoch": records[-1]["epoch"], "ended": _finished(records, settings)}
+        last |= look.last(model, records[-1]["epoch"], folder)
         _put(folder / "last.json", json.dumps(_plain(last)))
     return records
 

@@ -11,7 +11,7 @@ import run
 from attsvm import figures, recompute, reproduce
 from attsvm.figures.recorded import FOLDER
 
-PLAN = """phase 1
+PLAN = """# two trainings
 sentiment --size 3 --optimizer mirror:2 --seed 0 --keep
 vision --optimizer adam
 """
@@ -41,13 +41,13 @@ def test_a_recorded_figure_is_computed_again_from_data(data, tmp_path, monkeypat
         again.main([*words[2:], "--plan", str(tmp_path / "plan.txt")])
         return argparse.Namespace(returncode=0)
 
-    def one_by_one(lines, out, folder, seconds, *more):
+    def one_by_one(lines, out, folder, seconds, at_once, *more):
         for line in lines:
             place = str(out / drive.name_of(line))
             run.main([*line.split(), *more, "--out", place, "--data", str(folder)])
 
     monkeypatch.setattr(recompute, "subprocess", argparse.Namespace(run=here))
-    monkeypatch.setattr(drive, "together", one_by_one)
+    monkeypatch.setattr(drive, "drive", one_by_one)
     monkeypatch.setenv(FOLDER, "")  # put back at the end
     figure = figures.ALL["sentiment"]
     before = reproduce.fingerprint(figure, "quick")

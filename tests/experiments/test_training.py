@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import time
 import warnings
 
@@ -126,10 +127,24 @@ def test_an_unknown_optimizer_is_named():
         optimizer("lion", torch.nn.Linear(2, 2), 0.1)
 
 
-def test_a_plan_is_read_in_phases(tmp_path):
-    (tmp_path / "plan").write_text(
-        "phase 30 # first\ndigits --seed 1\n\nphase 70\ndigits --optimizer mirror:2 --keep 1 2\n"
-    )
-    phases = drive.read(tmp_path / "plan")
-    assert phases == [(30.0, ["digits --seed 1"]), (70.0, ["digits --optimizer mirror:2 --keep 1 2"])]
-    assert drive.name_of(phases[1][1][0]) == "digits-mirror2"
+def test_a_plan_runs_some_at_once_skips_what_has_ended_and_outlives_failures(tmp_path, monkeypatch):
+    (tmp_path / "plan").write_text("a --seed 1 # first\n\nb --keep 1 2\nc\nd\n")
+    lines = drive.read(tmp_path / "plan")
+    assert [drive.name_of(line) for line in lines] == ["a-1", "b", "c", "d"]
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "last.json").write_text('{"ended": true}')
+    together, seen = [], []
+
+    def started(line, place, *_):
+        place.mkdir()
+        (place / "log.txt").write_text("one line")
+        together.append(line)
+        seen.append(sum(process.poll() is None for process in processes) + 1)
+        processes.append(subprocess.Popen(["sh", "-c", f"sleep 0.3; exit {int(line == 'd')}"]))
+        return processes[-1]
+
+    processes = []
+    monkeypatch.setattr(drive, "started", started)
+    drive.drive(lines, tmp_path, tmp_path, 60, 2)
+    assert together == ["a --seed 1", "b --keep 1 2", "d"] and max(seen) == 2
+    assert processes[-1].returncode == 1 and all(process.poll() is not None for process in processes)

@@ -59,12 +59,16 @@ def experiment() -> Arrays:
     rules = [rule for rule in RULES if f"sentiment-3-{rule}-0/heads-last" in heads]
     last = [heads[f"sentiment-3-{rule}-0/heads-last"] for rule in rules]
     arrays: Arrays = {"rules": np.array(rules), "heads": np.array([len(found) for found in last])}
-    for name in ("ratio", "cosine"):
-        values = np.array([[[head["margins"][n][name] for head in found] for n in NORMS] for found in last])
-        arrays[name] = np.array(_interval(values))
-    every = [margins for found in heads.values() for head in found for margins in head["margins"].values()]
-    arrays["certified"] = np.array([one["certified"] for one in every])
-    arrays["mass"] = np.array([np.mean([head["mass"] for head in found]) for found in last])
+    same = recorded("heads")["same"]
+    equal = [same[name] for rule in rules if (name := f"sentiment-3-{rule}-0") in same]
+    for prefix, nets in (("", last), ("same ", equal)):
+        for name in ("ratio", "cosine"):
+            values = [[[head["margins"][n][name] for head in found] for n in NORMS] for found in nets]
+            arrays[f"{prefix}{name}"] = np.array(_interval(np.array(values)))
+        arrays[f"{prefix}mass"] = np.array([np.mean([head["mass"] for head in found]) for found in nets])
+    arrays["same agree"] = np.array([np.mean([head["agree"] for head in found]) for found in equal])
+    every = [head["margins"] for group in (heads, same) for found in group.values() for head in found]
+    arrays["certified"] = np.array([one["certified"] for found in every for one in found.values()])
     for rule in rules:
         files = [file for file in heads if file.startswith(f"sentiment-3-{rule}-0/") or file == START]
         epochs = [_epoch(file, runs[f"sentiment-3-{rule}-0"]) for file in files]
@@ -97,9 +101,11 @@ def _layers(found: list[Named]) -> list[float]:
 
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
-    """Margins by optimizer and norm; alignment of the layers over epochs."""
-    figure, ((left, right),) = grid(1, 2, 3.4)
-    _table(left, arrays)
+    """Margins by optimizer and norm, on own and on equal selections; alignment of the layers over epochs."""
+    figure, ((left, middle, right),) = grid(1, 3, 3.4)
+    _table(left, arrays, "ratio", "own selections: margin, % of the best")
+    _table(middle, arrays, "same ratio", "equal selections")
+    middle.set_yticks([])
     rules = [str(rule) for rule in arrays["rules"]]
     for rule, color in zip(rules, colours(len(rules)), strict=True):
         for layer, style in enumerate(("-", "--", ":")):
@@ -112,8 +118,8 @@ def draw(arrays: Arrays) -> Canvas:
     return figure
 
 
-def _table(ax: Axes, arrays: Arrays) -> None:
-    mean, low, high = 100 * arrays["ratio"]
+def _table(ax: Axes, arrays: Arrays, name: str, title: str) -> None:
+    mean, low, high = 100 * arrays[name]
     ax.imshow(mean / mean.max(0), cmap="cividis", vmin=0, vmax=1, aspect="auto")
     for (row, column), value in np.ndenumerate(mean):
         own = RULES[str(arrays["rules"][row])][1] == NORMS[column]
@@ -125,24 +131,24 @@ def _table(ax: Axes, arrays: Arrays) -> None:
     ax.set_yticks(range(len(mean)), [RULES[str(rule)][0] for rule in arrays["rules"]], fontsize=7)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
-    describe(ax, "own margin, % of the best in the norm")
+    describe(ax, title)
 
 
 @experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """Certificates; whether each optimizer leads in its norm; whether alignment rises with training."""
-    ratio, rules = arrays["ratio"][0], [str(rule) for rule in arrays["rules"]]
+    rules = [str(rule) for rule in arrays["rules"]]
     found = [
         Check(
             "share of certified programs", DERIVED, "definition", 1.0, float(arrays["certified"].mean()), 0.0
         )
     ]
-    for row, rule in enumerate(rules):
-        words, norm = RULES[rule]
-        leads = float(ratio[:, NORMS.index(norm)].argmax() == row)
-        found.append(
-            Check(f"{words} leads in the {norm} margin", CONJECTURED, LAYER, 1.0, leads, 0.0, DEEP, True)
-        )
+    for name, where in (("ratio", "own"), ("same ratio", "equal")):
+        for row, rule in enumerate(rules):
+            words, norm = RULES[rule]
+            leads = float(arrays[name][0][:, NORMS.index(norm)].argmax() == row)
+            what = f"{words} leads in the {norm} margin, {where} selections"
+            found.append(Check(what, CONJECTURED, LAYER, 1.0, leads, 0.0, DEEP, True))
     for rule in rules:
         curve = arrays[f"layers {rule}"].mean(1)
         rises = float(curve[-1] > curve[0])
