@@ -1,13 +1,16 @@
-"""Seconds of an epoch of the trainings of experiments/, plain and fused, on one GPU:
+"""Seconds of an epoch of the trainings of experiments/, on one GPU, in three ways:
 
     python benchmarks/epochs.py out/data [--profile]
 
-Alternates between the two ways. Without dropout both must give the same losses up to half precision.
+plain: PyTorch's own kernels, launched one by one; recorded: the same as CUDA graphs; fused: compiled kernels
+as CUDA graphs, which is how run.py trains. The first losses must be the same up to half precision: with
+dropout for the first two ways, which draw the same random numbers, and without it for all three.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -19,12 +22,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
 from data import Images, reviews
 from fused import fuse, fusing_works
 from optimizers import optimizer
+from steps import Steps
 from tasks import Sentiment, Vision
+from training import FILL
 
-CASES = ((3, "mirror:1.1", 50), (6, "mirror:1.1", 40), (3, "mirror:3", 50))
+CASES = ((3, "mirror:1.1", 40), (6, "mirror:1.1", 25), (3, "mirror:3", 40))
 """Size, optimizer, steps that are timed."""
+WAYS = {"plain": (False, False), "recorded": (False, True), "fused": (True, True)}
+"""Compiled kernels, CUDA graphs."""
 SAME = 0.02
-"""Half precision: relative differences of the first losses without dropout."""
+"""Half precision: relative differences of the first losses."""
 
 
 def main() -> None:
@@ -36,60 +43,68 @@ def main() -> None:
     given = parser.parse_args()
     halves, start = reviews(given.data), time.time()
     print(f"fusing works: {fusing_works()}, {time.time() - start:.0f} s", flush=True)
+    for dropout, ways in ((0.2, ("plain", "recorded")), (0.0, tuple(WAYS))):
+        same(Sentiment(halves, 3, "cuda", dropout=dropout), "mirror:1.1", ways)
     for k, (size, rule, steps) in enumerate(CASES):
         task = Sentiment(halves, size, "cuda")
         compared(task, f"size {size}, {rule}", rule, steps, 250, given.profile and k == 0)
-        if k == 0:
-            same(Sentiment(halves, 3, "cuda", dropout=0.0))
     pixels = torch.randint(0, 256, (5000, 3, 32, 32), dtype=torch.uint8)
     pictures = Images(pixels, torch.randint(0, 10, (5000,)))
-    compared(Vision((pictures, pictures), "cuda"), "ViT, mirror:1.1", "mirror:1.1", 30, 500, given.profile)
+    compared(Vision((pictures, pictures), "cuda"), "ViT, mirror:1.1", "mirror:1.1", 25, 500, given.profile)
 
 
 def compared(task: Any, name: str, rule: str, steps: int, epoch: int, profile: bool) -> None:
     """Seconds of an epoch, each way twice, and of a test pass."""
-    ways = {way: made(task, rule, way == "fused") for way in ("plain", "fused")}
+    ways = {way: made(task, rule, way) for way in WAYS}
     seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for k in range(3):
-        for way, (model, step) in ways.items():
-            took = epoch / steps * timed(lambda m=model, s=step: list(walk(task, m, s, steps)))
-            seconds[way] += [took] if k else []
+    task.fill = FILL
+    batches = list(itertools.islice(task.batches(0, 1), steps))
+    for k in range(4):
+        for way, made_steps in ways.items():
+            took = epoch / steps * timed(lambda s=made_steps: s.epoch(batches))
+            seconds[way] += [took] if k > 1 else []  # first seen, then recorded, then timed
     words = {way: "/".join(f"{x:.2f}" for x in found) for way, found in seconds.items()}
-    test = {way: f"{timed(lambda m=model: tested(task, m)):.2f}" for way, (model, _) in ways.items()}
+    test = {way: f"{timed(lambda s=found: tested(task, s.model)):.2f}" for way, found in ways.items()}
     gain = min(seconds["plain"]) / min(seconds["fused"])
-    print(f"{name}: epoch {words}, {gain:.2f} times; test {test}", flush=True)
+    shapes = len(ways["fused"]._recorded)
+    memory = torch.cuda.max_memory_allocated() / 1e9
+    print(
+        f"{name}: epoch {words}, {gain:.2f} times; test {test}; {shapes} graphs, {memory:.1f} GB", flush=True
+    )
     if profile:
-        for way, (model, step) in ways.items():
-            print(
-                f"  {way}:",
-                *kernels(lambda m=model, s=step: list(walk(task, m, s, 10))),
-                sep="\n    ",
-                flush=True,
-            )
+        print("  fused:", *kernels(lambda: ways["fused"].epoch(batches[:10])), sep="\n    ", flush=True)
 
 
-def made(task: Any, rule: str, fused: bool) -> tuple[Any, Any]:
+def made(task: Any, rule: str, way: str) -> Steps:
+    compiled, graphs = WAYS[way]
     torch.manual_seed(0)
     model = task.make().cuda()
     model.dtype = torch.bfloat16
-    if fused:
+    if compiled:
         fuse(model)
-    return model, optimizer(rule, model, task.step(rule), fused)
-
-
-def walk(task: Any, model: Any, rule: Any, steps: int) -> Any:
-    model.train()
-    for _, (loss, _, size) in zip(range(steps), task.losses(model, 0, 1), strict=False):
-        rule.zero_grad()
-        loss.backward()
-        rule.step()
-        yield loss.detach() / size
+    asks = rule == "mirror:1.1"  # whose plain step waits for an answer, which cannot be recorded
+    return Steps(task, model, optimizer(rule, model, task.step(rule), compiled or (graphs and asks)), graphs)
 
 
 @torch.no_grad()
 def tested(task: Any, model: Any) -> None:
     model.eval()
-    list(task.tested(model))
+    for batch in task.tests():
+        task.loss(model, batch)
+
+
+def same(task: Any, rule: str, ways: tuple[str, ...]) -> None:
+    """The losses of the first steps, each batch twice so that it is replayed."""
+    task.fill, found = FILL, {}
+    batch = next(iter(task.batches(0, 1)))
+    for way in ways:
+        steps = made(task, rule, way)
+        torch.manual_seed(1)
+        found[way] = torch.tensor([steps.epoch([batch])[0] for _ in range(8)])
+    first = found[ways[0]]
+    apart = {way: float(((losses - first).abs() / first).max()) for way, losses in found.items()}
+    verdict = "same" if max(apart.values()) < SAME else "DIFFER"
+    print(f"{rule}: losses {first.tolist()}, apart by {apart}: {verdict}", flush=True)
 
 
 def timed(call: Any) -> float:
@@ -98,17 +113,6 @@ def timed(call: Any) -> float:
     call()
     torch.cuda.synchronize()
     return time.perf_counter() - start
-
-
-def same(task: Any) -> None:
-    """The first losses both ways, without dropout."""
-    for rule in ("mirror:1.1", "mirror:3"):
-        found = [torch.stack(list(walk(task, *made(task, rule, way), 12))).cpu() for way in (False, True)]
-        apart = ((found[0] - found[1]).abs() / found[0]).max()
-        print(
-            f"{rule}: losses {found[1][:4].tolist()}, apart by {apart:.1e}:",
-            "same" if apart < SAME else "DIFFER",
-        )
 
 
 def kernels(call: Any) -> list[str]:

@@ -3,8 +3,8 @@
     python experiments/again.py sentiment vision --data FOLDER --out OUT [--tiny]
 
 `attsvm reproduce --only sentiment --scale paper --data FOLDER` calls it. The trainings of plan.txt that a
-figure draws run to their end, some side by side on one GPU; called again, it goes on. OUT/records then has the
-files of src/attsvm/figures/records. --tiny: a few examples for two epochs, on any machine.
+figure draws run to their end, some side by side on one GPU; called again, it goes on. OUT/records then has
+the files of src/attsvm/figures/records. --tiny: a few examples for two epochs, on any machine.
 """
 
 from __future__ import annotations

@@ -51,14 +51,14 @@ def optimizer(name: str, model: nn.Module, lr: float, fused: bool = False) -> To
     sign: steepest descent in l∞. spectral: for matrices inside the blocks, torch.optim.Muon without momentum
     or decay, whose Newton–Schulz steps stand in for the exact polar factor (an SVD per matrix and step is a
     hundred times slower on a GPU); everything else by sign descent with a twentieth of the step.
-    fused: mirror descent and Adam in one pass over each tensor.
+    fused: mirror descent and Adam in one pass over each tensor, and nothing asked of the GPU.
     """
     kind, _, p = name.partition(":")
     weights = list(model.parameters())
     if kind == "mirror" and p:
         return Together(LpMirrorDescent(weights, lr, float(p), fused=fused))
     if name == "adam":
-        return Together(torch.optim.Adam(weights, lr, fused=fused))
+        return Together(torch.optim.Adam(weights, lr, fused=fused, capturable=fused))
     if name == "sign":
         return Together(SteepestDescent(weights, lr, attsvm.linf))
     if name == "spectral":

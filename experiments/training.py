@@ -23,7 +23,10 @@ from torch import nn
 from attsvm.progress import Line
 from fused import fuse
 from optimizers import Together, optimizer
+from steps import Steps
 
+FILL = 1000
+"""Lines of tokens are filled up to a multiple of this for recorded steps: eleven shapes, two percent more."""
 EARLY = 10
 """So many first epochs are all tested, whatever `every` says."""
 
@@ -33,8 +36,8 @@ class Settings:
     """What decides a training's numbers; a folder holds one training only.
 
     task, size: what is trained. until: stop once the train accuracy reaches it. epochs: or after so many.
-    half: compute in bfloat16 (weights and optimizer stay in float32). fused: in compiled kernels, whose
-    dropout draws other random numbers.
+    half: compute in bfloat16 (weights and optimizer stay in float32). fused: in compiled kernels
+    and recorded steps (`fused.py`, `steps.py`), whose dropout draws other random numbers.
     """
 
     task: str
@@ -79,7 +82,9 @@ def train(
     model.dtype = torch.bfloat16 if settings.half else torch.float32
     if settings.fused:
         fuse(model)
+        task.fill = FILL
     rule = optimizer(settings.optimizer, model, settings.lr, settings.fused)
+    steps = Steps(task, model, rule, graphs=settings.fused)
     records = _resumed(folder, model, rule, task.device)
     if not records and look is not None:
         _keep_records(folder, records := [{"epoch": 0, **look(model.eval(), 0, folder)}])
@@ -89,7 +94,8 @@ def train(
             if _finished(records, settings) or time.time() + 1.1 * spent > deadline:
                 break
             start = time.monotonic()
-            record = {"epoch": epoch, **_epoch(task, model, rule, settings.seed, epoch)}
+            loss, accuracy = steps.epoch(task.batches(settings.seed, epoch))
+            record: dict[str, Any] = {"epoch": epoch, "train_loss": loss, "train_accuracy": accuracy}
             record["train_seconds"] = time.monotonic() - start
             if epoch <= EARLY or epoch % every == 0 or _finished([record], settings):
                 record |= _test(task, model)
@@ -109,27 +115,15 @@ def train(
     return records
 
 
-def _epoch(task: Any, model: nn.Module, rule: Together, seed: int, epoch: int) -> dict[str, float]:
-    model.train()
-    total = right = torch.zeros((), device=task.device)
-    count = 0
-    for loss, correct, size in task.losses(model, seed, epoch):
-        rule.zero_grad()
-        loss.backward()
-        rule.step()
-        total = total + loss.detach() * (1 if task.summed else size)
-        right, count = right + correct, count + size
-    return {"train_loss": float(total) / count, "train_accuracy": float(right) / count}
-
-
 @torch.no_grad()
 def _test(task: Any, model: nn.Module) -> dict[str, float]:
     model.eval()
     total = right = torch.zeros((), device=task.device)
     count = 0
-    for loss, correct, size in task.tested(model):
-        total = total + loss * (1 if task.summed else size)
-        right, count = right + correct, count + size
+    for batch in task.tests():
+        loss, correct = task.loss(model, batch)
+        total = total + loss * (1 if task.summed else len(batch[-1]))
+        right, count = right + correct, count + len(batch[-1])
     return {"test_loss": float(total) / count, "test_accuracy": float(right) / count}
 
 

@@ -101,6 +101,23 @@ def test_an_encoder_learns_the_telling_token(tmp_path):
     )
 
 
+def test_texts_that_fill_a_batch_change_neither_loss_nor_gradient():
+    task = Sentiment((reviews(10, 0), reviews(4, 1)), 2, "cpu", batch=4, **TINY, dropout=0.0)
+    torch.manual_seed(0)
+    model, found = task.make(), []
+    for task.fill in (0, 20):
+        batches = list(task.batches(0, 1))
+        losses, right = zip(*(task.loss(model, batch) for batch in batches), strict=True)
+        grads = torch.autograd.grad(sum(losses), list(model.parameters()))
+        found.append([torch.stack(losses).detach(), torch.stack(right), *grads])
+    assert [len(batch[-1]) for batch in batches] == [4, 4, 2]
+    assert all(len(batch[0]) % 20 == 0 and len(batch[2]) == len(batch[3]) + 3 for batch in batches)
+    assert all(torch.allclose(a, b, atol=1e-5, rtol=1e-4) for a, b in zip(*found, strict=True))
+    ids, positions, starts, labels = batches[0]
+    other = task.loss(model, (ids.roll(1), positions, starts, labels))[0]
+    assert not torch.allclose(other, found[1][0][0], atol=1e-3)
+
+
 def test_large_weights_are_counted():
     model = Sentiment((reviews(4, 0),) * 2, 1, "cpu", **TINY).make()
     with torch.no_grad():
