@@ -111,7 +111,7 @@ def _compiled(step: Callable[..., None]) -> Callable[..., None]:
 def _dual_step(w: Tensor, g: Tensor, dual: Tensor, lr: float, p: float) -> None:
     """p < 2, without asking: the dual is read anew wherever w is not what it last wrote."""
     written = signed_power([dual], 1 / (p - 1))[0].to(w.dtype)
-    dual.copy_(torch.where(written == w, dual, signed_power([w.to(dual.dtype)], p - 1)[0]) - lr * g)
+    dual.copy_(torch.where(written == w, dual, signed_power(wide([w]), p - 1)[0]) - lr * wide([g])[0])
     w.copy_(signed_power([dual], 1 / (p - 1))[0])
 
 
