@@ -72,7 +72,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="folder of this training; the same call goes on from it")
     parser.add_argument("--seconds", type=float, help="stop after so long; the same call goes on")
     parser.add_argument("--deadline", type=float, default=math.inf, help="stop at this time.time()")
-    parser.add_argument("--save-every", type=float, default=30.0, help="seconds between checkpoints")
+    parser.add_argument("--save-every", type=float, default=100.0, help="seconds between checkpoints")
     parser.add_argument("--keep", type=int, nargs="*", default=(), help="epochs whose heads or maps are kept")
     parser.add_argument("--rows", type=int, help="only so many examples of each half, for a try")
     parser.add_argument("--half", action=argparse.BooleanOptionalAction, help="bfloat16; default on a GPU")
