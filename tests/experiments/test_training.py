@@ -54,7 +54,8 @@ def killed(arguments, records):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process")
 def test_a_killed_training_goes_on_bit_for_bit(tmp_path):
-    run.main([*ASKED, "--out", str(tmp_path / "whole")])
+    whole = run.main([*ASKED, "--every", "5", "--out", str(tmp_path / "whole")])
+    assert [k for k, record in enumerate(whole) if k and "test_accuracy" not in record] == [11]
     cut = killed([*ASKED, "--out", str(tmp_path / "cut")], tmp_path / "cut" / "records.jsonl")
     assert 4 <= cut < 13  # it was cut in the middle
     run.main([*ASKED, "--out", str(tmp_path / "cut")])
