@@ -8,8 +8,9 @@ the largest attention on one token, at most one for each attended token, make a 
 own margin and the certified best one in each norm, entropy, norm, and how sure the selections are. Goes on
 where it was.
 
---together: the last heads of trainings that share their seed, judged on the same selections: those of the
-attention averaged over these nets. A net keeps its own states, so that only what is asked of it is shared.
+--together: the last heads of trainings that share their seed, judged on the same selections: those which all
+of these nets make, the surest on average first; heads with fewer than four are left out. A net keeps its own
+states, so that only what is asked of it is shared.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ NORMS: dict[str, Norm] = {
     "l3": Entrywise(3),
     "linf": linf,
 }
+
+
+LEAST = 4
+"""Shared selections without which heads are not compared."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -74,20 +79,22 @@ def together(runs: Path, names: list[str], queries: int, norms: list[str]) -> di
 
 
 def study(files: list[Path], queries: int, norms: list[str]) -> list[list[dict[str, Any]]]:
-    """For every file one record per layer and head, on the selections of the mean attention of all files."""
+    """For every file one record per layer and head, on selections that the heads of all files make."""
     records: list[list[dict[str, Any]]] = [[] for _ in files]
     for layer, head, nets in zip_heads(files):
         seen = [softmax(logits) for *_, logits in nets]
-        mean, mask = np.mean(seen, axis=0), nets[0][2]
-        text, place = surest(np.where(mask, mean.max(-1), 0), mean.argmax(-1), queries).T
-        selected = mean[text, place].argmax(-1)
-        for record, (W, states, mask, logits), each in zip(records, nets, seen, strict=True):
+        chosen = np.array([each.argmax(-1) for each in seen])
+        shared = (chosen == chosen[0]).all(0) & nets[0][2]
+        found = surest(np.where(shared, np.mean(seen, axis=0).max(-1), 0), chosen[0], queries)
+        if len(found) < (LEAST if len(files) > 1 else 1):
+            continue
+        text, place = found.T
+        selected = chosen[0][text, place]
+        for record, (W, states, mask, _), each in zip(records, nets, seen, strict=True):
             tokens = Tokens(states[text], states[text, place], mask=mask[text])
             about = {"layer": layer, "head": head, "used": len(text), **described(W, each, mask)}
             about["mass"] = float(each[text, place, selected].mean())
-            about["agree"] = float((logits[text, place].argmax(-1) == selected).mean())
-            found = {name: _margins(tokens, selected, W, name) for name in norms}
-            record.append(about | {"margins": found})
+            record.append(about | {"margins": {n: _margins(tokens, selected, W, n) for n in norms}})
     return records
 
 

@@ -72,8 +72,7 @@ def margins_of_heads() -> None:
     arrays = head_geometry.experiment()
     print(f"heads: {len(arrays['certified'])} programs, certified {arrays['certified'].mean():.0%}")
     print(f"  attention on the surest selections: {arrays['mass'].round(2).tolist()}")
-    same = (arrays["same mass"].round(2).tolist(), arrays["same agree"].round(2).tolist())
-    print("  on equal selections: attention {}, share that is the net's own choice {}".format(*same))
+    print(f"  on equal ones of {arrays['same heads'][0]} heads: {arrays['same mass'].round(2).tolist()}")
     for name, scale in (("ratio", 100), ("cosine", 1), ("same ratio", 100), ("same cosine", 1)):
         for rule, *numbers in zip(arrays["rules"], *(scale * arrays[name]), strict=True):
             cells = zip(head_geometry.NORMS, *numbers, strict=True)

@@ -66,7 +66,7 @@ def experiment() -> Arrays:
             values = [[[head["margins"][n][name] for head in found] for n in NORMS] for found in nets]
             arrays[f"{prefix}{name}"] = np.array(_interval(np.array(values)))
         arrays[f"{prefix}mass"] = np.array([np.mean([head["mass"] for head in found]) for found in nets])
-    arrays["same agree"] = np.array([np.mean([head["agree"] for head in found]) for found in equal])
+    arrays["same heads"] = np.array([len(found) for found in equal])
     every = [head["margins"] for group in (heads, same) for found in group.values() for head in found]
     arrays["certified"] = np.array([one["certified"] for found in every for one in found.values()])
     for rule in rules:
