@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, Float
-from attsvm.figures.panels import describe, grid
+from attsvm.figures.panels import describe
 from attsvm.figures.papers import OURS
 from attsvm.figures.recorded import facts, recorded
 from attsvm.figures.style import colours
@@ -102,8 +102,11 @@ def _layers(found: list[Named]) -> list[float]:
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Margins by optimizer and norm, on own and on equal selections; alignment of the layers over epochs."""
-    figure, ((left, middle, right),) = grid(1, 3, 3.4)
-    _table(left, arrays, "ratio", "own selections: margin, % of the best")
+    figure = Canvas(figsize=(7.2, 6.0), layout="constrained")
+    parts: Any = figure.subfigures(2, 1, height_ratios=[1.1, 1])
+    left, middle = parts[0].subplots(1, 2)
+    right = parts[1].subplots(1, 1)
+    _table(left, arrays, "ratio", "margin, % of the best: own selections")
     _table(middle, arrays, "same ratio", "equal selections")
     middle.set_yticks([])
     rules = [str(rule) for rule in arrays["rules"]]
@@ -113,7 +116,7 @@ def draw(arrays: Arrays) -> Canvas:
             curve = arrays[f"layers {rule}"][:, layer]
             right.plot(arrays[f"epochs {rule}"], curve, style, color=color, lw=1, label=name)
     right.set_ylim(bottom=0)
-    right.legend(fontsize=6, frameon=False, ncols=2, loc="upper left")
+    right.legend(fontsize=6, frameon=False, ncols=3, loc="lower right")
     describe(right, "layers: first –, second --, last ···", "epoch", "cosine to the Frobenius program")
     return figure
 
@@ -123,10 +126,12 @@ def _table(ax: Axes, arrays: Arrays, name: str, title: str) -> None:
     ax.imshow(mean / mean.max(0), cmap="cividis", vmin=0, vmax=1, aspect="auto")
     for (row, column), value in np.ndenumerate(mean):
         own = RULES[str(arrays["rules"][row])][1] == NORMS[column]
-        words = f"{value:.2f}\n{low[row, column]:.2f}–{high[row, column]:.2f}"
+        words = f"{low[row, column]:.2f}–{high[row, column]:.2f}"
         color = "black" if value > 0.6 * mean[:, column].max() else "white"
         weight = "bold" if own else "normal"
-        ax.text(column, row, words, ha="center", va="center", fontsize=6, color=color, fontweight=weight)
+        place: Named = {"ha": "center", "color": color, "fontweight": weight}
+        ax.text(column, row, f"{value:.2f}", va="bottom", fontsize=7, **place)
+        ax.text(column, row + 0.05, words, va="top", fontsize=4.5, **place)
     ax.set_xticks(range(len(NORMS)), NORMS, fontsize=7)
     ax.set_yticks(range(len(mean)), [RULES[str(rule)][0] for rule in arrays["rules"]], fontsize=7)
     ax.spines[:].set_visible(False)
