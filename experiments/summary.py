@@ -43,11 +43,12 @@ def main(arguments: list[str] | None = None) -> None:
     command = "python experiments/drive.py experiments/plan.txt out/runs"
     _write(given.out / "transformers.json", {"made": made | {"command": command}, "runs": runs})
     if given.heads:
-        study: dict[str, Any] = {}
+        heads: dict[str, Any] = {}
+        same: dict[str, Any] = {}
         for file in given.heads:
-            study |= json.loads(file.read_text(encoding="utf8"))
-        same = {name: [head(one) for one in found] for name, found in study.pop("same", {}).items()}
-        heads = {name: [head(one) for one in found] for name, found in study.items()}
+            study = json.loads(file.read_text(encoding="utf8"))
+            for kind, found in ((same, study.pop("same", {})), (heads, study)):
+                kind |= {name: [head(one) for one in net] for name, net in found.items()}
         made = here(given.heads_commit) | {
             "command": "python experiments/head_study.py out/runs/small heads.json"
         }

@@ -33,15 +33,16 @@ def main() -> None:
         gains, epochs = sentiment.gain(arrays, size)
         words = "95 %: {:.2f} to {:.2f}".format(*sentiment.interval(gains)) if len(gains) > 1 else "one seed"
         print(f"gain of p = 1.1, size {size}, {epochs} epochs: {gains.round(2)}, {gains.mean():.2f}; {words}")
-    print("size 3, key weights: below 0.005, above 0.06, largest; pivotal words at start and end")
-    for name in (f"sentiment-3-mirror{p}-{s}" for p in sentiment.PS for s in range(3)):
+    print("key weights: below 0.005, above 0.06, largest; pivotal words at start and end")
+    cells = ((size, p, s) for size in sentiment.SIZES for p in sentiment.PS for s in range(sentiment.SEEDS))
+    for name in (f"sentiment-{size}-mirror{p}-{s}" for size, p, s in cells):
         if name in runs:
             end, words = runs[name]["last"], runs[name]["pivotal"]
             counts = (end["histogram_key"][0], end["large_key"])
             print(f"  {name}: {counts}, {end['largest_key']:.3f}; {words[0]:.2f}, {words[-1]:.2f}")
     print("norm, entropy and top mass by layer, at the start and at the end (12 epochs for Adam)")
     for name, run in runs.items():
-        if name.startswith("sentiment-3") and name.endswith(("-0", "selective")):
+        if name.startswith("sentiment") and name.endswith(("-0", "selective")):
             layers = np.array(run["layers"])
             at = min(12, len(layers) - 1) if "adam" in name else -1
             print(f"  {name}: {layers[0].round(3).tolist()} → {layers[at].round(3).tolist()}")
@@ -71,16 +72,19 @@ def margins_of_heads() -> None:
     """Mean and interval over heads, by optimizer and norm."""
     arrays = head_geometry.experiment()
     print(f"heads: {len(arrays['certified'])} programs, certified {arrays['certified'].mean():.0%}")
-    print(f"  attention on the surest selections: {arrays['mass'].round(2).tolist()}")
-    print(f"  on equal ones of {arrays['same heads'][0]} heads: {arrays['same mass'].round(2).tolist()}")
-    for name, scale in (("ratio", 100), ("cosine", 1), ("same ratio", 100), ("same cosine", 1)):
-        for rule, *numbers in zip(arrays["rules"], *(scale * arrays[name]), strict=True):
-            cells = zip(head_geometry.NORMS, *numbers, strict=True)
-            words = ", ".join(f"{norm} {mean:.3f} [{low:.3f}, {high:.3f}]" for norm, mean, low, high in cells)
-            print(f"  {name} {rule}: {words}")
-    for rule in arrays["rules"]:
-        curve = arrays[f"layers {rule}"].mean(1).round(3)
-        print(f"  Frobenius cosine {rule}: epochs {arrays[f'epochs {rule}'].tolist()}, {curve.tolist()}")
+    for group, (size, _, norms) in head_geometry.GROUPS.items():
+        mass, heads = arrays[f"{group} mass"].round(2).tolist(), arrays[f"{group} heads"].tolist()
+        print(f"size {size}, {group} selections: heads {heads}, attention on the selections {mass}")
+        for name, scale in (("ratio", 100), ("cosine", 1)):
+            found = scale * arrays[f"{group} {name}"]
+            for rule, *numbers in zip(arrays[f"{group} rules"], *found, strict=True):
+                cells = zip(norms, *numbers, strict=True)
+                words = (f"{norm} {mean:.3f} [{low:.3f}, {high:.3f}]" for norm, mean, low, high in cells)
+                print(f"  {name} {rule}:", ", ".join(words))
+    for rule in arrays["own rules"]:
+        curve, layers = arrays[f"layers {rule}"].mean(1).round(3), arrays[f"layers {rule}"][-1].round(3)
+        epochs = arrays[f"epochs {rule}"].tolist()
+        print(f"  Frobenius cosine {rule}: epochs {epochs}, {curve.tolist()}; layers {layers.tolist()}")
 
 
 if __name__ == "__main__":

@@ -27,14 +27,15 @@ LARGE, PIVOTAL = 18_206 / 27_224, 0.439 - 0.312
 
 
 SHOWS = (
-    "Encoders trained from scratch on 25,000 reviews with the published steps. At size 3 mirror descent with "
-    "p = 1.1 is ahead of gradient descent (p = 2) for every seed, as published. Sizes 4 and 6 and p = 3 were "
-    "stopped long before their end and decide nothing; Adam, sign and spectral descent are quicker, and "
-    "better."
+    "Encoders trained from scratch on 25,000 reviews with the published steps. As published, mirror descent "
+    "with p = 1.1 ends above gradient descent (p = 2) at every size: by 1.5 and 1.6 points at sizes 4 and 6, "
+    "trained to 0.995, and by 0.96 on three seeds of size 3, which were stopped. At size 6 it has fewer "
+    "large key weights. Adam, sign and spectral descent are quicker, and better."
 )
 NOTES = (
-    "Nine minutes of one GPU for all cells: 22 to 28 epochs of size 3, 13 to 16 of size 4, 8 to 11 of size "
-    "6, where the published trials take 58 to 162. At sizes 4 and 6 p = 1.1 is not ahead of p = 2 by then."
+    "One seed at sizes 4 and 6 and for p = 3; size 3 was stopped after 22 to 56 epochs of 72 to 162. Of the "
+    "longer trainings every other epoch after the tenth was tested. Size 6, and size 4 with p = 2, end 1.0 "
+    "to 1.6 points above the published means; we do not know why."
 )
 
 
@@ -150,10 +151,10 @@ def _cell(arrays: Arrays, size: int, k: int) -> list[Check]:
         return []
     mean = float(np.mean([best(arrays, key) for key in keys]))
     epochs = min(arrays[f"epoch {key}"][-1] for key in keys)
-    early = not all(arrays[f"ended {key}"] for key in keys)
+    few = len(keys) < SEEDS or not all(arrays[f"ended {key}"] for key in keys)
     why = f"{len(keys)} of ten trials, {epochs} epochs; published: {UNTIL[size][k]}, to 0.995 in training"
     what = f"size {size}, p = {PS[k]}: best test accuracy, %"
-    return [Check(what, PRINTED, TABLE, PUBLISHED[size][k], mean, 1.0, why, early)]
+    return [Check(what, PRINTED, TABLE, PUBLISHED[size][k], mean, 1.0, why, few)]
 
 
 def _gain(arrays: Arrays, size: int) -> list[Check]:
@@ -172,9 +173,7 @@ def _gain(arrays: Arrays, size: int) -> list[Check]:
 def _tail(arrays: Arrays, size: int) -> list[Check]:
     large = [float(arrays[f"large {size} {p} 0"]) for p in PS[:2]]
     ratio = large[0] / max(large[1], 1.0)
-    return [
-        Check("key weights above 0.06, p = 1.1 over p = 2", PRINTED, TABLE, LARGE, ratio, 0.3, TAIL, True)
-    ]
+    return [Check("key weights above 0.06, p = 1.1 over p = 2", PRINTED, TABLE, LARGE, ratio, 0.3, TAIL)]
 
 
 def _words(arrays: Arrays, size: int) -> list[Check]:
@@ -184,8 +183,5 @@ def _words(arrays: Arrays, size: int) -> list[Check]:
 
 
 TABLE = "authors' saved results"
-TAIL = (
-    "published: size 6 at the end of training; ours: size 3 after 24 to 28 epochs, where p = 1.1 has more "
-    "weights near zero and more large ones"
-)
+TAIL = "size 6, one trial, where both reached a train accuracy of 0.995; published: 18,206 over 27,224"
 WORDS = "size 3, sentences of our own; nets before training score 0.25 to 0.71 on them, so little is learnt"
