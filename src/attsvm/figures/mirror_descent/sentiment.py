@@ -93,7 +93,7 @@ def interval(values: Float) -> tuple[float, float]:
 
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
-    """Curves of every size, best accuracies beside the published ones, key weights of sizes 3 and 6."""
+    """Curves of every size, best accuracies beside the published ones, key weights of sizes 4 and 6."""
     figure, (above, (cells, *weights)) = grid(2, 3, 5.2)
     for ax, size in zip(above, SIZES, strict=True):
         for p in PS:
@@ -108,7 +108,7 @@ def draw(arrays: Arrays) -> Canvas:
     label(above[0], 1, 86.5, "Adam, sign and spectral descent", GREY)
     above[0].legend(fontsize=7, frameon=False, loc="lower right")
     _cells(cells, arrays)
-    for ax, size in zip(weights, (3, 6), strict=True):
+    for ax, size in zip(weights, (4, 6), strict=True):
         _weights(ax, arrays, size)
     return figure
 
