@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
 import shutil
@@ -59,7 +60,8 @@ def drive(lines: list[str], out: Path, data: Path, seconds: float, at_once: int,
         for name in [name for name, process in running.items() if process.poll() is not None]:
             code, log = running.pop(name).returncode, out / name / "log.txt"
             tail = log.read_text(encoding="utf8").strip().splitlines()[-1:]
-            print(f"{end - time.time():.0f} s left: {name}: exit {code} {' '.join(tail)}", flush=True)
+            left = f"{end - time.time():.0f} s left: " if end < math.inf else ""
+            print(f"{left}{name}: exit {code} {' '.join(tail)}", flush=True)
         if time.time() > end:
             for process in running.values():
                 process.kill()
