@@ -60,6 +60,7 @@ def main() -> None:
         least = f"{soft[0]:.0f}, {soft.min():.0f} (epoch {at}), {soft[-1]:.0f}"
         print(f"  {name}: {best}; {least}; {norm[0]:.3f} → {norm[-1]:.3f}")
     margins_of_heads()
+    layers_of_heads()
 
 
 def _run(name: str) -> str:
@@ -85,6 +86,21 @@ def margins_of_heads() -> None:
         curve, layers = arrays[f"layers {rule}"].mean(1).round(3), arrays[f"layers {rule}"][-1].round(3)
         epochs = arrays[f"epochs {rule}"].tolist()
         print(f"  Frobenius cosine {rule}: epochs {epochs}, {curve.tolist()}; layers {layers.tolist()}")
+
+
+def layers_of_heads() -> None:
+    """By layer of the larger encoders, on own selections: attention on them, Frobenius margin and cosine."""
+    for name, found in recorded("heads")["heads"].items():
+        if name.startswith(("sentiment-4", "sentiment-6")):
+            print(f"  {name}: attention, margin in %, cosine")
+            for layer in sorted({head["layer"] for head in found}):
+                some = [head for head in found if head["layer"] == layer]
+                margins = [head["margins"]["Frobenius"] for head in some]
+                mass, ratio, cosine = (
+                    np.mean([row[key] for row in rows])
+                    for rows, key in ((some, "mass"), (margins, "ratio"), (margins, "cosine"))
+                )
+                print(f"    layer {layer + 1}: {mass:.2f}, {100 * ratio:.2f}, {cosine:.3f}")
 
 
 if __name__ == "__main__":
