@@ -47,7 +47,11 @@ SHOWS = (
     "each net's own selections and on those that all nets make; below left, size 6 at the end of training. "
     "Right: the cosine to the Frobenius program over training."
 )
-NOTES = "PLACEHOLDER"
+NOTES = (
+    "A hierarchy of SVMs, as the second paper hopes for, is not what these nets are, even trained to 0.995: "
+    "mean margins stay below two percent of the best, and an optimizer that leads does so in nearly all norms "
+    "at once, on own and on equal selections. Alignment does rise with training."
+)
 
 
 @OURS.figure(
