@@ -33,6 +33,14 @@ def main() -> None:
         gains, epochs = sentiment.gain(arrays, size)
         words = "95 %: {:.2f} to {:.2f}".format(*sentiment.interval(gains)) if len(gains) > 1 else "one seed"
         print(f"gain of p = 1.1, size {size}, {epochs} epochs: {gains.round(2)}, {gains.mean():.2f}; {words}")
+    for size in sentiment.SIZES[1:]:
+        early = {
+            until: sentiment.best(arrays, f"{size} 1.1 0", until)
+            - sentiment.best(arrays, f"{size} 2 0", until)
+            for until in (10, 14, 20)
+        }
+        words = ", ".join(f"{gain:.2f} ({until})" for until, gain in early.items())
+        print(f"  size {size}, after so many epochs: {words}")
     print("key weights: below 0.005, above 0.06, largest; pivotal words at start and end")
     cells = ((size, p, s) for size in sentiment.SIZES for p in sentiment.PS for s in range(sentiment.SEEDS))
     for name in (f"sentiment-{size}-mirror{p}-{s}" for size, p, s in cells):

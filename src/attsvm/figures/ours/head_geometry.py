@@ -49,8 +49,8 @@ SHOWS = (
 )
 NOTES = (
     "A hierarchy of SVMs, as the second paper hopes for, is not what these nets are, even trained to 0.995: "
-    "mean margins stay below two percent of the best, and an optimizer that leads does so in nearly all norms "
-    "at once, on own and on equal selections. Alignment does rise with training."
+    "mean margins stay below two percent of the best, and an optimizer that leads does so in nearly all "
+    "norms at once, on own and on equal selections. Alignment does rise with training."
 )
 
 
