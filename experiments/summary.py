@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
             for kind, found in ((same, study.pop("same", {})), (heads, study)):
                 kind |= {name: [head(one) for one in net] for name, net in found.items()}
         made = here(given.heads_commit) | {
-            "command": "python experiments/head_study.py out/runs/small heads.json"
+            "command": "python experiments/head_study.py out/runs/small heads.json [--together …]"
         }
         _write(given.out / "heads.json", {"made": made, "heads": heads, "same": same})
 

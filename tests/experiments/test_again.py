@@ -1,6 +1,7 @@
 """Recorded figures are computed again from data, and errors say what is missing."""
 
 import argparse
+from functools import partial
 
 import numpy as np
 import pytest
@@ -48,6 +49,7 @@ def test_a_recorded_figure_is_computed_again_from_data(data, tmp_path, monkeypat
 
     monkeypatch.setattr(recompute, "subprocess", argparse.Namespace(run=here))
     monkeypatch.setattr(drive, "drive", one_by_one)
+    monkeypatch.setattr(run, "Sentiment", partial(run.Sentiment, width=24, hidden=16))
     monkeypatch.setenv(FOLDER, "")  # put back at the end
     figure = figures.ALL["sentiment"]
     before = reproduce.fingerprint(figure, "quick")
