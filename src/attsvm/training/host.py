@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from attsvm.tokens import Tokens
 from attsvm.training import engine
 from attsvm.training.compilation import few_optimisations
-from attsvm.training.devices import Part, joined
+from attsvm.training.devices import Part, joined, side_by_side
 from attsvm.training.heads import Linear
 from attsvm.training.plan import Model, Plan, Snapshot, State
 from attsvm.training.segments import SEGMENT, Segments
@@ -49,6 +49,8 @@ def ride(
     room, kept, found, pressed = _room(parts, len(asked)), [], [], False
     marks, taken = asked[asked > taken], max(taken, 0)
     going = True
+    if len(parts) > 1:
+        _advanced(plan.at(taken, SCHEDULED), parts[:1], np.zeros(room, np.int64), 0)  # compiles
     while len(marks) and going and not pressed:
         most = SCHEDULED if plan.scheduled else watch.steps
         within = marks[:1] if settling.asked else marks  # a run may settle at every record
@@ -83,7 +85,7 @@ def first_steps(tokens: Tokens, runs: int | None) -> int:
 
 def _advanced(plan: Plan, parts: list[Part], lengths: Steps, count: int) -> tuple[list[Part], list[Snapshot]]:
     """All parts after the same steps. Where a run diverged, its part goes again, carefully."""
-    done = [engine.advance(plan, p.data, p.scores, p.state, lengths, count) for p in parts]
+    done = side_by_side(lambda p: engine.advance(plan, p.data, p.scores, p.state, lengths, count), parts)
     jax.block_until_ready(done)  # type: ignore[no-untyped-call]
     for j, part in enumerate(parts):
         before, after = (np.asarray(state.going) for state in (part.state, done[j][0]))
