@@ -82,7 +82,9 @@ def test_blocks_of_steps_as_a_gpu_takes_them_are_the_same_steps(problem, monkeyp
     assert_close(run(*problem, steps=77), usual)
 
 
-@pytest.mark.parametrize(("cores", "cached", "shared"), [(2, 1 << 30, False), (2, 1 << 30, True), (1, 1, False)])
+@pytest.mark.parametrize(
+    ("cores", "cached", "shared"), [(2, 1 << 30, False), (2, 1 << 30, True), (1, 1, False)]
+)
 def test_runs_in_parts_end_in_the_same_bits(cores, cached, shared, monkeypatch):
     """Two cores share the runs; one takes them in parts that its cache holds."""
     count = 4 * FEWEST + 1  # 33 runs: 17 and 16, filled up to 17

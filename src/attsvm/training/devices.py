@@ -19,7 +19,7 @@ from attsvm.training.plan import Plan, State
 
 _SPEC: Any = PartitionSpec
 CACHED, MOST = 5 << 17, 64
-"""Bytes of the arrays of one part, which a core's own cache should hold, unless that makes more parts than these."""
+"""Bytes of the arrays of one part, which a core's own cache should hold; and the most parts this may make."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def parts(plan: Plan, data: Data, params: Any, head: Any, count: int | None, sav
 def side_by_side(function: Callable[[Part], Any], parts: list[Part]) -> list[Any]:
     """The function of every part, of as many at once as there are cores.
 
-    By threads: what one of them calls, XLA for CPUs computes before it takes the next call. Threads that meet a
+    By threads: what one thread calls, XLA for CPUs computes one after the other. Threads that meet a
     program that is not compiled would each compile it.
     """
     workers = min(_cores(), len(parts))

