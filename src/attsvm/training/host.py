@@ -59,6 +59,9 @@ def ride(
         lengths[: len(ends)] = np.diff(ends, prepend=taken)
         parts, snapshots = _advanced(plan.at(taken, SCHEDULED), parts, lengths, len(ends))
         pressed = watch.pressed  # read once: it decides about the record and about the next call
+        if due == len(marks):
+            for leaf in jax.tree.leaves([part.state for part in parts]):
+                leaf.copy_to_host_async()  # beside what is recorded
         steps, taken = int(ends[-1]) - taken, int(ends[-1])
         chosen = [j for j, end in enumerate(ends) if end in marks[:due]]
         if pressed and (not chosen or chosen[-1] != len(ends) - 1):
