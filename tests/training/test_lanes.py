@@ -13,7 +13,7 @@ import pytest
 
 from attsvm import frobenius, l1, linf, spectral
 from attsvm.datasets import sphere
-from attsvm.training import devices, host
+from attsvm.training import devices, host, lanes
 from attsvm.training.heads import Linear, QuadraticPenalty
 from attsvm.training.init import gaussian, uniform
 from attsvm.training.lanes import FEWEST
@@ -68,6 +68,14 @@ def test_runs_in_lanes_are_the_runs_one_by_one(case, problem, monkeypatch):
     together = run(*problem, **CASES[case])
     without_lanes(monkeypatch)
     assert_close(together, run(*problem, **CASES[case]))
+
+
+def test_a_sum_over_many_examples_is_the_sum():
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, lanes.TALL, 3))
+    with jax.enable_x64(True):
+        found = lanes.contract("nd,ne->de", a, b)
+    np.testing.assert_allclose(found, a.T @ b, rtol=1e-12, atol=1e-12)
 
 
 def test_a_wrong_run_in_the_lanes_would_be_seen(problem):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -46,7 +46,8 @@ def ride(
     parts: some runs each, computed side by side. A call ends when its time is over: where that is
     changes neither what is computed nor what is compiled.
     """
-    room, kept, found, pressed = _room(parts, len(asked)), [], [], False
+    room, kept, pressed = _room(parts, len(asked)), [], False
+    found: list[_Seen] = []
     marks, taken = asked[asked > taken], max(taken, 0)
     going = True
     if len(parts) > 1:
@@ -58,23 +59,25 @@ def ride(
         lengths = np.zeros(room, np.int64)
         lengths[: len(ends)] = np.diff(ends, prepend=taken)
         parts, snapshots = _advanced(plan.at(taken, SCHEDULED), parts, lengths, len(ends))
+        found[-1:] = map(_on_host, found[-1:])  # where it was copied to beside these steps
         pressed = watch.pressed  # read once: it decides about the record and about the next call
         if due == len(marks):
-            for leaf in jax.tree.leaves([part.state for part in parts]):
-                leaf.copy_to_host_async()  # beside what is recorded
+            _copied([part.state for part in parts])  # beside what is recorded
         steps, taken = int(ends[-1]) - taken, int(ends[-1])
         chosen = [j for j, end in enumerate(ends) if end in marks[:due]]
         if pressed and (not chosen or chosen[-1] != len(ends) - 1):
             chosen.append(len(ends) - 1)
         if chosen:
             kept.append(ends[chosen])
-            found.append(_arrays(plan.model, parts, snapshots, chosen, len(ends)))
+            found.append(_looked(plan.model, parts, snapshots, chosen, len(ends)))
         if settling.asked and due:
-            parts, going = settling.settled(parts, taken, found[-1]["W"][-1])
+            found[-1:] = map(_on_host, found[-1:])
+            parts, going = settling.settled(parts, taken, found[-1].arrays["W"][-1])
         marks = marks[due:]
         watch.done = taken
         watch.took(steps)
-    arrays = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+    looks = [_on_host(seen).arrays for seen in found]
+    arrays = {name: np.concatenate([part[name] for part in looks]) for name in looks[0]}
     state = joined([part.state for part in parts], 0)
     return Ride(state, np.concatenate(kept), arrays, pressed and len(marks) > 0)
 
@@ -124,9 +127,16 @@ def _room(parts: list[Part], records: int) -> int:
     return max(1, min(FEW if records < FEW else MANY, MOST_BYTES // max(sum(x.nbytes for x in leaves), 1)))
 
 
-def _arrays(
+class _Seen(NamedTuple):
+    """What is known at the snapshots of a call, on its way to the host; and which of these are records."""
+
+    arrays: dict[str, Any]
+    places: Any
+
+
+def _looked(
     model: Model, parts: list[Part], snapshots: list[Snapshot], chosen: list[int], count: int
-) -> Arrays:
+) -> _Seen:
     # Runs first, where the program is small: it compiles in two thirds of the time and is as fast.
     model = replace(model, lanes=False)
     with few_optimisations() if _runs(parts) < MANY else nullcontext():
@@ -139,10 +149,20 @@ def _arrays(
     found |= {name: array for name, array in there.params.items() if name in ("K", "Q")}
     if isinstance(there.head, Linear):
         found["v"] = there.head.v
-    # A slice, where it is one: a list of places would copy all of W.
-    first, last = chosen[0], chosen[-1] + 1
-    places: Any = slice(first, last) if last - first == len(chosen) else chosen
-    return {name: np.asarray(array)[places] for name, array in found.items()}
+    _copied(found)
+    # All of them without another copy: where there is room for one only, it is large.
+    return _Seen(found, slice(None) if len(chosen) == len(found["W"]) else chosen)
+
+
+def _copied(tree: Any) -> None:
+    """Begin to copy a tree's arrays to the host."""
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, jax.Array):
+            leaf.copy_to_host_async()
+
+
+def _on_host(seen: _Seen) -> _Seen:
+    return _Seen({name: np.asarray(x)[seen.places] for name, x in seen.arrays.items()}, slice(None))
 
 
 def _runs(parts: list[Part]) -> int:
