@@ -130,4 +130,5 @@ def test_what_the_kernel_leaves_to_the_loop(problem, kernel):
 
 
 def test_without_a_gpu_there_is_no_kernel():
-    assert AVAILABLE() == (jax.default_backend() == "gpu")
+    on_gpu = jax.default_backend() == "gpu"
+    assert (AVAILABLE(), fused._compiles()) == (on_gpu, on_gpu)

@@ -7,10 +7,12 @@ which Triton asks for: keys, queries and weights by zeros, tokens by the mask, e
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from attsvm.norms import Entrywise, Schatten
@@ -28,6 +30,9 @@ LARGEST = 1 << 12
 """Most terms of the sums of a run, after padding: 32 threads hold them in registers; more would wait for each
 other (docs/performance.md)."""
 
+MOST = 1 << 28
+"""Most numbers in the keys of all runs: the kernel takes a padded copy."""
+
 Step = Callable[[Plan, Data, State, Array | None], State]
 
 
@@ -35,20 +40,36 @@ def serves(tokens: Tokens, weight: Weight, head: Head, loss: Loss, rules: tuple[
     """Whether the kernel computes this training, and this machine the kernel."""
     simple = isinstance(weight, FullWeight) and isinstance(head, Linear) and rules[1] is None
     known = isinstance(loss, (Logistic, Exponential, Correlation, NegativeLog)) and _entrywise(rules[0])
-    small = _terms(tokens.n, tokens.T, tokens.d, tokens.e) <= LARGEST
+    small = _terms(tokens.n, tokens.T, tokens.d, tokens.e) <= LARGEST and tokens.keys.size <= MOST
     return simple and known and small and not tokens.stored and available()
 
 
 def available() -> bool:
     """Whether Pallas compiles by Triton for the one device here."""
-    (device, *others) = jax.local_devices()
-    if others or device.platform != "gpu" or float(getattr(device, "compute_capability", 0)) < 8:
-        return False
+    device, *others = jax.local_devices()
+    settings: Any = jax.config
+    chosen = settings.jax_default_device  # a device, its name, or None
+    on_gpu = device.platform == "gpu" and getattr(chosen, "platform", chosen) in (None, "gpu", "cuda")
+    return on_gpu and not others and _compiles()
+
+
+@cache
+def _compiles() -> bool:
+    """Whether a small kernel does, and tells e⁰: drivers, their compilers and versions of JAX differ."""
     try:
-        from jax.experimental.pallas import triton  # noqa: F401
-    except ImportError:
+        from jax.experimental import pallas as pl
+        from jax.experimental.pallas.triton import CompilerParams
+
+        def kernel(x: Any, out: Any) -> None:
+            out[...] = jnp.exp(x[...])
+
+        with jax.enable_x64(True):
+            zeros = jnp.zeros(8, jnp.float64)
+            params = CompilerParams(num_warps=1, num_stages=1)
+            ones = pl.pallas_call(kernel, out_shape=jax.typeof(zeros), compiler_params=params)(zeros)
+            return bool((np.asarray(ones) == 1).all())
+    except Exception:
         return False
-    return True
 
 
 def steps(step: Step, plan: Plan, data: Data, scores: Array) -> Callable[[State, Array, Array], State]:

@@ -75,7 +75,7 @@ def train(
     Ctrl-C raises Interrupted, a KeyboardInterrupt whose `path` holds the records so far and can resume.
     One compiled program serves every steps, record, lr, schedule, momentum and factor; an optax optimizer is
     compiled in, once per object. Programs are kept on disk for other processes (compilation.py). Runs share
-    the cores of a CPU, or all devices that JAX sees.
+    the cores of a CPU, or all devices that JAX sees; on one GPU, small problems are one kernel (fused.py).
     """
     tokens = in_place(tokens)
     head = heads.checked(head, tokens)
