@@ -156,22 +156,23 @@ def small(turns: int = 5) -> None:
 
 
 def cores(turns: int = 7) -> None:
-    """Runs in parts on two cores against one, by the wall clock and in turn."""
-    tokens, v = sphere(6, 8, 10, seed=range(RUNS))
-    counts = {1: lambda: 1, 2: lambda: 2}
-    ratios = []
-    for turn in range(turns + 1):
-        seconds = []
-        for count in counts.values():
-            devices._cores = count
-            begin = time.perf_counter()
-            ours(tokens, v, 10_000)
-            seconds.append(time.perf_counter() - begin)
-        if turn:  # the first one compiles
-            ratios.append(seconds[0] / seconds[1])
-    print(
-        f"\nTwo cores: {np.median(ratios):.2f} times as fast as one ({min(ratios):.2f} to {max(ratios):.2f})."
-    )
+    """Runs in parts on several cores against one, by the wall clock and in turn."""
+    here = devices._cores() if "OMP_NUM_THREADS" not in os.environ else 2
+    counts = [count for count in (1, 2, 4, 8, 16) if count <= here]
+    print("\n| runs | cores | times as fast as one, turn by turn |\n|---|---|---|")
+    for runs, steps in ((RUNS, 10_000), (16 * RUNS, 1_000)):
+        tokens, v = sphere(6, 8, 10, seed=range(runs))
+        seconds = np.empty((turns + 1, len(counts)))
+        for turn in range(turns + 1):  # the first one compiles
+            for j, count in enumerate(counts):
+                devices._cores = lambda count=count: count
+                begin = time.perf_counter()
+                ours(tokens, v, steps)
+                seconds[turn, j] = time.perf_counter() - begin
+        ratios = np.sort(seconds[1:, :1] / seconds[1:], axis=0)
+        for j, count in enumerate(counts[1:], 1):
+            span = f"{np.median(ratios[:, j]):.2f} ({ratios[0, j]:.2f} to {ratios[-1, j]:.2f})"
+            print(f"| {runs:,} | {count} | {span} |", flush=True)
 
 
 FIRST = """
