@@ -138,7 +138,7 @@ def _looked(
     model: Model, parts: list[Part], snapshots: list[Snapshot], chosen: list[int], count: int
 ) -> _Seen:
     # Runs first, where the program is small: it compiles in two thirds of the time and is as fast.
-    model = replace(model, lanes=False)
+    model = replace(model, lanes=False, fused=False)
     with few_optimisations() if _runs(parts) < MANY else nullcontext():
         looks = [
             engine.observe(model, part.data, part.state.head, there, count)
