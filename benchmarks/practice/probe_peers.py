@@ -1,8 +1,8 @@
 """Peers of AttentionProbe: `fit(store, labels, seed)` gives a function from stores to scores.
 
 probelab comes from the index; EleutherAI's probe is a plain loop after the recipe of their repository
-(L-BFGS on all sequences, raw tokens, a bias by position, one weight decay for all), with the decay chosen on a
-fifth of the training part; without any, its default, it overfits wherever it was tried here.
+(L-BFGS on all sequences, raw tokens, a bias by position, one weight decay for all), with the decay chosen on
+a fifth of the training part; without any, its default, it overfits wherever it was tried here.
 """
 
 from __future__ import annotations
