@@ -7,6 +7,7 @@ a fifth of the training part; without any, its default, it overfits wherever it 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -27,14 +28,8 @@ def pooled(pool: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Scores]:
         return np.stack([pool(x.astype(float)) for x in store])
 
     def fit(store: TokenStore, labels: np.ndarray, seed: int) -> Scores:
-        search = LogisticRegressionCV(
-            Cs=np.logspace(-4, 0, 9),
-            max_iter=2000,
-            cv=4,
-            scoring="neg_log_loss",
-            l1_ratios=(0,),
-            use_legacy_attributes=False,
-        )
+        warnings.simplefilter("ignore", FutureWarning)  # its defaults are about to change
+        search = LogisticRegressionCV(Cs=np.logspace(-4, 0, 9), max_iter=2000, cv=4, scoring="neg_log_loss")
         model = make_pipeline(StandardScaler(), search).fit(vectors(store), labels)
         return lambda unseen: model.decision_function(vectors(unseen))
 

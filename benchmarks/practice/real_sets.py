@@ -22,6 +22,7 @@ import multiple_instance
 import numpy as np
 import probe_peers as peers
 import sentence_sets
+from joblib import Parallel, delayed
 from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedGroupKFold
 
@@ -38,7 +39,8 @@ def ours(**settings: object) -> Callable[..., peers.Scores]:
 METHODS = {
     "AttentionProbe()": ours(),
     'AttentionProbe(features="auto")': ours(features="auto"),
-    'features="auto", n_average=4': ours(features="auto", n_average=4),
+    'features="relu"': ours(features="relu"),
+    'features="rbf"': ours(features="rbf"),
     "mean pooling + logistic": peers.mean_pooling,
     "max pooling + logistic": peers.max_pooling,
     "EleutherAI, after the recipe": peers.eleuther,
@@ -78,17 +80,35 @@ def error(of_sequences: np.ndarray, labels: np.ndarray) -> float:
     return float(np.sqrt(sum(part.var(ddof=1) / len(part) for part in parts)))
 
 
-def measure(store: TokenStore, labels: np.ndarray, groups: np.ndarray, fit, folds: int, repeats: int):
-    """Judgements (3, n), each the mean over repeats, and CPU seconds of all fits."""
-    total, spent = np.zeros((3, len(labels))), 0.0
-    for repeat in range(repeats):
-        splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=repeat)
-        for train, test in splitter.split(labels, labels, groups):
-            start = time.process_time()
-            scores = fit(store[train], labels[train], repeat)
-            spent += time.process_time() - start
-            total[:, test] += judge(scores(store[test]), labels[test])
-    return total / repeats, spent
+def one_fold(store: TokenStore, labels: np.ndarray, parts, fit, seed: int) -> tuple[np.ndarray, float]:
+    """Judgements of the test part, and CPU seconds of the fit."""
+    warnings.simplefilter("ignore")
+    train, test = parts
+    start = time.process_time()
+    scores = fit(store[train], labels[train], seed)
+    spent = time.process_time() - start
+    return judge(scores(store[test]), labels[test]), spent
+
+
+def measure(store: TokenStore, labels, groups, methods: dict, folds: int, options) -> dict:
+    """For every method judgements (3, n), each the mean over repeats, and CPU seconds of all fits."""
+    splits = [
+        (parts, repeat)
+        for repeat in range(options.repeats)
+        for parts in StratifiedGroupKFold(folds, shuffle=True, random_state=repeat).split(
+            labels, labels, groups
+        )
+    ]
+    jobs = [(name, parts, repeat) for name in methods for parts, repeat in splits]
+    done = Parallel(n_jobs=options.jobs)(
+        delayed(one_fold)(store, labels, parts, methods[name], repeat) for name, parts, repeat in jobs
+    )
+    found = {name: (np.zeros((3, len(labels))), 0.0) for name in methods}
+    for (name, (_, test), _), (seen, spent) in zip(jobs, done, strict=True):
+        total, before = found[name]
+        total[:, test] += seen / options.repeats
+        found[name] = total, before + spent
+    return found
 
 
 def auc(seen: np.ndarray, labels: np.ndarray) -> float:
@@ -120,23 +140,19 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of the bags, as for multiple_instance.py")
     parser.add_argument("--methods", nargs="+", help="words that the names of the methods to run begin with")
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, help="a folder for the judgements of every sequence")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
     chosen = {k: v for k, v in METHODS.items() if any(k.startswith(m) for m in options.methods or [""])}
     for name in options.sets:
         store, labels, groups = load(name, options)
-        AttentionProbe(head_ridge=1, prompt_ridge=1).fit(store[:50], labels[:50])  # loops are compiled
         print(json.dumps({"set": name, "store": repr(store), "positive": float(labels.mean())}), flush=True)
-        folds, found = 10 if name in multiple_instance.SETS else 5, {}
-        for method, fit in chosen.items():
-            found[method] = measure(store, labels, groups, fit, folds, options.repeats)
-            if options.out:
-                options.out.mkdir(parents=True, exist_ok=True)
-                file = options.out / f"{name} {method.replace('/', ' ')}.npz"
-                np.savez(file, seen=found[method][0], labels=labels, cpu=found[method][1])
-            print(json.dumps(rows({method: found[method]}, labels)[0]), flush=True)
+        found = measure(store, labels, groups, chosen, 10 if name in multiple_instance.SETS else 5, options)
         print("\n".join(json.dumps(row) for row in rows(found, labels)), flush=True)
+        if options.out:
+            options.out.mkdir(parents=True, exist_ok=True)
+            seen = {method: each for method, (each, _) in found.items()}
+            np.savez(options.out / f"{name}.npz", labels=labels, **seen)
 
 
 if __name__ == "__main__":
