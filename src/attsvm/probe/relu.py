@@ -15,7 +15,6 @@ from attsvm.probe.arithmetic import Device, Host, arithmetic
 from attsvm.probe.objective import Objective, Weights, log_loss, on_tokens, read_products
 from attsvm.probe.sources import as_rows
 from attsvm.probe.store import TokenStore
-from attsvm.program.threads import in_threads
 from attsvm.tokens import Float
 
 MEMBERS = 5
@@ -29,8 +28,9 @@ RATE, WARM, DECAY, FADED = 2e-3, 25, 1e-3, 0.98
 """AdamW's rate, reached after so many steps, and its decay; how much of the mean of all weights on the way
 remains after a step: that mean is the member."""
 
-CHECK, PATIENCE, MOST = 50, 3, 3000
-"""Steps between two looks at the fold that was set aside; looks without improvement that end a run; steps."""
+CHECK, PATIENCE, BETTER, MOST = 50, 3, 0.995, 1000
+"""Steps between two looks at the fold that was set aside, or half an epoch; looks without a loss this many
+times the lowest that end a run; the most steps, or ten epochs."""
 
 MEAN, SQUARE, TINY = 0.9, 0.999, 1e-8
 """Adam's constants."""
@@ -83,8 +83,7 @@ def train(objective: Objective, members: int, seed: int) -> Trained:
     where = arithmetic(objective.store.rows)
     with where.scope():
         runs = [_Run(where, objective, number, seed) for number in range(members)]
-        done = in_threads(_Run.trained, runs) if isinstance(where, Host) else [run.trained() for run in runs]
-        nets, losses, steps = zip(*done, strict=True)
+        nets, losses, steps = zip(*(run.trained() for run in runs), strict=True)
         networks = [Network(*(np.asarray(where.numpy(part), float) for part in net)) for net in nets]
     h, k, m = objective.h, objective.k, UNITS
     prompts, head = np.zeros((members * m, members * h)), np.zeros((members * m, members * h, k))
@@ -124,7 +123,8 @@ class _Run:
         n, batches = len(self.learned), -(-len(self.learned) // BATCH)
         first = second = Network(*(0 * part for part in self.now))
         mean, kept, lowest, since = self.now, self.now, np.inf, 0
-        for step in range(MOST):
+        check = max(CHECK, batches // 2)
+        for step in range(max(MOST, 10 * batches)):
             if step % batches == 0:
                 order = self.learned[self.rng.permutation(n)]
             at = step % batches * BATCH
@@ -133,10 +133,10 @@ class _Run:
             second = _mixed(SQUARE, second, Network(*(g * g for g in gradient)))
             self._move(first, second, RATE * min(1.0, (step + 1) / WARM), step + 1)
             mean = _mixed(FADED, mean, self.now)
-            if (step + 1) % CHECK:
+            if (step + 1) % check:
                 continue
             loss = self._held_out(mean)
-            since = 0 if loss < lowest else since + 1
+            since = 0 if loss < BETTER * lowest else since + 1
             kept, lowest = (mean, loss) if loss < lowest else (kept, lowest)
             if since >= PATIENCE:
                 break
