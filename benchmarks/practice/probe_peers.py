@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from attsvm.probe import TokenStore
 
 Scores = Callable[[TokenStore], np.ndarray]
-DECAYS = (0.3, 0.1, 0.03, 0.01, 0.003)
+DECAYS = (0.1, 0.03, 0.01)
 
 
 def pooled(pool: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Scores]:

@@ -39,8 +39,7 @@ def ours(**settings: object) -> Callable[..., peers.Scores]:
 METHODS = {
     "AttentionProbe()": ours(),
     'AttentionProbe(features="auto")': ours(features="auto"),
-    'features="relu"': ours(features="relu"),
-    'features="rbf"': ours(features="rbf"),
+    'AttentionProbe(features="relu")': ours(features="relu"),
     "mean pooling + logistic": peers.mean_pooling,
     "max pooling + logistic": peers.max_pooling,
     "EleutherAI, after the recipe": peers.eleuther,
@@ -132,6 +131,12 @@ def rows(found: dict[str, tuple[np.ndarray, float]], labels: np.ndarray) -> list
     ]
 
 
+def kept(file: Path) -> dict[str, tuple[np.ndarray, float]]:
+    """What an earlier call measured."""
+    with np.load(file) as data:
+        return {name[4:]: (data[name[4:]], float(data[name])) for name in data if name.startswith("CPU ")}
+
+
 def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
@@ -141,18 +146,25 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", help="words that the names of the methods to run begin with")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="a folder for the judgements of every sequence")
+    parser.add_argument(
+        "--out", type=Path, help="a folder for judgements; what is there is not measured again"
+    )
     options = parser.parse_args()
     chosen = {k: v for k, v in METHODS.items() if any(k.startswith(m) for m in options.methods or [""])}
     for name in options.sets:
         store, labels, groups = load(name, options)
         print(json.dumps({"set": name, "store": repr(store), "positive": float(labels.mean())}), flush=True)
-        found = measure(store, labels, groups, chosen, 10 if name in multiple_instance.SETS else 5, options)
+        file = None if options.out is None else options.out / f"{name}.npz"
+        found = {} if file is None or not file.exists() else kept(file)
+        for method in [m for m in chosen if m not in found]:
+            folds = 10 if name in multiple_instance.SETS else 5
+            found |= measure(store, labels, groups, {method: chosen[method]}, folds, options)
+            print(json.dumps(rows({method: found[method]}, labels)[0]), flush=True)
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                cpu = {f"CPU {m}": spent for m, (_, spent) in found.items()}
+                np.savez(file, labels=labels, **{m: seen for m, (seen, _) in found.items()}, **cpu)
         print("\n".join(json.dumps(row) for row in rows(found, labels)), flush=True)
-        if options.out:
-            options.out.mkdir(parents=True, exist_ok=True)
-            seen = {method: each for method, (each, _) in found.items()}
-            np.savez(options.out / f"{name}.npz", labels=labels, **seen)
 
 
 if __name__ == "__main__":

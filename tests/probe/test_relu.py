@@ -48,7 +48,7 @@ def test_the_gradient_of_a_network_is_the_derivative(monkeypatch, k, h):
             for sign in (1, -1):
                 moved = [each.copy() for each in run.now]
                 moved[place][index] += sign * step
-                ends.append(run._held_out(relu.Network(*moved)))
+                ends.append(relu.held_out(goal, 0, run.scores(relu.Network(*moved))))
             assert slope[index] == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-7)
     assert max(np.abs(part).max() for part in found) > 1e-2
 
@@ -61,28 +61,31 @@ def test_members_set_different_folds_aside_and_their_scores_are_averaged():
     assert [run.learned.tolist() for run in runs] == [[1, 2, 3, 4], [0, 1, 3, 4]]
     by_hand = []
     for run in runs:
-        net, loss, _ = run.trained()
-        products = run._hidden(net, goal.store.read(slice(0, 5)))[1] @ net.heads
+        net, held, _ = run.trained()
+        products = run._products(net, *run._hidden(net, goal.store.read(slice(0, 5)))[1:])
         weights = [np.exp(part - part.max()) for part in np.split(products[:, 0], [3, 4, 9, 12])]
         values = np.split(products[:, 1], [3, 4, 9, 12])
         pooled = [w @ v / w.sum() for w, v in zip(weights, values, strict=True)]
         by_hand.append(np.array(pooled) + net.intercept)
-        assert loss in done.held_out
+        assert relu.held_out(goal, run.fold, held) in done.held_out
     np.testing.assert_allclose(scores[0, 0], np.mean(by_hand, axis=0), atol=1e-10)
     assert np.abs(by_hand[0] - by_hand[1]).max() > 1e-3
 
 
-def test_trained_features_tell_what_no_line_tells_and_can_be_repeated():
+def test_trained_features_tell_what_no_line_tells_and_can_be_repeated(monkeypatch):
+    monkeypatch.setattr(relu, "MOST", 500)
     (X, y), (test, truth) = ring(120, 0), ring(120, 1)
     fit = lambda seed: AttentionProbe(features="relu", cv=TWO, random_state=seed).fit(X, y)  # noqa: E731
     probe = fit(0)
     assert AttentionProbe().fit(X, y).score(test, truth) < 0.8 < 0.9 < probe.score(test, truth)
-    assert probe.prompt_.shape == (2 * relu.UNITS, 2) and probe.path_["folds"].shape == (1, 2)
-    np.testing.assert_array_equal(fit(0).coef_, probe.coef_)
-    assert np.abs(fit(1).coef_ - probe.coef_).max() > 1e-3
+    assert probe.prompt_.shape == (3 + 2 * relu.UNITS, 2) and probe.path_["folds"].shape == (1, 2)
+    monkeypatch.setattr(relu, "MOST", 50)
+    np.testing.assert_array_equal(fit(0).coef_, fit(0).coef_)
+    assert np.abs(fit(1).coef_ - fit(0).coef_).max() > 1e-3
 
 
-def test_units_of_the_features_do_not_matter_to_a_trained_map():
+def test_units_of_the_features_do_not_matter_to_a_trained_map(monkeypatch):
+    monkeypatch.setattr(relu, "MOST", 100)
     X, y = ring(60, 0)
     probe = AttentionProbe(features="relu", cv=TWO)
     here, far = probe.fit(X, y).predict_proba(X), X * [1e-3, 1.0, 1e4]

@@ -1,7 +1,8 @@
-"""A small trained map of the tokens: several networks of ReLU features, a prompt and a head, averaged.
+"""A small trained map of the tokens: prompts on ReLU features, heads on the tokens themselves, averaged.
 
-Every member sets one fold aside, and learns from the others by AdamW until that fold says that it is enough.
-Nothing is fitted again: together they have learned from every sequence.
+Which token matters is what a line does not tell; what the token says, it does. Every member sets one fold
+aside, and learns from the others by AdamW until that fold says that it is enough. Nothing is fitted again:
+together they have learned from every sequence.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ UNITS, BATCH, DROPPED, SIZE = 32, 32, 0.2, 0.5
 """ReLU features of a member; sequences of a mini-batch; the share of features that it leaves out; the size of
 random weights."""
 
-RATE, WARM, DECAY, FADED = 2e-3, 25, 1e-3, 0.98
+RATE, WARM, DECAY, FADED = 5e-3, 25, 1e-3, 0.98
 """AdamW's rate, reached after so many steps, and its decay; how much of the mean of all weights on the way
 remains after a step: that mean is the member."""
 
@@ -37,19 +38,20 @@ MEAN, SQUARE, TINY = 0.9, 0.999, 1e-8
 
 
 class Relu:
-    """φ(x) = max(0, (x − mean) A + b): into is A (d, m), bias is b (m,), learned with the probe."""
+    """φ(x) = [x − mean, max(0, (x − mean) A + b)]; into is A (d, m), bias is b (m,): both are learned."""
 
     def __init__(self, mean: Float, into: Float, bias: Float) -> None:
         self.mean, self.into, self.bias = mean, into, bias
 
     @property
     def width(self) -> int:
-        return len(self.bias)
+        return len(self.mean) + len(self.bias)
 
     def on(self, where: Any, raw: Any) -> Any:
         """Features (m, width) of a block as it is stored, where the arithmetic is."""
         mean, into, bias = (where.narrowed(where.put(part)) for part in (self.mean, self.into, self.bias))
-        return where.xp.clip(where.forward(raw, mean, into)[1] + bias, 0, None)
+        x, products = where.forward(raw, mean, into)
+        return where.xp.concatenate([x, where.xp.clip(products + bias, 0, None)], 1)
 
     def transform(self, tokens: Any) -> Float:
         """Features (N, width) of tokens (N, d)."""
@@ -58,7 +60,8 @@ class Relu:
 
 
 class Trained(NamedTuple):
-    """The map, the weights on its features, and of every member the held-out log loss and the steps (M,)."""
+    """The map, the weights on its features; for every fold the log loss of the mean of those that set it
+    aside; steps (M,)."""
 
     features: Relu
     weights: Weights
@@ -67,14 +70,17 @@ class Trained(NamedTuple):
 
 
 class Network(NamedTuple):
-    """One member on standardised tokens: into (d, m), bias (m,), heads (m, c), intercept (k,).
+    """One member on standardised tokens, with m features.
 
-    heads has a column for every logit, then for every score.
+        logits = max(0, x A + b) P,   token scores = x V
+
+    into is A (d, m), bias b (m,), prompts P (m, h), head V (d, h·k); intercept (k,).
     """
 
     into: Any
     bias: Any
-    heads: Any
+    prompts: Any
+    head: Any
     intercept: Any
 
 
@@ -83,17 +89,21 @@ def train(objective: Objective, members: int, seed: int) -> Trained:
     where = arithmetic(objective.store.rows)
     with where.scope():
         runs = [_Run(where, objective, number, seed) for number in range(members)]
-        nets, losses, steps = zip(*(run.trained() for run in runs), strict=True)
+        nets, scores, steps = zip(*(run.trained() for run in runs), strict=True)
         networks = [Network(*(np.asarray(where.numpy(part), float) for part in net)) for net in nets]
-    h, k, m = objective.h, objective.k, UNITS
-    prompts, head = np.zeros((members * m, members * h)), np.zeros((members * m, members * h, k))
+    h, k, m, d = objective.h, objective.k, UNITS, objective.store.width
+    mean, scale = objective.standard
+    prompts = np.zeros((d + members * m, members * h))
+    head = np.zeros((d + members * m, members * h, k))
     for i, net in enumerate(networks):
-        rows, columns = slice(i * m, (i + 1) * m), slice(i * h, (i + 1) * h)
-        prompts[rows, columns] = net.heads[:, :h]
-        head[rows, columns] = net.heads[:, h:].reshape(m, h, k) / members
-    into = np.hstack([net.into for net in networks]) / objective.standard.scale[:, None]
-    features = Relu(objective.standard.mean, into, np.concatenate([net.bias for net in networks]))
+        rows, columns = slice(d + i * m, d + (i + 1) * m), slice(i * h, (i + 1) * h)
+        prompts[rows, columns] = net.prompts
+        head[:d, columns] = (net.head / scale[:, None]).reshape(d, h, k) / members
+    into = np.hstack([net.into for net in networks]) / scale[:, None]
+    features = Relu(mean, into, np.concatenate([net.bias for net in networks]))
     weights = Weights(prompts, head, np.mean([net.intercept for net in networks], axis=0))
+    folds = {run.fold: [s for r, s in zip(runs, scores, strict=True) if r.fold == run.fold] for run in runs}
+    losses = [held_out(objective, fold, np.mean(own, axis=0)) for fold, own in folds.items()]
     return Trained(features, weights, np.array(losses), np.array(steps))
 
 
@@ -106,23 +116,23 @@ class _Run:
         folds = len(objective.training) - 1
         self.fold = 1 + number % folds if folds else 0
         self.learned = np.flatnonzero(objective.training[self.fold])
+        self.tested = np.flatnonzero(tested(objective, self.fold))
         mean, scale = objective.standard
         self.centre, self.scale = self._put(mean), self._put(scale)[:, None]
-        d, c, m = objective.store.width, objective.h * (1 + objective.k), UNITS
-        parts = (
-            SIZE * np.sqrt(2 / (d + m)) * self.rng.standard_normal((d, m)), np.zeros(m),
-            SIZE * np.sqrt(2 / (m + 1)) * self.rng.standard_normal((m, c)), np.zeros(objective.k),
-        )  # fmt: skip
+        d, h, k, m = objective.store.width, objective.h, objective.k, UNITS
+        draw = lambda a, b, ends: SIZE * np.sqrt(2 / ends) * self.rng.standard_normal((a, b))  # noqa: E731
+        parts = draw(d, m, d + m), np.zeros(m), draw(m, h, m + 1), draw(d, h * k, d + 1), np.zeros(k)
         self.now = Network(*map(self._put, parts))
 
     def _put(self, array: Any) -> Any:
         return self.where.narrowed(self.where.put(array))
 
-    def trained(self) -> tuple[Network, float, int]:
-        """The mean of the weights on the way at its best look, its log loss on the fold set aside; steps."""
+    def trained(self) -> tuple[Network, Float, int]:
+        """The mean of the weights on the way at its best look, its scores of the fold set aside; steps."""
         n, batches = len(self.learned), -(-len(self.learned) // BATCH)
         first = second = Network(*(0 * part for part in self.now))
-        mean, kept, lowest, since = self.now, self.now, np.inf, 0
+        mean, lowest, since = self.now, np.inf, 0
+        kept = mean, np.zeros((self.objective.k, len(self.tested)))
         check = max(CHECK, batches // 2)
         for step in range(max(MOST, 10 * batches)):
             if step % batches == 0:
@@ -135,58 +145,76 @@ class _Run:
             mean = _mixed(FADED, mean, self.now)
             if (step + 1) % check:
                 continue
-            loss = self._held_out(mean)
+            scores = self.scores(mean)
+            loss = held_out(self.objective, self.fold, scores)
             since = 0 if loss < BETTER * lowest else since + 1
-            kept, lowest = (mean, loss) if loss < lowest else (kept, lowest)
+            kept, lowest = ((mean, scores), loss) if loss < lowest else (kept, lowest)
             if since >= PATIENCE:
                 break
-        return kept, lowest, step + 1
+        return *kept, step + 1
 
     def _move(self, first: Network, second: Network, rate: float, steps: int) -> None:
         """A step of AdamW (Loshchilov & Hutter 2019)."""
         root, keep = (1 - SQUARE**steps) ** 0.5, 1 - rate * DECAY
         rate = rate / (1 - MEAN**steps)
-        parts = zip((keep, 1.0, keep, 1.0), self.now, first, second, strict=True)
+        parts = zip((keep, 1.0, keep, keep, 1.0), self.now, first, second, strict=True)
         self.now = Network(
             *(s * w - rate * a / (self.where.xp.sqrt(b) / root + TINY) for s, w, a, b in parts)
         )
 
-    def _hidden(self, net: Network, raw: Any) -> tuple[Any, Any]:
-        """Centred tokens and their features."""
-        x, products = self.where.forward(raw, self.centre, net.into / self.scale)
-        return x, self.where.xp.clip(products + net.bias, 0, None)
+    def _hidden(self, net: Network, raw: Any) -> tuple[Any, Any, Any]:
+        """Centred tokens, their features, and their scores."""
+        across = self.where.xp.concatenate([net.into, net.head], 1) / self.scale
+        x, products = self.where.forward(raw, self.centre, across)
+        return x, self.where.xp.clip(products[:, :UNITS] + net.bias, 0, None), products[:, UNITS:]
+
+    def _products(self, net: Network, hidden: Any, scores: Any) -> Any:
+        """Logits and scores of tokens (m, c)."""
+        return self.where.xp.concatenate([hidden @ net.prompts, scores], 1)
 
     def _gradient(self, which: NDArray[np.intp]) -> Network:
         """Of the log loss of some sequences, a part of the features left out."""
-        o, where, heads = self.objective, self.where, self.now.heads
+        o, where, net = self.objective, self.where, self.now
         part: TokenStore = o.store[which]
-        x, hidden = self._hidden(self.now, part.read(slice(0, len(part))))
+        x, hidden, scores = self._hidden(net, part.read(slice(0, len(part))))
         left_in = self.rng.random(tuple(hidden.shape), dtype=np.float32) >= DROPPED
         kept = self._put(left_in * np.float32(1 / (1 - DROPPED)))
         hidden = hidden * kept
-        segments = where.segments(part.lengths, again=False)
-        seen = read_products(where, segments, hidden @ heads, where.widened(self.now.intercept[None]), o.h)
+        segments, base = where.segments(part.lengths, again=False), where.widened(net.intercept[None])
+        seen = read_products(where, segments, self._products(net, hidden, scores), base, o.h)
         _, pull = log_loss(where.xp, seen.scores, where.put(o.targets[:, :, which]))
         pull = pull * where.put(o.training[self.fold, which] * (len(self.learned) / len(which)))
         back = where.narrowed(on_tokens(where.xp, segments, seen, pull)[0])
-        on_hidden = (heads @ back) * kept.T * (hidden.T > 0)
-        on_into = where.narrowed(where.backward(on_hidden, x).T) / self.scale
-        return Network(on_into, on_hidden.sum(1), (back @ hidden).T, where.narrowed(pull.sum(-1)[0]))
+        on_logits, on_scores = back[: o.h], back[o.h :]
+        on_hidden = (net.prompts @ on_logits) * kept.T * (hidden.T > 0)
+        through = where.backward(where.xp.concatenate([on_hidden, on_scores]), x)
+        on_x = where.narrowed(through.T) / self.scale
+        on_prompts, on_intercept = (on_logits @ hidden).T, where.narrowed(pull.sum(-1)[0])
+        return Network(on_x[:, :UNITS], on_hidden.sum(1), on_prompts, on_x[:, UNITS:], on_intercept)
 
-    def _held_out(self, net: Network) -> float:
-        """Log loss on the fold that was set aside, or on everything where there is none."""
+    def scores(self, net: Network) -> Float:
+        """Scores (k, …) of the sequences of the fold that was set aside."""
         o, where = self.objective, self.where
-        weights = o.held_out[self.fold] if self.fold else o.training[0]
-        places = np.flatnonzero(weights)
-        part: TokenStore = o.store[places]
-        loss = 0.0
+        part: TokenStore = o.store[self.tested]
+        found = []
         for span in part.spans(where.part):
-            products = self._hidden(net, part.read(span))[1] @ net.heads
+            products = self._products(net, *self._hidden(net, part.read(span))[1:])
             segments, base = where.segments(part.lengths[span]), where.widened(net.intercept[None])
-            seen = read_products(where, segments, products, base, o.h)
-            losses, _ = log_loss(where.xp, seen.scores, where.put(o.targets[:, :, places[span]]))
-            loss += float(where.numpy(losses)[0] @ weights[places[span]])
-        return loss
+            found.append(where.numpy(read_products(where, segments, products, base, o.h).scores[0]))
+        return np.concatenate(found, 1)
+
+
+def tested(objective: Objective, fold: int) -> Float:
+    """How much every sequence counts in the held-out loss of a fold (n,); 0 is no fold: all of them."""
+    return objective.held_out[fold] if fold else objective.training[0]
+
+
+def held_out(objective: Objective, fold: int, scores: Float) -> float:
+    """Log loss of scores (k, …) of the sequences that a fold set aside."""
+    weights = tested(objective, fold)
+    places = np.flatnonzero(weights)
+    losses, _ = log_loss(np, scores[None], objective.targets[:, :, places])
+    return float(losses[0] @ weights[places])
 
 
 def _mixed(share: float, old: Network, new: Network) -> Network:

@@ -41,7 +41,7 @@ class Kernel(nn.Module):
 
 
 class Rectified(nn.Module):
-    """φ(x) = max(0, (x − mean) A + b): trained features of tokens (n, T, d) → (n, T, m); into is A (d, m)."""
+    """φ(x) = [x − mean, max(0, (x − mean) A + b)] of tokens (n, T, d) → (n, T, d + m); into is A (d, m)."""
 
     mean: Tensor
     into: Tensor
@@ -53,7 +53,8 @@ class Rectified(nn.Module):
             self.register_buffer(name, torch.as_tensor(array, dtype=torch.float32))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return torch.relu((tokens.to(self.mean.dtype) - self.mean) @ self.into + self.bias)
+        x = tokens.to(self.mean.dtype) - self.mean
+        return torch.cat([x, torch.relu(x @ self.into + self.bias)], -1)
 
 
 class Probe(nn.Module):
