@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 SCALE ?= default
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 
 .PHONY: test reproduce docs dist lint bench clean
 
@@ -12,8 +12,9 @@ reproduce: .venv/ready
 test: .venv/ready-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-docs: .venv/ready-docs out/report.html
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/site
+docs:
+	@$(MAKE) --no-print-directory -j2 .venv/ready-docs out/report.html  # one waits for downloads, one computes
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -j auto -b html docs build/site
 	@echo "Open build/site/index.html"
 
 dist: .venv/ready-dist

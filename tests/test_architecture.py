@@ -53,6 +53,7 @@ HOMES = {
     "optax": {"training", "theory"},
     "matplotlib": {"figures"},
     "torch": {"torch", "heads"},
+    "triton": {"stored"},
     "transformers": {"heads", "torch"},
     "sklearn": {"probe"},
     "dask": set(),

@@ -128,7 +128,8 @@ def broken_links(page):
         if not link.startswith(("http:", "https:")):
             file, _, anchor = link.partition("#")
             target = page if not file else page.parent / file
-            if not target.exists() or (anchor and anchor not in anchors(target)):
+            left = page.is_relative_to(DOCS) and not target.resolve().is_relative_to(DOCS)
+            if left or not target.exists() or (anchor and anchor not in anchors(target)):
                 yield link
 
 
@@ -141,3 +142,12 @@ def test_a_broken_link_is_seen(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# A head\n[a](#a-head) [b](page.md) [c](#nowhere) [d](other.md)", encoding="utf8")
     assert list(broken_links(page)) == ["#nowhere", "other.md"]
+
+
+def test_a_link_out_of_the_site_is_seen(monkeypatch, tmp_path):
+    monkeypatch.setitem(globals(), "DOCS", tmp_path / "docs")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").touch()
+    page = tmp_path / "docs" / "page.md"
+    page.write_text("[a](page.md) [b](../README.md)", encoding="utf8")
+    assert list(broken_links(page)) == ["../README.md"]

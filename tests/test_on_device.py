@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attsvm import NotSeparable, Tokens, frobenius, max_margin, nuclear, separable
-from attsvm.stored import Stored, as_stored
+from attsvm.stored import Stored, as_stored, device as devices
 from attsvm.stored.device import OnDevice
 from tests.program.test_pooled import SAME, problem
 from tests.test_stored import INDICES, numbers
@@ -49,6 +49,27 @@ def test_margins_on_a_device_are_those_in_memory(put, dtype):
     expected = np.einsum("ntd,nd->nt", first - wide[examples], directions)
     found = OnDevice(put(keys)).margins(examples, anchor, directions, np.eye(8))
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(("T", "d"), [(1, 1), (5, 8), (64, 64), (70, 130)])
+def test_the_kernel_of_one_reading_agrees_with_plain_torch(monkeypatch, dtype, T, d):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    rng = np.random.default_rng(0)
+    keys = torch.from_numpy(rng.standard_normal((9, T, d)) + 100.0).cuda().to(getattr(torch, dtype))
+    asked = (
+        np.array([0, 1, 4, 8]),
+        rng.integers(T, size=4),
+        rng.standard_normal((4, 2)),
+        rng.standard_normal((d, 2)),
+    )
+    assert devices._one_reading() is not None
+    once = OnDevice(keys).margins(*asked)
+    monkeypatch.setattr(devices, "_one_reading", lambda: None)
+    twice = OnDevice(keys).margins(*asked)
+    np.testing.assert_allclose(once, twice, rtol=1e-12, atol=1e-11)
 
 
 @LIBRARIES

@@ -248,7 +248,8 @@ def test_rows_can_be_appended_after_a_solve():
     state = active_set.empty(200, 12)
     for part in np.split(np.arange(200), 4):
         length = active_set.lengths(A[part])
-        active_set.fill(state, A[part] / length[:, None], 1 / length, np.zeros(50, bool))
+        state.rows[part] = A[part] / length[:, None]
+        active_set.append(state, 1 / length, np.zeros(50, bool))
         assert active_set.advance(state) == active_set.SOLVED
     assert np.allclose(state.p, active_set.solve_rows(A, np.ones(200)).w, rtol=1e-10)
 

@@ -62,16 +62,22 @@ class Rows:
         span: Span | None = None,
     ) -> Rows:
         """The same by their names (k,), (k,), sorted by example."""
-        first = _first(example)
-        owner = np.cumsum(first) - 1
         delta, reach = _unit_differences(program, example, token, span)
-        queries = program.queries[example[first]]
-        queries, size = unit(queries if span is None else queries @ span.right)
-        length = reach * size[owner]
+        if program.e == 1 and span is None:
+            number = program.queries[example, 0]
+            queries: Float = np.ones((1, 1))
+            owner, length = np.zeros_like(example), reach * np.abs(number)
+            delta = delta if (number >= 0).all() else delta * np.sign(number)[:, None]
+        else:
+            first = _first(example)
+            owner = np.cumsum(first) - 1
+            queries = program.queries[example[first]]
+            queries, size = unit(queries if span is None else queries @ span.right)
+            length = reach * size[owner]
+            delta, queries, owner = _shared(delta, queries, owner)
         live = length > TINY
         if not live.all():
             return cls.named(program, example[live], token[live], span)
-        delta, queries, owner = _shared(delta, queries, owner)
         at = example, token
         return cls(delta, queries, owner, program.bound[at] / length, program.tied[at], length, *at)
 

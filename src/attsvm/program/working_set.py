@@ -165,6 +165,7 @@ class Slacks:
         self.round = np.zeros(shape, np.int16)
         self.least, self.token = np.empty((program.n, 2)), np.zeros((program.n, 2), np.int64)
         self.points: list[Float] = []
+        self.zeros = np.zeros(program.n)
         if program.stored:
             self.length[:] = program.reach[:, None]
 
@@ -172,11 +173,11 @@ class Slacks:
         """The two most violated rows of each example; allowed (n,): shortfalls that do not count."""
         program = self.program
         moved = np.array([np.inf, *(np.linalg.norm(W - before) for before in self.points)])
-        allowed = np.zeros(program.n) if allowed is None else allowed
         examples = np.arange(turn % stride, program.n, stride)
         self.least[:] = np.inf
         known = self.slack, self.length, self.round, self.least, self.token
-        ease = allowed / np.where(program.reach > 0, program.reach, 1.0)
+        ease = self.zeros if allowed is None else allowed / np.where(program.reach > 0, program.reach, 1.0)
+        allowed = self.zeros if allowed is None else allowed
         asked = program.separating, program.required, allowed, ease
         if program.stored:
             passes.doubt(examples, moved, asked, known)

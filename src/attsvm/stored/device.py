@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.stored.array import Float, Index, Stored, neighbours
+from attsvm.stored.array import Float, Index, Stored
 
 PART = 1 << 27
 """Numbers that are widened to float64 at once (1 GB); half as many where the GPU has no room for them."""
@@ -56,15 +57,18 @@ class OnDevice(Stored):
             return self._units(self.library.numpy(self.library.double(found)), example)
 
     def _each(self, work: Any, examples: Index, *arrays: Any) -> Float:
-        """`work` on parts of the examples and of arrays (k, …), smaller ones where memory is short."""
-        out, start = np.empty((len(examples), self.shape[1])), 0
+        """`work` on parts of the examples and of arrays (k, …), smaller ones where memory is short: (k, T).
+
+        What it gives stays there until all parts are done: one transfer.
+        """
+        parts, start = [], 0
         while start < len(examples):
             stop = start + max(1, self.part // (self.shape[1] * self.shape[2]))
             try:
                 with self.library.scope():
                     x = self.array[_sliced(examples[start:stop])]
                     more = (self.library.put(array[start:stop]) for array in arrays)
-                    out[start:stop] = self.library.numpy(work(x, *more))
+                    parts.append(work(x, *more))
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
@@ -76,7 +80,8 @@ class OnDevice(Stored):
                 self.part //= 2
                 continue
             start = stop
-        return out
+        with self.library.scope():
+            return self.library.joined(parts) if parts else np.zeros((0, self.shape[1]))
 
 
 def out_of_memory(error: RuntimeError) -> bool:
@@ -87,8 +92,22 @@ def _sliced(examples: slice | Index) -> Any:
     """Neighbours as a slice, which copies nothing."""
     if isinstance(examples, slice):
         return examples
-    stretches = neighbours(examples)
-    return stretches[0] if len(stretches) == 1 else examples
+    together = len(examples) > 0 and bool((np.diff(examples) == 1).all())
+    return slice(int(examples[0]), int(examples[-1]) + 1) if together else examples
+
+
+@cache
+def _one_reading() -> Any:
+    """Margins by a kernel of our own, or None where torch came without Triton or it cannot compile."""
+    torch = sys.modules["torch"]
+    try:
+        from attsvm.stored.one_reading import margins
+
+        x, y = torch.ones((1, 2, 3), device="cuda"), torch.ones((1, 3), dtype=torch.float64, device="cuda")
+        margins(x, torch.zeros(1, dtype=torch.long, device="cuda"), y).cpu()
+    except Exception:  # a compiler that is missing has many names, and torch can do without
+        return None
+    return margins
 
 
 class _Torch:
@@ -102,16 +121,23 @@ class _Torch:
         return x.detach().to(self.torch.float64)
 
     def numpy(self, x: Any) -> NDArray[Any]:
-        return np.asarray(x.detach().cpu().numpy())
+        """A copy in memory that the GPU can write to itself, which torch keeps for the next one."""
+        here = self.torch.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda)
+        return np.asarray(here.copy_(x.detach()).numpy())
+
+    def joined(self, parts: list[Any]) -> Float:
+        return self.numpy(self.torch.cat(parts))
 
     def largest(self, x: Any) -> Any:
         top = self.double(self.torch.maximum(x.amax(-1), -x.amin(-1)))
         return self.torch.where(self.torch.isnan(top), self.torch.inf, top)
 
     def margins(self, x: Any, anchor: Any, y: Any) -> Any:
-        x = self.double(x)
-        first = x[self.torch.arange(len(x), device=self.device), anchor][:, None]
-        return self.torch.matmul(first - x, y[:, :, None])[..., 0]
+        once = _one_reading() if x.is_cuda else None
+        if once is not None:
+            return once(x.detach(), anchor, y)
+        first = self.double(x[self.torch.arange(len(x), device=self.device), anchor])[:, None]
+        return self.torch.matmul(first - x.detach(), y[:, :, None])[..., 0]  # x is widened as it is read
 
     def factor(self, matrix: Any, added: Any, ridge: float) -> Any:
         """Cholesky factor of (matrix + diag(added)) with a ridge, or None."""
@@ -142,6 +168,9 @@ class _Jax:
 
     def numpy(self, x: Any) -> NDArray[Any]:
         return np.asarray(x)
+
+    def joined(self, parts: list[Any]) -> Float:
+        return np.array(self.np.concatenate(parts))  # JAX's own cannot be written to
 
     def largest(self, x: Any) -> Any:
         top = self.double(self.np.maximum(x.max(-1), -x.min(-1)))

@@ -300,7 +300,8 @@ def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
             return Point(np.zeros(k), multipliers, False)
         A, b, tied, length = A[kept], b[kept], tied[kept], length[kept]
     state = empty(kept.size, k)
-    fill(state, A / length[:, None], b / length, tied)
+    np.divide(A, length[:, None], out=state.rows)
+    append(state, b / length, tied)
     separable = advance(state) != CONTRADICTORY
     index, weight = active(state) if separable else proof(state)
     multipliers[kept[index]] = weight / length[index]
@@ -312,11 +313,10 @@ def lengths(A: Float) -> Float:
     return np.sqrt(np.einsum("...j,...j->...", A, A))
 
 
-def fill(s: State, rows: Float, bound: Float, equality: Bool) -> None:
-    """Append rows (m, k) of length one with their bounds to the pool."""
+def append(s: State, bound: Float, equality: Bool) -> None:
+    """The next rows of the pool, of length one and in its memory already, with their bounds (m,)."""
     start = int(s.sizes[COUNT])
     stop = start + len(bound)
-    s.rows[start:stop] = rows
     s.bound[start:stop] = bound
     s.equality[start:stop] = equality
     s.inside[start:stop] = False

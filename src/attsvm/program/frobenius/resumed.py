@@ -34,7 +34,7 @@ class ActiveSet:
         count = int(self.state.sizes[COUNT])
         self._grow(len(rows))
         self.state = self.state._replace(rows=rows.delta)
-        active_set.fill(self.state, rows.delta[count:], rows.bound[count:], rows.tied[count:])
+        active_set.append(self.state, rows.bound[count:], rows.tied[count:])
         status, multipliers = active_set.advance(self.state), np.zeros(len(rows))
         if status == CONTRADICTORY:
             index, weight = active_set.proof(self.state)

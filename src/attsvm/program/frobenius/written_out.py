@@ -62,15 +62,15 @@ def _solve(program: Constraints) -> tuple[Float, Float, Bool, Float]:
         unit = np.ascontiguousarray(unit.swapaxes(1, 2))
     k = unit.shape[2]
     w, weight, separable = np.zeros((runs, k)), np.zeros((runs, m)), np.zeros(runs, bool)
+    size, steep, gap = np.ones(runs), np.ones(runs), np.full(runs, np.inf)
     memory = active_set.empty(m, k), np.zeros(m, np.int64)
-    solve_all((unit, bound / length, tied, live), *memory, (w, weight, separable))
+    solve_all((unit, bound / length, tied, live), *memory, (w, weight, separable, size, steep, gap))
     # A zero row that asks for a margin is its own contradiction.
     impossible = (bound > 0) & ~real
     alone = impossible.any(1)
     if alone.any():
-        w[alone], separable[alone] = 0.0, False
+        w[alone], separable[alone], size[alone], steep[alone], gap[alone] = 0.0, False, 1.0, 1.0, np.inf
         weight[alone] = np.arange(m) == impossible[alone].argmax(1)[:, None]
-    size, steep, gap = _at_margin_one(unit, bound / length, w, weight)
     multipliers = (weight / length / steep[:, None]).reshape(program.active.shape)
     if k == N:
         W: Float = w.reshape(runs, program.d, program.e)
@@ -79,32 +79,19 @@ def _solve(program: Constraints) -> tuple[Float, Float, Bool, Float]:
     return W / size[:, None, None], multipliers, separable, gap
 
 
-def _at_margin_one(unit: Float, bound: Float, w: Float, weight: Float) -> tuple[Float, Float, Float]:
-    """What divides W and λ (r,), so that the margins are those asked for and |Σ λ_j A_j| = 1, and the gap.
-
-    Both are one, and the gap infinite, in runs that have no W.
-    """
-    margins, asks = np.einsum("rmk,rk->rm", unit, w), bound > 0
-    least = np.divide(margins, bound, out=np.full(bound.shape, np.inf), where=asks).min(1)
-    total = np.einsum("rmk,rm->rk", unit, weight)
-    steep, size = (np.sqrt(np.einsum("rk,rk->r", x, x)) for x in (total, w))
-    with np.errstate(all="ignore"):
-        gap = 1.0 - np.einsum("rm,rm->r", weight, bound) / steep * least / size
-    good = (least > 0) & (least < np.inf) & np.isfinite(gap)
-    return np.where(good, least, 1.0), np.where(good, steep, 1.0), np.where(good, gap, np.inf)
-
-
 @compiled
 def solve_all(problems, s, names, out):  # type: ignore[no-untyped-def]
     """Solve every run, all rows of a run at once.
 
     problems: rows of length one (r, m, k), bound, tied and live (r, m): rows that are not zero.
-    s, names (m,): memory. out: w (r, k), multipliers (r, m) and separable (r,), all zero before.
+    s, names (m,): memory. out: w (r, k), multipliers (r, m) and separable (r,), all zero before; what divides
+    w and the multipliers (r,), so that the margins are those asked for and |Σ λ_j A_j| = 1, one before, and
+    the gap (r,), infinite before: they stay so in runs that have no W.
     """
-    (rows, bound, tied, live), (W, multipliers, separable) = problems, out
+    (rows, bound, tied, live), (W, multipliers, separable, size, steep, gap) = problems, out
     for run in range(len(separable)):
         restart(s)
-        count = 0
+        count, least, gained = 0, np.inf, 0.0
         for j in range(len(names)):
             if live[run, j]:
                 for c in range(s.p.size):
@@ -112,6 +99,8 @@ def solve_all(problems, s, names, out):  # type: ignore[no-untyped-def]
                 names[count], s.bound[count], s.equality[count] = j, bound[run, j], tied[run, j]
                 s.inside[count], s.reach[count] = False, -1.0
                 count += 1
+            elif bound[run, j] > 0.0:  # too short a row to be divided by its length: not measured here
+                least = 0.0
         s.sizes[COUNT] = count
         contradictory = advance(s) == CONTRADICTORY
         q = s.sizes[ACTIVE]
@@ -121,5 +110,20 @@ def solve_all(problems, s, names, out):  # type: ignore[no-untyped-def]
             multipliers[run, names[s.sizes[ENTERING]]] = s.weight[q]
             continue
         separable[run] = True
+        for j in range(count):
+            if s.bound[j] > 0.0:
+                margin = 0.0
+                for c in range(s.p.size):
+                    margin += s.rows[j, c] * s.p[c]
+                least = min(least, margin / s.bound[j])
+        for place in range(q):
+            gained += s.weight[place] * s.bound[s.active[place]]
+        square, total = 0.0, 0.0
         for c in range(s.p.size):
-            W[run, c] = s.p[c]
+            W[run, c], combined = s.p[c], 0.0
+            for place in range(q):
+                combined += s.weight[place] * s.rows[s.active[place], c]
+            square, total = square + s.p[c] * s.p[c], total + combined * combined
+        product = np.sqrt(total) * np.sqrt(square)
+        if 0.0 < least < np.inf and product > 0.0:
+            size[run], steep[run], gap[run] = least, np.sqrt(total), 1.0 - gained * least / product
