@@ -3,7 +3,8 @@
 python benchmarks/practice/aggregations.py uci vader --sentences SENTENCES
 python benchmarks/practice/aggregations.py long --sentences SENTENCES
 
-The probe is fitted with softmax attention, as in real_sets.py; on the test part its tokens are summed up by
+The probe is fitted with softmax attention and the ridges of another set; on the test part its tokens are
+summed up by
   softmax   Σ a_t (v · x_t)
   max       the largest v · x_t
   rolling   the largest softmax within ten neighbouring tokens (Kramár et al. 2026)
@@ -27,6 +28,8 @@ from sklearn.model_selection import StratifiedGroupKFold
 from attsvm.probe import AttentionProbe, TokenStore
 
 WINDOW, FADED = 10, 0.5
+RIDGES = {"head_ridge": 0.1, "prompt_ridge": 1.0, "tol": 1e-4}
+"""What the path chose on 2,000 Rotten-Tomatoes sentences, which are none of these."""
 
 
 def softmax(logits: np.ndarray, values: np.ndarray) -> float:
@@ -88,11 +91,10 @@ def main() -> None:
         found: dict[str, tuple[np.ndarray, float]] = {}
         splitter = StratifiedGroupKFold(5, shuffle=True, random_state=0)
         for train, test in splitter.split(labels, labels, groups):
-            probe = AttentionProbe().fit(store[train], labels[train])
+            probe = AttentionProbe(**RIDGES).fit(store[train], labels[train])
             scores = summed(probe, longer(store[test]) if name == "long" else store[test])
             if name != "long":
-                ridges = {"head_ridge": probe.head_ridge_, "prompt_ridge": probe.prompt_ridge_}
-                placed = AttentionProbe(**ridges).fit(with_places(store[train]), labels[train])
+                placed = AttentionProbe(**RIDGES).fit(with_places(store[train]), labels[train])
                 scores["position"] = placed.decision_function(with_places(store[test]))
             for way, of_test in scores.items():
                 seen = found.setdefault(way, (np.zeros((3, len(labels))), 0.0))[0]

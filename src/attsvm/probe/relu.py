@@ -185,12 +185,12 @@ class _Run:
         _, pull = log_loss(where.xp, seen.scores, where.put(o.targets[:, :, which]))
         pull = pull * where.put(o.training[self.fold, which] * (len(self.learned) / len(which)))
         back = where.narrowed(on_tokens(where.xp, segments, seen, pull)[0])
-        on_logits, on_scores = back[: o.h], back[o.h :]
-        on_hidden = (net.prompts @ on_logits) * kept.T * (hidden.T > 0)
-        through = where.backward(where.xp.concatenate([on_hidden, on_scores]), x)
+        on_logits, on_scores = back[: o.h].T, back[o.h :].T
+        on_hidden = (on_logits @ net.prompts.T) * kept * (hidden > 0)
+        through = where.backward(where.xp.concatenate([on_hidden, on_scores], 1).T, x)
         on_x = where.narrowed(through.T) / self.scale
-        on_prompts, on_intercept = (on_logits @ hidden).T, where.narrowed(pull.sum(-1)[0])
-        return Network(on_x[:, :UNITS], on_hidden.sum(1), on_prompts, on_x[:, UNITS:], on_intercept)
+        on_prompts, on_intercept = hidden.T @ on_logits, where.narrowed(pull.sum(-1)[0])
+        return Network(on_x[:, :UNITS], on_hidden.sum(0), on_prompts, on_x[:, UNITS:], on_intercept)
 
     def scores(self, net: Network) -> Float:
         """Scores (k, …) of the sequences of the fold that was set aside."""
