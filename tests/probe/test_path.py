@@ -142,7 +142,7 @@ def test_kernel_features_are_chosen_where_no_line_tells_the_classes(monkeypatch)
     linear, auto = AttentionProbe().fit(X, y), AttentionProbe(features="auto").fit(X, y)
     assert linear.score(test, truth) < 0.75 < 0.9 < auto.score(test, truth)
     assert auto.features_ is not None
-    assert AttentionProbe(features="auto").fit(*everywhere(80, 0)).features_ is None
+    assert AttentionProbe(features="auto").fit(*everywhere(160, 0)).features_ is None
 
 
 def test_an_averaged_probe_is_the_mean_of_its_members():

@@ -132,7 +132,7 @@ class _Run:
         n, batches = len(self.learned), -(-len(self.learned) // BATCH)
         first = second = Network(*(0 * part for part in self.now))
         mean, lowest, since = self.now, np.inf, 0
-        kept = mean, np.zeros((self.objective.k, len(self.tested)))
+        kept: tuple[Network, Float] = (mean, np.zeros((self.objective.k, len(self.tested))))
         check = max(CHECK, batches // 2)
         for step in range(max(MOST, 10 * batches)):
             if step % batches == 0:
