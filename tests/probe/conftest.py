@@ -48,9 +48,11 @@ def kernels(X, y):
 
 @pytest.fixture(scope="session")
 def trained(X, y):
-    from attsvm.probe import AttentionProbe
+    from attsvm.probe import AttentionProbe, relu
 
-    return AttentionProbe(features="relu").fit(X, y)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relu, "MOST", 100)
+        return AttentionProbe(features="relu").fit(X, y)
 
 
 @pytest.fixture(params=["probe", "three", "kernels", "trained"])

@@ -72,6 +72,16 @@ def test_members_set_different_folds_aside_and_their_scores_are_averaged():
     assert np.abs(by_hand[0] - by_hand[1]).max() > 1e-3
 
 
+def test_the_loss_of_many_is_told_by_few():
+    goal, rng = objective(1, 1), np.random.default_rng(0)
+    own = [rng.standard_normal((1, 5)) for _ in range(2)]
+    alone = np.mean([relu.held_out(goal, 0, scores) for scores in own])
+    pair = relu.held_out(goal, 0, np.mean(own, axis=0))
+    assert relu.expected(goal, 0, own, 2) == pytest.approx(pair, abs=1e-15)
+    assert relu.expected(goal, 0, own, 10**9) == pytest.approx(alone - 2 * (alone - pair), abs=1e-8)
+    assert relu.expected(goal, 0, own[:1], 5) == relu.held_out(goal, 0, own[0]) != pytest.approx(pair)
+
+
 def test_trained_features_tell_what_no_line_tells_and_can_be_repeated(monkeypatch):
     monkeypatch.setattr(relu, "MOST", 500)
     (X, y), (test, truth) = ring(120, 0), ring(120, 1)
@@ -82,6 +92,7 @@ def test_trained_features_tell_what_no_line_tells_and_can_be_repeated(monkeypatc
     monkeypatch.setattr(relu, "MOST", 50)
     np.testing.assert_array_equal(fit(0).coef_, fit(0).coef_)
     assert np.abs(fit(1).coef_ - fit(0).coef_).max() > 1e-3
+    assert fit(0).stability(X, y, resamples=2).same_label.shape == (120,)
 
 
 def test_units_of_the_features_do_not_matter_to_a_trained_map(monkeypatch):

@@ -151,9 +151,9 @@ class Ways:
         return choice[0].held_out, fit
 
     def relu(self) -> tuple[float, Callable[[], Features]]:
-        done = train(
-            self.objective_on(self.store, self.many), max(self.average, len(self.many), 1), self.seed
-        )
+        each = 2 if self.plan.judge else 1  # two per fold tell what averaging will gain
+        members = max(self.average, each * len(self.many), 1)
+        done = train(self.objective_on(self.store, self.many), members, self.seed)
         loss, none = float(done.held_out.mean()), np.array([np.nan])
         path = {"head_ridge": none, "prompt_ridge": none, "held_out": np.array([loss])}
         choice = Choice(np.nan, np.nan, path | {"folds": done.held_out[None]})

@@ -7,6 +7,7 @@ together they have learned from every sequence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,8 +61,7 @@ class Relu:
 
 
 class Trained(NamedTuple):
-    """The map, the weights on its features; for every fold the log loss of the mean of those that set it
-    aside; steps (M,)."""
+    """The map, the weights on its features; for every fold the log loss expected of the mean; steps (M,)."""
 
     features: Relu
     weights: Weights
@@ -103,7 +103,7 @@ def train(objective: Objective, members: int, seed: int) -> Trained:
     features = Relu(mean, into, np.concatenate([net.bias for net in networks]))
     weights = Weights(prompts, head, np.mean([net.intercept for net in networks], axis=0))
     folds = {run.fold: [s for r, s in zip(runs, scores, strict=True) if r.fold == run.fold] for run in runs}
-    losses = [held_out(objective, fold, np.mean(own, axis=0)) for fold, own in folds.items()]
+    losses = [expected(objective, fold, own, members) for fold, own in folds.items()]
     return Trained(features, weights, np.array(losses), np.array(steps))
 
 
@@ -215,6 +215,18 @@ def held_out(objective: Objective, fold: int, scores: Float) -> float:
     places = np.flatnonzero(weights)
     losses, _ = log_loss(np, scores[None], objective.targets[:, :, places])
     return float(losses[0] @ weights[places])
+
+
+def expected(objective: Objective, fold: int, own: Sequence[Float], members: int) -> float:
+    """The log loss to expect of the mean of all members, from the scores of the few that set a fold aside.
+
+    The mean of q members loses by c/q more than that of ever so many; one of them and all q tell c.
+    """
+    together = held_out(objective, fold, np.mean(own, axis=0))
+    if len(own) == 1:
+        return together
+    alone = float(np.mean([held_out(objective, fold, scores) for scores in own]))
+    return alone - (alone - together) * (1 - 1 / members) / (1 - 1 / len(own))
 
 
 def _mixed(share: float, old: Network, new: Network) -> Network:
