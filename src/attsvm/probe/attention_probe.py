@@ -52,8 +52,8 @@ class AttentionProbe(
         the data choose, by cross-validated log loss on a path from strong ridges (mean pooling) to weak ones.
     cv: folds of that choice: a number, a splitter, or pairs (train, test).
     features: "linear": the tokens; "rbf": Nyström features of a Gaussian kernel on them (kept in memory, in
-        float32); "relu": a small trained map, the mean of one network per fold (at least five; no ridges);
-        "auto": whichever held out best.
+        float32); "relu": a small trained map, the mean of one network per fold (at least five; no ridges;
+        a weight of two is not two copies, because they are drawn apart); "auto": whichever held out best.
     n_average: at least so many probes on features of their own, whose scores are averaged.
     n_heads: number of prompts p, each with its own head; their scores add.
     n_starts: the problem is not convex in p. The first start is p = 0 (mean pooling); further ones, and all
