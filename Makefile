@@ -2,7 +2,9 @@
 PYTHON ?= python3
 BIN = .venv/bin
 SCALE ?= default
-PIP = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Our own modules are compiled once and kept, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: test reproduce docs dist lint bench clean
 

@@ -156,22 +156,23 @@ def small(turns: int = 5) -> None:
 
 
 def cores(turns: int = 7) -> None:
-    """Runs in parts on two cores against one, by the wall clock and in turn."""
-    tokens, v = sphere(6, 8, 10, seed=range(RUNS))
-    counts = {1: lambda: 1, 2: lambda: 2}
-    ratios = []
-    for turn in range(turns + 1):
-        seconds = []
-        for count in counts.values():
-            devices._cores = count
-            begin = time.perf_counter()
-            ours(tokens, v, 10_000)
-            seconds.append(time.perf_counter() - begin)
-        if turn:  # the first one compiles
-            ratios.append(seconds[0] / seconds[1])
-    print(
-        f"\nTwo cores: {np.median(ratios):.2f} times as fast as one ({min(ratios):.2f} to {max(ratios):.2f})."
-    )
+    """Runs in parts on several cores against one, by the wall clock and in turn."""
+    here = devices._cores() if "OMP_NUM_THREADS" not in os.environ else 2
+    counts = [count for count in (1, 2, 4, 8, 16) if count <= here]
+    print("\n| runs | cores | times as fast as one, turn by turn |\n|---|---|---|")
+    for runs, steps in ((RUNS, 10_000), (16 * RUNS, 1_000)):
+        tokens, v = sphere(6, 8, 10, seed=range(runs))
+        seconds = np.empty((turns + 1, len(counts)))
+        for turn in range(turns + 1):  # the first one compiles
+            for j, count in enumerate(counts):
+                devices._cores = lambda count=count: count
+                begin = time.perf_counter()
+                ours(tokens, v, steps)
+                seconds[turn, j] = time.perf_counter() - begin
+        ratios = np.sort(seconds[1:, :1] / seconds[1:], axis=0)
+        for j, count in enumerate(counts[1:], 1):
+            span = f"{np.median(ratios[:, j]):.2f} ({ratios[0, j]:.2f} to {ratios[-1, j]:.2f})"
+            print(f"| {runs:,} | {count} | {span} |", flush=True)
 
 
 FIRST = """
@@ -199,30 +200,39 @@ def first() -> None:
             print(f"imports and the start of JAX {start:.2f} s ({start_cpu:.2f} s CPU).", flush=True)
 
 
-def large(n: int = 20_000, T: int = 64, d: int = 128, steps: int = 5, turns: int = 3) -> None:
+def large(n: int = 4_000, T: int = 64, d: int = 128, steps: int = 40, turns: int = 5) -> None:
+    """A full-batch step beside the two passes over the keys that it must make, in turn."""
     rng = np.random.default_rng(0)
-    tokens = Tokens(rng.standard_normal((n, T, d)), rng.standard_normal((n, d)))
-    v = rng.standard_normal(d)
+    keys, queries, v = rng.standard_normal((n, T, d)), rng.standard_normal((n, d)), rng.standard_normal(d)
     with jax.enable_x64(True):
-        keys, per_row, per_token = jnp.asarray(tokens.keys), jnp.ones((n, d)), jnp.ones((n, T))
+        given = jnp.asarray(keys), jnp.ones((n, d)), jnp.ones((n, T))
         # The keys are an argument: as a constant of the program XLA would spend minutes folding them.
         read = jax.jit(lambda x, u, c: (jnp.einsum("ntd,nd->nt", x, u), jnp.einsum("nt,ntd->nd", c, x)))
-        jax.block_until_ready(read(keys, per_row, per_token))
+        jax.block_until_ready(read(*given))
 
-    def go(count: int) -> None:
+    def go(tokens: Tokens, count: int) -> None:
         rule = steepest(frobenius, LR)
         train(tokens, Linear(v), weight=FullWeight(), loss=logistic, optimizer=rule, steps=count, record=2)
 
-    go(1 + steps)  # compile
-    pairs = []
-    for _ in range(turns):
+    def passes() -> None:
         with jax.enable_x64(True):
-            passes = cpu(lambda: jax.block_until_ready(read(keys, per_row, per_token)), 2)
-        pairs.append(((cpu(lambda: go(1 + steps)) - cpu(lambda: go(1))) / steps, passes))
-    step, passes = np.median(pairs, axis=0)
-    ratio = np.median([a / b for a, b in pairs])
-    print(f"\nn={n:,}, T={T}, d={d}: two data passes {passes:.3f} s CPU, one full-batch step {step:.3f} s,")
-    print(f"ratio {ratio:.2f}.", flush=True)
+            for _ in range(steps):
+                jax.block_until_ready(read(*given))
+
+    print(f"\nn={n:,}, T={T}, d={d}, float64, ms of CPU time\n")
+    print("| weight | two passes | one step | step / passes, turn by turn |\n|---|---|---|---|")
+    for name, tokens in {"prompt (d, 1)": Tokens(keys), "matrix (d, d)": Tokens(keys, queries)}.items():
+        go(tokens, 1 + steps)  # compile
+        pairs = [
+            (
+                (cpu(lambda t=tokens: go(t, 1 + steps)) - cpu(lambda t=tokens: go(t, 1))) / steps,
+                cpu(passes) / steps,
+            )
+            for _ in range(turns)
+        ]
+        (step, two), ratios = np.median(pairs, axis=0) * 1e3, sorted(a / b for a, b in pairs)
+        span = f"{np.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        print(f"| {name} | {two:.0f} | {step:.0f} | {span} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,6 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, line: Line, dropout: float, first: b
     ones = torch.arange(count, dtype=torch.int32, device=q.device)
     starts, most = (ones, 1) if first else (line.starts, line.longest)
     kernel = torch.ops.aten._flash_attention_forward
-    q, k, v = (x.contiguous() for x in (q, k, v))
     return kernel(q, k, v, starts, line.starts, most, line.longest, dropout, False, False)[0]
 
 
@@ -71,11 +70,12 @@ def flash_works(dtype: torch.dtype, width: int) -> bool:
     line = Line(starts, torch.zeros(0), 134)
     try:
         for first in (False, True):
-            sizes = [(3 if first else 140, 2, width), (140, 2, width), (140, 2, width)]
-            given = [torch.randn(size, device="cuda", generator=generator).to(dtype) for size in sizes]
+            joint = torch.randn((140, 3, 2, width), device="cuda", generator=generator).to(dtype)
+            q, k, v = joint.unbind(1)  # not contiguous, as in a net
+            given = [q[:3] if first else q, k, v]
             found = []
             for way in (_flash, _padded):
-                leaves = [x.clone().requires_grad_() for x in given]
+                leaves = [x.detach().requires_grad_() for x in given]
                 out = way(*leaves, line, 0.0, first)
                 out.float().square().sum().backward()
                 found.append([out.detach(), *(x.grad for x in leaves)])

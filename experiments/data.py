@@ -128,6 +128,13 @@ def _image_arrays(folder: Path) -> tuple[Any, Any]:
 HALVES = ("train", "test")
 
 
+def there(folder: Path, what: str) -> None:
+    """Refuse a folder without the reviews or the images."""
+    names = {"reviews": ["reviews.npz"], "images": ["images.npz", f"images-{PARTS - 1:02d}.npz"]}[what]
+    if not any((folder / name).is_file() for name in names):
+        _there(folder / names[0], what)
+
+
 def _there(file: Path, what: str) -> Path:
     if not file.is_file():
         raise MissingData(f"{file} is not there. Make it: python experiments/data.py {what} {file.parent}")

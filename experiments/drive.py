@@ -1,14 +1,16 @@
 """Many trainings side by side on one machine:  python experiments/drive.py PLAN OUT --seconds 560
 
-PLAN is a text file. A line is the arguments of run.py for one training (--keep last); all lines of a phase
-run at the same time, and `phase SHARE` begins a phase that may take this share of the time. A phase that ends
-early leaves its time to the next. Called again, every training goes on from its checkpoint. What is small
-(records, kept heads and maps, logs) is gathered under OUT/small; checkpoints stay behind.
+PLAN is a text file, the most important first. A line is the arguments of run.py for one training; what stands
+after --keep does not enter its name. Some lines run at the same time, and when one has ended the next begins.
+Called again, every training goes on from its checkpoint. What is small (records, kept heads and maps, logs)
+is gathered under OUT/small; checkpoints stay behind.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import shlex
 import shutil
@@ -16,10 +18,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 SPARE = 12.0
-"""Seconds of a phase for starting, saving and gathering."""
+"""Seconds at the end for saving and gathering."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -29,70 +32,63 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("plan", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=560)
+    parser.add_argument("--at-once", type=int, default=6, help="trainings that run at the same time")
     parser.add_argument("--data", type=Path, default=Path("out/data"))
     given = parser.parse_args(arguments)
-    given.out.mkdir(parents=True, exist_ok=True)
-    end = time.time() + given.seconds
-    phases = read(given.plan)
-    while phases:
-        share, lines = phases.pop(0)
-        total = share + sum(later for later, _ in phases)
-        left = (end - time.time()) * share / total
-        together(lines, given.out, given.data, left)
-        gather(given.out)
-        print(f"{end - time.time():.0f} s left after {len(lines)} trainings", flush=True)
+    drive(read(given.plan), given.out, given.data, given.seconds, given.at_once)
+    gather(given.out)
 
 
-def read(plan: Path) -> list[tuple[float, list[str]]]:
-    """(share, lines) of every phase."""
-    phases: list[tuple[float, list[str]]] = []
-    for line in (text.split("#")[0].strip() for text in plan.read_text(encoding="utf8").splitlines()):
-        if line.startswith("phase"):
-            phases.append((float(line.split()[1]), []))
-        elif line:
-            phases[-1][1].append(line)
-    return phases
+def read(plan: Path) -> list[str]:
+    """The lines of a plan, without comments."""
+    lines = (text.split("#")[0].strip() for text in plan.read_text(encoding="utf8").splitlines())
+    return [line for line in lines if line]
 
 
-def together(lines: list[str], out: Path, data: Path, seconds: float) -> None:
-    """Run all lines at once; one that fails, or outlives its time, does not disturb the others."""
-    start, running = time.time(), {}
+def drive(lines: list[str], out: Path, data: Path, seconds: float, at_once: int, *more: str) -> None:
+    """Run the lines in their order; one that fails, or outlives its time, does not disturb the others.
+
+    more: arguments for all of them, which do not enter their names.
+    """
+    end, waiting = time.time() + seconds, [line for line in lines if not ended(out / name_of(line))]
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    while running or (waiting and time.time() < end - 2 * SPARE):
+        while waiting and len(running) < at_once and time.time() < end - 2 * SPARE:
+            line = waiting.pop(0)
+            running[name_of(line)] = started(line, out / name_of(line), data, end - SPARE, more)
+        time.sleep(0.2)
+        for name in [name for name, process in running.items() if process.poll() is not None]:
+            code, log = running.pop(name).returncode, out / name / "log.txt"
+            tail = log.read_text(encoding="utf8").strip().splitlines()[-1:]
+            left = f"{end - time.time():.0f} s left: " if end < math.inf else ""
+            print(f"{left}{name}: exit {code} {' '.join(tail)}", flush=True)
+        if time.time() > end:
+            for process in running.values():
+                process.kill()
+
+
+def started(line: str, place: Path, data: Path, deadline: float, more: tuple[str, ...]) -> Any:
+    """The process of one training."""
+    place.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, str(HERE / "run.py"), *shlex.split(line), *more]
+    words += ["--out", str(place), "--data", str(data), "--deadline", f"{deadline:.0f}"]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": _paths(), "PYTHONUNBUFFERED": "1"}
-    for line in lines:
-        name = _name(line)
-        place = out / name
-        place.mkdir(parents=True, exist_ok=True)
-        limit = max(seconds - SPARE, 1.0)
-        words = [
-            sys.executable,
-            str(HERE / "run.py"),
-            *shlex.split(line),
-            "--out",
-            str(place),
-            "--data",
-            str(data),
-        ]
-        log = open(place / "log.txt", "a", encoding="utf8")  # noqa: SIM115 - closed with its process
-        running[name] = (
-            subprocess.Popen([*words, "--deadline", f"{start + limit:.0f}"], stdout=log, stderr=log, env=env),
-            log,
-        )
-    for name, (process, log) in running.items():
-        try:
-            code = process.wait(timeout=max(start + seconds - time.time(), 0.1))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-        log.close()
-        tail = (out / name / "log.txt").read_text(encoding="utf8").strip().splitlines()[-1:]
-        print(f"{name}: exit {code} {' '.join(tail)}", flush=True)
+    with open(place / "log.txt", "a", encoding="utf8") as log:
+        return subprocess.Popen(words, stdout=log, stderr=log, env=env)
+
+
+def ended(place: Path) -> bool:
+    """Whether a training has come to its end, not only to a deadline."""
+    file = place / "last.json"
+    return file.is_file() and bool(json.loads(file.read_text(encoding="utf8")).get("ended"))
 
 
 def _paths() -> str:
     return os.pathsep.join([str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
 
 
-def _name(line: str) -> str:
+def name_of(line: str) -> str:
+    """The folder of a training: its arguments without their names."""
     words = [
         word
         for word in shlex.split(line.split("--keep")[0])

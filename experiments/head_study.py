@@ -1,11 +1,16 @@
 """How near the heads of a trained net are to the best margin, in several norms:
 
     python experiments/head_study.py RUNS OUT.json [--queries 8]
+    python experiments/head_study.py RUNS OUT.json --together sentiment-3-mirror1.1-0 sentiment-3-adam-0 …
 
 Reads every RUNS/*/heads-*.safetensors. For every layer and head the queries of the held-out batch that put
 the largest attention on one token, at most one for each attended token, make a program. Given are the head's
 own margin and the certified best one in each norm, entropy, norm, and how sure the selections are. Goes on
 where it was.
+
+--together: the last heads of trainings that share their seed, judged on the same selections: those which all
+of these nets make, the surest on average first; heads with fewer than four are left out. A net keeps its own
+states, so that only what is asked of it is shared.
 """
 
 from __future__ import annotations
@@ -36,6 +41,10 @@ NORMS: dict[str, Norm] = {
 }
 
 
+LEAST = 4
+"""Shared selections without which heads are not compared."""
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -44,49 +53,81 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--queries", type=int, default=8, help="selections of a head in its program")
     parser.add_argument("--norms", nargs="*", default=list(NORMS), choices=list(NORMS))
+    parser.add_argument("--together", nargs="*", default=(), help="trainings judged on the same selections")
     parser.add_argument("--only", default="", help="only files with this in their name")
     given = parser.parse_args(arguments)
     done = json.loads(given.out.read_text(encoding="utf8")) if given.out.is_file() else {}
     files = [file for file in sorted(given.runs.glob("*/heads-*.safetensors")) if given.only in str(file)]
-    with Line(total=len(files)) as line:
-        for count, file in enumerate(files):
-            name = f"{file.parent.name}/{file.stem}"
+    jobs: list[tuple[str, Any]] = [
+        (f"{file.parent.name}/{file.stem}", lambda file=file: study([file], given.queries, given.norms)[0])
+        for file in files
+    ]
+    if given.together:
+        jobs = [("same", lambda: together(given.runs, given.together, given.queries, given.norms))]
+    with Line(total=len(jobs)) as line:
+        for count, (name, job) in enumerate(jobs):
+            line.show(name, count)
             if name not in done:
-                done[name] = list(study(file, given.queries, given.norms))
+                done[name] = job()
                 given.out.write_text(json.dumps(done), encoding="utf8")
-            line.show(name, count + 1)
 
 
-def study(file: Path, queries: int, norms: list[str]) -> Iterator[dict[str, Any]]:
-    """One record per layer and head."""
+def together(runs: Path, names: list[str], queries: int, norms: list[str]) -> dict[str, Any]:
+    """Training → its heads, on the selections of all of them."""
+    found = study([runs / name / "heads-last.safetensors" for name in names], queries, norms)
+    return dict(zip(names, found, strict=True))
+
+
+def study(files: list[Path], queries: int, norms: list[str]) -> list[list[dict[str, Any]]]:
+    """For every file one record per layer and head, on selections that the heads of all files make."""
+    records: list[list[dict[str, Any]]] = [[] for _ in files]
+    for layer, head, nets in zip_heads(files):
+        seen = [softmax(logits) for *_, logits in nets]
+        chosen = np.array([each.argmax(-1) for each in seen])
+        shared = (chosen == chosen[0]).all(0) & nets[0][2]
+        found = surest(np.where(shared, np.mean(seen, axis=0).max(-1), 0), chosen[0], queries)
+        if len(found) < (LEAST if len(files) > 1 else 1):
+            continue
+        text, place = found.T
+        selected = chosen[0][text, place]
+        for record, (W, states, mask, _), each in zip(records, nets, seen, strict=True):
+            tokens = Tokens(states[text], states[text, place], mask=mask[text])
+            about = {"layer": layer, "head": head, "used": len(text), **described(W, each, mask)}
+            about["mass"] = float(each[text, place, selected].mean())
+            record.append(about | {"margins": {n: _margins(tokens, selected, W, n) for n in norms}})
+    return records
+
+
+def zip_heads(files: list[Path]) -> Iterator[tuple[int, int, list[Any]]]:
+    """Layer, head, and for every file W (d, d), states (n, T, d), mask (n, T), logits (n, query, token)."""
+    nets = [_opened(file) for file in files]
+    arrays, heads = nets[0]
+    for layer in range(len(arrays) // 3):
+        for head in range(heads):
+            found = []
+            for net, _ in nets:
+                query, key, states = (
+                    net[f"{layer}.{name}"].astype(float) for name in ("query", "key", "states")
+                )
+                mask, width = net["mask"].astype(bool), len(query) // heads
+                rows = slice(width * head, width * (head + 1))
+                W = key[rows].T @ query[rows] / np.sqrt(width)
+                logits = np.where(mask[:, None], states @ W.T @ states.transpose(0, 2, 1), -np.inf)
+                found.append((W, states, mask, logits))
+            yield layer, head, found
+
+
+def _opened(file: Path) -> tuple[dict[str, Any], int]:
     with safe_open(file, "numpy") as opened:
         arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        heads = int(opened.metadata()["heads"])
-    mask = arrays.pop("mask").astype(bool)
-    for layer in range(len(arrays) // 3):
-        query, key, states = (arrays[f"{layer}.{name}"].astype(float) for name in ("query", "key", "states"))
-        width = len(query) // heads
-        for head in range(heads):
-            rows = slice(width * head, width * (head + 1))
-            W = key[rows].T @ query[rows] / np.sqrt(width)
-            yield {"layer": layer, "head": head, **one(W, states, mask, queries, norms)}
+        return arrays, int(opened.metadata()["heads"])
 
 
-def one(W: Any, states: Any, mask: Any, queries: int, norms: list[str]) -> dict[str, Any]:
-    """What one head selects, and its margins."""
-    logits = np.where(mask[:, None], states @ W.T @ states.transpose(0, 2, 1), -np.inf)  # query, token
-    seen = softmax(logits)
+def described(W: Any, seen: Any, mask: Any) -> dict[str, float]:
+    """Norm of a head, its entropy, and how many of its queries put more than half on one token."""
     entropy = -(np.where(seen > 0, seen * np.log(np.maximum(seen, 1e-300)), 0)).sum(-1)
-    text, place = surest(np.where(mask, seen.max(-1), 0), seen.argmax(-1), queries).T
-    tokens = Tokens(states[text], states[text, place], mask=mask[text])
-    return {
-        "norm": float(np.linalg.norm(W)),
-        "entropy": float(entropy[mask].mean()),
-        "confident": float((seen.max(-1)[mask] > 0.5).mean()),
-        "mass": float(seen.max(-1)[text, place].mean()),
-        "used": len(text),
-        "margins": {name: _margins(tokens, logits[text, place].argmax(-1), W, name) for name in norms},
-    }
+    sure = float((seen.max(-1)[mask] > 0.5).mean())
+    return {"norm": float(np.linalg.norm(W)), "entropy": float(entropy[mask].mean()), "confident": sure}
 
 
 def surest(mass: Any, selected: Any, count: int) -> Any:

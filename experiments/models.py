@@ -1,10 +1,14 @@
 """The two networks of the experiments, in plain PyTorch.
 
-Weights stay in float32; `dtype` is what is computed in. An attention module has `query` and `key` layers and
-takes `hidden_states`, as Hugging Face's do, so that MarginMonitor can read it.
+Weights stay in float32; `dtype` is what is computed in. What a block does after its attention is one function
+(`after_text`, `after_image`), which `fused.py` compiles for a GPU. An attention module has `query` and `key`
+layers and takes `hidden_states`, as Hugging Face's do, so that MarginMonitor can read it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +23,9 @@ def linear(x: Tensor, layer: nn.Linear) -> Tensor:
     return F.linear(x, layer.weight.to(x.dtype), bias)
 
 
-def normed(x: Tensor, layer: nn.LayerNorm) -> Tensor:
-    bias = None if layer.bias is None else layer.bias.to(x.dtype)
-    return F.layer_norm(x, layer.normalized_shape, layer.weight.to(x.dtype), bias, layer.eps)
+def normed(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    bias = None if bias is None else bias.to(x.dtype)
+    return F.layer_norm(x, weight.shape, weight.to(x.dtype), bias)
 
 
 class Attention(nn.Module):
@@ -65,7 +69,7 @@ class Attention(nn.Module):
             allowed = None if attention_mask is None else attention_mask[:, None, None]
             mixed = F.scaled_dot_product_attention(*swapped, attn_mask=allowed, dropout_p=dropout)
             mixed = mixed.transpose(1, 2)
-        return linear(mixed.flatten(-2), self.out)
+        return mixed.flatten(-2)
 
     def temperature(self, asking: Tensor, mask: Tensor | None, line: Line | None) -> Tensor:
         """τ of every query and head: (…, heads), in the type of the states."""
@@ -82,6 +86,22 @@ class Attention(nn.Module):
 # ---------------------------------------------------------------------- text
 
 
+def after_text(
+    x: Tensor,
+    mixed: Tensor,
+    out: Tensor,
+    norm1: Tensor,
+    up: Tensor,
+    down: Tensor,
+    norm2: Tensor,
+    dropout: float,
+) -> Tensor:
+    """x ← LN(x + mixed outᵀ), x ← LN(x + MLP x)."""
+    x = normed(x + F.dropout(F.linear(mixed, out.to(x.dtype)), dropout), norm1)
+    change = F.linear(F.gelu(F.linear(x, up.to(x.dtype))), down.to(x.dtype))
+    return normed(x + F.dropout(change, dropout), norm2)
+
+
 class TextBlock(nn.Module):
     """x ← LN(x + attention), x ← LN(x + MLP), without biases."""
 
@@ -90,15 +110,15 @@ class TextBlock(nn.Module):
         self.attention = Attention(width, heads, dropout, False, selective)
         self.norm1, self.norm2 = (nn.LayerNorm(width, bias=False) for _ in range(2))
         self.up, self.down = nn.Linear(width, hidden, bias=False), nn.Linear(hidden, width, bias=False)
-        self.dropout = dropout
+        self.dropout, self.after = dropout, after_text
 
     def forward(self, x: Tensor, mask: Tensor | None, line: Line | None, first: bool) -> Tensor:
-        mixed = F.dropout(self.attention(x, mask, line=line, first=first), self.dropout, self.training)
+        mixed = self.attention(x, mask, line=line, first=first)
         if first:
             x = x[:, :1] if line is None else x[line.first]
-        x = normed(x + mixed, self.norm1)
-        change = linear(F.gelu(linear(x, self.up)), self.down)
-        return normed(x + F.dropout(change, self.dropout, self.training), self.norm2)
+        layers = (self.attention.out, self.norm1, self.up, self.down, self.norm2)
+        dropout = self.dropout if self.training else 0.0
+        return self.after(x, mixed, *(layer.weight for layer in layers), dropout)
 
 
 class SentimentEncoder(nn.Module):
@@ -141,6 +161,22 @@ class SentimentEncoder(nn.Module):
 # ---------------------------------------------------------------------- images
 
 
+def after_image(
+    x: Tensor,
+    mixed: Tensor,
+    out: Sequence[Tensor],
+    norm: Sequence[Tensor],
+    up: Any,
+    down: Any,
+    dropout: float,
+) -> Tensor:
+    """x ← x + out(mixed), x ← x + MLP(LN x); a layer is its weight and bias."""
+    out, up, down = ([w.to(x.dtype) for w in layer] for layer in (out, up, down))
+    x = x + F.dropout(F.linear(mixed, *out), dropout)
+    inner = F.dropout(F.gelu(F.linear(normed(x, *norm), *up)), dropout)
+    return x + F.dropout(F.linear(inner, *down), dropout)
+
+
 class ImageBlock(nn.Module):
     """x ← x + attention(LN x), x ← x + MLP(LN x)."""
 
@@ -149,13 +185,17 @@ class ImageBlock(nn.Module):
         self.attention = Attention(width, heads, 0.0, bias=True)  # published without dropout on the weights
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
-        self.dropout = dropout
+        self.dropout, self.after = dropout, after_image
 
     def forward(self, x: Tensor, first: bool) -> Tensor:
-        mixed = self.attention(normed(x, self.norm1), first=first)
-        x = (x[:, :1] if first else x) + F.dropout(mixed, self.dropout, self.training)
-        inner = F.dropout(F.gelu(linear(normed(x, self.norm2), self.up)), self.dropout, self.training)
-        return x + F.dropout(linear(inner, self.down), self.dropout, self.training)
+        mixed = self.attention(normed(x, self.norm1.weight, self.norm1.bias), first=first)
+        x = x[:, :1] if first else x
+        layers = (self.attention.out, self.norm2, self.up, self.down)
+        dropout = self.dropout if self.training else 0.0
+        rows = self.after(
+            *(y.flatten(0, 1) for y in (x, mixed)), *([y.weight, y.bias] for y in layers), dropout
+        )
+        return rows.view_as(x)
 
 
 class VisionTransformer(nn.Module):
@@ -191,4 +231,4 @@ class VisionTransformer(nn.Module):
         x = F.dropout(x, self.dropout, self.training)
         for k, block in enumerate(self.blocks):
             x = block(x, first=not every and k == len(self.blocks) - 1)
-        return linear(normed(x[:, 0], self.norm), self.head).float()
+        return linear(normed(x[:, 0], self.norm.weight, self.norm.bias), self.head).float()

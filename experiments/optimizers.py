@@ -45,19 +45,20 @@ class Together:
             part.load_state_dict(whole)
 
 
-def optimizer(name: str, model: nn.Module, lr: float) -> Together:
+def optimizer(name: str, model: nn.Module, lr: float, fused: bool = False) -> Together:
     """mirror:P: mirror descent with potential |w|^P / P, every parameter, as published. adam: torch's.
 
     sign: steepest descent in l∞. spectral: for matrices inside the blocks, torch.optim.Muon without momentum
     or decay, whose Newton–Schulz steps stand in for the exact polar factor (an SVD per matrix and step is a
     hundred times slower on a GPU); everything else by sign descent with a twentieth of the step.
+    fused: mirror descent and Adam in one pass over each tensor, and nothing asked of the GPU.
     """
     kind, _, p = name.partition(":")
     weights = list(model.parameters())
     if kind == "mirror" and p:
-        return Together(LpMirrorDescent(weights, lr, float(p)))
+        return Together(LpMirrorDescent(weights, lr, float(p), fused=fused))
     if name == "adam":
-        return Together(torch.optim.Adam(weights, lr))
+        return Together(torch.optim.Adam(weights, lr, fused=fused, capturable=fused))
     if name == "sign":
         return Together(SteepestDescent(weights, lr, attsvm.linf))
     if name == "spectral":

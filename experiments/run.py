@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from data import Images, MissingData, Reviews, images, reviews, sentences
+from fused import fusing_works
 from looks import ImageLook, TextLook
 from tasks import Sentiment, Vision, order
 from training import Settings, train
@@ -39,13 +40,18 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     half = device.type == "cuda" if given.half is None else given.half
     until = given.until if given.until is not None else 0.995 if given.task == "sentiment" else math.inf
     task_name = f"{given.task} selective" if given.selective else given.task
-    settings = Settings(task_name, given.size, given.optimizer, rate, given.seed, given.epochs, until, half)
+    fused = half and device.type == "cuda" and given.fused and fusing_works()
+    settings = Settings(
+        task_name, given.size, given.optimizer, rate, given.seed, given.epochs, until, half, fused
+    )
     out = (
         given.out or Path("out") / f"{given.task}{given.size}-{given.optimizer.replace(':', '')}-{given.seed}"
     )
     deadline = min(given.deadline, math.inf if given.seconds is None else time.time() + given.seconds)
-    records = train(task, settings, out, look=look, save_every=given.save_every, deadline=deadline)
-    best = max((record["test_accuracy"] for record in records[1:]), default=math.nan)
+    records = train(
+        task, settings, out, look=look, save_every=given.save_every, deadline=deadline, every=given.every
+    )
+    best = max((record.get("test_accuracy", 0.0) for record in records[1:]), default=math.nan)
     print(f"{out}: {records[-1]['epoch']} epochs, best test accuracy {best:.4f}")
     return records
 
@@ -66,10 +72,16 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="folder of this training; the same call goes on from it")
     parser.add_argument("--seconds", type=float, help="stop after so long; the same call goes on")
     parser.add_argument("--deadline", type=float, default=math.inf, help="stop at this time.time()")
-    parser.add_argument("--save-every", type=float, default=30.0, help="seconds between checkpoints")
+    parser.add_argument("--save-every", type=float, default=100.0, help="seconds between checkpoints")
     parser.add_argument("--keep", type=int, nargs="*", default=(), help="epochs whose heads or maps are kept")
     parser.add_argument("--rows", type=int, help="only so many examples of each half, for a try")
     parser.add_argument("--half", action=argparse.BooleanOptionalAction, help="bfloat16; default on a GPU")
+    parser.add_argument(
+        "--fused", action=argparse.BooleanOptionalAction, default=True, help="compiled kernels, on a GPU"
+    )
+    parser.add_argument(
+        "--every", type=int, default=1, help="after ten epochs, test and look at every so many"
+    )
     parser.add_argument("--device", help="cpu, cuda; default: a GPU where there is one")
     return parser.parse_args(arguments)
 

@@ -19,6 +19,8 @@ from safetensors.numpy import load_file
 
 RECORDS = Path(__file__).parents[1] / "src" / "attsvm" / "figures" / "records"
 CURVES = ("epoch", "train_accuracy", "test_accuracy", "pivotal", "soft_sparsity", "norm_last")
+SHORT = 10
+"""Letters of a commit."""
 BINS = 40
 """Bins of 0.005 that are kept of a histogram; the last takes all larger weights."""
 
@@ -29,7 +31,6 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("runs", type=Path)
     parser.add_argument("--heads", type=Path, nargs="*", default=(), help="files of head_study.py")
-    parser.add_argument("--commit", help="of the code that trained, where its copy had no history")
     parser.add_argument("--heads-commit", default="unknown", help="of the code that studied the heads")
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args(arguments)
@@ -37,43 +38,52 @@ def main(arguments: list[str] | None = None) -> None:
     folders = sorted(file.parent for file in given.runs.glob("*/records.jsonl"))
     runs = {folder.name: training(folder) for folder in folders}
     about = json.loads((folders[0] / "about.json").read_text(encoding="utf8"))
-    made = {name: about[name] for name in ("machine", "versions", "commit")}
-    made["commit"] = given.commit or made["commit"]
-    command = "python experiments/drive.py experiments/plan.txt out/runs, two phases a call"
+    made = {name: about[name] for name in ("machine", "versions")}
+    made["commit"] = " and ".join(sorted({run["commit"] for run in runs.values()}))
+    command = "python experiments/drive.py experiments/plan.txt out/runs"
     _write(given.out / "transformers.json", {"made": made | {"command": command}, "runs": runs})
     if given.heads:
-        study: dict[str, Any] = {}
+        heads: dict[str, Any] = {}
+        same: dict[str, Any] = {}
         for file in given.heads:
-            study |= json.loads(file.read_text(encoding="utf8"))
-        command = "python experiments/head_study.py out/runs/small heads.json"
-        heads = {name: [head(one) for one in found] for name, found in study.items()}
-        _write(
-            given.out / "heads.json",
-            {"made": here(given.heads_commit) | {"command": command}, "heads": heads},
-        )
+            study = json.loads(file.read_text(encoding="utf8"))
+            for kind, found in ((same, study.pop("same", {})), (heads, study)):
+                kind |= {name: [head(one) for one in net] for name, net in found.items()}
+        made = here(given.heads_commit) | {
+            "command": "python experiments/head_study.py out/runs/small heads.json [--together …]"
+        }
+        _write(given.out / "heads.json", {"made": made, "heads": heads, "same": same})
 
 
 def here(commit: str) -> dict[str, Any]:
     """This machine, which solved the programs of heads that another one trained."""
     versions = {"python": platform.python_version(), "numpy": np.__version__}
-    return {"machine": f"{platform.machine()} CPU", "versions": versions, "commit": commit}
+    return {"machine": f"{platform.machine()} CPU", "versions": versions, "commit": commit[:SHORT]}
 
 
 def training(folder: Path) -> dict[str, Any]:
-    """Curves by epoch, norms and entropies by layer, weights at the end, maps where there are any."""
+    """Curves by tested epoch, norms and entropies by layer, weights at the end, maps where there are any.
+
+    trained: all epochs, tested or not; ended: whether the train accuracy reached its end. Soft sparsity,
+    norms and pivotal words begin before the first epoch.
+    """
     lines = (folder / "records.jsonl").read_text(encoding="utf8").splitlines()
     records = [json.loads(line) for line in lines]
-    settings = json.loads((folder / "about.json").read_text(encoding="utf8"))["settings"]
+    about = json.loads((folder / "about.json").read_text(encoding="utf8"))
+    settings = about["settings"]
     out: dict[str, Any] = {"settings": {name: value for name, value in settings.items() if name != "until"}}
-    trained = records[1:]
+    out["commit"] = about["commit"][:SHORT]
+    looked = [record for record in records if "heads" in record]
+    tested = [record for record in looked if "test_accuracy" in record]
     for name in CURVES:
-        if name in trained[-1]:
-            whole = records if name in records[0] else trained
+        if name in looked[-1]:
+            whole = looked if name in looked[0] and name != "epoch" else tested
             out[name] = [_short(record[name]) for record in whole]
-    out["layers"] = [layers(record["heads"]) for record in records]
-    if "temperature" in records[-1]:
-        out["temperature"] = [[_short(x) for x in record["temperature"]] for record in records]
-    out["seconds"] = _short(sum(record["seconds"] for record in trained))
+    out["trained"], out["ended"] = records[-1]["epoch"], records[-1]["train_accuracy"] >= settings["until"]
+    out["layers"] = [layers(record["heads"]) for record in looked]
+    if "temperature" in looked[-1]:
+        out["temperature"] = [[_short(x) for x in record["temperature"]] for record in looked]
+    out["seconds"] = _short(sum(record["seconds"] for record in records[1:]))
     if (folder / "last.json").is_file():
         out["last"] = last(json.loads((folder / "last.json").read_text(encoding="utf8")))
     maps = {

@@ -16,28 +16,41 @@ def main() -> None:
     print("best test accuracy, % (epochs); published")
     for size in sentiment.SIZES:
         for k, p in enumerate(sentiment.PS):
-            found = sentiment.curves(arrays, size, p)
-            best = ", ".join(f"{curve.max():.2f} ({len(curve)})" for curve in found)
-            last = ", ".join(f"{curve[-1]:.2f}" for curve in found)
-            print(
-                f"  size {size}  {ROWS[p]:16} {best}  last {last}  published {sentiment.PUBLISHED[size][k]}"
+            names = sentiment.seeds(arrays, size, p)
+            ends = {name: runs[_run(name)] for name in names}
+            best = ", ".join(
+                f"{sentiment.best(arrays, name):.2f} ({ends[name]['trained']})" for name in names
             )
+            last = ", ".join(f"{arrays[f'test {name}'][-1]:.2f}" for name in names)
+            train = ", ".join(f"{100 * end['train_accuracy'][-1]:.1f}" for end in ends.values())
+            published = sentiment.PUBLISHED[size][k]
+            print(f"  size {size}  {ROWS[p]:16} {best}  last {last}  train {train}  published {published}")
     for rule in sentiment.OTHERS:
         curve = arrays[f"test 3 {rule} 0"]
-        print(f"  size 3  {rule:16} {curve.max():.2f} at epoch {curve.argmax() + 1} of {len(curve)}")
+        epochs = arrays[f"epoch 3 {rule} 0"]
+        print(f"  size 3  {rule:16} {curve.max():.2f} at epoch {epochs[curve.argmax()]} of {epochs[-1]}")
     for size in sentiment.SIZES:
         gains, epochs = sentiment.gain(arrays, size)
         words = "95 %: {:.2f} to {:.2f}".format(*sentiment.interval(gains)) if len(gains) > 1 else "one seed"
         print(f"gain of p = 1.1, size {size}, {epochs} epochs: {gains.round(2)}, {gains.mean():.2f}; {words}")
-    print("size 3, key weights: below 0.005, above 0.06, largest; pivotal words at start and end")
-    for name in (f"sentiment-3-mirror{p}-{s}" for p in sentiment.PS for s in range(3)):
+    for size in sentiment.SIZES[1:]:
+        early = {
+            until: sentiment.best(arrays, f"{size} 1.1 0", until)
+            - sentiment.best(arrays, f"{size} 2 0", until)
+            for until in (10, 14, 20)
+        }
+        words = ", ".join(f"{gain:.2f} ({until})" for until, gain in early.items())
+        print(f"  size {size}, after so many epochs: {words}")
+    print("key weights: below 0.005, above 0.06, largest; pivotal words at start and end")
+    cells = ((size, p, s) for size in sentiment.SIZES for p in sentiment.PS for s in range(sentiment.SEEDS))
+    for name in (f"sentiment-{size}-mirror{p}-{s}" for size, p, s in cells):
         if name in runs:
             end, words = runs[name]["last"], runs[name]["pivotal"]
             counts = (end["histogram_key"][0], end["large_key"])
             print(f"  {name}: {counts}, {end['largest_key']:.3f}; {words[0]:.2f}, {words[-1]:.2f}")
     print("norm, entropy and top mass by layer, at the start and at the end (12 epochs for Adam)")
     for name, run in runs.items():
-        if name.startswith("sentiment-3") and name.endswith(("-0", "selective")):
+        if name.startswith("sentiment") and name.endswith(("-0", "selective")):
             layers = np.array(run["layers"])
             at = min(12, len(layers) - 1) if "adam" in name else -1
             print(f"  {name}: {layers[0].round(3).tolist()} → {layers[at].round(3).tolist()}")
@@ -51,24 +64,51 @@ def main() -> None:
         run = runs[name]
         soft, norm = np.array(run["soft_sparsity"]), np.array(run["norm_last"])
         best = f"{run['test_accuracy'][0]:.3f} → {run['test_accuracy'][-1]:.3f} in {run['epoch'][-1]} epochs"
-        least = f"{soft[0]:.0f}, {soft.min():.0f} (epoch {soft.argmin()}), {soft[-1]:.0f}"
+        at = [0, *run["epoch"]][soft.argmin()]
+        least = f"{soft[0]:.0f}, {soft.min():.0f} (epoch {at}), {soft[-1]:.0f}"
         print(f"  {name}: {best}; {least}; {norm[0]:.3f} → {norm[-1]:.3f}")
     margins_of_heads()
+    layers_of_heads()
+
+
+def _run(name: str) -> str:
+    """`3 1.1 0` → the name of its training."""
+    size, p, seed = name.split()
+    return f"sentiment-{size}-mirror{p}-{seed}"
 
 
 def margins_of_heads() -> None:
     """Mean and interval over heads, by optimizer and norm."""
     arrays = head_geometry.experiment()
     print(f"heads: {len(arrays['certified'])} programs, certified {arrays['certified'].mean():.0%}")
-    print(f"  attention on the surest selections: {arrays['mass'].round(2).tolist()}")
-    for name, scale in (("ratio", 100), ("cosine", 1)):
-        for rule, *numbers in zip(arrays["rules"], *(scale * arrays[name]), strict=True):
-            cells = zip(head_geometry.NORMS, *numbers, strict=True)
-            words = ", ".join(f"{norm} {mean:.3f} [{low:.3f}, {high:.3f}]" for norm, mean, low, high in cells)
-            print(f"  {name} {rule}: {words}")
-    for rule in arrays["rules"]:
-        curve = arrays[f"layers {rule}"].mean(1).round(3)
-        print(f"  Frobenius cosine {rule}: epochs {arrays[f'epochs {rule}'].tolist()}, {curve.tolist()}")
+    for group, (size, _, norms) in head_geometry.GROUPS.items():
+        mass, heads = arrays[f"{group} mass"].round(2).tolist(), arrays[f"{group} heads"].tolist()
+        print(f"size {size}, {group} selections: heads {heads}, attention on the selections {mass}")
+        for name, scale in (("ratio", 100), ("cosine", 1)):
+            found = scale * arrays[f"{group} {name}"]
+            for rule, *numbers in zip(arrays[f"{group} rules"], *found, strict=True):
+                cells = zip(norms, *numbers, strict=True)
+                words = (f"{norm} {mean:.3f} [{low:.3f}, {high:.3f}]" for norm, mean, low, high in cells)
+                print(f"  {name} {rule}:", ", ".join(words))
+    for rule in arrays["own rules"]:
+        curve, layers = arrays[f"layers {rule}"].mean(1).round(3), arrays[f"layers {rule}"][-1].round(3)
+        epochs = arrays[f"epochs {rule}"].tolist()
+        print(f"  Frobenius cosine {rule}: epochs {epochs}, {curve.tolist()}; layers {layers.tolist()}")
+
+
+def layers_of_heads() -> None:
+    """By layer of the larger encoders, on own selections: attention on them, Frobenius margin and cosine."""
+    for name, found in recorded("heads")["heads"].items():
+        if name.startswith(("sentiment-4", "sentiment-6")):
+            print(f"  {name}: attention, margin in %, cosine")
+            for layer in sorted({head["layer"] for head in found}):
+                some = [head for head in found if head["layer"] == layer]
+                margins = [head["margins"]["Frobenius"] for head in some]
+                mass, ratio, cosine = (
+                    np.mean([row[key] for row in rows])
+                    for rows, key in ((some, "mass"), (margins, "ratio"), (margins, "cosine"))
+                )
+                print(f"    layer {layer + 1}: {mass:.2f}, {100 * ratio:.2f}, {cosine:.3f}")
 
 
 if __name__ == "__main__":

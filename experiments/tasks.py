@@ -5,6 +5,7 @@ All data lie on the device as small integers. An epoch's order is drawn from (se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ PUBLISHED_STEPS = {
 }
 OUR_STEPS = {"adam": 1e-4, "sign": 1e-4, "spectral": 2e-3}
 """Not published and not tuned: sign as Adam, spectral with about the same root mean square step."""
+Batch = tuple[Tensor, ...]
 IMAGE_STEPS = {"mirror:1.1": 5e-2, "adam": 1e-4}
 
 
@@ -31,7 +33,11 @@ def order(count: int, seed: int, epoch: int) -> Tensor:
 
 
 class Sentiment:
-    """Movie reviews; binary cross-entropy summed over a batch, as published."""
+    """Movie reviews; binary cross-entropy summed over a batch, as published.
+
+    fill: batches are filled up to a multiple of so many tokens by two texts without meaning, which nothing
+    else attends to and no loss counts: a few shapes instead of as many as batches, for `steps.py`.
+    """
 
     summed = True
     """Whether a batch's loss is the sum of its examples', or their mean."""
@@ -40,39 +46,58 @@ class Sentiment:
         self, halves: tuple[Reviews, Reviews], size: int, device: Any, batch: int = 100, **model: Any
     ):
         self.train, self.test = halves
-        self.device, self.batch, self.size = torch.device(device), batch, size
+        self.device, self.batch, self.size, self.fill = torch.device(device), batch, size, 0
         self.make = lambda: SentimentEncoder(size, **model)
         self.on_device = {id(half): half.to(self.device) for half in halves}
+        self.longest = max(int(half.offsets.diff().max()) for half in halves)
 
     def step(self, optimizer: str) -> float:
         sizes = PUBLISHED_STEPS.get(optimizer, {})
         return sizes.get(self.size, OUR_STEPS.get(optimizer, 4e-4))
 
-    def losses(self, model: SentimentEncoder, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """Loss, number of right answers and size of every batch of an epoch."""
-        yield from self._over(model, self.train, order(len(self.train), seed, epoch), self.batch)
+    def batches(self, seed: int, epoch: int) -> Iterator[Batch]:
+        """An epoch's batches: ids (N,), positions (N,), starts (texts + 1,), labels (n,)."""
+        return self._lines(self.train, order(len(self.train), seed, epoch), self.batch, self.fill)
 
-    def tested(self, model: SentimentEncoder) -> Iterator[tuple[Tensor, Tensor, int]]:
-        yield from self._over(model, self.test, torch.arange(len(self.test)), 5 * self.batch)
+    def tests(self) -> Iterator[Batch]:
+        return self._lines(self.test, torch.arange(len(self.test)), 5 * self.batch, 0)
 
-    def _over(self, model: SentimentEncoder, half: Reviews, rows: Tensor, batch: int) -> Iterator[Any]:
+    def loss(self, model: SentimentEncoder, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The loss, and how many answers are right."""
+        ids, positions, starts, labels = batch
+        logits = model(ids, Line(starts, positions, self.longest))[: len(labels)]
+        loss = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+        return loss, ((logits > 0) == (labels > 0.5)).sum()
+
+    def _lines(self, half: Reviews, rows: Tensor, batch: int, fill: int) -> Iterator[Batch]:
         there = self.on_device[id(half)]
-        lengths = half.offsets.diff()[rows]  # on the host: shapes are known without asking the GPU
+        lengths, sources = half.offsets.diff()[rows], half.offsets[rows]  # on the host: no question to a GPU
+        groups = [
+            _filled(*pair, fill) for pair in zip(lengths.split(batch), sources.split(batch), strict=True)
+        ]
+        lengths, sources = (torch.cat(each) for each in zip(*groups, strict=True))
         ends = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-        on, total = rows.to(self.device), int(ends[-1])
-        starts, counts = ends.to(self.device), lengths.to(self.device)
-        shift = torch.repeat_interleave(there.offsets[on] - starts[:-1], counts, output_size=total)
-        places = torch.arange(total, device=self.device)
-        ids = there.ids[places + shift]  # the whole epoch's tokens in its order, so that a batch is a slice
-        positions = places - torch.repeat_interleave(starts[:-1], counts, output_size=total)
-        labels, starts = there.labels[on], starts.to(torch.int32)
-        for a in range(0, len(rows), batch):
-            b = min(a + batch, len(rows))
-            tokens = slice(int(ends[a]), int(ends[b]))
-            line = Line(starts[a : b + 1] - starts[a], positions[tokens], int(lengths[a:b].max()))
-            logits, y = model(ids[tokens], line), labels[a:b]
-            loss = F.binary_cross_entropy_with_logits(logits, y, reduction="sum")
-            yield loss, ((logits > 0) == (y > 0.5)).sum(), b - a
+        total, starts, counts = int(ends[-1]), ends.to(self.device), lengths.to(self.device)
+        source = torch.repeat_interleave(sources.to(self.device), counts, output_size=total)
+        place = torch.arange(total, device=self.device)
+        place -= torch.repeat_interleave(starts[:-1], counts, output_size=total)
+        # The whole epoch's tokens in its order, so that a batch is a slice.
+        ids = torch.where(source >= 0, there.ids[(source + place).clamp(0, len(there.ids) - 1)], 0)
+        positions, labels = torch.where(source >= 0, place, 0), there.labels[rows.to(self.device)]
+        starts, text = starts.to(torch.int32), 0
+        for some, (group, _) in zip(labels.split(batch), groups, strict=True):
+            tokens = slice(int(ends[text]), int(ends[text + len(group)]))
+            yield ids[tokens], positions[tokens], starts[text : text + len(group) + 1] - starts[text], some
+            text += len(group)
+
+
+def _filled(lengths: Tensor, sources: Tensor, fill: int) -> tuple[Tensor, Tensor]:
+    """Lengths and places of a batch's texts, and of two that fill it up, whose place is −1."""
+    if not fill:
+        return lengths, sources
+    total = int(lengths.sum())
+    more = fill * math.ceil((total + 2) / fill) - total
+    return torch.cat([lengths, torch.tensor([more // 2, more - more // 2])]), F.pad(sources, (0, 2), value=-1)
 
 
 class Vision:
@@ -81,7 +106,7 @@ class Vision:
     border: of black pixels from which crops are taken; without one, pictures are neither cropped nor flipped.
     """
 
-    summed = False
+    summed, fill = False, 0
     MEAN, SPREAD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
     def __init__(
@@ -97,19 +122,21 @@ class Vision:
     def step(self, optimizer: str) -> float:
         return IMAGE_STEPS.get(optimizer, OUR_STEPS.get(optimizer, 5e-2))
 
-    def losses(self, model: VisionTransformer, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor, int]]:
+    def batches(self, seed: int, epoch: int) -> Iterator[Batch]:
+        """An epoch's batches: pixels (n, channels, side, side), labels (n,)."""
         rows = order(len(self.train), seed, epoch).to(self.device)
-        for a in range(0, len(rows), self.batch):
-            some = rows[a : a + self.batch]
-            pixels, y = self.train.pixels[some], self.train.labels[some]
-            logits = model(self.prepared(self._moved(pixels) if self.border else pixels, model.dtype))
-            yield F.cross_entropy(logits, y), (logits.argmax(1) == y).sum(), len(some)
+        return ((self.train.pixels[some], self.train.labels[some]) for some in rows.split(self.batch))
 
-    def tested(self, model: VisionTransformer) -> Iterator[tuple[Tensor, Tensor, int]]:
-        for a in range(0, len(self.test), 10 * self.batch):
-            some = slice(a, a + 10 * self.batch)
-            logits, y = model(self.prepared(self.test.pixels[some], model.dtype)), self.test.labels[some]
-            yield F.cross_entropy(logits, y), (logits.argmax(1) == y).sum(), len(y)
+    def tests(self) -> Iterator[Batch]:
+        many = 10 * self.batch
+        return zip(self.test.pixels.split(many), self.test.labels.split(many), strict=True)
+
+    def loss(self, model: VisionTransformer, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The loss, and how many answers are right; pictures are moved in training only."""
+        pixels, y = batch
+        moved = self._moved(pixels) if model.training and self.border else pixels
+        logits = model(self.prepared(moved, model.dtype))
+        return F.cross_entropy(logits, y), (logits.argmax(1) == y).sum()
 
     def prepared(self, pixels: Tensor, dtype: torch.dtype) -> Tensor:
         """Normalised pictures of the model's side."""

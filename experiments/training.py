@@ -21,7 +21,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from attsvm.progress import Line
+from fused import fuse
 from optimizers import Together, optimizer
+from steps import Steps
+
+FILL = 1000
+"""Lines of tokens are filled up to a multiple of this for recorded steps: eleven shapes, two percent more."""
+EARLY = 10
+"""So many first epochs are all tested, whatever `every` says."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,8 @@ class Settings:
     """What decides a training's numbers; a folder holds one training only.
 
     task, size: what is trained. until: stop once the train accuracy reaches it. epochs: or after so many.
-    half: compute in bfloat16 (weights and optimizer stay in float32).
+    half: compute in bfloat16 (weights and optimizer stay in float32). fused: in compiled kernels
+    and recorded steps (`fused.py`, `steps.py`), whose dropout draws other random numbers.
     """
 
     task: str
@@ -40,10 +48,11 @@ class Settings:
     epochs: int = 1000
     until: float = 0.995
     half: bool = False
+    fused: bool = False
 
 
 class Look(Protocol):
-    """Looks into a model: after every epoch for its record, and once at the end for last.json."""
+    """Looks into a model: after a tested epoch for its record, and once at the end for last.json."""
 
     def __call__(self, model: nn.Module, epoch: int, folder: Path) -> dict[str, Any]: ...
 
@@ -58,17 +67,24 @@ def train(
     look: Look | None = None,
     save_every: float = 30.0,
     deadline: float = math.inf,
+    every: int = 1,
 ) -> list[dict[str, Any]]:
     """Train until the train accuracy, the number of epochs or the deadline (seconds of time.time()).
 
-    Records of all epochs. The same call goes on after the last checkpoint; other settings are refused.
+    Records of all epochs, with a test and a look after the first ten, every `every`-th, and the last of a
+    training that reached its end. The same call goes on after the last checkpoint; other settings are
+    refused.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _same(folder, settings, task)
     torch.manual_seed(settings.seed)
     model = task.make().to(task.device)
     model.dtype = torch.bfloat16 if settings.half else torch.float32
-    rule = optimizer(settings.optimizer, model, settings.lr)
+    if settings.fused:
+        fuse(model)
+        task.fill = FILL
+    rule = optimizer(settings.optimizer, model, settings.lr, settings.fused)
+    steps = Steps(task, model, rule, graphs=settings.fused)
     records = _resumed(folder, model, rule, task.device)
     if not records and look is not None:
         _keep_records(folder, records := [{"epoch": 0, **look(model.eval(), 0, folder)}])
@@ -78,10 +94,12 @@ def train(
             if _finished(records, settings) or time.time() + 1.1 * spent > deadline:
                 break
             start = time.monotonic()
-            record = {"epoch": epoch, **_epoch(task, model, rule, settings.seed, epoch)}
+            loss, accuracy = steps.epoch(task.batches(settings.seed, epoch))
+            record: dict[str, Any] = {"epoch": epoch, "train_loss": loss, "train_accuracy": accuracy}
             record["train_seconds"] = time.monotonic() - start
-            record |= _test(task, model)
-            record |= look(model, epoch, folder) if look is not None else {}
+            if epoch <= EARLY or epoch % every == 0 or _finished([record], settings):
+                record |= _test(task, model)
+                record |= look(model, epoch, folder) if look is not None else {}
             record["seconds"] = spent = time.monotonic() - start
             records.append(_plain(record))
             _keep_records(folder, records)
@@ -91,22 +109,10 @@ def train(
                 saved = time.monotonic()
     _save(folder, model, rule, task.device, records)
     if look is not None:
-        last = {"epoch": records[-1]["epoch"], **look.last(model, records[-1]["epoch"], folder)}
+        last = {"epoch": records[-1]["epoch"], "ended": _finished(records, settings)}
+        last |= look.last(model, records[-1]["epoch"], folder)
         _put(folder / "last.json", json.dumps(_plain(last)))
     return records
-
-
-def _epoch(task: Any, model: nn.Module, rule: Together, seed: int, epoch: int) -> dict[str, float]:
-    model.train()
-    total = right = torch.zeros((), device=task.device)
-    count = 0
-    for loss, correct, size in task.losses(model, seed, epoch):
-        rule.zero_grad()
-        loss.backward()
-        rule.step()
-        total = total + loss.detach() * (1 if task.summed else size)
-        right, count = right + correct, count + size
-    return {"train_loss": float(total) / count, "train_accuracy": float(right) / count}
 
 
 @torch.no_grad()
@@ -114,9 +120,10 @@ def _test(task: Any, model: nn.Module) -> dict[str, float]:
     model.eval()
     total = right = torch.zeros((), device=task.device)
     count = 0
-    for loss, correct, size in task.tested(model):
-        total = total + loss * (1 if task.summed else size)
-        right, count = right + correct, count + size
+    for batch in task.tests():
+        loss, correct = task.loss(model, batch)
+        total = total + loss * (1 if task.summed else len(batch[-1]))
+        right, count = right + correct, count + len(batch[-1])
     return {"test_loss": float(total) / count, "test_accuracy": float(right) / count}
 
 
@@ -129,7 +136,9 @@ def _finished(records: list[dict[str, Any]], settings: Settings) -> bool:
 
 
 def _words(settings: Settings, record: dict[str, Any]) -> str:
-    shares = f"train {record['train_accuracy']:.4f} test {record['test_accuracy']:.4f}"
+    shares = ", ".join(
+        f"{half} {x:.4f}" for half in ("train", "test") if (x := record.get(f"{half}_accuracy"))
+    )
     return f"{settings.task} {settings.optimizer} seed {settings.seed}: epoch {record['epoch']}, {shares}"
 
 

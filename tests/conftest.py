@@ -1,9 +1,13 @@
 """Settings of the whole suite, all of them about its time."""
 
+import gc
 import os
+import sys
 from contextlib import contextmanager
+from functools import cache
 
 import pytest
+import typer.testing
 
 from attsvm.training.compilation import compile_quickly
 
@@ -13,6 +17,14 @@ compile_quickly()
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
 # What is compiled stays in this process: no test passes by what an earlier one left on the disk.
 os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
+
+# Byte code is kept, also of the dozens of processes that tests start: without it each compiles JAX's sources.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Commands are built once and not for every command line, which takes longer than most of them.
+typer.testing._get_command = cache(typer.main.get_command)
+# Nothing is garbage while half a million objects of modules and tests are made.
+gc.disable()
 
 # On a fresh clone the first file compiles the solvers, for three quarters of a minute; the next three
 # need none of them, so the second worker finds them in the cache. Then the longest files.
@@ -34,6 +46,10 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     rank = {name: place for place, name in enumerate(ORDER)}
     items.sort(key=lambda item: rank.get(item.nodeid.split("::")[0], len(rank)))
+
+
+def pytest_collection_finish():
+    gc.enable()
 
 
 @contextmanager

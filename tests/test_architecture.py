@@ -42,6 +42,7 @@ LAYERS = {
     "probe": 4,
     "torch": 4,
     "report": 5,
+    "recompute": 5,
     "reproduce": 5,
     "sweeps": 5,
     "cli": 5,

@@ -1,6 +1,8 @@
 """Hundreds of damaged files: each is read or refused in words, and none reaches the depths."""
 
 import zlib
+from functools import cache
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ KINDS = ("problem", "safetensors", "path", "solution")
 LOADERS = {"problem": Tokens, "safetensors": Tokens, "path": Path, "solution": Solution}
 
 
-def arrays_of(kind, folder):
+@cache
+def sound(kind):
     """The arrays of a sound file."""
     tokens, v = datasets.sphere(3, 4, 3, seed=0)
     if kind in ("problem", "safetensors"):
@@ -22,7 +25,8 @@ def arrays_of(kind, folder):
     W = np.random.default_rng(0).standard_normal((3, 3, 3))
     path = Path(tokens, np.array([0, 10, 100]), W, np.ones(3), np.zeros(3), "steps")
     thing = path if kind == "path" else max_margin(tokens, [0, 1, 2])
-    return dict(np.load(thing.save(folder / "sound.npz")))
+    with TemporaryDirectory() as folder:
+        return dict(np.load(thing.save(f"{folder}/sound.npz")))
 
 
 def write(kind, file, arrays):
@@ -124,7 +128,7 @@ ARRAYS = (retyped, reshaped, poisoned, noisy)
 
 def damaged(kind, damage, seed, folder):
     """A file with this damage."""
-    rng, arrays = np.random.default_rng(seed), arrays_of(kind, folder)
+    rng, arrays = np.random.default_rng(seed), dict(sound(kind))
     file = folder / f"{kind}.{'safetensors' if kind == 'safetensors' else 'npz'}"
     if damage in ARRAYS:
         name = list(arrays)[rng.integers(len(arrays))]

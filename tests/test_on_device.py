@@ -85,7 +85,7 @@ def test_the_answer_is_the_one_in_memory(device, put, shape, norm):
 
 @LIBRARIES
 def test_the_newton_matrix_of_a_nuclear_program_is_factored_on_the_device(device, put, monkeypatch):
-    keys, queries, best = problem(60, 6, 24, 20)
+    keys, queries, best = problem(24, 6, 24, 20)
     tokens, calls, full = Tokens(put(keys), queries), [], []
     library = type(tokens.keys.library)
     real = library.factor

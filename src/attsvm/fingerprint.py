@@ -9,7 +9,16 @@ from importlib.metadata import version
 from pathlib import Path as File
 
 ROOT = File(__file__).parent
-SHOWING = ("cli", "report", "reproduce.py", "sweeps", "workers.py", "progress.py", "__main__.py")
+SHOWING = (
+    "cli",
+    "report",
+    "reproduce.py",
+    "recompute.py",
+    "sweeps",
+    "workers.py",
+    "progress.py",
+    "__main__.py",
+)
 """Parts of the package that cannot change a number: they only run and show things."""
 
 

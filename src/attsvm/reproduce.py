@@ -20,6 +20,7 @@ import numpy as np
 
 from attsvm import figures
 from attsvm.figures import KINDS, Check, Figure, Scale
+from attsvm.figures.recorded import content
 from attsvm.fingerprint import code_fingerprint
 from attsvm.training.compilation import few_optimisations
 from attsvm.workers import using
@@ -101,8 +102,9 @@ def stored(name: str, scale: Scale, out: File) -> Result | None:
 
 
 def fingerprint(figure: Figure, scale: Scale) -> str:
-    """Hash of everything a figure depends on: sizes, our code, versions of the libraries."""
-    parts = (figure.name, repr(dict(figure.sizes[scale])), code_fingerprint())
+    """Hash of everything a figure depends on: sizes, our code, versions of the libraries, its record."""
+    record = content(figure.record) if figure.record else ""
+    parts = (figure.name, repr(dict(figure.sizes[scale])), code_fingerprint(), record)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

@@ -12,11 +12,19 @@ SEEDS = (0, 1)
 
 LONG_RUNS = {
     "both_stages_tend_to_their_programs",
+    "causal_attention_is_the_flattened_problem",
     "descent_becomes_global_as_d_grows",
+    "descent_is_global_if_losing_scores_are_equal",
+    "descent_maximises_the_margin_of_the_examples_it_wins",
+    "descent_near_a_locally_optimal_direction_tends_to_it",
     "descent_on_one_example_is_global_if_losing_scores_are_equal",
+    "key_and_query_prefer_the_nuclear_margin",
     "normalised_descent_selects_the_best_tokens_from_any_start",
     "the_loss_gap_decays_exponentially",
+    "the_lp_path_tends_to_the_lp_program",
     "the_norm_diverges_from_every_start",
+    "the_path_of_K_and_Q_tends_to_the_nuclear_direction",
+    "the_path_of_W_tends_to_the_frobenius_direction",
     "the_trained_order_extends_the_corpus",
     "weights_split_into_direction_and_finite_part",
 }

@@ -39,7 +39,7 @@ def test_a_head_at_the_best_margin_has_ratio_one_and_another_less(tmp_path):
     ratios = {}
     for name, W in (("best", 5 * best), ("other", 5 * best + np.diag([4.0, 0, 0]))):
         head_file(tmp_path / "heads.safetensors", W, states, mask)
-        (found,) = head_study.study(tmp_path / "heads.safetensors", 8, ["Frobenius"])
+        ((found,),) = head_study.study([tmp_path / "heads.safetensors"], 8, ["Frobenius"])
         assert (
             found["used"] == 2
             and found["confident"] == 1
@@ -49,6 +49,27 @@ def test_a_head_at_the_best_margin_has_ratio_one_and_another_less(tmp_path):
         ratios[name] = found["margins"]["Frobenius"]["ratio"]
     assert ratios["best"] == pytest.approx(1, abs=1e-6)
     assert ratios["other"] < 0.9
+
+
+def test_heads_are_judged_on_shared_selections_where_asked(tmp_path, monkeypatch):
+    """Two nets look at the query's own token, the third one does so for two of the three queries."""
+    monkeypatch.setattr(head_study, "LEAST", 2)
+    states, mask = np.eye(3)[None], np.ones((1, 3), bool)
+    own = 3 * np.eye(3) - 1
+    other = own.copy()
+    other[:, 2] = [2, -1, -1]  # the last query looks at the first token
+    for name, W in (("a", 5 * own), ("b", 4 * own), ("c", 3 * other)):
+        (tmp_path / name).mkdir()
+        head_file(tmp_path / name / "heads-last.safetensors", W, states, mask)
+    head_study.main([str(tmp_path), str(tmp_path / "o.json"), "--together", *"abc", "--norms", "Frobenius"])
+    same = json.loads((tmp_path / "o.json").read_text())["same"]
+    assert {found["used"] for (found,) in same.values()} == {2}
+    ratios = [same[name][0]["margins"]["Frobenius"]["ratio"] for name in "abc"]
+    assert ratios[0] == pytest.approx(ratios[1], abs=1e-6) and ratios[0] == pytest.approx(
+        np.sqrt(2 / 3), abs=1e-6
+    )
+    monkeypatch.setattr(head_study, "LEAST", 3)
+    assert head_study.together(tmp_path, list("abc"), 8, ["Frobenius"]) == {"a": [], "b": [], "c": []}
 
 
 def test_the_surest_selections_come_first_one_for_each_token():

@@ -1,9 +1,11 @@
 """The harness: what is killed goes on bit for bit; a record per epoch; plans."""
 
 import json
+import os
+import signal
 import subprocess
-import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -18,8 +20,6 @@ from optimizers import optimizer
 from tasks import Sentiment, Vision
 from training import Settings, train
 
-from .conftest import FOLDER
-
 TINY = {"vocabulary": 20, "length": 12, "width": 8, "hidden": 16}
 ASKED = ["digits", "--rows", "60", "--optimizer", "mirror:1.1", "--epochs", "12", "--save-every", "0"]
 
@@ -33,18 +33,31 @@ def reviews(count, seed):
     return packed(texts, [1 - k % 2 for k in range(count)])
 
 
-def test_a_killed_training_goes_on_bit_for_bit(tmp_path):
-    run.main([*ASKED, "--out", str(tmp_path / "whole")])
-    process = subprocess.Popen(
-        [sys.executable, str(FOLDER / "run.py"), *ASKED, "--out", str(tmp_path / "cut")]
-    )
-    records, give_up = tmp_path / "cut" / "records.jsonl", time.monotonic() + 120
+def killed(arguments, records):
+    """Train in a process that is killed once it has written four records; how many it wrote."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads, which the child does not use
+        child = os.fork()  # not a new process: importing takes five times as long as all of this
+    if child == 0:
+        torch.set_num_threads(1)
+        try:
+            run.main(arguments)
+        finally:
+            os._exit(0)
+    give_up = time.monotonic() + 60
     while time.monotonic() < give_up and (not records.exists() or len(records.read_text().splitlines()) < 4):
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    saved = len(records.read_text().splitlines())
-    assert 4 <= saved < 13  # it was cut in the middle
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return len(records.read_text().splitlines())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process")
+def test_a_killed_training_goes_on_bit_for_bit(tmp_path):
+    whole = run.main([*ASKED, "--every", "5", "--out", str(tmp_path / "whole")])
+    assert [k for k, record in enumerate(whole) if k and "test_accuracy" not in record] == [11]
+    cut = killed([*ASKED, "--out", str(tmp_path / "cut")], tmp_path / "cut" / "records.jsonl")
+    assert 4 <= cut < 13  # it was cut in the middle
     run.main([*ASKED, "--out", str(tmp_path / "cut")])
     whole, cut = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "cut"))
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
@@ -89,6 +102,23 @@ def test_an_encoder_learns_the_telling_token(tmp_path):
     )
 
 
+def test_texts_that_fill_a_batch_change_neither_loss_nor_gradient():
+    task = Sentiment((reviews(10, 0), reviews(4, 1)), 2, "cpu", batch=4, **TINY, dropout=0.0)
+    torch.manual_seed(0)
+    model, found = task.make(), []
+    for task.fill in (0, 20):
+        batches = list(task.batches(0, 1))
+        losses, right = zip(*(task.loss(model, batch) for batch in batches), strict=True)
+        grads = torch.autograd.grad(sum(losses), list(model.parameters()))
+        found.append([torch.stack(losses).detach(), torch.stack(right), *grads])
+    assert [len(batch[-1]) for batch in batches] == [4, 4, 2]
+    assert all(len(batch[0]) % 20 == 0 and len(batch[2]) == len(batch[3]) + 3 for batch in batches)
+    assert all(torch.allclose(a, b, atol=1e-5, rtol=1e-4) for a, b in zip(*found, strict=True))
+    ids, positions, starts, labels = batches[0]
+    other = task.loss(model, (ids.roll(1), positions, starts, labels))[0]
+    assert not torch.allclose(other, found[1][0][0], atol=1e-3)
+
+
 def test_large_weights_are_counted():
     model = Sentiment((reviews(4, 0),) * 2, 1, "cpu", **TINY).make()
     with torch.no_grad():
@@ -115,10 +145,24 @@ def test_an_unknown_optimizer_is_named():
         optimizer("lion", torch.nn.Linear(2, 2), 0.1)
 
 
-def test_a_plan_is_read_in_phases(tmp_path):
-    (tmp_path / "plan").write_text(
-        "phase 30 # first\ndigits --seed 1\n\nphase 70\ndigits --optimizer mirror:2 --keep 1 2\n"
-    )
-    phases = drive.read(tmp_path / "plan")
-    assert phases == [(30.0, ["digits --seed 1"]), (70.0, ["digits --optimizer mirror:2 --keep 1 2"])]
-    assert drive._name(phases[1][1][0]) == "digits-mirror2"
+def test_a_plan_runs_some_at_once_skips_what_has_ended_and_outlives_failures(tmp_path, monkeypatch):
+    (tmp_path / "plan").write_text("a --seed 1 # first\n\nb --keep 1 2\nc\nd\n")
+    lines = drive.read(tmp_path / "plan")
+    assert [drive.name_of(line) for line in lines] == ["a-1", "b", "c", "d"]
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "last.json").write_text('{"ended": true}')
+    together, seen = [], []
+
+    def started(line, place, *_):
+        place.mkdir()
+        (place / "log.txt").write_text("one line")
+        together.append(line)
+        seen.append(sum(process.poll() is None for process in processes) + 1)
+        processes.append(subprocess.Popen(["sh", "-c", f"sleep 0.3; exit {int(line == 'd')}"]))
+        return processes[-1]
+
+    processes = []
+    monkeypatch.setattr(drive, "started", started)
+    drive.drive(lines, tmp_path, tmp_path, 60, 2)
+    assert together == ["a --seed 1", "b --keep 1 2", "d"] and max(seen) == 2
+    assert processes[-1].returncode == 1 and all(process.poll() is not None for process in processes)

@@ -49,6 +49,29 @@ def moved(w, gradient, make):
     return w.detach()
 
 
+# ---------------------------------------------------------------------- one pass
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("p", [1.1, 2, 3])
+def test_a_fused_step_is_the_same_step(monkeypatch, p, dtype):
+    """The formula of the one pass, uncompiled: compiling takes a minute, and benchmarks/epochs.py does it."""
+    monkeypatch.setattr("attsvm.torch.mirror._compiled", lambda step: step)
+    ends = []
+    for fused in (False, True):
+        model = network(dtype)
+        optimizer = LpMirrorDescent(model.parameters(), 0.05, p, weight_decay=0.01, fused=fused)
+        fit(model, optimizer, 5)
+        with torch.no_grad():
+            model[0].weight[0, 0] = 0.7  # both notice that something else has changed a weight
+            model[2].weight.data = model[2].weight.data.T.contiguous().T  # and take any layout
+        ends.append(fit(model, optimizer, 5))
+    near = 1e-9 if dtype == torch.float64 else 0.02  # rounding, the tenth power of it
+    assert all(torch.allclose(a, b, rtol=near, atol=near / 10) for a, b in zip(*ends, strict=True))
+    other = fit(network(dtype), LpMirrorDescent(network(dtype).parameters(), 0.05, p), 10)
+    assert not any(torch.allclose(a, b, rtol=near) for a, b in zip(ends[0], other, strict=True))
+
+
 # ---------------------------------------------------------------------- SGD
 
 

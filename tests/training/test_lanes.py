@@ -4,14 +4,16 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
+import jax
 import numpy as np
 import optax
 import pytest
 
 from attsvm import frobenius, l1, linf, spectral
 from attsvm.datasets import sphere
-from attsvm.training import devices, host
+from attsvm.training import devices, host, lanes
 from attsvm.training.heads import Linear, QuadraticPenalty
 from attsvm.training.init import gaussian, uniform
 from attsvm.training.lanes import FEWEST
@@ -68,6 +70,14 @@ def test_runs_in_lanes_are_the_runs_one_by_one(case, problem, monkeypatch):
     assert_close(together, run(*problem, **CASES[case]))
 
 
+def test_a_sum_over_many_examples_is_the_sum():
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, lanes.TALL, 3))
+    with jax.enable_x64(True):
+        found = lanes.contract("nd,ne->de", a, b)
+    np.testing.assert_allclose(found, a.T @ b, rtol=1e-12, atol=1e-12)
+
+
 def test_a_wrong_run_in_the_lanes_would_be_seen(problem):
     together = run(*problem)
     with pytest.raises(AssertionError):
@@ -80,17 +90,25 @@ def test_blocks_of_steps_as_a_gpu_takes_them_are_the_same_steps(problem, monkeyp
     assert_close(run(*problem, steps=77), usual)
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_runs_in_parts_end_in_the_same_bits(shared, problem, monkeypatch):
-    tokens, v = problem
-    given = (tokens.run(0), v[0]) if shared else problem
-    whole = run(*given, init=START)
-    monkeypatch.setattr(devices, "_cores", lambda: 2)
-    parted = run(*given, init=START)  # 17 runs: 9 and 8, filled up to 9
+@pytest.mark.parametrize(
+    ("cores", "cached", "shared"), [(2, 1 << 30, False), (2, 1 << 30, True), (1, 1, False)]
+)
+def test_runs_in_parts_end_in_the_same_bits(cores, cached, shared, monkeypatch):
+    """Two cores share the runs; one takes them in parts that its cache holds."""
+    count = 4 * FEWEST + 1  # 33 runs: 17 and 16, filled up to 17
+    tokens, v = sphere(3, 4, 5, seed=range(count))
+    given = (tokens.run(0), v[0]) if shared else (tokens, v)
+    whole = run(*given, init=uniform(range(count)))
+    found, parts = [], devices.parts
+    monkeypatch.setattr(devices, "_cores", lambda: cores)
+    monkeypatch.setattr(devices, "CACHED", cached)
+    monkeypatch.setattr(devices, "parts", lambda *given: found.append(parts(*given)) or found[-1])
+    parted = run(*given, init=uniform(range(count)))
+    assert len(found[0]) == 2
     for name in ("W", "loss", "stopped"):
         np.testing.assert_array_equal(getattr(parted, name), getattr(whole, name))
     longer = run(*given, steps=90, resume=parted)
-    assert longer.W.shape[0] == RUNS
+    assert longer.W.shape[0] == count
 
 
 def test_a_run_in_lanes_that_diverges_keeps_its_last_finite_weight_and_the_others_go_on(problem):
@@ -125,28 +143,25 @@ def test_calls_with_room_for_one_record_reach_the_end(problem, monkeypatch):
 EIGHT = """
 import sys
 import jax, numpy as np
-from attsvm import frobenius, steepest
-from attsvm.datasets import sphere
-from attsvm.training.heads import Linear
-from attsvm.training.train import train
+from tests.training.test_lanes import trained_and_resumed
 
-tokens, v = sphere(3, 4, 5, seed=range(21))
-rule = steepest(frobenius, 0.1, momentum=0.5)
-path = train(tokens, Linear(v), optimizer=rule, steps=50, record=3)
-again = train(tokens, Linear(v), optimizer=rule, steps=70, record=3, resume=path)
-np.savez(sys.argv[1], W=path.W, final=again.final, devices=len(jax.devices()))
+np.savez(sys.argv[1], *trained_and_resumed(), devices=len(jax.devices()))
 """
 
 
+def trained_and_resumed():
+    tokens, v = sphere(3, 4, 5, seed=range(21))
+    rule = steepest(frobenius, 0.1, momentum=0.5)
+    path = train(tokens, Linear(v), optimizer=rule, steps=50, record=3)
+    return path.W, train(tokens, Linear(v), optimizer=rule, steps=70, record=3, resume=path).final
+
+
 def test_eight_devices_compute_the_same_digits_as_one(tmp_path):
-    found = []
-    for count in (1, 8):
-        file = tmp_path / f"{count}.npz"
-        flags = f"--xla_force_host_platform_device_count={count}"
-        settings = {"XLA_FLAGS": flags, "JAX_DISABLE_MOST_OPTIMIZATIONS": "true", "OMP_NUM_THREADS": "1"}
-        subprocess.run([sys.executable, "-c", EIGHT, file], check=True, env=os.environ | settings)
-        found.append(np.load(file))
-    one, eight = found
-    assert (one["devices"], eight["devices"]) == (1, 8)
-    for name in ("W", "final"):
-        np.testing.assert_allclose(eight[name], one[name], rtol=1e-13, atol=1e-13)
+    file = tmp_path / "eight.npz"
+    settings = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "OMP_NUM_THREADS": "1"}
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", EIGHT, file], check=True, env=os.environ | settings, cwd=root)
+    eight = np.load(file)
+    assert (eight["devices"], len(jax.devices())) == (8, 1)
+    for ours, one in zip((eight["arr_0"], eight["arr_1"]), trained_and_resumed(), strict=True):
+        np.testing.assert_allclose(ours, one, rtol=1e-13, atol=1e-13)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 import attsvm as att
@@ -19,7 +21,7 @@ SMOOTHING = 0.02
     f"{PAPER}, Theorem B-2",
     "text",
     removed="W itself is bounded: here K and Q are",
-    twin=lambda seed: _ball(seed, att.KeyQuery(), att.nuclear, target=att.frobenius),
+    twin=lambda seed: _ball(seed, factors=True, target=att.frobenius),
 )
 def the_path_of_W_tends_to_the_frobenius_direction(seed: int) -> att.Verdict:
     """The weight of least loss with ‖W‖_F ≤ R tends in direction to the Frobenius solution of the best
@@ -28,14 +30,14 @@ def the_path_of_W_tends_to_the_frobenius_direction(seed: int) -> att.Verdict:
     Theorem B-2 for W: decreasing loss, unique best tokens, separable. Four draws (3, 4, 5), R = 100, 300,
     1000. Wanted: margin ratio ≥ 1 − SMOOTHING at the end, and a deficit that falls like 1/R.
     """
-    return _ball(seed, att.FullWeight(), att.frobenius, target=att.frobenius)
+    return _ball(seed, factors=False, target=att.frobenius)
 
 
 @claim(
     f"{PAPER}, Theorem B-2",
     "text",
     removed="K and Q are bounded: here W is",
-    twin=lambda seed: _ball(seed, att.FullWeight(), att.frobenius, target=att.nuclear),
+    twin=lambda seed: _ball(seed, factors=False, target=att.nuclear),
 )
 def the_path_of_K_and_Q_tends_to_the_nuclear_direction(seed: int) -> att.Verdict:
     """The product K Qᵀ of least loss with ‖K‖² + ‖Q‖² ≤ 2R tends in direction to the nuclear solutions of
@@ -44,14 +46,23 @@ def the_path_of_K_and_Q_tends_to_the_nuclear_direction(seed: int) -> att.Verdict
     Theorem B-2 for (K, Q), same draws. The solution need not be unique, so the margin ratio in the
     nuclear norm is judged: it is 1 on the whole set of solutions and nowhere else.
     """
-    return _ball(seed, att.KeyQuery(), att.nuclear, target=att.nuclear)
+    return _ball(seed, factors=True, target=att.nuclear)
 
 
-def _ball(seed: int, weight: att.Weight, ball: att.Norm, target: att.Norm) -> att.Verdict:
+def _ball(seed: int, factors: bool, target: att.Norm) -> att.Verdict:
     tokens, v = att.datasets.sphere(3, 4, 5, seed=draws(seed, 4))
     solution = att.max_margin(tokens, att.best_tokens(tokens, v), target)
-    path = att.regularisation_path(tokens, att.Linear(v), weight=weight, norm=ball, radii=RADII, starts=8)
-    return _tends(path, solution, f"the {ball} path tends to the {target} direction")
+    ball = att.nuclear if factors else att.frobenius
+    return _tends(_path(seed, factors), solution, f"the {ball} path tends to the {target} direction")
+
+
+@lru_cache(maxsize=2)
+def _path(seed: int, factors: bool) -> att.Path:
+    """The path of K and Q, or of W: one for a claim and for the twin of the other."""
+    tokens, v = att.datasets.sphere(3, 4, 5, seed=draws(seed, 4))
+    weight: att.Weight = att.KeyQuery() if factors else att.FullWeight()
+    ball = att.nuclear if factors else att.frobenius
+    return att.regularisation_path(tokens, att.Linear(v), weight=weight, norm=ball, radii=RADII, starts=8)
 
 
 @claim(

@@ -40,6 +40,10 @@ def reproduce(
     gallery: Annotated[
         File | None, typer.Option(help="Also write gallery.md to this folder of docs.")
     ] = None,
+    data: Annotated[
+        File | None,
+        typer.Option(help="Folder of experiments/data.py: train again what is recorded, on a GPU."),
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Print the names and titles only.")] = False,
     cluster: Cluster = None,
     as_json: AsJson = False,
@@ -55,12 +59,16 @@ def reproduce(
     - `attsvm reproduce`: everything, into out/report.html
     - `attsvm reproduce --scale quick`: a look, in less than a minute
     - `attsvm reproduce --only two-clouds --only past-saturation --scale paper`
+    - `attsvm reproduce --only sentiment --scale paper --data FOLDER`: trains again what is recorded, on a
+      GPU and in a checkout; with `--scale quick` a few examples for two epochs, on any machine
 
     Exit code 0 when every number agrees or differs for a stated reason, else 1; 64 wrong usage.
     """
     if listed:
         _list(as_json)
         raise typer.Exit
+    if data is not None:
+        _again(only or [], data, out / "trained", scale)
     compile_quickly()
     if cluster is None and (only is None or len(only) > 1):  # one figure is computed here
         begin("attsvm.reproduce")
@@ -84,6 +92,13 @@ def reproduce(
         _print(report, written)
     if not report.good:
         raise typer.Exit(1)
+
+
+def _again(names: list[str], data: File, out: File, scale: str) -> None:
+    with one_line_errors():
+        from attsvm.recompute import recompute
+
+        recompute(names, data, out, tiny=scale == "quick")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 from numpy.typing import NDArray
 
+from attsvm.figures.recorded import made
 from attsvm.figures.style import TITLE_SIZE, plain_powers
 
 Arrays = dict[str, Any]
@@ -90,7 +91,7 @@ class Figure:
     started first, and those that declare nothing before them.
     draw(arrays): a matplotlib figure; without one it is a table of numbers only.
     checks(arrays): our numbers beside their references.
-    recorded: of a figure that draws what a larger machine computed once: which machine, code and command.
+    record: of a figure that draws what a larger machine computed once: the name of the record.
     """
 
     name: str
@@ -103,7 +104,12 @@ class Figure:
     notes: str = ""
     long_runs: bool = False
     seconds: float = math.inf
-    recorded: str = ""
+    record: str = ""
+
+    @property
+    def recorded(self) -> str:
+        """Which machine, code and command made the record; empty where there is none."""
+        return made(self.record) if self.record else ""
 
     def draws(self, drawing: Drawing) -> Drawing:
         """Decorator: this function draws the figure."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attsvm.norms import Entrywise
 from attsvm.torch.directions import dual_sizes, largest_entries, signed_power
@@ -26,6 +29,9 @@ class LpMirrorDescent(Descent):
     For p < 2 the state is the dual variable ∇ψ(w), because w itself underflows; weights that something
     else has changed since the last step are read anew. For p > 2 it is ∇ψ(w) that underflows: the step
     is taken in units of the larger of |w| and |lr ∇L|^(1/(p−1)), and there is no state.
+
+    fused: for p ≠ 2, one pass over each tensor, made by torch.compile. On a GPU, where the many passes of
+    the plain step take long and p < 2 waits for an answer at every step, it is several times as fast.
     Reference: Julistiono et al. 2024, "Optimizing Attention with Mirror Descent".
     """
 
@@ -40,8 +46,9 @@ class LpMirrorDescent(Descent):
         joint: bool = False,
         maximize: bool = False,
         foreach: bool | None = None,
+        fused: bool = False,
     ) -> None:
-        settings = {"weight_decay": weight_decay, "normalised": normalised, "joint": joint}
+        settings = {"weight_decay": weight_decay, "normalised": normalised, "joint": joint, "fused": fused}
         super().__init__(params, {"lr": lr, "p": p, **settings, "maximize": maximize, "foreach": foreach})
 
     def check(self, group: Group) -> None:
@@ -58,6 +65,8 @@ class LpMirrorDescent(Descent):
             grads = torch._foreach_div(grads, dual_sizes(Entrywise(p), grads, group["joint"]))
         if p == 2:
             torch._foreach_add_(params, grads, alpha=-lr)
+        elif group.get("fused"):
+            self._move_fused(params, grads, lr, p)
         elif p < 2:
             self._move_duals(params, wide(grads), lr, p)
         else:
@@ -67,6 +76,16 @@ class LpMirrorDescent(Descent):
         duals = self._duals(params, p)
         torch._foreach_add_(duals, grads, alpha=-lr)
         torch._foreach_copy_(params, signed_power(duals, 1 / (p - 1)))
+
+    def _move_fused(self, params: Tensors, grads: Tensors, lr: float, p: float) -> None:
+        step = _compiled(_dual_step if p < 2 else _plain_step)
+        for w, g in zip(params, grads, strict=True):
+            if p < 2 and "dual" not in self.state[w]:
+                self.state[w]["dual"] = signed_power(wide([w]), p - 1)[0]
+            given = [x.detach() for x in ([w, g, self.state[w]["dual"]] if p < 2 else [w, g])]
+            if all(x.is_contiguous() for x in given):
+                given = [x.view(-1) for x in given]  # one program for all shapes
+            step(*given, lr, p)
 
     def _duals(self, params: Tensors, p: float) -> Tensors:
         """∇ψ(w) from the state, or from the weights where they are new or have been changed."""
@@ -82,6 +101,23 @@ class LpMirrorDescent(Descent):
             if "dual" not in self.state[w]:
                 self.state[w]["dual"] = signed_power(wide([w]), p - 1)[0]
         return [self.state[w]["dual"] for w in params]
+
+
+@functools.cache
+def _compiled(step: Callable[..., None]) -> Callable[..., None]:
+    return torch.compile(step, dynamic=True)
+
+
+def _dual_step(w: Tensor, g: Tensor, dual: Tensor, lr: float, p: float) -> None:
+    """p < 2, without asking: the dual is read anew wherever w is not what it last wrote."""
+    written = signed_power([dual], 1 / (p - 1))[0].to(w.dtype)
+    dual.copy_(torch.where(written == w, dual, signed_power(wide([w]), p - 1)[0]) - lr * wide([g])[0])
+    w.copy_(signed_power([dual], 1 / (p - 1))[0])
+
+
+def _plain_step(w: Tensor, g: Tensor, lr: float, p: float) -> None:
+    grads = [lr * x for x in wide([g])]  # a number inside a foreach call would be compiled in
+    w.copy_(_moved(wide([w]), grads, 1.0, p)[0])
 
 
 def _moved(params: Tensors, grads: Tensors, lr: float, p: float) -> Tensors:

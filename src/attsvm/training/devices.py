@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +18,8 @@ from attsvm.training.lanes import FEWEST
 from attsvm.training.plan import Plan, State
 
 _SPEC: Any = PartitionSpec
+CACHED, MOST = 5 << 17, 64
+"""Bytes of the arrays of one part, which a core's own cache should hold; and the most parts this may make."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,8 @@ def parts(plan: Plan, data: Data, params: Any, head: Any, count: int | None, sav
     data, params, head, saved: NumPy's arrays, runs first; saved: a state to go on from.
     One CPU device computes as many parts at once as there are cores; several devices share one part.
     """
-    devices = jax.local_devices()
-    share = _Share.of(devices, count)
+    own = (data, params, head) if plan.model.data_runs else (params, head)
+    share = _Share.of(jax.local_devices(), count, sum(x.nbytes for x in jax.tree.leaves(own)))
     found = []
     for j in range(share.parts):
         given = share.placed(data, j) if plan.model.data_runs else share.everywhere(data)
@@ -43,6 +47,24 @@ def parts(plan: Plan, data: Data, params: Any, head: Any, count: int | None, sav
             state = share.placed(saved, j)
         found.append(Part(given, scores, state))
     return found
+
+
+def side_by_side(function: Callable[[Part], Any], parts: list[Part]) -> list[Any]:
+    """The function of every part, of as many at once as there are cores.
+
+    By threads: what one thread calls, XLA for CPUs computes one after the other. Threads that meet a
+    program that is not compiled would each compile it.
+    """
+    workers = min(_cores(), len(parts))
+    if workers == 1:
+        return [function(part) for part in parts]
+
+    def one(part: Part) -> Any:
+        with jax.enable_x64(True):  # each thread has a setting of its own
+            return jax.block_until_ready(function(part))  # type: ignore[no-untyped-call]
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(one, parts))
 
 
 def joined(trees: list[Any], axis: int) -> Any:
@@ -68,14 +90,16 @@ class _Share:
     sharding: NamedSharding | None
 
     @classmethod
-    def of(cls, devices: list[Any], count: int | None) -> _Share:
+    def of(cls, devices: list[Any], count: int | None, size: int) -> _Share:
         if count is None:
             return cls(1, None, None)
         if len(devices) > 1 and count >= 2 * len(devices):
             sharding = NamedSharding(Mesh(np.array(devices), ("runs",)), _SPEC("runs"))
             return cls(1, -(-count // len(devices)) * len(devices), sharding)
-        several = devices[0].platform == "cpu" and len(devices) == 1
-        parts = max(1, min(_cores(), count // (2 * FEWEST))) if several else 1
+        if devices[0].platform != "cpu" or len(devices) > 1:
+            return cls(1, count, None)
+        turns = -(-min(size // CACHED + 1, MOST) // _cores())
+        parts = max(1, min(turns * _cores(), count // (2 * FEWEST)))
         return cls(parts, -(-count // parts), None)
 
     def placed(self, tree: Any, j: int) -> Any:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attsvm.training import attention, lanes, rules, schedules, weights
+from attsvm.training import attention, fused, lanes, rules, schedules, weights
 from attsvm.training.attention import Data
 from attsvm.training.heads import Head, Linear
 from attsvm.training.plan import Model, Plan, Record, Snapshot, State
@@ -64,9 +64,13 @@ def _advance(
         new = take(data, state, scores)
         return checked(data, state, new) if careful else new
 
+    repeated: Any = partial(_repeated, model.cpu, step)
+    if model.fused and not careful and scores is not None:
+        repeated = fused.steps(_step, plan, data, scores)
+
     def piece(j: Array, carry: tuple[State, Snapshot]) -> tuple[State, Snapshot]:
         state = carry[0]
-        after = checked(data, state, _repeated(model.cpu, begin[j], lengths[j], step, state))
+        after = checked(data, state, repeated(state, begin[j], lengths[j]))
         return after, _put(carry[1], j, snapshot(after))
 
     def snapshot(state: State) -> Snapshot:
@@ -155,7 +159,7 @@ def matrix(plan: Plan, state: State) -> Array:
     )
 
 
-def _repeated(cpu: bool, begin: Array, length: Array, step: Any, state: State) -> State:
+def _repeated(cpu: bool, step: Any, state: State, begin: Array, length: Array) -> State:
     """step(k, ·) for k = begin … begin + length − 1.
 
     A GPU is told the number of turns of most of its loops: else each would ask the host whether to go on.

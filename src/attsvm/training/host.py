@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from attsvm.tokens import Tokens
 from attsvm.training import engine
 from attsvm.training.compilation import few_optimisations
-from attsvm.training.devices import Part, joined
+from attsvm.training.devices import Part, joined, side_by_side
 from attsvm.training.heads import Linear
 from attsvm.training.plan import Model, Plan, Snapshot, State
 from attsvm.training.segments import SEGMENT, Segments
@@ -46,9 +46,12 @@ def ride(
     parts: some runs each, computed side by side. A call ends when its time is over: where that is
     changes neither what is computed nor what is compiled.
     """
-    room, kept, found, pressed = _room(parts, len(asked)), [], [], False
+    room, kept, pressed = _room(parts, len(asked)), [], False
+    found: list[_Seen] = []
     marks, taken = asked[asked > taken], max(taken, 0)
     going = True
+    if len(parts) > 1:
+        _advanced(plan.at(taken, SCHEDULED), parts[:1], np.zeros(room, np.int64), 0)  # compiles
     while len(marks) and going and not pressed:
         most = SCHEDULED if plan.scheduled else watch.steps
         within = marks[:1] if settling.asked else marks  # a run may settle at every record
@@ -56,34 +59,43 @@ def ride(
         lengths = np.zeros(room, np.int64)
         lengths[: len(ends)] = np.diff(ends, prepend=taken)
         parts, snapshots = _advanced(plan.at(taken, SCHEDULED), parts, lengths, len(ends))
+        found[-1:] = map(_on_host, found[-1:])  # where it was copied to beside these steps
         pressed = watch.pressed  # read once: it decides about the record and about the next call
+        if due == len(marks):
+            _copied([part.state for part in parts])  # beside what is recorded
         steps, taken = int(ends[-1]) - taken, int(ends[-1])
         chosen = [j for j, end in enumerate(ends) if end in marks[:due]]
         if pressed and (not chosen or chosen[-1] != len(ends) - 1):
             chosen.append(len(ends) - 1)
         if chosen:
             kept.append(ends[chosen])
-            found.append(_arrays(plan.model, parts, snapshots, chosen, len(ends)))
+            found.append(_looked(plan.model, parts, snapshots, chosen, len(ends)))
         if settling.asked and due:
-            parts, going = settling.settled(parts, taken, found[-1]["W"][-1])
+            found[-1:] = map(_on_host, found[-1:])
+            parts, going = settling.settled(parts, taken, found[-1].arrays["W"][-1])
         marks = marks[due:]
         watch.done = taken
         watch.took(steps)
-    arrays = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+    looks = [_on_host(seen).arrays for seen in found]
+    arrays = {name: np.concatenate([part[name] for part in looks]) for name in looks[0]}
     state = joined([part.state for part in parts], 0)
     return Ride(state, np.concatenate(kept), arrays, pressed and len(marks) > 0)
 
 
 def first_steps(tokens: Tokens, runs: int | None) -> int:
-    """Steps of the first call, before any is timed: about half a second of them at 2 ns per entry touched."""
+    """Steps of the first call, before any is timed: about half a second of them at 2 ns per entry touched.
+
+    A GPU touches a hundred in that time.
+    """
     d, e = tokens.d, tokens.e
     entries = tokens.n * tokens.T * d + 10 * d * e * min(d, e)  # the latter: some steps factor W
-    return max(1, int(2 * SEGMENT / (1e-4 + 2e-9 * (runs or 1) * entries)))
+    each = 2e-9 if jax.default_backend() == "cpu" else 2e-11
+    return max(1, int(2 * SEGMENT / (1e-4 + each * (runs or 1) * entries)))
 
 
 def _advanced(plan: Plan, parts: list[Part], lengths: Steps, count: int) -> tuple[list[Part], list[Snapshot]]:
     """All parts after the same steps. Where a run diverged, its part goes again, carefully."""
-    done = [engine.advance(plan, p.data, p.scores, p.state, lengths, count) for p in parts]
+    done = side_by_side(lambda p: engine.advance(plan, p.data, p.scores, p.state, lengths, count), parts)
     jax.block_until_ready(done)  # type: ignore[no-untyped-call]
     for j, part in enumerate(parts):
         before, after = (np.asarray(state.going) for state in (part.state, done[j][0]))
@@ -115,9 +127,18 @@ def _room(parts: list[Part], records: int) -> int:
     return max(1, min(FEW if records < FEW else MANY, MOST_BYTES // max(sum(x.nbytes for x in leaves), 1)))
 
 
-def _arrays(
+class _Seen(NamedTuple):
+    """What is known at the snapshots of a call, on its way to the host; and which of these are records."""
+
+    arrays: dict[str, Any]
+    places: Any
+
+
+def _looked(
     model: Model, parts: list[Part], snapshots: list[Snapshot], chosen: list[int], count: int
-) -> Arrays:
+) -> _Seen:
+    # Runs first, where the program is small: it compiles in two thirds of the time and is as fast.
+    model = replace(model, lanes=False, fused=False)
     with few_optimisations() if _runs(parts) < MANY else nullcontext():
         looks = [
             engine.observe(model, part.data, part.state.head, there, count)
@@ -128,7 +149,20 @@ def _arrays(
     found |= {name: array for name, array in there.params.items() if name in ("K", "Q")}
     if isinstance(there.head, Linear):
         found["v"] = there.head.v
-    return {name: np.asarray(array)[chosen] for name, array in found.items()}
+    _copied(found)
+    # All of them without another copy: where there is room for one only, it is large.
+    return _Seen(found, slice(None) if len(chosen) == len(found["W"]) else chosen)
+
+
+def _copied(tree: Any) -> None:
+    """Begin to copy a tree's arrays to the host."""
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, jax.Array):
+            leaf.copy_to_host_async()
+
+
+def _on_host(seen: _Seen) -> _Seen:
+    return _Seen({name: np.asarray(x)[seen.places] for name, x in seen.arrays.items()}, slice(None))
 
 
 def _runs(parts: list[Part]) -> int:

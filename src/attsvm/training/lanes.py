@@ -15,8 +15,15 @@ from jax import Array, lax
 
 FEWEST, LONGEST = 8, 32
 """Lanes pay from so many runs on, while no sum of a step has more terms: each of them is written out."""
-FEWEST_ON_GPU = 4096
-"""On a GPU, from so many: below, the runs first take two thirds of the time (docs/performance.md)."""
+FEWEST_ON_GPU, LONGEST_ON_GPU = 4096, 10
+"""On a GPU, from so many on, of so small ones: else the runs first take two thirds of the time or less."""
+TALL = 1 << 10
+"""Terms of a sum over examples for which a matrix is transposed: then XLA for CPUs takes half the time."""
+IN_KERNEL: Any = object()
+"""A fence that says: this is traced into a kernel (fused.py), which has no products but elementwise ones."""
+
+
+barrier: Any = lax.optimization_barrier
 
 
 def contract(names: str, a: Array, b: Array, fence: Array | None = None) -> Array:
@@ -26,9 +33,13 @@ def contract(names: str, a: Array, b: Array, fence: Array | None = None) -> Arra
     every element that reads it; what a branch returns, it computes once.
     """
     (of_a, of_b), out = names[: names.index("->")].split(","), names[names.index("->") + 2 :]
-    if a.ndim == len(of_a) and b.ndim == len(of_b):
-        return jnp.einsum(names, a, b)
     (summed,) = (set(of_a) | set(of_b)) - set(out)
+    if fence is IN_KERNEL:
+        return _broadcast_and_summed((a, of_a), (b, of_b), summed)
+    if a.ndim == len(of_a) and b.ndim == len(of_b):
+        if of_a[0] == of_b[0] == summed and len(a) >= TALL:
+            a, names = barrier(a.T), f"{of_a[::-1]},{of_b}->{out}"
+        return jnp.einsum(names, a, b)
 
     def term(x: Array, letters: str, i: int) -> Array:
         if summed in letters:
@@ -48,11 +59,21 @@ def contract(names: str, a: Array, b: Array, fence: Array | None = None) -> Arra
 def fenced(fence: Array | None, function: Callable[..., Any], *given: Any) -> Any:
     """The function's value, computed once and not again by whoever uses it."""
     if fence is None:
-        barrier: Any = lax.optimization_barrier  # which XLA for CPUs takes away
-        return barrier(function(*given))
+        return barrier(function(*given))  # which XLA for CPUs takes away
     shapes = jax.eval_shape(function, *given)
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return lax.cond(fence, function, lambda *_: nothing, *given)
+
+
+def _broadcast_and_summed(a: tuple[Array, str], b: tuple[Array, str], summed: str) -> Array:
+    # In this order of the letters a kernel's threads exchange the fewest numbers: a quarter less time.
+    letters = "".join(dict.fromkeys(a[1] + b[1]))
+
+    def wide(x: Array, own: str) -> Array:
+        x = jnp.transpose(x, sorted(range(x.ndim), key=lambda i: letters.index(own[i])))
+        return jnp.expand_dims(x, [k for k, letter in enumerate(letters) if letter not in own])
+
+    return (wide(*a) * wide(*b)).sum(letters.index(summed))
 
 
 def each(function: Callable[..., Any], last: bool) -> Callable[..., Any]:

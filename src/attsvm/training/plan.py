@@ -26,6 +26,7 @@ class Model:
     lanes: inside the compiled loop the runs are the last axis, of small problems; else they are mapped over.
     cpu: whether it runs there. A GPU would read the end of a loop and of a branch back at every turn.
     chunk: examples that are summed over at once, None for all.
+    fused: pieces of steps are one kernel each (fused.py), on a CPU one that JAX interprets.
     """
 
     weight: Weight
@@ -35,6 +36,7 @@ class Model:
     lanes: bool = False
     cpu: bool = True
     chunk: int | None = None
+    fused: bool = False
 
     def over_runs(self, function: Any, states: int) -> Any:
         """The function of (data, state, …) with `states` arguments per run, for all runs."""

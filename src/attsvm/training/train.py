@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,13 +13,23 @@ from numpy.typing import NDArray
 
 from attsvm.path import Path
 from attsvm.tokens import Tokens
-from attsvm.training import devices, engine, heads, losses, resume as going_on, runs, streaming, weights
+from attsvm.training import (
+    devices,
+    engine,
+    fused,
+    heads,
+    losses,
+    resume as going_on,
+    runs,
+    streaming,
+    weights,
+)
 from attsvm.training.attention import arrays, in_place
 from attsvm.training.compilation import kept_programs
 from attsvm.training.heads import Head, Linear
 from attsvm.training.host import Ride, first_steps, ride
 from attsvm.training.init import starting_point
-from attsvm.training.lanes import FEWEST, FEWEST_ON_GPU, LONGEST
+from attsvm.training.lanes import FEWEST, FEWEST_ON_GPU, LONGEST, LONGEST_ON_GPU
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.optimizers import adapted, needs_excess, per_block
 from attsvm.training.plan import Model, Plan
@@ -64,7 +75,7 @@ def train(
     Ctrl-C raises Interrupted, a KeyboardInterrupt whose `path` holds the records so far and can resume.
     One compiled program serves every steps, record, lr, schedule, momentum and factor; an optax optimizer is
     compiled in, once per object. Programs are kept on disk for other processes (compilation.py). Runs share
-    the cores of a CPU, or all devices that JAX sees.
+    the cores of a CPU, or all devices that JAX sees; on one GPU, small problems are one kernel (fused.py).
     """
     tokens = in_place(tokens)
     head = heads.checked(head, tokens)
@@ -75,7 +86,11 @@ def train(
     asked = record_steps(steps, record)
     taken = -1 if resume is None else going_on.taken_steps(resume, tokens, steps, init)
     start, count = _start(tokens, weight, init, head, None if resume is None else resume.runs)
-    plan = Plan(_model(tokens, weight, loss, count), *_rules(optimizer, train_head, weight, head))
+    rules = _rules(optimizer, train_head, weight, head)
+    model = _model(tokens, weight, loss, count)
+    if fused.serves(tokens, weight, head, loss, rules):
+        model = replace(model, lanes=False, fused=True)
+    plan = Plan(model, *rules)
     settling = Settling(_tolerance(tolerance), np.zeros(() if count is None else count, bool))
     segments = Segments("training", steps, first_steps(tokens, count))
     with segments as watch, kept_programs(), jax.enable_x64(True):
@@ -121,8 +136,8 @@ def _model(tokens: Tokens, weight: Weight, loss: Loss, count: int | None) -> Mod
     sizes = [tokens.n, tokens.T, tokens.d, tokens.e, tokens.values.shape[-1]]
     sizes += [size for shape in weight.shapes(tokens.d, tokens.e).values() for size in shape]
     cpu = jax.default_backend() == "cpu"
-    enough = count is not None and count >= (FEWEST if cpu else FEWEST_ON_GPU)
-    lanes = enough and max(sizes) <= LONGEST and not tokens.stored
+    fewest, longest = (FEWEST, LONGEST) if cpu else (FEWEST_ON_GPU, LONGEST_ON_GPU)
+    lanes = count is not None and count >= fewest and max(sizes) <= longest and not tokens.stored
     chunk = None
     if tokens.stored:
         chunk = max(1, WIDENED // (tokens.T * max(tokens.d, tokens.values.shape[-1])))

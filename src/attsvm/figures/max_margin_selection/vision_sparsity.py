@@ -38,10 +38,10 @@ def experiment() -> Arrays:
     """Soft sparsity and norm by epoch (from 0), maps (epochs, pictures, 16, 16), from the record."""
     run = recorded("transformers")["runs"][RUN]
     named = {int(name): grey for name, grey in run["maps"].items() if name != "last"}
-    named[run["epoch"][-1]] = run["maps"]["last"]
+    named[run["trained"]] = run["maps"]["last"]
     shown = sorted(named)
     return {
-        "epoch": np.arange(len(run["soft_sparsity"])),
+        "epoch": np.array([0, *run["epoch"]]),
         "soft_sparsity": np.array(run["soft_sparsity"]),
         "norm": np.array(run["norm_last"]),
         "test": np.array(run["test_accuracy"]),

@@ -14,7 +14,8 @@ from attsvm.figures.recorded import facts, recorded
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
 
 PS, SIZES = ("1.1", "2", "3"), (3, 4, 6)
-SEEDS = {3: 3, 4: 1, 6: 1}
+SEEDS = 3
+"""At most so many of every cell."""
 COLORS = dict(zip(PS, (BLUE, ORANGE, GREEN), strict=True))
 OTHERS = ("adam", "sign", "spectral")
 PUBLISHED = {3: (83.47, 81.66, 82.57), 4: (83.36, 81.05, 82.40), 6: (82.57, 81.03, 80.65)}
@@ -26,14 +27,15 @@ LARGE, PIVOTAL = 18_206 / 27_224, 0.439 - 0.312
 
 
 SHOWS = (
-    "Encoders trained from scratch on 25,000 reviews with the published steps. At size 3 mirror descent with "
-    "p = 1.1 is ahead of gradient descent (p = 2) for every seed, as published. Sizes 4 and 6 and p = 3 were "
-    "stopped long before their end and decide nothing; Adam, sign and spectral descent are quicker, and "
-    "better."
+    "Encoders trained from scratch on 25,000 reviews with the published steps. As published, mirror descent "
+    "with p = 1.1 ends above gradient descent (p = 2) at every size: by 1.5 and 1.6 points at sizes 4 and 6, "
+    "trained to 0.995, and by 0.96 on three seeds of size 3, which were stopped. At size 6 it has fewer "
+    "large key weights. Adam, sign and spectral descent are quicker, and better."
 )
 NOTES = (
-    "Nine minutes of one GPU for all cells: 22 to 28 epochs of size 3, 13 to 16 of size 4, 8 to 11 of size "
-    "6, where the published trials take 58 to 162. At sizes 4 and 6 p = 1.1 is not ahead of p = 2 by then."
+    "One seed at sizes 4 and 6 and for p = 3; size 3 was stopped after 22 to 56 epochs of 72 to 162. Of the "
+    "longer trainings every other epoch after the tenth was tested. Size 6, and size 4 with p = 2, end 1.0 "
+    "to 1.6 points above the published means; we do not know why."
 )
 
 
@@ -48,27 +50,39 @@ def experiment() -> Arrays:
     """Test accuracy by epoch, key weights and pivotal words of every run, from the record."""
     runs = recorded("transformers")["runs"]
     arrays: Arrays = {}
-    names = [(size, f"mirror{p}", seed) for size in SIZES for p in PS for seed in range(SEEDS[size])]
+    names = [(size, f"mirror{p}", seed) for size in SIZES for p in PS for seed in range(SEEDS)]
     for size, rule, seed in [*names, *((3, rule, 0) for rule in OTHERS)]:
         if (run := runs.get(f"sentiment-{size}-{rule}-{seed}")) is not None:
             key = f"{size} {rule.removeprefix('mirror')} {seed}"
             arrays[f"test {key}"] = 100 * np.array(run["test_accuracy"])
+            arrays[f"epoch {key}"], arrays[f"ended {key}"] = np.array(run["epoch"]), np.array(run["ended"])
             arrays[f"pivotal {key}"] = np.array(run["pivotal"])
             arrays[f"large {key}"] = np.array(run["last"]["large_key"])
             arrays[f"histogram {key}"] = np.array(run["last"]["histogram_key"])
     return arrays
 
 
-def curves(arrays: Arrays, size: int, p: str) -> list[Float]:
-    """Test accuracy of every seed."""
-    return [arrays[key] for s in range(3) if (key := f"test {size} {p} {s}") in arrays]
+def seeds(arrays: Arrays, size: int, p: str) -> list[str]:
+    """What was trained of a cell: `size p seed`."""
+    return [key for s in range(SEEDS) if f"test {(key := f'{size} {p} {s}')}" in arrays]
 
 
-def gain(arrays: Arrays, size: int) -> tuple[Float, int]:
-    """Best accuracy of p = 1.1 minus that of p = 2, seed by seed, after equally many epochs; how many."""
-    pairs = list(zip(curves(arrays, size, "1.1"), curves(arrays, size, "2"), strict=True))
-    epochs = min(len(curve) for pair in pairs for curve in pair)
-    return np.array([a[:epochs].max() - b[:epochs].max() for a, b in pairs]), epochs
+def best(arrays: Arrays, key: str, until: float = np.inf) -> float:
+    """The best test accuracy among the tested epochs, as the paper reports it."""
+    return float(arrays[f"test {key}"][arrays[f"epoch {key}"] <= until].max())
+
+
+def gain(arrays: Arrays, size: int) -> tuple[Float, float]:
+    """Best accuracy of p = 1.1 minus that of p = 2, seed by seed, and after how many epochs.
+
+    Infinitely many where all of them were trained to their end, otherwise equally many.
+    """
+    ours, theirs = (seeds(arrays, size, p) for p in PS[:2])
+    pairs = list(zip(ours, theirs, strict=False))
+    every = [key for pair in pairs for key in pair]
+    ended = all(arrays[f"ended {key}"] for key in every)
+    until = np.inf if ended else min(arrays[f"epoch {key}"][-1] for key in every)
+    return np.array([best(arrays, a, until) - best(arrays, b, until) for a, b in pairs]), float(until)
 
 
 def interval(values: Float) -> tuple[float, float]:
@@ -79,35 +93,41 @@ def interval(values: Float) -> tuple[float, float]:
 
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
-    """Curves of size 3, best accuracies beside the published ones, key weights of size 3."""
-    figure, ((left, middle, right),) = grid(1, 3, 2.9)
-    for p in PS:
-        for seed, curve in enumerate(curves(arrays, 3, p)):
-            words = None if seed else f"p = {p}"
-            left.plot(1 + np.arange(len(curve)), curve, color=COLORS[p], lw=1, label=words)
-        counts = arrays[f"histogram 3 {p} 0"]
-        right.step(
-            0.005 * np.arange(len(counts)), np.maximum(counts, 0.5), where="post", color=COLORS[p], lw=1
-        )
+    """Curves of every size, best accuracies beside the published ones, key weights of sizes 4 and 6."""
+    figure, (above, (cells, *weights)) = grid(2, 3, 5.2)
+    for ax, size in zip(above, SIZES, strict=True):
+        for p in PS:
+            for k, key in enumerate(seeds(arrays, size, p)):
+                words = None if k else f"p = {p}"
+                ax.plot(arrays[f"epoch {key}"], arrays[f"test {key}"], color=COLORS[p], lw=0.9, label=words)
+        ax.set_ylim(48, 88)
+        describe(ax, f"size {size}", "epochs", "test accuracy, %")
     for rule in OTHERS:
-        curve = arrays[f"test 3 {rule} 0"]
-        left.plot(1 + np.arange(len(curve)), curve, color=GREY, lw=0.8)
-    label(left, 1, 86.5, "Adam, sign and spectral descent", GREY)
-    left.set_ylim(48, 88)
-    left.legend(fontsize=7, frameon=False, loc="lower right")
-    right.set_yscale("log")
-    describe(left, "size 3, every seed", "epochs", "test accuracy, %")
-    describe(right, "key weights, size 3", "|w|", "weights per bin of 0.005")
-    _cells(middle, arrays)
+        if f"test 3 {rule} 0" in arrays:
+            above[0].plot(arrays[f"epoch 3 {rule} 0"], arrays[f"test 3 {rule} 0"], color=GREY, lw=0.8)
+    label(above[0], 1, 86.5, "Adam, sign and spectral descent", GREY)
+    above[0].legend(fontsize=7, frameon=False, loc="lower right")
+    _cells(cells, arrays)
+    for ax, size in zip(weights, (4, 6), strict=True):
+        _weights(ax, arrays, size)
     return figure
+
+
+def _weights(ax: Axes, arrays: Arrays, size: int) -> None:
+    for p in PS:
+        if (counts := arrays.get(f"histogram {size} {p} 0")) is not None:
+            places = 0.005 * np.arange(len(counts))
+            ax.step(places, np.maximum(counts, 0.5), where="post", color=COLORS[p], lw=1)
+    ax.set_yscale("log")
+    describe(ax, f"key weights, size {size}", "|w|", "weights per bin of 0.005")
 
 
 def _cells(ax: Axes, arrays: Arrays) -> None:
     for k, p in enumerate(PS):
         for row, size in enumerate(SIZES):
-            best = [curve.max() for curve in curves(arrays, size, p)]
+            found = [best(arrays, key) for key in seeds(arrays, size, p)]
             place = row + 0.22 * (k - 1)
-            ax.plot(np.full(len(best), place), best, ".", color=COLORS[p], ms=6)
+            ax.plot(np.full(len(found), place), found, ".", color=COLORS[p], ms=6)
             ax.plot(place, PUBLISHED[size][k], "o", mfc="none", mec=COLORS[p], ms=7, mew=0.9)
     ax.set_xticks(range(len(SIZES)), [f"size {size}" for size in SIZES])
     describe(ax, "best epoch (circles: published)", "", "test accuracy, %")
@@ -115,66 +135,53 @@ def _cells(ax: Axes, arrays: Arrays) -> None:
 
 @experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
-    """The nine cells, the gain of p = 1.1 over p = 2, and what it does to weights and selections."""
-    found = []
-    for size in SIZES:
-        for k, p in enumerate(PS):
-            runs = curves(arrays, size, p)
-            mean = float(np.mean([curve.max() for curve in runs]))
-            epochs, early = min(map(len, runs)), size != 3 or p == "3"
-            why = f"{epochs} epochs; published: about {UNTIL[size][k]}, to a train accuracy of 0.995"
-            what = f"size {size}, p = {p}: best test accuracy, %"
-            found.append(Check(what, PRINTED, TABLE, PUBLISHED[size][k], mean, 1.0, why, early))
-    for size in SIZES:
-        gains, epochs = gain(arrays, size)
-        published = PUBLISHED[size][0] - PUBLISHED[size][1]
-        what = f"size {size}: gain of p = 1.1 over p = 2, points"
-        why = f"its sign, after {epochs} epochs of both; {SEEDS[size]} of ten trials"
-        found.append(Check(what, PRINTED, TABLE, published, float(gains.mean()), published, why, size != 3))
-    low, _ = interval(gain(arrays, 3)[0])
-    found.append(
-        Check(
-            "size 3: that gain's 95 % interval is above zero",
-            DERIVED,
-            "Student's interval",
-            1.0,
-            float(low > 0),
-            0.0,
-        )
-    )
-    large, pivotal = (_means(arrays, name) for name in ("large", "pivotal"))
+    """The cells, the gain of p = 1.1 over p = 2, and what it does to weights and selections."""
+    there = [size for size in SIZES if all(seeds(arrays, size, p) for p in PS[:2])]
     return [
-        *found,
-        Check(
-            "key weights above 0.06, p = 1.1 over p = 2",
-            PRINTED,
-            TABLE,
-            LARGE,
-            large[0] / large[1],
-            0.3,
-            TAIL,
-            True,
-        ),
-        Check(
-            "score of pivotal words, p = 1.1 minus p = 2",
-            PRINTED,
-            TABLE,
-            PIVOTAL,
-            pivotal[0] - pivotal[1],
-            0.12,
-            WORDS,
-        ),
+        *(check for size in SIZES for k in range(len(PS)) for check in _cell(arrays, size, k)),
+        *(check for size in there for check in _gain(arrays, size)),
+        *(check for size in there if size == 6 for check in _tail(arrays, size)),
+        *(check for size in there if size == 3 for check in _words(arrays, size)),
     ]
 
 
-def _means(arrays: Arrays, name: str) -> list[float]:
-    """Mean over the seeds of size 3 at the last epoch, for p = 1.1 and 2."""
-    return [float(np.mean([arrays[f"{name} 3 {p} {s}"].flat[-1] for s in range(3)])) for p in PS[:2]]
+def _cell(arrays: Arrays, size: int, k: int) -> list[Check]:
+    keys = seeds(arrays, size, PS[k])
+    if not keys:
+        return []
+    mean = float(np.mean([best(arrays, key) for key in keys]))
+    epochs = min(arrays[f"epoch {key}"][-1] for key in keys)
+    few = len(keys) < SEEDS or not all(arrays[f"ended {key}"] for key in keys)
+    why = f"{len(keys)} of ten trials, {epochs} epochs; published: {UNTIL[size][k]}, to 0.995 in training"
+    what = f"size {size}, p = {PS[k]}: best test accuracy, %"
+    return [Check(what, PRINTED, TABLE, PUBLISHED[size][k], mean, 1.0, why, few)]
+
+
+def _gain(arrays: Arrays, size: int) -> list[Check]:
+    gains, until = gain(arrays, size)
+    published = PUBLISHED[size][0] - PUBLISHED[size][1]
+    when = "at the end" if until == np.inf else f"after {until:.0f} epochs of both"
+    why = f"its sign, {when}; {len(gains)} of ten trials"
+    what = f"size {size}: gain of p = 1.1 over p = 2, points"
+    found = [Check(what, PRINTED, TABLE, published, float(gains.mean()), published, why, until < np.inf)]
+    if len(gains) > 1:
+        above, what = float(interval(gains)[0] > 0), f"size {size}: that gain's 95 % interval is above zero"
+        found.append(Check(what, DERIVED, "Student's interval", 1.0, above, 0.0))
+    return found
+
+
+def _tail(arrays: Arrays, size: int) -> list[Check]:
+    large = [float(arrays[f"large {size} {p} 0"]) for p in PS[:2]]
+    ratio = large[0] / max(large[1], 1.0)
+    return [Check("key weights above 0.06, p = 1.1 over p = 2", PRINTED, TABLE, LARGE, ratio, 0.3, TAIL)]
+
+
+def _words(arrays: Arrays, size: int) -> list[Check]:
+    score = [np.mean([arrays[f"pivotal {key}"][-1] for key in seeds(arrays, size, p)]) for p in PS[:2]]
+    what, ours = "score of pivotal words, p = 1.1 minus p = 2", float(score[0] - score[1])
+    return [Check(what, PRINTED, TABLE, PIVOTAL, ours, 0.12, WORDS, True)]
 
 
 TABLE = "authors' saved results"
-TAIL = (
-    "published: size 6 at the end of training; ours: size 3 after 24 to 28 epochs, where p = 1.1 has more "
-    "weights near zero and more large ones"
-)
+TAIL = "size 6, one trial, where both reached a train accuracy of 0.995; published: 18,206 over 27,224"
 WORDS = "size 3, sentences of our own; nets before training score 0.25 to 0.71 on them, so little is learnt"

@@ -42,6 +42,7 @@ def experiment() -> Arrays:
     arrays: Arrays = {}
     for rule, (name, _) in RULES.items():
         arrays[f"test {rule}"] = np.array(runs[name]["test_accuracy"])
+        arrays[f"epoch {rule}"] = np.array(runs[name]["epoch"])
         arrays[f"histogram {rule}"] = np.array(runs[name]["last"]["histogram_key"])
     return arrays
 
@@ -52,7 +53,7 @@ def draw(arrays: Arrays) -> Canvas:
     figure, (left, right) = canvas(2, height=3.0)
     for rule, (_, color) in RULES.items():
         curve, counts = arrays[f"test {rule}"], arrays[f"histogram {rule}"]
-        left.plot(1 + np.arange(len(curve)), curve, color=color, label=rule)
+        left.plot(arrays[f"epoch {rule}"], curve, color=color, label=rule)
         left.plot([1, LATER[rule][0]], [FIRST[rule], LATER[rule][1]], "o", mfc="none", mec=color, ms=6)
         right.step(0.005 * np.arange(len(counts)), counts / 1000, where="post", color=color, lw=1)
         right.plot(0.0025, BIN[rule] / 1000, "o", mfc="none", mec=color, ms=6)

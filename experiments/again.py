@@ -1,0 +1,75 @@
+"""Train again what the recorded figures draw, and write their records:
+
+    python experiments/again.py sentiment vision --data FOLDER --out OUT [--tiny]
+
+`attsvm reproduce --only sentiment --scale paper --data FOLDER` calls it. The trainings of plan.txt that a
+figure draws run to their end, some side by side on one GPU; called again, it goes on. OUT/records then has
+the files of src/attsvm/figures/records. --tiny: a few examples for two epochs, on any machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+import torch
+
+import drive
+import head_study
+import summary
+from data import MissingData, there
+
+FIGURES = {
+    "sentiment": ("sentiment", "reviews"),
+    "vision": ("vision", "images"),
+    "vision-sparsity": ("patches", "images"),
+    "head-geometry": ("sentiment --size 3", "reviews"),
+}
+"""Which lines of the plan a figure draws, and the data they need."""
+TINY = ("--rows", "40", "--epochs", "2")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("figures", nargs="+", choices=list(FIGURES))
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--plan", type=Path, default=drive.HERE / "plan.txt")
+    parser.add_argument("--tiny", action="store_true")
+    given = parser.parse_args(arguments)
+    try:
+        for what in {FIGURES[figure][1] for figure in given.figures}:
+            there(given.data, what)
+    except MissingData as error:
+        sys.exit(str(error))
+    if not given.tiny and not torch.cuda.is_available():
+        sys.exit("no GPU: these trainings need one for an hour. --scale quick tries a few examples without.")
+    runs, begins = given.out / "runs", tuple(FIGURES[figure][0] for figure in given.figures)
+    chosen = [line for line in drive.read(given.plan) if line.startswith(begins)]
+    at_once, more = (1, TINY) if given.tiny else (6, ())
+    drive.drive(chosen, runs, given.data, math.inf, at_once, *more)
+    for folder in (runs / drive.name_of(line) for line in chosen):
+        if not drive.ended(folder):
+            sys.exit(f"a training failed: {folder / 'log.txt'} says why.")
+    drive.gather(runs)
+    records = given.out / "records"
+    summary.main([str(runs / "small"), "--out", str(records), *studied(runs / "small", given)])
+
+
+def studied(small: Path, given: argparse.Namespace) -> list[str]:
+    """The certified programs of the heads, where a figure draws them; what summary.py is told of them."""
+    if "head-geometry" not in given.figures:
+        return []
+    file = given.out / "heads.json"
+    nets = sorted(folder.name for folder in small.glob("sentiment-3-*-0"))
+    for more in (["--only", "sentiment-3"], ["--together", *nets]):
+        head_study.main([str(small), str(file), *more])
+    return ["--heads", str(file)]
+
+
+if __name__ == "__main__":
+    main()

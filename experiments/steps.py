@@ -1,0 +1,79 @@
+"""Training steps. On a GPU a step of known shapes is replayed as one CUDA graph: launching its few hundred
+kernels one by one takes longer than running them."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from optimizers import Together
+
+
+class Steps:
+    """Loss, gradient and optimizer of one batch after the other, and their sums of losses and right answers.
+
+    graphs: the first batch of each shape is computed as always, the second one is recorded, and the others
+    replay it with its random numbers going on. Where a step cannot be recorded all are computed as always.
+    """
+
+    def __init__(self, task: Any, model: nn.Module, rule: Together, graphs: bool = False) -> None:
+        self.task, self.model, self.rule, self.graphs = task, model, rule, graphs
+        self.total, self.right = (torch.zeros((), device=task.device) for _ in range(2))
+        self._seen: set[Any] = set()
+        self._recorded: dict[Any, tuple[Any, list[Tensor]]] = {}
+        self._pool = torch.cuda.graph_pool_handle() if graphs else None
+        self._stream = torch.cuda.Stream() if graphs else None
+
+    def epoch(self, batches: Any) -> tuple[float, float]:
+        """Mean loss and share of right answers over some batches, which are trained on."""
+        self.model.train()
+        self.total.zero_()
+        self.right.zero_()
+        count = 0
+        with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
+            if self._stream is not None:
+                self._stream.wait_stream(torch.cuda.default_stream())
+            for batch in batches:
+                self._step(batch)
+                count += len(batch[-1])
+            found = float(self.total) / count, float(self.right) / count
+        if self._stream is not None:
+            torch.cuda.default_stream().wait_stream(self._stream)
+        return found
+
+    def _step(self, batch: tuple[Tensor, ...]) -> None:
+        shapes = tuple(x.shape for x in batch)
+        if self.graphs and shapes in self._seen and shapes not in self._recorded:
+            self._record(shapes, batch)
+        if shapes in self._recorded:
+            graph, given = self._recorded[shapes]
+            for x, new in zip(given, batch, strict=True):
+                x.copy_(new)
+            graph.replay()
+        else:
+            self._seen.add(shapes)
+            self._plain(batch)
+
+    def _plain(self, batch: tuple[Tensor, ...]) -> None:
+        self.rule.zero_grad()
+        loss, right = self.task.loss(self.model, batch)
+        loss.backward()
+        self.rule.step()
+        self.total += loss.detach() * (1 if self.task.summed else len(batch[-1]))
+        self.right += right
+
+    def _record(self, shapes: Any, batch: tuple[Tensor, ...]) -> None:
+        graph, given = torch.cuda.CUDAGraph(), [x.clone() for x in batch]
+        self.rule.zero_grad()  # gradients belong to the recording
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                self._plain(tuple(given))
+            self._recorded[shapes] = graph, given
+        except RuntimeError as error:
+            print(f"not recorded: {str(error)[:200]}", file=sys.stderr)
+            self.graphs = False
+        self.rule.zero_grad()

@@ -1,0 +1,176 @@
+"""Whole pieces of steps in one kernel of a GPU: one program per run, its data and state in registers.
+
+The kernel traces the step of the general loop (engine.py) on arrays whose sizes are padded to powers of two,
+which Triton asks for: keys, queries and weights by zeros, tokens by the mask, examples by a share of zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from attsvm.norms import Entrywise, Schatten
+from attsvm.tokens import Tokens
+from attsvm.training.attention import Data
+from attsvm.training.heads import Head, Linear
+from attsvm.training.lanes import IN_KERNEL
+from attsvm.training.losses import Correlation, Exponential, Logistic, Loss, NegativeLog
+from attsvm.training.plan import Plan, State
+from attsvm.training.rules import GradientDescent, Mirror, Polyak, Rule, Steepest
+from attsvm.training.schedules import Rates
+from attsvm.training.weights import FullWeight, Weight
+
+LARGEST = 1 << 12
+"""Most terms of the sums of a run, after padding: 32 threads hold them in registers; more would wait for each
+other (docs/performance.md)."""
+
+MOST = 1 << 28
+"""Most numbers in the keys of all runs: the kernel takes a padded copy."""
+
+Step = Callable[[Plan, Data, State, Array | None], State]
+
+
+def serves(tokens: Tokens, weight: Weight, head: Head, loss: Loss, rules: tuple[Rule, Rule | None]) -> bool:
+    """Whether the kernel computes this training, and this machine the kernel."""
+    simple = isinstance(weight, FullWeight) and isinstance(head, Linear) and rules[1] is None
+    known = isinstance(loss, (Logistic, Exponential, Correlation, NegativeLog)) and _entrywise(rules[0])
+    small = _terms(tokens.n, tokens.T, tokens.d, tokens.e) <= LARGEST and tokens.keys.size <= MOST
+    return simple and known and small and not tokens.stored and available()
+
+
+def available() -> bool:
+    """Whether Pallas compiles by Triton for the one device here."""
+    device, *others = jax.local_devices()
+    settings: Any = jax.config
+    chosen = settings.jax_default_device  # a device, its name, or None
+    on_gpu = device.platform == "gpu" and getattr(chosen, "platform", chosen) in (None, "gpu", "cuda")
+    return on_gpu and not others and _compiles()
+
+
+@cache
+def _compiles() -> bool:
+    """Whether a small kernel does, and tells e⁰: drivers, their compilers and versions of JAX differ."""
+    try:
+        from jax.experimental import pallas as pl
+        from jax.experimental.pallas.triton import CompilerParams
+
+        def kernel(x: Any, out: Any) -> None:
+            out[...] = jnp.exp(x[...])
+
+        with jax.enable_x64(True):
+            zeros = jnp.zeros(8, jnp.float64)
+            params = CompilerParams(num_warps=1, num_stages=1)
+            ones = pl.pallas_call(kernel, out_shape=jax.typeof(zeros), compiler_params=params)(zeros)
+            return bool((np.asarray(ones) == 1).all())
+    except Exception:
+        return False
+
+
+def steps(step: Step, plan: Plan, data: Data, scores: Array) -> Callable[[State, Array, Array], State]:
+    """The function (state, begin, length) → state after the steps begin … begin + length − 1."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas.triton import CompilerParams
+
+    model = plan.model
+    inputs = _padded_data(data, 1 if model.data_runs else 0), _padded(scores, 1 if model.runs else 0)
+    given, tree = jax.tree.flatten(inputs)
+    numbers, rules = jax.tree.flatten(plan, is_leaf=lambda x: isinstance(x, Rates))
+    tables = [jnp.reshape(x.table if isinstance(x, Rates) else x, -1) for x in numbers]
+
+    def shared(x: Array) -> Any:
+        return pl.BlockSpec(x.shape, lambda run: (0,) * x.ndim)
+
+    def per_run(x: Array) -> Any:
+        return pl.BlockSpec((None, *x.shape[1:]), lambda run: (run, *[0] * (x.ndim - 1)))
+
+    specs = [(per_run if model.data_runs else shared)(x) for x in given[:-1]]
+    specs += [(per_run if model.runs else shared)(given[-1])]
+
+    def moved(state: State, begin: Array, length: Array) -> State:
+        old, of_state = jax.tree.flatten((state.params, state.memory))
+        wide = [_padded(x if model.runs else x[None], 1) for x in old]
+
+        def kernel(*refs: Any) -> None:
+            first, count, *others = refs
+            rates, others = others[: len(tables)], others[len(tables) :]
+            here, gains = jax.tree.unflatten(tree, [x[...] for x in others[: len(given)]])
+
+            def one(k: Any, leaves: tuple[Array, ...]) -> tuple[Array, ...]:
+                at = [x[k if isinstance(n, Rates) else 0] for n, x in zip(numbers, rates, strict=True)]
+                now = jax.tree.unflatten(rules, [x.astype(leaves[0].dtype) for x in at])
+                params, memory = jax.tree.unflatten(of_state, leaves)
+                new = step(now, _in_kernel(here), state._replace(params=params, memory=memory), gains)
+                return tuple(jax.tree.leaves((new.params, new.memory)))
+
+            before = tuple(x[...] for x in others[len(given) : -len(wide)])
+            after = lax.fori_loop(first[0], first[0] + count[0], one, before)
+            for ref, x in zip(others[-len(wide) :], after, strict=True):
+                ref[...] = x
+
+        ends = [jnp.reshape(x, 1).astype(jnp.int32) for x in (begin, length)]
+        states = [per_run(x) for x in wide]
+        found = pl.pallas_call(
+            kernel,
+            grid=(len(wide[0]),),
+            in_specs=[*map(shared, (*ends, *tables)), *specs, *states],
+            out_specs=states,
+            out_shape=[jax.typeof(x) for x in wide],
+            compiler_params=CompilerParams(num_warps=1, num_stages=1),
+            interpret=model.cpu,
+        )(*ends, *tables, *given, *wide)
+        cut = [
+            (x if model.runs else x[0])[tuple(map(slice, y.shape))] for x, y in zip(found, old, strict=True)
+        ]
+        params, memory = jax.tree.unflatten(of_state, cut)
+        return state._replace(params=params, memory=memory)
+
+    return moved
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _entrywise(rule: Rule) -> bool:
+    if isinstance(rule, Steepest):
+        norm = rule.norm  # p = 1 looks for the largest entry, all other Schatten norms for singular values
+        return norm.p != 1 if isinstance(norm, Entrywise) else isinstance(norm, Schatten) and norm.p == 2
+    return isinstance(rule, (GradientDescent, Mirror, Polyak))
+
+
+def _terms(n: int, T: int, d: int, e: int) -> int:
+    n, T, d, e = map(_power, (n, T, d, e))
+    return n * d * max(T, e)
+
+
+def _power(size: int) -> int:
+    """The power of two that holds it."""
+    return 1 << (size - 1).bit_length()
+
+
+def _padded(x: Array, runs: int) -> Array:
+    """With zeros behind all axes but the first `runs`."""
+    return jnp.pad(x, [(0, 0 if axis < runs else _power(size) - size) for axis, size in enumerate(x.shape)])
+
+
+def _padded_data(data: Data, runs: int) -> Data:
+    """The data with a mask and shares that leave out what is padded; the scores stand for the values."""
+    n, T = data.keys.shape[runs : runs + 2]
+    mask, share = data.mask, data.share
+    if mask is None and (n, T) != (_power(n), _power(T)):
+        mask = jnp.ones(data.keys.shape[: runs + 2], bool)
+    if mask is not None:
+        mask = _padded(mask, runs).at[..., n:, 0].set(True)  # what is padded attends to one token, itself
+    if share is None and n != _power(n):
+        share = jnp.full_like(data.labels, 1 / n)
+    wide = jax.tree.map(lambda x: _padded(x, runs), data._replace(mask=None, values=None, share=share))
+    return wide._replace(mask=None if mask is None else mask.astype(jnp.int32))  # kernels read no booleans
+
+
+def _in_kernel(data: Data) -> Data:
+    return data._replace(mask=None if data.mask is None else data.mask != 0, fence=IN_KERNEL)

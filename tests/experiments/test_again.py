@@ -1,0 +1,79 @@
+"""Recorded figures are computed again from data, and errors say what is missing."""
+
+import argparse
+from functools import partial
+
+import numpy as np
+import pytest
+
+import again
+import drive
+import run
+from attsvm import figures, recompute, reproduce
+from attsvm.figures.recorded import FOLDER
+
+PLAN = """# two trainings
+sentiment --size 3 --optimizer mirror:2 --seed 0 --keep
+vision --optimizer adam
+"""
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Made-up reviews of five tokens."""
+    rng, halves = np.random.default_rng(0), {}
+    for half in ("train", "test"):
+        halves |= {
+            f"{half}_ids": rng.integers(1, 30_000, 50).astype(np.int16),
+            f"{half}_lengths": np.full(10, 5, np.int16),
+            f"{half}_labels": np.arange(10, dtype=np.uint8) % 2,
+        }
+    sentences = {"sentences": np.array([[1, 7, 2, 0], [1, 3, 9, 2]], np.int16), "pivotal": np.array([1, 2])}
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data" / "reviews.npz", **halves, **sentences)
+    return tmp_path / "data"
+
+
+def test_a_recorded_figure_is_computed_again_from_data(data, tmp_path, monkeypatch):
+    """As `attsvm reproduce --only sentiment --scale quick --data FOLDER`; one training, in one process."""
+    (tmp_path / "plan.txt").write_text(PLAN)
+
+    def here(words, check):
+        again.main([*words[2:], "--plan", str(tmp_path / "plan.txt")])
+        return argparse.Namespace(returncode=0)
+
+    def one_by_one(lines, out, folder, seconds, at_once, *more):
+        for line in lines:
+            place = str(out / drive.name_of(line))
+            run.main([*line.split(), *more, "--out", place, "--data", str(folder)])
+
+    monkeypatch.setattr(recompute, "subprocess", argparse.Namespace(run=here))
+    monkeypatch.setattr(drive, "drive", one_by_one)
+    monkeypatch.setattr(run, "Sentiment", partial(run.Sentiment, width=24, hidden=16))
+    monkeypatch.setenv(FOLDER, "")  # put back at the end
+    figure = figures.ALL["sentiment"]
+    before = reproduce.fingerprint(figure, "quick")
+    recompute.recompute(["sentiment", "two-clouds"], data, tmp_path / "trained", tiny=True)
+    arrays = figure.compute("quick")
+    assert [name for name in arrays if name.startswith("test")] == ["test 3 2 0"]
+    assert arrays["epoch 3 2 0"].tolist() == [1, 2] and "CPU" not in figure.recorded
+    assert [check.ours for check in figure.checks(arrays)] == [arrays["test 3 2 0"].max()]
+    figure.picture(arrays)
+    assert reproduce.fingerprint(figure, "quick") != before
+
+
+def test_what_is_missing_is_said(data, tmp_path, monkeypatch):
+    asked = ["sentiment", "--data", str(data), "--out", str(tmp_path)]
+    monkeypatch.setattr(again.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="no GPU"):
+        again.main(asked)
+    with pytest.raises(SystemExit, match=r"data\.py images"):
+        again.main(["vision", *asked[1:]])
+    with pytest.raises(ValueError, match="sentiment, vision"):
+        recompute.recompute(["two-clouds"], data, tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"data\.py reviews"):
+        recompute.recompute([], tmp_path / "nowhere", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(recompute, "__file__", str(tmp_path / "a" / "b" / "c.py"))
+    with pytest.raises(FileNotFoundError, match="not in the wheel"):
+        recompute.script()

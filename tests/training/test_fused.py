@@ -1,0 +1,133 @@
+"""Pieces of steps in one kernel, interpreted on the CPU: the steps of the general loop."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from attsvm import Entrywise, Tokens, frobenius, l1, spectral
+from attsvm.datasets import sphere
+from attsvm.training import fused
+from attsvm.training.heads import Linear, QuadraticPenalty
+from attsvm.training.losses import exponential, logistic
+from attsvm.training.optimizers import gd, mirror, polyak, steepest
+from attsvm.training.train import _rules, train
+from attsvm.training.weights import FULL, KeyQuery
+
+AVAILABLE = fused.available
+STEPS, RUNS = 7, 3
+PER_STEP = 1e-12  # relative; what sums in another order make of one step
+NGD = steepest(frobenius, 0.1)
+RULES = {
+    "normalised": NGD,
+    "l3 with momentum": steepest(Entrywise(3), 0.1, momentum=0.9),
+    "gradient descent by a schedule": gd(optax.exponential_decay(0.5, 3, 0.5)),
+    "mirror": mirror(1.5, 0.1),
+    "polyak": polyak(),
+}
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """Sizes that are no powers of two, and one example with masked tokens."""
+    tokens, v = sphere(3, 5, 6, seed=range(RUNS))
+    mask = np.ones((RUNS, 3, 5), bool)
+    mask[:, 1, 2:] = False
+    return Tokens(tokens.keys, tokens.queries, tokens.labels, mask), v
+
+
+@pytest.fixture(autouse=True)
+def loop(monkeypatch):
+    """The general loop, on a GPU too, until a test asks for the kernel."""
+    monkeypatch.setattr(fused, "available", lambda: False)
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """Every training that the kernel serves goes through it, which this counts."""
+    calls = []
+    steps = fused.steps
+    monkeypatch.setattr(fused, "available", lambda: True)
+    monkeypatch.setattr(fused, "steps", lambda *given: calls.append(1) or steps(*given))
+    return calls
+
+
+def run(tokens, v, optimizer=NGD, scale=1.0, **options):
+    start = scale * np.random.default_rng(0).standard_normal((RUNS, tokens.d, tokens.e))
+    given = {"optimizer": optimizer, "steps": STEPS, "record": 4, "init": start} | options
+    return train(tokens, Linear(v), **given)
+
+
+def distance(path, other):
+    return np.abs(path.final - other.final).max() / np.abs(other.final).max()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_steps_in_the_kernel_are_those_of_the_loop(rule, problem, request):
+    scales = (1.0, 300.0)  # the second: far past saturation
+    general = [run(*problem, RULES[rule], scale) for scale in scales]
+    calls = request.getfixturevalue("kernel")
+    fast = [run(*problem, RULES[rule], scale) for scale in scales]
+    assert calls
+    for path, other in zip(fast, general, strict=True):
+        assert distance(path, other) <= STEPS * PER_STEP
+        np.testing.assert_array_equal(path.stopped, other.stopped)
+
+
+def test_a_wrong_step_would_be_seen(problem, kernel):
+    other = steepest(frobenius, 0.1 * (1 + 1e-9))
+    assert distance(run(*problem), run(*problem, other)) > STEPS * PER_STEP
+
+
+@pytest.mark.parametrize("options", [{}, {"init": None, "loss": exponential}])
+def test_runs_that_share_their_data_and_one_run_alone(options, problem, request):
+    tokens, v = problem[0].run(0), problem[1][0]
+    general = run(tokens, v, **options)
+    calls = request.getfixturevalue("kernel")
+    assert distance(run(tokens, v, **options), general) <= STEPS * PER_STEP
+    assert calls
+
+
+def test_single_precision_stays_single(problem, request):
+    tokens, v = problem
+    tokens = Tokens(tokens.keys, tokens.queries, tokens.labels, tokens.mask, dtype=np.float32)
+    general = run(tokens, v)
+    request.getfixturevalue("kernel")
+    path = run(tokens, v)
+    assert path.W.dtype == np.float32
+    assert distance(path, general) <= 1e-5
+
+
+def test_a_run_that_diverges_in_the_kernel_keeps_its_last_finite_weight(problem, request):
+    start = np.zeros((RUNS, 6, 6))
+    start[1] = 1.7e308
+    options = {"init": start, "optimizer": steepest(frobenius, 1e307)}
+    general = run(*problem, **options)
+    request.getfixturevalue("kernel")
+    path = run(*problem, **options)
+    np.testing.assert_array_equal(path.stopped, general.stopped)
+    assert path.stopped[1] == "diverged"
+    np.testing.assert_array_equal(path.final[1], general.final[1])
+    assert distance(path, general) <= STEPS * PER_STEP
+
+
+def test_what_the_kernel_leaves_to_the_loop(problem, kernel):
+    tokens, v = problem
+
+    def served(weight=FULL, head=None, rule=NGD, train_head=None, given=tokens):
+        head = Linear(v) if head is None else head
+        return fused.serves(given, weight, head, logistic, _rules(rule, train_head, weight, head))
+
+    assert served()
+    assert not served(weight=KeyQuery())
+    assert not served(head=QuadraticPenalty(v, np.ones(RUNS)))
+    assert not served(rule=steepest(l1, 0.1))
+    assert not served(rule=steepest(spectral, 0.1))
+    assert not served(rule=optax.adam(0.1))
+    assert not served(train_head=NGD)
+    assert not served(given=sphere(40, 40, 40, seed=0)[0])
+
+
+def test_without_a_gpu_there_is_no_kernel():
+    on_gpu = jax.default_backend() == "gpu"
+    assert (AVAILABLE(), fused._compiles()) == (on_gpu, on_gpu)
