@@ -18,11 +18,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from sklearn.linear_model import LogisticRegressionCV
+import probe_peers
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from attsvm.probe import AttentionProbe, ProbeSuite, TokenStore
 
@@ -55,32 +53,11 @@ def ours(settings: dict, train, labels, test) -> tuple[np.ndarray, float, dict]:
     return probe.decision_function(test), spent, {"ridges": (probe.head_ridge_, probe.prompt_ridge_)}
 
 
-def probelab(kind: str, seed: int, train: TokenStore, labels, test: TokenStore) -> tuple[np.ndarray, float]:
-    import torch
-    from probelab import Activations, probes as kinds
-
-    torch.set_num_threads(1)
-
-    def acts(store: TokenStore):
-        flat = torch.tensor(np.concatenate(store.split())).float()
-        return Activations.from_flat(flat, torch.tensor(np.cumsum([0, *store.lengths])))
-
-    given, unseen = acts(train), acts(test)
+def peer(fit, seed: int, train: TokenStore, labels, test: TokenStore) -> tuple[np.ndarray, float]:
     start = time.process_time()
-    probe = getattr(kinds, kind)(seed=seed).fit(given, torch.tensor(labels))
+    scores = fit(train, labels, seed)
     spent = time.process_time() - start
-    with torch.no_grad():
-        return probe.predict_logits(unseen).numpy().astype(float), spent
-
-
-def mean_pooling(train: TokenStore, labels, test: TokenStore) -> tuple[np.ndarray, float]:
-    pooled, unseen = (np.stack([x.astype(float).mean(0) for x in store]) for store in (train, test))
-    start = time.process_time()
-    model = make_pipeline(
-        StandardScaler(), LogisticRegressionCV(Cs=np.logspace(-4, 0, 9), max_iter=2000, cv=4)
-    )
-    model.fit(pooled, labels)
-    return model.decision_function(unseen), time.process_time() - start
+    return scores(test), spent
 
 
 def compare(train: TokenStore, labels, test: TokenStore, truth, seeds: int, search: bool) -> None:
@@ -90,12 +67,13 @@ def compare(train: TokenStore, labels, test: TokenStore, truth, seeds: int, sear
     for name, given in settings.items():
         scores, spent, more = ours(given, train, labels, test)
         told(name, scores, truth, spent, **more)
-    told("mean pooling + logistic", *_turned(mean_pooling(train, labels, test), truth))
+    scores, spent = peer(probe_peers.mean_pooling, 0, train, labels, test)
+    told("mean pooling + logistic", scores, truth, spent)
     for kind in ("Attention", "MultiMax"):
         total: np.ndarray | float = 0.0
         spent = 0.0
         for seed in range(seeds):
-            scores, once = probelab(kind, seed, train, labels, test)
+            scores, once = peer(probe_peers.probelab(kind), seed, train, labels, test)
             total, spent = total + scores, spent + once
             told(f"probelab {kind}, seed {seed}", scores, truth, once)
         told(f"probelab {kind}, mean of {seeds}", np.asarray(total) / seeds, truth, spent)
@@ -105,10 +83,6 @@ def compare(train: TokenStore, labels, test: TokenStore, truth, seeds: int, sear
         grid.fit(train, labels)
         spent = time.process_time() - start
         told("GridSearchCV", grid.decision_function(test), truth, spent, ridges=str(grid.best_params_))
-
-
-def _turned(done: tuple[np.ndarray, float], truth) -> tuple[np.ndarray, np.ndarray, float]:
-    return done[0], truth, done[1]
 
 
 def needle(n: int, seed: int, T: int = 256, d: int = 64) -> tuple[TokenStore, np.ndarray]:

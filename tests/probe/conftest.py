@@ -1,4 +1,4 @@
-"""Small fitted probes: of two classes, of three, and with two heads."""
+"""Small fitted probes: of two classes, of three with two heads, on kernel features and on trained ones."""
 
 import numpy as np
 import pytest
@@ -46,6 +46,15 @@ def kernels(X, y):
     return AttentionProbe(head_ridge=0.01, prompt_ridge=0.01, **chosen).fit(X, y)
 
 
-@pytest.fixture(params=["probe", "three", "kernels"])
+@pytest.fixture(scope="session")
+def trained(X, y):
+    from attsvm.probe import AttentionProbe, relu
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relu, "MOST", 100)
+        return AttentionProbe(features="relu").fit(X, y)
+
+
+@pytest.fixture(params=["probe", "three", "kernels", "trained"])
 def any_probe(request):
     return request.getfixturevalue(request.param)

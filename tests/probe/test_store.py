@@ -39,14 +39,40 @@ def arrays(folder, flat):
     return folder
 
 
-@pytest.mark.parametrize("layout", [shards, arrays])
+def group(folder, flat):
+    zarr = pytest.importorskip("zarr", reason="needs the package zarr")
+    written = zarr.open_group(folder / "z", mode="w")
+    written.create_array("tokens", data=flat, chunks=(5, 5))
+    written.create_array("offsets", data=OFFSETS)
+    return folder / "z"
+
+
+@pytest.mark.parametrize("layout", [shards, arrays, group])
 def test_a_folder_is_mapped_and_holds_the_same_sequences(tmp_path, flat, layout):
     store = TokenStore.open(layout(tmp_path, flat))
     assert len(store) == 4 and store.width == 5 and "float16" in repr(store)
     for found, expected in zip(store, np.split(flat, OFFSETS[1:-1]), strict=True):
         np.testing.assert_array_equal(found, expected)
-    assert isinstance(getattr(store.rows, "parts", [store.rows.array])[0], np.memmap)
+    array = getattr(store.rows, "parts", [store.rows.array])[0]
+    assert isinstance(array, np.memmap) or type(array).__module__.startswith("zarr")
     assert not np.array_equal(store[0], flat[1:4])
+
+
+def test_a_zarr_group_without_offsets_is_refused(tmp_path, flat):
+    zarr = pytest.importorskip("zarr", reason="needs the package zarr")
+    zarr.open_group(tmp_path / "z", mode="w").create_array("tokens", data=flat)
+    with pytest.raises(BadFile, match="`offsets`"):
+        TokenStore.open(tmp_path / "z")
+
+
+@pytest.mark.parametrize("form", [None, "numpy", "torch"])
+def test_a_column_of_hugging_face_is_a_list_of_sequences(flat, form):
+    datasets = pytest.importorskip("datasets", reason="needs the package datasets")
+    sequences = np.split(flat.astype(np.float32), OFFSETS[1:-1])
+    table = datasets.Dataset.from_dict({"states": [x.tolist() for x in sequences]}).with_format(form)
+    for found, expected in zip(as_sequences(table["states"]), sequences, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert len(as_sequences(table["states"])) == 4
 
 
 def test_a_padded_file_is_a_store(tmp_path):

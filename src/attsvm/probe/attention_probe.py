@@ -20,10 +20,11 @@ from sklearn.utils.validation import (
 )
 
 from attsvm.probe.features import mapped
-from attsvm.probe.fitting import Fitted, Plan, fit_features
+from attsvm.probe.fitting import Fitted, Plan, Ways
 from attsvm.probe.in_use import InUse
 from attsvm.probe.objective import Objective, Weights, probabilities, read_out
 from attsvm.probe.path import AUTO, folds
+from attsvm.probe.relu import MEMBERS
 from attsvm.probe.separation import Separation, separate_selected
 from attsvm.probe.sequences import is_nested, of_table, plain, read
 from attsvm.probe.standard import Standard
@@ -51,8 +52,9 @@ class AttentionProbe(
         the data choose, by cross-validated log loss on a path from strong ridges (mean pooling) to weak ones.
     cv: folds of that choice: a number, a splitter, or pairs (train, test).
     features: "linear": the tokens; "rbf": Nyström features of a Gaussian kernel on them (kept in memory, in
-        float32); "auto": whichever held out better.
-    n_average: so many kernel probes, each with landmarks of its own, whose scores are averaged.
+        float32); "relu": a small trained map, the mean of one network per fold (at least five; no ridges;
+        a weight of two is not two copies, because they are drawn apart); "auto": whichever held out best.
+    n_average: at least so many probes on features of their own, whose scores are averaged.
     n_heads: number of prompts p, each with its own head; their scores add.
     n_starts: the problem is not convex in p. The first start is p = 0 (mean pooling); further ones, and all
         with several heads, are random. The lowest objective wins.
@@ -111,20 +113,24 @@ class AttentionProbe(
         if self.class_weight is not None:
             importance = importance * compute_sample_weight(self.class_weight, labels)
         parts = folds(self.cv, labels, groups, importance)
+        several = max(self.cv, MEMBERS) if isinstance(self.cv, int) else self.cv
+        many = parts if self.features in ("linear", "rbf") else folds(several, labels, groups, importance)
         kept = importance > 0  # an example without weight must not even shape the standardisation
         self.classes_, index = np.unique(labels[kept], return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"AttentionProbe needs at least two classes, y has {len(self.classes_)} class.")
         if not kept.all():
-            store, importance, parts = store[kept], importance[kept], parts[:, kept]
+            store, importance, parts, many = store[kept], importance[kept], parts[:, kept], many[:, kept]
         targets = np.eye(len(self.classes_))[index].T[None]
         if len(self.classes_) == 2:
             targets = targets[:, 1:]
-        plan = Plan(self._given(), self.n_starts, self.max_iter, self.tol, self.random_state)
-        fitted, standard, self.features_ = fit_features(
-            lambda tokens: Objective.of(tokens, targets, importance, parts, self.n_heads),
-            store, self.features, self.n_average, plan,
+        judge = self.features == AUTO
+        plan = Plan(self._given(), self.n_starts, self.max_iter, self.tol, self.random_state, judge)
+        ways = Ways(
+            lambda tokens, parts: Objective.of(tokens, targets, importance, parts, self.n_heads),
+            store, parts, many, self.n_average, plan,
         )  # fmt: skip
+        fitted, standard, self.features_ = ways.fit(self.features)
         self._keep(fitted, standard)
         self._warn(fitted)
         if self.certify:
@@ -142,7 +148,7 @@ class AttentionProbe(
         self._n_features_out = self.prompt_.size
 
     def _warn(self, fitted: Fitted) -> None:
-        if fitted.steps >= self.max_iter:
+        if fitted.steps >= self.max_iter and fitted.slope > 0:
             slope = f"a derivative is {fitted.slope:.1e}, raise max_iter or tol."
             message = f"no convergence in max_iter={self.max_iter} steps: {slope}"
             warnings.warn(message, ConvergenceWarning, stacklevel=3)
@@ -252,10 +258,12 @@ class AttentionProbe(
                 continue
             if isinstance(value, str) or not 0 < value < np.inf:
                 raise ValueError(f"{name} is {value!r}. Pass a positive number{word}.")
-        if self.features not in ("linear", "rbf", AUTO):
-            raise ValueError(f'features is {self.features!r}. Pass "linear", "rbf" or "{AUTO}".')
+        if self.features not in ("linear", "rbf", "relu", AUTO):
+            raise ValueError(f'features is {self.features!r}. Pass "linear", "rbf", "relu" or "{AUTO}".')
         if self.features == "linear" and self.n_average > 1:
-            raise ValueError('n_average has no effect with features="linear". Pass features="auto" or "rbf".')
+            raise ValueError(
+                'n_average has no effect with features="linear". Pass features="auto" or "relu".'
+            )
         for name in ("n_average", "n_heads", "n_starts", "max_iter"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}. Pass an integer ≥ 1.")

@@ -82,7 +82,7 @@ def rbf(store: TokenStore, standard: Standard, number: int, seed: int) -> Rbf:
     return Rbf(landmarks, standard, SPREADS[number % len(SPREADS)])
 
 
-def mapped(store: TokenStore, features: Rbf | Together | None) -> TokenStore:
+def mapped(store: TokenStore, features: Any) -> TokenStore:
     """The store of the features of all tokens, in memory and in float32; None: the tokens themselves."""
     if features is None:
         return store

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from attsvm.probe.arithmetic import arithmetic
@@ -14,6 +16,7 @@ from attsvm.probe.descent import minimise
 from attsvm.probe.features import Rbf, Together, mapped, rbf
 from attsvm.probe.objective import Objective, Probes, Weights
 from attsvm.probe.path import Choice, choose
+from attsvm.probe.relu import Relu, train
 from attsvm.probe.standard import Standard
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
@@ -106,34 +109,80 @@ def _given(objective: Objective, point: Float) -> Weights:
 # ---------------------------------------------------------------------- features
 
 
-def fit_features(
-    objective_on: Callable[[TokenStore], Objective], store: TokenStore, kind: str, average: int, plan: Plan
-) -> tuple[Fitted, Standard, Rbf | Together | None]:
-    """Fit on the tokens ("linear"), on kernel features ("rbf"), or on both and keep what held out better.
+class Features(NamedTuple):
+    """A fitted probe, the standardisation of its features, and their map (None: the tokens themselves)."""
 
-    average: so many kernel probes, whose scores are averaged. The third result maps tokens to features.
+    fitted: Fitted
+    standard: Standard
+    map: Rbf | Together | Relu | None
+
+
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """How to fit on features of every kind: each gives a held-out loss, and a function that finishes it.
+
+    objective_on(tokens, parts): parts (folds, n) are those of the path, many those of trained maps.
+    average: so many probes, whose scores are averaged. The held-out loss costs the search, not the fit.
     """
-    plain = objective_on(store)
-    plan = replace(plan, judge=kind == "auto")
-    seed = int(check_random_state(0 if plan.seed is None else plan.seed).randint(2**31))
-    choice = None if kind == "rbf" else choose_ridges(plain, plan)
-    if kind != "linear":
-        first = rbf(store, plain.standard, 0, seed)
-        objective = objective_on(mapped(store, first))
-        other = choose_ridges(objective, plan)
-    if choice is not None and (kind == "linear" or choice[0].held_out <= other[0].held_out):
-        return fit_concepts(plain, plan, choice)[0], plain.standard, None
-    if average > 1:
-        plan = replace(plan, tolerance=max(plan.tolerance, ROUGH))
-    members, maps, standards = [fit_concepts(objective, plan, other)[0]], [first], [objective.standard]
-    for number in range(1, average):
-        maps.append(rbf(store, plain.standard, number, seed))
-        objective = objective_on(mapped(store, maps[-1]))
-        alike = [replace(other[0], start=None)]
-        members.append(fit_concepts(objective, plan, alike)[0])
-        standards.append(objective.standard)
-    standard = Standard(*(np.concatenate(each) for each in zip(*standards, strict=True)))
-    return _averaged(members), standard, first if average == 1 else Together(maps)
+
+    objective_on: Callable[[TokenStore, NDArray[Any]], Objective]
+    store: TokenStore
+    parts: NDArray[Any]
+    many: NDArray[Any]
+    average: int
+    plan: Plan
+
+    def fit(self, kind: str) -> Features:
+        """kind: "linear", "rbf", "relu", or "auto", which is what held out best."""
+        ways = [self.linear, self.relu, self.rbf] if kind == "auto" else [getattr(self, kind)]
+        return min((way() for way in ways), key=lambda found: found[0])[1]()
+
+    @property
+    def seed(self) -> int:
+        return int(check_random_state(0 if self.plan.seed is None else self.plan.seed).randint(2**31))
+
+    @cached_property
+    def plain(self) -> Objective:
+        return self.objective_on(self.store, self.parts)
+
+    def linear(self) -> tuple[float, Callable[[], Features]]:
+        choice = choose_ridges(self.plain, self.plan)
+        fit = lambda: Features(fit_concepts(self.plain, self.plan, choice)[0], self.plain.standard, None)  # noqa: E731
+        return choice[0].held_out, fit
+
+    def relu(self) -> tuple[float, Callable[[], Features]]:
+        each = 2 if self.plan.judge else 1  # two per fold tell what averaging will gain
+        members = max(self.average, each * len(self.many), 1)
+        done = train(self.objective_on(self.store, self.many), members, self.seed)
+        loss, none = float(done.held_out.mean()), np.array([np.nan])
+        path = {"head_ridge": none, "prompt_ridge": none, "held_out": np.array([loss])}
+        choice = Choice(np.nan, np.nan, path | {"folds": done.held_out[None]})
+        fitted = Fitted(done.weights, choice, loss, int(done.steps.max()), 0.0)
+        standard = Standard(np.zeros(done.features.width), np.ones(done.features.width))
+        return loss if len(self.many) else np.inf, lambda: Features(fitted, standard, done.features)
+
+    def rbf(self) -> tuple[float, Callable[[], Features]]:
+        maps = [rbf(self.store, self.plain.standard, 0, self.seed)]
+        objectives = [self.objective_on(mapped(self.store, maps[0]), self.parts)]
+        choice = choose_ridges(objectives[0], self.plan)
+
+        def fit() -> Features:
+            plan = (
+                self.plan
+                if self.average == 1
+                else replace(self.plan, tolerance=max(self.plan.tolerance, ROUGH))
+            )
+            members, standards = [fit_concepts(objectives[0], plan, choice)[0]], [objectives[0].standard]
+            alike = [replace(choice[0], start=None)]
+            for number in range(1, self.average):
+                maps.append(rbf(self.store, self.plain.standard, number, self.seed))
+                objective = self.objective_on(mapped(self.store, maps[-1]), self.parts)
+                members.append(fit_concepts(objective, plan, alike)[0])
+                standards.append(objective.standard)
+            standard = Standard(*(np.concatenate(each) for each in zip(*standards, strict=True)))
+            return Features(_averaged(members), standard, maps[0] if self.average == 1 else Together(maps))
+
+        return choice[0].held_out, fit
 
 
 def _averaged(members: Sequence[Fitted]) -> Fitted:

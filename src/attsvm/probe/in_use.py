@@ -86,7 +86,9 @@ class InUse:
         from attsvm.torch.probe import Probe
 
         maps = [(one.landmarks, one.mean, one.scale, one.root, one.gamma) for one in portable.maps_of(self)]
-        return Probe(*self._weights, self.mean_, maps)
+        relu = getattr(self, "features_", None) if not maps else None
+        trained = [] if relu is None else [(relu.mean, relu.into, relu.bias)]
+        return Probe(*self._weights, self.mean_, maps, trained)
 
     # ------------------------------------------------------------------ reading it
 

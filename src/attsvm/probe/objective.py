@@ -127,13 +127,13 @@ class Objective:
         def work(span: slice) -> tuple[Any, ...]:
             x, products = where.forward(self.store.read(span), centre, across)
             segments = where.segments(self.store.lengths[span])
-            seen = _read(where, segments, products, intercept, h)
+            seen = read_products(where, segments, products, intercept, h)
             targets = where.put(self.targets[:, :, span][probes.concept])
-            losses, pull = _log_loss(xp, seen.scores, targets)
+            losses, pull = log_loss(xp, seen.scores, targets)
             training, held = (where.put(w[:, span][probes.fold]) for w in (self.training, self.held_out))
             pull = pull * training[:, None]
-            on_tokens = _on_tokens(xp, segments, seen, pull)
-            through = where.backward(on_tokens.reshape(K * c, -1), x)
+            coefficients = on_tokens(xp, segments, seen, pull)
+            through = where.backward(coefficients.reshape(K * c, -1), x)
             return (losses * training).sum(-1), (losses * held).sum(-1), through, pull.sum(-1)
 
         loss, held, through, on_intercept = total(where.each(work, self.store.spans(where.part)))
@@ -148,7 +148,7 @@ class Objective:
 # ---------------------------------------------------------------------- a block
 
 
-def _read(where: Host | Device, segments: Any, products: Any, intercept: Any, h: int) -> Reading:
+def read_products(where: Host | Device, segments: Any, products: Any, intercept: Any, h: int) -> Reading:
     """Attention and scores from the products (m, K·c) of a block. Pooled vectors are never formed.
 
     v · Σ a_t x_t = Σ a_t (v · x_t)
@@ -162,7 +162,7 @@ def _read(where: Host | Device, segments: Any, products: Any, intercept: Any, h:
     return Reading(attention, token_scores, scores)
 
 
-def _on_tokens(xp: Any, segments: Any, seen: Reading, pull: Any) -> Any:
+def on_tokens(xp: Any, segments: Any, seen: Reading, pull: Any) -> Any:
     """Coefficients of every token in the gradients of prompts (K, h, m) and heads (K, h·k, m), joined."""
     K, _, m = seen.attention.shape
     pull = segments.spread(pull)
@@ -182,7 +182,7 @@ def _through_softmax(xp: Any, segments: Any, attention: Any, worth: Any) -> Any:
     return xp.where(winner & alone, -segments.spread(segments.total(losing)), coefficient)
 
 
-def _log_loss(xp: Any, scores: Any, targets: Any) -> tuple[Any, Any]:
+def log_loss(xp: Any, scores: Any, targets: Any) -> tuple[Any, Any]:
     """Log losses (K, b) and their derivatives by the scores (K, k, b)."""
     if scores.shape[1] == 1:  # both tails exactly: no difference of nearly equal numbers
         small = xp.exp(-abs(scores))
@@ -215,7 +215,7 @@ def read_out(store: TokenStore, weights: Sequence[Weights], centre: Float) -> tu
         intercept = where.put(intercepts)
         for span in store.spans(where.part):
             _, products = where.forward(store.read(span), middle, across)
-            seen = _read(where, where.segments(store.lengths[span]), products, intercept, h)
+            seen = read_products(where, where.segments(store.lengths[span]), products, intercept, h)
             attention.append(where.numpy(seen.attention))
             scores.append(where.numpy(seen.scores))
             if not np.isfinite(scores[-1]).all():

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from attsvm.archives import BadFile
 from attsvm.probe.features import Rbf, Together
+from attsvm.probe.relu import Relu
 from attsvm.probe.separation import Separation
 
-MAP = ("landmarks", "mean", "scale", "root")
-"""Arrays of a kernel map."""
+MAP, RELU = ("landmarks", "mean", "scale", "root"), ("mean", "into", "bias")
+"""Arrays of a kernel map, and of a trained one."""
 
 FORMAT = "attsvm probe 1"
 ARRAYS = ("prompt_", "coef_", "intercept_", "mean_", "scale_")
@@ -33,6 +34,8 @@ def save(probe: Any, file: str | os.PathLike[str]) -> Path:
     about |= {"parameters": {name: value for name, value in probe.get_params().items() if _plain(value)}}
     maps = maps_of(probe)
     about |= {"gammas": [one.gamma for one in maps], "together": isinstance(probe.features_, Together)}
+    relu = probe.features_ if isinstance(probe.features_, Relu) else None
+    about |= {"relu": relu is not None}
     about |= {"classes": probe.classes_.tolist(), "dtype": probe.classes_.dtype.str}
     if not _plain(about["classes"]):
         raise ValueError(f"classes of dtype {probe.classes_.dtype} cannot be stored. Use numbers or strings.")
@@ -40,6 +43,7 @@ def save(probe: Any, file: str | os.PathLike[str]) -> Path:
     try:
         arrays = {name: getattr(probe, name) for name in ARRAYS}
         arrays |= {f"map {i} {name}": getattr(one, name) for i, one in enumerate(maps) for name in MAP}
+        arrays |= {f"relu {name}": getattr(relu, name) for name in RELU if relu is not None}
         held = {name: np.ascontiguousarray(array, np.float64) for name, array in arrays.items()}
         save_file(held, part, {"format": FORMAT, "probe": json.dumps(about)})
         part.replace(path)
@@ -63,6 +67,7 @@ def load(kind: Any, file: str | os.PathLike[str]) -> Any:
                 _map({name: stored.get_tensor(f"map {i} {name}") for name in MAP}, gamma)
                 for i, gamma in enumerate(about["gammas"])
             ]
+            relu = [stored.get_tensor(f"relu {name}") for name in RELU] if about.get("relu") else None
     except SafetensorError as error:
         raise BadFile(f"{os.fspath(file)}: the file is damaged ({error}). Write it again.") from None
     known = kind().get_params()
@@ -76,15 +81,19 @@ def load(kind: Any, file: str | os.PathLike[str]) -> Any:
     for name, value in (arrays | {name: about[name] for name in NUMBERS if name in about}).items():
         setattr(probe, name, value)
     probe.features_ = Together(maps) if about["together"] else maps[0] if maps else None
+    if relu is not None:
+        probe.features_ = Relu(*relu)
     probe.path_, probe.separation_ = None, Separation(reason="not kept in the file: fit with certify=True")
     probe.classes_ = np.array(about["classes"], dtype=np.dtype(about["dtype"]))
     return probe
 
 
 def maps_of(probe: Any) -> list[Rbf]:
-    """The kernel maps of a fitted probe, none of a linear one."""
+    """The kernel maps of a fitted probe, none of a linear or trained one."""
     features = getattr(probe, "features_", None)
-    return [] if features is None else features.maps if isinstance(features, Together) else [features]
+    return (
+        features.maps if isinstance(features, Together) else [features] if isinstance(features, Rbf) else []
+    )
 
 
 def _map(arrays: dict[str, NDArray[Any]], gamma: float) -> Rbf:

@@ -132,13 +132,26 @@ def _folder(path: Path) -> tuple[Rows, NDArray[np.intp]]:
     if (path / "tokens.npy").exists():
         tokens, offsets = _arrays(path / "tokens.npy")["keys"], _arrays(path / "offsets.npy")["keys"]
         return as_rows(tokens), np.asarray(offsets)
+    if (path / "zarr.json").exists() or (path / ".zgroup").exists():
+        return _zarr(path)
     shards = sorted(path.glob("*.safetensors"))
     if not shards:
-        raise BadFile(f"{path}: neither .safetensors nor tokens.npy. Pass a folder of shards.")
+        raise BadFile(f"{path}: neither .safetensors, tokens.npy nor Zarr. Pass a folder of shards.")
     rows, offsets = zip(*map(_file, shards), strict=True)
     first = np.cumsum([0, *(int(each[-1]) for each in offsets)])
     joined = [each[:-1] + start for each, start in zip(offsets, first, strict=False)]
     return Shards(rows), np.concatenate([*joined, first[-1:]])
+
+
+def _zarr(path: Path) -> tuple[Rows, NDArray[np.intp]]:
+    try:
+        import zarr
+    except ImportError as missing:
+        raise ImportError(f"{path} is Zarr's: pip install zarr.") from missing
+    group = zarr.open(path, mode="r")
+    if "tokens" not in group or "offsets" not in group:
+        raise BadFile(f"{path}: not a group of `tokens` (N, d) and `offsets` (n + 1,). Save one.")
+    return as_rows(group["tokens"]), np.asarray(group["offsets"][:])
 
 
 def _file(path: Path) -> tuple[Any, NDArray[np.intp]]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
+from attsvm.probe.relu import Relu
 from attsvm.progress import Line
 from attsvm.tokens import Float
 
@@ -45,13 +46,14 @@ def stability(
     chosen, label = _tokens(probe, X), probe.predict(X)
     own = probe.decision_function(X)
     column = None if own.ndim == 1 else own.argmax(1)
-    ridges = {"head_ridge": probe.head_ridge_, "prompt_ridge": probe.prompt_ridge_, "certify": False}
+    ridges = {"head_ridge": probe.head_ridge_, "prompt_ridge": probe.prompt_ridge_}
+    known = {"features": "relu"} if isinstance(probe.features_, Relu) else ridges
     rng, found = np.random.default_rng(seed), list[tuple[Any, ...]]()
     with Line(total=resamples) as line:
         for number in range(resamples):
             line.show(f"resample {number + 1} of {resamples}", float(number))
             weight = _drawn(rng, np.asarray(y), groups)
-            other = clone(probe).set_params(**ridges).fit(X, y, sample_weight=weight)
+            other = clone(probe).set_params(**known, certify=False).fit(X, y, sample_weight=weight)
             scores = other.decision_function(X)
             scores = scores if column is None else np.take_along_axis(scores, column[:, None], 1)[:, 0]
             same = (_tokens(other, X) == chosen).mean(0), other.predict(X) == label

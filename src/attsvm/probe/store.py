@@ -52,8 +52,8 @@ class TokenStore:
         """Activations on disk, mapped and not read.
 
         A folder of .safetensors shards (`tokens` (N, d) and `offsets` (n + 1,) each) in the order of their
-        names, or of tokens.npy and offsets.npy; or one such file; or one array (n, T, d), as in a .npy file
-        or the `keys` of a file of `Tokens` without a mask.
+        names, or of tokens.npy and offsets.npy; or one such file; a Zarr group of `tokens` and `offsets`; or
+        one array (n, T, d), as in a .npy file or the `keys` of a file of `Tokens` without a mask.
         """
         rows, offsets = opened(Path(path))
         return cls.from_flat(rows, offsets)

@@ -40,6 +40,23 @@ class Kernel(nn.Module):
         return torch.exp(-self.gamma * apart.clamp(min=0)) @ self.root
 
 
+class Rectified(nn.Module):
+    """φ(x) = [x − mean, max(0, (x − mean) A + b)] of tokens (n, T, d) → (n, T, d + m); into is A (d, m)."""
+
+    mean: Tensor
+    into: Tensor
+    bias: Tensor
+
+    def __init__(self, mean: Float, into: Float, bias: Float) -> None:
+        super().__init__()
+        for name, array in (("mean", mean), ("into", into), ("bias", bias)):
+            self.register_buffer(name, torch.as_tensor(array, dtype=torch.float32))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = tokens.to(self.mean.dtype) - self.mean
+        return torch.cat([x, torch.relu(x @ self.into + self.bias)], -1)
+
+
 class Probe(nn.Module):
     """Scores of token sequences by h prompts and their heads.
 
@@ -47,7 +64,7 @@ class Probe(nn.Module):
 
     prompts (d, h), head (d, h, k), intercept (k,): parameters. centre (d,), a buffer, is subtracted from the
     tokens before the products, which keeps their digits in float32. Two classes have one score.
-    kernels: maps of the tokens to features, side by side; without any the tokens themselves.
+    kernels, trained: maps of the tokens to features, side by side; without any the tokens themselves.
     """
 
     centre: Tensor
@@ -59,9 +76,11 @@ class Probe(nn.Module):
         intercept: Float,
         centre: Float,
         kernels: Sequence[tuple[Float, Float, Float, Float, float]] = (),
+        trained: Sequence[tuple[Float, Float, Float]] = (),
     ) -> None:
         super().__init__()
-        self.kernels = nn.ModuleList([Kernel(*each) for each in kernels])
+        maps = [*(Kernel(*each) for each in kernels), *(Rectified(*each) for each in trained)]
+        self.maps = nn.ModuleList(maps)
         parts = (torch.as_tensor(part, dtype=torch.float64) for part in (prompts, head, intercept, centre))
         p, v, b, c = parts
         base = b + torch.einsum("d,dhk->k", c, v)
@@ -95,8 +114,8 @@ class Probe(nn.Module):
         return RunningBatch(top, total, sums), self._scores(sums / total[..., None])
 
     def _products(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        if len(self.kernels):
-            tokens = torch.cat([kernel(tokens) for kernel in self.kernels], -1)
+        if len(self.maps):
+            tokens = torch.cat([each(tokens) for each in self.maps], -1)
         x = tokens.to(self.centre.dtype) - self.centre
         return x @ self.prompts, torch.einsum("ntd,dhk->nthk", x, self.head)
 

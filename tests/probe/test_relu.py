@@ -1,0 +1,104 @@
+"""A trained map of the tokens: its gradient, its members, and what it is for."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
+
+from sklearn.model_selection import StratifiedKFold
+
+from attsvm.probe import AttentionProbe, TokenStore, relu
+from attsvm.probe.arithmetic import arithmetic
+from attsvm.probe.features import mapped
+from attsvm.probe.objective import Objective, read_out
+
+TWO = StratifiedKFold(2)
+
+
+def ring(n, seed):
+    """The marked token lies near the origin in one class, and on a ring around it in the other."""
+    rng = np.random.default_rng(seed)
+    X, y = rng.standard_normal((n, 5, 3)), np.arange(n) % 2
+    angle = rng.uniform(0, 2 * np.pi, n)
+    X[:, 0, :2] = np.where(y, 3.0, 0.3)[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
+    X[:, 0, 2] = 4
+    return X, y
+
+
+def objective(k, h, parts=()):
+    rng = np.random.default_rng(0)
+    store = TokenStore.from_flat(rng.standard_normal((17, 3)) * [1, 5, 0.2], [0, 3, 4, 9, 12, 17])
+    labels = np.array([0, 1, 2, 1, 0])
+    targets = np.eye(3)[labels].T[None] if k == 3 else (labels > 0)[None, None].astype(float)
+    return Objective.of(
+        store, targets, np.array([1.0, 2, 1, 1, 3]), np.array(parts, np.int8).reshape(-1, 5), h
+    )
+
+
+@pytest.mark.parametrize(("k", "h"), [(1, 1), (3, 2)])
+def test_the_gradient_of_a_network_is_the_derivative(monkeypatch, k, h):
+    monkeypatch.setattr(relu, "DROPPED", 0.0)
+    goal = objective(k, h)
+    run = relu._Run(arithmetic(goal.store.rows), goal, 0, 0)
+    run.now = relu.Network(*(part + 0.1 for part in run.now))
+    found, step = run._gradient(np.arange(5)), 1e-6
+    for place, (part, slope) in enumerate(zip(run.now, found, strict=True)):
+        for index in list(np.ndindex(part.shape))[:: max(1, part.size // 20)]:
+            ends = []
+            for sign in (1, -1):
+                moved = [each.copy() for each in run.now]
+                moved[place][index] += sign * step
+                ends.append(relu.held_out(goal, 0, run.scores(relu.Network(*moved))))
+            assert slope[index] == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-7)
+    assert max(np.abs(part).max() for part in found) > 1e-2
+
+
+def test_members_set_different_folds_aside_and_their_scores_are_averaged():
+    goal = objective(1, 1, [[-1, 1, 1, 1, 1], [1, 1, -1, 1, 1]])
+    done = relu.train(goal, 2, seed=3)
+    scores = read_out(mapped(goal.store, done.features), [done.weights], np.zeros(done.features.width))[1]
+    runs = [relu._Run(arithmetic(goal.store.rows), goal, number, 3) for number in range(2)]
+    assert [run.learned.tolist() for run in runs] == [[1, 2, 3, 4], [0, 1, 3, 4]]
+    by_hand = []
+    for run in runs:
+        net, held, _ = run.trained()
+        products = run._products(net, *run._hidden(net, goal.store.read(slice(0, 5)))[1:])
+        weights = [np.exp(part - part.max()) for part in np.split(products[:, 0], [3, 4, 9, 12])]
+        values = np.split(products[:, 1], [3, 4, 9, 12])
+        pooled = [w @ v / w.sum() for w, v in zip(weights, values, strict=True)]
+        by_hand.append(np.array(pooled) + net.intercept)
+        assert relu.held_out(goal, run.fold, held) in done.held_out
+    np.testing.assert_allclose(scores[0, 0], np.mean(by_hand, axis=0), atol=1e-10)
+    assert np.abs(by_hand[0] - by_hand[1]).max() > 1e-3
+
+
+def test_the_loss_of_many_is_told_by_few():
+    goal, rng = objective(1, 1), np.random.default_rng(0)
+    own = [rng.standard_normal((1, 5)) for _ in range(2)]
+    alone = np.mean([relu.held_out(goal, 0, scores) for scores in own])
+    pair = relu.held_out(goal, 0, np.mean(own, axis=0))
+    assert relu.expected(goal, 0, own, 2) == pytest.approx(pair, abs=1e-15)
+    assert relu.expected(goal, 0, own, 10**9) == pytest.approx(alone - 2 * (alone - pair), abs=1e-8)
+    assert relu.expected(goal, 0, own[:1], 5) == relu.held_out(goal, 0, own[0]) != pytest.approx(pair)
+
+
+def test_trained_features_tell_what_no_line_tells_and_can_be_repeated(monkeypatch):
+    monkeypatch.setattr(relu, "MOST", 500)
+    (X, y), (test, truth) = ring(120, 0), ring(120, 1)
+    fit = lambda seed: AttentionProbe(features="relu", cv=TWO, random_state=seed).fit(X, y)  # noqa: E731
+    probe = fit(0)
+    assert AttentionProbe().fit(X, y).score(test, truth) < 0.8 < 0.9 < probe.score(test, truth)
+    assert probe.prompt_.shape == (3 + 2 * relu.UNITS, 2) and probe.path_["folds"].shape == (1, 2)
+    monkeypatch.setattr(relu, "MOST", 50)
+    np.testing.assert_array_equal(fit(0).coef_, fit(0).coef_)
+    assert np.abs(fit(1).coef_ - fit(0).coef_).max() > 1e-3
+    assert fit(0).stability(X, y, resamples=2).same_label.shape == (120,)
+
+
+def test_units_of_the_features_do_not_matter_to_a_trained_map(monkeypatch):
+    monkeypatch.setattr(relu, "MOST", 100)
+    X, y = ring(60, 0)
+    probe = AttentionProbe(features="relu", cv=TWO)
+    here, far = probe.fit(X, y).predict_proba(X), X * [1e-3, 1.0, 1e4]
+    np.testing.assert_allclose(probe.fit(far, y).predict_proba(far), here, atol=1e-6)
+    assert np.abs(probe.predict_proba(X) - here).max() > 1e-2
