@@ -147,7 +147,10 @@ class Ways:
 
     def linear(self) -> tuple[float, Callable[[], Features]]:
         choice = choose_ridges(self.plain, self.plan)
-        fit = lambda: Features(fit_concepts(self.plain, self.plan, choice)[0], self.plain.standard, None)  # noqa: E731
+
+        def fit() -> Features:
+            return Features(fit_concepts(self.plain, self.plan, choice)[0], self.plain.standard, None)
+
         return choice[0].held_out, fit
 
     def relu(self) -> tuple[float, Callable[[], Features]]:
@@ -167,11 +170,8 @@ class Ways:
         choice = choose_ridges(objectives[0], self.plan)
 
         def fit() -> Features:
-            plan = (
-                self.plan
-                if self.average == 1
-                else replace(self.plan, tolerance=max(self.plan.tolerance, ROUGH))
-            )
+            rough = ROUGH if self.average > 1 else 0.0
+            plan = replace(self.plan, tolerance=max(self.plan.tolerance, rough))
             members, standards = [fit_concepts(objectives[0], plan, choice)[0]], [objectives[0].standard]
             alike = [replace(choice[0], start=None)]
             for number in range(1, self.average):
