@@ -59,6 +59,10 @@ class Host:
         """In the precision of products."""
         return np.asarray(array, self.dtype)
 
+    def factor(self, array: Any) -> Any:
+        """One of NumPy's arrays where the arithmetic is, in the precision of products."""
+        return self.narrowed(array)
+
     def widened(self, array: Any) -> Any:
         """In float64."""
         return np.asarray(array, np.float64)
@@ -137,6 +141,9 @@ class Device:
 
     def narrowed(self, array: Any) -> Any:
         return array.to(self.dtype) if self.torch else array.astype(self.dtype)
+
+    def factor(self, array: Any) -> Any:
+        return self.narrowed(self.put(array))
 
     def widened(self, array: Any) -> Any:
         return array.to(self.torch.float64) if self.torch else array.astype(self.xp.float64)

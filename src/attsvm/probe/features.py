@@ -18,7 +18,25 @@ SPREADS = (0.3, 1.0)
 """γ times the number of features, on standardised tokens; members of an average take them in turns."""
 
 
-class Rbf:
+class FeatureMap:
+    """Tokens → features."""
+
+    @property
+    def width(self) -> int:
+        """How many features."""
+        raise NotImplementedError
+
+    def on(self, where: Any, raw: Any) -> Any:
+        """Features (m, width) of a block as it is stored, where the arithmetic is."""
+        raise NotImplementedError
+
+    def transform(self, tokens: Any) -> Float:
+        """Features (N, width) of tokens (N, d)."""
+        rows = as_rows(np.asarray(tokens))
+        return np.asarray(self.on(arithmetic(rows), rows.read(slice(0, len(tokens)))))
+
+
+class Rbf(FeatureMap):
     """φ(x) = K^(−1/2) (exp(−γ ‖x − l_j‖²))_j for landmarks l_j among the training tokens, standardised.
 
     φ(x)·φ(x') is the kernel on the landmarks' span (Williams & Seeger 2001).
@@ -38,20 +56,14 @@ class Rbf:
         return len(self.landmarks)
 
     def on(self, where: Any, raw: Any) -> Any:
-        """Features (m, width) of a block as it is stored, where the arithmetic is."""
-        put = lambda array: where.narrowed(where.put(array))  # noqa: E731
+        put = where.factor
         x = where.centred(raw, put(self.mean)) / put(self.scale)
         squares = (x * x).sum(1)[:, None] + put((self.landmarks**2).sum(1))
         apart = squares - 2 * (x @ put(self.landmarks.T))
         return where.xp.exp(-self.gamma * where.xp.clip(apart, 0, None)) @ put(self.root)
 
-    def transform(self, tokens: Any) -> Float:
-        """Features (N, width) of tokens (N, d)."""
-        rows = as_rows(np.asarray(tokens))
-        return np.asarray(self.on(arithmetic(rows), rows.read(slice(0, len(tokens)))))
 
-
-class Together:
+class Together(FeatureMap):
     """Several maps side by side: the features of an averaged probe."""
 
     def __init__(self, maps: Sequence[Rbf]) -> None:
@@ -63,10 +75,6 @@ class Together:
 
     def on(self, where: Any, raw: Any) -> Any:
         return where.xp.concatenate([each.on(where, raw) for each in self.maps], 1)
-
-    def transform(self, tokens: Any) -> Float:
-        """Features (N, width) of tokens (N, d)."""
-        return np.concatenate([each.transform(tokens) for each in self.maps], 1)
 
 
 def rbf(store: TokenStore, standard: Standard, number: int, seed: int) -> Rbf:
@@ -82,7 +90,7 @@ def rbf(store: TokenStore, standard: Standard, number: int, seed: int) -> Rbf:
     return Rbf(landmarks, standard, SPREADS[number % len(SPREADS)])
 
 
-def mapped(store: TokenStore, features: Any) -> TokenStore:
+def mapped(store: TokenStore, features: FeatureMap | None) -> TokenStore:
     """The store of the features of all tokens, in memory and in float32; None: the tokens themselves."""
     if features is None:
         return store

@@ -13,10 +13,10 @@ from sklearn.utils import check_random_state
 
 from attsvm.probe.arithmetic import arithmetic
 from attsvm.probe.descent import minimise
-from attsvm.probe.features import Rbf, Together, mapped, rbf
+from attsvm.probe.features import FeatureMap, Together, mapped, rbf
 from attsvm.probe.objective import Objective, Probes, Weights
 from attsvm.probe.path import Choice, choose
-from attsvm.probe.relu import Relu, train
+from attsvm.probe.relu import train
 from attsvm.probe.standard import Standard
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
@@ -114,7 +114,7 @@ class Features(NamedTuple):
 
     fitted: Fitted
     standard: Standard
-    map: Rbf | Together | Relu | None
+    map: FeatureMap | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -121,7 +121,7 @@ class Objective:
         c, xp = h * (1 + k), where.xp
         scale = where.put(self.standard.scale)
         columns, intercept = points[:, : c * d].reshape(K, c, d), points[:, c * d :]
-        centre, across = where.narrowed(where.put(self.standard.mean)), where.narrowed(columns / scale)
+        centre, across = where.factor(self.standard.mean), where.narrowed(columns / scale)
         across = across.reshape(K * c, d).T
 
         def work(span: slice) -> tuple[Any, ...]:
@@ -211,7 +211,7 @@ def read_out(store: TokenStore, weights: Sequence[Weights], centre: Float) -> tu
     intercepts = np.stack([w.intercept + np.einsum("d,dhk->k", centre, w.head) for w in weights])
     attention, scores = [], []
     with where.scope():
-        across, middle = (where.narrowed(where.put(part)) for part in (columns, centre))
+        across, middle = map(where.factor, (columns, centre))
         intercept = where.put(intercepts)
         for span in store.spans(where.part):
             _, products = where.forward(store.read(span), middle, across)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.probe.arithmetic import Device, Host, arithmetic
+from attsvm.probe.features import FeatureMap
 from attsvm.probe.objective import Objective, Weights, log_loss, on_tokens, read_products
-from attsvm.probe.sources import as_rows
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
 
@@ -38,7 +38,7 @@ MEAN, SQUARE, TINY = 0.9, 0.999, 1e-8
 """Adam's constants."""
 
 
-class Relu:
+class Relu(FeatureMap):
     """φ(x) = [x − mean, max(0, (x − mean) A + b)]; into is A (d, m), bias is b (m,): both are learned."""
 
     def __init__(self, mean: Float, into: Float, bias: Float) -> None:
@@ -49,15 +49,9 @@ class Relu:
         return len(self.mean) + len(self.bias)
 
     def on(self, where: Any, raw: Any) -> Any:
-        """Features (m, width) of a block as it is stored, where the arithmetic is."""
-        mean, into, bias = (where.narrowed(where.put(part)) for part in (self.mean, self.into, self.bias))
+        mean, into, bias = map(where.factor, (self.mean, self.into, self.bias))
         x, products = where.forward(raw, mean, into)
         return where.xp.concatenate([x, where.xp.clip(products + bias, 0, None)], 1)
-
-    def transform(self, tokens: Any) -> Float:
-        """Features (N, width) of tokens (N, d)."""
-        rows = as_rows(np.asarray(tokens))
-        return np.asarray(self.on(arithmetic(rows), rows.read(slice(0, len(tokens)))))
 
 
 class Trained(NamedTuple):
@@ -118,14 +112,14 @@ class _Run:
         self.learned = np.flatnonzero(objective.training[self.fold])
         self.tested = np.flatnonzero(tested(objective, self.fold))
         mean, scale = objective.standard
-        self.centre, self.scale = self._put(mean), self._put(scale)[:, None]
+        self.centre, self.scale = where.factor(mean), where.factor(scale)[:, None]
         d, h, k, m = objective.store.width, objective.h, objective.k, UNITS
-        draw = lambda a, b, ends: SIZE * np.sqrt(2 / ends) * self.rng.standard_normal((a, b))  # noqa: E731
-        parts = draw(d, m, d + m), np.zeros(m), draw(m, h, m + 1), draw(d, h * k, d + 1), np.zeros(k)
-        self.now = Network(*map(self._put, parts))
+        into, prompts, head = self._drawn(d, m, d + m), self._drawn(m, h, m + 1), self._drawn(d, h * k, d + 1)
+        self.now = Network(*map(where.factor, (into, np.zeros(m), prompts, head, np.zeros(k))))
 
-    def _put(self, array: Any) -> Any:
-        return self.where.narrowed(self.where.put(array))
+    def _drawn(self, rows: int, columns: int, ends: int) -> Float:
+        """Random weights between so many ends."""
+        return np.asarray(SIZE * np.sqrt(2 / ends) * self.rng.standard_normal((rows, columns)))
 
     def trained(self) -> tuple[Network, Float, int]:
         """The mean of the weights on the way at its best look, its scores of the fold set aside; steps."""
@@ -178,7 +172,7 @@ class _Run:
         part: TokenStore = o.store[which]
         x, hidden, scores = self._hidden(net, part.read(slice(0, len(part))))
         left_in = self.rng.random(tuple(hidden.shape), dtype=np.float32) >= DROPPED
-        kept = self._put(left_in * np.float32(1 / (1 - DROPPED)))
+        kept = where.factor(left_in * np.float32(1 / (1 - DROPPED)))
         hidden = hidden * kept
         segments, base = where.segments(part.lengths, again=False), where.widened(net.intercept[None])
         seen = read_products(where, segments, self._products(net, hidden, scores), base, o.h)

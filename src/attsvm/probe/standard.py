@@ -30,7 +30,7 @@ def standardise(store: TokenStore, importance: Float) -> Standard:
         name_the_bad(store, slice(0, 1))
     with where.scope():
         spans = store.spans(where.part // 8)
-        origin = where.narrowed(where.put(first))  # a constant feature is exactly 0 from there
+        origin = where.factor(first)  # a constant feature is exactly 0 from there
         size = _size(where, where.centred(store.read(spans[0]), origin))
         weight, mean, squares = 0.0, np.zeros(store.width), np.zeros(store.width)
         for span in spans:
@@ -55,8 +55,8 @@ def _moments(
     """Weight, mean and weighted squares about it, of a block from the origin in units of the sizes."""
     weights = np.repeat(importance, store.lengths[span])
     total = float(weights.sum())
-    x = where.centred(store.read(span), origin) * where.narrowed(where.put(1 / size))
-    w = where.narrowed(where.put(weights / total))
+    x = where.centred(store.read(span), origin) * where.factor(1 / size)
+    w = where.factor(weights / total)
     mean = w @ x
     squares = w @ (x - mean) ** 2
     done = [where.numpy(where.widened(part)) for part in (mean, squares)]

@@ -330,7 +330,7 @@ def keep(s: State, kept: NDArray[np.intp]) -> None:
     Whoever owns the memory of the rows themselves moves them.
     """
     count, q = int(s.sizes[COUNT]), int(s.sizes[ACTIVE])
-    for array in (s.bound, s.equality, s.inside, s.reach):
+    for array in (getattr(s, name) for name in EACH):
         array[: len(kept)] = array[kept]
     place = np.zeros(count, np.int64)
     place[kept] = np.arange(len(kept))
