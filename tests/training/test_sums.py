@@ -8,7 +8,7 @@ from ml_dtypes import bfloat16
 from attsvm import Interrupted, Tokens, frobenius
 from attsvm.training import attention, streaming, sums
 from attsvm.training.attention import Scaled
-from attsvm.training.heads import Linear
+from attsvm.training.heads import Linear, QuadraticPenalty
 from attsvm.training.init import gaussian
 from attsvm.training.losses import logistic
 from attsvm.training.optimizers import polyak, steepest
@@ -22,7 +22,7 @@ V = np.array([0.5, -1.0, 0.25, 2.0])
 def small_chunks(monkeypatch):
     """Chunks of 5 examples in the device, of 16 from the file: neither divides 37."""
     monkeypatch.setattr(attention, "KEPT", 0)  # small files would be read into memory
-    monkeypatch.setattr("attsvm.training.train.WIDENED", 5 * 3 * 4)
+    monkeypatch.setattr("attsvm.training.sums.CACHED", 5 * 3 * 4)
     monkeypatch.setattr(streaming, "READ", 16 * 3 * 4 * 4)
 
 
@@ -54,7 +54,7 @@ def assert_close(path, other):
 def test_narrow_keys_train_as_the_numbers_they_are(dtype, tmp_path, small_chunks, monkeypatch):
     stored, wide = tokens_on_disk(tmp_path, dtype)
     expected = run(wide)
-    assert attention.arrays(stored).keys.dtype == dtype  # not widened
+    assert attention.arrays(stored).keys.nbytes == stored.keys.array.nbytes  # not widened
     assert_close(run(stored), expected)
     monkeypatch.setattr(streaming, "SHARE", 0.0)
     streamed = run(stored)
@@ -107,16 +107,35 @@ def test_chunks_of_very_different_scale_add_up():
     np.testing.assert_array_equal(nothing.mantissa, tiny)
 
 
-def test_a_chunk_counted_twice_would_be_seen(tmp_path, small_chunks):
+@pytest.mark.parametrize("head", [Linear(V), QuadraticPenalty(V, 0.5)], ids=["linear", "quadratic"])
+def test_examples_in_blocks_have_the_sums_of_all_at_once(head, tmp_path):
     _, wide = tokens_on_disk(tmp_path, np.float32)
+    asked, W = sums.Asked(slope=True, pull=True, loss=True, excess=isinstance(head, Linear)), np.ones((4, 2))
+
+    def see(data, block):
+        sum_up = jax.jit(lambda data: sums.over_examples(asked, logistic, data, W, head, None, block))
+        found = sum_up(data)
+        return np.concatenate([np.ravel(x) for x in jax.tree.leaves(found)])
+
     with jax.enable_x64(True):
-        data, W = attention.as_data(wide), jax.device_put(np.ones((4, 2)))
-        asked = sums.Asked(loss=True)
-        whole, chunked = (
-            float(sums.over_examples(asked, logistic, data, W, Linear(V), None, chunk).loss)
-            for chunk in (None, 5)
-        )
-        twice = data._replace(share=jax.device_put(np.full(37, 1 / 35)))
-        wrong = float(sums.over_examples(asked, logistic, twice, W, Linear(V), None, 5).loss)
-    assert chunked == pytest.approx(whole, rel=1e-14)
-    assert abs(wrong - whole) > 1e-3
+        data = attention.as_data(wide)
+        whole, blocks, one_less = see(data, None), see(data, 5), see(jax.tree.map(lambda x: x[:36], data), 5)
+    np.testing.assert_allclose(blocks, whole, rtol=ROUNDING)
+    assert np.abs(one_less - whole).max() > 1e-3
+
+
+def test_half_precision_is_widened_block_by_block():
+    keys = np.zeros((64, 64, 32), np.uint16)  # the bits of bfloat16
+
+    def held(block):
+        def see(keys, queries):
+            data = attention.Data(keys, queries, queries[:, 0], None, None)
+            asked = sums.Asked(slope=True)
+            return sums.over_examples(
+                asked, logistic, data, np.ones((32, 1)), Linear(np.ones(32)), None, block
+            )
+
+        with jax.enable_x64(True):
+            return jax.jit(see).lower(keys, np.ones((64, 1))).compile().memory_analysis().temp_size_in_bytes
+
+    assert held(2) < keys.nbytes < held(None)

@@ -85,15 +85,6 @@ class Stored:
         plain = part.dtype.kind == "f" and part.dtype.itemsize <= 8 and part.dtype.isnative
         return _regular(part, None if plain else np.float64).view()
 
-    def given(self, examples: slice) -> NDArray[Any]:
-        """Examples in the type they are stored in, bfloat16 too."""
-        part = self.raw(examples)
-        if part.dtype != np.uint16:
-            return part
-        from ml_dtypes import bfloat16
-
-        return np.asarray(part.view(bfloat16))
-
     def check(self) -> None:
         """Raise where the file below is no longer the one that was opened: its numbers may be others."""
         if self._stamp is not None and _stamp(self.array) != self._stamp:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from attsvm.stored import KEPT, Stored
 from attsvm.tokens import Tokens
@@ -79,11 +79,11 @@ def arrays(tokens: Tokens) -> Data:
 
 
 def some(tokens: Tokens, examples: slice) -> Data:
-    """Some examples, as NumPy's arrays; stored numbers as they are stored."""
+    """Some examples, as NumPy's arrays; stored numbers as they are stored, bfloat16 as bits (`widened`)."""
 
     def there(array: Any) -> Any:
         if isinstance(array, Stored):
-            return array.given(examples)
+            return array.raw(examples)
         return array if examples == slice(0, tokens.n) else array[..., examples, :, :]
 
     mask = None if tokens.mask.all() else tokens.mask[..., examples, :]
@@ -100,9 +100,32 @@ def in_place(tokens: Tokens) -> Tokens:
     return tokens if near and sum(x.size for x in stored) > KEPT else tokens.in_memory()
 
 
+def widened(data: Data, dtype: Any) -> Data:
+    """Keys and values in this type.
+
+    Bits, since XLA for CPUs slices bfloat16 as float32: it would widen all of them first.
+    """
+
+    def wide(x: Array) -> Array:
+        bits = x.dtype == jnp.uint16
+        return (lax.bitcast_convert_type(x, jnp.bfloat16) if bits else x).astype(dtype)
+
+    values = None if data.values is None else wide(data.values)
+    return data._replace(keys=wide(data.keys), values=values)
+
+
+def directions(data: Data, W: Array) -> Array:
+    """W z of every example (n, d), for W (d, e)."""
+    return contract("ne,de->nd", data.queries, W, data.fence)
+
+
 def attend(data: Data, W: Array, radius: Array | float = 1.0) -> Attention:
-    """Attention s = softmax(a) of the logits a_t = radius · x_tᵀ W z, for W (d, e)."""
-    directions = contract("ne,de->nd", data.queries, W, data.fence)
+    """Attention s = softmax(a) of the logits a_t = radius · x_tᵀ W z."""
+    return attend_along(data, directions(data, W), radius)
+
+
+def attend_along(data: Data, directions: Array, radius: Array | float = 1.0) -> Attention:
+    """The same for the directions W z."""
     logits = radius * contract("ntd,nd->nt", data.keys, directions, data.fence)
     logits = unmasked(data, logits, -jnp.inf)
     relative = logits - logits.max(1, keepdims=True)
@@ -142,32 +165,48 @@ def read(data: Data, look: Attention, head: Head, scores: Array | None = None) -
     return Reading(data.labels * value, scores)
 
 
-def gradient(data: Data, look: Attention, reading: Reading, loss: Loss) -> Scaled:
-    """Gradient of the mean loss in W, relative to the winning token a of each example.
+def pulls(data: Data, look: Attention, reading: Reading) -> Array:
+    """Gradient of each margin in W z (n, d), relative to the winning token a.
 
-        g_t = γ_t − γ_a,   ḡ = Σ_{t≠a} s_t g_t
-        ∂L/∂W = 1/n Σ_i ℓ'(f_i) Σ_{t≠a} s_t (g_t − ḡ)(x_t − x_a) z_iᵀ
+        ∂f/∂(W z) = Σ_{t≠a} s_t (g_t − ḡ)(x_t − x_a),     g_t = γ_t − γ_a,   ḡ = Σ_{t≠a} s_t g_t
 
-    Nothing is subtracted that could cancel, and s_t ℓ' enters as share_t · e^(top + log|ℓ'|) with the
-    largest exponent factored out: mantissa (d, e), true gradient mantissa · e^log_scale.
+    With share_t in the place of s_t: without the factor e^top / (1 + total), which may underflow.
     """
     relative_scores = reading.scores - _of_winner(look, reading.scores)[:, None]
     mean = (look.losing * relative_scores).sum(1, keepdims=True)
-    row, log_scale = _factored(look.top, loss.log_slope(reading.margin))
-    row = _shared(data, row / (1 + look.total))
-    losing = -row[:, None] * look.shares * (relative_scores - mean)
+    losing = look.shares * (relative_scores - mean)
     # Winner's coefficient = −(sum of the others): the direct formula cancels to 0 in saturation.
     coefficients = jnp.where(look.winner, -losing.sum(1, keepdims=True), losing)
-    along_query = contract("nt,ntd->nd", coefficients, data.keys, data.fence)
-    return Scaled(contract("nd,ne->de", along_query, data.queries, data.fence), log_scale)
+    return contract("nt,ntd->nd", coefficients, data.keys, data.fence)
 
 
-def head_gradient(data: Data, look: Attention, reading: Reading, loss: Loss) -> Scaled:
-    """Gradient of the mean loss in the linear head: 1/n Σ_i ℓ'(f_i) Y_i r_i, mantissa (c,)."""
+def gradient(
+    data: Data, look: Attention, reading: Reading, loss: Loss, pulled: Array | None = None
+) -> Scaled:
+    """Gradient of the mean loss in W: 1/n Σ_i ℓ'(f_i) ∂f_i/∂(W z_i) z_iᵀ.
+
+    Nothing is subtracted that could cancel, and s_t ℓ' enters as share_t · e^(top + log|ℓ'|) with the
+    largest exponent factored out: mantissa (d, e), true gradient mantissa · e^log_scale.
+    pulled: the pulls, where they are known.
+    """
+    pulled = pulls(data, look, reading) if pulled is None else pulled
+    row, log_scale = _factored(look.top, loss.log_slope(reading.margin))
+    row = -_shared(data, row / (1 + look.total))
+    return Scaled(contract("nd,ne->de", row[:, None] * pulled, data.queries, data.fence), log_scale)
+
+
+def head_gradient(
+    data: Data, look: Attention, reading: Reading, loss: Loss, attended: Array | None = None
+) -> Scaled:
+    """Gradient of the mean loss in the linear head: 1/n Σ_i ℓ'(f_i) Y_i r_i, mantissa (c,).
+
+    attended: the attended values r (n, c), where they are known.
+    """
+    attended = pooled(data, look) if attended is None else attended
     log_slope = loss.log_slope(reading.margin)
     log_scale = log_slope.max(0)
     weights = -_shared(data, jnp.exp(log_slope - log_scale) * data.labels)
-    return Scaled(contract("n,nc->c", weights, pooled(data, look), data.fence), log_scale)
+    return Scaled(contract("n,nc->c", weights, attended, data.fence), log_scale)
 
 
 def mean_loss(data: Data, reading: Reading, loss: Loss) -> Array:

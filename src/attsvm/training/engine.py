@@ -112,17 +112,17 @@ def mended(
 
 
 @partial(jax.jit, static_argnames="model")
-def observe(model: Model, data: Data, fixed: Head, snapshots: Snapshot, count: Any) -> Record:
-    """Weight, loss and excess at the first `count` snapshots; compiled once for all optimizers."""
+def observe(model: Model, data: Data, fixed: Head, snapshots: Snapshot, places: Any, count: Any) -> Record:
+    """Weight, loss and excess at the first `count` of the places; compiled once for all optimizers."""
     data, fixed = model.inside(data, count), model.to_last(fixed)
     look = model.over_runs(partial(_observe, model), 2)
 
     def one(j: Any) -> Record:
-        there = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, j, keepdims=False), snapshots)
+        there = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, places[j], keepdims=False), snapshots)
         there = model.to_last(there)
         return model.to_first(look(data, there.params, fixed if there.head is None else there.head))
 
-    room = _room(jax.eval_shape(one, 0), len(jax.tree.leaves(snapshots)[0]))
+    room = _room(jax.eval_shape(one, 0), len(places))
     return lax.fori_loop(0, count, lambda j, records: _put(records, j, one(j)), room)
 
 
@@ -133,7 +133,7 @@ def part_of_sums(asked: Asked, plan: Plan, data: Data, state: State, before: Sum
 
     def one(data: Data, params: Params, head: Head) -> Sums:
         W = weights.matrix(model.weight, params, False)
-        return over_examples(asked, model.loss, data, W, head, None, model.chunk)
+        return over_examples(asked, model.loss, data, W, head, None, model.block)
 
     here = model.over_runs(one, 2)(data, state.params, state.head)
     if before is None:
@@ -190,7 +190,7 @@ def _step(plan: Plan, data: Data, state: State, scores: Array | None) -> State:
     W = weights.matrix(model.weight, params, last)
     if last and len(params) > 1:
         W = lanes.fenced(data.fence, lambda W: W, W)
-    found = over_examples(plan.asked, model.loss, data, W, state.head, scores, model.chunk)
+    found = over_examples(plan.asked, model.loss, data, W, state.head, scores, model.block)
     return _updated(plan, state, found)
 
 
@@ -228,7 +228,7 @@ def _checked(plan: Plan, old: State, new: State) -> State:
 
 def _observe(model: Model, data: Data, params: Params, head: Head) -> Record:
     W = weights.matrix(model.weight, params, model.lanes)
-    found = over_examples(SEEN, model.loss, data, W, head, None, model.chunk)
+    found = over_examples(SEEN, model.loss, data, W, head, None, model.block)
     return Record(W, found.loss, found.log_excess)
 
 

@@ -21,6 +21,8 @@ from attsvm.training.settling import Settling
 
 FEW, MANY, MOST_BYTES = 64, 1024, 2**23
 """Records that a call has room for, in a run of few or of many; and the most bytes that they may take."""
+HASTY = 1 << 19
+"""Numbers of keys below which a record is computed sooner than a quick program for it compiled."""
 SCHEDULED = 4096
 """Steps of a call whose rates are written out."""
 
@@ -69,7 +71,7 @@ def ride(
             chosen.append(len(ends) - 1)
         if chosen:
             kept.append(ends[chosen])
-            found.append(_looked(plan.model, parts, snapshots, chosen, len(ends)))
+            found.append(_looked(plan.model, parts, snapshots, chosen, room))
         if settling.asked and due:
             found[-1:] = map(_on_host, found[-1:])
             parts, going = settling.settled(parts, taken, found[-1].arrays["W"][-1])
@@ -128,30 +130,33 @@ def _room(parts: list[Part], records: int) -> int:
 
 
 class _Seen(NamedTuple):
-    """What is known at the snapshots of a call, on its way to the host; and which of these are records."""
+    """What is known at the records of a call, on its way to the host, and where among these it stands."""
 
     arrays: dict[str, Any]
-    places: Any
+    places: dict[str, Any]
 
 
 def _looked(
-    model: Model, parts: list[Part], snapshots: list[Snapshot], chosen: list[int], count: int
+    model: Model, parts: list[Part], snapshots: list[Snapshot], chosen: list[int], room: int
 ) -> _Seen:
     # Runs first, where the program is small: it compiles in two thirds of the time and is as fast.
     model = replace(model, lanes=False, fused=False)
-    with few_optimisations() if _runs(parts) < MANY else nullcontext():
+    places = np.resize(np.array(chosen), room)
+    with few_optimisations() if _numbers(parts) < HASTY else nullcontext():
         looks = [
-            engine.observe(model, part.data, part.state.head, there, count)
+            engine.observe(model, part.data, part.state.head, there, places, len(chosen))
             for part, there in zip(parts, snapshots, strict=True)
         ]
     found = dict(joined(looks, 1)._asdict())
+    where: dict[str, Any] = dict.fromkeys(found, slice(len(chosen)))
     there = joined(snapshots, 1)
-    found |= {name: array for name, array in there.params.items() if name in ("K", "Q")}
+    trained = {name: array for name, array in there.params.items() if name in ("K", "Q")}
     if isinstance(there.head, Linear):
-        found["v"] = there.head.v
-    _copied(found)
+        trained["v"] = there.head.v
     # All of them without another copy: where there is room for one only, it is large.
-    return _Seen(found, slice(None) if len(chosen) == len(found["W"]) else chosen)
+    where |= dict.fromkeys(trained, slice(None) if len(chosen) == room else chosen)
+    _copied(found | trained)
+    return _Seen(found | trained, where)
 
 
 def _copied(tree: Any) -> None:
@@ -162,8 +167,12 @@ def _copied(tree: Any) -> None:
 
 
 def _on_host(seen: _Seen) -> _Seen:
-    return _Seen({name: np.asarray(x)[seen.places] for name, x in seen.arrays.items()}, slice(None))
+    here = {name: np.asarray(x)[seen.places[name]] for name, x in seen.arrays.items()}
+    return _Seen(here, dict.fromkeys(here, slice(None)))
 
 
-def _runs(parts: list[Part]) -> int:
-    return sum(part.state.going.size for part in parts)
+def _numbers(parts: list[Part]) -> int:
+    """Numbers of keys that a look at all runs reads."""
+    data, state = parts[0].data, parts[0].state
+    runs = 1 if data.keys.ndim == 4 else state.going.size
+    return len(parts) * runs * data.keys.size

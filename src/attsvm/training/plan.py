@@ -25,7 +25,7 @@ class Model:
 
     lanes: inside the compiled loop the runs are the last axis, of small problems; else they are mapped over.
     cpu: whether it runs there. A GPU would read the end of a loop and of a branch back at every turn.
-    chunk: examples that are summed over at once, None for all.
+    block: examples that are looked at in turn, None for all at once.
     fused: pieces of steps are one kernel each (fused.py), on a CPU one that JAX interprets.
     """
 
@@ -35,7 +35,7 @@ class Model:
     data_runs: bool
     lanes: bool = False
     cpu: bool = True
-    chunk: int | None = None
+    block: int | None = None
     fused: bool = False
 
     def over_runs(self, function: Any, states: int) -> Any:

@@ -35,7 +35,7 @@ from attsvm.training.optimizers import adapted, needs_excess, per_block
 from attsvm.training.plan import Model, Plan
 from attsvm.training.segments import Interrupted, Segments
 from attsvm.training.settling import Settling
-from attsvm.training.sums import WIDENED
+from attsvm.training.sums import block
 from attsvm.training.weights import FULL, Weight
 
 
@@ -138,10 +138,7 @@ def _model(tokens: Tokens, weight: Weight, loss: Loss, count: int | None) -> Mod
     cpu = jax.default_backend() == "cpu"
     fewest, longest = (FEWEST, LONGEST) if cpu else (FEWEST_ON_GPU, LONGEST_ON_GPU)
     lanes = count is not None and count >= fewest and max(sizes) <= longest and not tokens.stored
-    chunk = None
-    if tokens.stored:
-        chunk = max(1, WIDENED // (tokens.T * max(tokens.d, tokens.values.shape[-1])))
-    return Model(weight, loss, count is not None, tokens.runs is not None, lanes, cpu, chunk)
+    return Model(weight, loss, count is not None, tokens.runs is not None, lanes, cpu, block(tokens, cpu))
 
 
 def _tolerance(tolerance: object) -> float | None:
