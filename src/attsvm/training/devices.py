@@ -20,6 +20,8 @@ from attsvm.training.plan import Plan, State
 _SPEC: Any = PartitionSpec
 CACHED, MOST = 5 << 17, 64
 """Bytes of the arrays of one part, which a core's own cache should hold; and the most parts this may make."""
+WHOLE, PADDED = 8, 28
+"""Float64 numbers in a line of the cache: lanes of whole lines are quicker, from so many runs on."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ def parts(plan: Plan, data: Data, params: Any, head: Any, count: int | None, sav
     One CPU device computes as many parts at once as there are cores; several devices share one part.
     """
     own = (data, params, head) if plan.model.data_runs else (params, head)
-    share = _Share.of(jax.local_devices(), count, sum(x.nbytes for x in jax.tree.leaves(own)))
+    size = sum(x.nbytes for x in jax.tree.leaves(own))
+    share = _Share.of(jax.local_devices(), count, size, plan.model.lanes)
     found = []
     for j in range(share.parts):
         given = share.placed(data, j) if plan.model.data_runs else share.everywhere(data)
@@ -90,7 +93,7 @@ class _Share:
     sharding: NamedSharding | None
 
     @classmethod
-    def of(cls, devices: list[Any], count: int | None, size: int) -> _Share:
+    def of(cls, devices: list[Any], count: int | None, size: int, lanes: bool) -> _Share:
         if count is None:
             return cls(1, None, None)
         if len(devices) > 1 and count >= 2 * len(devices):
@@ -100,7 +103,9 @@ class _Share:
             return cls(1, count, None)
         turns = -(-min(size // CACHED + 1, MOST) // _cores())
         parts = max(1, min(turns * _cores(), count // (2 * FEWEST)))
-        return cls(parts, -(-count // parts), None)
+        runs = -(-count // parts)
+        runs = -(-runs // WHOLE) * WHOLE if lanes and runs >= PADDED else runs
+        return cls(-(-count // runs), runs, None)
 
     def placed(self, tree: Any, j: int) -> Any:
         """Part j of arrays with runs first."""

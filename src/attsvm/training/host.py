@@ -74,11 +74,11 @@ def ride(
             found.append(_looked(plan.model, parts, snapshots, chosen, room))
         if settling.asked and due:
             found[-1:] = map(_on_host, found[-1:])
-            parts, going = settling.settled(parts, taken, found[-1].arrays["W"][-1])
+            parts, going = settling.settled(parts, taken, found[-1].parts[0]["W"][-1])
         marks = marks[due:]
         watch.done = taken
         watch.took(steps)
-    looks = [_on_host(seen).arrays for seen in found]
+    looks = [_on_host(seen).parts[0] for seen in found]
     arrays = {name: np.concatenate([part[name] for part in looks]) for name in looks[0]}
     state = joined([part.state for part in parts], 0)
     return Ride(state, np.concatenate(kept), arrays, pressed and len(marks) > 0)
@@ -130,9 +130,9 @@ def _room(parts: list[Part], records: int) -> int:
 
 
 class _Seen(NamedTuple):
-    """What is known at the records of a call, on its way to the host, and where among these it stands."""
+    """What is known at the records of a call, part by part, on its way to the host; and where it stands."""
 
-    arrays: dict[str, Any]
+    parts: list[dict[str, Any]]
     places: dict[str, Any]
 
 
@@ -142,21 +142,17 @@ def _looked(
     # Runs first, where the program is small: it compiles in two thirds of the time and is as fast.
     model = replace(model, lanes=False, fused=False)
     places = np.resize(np.array(chosen), room)
+    found, trained = [], {}
     with few_optimisations() if _numbers(parts) < HASTY else nullcontext():
-        looks = [
-            engine.observe(model, part.data, part.state.head, there, places, len(chosen))
-            for part, there in zip(parts, snapshots, strict=True)
-        ]
-    found = dict(joined(looks, 1)._asdict())
-    where: dict[str, Any] = dict.fromkeys(found, slice(len(chosen)))
-    there = joined(snapshots, 1)
-    trained = {name: array for name, array in there.params.items() if name in ("K", "Q")}
-    if isinstance(there.head, Linear):
-        trained["v"] = there.head.v
+        for part, there in zip(parts, snapshots, strict=True):
+            look = engine.observe(model, part.data, part.state.head, there, places, len(chosen))
+            trained = {name: array for name, array in there.params.items() if name in ("K", "Q")}
+            trained |= {"v": there.head.v} if isinstance(there.head, Linear) else {}
+            found.append(look._asdict() | trained)
+    _copied(found)
     # All of them without another copy: where there is room for one only, it is large.
-    where |= dict.fromkeys(trained, slice(None) if len(chosen) == room else chosen)
-    _copied(found | trained)
-    return _Seen(found | trained, where)
+    of_trained = slice(None) if len(chosen) == room else chosen
+    return _Seen(found, {name: of_trained if name in trained else slice(len(chosen)) for name in found[0]})
 
 
 def _copied(tree: Any) -> None:
@@ -167,8 +163,8 @@ def _copied(tree: Any) -> None:
 
 
 def _on_host(seen: _Seen) -> _Seen:
-    here = {name: np.asarray(x)[seen.places[name]] for name, x in seen.arrays.items()}
-    return _Seen(here, dict.fromkeys(here, slice(None)))
+    here = [{name: np.asarray(x)[seen.places[name]] for name, x in part.items()} for part in seen.parts]
+    return _Seen([joined(here, 1)], dict.fromkeys(here[0], slice(None)))
 
 
 def _numbers(parts: list[Part]) -> int:
