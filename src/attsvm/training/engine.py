@@ -12,6 +12,7 @@ from jax import Array, lax
 
 from attsvm.training import attention, fused, lanes, rules, schedules, weights
 from attsvm.training.attention import Data
+from attsvm.training.compilation import wide_vectors
 from attsvm.training.heads import Head, Linear
 from attsvm.training.plan import Model, Plan, Record, Snapshot, State
 from attsvm.training.sums import Asked, Sums, added, over_examples
@@ -81,13 +82,13 @@ def _advance(
     return model.to_first(state), snapshots
 
 
-advance = jax.jit(partial(_advance, False))
+advance = jax.jit(partial(_advance, False), compiler_options=wide_vectors())
 """Take lengths[j] steps and keep a snapshot, for the first `count` of them; the rest is room.
 
 A run that is not finite at the end of a piece is back where the piece began, and no longer going.
 """
 
-advance_carefully = jax.jit(partial(_advance, True))
+advance_carefully = jax.jit(partial(_advance, True), compiler_options=wide_vectors())
 """The same with a look after every step: a run that diverges stays at its last finite weight."""
 
 
