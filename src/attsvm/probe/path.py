@@ -36,12 +36,16 @@ UNCHOSEN = (0.1, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The ridges; path: all candidates and their held-out losses, or None; start (D,) or None."""
+    """The ridges; path: all candidates and their held-out losses, or None; start (D,) or None.
+
+    points (folds, D): what was fitted to each fold with these ridges; None where nothing was held out.
+    """
 
     head_ridge: float
     prompt_ridge: float
     path: dict[str, Float] | None = None
     start: Float | None = None
+    points: Float | None = None
 
     @property
     def held_out(self) -> float:
@@ -119,7 +123,7 @@ class _Lanes:
         if mean < self.lowest[concept]:
             self.lowest[concept] = mean
             own = self.points[place * self.folds : (place + 1) * self.folds]
-            self.starts[concept] = (self.lanes[lane, stage], self.where.numpy(own.mean(0)))
+            self.starts[concept] = (self.lanes[lane, stage], self.where.numpy(own))
 
     def _go_on(self, stage: int) -> None:
         """Leave lanes that got worse; what a weaker ridge changes in the remembered curvature is known."""
@@ -149,7 +153,7 @@ class _Lanes:
         return Probes(np.repeat(self.concept, self.folds), fold, prompt, head)
 
     def choice(self, concept: int) -> Choice:
-        (head, prompt), start = self.starts[concept]
+        (head, prompt), points = self.starts[concept]
         rows = [row for row in self.rows if row[0] == concept]
         path = {
             "head_ridge": np.array([row[1] for row in rows]),
@@ -157,7 +161,7 @@ class _Lanes:
             "held_out": np.array([row[3] for row in rows]),
             "folds": np.array([row[4] for row in rows]),
         }
-        return Choice(float(head), float(prompt), path, start)
+        return Choice(float(head), float(prompt), path, points.mean(0), points)
 
 
 def _lanes(given: Sequence[float | None]) -> Float:
