@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.probe.arithmetic import Device, Host
+from attsvm.probe.curvature import Curvature
 from attsvm.probe.objective import Evaluation
 from attsvm.tokens import Bool, Float
 
@@ -18,6 +19,9 @@ MEMORY, TRIALS = 12, 15
 
 DECREASE, CURVATURE = 1e-4, 0.9
 """Wolfe's constants."""
+
+NEAR, AGED = 2e-2, 20
+"""Largest partial derivative at which a search for the optimum asks for the curvature; passes until again."""
 
 STALE = 8
 """A search ends after so many steps that lower neither the slope nor, as far as can be told, the value."""
@@ -114,6 +118,9 @@ class _Search:
         self.direction, self.along, self.step = -now.gradient, np.zeros(K), np.ones(K)
         self.least, self.stale = self.slope.copy(), np.zeros(K, int)
         self.low, self.high, self.trials = np.zeros(K), np.full(K, np.inf), np.zeros(K, int)
+        self.curvature: Curvature | None = None
+        self.age = 0
+        self._learn(now, np.ones(K, bool))
         self._turn(np.ones(K, bool))
         self._drop(self.slope <= tolerance)
 
@@ -149,9 +156,17 @@ class _Search:
         self.least = np.minimum(self.least, self.slope)
         little = accepted & (self.enough > 0) & (-rise <= self.enough * np.abs(self.value))
         lost = ~accepted & (self.trials >= TRIALS)
+        self._learn(now, accepted)
         self._turn(accepted)
         over = (self.slope <= self.tolerance) | little | lost | (self.stale >= STALE)
         self._drop(over | (self.steps >= most))
+
+    def _learn(self, now: Evaluation, accepted: Bool) -> None:
+        """Near the optimum, the curvature is computed instead of guessed from many steps."""
+        self.age += 1
+        due = self.enough == 0 and accepted.all() and (self.curvature is None or self.age > AGED)
+        if due and now.curvature is not None and (self.slope <= NEAR).all():
+            self.curvature, self.memory, self.age = now.curvature(), Memory(), 0
 
     def _bracket(self, accepted: Bool, short: Bool, rise: Float) -> None:
         """The next step of those that were not accepted: longer, or between a short one and a long one."""
@@ -199,7 +214,10 @@ class _Search:
             part = inverse * self._dot(s, q)
             q = q - self._times(part, y)
             pairs.append((s, y, inverse, part))
-        q = self._times(scale, q)
+        if self.curvature is not None:
+            q, known = self.curvature.solve(q), np.ones_like(known)
+        else:
+            q = self._times(scale, q)
         for s, y, inverse, part in reversed(pairs):
             q = q + self._times(part - inverse * self._dot(y, q), s)
         return q, known
@@ -228,6 +246,7 @@ class _Search:
         for name in NUMBERS:
             setattr(self, name, getattr(self, name)[on])
         self.memory = self.memory.take(keep)
+        self.curvature = self.curvature and self.curvature.take(np.flatnonzero(on))
 
     def _leave(self, over: Bool) -> None:
         which = self.where.put(np.flatnonzero(over))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from attsvm.probe.arithmetic import Device, Host, arithmetic, total
+from attsvm.probe.curvature import Curvature, gauss_newton, worthwhile
 from attsvm.probe.standard import Standard, name_the_bad, standardise
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
@@ -58,11 +59,15 @@ class Reading(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """value (K,), gradient (K, D) where the arithmetic is, held_out (K,): log loss on held-out sequences."""
+    """value (K,), gradient (K, D) where the arithmetic is, held_out (K,): log loss on held-out sequences.
+
+    curvature: computes the Gauss–Newton matrices at the same points; None where that would not pay.
+    """
 
     value: Float
     gradient: Any
     held_out: Float
+    curvature: Callable[[], Curvature] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +139,9 @@ class Objective:
         value = loss + (shrink * columns).sum((1, 2)) / 2
         gradient = (through.reshape(K, c, d) / scale + shrink).reshape(K, c * d)
         gradient = xp.concatenate([gradient, on_intercept], 1)
-        return Evaluation(where.numpy(value), gradient, where.numpy(held))
+        worth = isinstance(where, Host) and worthwhile(self, K)
+        curvature = partial(gauss_newton, self, where, points, probes) if worth else None
+        return Evaluation(where.numpy(value), gradient, where.numpy(held), curvature)
 
 
 # ---------------------------------------------------------------------- a block
