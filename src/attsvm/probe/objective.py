@@ -46,6 +46,11 @@ class Probes:
     def __len__(self) -> int:
         return len(self.concept)
 
+    @classmethod
+    def of(cls, parts: Sequence[Probes]) -> Probes:
+        """One after the other."""
+        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in cls.__dataclass_fields__))
+
     def take(self, which: Any) -> Probes:
         return Probes(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
 
