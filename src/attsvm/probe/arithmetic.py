@@ -22,8 +22,8 @@ from attsvm.tokens import Float
 HOST_PART, DEVICE_PART = 1 << 21, 1 << 28
 """Numbers of a block: 8 MB and 1 GB in float32."""
 
-CACHED = 1 << 17
-"""Numbers that stay in a core's cache: the host multiplies a block in pieces of so many."""
+CACHED = 1 << 16
+"""Numbers that stay in a core's cache: the host multiplies so many at a time, which BLAS calls small."""
 
 SHARES = 16
 """Parts into which the host's blocks are dealt, whatever the number of cores: sums do not depend on it."""
@@ -38,7 +38,7 @@ class Host:
     """NumPy: blocks that stay in the cache, segments of unequal lengths by `reduceat`."""
 
     xp: Any = np
-    part = HOST_PART
+    part, cached = HOST_PART, CACHED
 
     def __init__(self, rows: Rows) -> None:
         self.brain, self.dtype = rows.brain, np.dtype(np.float32 if rows.narrow else np.float64)
@@ -95,11 +95,12 @@ class Host:
     def centred(self, raw: Any, centre: Any, out: Any = None) -> Any:
         """x − centre (m, d)."""
         if raw.itemsize == 2 and raw.dtype.kind in "fu" and self.dtype == np.float32:
-            from attsvm.program.passes import BRAIN, HALF, widen
+            from attsvm.program.halves import BRAIN, HALF
+            from attsvm.program.passes import widen
 
             out = np.empty(raw.shape, np.float32) if out is None else out
             bits = np.require(raw, None, ["C", "A"]).view(np.uint16)
-            widen(bits, BRAIN if self.brain else HALF, centre, out.view(np.uint32), out)
+            widen(bits, BRAIN if self.brain else HALF, centre, out)
             return out
         return np.subtract(raw, centre, dtype=self.dtype, out=out)
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.probe.arithmetic import Device, Host
+from attsvm.probe.curvature import Curvature
 from attsvm.probe.objective import Evaluation
 from attsvm.tokens import Bool, Float
 
@@ -18,6 +19,9 @@ MEMORY, TRIALS = 12, 15
 
 DECREASE, CURVATURE = 1e-4, 0.9
 """Wolfe's constants."""
+
+NEAR, AGED = 2e-2, 20
+"""Largest partial derivative at which a search for the optimum asks for the curvature; passes until again."""
 
 STALE = 8
 """A search ends after so many steps that lower neither the slope nor, as far as can be told, the value."""
@@ -42,14 +46,26 @@ Evaluate = Callable[[Any, NDArray[np.intp]], Evaluation]
 
 
 class Found(NamedTuple):
-    """Stationary points (K, D); value, held_out, steps, slope (largest partial derivative), each (K,)."""
+    """Stationary points (K, D) and their gradients; value, held_out, steps, slope (largest partial
+    derivative), each (K,)."""
 
     points: Any
+    gradient: Any
     value: Float
     held_out: Float
     steps: NDArray[np.intp]
     slope: Float
     memory: Memory
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A search ends after so many steps (and twice as many passes), or when every partial derivative is below
+    the tolerance, or when a step lowers the function by less than the share `enough`."""
+
+    steps: int
+    tolerance: float
+    enough: float = 0.0
 
 
 @dataclass
@@ -66,61 +82,57 @@ class Memory:
         self.steps, self.changes = [*self.steps, step][-MEMORY:], [*self.changes, change][-MEMORY:]
 
 
-def minimise(
-    where: Host | Device,
-    evaluate: Evaluate,
-    points: Any,
-    *,
-    steps: int,
-    tolerance: float,
-    enough: float = 0.0,
-    memory: Memory | None = None,
-) -> Found:
+def minimise(where: Host | Device, evaluate: Evaluate, points: Any, *, steps: int, tolerance: float) -> Found:
     """Minimise K functions from points (K, D), until every partial derivative is below the tolerance.
 
-    evaluate(points, which): the functions with these numbers. A function is also done when a step lowers it
-    by less than the share `enough`, or when its precision tells no step along its direction from the others.
+    evaluate(points, which): the functions with these numbers. A function is also done when its precision
+    tells no step along its direction from the others.
     """
-    search = _Search(where, evaluate, points, memory or Memory(), tolerance, enough)
-    while len(search.active) and search.passes < steps * 2:
-        search.advance(steps)
+    search = Search(where, points, evaluate(points, np.arange(len(points))), Stop(steps, tolerance))
+    while not search.over:
+        search.take(evaluate(search.trial(), search.active))
     return search.found()
 
 
-class _Search:
-    """The state of all line searches; arrays without a leading underscore are of the active functions."""
+class Search:
+    """K line searches in step: `trial` says where to evaluate the active ones, `take` goes on from there.
+
+    now: the evaluation at the points (K, D); memory: pairs of an earlier search.
+    Arrays are of the active functions, but for latest (K,): the last held-out loss of all.
+    """
 
     def __init__(
-        self,
-        where: Host | Device,
-        evaluate: Evaluate,
-        points: Any,
-        memory: Memory,
-        tolerance: float,
-        enough: float,
+        self, where: Host | Device, points: Any, now: Evaluation, stop: Stop, memory: Memory | None = None
     ) -> None:
-        self.where, self.evaluate, self.tolerance, self.enough = where, evaluate, tolerance, enough
-        K = len(points)
-        self.active, self.memory, self.passes = np.arange(K), memory, 1
-        now = evaluate(points, self.active)
+        self.where, self.stop, K = where, stop, len(points)
+        self.active, self.memory, self.passes = np.arange(K), memory or Memory(), 1
         self.points, self.gradient = points, now.gradient
         self.value, self.held_out, self.steps = now.value.copy(), now.held_out.copy(), np.zeros(K, int)
+        self.latest = now.held_out.copy()
         self.slope = self._largest(now.gradient)
         self.done: list[tuple[Any, ...]] = []
-        eps = np.finfo(np.float32 if "32" in str(where.dtype) else np.float64).eps
-        self.noise = max(
-            16 * float(eps), 1e-12
-        )  # relative error of a value: its products are in this precision
+        eps = float(np.finfo(np.float32 if "32" in str(where.dtype) else np.float64).eps)
+        self.noise = max(16 * eps, 1e-12)  # relative error of a value: its products are in this precision
         self.direction, self.along, self.step = -now.gradient, np.zeros(K), np.ones(K)
         self.least, self.stale = self.slope.copy(), np.zeros(K, int)
         self.low, self.high, self.trials = np.zeros(K), np.full(K, np.inf), np.zeros(K, int)
+        self.curvature: Curvature | None = None
+        self.age = 0
+        self._learn(now, np.ones(K, bool))
         self._turn(np.ones(K, bool))
-        self._drop(self.slope <= tolerance)
+        self.drop(self.slope <= stop.tolerance)
 
-    def advance(self, most: int) -> None:
-        """One pass: every active function at its trial point."""
-        trial = self.points + self._times(self.step, self.direction)
-        now = self.evaluate(trial, self.active)
+    @property
+    def over(self) -> bool:
+        return not len(self.active) or self.passes >= 2 * self.stop.steps
+
+    def trial(self) -> Any:
+        """The next points of the active functions."""
+        return self.points + self._times(self.step, self.direction)
+
+    def take(self, now: Evaluation) -> None:
+        """One pass: every active function was evaluated at its trial point."""
+        trial = self.trial()
         self.passes += 1
         along = self._dot(now.gradient, self.direction)
         rise = now.value - self.value
@@ -147,11 +159,20 @@ class _Search:
         nothing = accepted & (-rise <= doubt) & (self.slope >= self.least)
         self.stale = np.where(accepted & ~nothing, 0, self.stale + nothing)
         self.least = np.minimum(self.least, self.slope)
-        little = accepted & (self.enough > 0) & (-rise <= self.enough * np.abs(self.value))
+        little = accepted & (self.stop.enough > 0) & (-rise <= self.stop.enough * np.abs(self.value))
         lost = ~accepted & (self.trials >= TRIALS)
+        self._learn(now, accepted)
         self._turn(accepted)
-        over = (self.slope <= self.tolerance) | little | lost | (self.stale >= STALE)
-        self._drop(over | (self.steps >= most))
+        over = (self.slope <= self.stop.tolerance) | little | lost | (self.stale >= STALE)
+        self.latest[self.active] = self.held_out
+        self.drop(over | (self.steps >= self.stop.steps))
+
+    def _learn(self, now: Evaluation, accepted: Bool) -> None:
+        """Near the optimum, the curvature is computed instead of guessed from many steps."""
+        self.age += 1
+        due = self.stop.enough == 0 and accepted.all() and (self.curvature is None or self.age > AGED)
+        if due and now.curvature is not None and (self.slope <= NEAR).all():
+            self.curvature, self.memory, self.age = now.curvature(), Memory(), 0
 
     def _bracket(self, accepted: Bool, short: Bool, rise: Float) -> None:
         """The next step of those that were not accepted: longer, or between a short one and a long one."""
@@ -199,7 +220,10 @@ class _Search:
             part = inverse * self._dot(s, q)
             q = q - self._times(part, y)
             pairs.append((s, y, inverse, part))
-        q = self._times(scale, q)
+        if self.curvature is not None:
+            q, known = self.curvature.solve(q), np.ones_like(known)
+        else:
+            q = self._times(scale, q)
         for s, y, inverse, part in reversed(pairs):
             q = q + self._times(part - inverse * self._dot(y, q), s)
         return q, known
@@ -217,7 +241,8 @@ class _Search:
 
     # ------------------------------------------------------------------ those that are done
 
-    def _drop(self, over: Bool) -> None:
+    def drop(self, over: Bool) -> None:
+        """Leave the active functions that are over."""
         if not over.any():
             return
         self._leave(over)
@@ -228,11 +253,13 @@ class _Search:
         for name in NUMBERS:
             setattr(self, name, getattr(self, name)[on])
         self.memory = self.memory.take(keep)
+        self.curvature = self.curvature and self.curvature.take(np.flatnonzero(on))
 
     def _leave(self, over: Bool) -> None:
         which = self.where.put(np.flatnonzero(over))
-        kept = (self.points[which], self.value[over], self.held_out[over], self.steps[over], self.slope[over])
-        self.done.append((self.active[over], *kept, self.memory.take(which)))
+        numbers = (self.value[over], self.held_out[over], self.steps[over], self.slope[over])
+        vectors = (self.points[which], self.gradient[which])
+        self.done.append((self.active[over], *vectors, *numbers, self.memory.take(which)))
 
     def found(self) -> Found:
         if len(self.active):
@@ -240,11 +267,11 @@ class _Search:
         xp = self.where.xp
         order = np.argsort(np.concatenate([each[0] for each in self.done]))
         place = self.where.put(order)
-        numbers = [np.concatenate([each[i] for each in self.done])[order] for i in range(2, 6)]
-        points = xp.concatenate([each[1] for each in self.done])[place]
+        points, gradient = (xp.concatenate([each[i] for each in self.done])[place] for i in (1, 2))
+        numbers = [np.concatenate([each[i] for each in self.done])[order] for i in range(3, 7)]
         value, held_out, steps, slope = numbers
-        memory = self._joined([each[6] for each in self.done], place)
-        return Found(points, value, held_out, steps, slope, memory)
+        memory = self._joined([each[7] for each in self.done], place)
+        return Found(points, gradient, value, held_out, steps, slope, memory)
 
     def _joined(self, parts: list[Memory], place: Any) -> Memory:
         """The last pairs of all functions, aligned at the end; those that stopped early have zeros before."""

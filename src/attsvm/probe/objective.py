@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from attsvm.probe.arithmetic import Device, Host, arithmetic, total
+from attsvm.probe.curvature import Curvature, gauss_newton, worthwhile
 from attsvm.probe.standard import Standard, name_the_bad, standardise
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
@@ -44,6 +46,11 @@ class Probes:
     def __len__(self) -> int:
         return len(self.concept)
 
+    @classmethod
+    def of(cls, parts: Sequence[Probes]) -> Probes:
+        """One after the other."""
+        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in cls.__dataclass_fields__))
+
     def take(self, which: Any) -> Probes:
         return Probes(*(getattr(self, name)[which] for name in self.__dataclass_fields__))
 
@@ -57,11 +64,15 @@ class Reading(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """value (K,), gradient (K, D) where the arithmetic is, held_out (K,): log loss on held-out sequences."""
+    """value (K,), gradient (K, D) where the arithmetic is, held_out (K,): log loss on held-out sequences.
+
+    curvature: computes the Gauss–Newton matrices at the same points; None where that would not pay.
+    """
 
     value: Float
     gradient: Any
     held_out: Float
+    curvature: Callable[[], Curvature] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +108,7 @@ class Objective:
         share = held_out.sum(1)
         training /= training.sum(1, keepdims=True)
         held_out /= np.where(share > 0, share, 1.0)[:, None]
-        standard = standardise(store, importance)
+        standard, targets = standardise(store, importance), np.ascontiguousarray(targets, np.float64)
         return cls(store, standard, targets, training, held_out, share / max(share.sum(), 1e-300), h)
 
     def like(self, point: Float) -> Weights:
@@ -124,28 +135,68 @@ class Objective:
         centre, across = where.factor(self.standard.mean), where.narrowed(columns / scale)
         across = across.reshape(K * c, d).T
 
-        def work(span: slice) -> tuple[Any, ...]:
-            x, products = where.forward(self.store.read(span), centre, across)
-            segments = where.segments(self.store.lengths[span])
-            seen = read_products(where, segments, products, intercept, h)
-            targets = where.put(self.targets[:, :, span][probes.concept])
-            losses, pull = log_loss(xp, seen.scores, targets)
-            training, held = (where.put(w[:, span][probes.fold]) for w in (self.training, self.held_out))
-            pull = pull * training[:, None]
-            coefficients = on_tokens(xp, segments, seen, pull)
-            through = where.backward(coefficients.reshape(K * c, -1), x)
-            return (losses * training).sum(-1), (losses * held).sum(-1), through, pull.sum(-1)
-
-        loss, held, through, on_intercept = total(where.each(work, self.store.spans(where.part)))
+        compiled = isinstance(where, Host) and self.store.numbers > where.part
+        one = partial(compiled_block if compiled else any_block, self, where, probes)
+        work = partial(one, weights=(centre, across, intercept))
+        through, loss, held, on_intercept = total(where.each(work, self.store.spans(where.part)))
         ridges = np.stack([probes.prompt_ridge, probes.head_ridge], 1)[:, np.repeat([0, 1], [h, h * k])]
         shrink = where.put(ridges)[:, :, None] * columns
         value = loss + (shrink * columns).sum((1, 2)) / 2
         gradient = (through.reshape(K, c, d) / scale + shrink).reshape(K, c * d)
         gradient = xp.concatenate([gradient, on_intercept], 1)
-        return Evaluation(where.numpy(value), gradient, where.numpy(held))
+        worth = isinstance(where, Host) and worthwhile(self, K)
+        curvature = partial(gauss_newton, self, where, points, probes) if worth else None
+        return Evaluation(where.numpy(value), gradient, where.numpy(held), curvature)
 
 
 # ---------------------------------------------------------------------- a block
+
+
+def any_block(
+    o: Objective, where: Host | Device, probes: Probes, span: slice, weights: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Gradients by the columns across (K·c, d), loss, held-out loss (K,), gradients by intercepts (K, k).
+
+    weights: centre (d,), across (d, K·c), intercept (K, k).
+    """
+    centre, across, intercept = weights
+    x, products = where.forward(o.store.read(span), centre, across)
+    segments = where.segments(o.store.lengths[span])
+    seen = read_products(where, segments, products, intercept, o.h)
+    losses, pull = log_loss(where.xp, seen.scores, where.put(o.targets[:, :, span][probes.concept]))
+    training, held = (where.put(w[:, span][probes.fold]) for w in (o.training, o.held_out))
+    pull = pull * training[:, None]
+    coefficients = on_tokens(where.xp, segments, seen, pull)
+    through = where.backward(coefficients.reshape(across.shape[1], -1), x)
+    return through, (losses * training).sum(-1), (losses * held).sum(-1), pull.sum(-1)
+
+
+def compiled_block(
+    o: Objective, where: Any, probes: Probes, span: slice, weights: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """The same in one compiled pass that stays in the cache: for many tokens, worth its compilation."""
+    from attsvm.program.attending import attending_pass
+    from attsvm.program.halves import BRAIN, HALF
+
+    centre, across, intercept = map(np.ascontiguousarray, weights)
+    (d, columns), (K, k) = across.shape, intercept.shape
+    raw, starts = o.store.plain(span)
+    lengths = o.store.lengths[span]
+    longest = int(lengths.max())
+    rows = max(where.cached // d, longest)
+    rooms = [np.empty(shape, where.dtype) for shape in ((rows, d), (rows, columns), (columns, d))]
+    found = np.zeros((columns, d)), np.zeros(K), np.zeros(K), np.zeros((K, k))
+    attending_pass(
+        raw,
+        BRAIN if where.brain else HALF,
+        (starts, lengths, span.start),
+        (centre, across, intercept),
+        (o.targets, o.training, o.held_out),
+        (probes.concept, probes.fold),
+        (*rooms, np.empty((columns // K + 3, max(longest, k)))),
+        found,
+    )
+    return found
 
 
 def read_products(where: Host | Device, segments: Any, products: Any, intercept: Any, h: int) -> Reading:

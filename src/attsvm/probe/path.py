@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from attsvm.probe.arithmetic import Device, Host
-from attsvm.probe.descent import Memory, minimise
-from attsvm.probe.objective import Objective, Probes
+from attsvm.probe.descent import Memory, Search, Stop
+from attsvm.probe.objective import Evaluation, Objective, Probes
 from attsvm.tokens import Bool, Float
 
 AUTO = "auto"
@@ -30,18 +30,25 @@ PATIENCE, WORSE = 2, 1.05
 LOOSE, ENOUGH, MOST = 1e-3, 2e-3, 10
 """Where a candidate ends: largest partial derivative, share by which a step lowers its objective, steps."""
 
+HOPE = 4
+"""Passes after which a candidate so many times worse than its lane's best, and getting worse, is given up."""
+
 UNCHOSEN = (0.1, 1.0)
 """Head and prompt ridge where there are too few sequences to choose."""
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The ridges; path: all candidates and their held-out losses, or None; start (D,) or None."""
+    """The ridges; path: all candidates and their held-out losses, or None; start (D,) or None.
+
+    points (folds, D): what was fitted to each fold with these ridges; None where nothing was held out.
+    """
 
     head_ridge: float
     prompt_ridge: float
     path: dict[str, Float] | None = None
     start: Float | None = None
+    points: Float | None = None
 
     @property
     def held_out(self) -> float:
@@ -68,96 +75,116 @@ def choose(
     if not folds or (lanes.shape[1] == 1 and not judge):
         head, prompt = (fixed or usual for fixed, usual in zip(given, UNCHOSEN, strict=True))
         return [Choice(head, prompt)] * concepts
-    search = _Lanes(where, objective, lanes, start, steps)
-    for stage in range(lanes.shape[1]):
-        search.stage(stage)
-    return [search.choice(concept) for concept in range(concepts)]
+    return _search(where, objective, lanes, start, steps)
 
 
-class _Lanes:
-    """Lane and concept of the candidates (c,), still alive; their points (c, folds, D)."""
+def _search(where: Any, objective: Objective, lanes: Float, start: Float, steps: int) -> list[Choice]:
+    """All lanes at once: a pass over the tokens serves each of them, whatever its stage."""
+    concepts, folds = len(objective.targets), len(objective.training) - 1
+    points = where.put(np.tile(start, (concepts * folds, 1)))
+    which = _probes(np.arange(concepts), folds, np.zeros(2))
+    now, done = objective(where, points, which), [_Lane(where, objective, ridges, steps) for ridges in lanes]
+    for lane in done:
+        lane.begin(points, now, Memory(), np.zeros(2))
+    while busy := [lane for lane in done if lane.search is not None]:
+        trials = [lane.search.trial() for lane in busy]
+        now = objective(where, where.xp.concatenate(trials), Probes.of([lane.probes() for lane in busy]))
+        ends = np.cumsum([0, *map(len, trials)])
+        for lane, a, b in zip(busy, ends[:-1], ends[1:], strict=True):
+            lane.take(Evaluation(now.value[a:b], now.gradient[a:b], now.held_out[a:b]))
+    return [_best(done, concept) for concept in range(concepts)]
 
-    def __init__(self, where: Any, objective: Objective, lanes: Float, start: Float, steps: int) -> None:
-        self.where, self.objective, self.lanes, self.steps = where, objective, lanes, steps
-        self.folds = len(objective.training) - 1
-        count, concepts = len(lanes), len(objective.targets)
-        self.lane, self.concept = (each.ravel() for each in np.indices((count, concepts)))
-        self.points = where.put(np.tile(start, (len(self.lane) * self.folds, 1)))
-        self.memory = Memory()
-        self.best = np.full((concepts, count), np.inf)
-        self.since = np.zeros((concepts, count), int)
-        self.lowest = np.full(concepts, np.inf)
-        self.starts: dict[int, Any] = {}
+
+class _Lane:
+    """Candidates from strong ridges to weak ones, ridges (stages, 2), for the concepts (c,) still alive."""
+
+    def __init__(self, where: Any, objective: Objective, ridges: Float, steps: int) -> None:
+        self.where, self.objective, self.ridges = where, objective, ridges
+        self.stop = Stop(min(steps, MOST), LOOSE, ENOUGH)
+        self.folds, concepts = len(objective.training) - 1, len(objective.targets)
+        self.concept, self.number, self.mean = np.arange(concepts), 0, np.full(concepts, np.inf)
+        self.best, self.since = np.full(concepts, np.inf), np.zeros(concepts, int)
+        self.search: Any = None
+        self.ends: dict[int, tuple[Float, Float]] = {}
         self.rows: list[tuple[Any, ...]] = []
 
-    def stage(self, stage: int) -> None:
-        if not len(self.lane):
+    def begin(self, points: Any, now: Evaluation, memory: Memory, before: Float) -> None:
+        """A stage: what other ridges change in value, gradient and remembered curvature is known."""
+        change = self.where.put(self._of_numbers(self.ridges[self.number] - before))
+        shift = change * points
+        value = now.value + self.where.numpy((shift * points).sum(1)) / 2
+        memory.changes = [y + change * s for s, y in zip(memory.steps, memory.changes, strict=True)]
+        now = Evaluation(value, now.gradient + shift, now.held_out)
+        self.search = Search(self.where, points, now, self.stop, memory)
+        self.mean = self._held_out()
+        self._end_stages()
+
+    def probes(self) -> Probes:
+        """Of the active functions."""
+        return _probes(self.concept, self.folds, self.ridges[self.number]).take(self.search.active)
+
+    def take(self, now: Evaluation) -> None:
+        self.search.take(now)
+        before, self.mean = self.mean, self._held_out()
+        if self.search.passes > HOPE:
+            lost = (self.mean > WORSE * self.best[self.concept]) & (self.mean >= before)
+            self.search.drop(np.repeat(lost, self.folds)[self.search.active])
+        self._end_stages()
+
+    def _held_out(self) -> Float:
+        return np.asarray(self.search.latest.reshape(-1, self.folds) @ self.objective.share[1:])
+
+    def _end_stages(self) -> None:
+        """Where a stage is over, record it and begin the next, without concepts that got worse."""
+        if not self.search.over:
             return
-        probes = self._probes(stage)
-        found = minimise(
-            self.where,
-            lambda points, which: self.objective(self.where, points, probes.take(which)),
-            self.points,
-            steps=min(self.steps, MOST),
-            tolerance=LOOSE,
-            enough=ENOUGH,
-            memory=self.memory,
-        )
+        found, self.search = self.search.found(), None
         losses = found.held_out.reshape(-1, self.folds)
         mean = losses @ self.objective.share[1:]
-        self.points, self.memory = found.points, found.memory
-        for place, (lane, concept) in enumerate(zip(self.lane.tolist(), self.concept.tolist(), strict=True)):
-            self._record(place, lane, concept, stage, losses[place], mean[place])
-        self._go_on(stage)
-
-    def _record(self, place: int, lane: int, concept: int, stage: int, losses: Float, mean: float) -> None:
-        self.rows.append((concept, *self.lanes[lane, stage], mean, losses))
-        better = mean < self.best[concept, lane]
-        hopeless = mean > WORSE * self.best[concept, lane]
-        self.since[concept, lane] = 0 if better else self.since[concept, lane] + (PATIENCE if hopeless else 1)
-        self.best[concept, lane] = min(mean, self.best[concept, lane])
-        if mean < self.lowest[concept]:
-            self.lowest[concept] = mean
-            own = self.points[place * self.folds : (place + 1) * self.folds]
-            self.starts[concept] = (self.lanes[lane, stage], self.where.numpy(own.mean(0)))
-
-    def _go_on(self, stage: int) -> None:
-        """Leave lanes that got worse; what a weaker ridge changes in the remembered curvature is known."""
-        if stage + 1 == self.lanes.shape[1]:
+        for place, concept in enumerate(self.concept.tolist()):
+            own = found.points[place * self.folds : (place + 1) * self.folds]
+            self._record(concept, mean[place], losses[place], own)
+        alive = self.since[self.concept] < PATIENCE
+        self.number, self.concept = self.number + 1, self.concept[alive]
+        if self.number == len(self.ridges) or not alive.any():
             return
-        alive = self.since[self.concept, self.lane] < PATIENCE
         which = np.flatnonzero(np.repeat(alive, self.folds))
-        step = self._ridges(self.lanes[:, stage + 1] - self.lanes[:, stage])[which]
         place = self.where.put(which)
-        self.points, self.memory = self.points[place], self.memory.take(place)
-        change = self.where.put(step)
-        self.memory.changes = [
-            y + change * s for s, y in zip(self.memory.steps, self.memory.changes, strict=True)
-        ]
-        self.lane, self.concept = self.lane[alive], self.concept[alive]
+        now = Evaluation(found.value[which], found.gradient[place], found.held_out[which])
+        self.begin(found.points[place], now, found.memory.take(place), self.ridges[self.number - 1])
 
-    def _ridges(self, of_lanes: Float) -> Float:
-        """Head and prompt ridge of every lane (lanes, 2), for every number of every probe (c·folds, D)."""
+    def _record(self, concept: int, mean: float, losses: Float, points: Any) -> None:
+        ridges, best = self.ridges[self.number], self.best[concept]
+        self.rows.append((concept, self.number, *ridges, mean, losses))
+        if mean < best:
+            self.best[concept], self.since[concept] = mean, 0
+            self.ends[concept] = ridges, self.where.numpy(points)
+        else:
+            self.since[concept] += PATIENCE if mean > WORSE * best else 1
+
+    def _of_numbers(self, ridges: Float) -> Float:
+        """Head and prompt ridge, for every number of every probe (c·folds, D)."""
         o = self.objective
         counts = [o.store.width * o.h, o.store.width * o.h * o.k, o.k]
-        each = np.column_stack([of_lanes[:, 1], of_lanes[:, 0], np.zeros(len(of_lanes))])
-        return np.repeat(np.repeat(each, counts, axis=1)[self.lane], self.folds, axis=0)
+        return np.tile(np.repeat([ridges[1], ridges[0], 0.0], counts), (len(self.concept) * self.folds, 1))
 
-    def _probes(self, stage: int) -> Probes:
-        head, prompt = np.repeat(self.lanes[self.lane, stage], self.folds, axis=0).T
-        fold = np.tile(np.arange(1, self.folds + 1), len(self.lane))
-        return Probes(np.repeat(self.concept, self.folds), fold, prompt, head)
 
-    def choice(self, concept: int) -> Choice:
-        (head, prompt), start = self.starts[concept]
-        rows = [row for row in self.rows if row[0] == concept]
-        path = {
-            "head_ridge": np.array([row[1] for row in rows]),
-            "prompt_ridge": np.array([row[2] for row in rows]),
-            "held_out": np.array([row[3] for row in rows]),
-            "folds": np.array([row[4] for row in rows]),
-        }
-        return Choice(float(head), float(prompt), path, start)
+def _probes(concept: NDArray[np.intp], folds: int, ridges: Float) -> Probes:
+    """Every concept in every fold, with these ridges of head and prompt."""
+    K = len(concept) * folds
+    fold = np.tile(np.arange(1, folds + 1), len(concept))
+    return Probes(np.repeat(concept, folds), fold, np.full(K, ridges[1]), np.full(K, ridges[0]))
+
+
+def _best(lanes: Sequence[_Lane], concept: int) -> Choice:
+    """Of all lanes; candidates in the order of their stages."""
+    best = min(lanes, key=lambda lane: lane.best[concept])
+    (head, prompt), points = best.ends[concept]
+    rows = [row[1:] for lane in lanes for row in lane.rows if row[0] == concept]
+    columns = zip(*sorted(rows, key=lambda row: row[0]), strict=True)
+    names = "head_ridge", "prompt_ridge", "held_out", "folds"
+    path = {name: np.array(each) for name, each in zip(names, list(columns)[1:], strict=True)}
+    return Choice(float(head), float(prompt), path, points.mean(0), points)
 
 
 def _lanes(given: Sequence[float | None]) -> Float:

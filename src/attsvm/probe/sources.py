@@ -33,6 +33,14 @@ class Rows:
         """Whether products in float32 lose nothing that the numbers have."""
         return self.precision in ("float16", "bfloat16", "float32")
 
+    @property
+    def in_memory(self) -> NDArray[Any] | None:
+        """All rows, where they lie one after the other in memory or in a map."""
+        a = self.array
+        if not (isinstance(a, np.ndarray) and a.flags.c_contiguous and a.flags.aligned and a.dtype.isnative):
+            return None
+        return np.asarray(self.read(slice(None)))
+
     def read(self, rows: slice) -> Any:
         """Rows (m, d) as they are stored."""
         part = np.asarray(self.array[rows])
@@ -89,6 +97,10 @@ class Shards(Rows):
         self.parts = parts
         self.ends = np.cumsum([len(p) for p in parts]).tolist()
         self.shape = (self.ends[-1], self.shape[1])
+
+    @property
+    def in_memory(self) -> NDArray[Any] | None:
+        return None
 
     def read(self, rows: slice) -> Any:
         found, start = [], rows.start

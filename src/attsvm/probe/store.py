@@ -73,6 +73,11 @@ class TokenStore:
         """d, the numbers of a token."""
         return int(self.rows.shape[1])
 
+    @property
+    def numbers(self) -> int:
+        """How many, in all tokens together."""
+        return int(self.lengths.sum()) * self.width
+
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, tuple):  # scikit-learn asks for store[indices, ...]
             key = key[0]
@@ -112,6 +117,19 @@ class TokenStore:
         stretches = zip(starts[first].tolist(), ends[last].tolist(), strict=True)
         parts = [self.rows.read(slice(a, b)) for a, b in stretches]
         return parts[0] if len(parts) == 1 else self.rows.joined(parts)
+
+    def plain(self, span: slice) -> tuple[NDArray[Any], Index]:
+        """Rows for a compiled loop (N, d), those of 16 bits as uint16, and the first row of each sequence."""
+        rows, starts = self.rows.in_memory, self.starts[span]
+        if rows is None or not (self.rows.narrow or rows.dtype == np.float64):
+            rows, starts = self.read(span), np.cumsum(self.lengths[span]) - self.lengths[span]
+        if rows.dtype == np.float16:
+            rows = rows.view(np.uint16)
+        elif not (self.rows.narrow or rows.dtype == np.float64):
+            rows = rows.astype(np.float64)
+        rows = np.require(rows, rows.dtype.newbyteorder("="), ["C", "A"]).view()
+        rows.flags.writeable = False  # one kind of array, one compilation
+        return rows, starts
 
     # ------------------------------------------------------------------ other forms
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.program.compiled import compiled
+from attsvm.program.halves import BRAIN, HALF, single
 from attsvm.program.threads import in_threads
 from attsvm.stored import PricedThere, Stored
 from attsvm.tokens import Float
@@ -15,9 +16,6 @@ SATISFIED = 1e-11
 
 TINY = 1e-140
 """A row shorter than this is zero: its square has no digits left."""
-
-HALF, BRAIN = 13, 16
-"""Bits by which float16 and bfloat16 are shifted to become float32, the former 2^−112 times as large."""
 
 
 def stored_margins(
@@ -73,11 +71,7 @@ def half_margins(
     numbers: NDArray[np.float32],
     out: Float,
 ) -> None:
-    """The same for numbers of 16 bits; scratch (2, d) is memory, and numbers (2, d) its float32 view.
-
-    Shifted to the place of float32, exponent and fraction are those of a number 2^−112 times as large
-    (float16), or of the number itself (bfloat16): subnormal numbers too, and without a table.
-    """
+    """The same for numbers of 16 bits; scratch (2, d) is memory, and numbers (2, d) its float32 view."""
     n, T, d = bits.shape
     scale = 2.0**112 if shift == HALF else 1.0
     for i in range(n):
@@ -224,18 +218,10 @@ def note(examples, now, margins, asked, known):  # type: ignore[no-untyped-def]
 
 @compiled
 def widen(
-    bits: NDArray[np.uint16],
-    shift: int,
-    centre: NDArray[np.float32],
-    scratch: NDArray[np.uint32],
-    out: NDArray[np.float32],
+    bits: NDArray[np.uint16], shift: int, centre: NDArray[np.float32], out: NDArray[np.float32]
 ) -> None:
-    """x − centre in float32 of numbers of 16 bits: (m, d), (d,) → out (m, d), whose bits are scratch."""
+    """x − centre in float32 of numbers of 16 bits: (m, d), (d,) → out (m, d)."""
     m, d = bits.shape
-    scale = np.float32(2.0**112 if shift == HALF else 1.0)
     for t in range(m):
         for c in range(d):
-            b = np.uint32(bits[t, c])
-            scratch[t, c] = ((b & np.uint32(0x8000)) << 16) | ((b & np.uint32(0x7FFF)) << shift)
-        for c in range(d):
-            out[t, c] = scale * out[t, c] - centre[c]
+            out[t, c] = single(bits[t, c], shift) - centre[c]
