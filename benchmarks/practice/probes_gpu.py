@@ -55,14 +55,15 @@ def loss_of(scores: np.ndarray, labels: np.ndarray) -> float:
     return float(np.logaddexp(0, -(2 * labels - 1) * scores).mean())
 
 
-def by_adamw(x, labels, length: int, learned: int, target: float, rate: float, limit: float):
+def by_adamw(x, labels, length: int, learned: int, target: float, rate: float, limit: float, seed: int):
     """Seconds until the validation loss reaches the target; the loss at the end where it does not."""
     n, d = len(labels), x.shape[1]
+    torch.manual_seed(seed)
     tokens, y = x.view(n, length, d), torch.as_tensor(labels, dtype=torch.float32, device=x.device)
     prompt, head = (torch.nn.Parameter(torch.randn(d, device=x.device) / d**0.5) for _ in range(2))
     bias = torch.nn.Parameter(torch.zeros((), device=x.device))
     optimizer = torch.optim.AdamW([prompt, head, bias], lr=rate, weight_decay=0.01)
-    order = torch.Generator().manual_seed(0)
+    order = torch.Generator().manual_seed(seed)
 
     def scores(rows):
         part = tokens[rows].float()
@@ -110,6 +111,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--concepts", type=int, default=100)
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for each run of the peer")
+    parser.add_argument("--seeds", type=int, default=3, help="of the peer, at every rate")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     x, labels, n = planted(options.tokens, options.width, options.length, options.concepts, device)
@@ -137,8 +139,9 @@ def main() -> None:
     told = {"concepts": options.concepts, "seconds": seconds, "mean AUC": float(auc.mean())}
     print(json.dumps(told), flush=True)
     for rate in (1e-4, 1e-3, 1e-2):  # to the loss of the last probe
-        done = by_adamw(x, labels[:, 0], options.length, learned, loss, rate, options.limit)
-        print(json.dumps({"AdamW after EleutherAI's recipe": rate, **done}), flush=True)
+        for seed in range(options.seeds):
+            done = by_adamw(x, labels[:, 0], options.length, learned, loss, rate, options.limit, seed)
+            print(json.dumps({"AdamW after EleutherAI's recipe": rate, "seed": seed, **done}), flush=True)
     if device == "cuda":
         print(json.dumps({"peak GB": torch.cuda.max_memory_allocated() / 2**30}))
 

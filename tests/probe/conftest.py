@@ -1,4 +1,4 @@
-"""Small fitted probes: of two classes, of three with two heads, on kernel features and on trained ones."""
+"""Small probes: of two classes, of three with two heads, on kernel features and tokens, on trained ones."""
 
 import numpy as np
 import pytest
@@ -42,8 +42,7 @@ def three(X):
 def kernels(X, y):
     from attsvm.probe import AttentionProbe
 
-    chosen = {"features": "rbf", "n_average": 2, "random_state": 0}
-    return AttentionProbe(head_ridge=0.01, prompt_ridge=0.01, **chosen).fit(X, y)
+    return AttentionProbe(head_ridge=0.01, prompt_ridge=0.01, features=["rbf", "linear"]).fit(X, y)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from sklearn.utils.validation import (
 )
 
 from attsvm.probe.features import mapped
-from attsvm.probe.fitting import Fitted, Plan, Ways
+from attsvm.probe.fitting import KINDS, Fitted, Plan, Ways
 from attsvm.probe.in_use import InUse
 from attsvm.probe.objective import Objective, Weights, probabilities, read_out
 from attsvm.probe.path import AUTO, folds
@@ -52,9 +53,10 @@ class AttentionProbe(
         the data choose, by cross-validated log loss on a path from strong ridges (mean pooling) to weak ones.
     cv: folds of that choice: a number, a splitter, or pairs (train, test).
     features: "linear": the tokens; "rbf": Nyström features of a Gaussian kernel on them (kept in memory, in
-        float32); "relu": a small trained map, the mean of one network per fold (at least five; no ridges;
-        a weight of two is not two copies, because they are drawn apart); "auto": whichever held out best.
-    n_average: at least so many probes on features of their own, whose scores are averaged.
+        float32); "relu": a small trained map, the mean of one network per fold (at least ten; no ridges;
+        a weight of two is not two copies, because they are drawn apart); a list of some of them: the mean of
+        their scores; "auto": the kind that held out best, or the mean with others that held out better.
+    n_average: at least so many networks of "relu".
     n_heads: number of prompts p, each with its own head; their scores add.
     n_starts: the problem is not convex in p. The first start is p = 0 (mean pooling); further ones, and all
         with several heads, are random. The lowest objective wins.
@@ -62,7 +64,8 @@ class AttentionProbe(
     certify: solve the max-margin program of the selected tokens at fit.
     random_state: of random starts; None is 0, so that a fit can be repeated.
 
-    Fitted: classes_, n_features_in_; features_: None, or a map with `transform`; prompt_ (d, n_heads), coef_
+    Fitted: classes_, n_features_in_; kinds_: the kinds of features, the best one first; features_: None, or
+    their map with `transform`; prompt_ (d, n_heads), coef_
     (d, n_heads, k) and intercept_ (k,) for the tokens (or features) as given; mean_, scale_ (d,);
     head_ridge_, prompt_ridge_ and path_, every candidate's held-out loss; objective_, n_iter_; separation_
     with margin_, support_tokens_, certificate_.
@@ -74,7 +77,7 @@ class AttentionProbe(
         *,
         head_ridge: float | str = AUTO,
         prompt_ridge: float | str = AUTO,
-        features: str = "linear",
+        features: str | Sequence[str] = "linear",
         n_average: int = 1,
         n_heads: int = 1,
         n_starts: int = 1,
@@ -114,7 +117,8 @@ class AttentionProbe(
             importance = importance * compute_sample_weight(self.class_weight, labels)
         parts = folds(self.cv, labels, groups, importance)
         several = max(self.cv, MEMBERS) if isinstance(self.cv, int) else self.cv
-        many = parts if self.features in ("linear", "rbf") else folds(several, labels, groups, importance)
+        kinds, judge = self._kinds(), self.features == AUTO
+        many = folds(several, labels, groups, importance) if "relu" in kinds else parts
         kept = importance > 0  # an example without weight must not even shape the standardisation
         self.classes_, index = np.unique(labels[kept], return_inverse=True)
         if len(self.classes_) < 2:
@@ -124,13 +128,12 @@ class AttentionProbe(
         targets = np.eye(len(self.classes_))[index].T[None]
         if len(self.classes_) == 2:
             targets = targets[:, 1:]
-        judge = self.features == AUTO
         plan = Plan(self._given(), self.n_starts, self.max_iter, self.tol, self.random_state, judge)
         ways = Ways(
             lambda tokens, parts: Objective.of(tokens, targets, importance, parts, self.n_heads),
             store, parts, many, self.n_average, plan,
         )  # fmt: skip
-        fitted, standard, self.features_ = ways.fit(self.features)
+        (fitted, standard, self.features_), self.kinds_ = ways.fit(kinds)
         self._keep(fitted, standard)
         self._warn(fitted)
         if self.certify:
@@ -258,15 +261,24 @@ class AttentionProbe(
                 continue
             if isinstance(value, str) or not 0 < value < np.inf:
                 raise ValueError(f"{name} is {value!r}. Pass a positive number{word}.")
-        if self.features not in ("linear", "rbf", "relu", AUTO):
-            raise ValueError(f'features is {self.features!r}. Pass "linear", "rbf", "relu" or "{AUTO}".')
-        if self.features == "linear" and self.n_average > 1:
+        if "relu" not in self._kinds() and self.n_average > 1:
             raise ValueError(
-                'n_average has no effect with features="linear". Pass features="auto" or "relu".'
+                f'n_average has no effect with features={self.features!r}. Pass "relu" or "{AUTO}".'
             )
         for name in ("n_average", "n_heads", "n_starts", "max_iter"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}. Pass an integer ≥ 1.")
+
+    def _kinds(self) -> list[str]:
+        """The kinds of features."""
+        if isinstance(self.features, str):
+            kinds = list(KINDS) if self.features == AUTO else [self.features]
+        else:
+            kinds = list(self.features)
+        if not kinds or len(set(kinds)) < len(kinds) or not set(kinds) <= set(KINDS):
+            some = f'"linear", "rbf", "relu", a list of some of them, or "{AUTO}"'
+            raise ValueError(f"features is {self.features!r}. Pass {some}.")
+        return kinds
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

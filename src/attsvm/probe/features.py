@@ -1,8 +1,9 @@
-"""Features of tokens in which a probe may attend: RBF kernels by Nyström's method, one or several."""
+"""Features of tokens in which a probe may attend: RBF kernels by Nyström's method; several side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,8 @@ from attsvm.probe.standard import Standard
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
 
-LANDMARKS = 600
-SPREADS = (0.3, 1.0)
-"""γ times the number of features, on standardised tokens; members of an average take them in turns."""
+LANDMARKS, SPREAD = 600, 0.3
+"""Landmarks of a kernel; γ times the number of features, on standardised tokens."""
 
 
 class FeatureMap:
@@ -36,20 +36,33 @@ class FeatureMap:
         return np.asarray(self.on(arithmetic(rows), rows.read(slice(0, len(tokens)))))
 
 
+@dataclass(frozen=True, eq=False)
+class Same(FeatureMap):
+    """The tokens themselves, beside other features; zeros (d,): what is taken off them."""
+
+    zeros: Float
+
+    @property
+    def width(self) -> int:
+        return len(self.zeros)
+
+    def on(self, where: Any, raw: Any) -> Any:
+        return where.centred(raw, where.factor(self.zeros))
+
+
+@dataclass(frozen=True, eq=False)
 class Rbf(FeatureMap):
     """φ(x) = K^(−1/2) (exp(−γ ‖x − l_j‖²))_j for landmarks l_j among the training tokens, standardised.
 
     φ(x)·φ(x') is the kernel on the landmarks' span (Williams & Seeger 2001).
-    landmarks (m, d), mean, scale (d,), root (m, m).
+    landmarks (m, d), mean, scale (d,), root (m, m); gamma: an array of one number.
     """
 
-    def __init__(self, landmarks: Float, standard: Standard, spread: float) -> None:
-        self.landmarks, self.mean, self.scale = landmarks, standard.mean, standard.scale
-        self.gamma = spread / landmarks.shape[1]
-        square = (landmarks**2).sum(1)
-        apart = np.maximum(square[:, None] + square - 2 * landmarks @ landmarks.T, 0.0)
-        values, vectors = np.linalg.eigh(np.exp(-self.gamma * apart))
-        self.root = (vectors / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
+    landmarks: Float
+    mean: Float
+    scale: Float
+    root: Float
+    gamma: Float
 
     @property
     def width(self) -> int:
@@ -60,13 +73,13 @@ class Rbf(FeatureMap):
         x = where.centred(raw, put(self.mean)) / put(self.scale)
         squares = (x * x).sum(1)[:, None] + put((self.landmarks**2).sum(1))
         apart = squares - 2 * (x @ put(self.landmarks.T))
-        return where.xp.exp(-self.gamma * where.xp.clip(apart, 0, None)) @ put(self.root)
+        return where.xp.exp(-float(self.gamma[0]) * where.xp.clip(apart, 0, None)) @ put(self.root)
 
 
 class Together(FeatureMap):
-    """Several maps side by side: the features of an averaged probe."""
+    """Several maps side by side: the features of a probe that is the mean of several."""
 
-    def __init__(self, maps: Sequence[Rbf]) -> None:
+    def __init__(self, maps: Sequence[FeatureMap]) -> None:
         self.maps = list(maps)
 
     @property
@@ -77,17 +90,20 @@ class Together(FeatureMap):
         return where.xp.concatenate([each.on(where, raw) for each in self.maps], 1)
 
 
-def rbf(store: TokenStore, standard: Standard, number: int, seed: int) -> Rbf:
-    """The map number 0, 1, … of an average: its landmarks are drawn from all tokens, its spread in turns."""
-    rng = np.random.default_rng([seed, number])
-    total = int(store.lengths.sum())
-    drawn = np.sort(rng.choice(total, min(LANDMARKS, total), replace=False))
+def rbf(store: TokenStore, standard: Standard) -> Rbf:
+    """The kernel map whose landmarks are every so many-th token: the same data give the same map."""
     ends = np.cumsum(store.lengths)
-    sequence = np.searchsorted(ends, drawn, side="right")
-    row = store.starts[sequence] + drawn - (ends - store.lengths)[sequence]
+    count = min(LANDMARKS, int(ends[-1]))
+    place = (2 * np.arange(count) + 1) * int(ends[-1]) // (2 * count)
+    sequence = np.searchsorted(ends, place, side="right")
+    row = store.starts[sequence] + place - (ends - store.lengths)[sequence]
     tokens = np.concatenate([store.rows.numpy(store.rows.read(slice(r, r + 1))) for r in row.tolist()])
     landmarks = (tokens.astype(np.float64) - standard.mean) / standard.scale
-    return Rbf(landmarks, standard, SPREADS[number % len(SPREADS)])
+    gamma, square = SPREAD / landmarks.shape[1], (landmarks**2).sum(1)
+    apart = np.maximum(square[:, None] + square - 2 * landmarks @ landmarks.T, 0.0)
+    values, vectors = np.linalg.eigh(np.exp(-gamma * apart))
+    root = (vectors / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
+    return Rbf(landmarks, standard.mean, standard.scale, root, np.array([gamma]))
 
 
 def mapped(store: TokenStore, features: FeatureMap | None) -> TokenStore:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 from sklearn.utils import check_random_state
 
 from attsvm.probe.arithmetic import arithmetic
 from attsvm.probe.descent import minimise
-from attsvm.probe.features import FeatureMap, Together, mapped, rbf
-from attsvm.probe.objective import Objective, Probes, Weights
+from attsvm.probe.features import FeatureMap, Same, Together, mapped, rbf
+from attsvm.probe.objective import Objective, Probes, Weights, log_loss, read_out
 from attsvm.probe.path import Choice, choose
 from attsvm.probe.relu import train
 from attsvm.probe.standard import Standard
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
 
-ROUGH = 1e-4
-"""Slope at which the members of an average end: they differ by far more than further steps would change."""
+KINDS = ("linear", "relu", "rbf")
+GAIN = 0.005
+"""Kinds of features; by what share another one must lower the held-out loss of the mean to be part of it."""
 
 
 class Fitted(NamedTuple):
@@ -117,12 +119,23 @@ class Features(NamedTuple):
     map: FeatureMap | None
 
 
+class Way(NamedTuple):
+    """held_out: what a kind of features loses on sequences held out, which costs the search, not the fit.
+
+    scores(): (k, n), of every sequence when it was held out, NaN where it never was; fit(): the probe.
+    """
+
+    held_out: float
+    scores: Callable[[], Float]
+    fit: Callable[[], Features]
+
+
 @dataclass(frozen=True, eq=False)
 class Ways:
-    """How to fit on features of every kind: each gives a held-out loss, and a function that finishes it.
+    """How to fit on features of every kind.
 
     objective_on(tokens, parts): parts (folds, n) are those of the path, many those of trained maps.
-    average: so many probes, whose scores are averaged. The held-out loss costs the search, not the fit.
+    average: at least so many trained maps.
     """
 
     objective_on: Callable[[TokenStore, NDArray[Any]], Objective]
@@ -132,70 +145,90 @@ class Ways:
     average: int
     plan: Plan
 
-    def fit(self, kind: str) -> Features:
-        """kind: "linear", "rbf", "relu", or "auto", which is what held out best."""
-        ways = [self.linear, self.relu, self.rbf] if kind == "auto" else [getattr(self, kind)]
-        return min((way() for way in ways), key=lambda found: found[0])[1]()
-
-    @property
-    def seed(self) -> int:
-        return int(check_random_state(0 if self.plan.seed is None else self.plan.seed).randint(2**31))
+    def fit(self, kinds: Sequence[str]) -> tuple[Features, list[str]]:
+        """The mean of the probes on features of these kinds; where the plan judges, of the best of them."""
+        ways = {kind: getattr(self, kind)() for kind in kinds}
+        chosen = best_mean(self.plain, ways) if self.plan.judge else list(kinds)
+        return _averaged([ways[kind].fit() for kind in chosen]), chosen
 
     @cached_property
     def plain(self) -> Objective:
         return self.objective_on(self.store, self.parts)
 
-    def linear(self) -> tuple[float, Callable[[], Features]]:
-        choice = choose_ridges(self.plain, self.plan)
+    def linear(self) -> Way:
+        return self._convex(self.plain, None)
+
+    def rbf(self) -> Way:
+        features = rbf(self.store, self.plain.standard)
+        return self._convex(self.objective_on(mapped(self.store, features), self.parts), features)
+
+    def _convex(self, objective: Objective, features: FeatureMap | None) -> Way:
+        """Given features: the path chooses ridges."""
+        choices = choose_ridges(objective, self.plan)
+
+        def scores() -> Float:
+            points = choices[0].points
+            weights = [_given(objective, point) for point in ([] if points is None else points)]
+            return _held_out(self.parts, read_out(objective.store, weights, objective.standard.mean)[1])
 
         def fit() -> Features:
-            return Features(fit_concepts(self.plain, self.plan, choice)[0], self.plain.standard, None)
+            return Features(fit_concepts(objective, self.plan, choices)[0], objective.standard, features)
 
-        return choice[0].held_out, fit
+        return Way(choices[0].held_out, scores, fit)
 
-    def relu(self) -> tuple[float, Callable[[], Features]]:
+    def relu(self) -> Way:
         each = 2 if self.plan.judge else 1  # two per fold tell what averaging will gain
         members = max(self.average, each * len(self.many), 1)
-        done = train(self.objective_on(self.store, self.many), members, self.seed)
+        seed = check_random_state(0 if self.plan.seed is None else self.plan.seed).randint(2**31)
+        done = train(self.objective_on(self.store, self.many), members, int(seed))
         loss, none = float(done.held_out.mean()), np.array([np.nan])
         path = {"head_ridge": none, "prompt_ridge": none, "held_out": np.array([loss])}
         choice = Choice(np.nan, np.nan, path | {"folds": done.held_out[None]})
-        fitted = Fitted(done.weights, choice, loss, int(done.steps.max()), 0.0)
+        fitted = Fitted(done.weights, choice, loss, done.steps, 0.0)
         standard = Standard(np.zeros(done.features.width), np.ones(done.features.width))
-        return loss if len(self.many) else np.inf, lambda: Features(fitted, standard, done.features)
-
-    def rbf(self) -> tuple[float, Callable[[], Features]]:
-        maps = [rbf(self.store, self.plain.standard, 0, self.seed)]
-        objectives = [self.objective_on(mapped(self.store, maps[0]), self.parts)]
-        choice = choose_ridges(objectives[0], self.plan)
-
-        def fit() -> Features:
-            rough = ROUGH if self.average > 1 else 0.0
-            plan = replace(self.plan, tolerance=max(self.plan.tolerance, rough))
-            members, standards = [fit_concepts(objectives[0], plan, choice)[0]], [objectives[0].standard]
-            alike = [replace(choice[0], start=None)]
-            for number in range(1, self.average):
-                maps.append(rbf(self.store, self.plain.standard, number, self.seed))
-                objective = self.objective_on(mapped(self.store, maps[-1]), self.parts)
-                members.append(fit_concepts(objective, plan, alike)[0])
-                standards.append(objective.standard)
-            standard = Standard(*(np.concatenate(each) for each in zip(*standards, strict=True)))
-            return Features(_averaged(members), standard, maps[0] if self.average == 1 else Together(maps))
-
-        return choice[0].held_out, fit
+        found = Features(fitted, standard, done.features)
+        held_out = loss if len(self.many) else np.inf
+        return Way(held_out, lambda: _held_out(self.many, done.aside), lambda: found)
 
 
-def _averaged(members: Sequence[Fitted]) -> Fitted:
+def best_mean(objective: Objective, ways: dict[str, Way]) -> list[str]:
+    """The kind that held out best, and those that lower the loss of the mean of scores, one by one."""
+    first, *others = sorted(ways, key=lambda kind: ways[kind].held_out)
+    if not np.isfinite(ways[others[-1]].held_out):
+        return [first]
+    own = {kind: way.scores() for kind, way in ways.items()}
+
+    def loss(kinds: Sequence[str]) -> float:
+        scores = np.mean([own[kind] for kind in kinds], axis=0)
+        seen = np.isfinite(scores).all(0)
+        losses, _ = log_loss(np, scores[None, :, seen], objective.targets[:, :, seen])
+        return float(losses[0] @ objective.training[0, seen])
+
+    found = [first]
+    for kind in others:
+        if loss([*found, kind]) < (1 - GAIN) * loss(found):
+            found.append(kind)
+    return found
+
+
+def _held_out(parts: NDArray[Any], scores: Float) -> Float:
+    """Of scores (folds, k, n) the mean over the folds that held a sequence out (k, n); NaN where none did."""
+    held = (parts == -1)[:, None]
+    with np.errstate(invalid="ignore"):
+        return np.asarray((scores * held).sum(0) / held.sum(0))
+
+
+def _averaged(members: Sequence[Features]) -> Features:
     """The mean of the scores of probes, each on features of its own, side by side: one with more heads."""
     if len(members) == 1:
         return members[0]
-    count, sizes = len(members), np.cumsum([0, *(len(m.weights.prompts) for m in members)])
-    (_, h, k) = members[0].weights.head.shape
-    prompts, head = np.zeros((sizes[-1], count * h)), np.zeros((sizes[-1], count * h, k))
-    for i, member in enumerate(members):
-        rows, columns = slice(sizes[i], sizes[i + 1]), slice(i * h, (i + 1) * h)
-        prompts[rows, columns], head[rows, columns] = member.weights.prompts, member.weights.head / count
-    intercept = np.mean([member.weights.intercept for member in members], axis=0)
-    slope, steps = max(m.slope for m in members), max(m.steps for m in members)
-    value = float(np.mean([m.value for m in members]))
-    return Fitted(Weights(prompts, head, intercept), members[0].choice, value, steps, slope)
+    fits, count = [member.fitted for member in members], len(members)
+    prompts = block_diag(*(fit.weights.prompts for fit in fits))
+    k = len(fits[0].weights.intercept)
+    heads = [block_diag(*(fit.weights.head[:, :, j] for fit in fits)) / count for j in range(k)]
+    weights = Weights(prompts, np.stack(heads, 2), np.mean([fit.weights.intercept for fit in fits], axis=0))
+    slope, steps = max(fit.slope for fit in fits), max(fit.steps for fit in fits)
+    fitted = Fitted(weights, fits[0].choice, float(np.mean([fit.value for fit in fits])), steps, slope)
+    standard = Standard(*map(np.concatenate, zip(*(member.standard for member in members), strict=True)))
+    maps = [Same(np.zeros(len(m.standard.mean))) if m.map is None else m.map for m in members]
+    return Features(fitted, standard, Together(maps))

@@ -83,12 +83,9 @@ class InUse:
     def to_torch(self) -> Any:
         """The probe as a torch.nn.Module: scores of tokens (n, T, d), and `start` and `step` for batches."""
         check_is_fitted(self)
-        from attsvm.torch.probe import Probe
+        from attsvm.torch.probe import Probe, as_module
 
-        maps = [(one.landmarks, one.mean, one.scale, one.root, one.gamma) for one in portable.maps_of(self)]
-        relu = getattr(self, "features_", None) if not maps else None
-        trained = [] if relu is None else [(relu.mean, relu.into, relu.bias)]
-        return Probe(*self._weights, self.mean_, maps, trained)
+        return Probe(*self._weights, self.mean_, [as_module(**vars(one)) for one in portable.maps_of(self)])
 
     # ------------------------------------------------------------------ reading it
 

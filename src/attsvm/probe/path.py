@@ -39,12 +39,16 @@ UNCHOSEN = (0.1, 1.0)
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The ridges; path: all candidates and their held-out losses, or None; start (D,) or None."""
+    """The ridges; path: all candidates and their held-out losses, or None; start (D,) or None.
+
+    points (folds, D): what was fitted to each fold with these ridges; None where nothing was held out.
+    """
 
     head_ridge: float
     prompt_ridge: float
     path: dict[str, Float] | None = None
     start: Float | None = None
+    points: Float | None = None
 
     @property
     def held_out(self) -> float:
@@ -101,7 +105,7 @@ class _Lane:
         self.concept, self.number, self.mean = np.arange(concepts), 0, np.full(concepts, np.inf)
         self.best, self.since = np.full(concepts, np.inf), np.zeros(concepts, int)
         self.search: Any = None
-        self.starts: dict[int, tuple[Float, Float]] = {}
+        self.ends: dict[int, tuple[Float, Float]] = {}
         self.rows: list[tuple[Any, ...]] = []
 
     def begin(self, points: Any, now: Evaluation, memory: Memory, before: Float) -> None:
@@ -154,7 +158,7 @@ class _Lane:
         self.rows.append((concept, self.number, *ridges, mean, losses))
         if mean < best:
             self.best[concept], self.since[concept] = mean, 0
-            self.starts[concept] = ridges, self.where.numpy(points.mean(0))
+            self.ends[concept] = ridges, self.where.numpy(points)
         else:
             self.since[concept] += PATIENCE if mean > WORSE * best else 1
 
@@ -175,11 +179,12 @@ def _probes(concept: NDArray[np.intp], folds: int, ridges: Float) -> Probes:
 def _best(lanes: Sequence[_Lane], concept: int) -> Choice:
     """Of all lanes; candidates in the order of their stages."""
     best = min(lanes, key=lambda lane: lane.best[concept])
-    (head, prompt), start = best.starts[concept]
+    (head, prompt), points = best.ends[concept]
     rows = [row[1:] for lane in lanes for row in lane.rows if row[0] == concept]
     columns = zip(*sorted(rows, key=lambda row: row[0]), strict=True)
-    path = dict(zip(("head_ridge", "prompt_ridge", "held_out", "folds"), list(columns)[1:], strict=True))
-    return Choice(float(head), float(prompt), {name: np.array(each) for name, each in path.items()}, start)
+    names = "head_ridge", "prompt_ridge", "held_out", "folds"
+    path = {name: np.array(each) for name, each in zip(names, list(columns)[1:], strict=True)}
+    return Choice(float(head), float(prompt), path, points.mean(0), points)
 
 
 def _lanes(given: Sequence[float | None]) -> Float:

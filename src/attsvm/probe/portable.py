@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.archives import BadFile
-from attsvm.probe.features import Rbf, Together
+from attsvm.probe.features import FeatureMap, Rbf, Same, Together
 from attsvm.probe.relu import Relu
 from attsvm.probe.separation import Separation
 
-MAP, RELU = ("landmarks", "mean", "scale", "root"), ("mean", "into", "bias")
-"""Arrays of a kernel map, and of a trained one."""
+MAPS: dict[str, Any] = {"tokens": Same, "rbf": Rbf, "relu": Relu}
+"""Maps of features by their names in a file."""
 
 FORMAT = "attsvm probe 1"
 ARRAYS = ("prompt_", "coef_", "intercept_", "mean_", "scale_")
@@ -33,17 +34,16 @@ def save(probe: Any, file: str | os.PathLike[str]) -> Path:
     about = {name: getattr(probe, name) for name in NUMBERS if hasattr(probe, name)}
     about |= {"parameters": {name: value for name, value in probe.get_params().items() if _plain(value)}}
     maps = maps_of(probe)
-    about |= {"gammas": [one.gamma for one in maps], "together": isinstance(probe.features_, Together)}
-    relu = probe.features_ if isinstance(probe.features_, Relu) else None
-    about |= {"relu": relu is not None}
+    about |= {"maps": [name for one in maps for name, kind in MAPS.items() if type(one) is kind]}
+    about |= {"kinds": list(getattr(probe, "kinds_", ["linear"]))}
     about |= {"classes": probe.classes_.tolist(), "dtype": probe.classes_.dtype.str}
     if not _plain(about["classes"]):
         raise ValueError(f"classes of dtype {probe.classes_.dtype} cannot be stored. Use numbers or strings.")
     part = path.with_name(f".{path.name}.part")
     try:
         arrays = {name: getattr(probe, name) for name in ARRAYS}
-        arrays |= {f"map {i} {name}": getattr(one, name) for i, one in enumerate(maps) for name in MAP}
-        arrays |= {f"relu {name}": getattr(relu, name) for name in RELU if relu is not None}
+        for i, one in enumerate(maps):
+            arrays |= {f"map {i} {name}": array for name, array in vars(one).items()}
         held = {name: np.ascontiguousarray(array, np.float64) for name, array in arrays.items()}
         save_file(held, part, {"format": FORMAT, "probe": json.dumps(about)})
         part.replace(path)
@@ -63,11 +63,9 @@ def load(kind: Any, file: str | os.PathLike[str]) -> Any:
                 raise BadFile(f"{os.fspath(file)}: not a probe. Pass a file written by probe.save(…).")
             arrays: dict[str, NDArray[Any]] = {name: stored.get_tensor(name) for name in ARRAYS}
             about = json.loads(names["probe"])
-            maps = [
-                _map({name: stored.get_tensor(f"map {i} {name}") for name in MAP}, gamma)
-                for i, gamma in enumerate(about["gammas"])
-            ]
-            relu = [stored.get_tensor(f"relu {name}") for name in RELU] if about.get("relu") else None
+            old = ["rbf"] * len(about.get("gammas", [])) + ["relu"] * about.get("relu", False)  # attsvm 0.1
+            kinds = about.get("maps", old)
+            maps = [_map(kind, i, stored, about.get("gammas")) for i, kind in enumerate(kinds)]
     except SafetensorError as error:
         raise BadFile(f"{os.fspath(file)}: the file is damaged ({error}). Write it again.") from None
     known = kind().get_params()
@@ -80,25 +78,27 @@ def load(kind: Any, file: str | os.PathLike[str]) -> Any:
         raise BadFile(f"{os.fspath(file)}: {what} and coef_ do not fit. Write it again.")
     for name, value in (arrays | {name: about[name] for name in NUMBERS if name in about}).items():
         setattr(probe, name, value)
-    probe.features_ = Together(maps) if about["together"] else maps[0] if maps else None
-    if relu is not None:
-        probe.features_ = Relu(*relu)
+    probe.features_ = Together(maps) if len(maps) > 1 else maps[0] if maps else None
+    probe.kinds_ = about.get("kinds", kinds[:1] or ["linear"])
     probe.path_, probe.separation_ = None, Separation(reason="not kept in the file: fit with certify=True")
     probe.classes_ = np.array(about["classes"], dtype=np.dtype(about["dtype"]))
     return probe
 
 
-def maps_of(probe: Any) -> list[Rbf]:
-    """The kernel maps of a fitted probe, none of a linear or trained one."""
+def maps_of(probe: Any) -> list[FeatureMap]:
+    """The maps of a fitted probe that stand side by side, none where it attends to the tokens themselves."""
     features = getattr(probe, "features_", None)
-    return (
-        features.maps if isinstance(features, Together) else [features] if isinstance(features, Rbf) else []
+    return features.maps if isinstance(features, Together) else [] if features is None else [features]
+
+
+def _map(kind: str, i: int, stored: Any, gammas: Any) -> FeatureMap:
+    """Map i of a file; that of attsvm 0.1 has the γ of kernels in its header."""
+    names = [field.name for field in fields(MAPS[kind])]
+    prefix = "relu" if kind == "relu" and gammas is not None else f"map {i}"
+    given = {} if gammas is None or kind != "rbf" else {"gamma": np.array([gammas[i]])}
+    found: FeatureMap = MAPS[kind](
+        **given, **{name: stored.get_tensor(f"{prefix} {name}") for name in names if name not in given}
     )
-
-
-def _map(arrays: dict[str, NDArray[Any]], gamma: float) -> Rbf:
-    found = Rbf.__new__(Rbf)  # what it would compute is in the file
-    vars(found).update(arrays, gamma=float(gamma))
     return found
 
 

@@ -1,13 +1,15 @@
 """A small trained map of the tokens: prompts on ReLU features, heads on the tokens themselves, averaged.
 
 Which token matters is what a line does not tell; what the token says, it does. Every member sets one fold
-aside, and learns from the others by AdamW until that fold says that it is enough. Nothing is fitted again:
-together they have learned from every sequence.
+aside and learns from the others by AdamW; all of them learn side by side, until the sequences, each judged by
+the member that has not seen it, say that it is enough. Nothing is fitted again: together they have learned
+from every sequence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +21,10 @@ from attsvm.probe.objective import Objective, Weights, log_loss, on_tokens, read
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
 
-MEMBERS = 5
+MEMBERS = 10
 """Folds, and so members, where the caller asks for fewer."""
 
-UNITS, BATCH, DROPPED, SIZE = 32, 32, 0.2, 0.5
+UNITS, BATCH, DROPPED, SIZE = 64, 32, 0.2, 0.5
 """ReLU features of a member; sequences of a mini-batch; the share of features that it leaves out; the size of
 random weights."""
 
@@ -31,18 +33,20 @@ RATE, WARM, DECAY, FADED = 5e-3, 25, 1e-3, 0.98
 remains after a step: that mean is the member."""
 
 CHECK, PATIENCE, BETTER, MOST = 50, 3, 0.995, 1000
-"""Steps between two looks at the fold that was set aside, or half an epoch; looks without a loss this many
-times the lowest that end a run; the most steps, or ten epochs."""
+"""Steps between two looks at the folds that were set aside, or half an epoch; looks without a loss this many
+times the lowest that end a round; the most steps, or ten epochs."""
 
 MEAN, SQUARE, TINY = 0.9, 0.999, 1e-8
 """Adam's constants."""
 
 
+@dataclass(frozen=True, eq=False)
 class Relu(FeatureMap):
     """φ(x) = [x − mean, max(0, (x − mean) A + b)]; into is A (d, m), bias is b (m,): both are learned."""
 
-    def __init__(self, mean: Float, into: Float, bias: Float) -> None:
-        self.mean, self.into, self.bias = mean, into, bias
+    mean: Float
+    into: Float
+    bias: Float
 
     @property
     def width(self) -> int:
@@ -55,12 +59,16 @@ class Relu(FeatureMap):
 
 
 class Trained(NamedTuple):
-    """The map, the weights on its features; for every fold the log loss expected of the mean; steps (M,)."""
+    """The map, the weights on its features; for every fold the log loss expected of the mean; steps.
+
+    aside (folds, k, n): scores of the sequences by the members that set them aside, 0 elsewhere.
+    """
 
     features: Relu
     weights: Weights
     held_out: Float
-    steps: NDArray[np.intp]
+    steps: int
+    aside: Float
 
 
 class Network(NamedTuple):
@@ -83,8 +91,8 @@ def train(objective: Objective, members: int, seed: int) -> Trained:
     where = arithmetic(objective.store.rows)
     with where.scope():
         runs = [_Run(where, objective, number, seed) for number in range(members)]
-        nets, scores, steps = zip(*(run.trained() for run in runs), strict=True)
-        networks = [Network(*(np.asarray(where.numpy(part), float) for part in net)) for net in nets]
+        points, scores, steps = _together(objective, runs)
+        networks = [runs[0].network(np.asarray(where.numpy(point), float)) for point in points]
     h, k, m, d = objective.h, objective.k, UNITS, objective.store.width
     mean, scale = objective.standard
     prompts = np.zeros((d + members * m, members * h))
@@ -98,11 +106,30 @@ def train(objective: Objective, members: int, seed: int) -> Trained:
     weights = Weights(prompts, head, np.mean([net.intercept for net in networks], axis=0))
     folds = {run.fold: [s for r, s in zip(runs, scores, strict=True) if r.fold == run.fold] for run in runs}
     losses = [expected(objective, fold, own, members) for fold, own in folds.items()]
-    return Trained(features, weights, np.array(losses), np.array(steps))
+    aside = np.zeros((len(folds), k, len(objective.store)))
+    for into_, (fold, own) in zip(aside, folds.items(), strict=True):
+        into_[:, tested(objective, fold) > 0] = np.mean(own, axis=0)
+    return Trained(features, weights, np.array(losses), steps, aside)
+
+
+def _together(objective: Objective, runs: Sequence[_Run]) -> tuple[list[Any], list[Float], int]:
+    """The members where the sequences that they set aside were told best, their scores of these; steps."""
+    batches = max(run.batches for run in runs)
+    lowest, since, steps, check = np.inf, 0, 0, max(CHECK, batches // 2)
+    while since < PATIENCE and steps < max(MOST, 10 * batches):
+        for run in runs:
+            run.advance(check)
+        scores, steps = [run.scores(run.mean) for run in runs], steps + check
+        pairs = zip(runs, scores, strict=True)
+        loss = float(np.mean([held_out(objective, run.fold, own) for run, own in pairs]))
+        since = 0 if loss < BETTER * lowest else since + 1
+        if loss < lowest or steps == check:
+            lowest, kept = loss, ([run.mean for run in runs], scores)
+    return *kept, steps
 
 
 class _Run:
-    """The training of one member."""
+    """The training of one member: its numbers in one vector, and their mean on the way."""
 
     def __init__(self, where: Host | Device, objective: Objective, number: int, seed: int) -> None:
         self.where, self.objective = where, objective
@@ -110,91 +137,85 @@ class _Run:
         folds = len(objective.training) - 1
         self.fold = 1 + number % folds if folds else 0
         self.learned = np.flatnonzero(objective.training[self.fold])
-        self.tested = np.flatnonzero(tested(objective, self.fold))
+        self.batches = -(-len(self.learned) // BATCH)
+        self.aside: TokenStore = objective.store[np.flatnonzero(tested(objective, self.fold))]
         mean, scale = objective.standard
         self.centre, self.scale = where.factor(mean), where.factor(scale)[:, None]
         d, h, k, m = objective.store.width, objective.h, objective.k, UNITS
-        into, prompts, head = self._drawn(d, m, d + m), self._drawn(m, h, m + 1), self._drawn(d, h * k, d + 1)
-        self.now = Network(*map(where.factor, (into, np.zeros(m), prompts, head, np.zeros(k))))
+        self.shapes = (d, m), (m,), (m, h), (d, h * k), (k,)
+        self.ends = np.cumsum([0, *(int(np.prod(shape)) for shape in self.shapes)]).tolist()
+        sizes = [SIZE * np.sqrt(2 / ends) if ends else 0.0 for ends in (d + m, 0, m + 1, d + 1, 0)]
+        spread = np.repeat(sizes, np.diff(self.ends))
+        self.now = self.mean = where.factor(spread * self.rng.standard_normal(len(spread)))
+        self.shrinks = where.factor(spread > 0)
+        self.first = self.second = 0 * self.now
+        self.steps, self.order = 0, self.learned
 
-    def _drawn(self, rows: int, columns: int, ends: int) -> Float:
-        """Random weights between so many ends."""
-        return np.asarray(SIZE * np.sqrt(2 / ends) * self.rng.standard_normal((rows, columns)))
+    def network(self, point: Any) -> Network:
+        """A vector as a network."""
+        spans = zip(self.ends, self.ends[1:], self.shapes, strict=False)
+        return Network(*(point[a:b].reshape(shape) for a, b, shape in spans))
 
-    def trained(self) -> tuple[Network, Float, int]:
-        """The mean of the weights on the way at its best look, its scores of the fold set aside; steps."""
-        n, batches = len(self.learned), -(-len(self.learned) // BATCH)
-        first = second = Network(*(0 * part for part in self.now))
-        mean, lowest, since = self.now, np.inf, 0
-        kept: tuple[Network, Float] = (mean, np.zeros((self.objective.k, len(self.tested))))
-        check = max(CHECK, batches // 2)
-        for step in range(max(MOST, 10 * batches)):
-            if step % batches == 0:
-                order = self.learned[self.rng.permutation(n)]
-            at = step % batches * BATCH
-            gradient = self._gradient(np.sort(order[at : at + BATCH]))
-            first = _mixed(MEAN, first, gradient)
-            second = _mixed(SQUARE, second, Network(*(g * g for g in gradient)))
-            self._move(first, second, RATE * min(1.0, (step + 1) / WARM), step + 1)
-            mean = _mixed(FADED, mean, self.now)
-            if (step + 1) % check:
-                continue
-            scores = self.scores(mean)
-            loss = held_out(self.objective, self.fold, scores)
-            since = 0 if loss < BETTER * lowest else since + 1
-            kept, lowest = ((mean, scores), loss) if loss < lowest else (kept, lowest)
-            if since >= PATIENCE:
-                break
-        return *kept, step + 1
-
-    def _move(self, first: Network, second: Network, rate: float, steps: int) -> None:
-        """A step of AdamW (Loshchilov & Hutter 2019)."""
-        root, keep = (1 - SQUARE**steps) ** 0.5, 1 - rate * DECAY
-        rate = rate / (1 - MEAN**steps)
-        parts = zip((keep, 1.0, keep, keep, 1.0), self.now, first, second, strict=True)
-        self.now = Network(
-            *(s * w - rate * a / (self.where.xp.sqrt(b) / root + TINY) for s, w, a, b in parts)
-        )
+    def advance(self, count: int) -> None:
+        """Steps of AdamW (Loshchilov & Hutter 2019)."""
+        for _ in range(count):
+            at = self.steps % self.batches * BATCH
+            if at == 0:
+                self.order = self.learned[self.rng.permutation(len(self.learned))]
+            g = self._gradient(np.sort(self.order[at : at + BATCH]))
+            self.steps += 1
+            self.first = MEAN * self.first + (1 - MEAN) * g
+            self.second = SQUARE * self.second + (1 - SQUARE) * (g * g)
+            rate, root = RATE * min(1.0, self.steps / WARM), (1 - SQUARE**self.steps) ** 0.5
+            step = self.first / (self.where.xp.sqrt(self.second) + TINY * root)
+            shrunk = self.now - (rate * DECAY) * (self.shrinks * self.now)
+            self.now = shrunk - (rate * root / (1 - MEAN**self.steps)) * step
+            self.mean = FADED * self.mean + (1 - FADED) * self.now
 
     def _hidden(self, net: Network, raw: Any) -> tuple[Any, Any, Any]:
         """Centred tokens, their features, and their scores."""
         across = self.where.xp.concatenate([net.into, net.head], 1) / self.scale
         x, products = self.where.forward(raw, self.centre, across)
-        return x, self.where.xp.clip(products[:, :UNITS] + net.bias, 0, None), products[:, UNITS:]
+        hidden = products[:, :UNITS]
+        hidden += net.bias
+        hidden *= hidden > 0
+        return x, hidden, products[:, UNITS:]
 
     def _products(self, net: Network, hidden: Any, scores: Any) -> Any:
         """Logits and scores of tokens (m, c)."""
         return self.where.xp.concatenate([hidden @ net.prompts, scores], 1)
 
-    def _gradient(self, which: NDArray[np.intp]) -> Network:
+    def _gradient(self, which: NDArray[np.intp]) -> Any:
         """Of the log loss of some sequences, a part of the features left out."""
-        o, where, net = self.objective, self.where, self.now
+        o, where, full = self.objective, self.where, 1 / (1 - DROPPED)
+        net = self.network(self.now)
+        net = net._replace(prompts=full * net.prompts)  # makes up for the features left out
         part: TokenStore = o.store[which]
         x, hidden, scores = self._hidden(net, part.read(slice(0, len(part))))
-        left_in = self.rng.random(tuple(hidden.shape), dtype=np.float32) >= DROPPED
-        kept = where.factor(left_in * np.float32(1 / (1 - DROPPED)))
-        hidden = hidden * kept
+        left_in = self.rng.integers(256, size=tuple(hidden.shape), dtype=np.uint8) >= round(256 * DROPPED)
+        hidden *= where.put(left_in)
         segments, base = where.segments(part.lengths, again=False), where.widened(net.intercept[None])
         seen = read_products(where, segments, self._products(net, hidden, scores), base, o.h)
         _, pull = log_loss(where.xp, seen.scores, where.put(o.targets[:, :, which]))
         pull = pull * where.put(o.training[self.fold, which] * (len(self.learned) / len(which)))
         back = where.narrowed(on_tokens(where.xp, segments, seen, pull)[0])
         on_logits, on_scores = back[: o.h].T, back[o.h :].T
-        on_hidden = (on_logits @ net.prompts.T) * kept * (hidden > 0)
+        on_hidden = on_logits @ net.prompts.T
+        on_hidden *= hidden > 0
         through = where.backward(where.xp.concatenate([on_hidden, on_scores], 1).T, x)
         on_x = where.narrowed(through.T) / self.scale
-        on_prompts, on_intercept = hidden.T @ on_logits, where.narrowed(pull.sum(-1)[0])
-        return Network(on_x[:, :UNITS], on_hidden.sum(0), on_prompts, on_x[:, UNITS:], on_intercept)
+        on_prompts, on_intercept = full * (hidden.T @ on_logits), where.narrowed(pull.sum(-1)[0])
+        parts = on_x[:, :UNITS], on_hidden.sum(0), on_prompts, on_x[:, UNITS:], on_intercept
+        return where.xp.concatenate([part.reshape(-1) for part in parts])
 
-    def scores(self, net: Network) -> Float:
+    def scores(self, point: Any) -> Float:
         """Scores (k, …) of the sequences of the fold that was set aside."""
-        o, where = self.objective, self.where
-        part: TokenStore = o.store[self.tested]
-        found = []
-        for span in part.spans(where.part):
-            products = self._products(net, *self._hidden(net, part.read(span))[1:])
-            segments, base = where.segments(part.lengths[span]), where.widened(net.intercept[None])
-            found.append(where.numpy(read_products(where, segments, products, base, o.h).scores[0]))
+        where, net, found = self.where, self.network(point), []
+        for span in self.aside.spans(where.part):
+            products = self._products(net, *self._hidden(net, self.aside.read(span))[1:])
+            segments, base = where.segments(self.aside.lengths[span]), where.widened(net.intercept[None])
+            seen = read_products(where, segments, products, base, self.objective.h)
+            found.append(where.numpy(seen.scores[0]))
         return np.concatenate(found, 1)
 
 
@@ -221,7 +242,3 @@ def expected(objective: Objective, fold: int, own: Sequence[Float], members: int
         return together
     alone = float(np.mean([held_out(objective, fold, scores) for scores in own]))
     return alone - (alone - together) * (1 - 1 / members) / (1 - 1 / len(own))
-
-
-def _mixed(share: float, old: Network, new: Network) -> Network:
-    return Network(*(share * a + (1 - share) * b for a, b in zip(old, new, strict=True)))

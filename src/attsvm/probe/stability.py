@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from attsvm.probe.relu import Relu
 from attsvm.progress import Line
 from attsvm.tokens import Float
 
@@ -47,7 +46,8 @@ def stability(
     own = probe.decision_function(X)
     column = None if own.ndim == 1 else own.argmax(1)
     ridges = {"head_ridge": probe.head_ridge_, "prompt_ridge": probe.prompt_ridge_}
-    known = {"features": "relu"} if isinstance(probe.features_, Relu) else ridges
+    kinds = probe.kinds_
+    known = {"features": kinds} | (ridges if kinds in (["linear"], ["rbf"]) else {})
     rng, found = np.random.default_rng(seed), list[tuple[Any, ...]]()
     with Line(total=resamples) as line:
         for number in range(resamples):

@@ -74,7 +74,7 @@ class ProbeSuite(BaseEstimator):
         for name, fitted in zip(self.names_, done, strict=True):
             probe = probes[name] = AttentionProbe(**settings)
             probe.classes_, probe.n_features_in_ = np.array([0, 1]), store.width
-            probe.features_ = None
+            probe.features_, probe.kinds_ = None, ["linear"]
             probe._keep(fitted, objective.standard)
         return probes
 

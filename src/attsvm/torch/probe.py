@@ -28,10 +28,10 @@ class Kernel(nn.Module):
     scale: Tensor
     root: Tensor
 
-    def __init__(self, landmarks: Float, mean: Float, scale: Float, root: Float, gamma: float) -> None:
+    def __init__(self, gamma: Float, **arrays: Float) -> None:
         super().__init__()
-        self.gamma = gamma
-        for name, array in (("landmarks", landmarks), ("mean", mean), ("scale", scale), ("root", root)):
+        self.gamma = float(gamma[0])
+        for name, array in arrays.items():
             self.register_buffer(name, torch.as_tensor(array, dtype=torch.float32))
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -47,14 +47,21 @@ class Rectified(nn.Module):
     into: Tensor
     bias: Tensor
 
-    def __init__(self, mean: Float, into: Float, bias: Float) -> None:
+    def __init__(self, **arrays: Float) -> None:
         super().__init__()
-        for name, array in (("mean", mean), ("into", into), ("bias", bias)):
+        for name, array in arrays.items():
             self.register_buffer(name, torch.as_tensor(array, dtype=torch.float32))
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = tokens.to(self.mean.dtype) - self.mean
         return torch.cat([x, torch.relu(x @ self.into + self.bias)], -1)
+
+
+def as_module(**arrays: Float) -> nn.Module:
+    """A map of features from the arrays it has; the tokens themselves where it has none of these."""
+    if "root" in arrays:
+        return Kernel(**arrays)
+    return Rectified(**arrays) if "into" in arrays else nn.Identity()
 
 
 class Probe(nn.Module):
@@ -64,7 +71,7 @@ class Probe(nn.Module):
 
     prompts (d, h), head (d, h, k), intercept (k,): parameters. centre (d,), a buffer, is subtracted from the
     tokens before the products, which keeps their digits in float32. Two classes have one score.
-    kernels, trained: maps of the tokens to features, side by side; without any the tokens themselves.
+    maps: of the tokens to features, side by side; without any the tokens themselves.
     """
 
     centre: Tensor
@@ -75,11 +82,9 @@ class Probe(nn.Module):
         head: Float,
         intercept: Float,
         centre: Float,
-        kernels: Sequence[tuple[Float, Float, Float, Float, float]] = (),
-        trained: Sequence[tuple[Float, Float, Float]] = (),
+        maps: Sequence[nn.Module] = (),
     ) -> None:
         super().__init__()
-        maps = [*(Kernel(*each) for each in kernels), *(Rectified(*each) for each in trained)]
         self.maps = nn.ModuleList(maps)
         parts = (torch.as_tensor(part, dtype=torch.float64) for part in (prompts, head, intercept, centre))
         p, v, b, c = parts

@@ -18,6 +18,7 @@ from attsvm.training.heads import Linear
 from attsvm.training.plan import Model, Plan, Snapshot, State
 from attsvm.training.segments import SEGMENT, Segments
 from attsvm.training.settling import Settling
+from attsvm.training.weights import OURS
 
 FEW, MANY, MOST_BYTES = 64, 1024, 2**23
 """Records that a call has room for, in a run of few or of many; and the most bytes that they may take."""
@@ -47,38 +48,33 @@ def ride(
     changes neither what is computed nor what is compiled.
     """
     room, kept, pressed = _room(parts, len(asked)), [], False
-    found: list[_Seen] = []
     marks, taken = asked[asked > taken], max(taken, 0)
-    going = True
+    found, going = _Records(len(marks) + 1), True
     if len(parts) > 1:
-        _advanced(plan.at(taken, SCHEDULED), parts[:1], np.zeros(room, np.int64), 0)  # compiles
+        _advanced(plan.at(taken, SCHEDULED), parts[:1], np.zeros(room, np.int64), 0, found)  # compiles
     while len(marks) and going and not pressed:
         most = SCHEDULED if plan.scheduled else watch.steps
         within = marks[:1] if settling.asked else marks  # a run may settle at every record
         ends, due = _ends(within, taken, min(watch.steps, most), room, within[-1] == marks[-1])
         lengths = np.zeros(room, np.int64)
         lengths[: len(ends)] = np.diff(ends, prepend=taken)
-        parts, snapshots = _advanced(plan.at(taken, SCHEDULED), parts, lengths, len(ends))
-        found[-1:] = map(_on_host, found[-1:])  # where it was copied to beside these steps
+        parts, snapshots = _advanced(plan.at(taken, SCHEDULED), parts, lengths, len(ends), found)
         pressed = watch.pressed  # read once: it decides about the record and about the next call
-        if due == len(marks):
-            _copied([part.state for part in parts])  # beside what is recorded
         steps, taken = int(ends[-1]) - taken, int(ends[-1])
         chosen = [j for j, end in enumerate(ends) if end in marks[:due]]
         if pressed and (not chosen or chosen[-1] != len(ends) - 1):
             chosen.append(len(ends) - 1)
         if chosen:
             kept.append(ends[chosen])
-            found.append(_looked(plan.model, parts, snapshots, chosen, len(ends)))
+            found.coming = _looked(plan.model, parts, snapshots, chosen, len(ends))
         if settling.asked and due:
-            found[-1:] = map(_on_host, found[-1:])
-            parts, going = settling.settled(parts, taken, found[-1].arrays["W"][-1])
+            parts, going = settling.settled(parts, taken, found.arrived()["W"][-1])
         marks = marks[due:]
         watch.done = taken
         watch.took(steps)
-    looks = [_on_host(seen).arrays for seen in found]
-    arrays = {name: np.concatenate([part[name] for part in looks]) for name in looks[0]}
-    state = joined([part.state for part in parts], 0)
+    arrays, state = found.arrived(), joined([part.state for part in parts], 0)
+    if isinstance(plan.model.weight, OURS) and state.params.keys() <= arrays.keys():
+        state = state._replace(params={name: arrays[name][-1] for name in state.params})  # not copied twice
     return Ride(state, np.concatenate(kept), arrays, pressed and len(marks) > 0)
 
 
@@ -93,9 +89,15 @@ def first_steps(tokens: Tokens, runs: int | None) -> int:
     return max(1, int(2 * SEGMENT / (1e-4 + each * (runs or 1) * entries)))
 
 
-def _advanced(plan: Plan, parts: list[Part], lengths: Steps, count: int) -> tuple[list[Part], list[Snapshot]]:
-    """All parts after the same steps. Where a run diverged, its part goes again, carefully."""
+def _advanced(
+    plan: Plan, parts: list[Part], lengths: Steps, count: int, found: _Records
+) -> tuple[list[Part], list[Snapshot]]:
+    """All parts after the same steps, beside which what was found before them arrives.
+
+    Where a run diverged, its part goes again, carefully.
+    """
     done = side_by_side(lambda p: engine.advance(plan, p.data, p.scores, p.state, lengths, count), parts)
+    found.arrived()
     jax.block_until_ready(done)  # type: ignore[no-untyped-call]
     for j, part in enumerate(parts):
         before, after = (np.asarray(state.going) for state in (part.state, done[j][0]))
@@ -134,6 +136,27 @@ class _Seen(NamedTuple):
     places: Any
 
 
+class _Records:
+    """What is known at the recorded steps, at most so many of them; the last ones may still be coming."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.count = most, 0
+        self.room: Arrays = {}
+        self.coming: _Seen | None = None
+
+    def arrived(self) -> Arrays:
+        """All of it on the host, (k, …) or (k, runs, …)."""
+        if self.coming is not None:
+            seen, self.coming, begin = self.coming, None, self.count
+            for name, array in seen.arrays.items():
+                new = np.asarray(array)[seen.places]
+                if name not in self.room:
+                    self.room[name] = np.empty((self.most, *new.shape[1:]), new.dtype)
+                self.count = begin + len(new)
+                self.room[name][begin : self.count] = new
+        return {name: room[: self.count] for name, room in self.room.items()}
+
+
 def _looked(
     model: Model, parts: list[Part], snapshots: list[Snapshot], chosen: list[int], count: int
 ) -> _Seen:
@@ -149,20 +172,11 @@ def _looked(
     found |= {name: array for name, array in there.params.items() if name in ("K", "Q")}
     if isinstance(there.head, Linear):
         found["v"] = there.head.v
-    _copied(found)
+    for array in found.values():
+        if isinstance(array, jax.Array):
+            array.copy_to_host_async()
     # All of them without another copy: where there is room for one only, it is large.
     return _Seen(found, slice(None) if len(chosen) == len(found["W"]) else chosen)
-
-
-def _copied(tree: Any) -> None:
-    """Begin to copy a tree's arrays to the host."""
-    for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, jax.Array):
-            leaf.copy_to_host_async()
-
-
-def _on_host(seen: _Seen) -> _Seen:
-    return _Seen({name: np.asarray(x)[seen.places] for name, x in seen.arrays.items()}, slice(None))
 
 
 def _runs(parts: list[Part]) -> int:
