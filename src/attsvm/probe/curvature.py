@@ -38,7 +38,8 @@ def worthwhile(o: Any, K: int) -> bool:
 def gauss_newton(o: Any, where: Any, points: Float, probes: Any) -> Curvature:
     """J' L J + ridges of an `Objective` at points (K, D).
 
-    J: the derivatives of the scores; L: the curvature of the loss by the scores. What it leaves out is the curvature of the scores themselves, which the search then learns.
+    J: the derivatives of the scores; L: the curvature of the loss by the scores. What it leaves out is the
+    curvature of the scores themselves, which the search then learns.
     """
     D, d, c = o.size, o.store.width, o.h * (1 + o.k)
     matrices = np.zeros((len(probes), D, D))
