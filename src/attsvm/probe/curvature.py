@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,6 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_array
 
 from attsvm.tokens import Float
-
-if TYPE_CHECKING:
-    from attsvm.probe.objective import Objective, Probes
 
 ROOM, WORTH = 1 << 23, 400
 """Numbers of all matrices together (64 MB); multiplications for them per number of the tokens."""
@@ -32,16 +29,17 @@ class Curvature:
         return Curvature([self.factors[i] for i in which])
 
 
-def worthwhile(o: Objective, K: int) -> bool:
+def worthwhile(o: Any, K: int) -> bool:
     """Whether matrices of K probes fit, and cost no more than some evaluations."""
     D = o.size
-    return K * D**2 <= ROOM and K * D**2 * (o.k * len(o.store) + D) <= WORTH * o.store.numbers
+    return bool(K * D**2 <= ROOM and K * D**2 * (o.k * len(o.store) + D) <= WORTH * o.store.numbers)
 
 
-def gauss_newton(o: Objective, where: Any, points: Float, probes: Probes) -> Curvature:
-    """J' L J + ridges at points (K, D): J, the derivatives of the scores; L, the loss's curvature by scores.
+def gauss_newton(o: Any, where: Any, points: Float, probes: Any) -> Curvature:
+    """J' L J + ridges of an `Objective` at points (K, D).
 
-    What it leaves out is the curvature of the scores themselves, which the search then learns.
+    J: the derivatives of the scores; L: the curvature of the loss by the scores. What it leaves out is the
+    curvature of the scores themselves, which the search then learns.
     """
     D, d, c = o.size, o.store.width, o.h * (1 + o.k)
     matrices = np.zeros((len(probes), D, D))
@@ -54,7 +52,6 @@ def gauss_newton(o: Objective, where: Any, points: Float, probes: Probes) -> Cur
             rows = _derivatives(o, where, span, x, own, points[q, c * d :])
             rows *= np.sqrt(np.repeat(o.training[probes.fold[q], span], o.k))[:, None]
             matrices[q] += rows.T @ rows
-    ridges = np.repeat([1, o.k], [1, 1])
     for matrix, prompt, head in zip(matrices, probes.prompt_ridge, probes.head_ridge, strict=True):
         matrix /= scale[:, None] * scale
         ridges = np.repeat([prompt, head, 0.0], [d * o.h, d * o.h * o.k, o.k])
@@ -62,12 +59,10 @@ def gauss_newton(o: Objective, where: Any, points: Float, probes: Probes) -> Cur
     return Curvature([cho_factor(matrix, lower=True, overwrite_a=True) for matrix in matrices])
 
 
-def _derivatives(o: Objective, where: Any, span: slice, x: Any, products: Any, intercept: Float) -> Any:
+def _derivatives(o: Any, where: Any, span: slice, x: Any, products: Any, intercept: Float) -> Any:
     """√L J of a block, (b·k, D), of one probe whose products are (m, c)."""
-    from attsvm.probe.objective import read_products
-
     segments, h, k, d = where.segments(o.store.lengths[span]), o.h, o.k, o.store.width
-    seen = read_products(where, segments, products, intercept[None], h)
+    seen = o.reading(where, segments, products, intercept[None])
     attention, token_scores = seen.attention[0], seen.token_scores[0]
     root = _root(seen.scores[0])
     b, ends = len(segments.lengths), np.append(segments.starts, len(x))

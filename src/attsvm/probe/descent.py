@@ -70,16 +70,28 @@ class Stop:
 
 @dataclass
 class Memory:
-    """Pairs of the last steps, (K, D) each; what did not step has a pair of zeros, which does nothing."""
+    """Pairs s, y of the last steps, (K, D) each, and s·y (K,); a pair that does nothing has s·y = 0."""
 
     steps: list[Any] = field(default_factory=list)
     changes: list[Any] = field(default_factory=list)
+    inner: list[Float] = field(default_factory=list)
 
-    def take(self, which: Any) -> Memory:
-        return Memory([s[which] for s in self.steps], [y[which] for y in self.changes])
+    def take(self, place: Any, which: NDArray[np.intp]) -> Memory:
+        """Of some functions; place: which, where the arithmetic is."""
+        steps, changes = ([each[place] for each in pairs] for pairs in (self.steps, self.changes))
+        return Memory(steps, changes, [each[which] for each in self.inner])
 
-    def push(self, step: Any, change: Any) -> None:
-        self.steps, self.changes = [*self.steps, step][-MEMORY:], [*self.changes, change][-MEMORY:]
+    def push(self, step: Any, change: Any, inner: Float) -> None:
+        for pairs, new in ((self.steps, step), (self.changes, change), (self.inner, inner)):
+            pairs.append(new)
+            del pairs[:-MEMORY]
+
+    def add(self, where: Host | Device, curvature: Any) -> None:
+        """Every function got a diagonal (K, D) more of curvature."""
+        more = [curvature * s for s in self.steps]
+        self.changes = [y + c for y, c in zip(self.changes, more, strict=True)]
+        known = [where.numpy((s * c).sum(1)) for s, c in zip(self.steps, more, strict=True)]
+        self.inner = [np.where(i > 0, i + k, 0.0) for i, k in zip(self.inner, known, strict=True)]
 
 
 def minimise(where: Host | Device, evaluate: Evaluate, points: Any, *, steps: int, tolerance: float) -> Found:
@@ -143,13 +155,13 @@ class Search:
         short = (fell | flat) & (along < CURVATURE * self.along)
         accepted = (fell | flat) & ~short & np.isfinite(now.value)
         self._bracket(accepted, short, rise)
-        change = now.gradient - self.gradient
-        moved = self._times(self.step * accepted, self.direction)
-        curved = accepted & (self._dot(moved, change) > 0)
-        self.memory.push(self._times(curved * 1.0, moved), self._times(curved * 1.0, change))
         keep = self.where.put(accepted)[:, None]
-        self.points = self.where.xp.where(keep, trial, self.points)
-        self.gradient = self.where.xp.where(keep, now.gradient, self.gradient)
+        gradient = self.where.xp.where(keep, now.gradient, self.gradient)
+        change = gradient - self.gradient
+        moved = self._times(self.step, self.direction)
+        inner = self._dot(moved, change)
+        self.memory.push(moved, change, np.maximum(inner, 0.0))
+        self.points, self.gradient = self.where.xp.where(keep, trial, self.points), gradient
         self.value, self.held_out = (
             np.where(accepted, new, old)
             for new, old in ((now.value, self.value), (now.held_out, self.held_out))
@@ -208,15 +220,14 @@ class Search:
 
     def _newton(self) -> tuple[Any, Bool]:
         """The two loops of L-BFGS (K, D), and which functions have a pair (K,)."""
-        q, pairs = -self.gradient, []
+        q, pairs, m = -self.gradient, [], self.memory
         scale, known = np.ones(len(self.active)), np.zeros(len(self.active), bool)
-        for s, y in zip(reversed(self.memory.steps), reversed(self.memory.changes), strict=True):
-            inner = self._dot(s, y)
+        for s, y, inner in zip(reversed(m.steps), reversed(m.changes), reversed(m.inner), strict=True):
             inverse = np.divide(1.0, inner, out=np.zeros_like(inner), where=inner > 0)
             latest = ~known & (inner > 0)
             if latest.any():
-                size = self._dot(y, y)
-                scale, known = np.where(latest, inner / np.where(latest, size, 1.0), scale), known | latest
+                scale = np.where(latest, inner / np.where(latest, self._dot(y, y), 1.0), scale)
+                known = known | latest
             part = inverse * self._dot(s, q)
             q = q - self._times(part, y)
             pairs.append((s, y, inverse, part))
@@ -246,20 +257,21 @@ class Search:
         if not over.any():
             return
         self._leave(over)
-        on = ~over
-        keep = self.where.put(np.flatnonzero(on))
+        on = np.flatnonzero(~over)
+        keep = self.where.put(on)
         for name in ("points", "gradient", "direction"):
             setattr(self, name, getattr(self, name)[keep])
         for name in NUMBERS:
             setattr(self, name, getattr(self, name)[on])
-        self.memory = self.memory.take(keep)
-        self.curvature = self.curvature and self.curvature.take(np.flatnonzero(on))
+        self.memory = self.memory.take(keep, on)
+        self.curvature = self.curvature and self.curvature.take(on)
 
     def _leave(self, over: Bool) -> None:
-        which = self.where.put(np.flatnonzero(over))
-        numbers = (self.value[over], self.held_out[over], self.steps[over], self.slope[over])
-        vectors = (self.points[which], self.gradient[which])
-        self.done.append((self.active[over], *vectors, *numbers, self.memory.take(which)))
+        which = np.flatnonzero(over)
+        place = self.where.put(which)
+        numbers = (each[which] for each in (self.value, self.held_out, self.steps, self.slope))
+        vectors = (self.points[place], self.gradient[place])
+        self.done.append((self.active[which], *vectors, *numbers, self.memory.take(place, which)))
 
     def found(self) -> Found:
         if len(self.active):
@@ -270,15 +282,16 @@ class Search:
         points, gradient = (xp.concatenate([each[i] for each in self.done])[place] for i in (1, 2))
         numbers = [np.concatenate([each[i] for each in self.done])[order] for i in range(3, 7)]
         value, held_out, steps, slope = numbers
-        memory = self._joined([each[7] for each in self.done], place)
+        memory = self._joined([each[7] for each in self.done], place, order)
         return Found(points, gradient, value, held_out, steps, slope, memory)
 
-    def _joined(self, parts: list[Memory], place: Any) -> Memory:
-        """The last pairs of all functions, aligned at the end; those that stopped early have zeros before."""
-        xp, depth = self.where.xp, min(len(part.steps) for part in parts)
+    def _joined(self, parts: list[Memory], place: Any, order: NDArray[np.intp]) -> Memory:
+        """The last pairs of all functions, aligned at the end."""
+        depth = min(len(part.steps) for part in parts)
 
-        def last(name: str) -> list[Any]:
+        def last(name: str, xp: Any, place: Any) -> list[Any]:
             columns = [getattr(part, name)[len(part.steps) - depth :] for part in parts]
             return [xp.concatenate(each)[place] for each in zip(*columns, strict=True)]
 
-        return Memory(last("steps"), last("changes"))
+        steps, changes = (last(name, self.where.xp, place) for name in ("steps", "changes"))
+        return Memory(steps, changes, last("inner", np, order))

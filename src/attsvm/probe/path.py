@@ -113,7 +113,7 @@ class _Lane:
         change = self.where.put(self._of_numbers(self.ridges[self.number] - before))
         shift = change * points
         value = now.value + self.where.numpy((shift * points).sum(1)) / 2
-        memory.changes = [y + change * s for s, y in zip(memory.steps, memory.changes, strict=True)]
+        memory.add(self.where, change)
         now = Evaluation(value, now.gradient + shift, now.held_out)
         self.search = Search(self.where, points, now, self.stop, memory)
         self.mean = self._held_out()
@@ -151,7 +151,7 @@ class _Lane:
         which = np.flatnonzero(np.repeat(alive, self.folds))
         place = self.where.put(which)
         now = Evaluation(found.value[which], found.gradient[place], found.held_out[which])
-        self.begin(found.points[place], now, found.memory.take(place), self.ridges[self.number - 1])
+        self.begin(found.points[place], now, found.memory.take(place, which), self.ridges[self.number - 1])
 
     def _record(self, concept: int, mean: float, losses: Float, points: Any) -> None:
         ridges, best = self.ridges[self.number], self.best[concept]
