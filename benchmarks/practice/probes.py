@@ -63,7 +63,7 @@ def peer(fit, seed: int, train: TokenStore, labels, test: TokenStore) -> tuple[n
 def compare(train: TokenStore, labels, test: TokenStore, truth, seeds: int, search: bool) -> None:
     """Every method on one split, in turns."""
     settings = {"AttentionProbe()": {}, 'features="auto"': {"features": "auto"}}
-    settings["auto, averaged"] = {"features": "auto", "n_average": 4}
+    settings['features=["relu", "rbf"]'] = {"features": ["relu", "rbf"]}
     for name, given in settings.items():
         scores, spent, more = ours(given, train, labels, test)
         told(name, scores, truth, spent, **more)
