@@ -52,10 +52,11 @@ class AttentionProbe(
     head_ridge, prompt_ridge: on tokens standardised per feature (inside, over all training tokens); "auto":
         the data choose, by cross-validated log loss on a path from strong ridges (mean pooling) to weak ones.
     cv: folds of that choice: a number, a splitter, or pairs (train, test).
-    features: "linear": the tokens; "rbf": Nyström features of a Gaussian kernel on them (kept in memory, in
-        float32); "relu": a small trained map, the mean of one network per fold (at least ten; no ridges;
-        a weight of two is not two copies, because they are drawn apart); a list of some of them: the mean of
-        their scores; "auto": the kind that held out best, or the mean with others that held out better.
+    features: "linear": the tokens; "rbf": Nyström features of a rational quadratic kernel on them (kept in
+        memory, in float32); "relu": a small trained map, the mean of one network per fold (at least ten; no
+        ridges; a weight of two is not two copies, because they are drawn apart); a list of some of them: the
+        mean of their scores; "auto": the kind that held out best, or the mean with others that held out
+        better.
     n_average: at least so many networks of "relu".
     n_heads: number of prompts p, each with its own head; their scores add.
     n_starts: the problem is not convex in p. The first start is p = 0 (mean pooling); further ones, and all

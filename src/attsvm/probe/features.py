@@ -14,7 +14,7 @@ from attsvm.probe.standard import Standard
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
 
-LANDMARKS, SPREAD = 600, 0.3
+LANDMARKS, SPREAD = 600, 0.5
 """Landmarks of a kernel; γ times the number of features, on standardised tokens."""
 
 
@@ -52,10 +52,11 @@ class Same(FeatureMap):
 
 @dataclass(frozen=True, eq=False)
 class Rbf(FeatureMap):
-    """φ(x) = K^(−1/2) (exp(−γ ‖x − l_j‖²))_j for landmarks l_j among the training tokens, standardised.
+    """φ(x) = K^(−1/2) (1 / (1 + γ ‖x − l_j‖²))_j for landmarks l_j among the training tokens, standardised.
 
-    φ(x)·φ(x') is the kernel on the landmarks' span (Williams & Seeger 2001).
-    landmarks (m, d), mean, scale (d,), root (m, m); gamma: an array of one number.
+    The rational quadratic kernel is a mixture of Gaussians of all widths: near tokens count as in a narrow
+    one, far ones as in a wide one. φ(x)·φ(x') is the kernel on the landmarks' span (Williams & Seeger 2001).
+    landmarks (m, d), mean, scale (d,), root (m, m); gamma and power: arrays of one number.
     """
 
     landmarks: Float
@@ -63,6 +64,7 @@ class Rbf(FeatureMap):
     scale: Float
     root: Float
     gamma: Float
+    power: Float
 
     @property
     def width(self) -> int:
@@ -73,7 +75,13 @@ class Rbf(FeatureMap):
         x = where.centred(raw, put(self.mean)) / put(self.scale)
         squares = (x * x).sum(1)[:, None] + put((self.landmarks**2).sum(1))
         apart = squares - 2 * (x @ put(self.landmarks.T))
-        return where.xp.exp(-float(self.gamma[0]) * where.xp.clip(apart, 0, None)) @ put(self.root)
+        return kernel(where.xp, where.xp.clip(apart, 0, None), self.gamma, self.power) @ put(self.root)
+
+
+def kernel(xp: Any, apart: Any, gamma: Float, power: Float) -> Any:
+    """(1 + γ a)^(−power) of squared distances a; where the power is infinite exp(−γ a), as in attsvm 0.1."""
+    scaled = float(gamma[0]) * apart
+    return (1 + scaled) ** -float(power[0]) if np.isfinite(power[0]) else xp.exp(-scaled)
 
 
 class Together(FeatureMap):
@@ -99,11 +107,11 @@ def rbf(store: TokenStore, standard: Standard) -> Rbf:
     row = store.starts[sequence] + place - (ends - store.lengths)[sequence]
     tokens = np.concatenate([store.rows.numpy(store.rows.read(slice(r, r + 1))) for r in row.tolist()])
     landmarks = (tokens.astype(np.float64) - standard.mean) / standard.scale
-    gamma, square = SPREAD / landmarks.shape[1], (landmarks**2).sum(1)
+    gamma, power, square = np.array([SPREAD / landmarks.shape[1]]), np.ones(1), (landmarks**2).sum(1)
     apart = np.maximum(square[:, None] + square - 2 * landmarks @ landmarks.T, 0.0)
-    values, vectors = np.linalg.eigh(np.exp(-gamma * apart))
+    values, vectors = np.linalg.eigh(kernel(np, apart, gamma, power))
     root = (vectors / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
-    return Rbf(landmarks, standard.mean, standard.scale, root, np.array([gamma]))
+    return Rbf(landmarks, standard.mean, standard.scale, root, gamma, power)
 
 
 def mapped(store: TokenStore, features: FeatureMap | None) -> TokenStore:

@@ -19,7 +19,7 @@ from attsvm.probe.separation import Separation
 MAPS: dict[str, Any] = {"tokens": Same, "rbf": Rbf, "relu": Relu}
 """Maps of features by their names in a file."""
 
-FORMAT = "attsvm probe 1"
+FORMAT, GAUSSIAN = "attsvm probe 1", np.array([np.inf])
 ARRAYS = ("prompt_", "coef_", "intercept_", "mean_", "scale_")
 NUMBERS = ("head_ridge_", "prompt_ridge_", "objective_", "n_iter_", "n_features_in_", "_n_features_out")
 """Fitted attributes that are kept: arrays as tensors, numbers in the header."""
@@ -92,10 +92,12 @@ def maps_of(probe: Any) -> list[FeatureMap]:
 
 
 def _map(kind: str, i: int, stored: Any, gammas: Any) -> FeatureMap:
-    """Map i of a file; that of attsvm 0.1 has the γ of kernels in its header."""
+    """Map i of a file; that of attsvm 0.1 has the γ of kernels, which are Gaussian, in its header."""
     names = [field.name for field in fields(MAPS[kind])]
     prefix = "relu" if kind == "relu" and gammas is not None else f"map {i}"
-    given = {} if gammas is None or kind != "rbf" else {"gamma": np.array([gammas[i]])}
+    given = (
+        {} if gammas is None or kind != "rbf" else {"gamma": np.array(gammas[i : i + 1]), "power": GAUSSIAN}
+    )
     found: FeatureMap = MAPS[kind](
         **given, **{name: stored.get_tensor(f"{prefix} {name}") for name in names if name not in given}
     )

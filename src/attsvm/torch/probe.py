@@ -21,23 +21,25 @@ class RunningBatch(NamedTuple):
 
 
 class Kernel(nn.Module):
-    """φ(x) = (exp(−γ ‖(x − mean)/scale − l_j‖²))_j root: kernel features of tokens (n, T, d) → (n, T, m)."""
+    """φ(x) = (k(‖(x − mean)/scale − l_j‖²))_j root: kernel features of tokens (n, T, d) → (n, T, m)."""
 
     landmarks: Tensor
     mean: Tensor
     scale: Tensor
     root: Tensor
 
-    def __init__(self, gamma: Float, **arrays: Float) -> None:
+    def __init__(self, gamma: Float, power: Float, **arrays: Float) -> None:
         super().__init__()
-        self.gamma = float(gamma[0])
+        self.gamma, self.power = float(gamma[0]), float(power[0])
         for name, array in arrays.items():
             self.register_buffer(name, torch.as_tensor(array, dtype=torch.float32))
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = (tokens.to(self.mean.dtype) - self.mean) / self.scale
         apart = (x * x).sum(-1, keepdim=True) + (self.landmarks**2).sum(1) - 2 * x @ self.landmarks.T
-        return torch.exp(-self.gamma * apart.clamp(min=0)) @ self.root
+        scaled = self.gamma * apart.clamp(min=0)
+        near = (1 + scaled) ** -self.power if self.power < torch.inf else torch.exp(-scaled)
+        return near @ self.root
 
 
 class Rectified(nn.Module):
