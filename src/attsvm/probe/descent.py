@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.probe.arithmetic import Device, Host
-from attsvm.probe.curvature import Curvature
+from attsvm.probe.curvature import solve
 from attsvm.probe.objective import Evaluation
 from attsvm.tokens import Bool, Float
 
@@ -39,6 +39,7 @@ NUMBERS = [
     "low",
     "high",
     "trials",
+    "age",
 ]
 """What a search knows of every function (K,)."""
 
@@ -128,8 +129,8 @@ class Search:
         self.direction, self.along, self.step = -now.gradient, np.zeros(K), np.ones(K)
         self.least, self.stale = self.slope.copy(), np.zeros(K, int)
         self.low, self.high, self.trials = np.zeros(K), np.full(K, np.inf), np.zeros(K, int)
-        self.curvature: Curvature | None = None
-        self.age = 0
+        self.curvature: list[Any] = [None] * K  # factors of the matrices that are known
+        self.age = np.full(K, AGED)
         self._learn(now, np.ones(K, bool))
         self._turn(np.ones(K, bool))
         self.drop(self.slope <= stop.tolerance)
@@ -181,10 +182,17 @@ class Search:
 
     def _learn(self, now: Evaluation, accepted: Bool) -> None:
         """Near the optimum, the curvature is computed instead of guessed from many steps."""
-        self.age += 1
-        due = self.stop.enough == 0 and accepted.all() and (self.curvature is None or self.age > AGED)
-        if due and now.curvature is not None and (self.slope <= NEAR).all():
-            self.curvature, self.memory, self.age = now.curvature(), Memory(), 0
+        self.age = self.age + 1
+        due = accepted & (self.slope <= NEAR) & (self.age > AGED)
+        known = np.array([each is not None for each in self.curvature], bool)
+        due &= known | (np.cumsum(due & ~known) <= now.known - known.sum())
+        if self.stop.enough or now.curvature is None or not due.any():
+            return
+        which = np.flatnonzero(due)
+        for i, factor in zip(which.tolist(), now.curvature(which), strict=True):
+            self.curvature[i] = factor
+        self.age[which] = 0
+        self.memory.inner = [np.where(due, 0.0, inner) for inner in self.memory.inner]
 
     def _bracket(self, accepted: Bool, short: Bool, rise: Float) -> None:
         """The next step of those that were not accepted: longer, or between a short one and a long one."""
@@ -231,10 +239,10 @@ class Search:
             part = inverse * self._dot(s, q)
             q = q - self._times(part, y)
             pairs.append((s, y, inverse, part))
-        if self.curvature is not None:
-            q, known = self.curvature.solve(q), np.ones_like(known)
-        else:
-            q = self._times(scale, q)
+        exact = np.array([each is not None for each in self.curvature], bool)
+        q, known = self._times(np.where(exact, 1.0, scale), q), known | exact
+        if exact.any():
+            q = solve(self.curvature, q)
         for s, y, inverse, part in reversed(pairs):
             q = q + self._times(part - inverse * self._dot(y, q), s)
         return q, known
@@ -264,7 +272,7 @@ class Search:
         for name in NUMBERS:
             setattr(self, name, getattr(self, name)[on])
         self.memory = self.memory.take(keep, on)
-        self.curvature = self.curvature and self.curvature.take(on)
+        self.curvature = [self.curvature[i] for i in on.tolist()]
 
     def _leave(self, over: Bool) -> None:
         which = np.flatnonzero(over)

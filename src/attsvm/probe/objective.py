@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from attsvm.probe.arithmetic import Device, Host, arithmetic, total
-from attsvm.probe.curvature import Curvature, gauss_newton, worthwhile
+from attsvm.probe.compiled_pass import gradients
+from attsvm.probe.curvature import affordable, gauss_newton
 from attsvm.probe.standard import Standard, name_the_bad, standardise
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Float
@@ -66,13 +67,14 @@ class Reading(NamedTuple):
 class Evaluation(NamedTuple):
     """value (K,), gradient (K, D) where the arithmetic is, held_out (K,): log loss on held-out sequences.
 
-    curvature: computes the Gauss–Newton matrices at the same points; None where that would not pay.
+    curvature: factors of the Gauss–Newton matrices at the same points, of some; known: of how many at most.
     """
 
     value: Float
     gradient: Any
     held_out: Float
-    curvature: Callable[[], Curvature] | None = None
+    curvature: Callable[[NDArray[np.intp]], list[Any]] | None = None
+    known: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +142,7 @@ class Objective:
         across = across.reshape(K * c, d).T
 
         compiled = isinstance(where, Host) and self.store.numbers > where.part
-        one = partial(compiled_block if compiled else any_block, self, where, probes)
+        one = partial(gradients if compiled else any_block, self, where, probes)
         work = partial(one, weights=(centre, across, intercept))
         through, loss, held, on_intercept = total(where.each(work, self.store.spans(where.part)))
         ridges = np.stack([probes.prompt_ridge, probes.head_ridge], 1)[:, np.repeat([0, 1], [h, h * k])]
@@ -148,9 +150,12 @@ class Objective:
         value = loss + (shrink * columns).sum((1, 2)) / 2
         gradient = (through.reshape(K, c, d) / scale + shrink).reshape(K, c * d)
         gradient = xp.concatenate([gradient, on_intercept], 1)
-        worth = isinstance(where, Host) and worthwhile(self, K)
-        curvature = partial(gauss_newton, self, where, points, probes) if worth else None
-        return Evaluation(where.numpy(value), gradient, where.numpy(held), curvature)
+        known = affordable(self) if compiled else 0
+
+        def curvature(which: NDArray[np.intp]) -> list[Any]:
+            return gauss_newton(self, where, points[which], probes.take(which))
+
+        return Evaluation(where.numpy(value), gradient, where.numpy(held), curvature, known)
 
 
 # ---------------------------------------------------------------------- a block
@@ -173,34 +178,6 @@ def any_block(
     coefficients = on_tokens(where.xp, segments, seen, pull)
     through = where.backward(coefficients.reshape(across.shape[1], -1), x)
     return through, (losses * training).sum(-1), (losses * held).sum(-1), pull.sum(-1)
-
-
-def compiled_block(
-    o: Objective, where: Any, probes: Probes, span: slice, weights: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    """The same in one compiled pass that stays in the cache: for many tokens, worth its compilation."""
-    from attsvm.program.attending import attending_pass
-    from attsvm.program.halves import BRAIN, HALF
-
-    centre, across, intercept = map(np.ascontiguousarray, weights)
-    (d, columns), (K, k) = across.shape, intercept.shape
-    raw, starts = o.store.plain(span)
-    lengths = o.store.lengths[span]
-    longest = int(lengths.max())
-    rows = max(where.cached // d, longest)
-    rooms = [np.empty(shape, where.dtype) for shape in ((rows, d), (rows, columns), (columns, d))]
-    found = np.zeros((columns, d)), np.zeros(K), np.zeros(K), np.zeros((K, k))
-    attending_pass(
-        raw,
-        BRAIN if where.brain else HALF,
-        (starts, lengths, span.start),
-        (centre, across, intercept),
-        (o.targets, o.training, o.held_out),
-        (probes.concept, probes.fold),
-        (*rooms, np.empty((columns // K + 3, max(longest, k)))),
-        found,
-    )
-    return found
 
 
 def read_products(where: Host | Device, segments: Any, products: Any, intercept: Any, h: int) -> Reading:
