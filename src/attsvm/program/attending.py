@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.program.compiled import compiled, inner
-from attsvm.program.halves import exponential, single
+from attsvm.program.halves import exponential, log_one_plus, single
 
 
 @compiled
@@ -47,9 +47,9 @@ def attending_pass(raw, shift, places, weights, asked, which, rooms, found):  # 
                     _pull_back(read, pulls, attention, worth, few, written)
                     np.dot(written.T, x[begin:end], rows[i * k + j])
             else:
+                _log_losses(scores, targets, concept, at + i, pulls, few[0])
                 for q in range(K):
-                    weight = training[fold[q], at + i]
-                    loss = _log_loss(scores[q], targets[concept[q], :, at + i], pulls[q], k)
+                    weight, loss = training[fold[q], at + i], few[0, q]
                     losses[q] += weight * loss
                     held[q] += held_out[fold[q], at + i] * loss
                     for j in range(k):
@@ -138,20 +138,25 @@ def _pull_back(products, pulls, attention, worth, few, coefficients):  # type: i
 
 
 @inner
-def _log_loss(score, target, pull, k):  # type: ignore[no-untyped-def]
-    """The log loss of scores (k,), whose derivatives are written to pull."""
-    if k == 1:  # both tails exactly: no difference of nearly equal numbers
-        s, y, small = score[0], target[0], np.exp(-abs(score[0]))
-        yes, no = (1.0, small) if s > 0 else (small, 1.0)
-        pull[0] = ((1 - y) * yes - y * no) / (1 + small)
-        rise = s if s > 0 else 0.0
-        return (1 - y) * rise + y * (rise - s) + np.log1p(small)
-    total, top = _chances(score, pull)
-    loss = 0.0
-    for j in range(k):
-        loss += target[j] * (np.log(total) - (score[j] - top))
-        pull[j] -= target[j]
-    return loss
+def _log_losses(scores, targets, concept, i, pulls, losses):  # type: ignore[no-untyped-def]
+    """Log losses of scores (K, k) on sequence i, and their derivatives, which are written to pulls."""
+    K, k = scores.shape
+    if k > 1:
+        for q in range(K):
+            total, top = _chances(scores[q], pulls[q])
+            losses[q] = 0.0
+            for j in range(k):
+                target = targets[concept[q], j, i]
+                losses[q] += target * (np.log(total) - (scores[q, j] - top))
+                pulls[q, j] -= target
+        return
+    for q in range(K):
+        losses[q] = targets[concept[q], 0, i]
+    for q in range(K):  # both tails exactly: no difference of nearly equal numbers
+        s, y, small = scores[q, 0], losses[q], exponential(-abs(scores[q, 0]))
+        yes, no, rise = (1.0 if s > 0 else small), (small if s > 0 else 1.0), (s if s > 0 else 0.0)
+        pulls[q, 0] = ((1 - y) * yes - y * no) / (1 + small)
+        losses[q] = (1 - y) * rise + y * (rise - s) + log_one_plus(small)
 
 
 @inner
