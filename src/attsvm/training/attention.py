@@ -172,9 +172,18 @@ def pulls(data: Data, look: Attention, reading: Reading) -> Array:
 
     With share_t in the place of s_t: without the factor e^top / (1 + total), which may underflow.
     """
+    relative_scores, mean = _relative(look, reading)
+    return _along(data, look, look.shares * (relative_scores - mean))
+
+
+def _relative(look: Attention, reading: Reading) -> tuple[Array, Array]:
+    """g_t of all tokens (n, T) and ḡ (n, 1)."""
     relative_scores = reading.scores - _of_winner(look, reading.scores)[:, None]
-    mean = (look.losing * relative_scores).sum(1, keepdims=True)
-    losing = look.shares * (relative_scores - mean)
+    return relative_scores, (look.losing * relative_scores).sum(1, keepdims=True)
+
+
+def _along(data: Data, look: Attention, losing: Array) -> Array:
+    """Σ_{t≠a} c_t (x_t − x_a) (n, d) of coefficients c of the tokens that lose (n, T)."""
     # Winner's coefficient = −(sum of the others): the direct formula cancels to 0 in saturation.
     coefficients = jnp.where(look.winner, -losing.sum(1, keepdims=True), losing)
     return contract("nt,ntd->nd", coefficients, data.keys, data.fence)
@@ -187,12 +196,16 @@ def gradient(
 
     Nothing is subtracted that could cancel, and s_t ℓ' enters as share_t · e^(top + log|ℓ'|) with the
     largest exponent factored out: mantissa (d, e), true gradient mantissa · e^log_scale.
-    pulled: the pulls, where they are known.
+    pulled: the pulls, where they are known; else ℓ' enters the coefficients of tokens, which are fewer.
     """
-    pulled = pulls(data, look, reading) if pulled is None else pulled
+    relative_scores, mean = _relative(look, reading)
     row, log_scale = _factored(look.top, loss.log_slope(reading.margin))
-    row = -_shared(data, row / (1 + look.total))
-    return Scaled(contract("nd,ne->de", row[:, None] * pulled, data.queries, data.fence), log_scale)
+    row = -_shared(data, row / (1 + look.total))[:, None]
+    if pulled is None:
+        along_query = _along(data, look, row * look.shares * (relative_scores - mean))
+    else:
+        along_query = row * pulled
+    return Scaled(contract("nd,ne->de", along_query, data.queries, data.fence), log_scale)
 
 
 def head_gradient(

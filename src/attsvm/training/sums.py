@@ -56,7 +56,7 @@ def block(tokens: Tokens, cpu: bool) -> int | None:
 
 
 class Seen(NamedTuple):
-    """What is known of each example: attention, what the head reads; if asked, pull and attended value."""
+    """What is known of each example: attention, what the head reads; in blocks, pull and attended value."""
 
     look: Attention
     reading: Reading
@@ -72,14 +72,18 @@ def over_examples(
     A block of keys that a core's cache holds is read from the memory once, for logits and for pulls.
     """
 
-    def looked(data: Data, directions: Array, scores: Array | None) -> Seen:
-        return _looked(asked, data, directions, head, scores)
-
-    given = data, attention.directions(data, W), scores
     n = data.labels.shape[0]
-    look, reading, pulled, attended = (
-        looked(*given) if block is None or block >= n else in_blocks(looked, n, block, *given)
-    )
+    if block is None or block >= n:
+        data = attention.widened(data, W.dtype)
+        look = attention.attend(data, W)
+        reading, pulled, attended = attention.read(data, look, head, scores), None, None
+    else:
+
+        def looked(data: Data, directions: Array, scores: Array | None) -> Seen:
+            return _looked(asked, data, directions, head, scores)
+
+        given = data, attention.directions(data, W), scores
+        look, reading, pulled, attended = in_blocks(looked, n, block, *given)
     excess = None
     if asked.excess and isinstance(head, Linear):
         excess = attention.log_excess(data, look, reading.scores, loss)
