@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numba import njit
 
 pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
@@ -11,6 +12,7 @@ from attsvm.probe.curvature import gauss_newton
 from attsvm.probe.descent import minimise
 from attsvm.probe.objective import Objective, Probes, read_products
 from attsvm.probe.sources import as_rows
+from attsvm.program.elementary import exponential, log_one_plus
 from attsvm.program.halves import BRAIN, HALF
 from attsvm.program.passes import widen
 
@@ -49,6 +51,17 @@ def test_every_number_of_16_bits_is_widened_exactly(shift):
     if shift == BRAIN:
         exact = (bits.astype(np.uint32) << 16).view(np.float32)
     np.testing.assert_array_equal(out, exact)
+
+
+def test_elementary_functions_are_those_of_the_library():
+    @njit
+    def both(x):
+        return [(exponential(-each), log_one_plus(each)) for each in x]
+
+    x = np.concatenate([[0.0, 1.0], 10.0 ** -np.linspace(0, 300, 400), np.linspace(0, 1, 400)])
+    found = np.array(both(x)).T
+    np.testing.assert_allclose(found, [np.exp(-x), np.log1p(x)], rtol=1e-14)
+    assert np.abs(found[1] - x).max() > 0.1
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

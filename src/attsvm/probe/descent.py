@@ -139,6 +139,11 @@ class Search:
     def over(self) -> bool:
         return not len(self.active) or self.passes >= 2 * self.stop.steps
 
+    @property
+    def _known(self) -> Bool:
+        """Whose curvature is known (K,)."""
+        return np.array([each is not None for each in self.curvature], bool)
+
     def trial(self) -> Any:
         """The next points of the active functions."""
         return self.points + self._times(self.step, self.direction)
@@ -183,12 +188,13 @@ class Search:
     def _learn(self, now: Evaluation, accepted: Bool) -> None:
         """Near the optimum, the curvature is computed instead of guessed from many steps."""
         self.age = self.age + 1
-        due = accepted & (self.slope <= NEAR) & (self.age > AGED)
-        known = np.array([each is not None for each in self.curvature], bool)
-        due &= known | (np.cumsum(due & ~known) <= now.known - known.sum())
-        if self.stop.enough or now.curvature is None or not due.any():
+        if self.stop.enough or now.curvature is None:
             return
+        due, known = accepted & (self.slope <= NEAR) & (self.age > AGED), self._known
+        due &= known | (np.cumsum(due & ~known) <= now.known - known.sum())
         which = np.flatnonzero(due)
+        if not len(which):
+            return
         for i, factor in zip(which.tolist(), now.curvature(which), strict=True):
             self.curvature[i] = factor
         self.age[which] = 0
@@ -239,7 +245,7 @@ class Search:
             part = inverse * self._dot(s, q)
             q = q - self._times(part, y)
             pairs.append((s, y, inverse, part))
-        exact = np.array([each is not None for each in self.curvature], bool)
+        exact = self._known
         q, known = self._times(np.where(exact, 1.0, scale), q), known | exact
         if exact.any():
             q = solve(self.curvature, q)

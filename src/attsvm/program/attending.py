@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.program.compiled import compiled, inner
-from attsvm.program.halves import exponential, log_one_plus, single
+from attsvm.program.elementary import exponential, log_one_plus
+from attsvm.program.halves import single
 
 
 @compiled
