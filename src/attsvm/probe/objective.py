@@ -128,10 +128,6 @@ class Objective:
         """D, the numbers of one probe."""
         return self.store.width * self.h * (1 + self.k) + self.k
 
-    def reading(self, where: Host | Device, segments: Any, products: Any, intercept: Any) -> Reading:
-        """What the probes with these products (m, K·c) and intercepts (K, k) read."""
-        return read_products(where, segments, products, intercept, self.h)
-
     def __call__(self, where: Host | Device, points: Any, probes: Probes) -> Evaluation:
         """points (K, D) where the arithmetic is; value and gradient of each."""
         K, d, h, k = len(probes), self.store.width, self.h, self.k
