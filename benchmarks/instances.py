@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.tokens import Float, Tokens
+from attsvm.numbers import Float
+from attsvm.tokens import Tokens
 
 SHIFT = 0.1
 """How far the selected token is moved along the planted direction: the margin of `planted`."""

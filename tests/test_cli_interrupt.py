@@ -75,7 +75,7 @@ def test_a_run_goes_on_after_ctrl_c_to_the_same_bits_as_one_that_was_never_stopp
 SLOW = """
 import time
 from attsvm import Tokens, max_margin, progress
-from attsvm.stored import array
+from attsvm.numbers.stored import array
 from tests.program.test_pooled import problem
 from tests.test_stored import Sliced
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from attsvm import NotSeparable, Tokens, frobenius, max_margin, nuclear, scores, separable
-from attsvm.stored import as_stored, tasks
-from attsvm.stored.cluster import OnCluster, _in_parts, _margins
+from attsvm.numbers.stored import as_stored, tasks
+from attsvm.numbers.stored.cluster import OnCluster, _in_parts, _margins
 from tests.program.test_pooled import SAME, problem
 from tests.test_stored import INDICES, numbers
 
@@ -65,7 +65,7 @@ def test_large_chunks_are_widened_a_part_at_a_time(monkeypatch):
     keys, directions = numbers(30, 5, 8), np.random.default_rng(1).standard_normal((30, 8))
     stored = OnCluster(chunked(keys))
     whole = stored.margins(np.arange(30), np.zeros(30, int), directions, np.eye(8))
-    monkeypatch.setattr("attsvm.stored.cluster.PART", 100)
+    monkeypatch.setattr("attsvm.numbers.stored.cluster.PART", 100)
     assert np.array_equal(stored.margins(np.arange(30), np.zeros(30, int), directions, np.eye(8)), whole)
 
 

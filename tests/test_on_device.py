@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from attsvm import NotSeparable, Tokens, frobenius, max_margin, nuclear, separable
-from attsvm.stored import Stored, as_stored, device as devices
-from attsvm.stored.device import OnDevice
+from attsvm.numbers.stored import Stored, as_stored, device as devices
+from attsvm.numbers.stored.device import OnDevice
 from tests.program.test_pooled import SAME, problem
 from tests.test_stored import INDICES, numbers
 
@@ -26,7 +26,7 @@ LIBRARIES = pytest.mark.parametrize("put", [in_torch, in_jax])
 @pytest.fixture
 def device(monkeypatch):
     """Every array of torch and JAX counts as one on a GPU."""
-    monkeypatch.setattr("attsvm.stored._on_gpu", lambda _: True)
+    monkeypatch.setattr("attsvm.numbers.stored._on_gpu", lambda _: True)
 
 
 @LIBRARIES

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attsvm import Path, Solution, Tokens, best_tokens, finite_part, max_margin, scores, selections, tokens
-from attsvm.stored import KEPT, Stored
+from attsvm.numbers.stored import KEPT, Stored
 
 
 class Sliced:
@@ -129,7 +129,7 @@ def test_what_numpy_can_read_whole_is_read_if_it_is_small(monkeypatch):
 
     assert Tokens(Whole(numbers(4, 3, 2))).keys.dtype == np.float64
     assert Tokens(Whole(numbers(2, 4, 3, 2))).runs == 2
-    monkeypatch.setattr("attsvm.stored.KEPT", 10)
+    monkeypatch.setattr("attsvm.numbers.stored.KEPT", 10)
     assert isinstance(Tokens(Whole(numbers(4, 3, 2))).keys, Stored)
 
 

@@ -22,7 +22,7 @@ from attsvm.heads.record import record
 from attsvm.heads.surgery import change, difference, fitted, operated, output, separating, truncated
 from attsvm.heads.texts import Texts
 from attsvm.norms import frobenius, nuclear
-from attsvm.tokens import Float
+from attsvm.numbers import Float
 
 RANKS = (1, 2, 4, 8, 16)
 

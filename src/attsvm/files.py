@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.archives import Archive, BadFile, Header, mapped, open_archive, widened
-from attsvm.stored import KEPT
+from attsvm.numbers.archives import Archive, BadFile, Header, mapped, open_archive, widened
+from attsvm.numbers.stored import KEPT
 
 __all__ = ["BadFile", "array_names", "check_shapes", "naming", "read_arrays", "widened", "write_arrays"]
 

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from attsvm.files import STATE, check_shapes, naming, read_arrays, write_arrays
 from attsvm.norms import Norm, frobenius
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.stored import Stored
 from attsvm.selection import attended_tokens
-from attsvm.stored import Stored
-from attsvm.tokens import Bool, Float, Tokens
+from attsvm.tokens import Tokens
 
 _AXES = {
     "W": "kde",

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attsvm.stored import Stored
-from attsvm.tokens import Bool, Float, Tokens, as_attention, as_head
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.stored import Stored
+from attsvm.tokens import Tokens, as_attention, as_head
 
 TIE = 1e-12
 """Scores closer than TIE times the largest score of the example count as equal."""

@@ -8,10 +8,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from attsvm.stored import Stored, as_stored
-
-Float = NDArray[np.floating[Any]]
-Bool = NDArray[np.bool_]
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.stored import Stored, as_stored
 
 
 def numbers(name: str, value: ArrayLike, dtype: DTypeLike, axes: tuple[str, ...]) -> Float:

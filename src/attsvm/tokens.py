@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from attsvm.files import memory, naming, read_arrays, write_arrays
-from attsvm.stored import Stored
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.stored import Stored
 from attsvm.token_arrays import (
-    Bool as Bool,
-    Float as Float,
     as_labels,
     as_mask,
     as_numpy_writes_it,

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attsvm.norms import Entrywise, Norm
+from attsvm.numbers import Float
 from attsvm.path import Path, exponent
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotSeparable, Solution
 from attsvm.selection import best_tokens, locally_optimal
-from attsvm.tokens import Float
 
 Status = Literal["holds", "fails", "inconclusive", "not applicable"]
 

@@ -21,7 +21,7 @@ from multiprocessing.connection import wait
 from pathlib import Path as File
 from typing import Any
 
-from attsvm.program.threads import cores
+from attsvm.numbers.threads import cores
 from attsvm.training.compilation import compile_quickly
 from attsvm.words import WrongWord
 

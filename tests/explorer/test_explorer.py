@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 import attsvm as att
-from attsvm.archives import BadFile
 from attsvm.cli import app
 from attsvm.explorer import Explorer, page, presets, state_of, state_of_path
+from attsvm.numbers.archives import BadFile
 
 
 def start_of(html):

@@ -6,14 +6,14 @@ from numba import njit
 
 pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
+from attsvm.numbers.elementary import exponential, log_one_plus
+from attsvm.numbers.halves import BRAIN, HALF
 from attsvm.probe import AttentionProbe, TokenStore
 from attsvm.probe.arithmetic import Host
 from attsvm.probe.curvature import gauss_newton
 from attsvm.probe.descent import minimise
 from attsvm.probe.objective import Objective, Probes, read_products
 from attsvm.probe.sources import as_rows
-from attsvm.program.elementary import exponential, log_one_plus
-from attsvm.program.halves import BRAIN, HALF
 from attsvm.program.passes import widen
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attsvm.archives import BadFile
+from attsvm.numbers.archives import BadFile
 
 pytest.importorskip("safetensors", reason="probes are saved as safetensors")
 

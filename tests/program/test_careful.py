@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from attsvm.norms import Entrywise, frobenius, l1, linf, nuclear, spectral
+from attsvm.numbers.doubled import Doubled
 from attsvm.program.careful import rounding
 from attsvm.program.careful.balls import Bowl, unit_ball
 from attsvm.program.careful.solve import solve, solve_soft
 from attsvm.program.certificate import certify, certify_soft
 from attsvm.program.constraints import Constraints
-from attsvm.program.doubled import Doubled
 from attsvm.program.max_margin import max_margin
 from attsvm.tokens import Tokens
 from tests.program import conftest

@@ -4,8 +4,8 @@ import mpmath
 import numpy as np
 import pytest
 
+from attsvm.numbers.doubled import ROUNDING, Doubled, exact_product, exact_sum
 from attsvm.program.careful import numbers
-from attsvm.program.doubled import ROUNDING, Doubled, exact_product, exact_sum
 
 mp = mpmath.mp.clone()
 mp.dps = 60

@@ -16,11 +16,11 @@ from attsvm import (
     separable,
     separate,
 )
+from attsvm.numbers.stored import Stored
 from attsvm.program import passes
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius import resumed, vectors
 from attsvm.program.rows import Rows
-from attsvm.stored import Stored
 from tests.test_stored import Sliced, mapped, numbers
 
 SAME = 1e-8

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from attsvm import Tokens, frobenius, l1, max_margin, nuclear
+from attsvm.numbers.linear import Cholesky, conjugate_gradients
 from attsvm.program import bounds
 from attsvm.program.constraints import Constraints
-from attsvm.program.linear import Cholesky, conjugate_gradients
 from attsvm.program.rows import Rows
 from attsvm.program.span import Span
 

@@ -9,12 +9,12 @@ from threadpoolctl import threadpool_info
 
 from attsvm import datasets
 from attsvm.norms import Entrywise, frobenius, l1, nuclear
+from attsvm.numbers.threads import single_thread
 from attsvm.program import second_look as looks
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.max_margin import _at_margin_one, max_margin, solve
 from attsvm.program.solution import NotSeparable
-from attsvm.program.threads import single_thread
 from attsvm.tokens import Tokens
 from tests.program import conftest
 

@@ -5,16 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 import attsvm as att
 
 Check = Callable[[int], att.Verdict]
-Float = NDArray[np.floating[Any]]
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

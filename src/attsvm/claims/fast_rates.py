@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Float, claim
+from attsvm.claims.claim import claim
+from attsvm.numbers import Float
 
 N, T, D, NARROW = 6, 4, 40, 3
 STEPS = 3_000

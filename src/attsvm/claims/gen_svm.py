@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Bool, Float, claim
+from attsvm.claims.claim import claim
 from attsvm.claims.transformers_setup import PAPER, draws
+from attsvm.numbers import Bool, Float
 
 KEPT, GONE = 1e-3, 1e-6
 """Attention from which a token counts as selected, and below which as masked."""

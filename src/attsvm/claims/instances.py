@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Bool, Float
+from attsvm.numbers import Bool, Float
 
 
 def equal_losers(n: int, T: int, d: int, seed: int) -> tuple[att.Tokens, Float]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Float, claim
+from attsvm.claims.claim import claim
+from attsvm.numbers import Float
 
 REFERENCE = "Julistiono et al. 2024, arXiv 2410.14581"
 PUBLISHED = {1.75: (1_500, (1, 0)), 2.0: (2_000, (1, 0)), 3.0: (20_000, (0, 0))}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Float, claim
+from attsvm.claims.claim import claim
 from attsvm.claims.prompt_instances import PAPER
+from attsvm.numbers import Float
 
 CHOSEN = np.array([1, 1, 1])
 """Every input selects its second token; the first one is zero."""

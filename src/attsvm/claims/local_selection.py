@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Bool, Float, claim
+from attsvm.claims.claim import claim
 from attsvm.claims.prompt_instances import HEAD, PAPER, Axes, all_selections, enlarged, gradient, small, unit
+from attsvm.numbers import Bool, Float
 
 RADII = (100.0, 1_000.0, 10_000.0)
 """Lengths of p where a run starts. The theorems say "there is a radius R": one of these must do."""

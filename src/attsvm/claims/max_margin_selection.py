@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Float, claim
+from attsvm.claims.claim import claim
 from attsvm.claims.prompt_instances import (
     HEAD,
     PAPER,
@@ -20,6 +20,7 @@ from attsvm.claims.prompt_instances import (
     small,
     unit,
 )
+from attsvm.numbers import Float
 
 RATE = 0.02
 """Constant step; each claim checks that it is at most 1/L_p. One value, because it is compiled in."""

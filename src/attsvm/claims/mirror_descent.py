@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Float, claim
+from attsvm.claims.claim import claim
+from attsvm.numbers import Float
 
 N, T, D = 3, 4, 5
 REFERENCE = "Julistiono et al. 2024, arXiv 2410.14581"

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Float, claim
+from attsvm.claims.claim import claim
+from attsvm.numbers import Float
 
 SENTENCES, LENGTH, VOCABULARY = 120, 5, 20
 STEPS = (1_000, 30_000)

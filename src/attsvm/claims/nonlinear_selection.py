@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Float, claim
+from attsvm.claims.claim import claim
 from attsvm.claims.prompt_instances import PAPER, Axes, all_selections
+from attsvm.numbers import Float
 
 
 @claim(

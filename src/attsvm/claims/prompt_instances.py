@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.special import log_softmax
 
 import attsvm as att
-from attsvm.claims.claim import Float
+from attsvm.numbers import Float
 
 PAPER = "Tarzanagh et al. 2023, Max-Margin Token Selection in Attention Mechanism"
 HEAD = np.ones(1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Float, claim
+from attsvm.claims.claim import claim
 from attsvm.claims.prompt_instances import (
     CROWDED,
     HEAD,
@@ -19,6 +19,7 @@ from attsvm.claims.prompt_instances import (
     log_slope,
     small,
 )
+from attsvm.numbers import Float
 
 ROUNDING = 1e-12
 """Two runs of the same numbers in float64, a few hundred steps apart from rounding only."""

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Bool, Float, claim
+from attsvm.claims.claim import claim
 from attsvm.claims.transformers_setup import PAPER, draws, embedded, one_step, random_weights
+from attsvm.numbers import Bool, Float
 
 ROUNDING = 1e-6
 """Certified solutions are exact to 1e-8 in their norm, so to about its root in their parts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Float, claim
+from attsvm.claims.claim import claim
 from attsvm.claims.transformers_setup import (
     PAPER,
     draws,
@@ -16,6 +16,7 @@ from attsvm.claims.transformers_setup import (
     random_weights,
     two_scores,
 )
+from attsvm.numbers import Float
 
 SMOOTHING = 0.03
 """After k steps of length 0.1 softmax misses the best margin by O(log(nT)/(0.1·k·margin))."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Bool, Float, claim
+from attsvm.claims.claim import claim
 from attsvm.claims.transformers_setup import (
     PAPER,
     draws,
@@ -15,6 +15,7 @@ from attsvm.claims.transformers_setup import (
     one_step,
     two_scores,
 )
+from attsvm.numbers import Bool, Float
 
 SMOOTHING = 0.03
 """At norm R softmax misses the best margin by O(log(nT)/(R·margin)); R is 1,000 and more here."""

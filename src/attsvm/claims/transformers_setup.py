@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import Bool, Float
+from attsvm.numbers import Bool, Float
 
 CLEAR = 1.5
 """The cone of the local theorems shrinks with the slack of better tokens; this much allows a fixed one."""

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from attsvm.archives import PAGE
 from attsvm.cli.app import AsJson, say, say_json
 from attsvm.cli.files import one_line_errors, out_file, read_problem
 from attsvm.files import array_names, naming
+from attsvm.numbers.archives import PAGE
 from attsvm.path import Path
 
 

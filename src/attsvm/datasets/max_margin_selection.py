@@ -12,7 +12,8 @@ import numpy as np
 
 from attsvm.datasets.published import SEVERAL_INPUTS
 from attsvm.datasets.random import Seed, draw_runs
-from attsvm.tokens import Float, Tokens
+from attsvm.numbers import Float
+from attsvm.tokens import Tokens
 
 
 def single_input(third_score: float = 0.9) -> tuple[Tokens, Float]:

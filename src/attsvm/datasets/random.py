@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from attsvm.tokens import Float, Tokens
+from attsvm.numbers import Float
+from attsvm.tokens import Tokens
 
 Seed = int | Iterable[int]
 

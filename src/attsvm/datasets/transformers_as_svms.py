@@ -6,7 +6,8 @@ import numpy as np
 
 from attsvm.datasets.published import TWO_CLOUDS, TWO_FANS
 from attsvm.datasets.random import Seed, draw_runs, on_sphere
-from attsvm.tokens import Float, Tokens
+from attsvm.numbers import Float
+from attsvm.tokens import Tokens
 
 
 def two_clouds(seed: Seed | None = None) -> tuple[Tokens, Float]:

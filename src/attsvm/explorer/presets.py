@@ -9,7 +9,8 @@ import numpy as np
 from attsvm import datasets
 from attsvm.datasets import published
 from attsvm.explorer.state import state_of
-from attsvm.tokens import Float, Tokens
+from attsvm.numbers import Float
+from attsvm.tokens import Tokens
 
 FIRST_PAPER = "Max-Margin Token Selection"
 SECOND_PAPER = "Transformers as SVMs"

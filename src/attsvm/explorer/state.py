@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attsvm.numbers import Float
 from attsvm.path import Path
 from attsvm.selection import scores
-from attsvm.tokens import Float, Tokens, as_selected
+from attsvm.tokens import Tokens, as_selected
 
 INPUTS, TOKENS = 8, 12
 """What the page has room for: so many inputs, and tokens in each."""

@@ -7,15 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-import numpy as np
 from matplotlib.figure import Figure as Canvas
-from numpy.typing import NDArray
 
 from attsvm.figures.recorded import made
 from attsvm.figures.style import TITLE_SIZE, plain_powers
 
 Arrays = dict[str, Any]
-Float = NDArray[np.floating[Any]]
 Scale = Literal["quick", "default", "paper"]
 Agreement = Literal["agrees", "differs, explained", "disagrees"]
 Provenance = Literal["printed", "read off a plot", "derived", "conjectured", "independent run"]

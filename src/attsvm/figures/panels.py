@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.figures.figure import Float
 from attsvm.figures.style import label
+from attsvm.numbers import Float
 
 
 def grid(

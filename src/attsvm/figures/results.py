@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
-from attsvm.figures.figure import Float
 from attsvm.figures.panels import band, describe
 from attsvm.figures.style import BLUE, GREY, ORANGE, TITLE_SIZE, canvas, label
+from attsvm.numbers import Float
 
 FEW = 20
 """So many points are drawn as points."""

@@ -1,6 +1,6 @@
 """Descent as the published code runs it: the textbook softmax gradient, which cancels at saturation.
 
-from attsvm.figures.figure import Float
+from attsvm.numbers import Float
 
 
 It is here to reproduce published numbers; to train, use `attsvm.train`.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 import attsvm as att
-from attsvm.figures.figure import Float
+from attsvm.numbers import Float
 
 RATE = 0.1
 MACHINE = 2.2e-16

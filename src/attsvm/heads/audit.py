@@ -25,7 +25,7 @@ from attsvm.heads.sentences import maps, shown
 from attsvm.heads.successor import successor
 from attsvm.heads.texts import LENGTH, Cut, Texts
 from attsvm.norms import frobenius, nuclear
-from attsvm.program.threads import cores, single_thread
+from attsvm.numbers.threads import cores, single_thread
 from attsvm.selection import soft_sparsity
 
 

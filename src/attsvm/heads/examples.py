@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from attsvm.heads.kinds import KINDS
 from attsvm.heads.record import LayerRecord
 from attsvm.heads.texts import Texts
-from attsvm.tokens import Float
+from attsvm.numbers import Float
 
 SHOWN = 3
 """Examples per head."""

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.tokens import Bool, Float, Tokens
+from attsvm.numbers import Bool, Float
+from attsvm.tokens import Tokens
 
 Space = Literal["hidden", "head"]
 Place = tuple[int, int]

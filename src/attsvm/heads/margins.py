@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.norms import Norm, frobenius
+from attsvm.numbers import Float
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotSeparable
-from attsvm.tokens import Float, Tokens
+from attsvm.tokens import Tokens
 from attsvm.verdict import cosine
 
 

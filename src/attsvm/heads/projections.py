@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from attsvm.numbers import Float
 from attsvm.query_key import query_key_layers
-from attsvm.tokens import Float
 
 FUSED = "c_attn"
 """Name of one projection to queries, keys and values side by side: GPT-2."""

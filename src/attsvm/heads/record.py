@@ -15,7 +15,8 @@ from attsvm.heads.head import Head
 from attsvm.heads.model import Reader, UnsupportedModel
 from attsvm.heads.projections import Projections, attention_modules, projections
 from attsvm.heads.texts import Texts
-from attsvm.tokens import Bool, Float, Tokens
+from attsvm.numbers import Bool, Float
+from attsvm.tokens import Tokens
 
 EXACT = 1e-5
 """Largest difference between recomputed and own attention, and of queries from their projection."""

@@ -16,8 +16,8 @@ from attsvm.heads.model import Reader, load
 from attsvm.heads.record import BATCH, LayerRecord, attending, eager_function, hidden_states, record
 from attsvm.heads.texts import LENGTH, Texts
 from attsvm.norms import Norm
+from attsvm.numbers import Float
 from attsvm.program.max_margin import max_margin
-from attsvm.tokens import Float
 
 
 @dataclass(frozen=True)

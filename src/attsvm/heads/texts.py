@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.tokens import Bool
+from attsvm.numbers import Bool
 
 LENGTH = 128
 """Tokens read of a text unless told otherwise: attention maps grow with the square of it."""

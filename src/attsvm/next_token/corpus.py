@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.next_token.sequences import Sentence, as_line, collocations, from_line, numbered, vocabulary_of
-from attsvm.tokens import Bool
+from attsvm.numbers import Bool
 
 Ids = NDArray[np.intp]
 

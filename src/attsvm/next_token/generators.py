@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.next_token.corpus import Corpus, Ids
-from attsvm.tokens import Float
+from attsvm.numbers import Float
 
 
 def random_corpus(n: int, T: int, V: int, seed: int = 0, *, copies: bool = False) -> Corpus:

@@ -12,8 +12,8 @@ from scipy.sparse.csgraph import connected_components
 from attsvm.next_token.corpus import Corpus, Ids
 from attsvm.next_token.priorities import Priorities
 from attsvm.next_token.problems import sentence_tokens
+from attsvm.numbers import Float
 from attsvm.program.finite_part import finite_part
-from attsvm.tokens import Float
 
 NEWTON_STEPS = 100
 """Far beyond the steps a damped Newton method needs on a convex function of this kind (about ten)."""

@@ -11,7 +11,7 @@ from scipy.special import digamma
 
 from attsvm.next_token.corpus import Corpus, Ids
 from attsvm.next_token.model import token_logits
-from attsvm.tokens import Float
+from attsvm.numbers import Float
 
 
 @dataclass(frozen=True, eq=False)

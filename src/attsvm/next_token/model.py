@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from attsvm.next_token.corpus import Corpus, Ids
 from attsvm.next_token.priorities import Priorities, Role
-from attsvm.tokens import Float
+from attsvm.numbers import Float
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from attsvm.next_token.corpus import Corpus, Ids
-from attsvm.tokens import Bool
+from attsvm.numbers import Bool
 
 
 class Role(IntEnum):

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attsvm.next_token.corpus import Corpus
-from attsvm.tokens import Float, Tokens
+from attsvm.numbers import Float
+from attsvm.tokens import Tokens
 
 
 def as_embeddings(corpus: Corpus, embeddings: ArrayLike | None) -> Float:

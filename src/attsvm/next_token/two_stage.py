@@ -14,8 +14,8 @@ from attsvm.next_token.corpus import Corpus
 from attsvm.next_token.model import OneLayer
 from attsvm.next_token.problems import as_embeddings, choice_tokens, collocation_tokens, prediction_tokens
 from attsvm.norms import frobenius
+from attsvm.numbers import Float
 from attsvm.path import Path
-from attsvm.tokens import Float
 from attsvm.training.heads import Linear, LogOdds
 from attsvm.training.losses import log_loss, logistic
 from attsvm.training.optimizers import gd, steepest

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.numbers import Float
+from attsvm.numbers.threads import in_threads
 from attsvm.probe.sources import DeviceRows, Rows
-from attsvm.program.threads import in_threads
-from attsvm.tokens import Float
 
 HOST_PART, DEVICE_PART = 1 << 21, 1 << 28
 """Numbers of a block: 8 MB and 1 GB in float32."""
@@ -95,7 +95,7 @@ class Host:
     def centred(self, raw: Any, centre: Any, out: Any = None) -> Any:
         """x − centre (m, d)."""
         if raw.itemsize == 2 and raw.dtype.kind in "fu" and self.dtype == np.float32:
-            from attsvm.program.halves import BRAIN, HALF
+            from attsvm.numbers.halves import BRAIN, HALF
             from attsvm.program.passes import widen
 
             out = np.empty(raw.shape, np.float32) if out is None else out

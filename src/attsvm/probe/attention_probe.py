@@ -20,6 +20,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from attsvm.numbers import Float
 from attsvm.probe.features import mapped
 from attsvm.probe.fitting import KINDS, Fitted, Plan, Ways
 from attsvm.probe.in_use import InUse
@@ -30,7 +31,6 @@ from attsvm.probe.separation import Separation, separate_selected
 from attsvm.probe.sequences import is_nested, of_table, plain, read
 from attsvm.probe.standard import Standard
 from attsvm.probe.store import TokenStore
-from attsvm.tokens import Float
 
 
 class AttentionProbe(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.tokens import Float
+from attsvm.numbers import Float
 
 
 def gradients(o: Any, where: Any, probes: Any, span: slice, weights: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -52,8 +52,8 @@ def _lanes(K: int, h: int, k: int) -> NDArray[np.intp]:
 def _run(
     o: Any, where: Any, probes: Any, span: slice, weights: tuple[Any, ...], found: tuple[Any, ...]
 ) -> None:
-    from attsvm.program.attending import attending_pass
-    from attsvm.program.halves import BRAIN, HALF
+    from attsvm.numbers.halves import BRAIN, HALF
+    from attsvm.probe.attending import attending_pass
 
     centre, across, intercept = weights
     (d, columns), (K, k) = across.shape, intercept.shape

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlogy
 from scipy.stats import beta, binom, norm, rankdata
 
-from attsvm.tokens import Bool, Float
+from attsvm.numbers import Bool, Float
 
 CONFIDENCE = 0.95
 Interval = tuple[float, float]

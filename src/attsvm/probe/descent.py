@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.numbers import Bool, Float
 from attsvm.probe.arithmetic import Device, Host
 from attsvm.probe.curvature import solve
 from attsvm.probe.objective import Evaluation
-from attsvm.tokens import Bool, Float
 
 MEMORY, TRIALS = 12, 15
 """Pairs (step, change of the gradient) that are remembered; steps tried along one direction."""

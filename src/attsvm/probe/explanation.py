@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.numbers import Float
 from attsvm.probe.objective import Weights, probabilities
 from attsvm.probe.store import TokenStore
-from attsvm.tokens import Float
 
 SHOWN, WORDS = 300, 14
 """Sequences on a page, and words of each side that speak loudest."""

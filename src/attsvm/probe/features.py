@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from attsvm.numbers import Float
 from attsvm.probe.arithmetic import arithmetic
 from attsvm.probe.sources import as_rows
 from attsvm.probe.standard import Standard
 from attsvm.probe.store import TokenStore
-from attsvm.tokens import Float
 
 LANDMARKS, SPREAD = 600, 0.5
 """Landmarks of a kernel; γ times the number of features, on standardised tokens."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.linalg import block_diag
 from sklearn.utils import check_random_state
 
+from attsvm.numbers import Float
 from attsvm.probe.arithmetic import arithmetic
 from attsvm.probe.descent import minimise
 from attsvm.probe.features import FeatureMap, Same, Together, mapped, rbf
@@ -20,7 +21,6 @@ from attsvm.probe.path import Choice, choose
 from attsvm.probe.relu import train
 from attsvm.probe.standard import Standard
 from attsvm.probe.store import TokenStore
-from attsvm.tokens import Float
 
 KINDS = ("linear", "relu", "rbf")
 GAIN = 0.005

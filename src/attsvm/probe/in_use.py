@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
+from attsvm.numbers import Bool, Float
 from attsvm.probe import curves, explanation, portable, running
 from attsvm.probe.curves import Curves, Threshold
 from attsvm.probe.explanation import Explanation
@@ -19,7 +20,6 @@ from attsvm.probe.objective import Weights
 from attsvm.probe.running import Running
 from attsvm.probe.stability import Stability, stability
 from attsvm.probe.store import TokenStore
-from attsvm.tokens import Bool, Float
 
 
 class InUse:

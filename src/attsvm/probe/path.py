@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
+from attsvm.numbers import Bool, Float
 from attsvm.probe.arithmetic import Device, Host
 from attsvm.probe.descent import Memory, Search, Stop
 from attsvm.probe.objective import Evaluation, Objective, Probes
-from attsvm.tokens import Bool, Float
 
 AUTO = "auto"
 

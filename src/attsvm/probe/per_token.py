@@ -8,9 +8,9 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
+from attsvm.numbers import Float
 from attsvm.probe.sequences import read
 from attsvm.probe.store import TokenStore
-from attsvm.tokens import Float
 
 
 class PerToken(TransformerMixin, BaseEstimator):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.archives import BadFile
+from attsvm.numbers.archives import BadFile
 from attsvm.probe.features import FeatureMap, Rbf, Same, Together
 from attsvm.probe.relu import Relu
 from attsvm.probe.separation import Separation

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.numbers import Float
 from attsvm.probe.arithmetic import Device, Host, arithmetic
 from attsvm.probe.features import FeatureMap
 from attsvm.probe.objective import Objective, Weights, log_loss, on_tokens, read_products
 from attsvm.probe.store import TokenStore
-from attsvm.tokens import Float
 
 MEMBERS = 10
 """Folds, and so members, where the caller asks for fewer."""

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from attsvm.numbers import Float
 from attsvm.probe.objective import Weights
-from attsvm.tokens import Float
 
 
 class Running(NamedTuple):

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.stored import KEPT
 from attsvm.probe.standard import Standard
 from attsvm.probe.store import TokenStore
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import Certificate, NotSeparable, Solution, pack
-from attsvm.stored import KEPT
-from attsvm.tokens import Bool, Float, Tokens
+from attsvm.tokens import Tokens
 from attsvm.verdict import cosine
 
 PART = 1 << 21

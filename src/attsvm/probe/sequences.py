@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.stored import KEPT, Stored, as_stored
 from attsvm.probe.sources import DeviceRows, Rows, Shards
 from attsvm.probe.store import TokenStore
-from attsvm.stored import KEPT, Stored, as_stored
-from attsvm.tokens import Bool, Float, Tokens
+from attsvm.tokens import Tokens
 
 NARROW = ("float16", "bfloat16", "float32")
 

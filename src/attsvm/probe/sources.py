@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.archives import BadFile, mapped, open_archive, widened
 from attsvm.files import naming
+from attsvm.numbers.archives import BadFile, mapped, open_archive, widened
 
 
 class Rows:

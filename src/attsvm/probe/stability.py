@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
+from attsvm.numbers import Float
 from attsvm.progress import Line
-from attsvm.tokens import Float
 
 
 @dataclass(frozen=True, eq=False, repr=False)

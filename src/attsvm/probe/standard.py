@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.numbers import Float
 from attsvm.probe.arithmetic import Device, Host, arithmetic
 from attsvm.probe.store import TokenStore
-from attsvm.tokens import Float
 
 
 class Standard(NamedTuple):

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attsvm.numbers import Bool, Index
 from attsvm.probe.sources import Rows, as_rows, opened
-from attsvm.tokens import Bool
-
-Index = NDArray[np.intp]
 
 
 class TokenStore:

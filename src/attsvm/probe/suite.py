@@ -12,12 +12,12 @@ from sklearn.base import BaseEstimator
 from sklearn.metrics import roc_auc_score
 from sklearn.utils.validation import check_is_fitted
 
+from attsvm.numbers import Float
 from attsvm.probe.attention_probe import AttentionProbe
 from attsvm.probe.fitting import Plan, choose_ridges, fit_concepts
 from attsvm.probe.objective import Objective, Weights, read_out
 from attsvm.probe.path import AUTO, folds
 from attsvm.probe.sequences import read
-from attsvm.tokens import Float
 
 
 class ProbeSuite(BaseEstimator):

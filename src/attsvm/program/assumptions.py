@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attsvm.norms import Norm, frobenius
+from attsvm.numbers import Bool, Float
 from attsvm.program.max_margin import separate
 from attsvm.program.solution import NotSeparable, Solution
-from attsvm.tokens import Bool, Float, Tokens, as_selected
+from attsvm.tokens import Tokens, as_selected
 
 
 def all_tokens_support(solution: Solution) -> Any:

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from attsvm.norms import Norm
-from attsvm.tokens import Bool, Float
+from attsvm.numbers import Bool, Float
 
 
 class Bounded(Protocol):

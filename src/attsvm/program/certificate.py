@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.norms import Norm, Schatten
-from attsvm.program import doubled
+from attsvm.numbers import Float, doubled
+from attsvm.numbers.doubled import Doubled
 from attsvm.program.constraints import Constraints
-from attsvm.program.doubled import Doubled
-from attsvm.tokens import Float
 
 TOLERANCE = 1e-8
 """Largest violation and gap of a certified solution."""

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dgeqrf
 
 from attsvm.norms import Norm
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.threads import single_thread
 from attsvm.program.constraints import FAR, Constraints
 from attsvm.program.frobenius.active_set import DEPENDENT, solve_rows
 from attsvm.program.passes import TINY
 from attsvm.program.solution import Explanation, pack
-from attsvm.program.threads import single_thread
-from attsvm.tokens import Bool, Float
 
 NEGLIGIBLE = 1e-10
 """Multipliers (of unit rows) below this part of the largest one are left out of a proof."""

@@ -16,9 +16,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.stored import Stored
 from attsvm.program import passes
-from attsvm.stored import Stored
-from attsvm.tokens import Bool, Float, Tokens, as_required, as_selected
+from attsvm.tokens import Tokens, as_required, as_selected
 
 SMALL = 1 << 18
 """Entries of the keys up to which all differences are kept (2 MB): then no pass need be compiled."""

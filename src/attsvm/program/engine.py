@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from attsvm.norms import Norm, Schatten, frobenius
+from attsvm.numbers import Bool, Float
 from attsvm.program.constraints import Constraints
-from attsvm.tokens import Bool, Float
 
 
 @dataclass(frozen=True)

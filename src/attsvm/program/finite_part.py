@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse.linalg import LinearOperator, lsmr
 
+from attsvm.numbers import Float
 from attsvm.program.constraints import Constraints, in_range
-from attsvm.tokens import Float, Tokens, as_attention
+from attsvm.tokens import Tokens, as_attention
 
 CONSISTENT = 1e-8
 """Largest error of a logit difference, relative to the largest one, that counts as solved."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius
+from attsvm.numbers import Float
 from attsvm.program import soft
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Route, on_vectors, stacked
@@ -19,7 +20,7 @@ from attsvm.program.runs import over_runs
 from attsvm.program.second_look import second_look
 from attsvm.program.soft import as_slack
 from attsvm.program.solution import NotSeparable, Solution, pack
-from attsvm.tokens import Float, Tokens, matching_runs
+from attsvm.tokens import Tokens, matching_runs
 
 
 def max_margin(

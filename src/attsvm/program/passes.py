@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.program.compiled import compiled
-from attsvm.program.halves import BRAIN, HALF, single
-from attsvm.program.threads import in_threads
-from attsvm.stored import PricedThere, Stored
-from attsvm.tokens import Float
+from attsvm.numbers import Float
+from attsvm.numbers.compiled import compiled
+from attsvm.numbers.halves import BRAIN, HALF, single
+from attsvm.numbers.stored import PricedThere, Stored
+from attsvm.numbers.threads import in_threads
 
 SATISFIED = 1e-11
 """Shortfall of a row, relative to its bound, that needs no further round."""

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.norms import Norm
+from attsvm.numbers import Bool, Float
 from attsvm.program import bounds, passes
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.passes import TINY
 from attsvm.program.span import Span
-from attsvm.tokens import Bool, Float
 
 WRITTEN = 1 << 14
 """Most numbers in rows that are written out: one product is then cheaper than three steps."""

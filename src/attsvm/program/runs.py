@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from attsvm.numbers.threads import cores, in_threads
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.threads import cores, in_threads
 
 TOGETHER = 512
 """Runs that one thread solves at once: enough to hide Python's share, few enough for the cache."""

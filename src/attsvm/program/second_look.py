@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from attsvm.norms import Norm
+from attsvm.numbers import Bool, Float
 from attsvm.program.certificate import EPSILON, TOLERANCE, certify, certify_soft
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.tokens import Bool, Float
 
 SURE = 5e-11
 """Relative effect of rounding that needs no second look."""

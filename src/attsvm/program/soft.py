@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attsvm.norms import Norm
+from attsvm.numbers import Float
+from attsvm.numbers.threads import in_threads, single_thread
 from attsvm.program import working_set
 from attsvm.program.constraints import Constraints, in_range
 from attsvm.program.engine import Answer, on_vectors
 from attsvm.program.second_look import second_look_soft
-from attsvm.program.threads import in_threads, single_thread
-from attsvm.tokens import Float, Tokens, per_example
+from attsvm.tokens import Tokens, per_example
 
 PROBE = 2
 """Rows per unknown in the first pool of keys that are stored elsewhere."""

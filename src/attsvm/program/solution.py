@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from attsvm.files import check_shapes, naming, read_arrays, write_arrays
 from attsvm.norms import Entrywise, Norm, Schatten
+from attsvm.numbers import Bool, Float
 from attsvm.program.certificate import TOLERANCE, Certificate, certify, certify_soft, plain
 from attsvm.program.constraints import Constraints
-from attsvm.tokens import Bool, Float, Tokens, as_required, as_selected
+from attsvm.tokens import Tokens, as_required, as_selected
 
 __all__ = ["TOLERANCE", "Certificate", "Explanation", "NotSeparable", "Solution", "certify", "pack", "unpack"]
 

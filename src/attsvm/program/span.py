@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from attsvm.numbers import Bool, Float
 from attsvm.program.constraints import Constraints
-from attsvm.tokens import Bool, Float
 
 
 @dataclass(frozen=True, eq=False)

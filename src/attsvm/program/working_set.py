@@ -12,16 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attsvm.norms import Norm
+from attsvm.numbers import Bool, Float, Index
+from attsvm.numbers.threads import cores, in_threads
 from attsvm.program import passes
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.rows import Rows
-from attsvm.program.threads import cores, in_threads
 from attsvm.progress import Line
-from attsvm.tokens import Bool, Float
 
 SATISFIED = passes.SATISFIED
 """Shortfall of a row, relative to its bound, that needs no further round."""
@@ -42,9 +41,6 @@ MEMORY = 1 << 22
 
 PART = 1 << 22
 """Numbers that are priced on one core."""
-
-Index = NDArray[np.intp]
-
 
 Engine = Callable[[Rows], Found]
 """A pool → what was found on it. An engine may remember the pool before, of which it has kept these rows;

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attsvm.tokens import Float
+from attsvm.numbers import Float
 from attsvm.torch.pooling import attention
 
 

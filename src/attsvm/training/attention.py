@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attsvm.stored import KEPT, Stored
+from attsvm.numbers.stored import KEPT, Stored
 from attsvm.tokens import Tokens
 from attsvm.training.heads import Head, Linear
 from attsvm.training.lanes import contract, each

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.files import memory
-from attsvm.stored import Stored
+from attsvm.numbers.stored import Stored
 from attsvm.tokens import Tokens
 from attsvm.training import attention, engine, schedules
 from attsvm.training.attention import Data

@@ -9,10 +9,11 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import CONJECTURED, RUN, Arrays, Check, Float
+from attsvm.figures.figure import CONJECTURED, RUN, Arrays, Check
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.papers import FAST_RATES
 from attsvm.figures.style import BLUE, GREEN, ORANGE
+from attsvm.numbers import Float
 
 METHODS = {
     "GD": (att.gd(1.0), ORANGE, 3_000),

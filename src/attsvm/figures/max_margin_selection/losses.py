@@ -12,10 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import DERIVED, Arrays, Check, Float
+from attsvm.figures.figure import DERIVED, Arrays, Check
 from attsvm.figures.max_margin_selection.protocol import beside, descend, published_loop, stack
 from attsvm.figures.papers import MAX_MARGIN
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
+from attsvm.numbers import Float
 
 HIGH = np.array([*range(1, 11), 100.0])
 LOSSES: dict[str, att.Loss] = {

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
-from attsvm.figures.figure import RUN, Check, Float
+from attsvm.figures.figure import RUN, Check
 from attsvm.figures.textbook import joint_gradient
+from attsvm.numbers import Float
 
 PAPER = "Max-Margin Token Selection"
 COST = f"{PAPER}, printed solver cost"

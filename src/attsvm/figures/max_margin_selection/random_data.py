@@ -12,10 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import RUN, Arrays, Check, Float
+from attsvm.figures.figure import RUN, Arrays, Check
 from attsvm.figures.max_margin_selection.protocol import descend
 from attsvm.figures.papers import MAX_MARGIN
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
+from attsvm.numbers import Float
 
 T = 5
 WIDTHS = {1: (2, 3, 5, 10, 20), 2: (4, 8, 16, 32)}

@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import PLOT, PRINTED, Arrays, Check, Float
+from attsvm.figures.figure import PLOT, PRINTED, Arrays, Check
 from attsvm.figures.max_margin_selection.protocol import COST, COST_DIGITS, PAPER, descend
 from attsvm.figures.papers import MAX_MARGIN
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
+from attsvm.numbers import Float
 
 STARTS = tuple(x for x, _ in att.datasets.published.SEVERAL_INPUTS_STARTS)
 FROM_ZERO = STARTS.index(0.0)

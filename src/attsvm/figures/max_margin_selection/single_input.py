@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import PRINTED, RUN, Arrays, Check, Float
+from attsvm.figures.figure import PRINTED, RUN, Arrays, Check
 from attsvm.figures.max_margin_selection.protocol import (
     COST,
     COST_DIGITS,
@@ -22,6 +22,7 @@ from attsvm.figures.max_margin_selection.protocol import (
 )
 from attsvm.figures.papers import MAX_MARGIN
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
+from attsvm.numbers import Float
 
 THIRD_SCORES = (0.9, 0.0)
 STARTS = tuple(y for _, y in att.datasets.published.SINGLE_INPUT_STARTS)

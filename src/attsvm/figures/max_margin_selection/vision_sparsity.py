@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.figures.figure import PLOT, Arrays, Check, Float
+from attsvm.figures.figure import PLOT, Arrays, Check
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import MAX_MARGIN
 from attsvm.figures.recorded import facts, recorded
 from attsvm.figures.style import BLUE, ORANGE
+from attsvm.numbers import Float
 
 RUN, SIDE = "patches-adam", 16
 

@@ -10,11 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import PLOT, PRINTED, RUN, Arrays, Check, Float
+from attsvm.figures.figure import PLOT, PRINTED, RUN, Arrays, Check
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import MIRROR
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
 from attsvm.figures.textbook import MACHINE, joint_gradient
+from attsvm.numbers import Float
 
 STEPS = {1.75: 1_500, 2.0: 2_000, 3.0: 20_000}
 COLORS = {1.75: BLUE, 2.0: ORANGE, 3.0: GREEN}

@@ -9,10 +9,11 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, Float
+from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.papers import MIRROR
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
+from attsvm.numbers import Float
 
 RATES = {1.5: 0.3, 2.0: 1.0, 3.0: 3.0}
 COLORS = {1.5: BLUE, 2.0: ORANGE, 3.0: GREEN}

@@ -7,11 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from scipy.stats import t as student
 
-from attsvm.figures.figure import DERIVED, PRINTED, Arrays, Check, Float
+from attsvm.figures.figure import DERIVED, PRINTED, Arrays, Check
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import MIRROR
 from attsvm.figures.recorded import facts, recorded
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
+from attsvm.numbers import Float
 
 PS, SIZES = ("1.1", "2", "3"), (3, 4, 6)
 SEEDS = 3

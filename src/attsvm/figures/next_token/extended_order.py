@@ -11,11 +11,12 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, Float
+from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
 from attsvm.figures.next_token.two_stages import KINDS, LENGTH, SENTENCES, VOCABULARY, embeddings
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.papers import NEXT_TOKEN
 from attsvm.figures.style import BLUE, GREY, label
+from attsvm.numbers import Float
 
 ROLES = (att.next_token.Role.optimal, att.next_token.Role.non_comparable, att.next_token.Role.non_optimal)
 

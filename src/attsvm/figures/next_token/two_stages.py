@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import CONJECTURED, DERIVED, PRINTED, Arrays, Check, Float, Provenance
+from attsvm.figures.figure import CONJECTURED, DERIVED, PRINTED, Arrays, Check, Provenance
 from attsvm.figures.panels import band, describe, grid
 from attsvm.figures.papers import NEXT_TOKEN
 from attsvm.figures.style import BLUE, GREY, ORANGE
+from attsvm.numbers import Float
 
 SENTENCES, LENGTH, VOCABULARY = 120, 5, 20
 LENGTHS = {"ov": 0.2 / np.sqrt(VOCABULARY), "kq": 0.05 / np.sqrt(VOCABULARY)}

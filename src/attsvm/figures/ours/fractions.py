@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, Float
+from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check
 from attsvm.figures.papers import OURS
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
+from attsvm.numbers import Float
 
 LENGTHS, WIDTHS = (2, 5, 8), (2, 4, 8, 16)
 COLORS = (GREEN, BLUE, ORANGE)

@@ -8,11 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, Float
+from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import OURS
 from attsvm.figures.recorded import facts, recorded
 from attsvm.figures.style import colours
+from attsvm.numbers import Float
 
 Named = dict[str, Any]
 RULES = {

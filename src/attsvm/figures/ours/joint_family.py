@@ -8,9 +8,10 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.claims.joint_selection import CHOSEN, LOOSE, loose_problem
-from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, Float
+from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
 from attsvm.figures.papers import OURS
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
+from attsvm.numbers import Float
 
 RATIOS = np.array([0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.1, 1.3])
 """Ratios ρ = r/R on the published instance, whose family ends at ρ = 1."""

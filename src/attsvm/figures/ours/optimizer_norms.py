@@ -12,9 +12,10 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, Float
+from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import OURS
+from attsvm.numbers import Float
 
 N, T, D = 4, 5, 10
 NORMS: tuple[att.Norm, ...] = (

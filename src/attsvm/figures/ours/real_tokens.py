@@ -13,10 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import DERIVED, Arrays, Check, Float
+from attsvm.figures.figure import DERIVED, Arrays, Check
 from attsvm.figures.panels import band, describe
 from attsvm.figures.papers import OURS
 from attsvm.figures.style import GREY, canvas, colours
+from attsvm.numbers import Float
 
 NEAR = 1e-4
 """1 − cosine of a run that counts as arrived."""

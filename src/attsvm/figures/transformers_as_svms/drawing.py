@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from attsvm.figures.figure import Float
+from attsvm.numbers import Float
 
 
 def band(ax: Axes, x: Any, each: Float, color: str, **options: Any) -> None:

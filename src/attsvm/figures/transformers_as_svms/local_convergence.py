@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 from scipy.special import stdtrit
 
 import attsvm as att
-from attsvm.figures.figure import PLOT, RUN, Arrays, Check, Float, Provenance
+from attsvm.figures.figure import PLOT, RUN, Arrays, Check, Provenance
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
@@ -24,6 +24,7 @@ from attsvm.figures.textbook import (
     textbook_descent,
 )
 from attsvm.figures.transformers_as_svms.drawing import band
+from attsvm.numbers import Float
 
 STARTS = 10_000
 """First seed of the starting points: the data take the seeds 0, 1, …"""

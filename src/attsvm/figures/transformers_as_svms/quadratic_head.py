@@ -12,10 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, Float
+from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
+from attsvm.numbers import Float
 
 STRENGTHS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
 TRAINED = (1.14, 1.26, 1.57, 1.97, 2.51, 3.52, 4.00)

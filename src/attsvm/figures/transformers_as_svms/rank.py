@@ -10,11 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import PLOT, RUN, Arrays, Check, Float
+from attsvm.figures.figure import PLOT, RUN, Arrays, Check
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
 from attsvm.figures.transformers_as_svms.drawing import band
+from attsvm.numbers import Float
 
 WIDTHS = (1, 2, 3, 4, 5, 10, 15, 20)
 EXAMPLES = (5, 10, 15)

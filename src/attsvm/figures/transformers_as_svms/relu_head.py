@@ -14,10 +14,11 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures import textbook
-from attsvm.figures.figure import PLOT, Arrays, Check, Float
+from attsvm.figures.figure import PLOT, Arrays, Check
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
+from attsvm.numbers import Float
 
 WIDTHS = (4, 6, 8, 10)
 WIDEST = max(WIDTHS)

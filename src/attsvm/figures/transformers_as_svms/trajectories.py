@@ -6,9 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 
 import attsvm as att
-from attsvm.figures.figure import Arrays, Float
+from attsvm.figures.figure import Arrays
 from attsvm.figures.panels import describe
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
+from attsvm.numbers import Float
 
 COLORS = (BLUE, ORANGE)
 """Of the two inputs."""

@@ -12,10 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import RUN, Arrays, Check, Float
+from attsvm.figures.figure import RUN, Arrays, Check
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
+from attsvm.numbers import Float
 
 STARTS = 10_000
 """First seed of the starting points: the data take the seeds 0, 1, …"""

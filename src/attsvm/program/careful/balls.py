@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.norms import Norm, Schatten
+from attsvm.numbers import Float
 from attsvm.program.careful.numbers import Numbers, high, joined, like, power, solve
-from attsvm.tokens import Float
 
 
 class Ball(Protocol):

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attsvm.numbers import Float
+from attsvm.numbers.doubled import Doubled
 from attsvm.program.careful.balls import Ball
 from attsvm.program.careful.numbers import Numbers, high, solve
-from attsvm.program.doubled import Doubled
-from attsvm.tokens import Float
 
 SHRINK, SLOWEST = 0.05, 0.5
 """Factor of μ between two points of the path: at first, and at last, where numbers run out of digits."""

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-from attsvm.program import doubled_loops as loops
-from attsvm.program.doubled import Doubled, stacked
-from attsvm.tokens import Float
+from attsvm.numbers import Float, doubled_loops as loops
+from attsvm.numbers.doubled import Doubled, stacked
 
 Numbers = Any
 """A NumPy array of float64, or a `Doubled`."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.doubled import Doubled
 from attsvm.program.constraints import Constraints
-from attsvm.program.doubled import Doubled
-from attsvm.tokens import Bool, Float
 
 FAR = 10_000
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from attsvm.norms import Norm
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.doubled import Doubled
 from attsvm.program.careful.pool import Pool
-from attsvm.program.doubled import Doubled
-from attsvm.tokens import Bool, Float
 
 TRIED = ((1, 0.0, 2e-12), (4096, 5e-11, 5e-12), (4096, 6e-9, 1e-9), (1 << 17, 6e-9, 1e-9))
 """Rounds: how many factors are tried, how far from one, and the loss that is good enough to stop there."""

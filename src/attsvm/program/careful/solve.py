@@ -12,14 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.norms import Norm, frobenius
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.doubled import Doubled
 from attsvm.program.careful import rounding
 from attsvm.program.careful.balls import Ball, Bowl, unit_ball
 from attsvm.program.careful.central_path import FIRST, Point, Program, follow
 from attsvm.program.careful.pool import Pool
 from attsvm.program.constraints import Constraints
-from attsvm.program.doubled import Doubled
 from attsvm.program.engine import Answer
-from attsvm.tokens import Bool, Float
 
 GOAL, ENOUGH = 1e-11, 1e-7
 """Relative gap at which the path ends, and above which its end is no answer."""

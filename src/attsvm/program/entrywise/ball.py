@@ -13,7 +13,7 @@ of the entries with sign +, with sign −, and of the rows.
 
 from __future__ import annotations
 
-from attsvm.program.compiled import compiled, inner
+from attsvm.numbers.compiled import compiled, inner
 
 CROSS, CUBE, CURVED = 0, 1, 2
 """The balls of l1, l∞ and lp."""

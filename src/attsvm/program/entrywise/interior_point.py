@@ -13,13 +13,13 @@ import math
 import numpy as np
 
 from attsvm.norms import Norm
+from attsvm.numbers import Float
+from attsvm.numbers.linear import Cholesky
 from attsvm.program.engine import Answer, Found
 from attsvm.program.entrywise import ball, newton
 from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED
 from attsvm.program.entrywise.products import gram, margins
-from attsvm.program.linear import Cholesky
 from attsvm.program.rows import Rows
-from attsvm.tokens import Float
 
 LOOSE = 0.1
 """Distance from the boundary, relative to the solution's size, of the first slacks and multipliers."""

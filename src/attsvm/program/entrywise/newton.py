@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.compiled import compiled, inner
+from attsvm.numbers.compiled import compiled, inner
 from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED, complete, norm, offset, rescale
 from attsvm.program.entrywise.products import combine, margins, solve
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.compiled import compiled, inner
+from attsvm.numbers.compiled import compiled, inner
 
 
 @compiled

@@ -7,14 +7,14 @@ from collections.abc import Generator
 import numpy as np
 
 from attsvm.norms import Norm
+from attsvm.numbers import Bool
+from attsvm.numbers.threads import single_thread
 from attsvm.program import working_set
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.entrywise.interior_point import Pace, Run
 from attsvm.program.frobenius.route import solve as frobenius
 from attsvm.program.rows import Rows
-from attsvm.program.threads import single_thread
-from attsvm.tokens import Bool
 
 PACES = ((0.65, 1e-3), (0.8, 1e-2), (0.9, 1e-4))
 """In turn: the factor by which p − 1, or 1/(p − 1), shrinks in a step, and the complementarity meanwhile."""

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.program.compiled import compiled, inner
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.compiled import compiled, inner
 from attsvm.program.frobenius import factors
 from attsvm.program.frobenius.factors import add, dot
 from attsvm.program.passes import TINY
-from attsvm.tokens import Bool, Float
 
 SOLVED, CONTRADICTORY, STALLED = 0, 1, 2
 

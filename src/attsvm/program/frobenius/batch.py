@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.numbers import Bool, Float
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.frobenius import written_out
 from attsvm.program.frobenius.gram import Found, Problems, memory, pivot
-from attsvm.tokens import Bool, Float
 
 LARGEST = 256
 """Rows up to which loops on the Gram matrix beat calls to LAPACK."""

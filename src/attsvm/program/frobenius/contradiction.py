@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from attsvm.numbers import Bool, Float
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.frobenius.active_set import solve_rows
 from attsvm.program.rows import Rows
-from attsvm.tokens import Bool, Float
 
 STEEP = 1e-6
 """|Σ λ_j A_j| per multiplier below which a method that still runs is asked for a proof."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.compiled import inner
-from attsvm.tokens import Float
+from attsvm.numbers import Float
+from attsvm.numbers.compiled import inner
 
 MOST = 0.01
 """Part of |a|² that must be left for one projection to be exact."""

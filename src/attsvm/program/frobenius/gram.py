@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.program.compiled import compiled, inner
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.compiled import compiled, inner
 from attsvm.program.passes import TINY
-from attsvm.tokens import Bool, Float
 
 DEPENDENT = 1e-10
 """Squared distance of a unit row from the span of others below which a Gram matrix cannot see it."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.norms import frobenius
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.linear import RIDGES, Cholesky
 from attsvm.program.bounds import gap
 from attsvm.program.engine import Found
 from attsvm.program.frobenius import contradiction, pivoting
 from attsvm.program.frobenius.packed import Packed
-from attsvm.program.linear import RIDGES, Cholesky
 from attsvm.program.rows import Rows
-from attsvm.tokens import Bool, Float
 
 ITERATIONS = 60
 """Newton steps at most; 10 to 20 are usual."""

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from attsvm.numbers.threads import single_thread
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.frobenius import contradiction, interior_point as interior, pivoting, written_out
 from attsvm.program.rows import Rows
 from attsvm.program.span import Span
-from attsvm.program.threads import single_thread
 
 CROWDED = 10.0
 """Rows per unknown beyond which block pivoting needs more exchanges than a Newton matrix costs."""

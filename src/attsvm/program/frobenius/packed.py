@@ -7,9 +7,9 @@ from functools import cached_property
 
 import numpy as np
 
-from attsvm.program.linear import conjugate_gradients
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.linear import conjugate_gradients
 from attsvm.program.rows import Rows
-from attsvm.tokens import Bool, Float
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,13 +11,13 @@ import numpy as np
 from scipy.linalg import qr, solve_triangular
 
 from attsvm.norms import frobenius
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.linear import Cholesky
 from attsvm.program.bounds import gap
 from attsvm.program.engine import Found
 from attsvm.program.frobenius import contradiction
 from attsvm.program.frobenius.packed import Packed
-from attsvm.program.linear import Cholesky
 from attsvm.program.rows import Rows
-from attsvm.tokens import Bool, Float
 
 DIRECT = 300
 """Passive rows up to which a Cholesky factor is faster than conjugate gradients."""

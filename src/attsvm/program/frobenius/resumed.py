@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.threads import single_thread
 from attsvm.program.engine import Found
 from attsvm.program.frobenius import active_set, matrices, pivoting, written_out
 from attsvm.program.frobenius.active_set import CONTRADICTORY, COUNT
 from attsvm.program.rows import Rows
-from attsvm.program.threads import single_thread
-from attsvm.tokens import Bool, Float
 
 LARGEST = 48
 """Rows per unknown in a pool at most."""

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attsvm.program.compiled import compiled
-from attsvm.tokens import Bool, Float
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.compiled import compiled
 
 
 class Hinges(NamedTuple):

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attsvm.numbers import Float
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.frobenius.simplex import Hinges, project
 from attsvm.program.frobenius.soft_newton import FreeRows
-from attsvm.tokens import Float
 
 GOOD = 1e-12
 """Gap relative to ½‖W‖², and error of a tie, at which to stop."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.linear import Cholesky
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius.packed import Packed
-from attsvm.program.linear import Cholesky
-from attsvm.tokens import Bool, Float
 
 DIRECT = 500
 """Free rows, or unknowns, up to which a Cholesky factor is faster than conjugate gradients."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.norms import frobenius
+from attsvm.numbers import Bool
 from attsvm.program import working_set
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, stacked
@@ -17,7 +18,6 @@ from attsvm.program.frobenius.active_set import DEPENDENT
 from attsvm.program.frobenius.resumed import LARGEST, ActiveSet, Pivoted
 from attsvm.program.passes import TINY
 from attsvm.program.rows import Rows
-from attsvm.tokens import Bool
 
 SMALL = 50_000
 """Numbers in the largest dense matrix of rows."""

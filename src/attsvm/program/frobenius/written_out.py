@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 
 from attsvm.norms import frobenius
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.compiled import compiled
 from attsvm.program import bounds
-from attsvm.program.compiled import compiled
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.frobenius import active_set
 from attsvm.program.frobenius.active_set import ACTIVE, CONTRADICTORY, COUNT, ENTERING, advance, restart
 from attsvm.program.passes import TINY
 from attsvm.program.rows import Rows
-from attsvm.tokens import Bool, Float
 
 ENTRIES = 1 << 22
 """Numbers in the rows of the runs that are written out at once (32 MB)."""

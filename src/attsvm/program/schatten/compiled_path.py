@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.compiled import compiled, inner
+from attsvm.numbers.compiled import compiled, inner
 from attsvm.program.schatten.cholesky import factor, solve
 
 STEPS, TURNS = 30, 4

@@ -13,9 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
+from attsvm.numbers import Bool, Float
 from attsvm.program.rows import Rows
 from attsvm.program.schatten.scaling import Scaling
-from attsvm.tokens import Bool, Float
 
 CORRECTORS = 3
 """Second-order corrections tried per factorisation: each costs one solve and saves iterations."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.program.linear import Cholesky, with_ridge
+from attsvm.numbers import Float
+from attsvm.numbers.linear import Cholesky, with_ridge
+from attsvm.numbers.stored.device import out_of_memory
 from attsvm.program.rows import Rows
 from attsvm.program.schatten.interior_point import Iterate, Refined, Step, inverse
 from attsvm.program.schatten.scaling import Scaling
-from attsvm.stored.device import out_of_memory
-from attsvm.tokens import Float
 
 BLOCK = 64
 """Rows per piece of the Newton matrix, of which only the lower triangle is built."""

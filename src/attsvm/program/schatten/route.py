@@ -11,6 +11,8 @@ from scipy.linalg import block_diag
 
 from attsvm import norms
 from attsvm.norms import Norm
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.threads import single_thread
 from attsvm.program import bounds, working_set
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
@@ -21,8 +23,6 @@ from attsvm.program.schatten.interior_point import Form, Iterate, advance, mean_
 from attsvm.program.schatten.nuclear import NuclearForm
 from attsvm.program.schatten.spectral import SpectralForm
 from attsvm.program.span import Span, basis
-from attsvm.program.threads import single_thread
-from attsvm.tokens import Bool, Float
 
 GOAL, ENOUGH = 4e-10, 5e-9
 """Relative gap at which the interior point stops, and above which a more careful attempt follows."""

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.linalg.lapack import dgesdd, dpotrf, dsyevd
 from scipy.sparse.linalg import ArpackError, eigsh
 
-from attsvm.tokens import Float
+from attsvm.numbers import Float
 
 WIDE, NEAR = 400, 1e-2
 """Width from which the least eigenvalue is found by Lanczos steps, and how well."""

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from attsvm.norms import Norm
+from attsvm.numbers import Float
 from attsvm.program.rows import Rows
 from attsvm.program.schatten.compiled_path import follow
-from attsvm.tokens import Float
 
 ROOM = 1.2
 """The nuclear slacks are those of this multiple of the Frobenius solution."""

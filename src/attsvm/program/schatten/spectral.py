@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attsvm.numbers import Float
 from attsvm.program.rows import Rows
 from attsvm.program.schatten.interior_point import Iterate, Refined, Step, inverse
 from attsvm.program.schatten.scaling import Scaling
 from attsvm.program.schatten.spectral_elimination import ByRows, ByWeight, System
-from attsvm.tokens import Float
 
 
 @dataclass(frozen=True, eq=False)

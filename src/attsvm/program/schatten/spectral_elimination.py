@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from attsvm.program.linear import Cholesky
+from attsvm.numbers import Float
+from attsvm.numbers.linear import Cholesky
 from attsvm.program.rows import Rows
 from attsvm.program.schatten.interior_point import inverse
 from attsvm.program.schatten.scaling import Scaling
-from attsvm.tokens import Float
 
 
 class System:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.compiled import exactly, exactly_inner
+from attsvm.numbers.compiled import exactly, exactly_inner
 
 SPLITTER = 2.0**27 + 1.0
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.compiled import compiled, inner
-from attsvm.program.elementary import exponential, log_one_plus
-from attsvm.program.halves import single
+from attsvm.numbers.compiled import compiled, inner
+from attsvm.numbers.elementary import exponential, log_one_plus
+from attsvm.numbers.halves import single
 
 
 @compiled

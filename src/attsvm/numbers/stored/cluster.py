@@ -15,8 +15,9 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.stored.array import PART, Float, Index, Stored
-from attsvm.stored.tasks import Failed, computed
+from attsvm.numbers import Float, Index
+from attsvm.numbers.stored.array import PART, Stored
+from attsvm.numbers.stored.tasks import Failed, computed
 
 Work = Callable[..., Float]
 """Some numbers of a chunk (k, …), in float64, and what belongs to each, → (k, …)."""

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.program import doubled_loops as loops
-from attsvm.tokens import Float
+from attsvm.numbers import Float, doubled_loops as loops
 
 ROUNDING = 2.0**-100
 """Relative error of one operation, a sum of up to sixteen million terms included."""

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.stored.array import Float, Index, Stored
+from attsvm.numbers import Float, Index
+from attsvm.numbers.stored.array import Stored
 
 PART = 1 << 27
 """Numbers that are widened to float64 at once (1 GB); half as many where the GPU has no room for them."""
@@ -101,7 +102,7 @@ def _one_reading() -> Any:
     """Margins by a kernel of our own, or None where torch came without Triton or it cannot compile."""
     torch = sys.modules["torch"]
     try:
-        from attsvm.stored.one_reading import margins
+        from attsvm.numbers.stored.one_reading import margins
 
         x, y = torch.ones((1, 2, 3), device="cuda"), torch.ones((1, 3), dtype=torch.float64, device="cuda")
         margins(x, torch.zeros(1, dtype=torch.long, device="cuda"), y).cpu()

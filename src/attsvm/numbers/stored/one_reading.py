@@ -25,7 +25,7 @@ def margins(x: Any, anchor: Any, y: Any) -> Any:
     return out
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _margins(x, anchor, y, out, T, d, TOKENS: tl.constexpr, PART: tl.constexpr):  # type: ignore[no-untyped-def]
     i, t = tl.program_id(0).to(tl.int64), tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     first, total = tl.load(anchor + i), tl.zeros((TOKENS,), tl.float64)

@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from attsvm.program.compiled import REORDERED
+from attsvm.numbers.compiled import REORDERED
 
 HALF, BRAIN = 13, 16
 """Bits by which float16 and bfloat16 are shifted to become float32, the former 2^−112 times as large."""

@@ -12,13 +12,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.archives import widened
+from attsvm.numbers import Float, Index
+from attsvm.numbers.archives import widened
 
 PART = 1 << 20
 """Numbers that are read at once (8 MB in float64)."""
-
-Float = NDArray[np.floating[Any]]
-Index = NDArray[np.intp]
 
 
 class Stored:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.stored.array import Float
+from attsvm.numbers import Float
 
 PATIENCE = 60.0
 """Seconds without a single worker after which a cluster counts as dead."""

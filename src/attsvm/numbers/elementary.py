@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.program.compiled import inner
+from attsvm.numbers.compiled import inner
 
 
 @inner

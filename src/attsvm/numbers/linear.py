@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-from attsvm.tokens import Float
+from attsvm.numbers import Float
 
 RIDGES = (0.0, 1e-15, 1e-13, 1e-11, 1e-9, 1e-7)
 """Parts of the diagonal that are added to it in turn: dependent rows make a matrix singular."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.stored.array import PricedThere, Stored
+from attsvm.numbers.stored.array import PricedThere, Stored
 
 __all__ = ["KEPT", "PricedThere", "Stored", "as_stored"]
 
@@ -27,11 +27,11 @@ def as_stored(name: str, value: Any, dtype: Any) -> Stored | None:
     home, kind = type(value).__module__.partition(".")[0], Stored
     if home in ("torch", "jax", "jaxlib"):
         if _on_gpu(value):
-            from attsvm.stored.device import OnDevice as kind
+            from attsvm.numbers.stored.device import OnDevice as kind
         elif home == "torch" and str(value.dtype) == "torch.bfloat16":
             value = _brain(value)
     elif type(value).__module__.startswith("dask.array"):
-        from attsvm.stored.cluster import OnCluster as kind
+        from attsvm.numbers.stored.cluster import OnCluster as kind
     if isinstance(value, np.ndarray):
         narrow = value.dtype.name in ("float16", "float32", "bfloat16") and value.size > KEPT
         mapped = isinstance(value, np.memmap) and value.dtype.kind == "f"
