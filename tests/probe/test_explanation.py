@@ -45,6 +45,22 @@ def test_the_surest_mistake_comes_first_and_right_ones_are_none(probe, X, y):
         probe.explain(X).mistakes()
 
 
+@pytest.mark.parametrize("form", [bool, float, object, list])
+def test_labels_that_are_equal_are_right_whatever_their_type(X, form):
+    """Bool targets of a suite, whose probes have the classes 0 and 1, were all mistakes on the page."""
+    from attsvm.probe import ProbeSuite
+
+    y = np.array([len(x) > 5 for x in X])
+    suite = ProbeSuite(head_ridge=0.1, prompt_ridge=0.1).fit(X, y[:, None])
+    probe = suite.probes_[0][0]
+    read = probe.explain(X, y=y.tolist() if form is list else y.astype(form))
+    wrong = np.flatnonzero(probe.predict(X) != y)
+    on_page = [s["i"] for s in read._data()["sequences"] if s["label"] != s["predicted"]]
+    assert 0 < len(wrong) < len(X) and set(on_page) == set(wrong) == set(read.mistakes(60))
+    with pytest.raises(ValueError, match="unknown classes"):
+        probe.explain(X, y=y.astype(int).astype(str))
+
+
 def test_the_loudest_words_are_those_that_decide(probe, X):
     pieces = [["high" if v > 4.2 else "low" for v in x[:, 0]] for x in X]
     loudest = probe.explain(X, pieces).words()

@@ -190,12 +190,17 @@ def read_pieces(texts: Any, lengths: NDArray[np.intp]) -> tuple[tuple[str, ...],
 
 
 def read_labels(labels: Any, classes: NDArray[Any], n: int) -> NDArray[Any] | None:
-    """Labels (n,) of known classes, or None."""
+    """Labels (n,) as the probe's own classes, or None.
+
+    They are compared by value, and only once: True and 1.0 are the class 1, but do not read like it.
+    """
     if labels is None:
         return None
-    found = np.asarray(labels)
-    unknown: Sequence[Any] = np.setdiff1d(found, classes).tolist() if found.shape == (n,) else []
-    if found.shape != (n,) or unknown:
-        told = f"has the unknown classes {unknown}" if unknown else f"has shape {found.shape}"
-        raise ValueError(f"y {told}. Pass one of {classes.tolist()} for each of {n} sequences.")
-    return found
+    found, wanted = np.asarray(labels), f"Pass one of {classes.tolist()} for each of {n} sequences."
+    if found.shape != (n,):
+        raise ValueError(f"y has shape {found.shape}. {wanted}")
+    same = np.asarray(found[:, None] == classes)  # of text and numbers: all False
+    unknown = found[~same.any(1)]
+    if len(unknown):
+        raise ValueError(f"y has the unknown classes {list(dict.fromkeys(unknown.tolist()))}. {wanted}")
+    return np.asarray(classes[same.argmax(1)])
