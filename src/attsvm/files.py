@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path as File
@@ -52,22 +52,43 @@ def read_arrays(
     in_place: keys and values of more than KEPT numbers that are not compressed are memory maps, in the
         precision of the file; they need no memory.
     """
-    path = _existing(file)
-    with naming(path), path.open("rb") as stream, _damage():
-        archive = open_archive(stream)
-        _check_names(archive.headers)
+    with archive_of(file) as (path, archive):
+        for name, header in archive.headers.items():
+            check_header(name, header, _kinds(name))
         wanted = [name for name in archive.headers if only is None or name in only]
-        large = {name for name in wanted if in_place and _stays(name, archive.headers[name])}
-        read = {name: header for name, header in archive.headers.items() if name not in large}
-        _check_sizes(read, path.stat().st_size)
-        return {name: (_mapped if name in large else _read)(path, archive, name) for name in wanted}
+        large = [name for name in wanted if in_place and _stays(name, archive.headers[name])]
+        found = take(path, archive, wanted, large)
+        return {name: array if name in large else _native(array) for name, array in found.items()}
 
 
 def array_names(file: str | os.PathLike[str]) -> frozenset[str]:
     """The names of the arrays in a file; no array is read."""
+    with archive_of(file) as (_, archive):
+        return frozenset(archive.headers)
+
+
+@contextmanager
+def archive_of(file: str | os.PathLike[str]) -> Iterator[tuple[File, Archive]]:
+    """The one door to archives: the file and its headers. What is wrong inside is a BadFile with its name."""
     path = _existing(file)
-    with naming(path), path.open("rb") as stream, _damage():
-        return frozenset(open_archive(stream).headers)
+    with naming(path), path.open("rb") as stream, damage():
+        yield path, open_archive(stream)
+
+
+def take(
+    path: File, archive: Archive, names: Sequence[str], maps: Collection[str]
+) -> dict[str, NDArray[Any]]:
+    """Arrays of an open archive as they are stored, those in `maps` as memory maps.
+
+    Their headers must have been checked. What is read must fit into the memory; a check sum must be right.
+    """
+    read = [archive.headers[name] for name in names if name not in maps]
+    check_size(sum(header.size for header in read), path.stat().st_size)
+    for name in (name for name in names if name in maps):
+        archive.verify(name)
+    return {
+        name: mapped(path, archive.headers[name]) if name in maps else archive.read(name) for name in names
+    }
 
 
 def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any]) -> File:
@@ -132,7 +153,7 @@ def _existing(file: str | os.PathLike[str]) -> File:
 
 
 @contextmanager
-def _damage() -> Iterator[None]:
+def damage() -> Iterator[None]:
     """Zip, zlib, header and JSON errors of all kinds say that the file is damaged."""
     try:
         yield
@@ -143,20 +164,25 @@ def _damage() -> Iterator[None]:
         raise BadFile(f"the file is damaged ({reason}). Write it again.") from None
 
 
-def _check_names(headers: Mapping[str, Header]) -> None:
-    for name, header in headers.items():
-        kinds = KNOWN.get(name, NUMBERS if name.startswith(STATE) else None)
-        if kinds is None:
-            folded = {known.casefold(): known for known in KNOWN}
-            near = get_close_matches(name.casefold(), folded, 1)
-            meant = f"Did you mean {folded[near[0]]!r}? " if near else ""
-            raise BadFile(f"unknown array {name!r}. {meant}A problem has {', '.join(PROBLEM)}.")
-        if header.dtype.kind not in kinds:
-            wanted = "text" if kinds == TEXT else "real numbers or booleans"
-            raise BadFile(f"{name} has dtype {header.dtype}. Save it as an array of {wanted}.")
-        if header.size != header.stored:
-            sizes = f"{name} needs {header.size} bytes and has {header.stored}"
-            raise BadFile(f"the file is damaged ({sizes}). Write it again.")
+def _kinds(name: str) -> str:
+    """NumPy's letters of the types that an array of this name may have; BadFile where no array has it."""
+    kinds = KNOWN.get(name, NUMBERS if name.startswith(STATE) else None)
+    if kinds is None:
+        folded = {known.casefold(): known for known in KNOWN}
+        near = get_close_matches(name.casefold(), folded, 1)
+        meant = f"Did you mean {folded[near[0]]!r}? " if near else ""
+        raise BadFile(f"unknown array {name!r}. {meant}A problem has {', '.join(PROBLEM)}.")
+    return kinds
+
+
+def check_header(name: str, header: Header, kinds: str = NUMBERS) -> None:
+    """An array of these kinds, for which the file has as many bytes as its shape needs."""
+    if header.dtype.kind not in kinds:
+        wanted = "text" if kinds == TEXT else "real numbers or booleans"
+        raise BadFile(f"{name} has dtype {header.dtype}. Save it as an array of {wanted}.")
+    if header.size != header.stored or min(header.shape, default=0) < 0:
+        sizes = f"{name} of shape {header.shape} needs {header.size} bytes and has {header.stored}"
+        raise BadFile(f"the file is damaged ({sizes}). Write it again.")
 
 
 def _stays(name: str, header: Header) -> bool:
@@ -166,17 +192,8 @@ def _stays(name: str, header: Header) -> bool:
     return name in ("keys", "values") and floats and large and header.place is not None
 
 
-def _mapped(path: File, archive: Archive, name: str) -> NDArray[Any]:
-    archive.verify(name)
-    return mapped(path, archive.headers[name])
-
-
-def _read(path: File, archive: Archive, name: str) -> NDArray[Any]:
-    return _native(archive.read(name))
-
-
-def _check_sizes(headers: Mapping[str, Header], stored: int) -> None:
-    need = sum(header.size for header in headers.values())
+def check_size(need: int, stored: int) -> None:
+    """So many bytes of arrays may be read from so many bytes of a file."""
     most = min(memory() // 2, max(FREE, STRETCH * stored))
     if need > most:
         held, expanded, allowed = (f"{size / 2**20:,.4g} MiB" for size in (stored, need, most))

@@ -211,6 +211,21 @@ def mapped(file: str | os.PathLike[str], header: Header) -> NDArray[Any]:
     return array
 
 
+def stamp(array: Any) -> tuple[int, int] | None:
+    """When the file below a memory map was written, and its size."""
+    base = array
+    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap) and base.base is not None:
+        base = base.base
+    name = getattr(base, "filename", None)
+    if not isinstance(base, np.memmap) or name is None:
+        return None
+    try:
+        found = os.stat(name)
+    except OSError:
+        return (0, 0)
+    return found.st_mtime_ns, found.st_size
+
+
 def widened(bits: NDArray[Any]) -> NDArray[np.float32]:
     """bfloat16 numbers, given as their 16 bits, in float32: they are its upper half, so this is exact."""
     return (np.asarray(bits, np.uint16).astype(np.uint32) << 16).view(np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -11,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.files import naming
-from attsvm.numbers.archives import BadFile, mapped, open_archive, widened
+from attsvm.files import archive_of, check_header, check_size, damage, memory, naming, take
+from attsvm.numbers.archives import Archive, BadFile, stamp, widened
 
 
 class Rows:
@@ -22,6 +23,8 @@ class Rows:
         self.array = array
         self.shape: tuple[int, int] = (int(array.shape[0]), int(array.shape[1]))
         self.brain = "bfloat16" in str(array.dtype)
+        self.parts: Sequence[Any] = [array]
+        self.stamps = [stamp(array)]
 
     @property
     def precision(self) -> str:
@@ -43,7 +46,19 @@ class Rows:
 
     def read(self, rows: slice) -> Any:
         """Rows (m, d) as they are stored."""
-        part = np.asarray(self.array[rows])
+        return self._read(0, rows)
+
+    def _read(self, number: int, rows: slice) -> NDArray[Any]:
+        """Rows of one of the parts. A map of a file that became shorter would end the process."""
+        array = self.parts[number]
+        if self.stamps[number] is not None and stamp(array) != self.stamps[number]:
+            raise ValueError("the file of the tokens changed after it was opened. Open it again.")
+        try:
+            part = np.asarray(array[rows])
+        except Exception as error:
+            if isinstance(array, np.ndarray):
+                raise
+            raise ValueError(f"{array!r} could not be read: {error}. Write it again.") from error
         return part.view(np.uint16) if self.brain else part
 
     def joined(self, parts: Sequence[Any]) -> Any:
@@ -94,7 +109,7 @@ class Shards(Rows):
             found = f"the parts have widths {sorted(widths)} and types {sorted(kinds)}"
             raise BadFile(f"{found}. Write them alike.")
         super().__init__(parts[0])
-        self.parts = parts
+        self.parts, self.stamps = parts, [stamp(part) for part in parts]
         self.ends = np.cumsum([len(p) for p in parts]).tolist()
         self.shape = (self.ends[-1], self.shape[1])
 
@@ -108,8 +123,7 @@ class Shards(Rows):
             shard = bisect_right(self.ends, start)
             first = self.ends[shard - 1] if shard else 0
             stop = min(rows.stop, self.ends[shard])
-            part = np.asarray(self.parts[shard][start - first : stop - first])
-            found.append(part.view(np.uint16) if self.brain else part)
+            found.append(self._read(shard, slice(start - first, stop - first)))
             start = stop
         return found[0] if len(found) == 1 else np.concatenate(found)
 
@@ -129,64 +143,95 @@ def as_rows(x: Any) -> Rows:
     return Rows(x)
 
 
+def sequences(offsets: Any, N: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """First row and length of every sequence (n,), of offsets (n + 1,) that must go from 0 to N."""
+    given = np.asarray(offsets)
+    ends = given.astype(np.int64) if given.dtype.kind in "iu" else None  # unsigned differences have no sign
+    if ends is None or ends.ndim != 1 or len(ends) < 2 or (ends[1:] <= ends[:-1]).any():
+        raise ValueError(
+            f"offsets has shape {given.shape} and dtype {given.dtype}. Pass n + 1 increasing integers."
+        )
+    if ends[0] != 0 or ends[-1] != N:
+        raise ValueError(f"offsets go from {ends[0]} to {ends[-1]}, x has {N} rows.")
+    return ends[:-1].astype(np.intp), np.diff(ends).astype(np.intp)
+
+
 # ---------------------------------------------------------------------- files
 
+Layout = tuple[Rows, NDArray[np.intp]]
+"""Rows (N, d) and offsets (n + 1,) that fit to them."""
 
-def opened(path: Path) -> tuple[Rows, NDArray[np.intp]]:
+
+def opened(path: Path) -> Layout:
     """Rows and offsets of activations on disk; see `TokenStore.open`."""
-    if path.is_dir():
-        return _folder(path)
-    rows, offsets = _file(path)
-    return as_rows(rows), offsets
-
-
-def _folder(path: Path) -> tuple[Rows, NDArray[np.intp]]:
+    if not path.is_dir():
+        return _file(path)
     if (path / "tokens.npy").exists():
-        tokens, offsets = _arrays(path / "tokens.npy")["keys"], _arrays(path / "offsets.npy")["keys"]
-        return as_rows(tokens), np.asarray(offsets)
+        tokens, offsets = (_array(path / f"{name}.npy") for name in ("tokens", "offsets"))
+        with naming(path):
+            return _layout(tokens, offsets)
     if (path / "zarr.json").exists() or (path / ".zgroup").exists():
         return _zarr(path)
-    shards = sorted(path.glob("*.safetensors"))
+    shards = [_file(shard) for shard in sorted(path.glob("*.safetensors"))]
     if not shards:
         raise BadFile(f"{path}: neither .safetensors, tokens.npy nor Zarr. Pass a folder of shards.")
-    rows, offsets = zip(*map(_file, shards), strict=True)
-    first = np.cumsum([0, *(int(each[-1]) for each in offsets)])
-    joined = [each[:-1] + start for each, start in zip(offsets, first, strict=False)]
-    return Shards(rows), np.concatenate([*joined, first[-1:]])
+    first = np.cumsum([0, *(rows.shape[0] for rows, _ in shards)])
+    joined = [offsets[:-1] + start for (_, offsets), start in zip(shards, first, strict=False)]
+    with naming(path):
+        return Shards([rows.array for rows, _ in shards]), np.concatenate([*joined, first[-1:]])
 
 
-def _zarr(path: Path) -> tuple[Rows, NDArray[np.intp]]:
+def _layout(tokens: Any, offsets: Any) -> Layout:
+    rows = as_rows(tokens)
+    starts, _ = sequences(offsets, rows.shape[0])
+    return rows, np.append(starts, rows.shape[0])
+
+
+def _zarr(path: Path) -> Layout:
     try:
         import zarr
     except ImportError as missing:
         raise ImportError(f"{path} is Zarr's: pip install zarr.") from missing
-    group = zarr.open(path, mode="r")
-    if "tokens" not in group or "offsets" not in group:
-        raise BadFile(f"{path}: not a group of `tokens` (N, d) and `offsets` (n + 1,). Save one.")
-    return as_rows(group["tokens"]), np.asarray(group["offsets"][:])
-
-
-def _file(path: Path) -> tuple[Any, NDArray[np.intp]]:
-    arrays = _arrays(path)
+    with naming(path), damage():
+        group = zarr.open(path, mode="r")
+        if "tokens" not in group or "offsets" not in group:
+            raise BadFile("not a group of `tokens` (N, d) and `offsets` (n + 1,). Save one.")
+        tokens, offsets = group["tokens"], group["offsets"]
+        at_once = math.prod(tokens.chunks) * tokens.dtype.itemsize + offsets.nbytes
+        check_size(at_once, memory())
+        ends = offsets[:]
     with naming(path):
-        tokens = arrays.get("tokens", arrays.get("keys"))
-        if tokens is None:
-            names = ", ".join(sorted(arrays))
-            raise BadFile(f"it holds {names}. Save `tokens` (N, d) and `offsets` (n + 1,).")
-        if tokens.ndim == 3 and "mask" not in arrays:
-            n, T, d = tokens.shape
-            return tokens.reshape(n * T, d), np.arange(n + 1) * T
-        if tokens.ndim != 2 or "offsets" not in arrays:
+        return _layout(tokens, ends)
+
+
+def _file(path: Path) -> Layout:
+    with archive_of(path) as (file, archive):
+        held = archive.headers
+        name = "tokens" if "tokens" in held else "keys"
+        if name not in held:
+            raise BadFile(f"it holds {', '.join(sorted(held))}. Save `tokens` (N, d) and `offsets` (n + 1,).")
+        shape, padded = held[name].shape, len(held[name].shape) == 3 and "mask" not in held
+        if not padded and (len(shape) != 2 or "offsets" not in held):
             wanted = "Save (N, d) and `offsets` (n + 1,), or (n, T, d)"
-            raise BadFile(f"tokens has shape {tokens.shape}. {wanted}.")
-        return tokens, np.asarray(arrays["offsets"])
+            raise BadFile(f"{name} has shape {shape}. {wanted}.")
+        tokens, *rest = _taken(file, archive, [name] if padded else [name, "offsets"])
+    with naming(path):
+        if padded:
+            n, T, d = shape
+            return _layout(tokens.reshape(n * T, d), np.arange(n + 1) * T)
+        return _layout(tokens, *rest)
 
 
-def _arrays(path: Path) -> dict[str, Any]:
-    """Every array of a file: maps where the numbers lie in it as they are."""
-    with naming(path), path.open("rb") as stream:
-        archive = open_archive(stream)
-        return {
-            name: archive.read(name) if header.place is None else mapped(path, header)
-            for name, header in archive.headers.items()
-        }
+def _array(path: Path) -> NDArray[Any]:
+    """What a .npy file holds."""
+    with archive_of(path) as (file, archive):
+        return _taken(file, archive, ["keys"])[0]
+
+
+def _taken(path: Path, archive: Archive, names: Sequence[str]) -> list[NDArray[Any]]:
+    """Arrays of numbers, as maps where they lie in the file as they are."""
+    headers = {name: archive.headers[name] for name in names}
+    for name, header in headers.items():
+        check_header(name, header)
+    maps = [name for name, header in headers.items() if header.place is not None and header.size]
+    return list(take(path, archive, names, maps).values())

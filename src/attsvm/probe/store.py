@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attsvm.numbers import Bool, Index
-from attsvm.probe.sources import Rows, as_rows, opened
+from attsvm.probe.sources import Rows, as_rows, opened, sequences
 
 
 class TokenStore:
@@ -35,19 +35,12 @@ class TokenStore:
     @classmethod
     def from_flat(cls, x: Any, offsets: ArrayLike) -> TokenStore:
         """Sequence i is x[offsets[i] : offsets[i + 1]]; x (N, d), offsets (n + 1,) from 0 to N."""
-        rows, ends = as_rows(x), np.asarray(offsets)
-        lengths = np.diff(ends)
-        if ends.ndim != 1 or ends.dtype.kind not in "iu" or len(ends) < 2 or (lengths < 1).any():
-            raise ValueError(
-                f"offsets has shape {ends.shape} and dtype {ends.dtype}. Pass n + 1 increasing integers."
-            )
-        if ends[0] != 0 or ends[-1] != rows.shape[0]:
-            raise ValueError(f"offsets go from {ends[0]} to {ends[-1]}, x has {rows.shape[0]} rows.")
-        return cls(rows, ends[:-1].astype(np.intp), lengths.astype(np.intp))
+        rows = as_rows(x)
+        return cls(rows, *sequences(offsets, rows.shape[0]))
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> TokenStore:
-        """Activations on disk, mapped and not read.
+        """Activations on disk, mapped and not read; an .npz file is read once, to compare its check sum.
 
         A folder of .safetensors shards (`tokens` (N, d) and `offsets` (n + 1,) each) in the order of their
         names, or of tokens.npy and offsets.npy; or one such file; a Zarr group of `tokens` and `offsets`; or

@@ -6,14 +6,13 @@ reads it in passes (`program/passes.py`) and never holds more than a part.
 
 from __future__ import annotations
 
-import os
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Float, Index
-from attsvm.numbers.archives import widened
+from attsvm.numbers.archives import stamp, widened
 
 PART = 1 << 20
 """Numbers that are read at once (8 MB in float64)."""
@@ -35,7 +34,7 @@ class Stored:
     def __init__(self, array: Any, name: str = "keys", exponent: NDArray[np.int_] | None = None) -> None:
         self.array, self.name, self.exponent = array, name, exponent
         self.shape: tuple[int, int, int] = tuple(map(int, array.shape))  # type: ignore[assignment]
-        self._stamp = _stamp(array)
+        self._stamp = stamp(array)
         self.passes = 0.0
 
     @property
@@ -85,7 +84,7 @@ class Stored:
 
     def check(self) -> None:
         """Raise where the file below is no longer the one that was opened: its numbers may be others."""
-        if self._stamp is not None and _stamp(self.array) != self._stamp:
+        if self._stamp is not None and stamp(self.array) != self._stamp:
             raise ValueError(f"the file of {self.name} changed while it was read. Make the Tokens again.")
 
     def largest(self) -> Float:
@@ -185,18 +184,3 @@ def _largest(raw: NDArray[Any]) -> Float:
     else:
         top = np.maximum(raw.max(-1), -raw.min(-1)).astype(np.float64)
     return np.where(np.isnan(top), np.inf, top)
-
-
-def _stamp(array: Any) -> tuple[int, int] | None:
-    """When the file below a memory map was written, and its size."""
-    base = array
-    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap) and base.base is not None:
-        base = base.base
-    name = getattr(base, "filename", None)
-    if not isinstance(base, np.memmap) or name is None:
-        return None
-    try:
-        found = os.stat(name)
-    except OSError:
-        return (0, 0)
-    return found.st_mtime_ns, found.st_size
