@@ -75,7 +75,7 @@ def loop_alone(runs: int, dtype: type) -> None:
             lengths[0] = STEPS
             given = (plan, part.data, part.scores, part.state, lengths, 1)
             begin = time.perf_counter()
-            compiled = engine.advance.lower(*given).compile()
+            compiled = engine.advance.of(*given).lower(*given).compile()
             compiling = time.perf_counter() - begin
             best, end = seconds(lambda c=compiled, g=given: jax.block_until_ready(c(*g)))[1], compiled(*given)
         size = np.median(np.linalg.norm(end[0].params["W"], axis=(1, 2)))

@@ -15,6 +15,7 @@ from attsvm.training.attention import Data
 from attsvm.training.compilation import wide_vectors
 from attsvm.training.heads import Head, Linear
 from attsvm.training.plan import Model, Plan, Record, Snapshot, State
+from attsvm.training.programs import Program
 from attsvm.training.sums import Asked, Sums, added, over_examples
 from attsvm.training.weights import Params
 
@@ -24,7 +25,7 @@ SEEN = Asked(loss=True, excess=True)
 """What a record tells."""
 
 
-@jax.jit
+@Program
 def start(plan: Plan, data: Data, params: Params, head: Head) -> tuple[State, Array | None]:
     """The state before the first step, and the token scores of a linear head that is not trained.
 
@@ -49,7 +50,7 @@ def begun(plan: Plan, params: Params, head: Head) -> State:
     return jax.vmap(one)(params, head) if plan.model.runs else one(params, head)
 
 
-begin = jax.jit(begun)
+begin = Program(begun)
 
 
 def _advance(
@@ -82,17 +83,17 @@ def _advance(
     return model.to_first(state), snapshots
 
 
-advance = jax.jit(partial(_advance, False), compiler_options=wide_vectors())
+advance = Program(partial(_advance, False), compiler_options=wide_vectors())
 """Take lengths[j] steps and keep a snapshot, for the first `count` of them; the rest is room.
 
 A run that is not finite at the end of a piece is back where the piece began, and no longer going.
 """
 
-advance_carefully = jax.jit(partial(_advance, True), compiler_options=wide_vectors())
+advance_carefully = Program(partial(_advance, True), compiler_options=wide_vectors())
 """The same with a look after every step: a run that diverges stays at its last finite weight."""
 
 
-@jax.jit
+@Program
 def mended(
     going: Array, fast: tuple[State, Snapshot], careful: tuple[State, Snapshot]
 ) -> tuple[State, Snapshot]:
@@ -112,7 +113,7 @@ def mended(
     )
 
 
-@partial(jax.jit, static_argnames="model")
+@partial(Program, static=1)
 def observe(model: Model, data: Data, fixed: Head, snapshots: Snapshot, places: Any, count: Any) -> Record:
     """Weight, loss and excess at the first `count` of the places; compiled once for all optimizers."""
     data, fixed = model.inside(data, count), model.to_last(fixed)
@@ -127,7 +128,7 @@ def observe(model: Model, data: Data, fixed: Head, snapshots: Snapshot, places: 
     return lax.fori_loop(0, count, lambda j, records: _put(records, j, one(j)), room)
 
 
-@partial(jax.jit, static_argnames="asked")
+@partial(Program, static=1)
 def part_of_sums(asked: Asked, plan: Plan, data: Data, state: State, before: Sums | None) -> Sums:
     """The sums over a chunk of the examples, added to those before."""
     model = plan.model
@@ -142,7 +143,7 @@ def part_of_sums(asked: Asked, plan: Plan, data: Data, state: State, before: Sum
     return (jax.vmap(added) if model.runs else added)(before, here)
 
 
-@jax.jit
+@Program
 def stepped(plan: Plan, state: State, found: Sums) -> State:
     """The state after one step, looked at."""
 
@@ -152,7 +153,7 @@ def stepped(plan: Plan, state: State, found: Sums) -> State:
     return plan.model.over_runs(one, 2)(None, state, found)
 
 
-@jax.jit
+@Program
 def matrix(plan: Plan, state: State) -> Array:
     """W (d, e) of every run."""
     return plan.model.over_runs(lambda _, p: weights.matrix(plan.model.weight, p, False), 1)(

@@ -21,6 +21,7 @@ from attsvm.training.balls import ball_of, project_ball, project_both
 from attsvm.training.descent import Descent, Slope, descend
 from attsvm.training.heads import Head, Linear
 from attsvm.training.losses import Loss
+from attsvm.training.programs import Program
 from attsvm.training.weights import Params, Weight
 
 TOLERANCE = 1e-7
@@ -77,7 +78,7 @@ class Answer(NamedTuple):
     stationary: Array
 
 
-@partial(jax.jit, static_argnames="problem")
+@partial(Program, static=1)
 def best_weight(
     problem: Problem,
     data: Data,
@@ -99,7 +100,7 @@ def best_weight(
     return jax.vmap(starts, in_axes=outer)(data, head, scores, region, state, stop)
 
 
-@partial(jax.jit, static_argnames="problem")
+@partial(Program, static=1)
 def best_head(
     problem: Problem, data: Data, params: Params, region: Region, state: Descent, stop: Array
 ) -> Descent:

@@ -1,0 +1,55 @@
+"""Compiled programs, a bounded number of them: those that were used least recently go."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import jax
+
+MOST = 16
+"""Forms of its arguments for which a function stays compiled: a shape takes about ten megabytes in all."""
+
+
+class Program:
+    """A function, compiled once for every form of its arguments: jax.jit, with an end.
+
+    jax.jit alone keeps all that it ever compiled. Here every form has a jit of its own, so that what is
+    dropped takes its program, and all that JAX knows about it, along. It is compiled again where it is
+    called again, or read from the disk (compilation.py).
+
+    static: so many of the first arguments are compiled in; the others are arrays, or trees of arrays.
+    """
+
+    def __init__(self, function: Callable[..., Any], static: int = 0, **options: Any) -> None:
+        self.function, self.static, self.options = function, static, options
+        self.__doc__ = function.__doc__
+        self._held: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = Lock()
+
+    def __call__(self, *given: Any) -> Any:
+        return self.of(*given)(*given[self.static :])
+
+    def __len__(self) -> int:
+        """Forms for which it is compiled."""
+        return len(self._held)
+
+    def of(self, *given: Any) -> Any:
+        """The jit that serves these arguments, and takes those that are not static."""
+        fixed = given[: self.static]
+        leaves, tree = jax.tree.flatten(given[self.static :])
+        form = (fixed, tree, tuple(map(_form, leaves)))
+        with self._lock:  # parts of the runs are computed by threads
+            if form not in self._held:
+                self._held[form] = jax.jit(partial(self.function, *fixed), **self.options)
+            self._held.move_to_end(form)
+            while len(self._held) > MOST:
+                self._held.popitem(last=False)
+            return self._held[form]
+
+
+def _form(leaf: Any) -> Hashable:
+    return getattr(leaf, "shape", ()), getattr(leaf, "dtype", type(leaf))
