@@ -69,6 +69,12 @@ class Browser:
         return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
 
 
+def load(browser, name, **patch):
+    """A preset with a short training, so that it settles soon."""
+    browser.run("explorer.loadPreset(given[0], given[1], false)", name, {"time": 30} | patch)
+    browser.settle()
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of the extra test")

@@ -9,18 +9,13 @@ from typer.testing import CliRunner
 import attsvm as att
 from attsvm.cli import app
 from attsvm.explorer import page, presets
+from tests.explorer.conftest import load
 
 SHOWN = """
 const { now: { solution: { w } }, state } = explorer;
 return { w, state, words: document.getElementById("verdict").innerText };
 """
 IDS = [preset["id"] for preset in presets()]
-
-
-def load(browser, name, **patch):
-    """A preset with a short training, so that it settles soon."""
-    browser.run("explorer.loadPreset(given[0], given[1], false)", name, {"time": 30} | patch)
-    browser.settle()
 
 
 def drag(browser, selector, by):
@@ -83,23 +78,6 @@ def test_arrow_keys_move_a_token_and_delete_removes_it(browser):
     assert x > 1 and y > 0
     press(browser, token, "DELETE")
     assert len(browser.run("return explorer.state.inputs[0].tokens")) == 2
-
-
-HEAD = (
-    "const { x, y } = document.querySelector('.head .touch').getBoundingClientRect(); return [x + 9, y + 9]"
-)
-
-
-def test_a_finger_drags_the_head(browser):
-    load(browser, "six-inputs")
-    before = browser.run("return explorer.state.head")
-    box = browser.run(HEAD)
-    for kind, shift in (("touchStart", 0), ("touchMove", 15), ("touchMove", 30), ("touchEnd", None)):
-        points = [] if shift is None else [{"x": box[0] - shift, "y": box[1] + shift}]
-        browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-    browser.settle()
-    after = browser.run("return explorer.state.head")
-    assert after[0] < before[0] and after[1] < before[1]
 
 
 CLICKS = """

@@ -92,13 +92,16 @@ export function draggable(node, { begin, move, end }) {
     node.setPointerCapture(active);
     event.preventDefault();
   });
+  // A finger that drags must not scroll the page too. Only this event can say so: browsers ignore `touch-action`
+  // on the parts of a drawing, and on all of it the page would not scroll beside what is dragged either.
+  node.addEventListener("touchstart", (event) => active !== null && event.preventDefault(), { passive: false });
   node.addEventListener("pointermove", (event) => {
     if (event.pointerId === active) move(event, Math.hypot(event.clientX - from[0], event.clientY - from[1]));
   });
   const done = (event) => {
     if (event.pointerId !== active) return;
     active = null;
-    end(event, Math.hypot(event.clientX - from[0], event.clientY - from[1]));
+    end(event);
   };
   node.addEventListener("pointerup", done);
   node.addEventListener("pointercancel", done);

@@ -24,7 +24,7 @@ export class TokensView {
     draggable(root, {
       begin: (event) => this.begin(event),
       move: (event, far) => this.move(event, far),
-      end: (event, far) => this.end(event, far),
+      end: (event) => this.end(event),
     });
     root.addEventListener("keydown", (event) => this.key(event));
     root.addEventListener("focusin", (event) => this.focused(event));
@@ -97,7 +97,8 @@ export class TokensView {
   }
 
   end(event) {
-    if (!this.moved && !this.held.head) this.pick(this.held, event.shiftKey || event.ctrlKey || event.metaKey);
+    const clicked = event.type === "pointerup" && !this.moved;
+    if (clicked && !this.held.head) this.pick(this.held, event.shiftKey || event.ctrlKey || event.metaKey);
     this.moved = this.app.dragging = false;
     this.app.redraw();
   }

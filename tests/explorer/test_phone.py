@@ -1,0 +1,72 @@
+"""The page on a phone: fingers that drag, fingers that scroll, and a tour that covers nothing."""
+
+import numpy as np
+import pytest
+
+from tests.explorer.conftest import load
+
+PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+
+
+@pytest.fixture
+def phone(browser):
+    """The browser as a telephone that is held upright."""
+    tell = browser.driver.execute_cdp_cmd
+    tell("Emulation.setDeviceMetricsOverride", PHONE)
+    tell("Emulation.setTouchEmulationEnabled", {"enabled": True})
+    browser.open()
+    yield browser
+    tell("Emulation.setTouchEmulationEnabled", {"enabled": False})
+    tell("Emulation.clearDeviceMetricsOverride", {})
+    browser.open()
+
+
+def slide(browser, start, by, moves=20):
+    """A finger that goes down, moves in many small steps, as real ones do, and lets go."""
+    path = [np.add(start, np.multiply(by, k / moves)) for k in range(moves + 1)]
+    for kind, points in [("touchStart", path[:1]), *[("touchMove", [x]) for x in path[1:]], ("touchEnd", [])]:
+        spots = [{"x": float(x), "y": float(y)} for x, y in points]
+        browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": spots})
+    browser.settle()
+
+
+MIDDLE = """
+const node = document.querySelector(given[0]);
+node.closest("svg").scrollIntoView({ block: "center" });
+const { left, top, width, height } = node.getBoundingClientRect();
+return [left + width / 2, top + height / 2];
+"""
+
+HANDLES = {
+    "token": ("one-input-global", '[data-input="0"][data-token="2"] .touch', "tokensView", "inputs[0].tokens[2]"),
+    "head": ("six-inputs", ".head .touch", "tokensView", "head"),
+    "start": ("two-scores-linear", '[data-start="0"] .touch', "discView", "starts.points[0]"),
+}
+BY = (30, 200)
+"""Pixels: a page that scrolls takes a finger away after about ten."""
+NEAR = 0.02
+"""Of a place: it is written with a few digits, and the finger comes down half a pixel beside the middle."""
+
+
+@pytest.mark.parametrize("what", HANDLES)
+def test_what_a_finger_drags_ends_where_the_finger_does(phone, what):
+    preset, handle, view, place = HANDLES[what]
+    load(phone, preset)
+    start = phone.run(MIDDLE, handle)
+    x, y = np.add(start, BY).tolist()
+    wanted = phone.run(f"return explorer.{view}.world({{ clientX: {x}, clientY: {y} }})")
+    slide(phone, start, BY)
+    assert phone.run(f"return explorer.state.{place}") == pytest.approx(wanted, abs=NEAR)
+
+
+def test_a_finger_beside_the_tokens_scrolls_the_page(phone):
+    load(phone, "one-input-global")
+    phone.run("window.scrollTo(0, 0)")
+    slide(phone, phone.run(MIDDLE, "#tokens .axis"), (0, -200))
+    assert phone.run("return window.scrollY") > 100
+
+
+def test_a_tap_chooses_a_token(phone):
+    load(phone, "one-input-local")
+    slide(phone, phone.run(MIDDLE, '[data-input="0"][data-token="1"] .touch'), (0, 0), moves=1)
+    assert phone.run("return explorer.now.selected") == [[1]]
