@@ -315,7 +315,7 @@ def test_head_and_weight_train_together_as_in_the_package(browser):
 
 SATURATE = """
 const {Simulation, turnBetween} = await import("explorer/simulation.js");
-const {derived} = await import("explorer/model.js"), {completed} = await import("explorer/state.js");
+const {derived} = await import("explorer/model.js"), {completed} = await import("explorer/fields.js");
 const state = completed(explorer.presets[0].state), now = derived(state, new Map());
 const end = (usual) => {
   const run = new Simulation(now.problem, now.loss, state, [[0, 1]], {usual});

@@ -101,6 +101,13 @@ def test_buttons_add_flip_and_choose_and_the_page_goes_on(browser):
     assert browser.complaints() == []
 
 
+def test_one_start_of_a_weight_is_a_weight(browser):
+    load(browser, "two-clouds")
+    browser.run("document.getElementById('some').click()")
+    browser.settle()
+    assert browser.run("return explorer.state.starts.points") == [[0, 0, 0, 0]]
+
+
 def test_a_selection_of_the_ranking_can_be_chosen(browser):
     load(browser, "one-input-local")
     browser.run("document.querySelectorAll('.rank')[1].click()")
@@ -119,11 +126,6 @@ def test_an_address_reproduces_the_state_exactly(browser):
     assert browser.run("return [explorer.state, explorer.now.solution.w]") == before[:2]
 
 
-def test_a_damaged_address_opens_the_preset_instead(browser):
-    browser.open("#bm9uc2Vuc2U")
-    assert browser.run("return explorer.state.preset") == "one-input-local"
-
-
 @pytest.mark.parametrize("name", IDS)
 def test_every_preset_loads_trains_and_tells_without_an_error(browser, name):
     browser.complaints()
@@ -137,20 +139,6 @@ def test_every_preset_loads_trains_and_tells_without_an_error(browser, name):
 def test_the_console_is_read(browser):
     browser.run("console.error('a complaint')")
     assert len(browser.complaints()) == 1
-
-
-def test_the_tour_has_six_steps_and_no_errors(browser):
-    browser.complaints()
-    browser.run("document.getElementById('tour').click()")
-    titles = [browser.run("return document.getElementById('tour-title').textContent")]
-    for _ in range(5):
-        browser.run("document.getElementById('tour-next').click()")
-        titles.append(browser.run("return document.getElementById('tour-title').textContent"))
-    assert len(set(titles)) == 6
-    assert browser.run(
-        "document.getElementById('tour-next').click(); return document.getElementById('tour-card').hidden"
-    )
-    assert browser.complaints() == []
 
 
 def test_no_request_leaves_the_page(browser):

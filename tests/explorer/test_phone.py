@@ -38,7 +38,12 @@ return [left + width / 2, top + height / 2];
 """
 
 HANDLES = {
-    "token": ("one-input-global", '[data-input="0"][data-token="2"] .touch', "tokensView", "inputs[0].tokens[2]"),
+    "token": (
+        "one-input-global",
+        '[data-input="0"][data-token="2"] .touch',
+        "tokensView",
+        "inputs[0].tokens[2]",
+    ),
     "head": ("six-inputs", ".head .touch", "tokensView", "head"),
     "start": ("two-scores-linear", '[data-start="0"] .touch', "discView", "starts.points[0]"),
 }
@@ -70,3 +75,33 @@ def test_a_tap_chooses_a_token(phone):
     load(phone, "one-input-local")
     slide(phone, phone.run(MIDDLE, '[data-input="0"][data-token="1"] .touch'), (0, 0), moves=1)
     assert phone.run("return explorer.now.selected") == [[1]]
+
+
+OVERLAP = """
+const card = document.getElementById("tour-card").getBoundingClientRect();
+const parts = [...document.querySelectorAll(".toured > :not(.tour)")];
+const places = parts.map((node) => node.getBoundingClientRect());
+const shared = ({ left, right, top, bottom }) =>
+  Math.max(0, Math.min(right, card.right) - Math.max(left, card.left)) *
+  Math.max(0, Math.min(bottom, card.bottom) - Math.max(top, card.top));
+const seen = card.top >= 0 && card.bottom <= innerHeight && places[0].top < innerHeight;
+return { covered: Math.max(...places.map(shared)), seen };
+"""
+TOUR = "document.getElementById('tour').click()"
+NEXT = "document.getElementById('tour-next').click()"
+
+
+@pytest.mark.parametrize("size", ["phone", "desk"])
+def test_the_tour_is_in_sight_and_covers_nothing_of_what_it_explains(request, browser, size):
+    if size == "phone":
+        request.getfixturevalue("phone")
+    browser.run(TOUR)
+    for _ in range(6):
+        browser.settle()
+        assert browser.run(OVERLAP) == {"covered": 0, "seen": True}
+        browser.run(NEXT)
+    browser.run(
+        f"{TOUR}; document.getElementById('tour-card').style = 'position: fixed; inset: 0; width: 100%'"
+    )
+    assert browser.run(OVERLAP)["covered"] > 0
+    browser.open()

@@ -16,6 +16,9 @@ from attsvm.tokens import Tokens, as_selected
 INPUTS, TOKENS = 8, 12
 """What the page has room for: so many inputs, and tokens in each."""
 
+LARGE = 1e9
+"""The largest coordinate that the page takes: products of a few must stay finite."""
+
 POINTS = 200
 """Points of a recorded path that the page draws."""
 
@@ -28,6 +31,9 @@ def state_of(tokens: Tokens, v: ArrayLike | None = None, selected: ArrayLike | N
     """
     _check(tokens)
     tokens = tokens.in_memory()
+    largest = np.abs(tokens.keys).max()
+    if largest > LARGE:
+        raise ValueError(f"the keys reach {largest:g}. The explorer shows up to {LARGE:g}: rescale them.")
     chosen = None if selected is None else as_selected(tokens, selected)
     by_head = tokens.values is tokens.keys and not (v is None and chosen is not None)
     gamma = None if by_head else _scores(tokens, v, chosen)

@@ -1,5 +1,5 @@
 // Three small charts of the watched run against the steps: angle to its program, length, attention.
-import { colourOf, fill, set, shown, svg, write } from "explorer/dom.js";
+import { colourOf, fill, power, set, shown, svg, write } from "explorer/dom.js";
 import { jointPrograms, keyOf } from "explorer/model.js";
 import { maxMargin } from "explorer/program.js";
 import { LONGEST, TIMES, turnBetween } from "explorer/simulation.js";
@@ -13,8 +13,6 @@ const WIDE = 300,
   TOP = 10,
   BOTTOM = 22;
 const across = (step) => LEFT + ((WIDE - LEFT - RIGHT) * Math.log10(Math.max(step, 1))) / Math.log10(LONGEST);
-const SUPER = { 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹", "-": "⁻" };
-const power = (k) => (k === 0 ? "1" : `10${[...String(k)].map((letter) => SUPER[letter]).join("")}`);
 
 export class Charts {
   constructor(roots, app) {

@@ -1,5 +1,6 @@
 // The column of controls: what is chosen, in words that a keyboard and a screen reader find.
 import { $, shown, text } from "explorer/dom.js";
+import { INPUTS, coordinate } from "explorer/fields.js";
 import { drawInputs, drawRanking } from "explorer/lists.js";
 import { able, limitExponent, programExponent } from "explorer/model.js";
 import { nameOf } from "explorer/program.js";
@@ -81,11 +82,11 @@ export class Controls {
       "click",
       () => ((app.state.starts = { ring: 64, radius: 1.5 }), (app.state.run = 0), app.changed("starts")),
     );
-    on(
-      "some",
-      "click",
-      () => ((app.state.starts = { points: [[0, 0]] }), (app.state.run = 0), app.changed("starts")),
-    );
+    on("some", "click", () => {
+      app.state.starts = { points: [isWeight(app.state) ? [0, 0, 0, 0] : [0, 0]] };
+      app.state.run = 0;
+      app.changed("starts");
+    });
     on(
       "papers",
       "click",
@@ -95,7 +96,7 @@ export class Controls {
       app.addStartAt([1, 1].map((x, i) => x + 0.4 * (i ? 1 : -1) * ((app.state.starts.points || []).length || 1))),
     );
     on("add-input", "click", () => {
-      if (app.state.inputs.length >= 8) return;
+      if (app.state.inputs.length >= INPUTS) return;
       const [x, y] = app.tokensView.middle,
         r = app.tokensView.reach / 2;
       addInput(
@@ -133,7 +134,7 @@ export class Controls {
   }
 
   number(field, put) {
-    if (field.value !== "" && Number.isFinite(Number(field.value))) put(Number(field.value));
+    if (field.value !== "" && coordinate(Number(field.value))) put(Number(field.value));
     this.app.changed("tokens");
   }
 

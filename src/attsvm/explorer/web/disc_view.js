@@ -1,7 +1,7 @@
 // The disc of training: the weight's direction is an angle, its length a logarithmic radius, and the ring around
 // it is the circle of directions "at infinity", cut into the selections that they make.
 import { paint } from "explorer/canvas.js";
-import { boxOf, draggable, fill, set, shown, svg } from "explorer/dom.js";
+import { boxOf, draggable, fill, power, set, shown, svg } from "explorer/dom.js";
 import { HALF, RIM, SIZE, raysOf, ringOf } from "explorer/ring.js";
 import { recordsUpTo } from "explorer/simulation.js";
 import { isWeight, startsOf } from "explorer/state.js";
@@ -214,7 +214,7 @@ export class DiscView {
     for (let k = 0; 10 ** k < this.far; k++) {
       const r = this.radius(10 ** k);
       if (r <= 20) continue;
-      const name = k < 3 ? `${10 ** k}` : `10${"⁰¹²³⁴⁵⁶"[k]}`;
+      const name = k < 3 ? `${10 ** k}` : power(k);
       shapes.push(circle(r.toFixed(1)), ["text", { x: HALF + 4, y: (HALF - r + 12).toFixed(1) }, name]);
     }
     return shapes;

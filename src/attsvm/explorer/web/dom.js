@@ -79,6 +79,11 @@ export function shown(x, digits = 3) {
   return text.replaceAll("-", "−").replace("e+", "e");
 }
 
+const SUPER = { 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹", "-": "⁻" };
+
+/** A power of ten, as axes write it. */
+export const power = (k) => (k === 0 ? "1" : `10${[...String(k)].map((letter) => SUPER[letter]).join("")}`);
+
 export const colourOf = (slot) => (slot === undefined || slot === null ? "var(--other)" : `var(--s${slot % 6})`);
 
 /** Drag by pointer: begin(event) says whether it takes the pointer; move and end get the event. */

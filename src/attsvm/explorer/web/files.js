@@ -1,6 +1,6 @@
 // What leaves the page, and only when asked: a link, a picture, the problem as JSON.
 import { $ } from "explorer/dom.js";
-import { arraysOf, completed, usable } from "explorer/state.js";
+import { arraysOf } from "explorer/state.js";
 
 const SIZE = 480,
   GAP = 24;
@@ -69,14 +69,11 @@ export function connect(app) {
   });
   on("open", () => $("file").click());
   $("file").addEventListener("change", async ({ target }) => {
-    try {
-      const found = JSON.parse(await target.files[0].text()),
-        part = found.explorer || found;
-      if (!usable(part)) throw new Error("no problem");
-      app.load(completed(part));
-    } catch {
-      app.say("This file is no problem of the explorer. Open a .json file that it saved.");
-    }
+    const found = await target.files[0]
+      .text()
+      .then(JSON.parse)
+      .catch(() => null);
+    app.problems.open((found && found.explorer) || found, "file");
     target.value = "";
   });
 }

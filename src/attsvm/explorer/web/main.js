@@ -2,11 +2,13 @@
 import { Charts } from "explorer/charts.js";
 import { Controls } from "explorer/controls.js";
 import { DiscView } from "explorer/disc_view.js";
-import { $, html, set, text } from "explorer/dom.js";
+import { $, set, text } from "explorer/dom.js";
+import { STARTS, TOKENS } from "explorer/fields.js";
 import * as files from "explorer/files.js";
 import { derived } from "explorer/model.js";
+import { Problems } from "explorer/problems.js";
 import { LONGEST, Simulation } from "explorer/simulation.js";
-import { addToken, completed, decoded, encoded, isWeight, startsOf } from "explorer/state.js";
+import { addToken, encoded, isWeight, startsOf } from "explorer/state.js";
 import { TokensView } from "explorer/tokens_view.js";
 import { Tour } from "explorer/tour.js";
 import { tell } from "explorer/words.js";
@@ -33,14 +35,13 @@ class App {
     this.discView = new DiscView($("disc"), $("paths"), this);
     this.charts = new Charts(["chart-turn", "chart-size", "chart-mass"].map($), this);
     this.controls = new Controls(this);
+    this.problems = new Problems(this);
     this.tour = new Tour(this);
     files.connect(this);
     this.connect();
   }
 
   connect() {
-    $("preset").append(...this.groups());
-    $("preset").addEventListener("change", ({ target }) => this.loadPreset(target.value));
     $("play").addEventListener("click", () => this.play(!this.playing));
     $("time").addEventListener("input", ({ target }) => {
       this.playing = false;
@@ -52,27 +53,7 @@ class App {
       this.theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
     );
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.theme());
-    window.addEventListener(
-      "hashchange",
-      () => location.hash.slice(1) !== this.address && this.load(decoded(location.hash.slice(1)) || this.state),
-    );
     this.theme();
-  }
-
-  groups() {
-    const papers = [...new Set(this.presets.map(({ paper }) => paper))];
-    return [
-      html("option", { value: "", disabled: true }, "a problem of your own"),
-      ...papers.map((paper) =>
-        html(
-          "optgroup",
-          { label: paper },
-          ...this.presets
-            .filter((each) => each.paper === paper)
-            .map(({ id, title }) => html("option", { value: id }, title)),
-        ),
-      ),
-    ];
   }
 
   /** Follow the system, or what was asked for; the canvas needs the colours as such. */
@@ -93,15 +74,15 @@ class App {
   // -------------------------------------------------------------- loading
 
   loadPreset(id, patch = {}, play = true) {
-    const preset = this.presets.find((each) => each.id === id);
-    this.load(completed({ ...preset.state, ...patch, preset: id }), play);
+    this.load(this.problems.preset(id, patch), play);
   }
 
   load(state, play = true) {
+    const preset = this.presets.find((each) => each.id === state.preset);
+    if (!preset) state.preset = null;
     Object.assign(this, { state, token: 0 });
     this.slots.clear();
     this.tokensView.fit(state);
-    const preset = this.presets.find((each) => each.id === state.preset);
     $("preset").value = preset ? preset.id : "";
     this.published = preset ? preset.published : null;
     text(
@@ -118,8 +99,7 @@ class App {
 
   /** Something is new: a token, the selection, a start, the training, the norm. */
   changed(what, kept = false) {
-    if (what !== "starts" && what !== "training") this.stale.program = true;
-    if (what === "training" || what === "structure") this.stale.program = true;
+    if (what !== "starts") this.stale.program = true;
     if (what !== "selection" && what !== "norm") this.stale.training = true;
     if (!kept && this.state.preset && (what === "tokens" || what === "structure")) {
       this.state.preset = null;
@@ -136,7 +116,7 @@ class App {
   }
 
   settled() {
-    this.writeAddress();
+    if (!this.tour.running) this.writeAddress(); // a tour is no place to come back to
     text("spoken", `${this.verdict} ${this.basins}`);
   }
 
@@ -163,7 +143,7 @@ class App {
   }
 
   addTokenAt(place) {
-    if (this.state.inputs[this.state.focus].tokens.length >= 12) return;
+    if (this.state.inputs[this.state.focus].tokens.length >= TOKENS) return;
     this.token = addToken(
       this.state,
       this.state.focus,
@@ -175,6 +155,7 @@ class App {
   addStartAt(place) {
     if (isWeight(this.state)) return;
     const points = this.state.starts.points || [];
+    if (points.length >= STARTS) return;
     this.state.starts = { points: [...points, place] };
     this.state.run = points.length;
     this.changed("starts");
@@ -285,8 +266,5 @@ class App {
 
 const { presets, start } = JSON.parse($("data").textContent);
 export const app = new App(presets);
-const given = location.hash.length > 1 ? decoded(location.hash.slice(1)) : null;
-if (given) app.load(given);
-else if (start.inputs) app.load(completed(start));
-else app.loadPreset(start.preset);
+app.problems.first(start);
 window.explorer = app; // for who looks in from outside: tests, a console

@@ -1,46 +1,8 @@
 // What the page knows: one plain object that fits into the address, and the problem it means.
 
-export const NORMS = { l1: 1, l2: 2, "l∞": Infinity };
-const FORMAT = 1;
-
 /** The exponent of the norm, in which the address and JSON write ∞ as "inf". */
 export const exponent = (p) => (p === "inf" ? Infinity : p);
 export const written = (p) => (p === Infinity ? "inf" : p);
-
-/** A whole state from a part of one: presets and files say only what is special about them. */
-export function completed(part) {
-  const inputs = part.inputs.map(({ tokens, label = 1, query = [1], scores = null, chosen = [0] }) => ({
-    tokens: tokens.map((x) => [...x]),
-    label,
-    query: [...query],
-    chosen: [...chosen],
-    scores: scores ? [...scores] : tokens.map(() => 0),
-  }));
-  const width = 2 * inputs[0].query.length;
-  const starts = part.starts || (width === 2 ? { ring: 64, radius: 1.5 } : { points: [new Array(width).fill(0)] });
-  return {
-    format: FORMAT,
-    preset: null,
-    head: [1, 0],
-    byHead: true,
-    choose: "scores",
-    p: 2,
-    follow: true,
-    loss: "logistic",
-    rule: "normalised",
-    ruleP: 3,
-    lr: 0.1,
-    joint: false,
-    usual: false,
-    time: 2000,
-    focus: 0,
-    run: 0,
-    recorded: null,
-    ...structuredClone(part),
-    inputs,
-    starts: structuredClone(starts),
-  };
-}
 
 export const isWeight = (state) => state.inputs[0].query.length === 2;
 
@@ -75,41 +37,14 @@ export function encoded(state) {
     .replaceAll("=", "");
 }
 
-/** The state of an address; null where it is none. */
+/** What an address says, to be read by `fields`; null where that is nothing. */
 export function decoded(text) {
   try {
     const binary = atob(text.replaceAll("-", "+").replaceAll("_", "/"));
-    const part = JSON.parse(new TextDecoder().decode(Uint8Array.from(binary, (letter) => letter.charCodeAt(0))));
-    return usable(part) ? completed(part) : null;
+    return JSON.parse(new TextDecoder().decode(Uint8Array.from(binary, (letter) => letter.charCodeAt(0))));
   } catch {
     return null;
   }
-}
-
-const numbers = (list, length) =>
-  Array.isArray(list) && (!length || list.length === length) && list.every(Number.isFinite);
-
-/** Whether a stranger's object is a state: every list of numbers has its length. */
-export function usable(part) {
-  if (!part || !Array.isArray(part.inputs) || !part.inputs.length) return false;
-  const e = part.inputs[0].query ? part.inputs[0].query.length : 1;
-  return (
-    (e === 1 || e === 2) &&
-    part.inputs.every(
-      ({ tokens, label = 1, query = [1], scores, chosen }) =>
-        Array.isArray(tokens) &&
-        tokens.length &&
-        tokens.every((x) => numbers(x, 2)) &&
-        Math.abs(label) === 1 &&
-        numbers(query, e) &&
-        (!scores || numbers(scores, tokens.length)) &&
-        (!chosen || (chosen.length && chosen.every((t) => Number.isInteger(t) && t >= 0 && t < tokens.length))),
-    ) &&
-    (!part.starts ||
-      (part.starts.points
-        ? part.starts.points.length && part.starts.points.every((x) => numbers(x, 2 * e))
-        : numbers([part.starts.ring, part.starts.radius])))
-  );
 }
 
 // ---------------------------------------------------------------- the file

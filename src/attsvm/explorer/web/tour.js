@@ -19,7 +19,7 @@ export const STEPS = [
     preset: "one-input-global",
     play: true,
     title: "Training finds it",
-    text: "Sixty-four runs of normalised gradient descent start on a small ring. The angle is the direction of p, the radius its length on a logarithmic scale. All of them bend to the wedge on the ring: the program you saw on the left.",
+    text: "Sixty-four runs of normalised gradient descent start on a small ring. The angle is the direction of p, the radius its length on a logarithmic scale. All of them bend to the wedge on the ring: the program that you have just seen.",
   },
   {
     at: "ranking",
@@ -56,8 +56,13 @@ export class Tour {
     $("tour-card").addEventListener("keydown", (event) => event.key === "Escape" && this.end());
   }
 
+  get running() {
+    return !$("tour-card").hidden;
+  }
+
   go(step) {
     if (step >= STEPS.length) return this.end();
+    if (!this.running) this.begin();
     this.step = Math.max(0, step);
     const { title, text, at, preset, patch, play } = STEPS[this.step];
     this.app.loadPreset(preset, patch, play);
@@ -67,24 +72,42 @@ export class Tour {
     $("tour-back").disabled = this.step === 0;
     $("tour-next").textContent = this.step === STEPS.length - 1 ? "Done" : "Next";
     $("tour-card").hidden = false;
-    $("tour-card").classList.toggle("left", at === "ranking" || at === "settings"); // beside what it tells of
+    $("tour-card").dataset.beside = at;
     this.mark(at);
     $("tour-next").focus({ preventScroll: true });
     return undefined;
   }
 
-  mark(at) {
-    for (const node of document.querySelectorAll(".toured")) node.classList.remove("toured");
-    const node = at && document.querySelector(`[data-tour="${at}"]`);
-    if (!node) return;
-    node.classList.add("toured");
-    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    node.scrollIntoView({ block: "nearest", behavior: calm ? "auto" : "smooth" });
+  /** The tour shows problems of its own; what it found here is kept for its end. */
+  begin() {
+    this.app.problems.keep();
+    this.found = this.app.state;
   }
 
+  /** On a wide page the card floats in a corner; on a narrow one it heads what it tells of, to cover nothing. */
+  mark(at) {
+    for (const node of document.querySelectorAll(".toured")) node.classList.remove("toured");
+    const node = at && document.querySelector(`[data-tour="${at}"]`),
+      narrow = matchMedia("(max-width: 1000px)").matches,
+      calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    if (!node) return;
+    node.classList.add("toured");
+    (narrow ? node : document.body).prepend($("tour-card"));
+    const place = { block: narrow ? "start" : "nearest", behavior: calm ? "auto" : "smooth" };
+    requestAnimationFrame(() => node.scrollIntoView(place)); // after the frame that draws the new problem
+  }
+
+  /** Back to what was here before. */
   end() {
+    const { found } = this;
+    this.close();
+    this.app.load(found, false);
+    if (!found.preset) this.app.say("Your own problem is back.");
+    $("tour").focus({ preventScroll: true });
+  }
+
+  close() {
     this.mark(null);
     $("tour-card").hidden = true;
-    $("tour").focus({ preventScroll: true });
   }
 }

@@ -1,0 +1,96 @@
+// What a state may say: every field with the rule that it keeps and its default. Links and files come from strangers,
+// so this is the one door: what breaks its rule falls back, and its name is told.
+import { LONGEST } from "explorer/simulation.js";
+import { startsOf } from "explorer/state.js";
+import { LOSSES, RULES } from "explorer/training.js";
+
+export const INPUTS = 8, // what the page has room for; twins of attsvm/explorer/state.py
+  TOKENS = 12,
+  LARGE = 1e9; // of a coordinate: far from where products of a few overflow
+export const STARTS = 512; // more of them, and a frame would take seconds
+const FORMAT = 1;
+
+// ---------------------------------------------------------------- rules
+
+const number = (low, high) => (x) => Number.isFinite(x) && low <= x && x <= high;
+const whole = (low, high) => (x) => Number.isInteger(x) && low <= x && x <= high;
+const oneOf =
+  (...words) =>
+  (x) =>
+    words.includes(x);
+const flag = oneOf(true, false);
+const list = (rule, most, least = 1) => (x) =>
+  Array.isArray(x) && least <= x.length && x.length <= most && x.every(rule);
+
+export const coordinate = number(-LARGE, LARGE);
+const vector = (length) => list(coordinate, length, length);
+const rising = (x) => x.every((t, k) => k === 0 || x[k - 1] < t);
+
+const cloud = list(vector(2), TOKENS);
+
+const widthOf = (inputs) => 2 * inputs[0].query.length;
+
+/** Points of the weight's width, or, in the plane, a ring of so many at a radius. */
+function startsRule(x, { inputs }) {
+  const width = widthOf(inputs);
+  if (x.points) return list(vector(width), STARTS)(x.points);
+  return width === 2 && whole(1, STARTS)(x.ring) && number(1e-6, LARGE)(x.radius);
+}
+const usualStarts = ({ inputs }) =>
+  widthOf(inputs) === 2 ? { ring: 64, radius: 1.5 } : { points: [new Array(widthOf(inputs)).fill(0)] };
+
+// ---------------------------------------------------------------- fields: [rule, default], both given what is known
+
+/** Of one input; e is the width of its query. */
+const inputFields = (e) => ({
+  tokens: [cloud],
+  label: [oneOf(1, -1), () => 1],
+  query: [vector(e), () => [1, 0].slice(0, e)],
+  chosen: [(x, { tokens }) => list(whole(0, tokens.length - 1), tokens.length)(x) && rising(x), () => [0]],
+  scores: [(x, { tokens }) => vector(tokens.length)(x), ({ tokens }) => tokens.map(() => 0)],
+});
+
+const FIELDS = {
+  preset: [(x) => typeof x === "string", () => null],
+  head: [vector(2), () => [1, 0]],
+  byHead: [flag, () => true],
+  choose: [oneOf("scores", "hand"), () => "scores"],
+  p: [(x) => x === "inf" || number(1, 1000)(x), () => 2],
+  follow: [flag, () => true],
+  loss: [oneOf(...Object.keys(LOSSES)), () => "logistic"],
+  rule: [oneOf(...Object.keys(RULES)), () => "normalised"],
+  ruleP: [number(1.01, 100), () => 3],
+  lr: [number(1e-9, 1e6), () => 0.1],
+  joint: [(x, { byHead }) => flag(x) && (byHead || !x), () => false],
+  usual: [flag, () => false],
+  time: [whole(1, LONGEST), () => 2000],
+  starts: [startsRule, usualStarts],
+  focus: [(x, { inputs }) => whole(0, inputs.length - 1)(x), () => 0],
+  run: [(x, { starts }) => whole(0, startsOf({ starts }).length - 1)(x), () => 0],
+  recorded: [(x, { inputs }) => widthOf(inputs) === 2 && list(list(vector(2), 1000), 64)(x), () => null],
+};
+
+// ---------------------------------------------------------------- the door
+
+/** A state from a part of one, and the names of what could not be read; null where there is no problem in it. */
+export function read(part) {
+  if (!part || !list((each) => each && cloud(each.tokens), INPUTS)(part.inputs)) return null;
+  const wrong = new Set(),
+    fields = inputFields(vector(2)(part.inputs[0].query) ? 2 : 1);
+  const known = { format: FORMAT, inputs: part.inputs.map((each) => filled(each, fields, {}, wrong)) };
+  return { state: filled(part, FIELDS, known, wrong), wrong: [...wrong] };
+}
+
+/** A whole state from what a preset says. */
+export const completed = (part) => read(part).state;
+
+/** `known` with every field, as given or by default; the names of those given wrongly join `wrong`. */
+function filled(part, fields, known, wrong) {
+  for (const [name, [rule, standard]] of Object.entries(fields)) {
+    const given = Object.hasOwn(part, name) ? part[name] : null,
+      good = given !== null && given !== undefined && rule(given, known);
+    if (!good && given !== null && given !== undefined) wrong.add(name);
+    known[name] = good ? structuredClone(given) : standard(known);
+  }
+  return known;
+}
