@@ -26,7 +26,7 @@ LIBRARIES = pytest.mark.parametrize("put", [in_torch, in_jax])
 @pytest.fixture
 def device(monkeypatch):
     """Every array of torch and JAX counts as one on a GPU."""
-    monkeypatch.setattr("attsvm.numbers.stored._on_gpu", lambda _: True)
+    monkeypatch.setattr("attsvm.numbers.library.on_gpu", lambda _: True)
 
 
 @LIBRARIES
@@ -140,14 +140,12 @@ def test_a_device_with_little_memory_is_asked_for_less_at_once(monkeypatch):
         most.append(len(x))
         return real(x, anchor, y)
 
-    real = stored.library.margins
-    monkeypatch.setattr(stored.library, "margins", margins)
+    real = stored._margins
+    monkeypatch.setattr(stored, "_margins", margins)
     found = stored.margins(np.arange(40), np.zeros(40, int), np.ones((40, 3)), np.eye(3))
     np.testing.assert_allclose(found, (keys[:, :1] - keys).astype(float).sum(-1), rtol=1e-5, atol=1e-5)
     assert max(most) <= 3
-    monkeypatch.setattr(
-        stored.library, "margins", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory"))
-    )
+    monkeypatch.setattr(stored, "_margins", lambda *_: (_ for _ in ()).throw(RuntimeError("out of memory")))
     with pytest.raises(MemoryError, match=r"keys\[0\] does not fit"):
         stored.margins(np.arange(40), np.zeros(40, int), np.ones((40, 3)), np.eye(3))
 

@@ -9,6 +9,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 
 from attsvm import Tokens
 from attsvm.files import BadFile
+from attsvm.numbers import library
 from attsvm.probe import AttentionProbe, TokenStore, as_sequences
 from attsvm.probe.arithmetic import arithmetic
 from attsvm.probe.sequences import read
@@ -137,14 +138,16 @@ def test_nested_tensors_of_torch_are_sequences(flat):
         np.testing.assert_array_equal(one, other.numpy())
 
 
-def test_tensors_in_a_store_are_multiplied_by_their_own_library():
+def test_tensors_on_a_gpu_are_multiplied_by_their_own_library(monkeypatch):
     torch = pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+    monkeypatch.setattr("attsvm.numbers.library.on_gpu", lambda x: library.home(x) == "torch")
     rng = np.random.default_rng(1)
     lengths, labels = rng.integers(2, 6, 40), np.arange(40) % 2
     offsets = np.r_[0, np.cumsum(lengths)]
     flat = rng.standard_normal((offsets[-1], 4)).astype(np.float32)
     flat[offsets[:-1], 0] += 3 * (2 * labels - 1)
     here, there = TokenStore.from_flat(flat, offsets), TokenStore.from_flat(torch.tensor(flat), offsets)
+    assert isinstance(there.rows.read(slice(2)), torch.Tensor)
     fixed = {"head_ridge": 0.1, "prompt_ridge": 0.1}
     expected = AttentionProbe(**fixed).fit(here, labels).predict_proba(here)
     found = AttentionProbe(**fixed).fit(there, labels).predict_proba(there)

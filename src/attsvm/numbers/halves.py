@@ -8,18 +8,23 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from attsvm.numbers.compiled import REORDERED
+from attsvm.numbers.compiled import REORDERED, inner
 
 HALF, BRAIN = 13, 16
-"""Bits by which float16 and bfloat16 are shifted to become float32, the former 2^−112 times as large."""
+"""Bits by which float16 and bfloat16 are shifted to become float32, the former 1 / SCALE times as large."""
+
+SCALE = 2.0**112
+
+
+@inner
+def shifted(bits, shift):  # type: ignore[no-untyped-def]
+    """The 32 bits of a finite number of 16, as a float32: without a table, subnormal numbers too."""
+    b = np.uint32(bits)
+    return ((b & np.uint32(0x8000)) << np.uint32(16)) | ((b & np.uint32(0x7FFF)) << np.uint32(shift))
 
 
 def single(number: Any, shift: int) -> Any:
-    """The float32 that 16 bits stand for; a number that is none of these, as it is.
-
-    Shifted to the place of float32, exponent and fraction are those of a number 2^−112 times as large
-    (float16), or of the number itself (bfloat16): subnormal numbers too, and without a table.
-    """
+    """The float32 that 16 bits stand for, infinity and NaN too; a number that is none of these, as it is."""
     raise TypeError("`single` is for compiled loops. Widen arrays by `passes.widen`.")
 
 
@@ -28,10 +33,9 @@ def _single(number, shift):  # type: ignore[no-untyped-def]
     if number != types.uint16:
         return lambda number, shift: number
 
-    def shifted(number, shift):  # type: ignore[no-untyped-def]
-        b = np.uint32(number)
-        wide = ((b & np.uint32(0x8000)) << np.uint32(16)) | ((b & np.uint32(0x7FFF)) << np.uint32(shift))
-        endless = np.uint32(0x70000000 if b & np.uint32(0x7C00) == np.uint32(0x7C00) else 0)
-        return np.float32(2.0**112 if shift == HALF else 1.0) * np.uint32(wide | endless).view(np.float32)
+    def widened(number, shift):  # type: ignore[no-untyped-def]
+        endless = np.uint32(0x70000000 if number & np.uint32(0x7C00) == np.uint32(0x7C00) else 0)
+        wide = np.uint32(shifted(number, shift) | endless).view(np.float32)
+        return np.float32(SCALE if shift == HALF else 1.0) * wide
 
-    return shifted
+    return widened

@@ -6,7 +6,6 @@ tokens of a sequence, over sequences and over blocks is in float64.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Float
+from attsvm.numbers.library import library_of
 from attsvm.numbers.threads import in_threads
 from attsvm.probe.sources import DeviceRows, Rows
 
@@ -117,51 +117,32 @@ class Host:
 
 
 class Device:
-    """torch or JAX, whichever holds the rows; neither is imported."""
+    """torch or JAX, whichever holds the rows."""
 
     part = DEVICE_PART
 
     def __init__(self, rows: DeviceRows) -> None:
-        home = type(rows.array).__module__.partition(".")[0]
-        self.torch = sys.modules["torch"] if home == "torch" else None
-        self.xp = self.torch or sys.modules["jax"].numpy
-        self.device = rows.array.device if self.torch else next(iter(rows.array.devices()))
+        self.library = library_of(rows.array)
+        self.xp, self.put, self.numpy = self.library.xp, self.library.put, self.library.numpy
+        self.scope, self.widened = self.library.scope, self.library.double
         self.dtype = self.xp.float32 if rows.narrow else self.xp.float64
         self.known: dict[bytes, PaddedSegments] = {}
 
-    def put(self, array: Any) -> Any:
-        if self.torch:
-            return self.torch.as_tensor(np.array(array), device=self.device)
-        return sys.modules["jax"].device_put(np.asarray(array), self.device)
-
-    def numpy(self, array: Any) -> NDArray[Any]:
-        return np.asarray(array.cpu().numpy() if self.torch else array)
-
-    def scope(self) -> Any:
-        return nullcontext() if self.torch else sys.modules["jax"].enable_x64(True)
-
     def narrowed(self, array: Any) -> Any:
-        return array.to(self.dtype) if self.torch else array.astype(self.dtype)
+        return self.library.to(array, self.dtype)
 
     def factor(self, array: Any) -> Any:
         return self.narrowed(self.put(array))
-
-    def widened(self, array: Any) -> Any:
-        return array.to(self.torch.float64) if self.torch else array.astype(self.xp.float64)
 
     def centred(self, raw: Any, centre: Any) -> Any:
         return raw - centre  # half minus single is single, in one pass
 
     def forward(self, raw: Any, centre: Any, across: Any) -> tuple[Any, Any]:
         x = self.centred(raw, centre)
-        return x, self._product(across.T, x.T).T  # twice as fast as x W for few columns
+        return x, self.library.product(across.T, x.T).T  # twice as fast as x W for few columns
 
     def backward(self, coefficients: Any, x: Any) -> Any:
-        return self.widened(self._product(self.narrowed(coefficients), x))
-
-    def _product(self, a: Any, b: Any) -> Any:
-        """In full float32: JAX rounds to fewer digits unless told."""
-        return a @ b if self.torch else self.xp.matmul(a, b, precision="highest")
+        return self.widened(self.library.product(self.narrowed(coefficients), x))
 
     def segments(self, lengths: NDArray[np.intp], again: bool = True) -> PaddedSegments:
         """Made once for every block, and kept on the device."""

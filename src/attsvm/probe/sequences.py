@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.numbers import Bool, Float
-from attsvm.numbers.stored import KEPT, Stored, as_stored
+from attsvm.numbers import Bool, Float, library
+from attsvm.numbers.stored import KEPT, Stored
 from attsvm.probe.sources import DeviceRows, Rows, Shards
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Tokens
@@ -36,8 +36,8 @@ def plain(X: Any) -> Any:
         return X
     if getattr(X, "is_nested", False):
         return [plain(x) for x in X.unbind()]
-    if hasattr(X, "detach"):
-        return _tensor(X)
+    if library.home(X) == "torch":
+        return X.detach() if library.on_gpu(X) else library.on_host(X)
     if getattr(X, "dtype", None) == np.dtype(object):
         if X.ndim == 1:
             X = list(np.asarray(X))
@@ -50,17 +50,6 @@ def plain(X: Any) -> Any:
         parts = map(plain, X)
         return tuple(parts) if isinstance(X, tuple) else list(parts)
     return X
-
-
-def _tensor(X: Any) -> Any:
-    """A tensor of torch: where it is if that is a GPU, else NumPy's array of the same numbers."""
-    tensor = X.detach()
-    if tensor.is_cuda:
-        return tensor
-    if "bfloat16" in str(tensor.dtype):
-        found = as_stored("X", tensor, np.float64) if tensor.ndim == 3 else None
-        return tensor.float().numpy() if found is None else found.array
-    return tensor.cpu().numpy()
 
 
 def is_nested(X: Any) -> bool:
@@ -102,7 +91,7 @@ def of_table(X: NDArray[Any]) -> TokenStore:
 
 def _of_padded(array: Any, mask: Any) -> TokenStore:
     """array (n, T, d), mask (n, T) or None. Where tokens come first in every row, nothing is copied."""
-    elsewhere = hasattr(array, "is_cuda") or (hasattr(array, "devices") and not isinstance(array, np.ndarray))
+    elsewhere = library.on_gpu(array)
     if elsewhere or str(getattr(array, "dtype", "")) in NARROW:
         if hasattr(mask, "cpu"):
             mask = mask.cpu().numpy()
@@ -123,17 +112,18 @@ def _of_padded(array: Any, mask: Any) -> TokenStore:
 
 
 def _of_list(X: Sequence[Any]) -> TokenStore:
-    arrays = [x if hasattr(x, "is_cuda") else np.asarray(x) for x in X]
+    there = library.on_gpu(X[0])
+    arrays = [x if there else np.asarray(x) for x in X]
     for i, array in enumerate(arrays):
         if array.ndim != 2 or 0 in array.shape or array.shape[1] != arrays[0].shape[1]:
             want = f"(T_i, {arrays[0].shape[-1]}) with T_i ≥ 1"
             raise ValueError(f"sequence {i} has shape {tuple(array.shape)}. Pass {want}.")
-        if not hasattr(array, "is_cuda") and array.dtype.kind not in "fiubV":
+        if not there and array.dtype.kind not in "fiubV":
             raise ValueError(f"sequence {i} has an entry that is NaN, infinite or no real number. Remove it.")
     lengths = np.array([len(a) for a in arrays])
     starts = np.cumsum(lengths) - lengths
-    if hasattr(arrays[0], "is_cuda"):
-        return TokenStore(DeviceRows.below(arrays), starts, lengths)
+    if there:
+        return TokenStore(DeviceRows(library.library_of(X[0]).joined(arrays)), starts, lengths)
     alike = len({a.dtype for a in arrays}) == 1
     if alike and lengths.sum() * arrays[0].shape[1] > KEPT:
         return TokenStore(Shards(arrays), starts, lengths)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.files import archive_of, check_header, check_size, damage, memory, naming, take
+from attsvm.numbers import library
 from attsvm.numbers.archives import Archive, BadFile, stamp, widened
 
 
@@ -79,25 +79,16 @@ class DeviceRows(Rows):
 
     def __init__(self, array: Any) -> None:
         super().__init__(array.detach() if hasattr(array, "detach") else array)
+        self.library = library.library_of(array)
 
     def read(self, rows: slice) -> Any:
         return self.array[rows]
 
-    @classmethod
-    def below(cls, parts: Sequence[Any]) -> DeviceRows:
-        """Matrices of one library below one another."""
-        home = type(parts[0]).__module__.partition(".")[0]
-        library = sys.modules["torch"] if home == "torch" else sys.modules["jax"].numpy
-        return cls(library.concatenate(parts))
-
     def joined(self, parts: Sequence[Any]) -> Any:
-        return type(self).below(parts).array
+        return self.library.joined(parts)
 
     def numpy(self, part: Any) -> NDArray[Any]:
-        if hasattr(part, "cpu"):
-            part = part.float() if self.brain else part
-            return np.asarray(part.cpu().numpy())
-        return np.asarray(part).astype(np.float32) if self.brain else np.asarray(part)
+        return self.library.numpy(self.library.to(part, self.library.xp.float32) if self.brain else part)
 
 
 class Shards(Rows):
@@ -134,10 +125,10 @@ def as_rows(x: Any) -> Rows:
         return x
     if len(getattr(x, "shape", ())) != 2 or 0 in x.shape:
         raise ValueError(f"x has shape {getattr(x, 'shape', None)}. Pass one token per row, (N, d).")
-    if hasattr(x, "devices") and all(device.platform == "cpu" for device in x.devices()):
-        x = np.asarray(x)  # JAX on the host: no copy
-    if hasattr(x, "is_cuda") or hasattr(x, "devices"):
+    if library.on_gpu(x):
         return DeviceRows(x)
+    if library.home(x) in ("torch", "jax"):
+        x = library.on_host(x)
     if not hasattr(x, "dtype") or (x.dtype.kind not in "fiub" and "bfloat16" not in str(x.dtype)):
         raise ValueError(f"x has dtype {getattr(x, 'dtype', None)}. Pass real numbers.")
     return Rows(x)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from attsvm.numbers import Float
 from attsvm.numbers.compiled import compiled
-from attsvm.numbers.halves import BRAIN, HALF, single
+from attsvm.numbers.halves import BRAIN, HALF, SCALE, shifted, single
 from attsvm.numbers.stored import PricedThere, Stored
 from attsvm.numbers.threads import in_threads
 
@@ -73,15 +73,14 @@ def half_margins(
 ) -> None:
     """The same for numbers of 16 bits; scratch (2, d) is memory, and numbers (2, d) its float32 view."""
     n, T, d = bits.shape
-    scale = 2.0**112 if shift == HALF else 1.0
+    scale = SCALE if shift == HALF else 1.0  # once for a token: keys are finite
     for i in range(n):
         y = directions[i]
         for j in range(T + 1):
             t = anchor[i] if j == 0 else j - 1
             row, token = 0 if j == 0 else 1, bits[i, t]
             for c in range(d):
-                b = np.uint32(token[c])
-                scratch[row, c] = ((b & np.uint32(0x8000)) << 16) | ((b & np.uint32(0x7FFF)) << shift)
+                scratch[row, c] = shifted(token[c], shift)
             if j > 0:
                 total = 0.0
                 for c in range(d):

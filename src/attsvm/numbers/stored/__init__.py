@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attsvm.numbers import library
 from attsvm.numbers.stored.array import PricedThere, Stored
 
 __all__ = ["KEPT", "PricedThere", "Stored", "as_stored"]
@@ -16,7 +15,7 @@ __all__ = ["KEPT", "PricedThere", "Stored", "as_stored"]
 KEPT = 1 << 23
 """Numbers up to which half and single precision, and what NumPy can read whole, are widened (64 MB)."""
 
-FOREIGN = ("numpy", "torch", "jax", "jaxlib", "pandas", "polars", "dask", "builtins")
+FOREIGN = ("numpy", "torch", "jax", "pandas", "polars", "dask", "builtins")
 """Homes of arrays that, unless on a GPU, become NumPy arrays whole, most of them without a copy."""
 
 
@@ -24,12 +23,12 @@ def as_stored(name: str, value: Any, dtype: Any) -> Stored | None:
     """`value` as it is stored, or None where it is a small array in memory, or none at all."""
     if isinstance(value, Stored):
         return value
-    home, kind = type(value).__module__.partition(".")[0], Stored
-    if home in ("torch", "jax", "jaxlib"):
-        if _on_gpu(value):
+    home, kind = library.home(value), Stored
+    if home in ("torch", "jax"):
+        if library.on_gpu(value):
             from attsvm.numbers.stored.device import OnDevice as kind
         elif home == "torch" and str(value.dtype) == "torch.bfloat16":
-            value = _brain(value)
+            value = library.on_host(value)
     elif type(value).__module__.startswith("dask.array"):
         from attsvm.numbers.stored.cluster import OnCluster as kind
     if isinstance(value, np.ndarray):
@@ -48,17 +47,3 @@ def as_stored(name: str, value: Any, dtype: Any) -> Stored | None:
     if len(value.shape) != 3 or 0 in value.shape:
         raise ValueError(f"{name} has shape {tuple(value.shape)}. Pass (n, T, d).")
     return kind(value, name)
-
-
-def _on_gpu(value: Any) -> bool:
-    if hasattr(value, "is_cuda"):
-        return bool(value.is_cuda)
-    return hasattr(value, "devices") and any(device.platform != "cpu" for device in value.devices())
-
-
-def _brain(tensor: Any) -> NDArray[Any]:
-    """A bfloat16 tensor of torch on the CPU, without a copy, in the type of ml_dtypes, which JAX brings."""
-    from ml_dtypes import bfloat16
-
-    bits = tensor.detach().contiguous().view(sys.modules["torch"].int16).numpy()
-    return np.asarray(bits.view(bfloat16))

@@ -6,7 +6,6 @@ Neither library is imported: whoever brings an array of one has it.
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Float, Index
+from attsvm.numbers.library import library_of, out_of_memory
 from attsvm.numbers.stored.array import Stored
 
 PART = 1 << 27
@@ -25,7 +25,7 @@ class OnDevice(Stored):
 
     def __init__(self, array: Any, name: str = "keys", exponent: NDArray[np.int_] | None = None) -> None:
         super().__init__(array, name, exponent)
-        self.library = _Torch(array) if type(array).__module__.startswith("torch") else _Jax(array)
+        self.library = library_of(array)
         self.part = PART
 
     def raw(self, examples: slice | Index) -> NDArray[Any]:
@@ -34,7 +34,13 @@ class OnDevice(Stored):
 
     def largest(self) -> Float:
         self.passes += 1
-        return self._each(self.library.largest, np.arange(len(self)))
+        xp = self.library.xp
+
+        def work(x: Any) -> Any:
+            top = self.library.double(xp.maximum(xp.amax(x, -1), -xp.amin(x, -1)))
+            return xp.where(xp.isnan(top), xp.inf, top)
+
+        return self._each(work, np.arange(len(self)))
 
     def products(self, vector: Float) -> Float:
         with self.library.scope():
@@ -48,9 +54,18 @@ class OnDevice(Stored):
             across = self.library.put(W.T)
 
         def work(x: Any, anchor: Any, queries: Any) -> Any:
-            return self.library.margins(x, anchor, queries @ across)
+            return self._margins(x, anchor, queries @ across)
 
         return self._each(work, examples, anchor, queries)
+
+    def _margins(self, x: Any, anchor: Any, y: Any) -> Any:
+        once = _one_reading() if getattr(x, "is_cuda", False) else None
+        if once is not None:
+            return once(x.detach(), anchor, y)
+        place = self.library.put(np.arange(len(x)))
+        first = self.library.double(x[place, anchor])[:, None]
+        # Numbers are widened as they are read: float64 less a half is float64.
+        return self.library.product(first - self.library.to(x, x.dtype), y[:, :, None])[..., 0]
 
     def _rows(self, example: Index, token: Index) -> Float:
         with self.library.scope():
@@ -82,11 +97,8 @@ class OnDevice(Stored):
                 continue
             start = stop
         with self.library.scope():
-            return self.library.joined(parts) if parts else np.zeros((0, self.shape[1]))
-
-
-def out_of_memory(error: RuntimeError) -> bool:
-    return "out of memory" in str(error).lower() or "RESOURCE_EXHAUSTED" in str(error)
+            found = self.library.numpy(self.library.joined(parts)) if parts else np.zeros((0, self.shape[1]))
+        return found if found.flags.writeable else found.copy()
 
 
 def _sliced(examples: slice | Index) -> Any:
@@ -109,86 +121,3 @@ def _one_reading() -> Any:
     except Exception:  # a compiler that is missing has many names, and torch can do without
         return None
     return margins
-
-
-class _Torch:
-    def __init__(self, array: Any) -> None:
-        self.torch, self.device, self.scope = sys.modules["torch"], array.device, nullcontext
-
-    def put(self, array: NDArray[Any]) -> Any:
-        return self.torch.as_tensor(np.array(array), device=self.device)
-
-    def double(self, x: Any) -> Any:
-        return x.detach().to(self.torch.float64)
-
-    def numpy(self, x: Any) -> NDArray[Any]:
-        """A copy in memory that the GPU can write to itself, which torch keeps for the next one."""
-        here = self.torch.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda)
-        return np.asarray(here.copy_(x.detach()).numpy())
-
-    def joined(self, parts: list[Any]) -> Float:
-        return self.numpy(self.torch.cat(parts))
-
-    def largest(self, x: Any) -> Any:
-        top = self.double(self.torch.maximum(x.amax(-1), -x.amin(-1)))
-        return self.torch.where(self.torch.isnan(top), self.torch.inf, top)
-
-    def margins(self, x: Any, anchor: Any, y: Any) -> Any:
-        once = _one_reading() if x.is_cuda else None
-        if once is not None:
-            return once(x.detach(), anchor, y)
-        first = self.double(x[self.torch.arange(len(x), device=self.device), anchor])[:, None]
-        return self.torch.matmul(first - x.detach(), y[:, :, None])[..., 0]  # x is widened as it is read
-
-    def factor(self, matrix: Any, added: Any, ridge: float) -> Any:
-        """Cholesky factor of (matrix + diag(added)) with a ridge, or None."""
-        diagonal = (self.torch.diagonal(matrix) + added) * (1 + ridge)
-        shifted = self.torch.diagonal_scatter(matrix, diagonal)
-        factor, failed = self.torch.linalg.cholesky_ex(shifted)
-        return None if failed else factor
-
-    def solve(self, factor: Any, right: Float) -> Float:
-        found = self.torch.cholesky_solve(self.put(right)[:, None], factor)
-        return self.numpy(found[:, 0])
-
-
-class _Jax:
-    def __init__(self, array: Any) -> None:
-        self.jax, self.np = sys.modules["jax"], sys.modules["jax"].numpy
-        self.device = next(iter(array.devices()))
-
-    def scope(self) -> Any:
-        """Where numbers may have 64 bits."""
-        return self.jax.enable_x64(True)
-
-    def put(self, array: NDArray[Any]) -> Any:
-        return self.jax.device_put(np.asarray(array), self.device)
-
-    def double(self, x: Any) -> Any:
-        return x.astype(self.np.float64)
-
-    def numpy(self, x: Any) -> NDArray[Any]:
-        return np.asarray(x)
-
-    def joined(self, parts: list[Any]) -> Float:
-        return np.array(self.np.concatenate(parts))  # JAX's own cannot be written to
-
-    def largest(self, x: Any) -> Any:
-        top = self.double(self.np.maximum(x.max(-1), -x.min(-1)))
-        return self.np.where(self.np.isnan(top), self.np.inf, top)
-
-    def margins(self, x: Any, anchor: Any, y: Any) -> Any:
-        x = self.double(x)
-        first = x[self.np.arange(len(x)), anchor][:, None]
-        return self.np.matmul(first - x, y[:, :, None])[..., 0]
-
-    def factor(self, matrix: Any, added: Any, ridge: float) -> Any:
-        """Cholesky factor of (matrix + diag(added)) with a ridge, or None."""
-        place = self.np.arange(len(matrix))
-        diagonal = (matrix[place, place] + added) * (1 + ridge)
-        factor = self.np.linalg.cholesky(matrix.at[place, place].set(diagonal))
-        return None if bool(self.np.isnan(factor[-1, -1])) else factor
-
-    def solve(self, factor: Any, right: Float) -> Float:
-        with self.scope():
-            return self.numpy(self.jax.scipy.linalg.cho_solve((factor, True), self.put(right)))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from attsvm.numbers import Float
+from attsvm.numbers.library import out_of_memory
 from attsvm.numbers.linear import Cholesky, with_ridge
-from attsvm.numbers.stored.device import out_of_memory
 from attsvm.program.rows import Rows
 from attsvm.program.schatten.interior_point import Iterate, Refined, Step, inverse
 from attsvm.program.schatten.scaling import Scaling
