@@ -23,6 +23,7 @@ LAYERS = {
     "progress": 0,
     "fingerprint": 0,
     "query_key": 0,
+    "replacing": 0,
     "words": 1,
     "selection": 1,
     "path": 1,

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from attsvm.numbers.archives import Archive, BadFile, Header, mapped, open_archive, widened
 from attsvm.numbers.stored import KEPT
+from attsvm.replacing import replacing
 
 __all__ = ["BadFile", "array_names", "check_shapes", "naming", "read_arrays", "widened", "write_arrays"]
 
@@ -97,13 +98,8 @@ def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any]) -> Fil
     What was there before is replaced when the new file is complete, not while it is being written.
     """
     path = npz_name(file)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("wb") as stream:
-            np.savez(stream, **arrays)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path) as part, part.open("wb") as stream:
+        np.savez(stream, **arrays)
     return path
 
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from attsvm.sweeps.store import Store, read_table, replacing, write_table
+from attsvm.replacing import replacing
+from attsvm.sweeps.store import Store, read_table, write_table
 
 
 class Batch(NamedTuple):

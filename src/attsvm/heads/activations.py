@@ -21,6 +21,7 @@ from attsvm.heads.model import Reader, load
 from attsvm.heads.tensor_files import DTYPES, NotANumber, TokenFile, unfinished
 from attsvm.heads.texts import LENGTH, Cut, CutTexts, cut_in_words, cuts
 from attsvm.progress import Line
+from attsvm.replacing import replacing
 
 ABOUT, PROGRESS = "activations.json", "progress.json"
 
@@ -250,7 +251,5 @@ def _note(folder: Path, job: dict[str, Any], files: dict[int, TokenFile], done: 
 
 
 def _put(file: Path, what: dict[str, Any]) -> None:
-    """Write JSON; a reader sees the old file or the new one, never a half."""
-    part = file.with_name(f".{file.name}.part")
-    part.write_text(json.dumps(what, ensure_ascii=False), encoding="utf8")
-    part.replace(file)
+    with replacing(file) as part:
+        part.write_text(json.dumps(what, ensure_ascii=False), encoding="utf8")

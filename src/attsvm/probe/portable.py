@@ -15,6 +15,7 @@ from attsvm.numbers.archives import BadFile
 from attsvm.probe.features import FeatureMap, Rbf, Same, Together
 from attsvm.probe.relu import Relu
 from attsvm.probe.separation import Separation
+from attsvm.replacing import replacing
 
 MAPS: dict[str, Any] = {"tokens": Same, "rbf": Rbf, "relu": Relu}
 """Maps of features by their names in a file."""
@@ -39,16 +40,12 @@ def save(probe: Any, file: str | os.PathLike[str]) -> Path:
     about |= {"classes": probe.classes_.tolist(), "dtype": probe.classes_.dtype.str}
     if not _plain(about["classes"]):
         raise ValueError(f"classes of dtype {probe.classes_.dtype} cannot be stored. Use numbers or strings.")
-    part = path.with_name(f".{path.name}.part")
-    try:
-        arrays = {name: getattr(probe, name) for name in ARRAYS}
-        for i, one in enumerate(maps):
-            arrays |= {f"map {i} {name}": array for name, array in vars(one).items()}
-        held = {name: np.ascontiguousarray(array, np.float64) for name, array in arrays.items()}
+    arrays = {name: getattr(probe, name) for name in ARRAYS}
+    for i, one in enumerate(maps):
+        arrays |= {f"map {i} {name}": array for name, array in vars(one).items()}
+    held = {name: np.ascontiguousarray(array, np.float64) for name, array in arrays.items()}
+    with replacing(path) as part:
         save_file(held, part, {"format": FORMAT, "probe": json.dumps(about)})
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
     return path
 
 

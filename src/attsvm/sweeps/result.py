@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm import strict_json
+from attsvm.replacing import replacing
 from attsvm.sweeps.intervals import Estimate
 from attsvm.sweeps.seeds import KINDS, estimate
-from attsvm.sweeps.store import Columns, read_table, replacing, write_csv, write_table
+from attsvm.sweeps.store import Columns, read_table, write_csv, write_table
 from attsvm.sweeps.study import Study
 
 ROWS = 30

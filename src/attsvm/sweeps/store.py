@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as File
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
+
+from attsvm.replacing import replacing
 
 if TYPE_CHECKING:
     from attsvm.sweeps.batch import Batch
@@ -121,25 +121,6 @@ def write_csv(file: File, columns: Mapping[str, Any]) -> None:
         csv.write_csv(pa.table({name: _plain(pa, column) for name, column in columns.items()}), part)
 
 
-class replacing:
-    """A file that takes its name when the block ends without an error, and is on the disk by then."""
-
-    def __init__(self, file: File) -> None:
-        self.file, self.part = file, file.with_name(f".{file.name}.{uuid4().hex}.part")
-
-    def __enter__(self) -> File:
-        return self.part
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            if kind is None:
-                _to_disk(self.part)
-                self.part.replace(self.file)
-                _to_disk(self.file.parent)
-        finally:
-            self.part.unlink(missing_ok=True)
-
-
 # ---------------------------------------------------------------------- details
 
 
@@ -205,17 +186,6 @@ def _decoded(pa: Any, column: Any) -> NDArray[Any]:
     whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
     words, at = [*whole.dictionary.to_pylist(), None], np.asarray(whole.indices.fill_null(-1))
     return np.asarray(words if (at < 0).any() else words[:-1])[at]
-
-
-def _to_disk(path: File) -> None:
-    """Wait until what was written is on the disk; a folder's entries too, where the system can."""
-    if path.is_dir() and os.name == "nt":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _sweep_up(folder: File) -> None:
