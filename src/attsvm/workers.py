@@ -6,6 +6,7 @@ The contract is `concurrent.futures.Executor`, of which only `submit` and `map` 
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import multiprocessing
@@ -13,8 +14,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.metadata import entry_points
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
@@ -28,12 +29,28 @@ from attsvm.words import WrongWord
 PER_GPU = 8
 """Worker processes that share a GPU: while one trains, the others draw data and measure."""
 
+PATIENCE = 5.0
+"""Seconds within which a scheduler must answer, at first and after a connection was lost."""
+
+_GONE = ("KilledWorker", "CommClosedError")
+"""Dask's own words for workers and schedulers that went away; it need not be installed to know them."""
+
+_LOST = "workers were killed, perhaps for lack of memory, or their cluster went away. Run it again."
+
 _INHERITED = {
     "OMP_NUM_THREADS": "1",  # threads of small calls would only wait for each other
     "OPENBLAS_NUM_THREADS": "1",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # on a GPU the first worker would take all memory
 }
 _SERVER = "forkserver" in multiprocessing.get_all_start_methods()
+
+
+class BadWorkers(RuntimeError):
+    """Workers that cannot be used, and why."""
+
+
+class LostWorkers(BadWorkers):
+    """Workers that were there and went away in the middle of the work."""
 
 
 class Here(Executor):
@@ -50,14 +67,18 @@ class Here(Executor):
 
 @contextmanager
 def using(executor: Executor | None, jobs: int) -> Iterator[Executor]:
-    """The given executor; without one, a worker process per core, or this process for a single job."""
-    if executor is not None:
-        yield executor
-    elif jobs <= 1:
-        yield Here()
-    else:
-        with workers(min(processes(), jobs)) as pool:
+    """The given executor; without one, a worker process per core, or this process for a single job.
+
+    Raises LostWorkers where they go away, whatever the executor's own word for that is.
+    """
+    few = executor is not None or jobs <= 1
+    try:
+        with nullcontext(executor or Here()) if few else workers(min(processes(), jobs)) as pool:
             yield pool
+    except Exception as error:
+        if isinstance(error, (BrokenExecutor, CancelledError)) or type(error).__name__ in _GONE:
+            raise LostWorkers(_LOST) from error
+        raise
 
 
 @contextmanager
@@ -68,14 +89,15 @@ def named(cluster: str | None) -> Iterator[Executor | None]:
         return
     kind, _, count = cluster.partition(":")
     if kind == "local" and not (count.isdigit() and int(count) > 0):
-        raise WrongWord(f"no cluster {cluster!r}. Pass local:8, or an address such as tcp://host:8786.")
+        raise _no_cluster(cluster)
     client: Any
     with _environment(), _dask(int(count) if kind == "local" else cluster) as client:
         pool = client.get_executor(pure=False)
         try:
             yield pool
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            with suppress(Exception):  # a scheduler that is gone has nothing to cancel
+                pool.shutdown(wait=False)
             raise
 
 
@@ -124,10 +146,37 @@ def _dask(where: int | str) -> Iterator[Any]:
         raise ImportError('--cluster needs Dask: pip install "attsvm[dask]".') from None
     dask: Any = distributed
     quiet: Any = {"dashboard_address": ":0", "silence_logs": logging.CRITICAL}
-    local = isinstance(where, int)
-    home = dask.LocalCluster(n_workers=where, threads_per_worker=1, **quiet) if local else nullcontext(where)
-    with home as scheduler, dask.Client(scheduler) as client:
+    home: Any = nullcontext(where)
+    if isinstance(where, int):
+        home = dask.LocalCluster(n_workers=where, threads_per_worker=1, **quiet)
+    else:
+        _reach(dask, where)
+    with home as scheduler, dask.Client(scheduler, timeout=PATIENCE) as client:
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # what goes wrong we say ourselves
         yield client
+
+
+def _reach(dask: Any, address: str) -> None:
+    """Refuse an address that no scheduler answers: a client waits for ever for a service of another kind."""
+
+    async def greet() -> None:
+        known = dask.Security().get_connection_args("client")
+        comm = await dask.core.connect(address, timeout=PATIENCE, **known)
+        await comm.close()
+
+    try:
+        asyncio.run(asyncio.wait_for(greet(), PATIENCE))
+    except ValueError:
+        raise _no_cluster(address) from None
+    except OSError:
+        raise ConnectionError(
+            f"no Dask scheduler answers at {address} within {PATIENCE:g} s. Start one with dask scheduler, "
+            "or pass local:8 for 8 workers here."
+        ) from None
+
+
+def _no_cluster(word: str) -> WrongWord:
+    return WrongWord(f"no cluster {word!r}. Pass local:8, or an address such as tcp://host:8786.")
 
 
 def _end_with_the_client() -> None:

@@ -18,6 +18,7 @@ from attsvm.path import Path
 from attsvm.selection import TiedScores, best_tokens
 from attsvm.tokens import Tokens
 from attsvm.words import WrongWord
+from attsvm.workers import BadWorkers
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def one_line_errors() -> Iterator[None]:
             yield
         except WrongWord as error:
             stop(error, USAGE)
-        except (ValueError, TypeError, ImportError, OSError) as error:
+        except (ValueError, TypeError, ImportError, OSError, BadWorkers) as error:
             stop(error)
         except MemoryError:
             stop("not enough memory for this problem. Pass fewer examples, or float32 arrays.")

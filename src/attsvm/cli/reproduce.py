@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path as File
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,7 @@ from attsvm.cli.app import INTERRUPTED, AsJson, Cluster, errors, say, say_json, 
 from attsvm.cli.files import one_line_errors
 from attsvm.training.compilation import compile_quickly
 from attsvm.words import check_names, one_of
-from attsvm.workers import begin, named
+from attsvm.workers import LostWorkers, begin, named
 
 if TYPE_CHECKING:
     from attsvm.report import Report
@@ -107,8 +106,8 @@ def _resumable() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         stop("interrupted. Finished figures are kept: run the same command again to resume.", INTERRUPTED)
-    except BrokenProcessPool:
-        stop("a worker process was killed, perhaps for lack of memory. Run the command again to resume.")
+    except LostWorkers as error:
+        raise LostWorkers(f"{error} Finished figures are kept.") from error
 
 
 def _list(as_json: bool) -> None:

@@ -55,8 +55,6 @@ def sweep(
             done = run(study, executor, scale=scale, out=out)
     except KeyboardInterrupt:
         stop("interrupted. Finished batches are kept: run the same command again to resume.", INTERRUPTED)
-    except RuntimeError as error:
-        stop(error)
     tell(done, as_json)
 
 

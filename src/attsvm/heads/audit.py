@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,6 +26,7 @@ from attsvm.heads.texts import LENGTH, Cut, Texts
 from attsvm.norms import frobenius, nuclear
 from attsvm.numbers.threads import cores, single_thread
 from attsvm.selection import soft_sparsity
+from attsvm.workers import using
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def audit(
     layers = list(range(config.num_hidden_layers) if layers is None else layers)
     count, reports = Count(len(layers) * config.num_attention_heads, settings, progress), list[HeadReport]()
     known = _known(reader, read, layers, settings, count)
-    with single_thread(), nullcontext(executor) if executor else ThreadPoolExecutor(cores()) as pool:
+    with single_thread(), ThreadPoolExecutor(cores()) as threads, using(executor or threads, 2) as pool:
         for layer in record(reader, read, layers):
             look = partial(one, layer, texts=read, settings=settings)
             for report in pool.map(look, range(layer.heads)):

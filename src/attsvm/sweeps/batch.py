@@ -23,6 +23,7 @@ from attsvm.sweeps.measure import RECORDS, Ended, measured, needs_the_way
 from attsvm.sweeps.store import Columns
 from attsvm.theory import NoTheorem, limit_norm
 from attsvm.tokens import Tokens
+from attsvm.workers import BadWorkers
 
 FEW = 16
 """A study of at most so many seeds trains them in one batch; one of more, in larger ones."""
@@ -83,7 +84,7 @@ def compute(todo: Sequence[Batch], code: str) -> list[Columns]:
     code: what the client's results are kept under; a worker with other code must not add to them.
     """
     if code != study_code():
-        raise RuntimeError("a worker has another version of attsvm. Install the client's version on it.")
+        raise BadWorkers("a worker has another version of attsvm. Install the client's version on it.")
     with silence():
         return [_computed(batch) for batch in todo]
 

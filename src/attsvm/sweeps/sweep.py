@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, as_completed
+from concurrent.futures import Executor, as_completed
 from pathlib import Path as File
 from typing import Any
 
@@ -16,7 +16,7 @@ from attsvm.sweeps.cell import Cell, study_code
 from attsvm.sweeps.result import Sweep, assembled
 from attsvm.sweeps.store import Store
 from attsvm.sweeps.study import Study, read_study
-from attsvm.workers import begin, using
+from attsvm.workers import LostWorkers, begin, using
 
 TASK, SHARES = 1.0, 64
 """Seconds of work that are worth a job of their own; jobs that a study should have at least."""
@@ -95,20 +95,10 @@ def _run(asked: Mapping[Cell, range], few: bool, store: Store, executor: Executo
                 ]
                 _submit(todo, at, store, pool)
                 return
-        except Exception as error:
-            if not _lost(error):
-                raise
+        except LostWorkers as error:
             failed = failed + 1 if _held(store) == held else 1
             if executor is not None or failed >= PATIENCE:
-                raise RuntimeError(
-                    "workers were killed, perhaps for lack of memory, or the cluster went away. Finished "
-                    "batches are kept: run the study again to resume."
-                ) from None
-
-
-def _lost(error: Exception) -> bool:
-    """Whether workers are gone; Dask's own word for it is known by its name."""
-    return isinstance(error, (BrokenExecutor, CancelledError)) or type(error).__name__ == "KilledWorker"
+                raise LostWorkers(f"{error} Finished batches are kept.") from error
 
 
 def _submit(todo: Sequence[Batch], at: str, store: Store, pool: Executor) -> None:
