@@ -1,12 +1,16 @@
 """attsvm sweep and attsvm show on a study: what they print, what they write, how they end."""
 
 import json
+import shutil
+import subprocess
 from contextlib import nullcontext
 
 import pytest
 from typer.testing import CliRunner
 
 from attsvm.cli import app, sweep as command
+from attsvm.sweeps.sweep import sweep as sweep_study
+from attsvm.words import WrongWord
 from attsvm.workers import Here
 
 STUDY = """
@@ -70,3 +74,39 @@ def test_ctrl_c_says_how_to_resume(run, monkeypatch):
     monkeypatch.setattr("attsvm.sweeps.sweep.sweep", pressed)
     done = run("sweep", "small.toml")
     assert (done.exit_code, "run the same command again" in done.output) == (130, True)
+
+
+@pytest.mark.parametrize(("error", "code"), [(WrongWord("no such word"), 64), (ValueError("no such word"), 1)])
+def test_an_error_is_said_once_with_its_own_code_and_as_one_json_object(run, monkeypatch, error, code):
+    def wrong(*_, **__):
+        raise error
+
+    monkeypatch.setattr("attsvm.sweeps.sweep.sweep", wrong)
+    done = run("sweep", "small.toml", "--json")
+    assert (done.exit_code, done.stderr) == (code, "no such word\n")
+    assert json.loads(done.stdout) == {"error": "no such word", "code": code}
+
+
+SEARCH = """<script>
+const said = [];
+for (const words of ["", "no such word", "4"]) {
+  document.querySelector("[name=words]").value = words;
+  document.getElementById("filter").dispatchEvent(new Event("input"));
+  said.push(document.getElementById("shown").textContent);
+}
+document.title = said.join("; ");
+</script>"""
+
+
+def test_chromium_searches_the_cells_of_the_page(study, tmp_path):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("needs Chromium")
+    sizes = {"model": "prompt_sphere", "n": 2, "T": [2, 4], "d": 3}
+    sweep_study(study | {"measure": "separable", "seeds": 1, "data": sizes}, Here(), out=tmp_path)
+    text = (tmp_path / "sweep.html").read_text(encoding="utf8")
+    (tmp_path / "searched.html").write_text(text + SEARCH, encoding="utf8")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    words = [browser, *flags, (tmp_path / "searched.html").as_uri()]
+    said = subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
+    assert "<title>2 of 2; 0 of 2; 1 of 2</title>" in said

@@ -40,8 +40,8 @@ const filter = document.getElementById("filter");
 const rows = [...document.querySelectorAll("#summary tbody tr")];
 const apply = () => {
   const words = filter.elements.words.value.toLowerCase().split(/\s+/).filter(Boolean);
-  const { verdict, kind } = filter.elements;
-  const marks = [verdict.value && `.badge.${verdict.value}`, kind.value && `.chip.${kind.value}`].filter(Boolean);
+  const chosen = [...filter.querySelectorAll("select")].filter((choice) => choice.value);
+  const marks = chosen.map((choice) => `.${choice.dataset.mark}.${choice.value}`);
   let shown = 0;
   for (const row of rows) {
     const text = row.textContent.toLowerCase();
