@@ -1,7 +1,8 @@
-"""Settings of the whole suite, all of them about its time."""
+"""Settings of the whole suite, most of them about its time."""
 
 import gc
 import os
+import signal
 import sys
 from contextlib import contextmanager
 from functools import cache
@@ -23,6 +24,9 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Commands are built once and not for every command line, which takes longer than most of them.
 typer.testing._get_command = cache(typer.main.get_command)
+# A job in the background of a script inherits that Ctrl-C is ignored; tests press it, here and in processes
+# that they start, which inherit from this one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Nothing is garbage while half a million objects of modules and tests are made.
 gc.disable()
 

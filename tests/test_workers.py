@@ -91,3 +91,17 @@ def alive(pid):
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
+
+
+INHERITED = """
+import signal
+from attsvm.workers import workers
+with workers(1) as pool:
+    print(pool.submit(signal.getsignal, signal.SIGINT).result().name)
+"""
+
+
+@pytest.mark.parametrize(("trap", "found"), [("trap '' INT", "SIG_IGN"), ("true", "SIG_DFL")])
+def test_ctrl_c_is_ignored_by_the_workers_of_a_job_that_ignores_it(trap, found):
+    shell = ["sh", "-c", f'{trap}; exec "$@"', "sh", sys.executable, "-c", INHERITED]
+    assert subprocess.run(shell, capture_output=True, text=True).stdout.strip() == found

@@ -212,6 +212,7 @@ def _environment() -> Iterator[None]:
 def _settle() -> None:
     """End without a traceback on Ctrl-C, and with the client, killed or not; look for garbage but seldom."""
     threading.Thread(target=_end_with_the_client, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # ignored in the background of a script, here too
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
