@@ -76,7 +76,7 @@ def test_ctrl_c_says_how_to_resume(run, monkeypatch):
     assert (done.exit_code, "run the same command again" in done.output) == (130, True)
 
 
-@pytest.mark.parametrize(("error", "code"), [(WrongWord("no such word"), 64), (ValueError("no such word"), 1)])
+@pytest.mark.parametrize(("error", "code"), [(WrongWord("no such word"), 64), (OSError("no such word"), 1)])
 def test_an_error_is_said_once_with_its_own_code_and_as_one_json_object(run, monkeypatch, error, code):
     def wrong(*_, **__):
         raise error
