@@ -116,6 +116,15 @@ def test_a_kind_factor_saves_the_margins_that_rounding_loses():
     assert np.median(plain) > 2e-8
 
 
+def test_where_no_factor_has_a_loss_the_numbers_are_rounded_as_they_are():
+    numbers, bad = np.array([1.0, 2.0]), np.array([np.nan, 0.5])
+    scaled = lambda factor: np.outer(1.0 + factor, numbers)  # noqa: E731
+    none = rounding._kindest(lambda factor: (np.full(len(factor), np.nan), scaled(factor)), 1)
+    some = rounding._kindest(lambda factor: (np.resize(bad, len(factor)), scaled(factor)), 1)
+    assert np.array_equal(none, numbers)
+    assert not np.array_equal(some, numbers)
+
+
 def _solved(A):
     """A⁻¹ 1 in 40 digits, each entry as two float64 in a complex number."""
     found = mp.lu_solve(mp.matrix(A.tolist()), mp.matrix([1] * len(A)))

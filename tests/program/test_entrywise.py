@@ -6,11 +6,11 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from attsvm.norms import Entrywise
+from attsvm.norms import Entrywise, frobenius
 from attsvm.program.constraints import Constraints
 from attsvm.program.entrywise import products, solve as entrywise
-from attsvm.program.entrywise.interior_point import length
-from attsvm.program.max_margin import max_margin, separate
+from attsvm.program.entrywise.interior_point import Run, length
+from attsvm.program.max_margin import max_margin, separate, solve
 from attsvm.program.rows import Rows
 from attsvm.program.solution import NotSeparable
 from attsvm.tokens import Tokens
@@ -150,3 +150,43 @@ def test_the_length_of_a_step_is_the_norm(p):
     assert length(1e200 * x, p) == pytest.approx(float(Entrywise(p).value(1e200 * x)), rel=1e-14)
     assert length(np.zeros((4, 3)), p) == 0
     assert length(x, p) != pytest.approx(float(Entrywise(4).value(x)), rel=1e-3)
+
+
+@pytest.mark.parametrize("p", [1, 1.5, 3, np.inf])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 2)], ids=str)
+@pytest.mark.parametrize("together", [True, False], ids=["equal tokens", "zero queries"])
+def test_rows_that_are_zero_take_no_place_in_the_pool(p, shape, together):
+    tokens, best = planted(40, 5, *shape, seed=5)
+    few, keys, queries = np.arange(40) < 6, np.array(tokens.keys), np.array(tokens.queries)
+    selected = np.arange(5) == best[:, None]
+    if together:
+        keys[~few], selected[~few] = keys[~few, :1], True
+    else:
+        queries[~few] = 0.0
+    solution = max_margin(Tokens(keys, queries), selected, Entrywise(p), required=1.0 * (few | together))
+    plain = max_margin(Tokens(keys[few], queries[few]), best[few], Entrywise(p))
+    assert solution.certified
+    assert solution.margin == pytest.approx(plain.margin, rel=1e-8)
+
+
+@pytest.mark.parametrize("p", [1.5, 3])
+def test_rows_that_ask_for_the_order_alone_leave_room_for_those_with_a_margin(p):
+    tokens, best = planted(80, 4, 3, 1, seed=6)
+    keys = np.concatenate([tokens.keys, 1e-3 * tokens.keys])
+    twice = Tokens(keys, np.tile(tokens.queries, (2, 1)))
+    asked = np.repeat([1.0, 0.0], 80)
+    solution = max_margin(twice, np.tile(best, 2), Entrywise(p), required=asked)
+    assert solution.certified
+    assert solution.margin == pytest.approx(max_margin(tokens, best, Entrywise(p)).margin, rel=1e-8)
+
+
+@pytest.mark.parametrize("p", [1, 1.5, 3, np.inf])
+def test_what_is_not_a_number_is_no_gap(p):
+    tokens, best = planted()
+    program = Constraints.of(tokens, best)
+    start, rows = solve(program, frobenius), Rows.of(program)
+    run = Run(rows, Entrywise(p), (1.0, 0.0), start)
+    run.p = run.goal
+    run.entries[0, 0] = np.nan
+    run._settle()
+    assert run.gap == np.inf

@@ -10,9 +10,11 @@ from threadpoolctl import threadpool_info
 from attsvm import datasets
 from attsvm.norms import Entrywise, frobenius, l1, nuclear
 from attsvm.numbers.threads import single_thread
-from attsvm.program import second_look as looks
+from attsvm.program import max_margin as engines, second_look as looks
+from attsvm.program.careful import solve as careful
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
+from attsvm.program.frobenius import soft_margin
 from attsvm.program.max_margin import _at_margin_one, max_margin, solve
 from attsvm.program.solution import NotSeparable
 from attsvm.tokens import Tokens
@@ -67,6 +69,29 @@ def test_one_spoilt_run_of_a_batch_is_mended_and_the_others_are_left():
     mended = looks.second_look(rows, l1, replace(good, W=W, gap=np.array([0.0, np.inf, 0.0])))
     assert np.array_equal(mended.W[[0, 2]], good.W[[0, 2]])
     assert l1.value(mended.W[1]) == pytest.approx(l1.value(good.W[1]), rel=1e-8)
+
+
+@pytest.mark.parametrize("separable", [True, False])
+def test_numbers_that_are_not_finite_are_no_answer_and_no_proof(separable):
+    rows = conftest_rows(conftest.crowded)
+    W, multipliers = np.full((rows.d, rows.e), np.nan), np.full(rows.active.shape, np.nan)
+    mended = looks.second_look(rows, l1, Answer(W, multipliers, separable, gap=0.0))
+    assert mended.separable
+    assert looks.certify(rows, l1, mended.W, mended.multipliers).worst <= 1e-9
+
+
+@pytest.mark.parametrize("slack", [None, 1.0])
+def test_whatever_an_engine_finds_numbers_come_out(monkeypatch, slack):
+    def broken(program, *_):
+        return Answer(np.full((program.d, program.e), np.nan), np.full(program.active.shape, np.inf))
+
+    instance = conftest.matrix()
+    monkeypatch.setattr(engines, "_imported", lambda home: broken)
+    monkeypatch.setattr(soft_margin, "solve", broken)
+    monkeypatch.setattr(careful, "_pool", lambda *_: None)
+    solution = max_margin(instance.tokens, instance.selected, slack=slack)
+    assert np.isfinite(solution.W).all() and np.isfinite(solution.multipliers).all()
+    assert not solution.certified
 
 
 def test_a_proof_that_proves_nothing_is_not_believed(rows):

@@ -34,6 +34,12 @@ class Answer:
     scaled: bool = False
     gap: Float | float = np.inf
 
+    def finite(self) -> Answer:
+        """This answer; where a number of it is not finite, W = 0, which certifies and proves nothing."""
+        if np.isfinite(self.W).all() and np.isfinite(self.multipliers).all():
+            return self
+        return Answer(np.zeros_like(self.W), np.zeros_like(self.multipliers))
+
     def alone(self) -> Answer:
         """The answer of the only run of a batch of one."""
         can = bool(np.asarray(self.separable)[0])

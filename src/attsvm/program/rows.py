@@ -228,6 +228,17 @@ def _first(example: NDArray[np.intp]) -> Bool:
     return first
 
 
+def least(values: Float, among: Bool, count: int) -> Bool:
+    """Of some rows of a program (n, T) so many with the least values, however many are alike."""
+    example, token = np.nonzero(among)
+    if len(example) <= count:
+        return among
+    few = np.argpartition(values[example, token], count)[:count]
+    chosen = np.zeros(among.shape, bool)
+    chosen[example[few], token[few]] = True
+    return chosen
+
+
 def unit(vectors: Float) -> tuple[Float, Float]:
     """Vectors (k, ·) at length one, and their lengths (k,); zero stays zero."""
     length = np.sqrt(np.einsum("kd,kd->k", vectors, vectors))

@@ -76,6 +76,7 @@ def _sure(rows: Constraints, norm: Norm, answer: Answer) -> Bool:
 
 
 def _one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
+    answer = answer.finite()
     if answer.separable:
         worst = certify(rows, norm, answer.W, answer.multipliers).worst
         if worst <= _tolerated(rows, norm):

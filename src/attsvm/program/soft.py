@@ -62,7 +62,7 @@ def _solve_one(rows: Constraints, slack: Float) -> tuple[Float, Float]:
     raised = max(-RANGE - size, 0)
     scaled = np.minimum(np.ldexp(slack, np.clip(up + raised, -2000, 2000)), 2.0**RANGE)
     with single_thread(), np.errstate(all="ignore"):
-        answer = _on_pools(rows, scaled) if rows.stored else soft_margin.solve(rows, scaled)
+        answer = (_on_pools(rows, scaled) if rows.stored else soft_margin.solve(rows, scaled)).finite()
     W, multipliers = answer.W, answer.multipliers
     W = in_range("W", W, rows.unit - raised)
     answer = Answer(W, in_range("multipliers", multipliers, -(up + raised)[:, None]))

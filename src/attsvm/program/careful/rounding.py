@@ -83,13 +83,13 @@ def multipliers(
 
 
 def _kindest(loss: Callable[[Float], tuple[Float, Float]], width: int) -> Float:
-    """The rounded numbers of the factor with the least loss."""
-    random, best, kept = np.random.default_rng(0), np.inf, np.zeros(0)
+    """The rounded numbers of the factor with the least loss; where none has one, those of the factor one."""
+    random, best, kept = np.random.default_rng(0), np.inf, loss(np.zeros(1))[1][0]
     for count, spread, good in TRIED:
         factors = random.uniform(0.0, spread, count)
         for part in np.array_split(factors, -(-count * max(width, 1) // CHUNK)):
             lost, rounded = loss(part)
-            at = int(np.argmin(lost))
+            at = int(np.argmin(np.where(np.isnan(lost), np.inf, lost)))
             if lost[at] < best:
                 best, kept = float(lost[at]), rounded[at]
             if best <= good:

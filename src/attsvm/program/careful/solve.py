@@ -20,6 +20,7 @@ from attsvm.program.careful.central_path import FIRST, Point, Program, follow
 from attsvm.program.careful.pool import Pool
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
+from attsvm.program.rows import least
 
 GOAL, ENOUGH = 1e-11, 1e-7
 """Relative gap at which the path ends, and above which its end is no answer."""
@@ -93,13 +94,18 @@ Pair = tuple[Doubled, Doubled]
 
 
 def _first(rows: Constraints, near: Float | None) -> Bool:
-    """All rows, or where they are many, the ties and those with the least margins relative to the bounds."""
+    """All rows, or where they are many, the ties and those of least margin, with a bound or without.
+
+    Margins are relative to the bounds.
+    """
     count = 2 * rows.d * rows.e + 50
     if near is None or np.count_nonzero(rows.active) <= 2 * count:
         return rows.active
-    ratio = np.where(rows.bound > 0, rows.margins(near) / np.where(rows.bound > 0, rows.bound, 1.0), np.inf)
-    ratio[rows.active & (rows.bound == 0)] = -np.inf
-    return rows.active & (ratio <= np.partition(ratio, count, axis=None)[count])
+    margins, asks = rows.margins(near), rows.bound > 0
+    ratio = margins / np.where(asks, rows.bound, 1.0)
+    # A margin of exactly zero is a zero row's, which takes no place; another one joins if it is violated.
+    order = rows.separating & ~asks & (margins != 0)
+    return rows.tied | least(ratio, asks, count) | least(ratio, order, count)
 
 
 # ---------------------------------------------------------------------- the two programs

@@ -20,7 +20,7 @@ def settle(kind, p, structure, entries, pairs, vectors):  # type: ignore[no-unty
     """M and the margins at W and λ; both of norm one if curved.
 
     Returns what W was divided by, Σ λ_j b_j, Σ |λ_j r_j|, where r is what the rows miss, and the relative
-    duality gap: 1 while a margin is missing.
+    duality gap: 1 while a margin is missing, ∞ where a number is not finite.
     """
     delta, queries, edges, line = structure
     w, M = entries[0], entries[1]
@@ -48,8 +48,11 @@ def settle(kind, p, structure, entries, pairs, vectors):  # type: ignore[no-unty
         elif -margin[j] > off or (slack[j] == 0.0 and margin[j] > off):
             off = abs(margin[j])  # nothing to scale by: it counts as it is
     upper = 1.0 if kind == CURVED else norm(w, kind == CUBE) * norm(M, kind == CROSS)
-    gap = 1.0 - value * least / upper if least > 0.0 else 1.0
-    return size, value, short, gap if gap > off / top else off / top
+    reached = value * least / upper
+    gap = 1.0 - reached if least > 0.0 else 1.0
+    gap = gap if gap > off / top else off / top
+    # What is not a number compares with nothing: it must not pass for a small gap.
+    return size, value, short, gap if short < np.inf and reached < np.inf else np.inf
 
 
 @compiled

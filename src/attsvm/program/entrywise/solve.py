@@ -14,7 +14,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.entrywise.interior_point import Pace, Run
 from attsvm.program.frobenius.route import solve as frobenius
-from attsvm.program.rows import Rows
+from attsvm.program.rows import Rows, least
 
 PACES = ((0.65, 1e-3), (0.8, 1e-2), (0.9, 1e-4))
 """In turn: the factor by which p − 1, or 1/(p − 1), shrinks in a step, and the complementarity meanwhile."""
@@ -124,11 +124,14 @@ def _on_more(rows: Rows, found: Found, pool: Rows) -> Found:
 
 
 def _first(program: Constraints, start: Answer) -> Bool:
-    """Ties, and the rows with the least margins at the Frobenius solution."""
+    """Ties, and the rows of least slack at the Frobenius solution: those with a bound, those without."""
     # An interior point leaves small multipliers everywhere; a vertex has no more rows than unknowns.
     support = min(int(np.count_nonzero(start.multipliers)), program.d * program.e)
     size = support + max(support // 4, 3 * program.d)
     if np.count_nonzero(program.active) <= max(size, ALL):
         return program.active
-    slack = np.where(program.active, program.margins(start.W) - program.bound, np.inf)
-    return program.active & (program.tied | (slack <= np.partition(slack, size, axis=None)[size]))
+    margins = program.margins(start.W)
+    slack = margins - program.bound
+    # A margin of exactly zero is a zero row's, which takes no place; another one joins if it is violated.
+    order = program.separating & (program.bound == 0) & (margins != 0)
+    return program.tied | least(slack, program.bound > 0, size) | least(slack, order, size)

@@ -17,7 +17,7 @@ from attsvm.program import bounds, working_set
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.passes import TINY
-from attsvm.program.rows import Rows
+from attsvm.program.rows import Rows, least
 from attsvm.program.schatten import small
 from attsvm.program.schatten.interior_point import Form, Iterate, advance, mean_product
 from attsvm.program.schatten.nuclear import NuclearForm
@@ -78,12 +78,11 @@ def _best(program: Constraints, norm: Norm, first: Answer, candidates: Bool, siz
     best = _compiled(program, norm, first, candidates)
     if best.gap <= ENOUGH:
         return best
-    margins = program.margins(first.W)
-    excess = np.where(candidates & ~program.tied, (margins - program.bound) / size, np.inf)
+    excess = (program.margins(first.W) - program.bound) / size
     whole = None if norm.p == 1 else Span.of(program)
     for growth in ATTEMPTS:
         count = max(SMALL, int(growth * np.count_nonzero(first.multipliers)))
-        chosen = _least(excess, count)
+        chosen = least(excess, candidates & ~program.tied, count)
         if norm.p == 1 and growth == ATTEMPTS[0]:
             heavy = _heaviest(program, first)
             chosen = heavy if np.count_nonzero(heavy) < program.d else chosen
@@ -214,13 +213,6 @@ def _at_margin_one(program: Constraints, answer: Answer) -> Answer:
     least = bounds.least_margin(program, program.margins(answer.W))
     size = least if least > 0 else np.linalg.norm(answer.W)
     return Answer(answer.W / size, answer.multipliers)
-
-
-def _least(excess: Float, count: int) -> Bool:
-    """The rows with the least excess (n, T), at least so many."""
-    if count >= excess.size:
-        return np.ones(excess.shape, bool)
-    return excess <= np.partition(excess, count, axis=None)[count]
 
 
 def _sizes(program: Constraints) -> Float:
