@@ -121,6 +121,8 @@ NAN[1, 2, 0] = np.nan
         ({"keys": NAN}, r"keys\[1, 2, 0\] is nan. Remove or mask the token"),
         ({"keys": np.full((1, 2, 2), np.inf)}, r"keys\[0, 0, 0\] is inf"),
         ({"keys": KEYS, "queries": np.ones((3, 2))}, r"queries has shape \(3, 2\) but keys has n=2"),
+        ({"keys": KEYS, "queries": np.ones((2, 4, 5))}, r"repeat\(4, axis=0\) and queries.reshape\(8, 5\)"),
+        ({"keys": KEYS, "queries": np.ones((2, 4, 5))}, r"Tokens.every_query\(keys\) does so"),
         ({"keys": KEYS, "queries": np.full((2, 2), np.inf)}, r"queries\[0, 0\] is inf"),
         ({"keys": KEYS, "labels": [0, 1]}, "labels must be −1 or .1, got 0.0, 1.0. Pass 2.labels − 1"),
         ({"keys": KEYS, "labels": [1, 2]}, "labels must be −1 or"),
@@ -136,6 +138,12 @@ NAN[1, 2, 0] = np.nan
 def test_bad_input_is_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         Tokens(**arguments)
+
+
+def test_several_positions_per_sequence_are_pointed_to_every_query():
+    with pytest.raises(ValueError, match=r"at has shape \(2, 3\) but keys has n=2.*Tokens.every_query"):
+        Tokens.self_attention(KEYS, np.zeros((2, 3), int))
+    assert Tokens.self_attention(KEYS, [1, 2]).n == 2
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,21 @@ def check_counts(parts: dict[str, tuple[NDArray[Any], int]], n: int, T: int) -> 
             raise ValueError(
                 f"{name} has shape {array.shape} but keys has {want}. "
                 f"Pass one per {'token' if has_T else 'example'}."
+                + _several(array, n)
+                * (name == "queries" and parts["keys"][0].ndim == 3)
             )
+
+
+def _several(queries: NDArray[Any], n: int) -> str:
+    """What to do with several queries per sequence (n, q, e)."""
+    if queries.ndim != 3 or len(queries) != n:
+        return ""
+    q, e = queries.shape[1:]
+    return (
+        f" For {q} queries per sequence pass one row per query, keys.repeat({q}, axis=0) and "
+        f"queries.reshape({n * q}, {e}), and a mask where a query sees only some tokens; "
+        "Tokens.every_query(keys) does so for self-attention, causal or not."
+    )
 
 
 def check_no_example_is_empty(mask: Bool) -> None:

@@ -140,7 +140,13 @@ class Tokens:
         at: one position, or one per example (n,); −1 is the last token that is not masked.
         """
         base = cls(keys, None, labels, mask, values, dtype=dtype)  # type: ignore[arg-type]
-        position = np.broadcast_to(np.asarray(at), base.labels.shape)
+        try:
+            position = np.broadcast_to(np.asarray(at), base.labels.shape)
+        except ValueError:
+            raise ValueError(
+                f"at has shape {np.shape(at)} but keys has n={base.n}. Pass one, or one per example. "
+                "For several queries per sequence use Tokens.every_query(keys)."
+            ) from None
         if not np.issubdtype(position.dtype, np.integer):
             raise ValueError(f"at has dtype {position.dtype}. Pass integer positions.")
         last = base.T - 1 - np.argmax(base.mask[..., ::-1], axis=-1)
