@@ -44,8 +44,8 @@ def margins(
     tokens: keys (n, T, d), queries (n, e); selected: one token index per query (n,).
     slack: the price C of the soft-margin program, which is solved where no W makes all selections.
     """
-    rows = Constraints.of(tokens, selected)
-    own = float(rows.token_margins(W)[rows.separating].min() / norm.value(W))
+    program = Constraints.of(tokens, selected)
+    own = float(program.token_margins(W)[program.separating].min() / norm.value(W))
     try:
         solution, conflict = max_margin(tokens, selected, norm), ""
     except NotSeparable as error:

@@ -127,7 +127,7 @@ def _on_working_rows(
     Each round solves over the kept rows, reads all tokens once, and keeps the violated rows too. The solution
     is the whole program's, and its certificate is taken over all rows.
     """
-    rows = Constraints.of(tokens, selected)
+    program = Constraints.of(tokens, selected)
     kept = _lowest(keys.margins(prompts, selected), ADDED)
     for _ in range(ROUNDS):
         order, small = keys.few(kept, selected)
@@ -141,7 +141,13 @@ def _on_working_rows(
             np.put_along_axis(multipliers, order, np.where(small.mask, found.token_multipliers, 0.0), axis=1)
             W = found.W / min(1.0, float(margin.min()))
             return Solution(
-                tokens, rows.selected, found.norm, W, pack(rows, multipliers), rows.asked, np.asarray(True)
+                tokens,
+                program.selected,
+                found.norm,
+                W,
+                pack(program, multipliers),
+                program.asked,
+                np.asarray(True),
             )
         kept |= _lowest(np.where(margin < MET, margin, np.inf), ADDED)
     return max_margin(tokens, selected)

@@ -60,19 +60,19 @@ class Certificate:
         return f"{over}: primal violation {primal:.1e}, dual violation {dual:.1e}, relative gap {gap:.1e}"
 
 
-def certify(rows: Constraints, norm: Norm, W: Float, multipliers: Float) -> Certificate:
+def certify(program: Constraints, norm: Norm, W: Float, multipliers: Float) -> Certificate:
     """Violations and gap of (W, λ) at most: W and λ (…, n, T) in the units of the tokens."""
-    return _at_most(partial(_hard, norm), rows, W, multipliers)
+    return _at_most(partial(_hard, norm), program, W, multipliers)
 
 
-def certify_soft(rows: Constraints, W: Float, multipliers: Float, slack: Float) -> Certificate:
+def certify_soft(program: Constraints, W: Float, multipliers: Float, slack: Float) -> Certificate:
     """The same for  min ½‖W‖² + Σ_i C_i ξ_i,  with ξ the least that the margins of W allow; slack (…, n): C.
 
     primal: largest error of a tie, relative to the largest required margin.
     dual: largest negative multiplier, and excess of Σ_t λ_it over C_i, both relative.
     gap: 1 − (Σ λ_j b_j − ½‖Σ λ_j A_j‖²) / (½‖W‖² + Σ_i C_i ξ_i).
     """
-    return _at_most(_soft, rows, W, multipliers, slack)
+    return _at_most(_soft, program, W, multipliers, slack)
 
 
 def plain(x: Any) -> Any:
@@ -93,7 +93,7 @@ class Sums:
     M (…, d, e): Σ λ_j A_j, its error at most `blur` (…,) in the Frobenius norm.
     """
 
-    rows: Constraints
+    program: Constraints
     W: Float
     multipliers: Float
     size: Any
@@ -104,45 +104,45 @@ class Sums:
     blur: Any
 
 
-def _in_float64(rows: Constraints, W: Float, multipliers: Float, size: Any) -> Sums:
+def _in_float64(program: Constraints, W: Float, multipliers: Float, size: Any) -> Sums:
     """One pass each for margins and M; bounds on rounding from the sizes of the rows.
 
     multipliers (…, n, T): those below zero become zero.
     """
     largest = _most(np.abs(multipliers))
-    negative = _most(np.where(rows.separating, -multipliers, 0.0)) / np.where(largest > 0, largest, 1.0)
-    np.maximum(multipliers, 0.0, out=multipliers, where=rows.separating)
+    negative = _most(np.where(program.separating, -multipliers, 0.0)) / np.where(largest > 0, largest, 1.0)
+    np.maximum(multipliers, 0.0, out=multipliers, where=program.separating)
     length = np.sqrt((W * W).sum((-2, -1)))[..., None]
-    doubt = (rows.d + rows.e + 4) * EPSILON * (rows.reach * length + rows.required)
-    weight = (np.abs(multipliers).sum(-1) * rows.reach).sum(-1)
+    doubt = (program.d + program.e + 4) * EPSILON * (program.reach * length + program.required)
+    weight = (np.abs(multipliers).sum(-1) * program.reach).sum(-1)
     blur = (np.count_nonzero(multipliers, axis=(-2, -1)) + 8) * EPSILON * weight
-    short = np.where(rows.active, rows.bound - rows.margins(W), -np.inf)
-    M = rows.combine(multipliers)
-    return Sums(rows, W, multipliers, size, negative, short, doubt[..., None], M, blur)
+    short = np.where(program.active, program.bound - program.margins(W), -np.inf)
+    M = program.combine(multipliers)
+    return Sums(program, W, multipliers, size, negative, short, doubt[..., None], M, blur)
 
 
 def _doubtful(sums: Sums) -> NDArray[np.intp]:
     """The examples with a multiplier, or with a row that may fall short: the others decide nothing."""
-    short = (sums.short + sums.doubt > 0) | sums.rows.tied
+    short = (sums.short + sums.doubt > 0) | sums.program.tied
     return np.flatnonzero((short | (sums.multipliers != 0)).any(-1))
 
 
 def _in_doubled(sums: Sums) -> Sums:
     """The same in twice the precision, for the doubtful examples of one run."""
-    rows, lam, smaller = sums.rows, sums.multipliers, doubled.ROUNDING / EPSILON
+    program, lam, smaller = sums.program, sums.multipliers, doubled.ROUNDING / EPSILON
     short, doubt = sums.short.copy(), np.broadcast_to(sums.doubt, sums.short.shape).copy()
     M, W, examples = Doubled(np.zeros(sums.W.shape)), Doubled(sums.W), _doubtful(sums)
-    size = max(1, CHUNK // (rows.d * max(rows.T, rows.e)))
+    size = max(1, CHUNK // (program.d * max(program.T, program.e)))
     for start in range(0, len(examples), size):
         part = examples[start : start + size]
-        keys, queries = rows.keys[part], rows.queries[part]
-        anchors = np.take_along_axis(keys, rows.anchor[part, None, None], axis=1)
+        keys, queries = program.keys[part], program.queries[part]
+        anchors = np.take_along_axis(keys, program.anchor[part, None, None], axis=1)
         delta = Doubled.difference(anchors, keys)
         direction = (W * queries[:, None, :]).sum()
-        exact = rows.bound[part] - (delta * direction[:, None]).sum()
-        short[part] = np.where(rows.active[part], exact.hi + exact.lo, -np.inf)
+        exact = program.bound[part] - (delta * direction[:, None]).sum()
+        short[part] = np.where(program.active[part], exact.hi + exact.lo, -np.inf)
         M = M + ((delta * lam[part, :, None]).sum(1)[:, :, None] * queries[:, None, :]).sum(0)
-    size_of = np.where(rows.active, np.abs(short), 0.0)[examples]
+    size_of = np.where(program.active, np.abs(short), 0.0)[examples]
     doubt[examples] = doubt[examples] * smaller + EPSILON * size_of
     blur = sums.blur * smaller + np.sqrt((M.lo * M.lo).sum())
     return replace(sums, short=short, doubt=doubt, M=M.hi, blur=blur)
@@ -152,21 +152,21 @@ Judge = Callable[[Sums, Float, float], Certificate]
 
 
 def _at_most(
-    judge: Callable[..., Certificate], rows: Constraints, W: Float, multipliers: Float, *more: Float
+    judge: Callable[..., Certificate], program: Constraints, W: Float, multipliers: Float, *more: Float
 ) -> Certificate:
     """The certificate from sums in float64; where they leave doubt, from sums in twice the precision."""
     finite = np.asarray(np.isfinite(W).all((-2, -1)) & np.isfinite(multipliers).all((-2, -1)))
-    W = np.ldexp(np.where(finite[..., None, None], W, 0.0), -rows.unit[..., None, None])
-    lam = np.where(rows.active & finite[..., None, None], multipliers, 0.0)
-    size = np.where(lam != 0, np.frexp(lam)[1] + rows.exponent[..., None], -10_000).max((-2, -1))
+    W = np.ldexp(np.where(finite[..., None, None], W, 0.0), -program.unit[..., None, None])
+    lam = np.where(program.active & finite[..., None, None], multipliers, 0.0)
+    size = np.where(lam != 0, np.frexp(lam)[1] + program.exponent[..., None], -10_000).max((-2, -1))
     size = np.where(size > -10_000, size, 0)
-    np.ldexp(lam, (rows.exponent - size[..., None])[..., None], out=lam)
+    np.ldexp(lam, (program.exponent - size[..., None])[..., None], out=lam)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        sums = _in_float64(rows, W, lam, size)
+        sums = _in_float64(program, W, lam, size)
         most, least = judge(sums, *more, 1.0), judge(sums, *more, -1.0)
         doubtful = finite & (most.worst > DOUBT) & ~(least.worst > TOLERANCE)
-        if rows.runs is None:
-            if doubtful and len(_doubtful(sums)) * rows.d * max(rows.T, rows.e) <= LARGEST:
+        if program.runs is None:
+            if doubtful and len(_doubtful(sums)) * program.d * max(program.T, program.e) <= LARGEST:
                 most = judge(_in_doubled(sums), *more, 1.0)
         else:
             for k in np.flatnonzero(doubtful).tolist():
@@ -175,7 +175,7 @@ def _at_most(
                     getattr(most, name)[k] = getattr(again, name)
     # What is not finite certifies nothing.
     primal, dual, gap = (plain(_number(x, finite)) for x in (most.primal, most.dual, most.gap))
-    return Certificate(primal, dual, gap, plain(rows.m))
+    return Certificate(primal, dual, gap, plain(program.m))
 
 
 def _number(x: Any, finite: Any) -> Any:
@@ -183,7 +183,7 @@ def _number(x: Any, finite: Any) -> Any:
 
 
 def _run(sums: Sums, k: int) -> Sums:
-    return Sums(sums.rows.run(k), *(getattr(sums, field.name)[k] for field in fields(Sums)[1:]))
+    return Sums(sums.program.run(k), *(getattr(sums, field.name)[k] for field in fields(Sums)[1:]))
 
 
 # ---------------------------------------------------------------------- what follows from them
@@ -191,16 +191,16 @@ def _run(sums: Sums, k: int) -> Sums:
 
 def _hard(norm: Norm, sums: Sums, sign: float) -> Certificate:
     """Violations and gap at most (sign 1), or at least (sign −1)."""
-    rows, dual = sums.rows, norm.dual
-    asks, largest = rows.bound > 0, _most(rows.bound)[..., None, None]
+    program, dual = sums.program, norm.dual
+    asks, largest = program.bound > 0, _most(program.bound)[..., None, None]
     primal = _shortfall(sums, sign)
     steepness = np.asarray(dual.value(sums.M)) * (1 + sign * _rounding(dual, sums.M))
     steepness = np.maximum(steepness + sign * _stretch(dual, sums.M) * sums.blur, 0.0)
     steepness = np.where(sums.multipliers.any((-2, -1)), steepness, 0.0)
     excess = np.where(steepness > 0, np.ldexp(steepness, sums.size) - 1.0, 0.0)
 
-    gained = (sums.multipliers * rows.bound).sum((-2, -1)) * (1 - sign * _terms(sums) * EPSILON)
-    unit = np.where(asks, rows.bound, np.where(largest > 0, largest, 1.0))
+    gained = (sums.multipliers * program.bound).sum((-2, -1)) * (1 - sign * _terms(sums) * EPSILON)
+    unit = np.where(asks, program.bound, np.where(largest > 0, largest, 1.0))
     least = 1 - ((sums.short + sign * sums.doubt) / unit).max((-2, -1), initial=-np.inf, where=asks)
     value = np.asarray(norm.value(sums.W)) * (1 + sign * _rounding(norm, sums.W))
     trivial = ~asks.any((-2, -1))
@@ -210,43 +210,43 @@ def _hard(norm: Norm, sums: Sums, sign: float) -> Certificate:
     gap = np.where(np.isfinite(upper) & (steepness > 0), 1.0 - gained / steepness / upper, 1.0)
     gap = np.where(unknown, 0.0, gap)
     gap = np.where(trivial, np.where(value > 0, 1.0, 0.0), gap)
-    return Certificate(primal, np.maximum(sums.negative, excess), gap, rows.m)
+    return Certificate(primal, np.maximum(sums.negative, excess), gap, program.m)
 
 
 def _soft(sums: Sums, slack: Float, sign: float) -> Certificate:
-    rows = sums.rows
+    program = sums.program
     primal = _shortfall(sums, sign, ties_only=True)
-    # In the units of the rows C is 2^(exponent − unit) times, λ is 2^(size − unit) times as large.
+    # In the units of the program C is 2^(exponent − unit) times, λ is 2^(size − unit) times as large.
     mantissa, raised = np.frexp(slack)
-    raised = raised + rows.exponent - rows.unit[..., None]
-    total = np.where(rows.separating, sums.multipliers, 0.0).sum(-1) * (1 + sign * 8 * EPSILON)
-    held = np.ldexp(mantissa, np.clip(raised - (sums.size - rows.unit)[..., None], -2000, 2000))
+    raised = raised + program.exponent - program.unit[..., None]
+    total = np.where(program.separating, sums.multipliers, 0.0).sum(-1) * (1 + sign * 8 * EPSILON)
+    held = np.ldexp(mantissa, np.clip(raised - (sums.size - program.unit)[..., None], -2000, 2000))
     excess = np.divide(
         total - held, np.where(held > 0, held, 1.0), where=total > held, out=np.zeros(held.shape)
     )
 
-    short = np.where(rows.separating, sums.short + sign * sums.doubt, -np.inf).max(-1, initial=0.0)
-    up = sums.size - rows.unit
+    short = np.where(program.separating, sums.short + sign * sums.doubt, -np.inf).max(-1, initial=0.0)
+    up = sums.size - program.unit
     terms = [(0.5 * (sums.W * sums.W).sum((-2, -1)), np.zeros_like(up))]
     terms.append(_total(mantissa * short, raised))
-    terms.append(((sums.multipliers * rows.bound).sum((-2, -1)), up))
+    terms.append(((sums.multipliers * program.bound).sum((-2, -1)), up))
     length = np.sqrt((sums.M * sums.M).sum((-2, -1))) + sign * sums.blur
     terms.append((0.5 * np.maximum(length, 0.0) ** 2, 2 * up))
     weight, paid, gained, lost = _on_one_scale(terms)
-    upper = (weight + paid) * (1 + sign * 4 * (rows.n + _terms(sums)) * EPSILON)
+    upper = (weight + paid) * (1 + sign * 4 * (program.n + _terms(sums)) * EPSILON)
     gap = np.where(upper > 0, 1.0 - (gained - lost) / np.where(upper > 0, upper, 1.0), 0.0)
-    return Certificate(primal, np.maximum(sums.negative, excess.max(-1)), gap, rows.m)
+    return Certificate(primal, np.maximum(sums.negative, excess.max(-1)), gap, program.m)
 
 
 def _shortfall(sums: Sums, sign: float, ties_only: bool = False) -> Any:
     """Largest relative violation of a row, or of a tie."""
-    rows = sums.rows
-    largest = _most(rows.bound)[..., None, None]
-    unit = np.where(rows.bound > 0, rows.bound, np.where(largest > 0, largest, 1.0))
-    off = np.abs(sums.short, where=rows.tied, out=sums.short.copy())
+    program = sums.program
+    largest = _most(program.bound)[..., None, None]
+    unit = np.where(program.bound > 0, program.bound, np.where(largest > 0, largest, 1.0))
+    off = np.abs(sums.short, where=program.tied, out=sums.short.copy())
     off += sign * sums.doubt
     off /= unit
-    counted = rows.tied if ties_only else rows.active
+    counted = program.tied if ties_only else program.active
     return off.max((-2, -1), initial=0.0, where=counted)
 
 

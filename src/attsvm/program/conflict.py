@@ -48,14 +48,14 @@ class Proof:
     weight: Float
 
     @classmethod
-    def of(cls, rows: Constraints, multipliers: Float) -> Proof:
+    def of(cls, program: Constraints, multipliers: Float) -> Proof:
         """The rows with a multiplier (n, T) that may have one."""
-        example, token = np.divmod(np.flatnonzero(multipliers != 0), rows.T)
+        example, token = np.divmod(np.flatnonzero(multipliers != 0), program.T)
         weight = multipliers[example, token]
-        legal = rows.active[example, token] & ((weight > 0) | rows.tied[example, token])
+        legal = program.active[example, token] & ((weight > 0) | program.tied[example, token])
         at = example, token = example[legal], token[legal]
-        delta, query = rows.differences(example, token), rows.queries[example]
-        return cls(example, token, delta, query, rows.bound[at], rows.tied[at], multipliers[at])
+        delta, query = program.differences(example, token), program.queries[example]
+        return cls(example, token, delta, query, program.bound[at], program.tied[at], multipliers[at])
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -83,26 +83,26 @@ class Proof:
         return (self.weight[:, None] * self.delta).T @ self.query
 
 
-def explain(rows: Constraints, norm: Norm, multipliers: Float) -> Explanation:
+def explain(program: Constraints, norm: Norm, multipliers: Float) -> Explanation:
     """The shortest proof at hand that the rows contradict each other, in words.
 
     multipliers (n, T): a Farkas proof, Σ λ_j A_j = 0 up to rounding and Σ λ_j b_j > 0.
     """
     with single_thread():
-        proof = Proof.of(rows, multipliers)
+        proof = Proof.of(program, multipliers)
         proof = _zero_row(proof) or _without_noise(proof)
         if len(proof) > 2:
-            proof = _crossed(rows, proof) or _shorten(proof)
+            proof = _crossed(program, proof) or _shorten(proof)
     gain, error = float(proof.weight @ proof.bound), float(norm.dual.value(proof.error))
-    residual = float(np.ldexp(error / gain, -rows.unit)) if gain > 0 else np.inf
+    residual = float(np.ldexp(error / gain, -program.unit)) if gain > 0 else np.inf
     # In the units of the tokens, the largest multiplier one.
-    power = -rows.exponent[proof.example]
+    power = -program.exponent[proof.example]
     weight = np.ldexp(proof.weight, power - (np.frexp(proof.weight)[1] + power).max(initial=-FAR))
     proof = replace(proof, weight=weight / np.abs(weight).max(initial=TINY))
-    packed = np.zeros(rows.active.shape)
+    packed = np.zeros(program.active.shape)
     packed[proof.example, proof.token] = proof.weight
     conflict = list(zip(proof.example.tolist(), proof.token.tolist(), strict=True))
-    return Explanation(_words(rows, proof), pack(rows, packed), conflict, residual)
+    return Explanation(_words(program, proof), pack(program, packed), conflict, residual)
 
 
 # ---------------------------------------------------------------------- fewer rows
@@ -120,7 +120,7 @@ def _without_noise(proof: Proof) -> Proof:
     return proof.only(size > NEGLIGIBLE * size.max(initial=0.0))
 
 
-def _crossed(rows: Constraints, proof: Proof) -> Proof | None:
+def _crossed(program: Constraints, proof: Proof) -> Proof | None:
     """Two examples that want opposite orders of the same two tokens, one of them in the proof.
 
     Such a pair is the better explanation even if the proof found other rows: an example with the
@@ -128,34 +128,34 @@ def _crossed(rows: Constraints, proof: Proof) -> Proof | None:
     examples are ruled out by the first entry alone.
     """
     near = np.unique(proof.example)
-    passed_over = rows.separating[near]
-    first = rows.keys[np.arange(rows.n), rows.anchor, 0]
-    if not _among(first, rows.keys[near, :, 0][passed_over]).any():
+    passed_over = program.separating[near]
+    first = program.keys[np.arange(program.n), program.anchor, 0]
+    if not _among(first, program.keys[near, :, 0][passed_over]).any():
         return None
-    direction = np.random.default_rng(0).standard_normal(rows.d + rows.e)
+    direction = np.random.default_rng(0).standard_normal(program.d + program.e)
 
     def codes(examples: NDArray[np.intp]) -> tuple[Float, Float, Float]:
         """Projections of the keys (s, T), the anchors (s, 1) and the queries (s, 1)."""
-        keys, z = rows.keys[examples] @ direction[: rows.d], rows.queries[examples]
+        keys, z = program.keys[examples] @ direction[: program.d], program.queries[examples]
         unit = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), TINY)
-        anchors = np.take_along_axis(keys, rows.anchor[examples, None], 1)
-        return keys, anchors, 5 * (unit @ direction[rows.d :])[:, None]
+        anchors = np.take_along_axis(keys, program.anchor[examples, None], 1)
+        return keys, anchors, 5 * (unit @ direction[program.d :])[:, None]
 
     tokens, anchors, queries = codes(near)
-    all_anchors = rows.keys[np.arange(rows.n), rows.anchor] @ direction[: rows.d]
+    all_anchors = program.keys[np.arange(program.n), program.anchor] @ direction[: program.d]
     far = np.flatnonzero(_among(all_anchors, tokens[passed_over]))
-    far = far[: max(1, DENSE // (rows.T * rows.d))]
+    far = far[: max(1, DENSE // (program.T * program.d))]
     if not far.size:
         return None
     their_tokens, their_anchors, their_queries = codes(far)
-    here, there = np.nonzero(passed_over), np.nonzero(rows.separating[far])
+    here, there = np.nonzero(passed_over), np.nonzero(program.separating[far])
     ours = _rounded(tokens + 3 * anchors + queries)[here]
     theirs = _rounded(their_anchors + 3 * their_tokens + their_queries)[there]
     _, first, second = np.intersect1d(ours, theirs, return_indices=True)
     for j, k in zip(first[:SHOWN], second[:SHOWN], strict=True):
-        pair = np.zeros(rows.active.shape)
+        pair = np.zeros(program.active.shape)
         pair[near[here[0][j]], here[1][j]] = pair[far[there[0][k]], there[1][k]] = 1.0
-        crossed = Proof.of(rows, pair)
+        crossed = Proof.of(program, pair)
         found = _opposite(crossed) if crossed.length.min() > TINY else None
         if found is not None:
             return found
@@ -216,14 +216,14 @@ def _opposite(proof: Proof) -> Proof | None:
 # ---------------------------------------------------------------------- words
 
 
-def _words(rows: Constraints, proof: Proof) -> str:
+def _words(program: Constraints, proof: Proof) -> str:
     """The contradiction in words: who, and why."""
     if len(proof) == 1:
-        return _one(rows, proof)
+        return _one(program, proof)
     if len(proof) == 2:
-        return _two(rows, proof)
+        return _two(program, proof)
     examples = np.unique(proof.example)
-    anchors = rows.anchor[examples]
+    anchors = program.anchor[examples]
     if len(examples) == 1 and not proof.tied.any():
         return (
             f"no W ranks token {anchors[0]} highest in example {examples[0]}: "
@@ -238,29 +238,29 @@ def _words(rows: Constraints, proof: Proof) -> str:
     )
 
 
-def _one(rows: Constraints, proof: Proof) -> str:
+def _one(program: Constraints, proof: Proof) -> str:
     i, t = proof.example[0], proof.token[0]
     why = "identical keys" if not proof.delta.any() else "the query is zero"
     if proof.length[0] > TINY:
         why = "the difference of the keys vanishes next to the other tokens"
-    return f"no W ranks token {rows.anchor[i]} above token {t} in example {i} ({why})."
+    return f"no W ranks token {program.anchor[i]} above token {t} in example {i} ({why})."
 
 
-def _two(rows: Constraints, proof: Proof) -> str:
+def _two(program: Constraints, proof: Proof) -> str:
     (i, k), (t, u) = proof.example, proof.token
-    a, c = rows.anchor[i], rows.anchor[k]
+    a, c = program.anchor[i], program.anchor[k]
     if proof.tied.any():
         tie, free = (0, 1) if proof.tied[0] else (1, 0)
         j, x = proof.example[tie], proof.token[tie]
-        order = f"token {rows.anchor[proof.example[free]]} above token {proof.token[free]}"
+        order = f"token {program.anchor[proof.example[free]]} above token {proof.token[free]}"
         where = f"in example {proof.example[free]}"
-        return f"no W ranks {order} {where} while tokens {rows.anchor[j]} and {x} of example {j} are tied."
+        return f"no W ranks {order} {where} while tokens {program.anchor[j]} and {x} of example {j} are tied."
     if i == k:
         return (
             f"no W ranks token {a} highest in example {i}: its key lies between those of tokens {t} and {u}."
         )
-    same = np.array_equal(rows.keys[i, a], rows.keys[k, u]) and np.array_equal(
-        rows.keys[i, t], rows.keys[k, c]
+    same = np.array_equal(program.keys[i, a], program.keys[k, u]) and np.array_equal(
+        program.keys[i, t], program.keys[k, c]
     )
     what = "the same two tokens" if same else "two tokens along the same direction"
     return (

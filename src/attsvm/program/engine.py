@@ -73,12 +73,12 @@ def stacked(answers: Sequence[Answer]) -> Answer:
     )
 
 
-def on_vectors(rows: Constraints, norm: Norm) -> Norm:
+def on_vectors(program: Constraints, norm: Norm) -> Norm:
     """The norm that the rows see: a vector has one singular value, and all its Schatten norms are l2."""
-    return frobenius if isinstance(norm, Schatten) and min(rows.d, rows.e) == 1 else norm
+    return frobenius if isinstance(norm, Schatten) and min(program.d, program.e) == 1 else norm
 
 
 class Route(Protocol):
     """The way of a family of norms: solves a program without a runs axis to a relative gap near 1e-9."""
 
-    def __call__(self, rows: Constraints, norm: Norm) -> Answer: ...
+    def __call__(self, program: Constraints, norm: Norm) -> Answer: ...

@@ -28,28 +28,28 @@ def finite_part(tokens: Tokens, attention: ArrayLike, selected: ArrayLike) -> Fl
     Returns W (d, e), with runs (runs, d, e). Raises ValueError when no W gives these ratios.
     Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines", generalised SVM.
     """
-    rows = Constraints.of(tokens, selected)
-    s = np.broadcast_to(as_attention(attention), rows.active.shape)
-    if (s[rows.tied] <= 0).any():
+    program = Constraints.of(tokens, selected)
+    s = np.broadcast_to(as_attention(attention), program.active.shape)
+    if (s[program.tied] <= 0).any():
         raise ValueError("a selected token has attention 0. Select only tokens with positive attention.")
-    if rows.runs is not None:
-        return np.stack([_solve(rows.run(k), s[k]) for k in range(rows.runs)])
-    return _solve(rows, s)
+    if program.runs is not None:
+        return np.stack([_solve(program.run(k), s[k]) for k in range(program.runs)])
+    return _solve(program, s)
 
 
-def _solve(rows: Constraints, attention: Float) -> Float:
+def _solve(program: Constraints, attention: Float) -> Float:
     """Rows of length one, so that tokens near each other count as much as others."""
-    example, token = np.nonzero(rows.tied)
-    target = np.log(attention[example, rows.anchor[example]]) - np.log(attention[example, token])
-    shape = (rows.d, rows.e)
+    example, token = np.nonzero(program.tied)
+    target = np.log(attention[example, program.anchor[example]]) - np.log(attention[example, token])
+    shape = (program.d, program.e)
     if not target.any():
         return np.zeros(shape)
-    delta, queries = _unit(rows.differences(example, token)), _unit(rows.queries[example])
+    delta, queries = _unit(program.differences(example, token)), _unit(program.queries[example])
     length = delta.length * queries.length
     if (zero := (length == 0) & (target != 0)).any():
-        raise _contradiction(rows, example[zero][0], token[zero][0])
+        raise _contradiction(program, example[zero][0], token[zero][0])
     right, power = np.frexp(target / np.where(length > 0, length, 1.0))
-    power = power - rows.exponent[example]
+    power = power - program.exponent[example]
     top = int(power[right != 0].max())
     right = np.ldexp(right, np.clip(power - top, -2000, 0))
 
@@ -59,17 +59,19 @@ def _solve(rows: Constraints, attention: Float) -> Float:
     def adjoint(multipliers: Float) -> Float:
         return ((multipliers[:, None] * delta.unit).T @ queries.unit).ravel()
 
-    system = LinearOperator((target.size, rows.d * rows.e), matvec=forward, rmatvec=adjoint, dtype=float)
+    system = LinearOperator(
+        (target.size, program.d * program.e), matvec=forward, rmatvec=adjoint, dtype=float
+    )
     W = lsmr(system, right, atol=1e-15, btol=1e-15, maxiter=20 * target.size + 100)[0]
     error = np.abs(forward(W) - right)
     if error.max() > CONSISTENT * np.abs(right).max():
-        raise _contradiction(rows, example[error.argmax()], token[error.argmax()])
+        raise _contradiction(program, example[error.argmax()], token[error.argmax()])
     return in_range("W", W.reshape(shape), np.asarray(top))
 
 
-def _contradiction(rows: Constraints, example: np.intp, token: np.intp) -> ValueError:
+def _contradiction(program: Constraints, example: np.intp, token: np.intp) -> ValueError:
     return ValueError(
-        f"no W divides attention like this: the ratios of {int(rows.tied.sum())} pairs contradict each "
+        f"no W divides attention like this: the ratios of {int(program.tied.sum())} pairs contradict each "
         f"other, first of all that of token {token} in example {example}. Select fewer tokens."
     )
 

@@ -53,22 +53,22 @@ def max_margin(
     Reference: Tarzanagh et al. 2023, "Transformers as Support Vector Machines".
     """
     norm, tokens = as_norm(norm), matching_runs(tokens, selected)
-    rows = Constraints.of(tokens, selected, required)
+    program = Constraints.of(tokens, selected, required)
     soft_slack = as_slack(tokens, slack)
     if soft_slack is not None:
-        return _soft(tokens, norm, rows, soft_slack)
-    answer = _answer(rows, norm)
-    if rows.runs is None and not answer.separable:
+        return _soft(tokens, norm, program, soft_slack)
+    answer = _answer(program, norm)
+    if program.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
 
-        raise NotSeparable(partial(explain, rows, norm, answer.multipliers))
+        raise NotSeparable(partial(explain, program, norm, answer.multipliers))
     return Solution(
         tokens,
-        rows.selected,
+        program.selected,
         norm,
         answer.W,
-        pack(rows, answer.multipliers),
-        rows.asked,
+        pack(program, answer.multipliers),
+        program.asked,
         np.asarray(answer.separable),
     )
 
@@ -96,60 +96,60 @@ def separate(
     return max_margin(Tokens(keys), np.zeros(len(keys), int), norm, required=required, slack=slack)
 
 
-def _soft(tokens: Tokens, norm: Norm, rows: Constraints, slack: Float) -> Solution:
-    W, multipliers = soft.solve(rows, norm, slack)
-    can = np.ones(() if rows.runs is None else rows.runs, bool)
-    return Solution(tokens, rows.selected, norm, W, pack(rows, multipliers), rows.asked, can, slack)
+def _soft(tokens: Tokens, norm: Norm, program: Constraints, slack: Float) -> Solution:
+    W, multipliers = soft.solve(program, norm, slack)
+    can = np.ones(() if program.runs is None else program.runs, bool)
+    return Solution(tokens, program.selected, norm, W, pack(program, multipliers), program.asked, can, slack)
 
 
 def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     """Whether some W puts the selected tokens above all others: one boolean, with runs (runs,)."""
     tokens = matching_runs(tokens, selected)
-    rows = Constraints.of(tokens, selected)
-    if rows.runs is None:
-        return bool(_answer(rows, frobenius).separable)
+    program = Constraints.of(tokens, selected)
+    if program.runs is None:
+        return bool(_answer(program, frobenius).separable)
     # A second look would improve a weight, of which only the existence is asked.
     with np.errstate(all="ignore"):
-        return np.asarray(over_runs(lambda part: solve(part, frobenius), rows, True).separable)
+        return np.asarray(over_runs(lambda part: solve(part, frobenius), program, True).separable)
 
 
 # ---------------------------------------------------------------------- from rows to an answer
 
 
-def _answer(rows: Constraints, norm: Norm) -> Answer:
-    return over_runs(lambda part: _finished(part, norm), rows, _quick(rows, norm))
+def _answer(program: Constraints, norm: Norm) -> Answer:
+    return over_runs(lambda part: _finished(part, norm), program, _quick(program, norm))
 
 
-def _finished(rows: Constraints, norm: Norm) -> Answer:
+def _finished(program: Constraints, norm: Norm) -> Answer:
     """The answer in the units of the tokens, at margin one, as exact as float64 can hold it."""
-    norm = on_vectors(rows, norm)
+    norm = on_vectors(program, norm)
     # What over- or underflows on the way is no answer, and the second look sees that.
     with np.errstate(all="ignore"):
-        answer = _at_margin_one(rows, norm, solve(rows, norm))
-    return second_look(rows, norm, answer)
+        answer = _at_margin_one(program, norm, solve(program, norm))
+    return second_look(program, norm, answer)
 
 
-def solve(rows: Constraints, norm: Norm) -> Answer:
+def solve(program: Constraints, norm: Norm) -> Answer:
     """The answer of an algorithm that suits the norm."""
     engine = _engine(norm)
-    if rows.runs is None:
-        return _solve_one(rows, norm, engine)
+    if program.runs is None:
+        return _solve_one(program, norm, engine)
     if norm.p == 2:
         from attsvm.program.frobenius.route import solve_runs
 
-        return solve_runs(rows)
-    return stacked([_solve_one(rows.run(k), norm, engine) for k in range(rows.runs)])
+        return solve_runs(program)
+    return stacked([_solve_one(program.run(k), norm, engine) for k in range(program.runs)])
 
 
-def _solve_one(rows: Constraints, norm: Norm, engine: Route) -> Answer:
-    if not (rows.bound > 0).any():  # nothing asks for a margin: W = 0 is the answer
-        return Answer(np.zeros((rows.d, rows.e)), np.zeros(rows.active.shape))
-    return engine(rows, norm)
+def _solve_one(program: Constraints, norm: Norm, engine: Route) -> Answer:
+    if not (program.bound > 0).any():  # nothing asks for a margin: W = 0 is the answer
+        return Answer(np.zeros((program.d, program.e)), np.zeros(program.active.shape))
+    return engine(program, norm)
 
 
-def _quick(rows: Constraints, norm: Norm) -> bool:
+def _quick(program: Constraints, norm: Norm) -> bool:
     """Whether a small problem takes microseconds."""
-    return _engine(on_vectors(rows, norm)) is _engine(frobenius)
+    return _engine(on_vectors(program, norm)) is _engine(frobenius)
 
 
 def _engine(norm: Norm) -> Route:
@@ -174,27 +174,29 @@ def _imported(home: str) -> Route:
     return cast(Route, import_module(f"attsvm.program.{home}").solve)
 
 
-def _at_margin_one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
+def _at_margin_one(program: Constraints, norm: Norm, answer: Answer) -> Answer:
     """Scale W until its least margin is the required one, and λ until N*(Σ λ_j A_j) = 1.
 
     W in the units of the tokens, zero where there is none; then λ stays a proof.
     """
     can = np.asarray(answer.separable)
-    if rows.runs is None and not can:
+    if program.runs is None and not can:
         return answer
     if answer.scaled:
-        return replace(answer, W=rows.weight(answer.W), multipliers=rows.multipliers(answer.multipliers))
-    clipped = np.maximum(answer.multipliers, 0.0, out=answer.multipliers.copy(), where=~rows.tied)
-    steepness = np.asarray(norm.dual.value(rows.combine(clipped)))[..., None, None]
-    asks = rows.bound > 0
-    ratio = np.divide(rows.margins(answer.W), rows.bound, out=np.full(asks.shape, np.inf), where=asks)
+        return replace(
+            answer, W=program.weight(answer.W), multipliers=program.multipliers(answer.multipliers)
+        )
+    clipped = np.maximum(answer.multipliers, 0.0, out=answer.multipliers.copy(), where=~program.tied)
+    steepness = np.asarray(norm.dual.value(program.combine(clipped)))[..., None, None]
+    asks = program.bound > 0
+    ratio = np.divide(program.margins(answer.W), program.bound, out=np.full(asks.shape, np.inf), where=asks)
     least = ratio.min((-2, -1), keepdims=True)
     least = np.where((least > 0) & (least < np.inf), least, 1.0)
-    gained, size = (clipped * rows.bound).sum((-2, -1)), np.asarray(norm.value(answer.W))
+    gained, size = (clipped * program.bound).sum((-2, -1)), np.asarray(norm.value(answer.W))
     with np.errstate(all="ignore"):
         gap = 1.0 - gained / steepness[..., 0, 0] * least[..., 0, 0] / size
-    W = rows.weight(answer.W / least)
-    multipliers = rows.multipliers(clipped / np.where(steepness > 0, steepness, 1.0))
+    W = program.weight(answer.W / least)
+    multipliers = program.multipliers(clipped / np.where(steepness > 0, steepness, 1.0))
     if not can.all():
         W[~can], multipliers[~can] = 0.0, clipped[~can]
     return Answer(W, multipliers, answer.separable, gap=np.where(np.isnan(gap), np.inf, gap))

@@ -24,16 +24,16 @@ PARTS = 4
 """Parts per core at least, so that one with harder problems does not keep the others waiting."""
 
 
-def over_runs(work: Callable[[Constraints], Answer], rows: Constraints, quick: bool) -> Answer:
+def over_runs(work: Callable[[Constraints], Answer], program: Constraints, quick: bool) -> Answer:
     """`work` on rows without a runs axis as they are, with one on parts of the runs in threads.
 
     quick: the algorithm is so fast on small problems that a few of them are not worth a thread.
     """
-    if rows.runs is None:
-        return work(rows)
-    entries = (rows.n * rows.T) ** 2
-    edges = _edges(rows.runs, entries, max(1, WORTH // entries) if quick else 1)
-    parts = [rows.part(slice(a, b)) for a, b in pairwise(edges)]
+    if program.runs is None:
+        return work(program)
+    entries = (program.n * program.T) ** 2
+    edges = _edges(program.runs, entries, max(1, WORTH // entries) if quick else 1)
+    parts = [program.part(slice(a, b)) for a, b in pairwise(edges)]
     if len(parts) == 1:
         return work(parts[0])
     answers = in_threads(work, parts)

@@ -25,80 +25,82 @@ PROVEN = 1e-11
 """|Σ λ_j A_j| per Σ λ_j |A_j| of a contradiction: a weight against it would be too long for float64."""
 
 
-def second_look(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
+def second_look(program: Constraints, norm: Norm, answer: Answer) -> Answer:
     """The answer, in the units of the tokens, or a better one; see `Answer`."""
-    if rows.runs is None:
-        return answer if answer.separable and _sure(rows, norm, answer) else _one(rows, norm, answer)
-    doubtful = np.flatnonzero(np.asarray(answer.separable) & ~_sure(rows, norm, answer))
+    if program.runs is None:
+        return answer if answer.separable and _sure(program, norm, answer) else _one(program, norm, answer)
+    doubtful = np.flatnonzero(np.asarray(answer.separable) & ~_sure(program, norm, answer))
     for k in doubtful.tolist():
         alone = Answer(answer.W[k], answer.multipliers[k])
-        better = _one(rows.run(k), norm, alone)
+        better = _one(program.run(k), norm, alone)
         answer.W[k], answer.multipliers[k] = better.W, better.multipliers
     return answer
 
 
-def second_look_soft(rows: Constraints, slack: Float, scaled: Float, answer: Answer) -> Answer:
+def second_look_soft(program: Constraints, slack: Float, scaled: Float, answer: Answer) -> Answer:
     """The same for a soft margin; slack (n,): C, scaled (n,): C in the units of the rows."""
-    worst = certify_soft(rows, answer.W, answer.multipliers, slack).worst
+    worst = certify_soft(program, answer.W, answer.multipliers, slack).worst
     if worst <= ENOUGH:
         return answer
     from attsvm.program.careful.solve import solve_soft
 
-    better = solve_soft(rows, scaled)
+    better = solve_soft(program, scaled)
     if better is None:
         return answer
-    better = Answer(rows.weight(better.W), np.ldexp(better.multipliers, (rows.unit - rows.exponent)[:, None]))
-    return better if certify_soft(rows, better.W, better.multipliers, slack).worst < worst else answer
+    better = Answer(
+        program.weight(better.W), np.ldexp(better.multipliers, (program.unit - program.exponent)[:, None])
+    )
+    return better if certify_soft(program, better.W, better.multipliers, slack).worst < worst else answer
 
 
-def _tolerated(rows: Constraints, norm: Norm) -> float:
+def _tolerated(program: Constraints, norm: Norm) -> float:
     """Frobenius answers of small programs to more digits: there another look takes a moment."""
-    unknowns = rows.d * rows.e
-    count = min(rows.n * rows.T, 2 * unknowns + 50)
+    unknowns = program.d * program.e
+    count = min(program.n * program.T, 2 * unknowns + 50)
     return FINE if norm.p == 2 and count**2 * (count + unknowns) <= QUICK else ENOUGH
 
 
-def _sure(rows: Constraints, norm: Norm, answer: Answer) -> Bool:
+def _sure(program: Constraints, norm: Norm, answer: Answer) -> Bool:
     """Where neither the gap nor rounding can keep an answer from its certificate.
 
     Rounding moves the margins of W by ε |A| |W| at most, relative to the bounds, and Σ λ_j A_j by as much, in
     the Frobenius norm; in another by up to (d e)^|1/p − 1/2| times that.
     """
-    if rows.relaxed:
-        return np.zeros(rows.unit.shape, bool)
-    one, unknowns = rows.runs is None, rows.d * rows.e
-    W = np.ldexp(answer.W, -rows.unit[..., None, None]) if rows.unit.any() else answer.W
+    if program.relaxed:
+        return np.zeros(program.unit.shape, bool)
+    one, unknowns = program.runs is None, program.d * program.e
+    W = np.ldexp(answer.W, -program.unit[..., None, None]) if program.unit.any() else answer.W
     square = float(np.vdot(W, W)) if one else np.einsum("rde,rde->r", W, W)
-    longest = (rows.reach / rows.required).max(-1)
-    few = np.count_nonzero(answer.multipliers) if one else rows.active[0].size
+    longest = (program.reach / program.required).max(-1)
+    few = np.count_nonzero(answer.multipliers) if one else program.active[0].size
     spread = (unknowns + few) * unknowns ** abs(1 / norm.p - 0.5) * EPSILON * longest * square**0.5
-    return np.asarray(answer.separable & (spread <= SURE) & (answer.gap <= _tolerated(rows, norm) - SURE))
+    return np.asarray(answer.separable & (spread <= SURE) & (answer.gap <= _tolerated(program, norm) - SURE))
 
 
-def _one(rows: Constraints, norm: Norm, answer: Answer) -> Answer:
+def _one(program: Constraints, norm: Norm, answer: Answer) -> Answer:
     answer = answer.finite()
     if answer.separable:
-        worst = certify(rows, norm, answer.W, answer.multipliers).worst
-        if worst <= _tolerated(rows, norm):
+        worst = certify(program, norm, answer.W, answer.multipliers).worst
+        if worst <= _tolerated(program, norm):
             return answer
-    elif _proven(rows, answer.multipliers):
+    elif _proven(program, answer.multipliers):
         return answer
     else:
         worst = np.inf
     from attsvm.program.careful.solve import solve
 
-    better = solve(rows, norm, near=np.ldexp(answer.W, -rows.unit))
+    better = solve(program, norm, near=np.ldexp(answer.W, -program.unit))
     if better is None:
         return answer
-    better = replace(better, W=rows.weight(better.W), multipliers=rows.multipliers(better.multipliers))
-    return better if certify(rows, norm, better.W, better.multipliers).worst < worst else answer
+    better = replace(better, W=program.weight(better.W), multipliers=program.multipliers(better.multipliers))
+    return better if certify(program, norm, better.W, better.multipliers).worst < worst else answer
 
 
-def _proven(rows: Constraints, multipliers: Float) -> bool:
+def _proven(program: Constraints, multipliers: Float) -> bool:
     """Whether the multipliers, in the units of the rows, leave no W of a length that float64 could hold."""
     example, token = np.nonzero(multipliers)
-    delta, queries = rows.differences(example, token), rows.queries[example]
-    weight, asks = multipliers[example, token], rows.bound[example, token] > 0
+    delta, queries = program.differences(example, token), program.queries[example]
+    weight, asks = multipliers[example, token], program.bound[example, token] > 0
     zero = ~(delta.any(1) & queries.any(1))
     if (zero & asks).any():
         return True

@@ -41,33 +41,35 @@ def as_slack(tokens: Tokens, slack: ArrayLike | None) -> Float | None:
     return checked
 
 
-def solve(rows: Constraints, norm: Norm, slack: Float) -> tuple[Float, Float]:
+def solve(program: Constraints, norm: Norm, slack: Float) -> tuple[Float, Float]:
     """W (…, d, e) and multipliers (…, n, T) of the soft-margin program, in the units of the tokens."""
-    if on_vectors(rows, norm).p != 2:
+    if on_vectors(program, norm).p != 2:
         raise ValueError(f"slack needs the Frobenius (l2) norm but norm is {norm}. Pass norm=frobenius.")
-    if rows.runs is None:
-        return _solve_one(rows, slack)
-    each = in_threads(lambda k: _solve_one(rows.run(k), slack[k]), range(rows.runs))
+    if program.runs is None:
+        return _solve_one(program, slack)
+    each = in_threads(lambda k: _solve_one(program.run(k), slack[k]), range(program.runs))
     W, multipliers = zip(*each, strict=True)
     return np.stack(W), np.stack(multipliers)
 
 
-def _solve_one(rows: Constraints, slack: Float) -> tuple[Float, Float]:
+def _solve_one(program: Constraints, slack: Float) -> tuple[Float, Float]:
     """In the units of the rows C and the multipliers are 2^(exponent − unit) times those of the tokens."""
     from attsvm.program.frobenius import soft_margin
 
-    up = rows.exponent - rows.unit
+    up = program.exponent - program.unit
     # Where C is out of range its exponent is moved there: the weight below is exactly proportional.
     size = int((np.frexp(slack)[1] + up)[slack > 0].max(initial=0))
     raised = max(-RANGE - size, 0)
     scaled = np.minimum(np.ldexp(slack, np.clip(up + raised, -2000, 2000)), 2.0**RANGE)
     with single_thread(), np.errstate(all="ignore"):
-        answer = (_on_pools(rows, scaled) if rows.stored else soft_margin.solve(rows, scaled)).finite()
+        answer = (
+            _on_pools(program, scaled) if program.stored else soft_margin.solve(program, scaled)
+        ).finite()
     W, multipliers = answer.W, answer.multipliers
-    W = in_range("W", W, rows.unit - raised)
+    W = in_range("W", W, program.unit - raised)
     answer = Answer(W, in_range("multipliers", multipliers, -(up + raised)[:, None]))
     if not raised:
-        answer = second_look_soft(rows, slack, scaled, answer)
+        answer = second_look_soft(program, slack, scaled, answer)
     return answer.W, answer.multipliers
 
 

@@ -273,27 +273,27 @@ class NotSeparable(ValueError):
         return f"NotSeparable({self.explanation.message!r})"
 
 
-def pack(rows: Constraints, multipliers: Float) -> Float:
+def pack(program: Constraints, multipliers: Float) -> Float:
     """Multipliers over tokens (…, n, T) → one per constraint (…, m), zero beyond a run's own m."""
-    packed = multipliers[rows.active]
-    if rows.runs is None:
+    packed = multipliers[program.active]
+    if program.runs is None:
         return packed
-    counts = rows.m
+    counts = program.m
     most = int(counts.max())
-    if packed.size == most * rows.runs:  # every run has as many
-        return packed.reshape(rows.runs, most)
-    out = np.zeros((rows.runs, most))
+    if packed.size == most * program.runs:  # every run has as many
+        return packed.reshape(program.runs, most)
+    out = np.zeros((program.runs, most))
     out[np.arange(most) < counts[:, None]] = packed
     return out
 
 
-def unpack(rows: Constraints, multipliers: Float) -> Float:
+def unpack(program: Constraints, multipliers: Float) -> Float:
     """The inverse of `pack`."""
-    out = np.zeros(rows.active.shape)
-    if rows.runs is None:
-        out[rows.active] = multipliers
+    out = np.zeros(program.active.shape)
+    if program.runs is None:
+        out[program.active] = multipliers
     else:
-        out[rows.active] = multipliers[np.arange(multipliers.shape[1]) < rows.m[:, None]]
+        out[program.active] = multipliers[np.arange(multipliers.shape[1]) < program.m[:, None]]
     return out
 
 

@@ -30,18 +30,20 @@ class Pool:
     unit: int
 
     @classmethod
-    def of(cls, rows: Constraints, chosen: Bool) -> Pool | None:
+    def of(cls, program: Constraints, chosen: Bool) -> Pool | None:
         """The chosen rows (n, T), zero rows left out; None where a zero row asks for a margin."""
-        example, token = np.nonzero(chosen & rows.active)
-        delta = Doubled.difference(rows.keys[example, rows.anchor[example]], rows.keys[example, token])
-        queries = rows.queries[example]
+        example, token = np.nonzero(chosen & program.active)
+        delta = Doubled.difference(
+            program.keys[example, program.anchor[example]], program.keys[example, token]
+        )
+        queries = program.queries[example]
         lifted, low = _lift(delta.hi), _lift(queries)
         delta = Doubled(np.ldexp(delta.hi, -lifted[:, None]), np.ldexp(delta.lo, -lifted[:, None]))
         A = (delta[:, :, None] * np.ldexp(queries, -low[:, None])[:, None, :]).reshape(
-            len(example), rows.d * rows.e
+            len(example), program.d * program.e
         )
         live = A.hi.any(1)
-        bound, tied = rows.bound[example, token], rows.tied[example, token]
+        bound, tied = program.bound[example, token], program.tied[example, token]
         if (bound[~live] > 0).any():
             return None
         power = lifted + low

@@ -44,23 +44,23 @@ ROUNDS, ADDED = 12, 30
 """Times that rows may be found violated, and how many of them join."""
 
 
-def solve(rows: Constraints, norm: Norm, near: Float | None = None) -> Answer | None:
+def solve(program: Constraints, norm: Norm, near: Float | None = None) -> Answer | None:
     """The answer over all rows of one run, or None where the problem is too large or the path ends early.
 
     near: a weight whose margins tell which rows to begin with, where there are many.
     """
-    chosen, answer = _first(rows, near), None
+    chosen, answer = _first(program, near), None
     for _ in range(ROUNDS):
-        pool = _pool(rows, chosen)
+        pool = _pool(program, chosen)
         if pool is None:
             return None
         with np.errstate(all="ignore"):
-            found = _hard(pool, norm, (rows.d, rows.e))
+            found = _hard(pool, norm, (program.d, program.e))
         if found is None:
             return None
-        W = pool.weight(found[0].reshape(rows.d, rows.e))
-        answer = Answer(W, pool.multipliers(found[1], rows.active.shape), scaled=True)
-        short = np.where(rows.separating & ~chosen, rows.bound - rows.margins(W), 0.0)
+        W = pool.weight(found[0].reshape(program.d, program.e))
+        answer = Answer(W, pool.multipliers(found[1], program.active.shape), scaled=True)
+        short = np.where(program.separating & ~chosen, program.bound - program.margins(W), 0.0)
         if not (short > 0).any():
             break
         most = np.partition(short, -ADDED, axis=None)[-ADDED] if short.size > ADDED else 0.0
@@ -68,24 +68,24 @@ def solve(rows: Constraints, norm: Norm, near: Float | None = None) -> Answer | 
     return answer
 
 
-def solve_soft(rows: Constraints, slack: Float) -> Answer | None:
+def solve_soft(program: Constraints, slack: Float) -> Answer | None:
     """The same for soft margins; slack (n,): C in the units of the rows."""
-    pool = _pool(rows, rows.active)
+    pool = _pool(program, program.active)
     if pool is None:
         return None
     with np.errstate(all="ignore"):
-        found = _soft(pool, slack, (rows.d, rows.e))
+        found = _soft(pool, slack, (program.d, program.e))
     if found is None:
         return None
-    W, multipliers = pool.weight(found[0].reshape(rows.d, rows.e)), np.ldexp(found[1], pool.unit)
-    return Answer(W, pool.multipliers(multipliers, rows.active.shape), scaled=True)
+    W, multipliers = pool.weight(found[0].reshape(program.d, program.e)), np.ldexp(found[1], pool.unit)
+    return Answer(W, pool.multipliers(multipliers, program.active.shape), scaled=True)
 
 
-def _pool(rows: Constraints, chosen: Bool) -> Pool | None:
+def _pool(program: Constraints, chosen: Bool) -> Pool | None:
     """The chosen rows, if they are not too many to be written out, and one asks for what can be had."""
-    if np.count_nonzero(chosen) * rows.d * rows.e > ENTRIES:
+    if np.count_nonzero(chosen) * program.d * program.e > ENTRIES:
         return None
-    pool = Pool.of(rows, chosen)
+    pool = Pool.of(program, chosen)
     return pool if pool is not None and (pool.bound > 0).any() else None
 
 
@@ -93,19 +93,19 @@ Rounded = tuple[Float, Float]
 Pair = tuple[Doubled, Doubled]
 
 
-def _first(rows: Constraints, near: Float | None) -> Bool:
+def _first(program: Constraints, near: Float | None) -> Bool:
     """All rows, or where they are many, the ties and those of least margin, with a bound or without.
 
     Margins are relative to the bounds.
     """
-    count = 2 * rows.d * rows.e + 50
-    if near is None or np.count_nonzero(rows.active) <= 2 * count:
-        return rows.active
-    margins, asks = rows.margins(near), rows.bound > 0
-    ratio = margins / np.where(asks, rows.bound, 1.0)
+    count = 2 * program.d * program.e + 50
+    if near is None or np.count_nonzero(program.active) <= 2 * count:
+        return program.active
+    margins, asks = program.margins(near), program.bound > 0
+    ratio = margins / np.where(asks, program.bound, 1.0)
     # A margin of exactly zero is a zero row's, which takes no place; another one joins if it is violated.
-    order = rows.separating & ~asks & (margins != 0)
-    return rows.tied | least(ratio, asks, count) | least(ratio, order, count)
+    order = program.separating & ~asks & (margins != 0)
+    return program.tied | least(ratio, asks, count) | least(ratio, order, count)
 
 
 # ---------------------------------------------------------------------- the two programs

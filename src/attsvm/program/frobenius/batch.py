@@ -20,21 +20,21 @@ GAP = 1e-11
 """Relative gap up to which an answer of the Gram matrix is taken."""
 
 
-def suits(rows: Constraints) -> bool:
+def suits(program: Constraints) -> bool:
     """Whether the problems are small enough for loops on their Gram matrices."""
-    return rows.n * (rows.T - 1) <= LARGEST
+    return program.n * (program.T - 1) <= LARGEST
 
 
-def solve(rows: Constraints) -> Answer:
+def solve(program: Constraints) -> Answer:
     """Answers of all runs: block pivoting, checked; where that is not enough, the dual active set."""
-    query, size, like = _queries(rows)
-    parts = (rows.anchor, rows.active, rows.tied, rows.required)
-    problems = Problems(_read_only(rows.keys), query, size, like, *map(_read_only, parts))
-    runs = len(rows.keys)
-    W, measure = np.zeros((runs, rows.d, rows.e)), np.zeros((runs, 3))
-    multipliers = np.zeros(rows.active.shape)
+    query, size, like = _queries(program)
+    parts = (program.anchor, program.active, program.tied, program.required)
+    problems = Problems(_read_only(program.keys), query, size, like, *map(_read_only, parts))
+    runs = len(program.keys)
+    W, measure = np.zeros((runs, program.d, program.e)), np.zeros((runs, 3))
+    multipliers = np.zeros(program.active.shape)
     found = Found(W, multipliers.reshape(runs, -1), measure)
-    pivot(problems, found, memory(rows.n * (rows.T - 1), rows.d))
+    pivot(problems, found, memory(program.n * (program.T - 1), program.d))
     length = np.sqrt(np.einsum("rde,rde->r", W, W))
     final, separable = _are_optimal(measure, length), np.ones(runs, bool)
     if final.all():
@@ -42,7 +42,7 @@ def solve(rows: Constraints) -> Answer:
         multipliers /= np.where(length > 0, length, 1.0)[:, None, None]
         return Answer(W, multipliers, separable, scaled=True, gap=GAP)
     left = np.flatnonzero(~final)
-    exact = written_out.solve_runs(rows.part(left))
+    exact = written_out.solve_runs(program.part(left))
     W[left], multipliers[left], separable[left] = exact.W, exact.multipliers, exact.separable
     return Answer(W, multipliers, separable)
 
@@ -54,10 +54,10 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _queries(rows: Constraints) -> tuple[Float, Float, Float]:
+def _queries(program: Constraints) -> tuple[Float, Float, Float]:
     """The queries at length one (r, n, e), their lengths (r, n), and their Gram matrices (r, n, n)."""
-    size = np.sqrt(np.einsum("rne,rne->rn", rows.queries, rows.queries))
-    unit = rows.queries / np.where(size > 0, size, 1.0)[..., None]
+    size = np.sqrt(np.einsum("rne,rne->rn", program.queries, program.queries))
+    unit = program.queries / np.where(size > 0, size, 1.0)[..., None]
     return unit, size, np.matmul(unit, unit.swapaxes(1, 2))
 
 

@@ -36,11 +36,11 @@ SHARE = 0.01
 """An inner problem is solved when its own part of the gap, ½‖W − Σ λ_j A_j‖², is below this share."""
 
 
-def solve(rows: Constraints, slack: Float) -> Answer:
+def solve(program: Constraints, slack: Float) -> Answer:
     """The soft-margin weight and multipliers of one run; slack (n,): C, in the units of the rows."""
-    if not ((rows.bound > 0).any(1) & (slack > 0)).any():  # nothing is asked, or paid: W = 0
-        return Answer(np.zeros((rows.d, rows.e)), np.zeros(rows.active.shape))
-    return _AugmentedLagrangian(rows, slack).solve()
+    if not ((program.bound > 0).any(1) & (slack > 0)).any():  # nothing is asked, or paid: W = 0
+        return Answer(np.zeros((program.d, program.e)), np.zeros(program.active.shape))
+    return _AugmentedLagrangian(program, slack).solve()
 
 
 @dataclass
@@ -66,14 +66,14 @@ class _AugmentedLagrangian:
     unit: mean squared length of a row.
     """
 
-    def __init__(self, rows: Constraints, slack: Float) -> None:
-        self.rows, self.slack = rows, slack
-        arrays = rows.required, slack, rows.active, rows.tied, np.zeros(rows.n, bool)
+    def __init__(self, program: Constraints, slack: Float) -> None:
+        self.rows, self.slack = program, slack
+        arrays = program.required, slack, program.active, program.tied, np.zeros(program.n, bool)
         self.hinges = Hinges(*map(np.array, arrays))
-        self.centre: Float = np.zeros(rows.active.shape)
+        self.centre: Float = np.zeros(program.active.shape)
         self.W, self.margins, self.unit = self._start()
         # More than ten times C of σ would let every multiplier jump from end to end.
-        short = np.abs(rows.bound - self.margins)[rows.separating]
+        short = np.abs(program.bound - self.margins)[program.separating]
         self.sigma = min(FIRST / self.unit, 10 * float(slack.max()) / max(float(short.mean()), 1e-300))
 
     def _start(self) -> tuple[Float, Float, float]:

@@ -29,21 +29,21 @@ class FreeRows:
     the example on these is subtracting the mean of their differences.
     """
 
-    def __init__(self, rows: Constraints, free: Bool, reached: Bool) -> None:
+    def __init__(self, program: Constraints, free: Bool, reached: Bool) -> None:
         # A single multiplier at its limit cannot move at all.
-        fixed = reached & ((free & rows.separating).sum(1) == 1)
-        free = free & ~(rows.separating & fixed[:, None])
+        fixed = reached & ((free & program.separating).sum(1) == 1)
+        free = free & ~(program.separating & fixed[:, None])
         example = np.flatnonzero(free.any(1))
         self.count = int(free.sum())
         k = int(free[example].sum(1).max(initial=0))
         token = np.argsort(~free[example], axis=1, kind="stable")[:, :k]
         used = np.take_along_axis(free[example], token, 1)
-        anchors = rows.keys[example, rows.anchor[example]][:, None]
-        delta = (anchors - rows.keys[example[:, None], token]) * used[..., None]
-        bound = used & np.take_along_axis(rows.separating[example], token, 1) & reached[example, None]
+        anchors = program.keys[example, program.anchor[example]][:, None]
+        delta = (anchors - program.keys[example[:, None], token]) * used[..., None]
+        bound = used & np.take_along_axis(program.separating[example], token, 1) & reached[example, None]
         mean = (bound[:, None, :] @ delta) / np.maximum(bound.sum(1), 1)[:, None, None]
         delta -= bound[..., None] * mean
-        self.packed = Packed(delta, rows.queries[example], used)
+        self.packed = Packed(delta, program.queries[example], used)
 
     def direction(self, gradient: Float, sigma: float) -> Float:
         """−(I + σ Bᵀ B)⁻¹ g: (d, e) → (d, e)."""
