@@ -8,12 +8,12 @@ pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
 from attsvm.numbers.elementary import exponential, log_one_plus
 from attsvm.numbers.halves import BRAIN, HALF
+from attsvm.numbers.stored.matrix import as_matrix
 from attsvm.probe import AttentionProbe, TokenStore
 from attsvm.probe.arithmetic import Host
 from attsvm.probe.curvature import gauss_newton
 from attsvm.probe.descent import minimise
 from attsvm.probe.objective import Objective, Probes, read_products
-from attsvm.probe.sources import as_rows
 from attsvm.program.passes import widen
 
 
@@ -80,7 +80,7 @@ def test_the_curvature_is_that_of_the_loss_through_scores_made_linear(k, h, monk
     point, one, D = points[1], probes.take(np.array([1])), goal.size
     v = np.random.default_rng(1).standard_normal(D)
 
-    step, exact = 1e-5, Host(as_rows(np.zeros((1, 1))))
+    step, exact = 1e-5, Host(as_matrix(np.zeros((1, 1))))
     s, there, back = (scores(goal, exact, point + sign * step * v) for sign in (0, 1, -1))
     turned = (there - back) / (2 * step)  # J v, (k, n)
     chance = 1 / (1 + np.exp(-s)) if k == 1 else np.exp(s) / np.exp(s).sum(0)

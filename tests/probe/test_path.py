@@ -9,13 +9,13 @@ from scipy.optimize import minimize
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GroupKFold
 
+from attsvm.numbers.stored.matrix import Matrix
 from attsvm.probe import AttentionProbe, ProbeSuite, TokenStore, relu
 from attsvm.probe.arithmetic import Host
 from attsvm.probe.descent import minimise
 from attsvm.probe.fitting import Way, best_mean
 from attsvm.probe.objective import Evaluation, Objective
 from attsvm.probe.path import folds
-from attsvm.probe.sources import Rows
 
 
 def needle(n, seed, T=16, d=6):
@@ -104,7 +104,7 @@ def test_many_functions_at_once_end_where_each_ends_alone():
         values, gradients = zip(*done, strict=True)
         return Evaluation(np.array(values), np.array(gradients), np.zeros(len(which)))
 
-    where = Host(Rows(np.zeros((1, 1))))
+    where = Host(Matrix(np.zeros((1, 1))))
     found = minimise(where, evaluate, np.zeros((5, 8)), steps=500, tolerance=1e-9)
     for i in range(5):
         alone = minimize(one, np.zeros(8), args=(i,), jac=True, method="L-BFGS-B", options={"gtol": 1e-9})

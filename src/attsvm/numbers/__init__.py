@@ -1,8 +1,9 @@
 """Numbers wherever they live and however exact; the floor that both roads stand on.
 
-`stored/`: arrays that stay in a file, on a GPU or on a cluster, one file per home; `archives.py`: files of
-arrays. `threads.py`, `compiled.py`: how loops use the cores; `halves.py`: 16 bits in them, `elementary.py`:
-functions that vectorise. `doubled.py`: twice the digits. `linear.py`: factors and conjugate gradients.
+`stored/`: arrays that stay in a file, on a GPU or on a cluster, one file per home. `archives.py`: files of
+arrays. `library.py`: torch and JAX, where an array is theirs. `threads.py`, `compiled.py`: how loops use the
+cores. `halves.py`: 16 bits there; `elementary.py`: functions that vectorise. `doubled.py`: twice the digits.
+`linear.py`: factors and conjugate gradients.
 """
 
 from __future__ import annotations

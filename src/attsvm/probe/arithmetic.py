@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from attsvm.numbers import Float
 from attsvm.numbers.library import library_of
+from attsvm.numbers.stored.matrix import DeviceMatrix, Matrix
 from attsvm.numbers.threads import in_threads
-from attsvm.probe.sources import DeviceRows, Rows
 
 HOST_PART, DEVICE_PART = 1 << 21, 1 << 28
 """Numbers of a block: 8 MB and 1 GB in float32."""
@@ -29,9 +29,9 @@ SHARES = 16
 """Parts into which the host's blocks are dealt, whatever the number of cores: sums do not depend on it."""
 
 
-def arithmetic(rows: Rows) -> Host | Device:
+def arithmetic(rows: Matrix) -> Host | Device:
     """The arithmetic for these rows."""
-    return Device(rows) if isinstance(rows, DeviceRows) else Host(rows)
+    return Device(rows) if isinstance(rows, DeviceMatrix) else Host(rows)
 
 
 class Host:
@@ -40,7 +40,7 @@ class Host:
     xp: Any = np
     part, cached = HOST_PART, CACHED
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Matrix) -> None:
         self.brain, self.dtype = rows.brain, np.dtype(np.float32 if rows.narrow else np.float64)
         self.scratch = threading.local()
 
@@ -121,7 +121,7 @@ class Device:
 
     part = DEVICE_PART
 
-    def __init__(self, rows: DeviceRows) -> None:
+    def __init__(self, rows: DeviceMatrix) -> None:
         self.library = library_of(rows.array)
         self.xp, self.put, self.numpy = self.library.xp, self.library.put, self.library.numpy
         self.scope, self.widened = self.library.scope, self.library.double

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from attsvm.numbers import Float
+from attsvm.numbers.stored.matrix import as_matrix
 from attsvm.probe.arithmetic import arithmetic
-from attsvm.probe.sources import as_rows
 from attsvm.probe.standard import Standard
 from attsvm.probe.store import TokenStore
 
@@ -32,7 +32,7 @@ class FeatureMap:
 
     def transform(self, tokens: Any) -> Float:
         """Features (N, width) of tokens (N, d)."""
-        rows = as_rows(np.asarray(tokens))
+        rows = as_matrix(np.asarray(tokens))
         return np.asarray(self.on(arithmetic(rows), rows.read(slice(0, len(tokens)))))
 
 
@@ -121,5 +121,5 @@ def mapped(store: TokenStore, features: FeatureMap | None) -> TokenStore:
     where = arithmetic(store.rows)
     with where.scope():
         parts = [features.on(where, store.read(span)) for span in store.spans(where.part)]
-        rows = as_rows(where.xp.concatenate(parts))
+        rows = as_matrix(where.xp.concatenate(parts))
     return TokenStore(rows, np.cumsum(store.lengths) - store.lengths, store.lengths, store.given_mask)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float, library
 from attsvm.numbers.stored import KEPT, Stored
-from attsvm.probe.sources import DeviceRows, Rows, Shards
+from attsvm.numbers.stored.matrix import DeviceMatrix, Matrix, Shards
 from attsvm.probe.store import TokenStore
 from attsvm.tokens import Tokens
 
@@ -86,7 +86,7 @@ def read(X: Any) -> TokenStore:
 
 def of_table(X: NDArray[Any]) -> TokenStore:
     """The rows of a table (n, d) as sequences of one token."""
-    return TokenStore(Rows(X), np.arange(len(X)), np.ones(len(X), np.intp))
+    return TokenStore(Matrix(X), np.arange(len(X)), np.ones(len(X), np.intp))
 
 
 def _of_padded(array: Any, mask: Any) -> TokenStore:
@@ -102,7 +102,7 @@ def _of_padded(array: Any, mask: Any) -> TokenStore:
         array = tokens.keys.array if isinstance(tokens.keys, Stored) else np.asarray(tokens.keys)
     (n, T, d), lengths = array.shape, tokens.lengths.astype(np.intp)
     rows = array.reshape(n * T, d)
-    where = DeviceRows(rows) if elsewhere else Rows(rows)
+    where = DeviceMatrix(rows) if elsewhere else Matrix(rows)
     starts = np.arange(n) * T
     given: Bool = np.asarray(tokens.mask)
     if not (given == (np.arange(T) < lengths[:, None])).all():
@@ -123,11 +123,11 @@ def _of_list(X: Sequence[Any]) -> TokenStore:
     lengths = np.array([len(a) for a in arrays])
     starts = np.cumsum(lengths) - lengths
     if there:
-        return TokenStore(DeviceRows(library.library_of(X[0]).joined(arrays)), starts, lengths)
+        return TokenStore(DeviceMatrix(library.library_of(X[0]).joined(arrays)), starts, lengths)
     alike = len({a.dtype for a in arrays}) == 1
     if alike and lengths.sum() * arrays[0].shape[1] > KEPT:
         return TokenStore(Shards(arrays), starts, lengths)
-    return TokenStore(Rows(np.concatenate(arrays)), starts, lengths)
+    return TokenStore(Matrix(np.concatenate(arrays)), starts, lengths)
 
 
 def _axes(x: Any) -> int:

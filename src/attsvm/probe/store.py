@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from attsvm.numbers import Bool, Index
-from attsvm.probe.sources import Rows, as_rows, opened, sequences
+from attsvm.numbers.stored.matrix import Matrix, as_matrix
+from attsvm.probe.sources import opened, sequences
 
 
 class TokenStore:
@@ -29,13 +30,13 @@ class TokenStore:
     given_mask (n, T): where the caller's tokens stood in a padded array; None for the first places.
     """
 
-    def __init__(self, rows: Rows, starts: Index, lengths: Index, given_mask: Bool | None = None) -> None:
+    def __init__(self, rows: Matrix, starts: Index, lengths: Index, given_mask: Bool | None = None) -> None:
         self.rows, self.starts, self.lengths, self.given_mask = rows, starts, lengths, given_mask
 
     @classmethod
     def from_flat(cls, x: Any, offsets: ArrayLike) -> TokenStore:
         """Sequence i is x[offsets[i] : offsets[i + 1]]; x (N, d), offsets (n + 1,) from 0 to N."""
-        rows = as_rows(x)
+        rows = as_matrix(x)
         return cls(rows, *sequences(offsets, rows.shape[0]))
 
     @classmethod
