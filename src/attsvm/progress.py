@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ PATIENCE = 2.0
 """Seconds after which a terminal shows the progress."""
 
 _silent = ContextVar("silent", default=False)
+_terminal = threading.Lock()
+"""Held by the one line that is shown: work inside other work, or beside it in a thread, stays silent."""
 
 
 @contextmanager
@@ -48,12 +51,16 @@ class Line:
     def __exit__(self, *_: object) -> None:
         if self._shown is not None:
             self._shown.stop()
+            self._shown = None
+            _terminal.release()
 
     def show(self, what: str, done: float = 0.0) -> None:
         """Say what is being done, and how much of the total is."""
         if _silent.get() or time.perf_counter() - self._begun < PATIENCE:
             return
         if self._shown is None:
+            if not _terminal.acquire(blocking=False):
+                return
             self._shown = _display(bar=self.total is not None)
             self._shown.add_task(what, total=self.total)
             self._shown.start()

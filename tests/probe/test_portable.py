@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.test_damaged_files import BYTES
 
 from attsvm.numbers.archives import BadFile
 
@@ -16,7 +17,7 @@ def test_a_saved_probe_comes_back_with_all_its_numbers(any_probe, X, tmp_path):
     back = AttentionProbe.load(file)
     for name in ("prompt_", "coef_", "intercept_", "mean_", "scale_"):
         assert np.array_equal(getattr(back, name), getattr(any_probe, name))
-    assert np.allclose(back.decision_function(X), any_probe.decision_function(X), rtol=0, atol=1e-12)
+    assert np.array_equal(back.decision_function(X), any_probe.decision_function(X))
     assert (
         np.array_equal(back.predict(X), any_probe.predict(X))
         and back.predict(X).dtype == any_probe.classes_.dtype
@@ -80,6 +81,87 @@ def test_files_that_hold_no_probe_are_refused(probe, tmp_path):
     save_file(load_file(file) | {"mean_": np.zeros(3)}, other, names)
     with pytest.raises(BadFile, match="mean_ and coef_ do not fit"):
         AttentionProbe.load(other)
+
+
+def rewritten(file, about=None, **arrays):
+    """The file with other entries of its header, None to leave one out, and other arrays."""
+    import json
+
+    from safetensors import safe_open
+    from safetensors.numpy import load_file, save_file
+
+    with safe_open(file, "numpy") as stored:
+        names = stored.metadata()
+    kept = json.loads(names["probe"]) | (about or {})
+    kept = {name: value for name, value in kept.items() if value is not None}
+    other = file.with_name("other.safetensors")
+    save_file(load_file(file) | arrays, other, names | {"probe": json.dumps(kept)})
+    return other
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"parameters": None},
+        {"parameters": [1]},
+        {"classes": None},
+        {"classes": 3},
+        {"dtype": None},
+        {"dtype": "no type"},
+        {"dtype": "<U1000000000"},
+        {"maps": ["none"]},
+        {"maps": ["rbf"]},
+        {"maps": 5},
+        {"gammas": "text"},
+        {"n_features_in_": None},
+        {"n_features_in_": 7},
+        {"n_features_in_": "many"},
+        {"n_features_in_": 10**15},
+        {"head_ridge_": {}},
+    ],
+    ids=str,
+)
+def test_a_crafted_header_is_refused_in_words(probe, tmp_path, about):
+    from attsvm.probe import AttentionProbe
+
+    file = probe.save(tmp_path / "probe")
+    if about == {"gammas": "text"}:
+        about |= {"maps": None}
+    with pytest.raises(BadFile, match=r"^\S*other.safetensors: .*\. Write it again"):
+        AttentionProbe.load(rewritten(file, about))
+    assert AttentionProbe.load(rewritten(file, {"unknown": 1})).classes_.tolist() == ["no", "yes"]
+
+
+@pytest.mark.parametrize("name", ["coef_", "scale_", "map 0 root"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_are_none_are_refused(kernels, tmp_path, name, value):
+    from safetensors.numpy import load_file
+
+    from attsvm.probe import AttentionProbe
+
+    file = kernels.save(tmp_path / "probe")
+    array = load_file(file)[name]
+    array.flat[0] = value
+    with pytest.raises(BadFile, match=f"{name} has an entry that is NaN, infinite"):
+        AttentionProbe.load(rewritten(file, **{name: array}))
+
+
+@pytest.mark.parametrize("damage", BYTES, ids=lambda damage: damage.__name__)
+def test_a_damaged_probe_is_read_or_refused_in_words(three, tmp_path, damage):
+    from attsvm.probe import AttentionProbe
+
+    file, refused = three.save(tmp_path / "probe"), 0
+    whole = file.read_bytes()
+    for seed in range(40):
+        file.write_bytes(damage(np.random.default_rng(seed), whole))
+        try:
+            repr(AttentionProbe.load(file))
+        except BadFile as error:
+            assert str(error).startswith(str(file)) and "\n" not in str(error)
+            refused += 1
+    assert refused or damage.__name__ == "headless"
+    with pytest.raises(FileNotFoundError):
+        AttentionProbe.load(tmp_path / "none.safetensors")
 
 
 def test_the_torch_module_gives_the_probes_scores(any_probe, X):

@@ -113,11 +113,9 @@ class AttentionProbe(
         """
         self._check_parameters()
         store, labels = self._read_training(X, y)
-        importance = _importance(sample_weight, len(store))
-        if self.class_weight is not None:
-            importance = importance * compute_sample_weight(self.class_weight, labels)
+        importance = _importance(sample_weight, self.class_weight, labels)
         parts = folds(self.cv, labels, groups, importance)
-        several = max(self.cv, MEMBERS) if isinstance(self.cv, int) else self.cv
+        several = max(self.cv, MEMBERS) if isinstance(self.cv, int | np.integer) else self.cv
         kinds, judge = self._kinds(), self.features == AUTO
         many = folds(several, labels, groups, importance) if "relu" in kinds else parts
         kept = importance > 0  # an example without weight must not even shape the standardisation
@@ -144,8 +142,9 @@ class AttentionProbe(
         return self
 
     def _keep(self, fitted: Fitted, standard: Standard) -> None:
-        self.prompt_, self.coef_, self.intercept_ = fitted.weights
-        self.mean_, self.scale_ = standard
+        # In the order in which a file keeps them: in another one products round differently.
+        self.prompt_, self.coef_, self.intercept_ = map(np.ascontiguousarray, fitted.weights)
+        self.mean_, self.scale_ = map(np.ascontiguousarray, standard)
         self.head_ridge_, self.prompt_ridge_ = fitted.choice.head_ridge, fitted.choice.prompt_ridge
         self.path_, self.objective_, self.n_iter_ = fitted.choice.path, fitted.value, max(fitted.steps, 1)
         self.separation_ = Separation()
@@ -287,13 +286,32 @@ class AttentionProbe(
         return tags
 
 
-def _importance(sample_weight: Any, n: int) -> Float:
-    """One weight per sequence (n,), by default ones."""
-    if sample_weight is None:
-        return np.ones(n)
-    weight = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
-    if weight.shape != (n,) or (weight < 0).any():
-        raise ValueError(f"sample_weight has shape {weight.shape}. Pass one number ≥ 0 per sequence: ({n},).")
+def _importance(sample_weight: Any, class_weight: Any, labels: NDArray[Any]) -> Float:
+    """One weight per sequence (n,), the largest between 1/2 and 1: by default all are alike.
+
+    Only their ratios matter, and powers of two change no bit of them; sums of huge weights would overflow.
+    """
+    weight, n = np.ones(len(labels)), len(labels)
+    if sample_weight is not None:
+        weight = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+        if weight.shape != (n,):
+            raise ValueError(f"sample_weight has shape {weight.shape}. Pass one number per sequence: ({n},).")
+        if (weight < 0).any():
+            i = int(np.argmax(weight < 0))
+            raise ValueError(f"sample_weight[{i}] is {weight[i]:g}. Pass numbers ≥ 0.")
+    if class_weight is not None:
+        of_class = compute_sample_weight(class_weight, labels)
+        wrong = ~((of_class >= 0) & (of_class < np.inf))
+        if wrong.any():
+            name, value = (each[wrong].tolist()[0] for each in (labels, of_class))
+            raise ValueError(f"class_weight is {value:g} for class {name!r}. Pass finite numbers ≥ 0.")
+        weight = _halved(weight) * _halved(of_class)
     if not weight.any():
         raise ValueError("Sample weights must contain at least one non-zero number: all are zero.")
-    return np.asarray(weight)
+    return _halved(weight)
+
+
+def _halved(weight: Float) -> Float:
+    """Weights (n,) divided by the power of two that brings the largest below 1; none becomes zero."""
+    scaled = np.ldexp(weight, -np.frexp(weight.max())[1])
+    return np.where(weight > 0, np.maximum(scaled, np.finfo(float).tiny), 0.0)

@@ -13,6 +13,7 @@ from attsvm.numbers import Bool, Float
 from attsvm.probe.arithmetic import Device, Host
 from attsvm.probe.curvature import solve
 from attsvm.probe.objective import Evaluation
+from attsvm.progress import Line
 
 MEMORY, TRIALS = 12, 15
 """Pairs (step, change of the gradient) that are remembered; steps tried along one direction."""
@@ -102,8 +103,11 @@ def minimise(where: Host | Device, evaluate: Evaluate, points: Any, *, steps: in
     tells no step along its direction from the others.
     """
     search = Search(where, points, evaluate(points, np.arange(len(points))), Stop(steps, tolerance))
-    while not search.over:
-        search.take(evaluate(search.trial(), search.active))
+    with Line() as line:
+        while not search.over:
+            search.take(evaluate(search.trial(), search.active))
+            slope = search.slope.max(initial=0.0)
+            line.show(f"fitting: pass {search.passes}, derivatives up to {slope:.0e} of {tolerance:.0e}")
     return search.found()
 
 

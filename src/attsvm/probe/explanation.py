@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from attsvm.numbers import Float
 from attsvm.probe.objective import Weights, probabilities
+from attsvm.probe.standard import name_the_bad
 from attsvm.probe.store import TokenStore
 
 SHOWN, WORDS = 300, 14
@@ -152,7 +153,9 @@ def explain(
     d, h, k = weights.head.shape
     base = (weights.intercept + np.einsum("d,dhk->k", centre, weights.head)) / h
     attentions, contributions = [], []
-    for tokens in store:
+    for i, tokens in enumerate(store):
+        if not np.isfinite(np.asarray(tokens, np.float64)).all():
+            name_the_bad(store, slice(i, i + 1))
         x = mapped(np.asarray(tokens, np.float64)) - centre
         logits = x @ weights.prompts
         relative = np.exp(logits - logits.max(0))

@@ -15,7 +15,7 @@ from attsvm.numbers import Float
 from attsvm.probe.arithmetic import Device, Host, arithmetic, total
 from attsvm.probe.compiled_pass import gradients
 from attsvm.probe.curvature import affordable, gauss_newton
-from attsvm.probe.standard import Standard, name_the_bad, standardise
+from attsvm.probe.standard import Standard, name_the_bad, quiet, standardise
 from attsvm.probe.store import TokenStore
 
 
@@ -238,7 +238,7 @@ def read_out(store: TokenStore, weights: Sequence[Weights], centre: Float) -> tu
     columns = np.concatenate([np.hstack([w.prompts, w.head.reshape(d, h * k)]) for w in weights], 1)
     intercepts = np.stack([w.intercept + np.einsum("d,dhk->k", centre, w.head) for w in weights])
     attention, scores = [], []
-    with where.scope():
+    with where.scope(), quiet():
         across, middle = map(where.factor, (columns, centre))
         intercept = where.put(intercepts)
         for span in store.spans(where.part):

@@ -14,6 +14,7 @@ from attsvm.numbers import Bool, Float
 from attsvm.probe.arithmetic import Device, Host
 from attsvm.probe.descent import Memory, Search, Stop
 from attsvm.probe.objective import Evaluation, Objective, Probes
+from attsvm.progress import Line
 
 AUTO = "auto"
 
@@ -86,12 +87,14 @@ def _search(where: Any, objective: Objective, lanes: Float, start: Float, steps:
     now, done = objective(where, points, which), [_Lane(where, objective, ridges, steps) for ridges in lanes]
     for lane in done:
         lane.begin(points, now, Memory(), np.zeros(2))
-    while busy := [lane for lane in done if lane.search is not None]:
-        trials = [lane.search.trial() for lane in busy]
-        now = objective(where, where.xp.concatenate(trials), Probes.of([lane.probes() for lane in busy]))
-        ends = np.cumsum([0, *map(len, trials)])
-        for lane, a, b in zip(busy, ends[:-1], ends[1:], strict=True):
-            lane.take(Evaluation(now.value[a:b], now.gradient[a:b], now.held_out[a:b]))
+    with Line(total=lanes.shape[0] * lanes.shape[1]) as line:
+        while busy := [lane for lane in done if lane.search is not None]:
+            trials = [lane.search.trial() for lane in busy]
+            now = objective(where, where.xp.concatenate(trials), Probes.of([lane.probes() for lane in busy]))
+            ends = np.cumsum([0, *map(len, trials)])
+            for lane, a, b in zip(busy, ends[:-1], ends[1:], strict=True):
+                lane.take(Evaluation(now.value[a:b], now.gradient[a:b], now.held_out[a:b]))
+            line.show("choosing ridges", sum(lane.number for lane in done))
     return [_best(done, concept) for concept in range(concepts)]
 
 

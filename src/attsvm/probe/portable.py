@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.files import damage, naming
 from attsvm.numbers.archives import BadFile
 from attsvm.probe.features import FeatureMap, Rbf, Same, Together
 from attsvm.probe.relu import Relu
@@ -24,6 +25,11 @@ FORMAT, GAUSSIAN = "attsvm probe 1", np.array([np.inf])
 ARRAYS = ("prompt_", "coef_", "intercept_", "mean_", "scale_")
 NUMBERS = ("head_ridge_", "prompt_ridge_", "objective_", "n_iter_", "n_features_in_", "_n_features_out")
 """Fitted attributes that are kept: arrays as tensors, numbers in the header."""
+
+Arrays = dict[str, NDArray[Any]]
+
+LONGEST = 1 << 16
+"""Bytes that the name of a class may have."""
 
 
 def save(probe: Any, file: str | os.PathLike[str]) -> Path:
@@ -50,36 +56,63 @@ def save(probe: Any, file: str | os.PathLike[str]) -> Path:
 
 
 def load(kind: Any, file: str | os.PathLike[str]) -> Any:
-    """The fitted probe of a file that `save` wrote."""
-    from safetensors import SafetensorError, safe_open
+    """The fitted probe of a file that `save` wrote; BadFile where it is none."""
+    Path(file).open("rb").close()  # a file that is not there is not a damaged one
+    with naming(file), damage():
+        arrays, maps, about = _contents(file)
+        _check(arrays, maps, about)
+        known = kind().get_params()
+        probe = kind(**{name: value for name, value in about["parameters"].items() if name in known})
+        for name, value in (arrays | {name: about[name] for name in NUMBERS if name in about}).items():
+            setattr(probe, name, value)
+        probe.features_, probe.kinds_ = _side_by_side(maps), about["kinds"]
+        probe.classes_ = np.array(about["classes"], dtype=np.dtype(about["dtype"]))
+    probe.path_, probe.separation_ = None, Separation(reason="not kept in the file: fit with certify=True")
+    return probe
 
-    try:
-        with safe_open(file, "numpy") as stored:
-            names = stored.metadata() or {}
-            if names.get("format") != FORMAT:
-                raise BadFile(f"{os.fspath(file)}: not a probe. Pass a file written by probe.save(…).")
-            arrays: dict[str, NDArray[Any]] = {name: stored.get_tensor(name) for name in ARRAYS}
-            about = json.loads(names["probe"])
-            old = ["rbf"] * len(about.get("gammas", [])) + ["relu"] * about.get("relu", False)  # attsvm 0.1
-            kinds = about.get("maps", old)
-            maps = [_map(kind, i, stored, about.get("gammas")) for i, kind in enumerate(kinds)]
-    except SafetensorError as error:
-        raise BadFile(f"{os.fspath(file)}: the file is damaged ({error}). Write it again.") from None
-    known = kind().get_params()
-    probe = kind(**{name: value for name, value in about["parameters"].items() if name in known})
+
+def _contents(
+    file: str | os.PathLike[str],
+) -> tuple[dict[str, NDArray[Any]], list[FeatureMap], dict[str, Any]]:
+    """Arrays, maps of features, and what the header says."""
+    from safetensors import safe_open
+
+    with safe_open(file, "numpy") as stored:
+        names = stored.metadata() or {}
+        if names.get("format") != FORMAT:
+            raise BadFile("not a probe. Pass a file written by probe.save(…).")
+        arrays = {name: stored.get_tensor(name) for name in ARRAYS}
+        about = json.loads(names["probe"])
+        old = ["rbf"] * len(about.get("gammas", [])) + ["relu"] * about.get("relu", False)  # attsvm 0.1
+        kinds = about.get("maps", old)
+        maps = [_map(kind, i, stored, about.get("gammas")) for i, kind in enumerate(kinds)]
+    return arrays, maps, {"kinds": kinds[:1] or ["linear"]} | about
+
+
+def _check(arrays: Arrays, maps: list[FeatureMap], about: dict[str, Any]) -> None:
+    """The shapes fit, the numbers are numbers, and the maps lead from the tokens to the weights."""
     d, h, k = arrays["coef_"].shape
     shapes = {"prompt_": (d, h), "intercept_": (k,), "mean_": (d,), "scale_": (d,)}
-    wrong = [name for name, shape in shapes.items() if arrays[name].shape != shape]
-    if wrong or len(about["classes"]) != max(k, 2):
-        what = ", ".join(wrong) or "classes"
-        raise BadFile(f"{os.fspath(file)}: {what} and coef_ do not fit. Write it again.")
-    for name, value in (arrays | {name: about[name] for name in NUMBERS if name in about}).items():
-        setattr(probe, name, value)
-    probe.features_ = Together(maps) if len(maps) > 1 else maps[0] if maps else None
-    probe.kinds_ = about.get("kinds", kinds[:1] or ["linear"])
-    probe.path_, probe.separation_ = None, Separation(reason="not kept in the file: fit with certify=True")
-    probe.classes_ = np.array(about["classes"], dtype=np.dtype(about["dtype"]))
-    return probe
+    wrong = [name for name, shape in shapes.items() if arrays[name].shape != shape or 0 in shape]
+    if len(about["classes"]) != max(k, 2):
+        wrong.append("classes")
+    if wrong:
+        raise BadFile(f"{', '.join(wrong)} and coef_ do not fit. Write it again.")
+    finite = arrays | {f"map {i} {name}": a for i, m in enumerate(maps) for name, a in vars(m).items()}
+    bad = [n for n, a in finite.items() if not (np.isfinite(a) | (n.endswith("power") & (a > 0))).all()]
+    bad += [name for name in NUMBERS if not isinstance(about.get(name, 0), int | float)]
+    if bad:
+        raise BadFile(f"{bad[0]} has an entry that is NaN, infinite or no number. Write it again.")
+    features, width = _side_by_side(maps), int(about["n_features_in_"])
+    known = 0 < width <= sum(array.size for array in finite.values())
+    if not known or (width if features is None else len(features.transform(np.zeros((1, width)))[0])) != d:
+        raise BadFile(f"tokens {width} wide and coef_ do not fit. Write it again.")
+    if np.dtype(about["dtype"]).itemsize > LONGEST:
+        raise BadFile(f"classes of dtype {about['dtype']}. Write it again with shorter names.")
+
+
+def _side_by_side(maps: list[FeatureMap]) -> FeatureMap | None:
+    return Together(maps) if len(maps) > 1 else maps[0] if maps else None
 
 
 def maps_of(probe: Any) -> list[FeatureMap]:

@@ -20,6 +20,7 @@ from attsvm.probe.arithmetic import Device, Host, arithmetic
 from attsvm.probe.features import FeatureMap
 from attsvm.probe.objective import Objective, Weights, log_loss, on_tokens, read_products
 from attsvm.probe.store import TokenStore
+from attsvm.progress import Line
 
 MEMBERS = 10
 """Folds, and so members, where the caller asks for fewer."""
@@ -116,15 +117,18 @@ def _together(objective: Objective, runs: Sequence[_Run]) -> tuple[list[Any], li
     """The members where the sequences that they set aside were told best, their scores of these; steps."""
     batches = max(run.batches for run in runs)
     lowest, since, steps, check = np.inf, 0, 0, max(CHECK, batches // 2)
-    while since < PATIENCE and steps < max(MOST, 10 * batches):
-        for run in runs:
-            run.advance(check)
-        scores, steps = [run.scores(run.mean) for run in runs], steps + check
-        pairs = zip(runs, scores, strict=True)
-        loss = float(np.mean([held_out(objective, run.fold, own) for run, own in pairs]))
-        since = 0 if loss < BETTER * lowest else since + 1
-        if loss < lowest or steps == check:
-            lowest, kept = loss, ([run.mean for run in runs], scores)
+    most = max(MOST, 10 * batches)
+    with Line(total=most) as line:
+        while since < PATIENCE and steps < most:
+            for number, run in enumerate(runs):
+                line.show(f"{len(runs)} networks, at most {most:,} steps", steps + check * number / len(runs))
+                run.advance(check)
+            scores, steps = [run.scores(run.mean) for run in runs], steps + check
+            pairs = zip(runs, scores, strict=True)
+            loss = float(np.mean([held_out(objective, run.fold, own) for run, own in pairs]))
+            since = 0 if loss < BETTER * lowest else since + 1
+            if loss < lowest or steps == check:
+                lowest, kept = loss, ([run.mean for run in runs], scores)
     return *kept, steps
 
 

@@ -38,6 +38,8 @@ def plain(X: Any) -> Any:
         return [plain(x) for x in X.unbind()]
     if library.home(X) == "torch":
         return X.detach() if library.on_gpu(X) else library.on_host(X)
+    if getattr(X, "ndim", 0) == 2 and (hasattr(X, "iloc") or getattr(X, "dtype", None) == np.dtype(object)):
+        X = _column(X)
     if getattr(X, "dtype", None) == np.dtype(object):
         if X.ndim == 1:
             X = list(np.asarray(X))
@@ -50,6 +52,18 @@ def plain(X: Any) -> Any:
         parts = map(plain, X)
         return tuple(parts) if isinstance(X, tuple) else list(parts)
     return X
+
+
+def _column(table: Any) -> Any:
+    """The one column of a table of pandas or of objects, where it holds arrays; other tables as they are."""
+    cells = getattr(table, "iloc", table)
+    arrays = [i for i, cell in enumerate(cells[0]) if _axes(cell)] if len(table) else []
+    if not arrays:
+        return table
+    if table.shape[1] > 1:
+        name = table.columns[arrays[0]] if hasattr(table, "columns") else arrays[0]
+        raise ValueError(f"column {name!r} of X holds arrays, and X has others. Pass that column alone.")
+    return cells[:, 0]
 
 
 def is_nested(X: Any) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from attsvm.numbers import Float
-from attsvm.progress import Line
+from attsvm.progress import Line, silence
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -20,7 +20,8 @@ class Stability:
     same_token (n,): share of resamples that attend most to the token that the probe attends to most.
     same_label (n,): share that predict the probe's class; spread (n,): standard deviation of the score, of
         several classes that of the predicted one.
-    prompts, heads (resamples,): cosine with the probe's own, on standardised tokens.
+    prompts, heads (resamples,): cosine with the probe's own, on standardised tokens; NaN where maps of
+        features were trained that do not even have as many.
     """
 
     same_token: Float
@@ -53,18 +54,20 @@ def stability(
         for number in range(resamples):
             line.show(f"resample {number + 1} of {resamples}", float(number))
             weight = _drawn(rng, np.asarray(y), groups)
-            other = clone(probe).set_params(**known, certify=False).fit(X, y, sample_weight=weight)
+            with silence():
+                other = clone(probe).set_params(**known, certify=False).fit(X, y, sample_weight=weight)
             scores = other.decision_function(X)
             scores = scores if column is None else np.take_along_axis(scores, column[:, None], 1)[:, 0]
-            same = (_tokens(other, X) == chosen).mean(0), other.predict(X) == label
+            same = _tokens(other, X) == chosen, other.predict(X) == label
             found.append((*same, scores, *(_cosine(probe, other, name) for name in ("prompt_", "coef_"))))
     tokens, labels, scores, prompts, heads = map(np.array, zip(*found, strict=True))
     return Stability(tokens.mean(0), labels.mean(0), scores.std(0), prompts, heads)
 
 
 def _tokens(probe: Any, X: Any) -> Any:
-    """The most attended token per head (h, n)."""
-    return np.atleast_2d(probe.select(X))
+    """The most attended token (n,), by the mean over heads: trained maps have one per fold, in no order."""
+    attention = probe.attention(X)
+    return (attention if attention.ndim == 2 else attention.mean(0)).argmax(-1)
 
 
 def _drawn(rng: np.random.Generator, y: Any, groups: ArrayLike | None) -> Float:
@@ -78,7 +81,12 @@ def _drawn(rng: np.random.Generator, y: Any, groups: ArrayLike | None) -> Float:
 
 
 def _cosine(one: Any, other: Any, name: str) -> float:
-    """Cosine of two probes' weights, in the units in which the first's tokens have standard deviation one."""
+    """Cosine of two probes' weights, in the units in which the first's tokens have standard deviation one.
+
+    NaN where they have different features.
+    """
+    if getattr(one, name).shape != getattr(other, name).shape:
+        return float("nan")
     a, b = ((getattr(p, name).T * one.scale_).ravel() for p in (one, other))
     size = np.linalg.norm(a) * np.linalg.norm(b)
     return float(a @ b / size) if size > 0 else float("nan")

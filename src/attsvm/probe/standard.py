@@ -28,7 +28,7 @@ def standardise(store: TokenStore, importance: Float) -> Standard:
     first = np.asarray(store.rows.numpy(store.read(slice(0, 1))), np.float64)[0]
     if not np.isfinite(first).all():
         name_the_bad(store, slice(0, 1))
-    with where.scope():
+    with where.scope(), quiet():
         spans = store.spans(where.part // 8)
         origin = where.factor(first)  # a constant feature is exactly 0 from there
         size = _size(where, where.centred(store.read(spans[0]), origin))
@@ -63,6 +63,11 @@ def _moments(
     if not all(np.isfinite(part).all() for part in done):
         name_the_bad(store, span)
     return total, done[0], total * done[1]
+
+
+def quiet() -> Any:
+    """No warnings of NumPy's where `name_the_bad` says in words which numbers are not finite."""
+    return np.errstate(invalid="ignore", over="ignore")
 
 
 def name_the_bad(store: TokenStore, span: slice) -> None:

@@ -1,0 +1,90 @@
+"""What comes to a probe is taken as it is meant, or refused in words and without warnings."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
+
+from attsvm.probe import AttentionProbe
+
+FIXED = {"head_ridge": 0.1, "prompt_ridge": 0.1}
+
+
+def scores(X, y, weight=None, **settings):
+    return AttentionProbe(**settings).fit(X, y, sample_weight=weight).decision_function(X)
+
+
+@pytest.mark.parametrize("power", [-1060, 0, 1020])
+def test_only_the_ratios_of_weights_matter_however_large_they_are(X, y, power):
+    weight = np.random.default_rng(0).integers(1, 9, len(X)).astype(float)
+    expected = scores(X, y, weight)
+    assert np.array_equal(scores(X, y, np.ldexp(weight, power)), expected)
+    assert not np.array_equal(scores(X, y, weight + 1), expected)
+
+
+def test_weights_below_zero_are_refused_by_name(X, y):
+    weight = np.ones(len(X))
+    weight[7] = -2
+    for settings, given, said in (
+        ({}, weight, r"sample_weight\[7\] is -2. Pass numbers ≥ 0"),
+        ({}, weight[:5], r"sample_weight has shape \(5,\)"),
+        ({"class_weight": {"no": -1, "yes": 1}}, None, "class_weight is -1 for class 'no'"),
+        ({"class_weight": {"no": 1, "yes": np.nan}}, None, "class_weight is nan for class 'yes'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            scores(X, y, given, **FIXED, **settings)
+    assert scores(X, y, class_weight={"no": 2, "yes": 1}, **FIXED).shape == (len(X),)
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_an_infinite_entry_is_an_error_and_no_warning(X, y, probe, bad, dtype):
+    X = [x.astype(dtype) for x in X]
+    X[3][1, 1] = bad
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for use in (lambda: scores(X, y, **FIXED), lambda: probe.predict(X), lambda: probe.explain(X)):
+            with pytest.raises(ValueError, match="sequence 3 has an entry that is NaN, infinite"):
+                use()
+
+
+class Table:
+    """As much of a table of pandas as the probe asks for."""
+
+    ndim = 2
+
+    def __init__(self, **columns):
+        self.columns, self.shape = list(columns), (len(next(iter(columns.values()))), len(columns))
+        self.iloc = np.empty(self.shape, object)
+        for i, column in enumerate(columns.values()):
+            for j, cell in enumerate(column):
+                self.iloc[j, i] = cell
+
+    def __len__(self):
+        return self.shape[0]
+
+
+def test_the_one_column_of_a_table_holds_the_sequences(X, y, probe):
+    table = Table(states=X)
+    for form in (table, table.iloc, table.iloc[:, 0]):
+        assert np.array_equal(probe.predict(form), probe.predict(X))
+    with pytest.raises(ValueError, match="column 'states' of X holds arrays, and X has others"):
+        probe.predict(Table(number=range(len(X)), states=X))
+
+
+def test_a_number_of_folds_may_be_numpys(X, y, monkeypatch):
+    monkeypatch.setattr("attsvm.probe.relu.MOST", 50)
+    settings = {"features": "relu", "random_state": 0}
+    networks = [AttentionProbe(cv=cv, **settings).fit(X, y).prompt_.shape[1] for cv in (3, np.int64(3), 12)]
+    assert networks == [10, 10, 12]
+
+
+def test_the_stability_of_trained_maps_does_not_count_their_networks(X, y, monkeypatch):
+    """A resample with fewer sequences of a class has fewer folds, and so fewer networks."""
+    monkeypatch.setattr("attsvm.probe.relu.MOST", 50)
+    few = np.r_[np.flatnonzero(y == "yes")[:10], np.flatnonzero(y == "no")[:14]]
+    part, labels = [X[i] for i in few], y[few]
+    found = AttentionProbe(features="relu").fit(part, labels).stability(part, labels, resamples=3)
+    assert found.same_token.shape == (24,) and np.isnan(found.prompts).any()
