@@ -17,6 +17,7 @@ LAYERS = {
     "files": 0,
     "numbers": 0,
     "strict_json": 0,
+    "pages": 0,
     "tokens": 0,
     "token_arrays": 0,
     "norms": 0,

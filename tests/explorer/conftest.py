@@ -1,20 +1,11 @@
-"""A real browser: Debian's Chromium driven by Selenium, one for all tests of a file."""
+"""The page in a real browser, one for all tests of a file."""
 
 import json
-import shutil
 
 import pytest
 
 from attsvm.explorer import page
-
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--hide-scrollbars",
-    "--window-size=1280,1000",
-    "--force-prefers-reduced-motion",
-)
+from tests.browsers import driven
 
 WAIT = """
 const pause = () => new Promise((next) => setTimeout(next, 10));
@@ -77,22 +68,9 @@ def load(browser, name, **patch):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of the extra test")
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if binary is None or driver is None:
-        pytest.skip("needs Chromium and its driver: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for flag in FLAGS:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     file = tmp_path_factory.mktemp("explorer") / "explorer.html"
     file.write_text(page(), encoding="utf8")
-    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    chrome.set_script_timeout(120)
-    try:
+    with driven() as chrome:
         found = Browser(chrome, file)
         found.open()
         yield found
-    finally:
-        chrome.quit()

@@ -5,9 +5,11 @@ import json
 import pickle
 from base64 import b64decode
 from dataclasses import replace
+from html import escape
 
 import numpy as np
 import pytest
+from tests.browsers import dumped
 from tests.heads.conftest import TEXTS
 
 import attsvm as att
@@ -91,7 +93,7 @@ def test_page_json_and_csv_tell_the_same_numbers(audited, tmp_path):
     rows = list(csv.DictReader(table.open(encoding="utf8")))
     assert [float(r["mass"]) for r in rows] == [h["mass"] for h in heads]
     text = page.read_text(encoding="utf8")
-    assert "__DATA__" not in text and "http" not in text and '"mass": ' in text
+    assert "__DATA__" not in text and "http" not in text and '"mass":' in text
 
 
 def test_a_text_cannot_break_out_of_the_page(audited):
@@ -101,6 +103,16 @@ def test_a_text_cannot_break_out_of_the_page(audited):
 
     assert "</script><script>" in as_json(evil) and "</script><script>" not in html(evil)
     assert html(evil).count("__DATA__") == 1  # it stays the word that was read
+
+
+@pytest.mark.parametrize("name", ["<!--<script>", "\ud800"])
+def test_chromium_runs_the_page_whatever_models_and_tokens_are_called(audited, tmp_path, name):
+    sentences = tuple((name, *pieces[1:]) for pieces in audited.sentences)
+    page, data, _ = write(replace(audited, model=name, sentences=sentences), tmp_path)
+    shown = escape(name.replace("\ud800", "\ufffd"))
+    said = dumped(page, tmp_path / "profile")
+    assert f"Heads of {shown}</h1>" in said and f">{shown}</i>" in said
+    assert json.loads(data.read_text(encoding="utf8"))["model"] == name
 
 
 def test_heads_are_described_without_margins(llama, audited, tmp_path):

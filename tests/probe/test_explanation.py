@@ -2,11 +2,11 @@
 
 import json
 import re
-import shutil
-import subprocess
+from html import escape
 
 import numpy as np
 import pytest
+from tests.browsers import dumped
 
 EXACT = 1e-12
 
@@ -98,7 +98,7 @@ def test_the_page_holds_the_numbers_and_no_text_breaks_out(probe, X, y, tmp_path
     read = probe.explain(X, pieces, y)
     page = read.save(tmp_path / "probe.html").read_text(encoding="utf8")
     assert "</script><script>" not in page and "__DATA__" not in page and "http" not in page
-    data = json.loads(re.search(r"^const data = (.*);$", page, re.MULTILINE)[1].replace("<\\/", "</"))
+    data = json.loads(re.search(r'id="data">(.*)</script>$', page, re.MULTILINE)[1])
     assert (
         data["n"] == 60
         and len(data["sequences"]) == 60
@@ -110,17 +110,28 @@ def test_the_page_holds_the_numbers_and_no_text_breaks_out(probe, X, y, tmp_path
 
 
 def test_chromium_runs_the_page(probe, X, y, tmp_path):
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("needs Chromium")
     wrong = np.where(np.arange(60) == 5, np.where(y == "yes", "no", "yes"), probe.predict(X))
-    page = probe.explain(X, words(X), wrong).save(tmp_path / "probe.html").as_uri()
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--dump-dom"]
-    command = [browser, *flags, f"--user-data-dir={tmp_path / 'profile'}", page]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+    page = probe.explain(X, words(X), wrong).save(tmp_path / "probe.html")
+    said = dumped(page, tmp_path / "profile")
     shown = said[said.index('<div id="list">') :]
     assert shown.count('class="text"') == 1 and "sequence 5<" in shown and "wrong: is" in shown
     assert all(f">{word}<" in shown for word in words(X)[5]) and shown.count('class="most"') == 1
+
+
+@pytest.mark.parametrize("name", ["<!--<script>", "__proto__", "\ud800"])
+def test_chromium_runs_the_page_whatever_tokens_and_classes_are_called(X, y, tmp_path, name):
+    from attsvm.probe import AttentionProbe
+
+    probe = AttentionProbe(head_ridge=0.01, prompt_ridge=0.01).fit(X, np.where(y == "yes", name, "no"))
+    pieces = [[name] * len(x) for x in X]
+    said = dumped(probe.explain(X, pieces).save(tmp_path / "probe.html"), tmp_path / "profile")
+    shown = said[said.index('<div id="list">') :]
+    assert 'class="text"' in shown and f">{seen(name)}<" in shown and f"for {seen(name)}" in said
+
+
+def seen(text):
+    """The text as a browser writes it: what is no character is shown as one that is missing."""
+    return escape(text.replace("\ud800", "\ufffd"))
 
 
 def test_a_large_set_is_cut_to_a_page_with_its_mistakes(probe, X, y, monkeypatch):

@@ -8,8 +8,9 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from attsvm import __version__, strict_json
+from attsvm import __version__
 from attsvm.explorer.presets import presets
+from attsvm.pages import embedded
 
 FIRST = "one-input-local"
 """The preset with which the page opens: two basins in one picture."""
@@ -21,7 +22,7 @@ def page(start: Mapping[str, Any] | None = None) -> str:
     return Template(_asset("page.html")).substitute(
         style=_asset("page.css"),
         drawing=_asset("drawing.css"),
-        data=strict_json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+        data=embedded(data),
         modules="\n".join(_modules()),
         version=__version__,
     )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import math
 import re
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from attsvm import strict_json
 from attsvm.heads.audit import Audit, HeadReport, Settings
 from attsvm.heads.kinds import KINDS
+from attsvm.pages import embedded
 
 MARGINS = ("own", "best", "ratio", "cosine", "rank")
 
@@ -23,7 +23,8 @@ def write(audit: Audit, out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     pages = {"heads.html": html(audit), "heads.json": as_json(audit), "heads.csv": as_csv(audit)}
     for name, text in pages.items():
-        (out / name).write_text(text, encoding="utf8")
+        # Half a surrogate pair, which UTF-8 cannot write, is an escape that JSON reads back.
+        (out / name).write_text(text, encoding="utf8", errors="backslashreplace")
     return [out / name for name in pages]
 
 
@@ -46,7 +47,7 @@ def row(report: HeadReport, settings: Settings) -> dict[str, Any]:
     }
     if settings.margins:
         flat |= _margins(report)
-    return {name: _plain(value) for name, value in flat.items()}
+    return dict(strict_json.plain(flat))
 
 
 def _margins(report: HeadReport) -> dict[str, Any]:
@@ -60,11 +61,14 @@ def _margins(report: HeadReport) -> dict[str, Any]:
 
 def as_json(audit: Audit) -> str:
     """Everything the audit knows; what is not a number is null."""
+    return strict_json.dumps(_record(audit), ensure_ascii=False)
+
+
+def _record(audit: Audit) -> dict[str, Any]:
     heads = [row(h, audit.settings) | {"examples": [asdict(e) for e in h.examples]} for h in audit.heads]
     read = {"model": audit.model, "texts": audit.texts, "tokens": audit.tokens}
     read |= {"cut": [asdict(cut) for cut in audit.cut], "settings": asdict(audit.settings)}
-    read |= {"kinds": list(KINDS), "scores": [*audit.heads[0].scores]}
-    return json.dumps(read | {"heads": heads}, ensure_ascii=False)
+    return read | {"kinds": list(KINDS), "scores": [*audit.heads[0].scores], "heads": heads}
 
 
 def as_csv(audit: Audit) -> str:
@@ -80,11 +84,6 @@ def as_csv(audit: Audit) -> str:
 def html(audit: Audit) -> str:
     """The page: template and data in one file, nothing is loaded from elsewhere."""
     template = files("attsvm.heads").joinpath("page.html").read_text(encoding="utf8")
-    maps = json.dumps({"sentences": audit.sentences, "maps": [head.maps for head in audit.heads]})
-    # "</script>" inside a text would end the script that holds the data.
-    data = {"__DATA__": as_json(audit).replace("</", "<\\/"), "__MAPS__": maps.replace("</", "<\\/")}
+    maps = {"sentences": audit.sentences, "maps": [head.maps for head in audit.heads]}
+    data = {"__DATA__": embedded(_record(audit)), "__MAPS__": embedded(maps)}
     return re.sub("__DATA__|__MAPS__", lambda found: data[found[0]], template)
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

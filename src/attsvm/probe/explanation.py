@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Float
+from attsvm.pages import embedded, escaped
 from attsvm.probe.objective import Weights, probabilities
 from attsvm.probe.standard import name_the_bad
 from attsvm.probe.store import TokenStore
@@ -80,10 +79,7 @@ class Explanation:
     def html(self) -> str:
         """A page: mistakes, sure and unsure sequences, their tokens in the colour of their vote."""
         template = files("attsvm.probe").joinpath("explanation.html").read_text(encoding="utf8")
-        # "</script>" inside a text would end the script that holds the data.
-        return template.replace(
-            "__DATA__", json.dumps(self._data(), ensure_ascii=False).replace("</", "<\\/")
-        )
+        return template.replace("__DATA__", embedded(self._data()))
 
     def save(self, file: str | os.PathLike[str]) -> Path:
         """Write the page, and return the file's name."""
@@ -125,12 +121,12 @@ class Explanation:
             size = max(map(abs, one["votes"])) or 1.0
             marks = [
                 f'<span style="background:rgba({_TINTS[vote > 0]},{0.75 * abs(vote) / size:.2f})">'
-                f"{escape(piece)}</span>"
+                f"{escaped(piece)}</span>"
                 for piece, vote in zip(one["pieces"], one["votes"], strict=True)
             ]
-            truth = "" if one["label"] in (None, one["predicted"]) else f" (is {escape(one['label'])})"
-            rows.append(f"<p><b>{escape(one['predicted'])} {one['p']:.2f}</b>{truth}: {' '.join(marks)}</p>")
-        return f"<div><p>{escape(repr(self))}</p>{''.join(rows)}</div>"
+            truth = "" if one["label"] in (None, one["predicted"]) else f" (is {escaped(one['label'])})"
+            rows.append(f"<p><b>{escaped(one['predicted'])} {one['p']:.2f}</b>{truth}: {' '.join(marks)}</p>")
+        return f"<div><p>{escaped(repr(self))}</p>{''.join(rows)}</div>"
 
     def __len__(self) -> int:
         return len(self.pieces)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from html import escape
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path as File
@@ -15,6 +14,7 @@ from attsvm.claims import claims as known_claims
 from attsvm.claims.run import Row
 from attsvm.explorer.page import page as explorer_page
 from attsvm.figures import KINDS, Check, Paper, Provenance
+from attsvm.pages import code, escaped, prose
 from attsvm.report.html import asset, line, picture, table
 from attsvm.report.summary import Report, broken
 from attsvm.reproduce import Result
@@ -35,11 +35,11 @@ CLASSES: dict[Provenance, str] = {
 def page(report: Report, out: File) -> str:
     """The whole page; `out` is the folder with the figures' .svg files."""
     return Template(asset("page.html")).substitute(
-        title=escape(TITLE),
+        title=escaped(TITLE),
         style=asset("page.css"),
         script=asset("page.js"),
-        sentence=escape(report.sentence),
-        others=escape(report.others),
+        sentence=prose(report.sentence),
+        others=prose(report.others),
         kinds=_kinds(),
         choices=_choices(report),
         tiles=_tiles(report),
@@ -47,8 +47,8 @@ def page(report: Report, out: File) -> str:
         summary=_summary(report),
         papers="\n".join(_paper(paper, group, out) for paper, group in report.papers),
         claims=_claims(report.claims),
-        scale=escape(report.scale),
-        versions=escape(
+        scale=escaped(report.scale),
+        versions=escaped(
             f"attsvm {__version__}, NumPy {version('numpy')}, JAX {version('jax')}, "
             f"matplotlib {version('matplotlib')}"
         ),
@@ -58,7 +58,7 @@ def page(report: Report, out: File) -> str:
 def write_report(report: Report, out: File) -> File:
     """Write report.html, report.json and the explorer beside the figures; returns the page's file."""
     text = strict_json.dumps(report.record(), indent=1, ensure_ascii=False)
-    (out / "report.json").write_text(text + "\n", encoding="utf8")
+    (out / "report.json").write_text(text + "\n", encoding="utf8", errors="backslashreplace")
     (out / "explorer.html").write_text(explorer_page(), encoding="utf8")
     (out / "report.html").write_text(page(report, out), encoding="utf8")
     return out / "report.html"
@@ -80,35 +80,35 @@ def _tile(kind: Provenance, found: Counter[str]) -> str:
     differ = found["differs, explained"]
     more = f"<small>{differ} {'differs' if differ == 1 else 'differ'}, explained</small>" if differ else ""
     count = f"<b>{found['agrees']}<i> of {found.total()}</i></b>"
-    return f'<div class="tile kind {CLASSES[kind]}">{count} <span>{escape(kind)}</span>{more}</div>'
+    return f'<div class="tile kind {CLASSES[kind]}">{count} <span>{escaped(kind)}</span>{more}</div>'
 
 
 def _kinds() -> str:
     """What each kind of reference means."""
-    terms = (f"<dt>{_chip(kind)}</dt><dd>{escape(words)}</dd>" for kind, words in KINDS.items())
+    terms = (f"<dt>{_chip(kind)}</dt><dd>{prose(words)}</dd>" for kind, words in KINDS.items())
     return f"<dl>{''.join(terms)}</dl>"
 
 
 def _choices(report: Report) -> str:
-    return "".join(f'<option value="{CLASSES[kind]}">{escape(kind)}</option>' for kind in report.by_kind)
+    return "".join(f'<option value="{CLASSES[kind]}">{escaped(kind)}</option>' for kind in report.by_kind)
 
 
 def _chip(kind: Provenance) -> str:
-    return f'<span class="chip {CLASSES[kind]}">{escape(kind)}</span>'
+    return f'<span class="chip {CLASSES[kind]}">{escaped(kind)}</span>'
 
 
 def _contents(report: Report) -> str:
     entries = ['<li><a href="#summary">All numbers</a></li>']
     for paper, group in report.papers:
-        inner = "".join(f'<li><a href="#{r.name}">{escape(r.figure.title)}</a></li>' for r in group)
-        entries.append(f'<li><a href="#{paper.name}">{escape(paper.title)}</a><ul>{inner}</ul></li>')
+        inner = "".join(f'<li><a href="#{r.name}">{prose(r.figure.title)}</a></li>' for r in group)
+        entries.append(f'<li><a href="#{paper.name}">{prose(paper.title)}</a><ul>{inner}</ul></li>')
     entries.append('<li><a href="#claims">The papers’ statements</a></li>')
     return f"<ul>{''.join(entries)}</ul>"
 
 
 def _summary(report: Report) -> str:
     rows = (
-        _check_row(check, f'<a href="#{result.name}">{escape(check.what)}</a>')
+        _check_row(check, f'<a href="#{result.name}">{prose(check.what)}</a>')
         for result, check in report.checks
     )
     return table(HEADS, rows, "All numbers beside their references", "sortable tall")
@@ -120,21 +120,21 @@ def _summary(report: Report) -> str:
 def _paper(paper: Paper, group: Iterable[Result], out: File) -> str:
     inner = "\n".join(_figure(result, out) for result in group)
     return (
-        f'<section id="{paper.name}"><h2>{escape(paper.title)}</h2>'
-        f'<p class="reference">{escape(paper.reference)}</p>\n{inner}</section>'
+        f'<section id="{paper.name}"><h2>{prose(paper.title)}</h2>'
+        f'<p class="reference">{prose(paper.reference)}</p>\n{inner}</section>'
     )
 
 
 def _figure(result: Result, out: File) -> str:
     figure = result.figure
     parts = [
-        f'<article id="{result.name}" class="figure"><h3>{escape(figure.title)}</h3>',
-        f"<p>{escape(figure.shows)}</p>",
-        f'<p class="note"><b>Recorded.</b> {escape(figure.recorded)}</p>' if figure.recorded else "",
-        f'<p class="note bad" role="alert">Not computed. {escape(result.error)}</p>' if result.error else "",
+        f'<article id="{result.name}" class="figure"><h3>{prose(figure.title)}</h3>',
+        f"<p>{prose(figure.shows)}</p>",
+        f'<p class="note"><b>Recorded.</b> {prose(figure.recorded)}</p>' if figure.recorded else "",
+        f'<p class="note bad" role="alert">Not computed. {escaped(result.error)}</p>' if result.error else "",
         _picture(result, out),
         _checks(result),
-        f'<p class="note"><b>Where we differ.</b> {escape(figure.notes)}</p>' if figure.notes else "",
+        f'<p class="note"><b>Where we differ.</b> {prose(figure.notes)}</p>' if figure.notes else "",
         _how(result, out),
         "</article>",
     ]
@@ -149,7 +149,7 @@ def _checks(result: Result) -> str:
     title, opened = result.figure.title, "" if result.figure.draw is not None else " open"
     shown = _check_table(differ, f"Numbers of {title} that differ") if differ and not opened else ""
     every = _check_table(result.checks, f"Checks of {title}")
-    words = escape(f"{result.outcome}: {result.kinds}")
+    words = escaped(f"{result.outcome}: {result.kinds}")
     return f"{shown}<details{opened}><summary>{words}</summary>{every}</details>"
 
 
@@ -158,9 +158,9 @@ def _check_table(checks: Iterable[Check], label: str) -> str:
     rows = []
     for because, group in groupby(checks, key=lambda check: check.because):
         if because:
-            words = f"<span>{escape(because)}</span>"
+            words = f"<span>{prose(because)}</span>"
             rows.append(f'<tr class="because"><td colspan="{len(HEADS)}">{words}</td></tr>')
-        rows += [_check_row(check, escape(check.what)) for check in group]
+        rows += [_check_row(check, prose(check.what)) for check in group]
     return table(HEADS, rows, label)
 
 
@@ -177,8 +177,8 @@ def _how(result: Result, out: File) -> str:
     kept = [f"{result.name}.{ending}" for ending in ("svg", "npz") if not result.error]
     links = [f'<a href="{name}">{name}</a>' for name in kept if (out / name).exists()]
     facts = [
-        f"<code>{escape(command)}</code>",
-        f"{escape(sizes)}" if sizes else "one size at every scale",
+        f"<code>{escaped(command)}</code>",
+        f"{escaped(sizes)}" if sizes else "one size at every scale",
         f"{result.seconds:g} s of processor time",
         *links,
     ]
@@ -227,11 +227,11 @@ def _claim_row(row: Row) -> str:
     else:
         verdict = _badge("good", "✓", "holds") if held == seeds else _badge("reason", "≈", "not on all seeds")
     cells = (
-        f"{escape(claim.statement)}<small><code>{escape(row.name)}</code></small>",
+        f"{prose(claim.statement)}<small>{code(row.name)}</small>",
         f"{held} of {seeds}<small>{row.fresh} of {seeds} seeds chose nothing</small>",
         f"{row.detected} of {len(row.twins)}",
         verdict,
-        f"{escape(claim.reference)} [{escape(claim.mark)}]",
+        f"{prose(claim.reference)} [{escaped(claim.mark)}]",
     )
     return line(cells)
 
@@ -247,7 +247,7 @@ def _check_row(check: Check, what: str) -> str:
         _number(check.reference) + spread,
         _number(check.ours),
         _badge(kind, sign, check.agreement),
-        f"{_chip(check.provenance)} {escape(check.source)}",
+        f"{_chip(check.provenance)} {prose(check.source)}",
     )
     return line(cells)
 
@@ -257,4 +257,4 @@ def _number(value: float, digits: int = 5) -> str:
 
 
 def _badge(kind: str, sign: str, words: str) -> str:
-    return f'<span class="badge {kind}"><span aria-hidden="true">{sign}</span> {escape(words)}</span>'
+    return f'<span class="badge {kind}"><span aria-hidden="true">{sign}</span> {prose(words)}</span>'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html import escape
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path as File
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attsvm import __version__
 from attsvm.figures.sweeps import Layout, Point, draw_curves, draw_map
+from attsvm.pages import escaped
 from attsvm.report.html import asset, line, picture, table
 from attsvm.reproduce import write_svg
 
@@ -47,20 +47,20 @@ def page(done: Sweep) -> str:
     if layout:
         parts = [_across_norms(done, name, layout) for name in _in_several_norms(done)]
         sections = "\n".join([*parts, *(_section(done, quantity, layout) for quantity in done.quantities)])
-    contents = "".join(f'<li><a href="#{_slug(q)}">{escape(_title(q))}</a></li>' for q in done.quantities)
+    contents = "".join(f'<li><a href="#{_slug(q)}">{escaped(_title(q))}</a></li>' for q in done.quantities)
     return Template(files("attsvm.sweeps").joinpath("page.html").read_text(encoding="utf8")).substitute(
-        title=escape(facts["title"]),
-        about=escape(facts["about"]),
-        scale=escape(facts["scale"]),
-        name=escape(facts["name"]),
+        title=escaped(facts["title"]),
+        about=escaped(facts["about"]),
+        scale=escaped(facts["scale"]),
+        name=escaped(facts["name"]),
         style=asset("page.css"),
         script=asset("page.js"),
         tiles=_tiles(done),
         contents=contents if layout else "",
         sections=sections,
         cells=_cells(done),
-        same=escape(_same(done)),
-        versions=escape(f"attsvm {__version__}, NumPy {version('numpy')}, JAX {version('jax')}"),
+        same=escaped(_same(done)),
+        versions=escaped(f"attsvm {__version__}, NumPy {version('numpy')}, JAX {version('jax')}"),
     )
 
 
@@ -101,10 +101,9 @@ def _section(done: Sweep, quantity: str, layout: Layout) -> str:
         curves = draw_curves(points, quantity, layout)
         drawn.append(_drawn(curves, folder / f"{_slug(quantity)}-curves.svg", quantity))
     how = "Bars: 95 % intervals, Wilson’s for a share, Student’s for a mean."
-    told = f'<p class="how">{how} <code>{escape(quantity)}</code></p>'
-    return (
-        f'<section id="{_slug(quantity)}"><h2>{escape(_title(quantity))}</h2>{"".join(drawn)}{told}</section>'
-    )
+    told = f'<p class="how">{how} <code>{escaped(quantity)}</code></p>'
+    title = f"<h2>{escaped(_title(quantity))}</h2>"
+    return f'<section id="{_slug(quantity)}">{title}{"".join(drawn)}{told}</section>'
 
 
 def _in_several_norms(done: Sweep) -> list[str]:
@@ -136,7 +135,9 @@ def _across_norms(done: Sweep, name: str, layout: Layout) -> str:
     folder = done.folder / "pictures"
     folder.mkdir(exist_ok=True)
     drawn = _drawn(draw_map(points, name, wide), folder / f"{_slug(name)}-norms.svg", name)
-    return f'<section id="{_slug(name)}-norms"><h2>{escape(_title(name))}, norm by norm</h2>{drawn}</section>'
+    return (
+        f'<section id="{_slug(name)}-norms"><h2>{escaped(_title(name))}, norm by norm</h2>{drawn}</section>'
+    )
 
 
 def _drawn(canvas: Any, file: File, quantity: str) -> str:
@@ -154,7 +155,7 @@ def _tiles(done: Sweep) -> str:
         narrow = sum(cell.quantities[name].width <= width for cell in done.cells)
         told.append((f"{narrow:,}", f"cells with {name} within {width:g}"))
     return "\n".join(
-        f'<div class="tile"><b>{count}</b> <span>{escape(what)}</span></div>' for count, what in told
+        f'<div class="tile"><b>{count}</b> <span>{escaped(what)}</span></div>' for count, what in told
     )
 
 
@@ -163,7 +164,7 @@ def _cells(done: Sweep) -> str:
     rows = (
         line(
             [
-                *(escape(_word(cell.words.get(name, "–"))) for name in names),
+                *(escaped(_word(cell.words.get(name, "–"))) for name in names),
                 f"{cell.runs:,}",
                 *(_estimate(cell.quantities.get(quantity)) for quantity in done.quantities),
             ]

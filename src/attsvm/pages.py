@@ -1,0 +1,49 @@
+"""What every page of the package is made of: data in it, and text as a reader should see it."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+from attsvm import strict_json
+
+_CODE = re.compile(r"`([^`]+)`")
+RAISED = re.compile(r"(?<=[^\s^])\^(?:\{([^}]*)\}|\(([^)]*)\)|([^\W_]+))")
+"""An exponent in plain text: W^mm, e^(−R), C^{1,2}."""
+
+
+def embedded(record: Any) -> str:
+    """The record as JSON inside a script of a page, `<script type="application/json">`.
+
+    No text in it ends the script or hides the rest of the page: `</script>`, `<!--<script>`.
+    """
+    text = strict_json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+    return _whole(text).replace("<", "\\u003c")
+
+
+def escaped(text: object) -> str:
+    """Text between tags or in an attribute."""
+    return html.escape(_whole(str(text)))
+
+
+def _whole(text: str) -> str:
+    """Half a surrogate pair, which no file can hold, as the sign for what is no character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def prose(text: object) -> str:
+    """Text with `code` and exponents as such."""
+    parts = _CODE.split(str(text))
+    parts[::2] = [RAISED.sub(_raised, escaped(part)) for part in parts[::2]]
+    parts[1::2] = map(code, parts[1::2])
+    return "".join(parts)
+
+
+def code(text: str) -> str:
+    """Code, which may go on in the next line after an underscore and not in the middle of a word."""
+    return f"<code>{escaped(text).replace('_', '_<wbr>')}</code>"
+
+
+def _raised(found: re.Match[str]) -> str:
+    return f"<sup>{next(filter(None, found.groups()), '')}</sup>"

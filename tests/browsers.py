@@ -1,0 +1,46 @@
+"""Debian's Chromium: what it makes of a page, or under the hand of a test."""
+
+import shutil
+import subprocess
+from contextlib import contextmanager
+
+import pytest
+
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--window-size=1280,1000",
+    "--force-prefers-reduced-motion",
+)
+
+
+def dumped(page, profile, *flags):
+    """The elements of a page after its scripts have run, as text."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("needs Chromium")
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", *flags)
+    command = [browser, *flags, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+
+
+@contextmanager
+def driven(*flags):
+    """A browser that Selenium drives."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of the extra test")
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if binary is None or driver is None:
+        pytest.skip("needs Chromium and its driver: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for flag in (*FLAGS, *flags):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    chrome.set_script_timeout(120)
+    try:
+        yield chrome
+    finally:
+        chrome.quit()

@@ -1,0 +1,44 @@
+"""Text and data on the pages of the package, whoever wrote them."""
+
+import json
+
+import pytest
+
+from attsvm.pages import embedded, escaped, prose
+
+EVIL = ("</script><script>alert(1)</script>", "<!--<script>", "-->", "]]>", "\u2028", "'\"&<>", "é😀")
+HALF = "\ud800"
+
+
+@pytest.mark.parametrize("text", EVIL)
+def test_embedded_data_cannot_leave_its_script_and_reads_back(text):
+    written = embedded({text: [text, float("nan")]})
+    assert "<" not in written
+    assert json.loads(written) == {text: [text, None]}
+
+
+@pytest.mark.parametrize("text", EVIL)
+def test_escaped_text_holds_no_tag(text):
+    assert "<" not in escaped(text)
+
+
+@pytest.mark.parametrize("way", [embedded, escaped, prose])
+def test_what_is_no_character_is_shown_as_such_and_can_be_written(way):
+    with pytest.raises(UnicodeEncodeError):
+        f"a{HALF}b".encode()
+    assert "a\ufffdb" in way(f"a{HALF}b").encode().decode()
+    assert "😀" in way("\ud83d\ude00")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("C·W^mm + W^fin", "C·W<sup>mm</sup> + W<sup>fin</sup>"),
+        ("p^mm(best), W^mm_α", "p<sup>mm</sup>(best), W<sup>mm</sup>_α"),
+        ("e^(−R) and x^{a,b}", "e<sup>−R</sup> and x<sup>a,b</sup>"),
+        ("`a_b^c` is <b>", "<code>a_<wbr>b^c</code> is &lt;b&gt;"),
+        ("a ^ b, ^c, 5 `", "a ^ b, ^c, 5 `"),
+    ],
+)
+def test_code_and_exponents_are_shown_as_such(text, shown):
+    assert prose(text) == shown
