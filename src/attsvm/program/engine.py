@@ -40,6 +40,11 @@ class Answer:
             return self
         return Answer(np.zeros_like(self.W), np.zeros_like(self.multipliers))
 
+    @property
+    def carriers(self) -> int:
+        """Rows that suffice to carry W, at most: an interior point leaves small multipliers everywhere."""
+        return min(int(np.count_nonzero(self.multipliers)), self.W.size)
+
     def alone(self) -> Answer:
         """The answer of the only run of a batch of one."""
         can = bool(np.asarray(self.separable)[0])

@@ -15,6 +15,7 @@ from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius
 from attsvm.numbers import Float
 from attsvm.program import soft
 from attsvm.program.constraints import Constraints
+from attsvm.program.copies import without_copies
 from attsvm.program.engine import Answer, Route, on_vectors, stacked
 from attsvm.program.runs import over_runs
 from attsvm.program.second_look import second_look
@@ -123,6 +124,12 @@ def _answer(program: Constraints, norm: Norm) -> Answer:
 def _finished(program: Constraints, norm: Norm) -> Answer:
     """The answer in the units of the tokens, at margin one, as exact as float64 can hold it."""
     norm = on_vectors(program, norm)
+    if program.runs is None and norm.p != 2:  # in the Frobenius norm copies cost little
+        return without_copies(lambda part: _looked_at(part, norm), program)
+    return _looked_at(program, norm)
+
+
+def _looked_at(program: Constraints, norm: Norm) -> Answer:
     # What over- or underflows on the way is no answer, and the second look sees that.
     with np.errstate(all="ignore"):
         answer = _at_margin_one(program, norm, solve(program, norm))

@@ -125,9 +125,7 @@ def _on_more(rows: Rows, found: Found, pool: Rows) -> Found:
 
 def _first(program: Constraints, start: Answer) -> Bool:
     """Ties, and the rows of least slack at the Frobenius solution: those with a bound, those without."""
-    # An interior point leaves small multipliers everywhere; a vertex has no more rows than unknowns.
-    support = min(int(np.count_nonzero(start.multipliers)), program.d * program.e)
-    size = support + max(support // 4, 3 * program.d)
+    size = start.carriers + max(start.carriers // 4, 3 * program.d)
     if np.count_nonzero(program.active) <= max(size, ALL):
         return program.active
     margins = program.margins(start.W)

@@ -81,7 +81,7 @@ def _best(program: Constraints, norm: Norm, first: Answer, candidates: Bool, siz
     excess = (program.margins(first.W) - program.bound) / size
     whole = None if norm.p == 1 else Span.of(program)
     for growth in ATTEMPTS:
-        count = max(SMALL, int(growth * np.count_nonzero(first.multipliers)))
+        count = int(growth * max(SMALL / ATTEMPTS[0], first.carriers))
         chosen = least(excess, candidates & ~program.tied, count)
         if norm.p == 1 and growth == ATTEMPTS[0]:
             heavy = _heaviest(program, first)
@@ -146,10 +146,13 @@ class Path:
         def gap(at: Iterate) -> float:
             return bounds.gap(pool, self.norm, start.form.weight(at), at.multipliers)
 
-        point = replace(start, at=advance(start.form, start.at, gap, goal))
-        if self.early and self.point is not self.early and gap(point.at) > goal:
+        at = advance(start.form, start.at, gap, goal)
+        if self.early and self.point is not self.early and gap(at) > goal:
             again = self._moved(self.early, rows, start.form, start.span)
-            point = replace(start, at=advance(start.form, again, gap, goal))
+            at = advance(start.form, again, gap, goal)
+        if self.point and gap(at) > max(goal, ENOUGH):  # no path leads here from another pool
+            at = advance(start.form, self._first(rows, start.form, start.span), gap, goal)
+        point = replace(start, at=at)
         self.early = self.early or (point if self.stages else start)
         self.point = point if self.stages else self.early
         final, self.stages = not self.stages, self.stages[1:]
@@ -165,12 +168,13 @@ class Path:
         span = self.span or Span(basis(rows.delta), basis(rows.queries))
         pool = rows.within(span)
         form: Form = NuclearForm(pool, self.gpu) if self.norm.p == 1 else SpectralForm(pool)
-        if self.point is None:
-            W = ROOM * self.first.W
-            slack = np.maximum(rows.margins(W) - rows.bound, 0.1) * ~rows.tied
-            multipliers = rows.pick(self.first.multipliers) * rows.length
-            return Point(form, span, form.start(span.reduce(W), slack, multipliers))
-        return Point(form, span, self._moved(self.point, rows, form, span))
+        at = self._moved(self.point, rows, form, span) if self.point else self._first(rows, form, span)
+        return Point(form, span, at)
+
+    def _first(self, rows: Rows, form: Form, span: Span) -> Iterate:
+        W = ROOM * self.first.W
+        slack = np.maximum(rows.margins(W) - rows.bound, 0.1) * ~rows.tied
+        return form.start(span.reduce(W), slack, rows.pick(self.first.multipliers) * rows.length)
 
     def _moved(self, point: Point, rows: Rows, form: Form, span: Span) -> Iterate:
         """The same point over other rows in another span: what is new enters near the central path."""
