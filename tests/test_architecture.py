@@ -14,6 +14,7 @@ import attsvm
 ROOT = Path(attsvm.__file__).parent
 
 LAYERS = {
+    "extras": 0,
     "files": 0,
     "numbers": 0,
     "strict_json": 0,

@@ -25,7 +25,7 @@ def test_every_bfloat16_number_is_widened_exactly():
 
 
 def test_torch_agrees():
-    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+    torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
     theirs = torch.from_numpy(ALL.astype(np.int16)).view(torch.bfloat16).float().numpy()
     np.testing.assert_array_equal(widened(ALL), theirs)
 

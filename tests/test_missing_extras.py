@@ -1,9 +1,13 @@
 """Without the extras the package still explains itself, and says which extra a name needs."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from attsvm import extras
 
 BLOCK = """
 import sys
@@ -49,3 +53,33 @@ def test_the_missing_extra_is_named(code, said):
 def test_with_the_extra_the_name_exists():
     pytest.importorskip("sklearn", reason="needs scikit-learn")
     assert python("import attsvm; print(hasattr(attsvm, 'AttentionProbe'))", block="") == "True"
+
+
+CLONE = Path(__file__).parents[1]
+TEXTS = [
+    CLONE / "README.md",
+    *(CLONE / "src").rglob("*.py"),
+    *CLONE.glob("docs/**/*.md"),
+    *CLONE.glob("*/*.md"),
+]
+UNRELEASED = re.compile(r"pip install[^\n]*\battsvm\[")
+"""From the package index, where attsvm is not."""
+
+
+def test_no_text_says_to_install_what_is_not_released():
+    assert UNRELEASED.search("pip install 'attsvm[hf]'") and len(TEXTS) > 100
+    assert not [str(file) for file in TEXTS if UNRELEASED.search(file.read_text(encoding="utf8"))]
+
+
+@pytest.mark.parametrize("extra", ["sklearn", "dask", "sweep", "torch", "hf"])
+def test_a_missing_extra_names_its_packages_and_without_metadata_the_clone(extra, monkeypatch):
+    stated = re.search(rf"^{extra} = \[(.*)\]$", (CLONE / "pyproject.toml").read_text(), re.MULTILINE)
+    said, _, packages = str(extras.missing("this needs that", extra)).partition(" pip install ")
+    assert said == f"this needs that, of the extra {extra}. Run:"
+    assert sorted(packages.split()) == sorted(stated[1].split(", "))
+
+    def unknown(_):
+        raise extras.PackageNotFoundError
+
+    monkeypatch.setattr(extras, "requires", unknown)
+    assert str(extras.missing("x", extra)).endswith(f'pip install ".[{extra}]" in the clone')

@@ -21,7 +21,7 @@ def test_both_layers_are_found_by_their_names_and_one_alone_is_not(names):
 
 @pytest.mark.parametrize("names", PAIRS, ids="/".join)
 def test_the_audit_and_the_monitor_find_the_same_modules(names):
-    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+    torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
     from attsvm.heads.projections import attention_modules
     from attsvm.torch.readers import reader_of
 

@@ -22,6 +22,7 @@ from multiprocessing.connection import wait
 from pathlib import Path as File
 from typing import Any
 
+from attsvm.extras import missing
 from attsvm.numbers.threads import cores
 from attsvm.training.compilation import compile_quickly
 from attsvm.words import WrongWord
@@ -143,7 +144,7 @@ def _dask(where: int | str) -> Iterator[Any]:
     try:
         import distributed
     except ImportError:
-        raise ImportError('--cluster needs Dask: pip install "attsvm[dask]".') from None
+        raise missing("--cluster needs Dask", "dask") from None
     dask: Any = distributed
     quiet: Any = {"dashboard_address": ":0", "silence_logs": logging.CRITICAL}
     home: Any = nullcontext(where)

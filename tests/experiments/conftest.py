@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
-pytest.importorskip("safetensors", reason="needs safetensors: pip install attsvm[hf]")
+pytest.importorskip("torch", reason="needs attsvm[torch]")
+pytest.importorskip("safetensors", reason="needs attsvm[hf]")
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 sys.path.insert(0, str(FOLDER))

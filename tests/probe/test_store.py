@@ -131,7 +131,7 @@ def test_a_padded_array_is_not_copied_where_tokens_come_first(flat):
 
 
 def test_nested_tensors_of_torch_are_sequences(flat):
-    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+    torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
     parts = [torch.tensor(x) for x in np.split(flat, OFFSETS[1:-1])]
     found = as_sequences(torch.nested.nested_tensor(parts))
     for one, other in zip(found, parts, strict=True):
@@ -139,7 +139,7 @@ def test_nested_tensors_of_torch_are_sequences(flat):
 
 
 def test_tensors_on_a_gpu_are_multiplied_by_their_own_library(monkeypatch):
-    torch = pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+    torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
     monkeypatch.setattr("attsvm.numbers.library.on_gpu", lambda x: library.home(x) == "torch")
     rng = np.random.default_rng(1)
     lengths, labels = rng.integers(2, 6, 40), np.arange(40) % 2

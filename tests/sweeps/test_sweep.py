@@ -132,7 +132,7 @@ def test_two_sweeps_at_once_on_one_folder_agree(study, tmp_path):
 
 def test_without_pyarrow_the_extra_is_named(study, monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=r"attsvm\[sweep\]"):
+    with pytest.raises(ImportError, match=r'the extra sweep\. Run: pip install "pyarrow'):
         (tmp_path / "batches").mkdir()
         (tmp_path / "batches" / "x.parquet").write_bytes(b"")
         sweep(study, out=tmp_path)

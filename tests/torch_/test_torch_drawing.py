@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+pytest.importorskip("torch", reason="needs attsvm[torch]")
 
 from matplotlib.colors import to_hex
 

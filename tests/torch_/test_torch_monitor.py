@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 
 from attsvm.torch import AttentionPooling, MarginMonitor  # noqa: E402
 
@@ -17,7 +17,7 @@ SINGLE = 1e-5
 
 
 def transformers():
-    return pytest.importorskip("transformers", reason="needs transformers: pip install attsvm[hf]")
+    return pytest.importorskip("transformers", reason="needs attsvm[hf]")
 
 
 def random(*shape, seed=0):

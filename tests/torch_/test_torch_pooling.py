@@ -4,7 +4,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 
 from attsvm.torch import AttentionPooling, attention, pool  # noqa: E402
 

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs PyTorch: pip install attsvm[torch]")
+torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 
 import jax  # noqa: E402
 

@@ -41,7 +41,7 @@ def heads(
 ) -> None:
     """Audit every head of a transformer: what it selects, how surely, and how far from the best margin.
 
-    Needs the extra hf: `pip install "attsvm[hf]"`.
+    Needs the extra hf: `pip install ".[hf]"` in a clone.
 
     Examples
 

@@ -28,7 +28,7 @@ def sweep(
     Finished batches are kept at once, so that an interrupted study resumes, more seeds or sizes extend it
     and nothing is computed twice. Runs on all cores, on a GPU if JAX finds one, or on a Dask cluster.
 
-    Needs the extra sweep: `pip install "attsvm[sweep]"`.
+    Needs the extra sweep: `pip install ".[sweep]"` in a clone.
 
     Examples
 

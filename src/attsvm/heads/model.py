@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.extras import missing
 from attsvm.heads.texts import LENGTH, CutTexts, Texts, cut_in_words
 
 
@@ -143,5 +144,5 @@ def _transformers() -> Any:
         import torch  # noqa: F401
         import transformers
     except ImportError as error:
-        raise ImportError("attsvm.heads needs torch and transformers: pip install 'attsvm[hf]'.") from error
+        raise missing("attsvm.heads needs torch and transformers", "hf") from error
     return transformers

@@ -1,9 +1,11 @@
 """The prompt-and-head model as a scikit-learn classifier on token sequences (extra `sklearn`)."""
 
+from attsvm.extras import missing
+
 try:
     from sklearn.utils.validation import validate_data as _since_1_6  # noqa: F401
-except ImportError as missing:
-    raise ImportError("AttentionProbe needs scikit-learn ≥ 1.6: pip install 'attsvm[sklearn]'.") from missing
+except ImportError as error:
+    raise missing("AttentionProbe needs scikit-learn ≥ 1.6", "sklearn") from error
 
 from attsvm.probe.attention_probe import AttentionProbe
 from attsvm.probe.per_token import PerToken

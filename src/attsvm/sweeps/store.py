@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.extras import missing
 from attsvm.replacing import replacing
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _arrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise ImportError('studies are kept in Parquet: pip install "attsvm[sweep]".') from None
+        raise missing("studies are kept in Parquet, which needs PyArrow", "sweep") from None
     return pyarrow, pyarrow.parquet
 
 

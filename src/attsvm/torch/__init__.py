@@ -1,4 +1,4 @@
-"""The geometry of attsvm for PyTorch users: `pip install attsvm[torch]`.
+"""The geometry of attsvm for PyTorch users (extra `torch`).
 
 LpMirrorDescent, SteepestDescent    torch.optim optimizers
 pool, attention, AttentionPooling   softmax attention whose gradient survives saturation
@@ -6,12 +6,12 @@ SelectiveAttention                  the same with a learned temperature per quer
 MarginMonitor                       norm, entropy and margin of every head while a model trains
 """
 
+from attsvm.extras import missing as _missing
+
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "attsvm.torch needs PyTorch, which is not installed. Run: pip install attsvm[torch]"
-    ) from error
+    raise _missing("attsvm.torch needs PyTorch", "torch") from error
 
 from attsvm.torch.mirror import LpMirrorDescent
 from attsvm.torch.monitor import MarginMonitor

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attsvm.extras import missing
 from attsvm.torch.pooling import attention
 from attsvm.torch.readers import Inputs, Look, reader_of
 from attsvm.torch.records import HeadRecord
@@ -168,9 +169,7 @@ def _trainer_callback() -> Any:
     try:
         from transformers import TrainerCallback
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "the Trainer's callback needs transformers. Run: pip install attsvm[hf]"
-        ) from error
+        raise missing("the Trainer's callback needs transformers", "hf") from error
 
     class MarginCallback(TrainerCallback):
         def __init__(self, monitor: MarginMonitor, every: int) -> None:
