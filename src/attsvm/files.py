@@ -103,6 +103,18 @@ def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any]) -> Fil
     return path
 
 
+def read_text(file: str | os.PathLike[str], expected: str) -> str:
+    """The text of a file in UTF-8. Errors name the file and what was expected."""
+    try:
+        return File(file).read_text(encoding="utf8")
+    except UnicodeDecodeError:
+        raise BadFile(f"{os.fspath(file)} is not a text in UTF-8. Pass {expected}.") from None
+    except OSError as error:
+        known = {FileNotFoundError: "does not exist", IsADirectoryError: "is a folder"}
+        reason = known.get(type(error), f"cannot be read ({error.strerror})")
+        raise type(error)(f"{os.fspath(file)} {reason}. Pass {expected}.") from None
+
+
 def npz_name(file: str | os.PathLike[str]) -> File:
     """The name with .npz at its end, as NumPy writes it."""
     path = File(file)

@@ -20,6 +20,10 @@ NORMS: dict[str, Norm] = {
 }
 
 
+SEEDS = 10**8
+"""Seeds are smaller than this: more runs than anyone waits for, and still few enough to be listed."""
+
+
 class WrongWord(ValueError):
     """A word of a command line or of a study that means nothing: wrong usage, not bad input."""
 
@@ -63,4 +67,6 @@ def seed_range(text: str) -> range:
     seeds = range(int(last)) if first is None else range(int(first), int(last) + 1)
     if not seeds:
         raise WrongWord(f"seeds is {text!r}, which holds no seed. Pass 1 or more, or a range such as 20-39.")
+    if seeds.stop > SEEDS:
+        raise WrongWord(f"seeds is {text!r}. Pass at most {SEEDS:,}, or a range below.")
     return seeds

@@ -14,7 +14,7 @@ def run(*words):
 
 def test_a_missing_file_or_model_ends_the_command_with_one_line(tmp_path):
     texts = tmp_path / "texts.txt"
-    for line in ("No such file", "there is no file x.gguf"):
+    for line in ("texts.txt does not exist. Pass a file with one text per line", "there is no file x.gguf"):
         done = run("x.gguf", "--texts", texts, "--out", tmp_path)
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
         assert line in done.stderr

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from contextlib import nullcontext
 
 import pytest
@@ -56,7 +57,8 @@ def test_the_example_is_printed_as_it_is(run):
     ("words", "code", "said"),
     [
         (["sweep"], 64, "no study"),
-        (["sweep", "missing.toml"], 1, "No such file"),
+        (["sweep", "missing.toml"], 1, "missing.toml does not exist. Pass a study in TOML"),
+        (["sweep", "."], 1, ". is a folder. Pass a study in TOML"),
         (["sweep", "small.toml", "--scale", "huge"], 1, "no scale 'huge'. This study has default"),
         (["show", "."], 1, "holds no finished study"),
         (["show", ".", "--out", "x.svg"], 64, "a study is drawn in its own folder"),
@@ -65,6 +67,36 @@ def test_the_example_is_printed_as_it_is(run):
 def test_what_cannot_be_done_ends_with_a_sentence(run, words, code, said):
     done = run(*words)
     assert (done.exit_code, said in done.output) == (code, True), done.output
+
+
+def test_a_study_that_is_finished_and_unchanged_is_only_shown(run, tmp_path, monkeypatch):
+    done = run("sweep", "small.toml")
+    with monkeypatch.context() as without:
+        without.setattr("attsvm.sweeps.sweep.sweep", None)
+        assert run("sweep", "small.toml").stdout == done.stdout
+        (tmp_path / "small.toml").write_text(STUDY + "# another")
+        assert run("sweep", "small.toml").exception
+    assert run("sweep", "small.toml").stdout == done.stdout
+    (tmp_path / "out" / "small" / "sweep.html").unlink()
+    assert run("sweep", "small.toml").exit_code == 0
+    assert (tmp_path / "out" / "small" / "sweep.html").exists()
+
+
+LIGHT = """
+import sys
+from attsvm.cli import app
+try:
+    app(["sweep", "small.toml"])
+finally:
+    heavy = {"jax", "numba", "matplotlib", "torch", "scipy.optimize"} & set(sys.modules)
+    print("loaded", *sorted(heavy), file=sys.stderr)
+"""
+
+
+def test_showing_a_finished_study_loads_nothing_that_computes_or_draws(run):
+    run("sweep", "small.toml")
+    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "loaded\n")
 
 
 def test_ctrl_c_says_how_to_resume(run, monkeypatch):

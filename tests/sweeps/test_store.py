@@ -53,6 +53,25 @@ def test_a_damaged_file_counts_as_missing(tmp_path, damage):
     assert Store(tmp_path, {"a"}).has("a", range(3))
 
 
+@pytest.mark.parametrize(
+    "told", ["5", "null", "[]", '["a"]', '[["a", 0, 2]]', '[["a", "0", 3]]', '[["b", 0, 3]]']
+)
+def test_a_file_that_does_not_say_what_it_holds_counts_as_missing(tmp_path, told):
+    filled(tmp_path, 0)
+    (file,) = (tmp_path / "batches").glob("*.parquet")
+    columns, before = read_table(file)
+    write_table(file, columns, before)
+    assert Store(tmp_path, {"a"}, ["x"]).has("a", range(3))
+    write_table(file, columns, {"pieces": told})
+    assert not Store(tmp_path, {"a"}, ["x"]).has("a", range(2))
+
+
+def test_a_batch_that_lacks_a_column_counts_as_missing(tmp_path):
+    filled(tmp_path, 0)
+    assert Store(tmp_path, {"a"}, ["x"]).has("a", range(3))
+    assert not Store(tmp_path, {"a"}, ["x", "kind"]).has("a", range(3))
+
+
 def test_the_same_columns_are_the_same_bytes_and_other_ones_are_not(tmp_path):
     columns = {
         "kind": np.array(["local", "global"]),

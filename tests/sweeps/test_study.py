@@ -21,6 +21,11 @@ WRONG = [
     ({"data": {"T": 2.5}}, "cannot be drawn with .* T = 2.5"),
     ({"data": {"n": []}}, "data.n is an empty list"),
     ({"data": {"n": {"from": 3, "to": 1}}}, "from 3 to 1 in steps of 1 is empty"),
+    ({"data": {"n": {"from": 1, "to": float("inf")}}}, r"Pass \{from = 2, to = 8, step = 2\}"),
+    ({"data": {"n": {"from": 1, "to": 10**400}}}, r"Pass \{from = 2, to = 8, step = 2\}"),
+    ({"data": {"n": {"from": 1, "to": 10**18}}}, "from 1 to 1000000000000000000 in steps of 1 is too long"),
+    ({"data": {"n": {"from": 1, "to": 2, "count": 10**18}}}, r"Pass \{from = 2, to = 8, step = 2\}"),
+    ({"train": {x: {"from": 1, "to": 2000} for x in ("lr", "steps")}}, "train has 4,000,000 combinations"),
     ({"data": {"n": {"start": 3}}}, r"Pass \{from = 2, to = 8, step = 2\}"),
     ({"train": {"optimizer": "adam"}}, "no optimizer 'adam'. Pass steepest, gd, mirror, polyak"),
     ({"train": {"momentum": 0.9}}, "train.momentum is unknown. Known are optimizer, norm, lr"),
@@ -33,6 +38,8 @@ WRONG = [
     ({"train": {"optimizer": "mirror", "norm": "spectral"}}, "entrywise norm, not the spectral one"),
     ({"seeds": 0}, "holds no seed"),
     ({"seeds": "9-3"}, "holds no seed"),
+    ({"seeds": 10**19}, "Pass at most 100,000,000"),
+    ({"seeds": {"share": "global", "width": 0.1, "most": 10**19}}, "0 < first ≤ most ≤ 100,000,000"),
     ({"seeds": {"share": "global"}}, "precision"),
     ({"seeds": {"share": "rate", "width": 0.1}}, "which is not measured. Pass global"),
     ({"seeds": {"share": "global", "width": -1}}, "width of seeds is -1. Pass a positive number"),
@@ -60,6 +67,12 @@ def test_the_errors_of_a_file_name_it(tmp_path):
     file.write_text("measure = [")
     with pytest.raises(ValueError, match=r"odd\.toml: not TOML"):
         read_study(file)
+
+
+def test_a_name_of_dots_stays_in_its_folder(study, tmp_path):
+    for file, name in (("...toml", "study"), ("..hidden.toml", "hidden"), ("a.b.toml", "a.b")):
+        (tmp_path / file).write_text("[data]\nn = 1\nT = 2\nd = 2\n")
+        assert read_study(tmp_path / file).name == name
 
 
 def test_the_example_is_a_study():

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import attsvm as att
+from attsvm.figures.sweeps import Layout, Point, draw_curves
 from attsvm.sweeps.batch import FEW
 from attsvm.sweeps.result import Sweep
+from attsvm.sweeps.store import read_table, write_table
 from attsvm.sweeps.sweep import sweep
 from attsvm.workers import Here
 
@@ -25,6 +27,16 @@ def test_a_rerun_computes_nothing_and_writes_the_same_bytes(study, here, tmp_pat
     assert runs == 4 * FEW and here.runs == runs
     assert table(tmp_path) == before
     assert len(again.runs["seed"]) == len(first.runs["seed"]) == 4 * 6
+
+
+def test_a_batch_without_a_measure_is_computed_again(study, here, tmp_path):
+    sweep(study, here, out=tmp_path)
+    before, runs = table(tmp_path), here.runs
+    (file, *_) = sorted((tmp_path / "batches").glob("*.parquet"))
+    columns, told = read_table(file)
+    write_table(file, {name: columns[name] for name in columns if name != "kind"}, told)
+    sweep(study, here, out=tmp_path)
+    assert here.runs > runs and table(tmp_path) == before
 
 
 def test_added_seeds_and_sizes_extend_the_table_to_that_of_a_fresh_run(study, here, tmp_path):
@@ -118,6 +130,37 @@ def test_the_folder_holds_tables_page_and_study_and_shows_them_again(study, here
 def test_a_folder_without_a_study_is_refused(tmp_path):
     with pytest.raises(ValueError, match="holds no finished study"):
         Sweep.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (5, "5 instead of an object"),
+        ({"title": None}, "title is None"),
+        ({"parameters": ["n", "depth"]}, "'depth' is no column"),
+        ({"measures": ["rate"]}, "'rate' is no column"),
+        ({"show": {"x": "depth"}}, "'depth' is no column"),
+        ({"wanted": {"quantity": "global"}}, "wanted is"),
+        ("no JSON", "not what attsvm sweep wrote"),
+    ],
+    ids=str,
+)
+def test_a_study_that_was_edited_is_refused_in_words(study, here, tmp_path, change, said):
+    study |= {"measure": "separable", "seeds": 1, "data": study["data"] | {"T": 2, "d": 2}}
+    sweep(study, here, out=tmp_path)
+    file = tmp_path / "study.json"
+    edited = json.loads(file.read_text()) | change if isinstance(change, dict) else change
+    file.write_text(edited if isinstance(edited, str) else json.dumps(edited))
+    with pytest.raises(ValueError, match=said):
+        Sweep.load(tmp_path)
+
+
+def test_dollars_in_words_are_dollars_in_pictures():
+    words = [{"T": 1, "model": "a$b$c"}, {"T": 2, "model": "$\\alpha$"}]
+    points = [Point(own, 0.5, 0.4, 0.6) for own in words]
+    drawn = draw_curves(points, "mine = $title", Layout("T", "model")).axes[0]
+    said = [*(text.get_text() for text in drawn.get_legend().get_texts()), drawn.get_ylabel()]
+    assert said == [r"model = a\$b\$c", r"model = \$\alpha\$", r"mine = \$title"]
 
 
 def test_two_sweeps_at_once_on_one_folder_agree(study, tmp_path):

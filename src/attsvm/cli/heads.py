@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from attsvm.cli.app import AsJson, Cluster, errors, say, say_json, warn
 from attsvm.cli.files import check_folder, one_line_errors
+from attsvm.files import read_text
 from attsvm.heads.texts import LENGTH, CutTexts, cut_in_words
 from attsvm.workers import named
 
@@ -56,7 +57,7 @@ def heads(
         from attsvm.heads.page import as_json as written_as_json, write
 
         check_folder(out)
-        numbered = enumerate(texts.read_text(encoding="utf8").splitlines(), 1)
+        numbered = enumerate(read_text(texts, "a file with one text per line").splitlines(), 1)
         lines = {number: line for number, line in numbered if line.strip()}
         settings = Settings(
             above=above, queries=queries, margins=margins, ablation=ablate, length=length, seed=seed

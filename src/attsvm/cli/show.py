@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path as File
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,8 +14,10 @@ from attsvm.cli.sweep import tell
 from attsvm.cli.train import path_record
 from attsvm.files import array_names
 from attsvm.path import Path
-from attsvm.program.solution import Solution
 from attsvm.words import WrongWord
+
+if TYPE_CHECKING:
+    from attsvm.program.solution import Solution
 
 
 def show(
@@ -70,6 +72,8 @@ def _load(file: File) -> Path | Solution:
     if "path_W" in names:
         return Path.load(file)
     if {"W", "multipliers"} <= names:
+        from attsvm.program.solution import Solution
+
         return Solution.load(file)
     raise ValueError(
         f"{file}: neither a path nor a solution. Pass what attsvm train or solve wrote with --out."

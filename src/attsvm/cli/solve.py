@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path as File
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
 from attsvm.cli.app import AsJson, say, say_json, stop, warn
 from attsvm.cli.files import one_line_errors, out_file, read_problem
-from attsvm.program.solution import TOLERANCE, NotSeparable, Solution
 from attsvm.words import norm_of
+
+if TYPE_CHECKING:
+    from attsvm.program.solution import Solution
 
 
 def solve(
@@ -53,6 +55,7 @@ def solve(
     3 solved but not certified, 64 wrong usage.
     """
     from attsvm.program.max_margin import max_margin
+    from attsvm.program.solution import NotSeparable
 
     with one_line_errors():
         kind = norm_of(norm)
@@ -73,6 +76,8 @@ def solve(
 
 def solution_record(solution: Solution) -> dict[str, Any]:
     """The solution in numbers; with runs, the worst or the median of them."""
+    from attsvm.program.solution import TOLERANCE
+
     certificate = solution.certificate  # once: stored keys are read for it
     return {
         "norm": str(solution.norm),

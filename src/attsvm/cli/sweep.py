@@ -9,6 +9,7 @@ import typer
 
 from attsvm.cli.app import INTERRUPTED, USAGE, AsJson, Cluster, say, say_json, stop
 from attsvm.cli.files import one_line_errors
+from attsvm.sweeps.finished import finished, name_of, note
 from attsvm.workers import begin, named
 
 if TYPE_CHECKING:
@@ -46,16 +47,24 @@ def sweep(
         raise typer.Exit
     if study is None:
         stop("no study. Pass a TOML file; attsvm sweep --example prints one.", USAGE)
-    if cluster is None:
-        begin("attsvm.sweeps.batch", "attsvm.training.train")  # while this process imports the same
+    folder = out or File("out") / name_of(study)
     try:
-        with one_line_errors(), named(cluster) as executor:
-            from attsvm.sweeps.sweep import sweep as run
-
-            done = run(study, executor, scale=scale, out=out)
+        with one_line_errors():
+            done = finished(study, scale, folder) or _run(study, scale, folder, cluster)
     except KeyboardInterrupt:
         stop("interrupted. Finished batches are kept: run the same command again to resume.", INTERRUPTED)
     tell(done, as_json)
+
+
+def _run(study: File, scale: str, folder: File, cluster: str | None) -> Sweep:
+    if cluster is None:
+        begin("attsvm.sweeps.batch", "attsvm.training.train")  # while this process imports the same
+    with named(cluster) as executor:
+        from attsvm.sweeps.sweep import sweep as run
+
+        done = run(study, executor, scale=scale, out=folder)
+    note(study, scale, done)
+    return done
 
 
 def tell(done: Sweep, as_json: bool) -> None:

@@ -54,9 +54,9 @@ def draw_curves(points: Sequence[Point], quantity: str, layout: Layout) -> Canva
                 ticks,
                 numeric,
                 color,
-                "" if value is None else f"{layout.lines} = {_word(value)}",
+                "" if value is None else f"{_word(layout.lines)} = {_word(value)}",
             )
-        _finish(ax, title, layout.x, quantity)
+        _finish(ax, title, _word(layout.x), _word(quantity))
         if numeric and len(ticks) > 1 and min(ticks) > 0 and max(ticks) / min(ticks) >= 8:
             ax.set_xscale("log")
         ax.set_xticks(ticks if numeric else range(len(ticks)), [_word(t) for t in ticks])
@@ -91,11 +91,11 @@ def draw_map(points: Sequence[Point], quantity: str, layout: Layout) -> Canvas:
         ax.set_yticks(range(len(down)), [_word(y) for y in down])
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
-        _finish(ax, title, layout.x, layout.lines)
+        _finish(ax, title, _word(layout.x), _word(layout.lines))
     box = panels[0][0].get_position()
     place = figure.add_axes((1 - 0.75 / WIDTH, box.y0, 0.12 / WIDTH, box.height))
     bar = figure.colorbar(image, cax=place)
-    bar.set_label(quantity, fontsize=8)
+    bar.set_label(_word(quantity), fontsize=8)
     bar.ax.tick_params(labelsize=7)
     bar.outline.set_visible(False)
     return figure
@@ -190,10 +190,11 @@ def _values(points: Sequence[Point], name: str) -> list[Any]:
 
 
 def _word(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, (int, float, np.number)) else str(value)
+    """A number or word as matplotlib writes it; a dollar is a dollar, and begins no formula."""
+    return f"{value:g}" if isinstance(value, (int, float, np.number)) else str(value).replace("$", r"\$")
 
 
 def _named(name: str, value: Any) -> str:
-    return (
-        _word(value) if isinstance(value, str) else f"{name} = {_word(value) if value is not None else '–'}"
-    )
+    if isinstance(value, str):
+        return _word(value)
+    return f"{_word(name)} = {_word(value) if value is not None else '–'}"

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from attsvm.heads.extract import sample
 from attsvm.heads.head import Head, Place, Space, softmax
@@ -17,7 +16,6 @@ from attsvm.heads.record import BATCH, LayerRecord, attending, eager_function, h
 from attsvm.heads.texts import LENGTH, Texts
 from attsvm.norms import Norm
 from attsvm.numbers import Float
-from attsvm.program.max_margin import max_margin
 
 
 @dataclass(frozen=True)
@@ -123,11 +121,15 @@ def truncated(head: Head, rank: int) -> Float:
 
 def separating(head: Head, norm: Norm) -> Float:
     """The max-margin weight of the head's own selections, at the scale that fits its attention best."""
+    from attsvm.program.max_margin import max_margin  # heavy, and no part of reading a model
+
     return fitted(head, max_margin(head.tokens, head.selected, norm).W)
 
 
 def fitted(head: Head, W: Float) -> Float:
     """c W with the c > 0 that minimises the mean KL(model's attention ‖ softmax(c xᵀ W z))."""
+    from scipy.optimize import minimize_scalar
+
     tokens = head.tokens
     logits = np.matmul(tokens.keys, (tokens.queries @ W.T)[..., None])[..., 0]
     size = np.abs(np.where(tokens.mask, logits, 0.0)).max()

@@ -34,7 +34,7 @@ def study_code() -> str:
     """Hash of the code that computes a batch: results are kept for as long as it is the same."""
     shown = [
         f"sweeps/{name}.py"
-        for name in ("page", "result", "store", "study", "sweep", "seeds", "grid", "intervals")
+        for name in ("page", "result", "finished", "store", "study", "sweep", "seeds", "grid", "intervals")
     ]
     apart = (*(part for part in SHOWING if part != "sweeps"), *ELSEWHERE, *shown)
     return code_fingerprint(apart)

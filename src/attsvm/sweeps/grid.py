@@ -11,6 +11,12 @@ import numpy as np
 
 from attsvm.words import WrongWord
 
+CELLS = 10**6
+"""Values of a range, and combinations of a table, at most: a study of more would not even be read."""
+
+LARGE = 1e300
+"""Of which numbers of a range must stay clear: beyond, differences are infinite."""
+
 HOW = 'Pass {from = 2, to = 8, step = 2}, or {from = 0.01, to = 1.0, count = 5, spacing = "log"}'
 
 
@@ -31,9 +37,12 @@ def products(tables: Any, name: str) -> Iterator[dict[str, Any]]:
     for table in tables if isinstance(tables, list) else [tables]:
         if not isinstance(table, Mapping):
             raise WrongWord(f"{name} is {table!r}. Pass a table: [{name}], or several: [[{name}]].")
-        keys = list(table)
-        for values in product(*(entries(f"{name}.{key}", table[key]) for key in keys)):
-            yield dict(zip(keys, values, strict=True))
+        spread = {key: entries(f"{name}.{key}", values) for key, values in table.items()}
+        count = math.prod(map(len, spread.values()))
+        if count > CELLS:
+            raise WrongWord(f"{name} has {count:,} combinations. Pass at most {CELLS:,}.")
+        for values in product(*spread.values()):
+            yield dict(zip(spread, values, strict=True))
 
 
 def _range(name: str, given: Mapping[str, Any]) -> list[Any]:
@@ -41,21 +50,23 @@ def _range(name: str, given: Mapping[str, Any]) -> list[Any]:
     numbers = [given.get(key) for key in ("from", "to")]
     if (
         set(given) - allowed
-        or not all(isinstance(x, (int, float)) for x in numbers)
+        or not all(isinstance(x, (int, float)) and abs(x) < LARGE for x in numbers)
         or ("count" in given and "step" in given)
     ):
         raise WrongWord(f"{name} is {dict(given)}. {HOW}.")
     low, high = given["from"], given["to"]
     if "count" not in given:
         step = given.get("step", 1)
-        if not isinstance(step, (int, float)) or step <= 0 or high < low:
+        if not isinstance(step, (int, float)) or not 0 < step < math.inf or high < low:
             raise WrongWord(f"{name}: from {low} to {high} in steps of {step!r} is empty. {HOW}.")
+        if (high - low) / step >= CELLS:
+            raise WrongWord(f"{name}: from {low} to {high} in steps of {step!r} is too long. {HOW}.")
         count = math.floor((high - low) / step + 1e-9) + 1
         return [low + k * step for k in range(count)]
     count, spacing = given["count"], given.get("spacing", "linear")
     if (
         not isinstance(count, int)
-        or count < 1
+        or not 1 <= count <= CELLS
         or spacing not in ("linear", "log")
         or (spacing == "log" and low <= 0)
     ):

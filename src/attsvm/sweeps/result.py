@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path as File
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,19 @@ from attsvm.replacing import replacing
 from attsvm.sweeps.intervals import Estimate
 from attsvm.sweeps.seeds import KINDS, estimate
 from attsvm.sweeps.store import Columns, read_table, write_csv, write_table
-from attsvm.sweeps.study import Study
+
+if TYPE_CHECKING:
+    from attsvm.sweeps.study import Study
+
+OUTPUTS = ("sweep.html", "cells.csv", "runs.csv", "runs.parquet", "study.json")
+"""What a finished study writes into its folder."""
+
+FACTS: Mapping[str, type] = (
+    dict.fromkeys(("title", "about", "name", "scale"), str)
+    | dict.fromkeys(("parameters", "measures"), list)
+    | dict.fromkeys(("show", "wanted"), dict)
+)
+"""What study.json holds, besides the study itself."""
 
 ROWS = 30
 """Cells that are printed at most; all of them are in cells.csv."""
@@ -73,8 +85,7 @@ class Sweep:
         """Write runs.parquet, runs.csv, cells.csv, study.json and sweep.html; returns their files."""
         from attsvm.sweeps.page import page
 
-        names = ("sweep.html", "cells.csv", "runs.csv", "runs.parquet", "study.json")
-        made = [self.folder / name for name in names]
+        made = [self.folder / name for name in OUTPUTS]
         write_table(made[3], self.runs, {})
         write_csv(made[2], self.runs)
         write_csv(made[1], self.table())
@@ -108,6 +119,10 @@ class Sweep:
             raise ValueError(
                 f"{place} holds no finished study. Pass the folder that attsvm sweep wrote."
             ) from None
+        except ValueError as error:
+            raise ValueError(f"{place}: {error} {_AGAIN}") from None
+        if wrong := _wrong(facts, runs):
+            raise ValueError(f"{place / 'study.json'}: {wrong}. {_AGAIN}")
         return cls(place, facts, runs)
 
     def __str__(self) -> str:
@@ -151,6 +166,26 @@ def as_column(values: Sequence[Any]) -> NDArray[Any]:
 
 
 # ---------------------------------------------------------------------- details
+
+_AGAIN = "It is not what attsvm sweep wrote: run the study again."
+
+
+def _wrong(facts: Any, runs: Columns) -> str:
+    """What is wrong with the facts of a study, in words; nothing where they fit its runs."""
+    if not isinstance(facts, dict):
+        return f"{facts!r} instead of an object"
+    for name, kind in FACTS.items():
+        if not isinstance(facts.get(name), kind):
+            return f"{name} is {facts.get(name)!r}"
+    shown = facts["show"].values()
+    named = [*facts["parameters"], *(word for v in shown for word in (v if isinstance(v, list) else [v]))]
+    for word in ("cell", "seed", *named, *facts["measures"]):
+        if not (isinstance(word, str) and word in runs):
+            return f"{word!r} is no column of runs.parquet"
+    wanted = facts["wanted"]
+    if wanted and not (isinstance(wanted.get("quantity"), str) and isinstance(wanted.get("width"), float)):
+        return f"wanted is {wanted!r}"
+    return ""
 
 
 def _quantities(columns: Columns, measures: Sequence[str]) -> dict[str, Estimate]:

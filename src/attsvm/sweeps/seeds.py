@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.sweeps.intervals import Estimate, mean, share
-from attsvm.words import WrongWord, seed_range
+from attsvm.words import SEEDS, WrongWord, seed_range
 
 KINDS = ("global", "local", "neither", "unmoved")
 """What `classify` says; a share may be asked of each."""
@@ -88,6 +88,7 @@ def _precision(given: Mapping[str, Any], measures: tuple[str, ...]) -> Seeds:
                 f"{name} of seeds is {value!r}. Pass a positive number{' below 1' * (most == 1)}."
             )
     first, most = given.get("first", 64), given.get("most", 100_000)
-    if not (isinstance(first, int) and isinstance(most, int) and 0 < first <= most):
-        raise WrongWord(f"seeds: first is {first!r} and most {most!r}. Pass whole numbers, 0 < first ≤ most.")
+    if not (isinstance(first, int) and isinstance(most, int) and 0 < first <= most <= SEEDS):
+        allowed = f"whole numbers, 0 < first ≤ most ≤ {SEEDS:,}"
+        raise WrongWord(f"seeds: first is {first!r} and most {most!r}. Pass {allowed}.")
     return Seeds(range(first), quantity, float(numbers["width"]), float(numbers["confidence"]), most)

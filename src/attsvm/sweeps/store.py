@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path as File
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,14 +43,17 @@ class Piece(NamedTuple):
 
 
 class Store:
-    """The batches of a folder; `pieces` holds those of the keys that a study asks for."""
+    """The batches of a folder; `pieces` holds those of the keys that a study asks for.
 
-    def __init__(self, folder: File, keys: set[str]) -> None:
+    names: the columns that each of them must have.
+    """
+
+    def __init__(self, folder: File, keys: set[str], names: Collection[str] = ()) -> None:
         self.folder, self.keys = folder / "batches", keys
         self.pieces: dict[str, list[Piece]] = {}
         self.folder.mkdir(parents=True, exist_ok=True)
         for file in sorted(self.folder.glob("*.parquet")):
-            for piece in _read(file, keys):
+            for piece in _read(file, keys, names):
                 self._add(piece)
         _sweep_up(self.folder)
 
@@ -134,21 +137,24 @@ def _arrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _read(file: File, keys: set[str]) -> Iterator[Piece]:
-    """The pieces of a file that are asked for; none of a file that the disk has damaged."""
+def _read(file: File, keys: set[str], names: Collection[str]) -> Iterator[Piece]:
+    """The pieces of a file that are asked for; none of a file that is not what was written."""
     pa, pq = _arrow()
     try:
-        held = json.loads((pq.read_schema(file).metadata or {})[b"pieces"])
-        columns = read_table(file)[0] if any(key in keys for key, _, _ in held) else {}
-    except (pa.ArrowException, OSError, ValueError, KeyError):
+        held = [(str(key), range(a, b)) for key, a, b in json.loads(pq.read_schema(file).metadata[b"pieces"])]
+        columns = read_table(file)[0] if any(key in keys for key, _ in held) else {}
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
         return  # it is computed again, and replaced
+    rows = sum(len(seeds) for _, seeds in held)
+    if columns and not (set(names) <= set(columns) and all(len(c) == rows for c in columns.values())):
+        return
     at = 0
-    for key, start, stop in held:
-        rows = slice(at, at + stop - start)
-        at = rows.stop
+    for key, seeds in held:
         if key in keys:
-            own = {name: column[rows] for name, column in columns.items() if name not in ("cell", "seed")}
-            yield Piece(key, start, stop, own)
+            place = slice(at, at + len(seeds))
+            own = {name: column[place] for name, column in columns.items() if name not in ("cell", "seed")}
+            yield Piece(key, seeds.start, seeds.stop, own)
+        at += len(seeds)
 
 
 def _joined(pieces: Sequence[Piece]) -> Columns:

@@ -12,8 +12,10 @@ from importlib.resources import files
 from pathlib import Path as File
 from typing import Any
 
+from attsvm.files import read_text
 from attsvm.sweeps.batch import predicted
 from attsvm.sweeps.cell import Cell, as_cell
+from attsvm.sweeps.finished import name_of
 from attsvm.sweeps.grid import entries, products
 from attsvm.sweeps.measure import check, needs_prediction
 from attsvm.sweeps.seeds import Seeds, as_seeds
@@ -62,10 +64,10 @@ def read_study(study: str | os.PathLike[str] | Mapping[str, Any] | Study, scale:
     file = File(study)
     with _naming(file):
         try:
-            given = tomllib.loads(file.read_text(encoding="utf8"))
+            given = tomllib.loads(read_text(file, "a study in TOML; attsvm sweep --example prints one"))
         except tomllib.TOMLDecodeError as error:
             raise WrongWord(f"not TOML: {error}") from None
-        return _study(given, file.stem, str(file.absolute().parent), scale)
+        return _study(given, name_of(file), str(file.absolute().parent), scale)
 
 
 def example() -> str:

@@ -54,7 +54,7 @@ def sweep(
     seeds = dict.fromkeys(chosen.cells, chosen.seeds.begin)
     few = not chosen.seeds.quantity and chosen.seeds.begin.stop <= FEW
     keys = {cell: cell.key(few) for cell in chosen.cells}
-    store = Store(folder, set(keys.values()))
+    store = Store(folder, set(keys.values()), ("stopped", *chosen.measures))
     while True:
         asked = {cell: seeds[cell] for cell in chosen.cells if not store.has(keys[cell], seeds[cell])}
         if asked:
