@@ -1,11 +1,13 @@
-"""Hostile programs by the hundred thousand: `python benchmarks/hostile.py [--count N] [--first SEED]`.
+"""Hostile programs by the hundred thousand: `python benchmarks/hostile.py [--first SEED] [--minutes M]`.
 
-Every answer is judged in exact arithmetic (tests/program/exact.py). Writes the table of docs/certificates.md.
+Every answer is judged in exact arithmetic (tests/program/exact.py). Writes the table of docs/certificates.md,
+unless it was stopped or asked for some families only. Needs what the package needs, and PYTHONPATH=src.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import signal
 import sys
@@ -18,8 +20,11 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-LIMIT, MEMORY = 60, 8 << 30
-"""Seconds after which a program hangs, and bytes after which it takes too much memory."""
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")  # before NumPy is imported: a process each is enough
+
+LIMIT, MEMORY, SLOW = 60, 8 << 30, 20
+"""Seconds after which a program hangs, bytes that are too much memory, seconds that are too many."""
 
 PAGE = ROOT / "docs" / "certificates.md"
 BEGIN, END = "<!-- hostile: begin -->", "<!-- hostile: end -->"
@@ -63,21 +68,32 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1_000, help="first seed; the tests use 0 to 18")
     parser.add_argument("--only", default="", help="families whose name contains this text")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=1e6, help="stop after these, with what there is")
     options = parser.parse_args()
     families = [name for name in FAMILIES if options.only in name]
     seeds = range(options.first, options.first + -(-options.count // len(families)))
     counts: dict[str, Counter[str]] = {name: Counter() for name in families}
     slowest: dict[str, float] = dict.fromkeys(families, 0.0)
+    with ProcessPoolExecutor(1, initializer=prepare) as pool:  # one process compiles, the others read that
+        list(pool.map(one, [(name, seed) for name in families for seed in range(2)]))
+    end, stopped = time.monotonic() + 60 * options.minutes, False
     with ProcessPoolExecutor(options.processes, initializer=prepare) as pool:
-        jobs = ((name, seed) for name in families for seed in seeds)
-        for family, seed, word, seconds in pool.map(one, jobs, chunksize=50):
+        # A seed of every family in turn, so that one that is stopped has seen all of them.
+        jobs = ((name, seed) for seed in seeds for name in families)
+        for family, seed, word, seconds in pool.map(one, jobs, chunksize=len(families)):
             counts[family][word] += 1
             slowest[family] = max(slowest[family], seconds)
-            if word[0].isupper():
-                print(f"{family} {seed}: {word}", flush=True)
+            if word[0].isupper() or seconds > SLOW:
+                print(f"{family} {seed}: {word}, {seconds:.1f} s", flush=True)
+            if time.monotonic() > end:
+                stopped = True
+                pool.shutdown(wait=False, cancel_futures=True)
+                break
     text = "\n".join(table(counts, slowest))
     print(text)
-    if not options.only:
+    tried = sum(count.total() for count in counts.values())
+    print(f"\n{tried:,} programs from seed {options.first}" + ", stopped by the clock" * stopped)
+    if not options.only and not stopped:
         page = PAGE.read_text()
         before, after = page.split(BEGIN)[0], page.split(END)[1]
         PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
@@ -89,7 +105,7 @@ def table(counts: dict[str, Counter[str]], slowest: dict[str, float]) -> list[st
 
     words = [CERTIFIED, NOT_CERTIFIED, NOT_SEPARABLE, OUT_OF_RANGE]
     lines = [
-        f"| family | tried | {' | '.join(words)} | false, wrong, hang, crash | slowest, s |",
+        f"| family | tried | {' | '.join(words)} | false, wrong, not finite, hang, crash | slowest, s |",
         "|---" * 8 + "|",
     ]
     total: Counter[str] = Counter()

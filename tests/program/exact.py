@@ -7,9 +7,12 @@ integers, and margins and Σ λ_j A_j are exact. Nothing of `attsvm.program` com
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
+from functools import wraps
+from typing import Any
 
-import mpmath
 import numpy as np
 
 from attsvm.norms import Entrywise, Norm
@@ -19,19 +22,31 @@ from attsvm.tokens import Tokens
 from tests.program.hostile import Case
 
 Array = np.ndarray
-mp = mpmath.mp.clone()
-mp.dps = 80
+DIGITS = Context(prec=80, Emax=MAX_EMAX, Emin=MIN_EMIN)
+NOTHING = Decimal("1e-60")
+"""What is left beside the diagonal of a matrix of entries up to k, of 80 digits."""
 
 HELD = 1e-11
 """Best margin, of rows and weights of length one, below which no float64 weight holds the rows apart."""
 
-FALSE, WRONG = "FALSE certificate", "WRONG verdict"
+FALSE, WRONG, NOT_FINITE = "FALSE certificate", "WRONG verdict", "NON-FINITE numbers"
 CERTIFIED, NOT_CERTIFIED, NOT_SEPARABLE, OUT_OF_RANGE = (
     "certified",
     "not certified",
     "not separable",
     "out of range",
 )
+WORST = [FALSE, WRONG, NOT_FINITE, NOT_CERTIFIED, CERTIFIED, NOT_SEPARABLE]
+"""A batch is as bad as its worst run."""
+
+
+def in_80_digits(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def inside(*arguments: Any) -> Any:
+        with localcontext(DIGITS):
+            return function(*arguments)
+
+    return inside
 
 
 def solved(case: Case) -> Solution:
@@ -44,14 +59,30 @@ def outcome(case: Case) -> str:
     try:
         solution = solved(case)
     except NotSeparable as error:
-        return NOT_SEPARABLE if hopeless(case, error.multipliers) else WRONG
+        return _judged_proof(case, error.multipliers)
     except ValueError as error:
         if "float64 holds" not in str(error):
             raise
         return OUT_OF_RANGE if out_of_range(case) else WRONG
+    if case.runs is None:
+        return _judged(case, solution)
+    runs = [(case.run(k), solution.run(k)) for k in range(case.runs)]
+    words = [_judged(*x) if x[1].separable else _judged_proof(x[0], x[1].multipliers) for x in runs]
+    return min(words, key=WORST.index)
+
+
+def _judged(case: Case, solution: Solution) -> str:
+    if not (np.isfinite(solution.W).all() and np.isfinite(solution.multipliers).all()):
+        return NOT_FINITE
     if not solution.certified:
         return NOT_CERTIFIED
     return CERTIFIED if violation(case, solution.W, solution.multipliers) <= TOLERANCE else FALSE
+
+
+def _judged_proof(case: Case, multipliers: Array) -> str:
+    if not np.isfinite(multipliers).all():
+        return NOT_FINITE
+    return NOT_SEPARABLE if hopeless(case, multipliers) else WRONG
 
 
 def out_of_range(case: Case) -> bool:
@@ -86,7 +117,8 @@ class Whole:
 
     def numbers(self) -> Array:
         """As numbers of 80 digits."""
-        return np.vectorize(lambda n: mp.ldexp(mp.mpf(n), self.exponent), otypes=[object])(self.n)
+        unit = Decimal(2) ** self.exponent
+        return np.vectorize(lambda n: Decimal(n) * unit, otypes=[object])(self.n)
 
 
 @dataclass(frozen=True)
@@ -115,19 +147,20 @@ class Rows:
         return cls(Whole(A, keys.exponent + z.exponent), b, tied, example, (d, z.n.shape[1]))
 
 
+@in_80_digits
 def violation(case: Case, W: Array, multipliers: Array) -> float:
     """The largest of primal violation, dual violation and relative gap, as `Certificate` defines them."""
     if not (np.isfinite(W).all() and np.isfinite(multipliers).all()):
         return math.inf
     rows = Rows.of(case)
     margins = (rows.A @ Whole.of(W.ravel())).numbers()
-    b = np.array([mp.mpf(x) for x in rows.b], object)
-    largest = max(b, default=mp.mpf(0)) or mp.mpf(1)
+    b = np.array([Decimal(x) for x in rows.b], object)
+    largest = max(b, default=Decimal(0)) or Decimal(1)
     lam = np.where(rows.tied, multipliers, np.maximum(multipliers, 0.0))
     size = float(np.abs(multipliers).max(initial=0.0))
     negative = float(-multipliers[~rows.tied].min(initial=0.0)) / (size or 1.0)
     M = (Whole.of(lam) @ rows.A).numbers().reshape(rows.shape)
-    gained = mp.fsum(mp.mpf(x) * y for x, y in zip(lam, b, strict=True))
+    gained = sum(Decimal(x) * y for x, y in zip(lam, b, strict=True))
     unequal = max([abs(m) / largest for m in margins[rows.tied]], default=0)
     if case.slack is not None:
         return float(max(unequal, negative, *_soft(case, rows, W, margins, lam, M, gained)))
@@ -137,9 +170,9 @@ def violation(case: Case, W: Array, multipliers: Array) -> float:
     dual = max(negative, steepness - 1 if size else 0)
     least = min([m / x for m, x in zip(margins, b, strict=True) if x > 0], default=None)
     if least is None:
-        gap = mp.mpf(0) if value == 0 else mp.mpf(1)
+        gap = Decimal(0) if value == 0 else Decimal(1)
     elif least <= 0 or steepness == 0:
-        gap = mp.mpf(1)
+        gap = Decimal(1)
     else:
         gap = 1 - gained / steepness / (value / min(least, 1))
     return float(max(primal, dual, gap))
@@ -149,20 +182,20 @@ def _soft(case, rows, W, margins, lam, M, gained):
     """Excess of Σ_t λ_it over C_i, and the relative gap."""
     price = np.broadcast_to(np.asarray(case.slack, float), len(case.keys))
     asked = np.broadcast_to(np.asarray(case.required, float), len(case.keys))
-    paid, excess = mp.mpf(0), mp.mpf(0)
+    paid, excess = Decimal(0), Decimal(0)
     for i, (C, b) in enumerate(zip(price, asked, strict=True)):
         mine = (rows.example == i) & ~rows.tied
         if mine.any():
-            total = mp.fsum(mp.mpf(x) for x in lam[mine])
-            excess = max(excess, total / C - 1 if C else total)
-            paid += mp.mpf(C) * max(0, mp.mpf(b) - min(margins[mine]))
+            total = sum(Decimal(x) for x in lam[mine])
+            excess = max(excess, total / Decimal(C) - 1 if C else total)
+            paid += Decimal(C) * max(0, Decimal(b) - min(margins[mine]))
     w = Whole.of(W).numbers().ravel()
-    upper = mp.fsum(x * x for x in w) / 2 + paid
-    lower = gained - mp.fsum(x * x for x in M.ravel()) / 2
+    upper = sum(x * x for x in w) / 2 + paid
+    lower = gained - sum(x * x for x in M.ravel()) / 2
     return excess, 1 - lower / upper if upper else 0
 
 
-def _value(norm: Norm, W: Array) -> mpmath.mpf:
+def _value(norm: Norm, W: Array) -> Decimal:
     """A norm in 80 digits."""
     x = [abs(a) for a in W.ravel()]
     if not isinstance(norm, Entrywise) and norm.p != 2:
@@ -171,22 +204,40 @@ def _value(norm: Norm, W: Array) -> mpmath.mpf:
         return max(x)
     largest = max(x)
     if largest == 0 or norm.p == 1:
-        return mp.fsum(x)
-    p = mp.mpf(norm.p)
-    return largest * mp.power(mp.fsum(mp.power(a / largest, p) for a in x if a), 1 / p)
+        return sum(x)
+    p = Decimal(norm.p)
+    return largest * sum((a / largest) ** p for a in x if a) ** (1 / p)
 
 
-def _singular_values(W: Array) -> list[mpmath.mpf]:
+def _singular_values(W: Array) -> list[Decimal]:
     tall = W if W.shape[0] >= W.shape[1] else W.T
     top = max(abs(a) for a in tall.ravel())
     if top == 0:
-        return [mp.mpf(0)]
+        return [Decimal(0)]
     tall = tall / top
-    return [
-        top * mp.sqrt(max(x, 0)) for x in mp.eigsy(mp.matrix((tall.T @ tall).tolist()), eigvals_only=True)
-    ]
+    return [top * _root(max(x, 0)) for x in _eigenvalues(tall.T @ tall)]
 
 
+def _eigenvalues(S: Array) -> list[Decimal]:
+    """Of a symmetric matrix (k, k), which Jacobi's rotations leave on its diagonal."""
+    pairs = [(i, j) for j in range(len(S)) for i in range(j)]
+    while any(abs(S[i, j]) > NOTHING for i, j in pairs):
+        for i, j in pairs:
+            if S[i, j] != 0:
+                lean = (S[j, j] - S[i, i]) / (2 * S[i, j])
+                tangent = (1 if lean >= 0 else -1) / (abs(lean) + _root(lean * lean + 1))
+                cosine = 1 / _root(tangent * tangent + 1)
+                for _ in range(2):  # rows, then columns
+                    S[i], S[j] = cosine * (S[i] - tangent * S[j]), cosine * (tangent * S[i] + S[j])
+                    S = S.T.copy()
+    return list(np.diag(S))
+
+
+def _root(x: Any) -> Decimal:
+    return Decimal(x).sqrt()
+
+
+@in_80_digits
 def hopeless(case: Case, multipliers: Array) -> bool:
     """Whether no W satisfies the rows, or only one whose margins are lost in the rounding of its entries.
 
@@ -196,9 +247,9 @@ def hopeless(case: Case, multipliers: Array) -> bool:
     rows = Rows.of(case)
     lam = np.where(rows.tied, multipliers, np.maximum(multipliers, 0.0))
     M = (Whole.of(lam) @ rows.A).numbers()
-    lengths = [mp.sqrt(mp.fsum(x * x for x in row)) for row in rows.A.numbers()]
-    total = mp.fsum(mp.mpf(x) * l for x, l, b in zip(lam, lengths, rows.b, strict=True) if b > 0)
-    if total > 0 and mp.sqrt(mp.fsum(x * x for x in M)) <= HELD * total:
+    lengths = [_root(sum(x * x for x in row)) for row in rows.A.numbers()]
+    total = sum(Decimal(x) * l for x, l, b in zip(lam, lengths, rows.b, strict=True) if b > 0)
+    if total > 0 and _root(sum(x * x for x in M)) <= Decimal(HELD) * total:
         return True
     return not separable(case)
 

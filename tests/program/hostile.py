@@ -7,67 +7,19 @@ checks the answers in exact arithmetic; 100,000 of them run by `python benchmark
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
-from attsvm.norms import Entrywise, Norm, frobenius, l1, linf, nuclear, spectral
-
-Array = np.ndarray
-Random = np.random.Generator
-
-NORMS: list[Norm] = [l1, linf, frobenius, nuclear, spectral, Entrywise(1.5), Entrywise(3)]
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """The arguments of one `max_margin`: selected is bool (n, T), queries None in the prompt model."""
-
-    keys: Array
-    queries: Array | None
-    selected: Array
-    norm: Norm
-    required: Any = 1.0
-    slack: Any = None
-    mask: Array | None = None
+from attsvm.norms import Entrywise, frobenius
+from tests.program import degenerate
+from tests.program.cases import Case, Random, anchors, choice, planted, powers, tied
 
 
 def draw(family: str, seed: int) -> Case:
     """The program number `seed` of a family."""
     names = list(FAMILIES)
     return FAMILIES[family](np.random.default_rng([names.index(family), seed]))
-
-
-# ---------------------------------------------------------------------- a program to spoil
-
-
-def planted(r: Random, shift: float = 0.2, sizes: tuple[int, int, int, int] = (5, 5, 5, 4)) -> Case:
-    """Small random tokens and the selection of a random W, which is moved further by `shift`."""
-    n, T, d, e = (int(r.integers(low, high + 1)) for low, high in zip((1, 2, 1, 1), sizes, strict=True))
-    prompt = bool(r.random() < 0.4)
-    keys = r.standard_normal((n, T, d))
-    queries = np.ones((n, 1)) if prompt else r.standard_normal((n, e))
-    directions = queries @ r.standard_normal((queries.shape[1], d))
-    best = np.argmax(np.einsum("ntd,nd->nt", keys, directions), axis=1)
-    keys[np.arange(n), best] += shift * directions / np.linalg.norm(directions, axis=1, keepdims=True)
-    norm = NORMS[r.integers(len(NORMS))]
-    return Case(keys, None if prompt else queries, best[:, None] == np.arange(T), norm)
-
-
-def powers(r: Random, low: float, high: float, shape: Any = ()) -> Array:
-    """Powers of ten with exponents drawn from [low, high]."""
-    return np.asarray(10.0 ** r.uniform(low, high, shape))
-
-
-def anchors(case: Case) -> Array:
-    """The keys of the first selected tokens (n, 1, d)."""
-    return np.take_along_axis(case.keys, case.selected.argmax(1)[:, None, None], 1)
-
-
-def tied(r: Random, case: Case, share: float = 0.3) -> Case:
-    """Some further tokens selected."""
-    return replace(case, selected=case.selected | (r.random(case.selected.shape) < share))
 
 
 # ---------------------------------------------------------------------- the families
@@ -105,10 +57,6 @@ def tiny_margins(r: Random) -> Case:
     keys -= along[..., None] * direction[:, None]
     keys[:, 0] = 0.0
     return Case(keys, None if e == 1 else queries, np.arange(T) == np.zeros((n, 1)), choice(r))
-
-
-def choice(r: Random) -> Norm:
-    return NORMS[r.integers(len(NORMS))]
 
 
 def scales(r: Random) -> Case:
@@ -323,5 +271,6 @@ FAMILIES: dict[str, Callable[[Random], Case]] = {
         single_precision,
         sparse,
         uneven_entries,
+        *degenerate.FAMILIES,
     )
 }

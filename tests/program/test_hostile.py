@@ -11,8 +11,11 @@ from attsvm.program.solution import NotSeparable
 from tests.program import exact
 from tests.program.hostile import FAMILIES, Case, draw
 
-EACH = 19
-"""Programs of each family: 27 families make 513; `python benchmarks/hostile.py` runs 100,000."""
+EACH = 15
+"""Programs of each family: 34 families make 510; `python benchmarks/hostile.py` runs 100,000."""
+
+FEWER = {"planes": 3}
+"""Fewer of those that are large."""
 
 UNPROVABLE = {"soft_absurd": 4, "near_parallel_queries": 2, "tiny_margins": 1, "averages": 1}
 """Programs that may stay uncertified. Where no W separates and C is beyond 1e20, Σ λ_j A_j would have to
@@ -22,8 +25,8 @@ just above 1e-11 of the rows: a few in a thousand, and which ones depends on the
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_answer_is_true_in_exact_arithmetic(family):
-    count = Counter(exact.outcome(draw(family, seed)) for seed in range(EACH))
-    assert not count[exact.FALSE] and not count[exact.WRONG], count
+    count = Counter(exact.outcome(draw(family, seed)) for seed in range(FEWER.get(family, EACH)))
+    assert not any(word[0].isupper() for word in count), count
     assert count[exact.NOT_CERTIFIED] <= UNPROVABLE.get(family, 0), count
 
 

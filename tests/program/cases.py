@@ -1,0 +1,75 @@
+"""What hostile programs are made of: a small random program, and ways to spoil it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from attsvm.norms import Entrywise, Norm, frobenius, l1, linf, nuclear, spectral
+
+Array = np.ndarray
+Random = np.random.Generator
+
+NORMS: list[Norm] = [l1, linf, frobenius, nuclear, spectral, Entrywise(1.5), Entrywise(3)]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """The arguments of one `max_margin`: selected is bool (n, T), queries None in the prompt model.
+
+    With a runs axis on keys, queries, selected and required it is a batch.
+    """
+
+    keys: Array
+    queries: Array | None
+    selected: Array
+    norm: Norm
+    required: Any = 1.0
+    slack: Any = None
+    mask: Array | None = None
+
+    @property
+    def runs(self) -> int | None:
+        return len(self.keys) if self.keys.ndim == 4 else None
+
+    def run(self, k: int) -> Case:
+        """One program of a batch, whose arrays have a runs axis."""
+        own = {name: getattr(self, name)[k] for name in ("keys", "queries", "selected")}
+        return replace(self, required=np.asarray(self.required)[k], **own)
+
+
+# ---------------------------------------------------------------------- a program to spoil
+
+
+def planted(r: Random, shift: float = 0.2, sizes: tuple[int, int, int, int] = (5, 5, 5, 4)) -> Case:
+    """Small random tokens and the selection of a random W, which is moved further by `shift`."""
+    n, T, d, e = (int(r.integers(low, high + 1)) for low, high in zip((1, 2, 1, 1), sizes, strict=True))
+    prompt = bool(r.random() < 0.4)
+    keys = r.standard_normal((n, T, d))
+    queries = np.ones((n, 1)) if prompt else r.standard_normal((n, e))
+    directions = queries @ r.standard_normal((queries.shape[1], d))
+    best = np.argmax(np.einsum("ntd,nd->nt", keys, directions), axis=1)
+    keys[np.arange(n), best] += shift * directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    norm = NORMS[r.integers(len(NORMS))]
+    return Case(keys, None if prompt else queries, best[:, None] == np.arange(T), norm)
+
+
+def powers(r: Random, low: float, high: float, shape: Any = ()) -> Array:
+    """Powers of ten with exponents drawn from [low, high]."""
+    return np.asarray(10.0 ** r.uniform(low, high, shape))
+
+
+def anchors(case: Case) -> Array:
+    """The keys of the first selected tokens (n, 1, d)."""
+    return np.take_along_axis(case.keys, case.selected.argmax(1)[:, None, None], 1)
+
+
+def tied(r: Random, case: Case, share: float = 0.3) -> Case:
+    """Some further tokens selected."""
+    return replace(case, selected=case.selected | (r.random(case.selected.shape) < share))
+
+
+def choice(r: Random) -> Norm:
+    return NORMS[r.integers(len(NORMS))]
