@@ -20,6 +20,7 @@ import numpy as np
 
 from attsvm import figures
 from attsvm.figures import KINDS, Check, Figure, Scale
+from attsvm.figures.figure import told
 from attsvm.figures.recorded import content
 from attsvm.fingerprint import code_fingerprint
 from attsvm.training.compilation import few_optimisations
@@ -51,12 +52,7 @@ class Result:
         if self.error or not self.checks:
             return self.error or "nothing to compare"
         counts = Counter(check.agreement for check in self.checks)
-        parts = [f"{counts['agrees']} of {len(self.checks)} numbers agree"]
-        if explained := counts["differs, explained"]:
-            parts.append(f"{explained} {'differs' if explained == 1 else 'differ'}, explained")
-        if counts["disagrees"]:
-            parts.append(f"{counts['disagrees']} disagree")
-        return ", ".join(parts)
+        return told(counts, "numbers")
 
     @property
     def kinds(self) -> str:
@@ -156,13 +152,11 @@ def _since(began: float) -> float:
 
 def _plain(check: Check) -> Check:
     """The check with Python's numbers, which JSON can write."""
-    return replace(
-        check,
-        reference=float(check.reference),
-        ours=float(check.ours),
-        tolerance=float(check.tolerance),
-        expected_to_differ=bool(check.expected_to_differ),
-    )
+    a = check.accuracy
+    plain = replace(a, known_to=float(a.known_to), error=float(a.error), freedom=float(a.freedom))
+    recipe = check.recipe and _plain(check.recipe)
+    reference, ours = float(check.reference), float(check.ours)
+    return replace(check, reference=reference, ours=ours, accuracy=plain, recipe=recipe)
 
 
 def _folder(name: str, scale: Scale, out: File) -> File:
@@ -177,7 +171,7 @@ def _read(name: str, scale: Scale, out: File) -> dict[str, Any] | None:
 
 
 def _from_record(record: dict[str, Any]) -> Result:
-    checks = tuple(Check(**check) for check in record.pop("checks"))
+    checks = tuple(map(Check.from_record, record.pop("checks")))
     return Result(checks=checks, **record)
 
 

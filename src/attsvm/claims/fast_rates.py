@@ -215,7 +215,7 @@ def _train(
     tokens: att.Tokens, v: Float, rule: att.Optimizer, record: Any = RECORD, init: Any = None
 ) -> att.Path:
     return att.train(
-        tokens, att.Linear(v), weight=att.FullWeight(), loss=att.exponential, optimizer=rule, steps=STEPS,
+        tokens, att.Linear(v), loss=att.exponential, optimizer=rule, steps=STEPS,
         record=record, init=init,
     )  # fmt: skip
 

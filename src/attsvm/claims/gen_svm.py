@@ -36,7 +36,7 @@ def _quadratic(seed: int, orthonormal: bool) -> Prediction:
     strength = np.repeat(STRENGTHS, 8)
     optimizer = att.steepest(att.frobenius, _decaying)
     head = att.QuadraticPenalty(v, strength)
-    path = att.train(tokens, head, weight=att.FullWeight(), optimizer=optimizer, steps=10_000, record=2)
+    path = att.train(tokens, head, optimizer=optimizer, steps=10_000, record=2)
     best = _on_simplex(np.einsum("rntd,rd->rnt", tokens.keys, v) / (2 * strength[:, None, None]))
     left_over = np.where(best > 0, 0.0, path.attention[:, -1]).sum(-1).max(-1)
     clear = np.where(best > 0, best, 1.0).min((-2, -1)) >= 0.02
@@ -190,7 +190,6 @@ def _relu(seed: int, steps: int, linear: bool = False) -> Prediction:
     path = att.train(
         tokens,
         att.Linear(v) if linear else head,
-        weight=att.FullWeight(),
         optimizer=att.steepest(att.frobenius, 0.1),
         steps=steps,
         init=att.uniform(draws(seed, 128)),

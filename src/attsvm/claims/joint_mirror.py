@@ -38,7 +38,6 @@ def _joint_runs(seed: int, v: Float) -> att.Verdict:
         path = att.train(
             tokens,
             att.Linear(v),
-            weight=att.FullWeight(),
             optimizer=att.mirror(p, 0.1),
             steps=steps,
             record=(10,),
@@ -81,7 +80,6 @@ def _joint_descent_finds_the_tokens_of_largest_label_margin(seed: int) -> att.Ve
     path = att.train(
         _perturbed(seed, 3e-4),
         att.Linear(np.zeros(2)),
-        weight=att.FullWeight(),
         optimizer=rule,
         steps=2_000,
         record=(10,),

@@ -233,6 +233,4 @@ def _descent_limit(run: att.Path, target: att.Solution, rho: float) -> att.Verdi
 
 def _joint_descent(tokens: att.Tokens) -> att.Path:
     rule, start = att.steepest(att.frobenius, 0.1), att.Linear(att.label_svm(tokens, CHOSEN).W[:, 0])
-    return att.train(
-        tokens, start, weight=att.FullWeight(), optimizer=rule, train_head=rule, steps=2_000, record=2
-    )
+    return att.train(tokens, start, optimizer=rule, train_head=rule, steps=2_000, record=2)

@@ -64,7 +64,6 @@ def stays(starts: Starts, radius: float, directions: Float | None = None) -> tup
     run = att.train(
         enlarged(starts.tokens, radius),
         att.Linear(HEAD),
-        weight=att.FullWeight(),
         optimizer=att.steepest(att.frobenius, 0.02),
         steps=1_000,
         init=begin,

@@ -225,7 +225,6 @@ def _bend(tokens: att.Tokens, high: float) -> att.Verdict:
         run = att.train(
             tokens,
             att.Linear(HEAD),
-            weight=att.FullWeight(),
             loss=loss,
             optimizer=rule,
             steps=1_000,
@@ -253,7 +252,6 @@ def _run(
     return att.train(
         tokens,
         att.Linear(HEAD),
-        weight=att.FullWeight(),
         optimizer=optimizer,
         steps=steps,
         init=starts,

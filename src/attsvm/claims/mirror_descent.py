@@ -256,6 +256,4 @@ def _from_selection(seed: int, optimal: bool) -> att.Verdict:
 
 
 def _train(tokens: att.Tokens, v: Float, rule: Any, steps: int, record: Any, init: Any = None) -> att.Path:
-    return att.train(
-        tokens, att.Linear(v), weight=att.FullWeight(), optimizer=rule, steps=steps, record=record, init=init
-    )
+    return att.train(tokens, att.Linear(v), optimizer=rule, steps=steps, record=record, init=init)

@@ -50,7 +50,7 @@ def _smallest_loss(tokens: att.Tokens, head: att.QuadraticPenalty, radii: Float)
     free = att.regularisation_path(tokens, head, radii=radii, starts=4)
     axes = all_selections(tokens)[1]
     rule = att.steepest(att.frobenius, 0.1)
-    rays = att.train(tokens, head, weight=att.FullWeight(), optimizer=rule, steps=1, init=radii[-1] * axes)
+    rays = att.train(tokens, head, optimizer=rule, steps=1, init=radii[-1] * axes)
     best = rays.loss[:, 0].argmin()
     if free.loss[-1] <= rays.loss[best, 0]:
         return free

@@ -35,9 +35,7 @@ _SLOW = "the slow steps: 30 times longer, gradients fade faster than the average
 def _run(norm: Geometry, seed: int, lr: float = LR, momentum: float = 0.0) -> att.Path:
     tokens, v = equal_losers(N, T, D, seed)
     rule = att.steepest(norm, lr, momentum)
-    return att.train(
-        tokens, att.Linear(v), weight=att.FullWeight(), optimizer=rule, steps=STEPS, record=RECORD
-    )
+    return att.train(tokens, att.Linear(v), optimizer=rule, steps=STEPS, record=RECORD)
 
 
 # ---------------------------------------------------------------------- plain steepest descent

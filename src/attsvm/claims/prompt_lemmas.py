@@ -53,7 +53,6 @@ def _prompt_and_weight(seed: int, step: float) -> att.Verdict:
         att.train(
             tokens,
             att.Linear(HEAD),
-            weight=att.FullWeight(),
             optimizer=att.gd(rate),
             steps=300,
             init=init,
@@ -103,7 +102,6 @@ def _ray(tokens: att.Tokens, selected: Float, seed: int) -> att.Verdict:
     at = att.train(
         tokens,
         att.Linear(HEAD),
-        weight=att.FullWeight(),
         optimizer=att.steepest(att.frobenius, 0.1),
         steps=1,
         init=starts,

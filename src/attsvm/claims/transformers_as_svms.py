@@ -196,7 +196,6 @@ def _causality(seed: int, visible: Any) -> att.Verdict:
     path = att.train(
         flat,
         att.Linear(v),
-        weight=att.FullWeight(),
         optimizer=att.steepest(att.frobenius, 0.1),
         steps=20_000,
         record=6,

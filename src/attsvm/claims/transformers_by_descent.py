@@ -107,7 +107,6 @@ def _divergence(seed: int, tokens: att.Tokens, v: Float) -> att.Verdict:
     path = att.train(
         tokens,
         att.Linear(v),
-        weight=att.FullWeight(),
         optimizer=att.gd(1.0),
         steps=100_000,
         init=init,

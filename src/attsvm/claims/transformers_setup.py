@@ -79,7 +79,6 @@ def one_step(tokens: att.Tokens, v: Float, W: Float) -> att.Path:
     return att.train(
         att.Tokens(keys, queries, labels),
         att.Linear(np.repeat(v, count, axis=0)),
-        weight=att.FullWeight(),
         optimizer=att.steepest(att.frobenius, 1.0),
         steps=1,
         init=W.reshape(-1, *W.shape[2:]),
@@ -93,7 +92,6 @@ def normalised_run(
     return att.train(
         tokens,
         att.Linear(v),
-        weight=att.FullWeight(),
         optimizer=att.steepest(att.frobenius, lr),
         steps=steps,
         init=init,

@@ -61,7 +61,8 @@ def reproduce(
     - `attsvm reproduce --only sentiment --scale paper --data FOLDER`: trains again what is recorded, on a
       GPU and in a checkout; with `--scale quick` a few examples for two epochs, on any machine
 
-    Exit code 0 when every number agrees or differs for a stated reason, else 1; 64 wrong usage.
+    Exit code 1 when a figure could not be computed, a claim is broken or a number that we derived comes out
+    otherwise; else 0: what others published may differ, and the page says so. 64 wrong usage.
     """
     if listed:
         _list(as_json)
@@ -139,7 +140,7 @@ def _run(names: list[str], scale: Any, out: File, executor: Executor | None) -> 
 
 def _print(report: Report, written: list[File]) -> None:
     for result, check in report.checks:
-        if check.agreement == "disagrees":
+        if check.agreement == "differs, not explained":
             numbers = f"{check.provenance} {check.reference:.6g}, ours {check.ours:.6g}"
             say(f"{result.name}: {check.what}: {numbers} (± {check.tolerance:.3g})")
     say(report.sentence)

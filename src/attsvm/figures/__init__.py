@@ -16,9 +16,36 @@ from attsvm.figures import (  # noqa: F401 (loading registers)
     ours,
     transformers_as_svms,
 )
-from attsvm.figures.figure import KINDS, Check, Figure, Paper, Provenance, Scale
+from attsvm.figures.accuracy import (
+    Accuracy,
+    axis,
+    counted,
+    digits,
+    exactly,
+    sampled,
+    within,
+)
+from attsvm.figures.figure import KINDS, STATUSES, Check, Figure, Paper, Provenance, Scale, Status
 from attsvm.figures.papers import PAPERS
 
 ALL: dict[str, Figure] = {figure.name: figure for paper in PAPERS for figure in paper.figures}
 
-__all__ = ["ALL", "KINDS", "PAPERS", "Check", "Figure", "Paper", "Provenance", "Scale"]
+__all__ = [
+    "ALL",
+    "KINDS",
+    "PAPERS",
+    "STATUSES",
+    "Accuracy",
+    "Check",
+    "Figure",
+    "Paper",
+    "Provenance",
+    "Scale",
+    "Status",
+    "axis",
+    "counted",
+    "digits",
+    "exactly",
+    "sampled",
+    "within",
+]

@@ -9,22 +9,37 @@ from typing import Any, Final, Literal
 
 from matplotlib.figure import Figure as Canvas
 
+from attsvm.figures.accuracy import Accuracy
 from attsvm.figures.recorded import made
 from attsvm.figures.style import TITLE_SIZE, plain_powers
 
 Arrays = dict[str, Any]
 Scale = Literal["quick", "default", "paper"]
-Agreement = Literal["agrees", "differs, explained", "disagrees"]
-Provenance = Literal["printed", "read off a plot", "derived", "conjectured", "independent run"]
+Status = Literal[
+    "agrees",
+    "differs: the published recipe gives the published number",
+    "differs, not explained",
+    "not comparable yet",
+]
+AGREES: Final = "agrees"
+RECIPE: Final = "differs: the published recipe gives the published number"
+UNEXPLAINED: Final = "differs, not explained"
+SHORT: Final = "not comparable yet"
+STATUSES: tuple[Status, ...] = (AGREES, RECIPE, UNEXPLAINED, SHORT)
+"""What can come of a check. Only the first two are understood."""
+
+Provenance = Literal["printed", "read off a plot", "stated", "derived", "conjectured", "independent run"]
 
 PRINTED: Final = "printed"
 PLOT: Final = "read off a plot"
+STATED: Final = "stated"
 DERIVED: Final = "derived"
 CONJECTURED: Final = "conjectured"
 RUN: Final = "independent run"
 KINDS: dict[Provenance, str] = {
-    PRINTED: "a number or a plain statement in the paper's text, its notebooks or their saved results",
+    PRINTED: "a number in the paper's text, its notebooks or their saved results",
     PLOT: "a published plot, read to about 2 % of its axes",
+    STATED: "what a paper says or plainly shows without a number of its own: a straight line, an order",
     DERIVED: "a closed form, a definition or an asymptotic order that we worked out",
     CONJECTURED: "an expectation without a published number: a statement that we recall from a paper, or "
     "carry beyond what it proves",
@@ -32,6 +47,8 @@ KINDS: dict[Provenance, str] = {
 }
 """Where the numbers come from, the published kinds first."""
 PUBLISHED: tuple[Provenance, ...] = (PRINTED, PLOT)
+MEASURED: tuple[Provenance, ...] = (*PUBLISHED, RUN)
+"""References that somebody measured: how near ours must be follows from digits, axes and samples alone."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +56,10 @@ class Check:
     """One number beside the one it must meet.
 
     what: the quantity; provenance: what kind of number the reference is, one of KINDS; source: where it
-    stands; reference, ours: the two numbers; tolerance: how far apart they may be, absolute;
-    because: why the tolerance, or, where we know that the reference is off, why we differ.
+    stands; reference, ours: the two numbers; accuracy: how well both are known, which gives the tolerance;
+    because: what there is to say about it. item: the published number this row is about, where several
+    rows share one. recipe: of a row that may differ because the paper computed otherwise, the row of ours
+    that repeats the published recipe. short: how many epochs, seeds or runs a comparison still lacks.
     """
 
     what: str
@@ -48,13 +67,25 @@ class Check:
     source: str
     reference: float
     ours: float
-    tolerance: float
+    accuracy: Accuracy
     because: str = ""
-    expected_to_differ: bool = False
+    item: str = ""
+    recipe: Check | None = None
+    short: str = ""
 
     def __post_init__(self) -> None:
         if self.provenance not in KINDS:
             raise ValueError(f"provenance is {self.provenance!r}. Pass one of: {', '.join(KINDS)}.")
+        if self.accuracy.criterion and self.provenance in MEASURED:
+            raise ValueError(
+                f"{self.what}: a bound set by hand beside a number that somebody measured. "
+                "Pass its accuracy: digits, axis, sampled, counted or exactly."
+            )
+        if self.recipe is not None and self.recipe.reference != self.reference:
+            raise ValueError(
+                f"{self.what}: its recipe is about {self.recipe.reference:g}, not {self.reference:g}. "
+                "Pass the row that repeats how this very number was made."
+            )
 
     @property
     def published(self) -> bool:
@@ -62,14 +93,73 @@ class Check:
         return self.provenance in PUBLISHED
 
     @property
+    def tolerance(self) -> float:
+        return self.accuracy.tolerance
+
+    @property
     def agrees(self) -> bool:
         return abs(self.ours - self.reference) <= self.tolerance
 
     @property
-    def agreement(self) -> Agreement:
+    def blunt(self) -> bool:
+        """Whether half of a published number, or twice it, would agree as well: such a row says nothing."""
+        return self.published and self.tolerance > abs(self.reference) / 2 > 0
+
+    @property
+    def agreement(self) -> Status:
+        if self.short or (self.agrees and self.blunt):
+            return SHORT
         if self.agrees:
-            return "agrees"
-        return "differs, explained" if self.expected_to_differ else "disagrees"
+            return AGREES
+        found = UNEXPLAINED if self.recipe is None else self.recipe.agreement
+        return RECIPE if found == AGREES else found
+
+    @property
+    def reason(self) -> str:
+        """Why the agreement is what it is, where the numbers alone do not say it."""
+        if self.agreement in (AGREES, UNEXPLAINED):
+            return ""
+        if self.recipe is not None and not self.agrees:
+            return f"{self.recipe.what}: {self.recipe.ours:.4g}"
+        return self.short or f"within more than half of the number ({self.accuracy.words})"
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Check:
+        """The check that `dataclasses.asdict` wrote."""
+        inner = record["recipe"] and cls.from_record(record["recipe"])
+        return cls(**{**record, "accuracy": Accuracy(**record["accuracy"]), "recipe": inner})
+
+
+def items(checks: Sequence[Check]) -> dict[str, Status]:
+    """What came of each published number among the checks, once, however many rows it has.
+
+    A row that only repeats a recipe speaks for the row that names it; of the others the worst counts.
+    """
+    repeats = {check.recipe.what for check in checks if check.recipe is not None}
+    found: dict[str, Status] = {}
+    for check in checks:
+        if check.published and check.what not in repeats:
+            name = check.item or check.what
+            found[name] = max(found.get(name, AGREES), check.agreement, key=WORST.index)
+    return found
+
+
+WORST: tuple[Status, ...] = (AGREES, RECIPE, SHORT, UNEXPLAINED)
+
+
+def told(counts: Mapping[Status, int], of: str) -> str:
+    """How many of some numbers have each status, in words; a status that none has is left out."""
+    words: dict[Status, str] = {
+        RECIPE: "where the published recipe gives the published number",
+        UNEXPLAINED: "not explained",
+    }
+    parts = [f"{counts.get(AGREES, 0)} of {sum(counts.values())} {of} agree"]
+    for status, why in words.items():
+        if count := counts.get(status, 0):
+            parts.append(f"{count} {'differs' if count == 1 else 'differ'}, {why}")
+    if count := counts.get(SHORT, 0):
+        parts.append(f"{count} {'is' if count == 1 else 'are'} not comparable yet")
+    return "; ".join(parts)
 
 
 Experiment = Callable[..., Arrays]

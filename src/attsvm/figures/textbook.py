@@ -1,8 +1,5 @@
 """Descent as the published code runs it: the textbook softmax gradient, which cancels at saturation.
 
-from attsvm.numbers import Float
-
-
 It is here to reproduce published numbers; to train, use `attsvm.train`.
 """
 
@@ -64,6 +61,21 @@ def textbook_descent(
             pulls = [pull + 2 * ridge * block for pull, block in zip(pulls, blocks, strict=True)]
         blocks = [block - _step(pull) for pull, block in zip(pulls, blocks, strict=True)]
     return np.stack(kept, axis=1)
+
+
+def textbook_mirror(tokens: att.Tokens, v: Float, start: Float, p: float, steps: int) -> Float:
+    """Where normalised mirror descent with the usual gradient ends, W (runs, d, e), from start (runs, d, e).
+
+        U ← U − 0.1 ∇L/(‖∇L‖_q + ε),   W = sign(U) |U|^(1/(p−1)),   1/p + 1/q = 1
+
+    Reference: Julistiono et al. 2024, "Optimizing Attention with Mirror Descent", synthetic experiments.
+    """
+    q, read, U = p / (p - 1), linear_head(tokens, v), np.sign(start) * np.abs(start) ** (p - 1)
+    for _ in range(steps):
+        G = gradient(tokens, read, np.sign(U) * np.abs(U) ** (1 / (p - 1)))
+        size = (np.abs(G) ** q).sum((-2, -1), keepdims=True) ** (1 / q)
+        U = U - RATE * G / (size + MACHINE)
+    return np.asarray(np.sign(U) * np.abs(U) ** (1 / (p - 1)))
 
 
 def attention(tokens: att.Tokens, W: Float) -> Float:

@@ -20,7 +20,6 @@ from attsvm.training.heads import Linear, LogOdds
 from attsvm.training.losses import log_loss, logistic
 from attsvm.training.optimizers import gd, steepest
 from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,7 +71,6 @@ def train_two_stages(
     first = train(
         collocation_tokens(corpus, E),
         Linear(np.ones(1)),
-        weight=FullWeight(),
         loss=log_loss,
         optimizer=rules[0],
         steps=steps[0],
@@ -81,7 +79,6 @@ def train_two_stages(
     second = train(
         prediction_tokens(corpus, first.final, E),
         LogOdds(),
-        weight=FullWeight(),
         loss=logistic,
         optimizer=rules[1],
         steps=steps[1],
@@ -108,7 +105,6 @@ def train_choice(
     return train(
         choice_tokens(corpus, embeddings),
         Linear(np.ones(1)),
-        weight=FullWeight(),
         loss=log_loss,
         optimizer=gd(1.0) if optimizer is None else optimizer,
         steps=steps,

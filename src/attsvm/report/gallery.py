@@ -24,7 +24,9 @@ def write_gallery(report: Report, out: File, docs: File) -> File:
     """Copy the drawings to docs/images/gallery and write docs/gallery.md; returns the page's file."""
     images = docs / IMAGES
     images.mkdir(parents=True, exist_ok=True)
-    text = [_TOP.format(sentence=report.sentence, others=report.others, scale=report.scale)]
+    text = [
+        _TOP.format(sentence=report.sentence, others=f"{report.others} {report.power}", scale=report.scale)
+    ]
     for paper, group in report.papers:
         more = f" · [what we verified](papers/{paper.name}.md)" if paper.name != "ours" else ""
         text.append(f"## {paper.title}\n\n{paper.reference}{more}\n")

@@ -13,18 +13,21 @@ from attsvm import __version__, strict_json
 from attsvm.claims import claims as known_claims
 from attsvm.claims.run import Row
 from attsvm.explorer.page import page as explorer_page
-from attsvm.figures import KINDS, Check, Paper, Provenance
+from attsvm.figures import KINDS, STATUSES, Check, Paper, Provenance, Status
 from attsvm.pages import code, escaped, prose
 from attsvm.report.html import asset, line, picture, table
 from attsvm.report.summary import Report, broken
 from attsvm.reproduce import Result
 
 TITLE = "Attention as max-margin token selection, reproduced"
-MARKS = {"agrees": ("good", "✓"), "differs, explained": ("reason", "≈"), "disagrees": ("bad", "✗")}
+MARKS: dict[Status, tuple[str, str]] = dict(
+    zip(STATUSES, (("good", "✓"), ("reason", "≈"), ("bad", "✗"), ("open", "…")), strict=True)
+)
 HEADS = ("Quantity", "Reference", "Ours", "Verdict", "Source")
 CLASSES: dict[Provenance, str] = {
     "printed": "printed",
     "read off a plot": "plot",
+    "stated": "stated",
     "derived": "derived",
     "conjectured": "conjectured",
     "independent run": "run",
@@ -39,7 +42,8 @@ def page(report: Report, out: File) -> str:
         style=asset("page.css"),
         script=asset("page.js"),
         sentence=prose(report.sentence),
-        others=prose(report.others),
+        others=prose(f"{report.others} {report.power}"),
+        statuses=_statuses(),
         kinds=_kinds(),
         choices=_choices(report),
         tiles=_tiles(report),
@@ -68,17 +72,17 @@ def write_report(report: Report, out: File) -> File:
 
 
 def _tiles(report: Report) -> str:
-    counts = report.counts
     tiles = [_tile(kind, found) for kind, found in report.by_kind.items()]
-    wrong = counts["disagrees"] + counts["failed"]
-    mark = "bad" if wrong else ""
-    tiles.append(f'<div class="tile {mark}"><b>{wrong}</b> <span>disagree or failed</span></div>')
+    failed = report.counts["failed"]
+    if failed:
+        tiles.append(f'<div class="tile bad"><b>{failed}</b> <span>figures failed</span></div>')
     return "\n".join(tiles)
 
 
 def _tile(kind: Provenance, found: Counter[str]) -> str:
-    differ = found["differs, explained"]
-    more = f"<small>{differ} {'differs' if differ == 1 else 'differ'}, explained</small>" if differ else ""
+    words = {STATUSES[1]: "by the recipe", STATUSES[2]: "not explained", STATUSES[3]: "not comparable yet"}
+    parts = [f"{found[status]} {word}" for status, word in words.items() if found[status]]
+    more = f"<small>{', '.join(parts)}</small>" if parts else ""
     count = f"<b>{found['agrees']}<i> of {found.total()}</i></b>"
     return f'<div class="tile kind {CLASSES[kind]}">{count} <span>{escaped(kind)}</span>{more}</div>'
 
@@ -91,6 +95,10 @@ def _kinds() -> str:
 
 def _choices(report: Report) -> str:
     return "".join(f'<option value="{CLASSES[kind]}">{escaped(kind)}</option>' for kind in report.by_kind)
+
+
+def _statuses() -> str:
+    return "".join(f'<option value="{mark}">{escaped(status)}</option>' for status, (mark, _) in MARKS.items())
 
 
 def _chip(kind: Provenance) -> str:
@@ -145,7 +153,7 @@ def _checks(result: Result) -> str:
     """The numbers that differ, in the open; all of them, folded away below a picture."""
     if not result.checks:
         return ""
-    differ = [check for check in result.checks if not check.agrees]
+    differ = [check for check in result.checks if check.agreement != "agrees"]
     title, opened = result.figure.title, "" if result.figure.draw is not None else " open"
     shown = _check_table(differ, f"Numbers of {title} that differ") if differ and not opened else ""
     every = _check_table(result.checks, f"Checks of {title}")
@@ -241,12 +249,13 @@ def _claim_row(row: Row) -> str:
 
 def _check_row(check: Check, what: str) -> str:
     kind, sign = MARKS[check.agreement]
-    spread = f"<small>± {_number(check.tolerance, 3)}</small>" if check.tolerance else ""
+    spread = f'<small title="{escaped(check.accuracy.words)}">± {_number(check.tolerance, 3)}</small>'
+    why = f"<small>{escaped(check.reason)}</small>" if check.reason else ""
     cells = (
         what,
         _number(check.reference) + spread,
         _number(check.ours),
-        _badge(kind, sign, check.agreement),
+        _badge(kind, sign, check.agreement) + why,
         f"{_chip(check.provenance)} {prose(check.source)}",
     )
     return line(cells)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from pathlib import Path as File
@@ -12,12 +13,14 @@ from typing import Any
 from attsvm import __version__, strict_json
 from attsvm.claims import claims as known_claims
 from attsvm.claims.run import Row, run as run_all
-from attsvm.figures import KINDS, PAPERS, Check, Paper, Provenance, Scale
+from attsvm.figures import KINDS, PAPERS, Check, Paper, Provenance, Scale, Status
+from attsvm.figures.figure import SHORT, items, told
 from attsvm.fingerprint import code_fingerprint
 from attsvm.reproduce import Result
 from attsvm.verdict import Evidence
 
 PLURAL: dict[Provenance, str] = {
+    "stated": "statements without a number",
     "derived": "derived numbers",
     "conjectured": "conjectures",
     "independent run": "numbers of independent runs",
@@ -45,45 +48,63 @@ class Report:
 
     @property
     def counts(self) -> Counter[str]:
-        """How many numbers agree, differ for a reason, disagree; and how many figures failed."""
+        """How many numbers have each status; and how many figures failed."""
         found = Counter[str](check.agreement for _, check in self.checks)
         found["failed"] = sum(bool(result.error) for result in self.results)
         return found
 
     @property
+    def items(self) -> Counter[Status]:
+        """How many published numbers have each status, each counted once however many rows it has."""
+        return Counter(status for result in self.results for status in items(result.checks).values())
+
+    @property
     def by_kind(self) -> dict[Provenance, Counter[str]]:
-        """How many numbers agree, differ for a reason and disagree, by where their references come from."""
+        """How many numbers have each status, by where their references come from."""
         of = {kind: Counter[str]() for kind in KINDS}
         for _, check in self.checks:
             of[check.provenance][check.agreement] += 1
         return {kind: counts for kind, counts in of.items() if counts}
 
     @property
+    def mistakes(self) -> list[tuple[Result, Check]]:
+        """Numbers that we derived and that come out otherwise: what others published may, these may not."""
+        return [(r, c) for r, c in self.checks if c.provenance == "derived" and not c.agrees]
+
+    @property
     def good(self) -> bool:
-        """Whether nothing disagrees without a reason, no figure failed and no claim is broken."""
-        counts = self.counts
-        return not (counts["disagrees"] or counts["failed"] or any(map(broken, self.claims)))
+        """Whether no figure failed, no derived number comes out otherwise and no claim is broken."""
+        return not (self.counts["failed"] or self.mistakes or any(map(broken, self.claims)))
 
     @property
     def sentence(self) -> str:
         """What came of the published numbers, in one sentence; the other kinds are counted apart."""
-        counts = Counter(check.agreement for _, check in self.checks if check.published)
-        total = counts.total()
-        parts = [
-            f"{counts['agrees']} of {total} published numbers agree" if total else "No number is published"
-        ]
-        if explained := counts["differs, explained"]:
-            parts.append(f"{explained} {'differs' if explained == 1 else 'differ'} for a reason given below")
-        if total:
-            parts.append(
-                f"{counts['disagrees'] or 'none'} {'disagrees' if counts['disagrees'] == 1 else 'disagree'}"
-            )
-        wrong = self.counts["disagrees"] - counts["disagrees"]
-        others = (
-            f"; {wrong} of the other numbers {'disagrees' if wrong == 1 else 'disagree'}" if wrong else ""
+        parts = [told(self.items, "published numbers") if self.items else "No number is published"]
+        if wrong := len(self.mistakes):
+            parts.append(f"{wrong} of the numbers that we derived {'differs' if wrong == 1 else 'differ'}")
+        if failed := self.counts["failed"]:
+            parts.append(f"{failed} {'figure' if failed == 1 else 'figures'} could not be computed")
+        return f"{'; '.join(parts)}."
+
+    @property
+    def shuffled(self) -> tuple[int, int]:
+        """Pairs of our number and another published one of its figure: how many differ, and all of them.
+
+        A table of checks that accepts the references of other rows would say nothing.
+        """
+        pairs = [pair for result in self.results for pair in _exchanged(result.checks)]
+        return sum(pairs), len(pairs)
+
+    @property
+    def power(self) -> str:
+        """In words: had every reference been that of another row of its figure."""
+        differ, pairs = self.shuffled
+        if not pairs:
+            return ""
+        return (
+            "Had each of our numbers stood beside another published number of its figure, "
+            f"{differ / pairs:.0%} would differ ({differ:,} of {pairs:,} pairs)."
         )
-        failed = f"; {self.counts['failed']} figures could not be computed" if self.counts["failed"] else ""
-        return f"{', '.join(parts)}{others}{failed}."
 
     @property
     def others(self) -> str:
@@ -93,7 +114,7 @@ class Report:
             for kind, counts in self.by_kind.items()
             if kind in PLURAL
         ]
-        return f"Nobody published the others, of which agree: {', '.join(parts)}." if parts else ""
+        return f"Of what has no published number agree: {', '.join(parts)}." if parts else ""
 
     def record(self) -> dict[str, Any]:
         """The report for machines: plain numbers, None for what is not finite."""
@@ -107,7 +128,7 @@ class Report:
                 "error": result.error,
                 "notes": result.figure.notes,
                 "recorded": result.figure.recorded,
-                "checks": [asdict(check) | {"agreement": check.agreement} for check in result.checks],
+                "checks": [_told(check) for check in result.checks],
             }
             for paper, group in self.papers
             for result in group
@@ -115,8 +136,41 @@ class Report:
         claims = [asdict(row) for row in self.claims]
         counts = {name: count for name, count in sorted(self.counts.items()) if count}
         heading = {"attsvm": __version__, "scale": self.scale, "good": self.good, "counts": counts}
+        heading |= {"published": dict(self.items), "shuffled": self.shuffled}
         heading |= {"provenance": {kind: dict(counts) for kind, counts in self.by_kind.items()}}
         return dict(strict_json.plain(heading | {"figures": figures, "claims": claims}))
+
+
+def _told(check: Check) -> dict[str, Any]:
+    """A check for machines, its recipe by name."""
+    facts = {name: getattr(check, name) for name in FACTS}
+    return facts | {"accuracy": check.accuracy.words, "recipe": check.recipe.what if check.recipe else ""}
+
+
+FACTS = (
+    "what",
+    "provenance",
+    "source",
+    "reference",
+    "ours",
+    "tolerance",
+    "agreement",
+    "reason",
+    "because",
+    "item",
+)
+
+
+def _exchanged(checks: Sequence[Check]) -> list[bool]:
+    """For every number that is compared and every other published number: whether they differ."""
+    rows = [check for check in checks if check.published and check.agreement != SHORT]
+    references = {check.reference for check in rows}
+    return [
+        abs(check.ours - other) > check.tolerance
+        for check in rows
+        for other in references
+        if abs(other - check.reference) > check.accuracy.known_to  # else its source does not tell them apart
+    ]
 
 
 def broken(row: Row) -> bool:

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure as Canvas
 from scipy.special import expit
 
 import attsvm as att
+from attsvm.figures.accuracy import along, axis, digits, within
 from attsvm.figures.figure import DERIVED, PLOT, PRINTED, Arrays, Check
 from attsvm.figures.max_margin_selection.protocol import (
     COST,
-    COST_DIGITS,
     NORMALISED,
     PAPER,
     beside,
@@ -62,7 +62,6 @@ def experiment(steps: int) -> Arrays:
     path = att.train(
         tokens,
         att.Linear(head),
-        weight=att.FullWeight(),
         optimizer=NORMALISED,
         train_head=NORMALISED,
         steps=steps,
@@ -133,67 +132,60 @@ def _programs(arrays: Arrays) -> list[Check]:
     for what, published in (("mm_tight", 0.94444), ("relaxed_loose", 0.5)):
         cost = 0.5 * float((arrays[what] ** 2).sum())
         name = "tight: ½‖p^mm‖²" if what == "mm_tight" else "loose: ½‖p^relax‖²"
-        found.append(Check(name, PRINTED, COST, published, cost, 5e-6, COST_DIGITS))
+        found.append(Check(name, PRINTED, COST, published, cost, digits(5)))
     exact = {"mm_tight": (4 / 3, 1 / 3), "mm_loose": (1.25, 0.25), "relaxed_loose": (1.0, 0.0)}
     exact |= {"svm_tight": (0.0, 1.0), "svm_loose": (0.0, 1.0)}
     for what, vector in exact.items():
         off = float(np.abs(arrays[what] - vector).max())
         kind, name = what.split("_")
         title = {"mm": "p^mm", "relaxed": "p^relax", "svm": "v^mm"}[kind]
-        found.append(
-            Check(f"{name}: {title}, largest error", DERIVED, "closed form", 0.0, off, 1e-9, "a closed form")
-        )
+        near = within(1e-9, "a closed form")
+        found.append(Check(f"{name}: {title}, largest error", DERIVED, "closed form", 0.0, off, near))
     return found
 
 
 ENDS = (
-    ("tight: p₁", "p_tight", 0, LATE, 17.583, 5e-4),
-    ("tight: p₂", "p_tight", 1, LATE, 4.060, 5e-4),
-    ("tight: v₁", "v_tight", 0, LATE, 0.222, 5e-4),
-    ("tight: v₂", "v_tight", 1, LATE, 19.417, 5e-4),
-    ("tight: cosine of p to p^mm", "p_tight", "mm_tight", LATE, 0.9998, 5e-5),
-    ("tight: cosine of v to v^mm", "v_tight", "svm_tight", LATE, 0.9999, 5e-5),
-    ("tight: p₁", "p_tight", 0, END, 34.51, 5e-3),
-    ("tight: p₂", "p_tight", 1, END, 8.29, 5e-3),
-    ("loose: p₁", "p_loose", 0, LATE, 18.012, 5e-4),
-    ("loose: p₂", "p_loose", 1, LATE, 0.325, 5e-4),
-    ("loose: cosine of p to p^relax", "p_loose", "relaxed_loose", LATE, 0.9998, 5e-5),
-    ("loose: cosine of p to p^mm", "p_loose", "mm_loose", LATE, 0.984, 5e-4),
-    ("loose: p₁", "p_loose", 0, END, 27.90, 5e-3),
-    ("loose: p₂", "p_loose", 1, END, 1.10, 5e-3),
-    ("loose: cosine of p to p^relax", "p_loose", "relaxed_loose", END, 0.9992, 5e-5),
-    ("loose: cosine of p to p^mm", "p_loose", "mm_loose", END, 0.9875, 5e-5),
+    ("tight: p₁", "p_tight", 0, LATE, 17.583, 3),
+    ("tight: p₂", "p_tight", 1, LATE, 4.060, 3),
+    ("tight: v₁", "v_tight", 0, LATE, 0.222, 3),
+    ("tight: v₂", "v_tight", 1, LATE, 19.417, 3),
+    ("tight: cosine of p to p^mm", "p_tight", "mm_tight", LATE, 0.9998, 4),
+    ("tight: cosine of v to v^mm", "v_tight", "svm_tight", LATE, 0.9999, 4),
+    ("tight: p₁", "p_tight", 0, END, 34.51, 2),
+    ("tight: p₂", "p_tight", 1, END, 8.29, 2),
+    ("loose: p₁", "p_loose", 0, LATE, 18.012, 3),
+    ("loose: p₂", "p_loose", 1, LATE, 0.325, 3),
+    ("loose: cosine of p to p^relax", "p_loose", "relaxed_loose", LATE, 0.9998, 4),
+    ("loose: cosine of p to p^mm", "p_loose", "mm_loose", LATE, 0.984, 3),
+    ("loose: p₁", "p_loose", 0, END, 27.90, 2),
+    ("loose: p₂", "p_loose", 1, END, 1.10, 2),
+    ("loose: cosine of p to p^relax", "p_loose", "relaxed_loose", END, 0.9992, 4),
+    ("loose: cosine of p to p^mm", "p_loose", "mm_loose", END, 0.9875, 4),
 )
-"""Name, path, coordinate or program, step, published value, half a unit of its last digit."""
+"""Name, path, coordinate or program, step, given value and its decimals."""
 
 
 def _ends(arrays: Arrays) -> list[Check]:
     found = []
-    for name, path, which, step, published, digit in ENDS:
+    for name, path, which, step, published, decimals in ENDS:
         points = arrays[f"loop_{path}"][step], arrays[path][step]
         if isinstance(which, int):
             pair = np.array([point[which] for point in points])
         else:
             pair = att.cosine(np.array(points)[..., None], arrays[which][:, None])
         found += beside(
-            f"{name}, {200 if step == LATE else step} steps", published, (pair[0], pair[1]), digit
+            f"{name}, {200 if step == LATE else step} steps", published, (pair[0], pair[1]), decimals
         )
     return found
 
 
 def _readings(arrays: Arrays) -> list[Check]:
-    source, why = (
-        f"{PAPER}, Fig. 3c",
-        "2 % of the axis, and what the curve changes in two steps",
-    )
+    source, steps = f"{PAPER}, Fig. 3c", arrays["steps"]
     names = {"mass": "mean attention on x_i", "probability": "mean probability of the right label"}
     found = []
-    for what, read in READINGS.items():
-        for step, published in read.items():
-            near = arrays[what][max(step - 2, 0) : step + 3]
-            error = 0.014 + float(np.ptp(near)) / 2
-            ours = float(arrays[what][step])
-            found.append(
-                Check(f"tight: {names[what]}, step {step}", PLOT, source, published, ours, error, why)
-            )
+    for what, readings in READINGS.items():
+        for step, published in readings.items():
+            read = axis(0.3, 1.0) + along(steps, arrays[what], step, 0, 100)
+            ours, title = float(arrays[what][step]), f"tight: {names[what]}, step {step}"
+            found.append(Check(title, PLOT, source, published, ours, read))
     return found

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.figures.accuracy import within
 from attsvm.figures.figure import DERIVED, Arrays, Check
 from attsvm.figures.max_margin_selection.protocol import beside, descend, published_loop, stack
 from attsvm.figures.papers import MAX_MARGIN
@@ -32,7 +33,7 @@ LOG_SLOPES: dict[str, Callable[[Float], Float]] = {  # log |ℓ'(x)|
 COLORS = {"linear": ORANGE, "logistic": BLUE, "exponential": GREEN}
 NAMES = {"linear": "ℓ(x) = −x", "logistic": "logistic", "exponential": "exponential"}
 ADDED = 1e-9
-LEFT = "what is left of the transient after 1,000 steps"
+LEFT = within(1e-3, "what is left of the transient after 1,000 steps")
 
 
 def offset(loss: str, high: Float) -> Float:
@@ -144,13 +145,11 @@ def checks(arrays: Arrays) -> list[Check]:
             run = int(np.flatnonzero(HIGH == C)[0])
             limit = float(offset(name, HIGH[run]))
             found.append(
-                Check(
-                    f"offset p₂, {name} loss, C = {C}", DERIVED, "closed form", limit, p[run, 1], 1e-3, LEFT
-                )
+                Check(f"offset p₂, {name} loss, C = {C}", DERIVED, "closed form", limit, p[run, 1], LEFT)
             )
     slow, limit = _at(arrays, "logistic", 1_000)[-1, 1], float(offset("logistic", HIGH[-1]))
-    found.append(Check("offset p₂, logistic loss, C = 100", DERIVED, "closed form", limit, slow, 1e-3, LEFT))
+    found.append(Check("offset p₂, logistic loss, C = 100", DERIVED, "closed form", limit, slow, LEFT))
     for coordinate, published in ((0, 11.9), (1, -11.9)):
         pair = arrays["published"][-1, coordinate], _at(arrays, "logistic", 1_000)[-1, coordinate]
-        found += beside(f"logistic, C = 100: p{'₁₂'[coordinate]} after 1,000 steps", published, pair, 0.05)
+        found += beside(f"logistic, C = 100: p{'₁₂'[coordinate]} after 1,000 steps", published, pair, 1)
     return found

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 
 import attsvm as att
+from attsvm.figures.accuracy import digits
 from attsvm.figures.figure import RUN, Check
 from attsvm.figures.textbook import joint_gradient
 from attsvm.numbers import Float
 
 PAPER = "Max-Margin Token Selection"
 COST = f"{PAPER}, printed solver cost"
-COST_DIGITS = "half a unit of the fifth printed decimal"
 SCRIPT = "independent script of the published loop"
-ROUNDED = "half a unit of the last digit given"
 FROZEN = "the published loop adds a constant to the gradient's length and freezes; ours goes on"
 RATE = 0.1
 
@@ -36,7 +35,6 @@ def descend(
     return att.train(
         tokens,
         att.Linear(v),
-        weight=att.FullWeight(),
         loss=loss,
         optimizer=optimizer,
         steps=max(record),
@@ -45,12 +43,11 @@ def descend(
     )
 
 
-def beside(what: str, published: float, pair: tuple[Any, Any], tolerance: float) -> list[Check]:
+def beside(what: str, given: float, pair: tuple[Any, Any], decimals: int) -> list[Check]:
     """A number of the published loop, which we find with its constants, and what it is without them."""
-    return [
-        Check(f"{what}, published loop", RUN, SCRIPT, published, float(pair[0]), tolerance, ROUNDED),
-        Check(what, RUN, SCRIPT, published, float(pair[1]), tolerance, FROZEN, expected_to_differ=True),
-    ]
+    known = digits(decimals)
+    loop = Check(f"{what}, published loop", RUN, SCRIPT, given, float(pair[0]), known, item=what)
+    return [loop, Check(what, RUN, SCRIPT, given, float(pair[1]), known, FROZEN, recipe=loop)]
 
 
 def stack(problems: Sequence[att.Tokens]) -> att.Tokens:

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.figures.accuracy import counted, digits
 from attsvm.figures.figure import RUN, Arrays, Check
 from attsvm.figures.max_margin_selection.protocol import descend
 from attsvm.figures.papers import MAX_MARGIN
@@ -95,14 +96,10 @@ def _padded(array: Float, width: int) -> Float:
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, width - array.shape[-1])])
 
 
-def error(share: Float, counts: tuple[int, ...]) -> Float:
-    """Standard error of the difference of binomial shares from so many runs; never zero.
-
-    The share is drawn towards ½ by two runs (Agresti and Coull), so that 0 of 200 has an error too.
-    """
-    total = sum(counts)
-    pulled = (np.asarray(share) * total + 2) / (total + 4)
-    return np.asarray(np.sqrt(pulled * (1 - pulled) * sum(1 / count for count in counts)))
+def error(share: Float, runs: int) -> Float:
+    """Standard error of binomial shares; drawn towards ½ by two runs, so that 0 of 200 has an error too."""
+    pulled = (np.asarray(share) * runs + 2) / (runs + 4)
+    return np.asarray(np.sqrt(pulled * (1 - pulled) / runs))
 
 
 @experiment.draws
@@ -121,7 +118,7 @@ def _panel(ax: Axes, arrays: Arrays, n: int, widths: tuple[int, ...]) -> None:
     runs = int(arrays["runs"])
     for name, color in (("all_support", GREEN), ("separable", GREY), ("local", ORANGE), ("global", BLUE)):
         share = arrays[f"{name}_{n}"] / runs
-        band = error(share, (runs,))
+        band = error(share, runs)
         x = np.arange(len(widths))
         ax.fill_between(x, share - band, np.minimum(share + band, 1), color=color, alpha=0.2, lw=0)
         ax.plot(x, share, color=color, ls=":" if name == "separable" else "-")
@@ -135,15 +132,13 @@ def _panel(ax: Axes, arrays: Arrays, n: int, widths: tuple[int, ...]) -> None:
 def checks(arrays: Arrays) -> list[Check]:
     """Every share beside that of 200 independent runs."""
     runs, found = int(arrays["runs"]), []
-    why = f"three standard errors of the difference of shares from {runs} and {TRIALS} runs, and rounding"
     for name, rows in PUBLISHED.items():
         for n, shares in ((int(n), rows[int(n)]) for n in arrays["inputs"]):
             ours = arrays[f"{name}_{n}"] / runs
             for d, published, share in zip(WIDTHS[n], shares, ours, strict=True):
-                both = (published * TRIALS + share * runs) / (TRIALS + runs)
-                tolerance = 3 * float(error(both, (TRIALS, runs))) + 0.005
+                known = digits(2) + counted(float(share), runs, published, TRIALS)
                 what = f"{NAMES[name]}, n = {n}, T = {T}, d = {d}"
-                found.append(Check(what, RUN, SOURCE, published, float(share), tolerance, why))
+                found.append(Check(what, RUN, SOURCE, published, float(share), known))
     return found
 
 

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.figures.accuracy import digits, exactly
 from attsvm.figures.figure import PRINTED, RUN, Arrays, Check
 from attsvm.figures.max_margin_selection.protocol import (
     COST,
-    COST_DIGITS,
     SCRIPT,
     beside,
     descend,
@@ -104,21 +104,21 @@ def checks(arrays: Arrays) -> list[Check]:
     found = []
     for token, published in enumerate((0.49505, 0.5)):
         cost = 0.5 * float((arrays[f"program_{token}"] ** 2).sum())
-        found.append(Check(f"token {token + 1}: ½‖p‖²", PRINTED, COST, published, cost, 5e-6, COST_DIGITS))
+        found.append(Check(f"token {token + 1}: ½‖p‖²", PRINTED, COST, published, cost, digits(5)))
     at = int(np.searchsorted(arrays["steps"], 1_000))
     other = arrays["cosine_0"][1, :, at] > 0.999, arrays["cosine_1"][1, :, at] > 0.999
-    why = "a count of six runs"
+    six = exactly("a count of six runs")
     found += [
-        Check("c = 0: starts that end at the global program", RUN, SCRIPT, 4, other[0].sum(), 0, why),
-        Check("c = 0: starts that end at the local program", RUN, SCRIPT, 2, other[1].sum(), 0, why),
+        Check("c = 0: starts that end at the global program", RUN, SCRIPT, 4, other[0].sum(), six),
+        Check("c = 0: starts that end at the local program", RUN, SCRIPT, 2, other[1].sum(), six),
     ]
     same = arrays["cosine_0"][0, :, at]
     frozen = att.cosine(arrays["published"][0][..., None], arrays["program_0"][:, None])
     for name, published, pick in (("least", 0.994, np.min), ("largest", 0.996, np.max)):
         what = f"c = 0.9: {name} cosine to the global program"
-        found += beside(what, published, (pick(frozen), pick(same)), 5e-4)
+        found += beside(what, published, (pick(frozen), pick(same)), 3)
     for run, height in ((4, 0.68), (5, -0.85)):
         what = f"c = 0, p(0) = (0, {STARTS[run]:g}): p₂ after 1,000 steps"
         ends = arrays["published"][1, run, 1], arrays["prompts"][1, run, at, 1]
-        found += beside(what, height, ends, 5e-3)
+        found += beside(what, height, ends, 2)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
+from attsvm.figures.accuracy import axis, sampled
 from attsvm.figures.figure import PLOT, Arrays, Check
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import MIRROR
@@ -72,34 +73,18 @@ def draw(arrays: Arrays) -> Canvas:
 @experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """First epochs, and key weights near zero."""
-    first = [
-        Check(
-            f"{rule}: test accuracy after epoch 1",
-            PLOT,
-            READ,
-            FIRST[rule],
-            arrays[f"test {rule}"][0],
-            0.06,
-            SPREAD,
-        )
-        for rule in RULES
-    ]
-    small = {rule: float(arrays[f"histogram {rule}"][0]) for rule in RULES}
-    return first + [
-        Check(
-            f"{rule}: key weights below 0.005",
-            PLOT,
-            READ,
-            BIN[rule],
-            small[rule],
-            0.15 * BIN[rule],
-            EARLY,
-            True,
-        )
-        for rule in RULES
-    ]
+    found = []
+    for rule in RULES:
+        test, small = float(arrays[f"test {rule}"][0]), float(arrays[f"histogram {rule}"][0])
+        epochs = f"{arrays[f'epoch {rule}'][-1]} of 1,000 epochs"
+        once = sampled([test], 1)
+        first, bins = f"{rule}: test accuracy after epoch 1", f"{rule}: key weights below 0.005"
+        found += [
+            Check(first, PLOT, READ, FIRST[rule], test, axis(0.2, 0.85) + once, short=once.words),
+            Check(bins, PLOT, READ, BIN[rule], small, axis(0, 250_000), EARLY, short=epochs),
+        ]
+    return found
 
 
 READ = "read off the published plot"
-SPREAD = "one seed, and a plot read to two digits"
 EARLY = "published after 1,000 epochs; after 16 the histogram is still that of the initial weights"

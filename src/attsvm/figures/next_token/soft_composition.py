@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.figures.accuracy import digits, within
 from attsvm.figures.figure import DERIVED, RUN, Arrays, Check
 from attsvm.figures.panels import beside, describe, grid
 from attsvm.figures.papers import NEXT_TOKEN
@@ -82,34 +83,16 @@ def draw(arrays: Arrays) -> Canvas:
 @experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """log 2 of the program, and the run at four steps against an independent script."""
-    limit = float(np.log(2))
-    found = [
-        Check("finite odds of the toy", DERIVED, "closed form", limit, float(arrays["finite_odds"]), 1e-12)
-    ]
+    near, odds_of = within(1e-12, "a closed form"), float(arrays["finite_odds"])
+    found = [Check("finite odds of the toy", DERIVED, "closed form", float(np.log(2)), odds_of, near)]
     source = "independent sketch, GD step 0.5"
-    for step, odds, near in zip(RECORD, ODDS, COSINES, strict=True):
+    for step, odds, cosine in zip(RECORD, ODDS, COSINES, strict=True):
         at = arrays["steps"] == step
         if at.any():
-            w = arrays["logits"][at][0]
-            digits = 5e-4 if step < 10_000 else 5e-5
+            w, ours = arrays["logits"][at][0], float(arrays["cosine"][at][0])
+            given = digits(3 if step < 10_000 else 4)
             found += [
-                Check(
-                    f"w_0 − w_1 after {step:,} steps",
-                    RUN,
-                    source,
-                    odds,
-                    float(w[0] - w[1]),
-                    5e-6,
-                    "last digit",
-                ),
-                Check(
-                    f"cosine after {step:,} steps",
-                    RUN,
-                    source,
-                    near,
-                    float(arrays["cosine"][at][0]),
-                    digits,
-                    "half of the last digit given",
-                ),
+                Check(f"w_0 − w_1 after {step:,} steps", RUN, source, odds, float(w[0] - w[1]), digits(5)),
+                Check(f"cosine after {step:,} steps", RUN, source, cosine, ours, given),
             ]
     return found

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.figures.figure import CONJECTURED, DERIVED, PRINTED, Arrays, Check, Provenance
+from attsvm.figures.accuracy import Accuracy, within
+from attsvm.figures.figure import CONJECTURED, DERIVED, STATED, Arrays, Check, Provenance
 from attsvm.figures.panels import band, describe, grid
 from attsvm.figures.papers import NEXT_TOKEN
 from attsvm.figures.style import BLUE, GREY, ORANGE
@@ -20,7 +21,7 @@ SENTENCES, LENGTH, VOCABULARY = 120, 5, 20
 LENGTHS = {"ov": 0.2 / np.sqrt(VOCABULARY), "kq": 0.05 / np.sqrt(VOCABULARY)}
 """The paper's step lengths."""
 PAPER = "Huang et al. 2024, Fig. 2 and its text"
-EXPONENTIAL: dict[str, Provenance] = {"ov": CONJECTURED, "kq": PRINTED}
+EXPONENTIAL: dict[str, Provenance] = {"ov": CONJECTURED, "kq": STATED}
 """The text states the exponential decay of the loss for the second stage; for the first we recall it."""
 
 
@@ -123,16 +124,19 @@ def _explain(gap: Axes, away: Axes, norm: Axes) -> None:
 def checks(arrays: Arrays) -> list[Check]:
     """For orthonormal tokens: straight norms, straight log losses, directions on their way to zero."""
     rate = att.fit_rate(arrays["steps_ov"], np.median(arrays["away_ov_random"], axis=0), last=3.0)
-    what = "1 − cosine of W_ov, random tokens: exponent in t above −1"
+    what, slow = (
+        "1 − cosine of W_ov, random tokens: exponent in t above −1",
+        within(0.1, "1 − cosine is O(log t/t)"),
+    )
     source = "Huang et al. 2024, Proposition 1"
     return [
-        *_stage(arrays, "ov", 1e-12, "exact by symmetry"),
-        *_stage(arrays, "kq", 0.02, "O(log t/t): still on its way"),
-        Check(what, CONJECTURED, source, 0.0, max(rate.exponent + 1, 0.0), 0.1, "1 − cosine is O(log t/t)"),
+        *_stage(arrays, "ov", within(1e-12, "exact by symmetry")),
+        *_stage(arrays, "kq", within(0.02, "O(log t/t): still on its way")),
+        Check(what, CONJECTURED, source, 0.0, max(rate.exponent + 1, 0.0), slow),
     ]
 
 
-def _stage(arrays: Arrays, layer: str, near: float, because: str) -> list[Check]:
+def _stage(arrays: Arrays, layer: str, near: Accuracy) -> list[Check]:
     steps, weight = arrays[f"steps_{layer}"], f"W_{layer}"
     late = steps >= steps[-1] / 2
     norms, gaps = arrays[f"norm_{layer}_orthonormal"], arrays[f"gap_{layer}_orthonormal"]
@@ -140,28 +144,15 @@ def _stage(arrays: Arrays, layer: str, near: float, because: str) -> list[Check]
     falling = min(_r2(steps[late], gap[late]) for gap in gaps)
     size = float(np.median(norms[:, -1]) / (LENGTHS[layer] * steps[-1]))
     away = float(np.median(arrays[f"away_{layer}_orthonormal"][:, -1]))
-    soon = "exponential once the loss is small: second half"
+    line, soon = within(1e-3, "a line"), within(2e-3, "exponential once the loss is small: second half")
+    turn, equal = within(0.03, "only the first steps turn"), "steps of equal length"
     return [
-        Check(f"R² of linear growth of ‖{weight}‖, worst corpus", PRINTED, PAPER, 1.0, straight, 1e-3),
+        Check(f"R² of linear growth of ‖{weight}‖, worst corpus", STATED, PAPER, 1.0, straight, line),
         Check(
-            f"R² of log loss against t, {weight}, worst corpus",
-            EXPONENTIAL[layer],
-            PAPER,
-            1.0,
-            falling,
-            2e-3,
-            soon,
+            f"R² of log loss against t, {weight}, worst corpus", EXPONENTIAL[layer], PAPER, 1.0, falling, soon
         ),
-        Check(
-            f"‖{weight}‖/(step length · t)",
-            DERIVED,
-            "steps of equal length",
-            1.0,
-            size,
-            0.03,
-            "only the first steps turn",
-        ),
-        Check(f"1 − cosine of {weight} at the end", PRINTED, PAPER, 0.0, away, near, because),
+        Check(f"‖{weight}‖/(step length · t)", DERIVED, equal, 1.0, size, turn),
+        Check(f"1 − cosine of {weight} at the end", STATED, PAPER, 0.0, away, near),
     ]
 
 

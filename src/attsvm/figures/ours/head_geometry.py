@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
+from attsvm.figures.accuracy import exactly
 from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import OURS
@@ -167,14 +168,16 @@ def _table(ax: Axes, arrays: Arrays, group: str, title: str) -> None:
 def checks(arrays: Arrays) -> list[Check]:
     """Certificates; whether each optimizer leads in its norm; whether alignment rises with training."""
     share = float(arrays["certified"].mean())
-    found = [Check("share of certified programs", DERIVED, "definition", 1.0, share, 0.0)]
+    found = [
+        Check("share of certified programs", DERIVED, "definition", 1.0, share, exactly("every program"))
+    ]
     for group, (size, _, _) in GROUPS.items():
         if f"{group} ratio" in arrays:
             found += _leads(arrays, group, f"size {size}, {group.split()[0]} selections")
     for rule in arrays["own rules"]:
         curve = arrays[f"layers {rule}"].mean(1)
         what, rises = f"{RULES[str(rule)][0]}: alignment rises", float(curve[-1] > curve[0])
-        found.append(Check(what, CONJECTURED, LAYER, 1.0, rises, 0.0, DEEP, True))
+        found.append(Check(what, CONJECTURED, LAYER, 1.0, rises, exactly("yes or no"), DEEP))
     return found
 
 
@@ -186,7 +189,7 @@ def _leads(arrays: Arrays, group: str, where: str) -> list[Check]:
         words, norm = RULES[rule]
         leads = float(arrays[f"{group} ratio"][0][:, norms.index(norm)].argmax() == row)
         what = f"{words} leads in the {norm} margin, {where}"
-        found.append(Check(what, CONJECTURED, LAYER, 1.0, leads, 0.0, DEEP, True))
+        found.append(Check(what, CONJECTURED, LAYER, 1.0, leads, exactly("yes or no"), DEEP))
     return found
 
 

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.claims.joint_selection import CHOSEN, LOOSE, loose_problem
+from attsvm.figures.accuracy import within
 from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
 from attsvm.figures.papers import OURS
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
@@ -77,9 +78,7 @@ def experiment(problems: int, steps: int, radii: tuple[float, ...]) -> Arrays:
     heads = np.stack([att.label_svm(tokens.run(k), CHOSEN).W[:, 0] for k in range(len(ratio))])
     head, rule = att.Linear(heads / ratio[:, None]), att.steepest(att.frobenius, 0.1)
     record = [*range(0, 401, 10), steps]
-    run = att.train(
-        wide, head, weight=att.FullWeight(), optimizer=rule, train_head=rule, steps=steps, record=record
-    )
+    run = att.train(wide, head, optimizer=rule, train_head=rule, steps=steps, record=record)
     assert run.v is not None
     own = ratio * np.linalg.norm(run.v[:, -1], axis=-1) / run.norm()[:, -1]
     arrays: Arrays = {"radii": np.array(radii)}
@@ -187,7 +186,7 @@ def checks(arrays: Arrays) -> list[Check]:
     k = len(RATIOS)
     off = np.abs(_angles(arrays["program"][:k]) - closed_form(RATIOS)).max()
     what = "program against the closed form: largest error of the angle, degrees"
-    found = [Check(what, DERIVED, "closed form", 0.0, off, 1e-6, "bisection")]
+    found = [Check(what, DERIVED, "closed form", 0.0, off, within(1e-6, "bisection"))]
     found += _errors(arrays, "descent", "joint descent", arrays["own_ratio"], arrays["length"][:k].min())
     if "path" in arrays:
         radius = arrays["radii"][-1]
@@ -203,22 +202,9 @@ def _errors(arrays: Arrays, name: str, kind: str, ratio: Float, length: float) -
     why = "angles close like one over the length: one radian over it"
     also = f"{why}, in units of the 0.32 rad that p^mm and p^relax are apart at least"
     return [
-        Check(
-            f"{kind}: largest error of the angle, degrees",
-            CONJECTURED,
-            "a rule of ours, by a heuristic argument",
-            0.0,
-            worst,
-            np.degrees(1 / length),
-            why,
-        ),
-        Check(
-            f"{kind}, random problems: median error of position",
-            CONJECTURED,
-            "a rule of ours, by a heuristic argument",
-            0.0,
-            middle,
-            3 / length,
-            also,
-        ),
+        Check(what, CONJECTURED, "a rule of ours, by a heuristic argument", 0.0, error, near)
+        for what, error, near in (
+            (f"{kind}: largest error of the angle, degrees", worst, within(np.degrees(1 / length), why)),
+            (f"{kind}, random problems: median error of position", middle, within(3 / length, also)),
+        )
     ]

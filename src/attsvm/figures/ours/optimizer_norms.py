@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.figures.accuracy import exactly
 from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import OURS
@@ -130,7 +131,7 @@ def checks(arrays: Arrays) -> list[Check]:
             "expected: all other scores are equal",
             1.0,
             float(arrays["chosen"].mean()),
-            0.0,
+            exactly("every run"),
         ),
         Check(
             "share of certified programs",
@@ -138,7 +139,7 @@ def checks(arrays: Arrays) -> list[Check]:
             "by construction",
             1.0,
             float(arrays["certified"].mean()),
-            0.0,
+            exactly("every program"),
         ),
     ]
     for row, optimizer in enumerate(rows):
@@ -150,7 +151,7 @@ def checks(arrays: Arrays) -> list[Check]:
                 "conjecture after Fan et al. 2025",
                 own,
                 int(table[row].argmax()),
-                0,
+                exactly("the number of a column"),
             )
         )
     owned = {NORMS.index(OPTIMIZERS[optimizer][0]) for optimizer in rows}
@@ -168,5 +169,5 @@ def _leads(table: Float, rows: list[str], column: int) -> Check:
         "conjecture after Fan et al. 2025",
         0.0,
         max(-lead, 0.0),
-        0.0,
+        exactly("it leads"),
     )

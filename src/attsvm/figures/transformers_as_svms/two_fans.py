@@ -10,11 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.figures.accuracy import axis, within
 from attsvm.figures.figure import DERIVED, PLOT, Arrays, Check
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import GREY, canvas, label
 from attsvm.figures.transformers_as_svms.trajectories import COLORS, SOURCE, draw_trajectories, trajectories
+from attsvm.numbers import Float
+
+WINDOW = (-10, 60, -75, 75)
+"""The axes of the published plots."""
 
 
 @TRANSFORMERS.figure(
@@ -42,8 +47,8 @@ def draw(arrays: Arrays) -> Canvas:
     left.set_aspect("equal", adjustable="box")
     describe(left, "tokens and separating lines", "first coordinate", "second coordinate of $x$")
     label(left, -2.1, -2.6, "★ selected   • others   ○ support", GREY)
-    draw_trajectories(middle, arrays, "full", window=(-10, 60, -75, 75))
-    draw_trajectories(right, arrays, "factored", window=(-10, 60, -75, 75))
+    draw_trajectories(middle, arrays, "full", window=WINDOW)
+    draw_trajectories(right, arrays, "factored", window=WINDOW)
     label(middle, -8, 66, "dashed: nuclear rays", GREY)
     label(right, -8, 66, "dashed: Frobenius rays", GREY)
     right.set_ylabel("")
@@ -70,21 +75,25 @@ def _separated(ax: Axes, arrays: Arrays, i: int) -> None:
 
 @experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
-    """The slopes of the drawn Frobenius rays, read off the published plot, and the separation itself."""
+    """Where the drawn Frobenius rays leave the published plot, and the separation itself."""
     full, keys, winner = arrays["ray_full"], arrays["keys"], arrays["selected"]
-    because = "2 % of the axis for reading, at either end of the ray"
     margins = (keys[[0, 1], winner][:, None] - keys) @ full[..., None]
     least = np.sort(margins[..., 0], axis=-1)[:, 1].min()  # the winner's own margin is 0
     return [
-        Check("Frobenius ray of z1, slope", PLOT, SOURCE, 1.3, full[0, 1] / full[0, 0], 0.06, because),
-        Check("Frobenius ray of z2, slope", PLOT, SOURCE, -1.67, full[1, 1] / full[1, 0], 0.06, because),
+        *(_ray(i, slope, full[i]) for i, slope in enumerate((1.3, -1.67))),
         Check(
             "least margin of the program",
             DERIVED,
             "by definition",
             1.0,
             float(least),
-            1e-8,
-            "solver accuracy",
+            within(1e-8, "solver accuracy"),
         ),
     ]
+
+
+def _ray(i: int, slope: float, ray: Float) -> Check:
+    """Where a drawn ray, read as this slope, leaves the published plot above or below."""
+    edge = np.copysign(WINDOW[3], slope)
+    what = f"Frobenius ray of z{i + 1}, x at y = {edge:g}".replace("-", "−")
+    return Check(what, PLOT, SOURCE, edge / slope, float(edge * ray[0] / ray[1]), axis(*WINDOW[:2]))

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.figures.accuracy import counted, digits
 from attsvm.figures.figure import RUN, Arrays, Check
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import TRANSFORMERS
@@ -69,7 +70,6 @@ def experiment(runs: int, steps: int) -> Arrays:
     path = att.train(
         att.Tokens(keys, queries, labels, mask),
         att.Linear(v),
-        weight=att.FullWeight(),
         optimizer=att.steepest(att.frobenius, 0.1),
         steps=steps,
         init=init,
@@ -153,11 +153,10 @@ def checks(arrays: Arrays) -> list[Check]:
         for n, widths in WIDTHS.items():
             for d, share in zip(widths, TWIN[name][n], strict=True):
                 ours = arrays[f"{name}_{n}_{d}"]
-                middle = (ours.sum() + 100 * share + 1) / (len(ours) + 102)  # never 0 or 1: Laplace's rule
-                error = 3 * np.sqrt(middle * (1 - middle) * (1 / len(ours) + 0.01))
-                because = f"3 binomial standard errors of {len(ours)} and 100 trials"
-                what = f"{words}, n = {n}, d = {d}"
-                found.append(Check(what, RUN, SOURCE, share, float(ours.mean()), float(error), because))
+                known = digits(2) + counted(float(ours.mean()), len(ours), share, 100)
+                found.append(
+                    Check(f"{words}, n = {n}, d = {d}", RUN, SOURCE, share, float(ours.mean()), known)
+                )
     return found
 
 
