@@ -41,38 +41,33 @@ def draw(arrays):
     return canvas
 
 
-def check(reference, expected_to_differ=False, provenance="printed"):
+def check(reference, provenance="printed", **more):
+    exact = figures.exactly()
     return lambda arrays: [
-        Check(
-            "last <number>",
-            provenance,
-            "nobody",
-            reference,
-            arrays["last"],
-            0.5,
-            "a reason",
-            expected_to_differ,
-        )
+        Check("last <number>", provenance, "nobody", reference, arrays["last"], exact, "a reason", **more)
     ]
+
+
+def with_recipe(reference, theirs):
+    """Two rows of one published number: as the paper computes it, and ours."""
+
+    def rows(arrays):
+        recipe = Check("theirs", "printed", "nobody", reference, theirs, figures.exactly(), item="last")
+        own = Check(
+            "ours", "printed", "nobody", reference, arrays["last"], figures.exactly(), "", "last", recipe
+        )
+        return [recipe, own]
+
+    return rows
 
 
 @pytest.fixture
 def toys(monkeypatch):
     """Two figures in this process: one with a drawing, one without."""
     sizes = {"quick": {"steps": 3}, "default": {"steps": 4}, "paper": {"steps": 5}}
-    drawn = Figure(
-        "drawn",
-        "Drawn & shown",
-        "It rises.",
-        Experiment(),
-        sizes,
-        draw,
-        check(3.0),
-        "No <note> on `a_b` and W^mm.",
-    )
-    table = Figure(
-        "table", "A table", "It counts.", Experiment(), sizes, None, check(3.0, provenance="read off a plot")
-    )
+    note = "No <note> on `a_b` and W^mm."
+    drawn = Figure("drawn", "Drawn & shown", "It rises.", Experiment(), sizes, draw, check(3.0), note)
+    table = Figure("table", "A table", "It counts.", Experiment(), sizes, None, check(3.0, "read off a plot"))
     return install(monkeypatch, drawn, table)
 
 
@@ -127,16 +122,47 @@ def test_a_figure_that_fails_is_told_and_the_others_are_kept(toys, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    ("reference", "expected", "code"), [(3.0, False, 0), (4.0, True, 0), (4.0, False, 1)]
+    ("reference", "kind", "code", "told"),
+    [(3.0, "printed", 0, False), (4.0, "printed", 0, True), (4.0, "derived", 1, True)],
 )
-def test_the_exit_code_tells_whether_a_number_disagrees(
-    toys, tmp_path, monkeypatch, reference, expected, code
+def test_a_number_that_differs_is_printed_and_one_that_we_derived_is_an_error(
+    toys, tmp_path, monkeypatch, reference, kind, code, told
 ):
-    install(monkeypatch, replace(toys[1], checks=check(reference, expected)))
+    install(monkeypatch, replace(toys[1], checks=check(reference, kind)))
     done = run(tmp_path)
     assert done.exit_code == code
-    assert ("printed 4, ours 3" in done.stdout) == (code == 1)
+    assert (f"{kind} 4, ours 3" in done.stdout) == told
     assert "a reason" in (tmp_path / "report.html").read_text(encoding="utf8")
+
+
+def test_every_status_is_in_the_headline_and_a_published_number_counts_once(toys, tmp_path, monkeypatch):
+    rows = {
+        "agrees": check(3.0),
+        "recipe": with_recipe(4.0, 4.0),
+        "unexplained": with_recipe(4.0, 5.0),
+        "short": check(3.0, short="1 of 9 epochs"),
+    }
+    install(monkeypatch, *(replace(toys[1], name=name, checks=made) for name, made in rows.items()))
+    report = report_of(tmp_path)
+    assert report.sentence == (
+        "1 of 4 published numbers agree; 1 differs, where the published recipe gives the published number; "
+        "1 differs, not explained; 1 is not comparable yet."
+    )
+    text = page(report, tmp_path)
+    assert "theirs: 4" in text and "1 of 9 epochs" in text
+
+
+@pytest.mark.parametrize(("accuracy", "share"), [(figures.digits(1), 1.0), (figures.axis(0, 100), 0.0)])
+def test_the_page_says_what_shuffled_references_would_give(toys, tmp_path, monkeypatch, accuracy, share):
+    def rows(arrays):
+        numbers = (4.0, 5.0, 6.0)
+        return [Check(f"row {x:g}", "printed", "nobody", x, x, accuracy) for x in numbers]
+
+    install(monkeypatch, replace(toys[0], checks=rows))
+    report = report_of(tmp_path)
+    differ, pairs = report.shuffled
+    assert (differ, pairs) == ((6, 6) if share else (0, 0))
+    assert ("100% would differ (6 of 6 pairs)" in page(report, tmp_path)) == bool(share)
 
 
 def test_an_unknown_figure_or_scale_is_told_where_the_known_ones_are(toys, tmp_path):
@@ -246,18 +272,18 @@ def test_report_json_is_strict_and_tells_the_verdicts(toys, tmp_path, monkeypatc
     write_report(report_of(tmp_path), tmp_path)
     assert "explorer/main.js" in (tmp_path / "explorer.html").read_text(encoding="utf8")
     record = json.loads((tmp_path / "report.json").read_text(encoding="utf8"), parse_constant=pytest.fail)
-    assert (record["good"], record["counts"]) == (False, {"disagrees": 1})
+    assert (record["good"], record["counts"]) == (True, {"differs, not explained": 1})
     assert record["figures"][0]["checks"][0]["reference"] is None
 
 
 def test_only_published_numbers_count_in_the_headline_and_every_kind_is_counted_apart(
     toys, tmp_path, monkeypatch
 ):
-    assert report_of(tmp_path).sentence == "2 of 2 published numbers agree, none disagree."
-    own = replace(toys[1], name="own", checks=check(3.0, provenance="independent run"))
+    assert report_of(tmp_path).sentence == "2 of 2 published numbers agree."
+    own = replace(toys[1], name="own", checks=check(3.0, "independent run"))
     install(monkeypatch, toys[0], own)
     report = report_of(tmp_path)
-    assert report.sentence == "1 of 1 published numbers agree, none disagree."
+    assert report.sentence == "1 of 1 published numbers agree."
     assert "1 of 1 numbers of independent runs" in write_gallery(report, tmp_path, tmp_path).read_text("utf8")
     counted = {"printed": {"agrees": 1}, "independent run": {"agrees": 1}}
     assert report.record()["provenance"] == counted
@@ -265,14 +291,15 @@ def test_only_published_numbers_count_in_the_headline_and_every_kind_is_counted_
     assert '<div class="tile kind run"><b>1<i> of 1</i></b>' in text and "Published</th>" not in text
 
 
-def test_a_number_that_disagrees_is_told_even_where_it_is_not_published(toys, tmp_path, monkeypatch):
-    install(monkeypatch, replace(toys[0], checks=check(9.0, provenance="derived")))
-    assert report_of(tmp_path).sentence == "No number is published; 1 of the other numbers disagrees."
+def test_a_derived_number_that_differs_is_told_in_the_headline(toys, tmp_path, monkeypatch):
+    install(monkeypatch, replace(toys[0], checks=check(9.0, "derived")))
+    wanted = "No number is published; 1 of the numbers that we derived differs."
+    assert report_of(tmp_path).sentence == wanted
 
 
 def test_a_reference_of_no_known_kind_is_refused():
     with pytest.raises(ValueError, match=r"provenance is 'published'\. Pass one of: printed, read off"):
-        Check("a number", "published", "nobody", 1.0, 1.0, 0.0)
+        Check("a number", "published", "nobody", 1.0, 1.0, figures.exactly())
 
 
 def test_the_gallery_shows_each_drawing_and_its_command(toys, tmp_path):

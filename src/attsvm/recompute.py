@@ -18,7 +18,7 @@ def recompute(names: Sequence[str], data: File, out: File, tiny: bool = False) -
     names: of figures, none for all. data: the folder of experiments/data.py. out: where the trainings are
     kept; the same call goes on. tiny: a few examples for two epochs, on any machine; otherwise on a GPU.
     """
-    recorded = [name for name, figure in figures.ALL.items() if figure.record]
+    recorded = [name for name, figure in figures.ALL.items() if "experiments/" in figure.recorded]
     chosen = [name for name in names or recorded if name in recorded]
     if not chosen:
         raise ValueError(f"none of these figures is recorded. --data computes again: {', '.join(recorded)}.")

@@ -26,7 +26,7 @@ def grid():
 
 
 def disagreements(figure, arrays):
-    return [check.what for check in figure.checks(arrays) if check.agreement == "disagrees"]
+    return [check.what for check in figure.checks(arrays) if check.agreement == "differs, not explained"]
 
 
 def test_joint_descent_follows_the_program_of_its_ratio(family):

@@ -59,8 +59,8 @@ def main(
 
     Each command has examples: `attsvm solve --help`.
 
-    Exit codes: 0 as wished, 1 bad input, a number that disagrees or a run that diverged, 2 not separable,
-    3 solved but not certified, 64 wrong usage, 130 stopped by Ctrl-C.
+    Exit codes: 0 as wished, 1 bad input, a derived number that differs or a run that diverged, 2 not
+    separable, 3 solved but not certified, 64 wrong usage, 130 stopped by Ctrl-C.
     """
 
 

@@ -98,7 +98,9 @@ def _choices(report: Report) -> str:
 
 
 def _statuses() -> str:
-    return "".join(f'<option value="{mark}">{escaped(status)}</option>' for status, (mark, _) in MARKS.items())
+    return "".join(
+        f'<option value="{mark}">{escaped(status)}</option>' for status, (mark, _) in MARKS.items()
+    )
 
 
 def _chip(kind: Provenance) -> str:
