@@ -2,12 +2,13 @@
 
 import csv
 import math
+from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 
-from attsvm.torch import AttentionPooling, MarginMonitor  # noqa: E402
+from attsvm.torch import AttentionPooling, MarginMonitor, QueryKey  # noqa: E402
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"intermediate_size": 20, "initializer_range": 0.5, "attn_implementation": "eager"}
@@ -32,7 +33,7 @@ def padded(n=3, T=7):
 def model_of(family):
     torch.manual_seed(0)
     library = transformers()
-    extra = {} if family == "Bert" else {"num_key_value_heads": 2, "pad_token_id": 0}
+    extra = {"num_key_value_heads": 2, "pad_token_id": 0} if family in ("Llama", "Qwen3") else {}
     return getattr(library, f"{family}Model")(getattr(library, f"{family}Config")(**SIZES, **extra)).eval()
 
 
@@ -48,7 +49,7 @@ def agrees(records, attention, counts):
     return torch.allclose(read, torch.stack([mass, entropy], 1), atol=SINGLE)
 
 
-@pytest.mark.parametrize("family", ["Bert", "Llama", "Qwen3"])
+@pytest.mark.parametrize("family", ["Bert", "Llama", "Qwen3", "GPT2"])
 def test_the_monitor_reads_the_models_own_attention(family):
     model, batch = model_of(family), padded()
     with MarginMonitor(model) as monitor:
@@ -97,6 +98,61 @@ def test_the_norm_and_the_margin_are_those_of_the_definition():
         assert (record.margin, record.median_margin) == pytest.approx(
             (gaps.min().item(), gaps.median().item())
         )
+
+
+def test_the_norm_of_a_head_whose_projections_are_one_layer_is_that_of_its_part():
+    model, monitor = (m := model_of("GPT2")), MarginMonitor(m)
+    model(**padded())
+    weight = model.h[0].attn.c_attn.weight
+    Q, K, V = (weight[:, k * 16 + 12 : k * 16 + 16].T for k in range(3))
+    norm = monitor.record(0)[3].norm
+    assert norm == pytest.approx((K.T @ Q / 2).norm().item(), rel=SINGLE)
+    assert norm != pytest.approx((V.T @ Q / 2).norm().item(), rel=SINGLE)
+
+
+class Own(torch.nn.Module):
+    """Attention of somebody's own: four heads of width 3, two of the keys, from layers of plain names."""
+
+    def __init__(self, fused):
+        super().__init__()
+        torch.manual_seed(0)
+        self.fused = fused
+        self.q, self.k = torch.nn.Linear(8, 12), torch.nn.Linear(8, 6)
+        self.qkv = torch.nn.Linear(8, 24)
+
+    def forward(self, x, keep=None):
+        q, k = self.qkv(x).split([12, 6, 6], -1)[:2] if self.fused else (self.q(x), self.k(x))
+        q, k = q.unflatten(-1, (4, 3)).transpose(1, 2), k.unflatten(-1, (2, 3)).transpose(1, 2)
+        logits = q @ k.repeat_interleave(2, 1).mT / 3**0.5
+        seen = torch.ones(x.shape[1], x.shape[1]).tril().bool() & keep[:, None, None]
+        return logits.masked_fill(~seen, -math.inf).softmax(-1)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_module_of_the_users_own_is_read_by_the_names_of_its_layers(fused):
+    module, x = Own(fused), 3 * random(3, 7, 8)
+    keep = torch.arange(7) < torch.tensor(LENGTHS)[:, None]
+    names = ("qkv", "qkv") if fused else ("q", "k")
+    told = QueryKey(*names, heads=4, width=3, groups=2, causal=True, mask="keep")
+    for how, right in ((told, True), (replace(told, causal=False), False), (replace(told, scale=1.0), False)):
+        with MarginMonitor(torch.nn.Sequential(module), {Own: how}) as monitor:
+            maps = module(x, keep)
+            assert agrees(monitor.record(0), maps, keep) is right
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (QueryKey("query", "k", heads=4), "Own has no layer 'query' with a matrix. It has q, k, qkv"),
+        (QueryKey("q", "k", heads=4), "4 heads and 4 of the keys, 3 wide, do not fit Own"),
+        (QueryKey("qkv", "qkv", heads=4, width=12), "do not fit Own"),
+        (QueryKey("q", "k", heads=4, groups=3, width=2), "do not fit Own"),
+    ],
+    ids=str,
+)
+def test_a_description_that_does_not_fit_its_module_is_refused(told, said):
+    with pytest.raises(ValueError, match=said):
+        MarginMonitor(Own(False), {Own: told})
 
 
 def test_the_norm_of_a_transformers_head_is_that_of_its_key_query_product():

@@ -4,6 +4,7 @@ LpMirrorDescent, SteepestDescent    torch.optim optimizers
 pool, attention, AttentionPooling   softmax attention whose gradient survives saturation
 SelectiveAttention                  the same with a learned temperature per query
 MarginMonitor                       norm, entropy and margin of every head while a model trains
+QueryKey                            how it reads an attention module of your own
 """
 
 from attsvm.extras import missing as _missing
@@ -16,6 +17,7 @@ except ModuleNotFoundError as error:
 from attsvm.torch.mirror import LpMirrorDescent
 from attsvm.torch.monitor import MarginMonitor
 from attsvm.torch.pooling import AttentionPooling, attention, pool
+from attsvm.torch.query_key import QueryKey
 from attsvm.torch.records import HeadRecord
 from attsvm.torch.selective import SelectiveAttention
 from attsvm.torch.steepest import SteepestDescent
@@ -25,6 +27,7 @@ __all__ = [
     "HeadRecord",
     "LpMirrorDescent",
     "MarginMonitor",
+    "QueryKey",
     "SelectiveAttention",
     "SteepestDescent",
     "attention",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, fields
 from os import PathLike
 from typing import Any
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from attsvm.extras import missing
 from attsvm.torch.pooling import attention
-from attsvm.torch.readers import Inputs, Look, reader_of
+from attsvm.torch.query_key import QueryKey
+from attsvm.torch.readers import Inputs, Look, Reader, reader_of
 from attsvm.torch.records import HeadRecord
 
 
@@ -30,20 +31,24 @@ class MarginMonitor:
 
     For transformers' Trainer pass callbacks=[monitor.callback()]. A hook keeps the inputs of each module's
     last forward pass; the logits are recomputed only when a record is asked for, with the weights as they
-    are then. Rows of padding tokens do not count. `readers.py` says which modules can be read.
+    are then. Rows of padding tokens do not count.
+
+    own: how to read modules of your own, by their class: {SelfAttention: QueryKey("q", "k", heads=4)}.
 
     A compiled model may be watched as well as the one it was made from, also after it has run: making a
     monitor drops the code compiled so far (`torch.compiler.reset`), and the next pass compiles the hooks in.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, own: Mapping[type[nn.Module], QueryKey] | None = None) -> None:
         self.records: list[HeadRecord] = []
-        readers = {name: (module, reader_of(module)) for name, module in _modules(model)}
+        readers = {name: (module, _reader(module, own or {})) for name, module in _modules(model)}
         self._watched = {name: (module, read) for name, (module, read) in readers.items() if read}
         if not self._watched:
             raise ValueError(
                 f"{type(model).__name__} has no attention module that can be read. Expected "
-                "AttentionPooling, torch.nn.MultiheadAttention, or layers with query/key or q_proj/k_proj."
+                "AttentionPooling, torch.nn.MultiheadAttention, or Hugging Face's layers with query/key, "
+                "q_proj/k_proj or c_attn. Describe one of your own: "
+                'MarginMonitor(model, {ItsClass: QueryKey("q", "k", heads=4)}).'
             )
         self._inputs: dict[str, Inputs] = {}
         self._hooks = [
@@ -124,6 +129,15 @@ def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, module in model.named_modules():
         if "_orig_mod" not in module._modules:
             yield ".".join(part for part in name.split(".") if part != "_orig_mod") or "model", module
+
+
+def _reader(module: nn.Module, own: Mapping[type[nn.Module], QueryKey]) -> Reader | None:
+    """What was said of the module's class, or of one it comes from; else what is known."""
+    for kind in type(module).__mro__:
+        if kind in own:
+            own[kind].check(module)
+            return own[kind]
+    return reader_of(module)
 
 
 def _detached(value: Any, memory: dict[int, Any]) -> Any:

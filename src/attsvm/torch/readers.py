@@ -1,8 +1,8 @@
 """The logits of an attention module, recomputed from its inputs and its weights as they are now.
 
 Three families are read: our AttentionPooling, torch.nn.MultiheadAttention, and Hugging Face's layers with
-separate projections of queries and keys (BERT, DistilBERT, ViT; Llama, Mistral, Qwen and their kin with
-rotary positions and grouped keys).
+projections of queries and keys (BERT, DistilBERT, ViT; Llama, Mistral, Qwen and their kin with rotary
+positions and grouped keys; GPT-2, whose projections are one layer). A QueryKey describes a module of your own.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attsvm.query_key import query_key_layers
 from attsvm.torch.pooling import AttentionPooling
+from attsvm.torch.projections import everything, layers_of, product_norms, scale_of, split
 from attsvm.torch.selective import SelectiveAttention
 
 CHANGES_LOGITS = ("attn_logit_softcapping", "sinks", "distance_embedding", "relative_position_bias")
@@ -44,7 +44,7 @@ def reader_of(module: nn.Module) -> Reader | None:
         return read_pooling
     if isinstance(module, nn.MultiheadAttention):
         return read_multihead
-    if query_key_layers(module) and "hidden_states" in inspect.signature(module.forward).parameters:
+    if layers_of(module) and "hidden_states" in inspect.signature(module.forward).parameters:
         return read_projected
     return None
 
@@ -53,7 +53,7 @@ def read_pooling(module: AttentionPooling, inputs: Inputs) -> Look:
     tokens, mask = inputs["tokens"], inputs.get("mask")
     more = (mask, inputs.get("positions")) if isinstance(module, SelectiveAttention) else ()
     logits = module.logits(tokens, inputs.get("queries"), *more)[:, :, None]
-    allowed = _everything(logits) if mask is None else mask[:, None, None]
+    allowed = everything(logits) if mask is None else mask[:, None, None]
     norms = torch.stack([torch.linalg.matrix_norm(W) for W in module.weights])
     return Look(logits, allowed, norms, selfward=False)
 
@@ -74,11 +74,11 @@ def read_multihead(module: nn.MultiheadAttention, inputs: Inputs) -> Look:
     biases = (None, None) if module.in_proj_bias is None else module.in_proj_bias.chunk(3)[:2]
     q, k = (nn.functional.linear(x, w, b) for x, w, b in zip((query, key), (Q, K), biases, strict=True))
     heads, scale = module.num_heads, module.head_dim**-0.5
-    logits = scale * _split(q, heads) @ _split(k, heads).mT
+    logits = scale * split(q, heads) @ split(k, heads).mT
     logits, allowed = _with_ignored(logits, inputs.get("key_padding_mask"), (-1, 1, 1, k.shape[1]))
     shape = (-1, heads if getattr(inputs.get("attn_mask"), "ndim", 0) == 3 else 1, *logits.shape[-2:])
     logits, more = _with_ignored(logits, inputs.get("attn_mask"), shape)
-    return Look(logits, allowed & more, scale * _product_norms(Q, K, heads, heads), selfward)
+    return Look(logits, allowed & more, scale * product_norms(Q, K, heads, heads), selfward)
 
 
 def read_projected(module: nn.Module, inputs: Inputs) -> Look:
@@ -86,17 +86,18 @@ def read_projected(module: nn.Module, inputs: Inputs) -> Look:
     for name in CHANGES_LOGITS:
         if getattr(module, name, None) is not None:
             raise NotImplementedError(f"{type(module).__name__} has {name}, which the monitor cannot read.")
-    first, second = query_key_layers(module)
+    first, second = layers_of(module)
     hidden, other = inputs["hidden_states"], _other_states(inputs)
     width = getattr(module, "attention_head_size", None) or module.head_dim
     heads, groups = first.weight.shape[0] // width, second.weight.shape[0] // width
     q = _normed(module, "q_norm", first(hidden), heads)
     k = _normed(module, "k_norm", second(hidden if other is None else other), groups)
     q, k = _rotated(module, q, k, inputs.get("position_embeddings"))
-    scale = float(getattr(module, "scaling", width**-0.5))
+    scale = scale_of(module, width)
     logits = scale * q @ k.repeat_interleave(heads // groups, 1).mT
-    logits, allowed = _with_hugging_mask(module, logits, inputs.get("attention_mask"))
-    norms = abs(scale) * _product_norms(first.weight, second.weight, heads, groups)
+    causal = bool(getattr(module, "is_causal", False))
+    logits, allowed = with_mask(logits, inputs.get("attention_mask"), causal)
+    norms = abs(scale) * product_norms(first.weight, second.weight, heads, groups)
     return Look(logits, allowed, norms, selfward=other is None)
 
 
@@ -111,16 +112,11 @@ def _other_states(inputs: Inputs) -> Tensor | None:
     return None
 
 
-def _split(x: Tensor, heads: int) -> Tensor:
-    """(n, T, heads · width) → (n, heads, T, width)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
 def _normed(module: nn.Module, name: str, x: Tensor, heads: int) -> Tensor:
     norm = getattr(module, name, None)
     if norm is None:
-        return _split(x, heads)
-    return _split(norm(x), heads) if norm.weight.numel() == x.shape[-1] else norm(_split(x, heads))
+        return split(x, heads)
+    return split(norm(x), heads) if norm.weight.numel() == x.shape[-1] else norm(split(x, heads))
 
 
 def _rotated(module: nn.Module, q: Tensor, k: Tensor, positions: Any) -> tuple[Tensor, Tensor]:
@@ -133,21 +129,10 @@ def _rotated(module: nn.Module, q: Tensor, k: Tensor, positions: Any) -> tuple[T
     return rotate(q, k, *positions)
 
 
-def _product_norms(Q: Tensor, K: Tensor, heads: int, groups: int) -> Tensor:
-    """‖K_hᵀ Q_h‖_F = √⟨K_h K_hᵀ, Q_h Q_hᵀ⟩ of every head, without the large product."""
-    Q, K = Q.unflatten(0, (heads, -1)).double(), K.unflatten(0, (groups, -1)).double()
-    K = K.repeat_interleave(heads // groups, 0)
-    return ((Q @ Q.mT) * (K @ K.mT)).sum((-2, -1)).clamp_min(0).sqrt()
-
-
-def _everything(logits: Tensor) -> Tensor:
-    return torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)
-
-
 def _with_ignored(logits: Tensor, mask: Tensor | None, shape: Any) -> tuple[Tensor, Tensor]:
     """torch's masks: True means ignore; numbers are added to the logits."""
     if mask is None:
-        return logits, _everything(logits)
+        return logits, everything(logits)
     mask = mask.reshape(shape)
     return (logits, ~mask) if mask.dtype == torch.bool else _added(logits, mask)
 
@@ -157,7 +142,7 @@ def _added(logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return logits + torch.where(allowed, mask, 0), allowed
 
 
-def _with_hugging_mask(module: nn.Module, logits: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
+def with_mask(logits: Tensor, mask: Any, causal: bool) -> tuple[Tensor, Tensor]:
     """Hugging Face's masks: booleans (True counts) or numbers to add (…, T); None leaves causality."""
     if mask is not None and mask.shape[-1] != logits.shape[-1]:
         raise ValueError(
@@ -166,7 +151,7 @@ def _with_hugging_mask(module: nn.Module, logits: Tensor, mask: Any) -> tuple[Te
         )
     if mask is not None and mask.ndim == 4:
         return (logits, mask) if mask.dtype == torch.bool else _added(logits, mask)
-    allowed = _everything(logits)
-    if getattr(module, "is_causal", False):
+    allowed = everything(logits)
+    if causal:
         allowed = allowed.tril()
     return logits, allowed if mask is None else allowed & mask.bool()[:, None, None]

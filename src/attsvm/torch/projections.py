@@ -1,0 +1,73 @@
+"""Layers that project queries and keys, each on its own or side by side in one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attsvm.query_key import query_key_layers
+
+FUSED = "c_attn"
+"""GPT-2's name of one layer that projects queries, keys and values side by side."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the outputs of a layer, start … stop − 1, as a layer of its own."""
+
+    layer: Any
+    start: int
+    stop: int
+
+    @property
+    def weight(self) -> Tensor:
+        return weight_of(self.layer)[self.start : self.stop]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)[..., self.start : self.stop]
+        return out
+
+
+def weight_of(layer: Any) -> Tensor:
+    """The matrix (out, in) of a layer; transformers' Conv1D holds it the other way round."""
+    weight: Tensor = layer.weight
+    return weight.mT if type(layer).__name__ == "Conv1D" else weight
+
+
+def layers_of(module: nn.Module) -> tuple[Any, ...]:
+    """The layers of queries and of keys of a Hugging Face module; none where there are no two such."""
+    fused = getattr(module, FUSED, None)
+    # Where is_causal is absent (ImageGPT), causality is hidden in the forward pass.
+    if fused is None or type(fused).__name__ != "Conv1D" or not hasattr(module, "is_causal"):
+        return query_key_layers(module)
+    width = fused.nf // 3
+    both = Part(fused, 0, width), Part(fused, width, 2 * width)
+    return both if fused.nf == 3 * fused.nx else ()  # cross attention has two of the three
+
+
+def split(x: Tensor, heads: int) -> Tensor:
+    """(n, T, heads · width) → (n, heads, T, width)."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def scale_of(module: nn.Module, width: int) -> float:
+    """What a Hugging Face module multiplies its logits with; older GPT-2 said it in two switches."""
+    if hasattr(module, "scaling"):
+        return float(module.scaling)  # type: ignore[arg-type]
+    scale = width**-0.5 if getattr(module, "scale_attn_weights", True) else 1.0
+    layer = int(getattr(module, "layer_idx", 0) or 0)
+    return scale / (layer + 1) if getattr(module, "scale_attn_by_inverse_layer_idx", False) else scale
+
+
+def product_norms(Q: Tensor, K: Tensor, heads: int, groups: int) -> Tensor:
+    """‖K_hᵀ Q_h‖_F = √⟨K_h K_hᵀ, Q_h Q_hᵀ⟩ of every head, without the large product."""
+    Q, K = Q.unflatten(0, (heads, -1)).double(), K.unflatten(0, (groups, -1)).double()
+    K = K.repeat_interleave(heads // groups, 0)
+    return ((Q @ Q.mT) * (K @ K.mT)).sum((-2, -1)).clamp_min(0).sqrt()
+
+
+def everything(logits: Tensor) -> Tensor:
+    return torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)
