@@ -7,6 +7,9 @@ from typing import Any
 PAIRS = (("query", "key"), ("q_proj", "k_proj"), ("q_lin", "k_lin"))
 """BERT-like, Llama-like, DistilBERT."""
 
+FUSED = "c_attn"
+"""One projection to queries, keys and values side by side: GPT-2."""
+
 
 def query_key_layers(module: Any) -> tuple[Any, ...]:
     """The layers that project queries and keys, or nothing where the module has none by these names."""

@@ -30,11 +30,13 @@ def padded(n=3, T=7):
     return {"input_ids": ids, "attention_mask": (torch.arange(T) < torch.tensor(LENGTHS)[:, None]).long()}
 
 
-def model_of(family):
+def model_of(family, **more):
     torch.manual_seed(0)
     library = transformers()
     extra = {"num_key_value_heads": 2, "pad_token_id": 0} if family in ("Llama", "Qwen3") else {}
-    return getattr(library, f"{family}Model")(getattr(library, f"{family}Config")(**SIZES, **extra)).eval()
+    return getattr(library, f"{family}Model")(
+        getattr(library, f"{family}Config")(**SIZES, **extra, **more)
+    ).eval()
 
 
 def mass_and_entropy(attention, counts):
@@ -108,6 +110,19 @@ def test_the_norm_of_a_head_whose_projections_are_one_layer_is_that_of_its_part(
     norm = monitor.record(0)[3].norm
     assert norm == pytest.approx((K.T @ Q / 2).norm().item(), rel=SINGLE)
     assert norm != pytest.approx((V.T @ Q / 2).norm().item(), rel=SINGLE)
+
+
+@pytest.mark.parametrize("said", [{"scale_attn_by_inverse_layer_idx": True}, {"scale_attn_weights": False}])
+def test_the_scale_of_gpt_2_is_read_where_it_is_two_switches_too(said):
+    model, batch = model_of("GPT2", **said), padded()
+    with MarginMonitor(model) as monitor:
+        maps = model(**batch, output_attentions=True).attentions
+        counts, layer = batch["attention_mask"].bool(), model.h[1].attn
+        assert agrees(monitor.record(0)[4:], maps[1], counts)
+        vars(layer).pop("scaling", None)
+        assert agrees(monitor.record(1)[4:], maps[1], counts)
+        layer.scaling = 0.123
+        assert not agrees(monitor.record(2)[4:], maps[1], counts)
 
 
 class Own(torch.nn.Module):

@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.numbers import Float
-from attsvm.query_key import query_key_layers
-
-FUSED = "c_attn"
-"""Name of one projection to queries, keys and values side by side: GPT-2."""
+from attsvm.query_key import FUSED, query_key_layers
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attsvm.query_key import query_key_layers
-
-FUSED = "c_attn"
-"""GPT-2's name of one layer that projects queries, keys and values side by side."""
+from attsvm.query_key import FUSED, query_key_layers
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ def split(x: Tensor, heads: int) -> Tensor:
 def scale_of(module: nn.Module, width: int) -> float:
     """What a Hugging Face module multiplies its logits with; older GPT-2 said it in two switches."""
     if hasattr(module, "scaling"):
-        return float(module.scaling)  # type: ignore[arg-type]
+        return float(module.scaling)
     scale = width**-0.5 if getattr(module, "scale_attn_weights", True) else 1.0
     layer = int(getattr(module, "layer_idx", 0) or 0)
     return scale / (layer + 1) if getattr(module, "scale_attn_by_inverse_layer_idx", False) else scale

@@ -2,7 +2,7 @@
 
 Three families are read: our AttentionPooling, torch.nn.MultiheadAttention, and Hugging Face's layers with
 projections of queries and keys (BERT, DistilBERT, ViT; Llama, Mistral, Qwen and their kin with rotary
-positions and grouped keys; GPT-2, whose projections are one layer). A QueryKey describes a module of your own.
+positions and grouped keys; GPT-2, whose projections are one layer). QueryKey describes a module of your own.
 """
 
 from __future__ import annotations
