@@ -24,19 +24,19 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")  # before NumPy is imported: a process each is enough
 
 LIMIT, MEMORY, SLOW = 60, 8 << 30, 20
-"""Seconds after which a program hangs, bytes that are too much memory, seconds that are too many."""
+"""Seconds after which a program hangs, bytes that are too much memory, CPU seconds that are too many."""
 
 PAGE = ROOT / "docs" / "certificates.md"
 BEGIN, END = "<!-- hostile: begin -->", "<!-- hostile: end -->"
 
 
 def one(job: tuple[str, int]) -> tuple[str, int, str, float]:
-    """Family, seed, outcome and seconds of one program."""
+    """Family, seed, outcome and CPU seconds of one program, its judgement included."""
     from tests.program import exact
     from tests.program.hostile import draw
 
     family, seed = job
-    case, start = draw(family, seed), time.perf_counter()
+    case, start = draw(family, seed), time.process_time()
     signal.alarm(LIMIT)
     try:
         word = exact.outcome(case)
@@ -48,7 +48,7 @@ def one(job: tuple[str, int]) -> tuple[str, int, str, float]:
         word = f"CRASH {type(error).__name__}: {error}"
     finally:
         signal.alarm(0)
-    return family, seed, word, time.perf_counter() - start
+    return family, seed, word, time.process_time() - start
 
 
 def prepare() -> None:
@@ -84,7 +84,7 @@ def main() -> None:
             counts[family][word] += 1
             slowest[family] = max(slowest[family], seconds)
             if word[0].isupper() or seconds > SLOW:
-                print(f"{family} {seed}: {word}, {seconds:.1f} s", flush=True)
+                print(f"{family} {seed}: {word}, {seconds:.1f} CPU s", flush=True)
             if time.monotonic() > end:
                 stopped = True
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -105,7 +105,7 @@ def table(counts: dict[str, Counter[str]], slowest: dict[str, float]) -> list[st
 
     words = [CERTIFIED, NOT_CERTIFIED, NOT_SEPARABLE, OUT_OF_RANGE]
     lines = [
-        f"| family | tried | {' | '.join(words)} | false, wrong, not finite, hang, crash | slowest, s |",
+        f"| family | tried | {' | '.join(words)} | false, wrong, not finite, hang, crash | slowest, CPU s |",
         "|---" * 8 + "|",
     ]
     total: Counter[str] = Counter()

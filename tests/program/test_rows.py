@@ -1,5 +1,7 @@
 """Rows at length one, their span, their bounds and the linear systems on them."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,18 @@ def test_bounds_enclose_the_best_norm_and_meet_there(norm):
         assert bounds.lower(some, norm, np.maximum(multipliers, 0.0) + 0.1) < float(norm.value(best.W))
         assert bounds.gap(some, norm, other, multipliers) > 1e-4
         assert bounds.gap(some, norm, -best.W, multipliers) == 1.0
+
+
+def test_products_of_a_few_rows_need_no_products_of_all_queries():
+    rng = np.random.default_rng(0)
+    tokens = Tokens(rng.standard_normal((2000, 2, 2)), rng.standard_normal((2000, 3)))
+    few = Rows.of(Constraints.of(tokens, np.zeros(2000, int))).some(np.array([0, 7, 1999]))
+    tracemalloc.start()
+    gram = few.gram
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(few.queries) == 2000 and peak < 1 << 20
+    np.testing.assert_allclose(gram, few.dense @ few.dense.T, atol=1e-14)
 
 
 def test_a_singular_matrix_is_factored_with_a_ridge_and_an_indefinite_one_is_not():

@@ -186,8 +186,12 @@ class Rows:
         products = self.delta @ self.delta.T
         if self.e == 1:
             return np.asarray(products)
-        like = self.queries @ self.queries.T
-        products *= like.take(self.owner, 0).take(self.owner, 1)
+        if len(self) <= len(self.queries):  # a few rows may come with the queries of many
+            own = self.queries[self.owner]
+            products *= own @ own.T
+        else:
+            like = self.queries @ self.queries.T
+            products *= like.take(self.owner, 0).take(self.owner, 1)
         return np.asarray(products)
 
     # ------------------------------------------------------------------ the program's arrays
