@@ -94,6 +94,17 @@ def test_whatever_an_engine_finds_numbers_come_out(monkeypatch, slack):
     assert not solution.certified
 
 
+def test_an_engine_that_linear_algebra_ends_has_no_answer_and_another_is_found(monkeypatch):
+    def broken(*_):
+        raise np.linalg.LinAlgError("SVD did not converge")
+
+    instance = conftest.matrix()
+    monkeypatch.setattr(engines, "_imported", lambda home: broken)
+    assert max_margin(instance.tokens, instance.selected, nuclear).certified
+    monkeypatch.setattr(careful, "_pool", lambda *_: None)
+    assert not max_margin(instance.tokens, instance.selected, nuclear).certified
+
+
 def test_a_proof_that_proves_nothing_is_not_believed(rows):
     answer = looks.second_look(rows, frobenius, Answer(np.zeros((rows.d, rows.e)), rows.active * 1.0, False))
     assert answer.separable

@@ -151,7 +151,10 @@ def solve(program: Constraints, norm: Norm) -> Answer:
 def _solve_one(program: Constraints, norm: Norm, engine: Route) -> Answer:
     if not (program.bound > 0).any():  # nothing asks for a margin: W = 0 is the answer
         return Answer(np.zeros((program.d, program.e)), np.zeros(program.active.shape))
-    return engine(program, norm)
+    try:
+        return engine(program, norm)
+    except np.linalg.LinAlgError:  # numbers that no factorisation takes are no answer either
+        return Answer(np.zeros((program.d, program.e)), np.zeros(program.active.shape))
 
 
 def _quick(program: Constraints, norm: Norm) -> bool:
