@@ -216,3 +216,23 @@ def test_the_table_names_layers_and_concepts_and_is_drawn():
     assert len(table.plot().axes[0].texts) == 2
     with pytest.raises(ValueError, match="layer 5 was not fitted"):
         suite.auc({5: test}, truth[:, None])
+
+
+def test_where_every_token_tells_a_little_the_default_is_mean_pooling(monkeypatch):
+    """Weak ridges of the head came with weak ones of the prompt, whose attention then learned noise."""
+
+    def little(n):
+        rng, y = np.random.default_rng([n, 1]), np.arange(n) % 2
+        x = rng.standard_normal((n, 96, 16))
+        x[:, :, 0] += 0.06 * (2 * y - 1)[:, None]
+        return x, y
+
+    (X, y), (others, truth) = little(300), little(1000)
+
+    def auc(**settings):
+        return roc_auc_score(truth, AttentionProbe(**settings).fit(X, y).decision_function(others))
+
+    pooled, near = auc(prompt_ridge=1e4), 0.01
+    assert auc() > pooled - near
+    monkeypatch.setattr("attsvm.probe.path.RATIO", (10.0, 1.0))
+    assert auc() < pooled - 5 * near

@@ -19,8 +19,12 @@ from attsvm.progress import Line
 AUTO = "auto"
 
 HEAD = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
-RATIO = (10.0, 1.0)
-"""The candidates: head ridges from strong to weak, and how many times as large the prompt's ridge is."""
+RATIO = (1000.0, 10.0, 1.0)
+"""The candidates: head ridges from strong to weak, and how many times as large the prompt's ridge is.
+
+The first lane is mean pooling at every head ridge. Without it a head that needs weak ridges, because every
+token tells a little, would have to take an attention that learns noise.
+"""
 
 PROMPT = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 """Prompt ridges where the head's is given."""
