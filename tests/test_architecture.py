@@ -19,6 +19,7 @@ LAYERS = {
     "numbers": 0,
     "strict_json": 0,
     "pages": 0,
+    "pieces": 0,
     "tokens": 0,
     "token_arrays": 0,
     "norms": 0,

@@ -30,6 +30,9 @@ class Letters:
     def decode(self, ids):
         return f"w{ids[0]}"
 
+    def convert_ids_to_tokens(self, ids):
+        return [self.decode([i]) for i in ids]
+
 
 def tiny(kind, **options):
     """A random model of this kind with 2 layers of 6 heads, 8 wide, and a reader for it."""

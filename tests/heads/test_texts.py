@@ -8,7 +8,7 @@ import pytest
 from tests.browsers import dumped
 from tests.heads.conftest import TEXTS, tiny
 
-from attsvm.heads import CutTexts, extract
+from attsvm.heads import CutTexts, activations, extract
 from attsvm.heads.audit import Settings, audit
 from attsvm.heads.page import as_json, write
 
@@ -84,6 +84,18 @@ def test_chromium_shows_on_the_page_what_was_cut(audits, tmp_path):
         assert opened.count('role="button"') == opened.count('title="attention') > 1 and "→" in opened
         assert '<option value="duplicate token">' in text and '<option value="successor">' not in text
     assert "more tokens, not read</span>" in said[0] and "more tokens, not read</span>" not in said[1]
+
+
+def test_pieces_with_the_marks_of_a_tokenizer_are_shown_as_text(bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        type(bert.tokenizer),
+        "convert_ids_to_tokens",
+        lambda _, ids: [f"ĠcafÃ©{i}" for i in ids],
+        raising=False,
+    )
+    texts = bert.tokenise(TEXTS)
+    assert texts.pieces[0][1] == f" café{texts.ids[0, 1]}"
+    assert activations(bert, TEXTS, [1], tmp_path).pieces(0) == texts.pieces[0][: texts.lengths[0]]
 
 
 def test_what_a_reader_reads_is_told_in_one_line(bert, audits):

@@ -80,6 +80,13 @@ def test_texts_are_pieces_or_words_or_what_has_pieces(probe, X):
     assert probe.explain(X).pieces[0][:2] == ("0", "1")
 
 
+def test_pieces_with_the_marks_of_a_tokenizer_are_shown_as_text(probe, X):
+    marked = [["ĠHigh" if v > 4.2 else "ĠcafÃ©" for v in x[:, 0]] for x in X]
+    read = probe.explain(X, marked)
+    assert set(read.pieces[0]) <= {" High", " café"}
+    assert read.words()["yes"][0][0] == "high" and "Ġ" not in read.html()
+
+
 def test_texts_and_labels_that_do_not_fit_are_refused(probe, X, y):
     short = [*words(X)[:-1], ["one"]]
     for call, said in (

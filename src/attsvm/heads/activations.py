@@ -20,6 +20,7 @@ from attsvm.heads.batches import Ids, Offsets, Read, batches, tokenised
 from attsvm.heads.model import Reader, load
 from attsvm.heads.tensor_files import DTYPES, NotANumber, TokenFile, unfinished
 from attsvm.heads.texts import LENGTH, Cut, CutTexts, cut_in_words, cuts
+from attsvm.pieces import Spelling, read, spelling
 from attsvm.progress import Line
 from attsvm.replacing import replacing
 
@@ -64,7 +65,12 @@ class Activations:
     def pieces(self, text: int) -> list[str]:
         """What the tokens of a text read, one piece for each."""
         offsets, ids = self._spelled
-        return [self.vocabulary[int(i)] for i in ids[offsets[text] : offsets[text + 1]]]
+        written = [self.vocabulary[int(i)] for i in ids[offsets[text] : offsets[text + 1]]]
+        return read(written, self._spelling)
+
+    @cached_property
+    def _spelling(self) -> Spelling | None:
+        return spelling(self.vocabulary.values())
 
     @cached_property
     def _spelled(self) -> tuple[Offsets, Ids]:
@@ -125,14 +131,13 @@ def activations(
         return Activations.open(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _write(reader, folder, job, Read(offsets, ids, places))
-    words = {int(i): reader.tokenizer.decode([int(i)]) for i in np.unique(ids)}
     about: dict[str, Any] = {
         "texts": len(whole),
         "tokens": int(places[-1]),
         "length": length,
         "cut": [vars(each) for each in cut],
     }
-    _put(folder / ABOUT, job | about | {"vocabulary": words})
+    _put(folder / ABOUT, job | about | {"vocabulary": reader.vocabulary(ids)})
     (folder / PROGRESS).unlink(missing_ok=True)
     return Activations.open(folder)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from attsvm.extras import missing
 from attsvm.heads.texts import LENGTH, CutTexts, Texts, cut_in_words
+from attsvm.pieces import readable, spelling
 
 
 class UnsupportedModel(ValueError):
@@ -82,8 +83,16 @@ class Reader:
 
     def _pieces(self, ids: NDArray[np.intp]) -> list[list[str]]:
         """Readable pieces: "##ing" continues a word, a leading space starts one."""
-        decoded = {int(i): self.tokenizer.decode([int(i)]) for i in np.unique(ids)}
-        return [[decoded[int(i)] for i in row] for row in ids]
+        words = self.vocabulary(ids)
+        return readable([words[i] for i in row] for row in ids.tolist())
+
+    def vocabulary(self, ids: NDArray[np.signedinteger]) -> dict[int, str]:
+        """The tokens as the tokenizer writes them, where `pieces` can read that; else each decoded alone."""
+        used = np.unique(ids).tolist()
+        written = dict(zip(used, self.tokenizer.convert_ids_to_tokens(used), strict=True))
+        if spelling(written.values()) is not None:
+            return written
+        return {i: self.tokenizer.decode([i]) for i in used}
 
     def __repr__(self) -> str:
         config = self.model.config

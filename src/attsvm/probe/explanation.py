@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from attsvm.numbers import Float
 from attsvm.pages import embedded, escaped
+from attsvm.pieces import readable
 from attsvm.probe.objective import Weights, probabilities
 from attsvm.probe.standard import name_the_bad
 from attsvm.probe.store import TokenStore
@@ -177,7 +178,8 @@ def read_pieces(texts: Any, lengths: NDArray[np.intp]) -> tuple[tuple[str, ...],
         raise ValueError(
             f"there are {len(texts)} texts and {len(lengths)} sequences. Pass one text for each."
         )
-    pieces = tuple(tuple(text.split() if isinstance(text, str) else map(str, text)) for text in texts)
+    written = (text.split() if isinstance(text, str) else list(map(str, text)) for text in texts)
+    pieces = tuple(map(tuple, readable(written)))
     for i, (said, length) in enumerate(zip(pieces, lengths.tolist(), strict=True)):
         if len(said) != length:
             raise ValueError(
