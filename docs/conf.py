@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attsvm
 from attsvm.explorer.page import page as explorer_page
+from attsvm.pages import RAISED
 
 KEPT = {".html", ".json", ".svg", ".npz"}
 HERE = Path(__file__).parent
@@ -97,6 +98,30 @@ def plain(text):
     return "``".join(parts)
 
 
+def exponents(app, doctree):
+    """W^mm in plain text, headings included: what follows ^ is raised."""
+    from docutils import nodes
+
+    kept = (nodes.literal, nodes.FixedTextElement, nodes.raw)
+    for text in [each for each in doctree.findall(nodes.Text) if "^" in each]:
+        if isinstance(text.parent, kept):
+            continue
+        parts, end = [], 0
+        for found in RAISED.finditer(text):
+            words = next(filter(None, found.groups()), "")
+            parts += [nodes.Text(text[end : found.start()]), nodes.superscript(words, words)]
+            end = found.end()
+        text.parent.replace(text, [*parts, nodes.Text(text[end:])])
+
+
+def breaks(app, page, template, context, doctree):
+    """Code goes on in the next line after an underscore, and not in the middle of a word."""
+    for part in ("body", "toc"):
+        pieces = re.split(r'(<span class="pre">[^<]*)', context.get(part) or "")
+        pieces[1::2] = [piece.replace("_", "_<wbr>") for piece in pieces[1::2]]
+        context[part] = "".join(pieces)
+
+
 def beside(app):
     """The explorer, and the report that `attsvm reproduce` wrote last with what it links to: live/."""
     live = Path(app.outdir) / "live"
@@ -110,3 +135,5 @@ def setup(app):
     app.connect("autodoc-process-docstring", as_text)
     app.connect("autodoc-process-signature", short_types)
     app.connect("builder-inited", beside)
+    app.connect("doctree-read", exponents, priority=100)  # before the contents are collected
+    app.connect("html-page-context", breaks)

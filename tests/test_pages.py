@@ -1,6 +1,8 @@
 """Text and data on the pages of the package, whoever wrote them."""
 
 import json
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +44,26 @@ def test_what_is_no_character_is_shown_as_such_and_can_be_written(way):
 )
 def test_code_and_exponents_are_shown_as_such(text, shown):
     assert prose(text) == shown
+
+
+@pytest.fixture(scope="module")
+def site():
+    """The settings of the site, with the functions that it calls."""
+    spec = spec_from_file_location("site_settings", Path(__file__).parents[1] / "docs" / "conf.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_code_on_the_site_breaks_after_an_underscore_only(site):
+    context = {"body": '<p>a_b <span class="pre">a_b_c</span> a_b</p>', "toc": None}
+    site.breaks(None, "claims", "page.html", context, None)
+    assert context["body"] == '<p>a_b <span class="pre">a_<wbr>b_<wbr>c</span> a_b</p>'
+
+
+def test_exponents_on_the_site_are_raised_and_code_stays(site):
+    nodes = pytest.importorskip("docutils.nodes", reason="needs the extra docs")
+    words = nodes.paragraph("", "", nodes.Text("p^mm and "), nodes.literal("", "p^mm"), nodes.Text(" ^ "))
+    site.exponents(None, words)
+    assert words.astext() == "pmm and p^mm ^ "
+    assert [each.astext() for each in words.findall(nodes.superscript)] == ["mm"]

@@ -360,12 +360,33 @@ CLOSE = 60
 """Pixels: a heading comes to rest a line below the edge; a picture that grows moves it by hundreds."""
 
 
-def test_a_link_of_the_contents_lands_at_its_figure(toys, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def chrome():
+    with driven() as found:
+        yield found
+
+
+def test_a_link_of_the_contents_lands_at_its_figure(toys, tmp_path, monkeypatch, chrome):
     install(monkeypatch, *(replace(toys[0], name=f"drawn{k}") for k in range(9)))
     file = write_report(report_of(tmp_path), tmp_path)
-    with driven() as chrome:
-        chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", MOVING)
-        for name in ("drawn3", "drawn7"):
-            chrome.get("about:blank")
-            chrome.get(file.as_uri())
-            assert 0 <= chrome.execute_async_script(LANDED, name) < CLOSE
+    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", MOVING)
+    for name in ("drawn3", "drawn7"):
+        chrome.get("about:blank")
+        chrome.get(file.as_uri())
+        assert 0 <= chrome.execute_async_script(LANDED, name) < CLOSE
+
+
+COLOURS = """
+const look = (element) => getComputedStyle(document.querySelector(element));
+return [look("figure").backgroundColor, look("figure img").filter, look("body").backgroundColor];
+"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_drawing_keeps_its_paper_and_its_colours_in_the_dark(toys, tmp_path, chrome, theme):
+    scheme = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)
+    chrome.get(write_report(report_of(tmp_path), tmp_path).as_uri())
+    paper, change, page_colour = chrome.execute_script(COLOURS)
+    assert (paper, change) == ("rgb(255, 255, 255)", "none")
+    assert (page_colour == "rgb(20, 23, 27)") is (theme == "dark")
