@@ -41,11 +41,11 @@ def claims(
     compile_quickly()
     if cluster is None and (not names or len(names) > 1):  # one claim is run here
         begin("attsvm.claims.run")
-    from attsvm.claims import claims as known
-    from attsvm.claims.run import run, write_table
-    from attsvm.report.summary import broken
+    with one_line_errors(), named(cluster) as executor:  # before the imports: a dead address is told at once
+        from attsvm.claims import claims as known
+        from attsvm.claims.run import run, write_table
+        from attsvm.report.summary import broken
 
-    with one_line_errors(), named(cluster) as executor:
         check_names("claim", names or (), known, "attsvm claims --list")
         chosen = seed_range(seeds)
         with errors.status("running claims", spinner="dots"):
