@@ -82,6 +82,23 @@ def test_a_contradiction_must_be_proven_by_its_multipliers():
     assert not exact.hopeless(fine, multipliers)
 
 
+def test_numbers_that_are_not_finite_are_a_defect_of_their_own(case):
+    solution = exact.solved(case)
+    assert exact._judged(case, solution) == exact.CERTIFIED
+    assert exact._judged(case, replace(solution, W=np.nan * solution.W)) == exact.NOT_FINITE
+    assert exact._judged_proof(case, np.full(solution.multipliers.shape, np.inf)) == exact.NOT_FINITE
+
+
+def test_a_batch_is_as_bad_as_its_worst_run(monkeypatch):
+    case = draw("mixed", 0)
+    solution = exact.solved(case)
+    assert exact.outcome(case) == exact.CERTIFIED
+    W, last = solution.W.copy(), np.flatnonzero(solution.separable)[-1]
+    W[last] *= np.nan
+    monkeypatch.setattr(exact, "solved", lambda case: replace(solution, W=W))
+    assert exact.outcome(case) == exact.NOT_FINITE
+
+
 def test_a_program_in_range_is_not_called_out_of_range(case):
     assert not exact.out_of_range(case)
     assert exact.out_of_range(replace(case, keys=case.keys * 1e-309))
