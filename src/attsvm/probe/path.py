@@ -23,7 +23,8 @@ RATIO = (1000.0, 10.0, 1.0)
 """The candidates: head ridges from strong to weak, and how many times as large the prompt's ridge is.
 
 The first lane is mean pooling at every head ridge. Without it a head that needs weak ridges, because every
-token tells a little, would have to take an attention that learns noise.
+token tells a little, would have to take an attention that learns noise. Sequences of one token, which have no
+attention to be made even, do without it.
 """
 
 PROMPT = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
@@ -76,7 +77,7 @@ def choose(
     judge: hold out even where both ridges are given, to compare features.
     """
     concepts, folds = len(objective.targets), len(objective.training) - 1
-    lanes = _lanes(given)
+    lanes = _lanes(given, RATIO if objective.store.lengths.max() > 1 else RATIO[1:])
     if not folds or (lanes.shape[1] == 1 and not judge):
         head, prompt = (fixed or usual for fixed, usual in zip(given, UNCHOSEN, strict=True))
         return [Choice(head, prompt)] * concepts
@@ -194,11 +195,11 @@ def _best(lanes: Sequence[_Lane], concept: int) -> Choice:
     return Choice(float(head), float(prompt), path, points.mean(0), points)
 
 
-def _lanes(given: Sequence[float | None]) -> Float:
+def _lanes(given: Sequence[float | None], ratios: Sequence[float]) -> Float:
     """Candidates (lanes, stages, 2): head and prompt ridge."""
     head, prompt = given
     if head is None and prompt is None:
-        return np.array([[(h, ratio * h) for h in HEAD] for ratio in RATIO])
+        return np.array([[(h, ratio * h) for h in HEAD] for ratio in ratios])
     heads, prompts = HEAD if head is None else [head], PROMPT if prompt is None else [prompt]
     return np.array([[(h, p) for h in heads for p in prompts]])
 
