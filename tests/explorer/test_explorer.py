@@ -139,3 +139,12 @@ def test_bad_json_is_told_in_a_sentence(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(BadFile, match=message):
         att.Tokens.load(file)
+
+
+def test_keys_that_the_page_could_not_multiply_are_refused():
+    keys = np.array([[[1e9, 0.0], [0.0, 1.0]]])
+    assert att.explore(att.Tokens(keys))
+    with pytest.raises(
+        ValueError, match=r"the keys reach 2e\+09\. The explorer shows up to 1e\+09: rescale them"
+    ):
+        att.explore(att.Tokens(2 * keys))
