@@ -1,13 +1,12 @@
-"""Rows at length one, their span, their bounds and the linear systems on them."""
+"""Rows at length one, their span and the linear systems on them."""
 
 import tracemalloc
 
 import numpy as np
 import pytest
 
-from attsvm import Tokens, frobenius, l1, max_margin, nuclear
+from attsvm import Tokens, nuclear
 from attsvm.numbers.linear import Cholesky, conjugate_gradients
-from attsvm.program import bounds
 from attsvm.program.constraints import Constraints
 from attsvm.program.rows import Rows
 from attsvm.program.span import Span
@@ -57,22 +56,6 @@ def test_a_weight_loses_nothing_in_the_span_of_its_rows():
     assert Span.exactly(whole).shape == (4, 2)
     wrong = Span(span.left[:, :3], span.right)
     assert not np.allclose(whole.margins(wrong.expand(wrong.reduce(W))), whole.margins(W))
-
-
-@pytest.mark.parametrize("norm", [frobenius, nuclear, l1])
-def test_bounds_enclose_the_best_norm_and_meet_there(norm):
-    whole = program(tied=True)
-    best = max_margin(Tokens(whole.keys, whole.queries), whole.selected, norm)
-    lam = np.zeros(whole.active.shape)
-    lam[whole.active] = best.multipliers
-    rows = Rows.of(whole)
-    for some, multipliers in ((whole, lam), (rows, rows.pick(lam) * rows.length)):
-        assert abs(bounds.gap(some, norm, best.W, multipliers)) < 1e-8
-        other = best.W + 0.01 * best.W[::-1]
-        assert bounds.upper(some, norm, other) > float(norm.value(best.W)) > 0
-        assert bounds.lower(some, norm, np.maximum(multipliers, 0.0) + 0.1) < float(norm.value(best.W))
-        assert bounds.gap(some, norm, other, multipliers) > 1e-4
-        assert bounds.gap(some, norm, -best.W, multipliers) == 1.0
 
 
 def test_products_of_a_few_rows_need_no_products_of_all_queries():

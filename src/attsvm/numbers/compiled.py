@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from numba import njit
+from numba.extending import register_jitable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -38,3 +39,8 @@ exactly = _compiler(frozenset(), cache=True)
 
 exactly_inner = _compiler(frozenset(), no_cpython_wrapper=True)
 """The same for functions that only those call."""
+
+
+def anywhere(formula: Function) -> Function:
+    """For formulas that NumPy code and compiled functions share: Python runs them as they are."""
+    return cast(Function, cast(Any, register_jitable)(error_model="numpy", fastmath=False)(formula))

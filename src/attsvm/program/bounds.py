@@ -1,16 +1,20 @@
 """The two bounds that meet at the best norm, over some rows or all of them; their gap is the certificate's.
 
-Σ λ_j b_j / N*(Σ λ_j A_j)  ≤  min N(W)  ≤  N(W) / min_j ⟨A_j, W⟩ / b_j
+    Σ λ_j b_j / N*(Σ λ_j A_j)  ≤  min N(W)  ≤  N(W) / min_j ⟨A_j, W⟩ / b_j
+
+Engines that know the parts of a bound need not pass over the rows again: they ask `apart`. The certificate
+alone has a gap of its own, which counts rounding.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from attsvm.norms import Norm
 from attsvm.numbers import Bool, Float
+from attsvm.numbers.compiled import anywhere
 
 
 class Bounded(Protocol):
@@ -30,10 +34,16 @@ def lower(rows: Bounded, norm: Norm, multipliers: Float) -> float:
     return float(np.vdot(multipliers, rows.bound)) / steep if steep > 0 else -np.inf
 
 
-def upper(rows: Bounded, norm: Norm, W: Float) -> float:
-    """N(W) / least margin; ∞ where W does not separate."""
-    least = least_margin(rows, rows.margins(W))
-    return float(norm.value(W)) / least if least > 0 else np.inf
+@anywhere
+def apart(lower: Any, least: Any, size: Any, missed: Any = 0.0) -> Any:
+    """1 − lower / upper,  upper = size / least; or what is missed where that is more. ∞ if it is no number.
+
+    lower: Σ λ_j b_j / N*(Σ λ_j A_j); least: the least margin per bound, where not positive the gap is 1;
+    size: N(W); missed: by how much rows without a bound fail. Numbers, or arrays over runs.
+    Only rounding lets the bounds cross, and that counts as much.
+    """
+    gap = np.abs(1.0 - lower * np.maximum(least, 0.0) / size)
+    return np.fmin(np.maximum(gap, missed), np.inf)
 
 
 def gap(rows: Bounded, norm: Norm, W: Float, multipliers: Float) -> float:
@@ -54,7 +64,7 @@ def measured(
     if not (least > 0 and size > 0):
         return 1.0, least, reached
     unit = float(rows.bound.max(initial=0.0)) or 1.0
-    return max(1.0 - reached * least / size, missed(rows, margins) / (least * unit)), least, reached
+    return float(apart(reached, least, size, missed(rows, margins) / (least * unit))), least, reached
 
 
 def least_margin(rows: Bounded, margins: Float) -> float:

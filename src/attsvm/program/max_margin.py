@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius
 from attsvm.numbers import Float
-from attsvm.program import soft
+from attsvm.program import bounds, soft
 from attsvm.program.constraints import Constraints
 from attsvm.program.copies import without_copies
 from attsvm.program.engine import Answer, Route, on_vectors, stacked
@@ -201,12 +201,11 @@ def _at_margin_one(program: Constraints, norm: Norm, answer: Answer) -> Answer:
     asks = program.bound > 0
     ratio = np.divide(program.margins(answer.W), program.bound, out=np.full(asks.shape, np.inf), where=asks)
     least = ratio.min((-2, -1), keepdims=True)
-    least = np.where((least > 0) & (least < np.inf), least, 1.0)
     gained, size = (clipped * program.bound).sum((-2, -1)), np.asarray(norm.value(answer.W))
     with np.errstate(all="ignore"):
-        gap = 1.0 - gained / steepness[..., 0, 0] * least[..., 0, 0] / size
-    W = program.weight(answer.W / least)
+        gap = bounds.apart(gained / steepness[..., 0, 0], least[..., 0, 0], size)
+    W = program.weight(answer.W / np.where((least > 0) & (least < np.inf), least, 1.0))
     multipliers = program.multipliers(clipped / np.where(steepness > 0, steepness, 1.0))
     if not can.all():
         W[~can], multipliers[~can] = 0.0, clipped[~can]
-    return Answer(W, multipliers, answer.separable, gap=np.where(np.isnan(gap), np.inf, gap))
+    return Answer(W, multipliers, answer.separable, gap=gap)

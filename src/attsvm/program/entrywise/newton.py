@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.numbers.compiled import compiled, inner
+from attsvm.program.bounds import apart
 from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED, complete, norm, offset, rescale
 from attsvm.program.entrywise.products import combine, margins, solve
 
@@ -48,11 +49,9 @@ def settle(kind, p, structure, entries, pairs, vectors):  # type: ignore[no-unty
         elif -margin[j] > off or (slack[j] == 0.0 and margin[j] > off):
             off = abs(margin[j])  # nothing to scale by: it counts as it is
     upper = 1.0 if kind == CURVED else norm(w, kind == CUBE) * norm(M, kind == CROSS)
-    reached = value * least / upper
-    gap = 1.0 - reached if least > 0.0 else 1.0
-    gap = gap if gap > off / top else off / top
-    # What is not a number compares with nothing: it must not pass for a small gap.
-    return size, value, short, gap if short < np.inf and reached < np.inf else np.inf
+    gap = apart(value, least, upper, off / top)
+    # A margin that is no number compares with nothing: it must not pass for one that is large enough.
+    return size, value, short, gap if short < np.inf else np.inf
 
 
 @compiled

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float
+from attsvm.program import bounds
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.frobenius import written_out
@@ -67,6 +68,6 @@ def _are_optimal(measure: Float, size: Float) -> Bool:
     measure (r, 3): see `gram.Found`; size (r,): |W|.
     """
     lower, least, short = measure.T
-    with np.errstate(all="ignore"):  # no row asks for a margin: the gap is NaN, λ and W are zero
-        closed = (least > 0) & (1.0 - lower / size * least / size <= GAP)
+    with np.errstate(all="ignore"):  # no row asks for a margin: λ and W are zero
+        closed = bounds.apart(lower / size, least, size) <= GAP
     return (closed | ((least == np.inf) & (lower == 0))) & (short <= GAP * size)

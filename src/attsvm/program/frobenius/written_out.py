@@ -10,6 +10,7 @@ from attsvm.norms import frobenius
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.compiled import compiled
 from attsvm.program import bounds
+from attsvm.program.bounds import apart
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.frobenius import active_set
@@ -124,6 +125,6 @@ def solve_all(problems, s, names, out):  # type: ignore[no-untyped-def]
             for place in range(q):
                 combined += s.weight[place] * s.rows[s.active[place], c]
             square, total = square + s.p[c] * s.p[c], total + combined * combined
-        product = np.sqrt(total) * np.sqrt(square)
-        if 0.0 < least < np.inf and product > 0.0:
-            size[run], steep[run], gap[run] = least, np.sqrt(total), 1.0 - gained * least / product
+        if 0.0 < least < np.inf and total > 0.0 and square > 0.0:
+            size[run], steep[run] = least, np.sqrt(total)
+            gap[run] = apart(gained / steep[run], least, np.sqrt(square))

@@ -8,6 +8,7 @@ import numpy as np
 
 from attsvm.norms import Norm
 from attsvm.numbers import Float
+from attsvm.program.bounds import apart
 from attsvm.program.rows import Rows
 from attsvm.program.schatten.compiled_path import follow
 
@@ -35,8 +36,7 @@ def solve(pool: Rows, norm: Norm, W: Float, multipliers: Float, goal: float) -> 
     W (d', e') with margins of at least b.
     """
     multipliers = multipliers / (multipliers @ pool.bound)  # then Σ λ_j A_j = W / ‖W‖²
-    W, multipliers, gap = (_nuclear if norm.p == 1 else _spectral)(pool, W, multipliers, goal)
-    return W, multipliers, gap if gap < 1 else np.inf
+    return (_nuclear if norm.p == 1 else _spectral)(pool, W, multipliers, goal)
 
 
 def _nuclear(pool: Rows, W: Float, multipliers: Float, goal: float) -> tuple[Float, Float, float]:
@@ -57,7 +57,7 @@ def _nuclear(pool: Rows, W: Float, multipliers: Float, goal: float) -> tuple[Flo
     y, X, _ = _follow(maps, start, slack, (ROOM * W, mean), goal)
     W = -2 * X[: pool.d, pool.d :]
     least = ((features @ W.ravel()) / pool.bound).min()
-    return W, y, 1 - float(y @ pool.bound * least / X.trace())
+    return W, y, float(apart(y @ pool.bound, least, X.trace()))
 
 
 def _spectral(pool: Rows, W: Float, multipliers: Float, goal: float) -> tuple[Float, Float, float]:
@@ -80,7 +80,7 @@ def _spectral(pool: Rows, W: Float, multipliers: Float, goal: float) -> tuple[Fl
     best = float(((features @ y[:-1]) / pool.bound).min())
     inexact = x @ features + 2 * X[: pool.d, pool.d :].ravel()
     steepness = X.trace() + np.sqrt(min(W.shape)) * _size(inexact)
-    return y[:-1].reshape(W.shape), x, 1 - float(x @ pool.bound * best / steepness)
+    return y[:-1].reshape(W.shape), x, float(apart(x @ pool.bound / steepness, best, 1.0))
 
 
 def _size(x: Float) -> float:
