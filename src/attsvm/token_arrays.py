@@ -11,6 +11,9 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.stored import Stored, as_stored
 
+TAME = 8
+"""Binary exponents of sizes that stay as they are: no copy of large data that needs none."""
+
 
 def numbers(name: str, value: ArrayLike, dtype: DTypeLike, axes: tuple[str, ...]) -> Float:
     shape = f"({', '.join(axes)})"
@@ -110,6 +113,22 @@ def sizes(array: Float, mask: Bool) -> Float:
     if isinstance(array, Stored):
         return np.asarray(np.where(mask, array.largest(), 0.0).max(-1))
     return largest(array, 2)  # those that are masked are zero
+
+
+def in_unit(array: Float, size: Float) -> tuple[Float, NDArray[np.int_]]:
+    """The array in float64, each example times a power of two that brings its largest entry near one.
+
+    A run whose sizes are all tame stays as it is.
+    """
+    exponent = np.asarray(np.frexp(size)[1])  # 0 for size 0
+    exponent = exponent * (np.abs(exponent) > TAME).any(-1, keepdims=True)
+    if isinstance(array, Stored):
+        return cast(Float, array.scaled(exponent)), exponent
+    wide = np.ascontiguousarray(array, dtype=np.float64)
+    if not exponent.any():
+        return wide, exponent
+    axes = array.ndim - exponent.ndim
+    return np.ldexp(wide, -exponent.reshape(exponent.shape + (1,) * axes)), exponent
 
 
 def check_finite(name: str, array: Float, size: Float, mask: Bool | None = None) -> None:

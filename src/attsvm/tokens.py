@@ -25,6 +25,7 @@ from attsvm.token_arrays import (
     check_no_example_is_empty,
     common_runs,
     frozen,
+    in_unit,
     keys_or_values,
     largest,
     numbers,
@@ -235,6 +236,18 @@ class Tokens:
     def query_size(self) -> Float:
         """Largest absolute entry of each query: (n,), with runs (runs, n)."""
         return largest(self.queries, 1)
+
+    @cached_property
+    def in_units(self) -> tuple[Float, Float, NDArray[np.int_], Float]:
+        """Keys and queries in float64, each example times a power of two where sizes are far from one.
+
+        Then the exponent (n,) of their product in these units, and its reach (n,): |x_s − x_t| |z| ≤ reach.
+        """
+        keys, key_exponent = in_unit(self.keys, self.key_size)
+        queries, query_exponent = in_unit(self.queries, self.query_size)
+        largest_key = np.ldexp(self.key_size.astype(np.float64), -key_exponent)
+        reach = 2.0 * np.sqrt(self.d) * largest_key * np.sqrt(np.einsum("...e,...e->...", queries, queries))
+        return keys, queries, key_exponent + query_exponent, reach
 
     def run(self, index: int) -> Tokens:
         """The tokens of one run."""

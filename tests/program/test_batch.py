@@ -10,8 +10,9 @@ from scipy.optimize import linprog
 
 from attsvm.norms import frobenius as norm
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import batch, route as frobenius
 from attsvm.program.frobenius.active_set import solve_rows
+from attsvm.program.frobenius.batch import solve_runs_by_gram
+from attsvm.program.frobenius.route import GRAM_ROWS, solve_frobenius
 from attsvm.program.max_margin import _at_margin_one, max_margin
 from attsvm.program.second_look import second_look
 from attsvm.program.solution import certify
@@ -48,7 +49,7 @@ def residuals(rows, answer):
 @pytest.mark.parametrize("shape", [(5, 6, 3, 3), (8, 4, 3, 3)], ids=str)
 def test_near_the_threshold_each_verdict_is_that_of_a_linear_program(shape):
     rows = Constraints.of(*random_runs(150, *shape))
-    answer = frobenius.solve_runs(rows)
+    answer = solve_frobenius(rows)
     expected = []
     for k in range(150):
         features, bound, _ = dense(rows.run(k))
@@ -63,7 +64,7 @@ def test_near_the_threshold_each_verdict_is_that_of_a_linear_program(shape):
 
 def test_the_loops_agree_with_orthogonal_factors_of_the_rows():
     rows = Constraints.of(*random_runs(40, 6, 8, 10, 10, seed=1))
-    answer = batch.solve(rows)
+    answer = solve_runs_by_gram(rows)
     assert answer.scaled
     for k in range(40):
         point = solve_rows(*dense(rows.run(k)))
@@ -81,7 +82,7 @@ def test_ties_zeros_masks_and_duplicates_are_certified_in_one_batch():
     mask = chosen | (rng.random(chosen.shape) < 0.8)
     required = np.where(rng.random((200, 4)) < 0.3, 0.0, 1.0)
     rows = Constraints.of(Tokens(keys, tokens.queries, mask=mask), chosen, required)
-    answer = frobenius.solve_runs(rows)
+    answer = solve_frobenius(rows)
     zero_row = ~answer.separable & (np.count_nonzero(answer.multipliers, axis=(-2, -1)) == 1)
     assert answer.separable.sum() > 100
     assert zero_row.sum() > 10  # the selected token has a double
@@ -103,7 +104,7 @@ def test_what_the_gram_matrix_cannot_see_is_left_to_an_exact_method():
     keys[1, 1], first[1, 1] = keys[1, 0], (first[1, 0] + 1) % 8
     queries[1, 1] = queries[1, 0] + 1e-7 * queries[1, 2]
     rows = Constraints.of(Tokens(keys, queries), first)
-    alone = [batch.solve(rows.part(slice(k, k + 1))).scaled for k in range(3)]
+    alone = [solve_runs_by_gram(rows.part(slice(k, k + 1))).scaled for k in range(3)]
     solution = max_margin(Tokens(keys, queries), first)
     assert alone == [True, False, True]
     assert solution.separable.all()
@@ -112,8 +113,8 @@ def test_what_the_gram_matrix_cannot_see_is_left_to_an_exact_method():
 
 def test_larger_runs_are_solved_too():
     rows = Constraints.of(*random_runs(3, 30, 12, 20, 20, seed=5))
-    assert not batch.suits(rows)
-    answer = frobenius.solve_runs(rows)
+    assert rows.n * (rows.T - 1) > GRAM_ROWS
+    answer = solve_frobenius(rows)
     assert gaps(rows, answer).max() <= GAP
 
 
@@ -130,7 +131,7 @@ def test_small_problems_come_with_the_required_margins(e):
     best = np.argmax(np.einsum("rntd,rn->rnt", tokens.keys[..., :1], tokens.queries[..., 0]), axis=-1)
     rows = Constraints.of(tokens, best, required=np.arange(1, 7) / 4)
     for k in range(30):
-        alone, answer = rows.run(k), frobenius.solve(rows.run(k))
+        alone, answer = rows.run(k), solve_frobenius(rows.run(k))
         ratio = (alone.margins(answer.W) / np.where(alone.bound > 0, alone.bound, np.nan))[alone.bound > 0]
         again = _at_margin_one(alone, norm, replace(answer, scaled=False))
         shrunk = certify(alone, norm, alone.weight(0.9 * answer.W), answer.multipliers)

@@ -10,7 +10,7 @@ from attsvm import Tokens
 from attsvm.norms import frobenius, l1, nuclear
 from attsvm.program.conflict import explain
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import vectors as prompt
+from attsvm.program.frobenius.route import solve_frobenius
 from attsvm.program.solution import NotSeparable, unpack
 
 EXACT = 1e-12
@@ -23,7 +23,7 @@ def refused(rows, norm, multipliers):
 def explained(keys, selected, queries=None, required=1.0, norm=frobenius):
     """The exception of a prompt problem, its proof checked."""
     rows = Constraints.of(Tokens(keys, queries), selected, required)
-    answer = prompt.solve(rows)
+    answer = solve_frobenius(rows)
     assert not answer.separable
     return checked(rows, refused(rows, norm, answer.multipliers))
 
@@ -99,9 +99,9 @@ def test_a_larger_conflict_lists_its_pairs_and_multipliers():
 def test_a_wasteful_proof_is_made_irreducible():
     keys, _ = random_keys((40, 8, 6))
     rows = Constraints.of(Tokens(keys), np.zeros(40, int))
-    first = prompt.solve(rows).multipliers
+    first = solve_frobenius(rows).multipliers
     kept = np.flatnonzero(~first.any(axis=1))
-    second = prompt.solve(Constraints.of(Tokens(keys[kept]), np.zeros(len(kept), int))).multipliers
+    second = solve_frobenius(Constraints.of(Tokens(keys[kept]), np.zeros(len(kept), int))).multipliers
     mixed = first.copy()
     mixed[kept] = second
     error = checked(rows, refused(rows, frobenius, mixed))
@@ -127,7 +127,7 @@ def test_noise_in_a_proof_is_left_out():
     keys, best = random_keys((50, 8, 40))
     keys[9], best[9] = keys[7], (best[7] + 1) % 8
     rows = Constraints.of(Tokens(keys), best)
-    noisy = prompt.solve(rows).multipliers + np.where(rows.active, 1e-13, 0.0)
+    noisy = solve_frobenius(rows).multipliers + np.where(rows.active, 1e-13, 0.0)
     assert len(checked(rows, refused(rows, l1, noisy)).conflict) == 2
 
 
@@ -166,4 +166,4 @@ def test_a_refusal_travels_between_processes():
 def contradictory(seed=0):
     keys, _ = random_keys((30, 8, 6), seed)
     rows = Constraints.of(Tokens(keys), np.random.default_rng(seed).integers(8, size=30))
-    return rows, frobenius, prompt.solve(rows).multipliers
+    return rows, frobenius, solve_frobenius(rows).multipliers

@@ -83,7 +83,7 @@ SHAPES = [(60, 12, 20, 16), (25, 16, 40, 6), (80, 16, 10, 12)]
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_is_certified_below_the_target(shape, variant):
     rows = planted(*shape, seed=1, **VARIANTS[variant])
-    answer = second_look(rows, norm, _at_margin_one(rows, norm, frobenius.solve(rows)))
+    answer = second_look(rows, norm, _at_margin_one(rows, norm, frobenius.solve_frobenius(rows)))
     assert certify(rows, norm, answer.W, answer.multipliers).worst <= GAP
 
 
@@ -91,7 +91,7 @@ def test_every_variant_is_certified_below_the_target(shape, variant):
 def test_pivoting_and_the_interior_point_find_the_same_weight(variant):
     rows = planted(30, 12, 14, 12, seed=2, **VARIANTS[variant])
     unit = at_length_one(rows)
-    one, two = pivoting.solve(unit, pivoting.start(unit)), interior.solve(unit)
+    one, two = pivoting.solve_by_pivoting(unit), interior.solve_by_interior_point(unit)
     cosine = (one.W * two.W).sum() / np.linalg.norm(one.W) / np.linalg.norm(two.W)
     assert 1 - cosine <= 1e-9
     assert worst(rows, unit.answer(one, rows)) <= GAP
@@ -100,9 +100,9 @@ def test_pivoting_and_the_interior_point_find_the_same_weight(variant):
 
 def test_conjugate_gradients_agree_with_cholesky(monkeypatch):
     unit = at_length_one(planted(40, 10, 20, 18, seed=3, ties=0.2))
-    exact = pivoting.solve(unit, pivoting.start(unit))
+    exact = pivoting.solve_by_pivoting(unit)
     monkeypatch.setattr(pivoting, "DIRECT", 0)
-    iterative = pivoting.solve(unit, pivoting.start(unit))
+    iterative = pivoting.solve_by_pivoting(unit)
     assert np.linalg.norm(exact.W - iterative.W) <= 1e-10 * np.linalg.norm(exact.W)
 
 
@@ -115,20 +115,20 @@ def test_the_norm_is_that_of_a_general_solver(variant):
     limits += [features[tied] @ w == 0] if tied.any() else []
     program = cp.Problem(cp.Minimize(cp.norm(w)), limits)
     program.solve(solver=cp.CLARABEL, tol_gap_rel=1e-10, tol_feas=1e-10, tol_gap_abs=1e-10)
-    W = _at_margin_one(rows, norm, frobenius.solve(rows)).W
+    W = _at_margin_one(rows, norm, frobenius.solve_frobenius(rows)).W
     assert np.linalg.norm(W) == pytest.approx(program.value, rel=1e-7)  # Clarabel's accuracy
 
 
 def test_an_answer_for_other_rows_is_not_certified():
     rows = planted(60, 12, 20, 16, seed=5)
-    assert worst(rows, frobenius.solve(planted(60, 12, 20, 16, seed=6))) > 1e-3
+    assert worst(rows, frobenius.solve_frobenius(planted(60, 12, 20, 16, seed=6))) > 1e-3
 
 
 def test_unused_and_duplicate_rows_do_not_disturb():
     rows = planted(40, 12, 16, 12, seed=7)
     twice = Tokens(np.concatenate([rows.keys] * 3), np.concatenate([rows.queries] * 3))
-    once, thrice = frobenius.solve(rows), Constraints.of(twice, np.tile(rows.anchor, 3))
-    answer = frobenius.solve(thrice)
+    once, thrice = frobenius.solve_frobenius(rows), Constraints.of(twice, np.tile(rows.anchor, 3))
+    answer = frobenius.solve_frobenius(thrice)
     assert worst(thrice, answer) <= GAP
     cosine = (once.W * answer.W).sum() / np.linalg.norm(once.W) / np.linalg.norm(answer.W)
     assert 1 - cosine <= 1e-12
@@ -140,7 +140,7 @@ def test_a_zero_query_asks_for_nothing_when_nothing_is_required():
     queries[3] = 0
     required = np.where(np.arange(60) == 3, 0.0, 1.0)
     rows = Constraints.of(Tokens(rows.keys, queries), rows.anchor, required)
-    assert worst(rows, frobenius.solve(rows)) <= GAP
+    assert worst(rows, frobenius.solve_frobenius(rows)) <= GAP
 
 
 # ---------------------------------------------------------------------- contradictions
@@ -168,14 +168,14 @@ def contradictory(kind, n=50, T=16, d=20):
 )
 def test_a_planted_contradiction_is_named_by_its_fewest_rows(kind, length):
     rows = contradictory(kind)
-    answer = frobenius.solve(rows)
+    answer = frobenius.solve_frobenius(rows)
     assert not answer.separable
     assert is_farkas(rows, answer.multipliers)
     assert np.count_nonzero(answer.multipliers) == length
 
 
 def test_the_same_data_without_the_contradiction_is_separable():
-    assert frobenius.solve(planted(50, 16, 20, 20, seed=9)).separable
+    assert frobenius.solve_frobenius(planted(50, 16, 20, 20, seed=9)).separable
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -183,7 +183,7 @@ def test_random_selections_of_too_many_tokens_have_a_proof(seed):
     rng = np.random.default_rng(seed)
     tokens = Tokens(rng.standard_normal((90, 16, 8)), rng.standard_normal((90, 8)))
     rows = Constraints.of(tokens, rng.integers(16, size=90))
-    answer = frobenius.solve(rows)
+    answer = frobenius.solve_frobenius(rows)
     assert not answer.separable
     assert is_farkas(rows, answer.multipliers)
     assert np.count_nonzero(answer.multipliers) <= 8 * 8 + 1
@@ -192,7 +192,7 @@ def test_random_selections_of_too_many_tokens_have_a_proof(seed):
 @pytest.mark.parametrize("large", [False, True], ids=["loops", "large"])
 def test_the_verdict_is_that_of_a_linear_program(large, monkeypatch):
     if large:
-        monkeypatch.setattr(frobenius.batch, "LARGEST", 0)
+        monkeypatch.setattr(frobenius, "GRAM_ROWS", 0)
     rng = np.random.default_rng(10)
     for _ in range(60):
         shape = [(5, 6, 3), (8, 4, 3)][rng.integers(2)]
@@ -201,7 +201,7 @@ def test_the_verdict_is_that_of_a_linear_program(large, monkeypatch):
         rows = Constraints.of(tokens, rng.integers(T, size=n))
         features, bound, _ = dense(rows)
         plan = linprog(np.zeros(d * d), A_ub=-features, b_ub=-bound, bounds=(None, None))
-        answer = frobenius.solve(rows)
+        answer = frobenius.solve_frobenius(rows)
         assert answer.separable == (plan.status == 0)
         assert worst(rows, answer) <= GAP if answer.separable else is_farkas(rows, answer.multipliers)
 
@@ -240,4 +240,4 @@ def test_a_small_vocabulary_in_a_wide_space_is_solved_in_its_span():
     logits = np.einsum("ntd,de,ne->nt", keys, rng.standard_normal((100, 100)), keys[:, -1])
     same = (keys[:, :, None] == np.take_along_axis(keys, logits.argmax(1)[:, None, None], 1)[:, None]).all(-1)
     rows = Constraints.of(Tokens(keys, keys[:, -1]), same[:, :, 0])
-    assert worst(rows, frobenius.solve(rows)) <= GAP
+    assert worst(rows, frobenius.solve_frobenius(rows)) <= GAP

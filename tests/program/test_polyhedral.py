@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import linprog
 
 from attsvm.norms import l1, linf
-from attsvm.program.entrywise import solve as entrywise
+from attsvm.program.entrywise import route as entrywise
 from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.solution import NotSeparable
 from attsvm.tokens import Tokens

@@ -19,7 +19,7 @@ from attsvm import (
 from attsvm.numbers.stored import Stored
 from attsvm.program import passes
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import resumed, vectors
+from attsvm.program.frobenius import resumed, route
 from attsvm.program.rows import Rows
 from tests.test_stored import Sliced, mapped, numbers
 
@@ -175,14 +175,16 @@ def test_a_row_is_read_again_when_the_weight_has_moved_far_enough(tmp_path, monk
     assert not max_margin(tokens, best).certified
 
 
-ENGINES = pytest.mark.parametrize(
-    "kind", [lambda _, most: resumed.Pivoted((40, 2), most), resumed.ActiveSet], ids=["pivoted", "active set"]
-)
+def pivoted(_, most):
+    return resumed.Pivoted((40, 2), most, route.algorithms)
+
+
+ENGINES = pytest.mark.parametrize("kind", [pivoted, resumed.ActiveSet], ids=["pivoted", "active set"])
 
 
 @pytest.mark.parametrize("few", [0, 10_000], ids=["many rows at once", "one row at a time"])
 def test_both_engines_of_vectors_give_the_answer_in_memory(tmp_path, monkeypatch, few):
-    monkeypatch.setattr(vectors, "FEW", few)
+    monkeypatch.setattr(route, "ONE_BY_ONE", few)
     keys, best = numbers(600, 8, 60), np.zeros(600, int)
     keys[:, 0] += 1  # a signal: fewer rows hold W than there are dimensions
     there = max_margin(Tokens(mapped(tmp_path, keys)), best)

@@ -6,7 +6,8 @@ import pytest
 from attsvm import Tokens
 from attsvm.norms import frobenius
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import active_set, vectors as prompt
+from attsvm.program.frobenius import active_set, route
+from attsvm.program.frobenius.route import solve_frobenius
 from attsvm.program.max_margin import _at_margin_one
 from attsvm.program.solution import certify
 
@@ -28,7 +29,7 @@ def planted(n, T, d, seed=0, shift=0.1):
 
 def solved(rows):
     """The engine's answer with its certificate."""
-    answer = prompt.solve(rows)
+    answer = solve_frobenius(rows)
     assert answer.separable
     solved = _at_margin_one(rows, frobenius, answer)
     W, multipliers = solved.W, solved.multipliers
@@ -37,7 +38,7 @@ def solved(rows):
 
 def refuted(rows):
     """The engine's Farkas proof: multipliers and the size of what should cancel."""
-    answer = prompt.solve(rows)
+    answer = solve_frobenius(rows)
     assert not answer.separable
     gain = (answer.multipliers * rows.bound).sum()
     assert (answer.multipliers[rows.separating] >= 0).all() and gain > 0
@@ -95,7 +96,7 @@ def test_the_verdict_agrees_with_a_linear_program_near_the_threshold():
         rows = Constraints.of(Tokens(rng.standard_normal((8, 8, d))), rng.integers(0, 8, 8))
         A = rows.differences(*np.nonzero(rows.active))
         feasible = linprog(np.zeros(d), -A, -np.ones(len(A)), bounds=(None, None)).status == 0
-        answer = prompt.solve(rows)
+        answer = solve_frobenius(rows)
         verdicts.append(feasible)
         assert answer.separable == feasible
         assert solved(rows)[2].worst <= GAP if feasible else refuted(rows)[1] <= EXACT
@@ -161,8 +162,8 @@ def test_a_shared_offset_of_the_keys_does_not_matter():
 
 
 def test_a_pool_that_overflows_forgets_rows_and_finds_them_again(monkeypatch):
-    monkeypatch.setattr(prompt, "LARGEST", 24)
-    monkeypatch.setattr(prompt, "SMALL", 0)
+    monkeypatch.setattr(route, "POOL", 24)
+    monkeypatch.setattr(route, "NUMBERS_OF_VECTORS", 0)
     keys, best = planted(400, 20, 8, shift=1e-3)
     assert solved(Constraints.of(Tokens(keys), best))[2].worst <= GAP
 
@@ -197,9 +198,9 @@ def test_a_batch_gives_what_its_problems_give_alone(keys, queries):
     rng = np.random.default_rng(6)
     tokens = Tokens(rng.standard_normal(keys), rng.standard_normal((*keys[:2], queries)))
     rows = Constraints.of(tokens, rng.integers(0, keys[2], keys[:2]))
-    answer = _at_margin_one(rows, frobenius, prompt.solve_runs(rows))
+    answer = _at_margin_one(rows, frobenius, solve_frobenius(rows))
     for run in range(keys[0]):
-        alone = _at_margin_one(rows.run(run), frobenius, prompt.solve(rows.run(run)))
+        alone = _at_margin_one(rows.run(run), frobenius, solve_frobenius(rows.run(run)))
         assert alone.separable == answer.separable[run]
         # The least margin, one, that W is scaled to is a sum in another order: its rounding grows with W.
         rounding = 1e-14 * (1 + np.linalg.norm(alone.W))
@@ -207,11 +208,11 @@ def test_a_batch_gives_what_its_problems_give_alone(keys, queries):
         assert np.allclose(alone.multipliers, answer.multipliers[run], rtol=rounding, atol=0)
 
 
-@pytest.mark.parametrize("small", [prompt.SMALL, 0], ids=["whole", "working set"])
+@pytest.mark.parametrize("small", [route.NUMBERS_OF_VECTORS, 0], ids=["whole", "working set"])
 def test_degenerate_data_get_the_verdict_of_a_linear_program(small, monkeypatch):
     from scipy.optimize import linprog
 
-    monkeypatch.setattr(prompt, "SMALL", small)
+    monkeypatch.setattr(route, "NUMBERS_OF_VECTORS", small)
     rng = np.random.default_rng(9)
     for _ in range(150):
         n, T, d = rng.integers(1, 12), rng.integers(2, 7), rng.integers(1, 9)
@@ -266,6 +267,6 @@ def test_fewer_rows_than_columns_are_solved_in_their_span():
 def test_a_solution_of_a_smaller_pool_is_rejected():
     keys, best = planted(100, 16, 32)
     rows = Constraints.of(Tokens(keys), best)
-    part = prompt.solve(Constraints.of(Tokens(keys[:50]), best[:50]))
+    part = solve_frobenius(Constraints.of(Tokens(keys[:50]), best[:50]))
     padded = np.vstack([part.multipliers, np.zeros((50, 16))])
     assert certify(rows, frobenius, part.W, padded).worst > 1e-3

@@ -7,8 +7,8 @@ import pytest
 
 from attsvm import Tokens
 from attsvm.norms import Schatten
-from attsvm.program import max_margin as verbs
 from attsvm.program.constraints import Constraints
+from attsvm.program.frobenius.route import solve_frobenius
 from attsvm.program.max_margin import max_margin
 from attsvm.program.rows import Rows
 from attsvm.program.schatten import interior_point, route as schatten, small
@@ -69,11 +69,11 @@ def small_program(norm, goal):
     """Rows of one small program, and what the compiled path says of it: W, multipliers (n, T), gap."""
     tokens, selected, _ = planted((6, 5, 4, 5))
     rows = Constraints.of(tokens, selected)
-    first = verbs.solve(rows, Schatten(2))
+    first = solve_frobenius(rows)
     span = Span.of(rows)
     pool = Rows.of(rows, span=span)
     start = span.reduce(first.W), pool.pick(first.multipliers) * pool.length
-    W, multipliers, gap = small.solve(pool, norm, *start, goal)
+    W, multipliers, gap = small.solve_small(pool, norm, *start, goal)
     return rows, span.expand(W), pool.spread(multipliers / pool.length, rows.bound.shape), gap
 
 

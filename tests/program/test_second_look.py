@@ -15,7 +15,7 @@ from attsvm.program.careful import solve as careful
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.frobenius import soft_margin
-from attsvm.program.max_margin import _at_margin_one, max_margin, solve
+from attsvm.program.max_margin import _at_margin_one, max_margin, route_of
 from attsvm.program.solution import NotSeparable
 from attsvm.tokens import Tokens
 from tests.program import conftest
@@ -28,7 +28,7 @@ def rows():
 
 
 def test_a_tame_problem_needs_no_second_look(rows):
-    answer = _at_margin_one(rows, frobenius, solve(rows, frobenius))
+    answer = _at_margin_one(rows, frobenius, route_of(frobenius)(rows, frobenius))
     assert looks._sure(rows, frobenius, answer)
     assert not looks._sure(rows, frobenius, replace(answer, gap=1e-6))
     assert not looks._sure(rows, frobenius, replace(answer, W=1e6 * answer.W))
@@ -53,7 +53,7 @@ def conftest_rows(build):
 
 @pytest.mark.parametrize("norm", [frobenius, nuclear, l1, Entrywise(3)], ids=str)
 def test_a_spoilt_answer_is_mended(rows, norm):
-    good = _at_margin_one(rows, norm, solve(rows, norm))
+    good = _at_margin_one(rows, norm, route_of(norm)(rows, norm))
     spoilt = Answer(good.W + 1e-3 * np.abs(good.W).max(), good.multipliers)
     mended = looks.second_look(rows, norm, spoilt)
     assert looks.certify(rows, norm, spoilt.W, spoilt.multipliers).worst > 1e-6
@@ -63,7 +63,7 @@ def test_a_spoilt_answer_is_mended(rows, norm):
 def test_one_spoilt_run_of_a_batch_is_mended_and_the_others_are_left():
     tokens, v = datasets.sphere(n=3, T=4, d=5, seed=range(3))
     rows = Constraints.of(tokens, np.argmax(np.einsum("rntd,rd->rnt", tokens.keys, v), -1))
-    good = _at_margin_one(rows, l1, solve(rows, l1))
+    good = _at_margin_one(rows, l1, route_of(l1)(rows, l1))
     W = good.W.copy()
     W[1] *= np.nan
     mended = looks.second_look(rows, l1, replace(good, W=W, gap=np.array([0.0, np.inf, 0.0])))
@@ -86,7 +86,7 @@ def test_whatever_an_engine_finds_numbers_come_out(monkeypatch, slack):
         return Answer(np.full((program.d, program.e), np.nan), np.full(program.active.shape, np.inf))
 
     instance = conftest.matrix()
-    monkeypatch.setattr(engines, "_imported", lambda home: broken)
+    monkeypatch.setattr(engines, "route_of", lambda norm: broken)
     monkeypatch.setattr(soft_margin, "solve", broken)
     monkeypatch.setattr(careful, "_pool", lambda *_: None)
     solution = max_margin(instance.tokens, instance.selected, slack=slack)

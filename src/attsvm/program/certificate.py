@@ -18,6 +18,7 @@ from attsvm.norms import Norm, Schatten
 from attsvm.numbers import Float, doubled
 from attsvm.numbers.doubled import Doubled
 from attsvm.program.constraints import Constraints
+from attsvm.program.runs import each_run
 
 TOLERANCE = 1e-8
 """Largest violation and gap of a certified solution."""
@@ -169,8 +170,11 @@ def _at_most(
             if doubtful and len(_doubtful(sums)) * program.d * max(program.T, program.e) <= LARGEST:
                 most = judge(_in_doubled(sums), *more, 1.0)
         else:
-            for k in np.flatnonzero(doubtful).tolist():
-                again = judge(_in_doubled(_run(sums, k)), *(x[k] for x in more), 1.0)
+            which = np.flatnonzero(doubtful).tolist()
+            parts = [getattr(sums, field.name) for field in fields(Sums)[1:]]
+            for k, (one, *own) in zip(which, each_run(program, *parts, *more, which=which), strict=True):
+                alone = Sums(one, *own[: len(parts)])
+                again = judge(_in_doubled(alone), *own[len(parts) :], 1.0)
                 for name in ("primal", "dual", "gap"):
                     getattr(most, name)[k] = getattr(again, name)
     # What is not finite certifies nothing.
@@ -180,10 +184,6 @@ def _at_most(
 
 def _number(x: Any, finite: Any) -> Any:
     return np.where(finite & ~np.isnan(x), np.maximum(x, 0.0), np.inf)
-
-
-def _run(sums: Sums, k: int) -> Sums:
-    return Sums(sums.program.run(k), *(getattr(sums, field.name)[k] for field in fields(Sums)[1:]))
 
 
 # ---------------------------------------------------------------------- what follows from them

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.stored import Stored
 from attsvm.program import passes
+from attsvm.token_arrays import TAME
 from attsvm.tokens import Tokens, as_required, as_selected
 
 SMALL = 1 << 18
@@ -26,9 +27,6 @@ SMALL = 1 << 18
 
 CHUNK = 1 << 21
 """Numbers in the largest temporary array of differences (16 MB)."""
-
-TAME = 8
-"""Binary exponents of sizes that stay as they are: no copy of large data that needs none."""
 
 FAR, LEAST = 10_000, 2.0**-900
 """More than any binary exponent; the least margin a row asks for, where the largest is near one."""
@@ -64,7 +62,7 @@ class Constraints:
     def of(cls, tokens: Tokens, selected: ArrayLike, required: ArrayLike = 1.0) -> Constraints:
         """The constraints that put the selected tokens above the others."""
         chosen = as_selected(tokens, selected)
-        keys, queries, exponent, reach = _in_units(tokens)
+        keys, queries, exponent, reach = tokens.in_units
         anchor = chosen.argmax(-1)
         active = tokens.mask & (anchor[..., None] != np.arange(tokens.T))
         asked = as_required(tokens, required)
@@ -288,34 +286,6 @@ def in_range(name: str, array: Float, exponent: NDArray[np.int_]) -> Float:
             "tokens: keys or queries k times as large make W 1/k times as large."
         )
     return np.asarray(out)
-
-
-def _in_units(tokens: Tokens) -> tuple[Float, Float, NDArray[np.int_], Float]:
-    """Keys and queries in units of their own, `exponent` and `reach`: the same for every selection."""
-    known = tokens.__dict__.get("_in_units")
-    if known is None:
-        keys, key_exponent = _unit(tokens.keys, tokens.key_size)
-        queries, query_exponent = _unit(tokens.queries, tokens.query_size)
-        largest = np.ldexp(tokens.key_size.astype(np.float64), -key_exponent)
-        reach = 2.0 * np.sqrt(tokens.d) * largest * np.sqrt(np.einsum("...e,...e->...", queries, queries))
-        known = tokens.__dict__["_in_units"] = keys, queries, key_exponent + query_exponent, reach
-    return known
-
-
-def _unit(array: Float, size: Float) -> tuple[Float, NDArray[np.int_]]:
-    """The array in float64, each example times a power of two that brings its largest entry near one.
-
-    A run whose sizes are all tame stays as it is.
-    """
-    exponent = np.asarray(np.frexp(size)[1])  # 0 for size 0
-    exponent = exponent * (np.abs(exponent) > TAME).any(-1, keepdims=True)
-    if isinstance(array, Stored):
-        return cast(Float, array.scaled(exponent)), exponent
-    wide = np.ascontiguousarray(array, dtype=np.float64)
-    if not exponent.any():
-        return wide, exponent
-    axes = array.ndim - exponent.ndim
-    return np.ldexp(wide, -exponent.reshape(exponent.shape + (1,) * axes)), exponent
 
 
 def _near_one(required: Float, exponent: NDArray[np.int_]) -> tuple[Float, NDArray[np.int_]]:

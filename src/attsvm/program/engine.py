@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,21 +68,12 @@ class Found:
     kept: Bool | None = None
 
 
-def stacked(answers: Sequence[Answer]) -> Answer:
-    """The answers of several runs as one, the runs axis first."""
-    return Answer(
-        np.stack([a.W for a in answers]),
-        np.stack([a.multipliers for a in answers]),
-        np.array([bool(a.separable) for a in answers]),
-    )
-
-
 def on_vectors(program: Constraints, norm: Norm) -> Norm:
     """The norm that the rows see: a vector has one singular value, and all its Schatten norms are l2."""
     return frobenius if isinstance(norm, Schatten) and min(program.d, program.e) == 1 else norm
 
 
 class Route(Protocol):
-    """The way of a family of norms: solves a program without a runs axis to a relative gap near 1e-9."""
+    """The way of a family of norms: solves a program, or all runs of one, to a relative gap near 1e-9."""
 
     def __call__(self, program: Constraints, norm: Norm) -> Answer: ...

@@ -10,6 +10,7 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 
 from attsvm.numbers import Float
 from attsvm.program.constraints import Constraints, in_range
+from attsvm.program.runs import each_run
 from attsvm.tokens import Tokens, as_attention
 
 CONSISTENT = 1e-8
@@ -33,11 +34,11 @@ def finite_part(tokens: Tokens, attention: ArrayLike, selected: ArrayLike) -> Fl
     if (s[program.tied] <= 0).any():
         raise ValueError("a selected token has attention 0. Select only tokens with positive attention.")
     if program.runs is not None:
-        return np.stack([_solve(program.run(k), s[k]) for k in range(program.runs)])
-    return _solve(program, s)
+        return np.stack([_divided(*run) for run in each_run(program, s)])
+    return _divided(program, s)
 
 
-def _solve(program: Constraints, attention: Float) -> Float:
+def _divided(program: Constraints, attention: Float) -> Float:
     """Rows of length one, so that tokens near each other count as much as others."""
     example, token = np.nonzero(program.tied)
     target = np.log(attention[example, program.anchor[example]]) - np.log(attention[example, token])

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache, partial
-from importlib import import_module
-from typing import cast
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius
 from attsvm.numbers import Float
-from attsvm.program import bounds, soft
+from attsvm.program import bounds
 from attsvm.program.constraints import Constraints
 from attsvm.program.copies import without_copies
-from attsvm.program.engine import Answer, Route, on_vectors, stacked
+from attsvm.program.engine import Answer, Route, on_vectors
 from attsvm.program.runs import over_runs
 from attsvm.program.second_look import second_look
-from attsvm.program.soft import as_slack
+from attsvm.program.soft import as_slack, solve_soft
 from attsvm.program.solution import NotSeparable, Solution, pack
 from attsvm.tokens import Tokens, matching_runs
 
@@ -98,7 +96,7 @@ def separate(
 
 
 def _soft(tokens: Tokens, norm: Norm, program: Constraints, slack: Float) -> Solution:
-    W, multipliers = soft.solve(program, norm, slack)
+    W, multipliers = solve_soft(program, norm, slack)
     can = np.ones(() if program.runs is None else program.runs, bool)
     return Solution(tokens, program.selected, norm, W, pack(program, multipliers), program.asked, can, slack)
 
@@ -111,7 +109,8 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
         return bool(_answer(program, frobenius).separable)
     # A second look would improve a weight, of which only the existence is asked.
     with np.errstate(all="ignore"):
-        return np.asarray(over_runs(lambda part: solve(part, frobenius), program, True).separable)
+        answer = over_runs(lambda part: route_of(frobenius)(part, frobenius), program, True)
+    return np.asarray(answer.separable)
 
 
 # ---------------------------------------------------------------------- from rows to an answer
@@ -132,56 +131,35 @@ def _finished(program: Constraints, norm: Norm) -> Answer:
 def _looked_at(program: Constraints, norm: Norm) -> Answer:
     # What over- or underflows on the way is no answer, and the second look sees that.
     with np.errstate(all="ignore"):
-        answer = _at_margin_one(program, norm, solve(program, norm))
+        answer = _at_margin_one(program, norm, route_of(norm)(program, norm))
     return second_look(program, norm, answer)
-
-
-def solve(program: Constraints, norm: Norm) -> Answer:
-    """The answer of an algorithm that suits the norm."""
-    engine = _engine(norm)
-    if program.runs is None:
-        return _solve_one(program, norm, engine)
-    if norm.p == 2:
-        from attsvm.program.frobenius.route import solve_runs
-
-        return solve_runs(program)
-    return stacked([_solve_one(program.run(k), norm, engine) for k in range(program.runs)])
-
-
-def _solve_one(program: Constraints, norm: Norm, engine: Route) -> Answer:
-    if not (program.bound > 0).any():  # nothing asks for a margin: W = 0 is the answer
-        return Answer(np.zeros((program.d, program.e)), np.zeros(program.active.shape))
-    try:
-        return engine(program, norm)
-    except np.linalg.LinAlgError:  # numbers that no factorisation takes are no answer either
-        return Answer(np.zeros((program.d, program.e)), np.zeros(program.active.shape))
 
 
 def _quick(program: Constraints, norm: Norm) -> bool:
     """Whether a small problem takes microseconds."""
-    return _engine(on_vectors(program, norm)) is _engine(frobenius)
+    return route_of(on_vectors(program, norm)) is route_of(frobenius)
 
 
-def _engine(norm: Norm) -> Route:
-    """The algorithm of a norm, imported when it is first needed."""
+def route_of(norm: Norm) -> Route:
+    """The algorithms of a norm, imported when they are first needed."""
     match norm:
         case Entrywise(p=2) | Schatten(p=2):
-            home = "frobenius.route"
+            from attsvm.program.frobenius.route import solve_frobenius
+
+            return solve_frobenius
         case Entrywise():
-            home = "entrywise.solve"
+            from attsvm.program.entrywise.route import solve_entrywise
+
+            return solve_entrywise
         case Schatten(p=1) | Schatten(p=math.inf):
-            home = "schatten.route"
+            from attsvm.program.schatten.route import solve_schatten
+
+            return solve_schatten
         case _:
             raise ValueError(
                 f"no program for the norm {norm}. Supported: Entrywise(p) for 1 ≤ p ≤ ∞, "
                 "and Schatten(p) for p = 1, 2, ∞."
             )
-    return _imported(home)
-
-
-@cache
-def _imported(home: str) -> Route:
-    return cast(Route, import_module(f"attsvm.program.{home}").solve)
 
 
 def _at_margin_one(program: Constraints, norm: Norm, answer: Answer) -> Answer:

@@ -28,13 +28,16 @@ EACH = ("delta", "owner", "bound", "tied", "length", "example", "token")
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """k rows  ⟨A_j, W⟩ ≥ bound_j  (= 0 where tied),  A_j = δ_j z_jᵀ of length one, sorted by example.
+    """k rows  ⟨A_j, W⟩ ≥ bound_j  (= 0 where tied),  A_j = δ_j z_jᵀ of length one.
 
     delta (k, d), queries (g, e): of length one, the queries of the g examples that have a row.
-    owner (k,): which of the g; example, token (k,): the rows' places in the program.
+    owner (k,): which of the g; example, token (k,): the rows' names in the program.
     length (k,): what a row was divided by, so that its multiplier in the program is λ_j / length_j.
-    Of vectors (e = 1) the query is a number, and all rows share the query one.
-    buffer: memory that begins with delta and has room for rows that join.
+
+    Matrices and vectors differ in two ways. Rows of matrices (e > 1) are sorted by example and token, and
+    share the query of their example. Of vectors (e = 1) the query is a number, which goes into δ: all rows
+    share the query one, g = 1; rows that join come last, in a buffer that begins with delta and has room
+    for them, so that an engine may keep what it knows of those before.
     """
 
     delta: Float
@@ -86,7 +89,7 @@ class Rows:
         return replace(self, buffer=None, **{name: getattr(self, name)[which] for name in EACH})
 
     def joined(self, more: Rows) -> Rows:
-        """These rows and others: of vectors the others last, in the same memory, else sorted by example."""
+        """These rows and others: of vectors the others last, in the same memory, else sorted by name."""
         if not len(more):
             return self
         parts = {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in EACH[1:]}

@@ -1,15 +1,18 @@
-"""A runs axis: the hard-margin problems are shared out among the cores in parts of many runs."""
+"""A runs axis, opened here and nowhere else: engines take all runs of a batch at once, or one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
+from attsvm.norms import Norm
+from attsvm.numbers import Float
 from attsvm.numbers.threads import cores, in_threads
 from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer
+from attsvm.program.engine import Answer, Route
 
 TOGETHER = 512
 """Runs that one thread solves at once: enough to hide Python's share, few enough for the cache."""
@@ -24,7 +27,10 @@ PARTS = 4
 """Parts per core at least, so that one with harder problems does not keep the others waiting."""
 
 
-def over_runs(work: Callable[[Constraints], Answer], program: Constraints, quick: bool) -> Answer:
+Work = Callable[[Constraints], Answer]
+
+
+def over_runs(work: Work, program: Constraints, quick: bool) -> Answer:
     """`work` on rows without a runs axis as they are, with one on parts of the runs in threads.
 
     quick: the algorithm is so fast on small problems that a few of them are not worth a thread.
@@ -34,13 +40,59 @@ def over_runs(work: Callable[[Constraints], Answer], program: Constraints, quick
     entries = (program.n * program.T) ** 2
     edges = _edges(program.runs, entries, max(1, WORTH // entries) if quick else 1)
     parts = [program.part(slice(a, b)) for a, b in pairwise(edges)]
-    if len(parts) == 1:
-        return work(parts[0])
-    answers = in_threads(work, parts)
+    return work(parts[0]) if len(parts) == 1 else _joined(in_threads(work, parts))
+
+
+def in_batch(work: Work, program: Constraints) -> Answer:
+    """An engine for many runs at once: one problem is a batch of one."""
+    return work(program) if program.runs is not None else work(program.as_batch()).alone()
+
+
+def in_parts(work: Work, program: Constraints, most: int) -> Answer:
+    """The same on so many runs at a time, because their memory is bounded."""
+    if len(program.keys) <= max(1, most):
+        return work(program)
+    starts = range(0, len(program.keys), max(1, most))
+    return _joined([work(program.part(slice(k, k + max(1, most)))) for k in starts])
+
+
+def one_by_one(route: Route) -> Route:
+    """A route for one run as one that takes a runs axis too."""
+
+    def alone(program: Constraints, norm: Norm) -> Answer:
+        nothing = Answer(np.zeros((program.d, program.e)), np.zeros(program.active.shape))
+        if not (program.bound > 0).any():  # nothing asks for a margin: W = 0 is the answer
+            return nothing
+        try:
+            return route(program, norm)
+        except np.linalg.LinAlgError:  # numbers that no factorisation takes are no answer either
+            return nothing
+
+    def each(program: Constraints, norm: Norm) -> Answer:
+        if program.runs is None:
+            return alone(program, norm)
+        answers = [alone(one, norm) for (one,) in each_run(program)]
+        W, multipliers = (np.stack([getattr(a, name) for a in answers]) for name in ("W", "multipliers"))
+        return Answer(W, multipliers, np.array([bool(a.separable) for a in answers]))
+
+    return each
+
+
+def each_run(program: Constraints, *arrays: Float, which: Iterable[int] | None = None) -> Iterator[Any]:
+    """The runs, all or some, one after the other, each with its part of arrays that have a runs axis too."""
+    for k in range(len(program.keys)) if which is None else which:
+        yield program.run(k), *(array[k] for array in arrays)
+
+
+def _joined(answers: Sequence[Answer]) -> Answer:
+    """The answers of parts of the runs as one."""
+    can = [np.asarray(a.separable) for a in answers]
     return Answer(
         np.concatenate([a.W for a in answers]),
         np.concatenate([a.multipliers for a in answers]),
-        np.concatenate([np.asarray(a.separable) for a in answers]),
+        np.concatenate(can),
+        all(a.scaled for a in answers),
+        np.concatenate([np.broadcast_to(a.gap, x.shape) for a, x in zip(answers, can, strict=True)]),
     )
 
 

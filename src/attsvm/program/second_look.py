@@ -11,6 +11,7 @@ from attsvm.numbers import Bool, Float
 from attsvm.program.certificate import EPSILON, TOLERANCE, certify, certify_soft
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
+from attsvm.program.runs import each_run
 
 SURE = 5e-11
 """Relative effect of rounding that needs no second look."""
@@ -30,10 +31,9 @@ def second_look(program: Constraints, norm: Norm, answer: Answer) -> Answer:
     if program.runs is None:
         return answer if answer.separable and _sure(program, norm, answer) else _one(program, norm, answer)
     doubtful = np.flatnonzero(np.asarray(answer.separable) & ~_sure(program, norm, answer))
-    for k in doubtful.tolist():
-        alone = Answer(answer.W[k], answer.multipliers[k])
-        better = _one(program.run(k), norm, alone)
-        answer.W[k], answer.multipliers[k] = better.W, better.multipliers
+    for one, W, multipliers in each_run(program, answer.W, answer.multipliers, which=doubtful.tolist()):
+        better = _one(one, norm, Answer(W, multipliers))
+        W[...], multipliers[...] = better.W, better.multipliers
     return answer
 
 

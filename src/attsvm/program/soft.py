@@ -11,6 +11,7 @@ from attsvm.numbers.threads import in_threads, single_thread
 from attsvm.program import working_set
 from attsvm.program.constraints import Constraints, in_range
 from attsvm.program.engine import Answer, on_vectors
+from attsvm.program.runs import each_run
 from attsvm.program.second_look import second_look_soft
 from attsvm.tokens import Tokens, per_example
 
@@ -41,13 +42,13 @@ def as_slack(tokens: Tokens, slack: ArrayLike | None) -> Float | None:
     return checked
 
 
-def solve(program: Constraints, norm: Norm, slack: Float) -> tuple[Float, Float]:
+def solve_soft(program: Constraints, norm: Norm, slack: Float) -> tuple[Float, Float]:
     """W (…, d, e) and multipliers (…, n, T) of the soft-margin program, in the units of the tokens."""
     if on_vectors(program, norm).p != 2:
         raise ValueError(f"slack needs the Frobenius (l2) norm but norm is {norm}. Pass norm=frobenius.")
     if program.runs is None:
         return _solve_one(program, slack)
-    each = in_threads(lambda k: _solve_one(program.run(k), slack[k]), range(program.runs))
+    each = in_threads(lambda run: _solve_one(*run), list(each_run(program, slack)))
     W, multipliers = zip(*each, strict=True)
     return np.stack(W), np.stack(multipliers)
 

@@ -46,6 +46,9 @@ Engine = Callable[[Rows], Found]
 """A pool → what was found on it. An engine may remember the pool before, of which it has kept these rows;
 it may hand out a W before it has ended (`final` is False), to learn which rows that W violates."""
 
+Algorithm = Callable[[Rows], Found | None]
+"""The same for one pool alone: None where nothing was found."""
+
 
 def room(program: Constraints, each: int) -> int:
     """So many rows per unknown, but fewer where rows are long."""

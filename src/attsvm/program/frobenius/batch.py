@@ -11,22 +11,14 @@ from attsvm.numbers import Bool, Float
 from attsvm.program import bounds
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.frobenius import written_out
-from attsvm.program.frobenius.gram import Found, Problems, memory, pivot
-
-LARGEST = 256
-"""Rows up to which loops on the Gram matrix beat calls to LAPACK."""
+from attsvm.program.frobenius.gram import Exchanged, Problems, memory, pivot
+from attsvm.program.frobenius.written_out import solve_runs_written_out
 
 GAP = 1e-11
 """Relative gap up to which an answer of the Gram matrix is taken."""
 
 
-def suits(program: Constraints) -> bool:
-    """Whether the problems are small enough for loops on their Gram matrices."""
-    return program.n * (program.T - 1) <= LARGEST
-
-
-def solve(program: Constraints) -> Answer:
+def solve_runs_by_gram(program: Constraints) -> Answer:
     """Answers of all runs: block pivoting, checked; where that is not enough, the dual active set."""
     query, size, like = _queries(program)
     parts = (program.anchor, program.active, program.tied, program.required)
@@ -34,7 +26,7 @@ def solve(program: Constraints) -> Answer:
     runs = len(program.keys)
     W, measure = np.zeros((runs, program.d, program.e)), np.zeros((runs, 3))
     multipliers = np.zeros(program.active.shape)
-    found = Found(W, multipliers.reshape(runs, -1), measure)
+    found = Exchanged(W, multipliers.reshape(runs, -1), measure)
     pivot(problems, found, memory(program.n * (program.T - 1), program.d))
     length = np.sqrt(np.einsum("rde,rde->r", W, W))
     final, separable = _are_optimal(measure, length), np.ones(runs, bool)
@@ -43,7 +35,7 @@ def solve(program: Constraints) -> Answer:
         multipliers /= np.where(length > 0, length, 1.0)[:, None, None]
         return Answer(W, multipliers, separable, scaled=True, gap=GAP)
     left = np.flatnonzero(~final)
-    exact = written_out.solve_runs(program.part(left))
+    exact = solve_runs_written_out(program.part(left))
     W[left], multipliers[left], separable[left] = exact.W, exact.multipliers, exact.separable
     return Answer(W, multipliers, separable)
 
@@ -65,7 +57,7 @@ def _queries(program: Constraints) -> tuple[Float, Float, Float]:
 def _are_optimal(measure: Float, size: Float) -> Bool:
     """Whether the gap between b·λ/|W| and |W|/(least margin) is at most GAP.
 
-    measure (r, 3): see `gram.Found`; size (r,): |W|.
+    measure (r, 3): see `gram.Exchanged`; size (r,): |W|.
     """
     lower, least, short = measure.T
     with np.errstate(all="ignore"):  # no row asks for a margin: λ and W are zero

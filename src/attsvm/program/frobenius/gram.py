@@ -41,9 +41,10 @@ class Problems(NamedTuple):
     required: Float
 
 
-class Rows(NamedTuple):
-    """Memory of one run of at most m rows of length one; rows of length zero are left out.
+class Memory(NamedTuple):
+    """What is known of one run of at most m rows of length one; rows of length zero are left out.
 
+    All runs use the same memory, one after the other.
     delta (d, m): δ/|δ|; gram (m, m); name (m,): i T + t; example (m,): i; length (m,): |δ| |z|; bound (m,).
     free (m,): equalities; passive (m,): the rows that may have a multiplier lam (m,); margin (m,): K λ.
     factor (m, m): lower Cholesky factor of the passive rows, listed in order (m,); step (m,).
@@ -64,16 +65,16 @@ class Rows(NamedTuple):
     step: Float
 
 
-def memory(m: int, d: int) -> Rows:
+def memory(m: int, d: int) -> Memory:
     length, bound, lam, margin, step = np.empty((5, m))
     name, example, order = np.empty((3, m), np.int64)
     free, passive = np.empty((2, m), bool)
     gram, factor = np.empty((2, m, m))
     delta = np.empty((d, m))
-    return Rows(delta, gram, name, example, length, bound, free, passive, lam, margin, factor, order, step)
+    return Memory(delta, gram, name, example, length, bound, free, passive, lam, margin, factor, order, step)
 
 
-class Found(NamedTuple):
+class Exchanged(NamedTuple):
     """What the exchanges find; all zero before, and where they do not end or rows depend on each other.
 
     W (r, d, e): Σ λ_j A_j; multipliers (r, n T): λ, of the rows as they are, not at length one.
@@ -87,7 +88,7 @@ class Found(NamedTuple):
 
 
 @compiled
-def pivot(problems: Problems, found: Found, s: Rows) -> None:
+def pivot(problems: Problems, found: Exchanged, s: Memory) -> None:
     """Block principal pivoting: exchange all rows on the wrong side at once, until none is.
 
     Reference: Júdice and Pires 1994, "A block principal pivoting algorithm".

@@ -31,7 +31,7 @@ class Point:
     slack: Float
 
 
-def solve(rows: Rows) -> Found | None:
+def solve_by_interior_point(rows: Rows) -> Found | None:
     """Interior point until the active rows show, then block pivoting from these to full accuracy.
 
     rows: the largest bound is one. When no weight exists the multipliers diverge to a ray, and a proof
@@ -47,7 +47,7 @@ def solve(rows: Rows) -> Found | None:
         best = state if best is None or state.gap < best.gap else best
         if state.gap <= tried:
             tried = 1e-3 * state.gap
-            polished = pivoting.solve(rows, rows.tied | (lam > method.point.slack), lam)
+            polished = pivoting.solve_by_pivoting(rows, rows.tied | (lam > method.point.slack), lam)
             if polished is not None and polished.gap < state.gap:
                 return polished
         if state.gap <= pivoting.GOOD:

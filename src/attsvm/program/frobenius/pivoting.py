@@ -59,18 +59,19 @@ def start(rows: Rows) -> Bool:
     return rows.tied | (asks & (rank < max(1, min(each // 5, room))))
 
 
-def solve(rows: Rows, passive: Bool, lam: Float | None = None) -> Found | None:
+def solve_by_pivoting(rows: Rows, passive: Bool | None = None, lam: Float | None = None) -> Found | None:
     """Exchange the rows on the wrong side, until none is.
 
         (K_FF + ε) λ_F = b_F + ε λ_F,previous      wrong: λ_F < 0, or margin < b outside F
 
-    rows: the largest bound is one; passive (k,); lam (k,): multipliers to start from. None when the
+    rows: the largest bound is one; passive, lam (k,): rows and multipliers to start from. None when the
     exchanges do not settle: then another method is needed. When no weight exists λ grows without bound,
     and a proof is sought where it does.
     Reference: Júdice and Pires 1994; the matrix K = (Δ Δᵀ) ∘ (Z Zᵀ) is never formed beyond F.
     """
     tolerance = 1e-2 if lam is None else 1e-6
     lam = np.zeros(len(rows)) if lam is None else lam
+    passive = start(rows) if passive is None else passive
     pace, reached = Pace(), None
     for _ in range(ROUNDS):
         lam, converged = _solve_passive(rows, passive, lam, tolerance)

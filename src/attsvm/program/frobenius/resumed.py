@@ -9,14 +9,13 @@ import numpy as np
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import single_thread
 from attsvm.program.engine import Found
-from attsvm.program.frobenius import active_set, matrices, pivoting, written_out
+from attsvm.program.frobenius import active_set
 from attsvm.program.frobenius.active_set import CONTRADICTORY, COUNT
+from attsvm.program.frobenius.matrices import Table, best_of
+from attsvm.program.frobenius.pivoting import solve_by_pivoting
 from attsvm.program.rows import Rows
 
-LARGEST = 48
-"""Rows per unknown in a pool at most."""
-
-ENOUGH = 1e-10
+EXACT = 1e-10
 """Relative gap above which block pivoting has not found the answer."""
 
 
@@ -61,9 +60,9 @@ class ActiveSet:
 class Pivoted:
     """Block pivoting from the multipliers of the pool before; where that fails, what suits the pool alone."""
 
-    def __init__(self, shape: tuple[int, ...], most: int) -> None:
+    def __init__(self, shape: tuple[int, ...], most: int, algorithms: Table) -> None:
         self.known: Float = np.zeros(shape)
-        self.most = most
+        self.most, self.algorithms = most, algorithms
 
     def __call__(self, rows: Rows) -> Found:
         unit = float(rows.bound.max(initial=0.0))
@@ -83,12 +82,12 @@ class Pivoted:
         square = float(np.vdot(W, W))
         if square > 0:  # the multipliers are known up to a factor
             lam *= float(lam @ rows.bound) / square
-            found = pivoting.solve(rows, (lam > 0) | rows.tied, lam)
+            found = solve_by_pivoting(rows, (lam > 0) | rows.tied, lam)
         else:
-            found = pivoting.solve(rows, pivoting.start(rows))
-        if found is not None and found.gap <= ENOUGH:
+            found = solve_by_pivoting(rows)
+        if found is not None and found.gap <= EXACT:
             return found
-        return written_out.solve(rows) if rows.e == 1 else matrices.solve_rows(rows)
+        return best_of(self.algorithms, rows)
 
 
 def nearest(rows: Rows, W: Float, needed: Bool, count: int) -> Bool:

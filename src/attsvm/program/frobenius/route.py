@@ -1,52 +1,137 @@
-"""Frobenius (and l2) margin: choose the algorithm by the shape of the problem.
+"""Frobenius (and l2) margin: which engine suits which shape. It is chosen here and nowhere else.
 
-Each is imported when it is first needed: what they import takes longer than a small problem.
+    vectors, e = 1    small                             every row written out, all runs at once
+                      fewer rows than dimensions        every row written out
+                      d ≤ ONE_BY_ONE                    working set, dual active set
+                      else                              working set, block pivoting
+    vectors, d = 1                                      the tightest rows written out
+    matrices          few rows                          loops on the Gram matrix, all runs at once
+                      stored elsewhere, or many keys    working set, block pivoting, what suits a pool
+                      else                              what suits the rows
+    rows              crowded, few unknowns             interior point, block pivoting, written out
+                      small                             block pivoting, written out
+                      else                              block pivoting, interior point, written out
+
+Engines are imported when they are first needed: what they import takes longer than a small problem.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attsvm.norms import Norm, frobenius
 from attsvm.program import working_set
 from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer, stacked
-from attsvm.program.frobenius import batch
+from attsvm.program.engine import Answer
+from attsvm.program.rows import Rows
+from attsvm.program.runs import in_batch, one_by_one
+from attsvm.program.working_set import Algorithm
 
-PROBE = 2
-"""Rows per unknown in the first pool."""
+NUMBERS_OF_VECTORS = 50_000
+"""Numbers in the rows of a vector problem, or in a factor of them, up to which all are written out."""
 
-KEPT = 1 << 24
+GRAM_ROWS = 256
+"""Rows of a matrix problem up to which loops on the Gram matrix beat calls to LAPACK."""
+
+ONE_BY_ONE = 1000
+"""Dimensions up to which exchanging one row at a time is faster than many."""
+
+KEPT_KEYS = 1 << 24
 """Entries of the keys up to which all differences of a matrix problem are kept at once (128 MB)."""
 
+CROWDED = 10.0
+"""Rows per unknown beyond which block pivoting needs more exchanges than a Newton matrix costs."""
 
-def solve(program: Constraints, norm: Norm = frobenius) -> Answer:
-    """Smallest ‖W‖_F with ⟨A_j, W⟩ ≥ b_j (= 0 where tied), for one run.
+NEWTON = 5000
+"""Unknowns d·e up to which the Newton matrix of the interior point is formed (200 MB)."""
 
-    Vectors, and matrix problems that are large or stored elsewhere, go to the working set; small ones to
-    loops on their Gram matrix; the others to block pivoting or, with many rows per unknown, to the
-    interior point.
-    """
-    if program.e == 1 or (program.d == 1 and not program.stored):
-        from attsvm.program.frobenius import vectors
+NUMBERS_OF_MATRICES = 1 << 19
+"""Numbers in the rows up to which writing them out is cheaper than an interior point."""
 
-        return vectors.solve(program)
-    if program.stored or program.keys.size > KEPT:
-        from attsvm.program.frobenius import resumed
+VECTOR_PROBE, MATRIX_PROBE = 16, 2
+"""Rows per unknown in the first pool: with 4 or 8 per dimension of a vector the first pools miss too much."""
 
-        engine = resumed.Pivoted(program.active.shape, working_set.room(program, resumed.LARGEST))
-        return working_set.solve(program, frobenius, engine, program.tied | working_set.first(program, PROBE))
-    if batch.suits(program):
-        return batch.solve(program.as_batch()).alone()
-    from attsvm.program.frobenius import matrices
+POOL = 48
+"""Rows per unknown in a pool at most."""
 
-    return matrices.solve(program)
+STRIDES = (16, 4)
+"""Of vectors the first rounds read every 16th and every 4th example."""
 
 
-def solve_runs(program: Constraints) -> Answer:
-    """The same for every run of `rows`: arrays with the runs axis first."""
-    if min(program.d, program.e) == 1:
-        from attsvm.program.frobenius import vectors
+def solve_frobenius(program: Constraints, norm: Norm = frobenius) -> Answer:
+    """Smallest ‖W‖_F with ⟨A_j, W⟩ ≥ b_j (= 0 where tied), for one run or for all of a batch."""
+    together = _together(program)
+    return _one_run(program, norm) if together is None else in_batch(together, program)
 
-        return vectors.solve_runs(program)
-    if batch.suits(program):
-        return batch.solve(program)
-    return stacked([solve(program.run(k)) for k in range(len(program.keys))])
+
+def _together(program: Constraints) -> Callable[[Constraints], Answer] | None:
+    """The engine that takes all runs of a batch at once, if they are small."""
+    if program.e == 1 and not program.stored:
+        rows = max(program.n * program.T, program.d)
+        if rows * program.d <= NUMBERS_OF_VECTORS:
+            from attsvm.program.frobenius.written_out import solve_runs_written_out
+
+            return solve_runs_written_out
+    elif min(program.d, program.e) > 1 and program.n * (program.T - 1) <= GRAM_ROWS and not program.stored:
+        from attsvm.program.frobenius.batch import solve_runs_by_gram
+
+        return solve_runs_by_gram
+    return None
+
+
+@one_by_one
+def _one_run(program: Constraints, norm: Norm) -> Answer:
+    if program.e == 1:
+        return _vector(program, norm)
+    if program.d == 1 and not program.stored:
+        from attsvm.program.frobenius import vectors, written_out
+
+        return written_out.solve_whole(program, vectors.tightest(program))
+    if program.stored or program.keys.size > KEPT_KEYS:
+        chosen = program.tied | working_set.first(program, MATRIX_PROBE)
+        return working_set.solve(program, norm, _pivoted(program), chosen)
+    from attsvm.program.frobenius.matrices import solve_matrix
+
+    return solve_matrix(program, algorithms)
+
+
+def _vector(program: Constraints, norm: Norm) -> Answer:
+    from attsvm.program.frobenius import vectors, written_out
+
+    if program.n * program.T < program.d:
+        return written_out.solve_whole(program, program.active)
+    chosen = working_set.first(program, VECTOR_PROBE)
+    if program.tied.any():
+        chosen |= vectors.independent_ties(program)
+    engine = _exchanged(program) if program.d <= ONE_BY_ONE else _pivoted(program)
+    return working_set.solve(program, norm, engine, chosen, STRIDES)
+
+
+def _exchanged(program: Constraints) -> working_set.Engine:
+    from attsvm.program.frobenius.resumed import ActiveSet
+
+    return ActiveSet(program.d, working_set.room(program, POOL))
+
+
+def _pivoted(program: Constraints) -> working_set.Engine:
+    from attsvm.program.frobenius.resumed import Pivoted
+
+    return Pivoted(program.active.shape, working_set.room(program, POOL), algorithms)
+
+
+def algorithms(rows: Rows) -> list[Algorithm]:
+    """What to try on the rows, fastest first; of vectors what is left after block pivoting from before."""
+    from attsvm.program.frobenius.contradiction import DENSE
+    from attsvm.program.frobenius.interior_point import solve_by_interior_point
+    from attsvm.program.frobenius.pivoting import solve_by_pivoting
+    from attsvm.program.frobenius.written_out import solve_written_out
+
+    if rows.e == 1:
+        return [solve_written_out]
+    unknowns = rows.d * rows.e
+    entries = len(rows) * unknowns
+    newton: list[Algorithm] = [solve_by_interior_point] if unknowns <= NEWTON else []
+    exact: list[Algorithm] = [solve_written_out] if entries <= DENSE else []
+    if newton and len(rows) > CROWDED * unknowns:
+        return [*newton, solve_by_pivoting, *exact]
+    return [solve_by_pivoting, *(newton if entries > NUMBERS_OF_MATRICES else []), *exact]

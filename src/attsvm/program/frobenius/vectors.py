@@ -1,4 +1,4 @@
-"""Vector problems (e = 1 or d = 1) in the l2 norm: small ones whole, large ones by the working set.
+"""Vector problems (e = 1 or d = 1): which of their rows may matter.
 
 min ‖p‖  subject to  z_i (x_a − x_t)ᵀ p ≥ required_i
 """
@@ -8,66 +8,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.norms import frobenius
 from attsvm.numbers import Bool
-from attsvm.program import working_set
 from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer, stacked
-from attsvm.program.frobenius import active_set, contradiction, written_out
+from attsvm.program.frobenius import active_set
 from attsvm.program.frobenius.active_set import DEPENDENT
-from attsvm.program.frobenius.resumed import LARGEST, ActiveSet, Pivoted
 from attsvm.program.passes import TINY
-from attsvm.program.rows import Rows
-
-SMALL = 50_000
-"""Numbers in the largest dense matrix of rows."""
-
-FEW = 1000
-"""Dimensions up to which exchanging one row at a time is faster than many."""
-
-PROBE = 16
-"""Rows per dimension in the first pool."""
-
-STRIDES = (16, 4)
-"""The first rounds read every 16th and every 4th example."""
 
 
-def solve(program: Constraints) -> Answer:
-    """The shortest vector W that satisfies the rows; d or e is 1, no runs axis."""
-    if program.e > 1:
-        return _whole(program, _tightest(program))
-    if _small(program):
-        return written_out.solve_runs(program.as_batch()).alone()
-    if program.n * program.T < program.d:
-        return _whole(program, program.active)
-    most = working_set.room(program, LARGEST)
-    engine = ActiveSet(program.d, most) if program.d <= FEW else Pivoted(program.active.shape, most)
-    chosen = working_set.first(program, PROBE)
-    if program.tied.any():
-        chosen |= independent_ties(program)
-    return working_set.solve(program, frobenius, engine, chosen, STRIDES)
-
-
-def solve_runs(program: Constraints) -> Answer:
-    """`solve` for every run of a batch: arrays with the runs axis first."""
-    if _small(program):
-        return written_out.solve_runs(program)
-    return stacked([solve(program.run(run)) for run in range(len(program.keys))])
-
-
-def _small(program: Constraints) -> bool:
-    few = max(program.n * program.T, program.d) * program.d <= SMALL
-    return program.e == 1 and few and not program.stored
-
-
-def _whole(program: Constraints, chosen: Bool) -> Answer:
-    """The program of the chosen rows, written out."""
-    rows = Rows.of(program, chosen)
-    proof = contradiction.zero_row(program, rows, chosen)
-    return proof or rows.at_margin_one(written_out.shortest(rows), program, frobenius)
-
-
-def _tightest(program: Constraints) -> Bool:
+def tightest(program: Constraints) -> Bool:
     """d = 1: the row is a number δ times the query, so few rows of an example matter.
 
     For inequalities these are the smallest δ > 0, the δ < 0 nearest to zero, and a zero; of the ties

@@ -13,41 +13,42 @@ from attsvm.program import bounds
 from attsvm.program.bounds import apart
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
-from attsvm.program.frobenius import active_set
+from attsvm.program.frobenius import active_set, contradiction
 from attsvm.program.frobenius.active_set import ACTIVE, CONTRADICTORY, COUNT, ENTERING, advance, restart
 from attsvm.program.passes import TINY
 from attsvm.program.rows import Rows
+from attsvm.program.runs import in_parts
 
 ENTRIES = 1 << 22
 """Numbers in the rows of the runs that are written out at once (32 MB)."""
 
 
-def solve(rows: Rows) -> Found:
+def solve_whole(program: Constraints, chosen: Bool) -> Answer:
+    """The program of the chosen rows (n, T) alone."""
+    rows = Rows.of(program, chosen)
+    proof = contradiction.zero_row(program, rows, chosen)
+    return proof or rows.at_margin_one(_shortest(rows), program, frobenius)
+
+
+def solve_written_out(rows: Rows) -> Found:
     """The shortest W of some rows, and its gap."""
-    found = shortest(rows)
+    found = _shortest(rows)
     measured = bounds.gap(rows, frobenius, found.W, found.multipliers) if found.separable else 0.0
     return replace(found, gap=measured)
 
 
-def shortest(rows: Rows) -> Found:
+def _shortest(rows: Rows) -> Found:
     """The same, not measured."""
     w, multipliers, separable = active_set.solve_rows(rows.dense, rows.bound, rows.tied)
     return Found(w.reshape(rows.d, rows.e), multipliers, separable=separable)
 
 
-def solve_runs(program: Constraints) -> Answer:
+def solve_runs_written_out(program: Constraints) -> Answer:
     """The shortest W of every run of a batch of small problems."""
-    each = program.n * program.T * program.d * program.e
-    runs, size = len(program.keys), max(1, ENTRIES // each)
-    if runs <= size:
-        W, multipliers, separable, gap = _solve(program)
-    else:
-        parts = [_solve(program.part(slice(k, k + size))) for k in range(0, runs, size)]
-        W, multipliers, separable, gap = (np.concatenate(x) for x in zip(*parts, strict=True))
-    return Answer(W, multipliers, separable, scaled=bool((gap < np.inf).all()), gap=gap)
+    return in_parts(_part, program, ENTRIES // (program.n * program.T * program.d * program.e))
 
 
-def _solve(program: Constraints) -> tuple[Float, Float, Bool, Float]:
+def _part(program: Constraints) -> Answer:
     runs, m, N = len(program.keys), program.n * program.T, program.d * program.e
     delta, z = program.all_differences, program.queries[..., None, :]
     A = delta * z if program.e == 1 else delta[..., None] * z[..., None, :]
@@ -77,7 +78,7 @@ def _solve(program: Constraints) -> tuple[Float, Float, Bool, Float]:
         W: Float = w.reshape(runs, program.d, program.e)
     else:
         W = program.combine(multipliers) * (separable * np.linalg.norm(w, axis=1))[:, None, None]
-    return W / size[:, None, None], multipliers, separable, gap
+    return Answer(W / size[:, None, None], multipliers, separable, bool((gap < np.inf).all()), gap)
 
 
 @compiled

@@ -25,7 +25,7 @@ def factor(matrix, lower):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def solve(lower, x):  # type: ignore[no-untyped-def]
+def substitute(lower, x):  # type: ignore[no-untyped-def]
     """x := (L Lᵀ)⁻¹ x."""
     for i in range(len(x)):
         total = x[i]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.numbers.compiled import compiled, inner
-from attsvm.program.schatten.cholesky import factor, solve
+from attsvm.program.schatten.cholesky import factor, substitute
 
 STEPS, TURNS = 30, 4
 """Newton steps at most; solves with each factor, of which all but the first correct the second order."""
@@ -142,7 +142,7 @@ def _direction(maps, point, target, room):  # type: ignore[no-untyped-def]
     np.dot(maps[2], flat, dy)
     for i in range(len(dy)):
         dy[i] -= maps[3][i]
-    solve(H, dy)
+    substitute(H, dy)
     np.dot(dy, maps[2], flat)
     for a in range(d):
         for b in range(e):

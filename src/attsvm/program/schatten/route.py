@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 from scipy.linalg import block_diag
 
-from attsvm import norms
 from attsvm.norms import Norm
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import single_thread
 from attsvm.program import bounds, working_set
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
+from attsvm.program.frobenius.route import solve_frobenius
 from attsvm.program.passes import TINY
 from attsvm.program.rows import Rows, least
+from attsvm.program.runs import one_by_one
 from attsvm.program.schatten import small
 from attsvm.program.schatten.interior_point import Form, Iterate, advance, mean_product
 from attsvm.program.schatten.nuclear import NuclearForm
@@ -53,15 +54,14 @@ LARGE = 1 << 22
 Stages = tuple[tuple[float, float], ...]
 
 
-def solve(program: Constraints, norm: Norm) -> Answer:
+@one_by_one
+def solve_schatten(program: Constraints, norm: Norm) -> Answer:
     """Start at the Frobenius solution, follow the central path, and keep only the rows that matter.
 
     Feasibility does not depend on the norm: without a Frobenius solution its proof is the answer.
     """
-    from attsvm.program.frobenius.route import solve as frobenius
-
     with nullcontext() if program.keys.size > LARGE else single_thread():
-        first = frobenius(program, norms.frobenius)
+        first = solve_frobenius(program)
         if not first.separable:
             return first
         size = _sizes(program)
@@ -104,7 +104,7 @@ def _compiled(program: Constraints, norm: Norm, first: Answer, candidates: Bool)
         return first
     rows = Rows.of(program, candidates, span)
     start = span.reduce(first.W), rows.pick(first.multipliers) * rows.length
-    W, multipliers, gap = small.solve(rows, norm, *start, GOAL)
+    W, multipliers, gap = small.solve_small(rows, norm, *start, GOAL)
     return rows.answer(Found(span.expand(W), multipliers, gap), program) if gap < 1 else first
 
 

@@ -30,7 +30,9 @@ def fits(w: int, d: int, e: int, norm: Norm) -> bool:
     return unknowns * (d * e + w) <= MOST
 
 
-def solve(pool: Rows, norm: Norm, W: Float, multipliers: Float, goal: float) -> tuple[Float, Float, float]:
+def solve_small(
+    pool: Rows, norm: Norm, W: Float, multipliers: Float, goal: float
+) -> tuple[Float, Float, float]:
     """W and λ of least norm, and a bound on their relative gap, from those of the Frobenius norm.
 
     W (d', e') with margins of at least b.

@@ -13,8 +13,9 @@ from attsvm.program import working_set
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.entrywise.interior_point import Pace, Run
-from attsvm.program.frobenius.route import solve as frobenius
+from attsvm.program.frobenius.route import solve_frobenius
 from attsvm.program.rows import Rows, least
+from attsvm.program.runs import one_by_one
 
 PACES = ((0.65, 1e-3), (0.8, 1e-2), (0.9, 1e-4))
 """In turn: the factor by which p − 1, or 1/(p − 1), shrinks in a step, and the complementarity meanwhile."""
@@ -35,7 +36,8 @@ ALL = 100
 """Rows up to which there is no choice to make."""
 
 
-def solve(program: Constraints, norm: Norm) -> Answer:
+@one_by_one
+def solve_entrywise(program: Constraints, norm: Norm) -> Answer:
     """Smallest W in an entrywise norm that satisfies the rows.
 
         min ‖W‖_p  s.t.  A W ≥ b        dual:  max b'λ,  ‖A'λ‖_q ≤ 1,  1/p + 1/q = 1
@@ -49,7 +51,7 @@ def solve(program: Constraints, norm: Norm) -> Answer:
         answer = _from_sum(program, norm, paces[:1])
         if answer.gap < ENOUGH:
             return answer
-    start = frobenius(program)
+    start = solve_frobenius(program)
     if not start.separable:
         return start
     with single_thread():
