@@ -9,7 +9,7 @@ from attsvm import Tokens
 from attsvm.norms import Schatten
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius.route import solve_frobenius
-from attsvm.program.max_margin import max_margin
+from attsvm.program.max_margin import _at_margin_one, max_margin
 from attsvm.program.rows import Rows
 from attsvm.program.schatten import interior_point, route as schatten, small
 from attsvm.program.schatten.scaling import Scaling
@@ -175,7 +175,7 @@ def test_a_contradiction_is_answered_with_its_proof(norm):
     tokens, selected, order = planted((4, 5, 6, 4))
     twin = Tokens(np.vstack([tokens.keys, tokens.keys[:1]]), np.vstack([tokens.queries, tokens.queries[:1]]))
     rows = Constraints.of(twin, np.vstack([selected, np.arange(5) == order[0, 1]]))
-    answer = verbs.solve(rows, norm)
+    answer = schatten.solve_schatten(rows, norm)
     assert not answer.separable
     assert (answer.multipliers >= 0).all() and (answer.multipliers * rows.bound).sum() > 0
     assert np.abs(rows.combine(answer.multipliers)).max() < 1e-12 * answer.multipliers.max()
@@ -217,9 +217,9 @@ def test_near_ties_need_a_step_without_second_order(monkeypatch):
     near = Tokens(keys, tokens.queries)
     rows, norm = Constraints.of(near, selected), Schatten(math.inf)
     monkeypatch.setattr(small, "MOST", 0)
-    assert verbs._at_margin_one(rows, norm, verbs.solve(rows, norm)).gap <= 1e-8
+    assert _at_margin_one(rows, norm, schatten.solve_schatten(rows, norm)).gap <= 1e-8
     monkeypatch.setattr(interior_point, "SHORT", 0.0)
-    assert verbs._at_margin_one(rows, norm, verbs.solve(rows, norm)).gap > 1e-8
+    assert _at_margin_one(rows, norm, schatten.solve_schatten(rows, norm)).gap > 1e-8
 
 
 def test_an_inexact_system_is_refined_and_an_exact_one_solved_once():
