@@ -16,6 +16,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.frobenius import soft_margin
 from attsvm.program.max_margin import _at_margin_one, max_margin, route_of
+from attsvm.program.runs import one_by_one
 from attsvm.program.solution import NotSeparable
 from attsvm.tokens import Tokens
 from tests.program import conftest
@@ -99,7 +100,7 @@ def test_an_engine_that_linear_algebra_ends_has_no_answer_and_another_is_found(m
         raise np.linalg.LinAlgError("SVD did not converge")
 
     instance = conftest.matrix()
-    monkeypatch.setattr(engines, "_imported", lambda home: broken)
+    monkeypatch.setattr(engines, "route_of", lambda norm: one_by_one(broken))
     assert max_margin(instance.tokens, instance.selected, nuclear).certified
     monkeypatch.setattr(careful, "_pool", lambda *_: None)
     assert not max_margin(instance.tokens, instance.selected, nuclear).certified

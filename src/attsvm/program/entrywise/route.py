@@ -52,7 +52,7 @@ def solve_entrywise(program: Constraints, norm: Norm) -> Answer:
         if answer.gap < ENOUGH:
             return answer
     start = solve_frobenius(program)
-    if not start.separable:
+    if not (start.separable and start.W.any()):
         return start
     with single_thread():
         return working_set.solve(program, norm, _engine(norm, paces, start), _first(program, start))

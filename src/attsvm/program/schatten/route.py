@@ -62,7 +62,7 @@ def solve_schatten(program: Constraints, norm: Norm) -> Answer:
     """
     with nullcontext() if program.keys.size > LARGE else single_thread():
         first = solve_frobenius(program)
-        if not first.separable:
+        if not (first.separable and first.W.any()):
             return first
         size = _sizes(program)
         candidates = program.active & (size > TINY)
