@@ -1,5 +1,8 @@
 """Pieces of steps in one kernel, interpreted on the CPU: the steps of the general loop."""
 
+import sys
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import optax
@@ -128,6 +131,50 @@ def test_what_the_kernel_leaves_to_the_loop(problem, kernel):
     assert not served(given=sphere(40, 40, 40, seed=0)[0])
 
 
-def test_without_a_gpu_there_is_no_kernel():
+def test_the_last_finite_weight_of_the_kernel_does_not_depend_on_where_calls_end(
+    problem, kernel, monkeypatch
+):
+    options = {"optimizer": steepest(frobenius, lambda step: 1e290 * 2.0**step), "steps": 90}
+    whole = run(*problem, **options)
+    monkeypatch.setattr("attsvm.training.train.first_steps", lambda *_: 7)
+    monkeypatch.setattr("attsvm.training.segments.SEGMENT", 0.0)
+    cut = run(*problem, **options)
+    assert (whole.stopped == "diverged").all()
+    np.testing.assert_array_equal(cut.final, whole.final)
+
+
+# ---------------------------------------------------------------------- where there is none
+
+
+@pytest.fixture
+def compiles():
+    """The question whether it compiles, not yet asked in this process."""
+    fused._compiles.cache_clear()
+    yield fused._compiles
+    fused._compiles.cache_clear()
+
+
+def test_without_a_gpu_there_is_no_kernel_and_nothing_to_say(compiles, recwarn):
     on_gpu = jax.default_backend() == "gpu"
-    assert (AVAILABLE(), fused._compiles()) == (on_gpu, on_gpu)
+    assert AVAILABLE() == on_gpu
+    assert not [w for w in recwarn if w.category is fused.GeneralLoop]
+
+
+def test_a_gpu_without_triton_says_once_why_it_takes_the_general_loop(problem, compiles, monkeypatch):
+    general = run(*problem)
+    monkeypatch.setitem(sys.modules, "jax.experimental.pallas.triton", None)  # gone from a later JAX
+    monkeypatch.setattr(fused, "available", AVAILABLE)
+    monkeypatch.setattr(fused, "local_devices", lambda: [SimpleNamespace(platform="gpu")])
+    with pytest.warns(fused.GeneralLoop, match=r"jax.experimental.pallas.triton.*JAX 0.8 to 0.11") as said:
+        paths = [run(*problem), run(*problem)]
+    assert len(said) == 1
+    np.testing.assert_array_equal(paths[1].final, general.final)
+
+
+def test_a_compiler_that_refuses_is_quoted(compiles, monkeypatch):
+    def settings():
+        raise NotImplementedError("no float64 today")
+
+    monkeypatch.setattr(fused, "_settings", settings)
+    with pytest.warns(fused.GeneralLoop, match="NotImplementedError: no float64 today"):
+        assert not compiles()

@@ -43,11 +43,20 @@ def _release() -> tuple[int, ...]:
     return tuple(int(part) for part in version("jaxlib").split(".")[:2])
 
 
-def backend() -> str:
-    """What JAX computes on: cpu, gpu or tpu. The first question starts it."""
+def local_devices() -> list[Any]:
+    """Where JAX computes: the user's jax.default_device, else all devices. The first question starts it."""
     import jax
 
-    return jax.default_backend()
+    settings: Any = jax.config
+    chosen = settings.jax_default_device  # a device, the name of a platform, or None
+    if isinstance(chosen, str):
+        return jax.local_devices(backend=chosen)[:1]
+    return jax.local_devices() if chosen is None else [chosen]
+
+
+def backend() -> str:
+    """What JAX computes on: cpu, gpu or tpu."""
+    return str(local_devices()[0].platform)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from attsvm.training import engine
 from attsvm.training.attention import Data
+from attsvm.training.compilation import local_devices
 from attsvm.training.lanes import FEWEST
 from attsvm.training.plan import Plan, State
 
@@ -41,7 +42,7 @@ def parts(plan: Plan, data: Data, params: Any, head: Any, count: int | None, sav
     """
     own = (data, params, head) if plan.model.data_runs else (params, head)
     size = sum(x.nbytes for x in jax.tree.leaves(own))
-    share = _Share.of(jax.local_devices(), count, size, plan.model.lanes)
+    share = _Share.of(local_devices(), count, size, plan.model.lanes)
     found = []
     for j in range(share.parts):
         given = share.placed(data, j) if plan.model.data_runs else share.everywhere(data)
@@ -62,8 +63,11 @@ def side_by_side(function: Callable[[Part], Any], parts: list[Part]) -> list[Any
     if workers == 1:
         return [function(part) for part in parts]
 
+    settings: Any = jax.config
+    chosen = settings.jax_default_device
+
     def one(part: Part) -> Any:
-        with jax.enable_x64(True):  # each thread has a setting of its own
+        with jax.enable_x64(True), jax.default_device(chosen):  # each thread has settings of its own
             return jax.block_until_ready(function(part))  # type: ignore[no-untyped-call]
 
     with ThreadPoolExecutor(workers) as pool:

@@ -61,14 +61,18 @@ def _advance(
     checked = model.over_runs(lambda _, old, new: _checked(plan, old, new), 2)
     begin = jnp.cumsum(lengths) - lengths
 
+    kernel: Any = fused.steps(_step, plan, data, scores) if model.fused and scores is not None else None
+
     def step(k: Any, state: State) -> State:
-        take = model.over_runs(partial(_step, schedules.at_step(plan, k)), 2)
-        new = take(data, state, scores)
+        if kernel is not None:  # the same one, of one step: other sums would round in another way
+            new = kernel(state, k, 1)
+        else:
+            new = model.over_runs(partial(_step, schedules.at_step(plan, k)), 2)(data, state, scores)
         return checked(data, state, new) if careful else new
 
     repeated: Any = partial(_repeated, model.cpu, step)
-    if model.fused and not careful and scores is not None:
-        repeated = fused.steps(_step, plan, data, scores)
+    if kernel is not None and not careful:
+        repeated = kernel
 
     def piece(j: Array, carry: tuple[State, Snapshot]) -> tuple[State, Snapshot]:
         state = carry[0]

@@ -2,10 +2,14 @@
 
 The kernel traces the step of the general loop (engine.py) on arrays whose sizes are padded to powers of two,
 which Triton asks for: keys, queries and weights by zeros, tokens by the mask, examples by a share of zero.
+
+Pallas compiles it by Triton, whose end JAX announces; docs/performance.md says what else was tried. It has
+one door here, `_settings`; where it is shut, training takes the general loop and says so.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -18,6 +22,7 @@ from jax import Array, lax
 from attsvm.norms import Entrywise, Schatten
 from attsvm.tokens import Tokens
 from attsvm.training.attention import Data
+from attsvm.training.compilation import local_devices
 from attsvm.training.heads import Head, Linear
 from attsvm.training.lanes import IN_KERNEL
 from attsvm.training.losses import Correlation, Exponential, Logistic, Loss, NegativeLog
@@ -33,7 +38,14 @@ other (docs/performance.md)."""
 MOST = 1 << 28
 """Most numbers in the keys of all runs: the kernel takes a padded copy."""
 
+HAVE_IT = "JAX 0.8 to 0.11"
+"""Versions whose Pallas compiles by Triton; the last of them announces that a later one will not."""
+
 Step = Callable[[Plan, Data, State, Array | None], State]
+
+
+class GeneralLoop(UserWarning):
+    """A GPU trains small problems by the general loop, because it cannot compile the kernel."""
 
 
 def serves(tokens: Tokens, weight: Weight, head: Head, loss: Loss, rules: tuple[Rule, Rule | None]) -> bool:
@@ -46,36 +58,47 @@ def serves(tokens: Tokens, weight: Weight, head: Head, loss: Loss, rules: tuple[
 
 def available() -> bool:
     """Whether Pallas compiles by Triton for the one device here."""
-    device, *others = jax.local_devices()
-    settings: Any = jax.config
-    chosen = settings.jax_default_device  # a device, its name, or None
-    on_gpu = device.platform == "gpu" and getattr(chosen, "platform", chosen) in (None, "gpu", "cuda")
-    return on_gpu and not others and _compiles()
+    device, *others = local_devices()
+    return device.platform == "gpu" and not others and _compiles()
 
 
 @cache
 def _compiles() -> bool:
-    """Whether a small kernel does, and tells e⁰: drivers, their compilers and versions of JAX differ."""
+    """Whether a small kernel does, and tells e⁰; where not, a warning says why, once in a process."""
     try:
         from jax.experimental import pallas as pl
-        from jax.experimental.pallas.triton import CompilerParams
 
         def kernel(x: Any, out: Any) -> None:
             out[...] = jnp.exp(x[...])
 
         with jax.enable_x64(True):
             zeros = jnp.zeros(8, jnp.float64)
-            params = CompilerParams(num_warps=1, num_stages=1)
-            ones = pl.pallas_call(kernel, out_shape=jax.typeof(zeros), compiler_params=params)(zeros)
-            return bool((np.asarray(ones) == 1).all())
-    except Exception:
+            ones = pl.pallas_call(kernel, out_shape=jax.typeof(zeros), compiler_params=_settings())(zeros)
+            if not (np.asarray(ones) == 1).all():
+                raise ArithmeticError(f"a kernel computed e⁰ = {np.asarray(ones)[0]}")
+    except Exception as error:  # drivers, their compilers and versions of JAX differ, and so do their errors
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        warnings.warn(
+            "on this GPU, training of small problems takes the general loop, three to six times as long: "
+            f"their kernel does not compile ({reason}). It needs Pallas with Triton, as in {HAVE_IT}; this "
+            f"is JAX {jax.__version__}.",
+            GeneralLoop,
+            stacklevel=5,
+        )
         return False
+    return True
+
+
+def _settings() -> Any:
+    """Of Pallas, to compile by Triton: one warp of 32 threads."""
+    from jax.experimental.pallas.triton import CompilerParams
+
+    return CompilerParams(num_warps=1, num_stages=1)
 
 
 def steps(step: Step, plan: Plan, data: Data, scores: Array) -> Callable[[State, Array, Array], State]:
     """The function (state, begin, length) → state after the steps begin … begin + length − 1."""
     from jax.experimental import pallas as pl
-    from jax.experimental.pallas.triton import CompilerParams
 
     model = plan.model
     inputs = _padded_data(data, 1 if model.data_runs else 0), _padded(scores, 1 if model.runs else 0)
@@ -121,7 +144,7 @@ def steps(step: Step, plan: Plan, data: Data, scores: Array) -> Callable[[State,
             in_specs=[*map(shared, (*ends, *tables)), *specs, *states],
             out_specs=states,
             out_shape=[jax.typeof(x) for x in wide],
-            compiler_params=CompilerParams(num_warps=1, num_stages=1),
+            compiler_params=None if model.cpu else _settings(),
             interpret=model.cpu,
         )(*ends, *tables, *given, *wide)
         cut = [

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attsvm.tokens import Tokens
 from attsvm.training import engine
-from attsvm.training.compilation import few_optimisations
+from attsvm.training.compilation import backend, few_optimisations
 from attsvm.training.devices import Part, joined, side_by_side
 from attsvm.training.heads import Linear
 from attsvm.training.plan import Model, Plan, Snapshot, State
@@ -87,7 +87,7 @@ def first_steps(tokens: Tokens, runs: int | None) -> int:
     """
     d, e = tokens.d, tokens.e
     entries = tokens.n * tokens.T * d + 10 * d * e * min(d, e)  # the latter: some steps factor W
-    each = 2e-9 if jax.default_backend() == "cpu" else 2e-11
+    each = 2e-9 if backend() == "cpu" else 2e-11
     return max(1, int(2 * SEGMENT / (1e-4 + each * (runs or 1) * entries)))
 
 

@@ -14,6 +14,7 @@ from attsvm.numbers.stored import Stored
 from attsvm.tokens import Tokens
 from attsvm.training import attention, engine, schedules
 from attsvm.training.attention import Data
+from attsvm.training.compilation import backend, local_devices
 from attsvm.training.heads import Linear
 from attsvm.training.host import Ride
 from attsvm.training.plan import Plan, State
@@ -112,5 +113,5 @@ def _bytes(array: Any) -> int:
 
 def _room() -> int:
     """Bytes of the device's memory."""
-    stats = jax.local_devices()[0].memory_stats() if jax.default_backend() != "cpu" else None
+    stats = local_devices()[0].memory_stats() if backend() != "cpu" else None
     return int(stats["bytes_limit"]) if stats and "bytes_limit" in stats else memory()

@@ -25,7 +25,7 @@ from attsvm.training import (
     weights,
 )
 from attsvm.training.attention import arrays, in_place
-from attsvm.training.compilation import kept_programs
+from attsvm.training.compilation import backend, kept_programs
 from attsvm.training.heads import Head, Linear
 from attsvm.training.host import Ride, first_steps, ride
 from attsvm.training.init import starting_point
@@ -135,7 +135,7 @@ def record_steps(steps: int, record: int | Sequence[int]) -> NDArray[np.int64]:
 def _model(tokens: Tokens, weight: Weight, loss: Loss, count: int | None) -> Model:
     sizes = [tokens.n, tokens.T, tokens.d, tokens.e, tokens.values.shape[-1]]
     sizes += [size for shape in weight.shapes(tokens.d, tokens.e).values() for size in shape]
-    cpu = jax.default_backend() == "cpu"
+    cpu = backend() == "cpu"
     fewest, longest = (FEWEST, LONGEST) if cpu else (FEWEST_ON_GPU, LONGEST_ON_GPU)
     lanes = count is not None and count >= fewest and max(sizes) <= longest and not tokens.stored
     return Model(weight, loss, count is not None, tokens.runs is not None, lanes, cpu, block(tokens, cpu))
