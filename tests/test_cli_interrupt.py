@@ -20,8 +20,8 @@ def command(*words):
     return [sys.executable, "-m", "attsvm", *map(str, words)]
 
 
-def interrupted(words, shown_by="left"):
-    """Run a command whose stderr is a terminal; press Ctrl-C once its progress is shown."""
+def interrupted(words, shown_by="left", number=signal.SIGINT):
+    """Run a command whose stderr is a terminal; press Ctrl-C, or send a signal, once it shows progress."""
     ours, theirs = pty.openpty()
     screen = os.environ | {"TERM": "xterm"}  # a dumb one shows no progress
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs, env=screen)
@@ -29,7 +29,7 @@ def interrupted(words, shown_by="left"):
     shown = b""
     while shown_by.encode() not in shown:
         shown += os.read(ours, 4096)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     try:
         process.communicate(timeout=TIMEOUT)
         return process.returncode, _rest(ours)

@@ -32,7 +32,8 @@ KNOWN: Mapping[str, str] = (
     dict.fromkeys(PROBLEM, NUMBERS)
     | dict.fromkeys(("W", "multipliers", "required", "separable", "slack"), NUMBERS)  # Solution
     | dict.fromkeys((f"path_{name}" for name in _PATH), NUMBERS)  # Path
-    | dict.fromkeys(("norm", "path_kind", "path_stopped", "path_state_settings"), TEXT)
+    | dict.fromkeys(("norm", "path_kind", "path_stopped"), TEXT)
+    | dict.fromkeys(("path_state_settings", "path_state_trained"), TEXT)
 )
 """Every array that a file of this package may hold, with NumPy's letters of the types it may have."""
 

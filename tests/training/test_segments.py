@@ -2,7 +2,8 @@
 
 import os
 import signal
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,9 +15,10 @@ from attsvm.datasets import sphere
 from attsvm.training import host, segments
 from attsvm.training.heads import Linear
 from attsvm.training.init import gaussian
+from attsvm.training.losses import exponential
 from attsvm.training.optimizers import gd, mirror, polyak, steepest
 from attsvm.training.train import train
-from attsvm.training.weights import FullWeight, KeyQuery
+from attsvm.training.weights import Diagonal, FullWeight, KeyQuery
 
 NGD = steepest(frobenius, 0.1)
 ARRAYS = ("index", "W", "loss", "log_excess", "stopped", "K", "Q", "v")
@@ -148,7 +150,13 @@ def test_a_second_ctrl_c_does_not_wait():
 BAD = {
     "steps is 300 but resume has taken 300": {},
     "either init, or resume": {"init": gaussian(0), "steps": 400},
-    "another weight, head or optimizer": {"optimizer": mirror(3, 0.1), "steps": 400},
+    r"another optimizer: Steepest\(norm=.*, now Mirror\(p=3.0": {"optimizer": mirror(3, 0.1), "steps": 400},
+    r"another optimizer: Steepest\(norm=.*, now GradientDescent": {"optimizer": gd(0.1), "steps": 400},
+    r"another optimizer: .*p=2.*now .*p=inf": {"optimizer": steepest(spectral, 0.1), "steps": 400},
+    r"another loss: Logistic\(\), now Exponential\(\)": {"loss": exponential, "steps": 400},
+    r"another weight: FullWeight\(\), now Diagonal\(\)": {"weight": Diagonal(), "steps": 400},
+    "another train_head: nothing, now Gradient": {"train_head": gd(0.1), "steps": 400},
+    "another weight, head or optimizer": {"optimizer": steepest(frobenius, 0.1, momentum=0.9), "steps": 400},
 }
 
 
@@ -156,6 +164,32 @@ BAD = {
 def test_what_cannot_go_on_is_named(message, problem):
     with pytest.raises(ValueError, match=message):
         run(*problem, resume=run(*problem), **BAD[message])
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Cubic:
+    v: Any
+
+    def value(self, pooled):
+        return (pooled @ self.v) ** 3
+
+    def gradient(self, pooled):
+        return 3 * (pooled @ self.v)[:, None] ** 2 * self.v
+
+
+def test_a_head_of_the_same_arrays_is_another_one(problem):
+    (tokens, v), path = problem, run(*problem)
+    with pytest.raises(ValueError, match="another head: Linear, now Cubic"):
+        train(tokens, Cubic(v), optimizer=NGD, steps=400, resume=path)
+
+
+def test_what_may_differ_goes_on_and_so_does_a_path_of_an_earlier_version(problem):
+    path = run(*problem)
+    run(*problem, optimizer=steepest(frobenius, 0.2), steps=310, resume=path)
+    state = {name: array for name, array in path.state.items() if name.isdigit()}
+    assert len(state) < len(path.state)
+    run(*problem, steps=310, resume=replace(path, state=state))
 
 
 def test_another_problem_does_not_go_on(problem):

@@ -1,6 +1,7 @@
 """The training loop: shapes, runs, records, reasons, errors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -261,6 +262,10 @@ def test_equal_settings_compile_once(problem):
 # ---------------------------------------------------------------------- bad input
 
 
+def _first_column(grads):
+    return jax.tree.map(lambda g: -g[:, :1], grads)
+
+
 BAD = {
     "steps is 0": {"steps": 0},
     "steps is 1.5": {"steps": 1.5},
@@ -269,6 +274,11 @@ BAD = {
     "not a loss": {"loss": "logistic"},
     "NaN": {"init": np.full((5, 5), np.nan)},
     r"init W has shape \(5,\)": {"init": np.zeros(5)},
+    "init W has 0 runs": {"init": np.zeros((0, 5, 5))},
+    "init W is complex": {"init": np.ones((5, 5), complex)},
+    "init W is not an array of real numbers": {"init": np.full((5, 5), "1")},
+    "steps is 10000000000000000000": {"steps": 10**19},
+    r"update has shape \(5, 1\)": {"optimizer": optax.stateless(lambda grads, _: _first_column(grads))},
     "saddle": {"weight": KeyQuery(), "init": (np.zeros((5, 5)), np.zeros((5, 5)))},
     "init must give K and Q": {"weight": KeyQuery(), "init": np.ones((5, 5))},
     "record is 0": {"record": 0},
@@ -300,6 +310,45 @@ def test_a_bad_setting_is_named(message, problem):
 def test_a_bad_head_is_named(head, message, problem):
     with pytest.raises((ValueError, TypeError), match=message):
         run(problem[0], head)
+
+
+@pytest.mark.parametrize(
+    ("build", "name"), [(gd, "lr"), (lambda x: mirror(x, 0.1), "p"), (polyak, "factor")], ids=str
+)
+def test_a_number_beyond_float64_is_named(build, name):
+    build(2)  # whole numbers are numbers
+    with pytest.raises(ValueError, match=f"{name} is a whole number of 1,329 bits"):
+        build(10**400)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Own:
+    """A head of the user's that forgets an axis of its value, or of its gradient, or none."""
+
+    v: Any
+    forgets: str = field(metadata={"static": True})
+
+    def value(self, pooled):
+        found = pooled @ self.v
+        return found[:, None] if self.forgets == "value" else found
+
+    def gradient(self, pooled):
+        return self.v if self.forgets == "gradient" else jnp.broadcast_to(self.v, pooled.shape)
+
+
+@pytest.mark.parametrize(
+    ("forgets", "message"),
+    [
+        ("value", r"Own.value has shape \(3, 1\).*\(3,\)"),
+        ("gradient", r"Own.gradient has shape \(5,\).*\(3, 5\)"),
+    ],
+)
+def test_a_head_that_would_be_broadcast_is_refused(forgets, message, problem):
+    tokens, v = problem
+    run(tokens, Own(v, "nothing"), steps=2)
+    with pytest.raises(ValueError, match=message):
+        run(tokens, Own(v, forgets), steps=2)
 
 
 def test_polyak_needs_a_known_best_loss(problem):

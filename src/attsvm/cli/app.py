@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -16,8 +22,10 @@ from attsvm.cli.letters import use_plain_letters
 USAGE = 64
 """Exit code of a wrong command, option or word: EX_USAGE of sysexits.h."""
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
+"""Exit codes after Ctrl-C, and after SIGTERM: 128 and the number of the signal, as shells count."""
 
+_terminated = ContextVar("terminated", default=False)
 _speaks_json = ContextVar("speaks_json", default=False)
 _WrongUsage: Any = typer.BadParameter.__mro__[1]  # UsageError, of click or of the copy inside newer typers
 
@@ -29,13 +37,14 @@ class Commands(TyperGroup):
         words = settings.get("args", args[0] if args else None)
         _speaks_json.set("--json" in (sys.argv[1:] if words is None else words))
         use_plain_letters(sys.stdout, sys.stderr)
-        try:
-            code = super().main(*args, **settings | {"standalone_mode": False})
-        except _WrongUsage as error:
-            code = _explain(error)
-        except typer.Abort:
-            code = INTERRUPTED
-        sys.exit(code)
+        with _terminating():
+            try:
+                code = super().main(*args, **settings | {"standalone_mode": False})
+            except _WrongUsage as error:
+                code = _explain(error)
+            except typer.Abort:
+                code = INTERRUPTED
+            sys.exit(_final(code))
 
 
 app = typer.Typer(cls=Commands, add_completion=False, no_args_is_help=True, rich_markup_mode="markdown")
@@ -60,7 +69,8 @@ def main(
     Each command has examples: `attsvm solve --help`.
 
     Exit codes: 0 as wished, 1 bad input, a derived number that differs or a run that diverged, 2 not
-    separable, 3 solved but not certified, 64 wrong usage, 130 stopped by Ctrl-C.
+    separable, 3 solved but not certified, 64 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM
+    (SLURM, `docker stop`), which keeps what Ctrl-C keeps.
     """
 
 
@@ -87,8 +97,40 @@ def warn(message: object) -> None:
 
 def stop(message: object, code: int = 1, **facts: Any) -> NoReturn:
     """End without a result: one line on stderr and, where JSON is spoken, one object with the facts."""
+    code = _final(code)
     _fail(message, code, facts)
     raise typer.Exit(code)
+
+
+@contextmanager
+def _terminating() -> Iterator[None]:
+    """SIGTERM is taken for Ctrl-C, so that whatever cares for one cares for both."""
+    owner = os.getpid()
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        pressed = signal.getsignal(signal.SIGINT)
+        if os.getpid() != owner or not callable(pressed):  # a worker that was forked, which may just end
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        _terminated.set(True)
+        pressed(signal.SIGINT, frame)
+
+    # A handler that is not the system's own is somebody's wish; other threads cannot set one.
+    ours = threading.current_thread() is threading.main_thread()
+    ours = ours and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        _terminated.set(False)
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _final(code: Any) -> Any:
+    return TERMINATED if code == INTERRUPTED and _terminated.get() else code
 
 
 def _explain(error: Any) -> int:

@@ -139,7 +139,24 @@ def checked(head: Head, tokens: Tokens) -> Head:
         raise ValueError(f"the head {name} is {width} wide but the values are {need} wide.")
     if isinstance(head, ReLUNetwork) and head.V.shape[-1] != head.u.shape[-1]:
         raise ValueError(f"ReLUNetwork has V {head.V.shape} and u {head.u.shape}. Pass V (c, h) and u (h,).")
+    if type(head) not in (Linear, ReLUNetwork, QuadraticPenalty, LogOdds):
+        _check_functions(head, (tokens.n, need), tokens.keys.dtype)
     return head
+
+
+def _check_functions(head: Head, shape: tuple[int, int], dtype: Any) -> None:
+    """Refuse values and gradients of other shapes, which would be broadcast."""
+    given, axes = arrays(head)
+    one = with_arrays(
+        head, {name: a[0] if a.ndim > axes[name] and len(a) else a for name, a in given.items()}
+    )
+    with jax.enable_x64(True):
+        pooled = jax.ShapeDtypeStruct(shape, dtype)
+        for what, wanted in (("value", shape[:1]), ("gradient", shape)):
+            found = getattr(jax.eval_shape(getattr(one, what), pooled), "shape", None)
+            if found != wanted:
+                name = f"{type(head).__name__}.{what}"
+                raise ValueError(f"{name} has shape {found} for pooled tokens {shape}. Return {wanted}.")
 
 
 def _with_numbers(head: Head, name: str, dtype: Any) -> Head:

@@ -88,8 +88,15 @@ def _named(init: Any, shapes: Mapping[str, Shape]) -> Mapping[str, ArrayLike]:
 
 def _checked(name: str, value: ArrayLike, shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
     try:
-        array = np.asarray(value, dtype=dtype)
-    except (TypeError, ValueError):
+        given = np.asarray(value)
+        if given.dtype.kind in "SUOMm":
+            raise TypeError
+        if given.dtype.kind == "c":
+            raise ValueError(
+                f"init {name} is complex. Pass an array of real numbers {shape}, such as its .real."
+            )
+        array = given.astype(dtype)
+    except (TypeError, OverflowError):
         raise ValueError(f"init {name} is not an array of real numbers {shape}.") from None
     if array.shape[-len(shape) :] != shape or array.ndim > len(shape) + 1:
         raise ValueError(f"init {name} has shape {array.shape}. Pass {shape}, or (runs, *{shape}).")

@@ -31,6 +31,7 @@ from attsvm.training.rules import (
     Steepest,
     TrueScale,
 )
+from attsvm.words import told
 
 
 def steepest(norm: Norm, lr: Rate, momentum: float = 0.0) -> Optimizer:
@@ -59,8 +60,8 @@ def mirror(p: float, lr: Rate, normalised: bool = True) -> Optimizer:
     underflows for p near 1; so nothing else may change the weights between two updates.
     Reference: Julistiono et al. 2024, "Optimizing Attention with Mirror Descent".
     """
-    if not (isinstance(p, (int, float)) and 1 < p < math.inf):
-        raise ValueError(f"mirror needs 1 < p < ∞, got {p!r}.")
+    if not (_is_number(p) and p > 1):
+        raise ValueError(f"p is {told(p)}. Pass 1 < p < ∞: mirror needs a potential that is smooth.")
     return Optimizer(Mirror(float(p), _rate(lr), bool(normalised)))
 
 
@@ -70,8 +71,8 @@ def polyak(factor: float = 1.0) -> Optimizer:
     The log scale cancels in the step length, so it neither under- nor overflows.
     Reference: Vasudeva et al. 2024, "Implicit Bias and Fast Convergence Rates for Self-attention".
     """
-    if not (isinstance(factor, (int, float)) and 0 < factor < math.inf):
-        raise ValueError(f"factor is {factor!r}. Pass a positive number.")
+    if not (_is_number(factor) and factor > 0):
+        raise ValueError(f"factor is {told(factor)}. Pass a positive number.")
     return Optimizer(Polyak(float(factor)))
 
 
@@ -112,15 +113,23 @@ def needs_excess(rule: Rule, foreign: bool = False) -> bool:
 def _rate(lr: Rate) -> Rate:
     if callable(lr):
         return lr
-    if isinstance(lr, bool) or not isinstance(lr, (int, float)) or not 0 < lr < math.inf:
-        raise ValueError(f"lr is {lr!r}. Pass a positive number or an optax schedule.")
+    if not (_is_number(lr) and lr > 0):
+        raise ValueError(f"lr is {told(lr)}. Pass a positive number or an optax schedule.")
     return float(lr)
 
 
 def _momentum(momentum: float) -> float:
-    if not (isinstance(momentum, (int, float)) and 0 <= momentum < 1):
-        raise ValueError(f"momentum is {momentum!r}. Pass a number in [0, 1).")
+    if not (_is_number(momentum) and 0 <= momentum < 1):
+        raise ValueError(f"momentum is {told(momentum)}. Pass a number in [0, 1).")
     return float(momentum)
+
+
+def _is_number(x: object) -> bool:
+    """Whether float64 holds it: a whole number may be too large."""
+    try:
+        return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
+    except OverflowError:
+        return False
 
 
 def _optax(optimizer: object) -> optax.GradientTransformationExtraArgs:

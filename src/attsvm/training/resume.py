@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import jax
@@ -11,9 +13,16 @@ from numpy.typing import NDArray
 from attsvm.path import Path
 from attsvm.tokens import Tokens
 from attsvm.training.heads import Head
+from attsvm.training.losses import Loss
 from attsvm.training.plan import State
+from attsvm.training.rules import Rule
+from attsvm.training.weights import Weight
 
 Arrays = dict[str, NDArray[Any]]
+Words = dict[str, str]
+
+NUMBERS = ("lr", "momentum", "factor")
+"""Of a rule; they may change where a run goes on."""
 
 
 def kept(state: State) -> Arrays | None:
@@ -22,6 +31,40 @@ def kept(state: State) -> Arrays | None:
     if not all(isinstance(leaf.dtype, np.dtype) for leaf in leaves):  # a random key, say
         return None
     return {str(j): np.asarray(leaf) for j, leaf in enumerate(leaves)}
+
+
+def described(weight: Weight, loss: Loss, head: Head, rules: tuple[Rule, Rule | None]) -> Words:
+    """What a run is trained with, in words and without the numbers that may change.
+
+    An optax optimizer is a closure, of which no more than its state can be told.
+    """
+    of_head = "nothing" if rules[1] is None else _word(rules[1])
+    told = {"weight": _word(weight), "loss": _word(loss), "head": type(head).__name__}
+    return told | {"optimizer": _word(rules[0]), "train_head": of_head}
+
+
+def signed(path: Path, words: Words) -> Path:
+    """The path, whose state says what it was trained with."""
+    return (
+        path
+        if path.state is None
+        else replace(path, state={**path.state, "trained": np.array(json.dumps(words))})
+    )
+
+
+def check_words(path: Path, words: Words) -> None:
+    """Refuse to go on with something else, by its name; paths of an earlier version do not say."""
+    saved = {} if path.state is None else path.state
+    try:
+        before = dict(json.loads(str(saved["trained"]))) if "trained" in saved else words
+    except (ValueError, TypeError):
+        raise ValueError("resume does not say what it was trained with: its file is damaged.") from None
+    others = [
+        f"{name}: {before.get(name)}, now {now}" for name, now in words.items() if before.get(name) != now
+    ]
+    if others:
+        told = "; another ".join(others)
+        raise ValueError(f"resume was trained with another {told}. Pass the same; lr and such may differ.")
 
 
 def taken_steps(path: Path, tokens: Tokens, steps: int, init: object) -> int:
@@ -63,6 +106,14 @@ def joined(path: Path, index: NDArray[Any], arrays: Arrays, asked: NDArray[Any])
     cut = {name: array[:keep] if axis == 0 else array[:, :keep] for name, array in before.items()}
     together = {name: np.concatenate([cut[name], arrays[name]], axis) for name in arrays}
     return np.concatenate([path.index[:keep], index]), together
+
+
+def _word(thing: object) -> str:
+    """Its type and, of a record, what distinguishes it: plain values and other records."""
+    if not is_dataclass(thing):
+        return repr(thing) if isinstance(thing, (str, int, float, type(None))) else type(thing).__name__
+    own = {field.name: getattr(thing, field.name) for field in fields(thing) if field.name not in NUMBERS}
+    return f"{type(thing).__name__}({', '.join(f'{name}={_word(value)}' for name, value in own.items())})"
 
 
 def _equal(a: dict[str, Any], b: dict[str, Any]) -> bool:

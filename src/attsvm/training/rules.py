@@ -252,7 +252,14 @@ def update(
     def of_one(grads: Tree, memory: Tree, params: Tree, known: dict[str, Any]) -> tuple[Tree, Tree]:
         return rule.update(grads, memory, params, **known)
 
-    return each(of_one, last and foreign(rule))(grads, memory, params, known)
+    updates, memory = each(of_one, last and foreign(rule))(grads, memory, params, known)
+    for new, old in zip(jax.tree.leaves(updates), jax.tree.leaves(params), strict=True):
+        if new.shape != old.shape:  # jnp.add would broadcast it
+            raise ValueError(
+                f"the optimizer's update has shape {new.shape} where what it trains has {old.shape}. "
+                "Return an update for every entry."
+            )
+    return updates, memory
 
 
 def foreign(rule: Any) -> bool:

@@ -21,6 +21,9 @@ def common(found: Mapping[str, int | None]) -> int | None:
     given = {name: count for name, count in found.items() if count is not None}
     if len(set(given.values())) > 1:
         raise ValueError(f"the runs axes differ: {given}. Give every array the same number, or none.")
+    for name, count in given.items():
+        if count == 0:
+            raise ValueError(f"{name} has 0 runs. Pass at least one, or an array without a runs axis.")
     return next(iter(given.values()), None)
 
 

@@ -37,6 +37,10 @@ from attsvm.training.segments import Interrupted, Segments
 from attsvm.training.settling import Settling
 from attsvm.training.sums import block
 from attsvm.training.weights import FULL, Weight
+from attsvm.words import told
+
+MOST_STEPS = 2**53
+"""Records are log-spaced in float64, which counts no further."""
 
 
 def train(
@@ -64,8 +68,8 @@ def train(
     train_head: an optimizer of its own for the linear head v, which then moves with the weight.
     tolerance: end a run, as "converged", at the first record where its direction has changed by no more than
         this, in 1 − cosine, while its steps doubled. It keeps that weight while the others go on.
-    resume: a Path to go on from, up to `steps` in all, with the same weight, head and optimizer. It ends
-        in the same bits as a run that never stopped.
+    resume: a Path to go on from, up to `steps` in all, with the same weight, loss, head and optimizer, whose
+        numbers, such as lr, may differ. It ends in the same bits as a run that never stopped.
 
     A runs axis in tokens, head or init trains all runs at once; what lacks it is shared.
     Keys that are stored in half or single precision stay so; what the device cannot hold is read from where
@@ -87,6 +91,9 @@ def train(
     taken = -1 if resume is None else going_on.taken_steps(resume, tokens, steps, init)
     start, count = _start(tokens, weight, init, head, None if resume is None else resume.runs)
     rules = _rules(optimizer, train_head, weight, head)
+    words = going_on.described(weight, loss, head, rules)
+    if resume is not None:
+        going_on.check_words(resume, words)
     model = _model(tokens, weight, loss, count)
     if fused.serves(tokens, weight, head, loss, rules):
         model = replace(model, lanes=False, fused=True)
@@ -106,7 +113,7 @@ def train(
         else:
             parts = devices.parts(first, arrays(tokens), *start, count, saved)
             done = ride(plan, parts, asked, taken, watch, settling)
-    path = _path(tokens, done, settling, count, resume, asked)
+    path = going_on.signed(_path(tokens, done, settling, count, resume, asked), words)
     if watch.pressed:
         raise Interrupted(path)
     return path
@@ -114,8 +121,8 @@ def train(
 
 def record_steps(steps: int, record: int | Sequence[int]) -> NDArray[np.int64]:
     """The recorded steps: 0, the last one, and log-spaced or given ones between."""
-    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or steps < 1:
-        raise ValueError(f"steps is {steps!r}. Pass a positive integer.")
+    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or not 1 <= steps <= MOST_STEPS:
+        raise ValueError(f"steps is {told(steps)}. Pass a positive integer, 2⁵³ at most.")
     if isinstance(record, (int, np.integer)):
         if record < 1:
             raise ValueError(f"record is {record}. Pass a positive count, or a sequence of steps.")
