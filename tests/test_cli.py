@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import optax
 import pytest
 from typer.testing import CliRunner
 
@@ -135,7 +136,7 @@ def test_garbage_ends_with_code_1_and_one_line(tmp_path, name, said):
         (("solve", "--out", "solution.txt"), 64, "ends in .txt, expected .npz. Pass solution.txt.npz"),
         (("solve", "--nrom", "l1"), 64, "--norm"),
         (("solve", "--slack", "much"), 64, "slack"),
-        (("train", "--optimizer", "adam"), 64, "steepest, gd, mirror, polyak"),
+        (("train", "--optimizer", "lion"), 64, "steepest, gd, mirror, polyak, adam"),
         (("train", "--optimizer", "mirror", "--norm", "nuclear"), 64, "norm lp:P"),
         (("train", "--steps", "0"), 64, "steps"),
         (("show",), 1, "neither a path nor a solution"),
@@ -272,6 +273,39 @@ def test_a_saved_run_goes_on_with_its_own_settings(problem, tmp_path):
     assert run("train", part, "--resume", "--steps", "300").exit_code == 0
     run("train", problem, *settings, "--steps", "300", "--out", whole)
     np.testing.assert_array_equal(attsvm.Path.load(part).final, attsvm.Path.load(whole).final)
+
+
+@pytest.mark.parametrize("words", [("--seed", "3"), ("--optimizer", "adam", "--lr", "0.01", "--seed", "3")])
+def test_what_is_written_on_the_way_changes_no_bit(problem, tmp_path, words, monkeypatch):
+    monkeypatch.setattr("attsvm.training.segments.SEGMENT", 0.0)
+    monkeypatch.setattr("attsvm.training.train.first_steps", lambda *_: 7)
+    written, save = [], attsvm.Path.save
+    monkeypatch.setattr(attsvm.Path, "save", lambda path, file: written.append(path) or save(path, file))
+    words = ("train", problem, *words, "--steps", "300", "--tolerance", "1e-3")
+    often, once = tmp_path / "often.npz", tmp_path / "once.npz"
+    assert run(*words, "--out", often, "--checkpoint", "1e-9").exit_code == 0
+    assert len(written) > 3 and written[0].stopped == "interrupted"
+    assert run(*words, "--out", once, "--checkpoint", "0").exit_code == 0
+    found, expected = attsvm.Path.load(often), attsvm.Path.load(once)
+    for name in ("index", "W", "loss", "stopped"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+
+
+def test_seed_tolerance_and_adam_mean_what_they_mean_in_python(problem, tmp_path):
+    file = tmp_path / "run.npz"
+    words = ("--optimizer", "adam", "--lr", "0.05", "--seed", "3", "--tolerance", "0.01", "--steps", "900")
+    assert run("train", problem, *words, "--out", file).exit_code == 0
+    data = np.load(problem)
+    path = attsvm.train(
+        attsvm.Tokens.load(problem),
+        attsvm.Linear(data["v"]),
+        optimizer=optax.adam(0.05),
+        init=attsvm.uniform(3),
+        tolerance=0.01,
+        steps=900,
+    )
+    np.testing.assert_array_equal(attsvm.Path.load(file).final, path.final)
+    assert path.stopped == "converged"
 
 
 @pytest.mark.parametrize(

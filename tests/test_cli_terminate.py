@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -28,6 +29,20 @@ def test_a_run_that_slurm_ends_is_kept_and_goes_on(problem, tmp_path):  # noqa: 
     taken = int(attsvm.Path.load(file).index[-1])
     assert (code, 0 < taken < FOREVER) == (143, True)
     assert f"interrupted after {taken:,} of" in said
+    for again in ((file, "--resume"), (problem, "--out", other)):
+        subprocess.run(command("train", *again, "--steps", taken + 9), check=True, timeout=TIMEOUT)
+    np.testing.assert_array_equal(attsvm.Path.load(file).final, attsvm.Path.load(other).final)
+
+
+def test_a_run_that_is_killed_goes_on_from_what_was_written_on_the_way(problem, tmp_path):  # noqa: F811
+    file, other = tmp_path / "run.npz", tmp_path / "other.npz"
+    words = command("train", problem, "--steps", FOREVER, "--out", file, "--checkpoint", 0.5)
+    process = subprocess.Popen(words)
+    while not file.exists():
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    taken = int(attsvm.Path.load(file).index[-1])
     for again in ((file, "--resume"), (problem, "--out", other)):
         subprocess.run(command("train", *again, "--steps", taken + 9), check=True, timeout=TIMEOUT)
     np.testing.assert_array_equal(attsvm.Path.load(file).final, attsvm.Path.load(other).final)

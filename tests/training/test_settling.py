@@ -7,6 +7,7 @@ import pytest
 
 from attsvm import frobenius
 from attsvm.datasets import sphere
+from attsvm.training import segments
 from attsvm.training.heads import Linear
 from attsvm.training.init import gaussian
 from attsvm.training.optimizers import gd, steepest
@@ -86,6 +87,24 @@ def test_a_settled_run_goes_on_without_a_tolerance(problem):
     on = run(*problem, resume=short)
     np.testing.assert_array_equal(same.final, short.final)
     np.testing.assert_array_equal(on.final, run(*problem).final)
+
+
+def test_runs_that_settle_at_different_times_end_in_the_same_bits_after_pauses(monkeypatch):
+    tokens, v = sphere(3, 4, 5, seed=range(4))
+    options = {"tolerance": 1e-3, "steps": 2_000}
+    whole = run(tokens, v, **options)
+    monkeypatch.setattr("attsvm.training.segments.SEGMENT", 0.0)
+    monkeypatch.setattr("attsvm.training.train.first_steps", lambda *_: 37)
+    path, pauses = None, 0
+    while path is None or "interrupted" in path.stopped:
+        try:
+            with segments.pausing(0.0):
+                path = run(tokens, v, resume=path, **options)
+        except segments.Paused as pause:
+            path, pauses = pause.path, pauses + 1
+    assert pauses > 3 and len(set(whole.W[:, :, 0, 0].ravel())) > 4
+    for name in ("index", "W", "stopped"):
+        np.testing.assert_array_equal(getattr(path, name), getattr(whole, name), err_msg=name)
 
 
 @pytest.mark.parametrize("tolerance", [0, -1e-3, 1.0, "small", True])

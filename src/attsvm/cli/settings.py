@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path as File
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
@@ -15,14 +15,31 @@ from attsvm.path import Path
 from attsvm.settings import ASKS, Settings
 from attsvm.words import WrongWord, one_of
 
+OPTIMIZERS = ASKS | {"adam": ("lr",)}
+"""The options that each optimizer takes: those of studies, and Adam, whose limit no theorem knows."""
 
-def chosen(words: Mapping[str, Any]) -> Settings:
+
+@dataclass(frozen=True)
+class Training(Settings):
+    """What a run is trained with: settings as of a study, when it has settled, the draw it starts from."""
+
+    tolerance: float | None = None
+    seed: int | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        from attsvm.training.init import uniform
+
+        start = None if self.seed is None else uniform(self.seed)
+        return super().arguments() | {"tolerance": self.tolerance, "init": start}
+
+
+def chosen(words: Mapping[str, Any]) -> Training:
     """The settings of the options given; one without an effect is refused."""
-    settings = Settings(**words)
-    asked = one_of("optimizer", settings.optimizer, ASKS)
+    settings = Training(**words)
+    asked = one_of("optimizer", settings.optimizer, OPTIMIZERS)
     for name in ("norm", "lr"):
         if name in words and name not in asked:
-            others = " or ".join(rule for rule, asks in ASKS.items() if name in asks)
+            others = " or ".join(rule for rule, asks in OPTIMIZERS.items() if name in asks)
             raise WrongWord(
                 f"--{name} has no effect with --optimizer {settings.optimizer}. Drop it, or pass "
                 f"--optimizer {others}."
@@ -30,13 +47,13 @@ def chosen(words: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def kept(path: Path, settings: Settings, v: Any) -> Path:
+def kept(path: Path, settings: Training, v: Any) -> Path:
     """The path with the settings and the head, from which `continued` goes on."""
     words = np.array(json.dumps(asdict(settings)))
     return replace(path, state={**(path.state or {}), "settings": words, "head": np.asarray(v)})
 
 
-def continued(file: File, words: Mapping[str, Any]) -> tuple[Settings, Path, Any]:
+def continued(file: File, words: Mapping[str, Any]) -> tuple[Training, Path, Any]:
     """A saved run, the settings it goes on with, and its head; of the words only `steps` may be new."""
     path = Path.load(file)
     if path.state is None or not {"settings", "head"} <= path.state.keys():
@@ -52,11 +69,12 @@ def continued(file: File, words: Mapping[str, Any]) -> tuple[Settings, Path, Any
     return settings, path, path.state["head"]
 
 
-def _read(text: str) -> Settings:
+def _read(text: str) -> Training:
     """The settings that `kept` wrote, each of the type it should have."""
     try:
-        settings = Settings(**json.loads(text))
-        if list(map(type, astuple(settings))) != list(map(type, astuple(Settings()))):
+        settings = Training(**json.loads(text))
+        kinds = get_type_hints(Training).items()
+        if not all(isinstance(getattr(settings, name), kind) for name, kind in kinds):
             raise TypeError
     except (ValueError, TypeError):
         raise ValueError("the settings of the run are damaged. Train again.") from None

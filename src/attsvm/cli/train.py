@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path as File
 from typing import Annotated, Any, NoReturn
 
@@ -10,14 +11,18 @@ import typer
 
 from attsvm.cli.app import INTERRUPTED, AsJson, say, say_json, stop
 from attsvm.cli.files import one_line_errors, out_file, read_problem
-from attsvm.cli.settings import chosen, continued, kept
+from attsvm.cli.settings import Training, chosen, continued, kept
 from attsvm.path import Path
-from attsvm.settings import Settings
+
+CHECKPOINT = 600.0
+"""Seconds of work that a killed run may lose."""
 
 
 def train(
     file: Annotated[File, typer.Argument(help="keys and the head v; any of queries, labels, mask, values.")],
-    optimizer: Annotated[str | None, typer.Option(help="steepest (default), gd, mirror or polyak.")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="steepest (default), gd, mirror, polyak or adam.")
+    ] = None,
     norm: Annotated[
         str | None, typer.Option(help="Of steepest and mirror: frobenius (default), linf, lp:3, …")
     ] = None,
@@ -25,18 +30,28 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Number of steps in all, by default 2000.", min=1)] = None,
     weight: Annotated[str | None, typer.Option(help="full (W, default), kq (K and Q) or diagonal.")] = None,
     loss: Annotated[str | None, typer.Option(help="logistic (default), exponential or correlation.")] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="End where the direction has settled, in 1 − cosine, such as 1e-8.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Start from this draw; by default W at zero, K and Q at draw 0.", min=0)
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with FILE, a run kept by --out.")] = False,
     out: Annotated[
         File | None, typer.Option(help="Write the path to this .npz file; with --resume, FILE by default.")
     ] = None,
+    checkpoint: Annotated[
+        float, typer.Option(help="Seconds after which --out is written on the way; 0 for never.", min=0)
+    ] = CHECKPOINT,
     as_json: AsJson = False,
 ) -> None:
     """Train softmax attention on the tokens of a file, and keep the path of its weights.
 
     Steepest descent in a norm is normalised gradient descent (frobenius), sign descent (linf), Muon's
-    direction (spectral) or coordinate descent (l1). W starts at zero, K and Q at a fixed draw.
-    Ctrl-C ends a run within a second: `--out` keeps the path up to there, and `--resume` goes on to
-    what the run would have been.
+    direction (spectral) or coordinate descent (l1). W starts at zero, K and Q at a fixed draw, or all of them
+    at the draw of `--seed`. `--tolerance` ends a run whose direction no longer changes.
+    Ctrl-C and SIGTERM end a run within a second: `--out` keeps the path up to there, as it does every ten
+    minutes on the way, and `--resume` goes on to what the run would have been.
 
     Examples
 
@@ -45,21 +60,24 @@ def train(
     - `attsvm solve run.npz`: the program of the tokens that the run attends to
     - `attsvm train problem.npz --optimizer mirror --norm lp:3 --weight full`
     - `attsvm train problem.npz --weight kq --loss exponential --json`
+    - `attsvm train problem.npz --optimizer adam --lr 0.01 --seed 3 --tolerance 1e-8`
+    - `attsvm train problem.npz --steps 10000000 --out run.npz --checkpoint 60`: a kill costs a minute
 
     Exit code 0, 1 on bad input or where the run diverged (the path is kept), 64 on wrong usage, 130
-    after Ctrl-C.
+    after Ctrl-C, 143 after SIGTERM.
     """
     given = {"optimizer": optimizer, "norm": norm, "lr": lr, "weight": weight, "loss": loss, "steps": steps}
+    given |= {"tolerance": tolerance, "seed": seed}
     words = {name: value for name, value in given.items() if value is not None}
     out = file if resume and out is None else out
     with one_line_errors():
         out = out and out_file(out, ".npz")
         if resume:
             settings, before, v = continued(file, words)
-            path = _run(before.tokens, v, settings, before, out)
+            path = _run(before.tokens, v, settings, before, out, checkpoint)
         else:
             settings, problem = chosen(words), read_problem(file)
-            path = _run(problem.tokens, problem.head(), settings, None, out)
+            path = _run(problem.tokens, problem.head(), settings, None, out, checkpoint)
     with np.errstate(over="ignore"):  # the norm of a run that diverged
         record = path_record(path) | ({} if out is None else {"path": out})
         if not as_json:
@@ -95,24 +113,39 @@ def _least_mass(path: Path) -> float:
     return float(np.where(path.selected, last, 0.0).sum(-1).min())
 
 
-def _run(tokens: Any, v: Any, settings: Settings, before: Path | None, out: File | None) -> Path:
-    """Train, and write the path, also after Ctrl-C."""
+def _run(
+    tokens: Any, v: Any, settings: Training, before: Path | None, out: File | None, checkpoint: float
+) -> Path:
+    """Train, and write the path: at the end, on the way, and after Ctrl-C."""
     try:
         from attsvm.training.heads import Linear
+        from attsvm.training.segments import Paused, pausing
         from attsvm.training.train import train as descend
 
-        path = descend(tokens, Linear(v), resume=before, **settings.arguments())
+        given, often = settings.arguments(), out is not None and checkpoint > 0
+        while True:
+            start = {} if before is None else {"init": None}
+            try:
+                with pausing(checkpoint if often else math.inf):
+                    path = descend(tokens, Linear(v), resume=before, **given | start)
+                break
+            except Paused as pause:
+                before = pause.path
+                _keep(before, settings, v, out)
     except KeyboardInterrupt as interrupted:
         far: Path | None = getattr(interrupted, "path", None)
-        if far is not None and out is not None:
-            kept(far, settings, v).save(out)
+        _keep(far, settings, v, out)
         _interrupted(far, settings, out)
-    if out is not None:
-        kept(path, settings, v).save(out)
+    _keep(path, settings, v, out)
     return path
 
 
-def _interrupted(path: Path | None, settings: Settings, out: File | None) -> NoReturn:
+def _keep(path: Path | None, settings: Training, v: Any, out: File | None) -> None:
+    if path is not None and out is not None:
+        kept(path, settings, v).save(out)
+
+
+def _interrupted(path: Path | None, settings: Training, out: File | None) -> NoReturn:
     if path is None:
         stop("interrupted before the first step.", INTERRUPTED)
     far = f"interrupted after {path.index[-1]:,} of {settings.steps:,} steps"

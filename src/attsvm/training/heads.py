@@ -151,7 +151,7 @@ def _check_functions(head: Head, shape: tuple[int, int], dtype: Any) -> None:
         head, {name: a[0] if a.ndim > axes[name] and len(a) else a for name, a in given.items()}
     )
     with jax.enable_x64(True):
-        pooled = jax.ShapeDtypeStruct(shape, dtype)
+        pooled = jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
         for what, wanted in (("value", shape[:1]), ("gradient", shape)):
             found = getattr(jax.eval_shape(getattr(one, what), pooled), "shape", None)
             if found != wanted:

@@ -77,7 +77,7 @@ def ride(
     arrays, state = found.arrived(), joined([part.state for part in parts], 0)
     if isinstance(plan.model.weight, OURS) and state.params.keys() <= arrays.keys():
         state = state._replace(params={name: arrays[name][-1] for name in state.params})  # not copied twice
-    return Ride(state, np.concatenate(kept), arrays, pressed and len(marks) > 0)
+    return Ride(state, np.concatenate(kept), arrays, pressed and bool(going) and len(marks) > 0)
 
 
 def first_steps(tokens: Tokens, runs: int | None) -> int:

@@ -97,10 +97,15 @@ def restored(path: Path, fresh: State, head: Head, trained_head: bool) -> State:
     return state
 
 
+def records(path: Path, asked: NDArray[Any]) -> int:
+    """How many records of a path count: that of an interruption does only where it is asked for."""
+    interrupted = np.any(np.asarray(path.stopped) == "interrupted")
+    return len(path.index) - int(interrupted and path.index[-1] not in asked)
+
+
 def joined(path: Path, index: NDArray[Any], arrays: Arrays, asked: NDArray[Any]) -> tuple[Any, Arrays]:
     """The records of a path and those after it; the one of an interruption goes unless it is asked for."""
-    interrupted = np.any(np.asarray(path.stopped) == "interrupted")
-    keep = len(path.index) - int(interrupted and path.index[-1] not in asked)
+    keep = records(path, asked)
     axis = 0 if path.runs is None else 1
     before = {name: np.asarray(getattr(path, name)) for name in arrays}
     cut = {name: array[:keep] if axis == 0 else array[:, :keep] for name, array in before.items()}

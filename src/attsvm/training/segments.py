@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 
 from attsvm.path import Path
@@ -28,6 +32,23 @@ class Interrupted(KeyboardInterrupt):
         self.path = path
 
 
+class Paused(Interrupted):
+    """A run that stopped by itself, as `pausing` asked; it goes on from its path like any other."""
+
+
+_pause = ContextVar("pause", default=math.inf)
+
+
+@contextmanager
+def pausing(seconds: float) -> Iterator[None]:
+    """Let train() raise Paused after so many seconds, unless it is done by then: time to keep its path."""
+    token = _pause.set(seconds)
+    try:
+        yield
+    finally:
+        _pause.reset(token)
+
+
 class Segments:
     """How long the next call may be, whether Ctrl-C was pressed, and a progress bar.
 
@@ -43,8 +64,9 @@ class Segments:
 
     def __init__(self, what: str, total: float, first: int) -> None:
         self.what, self.steps = what, first
-        self.pressed, self.done = False, 0.0
+        self.by_hand, self.paused, self.done = False, False, 0.0
         self._last = time.perf_counter()
+        self._pause = self._last + _pause.get()
         self._line = Line(total)
         self._caught = False
 
@@ -63,16 +85,21 @@ class Segments:
         if self._caught:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
+    @property
+    def pressed(self) -> bool:
+        """Whether the work shall end after the current call."""
+        return self.by_hand or self.paused
+
     def took(self, steps: int) -> None:
         """A call of so many steps has ended."""
         now = time.perf_counter()
         if steps:
             fitting = steps * SEGMENT / max(now - self._last, 1e-9)
             self.steps = max(1, int(min(fitting, GROWTH * max(steps, self.steps))))
-        self._last = now
+        self._last, self.paused = now, now >= self._pause
         self._line.show(self.what, self.done)
 
     def _press(self, number: int, frame: FrameType | None) -> None:
-        if self.pressed:
+        if self.by_hand:
             signal.default_int_handler(number, frame)
-        self.pressed = True
+        self.by_hand = True

@@ -32,11 +32,11 @@ class Settling:
     def asked(self) -> bool:
         return self.tolerance is not None
 
-    def after(self, path: Path) -> Settling:
-        """Going on from a path: what had settled there stays, unless no tolerance is asked for any more."""
+    def after(self, path: Path, count: int) -> Settling:
+        """Going on from so many records of a path: what had settled stays, where a tolerance is asked for."""
         ended = np.asarray(path.stopped) == "converged"
         records = path.W if path.runs is None else path.W.swapaxes(0, 1)
-        history = list(zip(path.index.tolist(), records, strict=True))
+        history = list(zip(path.index.tolist(), records, strict=True))[:count]
         return Settling(self.tolerance, np.asarray(ended & self.asked), history)
 
     def settled(self, parts: list[Part], step: int, W: NDArray[Any]) -> tuple[list[Part], bool]:

@@ -33,7 +33,7 @@ from attsvm.training.lanes import FEWEST, FEWEST_ON_GPU, LONGEST, LONGEST_ON_GPU
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.optimizers import adapted, needs_excess, per_block
 from attsvm.training.plan import Model, Plan
-from attsvm.training.segments import Interrupted, Segments
+from attsvm.training.segments import Interrupted, Paused, Segments
 from attsvm.training.settling import Settling
 from attsvm.training.sums import block
 from attsvm.training.weights import FULL, Weight
@@ -105,7 +105,7 @@ def train(
         if resume is not None:
             fresh = jax.eval_shape(partial(engine.begun, first), *start)
             saved = going_on.restored(resume, fresh, start[1], train_head is not None)
-            settling = settling.after(resume)
+            settling = settling.after(resume, going_on.records(resume, asked))
             saved = saved._replace(going=saved.going & ~settling.reached)
         if streaming.too_large(tokens):
             state = engine.begin(first, *start) if saved is None else saved
@@ -114,8 +114,8 @@ def train(
             parts = devices.parts(first, arrays(tokens), *start, count, saved)
             done = ride(plan, parts, asked, taken, watch, settling)
     path = going_on.signed(_path(tokens, done, settling, count, resume, asked), words)
-    if watch.pressed:
-        raise Interrupted(path)
+    if watch.by_hand or done.interrupted:
+        raise (Interrupted if watch.by_hand else Paused)(path)
     return path
 
 
@@ -200,7 +200,7 @@ def _path(
     reasons = np.where(moving, np.where(settling.reached, "converged", "steps"), "saturated")
     reasons = np.where(going | settling.reached, reasons, "diverged")
     if done.interrupted:
-        reasons = np.full_like(reasons, "interrupted", dtype="<U11")
+        reasons = np.where(settling.reached, "converged", "interrupted")
     parts: dict[str, Any] = {**arrays, "stopped": reasons if count is not None else str(reasons)}
     state = state._replace(going=going | settling.reached)
     return Path(tokens, index, state=going_on.kept(state), **parts)
