@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import attsvm
 from attsvm.claims import run as running
 from attsvm.cli import app
+from attsvm.cli.show import program_of
 from attsvm.words import norm_of, seed_range
 
 
@@ -289,6 +290,23 @@ def test_what_is_written_on_the_way_changes_no_bit(problem, tmp_path, words, mon
     found, expected = attsvm.Path.load(often), attsvm.Path.load(once)
     for name in ("index", "W", "loss", "stopped"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("words", "norm"),
+    [
+        (("--norm", "linf"), attsvm.linf),
+        (("--optimizer", "gd"), attsvm.frobenius),
+        (("--optimizer", "adam"), None),
+    ],
+)
+def test_a_path_is_shown_beside_the_program_of_its_training(problem, tmp_path, words, norm):
+    run("train", problem, *words, "--steps", "300", "--out", tmp_path / "run.npz")
+    path = attsvm.Path.load(tmp_path / "run.npz")
+    found = program_of(path, None)
+    assert (found and found.norm) == norm
+    assert program_of(path, "l1").norm == attsvm.l1
+    assert run("show", tmp_path / "run.npz", "--norm", "l1", "--out", tmp_path / "run.png").exit_code == 0
 
 
 def test_seed_tolerance_and_adam_mean_what_they_mean_in_python(problem, tmp_path):

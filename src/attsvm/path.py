@@ -114,11 +114,15 @@ class Path:
         loss = f"loss {self.loss[0]:.6g} → {self.loss[-1]:.6g}"
         return f"Path({what}, ‖W‖ {self.norm()[-1]:.6g}; {loss}; {span}; stopped: {self.stopped})"
 
-    def plot(self) -> Any:
-        """A matplotlib figure: loss, norm and attention against the index."""
+    def plot(self, solution: Any = None) -> Any:
+        """A matplotlib figure: loss, length, direction and attention against the index.
+
+        solution: a Solution of the selected tokens; then the direction is measured against its W, and its
+        margin is drawn too. Without one, the direction is measured against that of the last weight.
+        """
         from attsvm.figures.results import draw_path
 
-        return draw_path(self)
+        return draw_path(self, solution)
 
     # ------------------------------------------------------------------ open format
 

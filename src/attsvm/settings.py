@@ -32,7 +32,7 @@ class Settings:
             "gd": lambda: optimizers.gd(self.lr),
             "mirror": lambda: optimizers.mirror(_exponent(self.norm), self.lr),
             "polyak": lambda: optimizers.polyak(),
-            "adam": lambda: _adam(self.lr),
+            "adam": lambda: optimizers.adam(self.lr),
         }
         kinds = {"full": weights.FullWeight(), "kq": weights.KeyQuery(), "diagonal": weights.Diagonal()}
         known = {name: getattr(losses, name) for name in ("logistic", "exponential", "correlation")}
@@ -42,15 +42,6 @@ class Settings:
             "loss": one_of("loss", self.loss, known),
             "steps": self.steps,
         }
-
-
-def _adam(lr: float) -> Any:
-    import optax
-
-    from attsvm.training.optimizers import gd
-
-    gd(lr)  # which refuses a rate that is none
-    return optax.adam(lr)
 
 
 def _exponent(word: str) -> float:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from attsvm import compare, datasets, max_margin
+from attsvm import compare, datasets, linf, max_margin
 from attsvm.path import Path
 
 
@@ -23,7 +23,7 @@ def pictures(seeds):
     run = path(seeds)
     solution = max_margin(run.tokens, run.selected)
     soft = max_margin(run.tokens, run.selected, slack=0.1)
-    return [thing.plot() for thing in (run, solution, soft, compare(run, solution))]
+    return [thing.plot() for thing in (run, solution, soft, compare(run, solution))] + [run.plot(solution)]
 
 
 def words(canvas):
@@ -44,7 +44,7 @@ def test_every_axis_is_named_and_every_word_has_its_place(seeds):
 
 
 def test_a_title_that_is_too_long_is_seen():
-    canvas = pictures(0)[0]
+    canvas = pictures(0)[-1]
     canvas.axes[2].set_title("the least attention on the selected tokens of all examples")
     boxes, page = words(canvas)
     assert any(box.x1 > page.x1 for box in boxes)
@@ -53,3 +53,32 @@ def test_a_title_that_is_too_long_is_seen():
 def test_a_picture_of_runs_says_how_many():
     run, solution, *_ = pictures(range(3))
     assert "3 runs" in run.axes[0].get_xlabel() and "run 0 of 3" in solution.get_suptitle()
+
+
+def named(canvas):
+    return {ax.get_ylabel(): ax for ax in canvas.axes}
+
+
+def test_a_path_is_drawn_on_logarithmic_axes_beside_its_program_where_there_is_one():
+    run = path(0)
+    alone, beside = named(run.plot()), named(run.plot(max_margin(run.tokens, run.selected)))
+    assert alone["Frobenius norm of W"].get_yscale() == "log"
+    assert alone["1 − cosine with the last W"].get_yscale() == "log"
+    assert beside["1 − cosine with the Frobenius program"].get_yscale() == "log"
+    assert "1 − margin / best Frobenius margin" in beside and len(alone) == 4
+
+
+def test_a_program_with_many_solutions_is_no_direction_but_a_margin():
+    run = path(0)
+    axes = named(run.plot(max_margin(run.tokens, run.selected, linf)))
+    assert {"1 − cosine with the last W", f"1 − margin / best {linf} margin"} <= set(axes)
+
+
+def test_what_is_drawn_is_the_angle_to_the_solution():
+    run = path(0)
+    solution = max_margin(run.tokens, run.selected)
+    (curve,) = named(run.plot(solution))["1 − cosine with the Frobenius program"].lines
+    W = run.W[1:]
+    cosine = (W * solution.W).sum((1, 2)) / np.linalg.norm(W, axis=(1, 2)) / np.linalg.norm(solution.W)
+    np.testing.assert_allclose(curve.get_ydata()[1:], 1 - cosine, rtol=1e-9)
+    assert np.isnan(curve.get_ydata()[0])  # W = 0 has no direction

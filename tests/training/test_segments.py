@@ -203,6 +203,19 @@ def test_another_problem_does_not_go_on(problem):
         run(tokens, v, resume=replace(path, state=None), steps=400)
 
 
+def test_a_process_that_was_forked_after_training_is_warned_once(problem, monkeypatch, recwarn):
+    monkeypatch.setattr(segments, "_users", [])
+    run(*problem, steps=3)
+    run(*problem, steps=3)
+    assert not [w for w in recwarn if w.category is segments.Forked]
+    child = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: child)
+    with pytest.warns(segments.Forked, match="forked after JAX had run") as said:
+        run(*problem, steps=3)
+        run(*problem, steps=3)
+    assert len(said) == 1
+
+
 # ---------------------------------------------------------------------- progress
 
 

@@ -63,13 +63,13 @@ def continued(file: File, words: Mapping[str, Any]) -> tuple[Training, Path, Any
     for name in words.keys() - {"steps"}:
         raise WrongWord(f"--{name} cannot change with --resume: the run keeps its own. Drop it.")
     with naming(file):
-        settings = replace(_read(str(path.state["settings"])), **words)
+        settings = replace(read_settings(str(path.state["settings"])), **words)
     if settings.steps <= path.index[-1]:
         raise ValueError(f"{file} has taken {path.index[-1]} steps. Pass --steps with a larger number.")
     return settings, path, path.state["head"]
 
 
-def _read(text: str) -> Training:
+def read_settings(text: str) -> Training:
     """The settings that `kept` wrote, each of the type it should have."""
     try:
         settings = Training(**json.loads(text))

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path as File
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from attsvm.cli.app import AsJson, say, say_json
 from attsvm.cli.files import one_line_errors, out_file
+from attsvm.cli.settings import read_settings
 from attsvm.cli.solve import solution_record
 from attsvm.cli.sweep import tell
 from attsvm.cli.train import path_record
 from attsvm.files import array_names
 from attsvm.path import Path
-from attsvm.words import WrongWord
+from attsvm.words import WrongWord, norm_of
 
 if TYPE_CHECKING:
+    from attsvm.norms import Norm
     from attsvm.program.solution import Solution
+
+CHEAP = 1 << 21
+"""Entries of the rows of a program that is solved for a picture."""
 
 
 def show(
@@ -27,16 +34,23 @@ def show(
     out: Annotated[
         File | None, typer.Option(help="The picture: .svg, .pdf or .png; FILE.svg by default.")
     ] = None,
+    norm: Annotated[
+        str | None,
+        typer.Option(help="Of the program that a path is drawn beside; by default that of its training."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print and plot what `attsvm train`, `attsvm solve` or `attsvm sweep` saved: a path, solution or study.
 
-    A path shows loss, norm and attention against the steps; a solution its margins and singular
-    values. The certificate is computed again from the data. Of a study the page and tables are drawn again.
+    A path shows loss, length, direction and attention against the steps, on logarithmic axes. Where its
+    program is small and its norm known, 1 − cosine is that with the certified solution, and the margin is
+    drawn too; else it is that with the last weight. A solution shows its margins and singular values; its
+    certificate is computed again from the data. Of a study the page and tables are drawn again.
 
     Examples
 
     - `attsvm show run.npz`: writes run.svg
+    - `attsvm show run.npz --norm linf --out run.png`: beside the program of another norm
     - `attsvm show solution.npz --out margins.pdf`
     - `attsvm show out/phase_diagram`: writes its sweep.html
 
@@ -44,13 +58,15 @@ def show(
     """
     with one_line_errors():
         if file.is_dir():
-            if out is not None:
-                raise WrongWord("--out names a picture; a study is drawn in its own folder. Drop it.")
+            if out is not None or norm is not None:
+                raise WrongWord(
+                    "--out and --norm are of a picture; a study has a page of its own. Drop them."
+                )
             _show_study(file, as_json)
             return
         picture = out_file(out or file.with_suffix(".svg"), ".svg", ".pdf", ".png")
         thing = _load(file)
-        _draw(thing, picture)
+        _draw(thing.plot(program_of(thing, norm)) if isinstance(thing, Path) else thing.plot(), picture)
     if as_json:
         record = path_record(thing) if isinstance(thing, Path) else solution_record(thing)
         say_json(record | {"picture": picture})
@@ -80,10 +96,41 @@ def _load(file: File) -> Path | Solution:
     )
 
 
-def _draw(thing: Any, picture: File) -> None:
+def program_of(path: Path, word: str | None) -> Solution | None:
+    """The program of the tokens that a path selects, in a norm or in that of its training.
+
+    None where no norm is known, or the program is large, has no solution or is not certified.
+    """
+    from attsvm.program.max_margin import max_margin
+
+    norm = _limit(path) if word is None else norm_of(word)
+    if norm is None or path.tokens.keys.size * path.tokens.e * (path.runs or 1) > CHEAP:
+        return None
+    with suppress(ValueError):  # NotSeparable is one
+        solution = max_margin(path.tokens, path.selected, norm)
+        if np.all(solution.certified):
+            return solution
+    return None
+
+
+def _limit(path: Path) -> Norm | None:
+    """The norm that the settings of `attsvm train` imply."""
+    from attsvm.theory import NoTheorem, limit_norm
+
+    if path.state is None or "settings" not in path.state:
+        return None
+    given = read_settings(str(path.state["settings"]))
+    if given.weight == "diagonal":  # whose program is one of diagonals
+        return None
+    words = given.arguments()
+    with suppress(NoTheorem):
+        return limit_norm(words["weight"], words["optimizer"]).norm
+    return None
+
+
+def _draw(canvas: Any, picture: File) -> None:
     from attsvm.reproduce import write_svg
 
-    canvas = thing.plot()
     if picture.suffix == ".svg":
         write_svg(canvas, picture)
     else:

@@ -9,27 +9,45 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
+import attsvm as att
 from attsvm.figures.panels import band, describe
-from attsvm.figures.style import BLUE, GREY, ORANGE, TITLE_SIZE, canvas, label
+from attsvm.figures.style import BLUE, GREY, ORANGE, TITLE_SIZE, canvas, label, plain_powers
 from attsvm.numbers import Float
 
 FEW = 20
 """So many points are drawn as points."""
 
 
-def draw_path(path: Any) -> Canvas:
-    """Loss above its limit, norm of W and attention on the selected tokens, against the index."""
-    figure, (left, middle, right) = canvas(3, width=9.0)
+def draw_path(path: Any, solution: Any = None) -> Canvas:
+    """Loss above its limit, length and direction of W, attention on the selected tokens, against the index.
+
+    solution: the program of these tokens, whose W is the direction and whose margin is the best.
+    """
+    figure = Canvas(figsize=(9.0, 6.0), layout="constrained")
+    axes = figure.subplot_mosaic("AABBCC;DDDEEE" if solution is not None else "AB;CD")
+    for ax in axes.values():
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(which="both", labelsize=8)
     excess = path.log_excess / np.log(10)
     known = np.isfinite(excess).any()
-    _curve(left, path.index, excess if known else path.loss)
-    _curve(middle, path.index, path.norm())
     mass = np.where(path.selected[..., None, :, :], path.attention, 0).sum(-1).min(-1)
-    _curve(right, path.index, mass)
+    _curve(axes["A"], path.index, excess if known else path.loss)
+    _powers(axes["B"], path.index, path.norm())
+    _curve(axes["C"], path.index, mass)
     x = _index_name(path.kind, path.loss)
-    describe(left, "loss above its limit" if known else "loss", x, "log10(L − L*)" if known else "L")
-    describe(middle, "length of the weight", x, "Frobenius norm of W")
-    describe(right, "attention on the selected tokens", x, "least over the examples")
+    describe(axes["A"], "loss above its limit" if known else "loss", x, "log10(L − L*)" if known else "L")
+    describe(axes["B"], "length of the weight", x, "Frobenius norm of W")
+    describe(axes["C"], "attention on the selected tokens", x, "least over the examples")
+    if solution is not None and 1 < solution.norm.p < np.inf:  # else its W is one of many
+        _powers(axes["D"], path.index, _turn(path.W, solution.W))
+        describe(axes["D"], "direction", x, f"1 − cosine with the {solution.norm} program")
+    else:
+        _powers(axes["D"], path.index[:-1], _turn(path.W, path.final)[..., :-1])
+        describe(axes["D"], "direction", x, "1 − cosine with the last W")
+    if solution is None:
+        return figure
+    _powers(axes["E"], path.index, 1 - att.compare(path, solution).numbers["margin ratio"])
+    describe(axes["E"], "margin", x, f"1 − margin / best {solution.norm} margin")
     return figure
 
 
@@ -98,6 +116,28 @@ def _curve(ax: Axes, x: Any, y: Float) -> None:
         band(ax, x, y, BLUE, marker=marker)
     if x[-1] > 100:
         ax.set_xscale("symlog", linthresh=1)
+
+
+def _powers(ax: Axes, x: Any, y: Float) -> None:
+    """A curve on a logarithmic axis, without what has no logarithm."""
+    positive = np.where(y > 0, y, np.nan)
+    if not np.isfinite(positive).any():
+        ax.text(0.5, 0.5, "zero throughout", ha="center", color=GREY, transform=ax.transAxes)
+        return
+    _curve(ax, x, positive)
+    ax.set_yscale("log")
+    plain_powers(ax)
+
+
+def _turn(path: Float, W: Float) -> Float:
+    """1 − cosine of weights (…, k, d, e) with one (…, d, e); NaN where a weight is zero.
+
+    By the distance of unit vectors: 1 minus their product would lose half of the digits.
+    """
+    with np.errstate(invalid="ignore"):
+        sized = [x / np.abs(x).max((-2, -1), keepdims=True) for x in (path, np.asarray(W)[..., None, :, :])]
+        units = [x / np.linalg.norm(x, axis=(-2, -1), keepdims=True) for x in sized]
+    return np.asarray(((units[0] - units[1]) ** 2).sum((-2, -1)) / 2)
 
 
 def _index_name(kind: str, curve: Float) -> str:

@@ -47,6 +47,8 @@ def plain_powers(ax: Axes) -> None:
 
 
 def _power(x: float, position: float) -> str:
+    if x <= 0:  # of an axis that is linear around zero
+        return f"{x:g}"
     exponent = round(np.log10(x))
     return "10" + str(exponent).translate(_RAISED) if np.isclose(x, 10.0**exponent) else f"{x:g}"
 

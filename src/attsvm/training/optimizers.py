@@ -76,6 +76,11 @@ def polyak(factor: float = 1.0) -> Optimizer:
     return Optimizer(Polyak(float(factor)))
 
 
+def adam(lr: Rate) -> optax.GradientTransformation:
+    """Adam as optax has it, at the true scale of the gradient; for the words of settings.py."""
+    return optax.adam(_rate(lr))
+
+
 def scale_free(optimizer: optax.GradientTransformation) -> Optimizer:
     """Give an optax optimizer the gradient's mantissa instead of the true, underflowing gradient.
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,11 +34,17 @@ class Interrupted(KeyboardInterrupt):
         self.path = path
 
 
+class Forked(UserWarning):
+    """A process that was forked from one in which JAX had run."""
+
+
 class Paused(Interrupted):
     """A run that stopped by itself, as `pausing` asked; it goes on from its path like any other."""
 
 
 _pause = ContextVar("pause", default=math.inf)
+_users: list[int] = []
+"""The processes that have computed here: this one, after a fork behind the one it was forked from."""
 
 
 @contextmanager
@@ -71,6 +79,7 @@ class Segments:
         self._caught = False
 
     def __enter__(self) -> Segments:
+        _notice_fork()
         # A handler that is not Python's own is somebody's wish; other threads never see Ctrl-C.
         self._caught = (
             threading.current_thread() is threading.main_thread()
@@ -103,3 +112,17 @@ class Segments:
         if self.by_hand:
             signal.default_int_handler(number, frame)
         self.by_hand = True
+
+
+def _notice_fork() -> None:
+    """Warn, once, in a process that was forked from one that has computed: XLA's threads stayed there."""
+    if os.getpid() in _users:
+        return
+    _users.append(os.getpid())
+    if len(_users) > 1:
+        warnings.warn(
+            "this process was forked after JAX had run, and may wait forever for threads that it lacks. "
+            "Start workers before, or by multiprocessing's forkserver or spawn, as attsvm.workers does.",
+            Forked,
+            stacklevel=4,
+        )
