@@ -1,4 +1,7 @@
-"""Frobenius, many rows per unknown: an interior point whose Newton matrix is a sum of Kronecker products."""
+"""Frobenius, many rows per unknown: an interior point whose Newton matrix is a sum of Kronecker products.
+
+Of its own because that matrix has d·e unknowns, however many the rows; the general path has one per row.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The central path of a small program, compiled: there NumPy's calls outweigh the work.
+"""The central path of a small program, compiled: there NumPy's calls, the general path's too, are the time.
 
     min cᵀy  with  S = [[I, C], [Cᵀ, I]] ⪰ 0,  l ≥ 0,   C and l linear in y
     S X = μ I,  l x = μ,  C*(2 X₁₂) + l* x = c           on the path, μ → 0

