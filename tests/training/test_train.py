@@ -313,7 +313,9 @@ def test_a_bad_head_is_named(head, message, problem):
 
 
 @pytest.mark.parametrize(
-    ("build", "name"), [(gd, "lr"), (lambda x: mirror(x, 0.1), "p"), (polyak, "factor")], ids=str
+    ("build", "name"),
+    [(gd, "lr"), (lambda x: mirror(x, 0.1), "p"), (polyak, "factor")],
+    ids=["lr", "p", "factor"],
 )
 def test_a_number_beyond_float64_is_named(build, name):
     build(2)  # whole numbers are numbers
