@@ -20,7 +20,7 @@ LARGEST = 1_000_000
 TEMPLATES = (
     "explorer/web/main.js",
     "heads/page.html",
-    "probe/explanation.html",
+    "probe/reading/explanation.html",
     "py.typed",
     "report/page.css",
     "report/page.html",

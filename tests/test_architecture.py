@@ -161,6 +161,40 @@ def test_a_wrong_import_is_seen(part, source):
     assert list(violations(part, source))
 
 
+ROOMS = ["data", "fitting", "reading", "use"]
+"""Of the probe, from the ground up; its estimators stand above them."""
+
+
+def probe_floor(module):
+    """The floor of a module of the probe, None where it is none."""
+    top, part, room, *_ = [*module.split("."), "", ""]
+    return None if (top, part) != ("attsvm", "probe") else [*ROOMS, room].index(room)
+
+
+def reaches_up(module, source):
+    """Imports of a room of the probe that stand above it."""
+    floor = probe_floor(module)
+    return [name for name in imports(source) if (probe_floor(name) or 0) > floor]
+
+
+def test_rooms_of_the_probe_import_from_those_below():
+    for path in sorted((ROOT / "probe").rglob("*.py")):
+        assert not reaches_up(module_of(path), path.read_text(encoding="utf8")), path.name
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("attsvm.probe.data.store", "from attsvm.probe.fitting.objective import Weights"),
+        ("attsvm.probe.fitting.objective", "def f():\n    from attsvm.probe.use import portable"),
+        ("attsvm.probe.use.running", "from attsvm.probe.attention_probe import AttentionProbe"),
+    ],
+)
+def test_a_room_that_reaches_up_is_seen(module, source):
+    assert reaches_up(module, source)
+    assert not reaches_up("attsvm.probe.suite", source)
+
+
 # ---------------------------------------------------------------------- figures and claims
 
 

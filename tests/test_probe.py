@@ -20,8 +20,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from attsvm import Tokens, max_margin
 from attsvm.probe import AttentionProbe, PerToken, TokenStore, as_sequences
-from attsvm.probe.arithmetic import Segments, arithmetic
-from attsvm.probe.objective import Objective, Probes, _through_softmax
+from attsvm.probe.data.arithmetic import Segments, arithmetic
+from attsvm.probe.fitting.objective import Objective, Probes, _through_softmax
 from attsvm.verdict import cosine
 
 WEAK = {"certify": True, "prompt_ridge": 1e-7, "head_ridge": 0.1, "tol": 1e-13, "max_iter": 20_000}

@@ -47,7 +47,8 @@ def kernels(X, y):
 
 @pytest.fixture(scope="session")
 def trained(X, y):
-    from attsvm.probe import AttentionProbe, relu
+    from attsvm.probe import AttentionProbe
+    from attsvm.probe.fitting import relu
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(relu, "MOST", 100)

@@ -142,7 +142,7 @@ def seen(text):
 
 
 def test_a_large_set_is_cut_to_a_page_with_its_mistakes(probe, X, y, monkeypatch):
-    monkeypatch.setattr("attsvm.probe.explanation.SHOWN", 12)
+    monkeypatch.setattr("attsvm.probe.reading.explanation.SHOWN", 12)
     wrong = np.where(y == "yes", "no", "yes")
     read = probe.explain(X, y=wrong)
     shown = [s["i"] for s in read._data()["sequences"]]
@@ -171,7 +171,7 @@ def test_resamples_of_a_clear_task_agree_and_of_noise_do_not(X, y, probe):
 
 
 def test_whole_groups_are_drawn():
-    from attsvm.probe.stability import _drawn
+    from attsvm.probe.reading.stability import _drawn
 
     rng, y = np.random.default_rng(0), np.arange(12) % 2
     groups = np.repeat(np.arange(4), 3)

@@ -10,10 +10,10 @@ from attsvm.numbers.elementary import exponential, log_one_plus
 from attsvm.numbers.halves import BRAIN, HALF
 from attsvm.numbers.stored.matrix import as_matrix
 from attsvm.probe import AttentionProbe, TokenStore
-from attsvm.probe.arithmetic import Host
-from attsvm.probe.curvature import gauss_newton
-from attsvm.probe.descent import minimise
-from attsvm.probe.objective import Objective, Probes, read_products
+from attsvm.probe.data.arithmetic import Host
+from attsvm.probe.fitting.curvature import gauss_newton
+from attsvm.probe.fitting.descent import minimise
+from attsvm.probe.fitting.objective import Objective, Probes, read_products
 from attsvm.program.passes import widen
 
 
@@ -76,7 +76,9 @@ def test_half_precision_that_is_no_number_is_named(bad):
 @pytest.mark.parametrize(("k", "h"), [(1, 2), (3, 1)])
 def test_the_curvature_is_that_of_the_loss_through_scores_made_linear(k, h, monkeypatch):
     goal, where, points, probes = problem(np.float16, k, h)
-    monkeypatch.setattr("attsvm.probe.curvature.ROWS", 7 * 2 * k * goal.size)  # seven sequences at a time
+    monkeypatch.setattr(
+        "attsvm.probe.fitting.curvature.ROWS", 7 * 2 * k * goal.size
+    )  # seven sequences at a time
     point, one, D = points[1], probes.take(np.array([1])), goal.size
     v = np.random.default_rng(1).standard_normal(D)
 
@@ -112,8 +114,8 @@ def test_the_curvature_saves_steps_and_leads_to_the_same_optimum(monkeypatch):
     some.prompt_ridge[:], some.head_ridge[:] = 0.03, 0.03
 
     def search(near, room):
-        monkeypatch.setattr("attsvm.probe.descent.NEAR", near)
-        monkeypatch.setattr("attsvm.probe.curvature.ROOM", room * goal.size**2)
+        monkeypatch.setattr("attsvm.probe.fitting.descent.NEAR", near)
+        monkeypatch.setattr("attsvm.probe.fitting.curvature.ROOM", room * goal.size**2)
         return minimise(
             where, lambda at, which: goal(where, at, some.take(which)), start, steps=500, tolerance=1e-5
         )

@@ -10,12 +10,13 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GroupKFold
 
 from attsvm.numbers.stored.matrix import Matrix
-from attsvm.probe import AttentionProbe, ProbeSuite, TokenStore, relu
-from attsvm.probe.arithmetic import Host
-from attsvm.probe.descent import minimise
-from attsvm.probe.fitting import Way, best_mean
-from attsvm.probe.objective import Evaluation, Objective
-from attsvm.probe.path import folds
+from attsvm.probe import AttentionProbe, ProbeSuite, TokenStore
+from attsvm.probe.data.arithmetic import Host
+from attsvm.probe.fitting import relu
+from attsvm.probe.fitting.descent import minimise
+from attsvm.probe.fitting.objective import Evaluation, Objective
+from attsvm.probe.fitting.ridge_path import folds
+from attsvm.probe.fitting.ways import Way, best_mean
 
 
 def needle(n, seed, T=16, d=6):
@@ -234,5 +235,5 @@ def test_where_every_token_tells_a_little_the_default_is_mean_pooling(monkeypatc
 
     pooled, near = auc(prompt_ridge=1e4), 0.01
     assert auc() > pooled - near
-    monkeypatch.setattr("attsvm.probe.path.RATIO", (10.0, 1.0))
+    monkeypatch.setattr("attsvm.probe.fitting.ridge_path.RATIO", (10.0, 1.0))
     assert auc() < pooled - 5 * near

@@ -7,10 +7,11 @@ pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
 from sklearn.model_selection import StratifiedKFold
 
-from attsvm.probe import AttentionProbe, TokenStore, relu
-from attsvm.probe.arithmetic import arithmetic
-from attsvm.probe.features import mapped
-from attsvm.probe.objective import Objective, read_out
+from attsvm.probe import AttentionProbe, TokenStore
+from attsvm.probe.data.arithmetic import arithmetic
+from attsvm.probe.fitting import relu
+from attsvm.probe.fitting.features import mapped
+from attsvm.probe.fitting.objective import Objective, read_out
 
 TWO = StratifiedKFold(2)
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from attsvm.probe import AttentionProbe, separation
+from attsvm.probe import AttentionProbe
+from attsvm.probe.reading import separation
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from attsvm import Tokens
 from attsvm.files import BadFile
 from attsvm.numbers import library
 from attsvm.probe import AttentionProbe, TokenStore, as_sequences
-from attsvm.probe.arithmetic import arithmetic
-from attsvm.probe.sequences import read
+from attsvm.probe.data.arithmetic import arithmetic
+from attsvm.probe.data.sequences import read
 
 OFFSETS = np.array([0, 3, 4, 9, 12])
 

@@ -8,9 +8,9 @@ except ImportError as error:
     raise missing("AttentionProbe needs scikit-learn ≥ 1.6", "sklearn") from error
 
 from attsvm.probe.attention_probe import AttentionProbe
+from attsvm.probe.data.sequences import as_sequences
+from attsvm.probe.data.store import TokenStore
 from attsvm.probe.per_token import PerToken
-from attsvm.probe.sequences import as_sequences
-from attsvm.probe.store import TokenStore
 from attsvm.probe.suite import AucTable, ProbeSuite
 
 __all__ = ["AttentionProbe", "AucTable", "PerToken", "ProbeSuite", "TokenStore", "as_sequences"]

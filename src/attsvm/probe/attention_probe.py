@@ -21,16 +21,16 @@ from sklearn.utils.validation import (
 )
 
 from attsvm.numbers import Float
-from attsvm.probe.features import mapped
-from attsvm.probe.fitting import KINDS, Fitted, Plan, Ways
-from attsvm.probe.in_use import InUse
-from attsvm.probe.objective import Objective, Weights, probabilities, read_out
-from attsvm.probe.path import AUTO, folds
-from attsvm.probe.relu import MEMBERS
-from attsvm.probe.separation import Separation, separate_selected
-from attsvm.probe.sequences import is_nested, of_table, plain, read
-from attsvm.probe.standard import Standard
-from attsvm.probe.store import TokenStore
+from attsvm.probe.data.sequences import is_nested, of_table, plain, read
+from attsvm.probe.data.standard import Standard
+from attsvm.probe.data.store import TokenStore
+from attsvm.probe.fitting.features import mapped
+from attsvm.probe.fitting.objective import Objective, Weights, probabilities, read_out
+from attsvm.probe.fitting.relu import MEMBERS
+from attsvm.probe.fitting.ridge_path import AUTO, folds
+from attsvm.probe.fitting.ways import KINDS, Fitted, Plan, Ways
+from attsvm.probe.reading.separation import Separation, separate_selected
+from attsvm.probe.use.in_use import InUse
 
 
 class AttentionProbe(

@@ -9,8 +9,8 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from attsvm.numbers import Float
-from attsvm.probe.sequences import read
-from attsvm.probe.store import TokenStore
+from attsvm.probe.data.sequences import read
+from attsvm.probe.data.store import TokenStore
 
 
 class PerToken(TransformerMixin, BaseEstimator):

@@ -14,10 +14,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from attsvm.numbers import Float
 from attsvm.probe.attention_probe import AttentionProbe
-from attsvm.probe.fitting import Plan, choose_ridges, fit_concepts
-from attsvm.probe.objective import Objective, Weights, read_out
-from attsvm.probe.path import AUTO, folds
-from attsvm.probe.sequences import read
+from attsvm.probe.data.sequences import read
+from attsvm.probe.fitting.objective import Objective, Weights, read_out
+from attsvm.probe.fitting.ridge_path import AUTO, folds
+from attsvm.probe.fitting.ways import Plan, choose_ridges, fit_concepts
 
 
 class ProbeSuite(BaseEstimator):

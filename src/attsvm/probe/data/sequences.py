@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from attsvm.numbers import Bool, Float, library
 from attsvm.numbers.stored import KEPT, Stored
 from attsvm.numbers.stored.matrix import DeviceMatrix, Matrix, Shards
-from attsvm.probe.store import TokenStore
+from attsvm.probe.data.store import TokenStore
 from attsvm.tokens import Tokens
 
 NARROW = ("float16", "bfloat16", "float32")

@@ -13,14 +13,14 @@ from scipy.linalg import block_diag
 from sklearn.utils import check_random_state
 
 from attsvm.numbers import Float
-from attsvm.probe.arithmetic import arithmetic
-from attsvm.probe.descent import minimise
-from attsvm.probe.features import FeatureMap, Same, Together, mapped, rbf
-from attsvm.probe.objective import Objective, Probes, Weights, log_loss, read_out
-from attsvm.probe.path import Choice, choose
-from attsvm.probe.relu import train
-from attsvm.probe.standard import Standard
-from attsvm.probe.store import TokenStore
+from attsvm.probe.data.arithmetic import arithmetic
+from attsvm.probe.data.standard import Standard
+from attsvm.probe.data.store import TokenStore
+from attsvm.probe.fitting.descent import minimise
+from attsvm.probe.fitting.features import FeatureMap, Same, Together, mapped, rbf
+from attsvm.probe.fitting.objective import Objective, Probes, Weights, log_loss, read_out
+from attsvm.probe.fitting.relu import train
+from attsvm.probe.fitting.ridge_path import Choice, choose
 
 KINDS = ("linear", "relu", "rbf")
 GAIN = 0.005

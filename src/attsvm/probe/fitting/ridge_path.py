@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from attsvm.numbers import Bool, Float
-from attsvm.probe.arithmetic import Device, Host
-from attsvm.probe.descent import Memory, Search, Stop
-from attsvm.probe.objective import Evaluation, Objective, Probes
+from attsvm.probe.data.arithmetic import Device, Host
+from attsvm.probe.fitting.descent import Memory, Search, Stop
+from attsvm.probe.fitting.objective import Evaluation, Objective, Probes
 from attsvm.progress import Line
 
 AUTO = "auto"

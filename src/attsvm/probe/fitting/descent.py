@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float
-from attsvm.probe.arithmetic import Device, Host
-from attsvm.probe.curvature import solve
-from attsvm.probe.objective import Evaluation
+from attsvm.probe.data.arithmetic import Device, Host
+from attsvm.probe.fitting.curvature import solve
+from attsvm.probe.fitting.objective import Evaluation
 from attsvm.progress import Line
 
 MEMORY, TRIALS = 12, 15

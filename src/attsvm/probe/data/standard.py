@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Float
-from attsvm.probe.arithmetic import Device, Host, arithmetic
-from attsvm.probe.store import TokenStore
+from attsvm.probe.data.arithmetic import Device, Host, arithmetic
+from attsvm.probe.data.store import TokenStore
 
 
 class Standard(NamedTuple):

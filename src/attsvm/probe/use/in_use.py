@@ -13,13 +13,14 @@ from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
 from attsvm.numbers import Bool, Float
-from attsvm.probe import curves, explanation, portable, running
-from attsvm.probe.curves import Curves, Threshold
-from attsvm.probe.explanation import Explanation
-from attsvm.probe.objective import Weights
-from attsvm.probe.running import Running
-from attsvm.probe.stability import Stability, stability
-from attsvm.probe.store import TokenStore
+from attsvm.probe.data.store import TokenStore
+from attsvm.probe.fitting.objective import Weights
+from attsvm.probe.reading import curves, explanation
+from attsvm.probe.reading.curves import Curves, Threshold
+from attsvm.probe.reading.explanation import Explanation
+from attsvm.probe.reading.stability import Stability, stability
+from attsvm.probe.use import portable, running
+from attsvm.probe.use.running import Running
 
 
 class InUse:

@@ -53,7 +53,7 @@ def _run(
     o: Any, where: Any, probes: Any, span: slice, weights: tuple[Any, ...], found: tuple[Any, ...]
 ) -> None:
     from attsvm.numbers.halves import BRAIN, HALF
-    from attsvm.probe.attending import attending_pass
+    from attsvm.probe.fitting.attending import attending_pass
 
     centre, across, intercept = weights
     (d, columns), (K, k) = across.shape, intercept.shape

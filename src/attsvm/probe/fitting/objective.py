@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from attsvm.numbers import Float
-from attsvm.probe.arithmetic import Device, Host, arithmetic, total
-from attsvm.probe.compiled_pass import gradients
-from attsvm.probe.curvature import affordable, gauss_newton
-from attsvm.probe.standard import Standard, name_the_bad, quiet, standardise
-from attsvm.probe.store import TokenStore
+from attsvm.probe.data.arithmetic import Device, Host, arithmetic, total
+from attsvm.probe.data.standard import Standard, name_the_bad, quiet, standardise
+from attsvm.probe.data.store import TokenStore
+from attsvm.probe.fitting.compiled_pass import gradients
+from attsvm.probe.fitting.curvature import affordable, gauss_newton
 
 
 class Weights(NamedTuple):

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from attsvm.numbers import Bool, Index
 from attsvm.numbers.stored.matrix import Matrix, as_matrix
-from attsvm.probe.sources import opened, sequences
+from attsvm.probe.data.on_disk import opened, sequences
 
 
 class TokenStore:

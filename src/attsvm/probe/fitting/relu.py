@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Float
-from attsvm.probe.arithmetic import Device, Host, arithmetic
-from attsvm.probe.features import FeatureMap
-from attsvm.probe.objective import Objective, Weights, log_loss, on_tokens, read_products
-from attsvm.probe.store import TokenStore
+from attsvm.probe.data.arithmetic import Device, Host, arithmetic
+from attsvm.probe.data.store import TokenStore
+from attsvm.probe.fitting.features import FeatureMap
+from attsvm.probe.fitting.objective import Objective, Weights, log_loss, on_tokens, read_products
 from attsvm.progress import Line
 
 MEMBERS = 10

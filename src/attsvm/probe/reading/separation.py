@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.stored import KEPT
-from attsvm.probe.standard import Standard
-from attsvm.probe.store import TokenStore
+from attsvm.probe.data.standard import Standard
+from attsvm.probe.data.store import TokenStore
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import Certificate, NotSeparable, Solution, pack

@@ -9,7 +9,7 @@ from scipy.linalg import LinAlgError, cho_factor, get_blas_funcs
 
 from attsvm.numbers import Float
 from attsvm.numbers.threads import in_threads, single_thread
-from attsvm.probe.compiled_pass import derivatives
+from attsvm.probe.fitting.compiled_pass import derivatives
 
 ROOM, ROWS, WORTH = 1 << 25, 1 << 23, 50
 """Numbers of all matrices together, and of derivatives at a time (128 and 32 MB in float32); multiplications

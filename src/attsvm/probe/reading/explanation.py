@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from attsvm.numbers import Float
 from attsvm.pages import embedded, escaped
 from attsvm.pieces import readable
-from attsvm.probe.objective import Weights, probabilities
-from attsvm.probe.standard import name_the_bad
-from attsvm.probe.store import TokenStore
+from attsvm.probe.data.standard import name_the_bad
+from attsvm.probe.data.store import TokenStore
+from attsvm.probe.fitting.objective import Weights, probabilities
 
 SHOWN, WORDS = 300, 14
 """Sequences on a page, and words of each side that speak loudest."""
@@ -79,7 +79,7 @@ class Explanation:
 
     def html(self) -> str:
         """A page: mistakes, sure and unsure sequences, their tokens in the colour of their vote."""
-        template = files("attsvm.probe").joinpath("explanation.html").read_text(encoding="utf8")
+        template = files("attsvm.probe.reading").joinpath("explanation.html").read_text(encoding="utf8")
         return template.replace("__DATA__", embedded(self._data()))
 
     def save(self, file: str | os.PathLike[str]) -> Path:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from attsvm.files import damage, naming
 from attsvm.numbers.archives import BadFile
-from attsvm.probe.features import FeatureMap, Rbf, Same, Together
-from attsvm.probe.relu import Relu
-from attsvm.probe.separation import Separation
+from attsvm.probe.fitting.features import FeatureMap, Rbf, Same, Together
+from attsvm.probe.fitting.relu import Relu
+from attsvm.probe.reading.separation import Separation
 from attsvm.replacing import replacing
 
 MAPS: dict[str, Any] = {"tokens": Same, "rbf": Rbf, "relu": Relu}

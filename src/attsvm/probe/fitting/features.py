@@ -10,9 +10,9 @@ import numpy as np
 
 from attsvm.numbers import Float
 from attsvm.numbers.stored.matrix import as_matrix
-from attsvm.probe.arithmetic import arithmetic
-from attsvm.probe.standard import Standard
-from attsvm.probe.store import TokenStore
+from attsvm.probe.data.arithmetic import arithmetic
+from attsvm.probe.data.standard import Standard
+from attsvm.probe.data.store import TokenStore
 
 LANDMARKS, SPREAD = 600, 0.5
 """Landmarks of a kernel; γ times the number of features, on standardised tokens."""
