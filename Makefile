@@ -1,4 +1,4 @@
-# Commands for everyone; each sets itself up in .venv:  make test   make reproduce   make docs   make dist
+# Commands for everyone; each sets itself up in .venv:  make test   make quick   make reproduce   make docs   make dist
 PYTHON ?= python3
 BIN = .venv/bin
 SCALE ?= default
@@ -6,13 +6,16 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constr
 # Our own modules are compiled once and kept, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: test reproduce docs dist lint bench clean
+.PHONY: test quick reproduce docs dist lint bench clean
 
 reproduce: .venv/ready
 	$(BIN)/attsvm reproduce --scale $(SCALE)
 
 test: .venv/ready-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+quick: .venv/ready-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m quick tests
 
 docs:
 	@$(MAKE) --no-print-directory -j2 .venv/ready-docs out/report.html  # one waits for downloads, one computes

@@ -47,6 +47,13 @@ def pytest_configure(config):
     config.option.loadscopereorder = False  # pytest-xdist would start with the file of most tests
 
 
+def pytest_ignore_collect(collection_path, config):
+    """With `-m quick` files that have no such test are not even imported."""
+    if config.option.markexpr == "quick" and collection_path.suffix in (".py", ".md"):
+        return "mark.quick" not in collection_path.read_text(encoding="utf8") or None
+    return None
+
+
 def pytest_collection_modifyitems(items):
     rank = {name: place for place, name in enumerate(ORDER)}
     items.sort(key=lambda item: rank.get(item.nodeid.split("::")[0], len(rank)))

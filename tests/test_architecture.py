@@ -11,6 +11,8 @@ import pytest
 
 import attsvm
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(attsvm.__file__).parent
 
 LAYERS = {

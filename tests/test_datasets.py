@@ -5,6 +5,8 @@ import pytest
 
 from attsvm import best_tokens, datasets, scores
 
+pytestmark = pytest.mark.quick
+
 SIZES = (3, 4, 5)
 RANDOM = [datasets.sphere, datasets.prompt_sphere, datasets.orthogonal]
 SEEDED = [*(lambda seed, f=f: f(*SIZES, seed=seed) for f in RANDOM), datasets.several_inputs]

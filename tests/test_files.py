@@ -10,6 +10,8 @@ import pytest
 from attsvm import Path, Solution, Tokens, datasets, files, max_margin
 from attsvm.files import BadFile, read_arrays, write_arrays
 
+pytestmark = pytest.mark.quick
+
 KEYS = np.arange(24.0).reshape(2, 3, 4)
 
 

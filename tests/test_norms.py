@@ -9,6 +9,8 @@ from hypothesis import given, settings, strategies as st
 
 from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius, l1, linf, nuclear, spectral
 
+pytestmark = pytest.mark.quick
+
 EXPONENTS = (1, 1.01, 1.5, 2, 3, 100, math.inf)
 ALL_NORMS = [kind(p) for kind in (Entrywise, Schatten) for p in EXPONENTS]
 ROUNDING = 1e-11  # p = 1.01 raises rounding errors to the power q = 101

@@ -8,6 +8,8 @@ import pytest
 from attsvm import Tokens, datasets
 from attsvm.path import Path
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def path():

@@ -5,6 +5,8 @@ import pytest
 
 from attsvm import TiedScores, Tokens, attended_tokens, best_tokens, datasets, scores, soft_sparsity
 
+pytestmark = pytest.mark.quick
+
 
 def test_a_score_is_label_times_head_times_value():
     tokens, v = datasets.sphere(3, 4, 5, seed=0)

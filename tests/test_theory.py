@@ -8,6 +8,8 @@ from attsvm.theory import NoTheorem, limit_norm
 from attsvm.training.optimizers import gd, mirror, polyak, steepest
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("weight", "optimizer", "norm", "standing"),

@@ -6,6 +6,8 @@ import pytest
 from attsvm import Tokens
 from attsvm.tokens import as_attention, as_head, as_required, as_selected
 
+pytestmark = pytest.mark.quick
+
 KEYS = np.arange(24.0).reshape(2, 3, 4)
 
 

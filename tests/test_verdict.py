@@ -25,6 +25,8 @@ from attsvm.verdict import (
     told,
 )
 
+pytestmark = pytest.mark.quick
+
 
 def ray(tokens, W, radii=(1.0, 10.0, 100.0, 1000.0)):
     """A path along one direction."""

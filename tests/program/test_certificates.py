@@ -13,6 +13,8 @@ from attsvm.tokens import Tokens
 from tests.program import conftest
 from tests.program.oracles import farkas_residual, feasible, rows_of
 
+pytestmark = pytest.mark.quick
+
 PROOF = 1e-9
 """Largest residual of a proof that no weight exists."""
 

@@ -13,6 +13,8 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius.route import solve_frobenius
 from attsvm.program.solution import NotSeparable, unpack
 
+pytestmark = pytest.mark.quick
+
 EXACT = 1e-12
 
 

@@ -15,6 +15,8 @@ from attsvm.tokens import Tokens
 from tests.program.conftest import ALL_NORMS, ROTATION_INVARIANT
 from tests.program.oracles import farkas_residual, feasible, rows_of
 
+pytestmark = pytest.mark.quick
+
 SAME = 1e-7
 """Two norms, each certified to 1e-8, of programs with one optimum."""
 

@@ -15,6 +15,8 @@ from tests.program import conftest
 from tests.program.conftest import ALL_NORMS, STRICTLY_CONVEX
 from tests.program.oracles import least_squares_solution, rows_of, smallest
 
+pytestmark = pytest.mark.quick
+
 OBJECTIVE = 1e-6
 """Relative agreement of norms: Clarabel stops at a gap of 1e-8 in units of its own scaling."""
 

@@ -11,6 +11,8 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.rows import Rows
 from attsvm.program.span import Span
 
+pytestmark = pytest.mark.quick
+
 
 def program(seed=0, n=5, T=4, d=6, e=3, tied=False):
     rng = np.random.default_rng(seed)

@@ -6,6 +6,8 @@ from scipy import stats
 
 from attsvm.sweeps.intervals import mean, share
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(("true", "runs"), [(0, 5), (3, 7), (50, 100), (1000, 1000), (1, 4096)])
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.999])

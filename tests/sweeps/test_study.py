@@ -4,6 +4,8 @@ import pytest
 
 from attsvm.sweeps.study import example, read_study
 
+pytestmark = pytest.mark.quick
+
 
 def change(study, **parts):
     return {**study, **{k: {**study[k], **v} if k in ("data", "train") else v for k, v in parts.items()}}

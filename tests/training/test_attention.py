@@ -13,6 +13,8 @@ from attsvm.training import attention
 from attsvm.training.heads import Linear, QuadraticPenalty, ReLUNetwork
 from attsvm.training.losses import correlation, exponential, logistic
 
+pytestmark = pytest.mark.quick
+
 LOSSES = [logistic, exponential, correlation]
 NAMES = ["logistic", "exponential", "correlation"]
 FLOOR = 1e-12  # logits of size 1e4 carry a rounding error of 1e-12, which is a relative error in s_t

@@ -8,6 +8,8 @@ import pytest
 
 from attsvm.training.losses import correlation, exponential, logistic
 
+pytestmark = pytest.mark.quick
+
 EXACT = {
     logistic: lambda f: mp.log1p(mp.exp(-f)),
     exponential: lambda f: mp.exp(-f),

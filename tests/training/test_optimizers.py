@@ -9,6 +9,8 @@ import pytest
 from attsvm import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral
 from attsvm.training.optimizers import gd, mirror, per_block, polyak, scale_free, steepest
 
+pytestmark = pytest.mark.quick
+
 NORMS = [l1, linf, frobenius, nuclear, spectral, Entrywise(3), Schatten(1.5)]
 TINY = -5_000.0
 
