@@ -10,11 +10,10 @@ from threadpoolctl import threadpool_info
 from attsvm import datasets
 from attsvm.norms import Entrywise, frobenius, l1, nuclear
 from attsvm.numbers.threads import single_thread
-from attsvm.program import max_margin as engines, second_look as looks
+from attsvm.program import max_margin as engines, second_look as looks, working_set
 from attsvm.program.careful import solve as careful
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.frobenius import soft_margin
 from attsvm.program.max_margin import _at_margin_one, max_margin, route_of
 from attsvm.program.runs import one_by_one
 from attsvm.program.solution import NotSeparable
@@ -88,7 +87,7 @@ def test_whatever_an_engine_finds_numbers_come_out(monkeypatch, slack):
 
     instance = conftest.matrix()
     monkeypatch.setattr(engines, "route_of", lambda norm: broken)
-    monkeypatch.setattr(soft_margin, "solve", broken)
+    monkeypatch.setattr(working_set, "solve", broken)
     monkeypatch.setattr(careful, "_pool", lambda *_: None)
     solution = max_margin(instance.tokens, instance.selected, slack=slack)
     assert np.isfinite(solution.W).all() and np.isfinite(solution.multipliers).all()

@@ -9,6 +9,8 @@ import pytest
 from benchmarks.instances import planted, random_selection
 
 from attsvm.norms import frobenius, l1, nuclear
+from attsvm.program import soft as prices, working_set
+from attsvm.program.careful import solve as careful
 from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.solution import Solution
 from attsvm.tokens import Tokens
@@ -198,3 +200,23 @@ def test_a_price_that_makes_no_sense_is_refused(slack, norm, message):
     tokens, selected = planted(5, 4, 6, seed=7)
     with pytest.raises(ValueError, match=re.escape(message)):
         max_margin(tokens, selected, norm, slack=slack)
+
+
+@pytest.mark.parametrize("e", [1, 6], ids=["prompt", "matrix"])
+@pytest.mark.parametrize("slack", [0.1, 3.0, 1e6])
+def test_a_few_rows_of_every_example_lead_to_the_answer_of_all(monkeypatch, e, slack):
+    tokens, selected = planted(40, 6, 7, e=e, seed=4)
+    keys = tokens.keys.copy()
+    keys[3, (selected[3] + 1) % 6] = keys[3, selected[3]]  # a zero row asks for a margin, and is paid for
+    chosen = selected[:, None] == np.arange(6)
+    chosen[5, (selected[5] + 2) % 6] = True
+    tokens = Tokens(keys, tokens.queries)
+    whole = max_margin(tokens, chosen, slack=slack)
+    monkeypatch.setattr(prices, "WHOLE", 0)
+    few = max_margin(tokens, chosen, slack=slack)
+    assert whole.certified and few.certified
+    assert cost(few) == pytest.approx(cost(whole), rel=1e-8)
+    assert few.shortfall[3] >= 1
+    monkeypatch.setattr(working_set, "ROUNDS", 1)
+    monkeypatch.setattr(careful, "_pool", lambda *_: None)
+    assert not max_margin(tokens, chosen, slack=slack).certified

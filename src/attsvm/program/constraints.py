@@ -41,6 +41,7 @@ class Constraints:
     anchor (…, n): index of the first selected token.
     active (…, n, T): rows that exist; tied (…, n, T): the active rows that are equalities.
     required (…, n): the margin each example asks for in these units, ≥ 0, the largest near one.
+    price (…, n): what a unit costs that it falls short, in these units; ∞: it must not.
     asked (…, n): the same in the units of the tokens.
     exponent (…, n): a row here is 2^−exponent times the row of the tokens.
     unit (…): a weight here is 2^−unit times the weight of the tokens; see `weight` and `multipliers`.
@@ -53,6 +54,7 @@ class Constraints:
     active: Bool
     tied: Bool
     required: Float
+    price: Float
     asked: Float
     exponent: NDArray[np.int_]
     unit: NDArray[np.int_]
@@ -67,7 +69,8 @@ class Constraints:
         active = tokens.mask & (anchor[..., None] != np.arange(tokens.T))
         asked = as_required(tokens, required)
         scaled, unit = _near_one(asked, exponent)
-        return cls(keys, queries, anchor, active, active & chosen, scaled, asked, exponent, unit, reach)
+        hard = np.full(asked.shape, np.inf)
+        return cls(keys, queries, anchor, active, active & chosen, scaled, hard, asked, exponent, unit, reach)
 
     # ------------------------------------------------------------------ sizes and views
 
@@ -140,35 +143,6 @@ class Constraints:
 
     def _at(self, index: int | slice | NDArray[np.intp] | None) -> Constraints:
         return Constraints(*(getattr(self, name)[index] for name in _FIELDS))
-
-    def some(self, chosen: Bool) -> tuple[Constraints, NDArray[np.intp], NDArray[np.intp]]:
-        """The chosen rows (n, T) as a program in memory, with its examples (k,) and tokens (k, t) among all.
-
-        The anchor is token 0 of each example.
-        """
-        example = np.flatnonzero(chosen.any(1))
-        few = chosen[example]
-        order = np.argsort(~few, axis=1, kind="stable")[:, : int(few.sum(1).max(initial=1))]
-        token = np.concatenate([self.anchor[example, None], order], 1)
-        active = np.pad(np.take_along_axis(few, order, 1), ((0, 0), (1, 0)))
-        keys = np.zeros((*token.shape, self.d))
-        keys[:, 0] = self.keys[example, token[:, 0]]
-        at = np.nonzero(active)
-        keys[at] = self.keys[example[at[0]], token[at]]
-        tied = np.take_along_axis(self.tied[example], token, 1) & active
-        part = Constraints(
-            keys,
-            self.queries[example],
-            np.zeros(len(example), np.intp),
-            active,
-            tied,
-            self.required[example],
-            self.asked[example],
-            self.exponent[example],
-            self.unit,
-            self.reach[example],
-        )
-        return part, example, token
 
     # ------------------------------------------------------------------ the linear map and its adjoint
 

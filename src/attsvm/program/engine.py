@@ -58,6 +58,8 @@ class Found:
     gap: the relative gap between their bounds over these rows.
     final: False while the engine has not ended: it looks forward to the rows that W violates.
     kept (k,): the rows that stay in the pool; None: all.
+    scaled: both are as they must be, and nobody rescales them.
+    allowed (n,): what examples may fall short, in the units of the program; None: nothing.
     """
 
     W: Float
@@ -66,6 +68,8 @@ class Found:
     separable: bool = True
     final: bool = True
     kept: Bool | None = None
+    scaled: bool = False
+    allowed: Float | None = None
 
 
 def on_vectors(program: Constraints, norm: Norm) -> Norm:

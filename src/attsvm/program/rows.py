@@ -22,7 +22,7 @@ from attsvm.program.span import Span
 WRITTEN = 1 << 14
 """Most numbers in rows that are written out: one product is then cheaper than three steps."""
 
-EACH = ("delta", "owner", "bound", "tied", "length", "example", "token")
+EACH = ("delta", "owner", "bound", "tied", "price", "length", "example", "token")
 """What there is one of for each row."""
 
 
@@ -33,6 +33,8 @@ class Rows:
     delta (k, d), queries (g, e): of length one, the queries of the g examples that have a row.
     owner (k,): which of the g; example, token (k,): the rows' names in the program.
     length (k,): what a row was divided by, so that its multiplier in the program is λ_j / length_j.
+    price (k,): what a unit costs that its example falls short; ∞: it must not. Zero rows are left out, but
+    where they can be paid for.
 
     Matrices and vectors differ in two ways. Rows of matrices (e > 1) are sorted by example and token, and
     share the query of their example. Of vectors (e = 1) the query is a number, which goes into δ: all rows
@@ -45,6 +47,7 @@ class Rows:
     owner: NDArray[np.intp]
     bound: Float
     tied: Bool
+    price: Float
     length: Float
     example: NDArray[np.intp]
     token: NDArray[np.intp]
@@ -78,11 +81,13 @@ class Rows:
             queries, size = unit(queries if span is None else queries @ span.right)
             length = reach * size[owner]
             delta, queries, owner = _shared(delta, queries, owner)
-        live = length > TINY
-        if not live.all():
-            return cls.named(program, example[live], token[live], span)
-        at = example, token
-        return cls(delta, queries, owner, program.bound[at] / length, program.tied[at], length, *at)
+        at, price, zero = (example, token), program.price[example], length <= TINY
+        if zero.any():
+            kept = ~zero | (price < np.inf)
+            if not kept.all():
+                return cls.named(program, example[kept], token[kept], span)
+            delta[zero], length[zero] = 0.0, 1.0
+        return cls(delta, queries, owner, program.bound[at] / length, program.tied[at], price, length, *at)
 
     def some(self, which: NDArray[np.intp] | Bool) -> Rows:
         """Some of the rows, in their order; queries that none of them has stay."""
@@ -212,13 +217,15 @@ class Rows:
     def answer(self, found: Found, program: Constraints) -> Answer:
         """What was found on these rows as an answer of the program."""
         multipliers = self.spread(found.multipliers / self.length, program.active.shape)
-        return Answer(found.W, multipliers, found.separable, gap=found.gap)
+        return Answer(found.W, multipliers, found.separable, found.scaled, found.gap)
 
     def at_margin_one(self, found: Found, program: Constraints, norm: Norm, least: float = np.inf) -> Answer:
         """The same with W at the required margins and N*(Σ λ_j A_j) = 1, without another pass.
 
         least: the least margin per bound of the other rows of the program.
         """
+        if found.scaled:
+            return self.answer(found, program)
         gap, least, lower = bounds.measured(self, norm, found.W, found.multipliers, least)
         if not (found.separable and 0 < least < np.inf and lower > 0):
             return self.answer(found, program)

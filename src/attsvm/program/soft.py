@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attsvm.norms import Norm
-from attsvm.numbers import Float
+from attsvm.norms import Norm, frobenius
+from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import in_threads, single_thread
 from attsvm.program import working_set
 from attsvm.program.constraints import Constraints, in_range
@@ -15,8 +17,11 @@ from attsvm.program.runs import each_run
 from attsvm.program.second_look import second_look_soft
 from attsvm.tokens import Tokens, per_example
 
+WHOLE = 1 << 18
+"""Entries of the keys up to which the first pool has every row (2 MB)."""
+
 PROBE = 2
-"""Rows per unknown in the first pool of keys that are stored elsewhere."""
+"""Rows per unknown in the first pool of others."""
 
 RANGE = 200
 """Binary exponents of C, in the units of the rows, between which the algorithm works.
@@ -55,17 +60,16 @@ def solve_soft(program: Constraints, norm: Norm, slack: Float) -> tuple[Float, F
 
 def _solve_one(program: Constraints, slack: Float) -> tuple[Float, Float]:
     """In the units of the rows C and the multipliers are 2^(exponent − unit) times those of the tokens."""
-    from attsvm.program.frobenius import soft_margin
+    from attsvm.program.frobenius.soft_margin import SoftMargin
 
     up = program.exponent - program.unit
     # Where C is out of range its exponent is moved there: the weight below is exactly proportional.
     size = int((np.frexp(slack)[1] + up)[slack > 0].max(initial=0))
     raised = max(-RANGE - size, 0)
     scaled = np.minimum(np.ldexp(slack, np.clip(up + raised, -2000, 2000)), 2.0**RANGE)
+    priced = replace(program, price=scaled)
     with single_thread(), np.errstate(all="ignore"):
-        answer = (
-            _on_pools(program, scaled) if program.stored else soft_margin.solve(program, scaled)
-        ).finite()
+        answer = working_set.solve(priced, frobenius, SoftMargin(priced), _first(priced)).finite()
     W, multipliers = answer.W, answer.multipliers
     W = in_range("W", W, program.unit - raised)
     answer = Answer(W, in_range("multipliers", multipliers, -(up + raised)[:, None]))
@@ -74,25 +78,9 @@ def _solve_one(program: Constraints, slack: Float) -> tuple[Float, Float]:
     return answer.W, answer.multipliers
 
 
-def _on_pools(program: Constraints, slack: Float) -> Answer:
-    """The answer where the keys stay elsewhere, from pools of rows in memory; slack in units of the rows.
-
-    What an example falls short in the pool is paid for, and no violation of its other rows.
-    """
-    from attsvm.program.frobenius import soft_margin
-
-    slacks, chosen = working_set.Slacks(program), program.tied | working_set.first(program, PROBE)
-    answer = Answer(np.zeros((program.d, program.e)), np.zeros(chosen.shape))
-    for _ in range(working_set.ROUNDS):
-        pool, example, token = program.some(chosen)
-        found = soft_margin.solve(pool, slack[example])
-        multipliers, live = np.zeros(chosen.shape), pool.active
-        multipliers[example.repeat(live.sum(1)), token[live]] = found.multipliers[live]
-        answer, allowed = Answer(found.W, multipliers), np.zeros(program.n)
-        short = np.where(pool.separating, pool.bound - pool.margins(found.W), 0.0)
-        allowed[example] = short.max(1, initial=0.0)
-        new = slacks.worst(found.W, allowed=allowed).outside(chosen, program.n)
-        if not len(new.example):
-            break
-        chosen[new.example, new.token] = True
-    return answer
+def _first(program: Constraints) -> Bool:
+    """All rows of a small program, else the ties and a few rows of every example, each of which may pay."""
+    if program.keys.size <= WHOLE:
+        return program.active
+    each = max(1, working_set.room(program, PROBE) // program.n)
+    return program.tied | (program.separating & (program.separating.cumsum(1) <= each))

@@ -96,7 +96,7 @@ def _rounds(
         stride = strides[turn] if turn < len(strides) else 1
         # A look at rows that are stored elsewhere costs more than the engine's end.
         look = found.final or not program.stored
-        new = slacks.worst(found.W, stride, turn).outside(chosen, most) if look else NONE
+        new = slacks.worst(found.W, stride, turn, found.allowed).outside(chosen, most) if look else NONE
         line.show(f"pass {turn + 1}, pool of {len(rows):,} rows: {len(new):,} others violated")
         if found.final and stride == 1 and not len(new):
             others = np.count_nonzero(program.separating) > np.count_nonzero(~rows.tied)

@@ -5,27 +5,28 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float
-from attsvm.numbers.compiled import compiled
+from attsvm.numbers.compiled import compiled, inner
 
 
 class Hinges(NamedTuple):
-    """What each example asks and pays: required (n,), slack (n,): C; active and tied rows (n, T).
+    """What g examples ask and pay: required, price (g,): C; their rows (k,) lie between edges (g + 1,).
 
-    reached (n,): examples whose C the last projection reached.
+    tied (k,): rows that are equalities; reached (g,): examples whose C the last projection reached.
     """
 
+    edges: NDArray[np.intp]
     required: Float
-    slack: Float
-    active: Bool
+    price: Float
     tied: Bool
     reached: Bool
 
 
 @compiled
 def project(hinges: Hinges, centre: Float, sigma: float, margins: Float, out: Float) -> None:
-    """λ = Π(λ' + σ (b − m)) for every example: centre λ' (n, T), margins m (n, T) → out (n, T).
+    """λ = Π(λ' + σ (b − m)) for every example: centre λ' (k,), margins m (k,) → out (k,).
 
         λ_t = max(x_t − τ, 0),   x = λ' − σ (m − least m),   τ the least number with Σ_t λ_t ≤ C
 
@@ -33,39 +34,38 @@ def project(hinges: Hinges, centre: Float, sigma: float, margins: Float, out: Fl
     digits of m where b is much larger. On ties λ = λ' − σ m.
     Reference: Michelot 1986, "A finite algorithm for finding the projection of a point".
     """
-    n, T = margins.shape
-    for i in range(n):
-        least = np.inf
-        for t in range(T):
-            out[i, t] = 0.0
-            if hinges.tied[i, t]:
-                out[i, t] = centre[i, t] - sigma * margins[i, t]
-            elif hinges.active[i, t]:
-                least = min(least, margins[i, t])
+    for i in range(len(hinges.price)):
+        start, stop, least = hinges.edges[i], hinges.edges[i + 1], np.inf
+        for j in range(start, stop):
+            out[j] = 0.0
+            if hinges.tied[j]:
+                out[j] = centre[j] - sigma * margins[j]
+            else:
+                least = min(least, margins[j])
         if least == np.inf:
             continue
-        for t in range(T):
-            if hinges.active[i, t] and not hinges.tied[i, t]:
-                out[i, t] = centre[i, t] - sigma * (margins[i, t] - least)
+        for j in range(start, stop):
+            if not hinges.tied[j]:
+                out[j] = centre[j] - sigma * (margins[j] - least)
         _lower(hinges, i, -sigma * (hinges.required[i] - least), out)
 
 
-@compiled
+@inner
 def _lower(hinges: Hinges, i: int, threshold: float, x: Float) -> None:
     """Subtract from the inequality entries of example i the least τ ≥ threshold that C allows."""
-    T, slack, counted = x.shape[1], hinges.slack[i], x.shape[1] + 1
-    hinges.reached[i] = False
-    while True:  # the threshold only grows, so entries only leave: at most T rounds
+    start, stop, price = hinges.edges[i], hinges.edges[i + 1], hinges.price[i]
+    hinges.reached[i], counted = False, stop - start + 1
+    while True:  # the threshold only grows, so entries only leave: at most as many rounds as rows
         total, count = 0.0, 0
-        for t in range(T):
-            if hinges.active[i, t] and not hinges.tied[i, t] and x[i, t] > threshold:
-                total += x[i, t] - threshold
+        for j in range(start, stop):
+            if not hinges.tied[j] and x[j] > threshold:
+                total += x[j] - threshold
                 count += 1
-        if count == counted or total <= slack:
+        if count == counted or total <= price:
             break
         counted, hinges.reached[i] = count, True
-        threshold += (total - slack) / count
-    scale = slack / total if hinges.reached[i] and total > 0 else 1.0  # exactly C, whatever the rounding
-    for t in range(T):
-        if hinges.active[i, t] and not hinges.tied[i, t]:
-            x[i, t] = max(x[i, t] - threshold, 0.0) * scale
+        threshold += (total - price) / count
+    scale = price / total if hinges.reached[i] and total > 0 else 1.0  # exactly C, whatever the rounding
+    for j in range(start, stop):
+        if not hinges.tied[j]:
+            x[j] = max(x[j] - threshold, 0.0) * scale

@@ -16,12 +16,18 @@ import numpy as np
 
 from attsvm.numbers import Float
 from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer
-from attsvm.program.frobenius.simplex import Hinges, project
+from attsvm.program.engine import Found
+from attsvm.program.frobenius.hinged import Hinged
+from attsvm.program.frobenius.simplex import project
 from attsvm.program.frobenius.soft_newton import FreeRows
+from attsvm.program.passes import SATISFIED
+from attsvm.program.rows import Rows
 
 GOOD = 1e-12
 """Gap relative to ½‖W‖², and error of a tie, at which to stop."""
+
+STAGES = (1e-1, 1e-2, 1e-4)
+"""The same while rows are sought: a crude W violates nearly the same ones."""
 
 OUTER, INNER, PATIENCE = 60, 30, 10
 """Moves of the centre in all, Newton steps between two, and moves without a smaller gap."""
@@ -36,11 +42,28 @@ SHARE = 0.01
 """An inner problem is solved when its own part of the gap, ½‖W − Σ λ_j A_j‖², is below this share."""
 
 
-def solve(program: Constraints, slack: Float) -> Answer:
-    """The soft-margin weight and multipliers of one run; slack (n,): C, in the units of the rows."""
-    if not ((program.bound > 0).any(1) & (slack > 0)).any():  # nothing is asked, or paid: W = 0
-        return Answer(np.zeros((program.d, program.e)), np.zeros(program.active.shape))
-    return _AugmentedLagrangian(program, slack).solve()
+class SoftMargin:
+    """An engine for pools that follow one another: each begins at the answer of the one before."""
+
+    def __init__(self, program: Constraints) -> None:
+        self.known: Float = np.zeros(program.active.shape)
+        self.W: Float | None = None
+        self.stages = iter(STAGES)
+        self.n, self.all = program.n, int(np.count_nonzero(program.active))
+
+    def __call__(self, pool: Rows) -> Found:
+        rows, multipliers, allowed = Hinged(pool), np.zeros(len(pool)), np.zeros(self.n)
+        W: Float = np.zeros((pool.d, pool.e))
+        lam: Float = multipliers
+        others = len(pool) < self.all
+        goal = next(self.stages, GOOD) if others else GOOD
+        if (rows.hinges.required * rows.hinges.price).any():  # else nothing is asked, or paid: W = 0
+            start = None if self.W is None else (self.W, rows.rows.pick(self.known))
+            W, lam = _AugmentedLagrangian(rows, start).solve(goal, others)
+        allowed[rows.example[rows.starts]] = rows.most(rows.asked - rows.margins(W))
+        self.W, self.known = W, rows.rows.spread(lam, self.known.shape)
+        multipliers[rows.order] = lam * rows.length
+        return Found(W, multipliers, final=goal == GOOD, scaled=True, allowed=allowed)
 
 
 @dataclass
@@ -61,46 +84,40 @@ class _Best:
 
 
 class _AugmentedLagrangian:
-    """State: W (d, e) and its margins (n, T); the centre λ' (n, T) and σ.
+    """State: W (d, e) and its margins (k,); the centre λ' (k,) and σ.
 
-    unit: mean squared length of a row.
+    unit: mean squared length of a row; start: a W and multipliers to start from.
     """
 
-    def __init__(self, program: Constraints, slack: Float) -> None:
-        self.rows, self.slack = program, slack
-        arrays = program.required, slack, program.active, program.tied, np.zeros(program.n, bool)
-        self.hinges = Hinges(*map(np.array, arrays))
-        self.centre: Float = np.zeros(program.active.shape)
-        self.W, self.margins, self.unit = self._start()
+    def __init__(self, rows: Hinged, start: tuple[Float, Float] | None) -> None:
+        self.rows, self.price, free = rows, rows.hinges.price, ~rows.tied
+        self.unit = max(float((rows.length[free] ** 2).sum()) / max(int(free.sum()), 1), 1e-300)
+        self.W, self.centre = (self._start(), 0.0 * rows.length) if start is None else start
+        self.margins = rows.margins(self.W)
         # More than ten times C of σ would let every multiplier jump from end to end.
-        short = np.abs(program.bound - self.margins)[program.separating]
-        self.sigma = min(FIRST / self.unit, 10 * float(slack.max()) / max(float(short.mean()), 1e-300))
+        short = float(np.abs(rows.asked - self.margins)[free].mean())
+        self.sigma = min(FIRST / self.unit, 10 * float(self.price.max()) / max(short, 1e-300))
 
-    def _start(self) -> tuple[Float, Float, float]:
-        """The best multiple of Σ_i C_i (mean row of example i), its margins, and a row's mean square."""
-        rows, total, count = self.rows, 0.0, max(int(self.rows.separating.sum()), 1)
-        for part, delta in rows.chunks():
-            squares = np.einsum("ntd,ntd->nt", delta, delta) * rows.separating[part]
-            total += float(squares.sum(1) @ np.einsum("ne,ne->n", rows.queries[part], rows.queries[part]))
-        share = self.slack / np.maximum(rows.separating.sum(1), 1)
-        W = rows.combine(np.where(rows.separating, share[:, None], 0.0))
+    def _start(self) -> Float:
+        """The best multiple of Σ_i C_i (mean row of example i)."""
+        rows = self.rows
+        share = self.price / np.maximum(rows.total(np.ones(len(rows.length))), 1)
+        W = rows.combine(np.where(rows.tied, 0.0, share[rows.group]))
         margins = rows.margins(W)
         size = max(float(np.abs(margins).max()), 1e-300)
         scales = np.append(np.ldexp(1.0 / size, np.arange(-8, 12)), 0.0)
-        scale = min(scales[scales <= 1.0].tolist(), key=lambda a: self._primal(a * W, a * margins))
-        return scale * W, scale * margins, max(total / count, 1e-300)
+        return W * min(scales[scales <= 1.0].tolist(), key=lambda a: self._primal(a * W, a * margins))
 
     # ------------------------------------------------------------------ values
 
     def _multipliers(self, margins: Float) -> Float:
         """λ(W) of a weight with these margins."""
         out = np.empty(margins.shape)
-        project(self.hinges, self.centre, self.sigma, margins, out)
+        project(self.rows.hinges, self.centre, self.sigma, margins, out)
         return out
 
     def _primal(self, W: Float, margins: Float) -> float:
-        short = np.where(self.rows.separating, self.rows.bound - margins, 0.0).max(1)
-        return 0.5 * float(np.vdot(W, W)) + float(self.slack @ np.maximum(short, 0.0))
+        return 0.5 * float(np.vdot(W, W)) + float(self.price @ self.rows.most(self.rows.asked - margins))
 
     def _gap(self, multipliers: Float, rest: float) -> tuple[float, float]:
         """Primal less dual value; and the same as if C_i were at most twice Σ_t λ_it.
@@ -110,16 +127,16 @@ class _AugmentedLagrangian:
         rest: ½‖W − Σ λ_j A_j‖². No term is negative and nothing cancels: with a small C both values
         are nearly Σ C_i b_i. The second number does not explode with a C that is larger than needed.
         """
-        rows = self.rows
-        least = np.where(rows.separating, self.margins, np.inf).min(1)
-        slacks = rows.required - least
-        slacks[slacks <= ROUNDING * rows.required] = 0.0
-        paid = np.where(rows.separating, multipliers, 0.0)
-        level = np.where(slacks > 0, least, rows.required)
-        idle = float(np.vdot(paid, np.where(paid > 0, self.margins - level[:, None], 0.0)))
-        total = paid.sum(1)
-        room = self.slack - total
-        return rest + idle + float(room @ slacks), rest + idle + float(np.minimum(room, total) @ slacks)
+        rows, required = self.rows, self.rows.hinges.required
+        least = rows.least(self.margins)
+        short = required - least
+        short[short <= ROUNDING * required] = 0.0
+        level = np.where(short > 0, least, required)
+        paid = ~rows.tied & (multipliers > 0)
+        idle = float(multipliers[paid] @ (self.margins - level[rows.group])[paid])
+        total = rows.total(multipliers)
+        room = self.price - total
+        return rest + idle + float(room @ short), rest + idle + float(np.minimum(room, total) @ short)
 
     def _cancelling(self, multipliers: Float) -> float:
         """½(Σ_j |λ_j| |A_j|)², with a mean length: what ½‖W‖² would be if no rows cancelled."""
@@ -127,8 +144,8 @@ class _AugmentedLagrangian:
 
     # ------------------------------------------------------------------ the two loops
 
-    def solve(self) -> Answer:
-        """Move the centre until the gap is closed or stops shrinking."""
+    def solve(self, goal: float, others: bool) -> tuple[Float, Float]:
+        """Move the centre until the gap is closed or stops shrinking: W and λ; others: see `_lifted`."""
         best = _Best(self.W, self.centre)
         for _ in range(OUTER):
             self.margins = self.rows.margins(self.W)  # afresh: sums of steps gather rounding
@@ -136,23 +153,24 @@ class _AugmentedLagrangian:
             if not settled:  # σ is too large for this centre
                 self.sigma /= GROWTH
                 continue
-            tie = float(np.abs(np.where(self.rows.tied, self.margins, 0.0)).max(initial=0.0))
+            tie = float(np.abs(self.margins).max(initial=0.0, where=self.rows.tied))
             best.offer(self.W, multipliers, max(gap, tie))
-            if best.gap <= GOOD or best.age >= PATIENCE:
+            if best.gap <= goal or best.age >= PATIENCE:
                 break
             self.centre = multipliers
             self.sigma = min(self.sigma * GROWTH, LARGEST / self.unit)
-        return Answer(self._lifted(best.W), best.multipliers)
+        return self._lifted(best.W, others), best.multipliers
 
-    def _lifted(self, W: Float) -> Float:
+    def _lifted(self, W: Float, others: bool) -> Float:
         """The weight, a little longer where examples fall short by no more than rounding.
 
-        With a large C even rounding would be paid for.
+        With a large C even rounding would be paid for. others: rows outside may fall short by SATISFIED.
         """
-        asks = self.rows.bound > 0
-        margins = self.rows.margins(W)
-        least = float((margins[asks] / self.rows.bound[asks]).min())
-        return W / least if 1 - ROUNDING <= least < 1 else W
+        asks = self.rows.asked > 0
+        least = float((self.rows.margins(W)[asks] / self.rows.asked[asks]).min())
+        if not least >= 1 - ROUNDING:
+            return W
+        return W / min(least, 1.0, 1.0 - SATISFIED * others)
 
     def _inner(self) -> tuple[Float, float, bool]:
         """Newton steps to W = Σ λ(W)_j A_j: the multipliers, the relative gap, and whether it settled."""
@@ -164,8 +182,8 @@ class _AugmentedLagrangian:
             size, cancelling = 0.5 * float(np.vdot(self.W, self.W)), self._cancelling(multipliers)
             if rest <= max(SHARE * measured, 1e-3 * GOOD * size, 1e-28 * cancelling):
                 return multipliers, gap / max(size, 1e-3 * cancelling, 1e-300), True
-            free = self.rows.tied | (self.rows.separating & (multipliers > 0))
-            step = FreeRows(self.rows, free, self.hinges.reached).direction(gradient, self.sigma)
+            free = self.rows.tied | (multipliers > 0)
+            step = FreeRows(self.rows, free).direction(gradient, self.sigma)
             multipliers = self._move(gradient, step)
         return multipliers, np.inf, False
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.linear import Cholesky
-from attsvm.program.constraints import Constraints
+from attsvm.program.frobenius.hinged import Hinged
 from attsvm.program.frobenius.packed import Packed
 
 DIRECT = 500
@@ -29,21 +29,21 @@ class FreeRows:
     the example on these is subtracting the mean of their differences.
     """
 
-    def __init__(self, program: Constraints, free: Bool, reached: Bool) -> None:
+    def __init__(self, rows: Hinged, free: Bool) -> None:
+        loose = free & ~rows.tied
         # A single multiplier at its limit cannot move at all.
-        fixed = reached & ((free & program.separating).sum(1) == 1)
-        free = free & ~(program.separating & fixed[:, None])
-        example = np.flatnonzero(free.any(1))
-        self.count = int(free.sum())
-        k = int(free[example].sum(1).max(initial=0))
-        token = np.argsort(~free[example], axis=1, kind="stable")[:, :k]
-        used = np.take_along_axis(free[example], token, 1)
-        anchors = program.keys[example, program.anchor[example]][:, None]
-        delta = (anchors - program.keys[example[:, None], token]) * used[..., None]
-        bound = used & np.take_along_axis(program.separating[example], token, 1) & reached[example, None]
+        fixed = rows.hinges.reached & (np.add.reduceat(loose, rows.starts, dtype=int) == 1)
+        at = np.flatnonzero(free & ~(loose & fixed[rows.group]))
+        self.count = len(at)
+        some, owner = np.unique(rows.group[at], return_inverse=True)
+        first = np.searchsorted(owner, np.arange(len(some)))
+        used = np.zeros((len(some), int(np.bincount(owner, minlength=1).max())), bool)
+        used[owner, np.arange(len(at)) - first[owner]] = True
+        delta, bound = np.zeros((*used.shape, rows.delta.shape[1])), np.zeros(used.shape, bool)
+        delta[used], bound[used] = rows.delta[at], (loose & rows.hinges.reached[rows.group])[at]
         mean = (bound[:, None, :] @ delta) / np.maximum(bound.sum(1), 1)[:, None, None]
         delta -= bound[..., None] * mean
-        self.packed = Packed(delta, program.queries[example], used)
+        self.packed = Packed(delta, rows.queries[some], used)
 
     def direction(self, gradient: Float, sigma: float) -> Float:
         """−(I + σ Bᵀ B)⁻¹ g: (d, e) → (d, e)."""
