@@ -61,7 +61,7 @@ def test_the_example_is_printed_as_it_is(run):
         (["sweep", "."], 1, ". is a folder. Pass a study in TOML"),
         (["sweep", "small.toml", "--scale", "huge"], 1, "no scale 'huge'. This study has default"),
         (["show", "."], 1, "holds no finished study"),
-        (["show", ".", "--out", "x.svg"], 64, "a study is drawn in its own folder"),
+        (["show", ".", "--out", "x.svg"], 64, "a study has a page of its own"),
     ],
 )
 def test_what_cannot_be_done_ends_with_a_sentence(run, words, code, said):

@@ -10,6 +10,7 @@ import pytest
 
 from attsvm import Entrywise, Tokens, frobenius, l1, spectral
 from attsvm.datasets import sphere
+from attsvm.next_token import log2_toy, train_choice
 from attsvm.training import fused
 from attsvm.training.heads import Linear, QuadraticPenalty
 from attsvm.training.losses import exponential, logistic
@@ -75,6 +76,16 @@ def test_steps_in_the_kernel_are_those_of_the_loop(rule, problem, request):
     for path, other in zip(fast, general, strict=True):
         assert distance(path, other) <= STEPS * PER_STEP
         np.testing.assert_array_equal(path.stopped, other.stopped)
+
+
+def test_examples_that_fill_up_do_not_count_whatever_the_loss(request):
+    def toy():
+        return train_choice(log2_toy(), steps=STEPS, optimizer=gd(4.0))  # five examples, and −log 0 = ∞
+
+    general, calls = toy(), request.getfixturevalue("kernel")
+    fast = toy()
+    assert calls and fast.stopped == "steps"
+    assert distance(fast, general) <= STEPS * PER_STEP
 
 
 def test_a_wrong_step_would_be_seen(problem, kernel):

@@ -1,7 +1,8 @@
 """Whole pieces of steps in one kernel of a GPU: one program per run, its data and state in registers.
 
 The kernel traces the step of the general loop (engine.py) on arrays whose sizes are padded to powers of two,
-which Triton asks for: keys, queries and weights by zeros, tokens by the mask, examples by a share of zero.
+which Triton asks for: keys, queries and weights by zeros, tokens by the mask, examples by copies of the
+last one with a share of zero: of an example of zeros a loss may be infinite.
 
 Pallas compiles it by Triton, whose end JAX announces; docs/performance.md says what else was tried. It has
 one door here, `_settings`; where it is shut, training takes the general loop and says so.
@@ -101,7 +102,7 @@ def steps(step: Step, plan: Plan, data: Data, scores: Array) -> Callable[[State,
     from jax.experimental import pallas as pl
 
     model = plan.model
-    inputs = _padded_data(data, 1 if model.data_runs else 0), _padded(scores, 1 if model.runs else 0)
+    inputs = _padded_data(data, 1 if model.data_runs else 0), _repeated(scores, 1 if model.runs else 0)
     given, tree = jax.tree.flatten(inputs)
     numbers, rules = jax.tree.flatten(plan, is_leaf=lambda x: isinstance(x, Rates))
     tables = [jnp.reshape(x.table if isinstance(x, Rates) else x, -1) for x in numbers]
@@ -181,18 +182,25 @@ def _padded(x: Array, runs: int) -> Array:
     return jnp.pad(x, [(0, 0 if axis < runs else _power(size) - size) for axis, size in enumerate(x.shape)])
 
 
+def _repeated(x: Array, runs: int) -> Array:
+    """The same, but behind the examples, the first axis after runs, copies of the last one."""
+    n = x.shape[runs]
+    examples = [(0, _power(n) - n if axis == runs else 0) for axis in range(x.ndim)]
+    return _padded(jnp.pad(x, examples, mode="edge"), runs)
+
+
 def _padded_data(data: Data, runs: int) -> Data:
     """The data with a mask and shares that leave out what is padded; the scores stand for the values."""
     n, T = data.keys.shape[runs : runs + 2]
     mask, share = data.mask, data.share
     if mask is None and (n, T) != (_power(n), _power(T)):
         mask = jnp.ones(data.keys.shape[: runs + 2], bool)
-    if mask is not None:
-        mask = _padded(mask, runs).at[..., n:, 0].set(True)  # what is padded attends to one token, itself
     if share is None and n != _power(n):
         share = jnp.full_like(data.labels, 1 / n)
-    wide = jax.tree.map(lambda x: _padded(x, runs), data._replace(mask=None, values=None, share=share))
-    return wide._replace(mask=None if mask is None else mask.astype(jnp.int32))  # kernels read no booleans
+    wide = jax.tree.map(lambda x: _repeated(x, runs), data._replace(mask=None, values=None, share=None))
+    share = None if share is None else _padded(share, runs)
+    mask = None if mask is None else _repeated(mask, runs).astype(jnp.int32)  # kernels read no booleans
+    return wide._replace(mask=mask, share=share)
 
 
 def _in_kernel(data: Data) -> Data:
