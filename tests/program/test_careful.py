@@ -1,5 +1,7 @@
 """The careful way: barriers, the central path in doubled numbers, rounding without losing a certificate."""
 
+from dataclasses import replace
+
 import mpmath
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from attsvm.norms import Entrywise, frobenius, l1, linf, nuclear, spectral
 from attsvm.numbers.doubled import Doubled
 from attsvm.program.careful import rounding
 from attsvm.program.careful.balls import Bowl, unit_ball
-from attsvm.program.careful.solve import solve, solve_soft
+from attsvm.program.careful.route import solve_carefully, solve_soft_carefully
 from attsvm.program.certificate import certify, certify_soft
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
@@ -55,7 +57,7 @@ def test_a_ball_ends_where_its_norm_is_one(norm):
 def test_it_agrees_with_the_fast_way_where_that_is_exact(build, norm):
     instance = build()
     rows = Constraints.of(instance.tokens, instance.selected)
-    answer = solve(rows, norm)
+    answer = solve_carefully(rows, norm)
     fast = max_margin(instance.tokens, instance.selected, norm)
     assert certify(rows, norm, answer.W, answer.multipliers).worst <= 1e-9
     assert norm.value(answer.W) == pytest.approx(norm.value(fast.W), rel=2e-8)
@@ -67,7 +69,7 @@ def test_soft_margins_agree_with_the_fast_way(build, slack):
     instance = build()
     rows = Constraints.of(instance.tokens, instance.selected, instance.required)
     each = np.full(rows.n, slack)
-    answer = solve_soft(rows, each)
+    answer = solve_soft_carefully(replace(rows, price=each))
     fast = max_margin(instance.tokens, instance.selected, required=instance.required, slack=slack)
     assert certify_soft(rows, answer.W, answer.multipliers, each).worst <= 1e-9
     assert np.allclose(answer.W, fast.W, atol=1e-4 * np.abs(fast.W).max())
@@ -89,14 +91,14 @@ def test_two_nearly_opposite_rows_have_the_margin_of_half_their_angle(angle):
 
 def test_a_contradiction_has_no_answer(conflict):
     rows = Constraints.of(conflict.tokens, conflict.selected, conflict.required)
-    assert solve(rows, frobenius) is None
+    assert solve_carefully(rows, frobenius) is None
 
 
 def test_rows_that_were_left_out_join_when_they_are_violated():
     tokens, selected = conftest.planted(300, 6, 3, e=1, seed=3)
     rows = Constraints.of(tokens, selected)
     wrong = -max_margin(tokens, selected).W  # its least margins are those of the easiest rows
-    answer = solve(rows, l1, near=wrong)
+    answer = solve_carefully(rows, l1, near=wrong)
     assert certify(rows, l1, answer.W, answer.multipliers).worst <= 1e-9
 
 

@@ -11,7 +11,7 @@ from attsvm import datasets
 from attsvm.norms import Entrywise, frobenius, l1, nuclear
 from attsvm.numbers.threads import single_thread
 from attsvm.program import max_margin as engines, second_look as looks, working_set
-from attsvm.program.careful import solve as careful
+from attsvm.program.careful import route as careful
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.max_margin import _at_margin_one, max_margin, route_of
@@ -88,7 +88,7 @@ def test_whatever_an_engine_finds_numbers_come_out(monkeypatch, slack):
     instance = conftest.matrix()
     monkeypatch.setattr(engines, "route_of", lambda norm: broken)
     monkeypatch.setattr(working_set, "solve", broken)
-    monkeypatch.setattr(careful, "_pool", lambda *_: None)
+    monkeypatch.setattr(careful, "_answer", lambda *_: None)
     solution = max_margin(instance.tokens, instance.selected, slack=slack)
     assert np.isfinite(solution.W).all() and np.isfinite(solution.multipliers).all()
     assert not solution.certified
@@ -101,7 +101,7 @@ def test_an_engine_that_linear_algebra_ends_has_no_answer_and_another_is_found(m
     instance = conftest.matrix()
     monkeypatch.setattr(engines, "route_of", lambda norm: one_by_one(broken))
     assert max_margin(instance.tokens, instance.selected, nuclear).certified
-    monkeypatch.setattr(careful, "_pool", lambda *_: None)
+    monkeypatch.setattr(careful, "_answer", lambda *_: None)
     assert not max_margin(instance.tokens, instance.selected, nuclear).certified
 
 

@@ -10,7 +10,7 @@ from benchmarks.instances import planted, random_selection
 
 from attsvm.norms import frobenius, l1, nuclear
 from attsvm.program import soft as prices, working_set
-from attsvm.program.careful import solve as careful
+from attsvm.program.careful import route as careful
 from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.solution import Solution
 from attsvm.tokens import Tokens
@@ -218,5 +218,5 @@ def test_a_few_rows_of_every_example_lead_to_the_answer_of_all(monkeypatch, e, s
     assert cost(few) == pytest.approx(cost(whole), rel=1e-8)
     assert few.shortfall[3] >= 1
     monkeypatch.setattr(working_set, "ROUNDS", 1)
-    monkeypatch.setattr(careful, "_pool", lambda *_: None)
+    monkeypatch.setattr(careful, "_answer", lambda *_: None)
     assert not max_margin(tokens, chosen, slack=slack).certified

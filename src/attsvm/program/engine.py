@@ -58,7 +58,7 @@ class Found:
     gap: the relative gap between their bounds over these rows.
     final: False while the engine has not ended: it looks forward to the rows that W violates.
     kept (k,): the rows that stay in the pool; None: all.
-    scaled: both are as they must be, and nobody rescales them.
+    scaled: both are those of the program already, and nobody rescales them: not by the rows' lengths either.
     allowed (n,): what examples may fall short, in the units of the program; None: nothing.
     """
 

@@ -11,9 +11,6 @@ from attsvm.numbers.halves import BRAIN, HALF, SCALE, shifted, single
 from attsvm.numbers.stored import PricedThere, Stored
 from attsvm.numbers.threads import in_threads
 
-SATISFIED = 1e-11
-"""Shortfall of a row, relative to its bound, that needs no further round."""
-
 TINY = 1e-140
 """A row shorter than this is zero: its square has no digits left."""
 
@@ -144,7 +141,7 @@ def row_sums(delta: Float, owner: NDArray[np.intp], multipliers: Float, out: Flo
 def price(keys, anchor, directions, factor, size, examples, moved, asked, known):  # type: ignore[no-untyped-def]
     """Measure the rows of the named examples (k,) that may be violated; the differences come first.
 
-        slack_it = (factor_i δ_itᵀ y_i − (1 − ε) required_i) / |z_i| ‖δ_it‖,   δ_it = x_a − x_t
+        slack_it = (factor_i δ_itᵀ y_i − required_i) / |z_i| ‖δ_it‖,   δ_it = x_a − x_t
 
     keys (n, T, d); directions (n, d), or (1, d) for all; moved (r,): the distance of W from the points of
     all rounds before. A slack changes by no more, so a row with a larger one holds and is not read. A
@@ -155,7 +152,7 @@ def price(keys, anchor, directions, factor, size, examples, moved, asked, known)
     one = len(directions) == 1
     for i in examples:
         first, y, easy = keys[i, anchor[i]], directions[0 if one else i], ease[i]
-        bound = (1 - SATISFIED) * required[i]
+        bound = required[i]
         lowest, second = np.inf, np.inf
         for t in range(T):
             if slack[i, t] + easy >= moved[turn[i, t]] or not separating[i, t]:
@@ -203,7 +200,7 @@ def note(examples, now, margins, asked, known):  # type: ignore[no-untyped-def]
         for t in range(slack.shape[1]):
             if not separating[i, t]:
                 continue
-            span, over = length[i, t], margins[place, t] - (1 - SATISFIED) * required[i]
+            span, over = length[i, t], margins[place, t] - required[i]
             slack[i, t], turn[i, t] = over / span if span > TINY else over, now
             over += allowed[i]
             short = over / span if span > TINY else (-np.inf if over < 0 else np.inf)

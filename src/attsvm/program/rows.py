@@ -34,7 +34,7 @@ class Rows:
     owner (k,): which of the g; example, token (k,): the rows' names in the program.
     length (k,): what a row was divided by, so that its multiplier in the program is λ_j / length_j.
     price (k,): what a unit costs that its example falls short; ∞: it must not. Zero rows are left out, but
-    where they can be paid for.
+    where they can be paid for, or are asked for: these have length one, and δ = 0.
 
     Matrices and vectors differ in two ways. Rows of matrices (e > 1) are sorted by example and token, and
     share the query of their example. Of vectors (e = 1) the query is a number, which goes into δ: all rows
@@ -54,10 +54,12 @@ class Rows:
     buffer: Float | None = None
 
     @classmethod
-    def of(cls, program: Constraints, chosen: Bool | None = None, span: Span | None = None) -> Rows:
-        """The chosen rows (n, T), all by default, in the coordinates of the span; zero rows are left out."""
+    def of(
+        cls, program: Constraints, chosen: Bool | None = None, span: Span | None = None, zeros: bool = False
+    ) -> Rows:
+        """The chosen rows (n, T), all by default, in the coordinates of the span; zeros: with zero rows."""
         example, token = np.nonzero(program.active if chosen is None else chosen)
-        return cls.named(program, example, token, span)
+        return cls.named(program, example, token, span, zeros)
 
     @classmethod
     def named(
@@ -66,6 +68,7 @@ class Rows:
         example: NDArray[np.intp],
         token: NDArray[np.intp],
         span: Span | None = None,
+        zeros: bool = False,
     ) -> Rows:
         """The same by their names (k,), (k,), sorted by example."""
         delta, reach = _unit_differences(program, example, token, span)
@@ -83,7 +86,7 @@ class Rows:
             delta, queries, owner = _shared(delta, queries, owner)
         at, price, zero = (example, token), program.price[example], length <= TINY
         if zero.any():
-            kept = ~zero | (price < np.inf)
+            kept = ~zero | (price < np.inf) | zeros
             if not kept.all():
                 return cls.named(program, example[kept], token[kept], span)
             delta[zero], length[zero] = 0.0, 1.0
@@ -216,7 +219,8 @@ class Rows:
 
     def answer(self, found: Found, program: Constraints) -> Answer:
         """What was found on these rows as an answer of the program."""
-        multipliers = self.spread(found.multipliers / self.length, program.active.shape)
+        multipliers = found.multipliers if found.scaled else found.multipliers / self.length
+        multipliers = self.spread(multipliers, program.active.shape)
         return Answer(found.W, multipliers, found.separable, found.scaled, found.gap)
 
     def at_margin_one(self, found: Found, program: Constraints, norm: Norm, least: float = np.inf) -> Answer:
@@ -224,8 +228,6 @@ class Rows:
 
         least: the least margin per bound of the other rows of the program.
         """
-        if found.scaled:
-            return self.answer(found, program)
         gap, least, lower = bounds.measured(self, norm, found.W, found.multipliers, least)
         if not (found.separable and 0 < least < np.inf and lower > 0):
             return self.answer(found, program)

@@ -37,14 +37,14 @@ def second_look(program: Constraints, norm: Norm, answer: Answer) -> Answer:
     return answer
 
 
-def second_look_soft(program: Constraints, slack: Float, scaled: Float, answer: Answer) -> Answer:
-    """The same for a soft margin; slack (n,): C, scaled (n,): C in the units of the rows."""
+def second_look_soft(program: Constraints, slack: Float, answer: Answer) -> Answer:
+    """The same for a soft margin; slack (n,): C in the units of the tokens."""
     worst = certify_soft(program, answer.W, answer.multipliers, slack).worst
     if worst <= ENOUGH:
         return answer
-    from attsvm.program.careful.solve import solve_soft
+    from attsvm.program.careful.route import solve_soft_carefully
 
-    better = solve_soft(program, scaled)
+    better = solve_soft_carefully(program)
     if better is None:
         return answer
     better = Answer(
@@ -87,9 +87,9 @@ def _one(program: Constraints, norm: Norm, answer: Answer) -> Answer:
         return answer
     else:
         worst = np.inf
-    from attsvm.program.careful.solve import solve
+    from attsvm.program.careful.route import solve_carefully
 
-    better = solve(program, norm, near=np.ldexp(answer.W, -program.unit))
+    better = solve_carefully(program, norm, near=np.ldexp(answer.W, -program.unit))
     if better is None:
         return answer
     better = replace(better, W=program.weight(better.W), multipliers=program.multipliers(better.multipliers))

@@ -74,7 +74,7 @@ def _solve_one(program: Constraints, slack: Float) -> tuple[Float, Float]:
     W = in_range("W", W, program.unit - raised)
     answer = Answer(W, in_range("multipliers", multipliers, -(up + raised)[:, None]))
     if not raised:
-        answer = second_look_soft(program, slack, scaled, answer)
+        answer = second_look_soft(priced, slack, answer)
     return answer.W, answer.multipliers
 
 

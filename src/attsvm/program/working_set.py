@@ -22,7 +22,7 @@ from attsvm.program.engine import Answer, Found
 from attsvm.program.rows import Rows
 from attsvm.progress import Line
 
-SATISFIED = passes.SATISFIED
+SATISFIED = 1e-11
 """Shortfall of a row, relative to its bound, that needs no further round."""
 
 FLOOR = 4e-16
@@ -73,33 +73,46 @@ def first(program: Constraints, each: int) -> Bool:
 
 
 def solve(
-    program: Constraints, norm: Norm, engine: Engine, chosen: Bool, strides: Sequence[int] = ()
+    program: Constraints,
+    norm: Norm,
+    engine: Engine,
+    chosen: Bool,
+    strides: Sequence[int] = (),
+    most: int | None = None,
+    exact: bool = False,
 ) -> Answer:
     """The answer over all rows of one run, from a first choice of them (n, T).
 
     strides: at first, while W is crude, only every so-many-th example is looked at.
+    most: rows that may join in a round, where not ADDED per unknown.
+    exact: the engine has more digits than float64. A row that is zero here may be none there and stays in the
+    pool, and one joins however little it is violated.
     """
+    most = max(room(program, ADDED), FEWEST) if most is None else most
+    slacks, rows = Slacks(program, exact), Rows.of(program, chosen, zeros=exact)
     with Line() as line:
-        return _rounds(program, norm, engine, chosen, strides, line)
+        return _rounds(slacks, norm, engine, rows, strides, most, line)
 
 
 def _rounds(
-    program: Constraints, norm: Norm, engine: Engine, chosen: Bool, strides: Sequence[int], line: Line
+    slacks: Slacks, norm: Norm, engine: Engine, rows: Rows, strides: Sequence[int], most: int, line: Line
 ) -> Answer:
-    slacks, rows = Slacks(program), Rows.of(program, chosen)
-    chosen = rows.spread(np.ones(len(rows)), chosen.shape) > 0  # zero rows are not among them
-    most = max(room(program, ADDED), FEWEST)
+    program = slacks.program
+    chosen = rows.spread(np.ones(len(rows)), program.active.shape) > 0
+    all_rows = np.count_nonzero(program.separating)
     for turn in range(ROUNDS):
         pool, found = rows, engine(rows)
         if not found.separable:
             break
         stride = strides[turn] if turn < len(strides) else 1
+        others = all_rows > np.count_nonzero(~rows.tied)
         # A look at rows that are stored elsewhere costs more than the engine's end.
-        look = found.final or not program.stored
+        look = others and (found.final or not program.stored)
         new = slacks.worst(found.W, stride, turn, found.allowed).outside(chosen, most) if look else NONE
         line.show(f"pass {turn + 1}, pool of {len(rows):,} rows: {len(new):,} others violated")
         if found.final and stride == 1 and not len(new):
-            others = np.count_nonzero(program.separating) > np.count_nonzero(~rows.tied)
+            if found.scaled:
+                return rows.answer(found, program)
             return rows.at_margin_one(found, program, norm, 1.0 - SATISFIED if others else np.inf)
         if found.kept is not None:
             chosen[rows.example[~found.kept], rows.token[~found.kept]] = False
@@ -107,7 +120,7 @@ def _rounds(
         if len(new):
             chosen[new.example, new.token] = True
             order = np.argsort(new.example, kind="stable")
-            more = Rows.named(program, new.example[order], new.token[order])
+            more = Rows.named(program, new.example[order], new.token[order], zeros=slacks.exact)
             if len(more) < len(new):  # a zero row asks for a margin
                 return new.without(more).contradiction(program)
             rows = rows.joined(more)
@@ -155,10 +168,14 @@ class Slacks:
     slack (n, T): margin less bound, at length one; length (n, T): |x_a − x_t| |z|, ∞ before it is measured,
         or a bound on it; round (n, T): when; points: the W of each round.
     least, token (n, 2): the two least slacks of each example in this round, and their tokens.
+    exact: any shortfall is one; otherwise a bound less SATISFIED, or less rounding, is kept.
     """
 
-    def __init__(self, program: Constraints) -> None:
-        self.program, shape = program, program.active.shape
+    def __init__(self, program: Constraints, exact: bool = False) -> None:
+        self.program, self.exact, shape = program, exact, program.active.shape
+        self.required, self.floor = (
+            (program.required, 0.0) if exact else ((1 - SATISFIED) * program.required, FLOOR)
+        )
         self.size = np.sqrt(np.einsum("ne,ne->n", program.queries, program.queries))
         self.slack, self.length = np.full(shape, -np.inf), np.full(shape, np.inf)
         self.round = np.zeros(shape, np.int16)
@@ -177,7 +194,7 @@ class Slacks:
         known = self.slack, self.length, self.round, self.least, self.token
         ease = self.zeros if allowed is None else allowed / np.where(program.reach > 0, program.reach, 1.0)
         allowed = self.zeros if allowed is None else allowed
-        asked = program.separating, program.required, allowed, ease
+        asked = program.separating, self.required, allowed, ease
         if program.stored:
             passes.doubt(examples, moved, asked, known)
             examples = np.flatnonzero(self.least[:, 0] < np.inf)
@@ -185,7 +202,7 @@ class Slacks:
         else:
             self._price(W, examples, moved, asked, known)
         self.points.append(W.copy())
-        floor = FLOOR * float(np.linalg.norm(W))
+        floor = self.floor * float(np.linalg.norm(W))
         example = np.flatnonzero(self.least[:, 0] < -floor)
         slack, token = self.least[example].ravel(), self.token[example].ravel()
         bad = slack < -floor

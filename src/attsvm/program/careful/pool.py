@@ -10,13 +10,21 @@ from numpy.typing import NDArray
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.doubled import Doubled
 from attsvm.program.constraints import Constraints
+from attsvm.program.rows import Rows
 
 FAR = 10_000
+
+ENTRIES = 1 << 24
+"""Entries of the rows written out (512 MB in doubled numbers, with what is made of them)."""
+
+
+class NoAnswer(ArithmeticError):
+    """The careful way ends here: a program too large for it, or one that has no W."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """k rows A (k, d·e), bounds (k,), ties (k,), and their places in the program.
+    """k rows A (k, d·e), bounds (k,), ties (k,), their examples (k,), and their places among all rows (k,).
 
     power (k,): a row here is 2^−power times that of the program; unit: a weight here is 2^−unit times.
     """
@@ -25,14 +33,19 @@ class Pool:
     bound: Float
     tied: Bool
     example: NDArray[np.intp]
-    token: NDArray[np.intp]
+    place: NDArray[np.intp]
     power: NDArray[np.int_]
     unit: int
 
     @classmethod
-    def of(cls, program: Constraints, chosen: Bool) -> Pool | None:
-        """The chosen rows (n, T), zero rows left out; None where a zero row asks for a margin."""
-        example, token = np.nonzero(chosen & program.active)
+    def of(cls, program: Constraints, rows: Rows) -> Pool:
+        """The same rows from the keys, whose differences are exact; zero rows are left out.
+
+        Raises NoAnswer where there are too many, none asks for a margin, or one that is zero does.
+        """
+        if len(rows) * program.d * program.e > ENTRIES:
+            raise NoAnswer
+        example, token = rows.example, rows.token
         delta = Doubled.difference(
             program.keys[example, program.anchor[example]], program.keys[example, token]
         )
@@ -44,13 +57,14 @@ class Pool:
         )
         live = A.hi.any(1)
         bound, tied = program.bound[example, token], program.tied[example, token]
-        if (bound[~live] > 0).any():
-            return None
+        if (bound[~live] > 0).any() or not (bound > 0).any():
+            raise NoAnswer
         power = lifted + low
         size = np.where(bound > 0, np.frexp(bound)[1] - power, -FAR)[live]
         unit = int(size.max(initial=-FAR))
         bound = np.ldexp(bound, np.clip(-power - unit, -2000, 2000))
-        return cls(A[live], bound[live], tied[live], example[live], token[live], power[live], unit)
+        place = np.flatnonzero(live)
+        return cls(A[live], bound[live], tied[live], example[live], place, power[live], unit)
 
     def __len__(self) -> int:
         return len(self.bound)
@@ -59,10 +73,10 @@ class Pool:
         """The weight of the program from the weight here."""
         return np.ldexp(W, self.unit)
 
-    def multipliers(self, multipliers: Float, shape: tuple[int, int]) -> Float:
-        """The multipliers of the program (n, T) from those here (k,)."""
-        out = np.zeros(shape)
-        out[self.example, self.token] = np.ldexp(multipliers, -self.power)
+    def multipliers(self, multipliers: Float, rows: Rows) -> Float:
+        """The multipliers of the rows in the program from those here (k,), zero for those left out."""
+        out = np.zeros(len(rows))
+        out[self.place] = np.ldexp(multipliers, -self.power)
         return out
 
 

@@ -20,8 +20,8 @@ from attsvm.program.engine import Found
 from attsvm.program.frobenius.hinged import Hinged
 from attsvm.program.frobenius.simplex import project
 from attsvm.program.frobenius.soft_newton import FreeRows
-from attsvm.program.passes import SATISFIED
 from attsvm.program.rows import Rows
+from attsvm.program.working_set import SATISFIED
 
 GOOD = 1e-12
 """Gap relative to ½‖W‖², and error of a tie, at which to stop."""
@@ -62,7 +62,7 @@ class SoftMargin:
             W, lam = _AugmentedLagrangian(rows, start).solve(goal, others)
         allowed[rows.example[rows.starts]] = rows.most(rows.asked - rows.margins(W))
         self.W, self.known = W, rows.rows.spread(lam, self.known.shape)
-        multipliers[rows.order] = lam * rows.length
+        multipliers[rows.order] = lam
         return Found(W, multipliers, final=goal == GOOD, scaled=True, allowed=allowed)
 
 

@@ -9,24 +9,25 @@ numbers stay moderate when margins are tiny. Of many rows it begins with few; th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from attsvm.norms import Norm, frobenius
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.doubled import Doubled
+from attsvm.program import working_set
 from attsvm.program.careful import rounding
 from attsvm.program.careful.balls import Ball, Bowl, unit_ball
 from attsvm.program.careful.central_path import FIRST, Point, Program, follow
-from attsvm.program.careful.pool import Pool
+from attsvm.program.careful.pool import NoAnswer, Pool
 from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer
-from attsvm.program.rows import least
+from attsvm.program.engine import Answer, Found
+from attsvm.program.rows import Rows, least
 
 GOAL, ENOUGH = 1e-11, 1e-7
 """Relative gap at which the path ends, and above which its end is no answer."""
-
-ENTRIES = 1 << 24
-"""Entries of the rows written out (512 MB in doubled numbers, with what is made of them)."""
 
 WORK = 12_000_000
 """Operations of a step, N² (N + D) for N unknowns and D entries of W: a fraction of a second."""
@@ -44,53 +45,48 @@ ROUNDS, ADDED = 12, 30
 """Times that rows may be found violated, and how many of them join."""
 
 
-def solve(program: Constraints, norm: Norm, near: Float | None = None) -> Answer | None:
+Rounded = tuple[Float, Float]
+Pair = tuple[Doubled, Doubled]
+Solved = Callable[[Pool, tuple[int, int]], Rounded | None]
+
+
+def solve_carefully(program: Constraints, norm: Norm, near: Float | None = None) -> Answer | None:
     """The answer over all rows of one run, or None where the problem is too large or the path ends early.
 
     near: a weight whose margins tell which rows to begin with, where there are many.
     """
-    chosen, answer = _first(program, near), None
-    for _ in range(ROUNDS):
-        pool = _pool(program, chosen)
-        if pool is None:
-            return None
+    return _answer(program, norm, partial(_hard, norm=norm), _first(program, near))
+
+
+def solve_soft_carefully(program: Constraints) -> Answer | None:
+    """The same for soft margins, of all rows at once; see `Constraints.price`."""
+    return _answer(program, frobenius, partial(_soft, price=program.price), program.active)
+
+
+def _answer(program: Constraints, norm: Norm, solved: Solved, chosen: Bool) -> Answer | None:
+    try:
+        engine = Careful(program, solved)
+        return working_set.solve(program, norm, engine, chosen, most=ADDED, exact=True)
+    except NoAnswer:
+        return None
+
+
+class Careful:
+    """An engine in doubled numbers. After so many rounds it takes what it has."""
+
+    def __init__(self, program: Constraints, solved: Solved) -> None:
+        self.program, self.solved, self.left = program, solved, ROUNDS
+
+    def __call__(self, rows: Rows) -> Found:
+        pool, shape = Pool.of(self.program, rows), (self.program.d, self.program.e)
         with np.errstate(all="ignore"):
-            found = _hard(pool, norm, (program.d, program.e))
+            found = self.solved(pool, shape)
         if found is None:
-            return None
-        W = pool.weight(found[0].reshape(program.d, program.e))
-        answer = Answer(W, pool.multipliers(found[1], program.active.shape), scaled=True)
-        short = np.where(program.separating & ~chosen, program.bound - program.margins(W), 0.0)
-        if not (short > 0).any():
-            break
-        most = np.partition(short, -ADDED, axis=None)[-ADDED] if short.size > ADDED else 0.0
-        chosen = chosen | ((short >= most) & (short > 0))
-    return answer
-
-
-def solve_soft(program: Constraints, slack: Float) -> Answer | None:
-    """The same for soft margins; slack (n,): C in the units of the rows."""
-    pool = _pool(program, program.active)
-    if pool is None:
-        return None
-    with np.errstate(all="ignore"):
-        found = _soft(pool, slack, (program.d, program.e))
-    if found is None:
-        return None
-    W, multipliers = pool.weight(found[0].reshape(program.d, program.e)), np.ldexp(found[1], pool.unit)
-    return Answer(W, pool.multipliers(multipliers, program.active.shape), scaled=True)
-
-
-def _pool(program: Constraints, chosen: Bool) -> Pool | None:
-    """The chosen rows, if they are not too many to be written out, and one asks for what can be had."""
-    if np.count_nonzero(chosen) * program.d * program.e > ENTRIES:
-        return None
-    pool = Pool.of(program, chosen)
-    return pool if pool is not None and (pool.bound > 0).any() else None
-
-
-Rounded = tuple[Float, Float]
-Pair = tuple[Doubled, Doubled]
+            raise NoAnswer
+        self.left -= 1
+        allowed = None if self.left else np.full(self.program.n, np.inf)
+        W, multipliers = pool.weight(found[0].reshape(shape)), pool.multipliers(found[1], rows)
+        return Found(W, multipliers, scaled=True, allowed=allowed)
 
 
 def _first(program: Constraints, near: Float | None) -> Bool:
@@ -111,7 +107,7 @@ def _first(program: Constraints, near: Float | None) -> Bool:
 # ---------------------------------------------------------------------- the two programs
 
 
-def _hard(pool: Pool, norm: Norm, shape: tuple[int, int]) -> Rounded | None:
+def _hard(pool: Pool, shape: tuple[int, int], norm: Norm) -> Rounded | None:
     kept = _independent(pool)
     pair = _hard_pair(pool, kept, norm, shape)
     if pair is None:
@@ -131,19 +127,20 @@ def _hard_pair(pool: Pool, kept: Bool, norm: Norm, shape: tuple[int, int]) -> Pa
     return None if end is None or end.value > FARTHEST else _spread(pool, kept, end)
 
 
-def _soft(pool: Pool, slack: Float, shape: tuple[int, int]) -> Rounded | None:
+def _soft(pool: Pool, shape: tuple[int, int], price: Float) -> Rounded | None:
     """Rows here are 2^−power times, weights 2^−unit times the program's, so Σ_t 2^−power λ_t ≤ 2^−unit C."""
     kept, free = _independent(pool), ~pool.tied
     hinges = np.unique(pool.example[free])
     share = np.where(pool.example == hinges[:, None], np.ldexp(free * 1.0, -pool.power), 0.0)
-    limit = np.ldexp(slack[hinges], -pool.unit) / share.max(1)
+    limit = np.ldexp(price[hinges], -pool.unit) / share.max(1)
     share = share / share.max(1, keepdims=True)
     pair = _below_limits(pool, kept, share, limit, shape) or _soft_pair(pool, kept, share, limit)
     if pair is None:
         return None
     W, lam = pair[0], pair[1].hi
-    each = np.ldexp(slack[pool.example], pool.power - pool.unit)
-    return rounding.soft_weight(W, pool, each), np.where(pool.tied, lam, np.maximum(lam, 0.0))
+    each = np.ldexp(price[pool.example], pool.power - pool.unit)
+    lam = np.ldexp(np.where(pool.tied, lam, np.maximum(lam, 0.0)), pool.unit)
+    return rounding.soft_weight(W, pool, each), lam
 
 
 def _below_limits(pool: Pool, kept: Bool, share: Float, limit: Float, shape: tuple[int, int]) -> Pair | None:
