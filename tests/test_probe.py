@@ -347,4 +347,5 @@ def test_a_bad_parameter_is_named(bad):
 def test_without_scikit_learn_the_remedy_is_named(missing):
     code = f"import sys; sys.modules[{missing!r}] = None; import attsvm.probe"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1 and '"scikit-learn>=' in done.stderr.partition("pip install")[2]
+    remedy = done.stderr.partition("pip install")[2]
+    assert done.returncode == 1 and ('"scikit-learn>=' in remedy or '".[sklearn]"' in remedy)
