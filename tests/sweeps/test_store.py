@@ -7,25 +7,18 @@ import subprocess
 import sys
 import textwrap
 import time
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from attsvm.replacing import replacing
-from attsvm.sweeps.store import Store, read_table, write_table
-
-
-class Batch(NamedTuple):
-    key: str
-    start: int
-    stop: int
+from attsvm.sweeps.store import Piece, Store, read_table, write_table
 
 
 def filled(folder, *places, key="a"):
     store = Store(folder, {key})
     for start in places:
-        store.add([Batch(key, start, start + 3)], [{"x": np.arange(start, start + 3) / 7}])
+        store.add([Piece(key, start, start + 3, {"x": np.arange(start, start + 3) / 7})])
     return store
 
 
@@ -101,12 +94,11 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
 WRITER = """
     import numpy as np, sys
     from pathlib import Path
-    from types import SimpleNamespace as Batch
-    from attsvm.sweeps.store import Store
+    from attsvm.sweeps.store import Piece, Store
     store = Store(Path(sys.argv[1]), {"a"})
     for k in range(0, 100_000, 4):
         if not store.has("a", range(k, k + 4)):
-            store.add([Batch(key="a", start=k, stop=k + 4)], [{"x": np.sin(np.arange(k, k + 4.0))}])
+            store.add([Piece("a", k, k + 4, {"x": np.sin(np.arange(k, k + 4.0))})])
 """
 
 

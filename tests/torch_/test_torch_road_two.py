@@ -27,7 +27,7 @@ def problem():
     """One attention problem: road two's gradient, as (mantissa, log scale), and torch's loss."""
     tokens, v = sphere(n=6, T=8, d=10, seed=0)
     X, Z, Y, head = (torch.from_numpy(np.array(a)) for a in (tokens.keys, tokens.queries, tokens.labels, v))
-    data = road_two.as_data(tokens)
+    data = jax.device_put(road_two.arrays(tokens))
 
     def loss(W, read):
         pooled = read((X @ (Z @ W.T)[:, :, None])[..., 0], X)

@@ -28,7 +28,9 @@ def slope(data, head, loss, W):
 
 def scaled_gradient(tokens, head, loss, W):
     with jax.enable_x64(True):
-        found = slope(attention.as_data(tokens), jax.tree.map(jnp.asarray, head), loss, jnp.asarray(W))
+        found = slope(
+            jax.device_put(attention.arrays(tokens)), jax.tree.map(jnp.asarray, head), loss, jnp.asarray(W)
+        )
     return np.asarray(found.mantissa), float(found.log_scale)
 
 
@@ -49,7 +51,7 @@ def direction():
     """A weight of size one whose losing tokens compete: 1,000 normalised steps, rescaled."""
     tokens, v = sphere(3, 4, 5, seed=0)
     with jax.enable_x64(True):
-        data, head = attention.as_data(tokens), Linear(jnp.asarray(v))
+        data, head = jax.device_put(attention.arrays(tokens)), Linear(jnp.asarray(v))
 
         def step(_, W):
             G = slope(data, head, logistic, W).mantissa
@@ -127,7 +129,7 @@ def excess(data, v, loss, W):
 
 def log_excess(tokens, v, loss, W):
     with jax.enable_x64(True):
-        return float(excess(attention.as_data(tokens), jnp.asarray(v), loss, jnp.asarray(W)))
+        return float(excess(jax.device_put(attention.arrays(tokens)), jnp.asarray(v), loss, jnp.asarray(W)))
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=NAMES)

@@ -118,7 +118,7 @@ def test_examples_in_blocks_have_the_sums_of_all_at_once(head, tmp_path):
         return np.concatenate([np.ravel(x) for x in jax.tree.leaves(found)])
 
     with jax.enable_x64(True):
-        data = attention.as_data(wide)
+        data = jax.device_put(attention.arrays(wide))
         whole, blocks, one_less = see(data, None), see(data, 5), see(jax.tree.map(lambda x: x[:36], data), 5)
     np.testing.assert_allclose(blocks, whole, rtol=ROUNDING)
     assert np.abs(one_less - whole).max() > 1e-3

@@ -12,16 +12,13 @@ import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path as File
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.extras import missing
 from attsvm.replacing import replacing
-
-if TYPE_CHECKING:
-    from attsvm.sweeps.batch import Batch
 
 Columns = dict[str, NDArray[Any]]
 """One array per column, all of one length."""
@@ -57,9 +54,8 @@ class Store:
                 self._add(piece)
         _sweep_up(self.folder)
 
-    def add(self, batches: Sequence[Batch], columns: Sequence[Columns]) -> None:
+    def add(self, pieces: Sequence[Piece]) -> None:
         """Keep finished batches, on the disk first."""
-        pieces = [Piece(b.key, b.start, b.stop, c) for b, c in zip(batches, columns, strict=True)]
         names = json.dumps([piece[:3] for piece in pieces])
         name = hashlib.sha256(names.encode()).hexdigest()[:32]
         write_table(self.folder / f"{name}.parquet", _joined(pieces), {"pieces": names})

@@ -14,7 +14,7 @@ from attsvm.progress import Line
 from attsvm.sweeps.batch import FEW, Batch, batches, compute, device
 from attsvm.sweeps.cell import Cell, study_code
 from attsvm.sweeps.result import Sweep, assembled
-from attsvm.sweeps.store import Store
+from attsvm.sweeps.store import Piece, Store
 from attsvm.sweeps.study import Study, read_study
 from attsvm.workers import LostWorkers, begin, using
 
@@ -108,7 +108,8 @@ def _submit(todo: Sequence[Batch], at: str, store: Store, pool: Executor) -> Non
     with Line(runs) as line:
         for finished in as_completed(list(jobs)):
             job = jobs.pop(finished)
-            store.add(job, finished.result())
+            columns = zip(job, finished.result(), strict=True)
+            store.add([Piece(batch.key, batch.start, batch.stop, found) for batch, found in columns])
             left -= Counter(batch.key for batch in job)  # what is at zero goes
             done += sum(len(batch.seeds) for batch in job)
             speed = done / (time.perf_counter() - began)

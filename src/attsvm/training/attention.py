@@ -68,13 +68,8 @@ class Reading(NamedTuple):
     scores: Array
 
 
-def as_data(tokens: Tokens) -> Data:
-    """The tokens on JAX's default device. Call it inside the scope that sets the precision."""
-    return jax.device_put(arrays(tokens))  # jnp.asarray would compile a program for every shape
-
-
 def arrays(tokens: Tokens) -> Data:
-    """The same as NumPy's arrays."""
+    """The tokens as NumPy's arrays."""
     return some(tokens, slice(0, tokens.n))
 
 
