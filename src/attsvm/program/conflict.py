@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from attsvm.numbers.threads import single_thread
 from attsvm.program.constraints import FAR, Constraints
 from attsvm.program.frobenius.active_set import DEPENDENT, solve_rows
 from attsvm.program.passes import TINY
+from attsvm.program.rows import Rows
 from attsvm.program.solution import Explanation, pack
 
 NEGLIGIBLE = 1e-10
@@ -31,56 +31,18 @@ SHOWN = 8
 """Pairs named in a message."""
 
 
-@dataclass(frozen=True)
-class Proof:
-    """Rows of a contradiction: Σ λ_j δ_j z_jᵀ = 0 while Σ λ_j b_j > 0.
+class Proof(NamedTuple):
+    """Rows at length one of a contradiction, Σ λ_j A_j = 0 while Σ λ_j b_j > 0, and λ (s,) as their weight.
 
-    example, token (s,): their names. delta (s, d), query (s, e), bound (s,): the rows.
-    weight (s,): λ, negative only on equalities (tied).
+    A weight is negative only on equalities.
     """
 
-    example: NDArray[np.intp]
-    token: NDArray[np.intp]
-    delta: Float
-    query: Float
-    bound: Float
-    tied: Bool
+    rows: Rows
     weight: Float
-
-    @classmethod
-    def of(cls, program: Constraints, multipliers: Float) -> Proof:
-        """The rows with a multiplier (n, T) that may have one."""
-        example, token = np.divmod(np.flatnonzero(multipliers != 0), program.T)
-        weight = multipliers[example, token]
-        legal = program.active[example, token] & ((weight > 0) | program.tied[example, token])
-        at = example, token = example[legal], token[legal]
-        delta, query = program.differences(example, token), program.queries[example]
-        return cls(example, token, delta, query, program.bound[at], program.tied[at], multipliers[at])
-
-    def __len__(self) -> int:
-        return len(self.weight)
 
     def only(self, which: NDArray[np.intp] | Bool) -> Proof:
         """Some of the rows."""
-        if which.dtype == bool and which.all():
-            return self
-        return Proof(*(getattr(self, field.name)[which] for field in fields(self)))
-
-    @cached_property
-    def length(self) -> Float:
-        """Length of each row (s,)."""
-        return np.linalg.norm(self.delta, axis=1) * np.linalg.norm(self.query, axis=1)
-
-    @property
-    def dense(self) -> Float:
-        """The rows written out, at length one (s, d·e)."""
-        unit = self.delta / self.length[:, None]
-        return (unit[:, :, None] * self.query[:, None, :]).reshape(len(self), -1)
-
-    @property
-    def error(self) -> Float:
-        """Σ λ_j δ_j z_jᵀ (d, e)."""
-        return (self.weight[:, None] * self.delta).T @ self.query
+        return Proof(self.rows.some(which), self.weight[which])
 
 
 def explain(program: Constraints, norm: Norm, multipliers: Float) -> Explanation:
@@ -88,21 +50,23 @@ def explain(program: Constraints, norm: Norm, multipliers: Float) -> Explanation
 
     multipliers (n, T): a Farkas proof, Σ λ_j A_j = 0 up to rounding and Σ λ_j b_j > 0.
     """
+    legal = program.active & ((multipliers > 0) | (program.tied & (multipliers != 0)))
     with single_thread():
-        proof = Proof.of(program, multipliers)
+        rows = Rows.of(program, legal, zeros=True)
+        proof = Proof(rows, rows.pick(multipliers) * rows.length)
         proof = _zero_row(proof) or _without_noise(proof)
-        if len(proof) > 2:
+        if len(proof.rows) > 2:
             proof = _crossed(program, proof) or _shorten(proof)
-    gain, error = float(proof.weight @ proof.bound), float(norm.dual.value(proof.error))
+    rows, weight = proof
+    gain, error = float(weight @ rows.bound), float(norm.dual.value(rows.combine(weight)))
     residual = float(np.ldexp(error / gain, -program.unit)) if gain > 0 else np.inf
     # In the units of the tokens, the largest multiplier one.
-    power = -program.exponent[proof.example]
-    weight = np.ldexp(proof.weight, power - (np.frexp(proof.weight)[1] + power).max(initial=-FAR))
-    proof = replace(proof, weight=weight / np.abs(weight).max(initial=TINY))
-    packed = np.zeros(program.active.shape)
-    packed[proof.example, proof.token] = proof.weight
-    conflict = list(zip(proof.example.tolist(), proof.token.tolist(), strict=True))
-    return Explanation(_words(program, proof), pack(program, packed), conflict, residual)
+    weight, power = weight / rows.length, -program.exponent[rows.example]
+    weight = np.ldexp(weight, power - (np.frexp(weight)[1] + power).max(initial=-FAR))
+    weight = weight / np.abs(weight).max(initial=TINY)
+    conflict = list(zip(rows.example.tolist(), rows.token.tolist(), strict=True))
+    packed = pack(program, rows.spread(weight, program.active.shape))
+    return Explanation(_words(program, rows, weight), packed, conflict, residual)
 
 
 # ---------------------------------------------------------------------- fewer rows
@@ -110,13 +74,13 @@ def explain(program: Constraints, norm: Norm, multipliers: Float) -> Explanation
 
 def _zero_row(proof: Proof) -> Proof | None:
     """One zero row that asks for a margin."""
-    zero = np.flatnonzero((proof.length <= TINY) & (proof.bound > 0))
-    return replace(proof.only(zero[:1]), weight=np.ones(1)) if zero.size else None
+    zero = np.flatnonzero(~proof.rows.delta.any(1) & (proof.rows.bound > 0))
+    return Proof(proof.rows.some(zero[:1]), np.ones(1)) if zero.size else None
 
 
 def _without_noise(proof: Proof) -> Proof:
     """The rows that matter."""
-    size = np.abs(proof.weight) * proof.length
+    size = np.abs(proof.weight) * proof.rows.delta.any(1)
     return proof.only(size > NEGLIGIBLE * size.max(initial=0.0))
 
 
@@ -127,7 +91,7 @@ def _crossed(program: Constraints, proof: Proof) -> Proof | None:
     wrong selection spoils many. Equal keys are found by their projections on one direction, and most
     examples are ruled out by the first entry alone.
     """
-    near = np.unique(proof.example)
+    near = np.unique(proof.rows.example)
     passed_over = program.separating[near]
     first = program.keys[np.arange(program.n), program.anchor, 0]
     if not _among(first, program.keys[near, :, 0][passed_over]).any():
@@ -153,10 +117,9 @@ def _crossed(program: Constraints, proof: Proof) -> Proof | None:
     theirs = _rounded(their_anchors + 3 * their_tokens + their_queries)[there]
     _, first, second = np.intersect1d(ours, theirs, return_indices=True)
     for j, k in zip(first[:SHOWN], second[:SHOWN], strict=True):
-        pair = np.zeros(program.active.shape)
-        pair[near[here[0][j]], here[1][j]] = pair[far[there[0][k]], there[1][k]] = 1.0
-        crossed = Proof.of(program, pair)
-        found = _opposite(crossed) if crossed.length.min() > TINY else None
+        pair = np.zeros(program.active.shape, bool)
+        pair[near[here[0][j]], here[1][j]] = pair[far[there[0][k]], there[1][k]] = True
+        found = _opposite(Rows.of(program, pair))
         if found is not None:
             return found
     return None
@@ -180,80 +143,78 @@ def _shorten(proof: Proof) -> Proof:
     Rows that are independent but for the one contradiction have unique multipliers (up to a factor),
     so no smaller part of them is a proof.
     """
-    if len(proof) * max(len(proof), proof.error.size) > DENSE:
+    rows = proof.rows
+    if len(rows) * max(len(rows), rows.d * rows.e) > DENSE:
         return proof
-    unit = proof.dense
+    unit = rows.dense
     triangle = dgeqrf(unit.T)[0]  # the bare call: checks and copies would cost as much again
-    diagonal = np.abs(np.diagonal(triangle))[: len(proof) - 1]
-    if len(diagonal) == len(proof) - 1 and (diagonal > DEPENDENT).all():
+    diagonal = np.abs(np.diagonal(triangle))[: len(rows) - 1]
+    if len(diagonal) == len(rows) - 1 and (diagonal > DEPENDENT).all():
         return proof
-    pair = _opposite(proof)
+    pair = _opposite(rows)
     if pair is not None:
         return pair
-    point = solve_rows(unit, proof.bound / proof.length, proof.tied)
+    point = solve_rows(unit, rows.bound, rows.tied)
     if point.separable:  # the given proof is too rough to be made shorter
         return proof
-    kept = point.multipliers != 0
-    return replace(proof.only(kept), weight=(point.multipliers / proof.length)[kept])
+    return Proof(rows, point.multipliers).only(point.multipliers != 0)
 
 
-def _opposite(proof: Proof) -> Proof | None:
+def _opposite(rows: Rows) -> Proof | None:
     """Two rows that are opposite (or, with a tie, parallel), one of which asks for a margin."""
-    unit = proof.dense
-    cosine = unit @ unit.T
+    cosine = rows.gram
     np.fill_diagonal(cosine, 0.0)
     for j, k in np.argwhere(np.triu(1 - np.abs(cosine) < SAME)):
         sign = -np.sign(cosine[j, k])  # the weight of k when j has weight one
-        pair = proof.only(np.array([j, k]))
-        weight = np.array([1.0, sign]) / pair.length
+        pair, weight = rows.some(np.array([j, k])), np.array([1.0, sign])
         if pair.tied[0] and weight[1] < 0:
             weight = -weight
         if ((weight > 0) | pair.tied).all() and weight @ pair.bound > 0:
-            return replace(pair, weight=weight)
+            return Proof(pair, weight)
     return None
 
 
 # ---------------------------------------------------------------------- words
 
 
-def _words(program: Constraints, proof: Proof) -> str:
+def _words(program: Constraints, rows: Rows, weight: Float) -> str:
     """The contradiction in words: who, and why."""
-    if len(proof) == 1:
-        return _one(program, proof)
-    if len(proof) == 2:
-        return _two(program, proof)
-    examples = np.unique(proof.example)
+    if len(rows) == 1:
+        return _one(program, rows)
+    if len(rows) == 2:
+        return _two(program, rows)
+    examples = np.unique(rows.example)
     anchors = program.anchor[examples]
-    if len(examples) == 1 and not proof.tied.any():
+    if len(examples) == 1 and not rows.tied.any():
         return (
             f"no W ranks token {anchors[0]} highest in example {examples[0]}: "
-            f"its key is an average of the keys of {_listed('token', proof.token)}."
+            f"its key is an average of the keys of {_listed('token', rows.token)}."
         )
-    pairs = [f"({i}, {t})" for i, t in zip(proof.example[:SHOWN], proof.token[:SHOWN], strict=True)]
-    weights = [f"{w:.3g}" for w in proof.weight[:SHOWN]]
-    more = ", …" if len(proof) > SHOWN else ""
+    pairs = [f"({i}, {t})" for i, t in zip(rows.example[:SHOWN], rows.token[:SHOWN], strict=True)]
+    weights = [f"{w:.3g}" for w in weight[:SHOWN]]
+    more = ", …" if len(rows) > SHOWN else ""
     return (
-        f"the constraints of {len(proof)} tokens in {_listed('example', examples)} contradict each other: "
+        f"the constraints of {len(rows)} tokens in {_listed('example', examples)} contradict each other: "
         f"(example, token) pairs {', '.join(pairs)}{more} with multipliers {', '.join(weights)}{more}."
     )
 
 
-def _one(program: Constraints, proof: Proof) -> str:
-    i, t = proof.example[0], proof.token[0]
-    why = "identical keys" if not proof.delta.any() else "the query is zero"
-    if proof.length[0] > TINY:
-        why = "the difference of the keys vanishes next to the other tokens"
+def _one(program: Constraints, rows: Rows) -> str:
+    i, t = rows.example[0], rows.token[0]
+    why = "the difference of the keys vanishes next to the other tokens"
+    if not rows.delta.any():
+        why = "the query is zero" if program.differences(rows.example, rows.token).any() else "identical keys"
     return f"no W ranks token {program.anchor[i]} above token {t} in example {i} ({why})."
 
 
-def _two(program: Constraints, proof: Proof) -> str:
-    (i, k), (t, u) = proof.example, proof.token
+def _two(program: Constraints, rows: Rows) -> str:
+    (i, k), (t, u) = rows.example, rows.token
     a, c = program.anchor[i], program.anchor[k]
-    if proof.tied.any():
-        tie, free = (0, 1) if proof.tied[0] else (1, 0)
-        j, x = proof.example[tie], proof.token[tie]
-        order = f"token {program.anchor[proof.example[free]]} above token {proof.token[free]}"
-        where = f"in example {proof.example[free]}"
+    if rows.tied.any():
+        tie, free = (0, 1) if rows.tied[0] else (1, 0)
+        j, x = rows.example[tie], rows.token[tie]
+        order = f"token {program.anchor[rows.example[free]]} above token {rows.token[free]}"
+        where = f"in example {rows.example[free]}"
         return f"no W ranks {order} {where} while tokens {program.anchor[j]} and {x} of example {j} are tied."
     if i == k:
         return (

@@ -22,7 +22,7 @@ from attsvm.program import passes
 from attsvm.token_arrays import TAME
 from attsvm.tokens import Tokens, as_required, as_selected
 
-SMALL = 1 << 18
+FEW_KEYS = 1 << 18
 """Entries of the keys up to which all differences are kept (2 MB): then no pass need be compiled."""
 
 CHUNK = 1 << 21
@@ -37,7 +37,7 @@ class Constraints:
     """The rows  (x_a − x_t)ᵀ W z ≥ required  (= 0 where tied), one per active token.
 
     keys (…, n, T, d), queries (…, n, e): float64; where sizes are far from one, each example in units of
-        its own, powers of two, so that no product over- or underflows. Keys may be Stored: see `pooled.py`.
+        its own, powers of two, so that no product over- or underflows. Keys may be Stored.
     anchor (…, n): index of the first selected token.
     active (…, n, T): rows that exist; tied (…, n, T): the active rows that are equalities.
     required (…, n): the margin each example asks for in these units, ≥ 0, the largest near one.
@@ -130,7 +130,7 @@ class Constraints:
     def as_batch(self) -> Constraints:
         """One problem as a batch of one, which shares what is known of the rows."""
         batch = self._at(None)
-        if self._small:
+        if self.fits(FEW_KEYS):
             batch.__dict__["all_differences"] = self.all_differences[None]
         return batch
 
@@ -163,7 +163,7 @@ class Constraints:
         if self.stored:
             return self.some_margins(W, np.arange(self.n))
         directions = np.matmul(self.queries, np.swapaxes(W, -1, -2))
-        if self._small:
+        if self.fits(FEW_KEYS):
             out = np.einsum("...td,...d->...t", self.all_differences, directions)
         else:
             out = np.empty(self.active.shape)
@@ -183,7 +183,7 @@ class Constraints:
             example, token = np.nonzero(multipliers)
             weighted = multipliers[example, token, None] * self.differences(example, token)
             return np.asarray(weighted.T @ self.queries[example])
-        if self._small:
+        if self.fits(FEW_KEYS):
             out = np.einsum("...td,...t->...d", self.all_differences, multipliers)
         else:
             out = np.zeros((*self.active.shape[:-1], self.d))
@@ -192,12 +192,17 @@ class Constraints:
 
     @property
     def stored(self) -> bool:
-        """Whether the keys stay where they are, and only parts of them are read."""
+        """Whether the keys stay where they are, and only parts of them are read: for `Slacks` to know."""
         return isinstance(self.keys, Stored)
 
     @property
-    def _small(self) -> bool:
-        return self.keys.size <= SMALL and not self.stored
+    def library(self) -> Any:
+        """The library that holds the keys on a GPU, or None."""
+        return getattr(self.keys, "library", None)
+
+    def fits(self, most: float = np.inf) -> bool:
+        """Whether the keys are in memory, and no more numbers than these."""
+        return self.keys.size <= most and not self.stored
 
     @cached_property
     def all_differences(self) -> Float:
@@ -222,6 +227,14 @@ class Constraints:
         """x_a − x_t of the named rows, without runs: (k,), (k,) → (k, d)."""
         return self.keys[example, self.anchor[example]] - self.keys[example, token]
 
+    def unit_differences(self, example: NDArray[Any], token: NDArray[Any]) -> tuple[Float, Float]:
+        """The same at length one (k, d), and their lengths (k,)."""
+        if self.stored:
+            return unit(self.differences(example, token))
+        delta, length = np.empty((len(example), self.d)), np.empty(len(example))
+        passes.unit_differences(self.flat_keys, self.anchor, example, token, delta, length)
+        return delta, length
+
     # ------------------------------------------------------------------ the units of the tokens
 
     def weight(self, W: Float) -> Float:
@@ -244,6 +257,12 @@ class Constraints:
 
 
 _FIELDS = tuple(field.name for field in fields(Constraints))
+
+
+def unit(vectors: Float) -> tuple[Float, Float]:
+    """Vectors (k, ·) at length one, and their lengths (k,); zero stays zero."""
+    length = np.sqrt(np.einsum("kd,kd->k", vectors, vectors))
+    return vectors / np.where(length > 0, length, 1.0)[:, None], length
 
 
 def in_range(name: str, array: Float, exponent: NDArray[np.int_]) -> Float:

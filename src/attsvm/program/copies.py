@@ -8,10 +8,10 @@ from dataclasses import fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.program.constraints import SMALL, Constraints
+from attsvm.program.constraints import FEW_KEYS, Constraints
 from attsvm.program.engine import Answer
 
-FEW = 100
+FEW_ROWS = 100
 """Rows up to which copies cost less than the search for them."""
 
 EACH = tuple(field.name for field in fields(Constraints) if field.name != "unit")
@@ -23,7 +23,7 @@ def without_copies(work: Callable[[Constraints], Answer], program: Constraints) 
 
     An interior point of k rows costs k³, and of rows that are alike it needs only one.
     """
-    if program.stored or not FEW < program.active.size <= SMALL:
+    if not program.fits() or not FEW_ROWS < program.active.size <= FEW_KEYS:
         return work(program)
     first = distinct(program)
     if len(first) == program.n:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from attsvm.norms import Norm
 from attsvm.numbers import Bool, Float
 from attsvm.program import bounds, passes
-from attsvm.program.constraints import Constraints
+from attsvm.program.constraints import Constraints, unit
 from attsvm.program.engine import Answer, Found
 from attsvm.program.passes import TINY
 from attsvm.program.span import Span
@@ -71,7 +71,10 @@ class Rows:
         zeros: bool = False,
     ) -> Rows:
         """The same by their names (k,), (k,), sorted by example."""
-        delta, reach = _unit_differences(program, example, token, span)
+        if span is None:
+            delta, reach = program.unit_differences(example, token)
+        else:
+            delta, reach = unit(program.differences(example, token) @ span.left)
         if program.e == 1 and span is None:
             number = program.queries[example, 0]
             queries: Float = np.ones((1, 1))
@@ -253,24 +256,6 @@ def least(values: Float, among: Bool, count: int) -> Bool:
     chosen = np.zeros(among.shape, bool)
     chosen[example[few], token[few]] = True
     return chosen
-
-
-def unit(vectors: Float) -> tuple[Float, Float]:
-    """Vectors (k, ·) at length one, and their lengths (k,); zero stays zero."""
-    length = np.sqrt(np.einsum("kd,kd->k", vectors, vectors))
-    return vectors / np.where(length > 0, length, 1.0)[:, None], length
-
-
-def _unit_differences(
-    program: Constraints, example: NDArray[np.intp], token: NDArray[np.intp], span: Span | None
-) -> tuple[Float, Float]:
-    if span is not None:
-        return unit(program.differences(example, token) @ span.left)
-    if program.stored:
-        return unit(program.differences(example, token))
-    delta, length = np.empty((len(example), program.d)), np.empty(len(example))
-    passes.unit_differences(program.flat_keys, program.anchor, example, token, delta, length)
-    return delta, length
 
 
 def _shared(delta: Float, queries: Float, owner: NDArray[np.intp]) -> tuple[Float, Float, NDArray[np.intp]]:

@@ -106,8 +106,7 @@ def _rounds(
             break
         stride = strides[turn] if turn < len(strides) else 1
         others = all_rows > np.count_nonzero(~rows.tied)
-        # A look at rows that are stored elsewhere costs more than the engine's end.
-        look = others and (found.final or not program.stored)
+        look = others and (found.final or slacks.cheap)
         new = slacks.worst(found.W, stride, turn, found.allowed).outside(chosen, most) if look else NONE
         line.show(f"pass {turn + 1}, pool of {len(rows):,} rows: {len(new):,} others violated")
         if found.final and stride == 1 and not len(new):
@@ -182,6 +181,8 @@ class Slacks:
         self.least, self.token = np.empty((program.n, 2)), np.zeros((program.n, 2), np.int64)
         self.points: list[Float] = []
         self.zeros = np.zeros(program.n)
+        # A look at rows that are stored elsewhere costs more than an engine's end.
+        self.cheap = not program.stored
         if program.stored:
             self.length[:] = program.reach[:, None]
 

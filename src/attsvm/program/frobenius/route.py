@@ -66,28 +66,25 @@ def solve_frobenius(program: Constraints, norm: Norm = frobenius) -> Answer:
 
 def _together(program: Constraints) -> Callable[[Constraints], Answer] | None:
     """The engine that takes all runs of a batch at once, if they are small."""
-    if program.e == 1 and not program.stored:
-        rows = max(program.n * program.T, program.d)
-        if rows * program.d <= NUMBERS_OF_VECTORS:
-            from attsvm.program.frobenius.written_out import solve_runs_written_out
-
-            return solve_runs_written_out
-    elif min(program.d, program.e) > 1 and program.n * (program.T - 1) <= GRAM_ROWS and not program.stored:
-        from attsvm.program.frobenius.batch import solve_runs_by_gram
-
-        return solve_runs_by_gram
-    return None
+    rows = program.n * (program.T - 1)
+    if program.e == 1 and max(program.n * program.T, program.d) * program.d <= NUMBERS_OF_VECTORS:
+        from attsvm.program.frobenius.written_out import solve_runs_written_out as engine
+    elif program.e > 1 and program.d > 1 and rows <= GRAM_ROWS:
+        from attsvm.program.frobenius.batch import solve_runs_by_gram as engine
+    else:
+        return None
+    return engine if program.fits() else None
 
 
 @one_by_one
 def _one_run(program: Constraints, norm: Norm) -> Answer:
     if program.e == 1:
         return _vector(program, norm)
-    if program.d == 1 and not program.stored:
+    if program.d == 1 and program.fits():
         from attsvm.program.frobenius import vectors, written_out
 
         return written_out.solve_whole(program, vectors.tightest(program))
-    if program.stored or program.keys.size > KEPT_KEYS:
+    if not program.fits(KEPT_KEYS):
         chosen = program.tied | working_set.first(program, MATRIX_PROBE)
         return working_set.solve(program, norm, _pivoted(program), chosen)
     from attsvm.program.frobenius.matrices import solve_matrix

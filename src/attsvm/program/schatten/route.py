@@ -88,7 +88,7 @@ def _best(program: Constraints, norm: Norm, first: Answer, candidates: Bool, siz
             chosen = heavy if np.count_nonzero(heavy) < program.d else chosen
         chosen = candidates & (program.tied | chosen)
         stages = STAGES if growth == ATTEMPTS[0] else ()
-        engine = Path(norm, first, stages, whole, getattr(program.keys, "library", None))
+        engine = Path(norm, first, stages, whole, program.library)
         answer = working_set.solve(program, norm, engine, chosen)
         best = min(answer, best, key=lambda answer: answer.gap)
         if best.gap <= ENOUGH or engine.solved == np.count_nonzero(candidates):
