@@ -88,7 +88,7 @@ def test_a_streamed_run_goes_on_after_ctrl_c(tmp_path, small_chunks, monkeypatch
 
     def pressing(watch, steps):
         took(watch, steps)
-        watch.pressed |= next(count) == 8
+        watch.by_hand |= next(count) == 8
 
     monkeypatch.setattr(streaming.Segments, "took", pressing)
     with pytest.raises(Interrupted) as interrupted:
