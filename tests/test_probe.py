@@ -21,7 +21,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from attsvm import Tokens, max_margin
 from attsvm.probe import AttentionProbe, PerToken, TokenStore, as_sequences
 from attsvm.probe.data.arithmetic import Segments, arithmetic
-from attsvm.probe.fitting.objective import Objective, Probes, _through_softmax
+from attsvm.probe.fitting.attention import _through_softmax
+from attsvm.probe.fitting.evaluation import evaluate
+from attsvm.probe.fitting.objective import Objective, Probes
 from attsvm.verdict import cosine
 
 WEAK = {"certify": True, "prompt_ridge": 1e-7, "head_ridge": 0.1, "tol": 1e-13, "max_iter": 20_000}
@@ -63,11 +65,11 @@ def small_problem(k=1, h=1):
 def test_the_gradient_is_the_derivative(k, h):
     objective, probes, points = small_problem(k, h)
     where, step = arithmetic(objective.store.rows), 1e-6
-    value = lambda at: objective(where, at, probes).value  # noqa: E731
+    value = lambda at: evaluate(objective, where, at, probes).value  # noqa: E731
     slopes = [
         (value(points + step * e) - value(points - step * e)) / (2 * step) for e in np.eye(objective.size)
     ]
-    gradient = objective(where, points, probes).gradient
+    gradient = evaluate(objective, where, points, probes).gradient
     np.testing.assert_allclose(gradient, np.transpose(slopes), atol=1e-8)
     assert np.abs(gradient - np.transpose(slopes)[::-1]).max() > 1e-2
 
@@ -75,9 +77,9 @@ def test_the_gradient_is_the_derivative(k, h):
 def test_probes_that_share_a_pass_do_not_see_each_other():
     objective, probes, points = small_problem(h=2)
     where = arithmetic(objective.store.rows)
-    together = objective(where, points, probes)
+    together = evaluate(objective, where, points, probes)
     for i in range(3):
-        alone = objective(where, points[i : i + 1], probes.take([i]))
+        alone = evaluate(objective, where, points[i : i + 1], probes.take([i]))
         np.testing.assert_allclose(alone.gradient[0], together.gradient[i], atol=1e-14)
         np.testing.assert_allclose(alone.held_out[0], together.held_out[i], atol=1e-14)
     assert together.held_out[1] > 0 and together.held_out[0] == together.held_out[2] == 0

@@ -11,9 +11,11 @@ from attsvm.numbers.halves import BRAIN, HALF
 from attsvm.numbers.stored.matrix import as_matrix
 from attsvm.probe import AttentionProbe, TokenStore
 from attsvm.probe.data.arithmetic import Host
+from attsvm.probe.fitting.attention import read_products
 from attsvm.probe.fitting.curvature import gauss_newton
 from attsvm.probe.fitting.descent import minimise
-from attsvm.probe.fitting.objective import Objective, Probes, read_products
+from attsvm.probe.fitting.evaluation import evaluate
+from attsvm.probe.fitting.objective import Objective, Probes
 from attsvm.program.passes import widen
 
 
@@ -35,9 +37,9 @@ def problem(dtype, k=1, h=1, n=30, d=5):
 def test_the_compiled_pass_is_the_same_evaluation(k, h):
     goal, where, points, probes = problem(np.float16, k, h)  # one type: it takes seconds to compile
     points[0, 0] = 300  # one token takes all attention
-    plain = goal(where, points, probes)
+    plain = evaluate(goal, where, points, probes)
     where.part, where.cached = 64, 32  # several blocks of several pieces
-    compiled, other = goal(where, points, probes), goal(where, points + 1e-3, probes)
+    compiled, other = evaluate(goal, where, points, probes), evaluate(goal, where, points + 1e-3, probes)
     for one, same, not_it in zip(plain[:3], compiled[:3], other[:3], strict=True):
         np.testing.assert_allclose(same, one, rtol=1e-5, atol=1e-6)
         assert np.abs(not_it - one).max() > 1e-5
@@ -116,9 +118,8 @@ def test_the_curvature_saves_steps_and_leads_to_the_same_optimum(monkeypatch):
     def search(near, room):
         monkeypatch.setattr("attsvm.probe.fitting.descent.NEAR", near)
         monkeypatch.setattr("attsvm.probe.fitting.curvature.ROOM", room * goal.size**2)
-        return minimise(
-            where, lambda at, which: goal(where, at, some.take(which)), start, steps=500, tolerance=1e-5
-        )
+        one = lambda at, which: evaluate(goal, where, at, some.take(which))  # noqa: E731
+        return minimise(where, one, start, steps=500, tolerance=1e-5).numbers
 
     known, two, guessed = search(np.inf, 3), search(np.inf, 2), search(0.0, 3)
     assert (known.slope <= 1e-5).all() and (known.steps < guessed.steps).all()

@@ -14,9 +14,9 @@ from attsvm.probe import AttentionProbe, ProbeSuite, TokenStore
 from attsvm.probe.data.arithmetic import Host
 from attsvm.probe.fitting import relu
 from attsvm.probe.fitting.descent import minimise
+from attsvm.probe.fitting.folds import folds
+from attsvm.probe.fitting.kinds import Way, best_mean
 from attsvm.probe.fitting.objective import Evaluation, Objective
-from attsvm.probe.fitting.ridge_path import folds
-from attsvm.probe.fitting.ways import Way, best_mean
 
 
 def needle(n, seed, T=16, d=6):
@@ -106,12 +106,12 @@ def test_many_functions_at_once_end_where_each_ends_alone():
         return Evaluation(np.array(values), np.array(gradients), np.zeros(len(which)))
 
     where = Host(Matrix(np.zeros((1, 1))))
-    found = minimise(where, evaluate, np.zeros((5, 8)), steps=500, tolerance=1e-9)
+    found, (points, *_), _ = minimise(where, evaluate, np.zeros((5, 8)), steps=500, tolerance=1e-9)
     for i in range(5):
         alone = minimize(one, np.zeros(8), args=(i,), jac=True, method="L-BFGS-B", options={"gtol": 1e-9})
         assert found.value[i] <= alone.fun + 1e-8
-    np.testing.assert_allclose(found.points, targets, atol=1e-6)
-    assert (found.slope <= 1e-9).all() and np.abs(found.points - targets[::-1]).max() > 0.1
+    np.testing.assert_allclose(points, targets, atol=1e-6)
+    assert (found.slope <= 1e-9).all() and np.abs(points - targets[::-1]).max() > 0.1
 
 
 def test_single_precision_ends_at_the_optimum_of_double():

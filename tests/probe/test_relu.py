@@ -10,8 +10,9 @@ from sklearn.model_selection import StratifiedKFold
 from attsvm.probe import AttentionProbe, TokenStore
 from attsvm.probe.data.arithmetic import arithmetic
 from attsvm.probe.fitting import relu
+from attsvm.probe.fitting.attention import read_out
 from attsvm.probe.fitting.features import mapped
-from attsvm.probe.fitting.objective import Objective, read_out
+from attsvm.probe.fitting.objective import Objective
 
 TWO = StratifiedKFold(2)
 

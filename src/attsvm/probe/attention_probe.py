@@ -24,11 +24,14 @@ from attsvm.numbers import Float
 from attsvm.probe.data.sequences import is_nested, of_table, plain, read
 from attsvm.probe.data.standard import Standard
 from attsvm.probe.data.store import TokenStore
+from attsvm.probe.fitting.attention import Weights, probabilities, read_out
+from attsvm.probe.fitting.concepts import Fitted, Plan
 from attsvm.probe.fitting.features import mapped
-from attsvm.probe.fitting.objective import Objective, Weights, probabilities, read_out
+from attsvm.probe.fitting.folds import folds
+from attsvm.probe.fitting.kinds import KINDS, Ways
+from attsvm.probe.fitting.objective import Objective
 from attsvm.probe.fitting.relu import MEMBERS
-from attsvm.probe.fitting.ridge_path import AUTO, folds
-from attsvm.probe.fitting.ways import KINDS, Fitted, Plan, Ways
+from attsvm.probe.fitting.ridge_path import AUTO
 from attsvm.probe.reading.separation import Separation, separate_selected
 from attsvm.probe.use.in_use import InUse
 
@@ -132,7 +135,7 @@ class AttentionProbe(
             lambda tokens, parts: Objective.of(tokens, targets, importance, parts, self.n_heads),
             store, parts, many, self.n_average, plan,
         )  # fmt: skip
-        (fitted, standard, self.features_), self.kinds_ = ways.fit(kinds)
+        self.kinds_, fitted, standard, self.features_ = ways.fit(kinds)
         self._keep(fitted, standard)
         self._warn(fitted)
         if self.certify:

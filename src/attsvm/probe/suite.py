@@ -15,9 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 from attsvm.numbers import Float
 from attsvm.probe.attention_probe import AttentionProbe
 from attsvm.probe.data.sequences import read
-from attsvm.probe.fitting.objective import Objective, Weights, read_out
-from attsvm.probe.fitting.ridge_path import AUTO, folds
-from attsvm.probe.fitting.ways import Plan, choose_ridges, fit_concepts
+from attsvm.probe.fitting.attention import Weights, read_out
+from attsvm.probe.fitting.concepts import Plan, choose_ridges, fit_concepts
+from attsvm.probe.fitting.folds import folds
+from attsvm.probe.fitting.objective import Objective
+from attsvm.probe.fitting.ridge_path import AUTO
 
 
 class ProbeSuite(BaseEstimator):

@@ -7,9 +7,11 @@ tokens of a sequence, over sequences and over blocks is in float64.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
+from operator import add
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,18 @@ from attsvm.numbers import Float
 from attsvm.numbers.library import library_of
 from attsvm.numbers.stored.matrix import DeviceMatrix, Matrix
 from attsvm.numbers.threads import in_threads
+
+Array = Any
+"""An array of the library at hand: NumPy's on the host, torch's or JAX's on a device."""
+
+Library = Any
+"""The functions of that library, by NumPy's names."""
+
+Arithmetic: TypeAlias = "Host | Device"
+Segmented: TypeAlias = "Segments | PaddedSegments"
+
+Sums = TypeVar("Sums", bound=tuple[Any, ...])
+"""A record of arrays that are added up over blocks."""
 
 HOST_PART, DEVICE_PART = 1 << 21, 1 << 28
 """Numbers of a block: 8 MB and 1 GB in float32."""
@@ -29,7 +43,7 @@ SHARES = 16
 """Parts into which the host's blocks are dealt, whatever the number of cores: sums do not depend on it."""
 
 
-def arithmetic(rows: Matrix) -> Host | Device:
+def arithmetic(rows: Matrix) -> Arithmetic:
     """The arithmetic for these rows."""
     return Device(rows) if isinstance(rows, DeviceMatrix) else Host(rows)
 
@@ -37,37 +51,37 @@ def arithmetic(rows: Matrix) -> Host | Device:
 class Host:
     """NumPy: blocks that stay in the cache, segments of unequal lengths by `reduceat`."""
 
-    xp: Any = np
+    xp: Library = np
     part, cached = HOST_PART, CACHED
 
     def __init__(self, rows: Matrix) -> None:
         self.brain, self.dtype = rows.brain, np.dtype(np.float32 if rows.narrow else np.float64)
         self.scratch = threading.local()
 
-    def put(self, array: Any) -> Any:
+    def put(self, array: Array) -> Array:
         """One of NumPy's arrays where the arithmetic is."""
         return np.asarray(array)
 
-    def numpy(self, array: Any) -> NDArray[Any]:
+    def numpy(self, array: Array) -> NDArray[Any]:
         return np.asarray(array)
 
-    def scope(self) -> Any:
+    def scope(self) -> AbstractContextManager[Any]:
         """Where numbers may have 64 bits."""
         return nullcontext()
 
-    def narrowed(self, array: Any) -> Any:
+    def narrowed(self, array: Array) -> Array:
         """In the precision of products."""
         return np.asarray(array, self.dtype)
 
-    def factor(self, array: Any) -> Any:
+    def factor(self, array: Array) -> Array:
         """One of NumPy's arrays where the arithmetic is, in the precision of products."""
         return self.narrowed(array)
 
-    def widened(self, array: Any) -> Any:
+    def widened(self, array: Array) -> Array:
         """In float64."""
         return np.asarray(array, np.float64)
 
-    def forward(self, raw: Any, centre: Any, across: Any) -> tuple[Any, Any]:
+    def forward(self, raw: Array, centre: Array, across: Array) -> tuple[Array, Array]:
         """x = raw − centre (m, d), and its products x W (m, c): differences before products.
 
         x is this thread's memory, and lasts until its next call.
@@ -78,13 +92,13 @@ class Host:
             np.matmul(x[piece], across, out=products[piece])
         return x, products
 
-    def _room(self, shape: tuple[int, int]) -> Any:
+    def _room(self, shape: tuple[int, int]) -> Array:
         room = getattr(self.scratch, "room", None)
         if room is None or room.size < shape[0] * shape[1]:
             room = self.scratch.room = np.empty(max(shape[0] * shape[1], 1), self.dtype)
         return room[: shape[0] * shape[1]].reshape(shape)
 
-    def backward(self, coefficients: Any, x: Any) -> Any:
+    def backward(self, coefficients: Array, x: Array) -> Array:
         """C x (c, d) in float64 of coefficients (c, m)."""
         coefficients = self.narrowed(coefficients)
         total = np.zeros((len(coefficients), x.shape[1]))
@@ -92,7 +106,7 @@ class Host:
             total += coefficients[:, piece] @ x[piece]
         return total
 
-    def centred(self, raw: Any, centre: Any, out: Any = None) -> Any:
+    def centred(self, raw: Array, centre: Array, out: Array = None) -> Array:
         """x − centre (m, d)."""
         if raw.itemsize == 2 and raw.dtype.kind in "fu" and self.dtype == np.float32:
             from attsvm.numbers.halves import BRAIN, HALF
@@ -108,7 +122,7 @@ class Host:
         """Sums over sequences of these lengths; again: the same lengths will be asked for."""
         return Segments(lengths)
 
-    def each(self, work: Any, spans: list[slice]) -> Iterable[Any]:
+    def each(self, work: Callable[[slice], Sums], spans: list[slice]) -> Iterable[Sums]:
         """`work` on every span, on all cores; results in order."""
         if len(spans) < 2:
             return map(work, spans)
@@ -128,20 +142,20 @@ class Device:
         self.dtype = self.xp.float32 if rows.narrow else self.xp.float64
         self.known: dict[bytes, PaddedSegments] = {}
 
-    def narrowed(self, array: Any) -> Any:
+    def narrowed(self, array: Array) -> Array:
         return self.library.to(array, self.dtype)
 
-    def factor(self, array: Any) -> Any:
+    def factor(self, array: Array) -> Array:
         return self.narrowed(self.put(array))
 
-    def centred(self, raw: Any, centre: Any) -> Any:
+    def centred(self, raw: Array, centre: Array) -> Array:
         return raw - centre  # half minus single is single, in one pass
 
-    def forward(self, raw: Any, centre: Any, across: Any) -> tuple[Any, Any]:
+    def forward(self, raw: Array, centre: Array, across: Array) -> tuple[Array, Array]:
         x = self.centred(raw, centre)
         return x, self.library.product(across.T, x.T).T  # twice as fast as x W for few columns
 
-    def backward(self, coefficients: Any, x: Any) -> Any:
+    def backward(self, coefficients: Array, x: Array) -> Array:
         return self.widened(self.library.product(self.narrowed(coefficients), x))
 
     def segments(self, lengths: NDArray[np.intp], again: bool = True) -> PaddedSegments:
@@ -153,7 +167,7 @@ class Device:
             self.known[key] = PaddedSegments(lengths, self)
         return self.known[key]
 
-    def each(self, work: Any, spans: list[slice]) -> Iterable[Any]:
+    def each(self, work: Callable[[slice], Sums], spans: list[slice]) -> Iterable[Sums]:
         return map(work, spans)
 
 
@@ -163,12 +177,9 @@ def _pieces(shape: tuple[int, ...]) -> list[slice]:
     return [slice(a, min(a + step, shape[0])) for a in range(0, shape[0], step)]
 
 
-def total(parts: Iterable[Any]) -> Any:
-    """The sum of tuples of arrays, entry by entry."""
-    done: tuple[Any, ...] = ()
-    for each in parts:
-        done = tuple(a + b for a, b in zip(done, each, strict=True)) if done else each
-    return done
+def total(parts: Iterable[Sums]) -> Sums:
+    """The sum of records of arrays, entry by entry."""
+    return reduce(lambda done, each: type(each)(*map(add, done, each)), parts)
 
 
 class Segments:
@@ -204,17 +215,17 @@ class PaddedSegments:
         self.gather = where.put(np.where(place, starts[:, None] + np.arange(longest), 0).ravel())
         self.place = where.put(place)
 
-    def _rows(self, of_tokens: Any, instead: float) -> Any:
+    def _rows(self, of_tokens: Array, instead: float) -> Array:
         if self.equal:
             return of_tokens.reshape(*of_tokens.shape[:-1], *self.shape)
         rows = of_tokens[..., self.gather].reshape(*of_tokens.shape[:-1], *self.shape)
         return self.xp.where(self.place, rows, instead)
 
-    def total(self, of_tokens: Any) -> Any:
+    def total(self, of_tokens: Array) -> Array:
         return self._rows(of_tokens, 0.0).sum(-1)
 
-    def top(self, of_tokens: Any) -> Any:
+    def top(self, of_tokens: Array) -> Array:
         return self.xp.amax(self._rows(of_tokens, -np.inf), -1)
 
-    def spread(self, of_sequences: Any) -> Any:
+    def spread(self, of_sequences: Array) -> Array:
         return of_sequences[..., self.owner]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Float
-from attsvm.probe.data.arithmetic import Device, Host, arithmetic
+from attsvm.probe.data.arithmetic import Arithmetic, Array, arithmetic
 from attsvm.probe.data.store import TokenStore
 
 
@@ -43,14 +43,14 @@ def standardise(store: TokenStore, importance: Float) -> Standard:
     return Standard(first + mean * size, scale)
 
 
-def _size(where: Host | Device, x: Any) -> Float:
+def _size(where: Arithmetic, x: Array) -> Float:
     """Size of every feature in a block (d,): squares of the numbers themselves may overflow."""
     size = where.numpy(where.widened(where.xp.amax(abs(x), 0)))
     return np.where((size > 0) & np.isfinite(size), size, 1.0)
 
 
 def _moments(
-    where: Host | Device, store: TokenStore, span: slice, importance: Float, origin: Any, size: Float
+    where: Arithmetic, store: TokenStore, span: slice, importance: Float, origin: Array, size: Float
 ) -> tuple[float, Float, Float]:
     """Weight, mean and weighted squares about it, of a block from the origin in units of the sizes."""
     weights = np.repeat(importance, store.lengths[span])
@@ -65,7 +65,7 @@ def _moments(
     return total, done[0], total * done[1]
 
 
-def quiet() -> Any:
+def quiet() -> np.errstate:
     """No warnings of NumPy's where `name_the_bad` says in words which numbers are not finite."""
     return np.errstate(invalid="ignore", over="ignore")
 

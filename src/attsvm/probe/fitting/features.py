@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from attsvm.numbers import Float
 from attsvm.numbers.stored.matrix import as_matrix
-from attsvm.probe.data.arithmetic import arithmetic
+from attsvm.probe.data.arithmetic import Arithmetic, Array, Library, arithmetic
 from attsvm.probe.data.standard import Standard
 from attsvm.probe.data.store import TokenStore
 
@@ -26,11 +25,11 @@ class FeatureMap:
         """How many features."""
         raise NotImplementedError
 
-    def on(self, where: Any, raw: Any) -> Any:
+    def on(self, where: Arithmetic, raw: Array) -> Array:
         """Features (m, width) of a block as it is stored, where the arithmetic is."""
         raise NotImplementedError
 
-    def transform(self, tokens: Any) -> Float:
+    def transform(self, tokens: Array) -> Float:
         """Features (N, width) of tokens (N, d)."""
         rows = as_matrix(np.asarray(tokens))
         return np.asarray(self.on(arithmetic(rows), rows.read(slice(0, len(tokens)))))
@@ -46,7 +45,7 @@ class Same(FeatureMap):
     def width(self) -> int:
         return len(self.zeros)
 
-    def on(self, where: Any, raw: Any) -> Any:
+    def on(self, where: Arithmetic, raw: Array) -> Array:
         return where.centred(raw, where.factor(self.zeros))
 
 
@@ -70,7 +69,7 @@ class Rbf(FeatureMap):
     def width(self) -> int:
         return len(self.landmarks)
 
-    def on(self, where: Any, raw: Any) -> Any:
+    def on(self, where: Arithmetic, raw: Array) -> Array:
         put = where.factor
         x = where.centred(raw, put(self.mean)) / put(self.scale)
         squares = (x * x).sum(1)[:, None] + put((self.landmarks**2).sum(1))
@@ -78,7 +77,7 @@ class Rbf(FeatureMap):
         return kernel(where.xp, where.xp.clip(apart, 0, None), self.gamma, self.power) @ put(self.root)
 
 
-def kernel(xp: Any, apart: Any, gamma: Float, power: Float) -> Any:
+def kernel(xp: Library, apart: Array, gamma: Float, power: Float) -> Array:
     """(1 + γ a)^(−power) of squared distances a; where the power is infinite exp(−γ a), as in attsvm 0.1."""
     scaled = float(gamma[0]) * apart
     return (1 + scaled) ** -float(power[0]) if np.isfinite(power[0]) else xp.exp(-scaled)
@@ -94,7 +93,7 @@ class Together(FeatureMap):
     def width(self) -> int:
         return sum(each.width for each in self.maps)
 
-    def on(self, where: Any, raw: Any) -> Any:
+    def on(self, where: Arithmetic, raw: Array) -> Array:
         return where.xp.concatenate([each.on(where, raw) for each in self.maps], 1)
 
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from attsvm.numbers import Float
-from attsvm.probe.data.arithmetic import Device, Host, arithmetic
+from attsvm.numbers import Float, Index
+from attsvm.probe.data.arithmetic import Arithmetic, Array, arithmetic
 from attsvm.probe.data.store import TokenStore
+from attsvm.probe.fitting.attention import Weights, log_loss, on_tokens, read_products
 from attsvm.probe.fitting.features import FeatureMap
-from attsvm.probe.fitting.objective import Objective, Weights, log_loss, on_tokens, read_products
+from attsvm.probe.fitting.objective import Objective
 from attsvm.progress import Line
 
 MEMBERS = 10
@@ -53,7 +53,7 @@ class Relu(FeatureMap):
     def width(self) -> int:
         return len(self.mean) + len(self.bias)
 
-    def on(self, where: Any, raw: Any) -> Any:
+    def on(self, where: Arithmetic, raw: Array) -> Array:
         mean, into, bias = map(where.factor, (self.mean, self.into, self.bias))
         x, products = where.forward(raw, mean, into)
         return where.xp.concatenate([x, where.xp.clip(products + bias, 0, None)], 1)
@@ -80,11 +80,11 @@ class Network(NamedTuple):
     into is A (d, m), bias b (m,), prompts P (m, h), head V (d, h·k); intercept (k,).
     """
 
-    into: Any
-    bias: Any
-    prompts: Any
-    head: Any
-    intercept: Any
+    into: Array
+    bias: Array
+    prompts: Array
+    head: Array
+    intercept: Array
 
 
 def train(objective: Objective, members: int, seed: int) -> Trained:
@@ -113,7 +113,7 @@ def train(objective: Objective, members: int, seed: int) -> Trained:
     return Trained(features, weights, np.array(losses), steps, aside)
 
 
-def _together(objective: Objective, runs: Sequence[_Run]) -> tuple[list[Any], list[Float], int]:
+def _together(objective: Objective, runs: Sequence[_Run]) -> tuple[list[Array], list[Float], int]:
     """The members where the sequences that they set aside were told best, their scores of these; steps."""
     batches = max(run.batches for run in runs)
     lowest, since, steps, check = np.inf, 0, 0, max(CHECK, batches // 2)
@@ -135,7 +135,7 @@ def _together(objective: Objective, runs: Sequence[_Run]) -> tuple[list[Any], li
 class _Run:
     """The training of one member: its numbers in one vector, and their mean on the way."""
 
-    def __init__(self, where: Host | Device, objective: Objective, number: int, seed: int) -> None:
+    def __init__(self, where: Arithmetic, objective: Objective, number: int, seed: int) -> None:
         self.where, self.objective = where, objective
         self.rng = np.random.default_rng([seed, number])
         folds = len(objective.training) - 1
@@ -155,7 +155,7 @@ class _Run:
         self.first = self.second = 0 * self.now
         self.steps, self.order = 0, self.learned
 
-    def network(self, point: Any) -> Network:
+    def network(self, point: Array) -> Network:
         """A vector as a network."""
         spans = zip(self.ends, self.ends[1:], self.shapes, strict=False)
         return Network(*(point[a:b].reshape(shape) for a, b, shape in spans))
@@ -176,7 +176,7 @@ class _Run:
             self.now = shrunk - (rate * root / (1 - MEAN**self.steps)) * step
             self.mean = FADED * self.mean + (1 - FADED) * self.now
 
-    def _hidden(self, net: Network, raw: Any) -> tuple[Any, Any, Any]:
+    def _hidden(self, net: Network, raw: Array) -> tuple[Array, Array, Array]:
         """Centred tokens, their features, and their scores."""
         across = self.where.xp.concatenate([net.into, net.head], 1) / self.scale
         x, products = self.where.forward(raw, self.centre, across)
@@ -185,11 +185,11 @@ class _Run:
         hidden *= hidden > 0
         return x, hidden, products[:, UNITS:]
 
-    def _products(self, net: Network, hidden: Any, scores: Any) -> Any:
+    def _products(self, net: Network, hidden: Array, scores: Array) -> Array:
         """Logits and scores of tokens (m, c)."""
         return self.where.xp.concatenate([hidden @ net.prompts, scores], 1)
 
-    def _gradient(self, which: NDArray[np.intp]) -> Any:
+    def _gradient(self, which: Index) -> Array:
         """Of the log loss of some sequences, a part of the features left out."""
         o, where, full = self.objective, self.where, 1 / (1 - DROPPED)
         net = self.network(self.now)
@@ -212,7 +212,7 @@ class _Run:
         parts = on_x[:, :UNITS], on_hidden.sum(0), on_prompts, on_x[:, UNITS:], on_intercept
         return where.xp.concatenate([part.reshape(-1) for part in parts])
 
-    def scores(self, point: Any) -> Float:
+    def scores(self, point: Array) -> Float:
         """Scores (k, …) of the sequences of the fold that was set aside."""
         where, net, found = self.where, self.network(point), []
         for span in self.aside.spans(where.part):

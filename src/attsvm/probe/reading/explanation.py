@@ -16,7 +16,7 @@ from attsvm.pages import embedded, escaped
 from attsvm.pieces import readable
 from attsvm.probe.data.standard import name_the_bad
 from attsvm.probe.data.store import TokenStore
-from attsvm.probe.fitting.objective import Weights, probabilities
+from attsvm.probe.fitting.attention import Weights, probabilities
 
 SHOWN, WORDS = 300, 14
 """Sequences on a page, and words of each side that speak loudest."""

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from attsvm.numbers import Bool, Float
 from attsvm.probe.data.store import TokenStore
-from attsvm.probe.fitting.objective import Weights
+from attsvm.probe.fitting.attention import Weights
 from attsvm.probe.reading import curves, explanation
 from attsvm.probe.reading.curves import Curves, Threshold
 from attsvm.probe.reading.explanation import Explanation

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attsvm.numbers import Float
-from attsvm.probe.fitting.objective import Weights
+from attsvm.probe.fitting.attention import Weights
 
 
 class Running(NamedTuple):

@@ -1,0 +1,97 @@
+"""From an objective to fitted weights: ridges are chosen, then every concept is fitted on all sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from attsvm.numbers import Float
+from attsvm.probe.data.arithmetic import arithmetic
+from attsvm.probe.fitting.attention import Weights
+from attsvm.probe.fitting.descent import minimise
+from attsvm.probe.fitting.evaluation import evaluate
+from attsvm.probe.fitting.objective import Objective, Probes
+from attsvm.probe.fitting.ridge_path import Choice, choose
+
+
+class Fitted(NamedTuple):
+    """weights for the tokens as given; what was chosen; objective, steps, largest partial derivative."""
+
+    weights: Weights
+    choice: Choice
+    value: float
+    steps: int
+    slope: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """given: head and prompt ridge, None where the data choose; starts: how many, and their seed.
+
+    steps, tolerance: of L-BFGS. judge: hold out in any case, to compare features.
+    """
+
+    given: Sequence[float | None]
+    starts: int
+    steps: int
+    tolerance: float
+    seed: Any = None
+    judge: bool = False
+
+
+def choose_ridges(objective: Objective, plan: Plan) -> list[Choice]:
+    """The ridges of every concept."""
+    where = arithmetic(objective.store.rows)
+    with where.scope():
+        return choose(where, objective, plan.given, _starts(objective, plan)[0], plan.steps, plan.judge)
+
+
+def fit_concepts(objective: Objective, plan: Plan, choices: Sequence[Choice]) -> list[Fitted]:
+    """Every concept's best of several starts, all in shared passes; the path's end is the first start."""
+    where, concepts, s = arithmetic(objective.store.rows), len(objective.targets), plan.starts
+    starts = _starts(objective, plan)
+    with where.scope():
+        points = np.tile(starts, (concepts, 1, 1))
+        for own, choice in zip(points, choices, strict=True):
+            if choice.start is not None:
+                own[0] = choice.start
+        ridges = np.repeat([(c.prompt_ridge, c.head_ridge) for c in choices], s, axis=0).T
+        concept = np.repeat(np.arange(concepts), s)
+        probes = Probes(concept, np.zeros_like(concept), *ridges)
+        numbers, vectors, _ = minimise(
+            where,
+            lambda at, which: evaluate(objective, where, at, probes.take(which)),
+            where.put(points.reshape(concepts * s, -1)),
+            steps=plan.steps,
+            tolerance=plan.tolerance,
+        )
+        best = numbers.value.reshape(concepts, s).argmin(1) + s * np.arange(concepts)
+        ended, told = where.numpy(vectors.points[where.put(best)]), numbers.take(best)
+    return [
+        Fitted(for_given_tokens(objective, point), choice, value.item(), steps.item(), slope.item())
+        for point, choice, value, steps, slope in zip(
+            ended, choices, told.value, told.steps, told.slope, strict=True
+        )
+    ]
+
+
+def _starts(objective: Objective, plan: Plan) -> Float:
+    """Starts (s, D): mean pooling first; after it, or for several heads, random logits N(0, 1)."""
+    rng = check_random_state(0 if plan.seed is None else plan.seed)
+    d, h = objective.store.width, objective.h
+    starts = np.zeros((plan.starts, objective.size))
+    for start in starts if h > 1 else starts[1:]:
+        start[: d * h] = rng.standard_normal(d * h) / np.sqrt(d)
+    return starts
+
+
+def for_given_tokens(objective: Objective, point: Float) -> Weights:
+    """A point as weights for the tokens as given: standardisation is folded into them."""
+    prompts, head, intercept = objective.like(point)
+    mean, scale = objective.standard
+    head = head / scale[:, None, None]
+    return Weights(prompts / scale[:, None], head, intercept - np.einsum("d,dhk->k", mean, head))
