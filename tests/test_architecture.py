@@ -329,6 +329,73 @@ def test_what_only_a_type_checker_reads_is_no_circle():
     assert circles({"a.page": "from a.summary import Report", "a.summary": typed}) == set()
 
 
+# ---------------------------------------------------------------------- road one: one of each
+
+
+def calls(source):
+    """The names of what the source calls: `a.b.c`, or `.c` where the owner has no name."""
+    for node in every_node(source):
+        if isinstance(node, ast.Call):
+            name = dotted(node.func)
+            yield name or (f".{node.func.attr}" if isinstance(node.func, ast.Attribute) else "")
+
+
+def looks_at_other_rows(source):
+    """The loop: who asks which rows outside a pool are violated."""
+    return [name for name in calls(source) if name.split(".")[-1] in ("Slacks", "outside")]
+
+
+def opens_runs(source):
+    """Who takes a run out of a program, or makes a batch of one."""
+    return [name for name in calls(source) if name.endswith(("program.run", "program.as_batch"))]
+
+
+def computes_a_gap(source):
+    """Who writes 1 − a · b / c, or 1 − a / b / c: two bounds and how far they are apart."""
+    return [
+        ast.unparse(node)
+        for node in every_node(source)
+        if isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Sub)
+        and isinstance(node.left, ast.Constant)
+        and node.left.value == 1
+        and any(map(is_ratio_of_bounds, ast.walk(node.right)))
+    ]
+
+
+def is_ratio_of_bounds(node):
+    def of(kind, node):
+        return isinstance(node, ast.BinOp) and isinstance(node.op, kind)
+
+    return of(ast.Div, node) and of(ast.Mult | ast.Div, node.left)
+
+
+def knows_where_keys_live(source):
+    return [
+        dotted(node)
+        for node in every_node(source)
+        if isinstance(node, ast.Attribute) and dotted(node).endswith("program.stored")
+    ]
+
+
+ONE_OF_EACH = [
+    (looks_at_other_rows, {"working_set.py"}, "new = Slacks(program).worst(W).outside(chosen, 9)"),
+    (opens_runs, {"runs.py"}, "[solve(program.run(k)) for k in range(program.runs)]"),
+    (computes_a_gap, {"bounds.py", "certificate.py"}, "gap = 1 - float(y @ b * least / X.trace())"),
+    (computes_a_gap, {"bounds.py", "certificate.py"}, "gap = 1.0 - gained / steepness * least / size"),
+    (knows_where_keys_live, {"working_set.py"}, "few and not self.program.stored"),
+]
+
+
+@pytest.mark.parametrize(("finds", "homes", "wrong"), ONE_OF_EACH, ids=lambda x: getattr(x, "__name__", ""))
+def test_road_one_has_one_loop_one_opener_of_runs_and_one_gap(finds, homes, wrong):
+    road = sorted((ROOT / "program").rglob("*.py"))
+    found = {path.name for path in road if finds(path.read_text(encoding="utf8"))}
+    assert found == homes
+    assert finds(wrong)
+    assert not finds("gap = bounds.apart(lower, least, size)\nrows = Rows.of(program)\nsize = 1 - 1 / q")
+
+
 # ---------------------------------------------------------------------- what is loaded
 
 

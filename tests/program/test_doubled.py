@@ -87,11 +87,11 @@ def test_roots_and_powers():
 def test_systems_are_solved_that_float64_cannot_tell_from_singular():
     hilbert = Doubled(np.ones((9, 9))) / (1.0 + np.arange(9.0)[:, None] + np.arange(9.0))
     right = hilbert @ Doubled(np.ones(9))
-    assert np.abs(numbers.solve(hilbert, right).hi - 1).max() <= 1e-14
-    assert np.abs(numbers.solve(hilbert.hi, right.hi) - 1).max() > 1e-7
+    assert np.abs(numbers.solve_positive(hilbert, right).hi - 1).max() <= 1e-14
+    assert np.abs(numbers.solve_positive(hilbert.hi, right.hi) - 1).max() > 1e-7
 
 
 @pytest.mark.parametrize("kind", [Doubled, np.asarray], ids=["doubled", "float64"])
 def test_a_matrix_that_is_not_positive_is_refused(kind):
     with pytest.raises(np.linalg.LinAlgError, match="not positive"):
-        numbers.solve(kind(np.diag([1.0, -1.0])), kind(np.ones(2)))
+        numbers.solve_positive(kind(np.diag([1.0, -1.0])), kind(np.ones(2)))

@@ -143,7 +143,7 @@ def test_masked_tokens_and_zero_queries_ask_for_nothing(norm):
 def test_the_pool_finds_the_answer_of_all_rows(norm, monkeypatch):
     tokens, selected, _ = planted((30, 12, 8, 8))
     small = max_margin(tokens, selected, norm)
-    monkeypatch.setattr(schatten, "SMALL", 10_000)
+    monkeypatch.setattr(schatten, "SMALL_POOL", 10_000)
     everything = max_margin(tokens, selected, norm)
     assert small.certificate.worst < TIGHT and everything.certificate.worst < TIGHT
     assert norm.value(small.W) == pytest.approx(norm.value(everything.W), rel=TIGHT)
@@ -153,7 +153,7 @@ def test_the_pool_finds_the_answer_of_all_rows(norm, monkeypatch):
 @pytest.mark.parametrize("stages", [((0.1, 0.05), (1e-2, 0.01)), ((0.3, 0.02),)], ids=["some", "most"])
 def test_a_pool_that_dropped_needed_rows_is_repaired(norm, stages, monkeypatch):
     tokens, selected, _ = planted((30, 12, 8, 8))
-    monkeypatch.setattr(schatten, "SMALL", 20)
+    monkeypatch.setattr(schatten, "SMALL_POOL", 20)
     monkeypatch.setattr(schatten, "STAGES", stages)
     assert max_margin(tokens, selected, norm).certificate.worst < TIGHT
 

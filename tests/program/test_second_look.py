@@ -87,7 +87,7 @@ def test_whatever_an_engine_finds_numbers_come_out(monkeypatch, slack):
 
     instance = conftest.matrix()
     monkeypatch.setattr(engines, "route_of", lambda norm: broken)
-    monkeypatch.setattr(working_set, "solve", broken)
+    monkeypatch.setattr(working_set, "solve_on_pools", broken)
     monkeypatch.setattr(careful, "_answer", lambda *_: None)
     solution = max_margin(instance.tokens, instance.selected, slack=slack)
     assert np.isfinite(solution.W).all() and np.isfinite(solution.multipliers).all()

@@ -28,7 +28,7 @@ DOUBT = 0.1 * TOLERANCE
 
 EPSILON = 2.0**-53
 
-CHUNK, LARGEST = 1 << 17, 1 << 26
+CHUNK, LARGEST_SUM = 1 << 17, 1 << 26
 """Numbers that are summed in twice the precision: at once, and in all (half a minute)."""
 
 
@@ -167,7 +167,7 @@ def _at_most(
         most, least = judge(sums, *more, 1.0), judge(sums, *more, -1.0)
         doubtful = finite & (most.worst > DOUBT) & ~(least.worst > TOLERANCE)
         if program.runs is None:
-            if doubtful and len(_doubtful(sums)) * program.d * max(program.T, program.e) <= LARGEST:
+            if doubtful and len(_doubtful(sums)) * program.d * max(program.T, program.e) <= LARGEST_SUM:
                 most = judge(_in_doubled(sums), *more, 1.0)
         else:
             which = np.flatnonzero(doubtful).tolist()

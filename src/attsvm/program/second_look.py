@@ -16,7 +16,7 @@ from attsvm.program.runs import each_run
 SURE = 5e-11
 """Relative effect of rounding that needs no second look."""
 
-FINE, ENOUGH = 1e-10, 0.5 * TOLERANCE
+FINE_GAP, GAP_ENOUGH = 1e-10, 0.5 * TOLERANCE
 """Largest violation or gap that is left as it is: Frobenius algorithms end exactly, the others near 1e-9."""
 
 QUICK = 1_000_000
@@ -40,7 +40,7 @@ def second_look(program: Constraints, norm: Norm, answer: Answer) -> Answer:
 def second_look_soft(program: Constraints, slack: Float, answer: Answer) -> Answer:
     """The same for a soft margin; slack (n,): C in the units of the tokens."""
     worst = certify_soft(program, answer.W, answer.multipliers, slack).worst
-    if worst <= ENOUGH:
+    if worst <= GAP_ENOUGH:
         return answer
     from attsvm.program.careful.route import solve_soft_carefully
 
@@ -57,7 +57,7 @@ def _tolerated(program: Constraints, norm: Norm) -> float:
     """Frobenius answers of small programs to more digits: there another look takes a moment."""
     unknowns = program.d * program.e
     count = min(program.n * program.T, 2 * unknowns + 50)
-    return FINE if norm.p == 2 and count**2 * (count + unknowns) <= QUICK else ENOUGH
+    return FINE_GAP if norm.p == 2 and count**2 * (count + unknowns) <= QUICK else GAP_ENOUGH
 
 
 def _sure(program: Constraints, norm: Norm, answer: Answer) -> Bool:

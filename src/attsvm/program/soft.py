@@ -69,7 +69,7 @@ def _solve_one(program: Constraints, slack: Float) -> tuple[Float, Float]:
     scaled = np.minimum(np.ldexp(slack, np.clip(up + raised, -2000, 2000)), 2.0**RANGE)
     priced = replace(program, price=scaled)
     with single_thread(), np.errstate(all="ignore"):
-        answer = working_set.solve(priced, frobenius, SoftMargin(priced), _first(priced)).finite()
+        answer = working_set.solve_on_pools(priced, frobenius, SoftMargin(priced), _first(priced)).finite()
     W, multipliers = answer.W, answer.multipliers
     W = in_range("W", W, program.unit - raised)
     answer = Answer(W, in_range("multipliers", multipliers, -(up + raised)[:, None]))

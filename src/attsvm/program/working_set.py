@@ -72,7 +72,7 @@ def first(program: Constraints, each: int) -> Bool:
     return chosen
 
 
-def solve(
+def solve_on_pools(
     program: Constraints,
     norm: Norm,
     engine: Engine,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from attsvm.norms import Norm, Schatten
 from attsvm.numbers import Float
-from attsvm.program.careful.numbers import Numbers, high, joined, like, power, solve
+from attsvm.program.careful.numbers import Numbers, high, joined, like, power, solve_positive
 
 
 class Ball(Protocol):
@@ -212,7 +212,7 @@ class Spectrum:
         Z, (a, b) = like(x, np.eye(self.d + self.e)), self.places
         Z[a, b] = x
         Z[b, a] = x
-        return solve(Z, like(x, np.eye(self.d + self.e)))
+        return solve_positive(Z, like(x, np.eye(self.d + self.e)))
 
     def _rest(self, x: Numbers) -> Numbers:
         """1 − ½ tr P − ½ tr Q."""

@@ -18,7 +18,7 @@ import numpy as np
 from attsvm.numbers import Float
 from attsvm.numbers.doubled import Doubled
 from attsvm.program.careful.balls import Ball
-from attsvm.program.careful.numbers import Numbers, high, solve
+from attsvm.program.careful.numbers import Numbers, high, solve_positive
 
 SHRINK, SLOWEST = 0.05, 0.5
 """Factor of μ between two points of the path: at first, and at last, where numbers run out of digits."""
@@ -70,7 +70,7 @@ class Program:
     def newton(self, y: Numbers, mu: float) -> tuple[Numbers, float]:
         """The Newton step at y towards y(μ), and its decrement."""
         slope = self.slope(y, mu)
-        step = -solve(self.curvature(y)[0], slope)
+        step = -solve_positive(self.curvature(y)[0], slope)
         return step, math.sqrt(max(-float(high((slope * step).sum())), 0.0))
 
     def curvature(self, y: Numbers) -> tuple[Numbers, Numbers]:
@@ -113,7 +113,7 @@ def _polished(program: Program, y: Doubled, mu: float) -> tuple[Doubled, Doubled
         rest = program.X.T @ W - program.gain - program.L.T @ (mu / program.room(y))
         try:
             matrix, bent = program.curvature(y)
-            step = solve(matrix, rest / mu)
+            step = solve_positive(matrix, rest / mu)
         except np.linalg.LinAlgError:
             break
         if not program.inside(y - step):

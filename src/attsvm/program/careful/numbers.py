@@ -38,7 +38,7 @@ def like(x: Numbers, array: Float) -> Numbers:
     return Doubled(array) if isinstance(x, Doubled) else np.array(array, np.float64)
 
 
-def solve(matrix: Numbers, right: Numbers) -> Numbers:
+def solve_positive(matrix: Numbers, right: Numbers) -> Numbers:
     """A⁻¹ B for a positive definite A (N, N), by its Cholesky factor; B (N,) or (N, k). Else LinAlgError."""
     if not isinstance(matrix, Doubled):
         factor, info = dpotrf(matrix, lower=1)

@@ -26,7 +26,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.rows import Rows, least
 
-GOAL, ENOUGH = 1e-11, 1e-7
+GAP_GOAL, LARGEST_GAP = 1e-11, 1e-7
 """Relative gap at which the path ends, and above which its end is no answer."""
 
 WORK = 12_000_000
@@ -38,7 +38,7 @@ FARTHEST = 1e13
 SPANNED = 1e-25
 """Distance of a tie from the span of others at which it depends on them."""
 
-LARGE = 1e6
+LARGE_PRICE = 1e6
 """A C, where rows and bounds are near one, beyond which the program without slack is tried first."""
 
 ROUNDS, ADDED = 12, 30
@@ -66,7 +66,7 @@ def solve_soft_carefully(program: Constraints) -> Answer | None:
 def _answer(program: Constraints, norm: Norm, solved: Solved, chosen: Bool) -> Answer | None:
     try:
         engine = Careful(program, solved)
-        return working_set.solve(program, norm, engine, chosen, most=ADDED, exact=True)
+        return working_set.solve_on_pools(program, norm, engine, chosen, most=ADDED, exact=True)
     except NoAnswer:
         return None
 
@@ -145,7 +145,7 @@ def _soft(pool: Pool, shape: tuple[int, int], price: Float) -> Rounded | None:
 
 def _below_limits(pool: Pool, kept: Bool, share: Float, limit: Float, shape: tuple[int, int]) -> Pair | None:
     """The program without slack, where its multipliers stay below a C that is large."""
-    if limit.max() < LARGE:
+    if limit.max() < LARGE_PRICE:
         return None
     pair = _hard_pair(pool, kept, frobenius, shape)
     if pair is None:
@@ -180,8 +180,8 @@ def _path(pool: Pool, kept: Bool, ball: Ball, lam: Float, L: Float, h: Float, fi
     gain = np.append(pool.bound[kept], np.full(more, -1.0 if isinstance(ball, Bowl) else 0.0))
     L = np.concatenate([L, np.zeros((len(L), more))], 1)
     program = Program(Doubled(gain), X, ball, Doubled(L), Doubled(h))
-    end = follow(program, np.append(lam, heights), GOAL, first)
-    return None if end is None or not end.gap <= ENOUGH * end.value else end
+    end = follow(program, np.append(lam, heights), GAP_GOAL, first)
+    return None if end is None or not end.gap <= LARGEST_GAP * end.value else end
 
 
 def _spread(pool: Pool, kept: Bool, end: Point) -> tuple[Doubled, Doubled]:

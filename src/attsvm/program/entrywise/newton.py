@@ -13,7 +13,7 @@ import numpy as np
 from attsvm.numbers.compiled import compiled, inner
 from attsvm.program.bounds import apart
 from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED, complete, norm, offset, rescale
-from attsvm.program.entrywise.products import combine, margins, solve
+from attsvm.program.entrywise.products import combine, margins, solve_factored
 
 
 @compiled
@@ -98,7 +98,7 @@ def respond(structure, entries, pairs, vectors, upper, c, target, refined):  # t
         for j in range(len(x)):
             right[j] -= margin[j] + ratio[j] * rest[j]
             rest[j] = right[j]
-        solve(upper, rest)
+        solve_factored(upper, rest)
         combine(delta, queries, edges, line, rest, more)
         beyond = 0.0
         for j in range(len(x)):

@@ -70,7 +70,7 @@ def gram(delta, queries, edges, V, column, diagonal, turned, between, scaled, ou
 
 
 @inner
-def solve(upper, x):  # type: ignore[no-untyped-def]
+def solve_factored(upper, x):  # type: ignore[no-untyped-def]
     """x := (Uᵀ U)⁻¹ x."""
     for i in range(len(x)):
         x[i] /= upper[i, i]

@@ -23,7 +23,7 @@ PACES = ((0.65, 1e-3), (0.8, 1e-2), (0.9, 1e-4))
 FAST, FROM = (0.5, 1e-3), 1.05
 """Tried before them for FROM < p < 2, where the way is short."""
 
-GOAL, ENOUGH = 1e-10, 1e-9
+GAP_GOAL, GAP_ENOUGH = 1e-10, 1e-9
 """Relative gap at which the interior point stops, and one that no other pace needs to improve."""
 
 STEPS, STALL, SETTLED, COLD = 150, 30, 2, 30
@@ -49,13 +49,13 @@ def solve_entrywise(program: Constraints, norm: Norm) -> Answer:
     paces = _paces(norm.p)
     if np.count_nonzero(program.active) <= ALL:
         answer = _from_sum(program, norm, paces[:1])
-        if answer.gap < ENOUGH:
+        if answer.gap < GAP_ENOUGH:
             return answer
     start = solve_frobenius(program)
     if not (start.separable and start.W.any()):
         return start
     with single_thread():
-        return working_set.solve(program, norm, _engine(norm, paces, start), _first(program, start))
+        return working_set.solve_on_pools(program, norm, _engine(norm, paces, start), _first(program, start))
 
 
 def _paces(p: float) -> tuple[Pace, ...]:
@@ -102,8 +102,8 @@ def _steps(norm: Norm, paces: tuple[Pace, ...], start: Answer, guessed: bool) ->
                 gap, stalled = run.gap, 0
             if gap < best.gap:
                 best = run.found()
-            done = gap < GOAL or stalled > (SETTLED if gap < ENOUGH else STALL)
-            if (done and gap > ENOUGH) or run.value * run.size > farthest:
+            done = gap < GAP_GOAL or stalled > (SETTLED if gap < GAP_ENOUGH else STALL)
+            if (done and gap > GAP_ENOUGH) or run.value * run.size > farthest:
                 break
             # Every second step: a pass over all tokens may cost more than a Newton step.
             if done or (not guessed and (step < 3 or step % 2)):
@@ -111,7 +111,7 @@ def _steps(norm: Norm, paces: tuple[Pace, ...], start: Answer, guessed: bool) ->
                 if len(rows) > len(run.pool):
                     best, gap, stalled = _on_more(rows, best, run.pool), np.inf, 0
                     run.join(rows)
-        if best.gap < ENOUGH:
+        if best.gap < GAP_ENOUGH:
             break
     while True:
         pool, rows = rows, (yield best)

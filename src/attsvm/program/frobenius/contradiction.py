@@ -16,7 +16,7 @@ STEEP = 1e-6
 RESIDUAL = 1e-12
 """|Σ λ_j A_j|, relative to the multipliers of rows with a bound, that is rounding."""
 
-FEW = 1000
+PROOF_ROWS = 1000
 """Rows among which a contradiction is sought by the dual active set."""
 
 DENSE = 1 << 22
@@ -76,7 +76,7 @@ def ray(rows: Rows, growth: Float) -> Found | None:
     size = np.where(rows.tied, np.abs(growth), np.maximum(growth, 0.0))
     for fraction in (1e-2, 1e-5):
         heavy = np.flatnonzero(size > fraction * size.max())
-        if len(heavy) <= FEW:
+        if len(heavy) <= PROOF_ROWS:
             some, lam = rows.some(heavy), np.zeros(len(rows))
             point = solve_rows(_coordinates(some), some.bound, some.tied)
             lam[heavy] = point.multipliers

@@ -86,7 +86,7 @@ def _one_run(program: Constraints, norm: Norm) -> Answer:
         return written_out.solve_whole(program, vectors.tightest(program))
     if not program.fits(KEPT_KEYS):
         chosen = program.tied | working_set.first(program, MATRIX_PROBE)
-        return working_set.solve(program, norm, _pivoted(program), chosen)
+        return working_set.solve_on_pools(program, norm, _pivoted(program), chosen)
     from attsvm.program.frobenius.matrices import solve_matrix
 
     return solve_matrix(program, algorithms)
@@ -101,7 +101,7 @@ def _vector(program: Constraints, norm: Norm) -> Answer:
     if program.tied.any():
         chosen |= vectors.independent_ties(program)
     engine = _exchanged(program) if program.d <= ONE_BY_ONE else _pivoted(program)
-    return working_set.solve(program, norm, engine, chosen, STRIDES)
+    return working_set.solve_on_pools(program, norm, engine, chosen, STRIDES)
 
 
 def _exchanged(program: Constraints) -> working_set.Engine:

@@ -32,7 +32,7 @@ STAGES = (1e-1, 1e-2, 1e-4)
 OUTER, INNER, PATIENCE = 60, 30, 10
 """Moves of the centre in all, Newton steps between two, and moves without a smaller gap."""
 
-FIRST, GROWTH, LARGEST = 10.0, 5.0, 1e9
+FIRST_SIGMA, SIGMA_GROWTH, LARGEST_SIGMA = 10.0, 5.0, 1e9
 """σ per squared length of a row: at first, its growth, and the most that rounding allows."""
 
 ROUNDING = 1e-12
@@ -96,7 +96,7 @@ class _AugmentedLagrangian:
         self.margins = rows.margins(self.W)
         # More than ten times C of σ would let every multiplier jump from end to end.
         short = float(np.abs(rows.asked - self.margins)[free].mean())
-        self.sigma = min(FIRST / self.unit, 10 * float(self.price.max()) / max(short, 1e-300))
+        self.sigma = min(FIRST_SIGMA / self.unit, 10 * float(self.price.max()) / max(short, 1e-300))
 
     def _start(self) -> Float:
         """The best multiple of Σ_i C_i (mean row of example i)."""
@@ -151,14 +151,14 @@ class _AugmentedLagrangian:
             self.margins = self.rows.margins(self.W)  # afresh: sums of steps gather rounding
             multipliers, gap, settled = self._inner()
             if not settled:  # σ is too large for this centre
-                self.sigma /= GROWTH
+                self.sigma /= SIGMA_GROWTH
                 continue
             tie = float(np.abs(self.margins).max(initial=0.0, where=self.rows.tied))
             best.offer(self.W, multipliers, max(gap, tie))
             if best.gap <= goal or best.age >= PATIENCE:
                 break
             self.centre = multipliers
-            self.sigma = min(self.sigma * GROWTH, LARGEST / self.unit)
+            self.sigma = min(self.sigma * SIGMA_GROWTH, LARGEST_SIGMA / self.unit)
         return self._lifted(best.W, others), best.multipliers
 
     def _lifted(self, W: Float, others: bool) -> Float:

@@ -25,10 +25,10 @@ from attsvm.program.schatten.nuclear import NuclearForm
 from attsvm.program.schatten.spectral import SpectralForm
 from attsvm.program.span import Span, basis
 
-GOAL, ENOUGH = 4e-10, 5e-9
+GAP_GOAL, GAP_ENOUGH = 4e-10, 5e-9
 """Relative gap at which the interior point stops, and above which a more careful attempt follows."""
 
-SMALL, FEW = 150, 20
+SMALL_POOL, NARROW_POOL = 150, 20
 """Pools of at most this many rows stay as they are: choosing would cost more than it saves. A pool that
 spans less than the space pays for every row with a dimension: it chooses even among few."""
 
@@ -48,7 +48,7 @@ MORE = 1.1
 ROOM = 1.2
 """The start is this multiple of the Frobenius solution: every row has slack."""
 
-LARGE = 1 << 22
+MANY_KEYS = 1 << 22
 """Numbers in the keys from which BLAS may use all cores."""
 
 Stages = tuple[tuple[float, float], ...]
@@ -60,7 +60,7 @@ def solve_schatten(program: Constraints, norm: Norm) -> Answer:
 
     Feasibility does not depend on the norm: without a Frobenius solution its proof is the answer.
     """
-    with nullcontext() if program.keys.size > LARGE else single_thread():
+    with nullcontext() if program.keys.size > MANY_KEYS else single_thread():
         first = solve_frobenius(program)
         if not (first.separable and first.W.any()):
             return first
@@ -76,12 +76,12 @@ def solve_schatten(program: Constraints, norm: Norm) -> Answer:
 
 def _best(program: Constraints, norm: Norm, first: Answer, candidates: Bool, size: Float) -> Answer:
     best = _compiled(program, norm, first, candidates)
-    if best.gap <= ENOUGH:
+    if best.gap <= GAP_ENOUGH:
         return best
     excess = (program.margins(first.W) - program.bound) / size
     whole = None if norm.p == 1 else Span.of(program)
     for growth in ATTEMPTS:
-        count = int(growth * max(SMALL / ATTEMPTS[0], first.carriers))
+        count = int(growth * max(SMALL_POOL / ATTEMPTS[0], first.carriers))
         chosen = least(excess, candidates & ~program.tied, count)
         if norm.p == 1 and growth == ATTEMPTS[0]:
             heavy = _heaviest(program, first)
@@ -89,9 +89,9 @@ def _best(program: Constraints, norm: Norm, first: Answer, candidates: Bool, siz
         chosen = candidates & (program.tied | chosen)
         stages = STAGES if growth == ATTEMPTS[0] else ()
         engine = Path(norm, first, stages, whole, program.library)
-        answer = working_set.solve(program, norm, engine, chosen)
+        answer = working_set.solve_on_pools(program, norm, engine, chosen)
         best = min(answer, best, key=lambda answer: answer.gap)
-        if best.gap <= ENOUGH or engine.solved == np.count_nonzero(candidates):
+        if best.gap <= GAP_ENOUGH or engine.solved == np.count_nonzero(candidates):
             break
     return best
 
@@ -104,7 +104,7 @@ def _compiled(program: Constraints, norm: Norm, first: Answer, candidates: Bool)
         return first
     rows = Rows.of(program, candidates, span)
     start = span.reduce(first.W), rows.pick(first.multipliers) * rows.length
-    W, multipliers, gap = small.solve_small(rows, norm, *start, GOAL)
+    W, multipliers, gap = small.solve_small(rows, norm, *start, GAP_GOAL)
     return rows.answer(Found(span.expand(W), multipliers, gap), program) if gap < 1 else first
 
 
@@ -139,9 +139,9 @@ class Path:
         pool = start.form.pool
         self.solved = len(rows)
         wide = self.span is None and pool.d < rows.d
-        if len(rows) <= (FEW if wide else SMALL):
+        if len(rows) <= (NARROW_POOL if wide else SMALL_POOL):
             self.stages = ()
-        goal, keep = self.stages[0] if self.stages else (GOAL, np.inf)
+        goal, keep = self.stages[0] if self.stages else (GAP_GOAL, np.inf)
 
         def gap(at: Iterate) -> float:
             return bounds.gap(pool, self.norm, start.form.weight(at), at.multipliers)
@@ -150,7 +150,7 @@ class Path:
         if self.early and self.point is not self.early and gap(at) > goal:
             again = self._moved(self.early, rows, start.form, start.span)
             at = advance(start.form, again, gap, goal)
-        if self.point and gap(at) > max(goal, ENOUGH):  # no path leads here from another pool
+        if self.point and gap(at) > max(goal, GAP_ENOUGH):  # no path leads here from another pool
             at = advance(start.form, self._first(rows, start.form, start.span), gap, goal)
         point = replace(start, at=at)
         self.early = self.early or (point if self.stages else start)
@@ -158,7 +158,7 @@ class Path:
         final, self.stages = not self.stages, self.stages[1:]
         W, multipliers = point.W, point.at.multipliers
         if final:
-            return Found(W * (1 + GOAL), multipliers, gap(point.at))
+            return Found(W * (1 + GAP_GOAL), multipliers, gap(point.at))
         kept = rows.margins(W) - rows.bound < keep * (np.maximum(rows.bound, LEAST) if wide else 1.0)
         # Rows that are nearly violated join too where they cost no dimension.
         return Found(W if wide else W / (1 + keep), multipliers, final=False, kept=kept | rows.tied)

@@ -1,4 +1,6 @@
-"""Programs whose keys are stored elsewhere: the same answer as in memory, from few passes."""
+"""The one loop: rows that join, engines on their pools, and keys that are stored elsewhere."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from attsvm.program import passes
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius import resumed, route
 from attsvm.program.rows import Rows
+from attsvm.program.working_set import Slacks
 from tests.test_stored import Sliced, mapped, numbers
 
 SAME = 1e-8
@@ -243,3 +246,28 @@ def test_examples_without_a_choice_ask_for_nothing(tmp_path, slack):
 def test_no_margin_asked_is_no_weight(tmp_path):
     keys, _, best = problem(50, 4, 5, 1)
     assert not max_margin(Tokens(mapped(tmp_path, keys)), best, required=0.0).W.any()
+
+
+def test_a_row_that_is_hardly_violated_joins_only_where_every_digit_counts():
+    keys, _, best = problem(30, 4, 5, 1, "float64")
+    program = Constraints.of(Tokens(keys), best)
+    W = max_margin(Tokens(keys), best).W * (1 - 1e-12)
+    assert len(Slacks(program, exact=True).worst(W))
+    assert not len(Slacks(program).worst(W))
+    assert len(Slacks(program).worst(W * (1 - 1e-9)))
+
+
+def test_what_an_example_pays_for_is_no_violation():
+    keys, _, best = problem(30, 4, 5, 1, "float64")
+    program, W = Constraints.of(Tokens(keys), best), np.zeros((5, 1))
+    enough = np.where(np.arange(30) < 20, 1.0, 0.5)
+    violated = Slacks(program).worst(W, allowed=enough)
+    assert set(violated.example.tolist()) == set(range(20, 30))
+
+
+def test_a_row_that_is_zero_stays_where_it_is_asked_for_or_paid_for():
+    keys, _, best = problem(6, 4, 5, 1, "float64")
+    keys[2, (best[2] + 1) % 4] = keys[2, best[2]]
+    program = Constraints.of(Tokens(keys), best)
+    priced = replace(program, price=np.ones(6))
+    assert [len(Rows.of(program)), len(Rows.of(program, zeros=True)), len(Rows.of(priced))] == [17, 18, 18]
