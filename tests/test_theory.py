@@ -1,10 +1,11 @@
 """What is proven is told with its reference; what is not is refused with the nearest case."""
 
+import numpy as np
 import optax
 import pytest
 
-from attsvm.norms import Entrywise, frobenius, l1, linf, nuclear, spectral
-from attsvm.theory import NoTheorem, limit_norm
+from attsvm.norms import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral
+from attsvm.theory import Factored, NoTheorem, limit_norm
 from attsvm.training.optimizers import gd, mirror, polyak, steepest
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
 
@@ -25,6 +26,13 @@ pytestmark = pytest.mark.quick
         (KeyQuery(rank=3), steepest(frobenius, 0.1), nuclear, "regularisation path only"),
         (DiagonalKeyQuery(), gd(0.1), l1, "theorem"),
         (Diagonal(), gd(0.1), frobenius, "theorem"),
+        (Diagonal(), steepest(spectral, 0.1), frobenius, "conjecture"),
+        (KeyQuery(), steepest(spectral, 0.1), spectral, "ours"),
+        (KeyQuery(separate=True), steepest(Schatten(4), 0.1), Schatten(2), "ours"),
+        (KeyQuery(), steepest(Schatten(3), 0.1), Schatten(1.5), "ours"),
+        (DiagonalKeyQuery(), steepest(Entrywise(3), 0.1), Entrywise(1.5), "ours"),
+        (DiagonalKeyQuery(separate=True), steepest(linf, 0.1), linf, "ours"),
+        (DiagonalKeyQuery(), steepest(spectral, 0.1), l1, "ours"),
     ],
     ids=str,
 )
@@ -39,12 +47,108 @@ def test_each_known_limit_has_its_norm_and_standing(weight, optimizer, norm, sta
     ("weight", "optimizer", "nearest"),
     [
         (KeyQuery(), steepest(linf, 0.1), "FullWeight with the same steps → l∞"),
+        (KeyQuery(), steepest(linf, 0.1), "Grothendieck"),
+        (KeyQuery(), steepest(Schatten(1), 0.1), "Schatten 0.5, a quasi-norm"),
+        (DiagonalKeyQuery(), steepest(l1, 0.1), "l0.5, a quasi-norm"),
+        (KeyQuery(), steepest(spectral, 0.1, momentum=0.9), "FullWeight with the same steps → spectral"),
         (KeyQuery(), mirror(3, 0.1), "FullWeight with the same steps → l3"),
         (FullWeight(), optax.adam(0.1), "steepest"),
         (DiagonalKeyQuery(), optax.adam(0.1), "→ l1"),
     ],
-    ids=["sign on (K, Q)", "mirror on (K, Q)", "Adam on W", "Adam on a diagonal"],
+    ids=[
+        "sign on (K, Q)",
+        "what is known of sign",
+        "nuclear steps on (K, Q)",
+        "coordinates of a diagonal",
+        "Muon with momentum on (K, Q)",
+        "mirror on (K, Q)",
+        "Adam on W",
+        "Adam on a diagonal",
+    ],
 )
 def test_an_unknown_limit_names_the_nearest_case(weight, optimizer, nearest):
     with pytest.raises(NoTheorem, match=nearest):
         limit_norm(weight, optimizer)
+
+
+def test_a_theorem_is_told_with_its_hypotheses():
+    for weight, optimizer in [
+        (FullWeight(), gd(0.1)),
+        (FullWeight(), polyak()),
+        (FullWeight(), mirror(3, 0.1, normalised=False)),
+        (DiagonalKeyQuery(), gd(0.1)),
+    ]:
+        assert limit_norm(weight, optimizer).standing == "theorem"
+        assert limit_norm(weight, optimizer).hypotheses
+
+
+def test_a_limit_that_is_ours_names_a_claim_that_exists():
+    from attsvm.claims import claims
+
+    steps = [nuclear, Schatten(2), Schatten(4), spectral, Entrywise(2), Entrywise(3), linf]
+    named = []
+    for weight in (FullWeight(), Diagonal(), KeyQuery(), DiagonalKeyQuery()):
+        for norm in steps:
+            try:
+                named.append(limit_norm(weight, steepest(norm, 0.1)).claim)
+            except NoTheorem:
+                continue
+    assert set(filter(None, named)) <= set(claims)
+    assert len(set(named)) >= 7
+
+
+# ---------------------------------------------------------------------- the norm of a product
+
+ROUNDING = 1e-10
+
+
+@pytest.mark.parametrize("p", [1, 1.5, 2, 3, 4, np.inf])
+def test_balanced_factors_attain_the_norm_of_a_product_and_no_others_are_smaller(p):
+    rng = np.random.default_rng(0)
+    W, F = rng.standard_normal((4, 3)), Factored(Schatten(p))
+    U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
+    K, Q = U * np.sqrt(sigma), Vt.T * np.sqrt(sigma)
+    product = Schatten(p).value(K) * Schatten(p).value(Q)
+    assert abs(product - F.value(W)) < ROUNDING * product
+    for _ in range(50):
+        turn = rng.standard_normal((3, 3))
+        other = Schatten(p).value(K @ turn) * Schatten(p).value(Q @ np.linalg.inv(turn).T)
+        assert other >= F.value(W) * (1 - ROUNDING)
+    assert Factored(Schatten(p), factors=3).value(W) > 0 and F.exponent == p / 2
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 8, np.inf])
+def test_the_norm_of_a_product_of_diagonals_is_that_of_half_p(p):
+    rng = np.random.default_rng(1)
+    w, F = rng.standard_normal(6), Factored(Entrywise(p), diagonal=True)
+    root = np.sqrt(np.abs(w))
+    assert abs(Entrywise(p).value(root) ** 2 - F.value(w)) < ROUNDING * F.value(w)
+    for _ in range(50):
+        k = np.exp(rng.standard_normal(6))
+        assert Entrywise(p).value(k) * Entrywise(p).value(w / k) >= F.value(w) * (1 - ROUNDING)
+    if p >= 2:
+        assert abs(F.closed.value(w) - F.value(w)) < ROUNDING * F.value(w)
+
+
+def test_more_factors_divide_the_exponent_further():
+    assert Factored(spectral, factors=5).closed == spectral
+    assert Factored(Schatten(6), factors=3).closed == Schatten(2)
+    assert Factored(Entrywise(6), factors=4, diagonal=True).closed == Entrywise(1.5)
+    assert Factored(frobenius, factors=3).closed is None  # Schatten 2/3
+
+
+@pytest.mark.parametrize(
+    ("norm", "words"),
+    [(linf, "1.7823 γ₂"), (l1, "rank-one pieces"), (Entrywise(3), "no closed form that we know")],
+)
+def test_where_there_is_no_closed_form_the_words_say_what_is_known(norm, words):
+    F = Factored(norm)
+    assert words in F.words and F.closed is None
+    with pytest.raises(ValueError, match="no closed form"):
+        F.value(np.eye(2))
+
+
+@pytest.mark.parametrize("factors", [1, 0, 2.0, True])
+def test_a_number_of_factors_that_is_none_is_refused(factors):
+    with pytest.raises(ValueError, match="an integer from 2 on"):
+        Factored(spectral, factors=factors)

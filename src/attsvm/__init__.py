@@ -67,6 +67,7 @@ _HOME = {
     "gaussian": "training.init",
     "uniform": "training.init",
     "limit_norm": "theory",
+    "Factored": "theory",
     "NoTheorem": "theory",
     "compare": "verdict",
     "classify": "verdict",
@@ -169,6 +170,7 @@ if TYPE_CHECKING:
     )
     from attsvm.sweeps.sweep import sweep as sweep
     from attsvm.theory import (
+        Factored as Factored,
         NoTheorem as NoTheorem,
         limit_norm as limit_norm,
     )

@@ -1,19 +1,39 @@
-"""What is proven: the norm whose max-margin direction a training run tends to."""
+"""What is known: the norm whose max-margin direction a training run tends to, and how well it is known."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from attsvm.norms import Entrywise, Norm, frobenius, l1, nuclear
+import numpy as np
 
-Standing = Literal["theorem", "regularisation path only", "conjecture"]
+from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius, l1, linf, nuclear, spectral
+
+Standing = Literal["theorem", "regularisation path only", "conjecture", "ours"]
 
 TFSVM = "Tarzanagh et al. 2023, Transformers as Support Vector Machines"
 FAST = "Vasudeva et al. 2024, Implicit Bias and Fast Convergence Rates for Self-attention"
 MIRROR = "Julistiono et al. 2024, Optimizing Attention with Mirror Descent"
 FLOW = "Sheen et al. 2024, Implicit Regularization of Gradient Flow on One-Layer Softmax Attention"
 SPECTRAL = "Fan et al. 2025, Implicit Bias of Spectral Descent and Muon (proven for linear models)"
+HALVES = (
+    "docs/law_of_halves.md, after Tsilivis et al. 2024, Flavors of Margin (proven for homogeneous models)"
+)
+
+CONE = "from a cone around a locally optimal direction, far from the origin, with small steps"
+ORTHOGONAL = "equal losing scores and nearly orthogonal tokens"
+FLOWING = "gradient flow, exponential loss, equal losing scores, a start aligned with the data"
+WIDE = "rank at least min(n, d, e); below, the program bounds the margin from above only"
+SMALL = "steps so short that lr² t stays small: a step moves W by lr times the length of the factors"
+
+HALF = "factors_reach_the"
+TESTED: dict[Norm, str] = {
+    frobenius: "momentum_keeps_the_frobenius_margin",
+    linf: "sign_descent_maximises_the_max_norm_margin",
+    spectral: "spectral_descent_maximises_the_spectral_margin",
+    l1: "coordinate_descent_maximises_the_l1_margin",
+}
+"""The claims that test a conjecture of others, by the norm of the steps."""
 
 
 class NoTheorem(LookupError):
@@ -22,21 +42,98 @@ class NoTheorem(LookupError):
 
 @dataclass(frozen=True)
 class Limit:
-    """The norm of the program that training tends to, how well that is known, and by whom."""
+    """The norm of the program that training tends to, how well that is known, and by whom.
+
+    standing: "theorem"; "regularisation path only", a theorem on paths that says nothing on descent;
+        "conjecture", of others; "ours", a conjecture of this package.
+    hypotheses: what the statement needs besides separable tokens; claim: the claim that tests it, by name.
+    """
 
     norm: Norm
     standing: Standing
     reference: str
+    hypotheses: str = ""
+    claim: str = ""
 
     def __str__(self) -> str:
         return f"{self.norm} ({self.standing}: {self.reference})"
+
+
+@dataclass(frozen=True)
+class Factored:
+    """The norm of W that a norm N of its factors implies.
+
+        F(W) = min N(W_1) ⋯ N(W_L)  over  W_1 ⋯ W_L = W;     two factors: K Qᵀ = W
+
+    By Hölder's inequality F of Schatten(p) is Schatten(p/L) if no factor is narrower than the rank of W, and
+    F of lp on diagonals k ⊙ q is l(p/L): where p < L a quasi-norm, which is not convex and has no program.
+    Of other norms of matrices no closed form is known; `words` says what is.
+    diagonal: the factors are vectors, of which every Schatten norm is the length, p = 2.
+    Reference: docs/law_of_halves.md.
+    """
+
+    norm: Norm
+    factors: int = 2
+    diagonal: bool = False
+
+    def __post_init__(self) -> None:
+        as_norm(self.norm)
+        if isinstance(self.factors, bool) or not isinstance(self.factors, int) or self.factors < 2:
+            raise ValueError(f"factors is {self.factors!r}. Pass how many, an integer from 2 on.")
+
+    @property
+    def exponent(self) -> float | None:
+        """p/L of the closed form; None where none is known."""
+        if isinstance(self.norm, Schatten) or self.norm == frobenius:
+            return (2.0 if self.diagonal else self.norm.p) / self.factors
+        return self.norm.p / self.factors if isinstance(self.norm, Entrywise) and self.diagonal else None
+
+    @property
+    def closed(self) -> Norm | None:
+        """F as a norm; None where it is not convex or not known."""
+        p = self.exponent
+        if p is None or p < 1:
+            return None
+        return Entrywise(p) if self.diagonal else Schatten(p)
+
+    @property
+    def words(self) -> str:
+        """What is known of F, in a sentence."""
+        of = f"min {' '.join(f'N(W_{k})' for k in range(1, self.factors + 1))}"
+        if self.closed is not None:
+            return f"{of} is the {self.closed} norm"
+        if self.exponent is not None:
+            family = "l" if self.diagonal else "Schatten "
+            return f"{of} is {family}{self.exponent:g}, a quasi-norm: not convex, so no program is solved"
+        if self.factors == 2 and self.norm == linf:
+            return (
+                "max|K| max|Q| has no closed form: times the width m it is at least γ₂(W), the max-norm, "
+                "and for m → ∞ at most 1.7823 γ₂(W) (Grothendieck)"
+            )
+        if self.factors == 2 and self.norm == l1:
+            return "F(W) = (min Σ_j ‖k_j q_jᵀ‖₁^½)² over sums of rank-one pieces: not convex, no closed form"
+        return f"{of} has no closed form that we know for N = {self.norm}"
+
+    def value(self, W: Any) -> Any:
+        """F(W) = N(Σ^(1/L))^L of matrices (…, d, e) or diagonals (…, d), where there is a closed form."""
+        p = self.exponent
+        if p is None:
+            raise ValueError(f"{self.words}. Pass a Schatten norm, or an entrywise one with diagonal=True.")
+        sizes = np.abs(W) if self.diagonal else np.linalg.svd(W, compute_uv=False)
+        # A norm of the roots: its exponent p is at least one even where p/L is not.
+        return Entrywise(p * self.factors).value_along(sizes ** (1 / self.factors), -1) ** self.factors
+
+    def __str__(self) -> str:
+        return f"{self.norm} of {self.factors} {'diagonal ' if self.diagonal else ''}factors"
 
 
 def limit_norm(weight: Any, optimizer: Any) -> Limit:
     """The norm N for which W/N(W) tends to a max-margin direction.
 
     weight: FullWeight(), KeyQuery(), Diagonal(), DiagonalKeyQuery(); optimizer: gd, steepest, mirror,
-    polyak. Diagonal weights are compared by the same entrywise norm of their diagonal.
+    polyak. Diagonal weights are compared by the entrywise norm of their diagonal. Factors that are normalised
+    together and apart (`separate`) have the same limit.
+    `hypotheses` says what the statement needs, `claim` what tests it here.
     Raises NoTheorem where nothing is proven or conjectured.
     """
     from attsvm.training.rules import GradientDescent, Mirror, Optimizer, Polyak, Steepest
@@ -49,19 +146,36 @@ def limit_norm(weight: Any, optimizer: Any) -> Limit:
     )
     match weight, rule:
         case ((FullWeight() | Diagonal()), GradientDescent()):
-            return Limit(frobenius, "theorem", TFSVM)
+            return Limit(frobenius, "theorem", TFSVM, CONE)
         case ((FullWeight() | Diagonal()), _) if along:
-            return Limit(frobenius, "theorem", FAST)
+            return Limit(frobenius, "theorem", FAST, ORTHOGONAL)
         case ((FullWeight() | Diagonal()), Mirror()):
             known = not rule.normalised or rule.p == 2
-            return Limit(Entrywise(rule.p), "theorem" if known else "conjecture", MIRROR)
+            return Limit(Entrywise(rule.p), "theorem" if known else "conjecture", MIRROR, CONE)
+        case Diagonal(), Steepest(norm=Schatten()):  # of a vector it is the length
+            return Limit(frobenius, "conjecture", SPECTRAL)
         case ((FullWeight() | Diagonal()), Steepest()):
-            return Limit(rule.norm, "conjecture", SPECTRAL)
+            return Limit(rule.norm, "conjecture", SPECTRAL, claim=TESTED.get(rule.norm, ""))
         case KeyQuery(), _ if along:
-            return Limit(nuclear, "regularisation path only", TFSVM)
+            return Limit(nuclear, "regularisation path only", TFSVM, WIDE, f"{HALF}_nuclear_margin")
         case DiagonalKeyQuery(), _ if along:
-            return Limit(l1, "theorem", FLOW)
+            return Limit(l1, "theorem", FLOW, FLOWING, "diagonal_key_query_descent_tends_to_the_l1_direction")
+        case ((KeyQuery() | DiagonalKeyQuery()), Steepest()) if not rule.momentum:
+            limit = _halved(rule.norm, isinstance(weight, DiagonalKeyQuery))
+            if limit is not None:
+                return limit
     raise NoTheorem(f"no limit known for {weight!r} with {optimizer!r}. Nearest: {_nearest(weight, rule)}.")
+
+
+def _halved(norm: Norm, diagonal: bool) -> Limit | None:
+    """The law of halves, where the norm that it names is convex and known."""
+    implied = Factored(norm, diagonal=diagonal).closed
+    if implied is None:
+        return None
+    if diagonal:
+        return Limit(implied, "ours", HALVES, SMALL, "lp_steps_on_diagonals_maximise_the_margin_of_half_p")
+    named = {2: f"{HALF}_frobenius_margin", np.inf: f"{HALF}_spectral_margin"}
+    return Limit(implied, "ours", HALVES, f"{WIDE}; {SMALL}", named.get(implied.p, ""))
 
 
 def _nearest(weight: Any, rule: Any) -> str:
@@ -70,7 +184,9 @@ def _nearest(weight: Any, rule: Any) -> str:
 
     if isinstance(weight, (KeyQuery, DiagonalKeyQuery)):
         if isinstance(rule, Steepest):
-            return f"FullWeight with the same steps → {rule.norm}"
+            implied = Factored(rule.norm, diagonal=isinstance(weight, DiagonalKeyQuery))
+            # With momentum nothing is known of factors; without, a limit or why there is none.
+            return f"FullWeight with the same steps → {rule.norm}; on the factors {implied.words}"
         if isinstance(rule, Mirror):
             return f"FullWeight with the same steps → {Entrywise(rule.p)}"
         return f"{type(weight).__name__} with gd → {'nuclear' if isinstance(weight, KeyQuery) else 'l1'}"

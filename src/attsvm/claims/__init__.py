@@ -32,6 +32,7 @@ MODULES = (
     "fast_rates",
     "gradient_flow",
     "optimizer_geometry",
+    "law_of_halves",
     "next_token",
 )
 """The files of claims, in the order of the table; each registers its own by the decorator `claim`."""
