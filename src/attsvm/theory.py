@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -144,6 +144,12 @@ def limit_norm(weight: Any, optimizer: Any) -> Limit:
     along = isinstance(rule, (GradientDescent, Polyak)) or (
         isinstance(rule, Steepest) and rule.norm.p == 2 and not rule.momentum
     )
+    if isinstance(rule, Steepest) and rule.decay:
+        plain = f"without decay {limit_norm(weight, replace(rule, decay=0.0)).norm}"
+        raise NoTheorem(
+            f"decay {rule.decay:g} bounds the weight, so that no limit of its direction is known. "
+            f"Nearest: {plain}; the regularisation path at radius 1/decay = {1 / rule.decay:g}."
+        )
     match weight, rule:
         case ((FullWeight() | Diagonal()), GradientDescent()):
             return Limit(frobenius, "theorem", TFSVM, CONE)

@@ -3,7 +3,7 @@
 Ours, and a conjecture: Tsilivis et al. 2024 ("Flavors of Margin", arXiv 2410.22069) prove for homogeneous
 models that steepest descent tends to KKT points of the margin in its own norm of the parameters; softmax
 attention is not homogeneous. By Hölder's inequality min N(K) N(Q) over K Qᵀ = W is Schatten(p/2)
-(`attsvm.Factored`, docs/law_of_halves.md). Every run is judged by the programs of the selection where it ended.
+(`attsvm.Factored`, docs/law_of_halves.md). Every run is judged by the programs of the selection it ended at.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def factors_reach_the_frobenius_margin(seed: int) -> att.Verdict:
     """Steepest descent in Schatten 4 on K and on Q reaches the best Frobenius margin of its tokens, as if W
     itself were trained by gradient descent.
 
-    Setting as above, 10,000 steps. Wanted: least margin ratio ≥ 0.98, and in the nuclear and the spectral norm
-    a median ≤ 0.95.
+    Setting as above, 10,000 steps. Wanted: least margin ratio ≥ 0.98, and in the nuclear and the spectral
+    norm a median ≤ 0.95.
     """
     return _factors(seed, 4.0, att.frobenius)
 
@@ -156,11 +156,11 @@ def gd_and_sign_on_diagonals_maximise_the_l1_and_the_max_margin(seed: int) -> at
     """Normalised gradient descent on k and q reaches the best l1 margin of k ⊙ q, sign descent the best l∞
     margin.
 
-    The ends of the law, p = 2 and ∞. Eight draws of sphere(2, 4, 16), start k = 1, q = 0, 40,000 steps of 0.02
-    and of 0.003. Wanted: median margin ratio ≥ 0.98 for each.
+    The ends of the law, p = 2 and ∞. Eight draws of sphere(2, 4, 16), start k = 1, q = 0, 40,000 steps of
+    0.02 and of 0.003. Wanted: median margin ratio ≥ 0.98 for each.
 
-    Surprise: both arrive slowly, so the median is judged. Of the first twenty draws the least is at 0.955 (l1)
-    and at 0.909 (l∞) at the end, and still rises.
+    Surprise: both arrive slowly, so the median is judged. Of the first twenty draws the least is at 0.955
+    (l1) and at 0.909 (l∞) at the end, and still rises.
     """
     return _diagonals(seed, {2.0: 1.0, math.inf: math.inf}, count=8, least=False)
 

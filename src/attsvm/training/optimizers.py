@@ -34,16 +34,18 @@ from attsvm.training.rules import (
 from attsvm.words import told
 
 
-def steepest(norm: Norm, lr: Rate, momentum: float = 0.0) -> Optimizer:
+def steepest(norm: Norm, lr: Rate, momentum: float = 0.0, decay: float = 0.0) -> Optimizer:
     """Steepest descent in a norm, with unit steps in that norm times lr.
 
-        W ← W − lr · argmax_{N(Δ) ≤ 1} ⟨M, Δ⟩,     M ← momentum · M + (1 − momentum) ∇L
+        W ← (1 − lr · decay) W − lr · argmax_{N(Δ) ≤ 1} ⟨M, Δ⟩,     M ← momentum · M + (1 − momentum) ∇L
 
     Frobenius: normalised GD. linf: sign descent. spectral: the exact Muon direction. l1: coordinate
     descent. Momentum averages the raw gradients (NMD of Fan et al. 2025), in log scale; for momentum of
     the normalised steps write scale_free(optax.chain(steepest(norm, lr), optax.trace(momentum))).
+    decay: decoupled weight decay, of K and Q each where those are trained; it keeps N(W) ≤ 1/decay, inside of
+    which the steps are those of Frank and Wolfe. lr · decay may be 1 at most.
     """
-    return Optimizer(Steepest(norm, _rate(lr), _momentum(momentum)))
+    return Optimizer(Steepest(norm, _rate(lr), _momentum(momentum), _decay(decay, lr)))
 
 
 def gd(lr: Rate) -> Optimizer:
@@ -127,6 +129,17 @@ def _momentum(momentum: float) -> float:
     if not (_is_number(momentum) and 0 <= momentum < 1):
         raise ValueError(f"momentum is {told(momentum)}. Pass a number in [0, 1).")
     return float(momentum)
+
+
+def _decay(decay: float, lr: Rate) -> float:
+    if not (_is_number(decay) and decay >= 0):
+        raise ValueError(f"decay is {told(decay)}. Pass a number ≥ 0, such as 0.01; 0 is none.")
+    if not callable(lr) and lr * decay > 1:
+        raise ValueError(
+            f"lr · decay is {lr * decay:g}: a step would turn the weight round. "
+            f"Pass decay ≤ 1/lr = {1 / lr:g}."
+        )
+    return float(decay)
 
 
 def _is_number(x: object) -> bool:

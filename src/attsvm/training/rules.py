@@ -106,12 +106,13 @@ class Dual(NamedTuple):
 # ---------------------------------------------------------------------- the rules
 
 
-@numbers("lr", "momentum")
+@numbers("lr", "momentum", "decay")
 @dataclass(frozen=True)
 class Steepest:
     norm: Norm
     lr: Rate
     momentum: float = 0.0
+    decay: float = 0.0
 
     def init(self, params: Tree) -> Count | Averaged:
         if _is_zero(self.momentum):
@@ -125,9 +126,19 @@ class Steepest:
     ) -> tuple[Tree, Count | Averaged]:
         rate, last = _at(self.lr, state.updates), jnp.ndim(log_scale) == 1
         if _is_zero(self.momentum):
-            return _times(-rate, direction(self.norm, grads, last)), Count(_next(state.updates))
-        state = _average(state, grads, log_scale, self.momentum)
-        return _times(-rate, direction(self.norm, state.mantissa, last)), state
+            along, state = grads, Count(_next(state.updates))
+        else:
+            state = _average(state, grads, log_scale, self.momentum)
+            along = state.mantissa
+        return self._decayed(_times(-rate, direction(self.norm, along, last)), rate, params), state
+
+    def _decayed(self, updates: Tree, rate: Any, params: Tree) -> Tree:
+        """Less rate · decay of every parameter, whatever the gradient: it never enters the direction."""
+        if _is_zero(self.decay):
+            return updates
+        if params is None:
+            raise ValueError("decay needs the parameters: call update(grads, state, params).")
+        return jax.tree.map(jnp.subtract, updates, _times(rate * self.decay, params))
 
 
 @numbers("lr")

@@ -1,0 +1,110 @@
+"""The tables of docs/law_of_halves.md, by name (factors, diagonals, ranks; all by default):
+
+    python benchmarks/law_of_halves.py factors
+    python benchmarks/law_of_halves.py diagonals ranks
+
+factors and diagonals: 40 draws from seed 2800 on, which chose no setting, trained with the settings of
+claims/law_of_halves.py; each cell is the least and the median share of the certified best margin, in percent.
+ranks: programs alone, no training; 12 draws. A minute or two each on one core.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+
+import numpy as np
+
+import attsvm as att
+from attsvm.claims.law_of_halves import DIAGONALS, FACTORS, NORMS, SIZE, WIDE
+
+SEEDS = range(2800, 2840)
+BETWEEN = (0.01, 10_000)
+
+
+def factors() -> None:
+    """Steps in Schatten(p) on K and Q, apart, against the programs in Schatten 1, 2, ∞."""
+    tokens, v = att.datasets.sphere(*SIZE, seed=SEEDS)
+    _head("steps of K and Q", [str(norm) for norm in NORMS])
+    for p in (2.0, 3.0, 4.0, 6.0, 8.0, math.inf):
+        lr, steps = FACTORS.get(p, BETWEEN)
+        rule = att.steepest(att.Schatten(p), lr)
+        path = att.train(
+            tokens,
+            att.Linear(v),
+            weight=att.KeyQuery(separate=True),
+            optimizer=rule,
+            steps=steps,
+            record=[steps],
+        )
+        _row(f"Schatten {p:g}", [_share(path, norm) for norm in NORMS])
+
+
+def diagonals() -> None:
+    """Steps in lp on k and q together against the lq programs of the diagonal."""
+    tokens, v = att.datasets.sphere(*WIDE, seed=SEEDS)
+    norms = [att.Entrywise(q) for q in (1, 1.5, 2, 3, 4, math.inf)]
+    _head("steps of k and q", [f"l{norm.p:g}" for norm in norms])
+    for p, (lr, steps) in DIAGONALS.items():
+        path = att.train(
+            tokens,
+            att.Linear(v),
+            weight=att.DiagonalKeyQuery(),
+            optimizer=att.steepest(att.Entrywise(p), lr),
+            steps=steps,
+            record=[steps],
+            init=(np.ones(tokens.d), np.zeros(tokens.d)),
+        )
+        prompts = att.Tokens(tokens.keys * tokens.queries[..., None, :])
+        flat = replace(path, tokens=prompts, W=np.diagonal(path.W, axis1=-2, axis2=-1)[..., None])
+        _row(f"l{p:g}", [_share(flat, norm) for norm in norms])
+
+
+def ranks(n: int = 80, T: int = 5, d: int = 12, draws: int = 12) -> None:
+    """Share of fresh inputs on which a program's W picks the winner of a planted W* of rank r, in percent."""
+    _head("rank of the truth", [str(norm) for norm in NORMS])
+    for r in (1, 2, 4, 12):
+        found = np.array([_picked(seed, r, n, T, d) for seed in range(draws)])
+        error = found.std(0, ddof=1) / math.sqrt(draws)
+        cells = [f"{m:.1f} ± {e:.1f}" for m, e in zip(found.mean(0), error, strict=True)]
+        print(f"| {r} | {' | '.join(cells)} |", flush=True)
+
+
+def _picked(seed: int, r: int, n: int, T: int, d: int) -> list[float]:
+    rng = np.random.default_rng(seed)
+    U, V = (np.linalg.qr(rng.standard_normal((d, d)))[0][:, :r] for _ in range(2))
+    keys, queries = rng.standard_normal((2_000 + n, T, d)), rng.standard_normal((2_000 + n, d))
+    winners = _logits(keys, queries, U @ V.T).argmax(-1)
+    tokens = att.Tokens(keys[:n], queries[:n])
+    shares = []
+    for norm in NORMS:
+        solution = att.max_margin(tokens, winners[:n], norm)
+        assert solution.certified, (seed, r, norm)
+        picks = _logits(keys[n:], queries[n:], solution.W).argmax(-1)
+        shares.append(100 * float((picks == winners[n:]).mean()))
+    return shares
+
+
+def _logits(keys: np.ndarray, queries: np.ndarray, W: np.ndarray) -> np.ndarray:
+    return np.einsum("ntd,de,ne->nt", keys, W, queries)
+
+
+def _share(path: att.Path, norm: att.Norm) -> np.ndarray:
+    solution = att.max_margin(path.tokens, path.selected, norm)
+    assert np.all(solution.certified), str(norm)
+    return 100 * att.margin_ratio(path, solution)[:, -1]
+
+
+def _head(first: str, names: list[str]) -> None:
+    print(f"\n| {first} | {' | '.join(names)} |\n{'|---' * (1 + len(names))}|", flush=True)
+
+
+def _row(name: str, shares: list[np.ndarray]) -> None:
+    cells = [f"{share.min():.1f} / {np.median(share):.1f}" for share in shares]
+    print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or ["factors", "diagonals", "ranks"]:
+        {"factors": factors, "diagonals": diagonals, "ranks": ranks}[name]()
