@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from importlib.resources import files
 from typing import Any
 
 from attsvm import strict_json
@@ -11,6 +12,17 @@ from attsvm import strict_json
 _CODE = re.compile(r"`([^`]+)`")
 RAISED = re.compile(r"(?<=[^\s^])\^(?:\{([^}]*)\}|\(([^)]*)\)|([^\W_]+))")
 """An exponent in plain text: W^mm, e^(−R), C^{1,2}."""
+
+
+def page(room: str, template: str, **records: Any) -> str:
+    """A page in one file: a template of the package, the style all such pages share, and data by name.
+
+    `__STYLE__` and the names in capitals, `__DATA__`, are where they go; nothing is loaded from elsewhere.
+    """
+    parts = {f"__{name.upper()}__": embedded(record) for name, record in records.items()}
+    parts["__STYLE__"] = files("attsvm").joinpath("pages.css").read_text(encoding="utf8").strip()
+    text = files(room).joinpath(template).read_text(encoding="utf8")
+    return re.sub("|".join(parts), lambda found: parts[found[0]], text)
 
 
 def embedded(record: Any) -> str:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from attsvm import strict_json
 from attsvm.heads.audit import Audit, HeadReport, Settings
 from attsvm.heads.kinds import KINDS
-from attsvm.pages import embedded
+from attsvm.pages import page
 
 MARGINS = ("own", "best", "ratio", "cosine", "rank")
 
@@ -82,8 +80,6 @@ def as_csv(audit: Audit) -> str:
 
 
 def html(audit: Audit) -> str:
-    """The page: template and data in one file, nothing is loaded from elsewhere."""
-    template = files("attsvm.heads").joinpath("page.html").read_text(encoding="utf8")
+    """The page of an audit."""
     maps = {"sentences": audit.sentences, "maps": [head.maps for head in audit.heads]}
-    data = {"__DATA__": embedded(_record(audit)), "__MAPS__": embedded(maps)}
-    return re.sub("__DATA__|__MAPS__", lambda found: data[found[0]], template)
+    return page("attsvm.heads", "page.html", data=_record(audit), maps=maps)

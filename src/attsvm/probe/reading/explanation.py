@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Float
-from attsvm.pages import embedded, escaped
+from attsvm.pages import escaped, page
 from attsvm.pieces import readable
 from attsvm.probe.data.standard import name_the_bad
 from attsvm.probe.data.store import TokenStore
@@ -79,8 +78,7 @@ class Explanation:
 
     def html(self) -> str:
         """A page: mistakes, sure and unsure sequences, their tokens in the colour of their vote."""
-        template = files("attsvm.probe.reading").joinpath("explanation.html").read_text(encoding="utf8")
-        return template.replace("__DATA__", embedded(self._data()))
+        return page("attsvm.probe.reading", "explanation.html", data=self._data())
 
     def save(self, file: str | os.PathLike[str]) -> Path:
         """Write the page, and return the file's name."""
