@@ -186,8 +186,8 @@ def _logarithmic(path: att.Path) -> att.Verdict:
 @claim(
     REFERENCE,
     "recalled-M",
-    removed="equal losing scores and orthogonality: sphere tokens of width 3",
-    twin=lambda seed: _from_anywhere(seed, *att.datasets.sphere(N, T, NARROW, seed=seed)),
+    removed="equal losing scores and orthogonality: twice as many examples of width 3 on the sphere",
+    twin=lambda seed: _from_anywhere(seed, *att.datasets.sphere(2 * N, T, NARROW, seed=seed)),
 )
 def normalised_descent_selects_the_best_tokens_from_any_start(seed: int) -> att.Verdict:
     """With losing tokens of equal score and nearly orthogonal tokens every start ends at the best tokens.

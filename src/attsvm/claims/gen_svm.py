@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,12 +20,16 @@ STRENGTHS = (0.1, 0.2, 0.3, 0.5)
 
 
 class Prediction(NamedTuple):
-    """Runs, the tokens they should keep, how attention divides among these, and which runs are judged."""
+    """Runs, the tokens they should keep, how attention divides among these, and which runs are judged.
+
+    foretold: kept and attention come from a closed form, not from the end of the run itself.
+    """
 
     path: att.Path
     kept: Bool  # (runs, n, T)
     attention: Float  # (runs, n, T)
     judged: Bool  # (runs,)
+    foretold: bool = False
 
 
 @lru_cache(maxsize=2)
@@ -40,7 +45,26 @@ def _quadratic(seed: int, orthonormal: bool) -> Prediction:
     best = _on_simplex(np.einsum("rntd,rd->rnt", tokens.keys, v) / (2 * strength[:, None, None]))
     left_over = np.where(best > 0, 0.0, path.attention[:, -1]).sum(-1).max(-1)
     clear = np.where(best > 0, best, 1.0).min((-2, -1)) >= 0.02
-    return Prediction(path, best > 0, best, clear & (left_over <= KEPT) & _mixed(best > 0))
+    return Prediction(path, best > 0, best, clear & (left_over <= KEPT) & _mixed(best > 0), True)
+
+
+@lru_cache(maxsize=2)
+def _relu(seed: int, steps: int) -> Prediction:
+    """Unit-sphere problems under 1ᵀ ReLU(Vᵀ r), ‖V‖_F = 1; the prediction takes what the run attends to."""
+    tokens, _ = att.datasets.sphere(3, 4, 4, seed=draws(seed, 128))
+    V = np.random.default_rng(seed).standard_normal((128, 4, 4))
+    head: att.Head = att.ReLUNetwork(V / np.asarray(att.frobenius.value(V))[:, None, None], np.ones(4))
+    path = att.train(
+        tokens,
+        head,
+        optimizer=att.steepest(att.frobenius, 0.1),
+        steps=steps,
+        init=att.uniform(draws(seed, 128)),
+        record=2,
+    )
+    s = path.attention[:, -1]
+    finished = ((s >= KEPT) | (s <= GONE)).all((-2, -1))
+    return Prediction(path, s >= KEPT, s, finished & _mixed(s >= KEPT))
 
 
 # ---------------------------------------------------------------------- direction and finite part
@@ -49,8 +73,8 @@ def _quadratic(seed: int, orthonormal: bool) -> Prediction:
 @claim(
     f"{PAPER}, Gen-SVM, a conjecture",
     "refuted",
-    removed="a head that mixes tokens: here a linear one",
-    twin=lambda seed: _split(_relu(seed, steps=2_000, linear=True)),
+    removed="the queries that were trained on: each example is predicted with the next one's",
+    twin=lambda seed: _split(_misread(_relu(seed, steps=2_000))),
 )
 def a_relu_head_trains_to_a_direction_and_a_finite_part(seed: int) -> att.Verdict:
     """With a ReLU network as head, gradient descent on W ends near C · W^mm + W^fin: closer than to W^mm
@@ -69,8 +93,8 @@ def a_relu_head_trains_to_a_direction_and_a_finite_part(seed: int) -> att.Verdic
 @claim(
     f"{PAPER}, in place of the Gen-SVM conjecture",
     "observed",
-    removed="a head that mixes tokens: here a linear one",
-    twin=lambda seed: _split(_relu(seed, steps=500, linear=True)),
+    removed="the queries that were trained on: each example is predicted with the next one's",
+    twin=lambda seed: _split(_misread(_relu(seed, steps=500))),
 )
 def early_on_a_relu_head_is_near_a_direction_and_a_finite_part(seed: int) -> att.Verdict:
     """After 500 normalised steps under a ReLU head, W is near C · W^mm + W^fin, with the ordering above.
@@ -100,38 +124,48 @@ def a_quadratic_head_trains_to_a_direction_and_a_finite_part(seed: int) -> att.V
 
 def _split(prediction: Prediction) -> att.Verdict:
     each = [_distances(prediction, int(r)) for r in np.flatnonzero(prediction.judged)]
-    away = np.array([one for one in each if one is not None]).reshape(-1, 4)
+    away = np.array([one for one in each if one is not None]).reshape(-1, 3)
     enough = len(away) >= 3
-    missed = np.abs(prediction.path.attention[:, -1] - prediction.attention)[prediction.judged].max((-2, -1))
-    both, direction, single, angle = np.median(away, axis=0) if enough else np.ones(4)
+    both, direction, single = np.median(away, axis=0) if enough else np.ones(3)
     return att.judge(
         "W ≈ C · W^mm + W^fin",
         att.at_most("1 − cosine to C · W^mm + W^fin", both, 0.05),
         att.at_most("the same, relative to W^mm alone", both / direction, 0.95),
         att.at_most("1 − cosine to W^mm, relative to W^1token", direction / single, 0.95),
-        att.at_most("|cosine| of W^fin and W^mm", angle, 1e-6),
-        att.at_most("max |s − s predicted|", float(np.median(missed)) if enough else 1.0, 0.005),
+        *([_missed(prediction)] if prediction.foretold and enough else []),
         att.told("1 − cosine to W^1token", single),
         att.told("runs judged", len(away)),
         given={"three runs or more keep several tokens and mask others": enough},
     )
 
 
+def _missed(prediction: Prediction) -> att.Evidence:
+    """How far attention is from the closed form."""
+    missed = np.abs(prediction.path.attention[:, -1] - prediction.attention)[prediction.judged].max((-2, -1))
+    return att.at_most("max |s − s predicted|", float(np.median(missed)), 0.005)
+
+
+def _misread(prediction: Prediction) -> Prediction:
+    """The same runs and kept tokens, beside the program of exchanged queries."""
+    tokens = prediction.path.tokens
+    turned = att.Tokens(tokens.keys, np.roll(tokens.queries, 1, axis=-2), tokens.labels)
+    return prediction._replace(path=replace(prediction.path, tokens=turned))
+
+
 def _distances(prediction: Prediction, r: int) -> Any:
-    """1 − cosine of W to C · W^mm + W^fin, W^mm and W^1token, and |cosine| of W^fin and W^mm.
+    """1 − cosine of W to C · W^mm + W^fin, W^mm and W^1token.
 
     None where the kept tokens cannot be separated from the others, or not be divided like this.
     """
     path, kept = prediction.path.run(r), prediction.kept[r]
     try:
         direction = att.max_margin(path.tokens, kept).W
-        single = att.max_margin(path.tokens, path.selected).W
+        single = att.max_margin(path.tokens, prediction.attention[r].argmax(-1)).W
         finite = att.finite_part(path.tokens, prediction.attention[r], kept)
     except (att.NotSeparable, ValueError):
         return None
     scale = ((path.final - finite) * direction).sum() / (direction * direction).sum()
-    near = [1 - _cosine(path.final, other) for other in (scale * direction + finite, direction, single)]
-    return [*near, abs(_cosine(finite, direction))]
+    return [1 - _cosine(path.final, other) for other in (scale * direction + finite, direction, single)]
 
 
 def _cosine(one: Float, other: Float) -> float:
@@ -180,24 +214,6 @@ def _on_simplex(x: Float) -> Float:
 
 
 # ---------------------------------------------------------------------- the runs
-
-
-def _relu(seed: int, steps: int, linear: bool = False) -> Prediction:
-    """Unit-sphere problems under 1ᵀ ReLU(Vᵀ r), ‖V‖_F = 1; the prediction takes what the run attends to."""
-    tokens, v = att.datasets.sphere(3, 4, 4, seed=draws(seed, 128))
-    V = np.random.default_rng(seed).standard_normal((128, 4, 4))
-    head: att.Head = att.ReLUNetwork(V / np.asarray(att.frobenius.value(V))[:, None, None], np.ones(4))
-    path = att.train(
-        tokens,
-        att.Linear(v) if linear else head,
-        optimizer=att.steepest(att.frobenius, 0.1),
-        steps=steps,
-        init=att.uniform(draws(seed, 128)),
-        record=2,
-    )
-    s = path.attention[:, -1]
-    finished = ((s >= KEPT) | (s <= GONE)).all((-2, -1))
-    return Prediction(path, s >= KEPT, s, finished & _mixed(s >= KEPT))
 
 
 def _decaying(step: Any) -> Any:

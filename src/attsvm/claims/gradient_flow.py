@@ -66,21 +66,22 @@ def _balance(weight: att.KeyQuery, seed: int, normalised: bool) -> att.Verdict:
 @claim(
     f"{REFERENCE}, main theorem",
     "paper",
-    removed="the factors: W itself is trained",
-    twin=lambda seed: _limit(seed, att.FullWeight(), None),
+    removed="gradient steps of K and Q: here spectral ones",
+    twin=lambda seed: _limit(seed, att.steepest(att.spectral, 0.1)),
 )
 def key_query_descent_tends_to_the_nuclear_direction(seed: int) -> att.Verdict:
     """Trained factors W = K Qᵀ tend to the max-margin direction of the nuclear norm.
 
     Separable best tokens, losing tokens of equal score, exponential loss, normalised descent from a
     random start. Wanted: nuclear margin ratio ≥ 0.97 after 30,000 steps.
-    The broken twin trains W itself, whose limit is the Frobenius direction.
+    The broken twin trains the same factors by spectral steps, which do not prefer low rank. (W trained
+    itself, whose limit is the Frobenius direction, reaches this nuclear margin on 3 of 20 seeds.)
     """
-    return _limit(seed, att.KeyQuery(), att.uniform(seed))
+    return _limit(seed, att.steepest(att.frobenius, 0.1))
 
 
-def _limit(seed: int, weight: att.Weight, init: Any) -> att.Verdict:
-    path = _train(seed, weight, att.steepest(att.frobenius, 0.1), STEPS, init=init)
+def _limit(seed: int, rule: att.Optimizer) -> att.Verdict:
+    path = _train(seed, att.KeyQuery(), rule, STEPS, init=att.uniform(seed))
     return _own_margin(path, att.nuclear)
 
 

@@ -44,8 +44,8 @@ class Row:
 
     @property
     def detected(self) -> int:
-        """Seeds on which the broken twin does not hold."""
-        return len(self.twins) - self.twins.count("holds")
+        """Seeds on which the broken twin applies and does not hold: one that does not apply shows nothing."""
+        return sum(status in ("fails", "inconclusive") for status in self.twins)
 
     def __str__(self) -> str:
         holds, twins = f"{self.held}/{len(self.verdicts)}", f"{self.detected}/{len(self.twins)}"
