@@ -312,7 +312,7 @@ def test_the_gallery_shows_each_drawing_and_its_command(toys, tmp_path):
 
 @pytest.mark.parametrize(("verdict", "good"), [("holds", True), ("fails", False)])
 def test_claims_join_the_page_and_its_verdict(toys, tmp_path, monkeypatch, verdict, good):
-    name = next(name for name, claim in claims.items() if claim.mark != "refuted")
+    name = next(name for name, claim in claims.items() if not claim.refuted)
     rows = [Row(name, (0,), (verdict,), ("fails",), (), (), 0.1)]
     monkeypatch.setattr(summary, "run_all", lambda executor=None: rows)
     assert summary.stored_claims(tmp_path) == ()

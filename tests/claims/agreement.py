@@ -40,10 +40,10 @@ def each_claim(*modules):
 def check(claim):
     """A claim holds, a refuted one is seen to fail, and neither holds of the broken twin."""
     with all_optimisations() if claim.name in LONG_RUNS else nullcontext():
-        if claim.mark == "refuted":
+        if claim.refuted:
             assert any(claim(seed).status == "fails" for seed in SEEDS), claim.name
         else:
             verdict = claim(SEEDS[0])
             assert verdict.holds, str(verdict)
         twin = claim.twin(SEEDS[0])
-        assert not twin.holds, str(twin)
+        assert twin.status in ("fails", "inconclusive"), str(twin)  # one that does not apply shows nothing

@@ -107,7 +107,7 @@ def test_polyak_and_normalised_gd_beat_gd_on_orthogonal_tokens(rows, frobenius_p
 
 
 def test_training_the_prompt_is_training_a_weight_on_one_fixed_query():
-    # Lemma A-1: W with step lr/‖u‖² stays p uᵀ/‖u‖² of the prompt p with step lr.
+    # Prompt and weight are one: W with step lr/‖u‖² stays p uᵀ/‖u‖² of the prompt p with step lr.
     prompt, v = sphere(3, 4, 5, seed=1)
     u = np.array([0.5, -1.0, 2.0])
     prompt = Tokens(prompt.keys, None, prompt.labels)

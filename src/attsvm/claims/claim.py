@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import attsvm as att
 
 Check = Callable[[int], att.Verdict]
+REFUTED = "refuted as recalled"
+"""The mark of a statement with a counterexample; its wording is the one that we recall."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Claim:
     reference: str
     mark: str
     chosen_on: range = range(20)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the statement, as we know it, is false: it must be seen to fail, not to hold."""
+        return self.mark == REFUTED
 
     @property
     def name(self) -> str:

@@ -76,6 +76,9 @@ def key_query_descent_tends_to_the_nuclear_direction(seed: int) -> att.Verdict:
     random start. Wanted: nuclear margin ratio ≥ 0.97 after 30,000 steps.
     The broken twin trains the same factors by spectral steps, which do not prefer low rank. (W trained
     itself, whose limit is the Frobenius direction, reaches this nuclear margin on 3 of 20 seeds.)
+
+    Partial: normalised descent from generic starts; the paper's hypothesis that the factors are aligned
+    is not tested, nor what breaks without it.
     """
     return _limit(seed, att.steepest(att.frobenius, 0.1))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import claim
+from attsvm.claims.claim import REFUTED, claim
 from attsvm.claims.prompt_instances import PAPER
 from attsvm.numbers import Float
 
@@ -69,7 +69,7 @@ def _joint_path(tokens: att.Tokens, radii: Float, ratio: float) -> att.Path:
 
 
 @claim(
-    f"{PAPER}, Theorem A-5",
+    f"{PAPER}, joint regularisation path",
     "recalled-H",
     removed="Assumption C: leaking attention costs label margin",
     twin=lambda seed: _joint_limit(loose_problem(seed), seed),
@@ -80,6 +80,9 @@ def head_and_prompt_both_find_their_max_margin(seed: int) -> att.Verdict:
     Hypotheses: logistic loss, p^mm(α) exists, the label-margin assumption: attention that leaks away from
     α costs label margin in proportion (estimated ν > 0). It needs every input to support the head. Measured
     at R = r = 100 ‖p^mm‖: both angles close like 1/R, so that 1 − cosine is of order 1e-4.
+
+    Partial: three inputs of two tokens, searches that start at the head of the label program, and r = R;
+    the theorem has any n and T and does not tie r to R.
     """
     return _joint_limit(tight_problem(seed), seed)
 
@@ -97,7 +100,7 @@ def _joint_limit(tokens: att.Tokens, seed: int) -> att.Verdict:
 
 
 @claim(
-    f"{PAPER}, Theorem A-6",
+    f"{PAPER}, joint regularisation path, relaxed",
     "recalled-M",
     removed="the head's radius grows first",
     twin=lambda seed: _relaxed_limit(loose_problem(seed), 0.1),
@@ -108,6 +111,8 @@ def inputs_with_label_margin_to_spare_drop_out_of_the_prompt_program(seed: int) 
 
     Hypotheses: logistic loss, p^relax exists, r ≫ R (the order of limits). Measured: the cosine to
     p^relax at R = 100 ‖p^relax‖, r = 10 R.
+
+    Partial: three inputs of two tokens, and r = 10 R instead of r → ∞ before R.
     """
     return _relaxed_limit(loose_problem(seed), 10.0)
 
@@ -123,7 +128,7 @@ def _relaxed_limit(tokens: att.Tokens, ratio: float) -> att.Verdict:
 
 
 @claim(
-    f"{PAPER}, between Theorems A-5 and A-6",
+    f"{PAPER}, between the tight and the relaxed joint path",
     "derived",
     removed="the program knows the ratio of the radii",
     twin=lambda seed: _without_the_ratio_in_the_program(seed),
@@ -205,7 +210,7 @@ def _descent_without_the_ratio(seed: int) -> att.Verdict:
 
 @claim(
     f"{PAPER}, joint training experiment",
-    "refuted",
+    REFUTED,
     removed="margin to spare relaxes the program",
     twin=lambda seed: _descent_without_the_ratio(seed),
 )
@@ -213,9 +218,9 @@ def joint_gradient_descent_follows_the_relaxed_program(seed: int) -> att.Verdict
     """Normalised gradient descent on head and prompt together tends to p^relax where an input has label
     margin to spare.
 
-    Refuted as a rule. It is so on the authors' instance, where ρ = 1 is large enough for the program of
-    the ratio to be p^relax; on random problems the limit lies between p^mm and p^relax, at the program of
-    ρ = ‖v‖/‖p‖ (see the neighbouring claim).
+    Refuted as a rule, as we recall the statement. It is so on the authors' instance, where ρ = 1 is large
+    enough for the program of the ratio to be p^relax; on random problems the limit lies between p^mm and
+    p^relax, at the program of ρ = ‖v‖/‖p‖ (see the neighbouring claim).
     """
     tokens = loose_problem(seed)
     return _descent_limit(_joint_descent(tokens), relaxed(tokens), np.inf)

@@ -78,7 +78,7 @@ def stays(starts: Starts, radius: float, directions: Float | None = None) -> tup
 
 
 @claim(
-    f"{PAPER}, Theorem A-3",
+    f"{PAPER}, local convergence of gradient descent",
     "recalled-H",
     removed="α is locally optimal",
     twin=lambda seed: _attraction_without_local_optimality(seed),
@@ -91,6 +91,9 @@ def gradient_descent_near_a_locally_optimal_direction_tends_to_it(seed: int) -> 
     the edge of its cone; μ(α) from the slack of better tokens, R = 100 or, where that is too short, 1,000
     or 10,000. Steps as in the experiments, normalised: at these radii a constant step underflows.
     Measured: the least final cosine, and ⟨∇L, p^mm(α)⟩ < 0 at 200 random points of each cone.
+
+    Partial: normalised steps only, and problems of nine selections; the theorem is about plain steps η ≤
+    1/L_p.
     """
     starts = enumerate_starts(seed)
     return _attraction(starts, starts.local, seed)
@@ -118,7 +121,7 @@ def _attraction(starts: Starts, which: Bool, seed: int) -> att.Verdict:
 
 
 @claim(
-    f"{PAPER}, key inequality of Theorem A-3",
+    f"{PAPER}, key inequality of local convergence",
     "recalled-H",
     removed="α is locally optimal",
     twin=lambda seed: _pull_without_local_optimality(seed),
@@ -172,7 +175,7 @@ def _tilted(axes: Float, rng: np.random.Generator, openings: Float) -> Float:
 
 
 @claim(
-    f"{PAPER}, Theorems A-3 and A-4 (gradient descent)",
+    f"{PAPER}, local convergence and its converse, for gradient descent",
     "recalled-M",
     removed="α is locally optimal for the scores that are trained",
     twin=lambda seed: _with_the_roles_swapped(seed),
@@ -240,7 +243,7 @@ def _slack(tokens: att.Tokens, solution: att.Solution) -> float:
 
 
 @claim(
-    f"{PAPER}, Theorem A-4 (i)",
+    f"{PAPER}, local regularisation path",
     "recalled-H",
     removed="α is locally optimal",
     twin=lambda seed: _drift_without_local_optimality(seed),
@@ -271,7 +274,7 @@ def _drift(starts: Starts, which: Bool) -> att.Verdict:
 
 
 @claim(
-    f"{PAPER}, Theorem A-4 (ii)",
+    f"{PAPER}, local regularisation path, the converse",
     "recalled-M",
     removed="α is not locally optimal",
     twin=lambda seed: _departure_of_locally_optimal_directions(seed),

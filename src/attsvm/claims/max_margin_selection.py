@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import claim
+from attsvm.claims.claim import REFUTED, claim
 from attsvm.claims.prompt_instances import (
     HEAD,
     PAPER,
@@ -32,7 +32,7 @@ PAIR = np.array([[[1.0, 0.0], [0.0, 0.0]], [[-2.0, 1.0], [0.0, 0.0]]])
 
 
 @claim(
-    f"{PAPER}, Theorem A-1",
+    f"{PAPER}, global regularisation path",
     "recalled-H",
     removed="unique best tokens",
     twin=lambda seed: _without_unique_best_tokens(seed),
@@ -69,7 +69,7 @@ def _global_path(tokens: att.Tokens, solution: att.Solution) -> att.Verdict:
 
 
 @claim(
-    f"{PAPER}, Theorem A-2 for n = 1",
+    f"{PAPER}, global convergence of gradient descent, for n = 1",
     "recalled-H",
     removed="Assumption B: equal losing scores",
     twin=lambda seed: _one_input(seed, equal=False),
@@ -82,6 +82,8 @@ def gradient_descent_on_one_input_tends_to_its_best_token_from_anywhere(seed: in
     plus a bounded offset, so that the angle closes like 1/ln t only; the offset cancels in the growth
     between two steps. Measured: the direction of p(20,000) − p(5,000) for constant steps from length 2,
     and the direction of the prompt itself after 4,000 normalised steps from length 20.
+
+    Partial: one input only; for two it is false, as the next claim shows.
     """
     return _one_input(seed, equal=True)
 
@@ -107,8 +109,8 @@ def _one_input(seed: int, equal: bool) -> att.Verdict:
 
 
 @claim(
-    f"{PAPER}, Theorem A-2 for any n",
-    "refuted",
+    f"{PAPER}, global convergence of gradient descent, for any n",
+    REFUTED,
     removed="Assumption B: a third token scores between the two",
     twin=lambda seed: _two_inputs(
         np.concatenate([PAIR, [[[-1.0, -1.0]]] * 2], axis=1), (1.0, 0.0, 0.5), seed
@@ -150,7 +152,7 @@ def _two_inputs(keys: Float, scores: Sequence[float], seed: int) -> att.Verdict:
 
 
 @claim(
-    f"{PAPER}, Theorem A-2, growth of the norm",
+    f"{PAPER}, global convergence of gradient descent, growth of the norm",
     "recalled-H",
     removed="p^mm(best) exists",
     twin=lambda seed: _with_best_tokens_between_the_others(seed),

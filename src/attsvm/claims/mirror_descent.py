@@ -116,6 +116,9 @@ def the_divergence_falls_at_its_rate_for_p_below_two(seed: int) -> att.Verdict:
     A decade of k moves log k by a quarter only: the fit can refute the bound, it cannot show the exact
     power. The twin measures the distance to the program of p = 6, which levels off.
 
+    Partial: an upper bound, which the rates of the other two regimes satisfy as well: the three are not
+    told apart.
+
     Surprise: the measured exponents, −0.8 to −4, are steeper than the bound.
     """
     return _rate(seed, 1.5, 1.5, -0.5)
@@ -134,6 +137,9 @@ def the_divergence_falls_at_its_rate_for_p_two(seed: int) -> att.Verdict:
     over these steps is −0.14 because of the squared double logarithm, which no finite run can tell from a
     plateau; so the stronger power is asked. The twin measures against the program of p = 1.1.
 
+    Partial: an upper bound, which the rates of the other two regimes satisfy as well: the three are not
+    told apart.
+
     Surprise: the measured exponents are −1.4 to −4.7.
     """
     return _rate(seed, 2.0, 2.0, -1.0)
@@ -150,6 +156,9 @@ def the_divergence_falls_at_its_rate_for_p_above_two(seed: int) -> att.Verdict:
 
     p = 3, 100,000 steps. Wanted: fitted exponent in log k ≤ −1 + 1/log log k = −0.57, the steepness of
     the bound over these steps. The twin measures against the program of p = 1.1.
+
+    Partial: an upper bound, which the rates of the other two regimes satisfy as well: the three are not
+    told apart.
 
     Surprise: the measured exponents are −0.9 to −5.8; the regimes of p cannot be told apart.
     """
@@ -204,6 +213,8 @@ def normalised_mirror_descent_tends_to_its_own_program(seed: int) -> att.Verdict
     p = 1.75 (3,000 steps) and 3 (30,000), lr 0.1, W(0) = 0; all programs for the tokens the run attends
     to. Wanted: directional divergence ≤ 0.01, and the other program at least 3 times as far.
     The twin exchanges the two programs. Only the paper's experiment, not its theorem, normalises.
+
+    Partial: ends of the runs; the trajectories of the experiment are not compared.
     """
     return _normalised(seed, swapped=False)
 
@@ -241,6 +252,8 @@ def mirror_descent_stays_at_locally_optimal_selections(seed: int) -> att.Verdict
     the one with the smallest score. Wanted: the same tokens after 10,000 steps, divergence ≤ 0.01.
     The twin starts at the separable selection of smallest score that is not locally optimal.
     (p near 1, because the dual variable R^(p−1) must be small against steps · lr, or nothing could leave.)
+
+    Partial: one p, from starts on the direction itself; generic starts and several p are not here.
     """
     return _from_selection(seed, optimal=True)
 

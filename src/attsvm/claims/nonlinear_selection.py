@@ -11,7 +11,7 @@ from attsvm.numbers import Float
 
 
 @claim(
-    f"{PAPER}, Theorem A-7",
+    f"{PAPER}, nonlinear heads, regularisation path",
     "recalled-M",
     removed="mixing tokens is strictly worse",
     twin=lambda seed: _nonlinear(seed, 1.0),
@@ -24,6 +24,9 @@ def a_head_that_mixing_hurts_selects_one_token_each(seed: int) -> att.Verdict:
     in proportion to the mixed mass; the best token has the largest h. The smallest loss is searched from
     everywhere and compared with the rays of all nine selections. Measured: the cosine at
     R = 30 ‖p^mm‖, where losses still differ in float64, and the least attention on the best tokens.
+
+    Partial: one head function, and one best token per input; the version with sets of equally good tokens
+    is not here.
     """
     return _nonlinear(seed, -0.5)
 

@@ -29,7 +29,7 @@ ROUNDING = 1e-12
 
 
 @claim(
-    f"{PAPER}, Lemma A-1",
+    f"{PAPER}, equivalence of prompt and weight",
     "recalled-H",
     removed="the step of W is η/‖u‖²",
     twin=lambda seed: _prompt_and_weight(seed, 0.5),
@@ -71,7 +71,7 @@ def _prompt_and_weight(seed: int, step: float) -> att.Verdict:
 
 
 @claim(
-    f"{PAPER}, Lemma A-2",
+    f"{PAPER}, optimal tokens minimise the loss",
     "recalled-H",
     removed="the ray selects the best tokens",
     twin=lambda seed: _without_the_best_tokens_on_the_ray(seed),
@@ -119,7 +119,7 @@ def _ray(tokens: att.Tokens, selected: Float, seed: int) -> att.Verdict:
 
 
 @claim(
-    f"{PAPER}, key inequality of Theorem A-2",
+    f"{PAPER}, key inequality of global convergence",
     "recalled-H",
     removed="Assumption B: equal losing scores",
     twin=lambda seed: _towards_the_best(small(seed, CROWDED), seed),

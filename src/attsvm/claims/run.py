@@ -74,7 +74,7 @@ def run(
 def write_table(rows: Sequence[Row], file: File = TABLE) -> None:
     """Write the table of the claims that have a row, by paper."""
     named = {row.name: row for row in rows}
-    marked = [f"`{c.name}`" for group in by_module().values() for c in group if c.mark == "refuted"]
+    marked = [f"`{c.name}`" for group in by_module().values() for c in group if c.refuted]
     seeds = f"{min(rows[0].seeds)}-{max(rows[0].seeds)}"
     sound = [row for row in rows if f"`{row.name}`" not in marked]
     text = [
@@ -155,7 +155,7 @@ Marks: how sure we are that the paper says so; *recalled* statements are hypothe
 A seed *chose nothing* if it was first run when the settings of the claim were fixed.
 This page is written by `attsvm claims --seeds {seeds} --table docs/claims.md`; do not edit it.
 
-Refuted, each with its counterexample below: {refuted}.
+Refuted as recalled, each with its counterexample below: {refuted}.
 
 Of the other {sound} claims, {always} hold on every seed of this table. These did not: {missed}.
 Twins that held too often, so that the experiment says little: {blind}.

@@ -23,7 +23,7 @@ ROUNDING = 1e-6
 
 
 @claim(
-    f"{PAPER}, Theorem B-1",
+    f"{PAPER}, feasibility by over-parameterisation",
     "recalled-H",
     removed="d ≥ max(T − 1, n): here d = 2",
     twin=lambda seed: _separability(seed, [(5, 6, 2), (3, 6, 2), (8, 4, 2)]),
@@ -32,7 +32,7 @@ def every_selection_is_separable_at_d_of_T_minus_1_and_n(seed: int) -> att.Verdi
     """If d ≥ max(T − 1, n), then for almost all tokens every selection is separable, in cross- and in
     self-attention.
 
-    Theorem B-1, tested at equality: 20 draws of unit tokens with random targets for each of three sizes
+    Tested at equality: 20 draws of unit tokens with random targets for each of three sizes
     (n, T, d) and both kinds of query. Wanted: every program has a certified solution.
     """
     return _separability(seed, [(5, 6, 5), (3, 6, 5), (8, 4, 8)])
@@ -52,7 +52,7 @@ def _separability(seed: int, sizes: list[tuple[int, int, int]]) -> att.Verdict:
 
 
 @claim(
-    f"{PAPER}, Lemma B-1",
+    f"{PAPER}, optimal tokens minimise the loss",
     "recalled-H",
     removed="the selected tokens are the best",
     twin=lambda seed: _least_loss_of_other_tokens(seed),
@@ -61,7 +61,7 @@ def only_the_best_tokens_reach_the_least_loss(seed: int) -> att.Verdict:
     """No finite weight reaches L* = 1/n Σ ℓ(γ_best), and along the Frobenius and the nuclear solution of
     the best tokens the loss tends to it.
 
-    Lemma B-1: unequal scores, separable best tokens. Four draws (2, 3, 8). Measured: the least
+    Hypotheses: unequal scores, separable best tokens. Four draws (2, 3, 8). Measured: the least
     L(W) − L* over 192 random weights of norm 0.1 to 10; and on the ray R·W^mm, whose least margin is R,
     the slope of log(L − L*) from R = 20 to 40, which must be −1.
     """
@@ -95,7 +95,7 @@ def _least_loss(seed: int, tokens: att.Tokens, v: Float, selected: Any) -> att.V
 
 
 @claim(
-    f"{PAPER}, Lemma B-2",
+    f"{PAPER}, rank of the solutions",
     "recalled-H",
     removed="a norm of singular values: here l1",
     twin=lambda seed: _rank(seed, (att.l1,)),
@@ -103,8 +103,10 @@ def _least_loss(seed: int, tokens: att.Tokens, v: Float, selected: Any) -> att.V
 def solutions_have_rank_at_most_n_inside_the_queries(seed: int) -> att.Verdict:
     """Frobenius and nuclear solutions have rank at most n, and their row space lies in span{z_i}.
 
-    Lemma B-2, on four draws (3, 4, 6). Measured: the next singular value and the part of W outside the
+    On four draws (3, 4, 6). Measured: the next singular value and the part of W outside the
     span, both relative to W. The nuclear program is solved without assuming it.
+
+    Partial: one number of tokens, T = 4.
     """
     return _rank(seed, (att.frobenius, att.nuclear))
 
@@ -132,7 +134,7 @@ def _rank(seed: int, norms: tuple[att.Norm, ...]) -> att.Verdict:
 
 
 @claim(
-    f"{PAPER}, Theorem B-5",
+    f"{PAPER}, over-parameterisation",
     "recalled-M",
     removed="independent tokens: here all in one R⁴",
     twin=lambda seed: _proliferation(seed, (4, 4, 4)),
@@ -141,7 +143,7 @@ def all_tokens_become_support_vectors_as_d_grows(seed: int) -> att.Verdict:
     """For independent random tokens the share of problems where every token is a support vector
     (Assumption B.1) rises to one with d.
 
-    Theorem B-5, first half. 100 draws (2, 3, d) of unit tokens. Wanted: the share rises from d = 4 over 32
+    100 draws (2, 3, d) of unit tokens. Wanted: the share rises from d = 4 over 32
     to 256, and reaches 0.9 (the paper's threshold is a recalled polynomial in n and T, so only the limit
     is tested).
     """

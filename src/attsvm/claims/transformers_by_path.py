@@ -18,7 +18,7 @@ SMOOTHING = 0.02
 
 
 @claim(
-    f"{PAPER}, Theorem B-2",
+    f"{PAPER}, regularisation paths",
     "text",
     removed="W itself is bounded: here K and Q are",
     twin=lambda seed: _ball(seed, factors=True, target=att.frobenius),
@@ -27,14 +27,14 @@ def the_path_of_W_tends_to_the_frobenius_direction(seed: int) -> att.Verdict:
     """The weight of least loss with ‖W‖_F ≤ R tends in direction to the Frobenius solution of the best
     tokens.
 
-    Theorem B-2 for W: decreasing loss, unique best tokens, separable. Four draws (3, 4, 5), R = 100, 300,
+    For W: decreasing loss, unique best tokens, separable. Four draws (3, 4, 5), R = 100, 300,
     1000. Wanted: margin ratio ≥ 1 − SMOOTHING at the end, and a deficit that falls like 1/R.
     """
     return _ball(seed, factors=False, target=att.frobenius)
 
 
 @claim(
-    f"{PAPER}, Theorem B-2",
+    f"{PAPER}, regularisation paths",
     "text",
     removed="K and Q are bounded: here W is",
     twin=lambda seed: _ball(seed, factors=False, target=att.nuclear),
@@ -43,8 +43,11 @@ def the_path_of_K_and_Q_tends_to_the_nuclear_direction(seed: int) -> att.Verdict
     """The product K Qᵀ of least loss with ‖K‖² + ‖Q‖² ≤ 2R tends in direction to the nuclear solutions of
     the best tokens.
 
-    Theorem B-2 for (K, Q), same draws. The solution need not be unique, so the margin ratio in the
+    For (K, Q), same draws. The solution need not be unique, so the margin ratio in the
     nuclear norm is judged: it is 1 on the whole set of solutions and nowhere else.
+
+    Partial: factors as wide as the tokens, m = d; the program with a bound on the rank, m < d, is not
+    here.
     """
     return _ball(seed, factors=True, target=att.nuclear)
 
@@ -66,7 +69,7 @@ def _path(seed: int, factors: bool) -> att.Path:
 
 
 @claim(
-    f"{PAPER}, Theorem B-7",
+    f"{PAPER}, local regularisation paths",
     "recalled-M",
     removed="the tokens are locally optimal",
     twin=lambda seed: _local(seed, stay=False),
@@ -75,9 +78,12 @@ def local_paths_tend_to_locally_optimal_directions(seed: int) -> att.Verdict:
     """The path kept in a cone around the solution of locally optimal tokens α tends to that solution, for
     the Frobenius and for the nuclear norm.
 
-    Theorem B-7. Two draws (2, 3, 4), their locally optimal selections for each norm (enumerated, the first
+    Two draws (2, 3, 4), their locally optimal selections for each norm (enumerated, the first
     eight) that keep every better token at margin ≥ 1.5, in the cone 1 − cosine ≤ CONE. Wanted: margin
     ratio ≥ 1 − SMOOTHING on every one of them.
+
+    Partial: only selections whose better-scoring tokens have margin ≥ 1.5; the theorem has all locally
+    optimal ones.
     """
     return _local(seed, stay=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import claim
+from attsvm.claims.claim import REFUTED, claim
 from attsvm.claims.transformers_setup import (
     PAPER,
     draws,
@@ -22,7 +22,7 @@ SMOOTHING = 0.03
 
 
 @claim(
-    f"{PAPER}, Theorem B-4",
+    f"{PAPER}, global convergence from a good first gradient",
     "recalled-M",
     removed="the first gradient separates",
     twin=lambda seed: _first_gradient(seed, separates=False),
@@ -31,7 +31,7 @@ def descent_from_a_separating_first_gradient_is_global(seed: int) -> att.Verdict
     """If −∇L(0) already separates the best tokens, W(1) = −R ∇L(0)/‖∇L(0)‖ for a large R, followed by
     small steps, stays in the cone of separating weights and tends to W^mm.
 
-    Theorem B-4. Four draws (3, 4, 8) whose first gradient separates, R = 20 ‖W^mm‖, 10,000 normalised
+    Four draws (3, 4, 8) whose first gradient separates, R = 20 ‖W^mm‖, 10,000 normalised
     steps. The cone keeps every margin above half of that of W(1), relative to the norm. Wanted: all records
     inside, the best tokens, margin ratio ≥ 1 − SMOOTHING.
     """
@@ -60,7 +60,7 @@ def _first_gradient(seed: int, separates: bool) -> att.Verdict:
 
 
 @claim(
-    f"{PAPER}, Theorem B-5 for n = 1",
+    f"{PAPER}, global convergence under Assumption B, for n = 1",
     "recalled-H",
     removed="Assumption B",
     twin=lambda seed: _global(seed, *att.datasets.sphere(1, 8, 3, seed=draws(seed, 128)), size=10.0),
@@ -69,15 +69,15 @@ def descent_on_one_example_is_global_if_losing_scores_are_equal(seed: int) -> at
     """Under Assumption B.2 gradient descent on a single example tends to the Frobenius solution of its best
     token, from any start.
 
-    Theorem B-5, second half, for n = 1. 128 draws (1, 8, 3) with scores 1 and 0.5, Gaussian starts of norm
+    For n = 1. 128 draws (1, 8, 3) with scores 1 and 0.5, Gaussian starts of norm
     about 30, 10,000 normalised steps. Wanted: the best token and margin ratio ≥ 1 − SMOOTHING in every run.
     """
     return _global(seed, *two_scores(1, 8, 3, draws(seed, 128)), size=10.0)
 
 
 @claim(
-    f"{PAPER}, Theorem B-5",
-    "refuted",
+    f"{PAPER}, global convergence under Assumption B",
+    REFUTED,
     removed="Assumption B",
     twin=lambda seed: _global(seed, *att.datasets.sphere(5, 5, 4, seed=draws(seed, 16))),
 )
@@ -85,12 +85,12 @@ def descent_is_global_if_losing_scores_are_equal(seed: int) -> att.Verdict:
     """Under Assumption B gradient descent on W tends to the Frobenius solution of the best tokens, from any
     start.
 
-    Theorem B-5, second half, as recalled, for several examples: refuted. 16 draws (5, 5, 4) with scores 1
+    Refuted as recalled, for several examples. 16 draws (5, 5, 4) with scores 1
     and 0.5 (B.2), Gaussian starts, 10,000 normalised steps of 1. On most seeds some runs leave an example
     behind: its best token loses by more than the margin of the other examples, so that its gradient is
     smaller than theirs by a factor that grows for ever. Where such runs go is the next claim. B.1 does not
     help: of 26 draws (2, 3, 4) that satisfy it, 6 have a second locally optimal selection, to which
-    descent from its cone tends by Theorem B-6.
+    descent from its cone tends by local convergence.
     """
     return _global(seed, *two_scores(5, 5, 4, draws(seed, 16)))
 
@@ -113,7 +113,7 @@ def _global(seed: int, tokens: att.Tokens, v: Float, size: float = 1.0) -> att.V
 
 
 @claim(
-    f"{PAPER}, in place of Theorem B-5",
+    f"{PAPER}, in place of global convergence under Assumption B",
     "derived",
     removed="Assumption B",
     twin=lambda seed: _winners(seed, *att.datasets.sphere(5, 5, 4, seed=draws(seed, 16))),

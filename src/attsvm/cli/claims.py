@@ -57,7 +57,7 @@ def claims(
         say_json([dataclasses.asdict(row) for row in rows])
     else:
         for row in rows:
-            say(f"{row}{'   (refuted)' if known[row.name].mark == 'refuted' else ''}")
+            say(f"{row}{'   (refuted)' if known[row.name].refuted else ''}")
     if any(map(broken, rows)):
         raise typer.Exit(1)
 

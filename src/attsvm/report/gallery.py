@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path as File
+from typing import Any
 
+from attsvm import strict_json
 from attsvm.report.summary import Report
 from attsvm.reproduce import Result
 
 IMAGES = File("images") / "gallery"
+NUMBERS = "numbers.json"
+"""Beside the page."""
 
 _TOP = """# Gallery
 
@@ -21,7 +25,7 @@ This page is written by `attsvm reproduce --scale {scale} --gallery docs`; do no
 
 
 def write_gallery(report: Report, out: File, docs: File) -> File:
-    """Copy the drawings to docs/images/gallery and write docs/gallery.md; returns the page's file."""
+    """Copy the drawings to docs/images/gallery, write gallery.md and numbers.json; returns the page."""
     images = docs / IMAGES
     images.mkdir(parents=True, exist_ok=True)
     text = [
@@ -37,7 +41,22 @@ def write_gallery(report: Report, out: File, docs: File) -> File:
             text.append(_entry(result, images))
     file = docs / "gallery.md"
     file.write_text("\n".join(text), encoding="utf8")
+    (docs / NUMBERS).write_text(
+        strict_json.dumps(_numbers(report), indent=0, ensure_ascii=False) + "\n", encoding="utf8"
+    )
     return file
+
+
+def _numbers(report: Report) -> dict[str, Any]:
+    """Every number of the page, by figure, to six digits: what the docs quote is tested against it."""
+    return {
+        result.name: {
+            check.what: [*(float(f"{x:.6g}") for x in (check.reference, check.ours)), check.agreement]
+            for check in result.checks
+        }
+        for _, group in report.papers
+        for result in group
+    }
 
 
 def _entry(result: Result, images: File) -> str:

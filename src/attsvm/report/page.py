@@ -205,10 +205,10 @@ def _told(value: object) -> str:
 
 
 def _claims(rows: tuple[Row, ...]) -> str:
-    refuted = sum(claim.mark == "refuted" for claim in known_claims.values())
+    refuted = sum(claim.refuted for claim in known_claims.values())
     text = (
         f"<p>{len(known_claims)} statements of the papers are experiments here, each beside a twin with one "
-        f"hypothesis removed, which must not hold. {refuted} of them are marked refuted, with their "
+        f"hypothesis removed, which must not hold. {refuted} of them are refuted as recalled, with their "
         "counterexamples in <code>docs/claims.md</code>."
     )
     if not rows:
@@ -230,8 +230,8 @@ def _claims(rows: tuple[Row, ...]) -> str:
 def _claim_row(row: Row) -> str:
     claim = known_claims[row.name]
     held, seeds = row.held, len(row.verdicts)
-    if claim.mark == "refuted":
-        verdict = _badge("reason", "≈", "refuted, as documented")
+    if claim.refuted:
+        verdict = _badge("reason", "≈", "refuted as recalled")
     elif broken(row):
         verdict = _badge("bad", "✗", "fails")
     else:

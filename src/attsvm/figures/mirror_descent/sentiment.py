@@ -62,6 +62,7 @@ def experiment() -> Arrays:
             key = f"{size} {rule.removeprefix('mirror')} {seed}"
             arrays[f"test {key}"] = 100 * np.array(run["test_accuracy"])
             arrays[f"epoch {key}"], arrays[f"ended {key}"] = np.array(run["epoch"]), np.array(run["ended"])
+            arrays[f"trained {key}"] = np.array(run["trained"])
             arrays[f"pivotal {key}"] = np.array(run["pivotal"])
             arrays[f"large {key}"] = np.array(run["last"]["large_key"])
             arrays[f"histogram {key}"] = np.array(run["last"]["histogram_key"])
@@ -167,7 +168,7 @@ def _named(size: int, k: int) -> str:
 def _short(arrays: Arrays, size: int, *ks: int) -> str:
     """How many epochs of the published ones a stopped training has; nothing where all came to their end."""
     keys = [(key, k) for k in ks for key in seeds(arrays, size, PS[k])]
-    stopped = [(int(arrays[f"epoch {key}"][-1]), k) for key, k in keys if not arrays[f"ended {key}"]]
+    stopped = [(int(arrays[f"trained {key}"]), k) for key, k in keys if not arrays[f"ended {key}"]]
     return f"stopped after {min(stopped)[0]} epochs of {UNTIL[size][min(stopped)[1]]}" if stopped else ""
 
 

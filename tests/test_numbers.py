@@ -1,0 +1,119 @@
+"""Numbers in the docs are those of the records, the claims and the report: none can go stale unseen."""
+
+import json
+import re
+import runpy
+import sys
+from contextlib import redirect_stdout
+from functools import cache
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from attsvm.figures.recorded import recorded
+
+ROOT = Path(__file__).parents[1]
+PIVOTAL, LARGE = "published score of pivotal words", "published count of large key weights"
+DOCS = ROOT / "docs"
+PAGES = (
+    "findings.md",
+    "practice/transformers.md",
+    *(f"papers/{p.name}" for p in (DOCS / "papers").glob("*.md")),
+)
+DECIMAL = re.compile(r"(?<![\w.,])(?:\d+\.\d+|\d{1,3}(?:,\d{3})+)(?![\w]|\.\d)")
+LOOSE = re.compile(r"[-−]?\d[\d,]*\.?\d*(?:e[-−]?\d+)?")
+OTHERS = {
+    "findings.md": {"0.439": PIVOTAL},
+    "practice/transformers.md": {
+        "25,000": "reviews of the data set",
+        "150.1": "published epochs",
+        "298.6": "their standard deviation",
+        "18,206": LARGE,
+        "27,224": LARGE,
+        "0.439": PIVOTAL,
+        "2.17": "seconds: benchmarks/epochs.py on a GPU",
+        "178,000": "key weights in a bin, rounded to thousands",
+    },
+    "papers/next_token.md": {"1,800": "pairs per seed, rounded to hundreds"},
+    "papers/mirror_descent.md": {"18,206": LARGE, "27,224": LARGE},
+}
+"""By page: numbers that no record holds, and where they come from."""
+
+
+def prose(page):
+    """A page without code, addresses and names of papers."""
+    text = (DOCS / page).read_text(encoding="utf8")
+    for code in (r"```.*?```", r"`[^`]*`", r"\]\([^)]*\)", r"arXiv \d{4}\.\d{5}"):
+        text = re.sub(code, " ", text, flags=re.DOTALL)
+    return text
+
+
+def claims():
+    """What docs/claims.md says of each claim: seeds on which it holds, its twin is told apart, and numbers."""
+    text = (DOCS / "claims.md").read_text(encoding="utf8")
+    found = {}
+    for name, entry in re.findall(r"### `(\w+)`\n(.*?)(?=\n###|\n## |\Z)", text, flags=re.DOTALL):
+        held, twin = re.search(r"\*\*Holds:\*\* (\d+) of .*?detected (\d+) of", entry).groups()
+        measured = re.search(r"\*\*Measured:\*\* (.*)", entry).group(1)
+        found[name] = {"held": int(held), "twin": int(twin), "measured": measured}
+    return found
+
+
+def measured(claim, what):
+    """A number that the page of claims gives, by its words."""
+    return float(re.search(re.escape(what) + r" ([-\d.e]+)", claims()[claim]["measured"]).group(1))
+
+
+@cache
+def tables():
+    """What experiments/tables.py prints from the records."""
+    said, before = StringIO(), sys.argv
+    sys.argv = ["tables.py"]
+    try:
+        with redirect_stdout(said):
+            runpy.run_path(str(ROOT / "experiments" / "tables.py"), run_name="__main__")
+    finally:
+        sys.argv = before
+    return said.getvalue()
+
+
+@cache
+def known():
+    """All numbers of records, claims and the report."""
+    report = json.loads((DOCS / "numbers.json").read_text(encoding="utf8"))
+    texts = [tables(), *(one["measured"] for one in claims().values())]
+    numbers = {plain(x) for text in texts for x in LOOSE.findall(text)}
+    numbers |= {x for rows in report.values() for row in rows.values() for x in row[:2] if x is not None}
+    numbers |= {sum(cell) / len(cell) for cell in recorded("rank")["ranks"].values()}
+    return numbers
+
+
+def plain(text):
+    return float(text.replace(",", "").replace("−", "-"))
+
+
+def held_by_a_record(text):
+    """Whether some known number, or its hundredfold, is written so."""
+    decimals = len(text.partition(".")[2])
+    wanted = plain(text)
+    half = 0.5 * 10.0**-decimals + 1e-9
+    return any(abs(abs(scale * x) - wanted) <= half for x in known() for scale in (1, 100))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_decimal_number_of_a_page_is_in_a_record_or_says_where_it_comes_from(page):
+    unknown = [
+        x for x in DECIMAL.findall(prose(page)) if not held_by_a_record(x) and x not in OTHERS.get(page, {})
+    ]
+    assert not unknown
+
+
+def test_a_stale_number_is_noticed_and_a_present_one_is_not():
+    assert held_by_a_record("83.70") and held_by_a_record("18,397")
+    assert not held_by_a_record("83.71") and not held_by_a_record("18,398")
+
+
+def test_no_exception_is_kept_for_a_number_that_is_gone():
+    gone = {page: [x for x in each if x not in DECIMAL.findall(prose(page))] for page, each in OTHERS.items()}
+    assert not any(gone.values()), gone
