@@ -50,7 +50,7 @@ def prose(page):
 
 
 def claims():
-    """What docs/claims.md says of each claim: seeds on which it holds, its twin is told apart, and numbers."""
+    """What docs/claims.md says of each claim: seeds that hold, seeds whose twin is told apart, numbers."""
     text = (DOCS / "claims.md").read_text(encoding="utf8")
     found = {}
     for name, entry in re.findall(r"### `(\w+)`\n(.*?)(?=\n###|\n## |\Z)", text, flags=re.DOTALL):

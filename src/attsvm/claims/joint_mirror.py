@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 import attsvm as att
@@ -10,6 +12,7 @@ from attsvm.numbers import Float
 
 REFERENCE = "Julistiono et al. 2024, arXiv 2410.14581"
 PUBLISHED = {1.75: (1_500, (1, 0)), 2.0: (2_000, (1, 0)), 3.0: (20_000, (0, 0))}
+"""Steps for each p, and the tokens of the two inputs that the authors saved."""
 NOISE = 0.02
 """Size of the seed's perturbation of the published tokens, two digits below their size."""
 STARTS = 64
@@ -34,21 +37,22 @@ def joint_mirror_descent_selects_the_published_tokens(seed: int) -> att.Verdict:
 def _joint_runs(seed: int, v: Float) -> att.Verdict:
     tokens = _perturbed(seed, NOISE)
     evidence = []
-    for p, (steps, chosen) in PUBLISHED.items():
-        path = att.train(
-            tokens,
-            att.Linear(v),
-            optimizer=att.mirror(p, 0.1),
-            steps=steps,
-            record=(10,),
-            train_head=att.mirror(p, 0.1),
-        )
+    for p, (_, chosen) in PUBLISHED.items():
+        path = joint_run(tokens, v, p)
         agreed = (path.selected.argmax(-1) == chosen).mean()
         evidence += [
             att.at_least(f"published tokens, p = {p:g}", agreed, 1.0),
             att.at_most(f"divergence of W, p = {p:g}", _away(path, p), 0.02),
         ]
     return att.judge("the joint runs select the published tokens", *evidence)
+
+
+def joint_run(tokens: att.Tokens, v: Float, p: float, record: Sequence[int] = (10,)) -> att.Path:
+    """W from zero and the head from v, by the same normalised mirror descent, for the published steps."""
+    rule = att.mirror(p, 0.1)
+    return att.train(
+        tokens, att.Linear(v), optimizer=rule, train_head=rule, steps=PUBLISHED[p][0], record=record
+    )
 
 
 @claim(

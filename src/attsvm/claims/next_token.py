@@ -23,20 +23,21 @@ _LI = "Li et al. 2024, Mechanics of Next Token Prediction with Self-Attention"
 _ILDIZ = "Ildiz et al. 2024, From Self-Attention to Markov Models"
 
 
-def _corpus(seed: int) -> att.next_token.Corpus:
+def corpus_of(seed: int) -> att.next_token.Corpus:
+    """The corpus of every claim and figure on two-stage training."""
     return att.next_token.random_corpus(SENTENCES, LENGTH, VOCABULARY, seed)
 
 
 @lru_cache(maxsize=2)
 def _normalised(seed: int) -> att.next_token.TwoStages:
-    return att.next_token.train_two_stages(_corpus(seed), steps=STEPS)
+    return att.next_token.train_two_stages(corpus_of(seed), steps=STEPS)
 
 
 @lru_cache(maxsize=2)
 def _plain(seed: int) -> att.next_token.TwoStages:
     """The same two stages by gradient descent at the true scale."""
     return att.next_token.train_two_stages(
-        _corpus(seed), steps=(STEPS[0], SHORT), optimizers=(att.gd(1.0), att.gd(1.0))
+        corpus_of(seed), steps=(STEPS[0], SHORT), optimizers=(att.gd(1.0), att.gd(1.0))
     )
 
 
@@ -67,7 +68,7 @@ def _split(cycle: bool) -> att.Verdict:
     f"{_HUANG}, Proposition 1 and Theorem 1",
     "recalled",
     removed="normalised steps",
-    twin=lambda seed: _directions(_corpus(seed), _plain(seed)),
+    twin=lambda seed: _directions(corpus_of(seed), _plain(seed)),
 )
 def both_stages_tend_to_their_programs(seed: int) -> att.Verdict:
     """Two-stage normalised GD on a realisable corpus of orthonormal tokens: in both stages the norm grows
@@ -80,21 +81,21 @@ def both_stages_tend_to_their_programs(seed: int) -> att.Verdict:
     Partial: orthonormal tokens, for which the first stage has its direction from the first step; its rate
     for others, and the lemma on the gradient, are not here.
     """
-    return _directions(_corpus(seed), _normalised(seed))
+    return _directions(corpus_of(seed), _normalised(seed))
 
 
 @claim(
     f"{_HUANG}, Theorem 1",
     "recalled",
     removed="normalised steps",
-    twin=lambda seed: _decay(_corpus(seed), _plain(seed).attention),
+    twin=lambda seed: _decay(corpus_of(seed), _plain(seed).attention),
 )
 def the_loss_gap_decays_exponentially(seed: int) -> att.Verdict:
     """The cross-entropy tends to its limit behind the frozen feed-forward layer exponentially in the steps.
 
     Wanted: over the last nine tenths of the second stage, log(L − L*) is a falling line, R² ≥ 0.999.
     """
-    return _decay(_corpus(seed), _normalised(seed).attention)
+    return _decay(corpus_of(seed), _normalised(seed).attention)
 
 
 @claim(
@@ -112,13 +113,13 @@ def the_trained_order_extends_the_corpus(seed: int) -> att.Verdict:
     Partial: the order of attention, not the predictions on shifted sentences, nor their rate.
     """
     stages = _normalised(seed)
-    return _extension(_corpus(seed), stages.attention.final, np.eye(VOCABULARY))
+    return _extension(corpus_of(seed), stages.attention.final, np.eye(VOCABULARY))
 
 
 def _extension_of_dependent_tokens(seed: int) -> att.Verdict:
     E = att.next_token.random_embeddings(VOCABULARY, VOCABULARY, seed)
-    stages = att.next_token.train_two_stages(_corpus(seed), E, steps=(STEPS[0], SHORT))
-    return _extension(_corpus(seed), stages.attention.final, E)
+    stages = att.next_token.train_two_stages(corpus_of(seed), E, steps=(STEPS[0], SHORT))
+    return _extension(corpus_of(seed), stages.attention.final, E)
 
 
 def _directions(corpus: att.next_token.Corpus, stages: att.next_token.TwoStages) -> att.Verdict:

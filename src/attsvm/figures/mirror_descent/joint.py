@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.claims.joint_mirror import PUBLISHED, joint_run
 from attsvm.figures.accuracy import axis, exactly, significant
 from attsvm.figures.figure import PLOT, PRINTED, RUN, Arrays, Check
 from attsvm.figures.panels import describe, grid
@@ -18,10 +19,7 @@ from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
 from attsvm.figures.textbook import MACHINE, joint_gradient
 from attsvm.numbers import Float
 
-STEPS = {1.75: 1_500, 2.0: 2_000, 3.0: 20_000}
 COLORS = {1.75: BLUE, 2.0: ORANGE, 3.0: GREEN}
-SELECTED = {1.75: (1, 0), 2.0: (1, 0), 3.0: (0, 0)}
-"""The tokens of the two inputs that the authors saved."""
 MEASURED = {1.75: (0.0083, 0.00020), 2.0: (0.0038, 0.00032), 3.0: (0.0027, 0.0024)}
 """Divergence of W and of v at the end of an independent script, two digits."""
 FIRST = 120
@@ -53,16 +51,9 @@ def experiment(exponents: tuple[float, ...]) -> Arrays:
     tokens, v = att.datasets.joint_mirror()
     arrays: Arrays = {"exponents": np.array(exponents)}
     for p in exponents:
-        rule = att.mirror(p, 0.1)
-        record = np.unique([*range(FIRST + 1), *np.geomspace(FIRST, STEPS[p], 60).astype(int)])
-        path = att.train(
-            tokens,
-            att.Linear(v),
-            optimizer=rule,
-            steps=STEPS[p],
-            record=record.tolist(),
-            train_head=rule,
-        )
+        steps, _ = PUBLISHED[p]
+        record = np.unique([*range(FIRST + 1), *np.geomspace(FIRST, steps, 60).astype(int)])
+        path = joint_run(tokens, v, p, record.tolist())
         v_path = np.asarray(path.v)
         norm = att.Entrywise(p)
         weight, head = att.max_margin(tokens, path.selected, norm), att.label_svm(tokens, path.selected, norm)
@@ -75,7 +66,7 @@ def experiment(exponents: tuple[float, ...]) -> Arrays:
             f"W_away_{p:g}": att.divergence(path.W, weight.W, norm),
             f"selected_{p:g}": path.selected.argmax(-1),
         } | _probabilities(path, v_path, p)
-        W, v_end = usual_descent(tokens, p, STEPS[p])
+        W, v_end = usual_descent(tokens, p, steps)
         arrays |= {
             f"usual_W_{p:g}": W[0],
             f"usual_W_away_{p:g}": att.divergence(W[None], weight.W, norm)[0],
@@ -166,7 +157,7 @@ def _published(arrays: Arrays, p: float) -> list[Check]:
     both = np.minimum(arrays[f"softmax_{p:g}"], arrays[f"logistic_{p:g}"])
     found = [
         Check(f"p = {p:g}: token of input {i + 1}", PRINTED, SAVED, token, int(ours), exactly("a token"))
-        for i, (token, ours) in enumerate(zip(SELECTED[p], arrays[f"selected_{p:g}"], strict=True))
+        for i, (token, ours) in enumerate(zip(PUBLISHED[p][1], arrays[f"selected_{p:g}"], strict=True))
     ]
     after = float(both[arrays[f"steps_{p:g}"] == 40][0])
     what = f"p = {p:g}: smaller of both probabilities after 40 steps"

@@ -11,9 +11,10 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.claims.next_token import corpus_of
 from attsvm.figures.accuracy import exactly, within
 from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
-from attsvm.figures.next_token.two_stages import KINDS, LENGTH, SENTENCES, VOCABULARY, embeddings
+from attsvm.figures.next_token.two_stages import KINDS, embeddings
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.papers import NEXT_TOKEN
 from attsvm.figures.style import BLUE, GREY, label
@@ -42,7 +43,7 @@ def experiment(corpora: int, steps: int) -> Arrays:
     shares: dict[str, list[Float]] = {kind: [] for kind in KINDS}
     ranked: dict[str, list[Float]] = {role.name: [] for role in ROLES}
     for seed in range(corpora):
-        corpus = att.next_token.random_corpus(SENTENCES, LENGTH, VOCABULARY, seed)
+        corpus = corpus_of(seed)
         for kind, E in embeddings(seed).items():
             path = att.next_token.train_two_stages(corpus, E, steps=(1_000, steps)).attention
             shares[kind].append(np.array([_share(corpus, att.next_token.token_logits(W, E)) for W in path.W]))

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.claims.next_token import VOCABULARY, corpus_of
 from attsvm.figures.accuracy import Accuracy, within
 from attsvm.figures.figure import CONJECTURED, DERIVED, STATED, Arrays, Check, Provenance
 from attsvm.figures.panels import band, describe, grid
@@ -17,7 +18,6 @@ from attsvm.figures.papers import NEXT_TOKEN
 from attsvm.figures.style import BLUE, GREY, ORANGE
 from attsvm.numbers import Float
 
-SENTENCES, LENGTH, VOCABULARY = 120, 5, 20
 LENGTHS = {"ov": 0.2 / np.sqrt(VOCABULARY), "kq": 0.05 / np.sqrt(VOCABULARY)}
 """The paper's step lengths."""
 PAPER = "Huang et al. 2024, Fig. 2 and its text"
@@ -57,7 +57,7 @@ def experiment(corpora: int, steps: tuple[int, int]) -> Arrays:
     """log10 of the loss gap, 1 − cosine to the program and norm, (corpora, k), of W_ov and W_kq."""
     kept: dict[str, list[Float]] = {}
     for seed in range(corpora):
-        corpus = att.next_token.random_corpus(SENTENCES, LENGTH, VOCABULARY, seed)
+        corpus = corpus_of(seed)
         for kind, E in embeddings(seed).items():
             stages = att.next_token.train_two_stages(corpus, E, steps=steps, record=120)
             programs = (
