@@ -49,7 +49,7 @@ def write_gallery(report: Report, out: File, docs: File) -> File:
 
 def _numbers(report: Report) -> dict[str, Any]:
     """Every number of the page, by figure, to six digits: what the docs quote is tested against it."""
-    return {
+    figures = {
         result.name: {
             check.what: [*(float(f"{x:.6g}") for x in (check.reference, check.ours)), check.agreement]
             for check in result.checks
@@ -57,6 +57,7 @@ def _numbers(report: Report) -> dict[str, Any]:
         for _, group in report.papers
         for result in group
     }
+    return {"headline": report.sentence, "shuffled": report.shuffled, "figures": figures}
 
 
 def _entry(result: Result, images: File) -> str:
