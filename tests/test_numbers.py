@@ -54,9 +54,11 @@ def claims():
     text = (DOCS / "claims.md").read_text(encoding="utf8")
     found = {}
     for name, entry in re.findall(r"### `(\w+)`\n(.*?)(?=\n###|\n## |\Z)", text, flags=re.DOTALL):
-        held, twin = re.search(r"\*\*Holds:\*\* (\d+) of .*?detected (\d+) of", entry).groups()
+        counts = re.search(r"\*\*Holds:\*\* (\d+) of (\d+) .*?detected (\d+) of", entry).groups()
         measured = re.search(r"\*\*Measured:\*\* (.*)", entry).group(1)
-        found[name] = {"held": int(held), "twin": int(twin), "measured": measured}
+        found[name] = dict(zip(("held", "seeds", "twin"), map(int, counts), strict=True)) | {
+            "measured": measured
+        }
     return found
 
 
@@ -105,6 +107,41 @@ def held_by_a_record(text):
     wanted = plain(text)
     half = 0.5 * 10.0**-decimals + 1e-9
     return any(abs(abs(scale * x) - wanted) <= half for x in known() for scale in (1, 100))
+
+
+SHARE = "share of runs at the best tokens"
+QUOTED = {
+    "findings.md": (
+        ("{share:.0f} % of the runs end at the best tokens", "descent_is_global_if_losing_scores_are_equal"),
+        ("it holds on {held} of {seeds} seeds", "joint_gradient_descent_follows_the_relaxed_program"),
+        ("({held} of {seeds}). The rule", "joint_gradient_descent_follows_the_program_of_its_own_ratio"),
+        ("W^fin on {held} of {seeds} seeds", "a_relu_head_trains_to_a_direction_and_a_finite_part"),
+    ),
+    "papers/transformers_as_svms.md": (
+        ("{share:.0f} % of the runs end at the best tokens", "descent_is_global_if_losing_scores_are_equal"),
+        ("only {held} of {seeds} seeds", "a_relu_head_trains_to_a_direction_and_a_finite_part"),
+        ("({held} of {seeds} seeds). No theorem", "key_and_query_prefer_the_nuclear_margin"),
+    ),
+    "papers/max_margin_selection.md": (
+        ("({held} of {seeds} seeds agree", "joint_gradient_descent_follows_the_relaxed_program"),
+    ),
+    "papers/fast_rates.md": (
+        (
+            "on {held} of {seeds} fresh seeds; the twin without them is told apart on {twin}",
+            "normalised_descent_selects_the_best_tokens_from_any_start",
+        ),
+    ),
+}
+"""Sentences of a page, and the claim whose counts they give."""
+
+
+@pytest.mark.parametrize("page", QUOTED)
+def test_what_a_page_says_of_a_claim_is_what_the_table_says(page):
+    text = " ".join(prose(page).split())
+    for words, name in QUOTED[page]:
+        entry = claims()[name]
+        share = 100 * measured(name, SHARE) if "{share" in words else 0
+        assert words.format(share=share, **entry) in text
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -57,10 +57,10 @@ ACCURATE = {(5, 5): 2.45, (5, 10): 2.65, (5, 20): 2.60, (10, 10): 3.6, (10, 20):
     ),
     sizes={
         "quick": {"runs": 100, "nuclear_runs": 3},
-        "default": {"runs": 400, "nuclear_runs": 12},
+        "default": {"runs": 400, "nuclear_runs": 100},
         "paper": {"runs": 400, "nuclear_runs": 100},
     },
-    seconds=2,
+    seconds=8,
     record=RECORD,
 )
 def experiment(runs: int, nuclear_runs: int) -> Arrays:
