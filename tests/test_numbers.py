@@ -15,6 +15,7 @@ from attsvm.figures.recorded import recorded
 
 ROOT = Path(__file__).parents[1]
 PIVOTAL, LARGE = "published score of pivotal words", "published count of large key weights"
+EARLIER = "with an earlier run of one seed, which is not recorded"
 DOCS = ROOT / "docs"
 PAGES = (
     "findings.md",
@@ -34,11 +35,19 @@ OTHERS = {
         "0.439": PIVOTAL,
         "2.17": "seconds: benchmarks/epochs.py on a GPU",
         "178,000": "key weights in a bin, rounded to thousands",
+        "1.96": "difference of two numbers in the table",
+        "0.84": EARLIER,
+        "1.47": EARLIER,
     },
     "papers/next_token.md": {"1,800": "pairs per seed, rounded to hundreds"},
     "papers/mirror_descent.md": {"18,206": LARGE, "27,224": LARGE},
 }
 """By page: numbers that no record holds, and where they come from."""
+
+
+NETS = ("sentiment", "vision", "vision-sparsity", "head-geometry", "real-tokens")
+"""Figures of trained nets and real tokens."""
+ABOUT_NETS = ("findings.md", "papers/mirror_descent.md")
 
 
 def prose(page):
@@ -86,27 +95,28 @@ def report():
 
 
 @cache
-def known():
-    """All numbers of records, claims and the report."""
-    texts = [tables(), *(one["measured"] for one in claims().values())]
-    numbers = {plain(x) for text in texts for x in LOOSE.findall(text)}
-    numbers |= {
-        x for rows in report()["figures"].values() for row in rows.values() for x in row[:2] if x is not None
-    }
-    numbers |= {sum(cell) / len(cell) for cell in recorded("rank")["ranks"].values()}
-    return numbers
+def known(page):
+    """The numbers that a page may quote: of trained nets where it is about them, of the rest where it is not."""
+    only_nets = page.startswith("practice/")
+    figures = [rows for name, rows in report()["figures"].items() if name in NETS or not only_nets]
+    numbers = {x for rows in figures for row in rows.values() for x in row[:2] if x is not None}
+    texts = [tables()] if only_nets or page in ABOUT_NETS else []
+    if not only_nets:
+        texts += [one["measured"] for one in claims().values()]
+        numbers |= {sum(cell) / len(cell) for cell in recorded("rank")["ranks"].values()}
+    return numbers | {plain(x) for text in texts for x in LOOSE.findall(text)}
 
 
 def plain(text):
     return float(text.replace(",", "").replace("−", "-"))
 
 
-def held_by_a_record(text):
+def held_by_a_record(text, page):
     """Whether some known number, or its hundredfold, is written so."""
     decimals = len(text.partition(".")[2])
     wanted = plain(text)
     half = 0.5 * 10.0**-decimals + 1e-9
-    return any(abs(abs(scale * x) - wanted) <= half for x in known() for scale in (1, 100))
+    return any(abs(abs(scale * x) - wanted) <= half for x in known(page) for scale in (0.01, 1, 100))
 
 
 SHARE = "share of runs at the best tokens"
@@ -147,14 +157,17 @@ def test_what_a_page_says_of_a_claim_is_what_the_table_says(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_every_decimal_number_of_a_page_is_in_a_record_or_says_where_it_comes_from(page):
     unknown = [
-        x for x in DECIMAL.findall(prose(page)) if not held_by_a_record(x) and x not in OTHERS.get(page, {})
+        x
+        for x in DECIMAL.findall(prose(page))
+        if not held_by_a_record(x, page) and x not in OTHERS.get(page, {})
     ]
     assert not unknown
 
 
 def test_a_stale_number_is_noticed_and_a_present_one_is_not():
-    assert held_by_a_record("83.70") and held_by_a_record("18,397")
-    assert not held_by_a_record("83.71") and not held_by_a_record("18,398")
+    page = "practice/transformers.md"
+    assert held_by_a_record("83.70", page) and held_by_a_record("18,397", page)
+    assert not held_by_a_record("83.71", page) and not held_by_a_record("18,398", page)
 
 
 def test_no_exception_is_kept_for_a_number_that_is_gone():
