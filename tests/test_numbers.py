@@ -96,7 +96,7 @@ def report():
 
 @cache
 def known(page):
-    """The numbers that a page may quote: of trained nets where it is about them, of the rest where it is not."""
+    """The numbers that a page may quote: of trained nets where it is about them, else of the rest."""
     only_nets = page.startswith("practice/")
     figures = [rows for name, rows in report()["figures"].items() if name in NETS or not only_nets]
     numbers = {x for rows in figures for row in rows.values() for x in row[:2] if x is not None}
