@@ -179,3 +179,10 @@ def test_whole_groups_are_drawn():
         drawn = _drawn(rng, y, groups).reshape(4, 3)
         assert (drawn == drawn[:, :1]).all() and drawn[:, 0].sum() == 4
     assert len({tuple(_drawn(rng, y, None)) for _ in range(5)}) == 5
+
+
+def test_labels_in_the_place_of_texts_are_told_apart():
+    from attsvm.probe.reading.explanation import read_pieces
+
+    with pytest.raises(ValueError, match=r"a text is True\. Pass a string"):
+        read_pieces([True, False], np.array([2, 2]))

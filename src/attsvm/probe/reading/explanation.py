@@ -176,6 +176,11 @@ def read_pieces(texts: Any, lengths: NDArray[np.intp]) -> tuple[tuple[str, ...],
         raise ValueError(
             f"there are {len(texts)} texts and {len(lengths)} sequences. Pass one text for each."
         )
+    odd = [text for text in texts if not isinstance(text, str) and not np.iterable(text)]
+    if odd:
+        raise ValueError(
+            f"a text is {odd[0]!r}. Pass a string or a list of pieces for each sequence; labels are y=…."
+        )
     written = (text.split() if isinstance(text, str) else list(map(str, text)) for text in texts)
     pieces = tuple(map(tuple, readable(written)))
     for i, (said, length) in enumerate(zip(pieces, lengths.tolist(), strict=True)):
