@@ -87,7 +87,7 @@ class Rows:
             queries, size = unit(queries if span is None else queries @ span.right)
             length = reach * size[owner]
             delta, queries, owner = _shared(delta, queries, owner)
-        at, price, zero = (example, token), program.price[example], length <= TINY
+        at, price, zero = (example, token), program.price.take(example), length <= TINY
         if zero.any():
             kept = ~zero | (price < np.inf) | zeros
             if not kept.all():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -60,13 +61,11 @@ def one_by_one(route: Route) -> Route:
     """A route for one run as one that takes a runs axis too."""
 
     def alone(program: Constraints, norm: Norm) -> Answer:
-        nothing = Answer(np.zeros((program.d, program.e)), np.zeros(program.active.shape))
-        if not (program.bound > 0).any():  # nothing asks for a margin: W = 0 is the answer
-            return nothing
-        try:
-            return route(program, norm)
-        except np.linalg.LinAlgError:  # numbers that no factorisation takes are no answer either
-            return nothing
+        if (program.bound > 0).any():
+            with suppress(np.linalg.LinAlgError):  # numbers that no factorisation takes are no answer
+                return route(program, norm)
+        # Where nothing asks for a margin, W = 0 is the answer.
+        return Answer(np.zeros((program.d, program.e)), np.zeros(program.active.shape))
 
     def each(program: Constraints, norm: Norm) -> Answer:
         if program.runs is None:
