@@ -1,4 +1,7 @@
-"""The one way to write a file: a reader finds the old one or the new one, never a half."""
+"""The one way to write a file at once: a reader finds the old one or the new one, never a half.
+
+Files that grow and are resumed keep their unfinished name until then (`heads/tensor_files.py`).
+"""
 
 from __future__ import annotations
 

@@ -24,11 +24,10 @@ def as_stored(name: str, value: Any, dtype: Any) -> Stored | None:
     if isinstance(value, Stored):
         return value
     home, kind = library.home(value), Stored
-    if home in ("torch", "jax"):
-        if library.on_gpu(value):
-            from attsvm.numbers.stored.device import OnDevice as kind
-        elif home == "torch" and str(value.dtype) == "torch.bfloat16":
-            value = library.on_host(value)
+    if library.on_gpu(value):
+        from attsvm.numbers.stored.device import OnDevice as kind
+    elif home == "torch" and str(value.dtype) == "torch.bfloat16":
+        value = library.on_host(value)
     elif type(value).__module__.startswith("dask.array"):
         from attsvm.numbers.stored.cluster import OnCluster as kind
     if isinstance(value, np.ndarray):
