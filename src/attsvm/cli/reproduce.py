@@ -140,7 +140,7 @@ def _run(names: list[str], scale: Any, out: File, executor: Executor | None) -> 
 
 def _print(report: Report, written: list[File]) -> None:
     for result, check in report.checks:
-        if check.agreement == "differs, not explained":
+        if check.agreement == "differs, not explained" and check.provenance != "conjectured":
             numbers = f"{check.provenance} {check.reference:.6g}, ours {check.ours:.6g}"
             say(f"{result.name}: {check.what}: {numbers} (± {check.tolerance:.3g})")
     say(report.sentence)
