@@ -15,6 +15,7 @@ from attsvm.figures.recorded import recorded
 
 ROOT = Path(__file__).parents[1]
 PIVOTAL, LARGE = "published score of pivotal words", "published count of large key weights"
+MARGINS = "of the draws of the prompt claims, seeds 500 to 519"
 EARLIER = "with an earlier run of one seed, which is not recorded"
 DOCS = ROOT / "docs"
 PAGES = (
@@ -47,6 +48,7 @@ OTHERS = {
         "25,000": "reviews of the data set",
         "1,800": "runs of a first look",
     },
+    "papers/max_margin_selection.md": {"0.004": MARGINS, "0.73": MARGINS},
     "papers/next_token.md": {"1,800": "pairs per seed, rounded to hundreds"},
     "papers/mirror_descent.md": {"18,206": LARGE, "27,224": LARGE},
 }
