@@ -79,9 +79,9 @@ def test_a_run_with_decay_goes_on_to_the_same_bits(weight, momentum, problem):
 @pytest.mark.parametrize("norm", [frobenius, linf, l1, spectral], ids=str)
 def test_decay_bounds_the_weight_also_past_saturation(norm, problem):
     small = 1e-3
-    found = run(problem, steepest(norm, 1.0, decay=small), 5_000)
+    found = run(problem, steepest(norm, 0.1, decay=small), 40_000)
     length = norm.value(found.final)
-    assert 0.9 / small < length <= (1 + 1e-9) / small  # softmax saturates at a twentieth of that
+    assert 0.8 / small < length <= (1 + 1e-9) / small  # softmax saturates at a twentieth of that
     assert found.stopped == "steps"
 
 
