@@ -16,6 +16,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
+from attsvm.claims.instances import equal_losers
 from attsvm.claims.transformers_setup import draws
 from attsvm.numbers import Float
 
@@ -198,3 +199,45 @@ def _diagonals(seed: int, judged: dict[float, float], count: int = DRAWS, least:
         *evidence,
         given={"the programs are certified": certified},
     )
+
+
+# ---------------------------------------------------------------------- weight decay
+
+DECAY, DECAY_LR = 0.1, 0.03
+DECAY_STEPS = round(10 / (DECAY * DECAY_LR))
+"""What the start leaves fades like (1 − lr · decay)^t: e⁻¹⁰ after these."""
+OVER = 0.05
+
+
+@claim(
+    "ours; for Adam and for Muon Xie and Li 2024, Chen et al. 2025",
+    "conjecture",
+    removed="the radius 1/λ: the path is taken at 2/λ",
+    twin=lambda seed: _decayed(seed, 2 / DECAY),
+)
+def decay_ends_on_the_regularisation_path(seed: int) -> att.Verdict:
+    """Steepest descent on W with decoupled weight decay λ ends at the least loss of the ball of radius 1/λ in
+    its own norm: on the regularisation path.
+
+    Frobenius, l∞ and spectral norm; λ = 0.1, 3,333 steps of 0.03; unit tokens (3, 4, 5), losing tokens of
+    equal score. Wanted: an excess loss at most 5 % above the path's, and a norm within 1 % of the radius.
+
+    Surprise: in the l∞ norm the loss agrees but the weights need not: many weights of the ball are nearly as
+    good.
+    """
+    return _decayed(seed, 1 / DECAY)
+
+
+def _decayed(seed: int, radius: float) -> att.Verdict:
+    tokens, v = equal_losers(3, 4, 5, seed)
+    evidence = []
+    for norm in (att.frobenius, att.linf, att.spectral):
+        rule = att.steepest(norm, DECAY_LR, decay=DECAY)
+        run = att.train(tokens, att.Linear(v), optimizer=rule, steps=DECAY_STEPS, record=[DECAY_STEPS])
+        path = att.regularisation_path(tokens, att.Linear(v), norm=norm, radii=[radius], starts=4, seed=seed)
+        assert run.log_excess is not None and path.log_excess is not None
+        over = float(np.expm1(run.log_excess[-1] - path.log_excess[-1]))
+        short = abs(1 - float(norm.value(run.final)) / radius)
+        evidence += [att.at_most(f"excess loss over the {norm} path's, less one", over, OVER)]
+        evidence += [att.at_most(f"|1 − {norm} norm / radius|", short, 0.01)]
+    return att.judge("decay λ ends on the path at radius 1/λ", *evidence)
