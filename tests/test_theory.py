@@ -6,7 +6,7 @@ import pytest
 
 from attsvm.norms import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral
 from attsvm.theory import Factored, NoTheorem, limit_norm
-from attsvm.training.optimizers import gd, mirror, polyak, steepest
+from attsvm.training.optimizers import gd, mirror, per_block, polyak, steepest
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
 
 pytestmark = pytest.mark.quick
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.quick
         (KeyQuery(), steepest(spectral, 0.1), spectral, "ours"),
         (KeyQuery(separate=True), steepest(Schatten(4), 0.1), Schatten(2), "ours"),
         (KeyQuery(), steepest(Schatten(3), 0.1), Schatten(1.5), "ours"),
+        (KeyQuery(), per_block(steepest(spectral, 0.1)), spectral, "ours"),
         (DiagonalKeyQuery(), steepest(Entrywise(3), 0.1), Entrywise(1.5), "ours"),
         (DiagonalKeyQuery(separate=True), steepest(linf, 0.1), linf, "ours"),
         (DiagonalKeyQuery(), steepest(spectral, 0.1), l1, "ours"),

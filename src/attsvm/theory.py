@@ -136,10 +136,12 @@ def limit_norm(weight: Any, optimizer: Any) -> Limit:
     `hypotheses` says what the statement needs, `claim` what tests it here.
     Raises NoTheorem where nothing is proven or conjectured.
     """
-    from attsvm.training.rules import GradientDescent, Mirror, Optimizer, Polyak, Steepest
+    from attsvm.training.rules import GradientDescent, Mirror, Optimizer, PerBlock, Polyak, Steepest
     from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
 
     rule = optimizer.rule if isinstance(optimizer, Optimizer) else optimizer
+    if isinstance(rule, PerBlock):  # factors apart: the same limit
+        rule = rule.rule
     # Steps along the gradient itself, whatever their length, and without momentum.
     along = isinstance(rule, (GradientDescent, Polyak)) or (
         isinstance(rule, Steepest) and rule.norm.p == 2 and not rule.momentum
