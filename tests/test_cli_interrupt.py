@@ -76,7 +76,7 @@ SLOW = """
 import time
 from attsvm import Tokens, max_margin, progress
 from attsvm.numbers.stored import array
-from tests.program.test_pooled import problem
+from tests.program.test_working_set import problem
 from tests.test_stored import Sliced
 
 class Slow(Sliced):

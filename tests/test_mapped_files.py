@@ -11,7 +11,7 @@ from attsvm import Solution, Tokens, files, max_margin
 from attsvm.cli import app
 from attsvm.files import BadFile, read_arrays
 from attsvm.numbers.stored import Stored, array
-from tests.program.test_pooled import SAME, problem
+from tests.program.test_working_set import SAME, problem
 from tests.test_damaged_files import BYTES, damaged, ends_in_words
 from tests.test_files import write_npz, write_safetensors
 

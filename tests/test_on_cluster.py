@@ -13,7 +13,7 @@ import pytest
 from attsvm import NotSeparable, Tokens, frobenius, max_margin, nuclear, scores, separable
 from attsvm.numbers.stored import as_stored, tasks
 from attsvm.numbers.stored.cluster import OnCluster, _in_parts, _margins
-from tests.program.test_pooled import SAME, problem
+from tests.program.test_working_set import SAME, problem
 from tests.test_stored import INDICES, numbers
 
 dask = pytest.importorskip("dask")

@@ -6,7 +6,7 @@ import pytest
 from attsvm import NotSeparable, Tokens, frobenius, max_margin, nuclear, separable
 from attsvm.numbers.stored import Stored, as_stored, device as devices
 from attsvm.numbers.stored.device import OnDevice
-from tests.program.test_pooled import SAME, problem
+from tests.program.test_working_set import SAME, problem
 from tests.test_stored import INDICES, numbers
 
 
