@@ -6,6 +6,7 @@ from html import escape
 
 import numpy as np
 import pytest
+
 from tests.browsers import dumped
 
 EXACT = 1e-12

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.test_damaged_files import BYTES
 
 from attsvm.numbers.archives import BadFile
+from tests.test_damaged_files import BYTES
 
 pytest.importorskip("safetensors", reason="probes are saved as safetensors")
 

@@ -83,7 +83,7 @@ class Search:
         slope, none = self._largest(now.gradient), np.zeros(K, int)
         self.numbers = Numbers(
             np.arange(K), now.value.copy(), now.held_out.copy(), steps=none, slope=slope,
-            least=slope.copy(), stale=none, age=np.full(K, AGED),
+            least=slope.copy(), stale=none, learned=np.full(K, -AGED),
             along=np.zeros(K), step=np.ones(K), low=np.zeros(K), high=np.full(K, np.inf), trials=none,
         )  # fmt: skip
         self.vectors = Vectors(points, now.gradient, -now.gradient)
@@ -96,6 +96,10 @@ class Search:
     @property
     def active(self) -> Index:
         return self.numbers.which
+
+    @property
+    def _now(self) -> Functions:
+        return Functions(self.numbers, self.vectors, self.memory)
 
     @property
     def over(self) -> bool:
@@ -153,7 +157,7 @@ class Search:
         keep = self.where.put(accepted)[:, None]
         gradient = self.where.xp.where(keep, now.gradient, v.gradient)
         step, change = self._times(n.step, v.direction), gradient - v.gradient
-        self.memory = self.memory.push(Pair(step, change, np.maximum(self._dot(step, change), 0.0)))
+        self.memory = self.memory.push(Pair.of(step, change, np.maximum(self._dot(step, change), 0.0)))
         self.vectors = v._replace(points=self.where.xp.where(keep, trial, v.points), gradient=gradient)
         slope = np.where(accepted, self._largest(now.gradient), n.slope)
         nothing = accepted & (-tried.rise <= tried.doubt) & (slope >= n.least)
@@ -176,17 +180,17 @@ class Search:
 
     def _learn(self, now: Evaluation, accepted: Bool) -> None:
         """Near the optimum, the curvature is computed instead of guessed from many steps."""
-        n = self.numbers = self.numbers._replace(age=self.numbers.age + 1)
         if self.stop.enough or now.curvature is None:
             return
-        due, known = accepted & (n.slope <= NEAR) & (n.age > AGED), self._known
+        n, known = self.numbers, self._known
+        due = accepted & (n.slope <= NEAR) & (self.passes - n.learned > AGED)
         due &= known | (np.cumsum(due & ~known) <= now.known - known.sum())
         which = np.flatnonzero(due)
         if not len(which):
             return
         for i, factor in zip(which.tolist(), now.curvature(which), strict=True):
             self.curvature[i] = factor
-        self.numbers = n._replace(age=np.where(due, 0, n.age))
+        self.numbers = n._replace(learned=np.where(due, self.passes, n.learned))
         self.memory = self.memory.forget(due)
 
     def _turn(self, which: Bool) -> None:
@@ -216,8 +220,7 @@ class Search:
         """The two loops of L-BFGS (K, D), and which functions have a pair (K,)."""
         q, used = -self.vectors.gradient, []
         scale, known = np.ones(len(self.active)), np.zeros(len(self.active), bool)
-        for s, y, inner in reversed(self.memory.pairs):
-            inverse = np.divide(1.0, inner, out=np.zeros_like(inner), where=inner > 0)
+        for s, y, inner, inverse in reversed(self.memory.pairs):
             latest = ~known & (inner > 0)
             if latest.any():
                 scale = np.where(latest, inner / np.where(latest, self._dot(y, y), 1.0), scale)
@@ -251,13 +254,10 @@ class Search:
         if not over.any():
             return
         on = np.flatnonzero(~over)
-        self.done.append(self._some(np.flatnonzero(over)))
-        self.numbers, self.vectors, self.memory = self._some(on)
+        self.done.append(self._now.take(self.where, np.flatnonzero(over)))
+        self.numbers, self.vectors, self.memory = self._now.take(self.where, on)
         self.curvature = [self.curvature[i] for i in on.tolist()]
-
-    def _some(self, which: Index) -> Functions:
-        return Functions(self.numbers, self.vectors, self.memory).take(self.where, which)
 
     def found(self) -> Functions:
         """All functions, where they are now."""
-        return Functions.joined(self.where, [*self.done, self._some(np.arange(len(self.active)))])
+        return Functions.joined(self.where, [*self.done, self._now] if len(self.active) else self.done)

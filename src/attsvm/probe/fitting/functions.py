@@ -18,8 +18,8 @@ class Numbers(NamedTuple):
     """What a search knows of each of its functions, (K,) each.
 
     which: its place among all functions; value, held_out; steps taken; slope: largest partial derivative.
-    least: the lowest slope so far; stale: steps since that or the value fell; age: passes since the curvature
-    was computed. along: the slope in the direction of search; step: the next one to try along it; low, high:
+    least: the lowest slope so far; stale: steps since that or the value fell; learned: the pass in which the
+    curvature was computed. along: the slope in the direction of search; step: the next one to try; low, high:
     one that was too short, and one that was too long; trials: steps tried.
     """
 
@@ -30,7 +30,7 @@ class Numbers(NamedTuple):
     slope: Float
     least: Float
     stale: Index
-    age: Index
+    learned: Index
     along: Float
     step: Float
     low: Float
@@ -53,11 +53,19 @@ class Vectors(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A step s and the change y of the gradient, (K, D) each; inner: s·y (K,), 0 where they tell nothing."""
+    """A step s and the change y of the gradient, (K, D) each; inner: s·y (K,), 0 where they tell nothing.
+
+    inverse: 1 / s·y (K,), or 0.
+    """
 
     step: Array
     change: Array
     inner: Float
+    inverse: Float
+
+    @classmethod
+    def of(cls, step: Array, change: Array, inner: Float) -> Pair:
+        return cls(step, change, inner, np.divide(1.0, inner, out=np.zeros_like(inner), where=inner > 0))
 
 
 class Memory(NamedTuple):
@@ -67,22 +75,22 @@ class Memory(NamedTuple):
 
     def take(self, place: Array, which: Index) -> Memory:
         """Of some functions; place: which, where the arithmetic is."""
-        return Memory([Pair(s[place], y[place], inner[which]) for s, y, inner in self.pairs])
+        return Memory([Pair(s[place], y[place], i[which], j[which]) for s, y, i, j in self.pairs])
 
     def push(self, pair: Pair) -> Memory:
         return Memory([*self.pairs, pair][-MEMORY:])
 
     def forget(self, which: Bool) -> Memory:
         """No pair tells anything of these functions (K,)."""
-        return Memory([pair._replace(inner=np.where(which, 0.0, pair.inner)) for pair in self.pairs])
+        return Memory([Pair.of(s, y, np.where(which, 0.0, inner)) for s, y, inner, _ in self.pairs])
 
     def bent(self, where: Arithmetic, curvature: Array) -> Memory:
         """Every function got a diagonal (K, D) more of curvature."""
         pairs = []
-        for s, y, inner in self.pairs:
+        for s, y, inner, _ in self.pairs:
             more = curvature * s
             known = where.numpy((s * more).sum(1))
-            pairs.append(Pair(s, y + more, np.where(inner > 0, inner + known, 0.0)))
+            pairs.append(Pair.of(s, y + more, np.where(inner > 0, inner + known, 0.0)))
         return Memory(pairs)
 
 
@@ -103,8 +111,8 @@ class Functions(NamedTuple):
         together, depth = where.xp.concatenate, min(len(part.memory.pairs) for part in parts)
         last = (part.memory.pairs[len(part.memory.pairs) - depth :] for part in parts)
         pairs = [
-            Pair(together(steps), together(changes), np.concatenate(inner))
-            for steps, changes, inner in (zip(*own, strict=True) for own in zip(*last, strict=True))
+            Pair.of(together(steps), together(changes), np.concatenate(inner))
+            for steps, changes, inner, _ in (zip(*own, strict=True) for own in zip(*last, strict=True))
         ]
         numbers = Numbers._make(map(np.concatenate, zip(*(part.numbers for part in parts), strict=True)))
         vectors = Vectors._make(map(together, zip(*(part.vectors for part in parts), strict=True)))

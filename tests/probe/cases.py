@@ -1,0 +1,38 @@
+"""Sequences whose class one token tells, or all of them a little; an objective on some, and its probes."""
+
+import numpy as np
+
+from attsvm.probe import TokenStore
+from attsvm.probe.data.arithmetic import Host
+from attsvm.probe.fitting.objective import Objective, Probes
+
+
+def needle(n, seed, T=16, d=6):
+    """One of T tokens carries a mark and, in another direction, the class."""
+    rng = np.random.default_rng(seed)
+    X, y = rng.standard_normal((n, T, d)), np.arange(n) % 2
+    place = np.arange(n), rng.integers(0, T, n)
+    X[(*place, 0)] += 4
+    X[(*place, 1)] += 3 * (2 * y - 1)
+    return X, y
+
+
+def everywhere(n, seed, T=6, d=20):
+    """A faint class in the mean of all tokens, and little else to be learned."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % 2
+    return rng.standard_normal((n, T, d)) + 0.15 * (2 * y - 1)[:, None, None] * (np.arange(d) < 3), y
+
+
+def problem(dtype, k=1, h=1, n=30, d=5):
+    """An objective of two folds on sequences that do not lie one after the other, four probes and points."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 9, 2 * n)
+    store = TokenStore.from_flat(
+        rng.standard_normal((lengths.sum(), d)).astype(dtype), np.cumsum([0, *lengths])
+    )[rng.permutation(2 * n)[:n]]
+    targets = np.eye(k)[rng.integers(0, k, n)].T[None] if k > 1 else rng.random((2, 1, n))
+    parts = np.where(rng.random((2, n)) < 0.6, 1, -1)
+    goal = Objective.of(store, targets, rng.random(n), parts, h)
+    probes = Probes(np.arange(4) % len(targets), np.array([0, 1, 2, 1]), rng.random(4), rng.random(4))
+    return goal, Host(store.rows), rng.standard_normal((4, goal.size)), probes

@@ -1,0 +1,48 @@
+"""Many functions are minimised side by side, each as if alone."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
+
+from scipy.optimize import minimize
+
+from attsvm.numbers.stored.matrix import Matrix
+from attsvm.probe import AttentionProbe
+from attsvm.probe.data.arithmetic import Host
+from attsvm.probe.fitting.descent import minimise
+from attsvm.probe.fitting.objective import Evaluation
+from tests.probe.cases import everywhere
+
+
+def test_many_functions_at_once_end_where_each_ends_alone():
+    rng = np.random.default_rng(0)
+    targets, sizes = rng.standard_normal((5, 8)), np.logspace(-2, 2, 8)
+
+    def one(x, i):
+        r = x - targets[i]
+        return 1 + float(np.log(np.cosh(r)) @ sizes), sizes * np.tanh(r)
+
+    def evaluate(points, which):
+        done = [one(x, i) for x, i in zip(points, which, strict=True)]
+        values, gradients = zip(*done, strict=True)
+        return Evaluation(np.array(values), np.array(gradients), np.zeros(len(which)))
+
+    where = Host(Matrix(np.zeros((1, 1))))
+    found, (points, *_), _ = minimise(where, evaluate, np.zeros((5, 8)), steps=500, tolerance=1e-9)
+    for i in range(5):
+        alone = minimize(one, np.zeros(8), args=(i,), jac=True, method="L-BFGS-B", options={"gtol": 1e-9})
+        assert found.value[i] <= alone.fun + 1e-8
+    np.testing.assert_allclose(points, targets, atol=1e-6)
+    assert (found.slope <= 1e-9).all() and np.abs(points - targets[::-1]).max() > 0.1
+
+
+def test_single_precision_ends_at_the_optimum_of_double():
+    X, y = everywhere(80, 3)
+    fixed = {"head_ridge": 0.1, "prompt_ridge": 0.1, "tol": 1e-7}
+    half = X.astype(np.float16)
+    one, other = AttentionProbe(**fixed).fit(half, y), AttentionProbe(**fixed).fit(half.astype(float), y)
+    np.testing.assert_allclose(one.predict_proba(half), other.predict_proba(half.astype(float)), atol=1e-5)
+    assert one.n_iter_ < 100
+    rough = AttentionProbe(**fixed | {"tol": 1e-1}).fit(half, y)
+    assert np.abs(rough.predict_proba(half) - other.predict_proba(half)).max() > 1e-3

@@ -1,0 +1,29 @@
+"""Folds keep groups together."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
+
+from sklearn.model_selection import GroupKFold
+
+from attsvm.probe import AttentionProbe
+from attsvm.probe.fitting.folds import folds
+
+
+def test_groups_stay_together_in_folds():
+    labels, groups = np.arange(40) % 2, np.repeat(np.arange(10), 4)
+    for cv in (3, GroupKFold(3)):
+        parts = folds(cv, labels, groups, np.ones(40))
+        assert all(len(set(part[groups == g])) == 1 for part in parts for g in range(10))
+    alone = folds(3, labels, None, np.ones(40))
+    assert any(len(set(part[groups == g])) == 2 for part in alone for g in range(10))
+
+
+def test_copies_in_one_group_do_not_look_like_evidence():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((12, 3, 30)), rng.integers(0, 2, 12)
+    copies, labels, groups = np.repeat(X, 8, axis=0), np.repeat(y, 8), np.repeat(np.arange(12), 8)
+    fooled = AttentionProbe(cv=3).fit(copies, labels)
+    honest = AttentionProbe(cv=3).fit(copies, labels, groups=groups)
+    assert fooled.path_["held_out"].min() < 0.1 < 0.5 < honest.path_["held_out"].min()

@@ -1,0 +1,65 @@
+"""Kinds of features: which are chosen, and the mean of several."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
+
+from attsvm.probe import AttentionProbe, TokenStore
+from attsvm.probe.fitting import relu
+from attsvm.probe.fitting.kinds import Way, best_mean
+from attsvm.probe.fitting.objective import Objective
+from tests.probe.cases import everywhere
+
+
+def ring(n, seed):
+    """The marked token lies near the origin in one class, and on a ring around it in the other."""
+    rng = np.random.default_rng(seed)
+    X, y = rng.standard_normal((n, 5, 3)), np.arange(n) % 2
+    angle = rng.uniform(0, 2 * np.pi, n)
+    X[:, 0, :2] = np.where(y, 3.0, 0.3)[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
+    X[:, 0, 2] = 4
+    return X, y
+
+
+def test_kernel_features_are_chosen_where_no_line_tells_the_classes(monkeypatch):
+    monkeypatch.setattr(relu, "MOST", 50)  # trained features are tested elsewhere
+    (X, y), (test, truth) = ring(120, 0), ring(120, 1)
+    linear, auto = AttentionProbe().fit(X, y), AttentionProbe(features="auto").fit(X, y)
+    assert linear.score(test, truth) < 0.75 < 0.9 < auto.score(test, truth)
+    assert "rbf" in auto.kinds_ and "linear" not in auto.kinds_
+    assert AttentionProbe(features="auto").fit(*everywhere(160, 0)).features_ is None
+
+
+def test_a_kind_joins_the_mean_where_that_holds_out_better():
+    """Scores with errors of their own are better together; those with the same errors are not."""
+    rng = np.random.default_rng(0)
+    truth, errors = rng.integers(0, 2, 400), rng.standard_normal((3, 400))
+    store = TokenStore.from_flat(rng.standard_normal((400, 2)), np.arange(401))
+    targets, no_folds = truth[None, None].astype(float), np.zeros((0, 400), np.int8)
+    goal, sign = Objective.of(store, targets, np.ones(400), no_folds, 1), 2 * truth - 1
+    own = {"linear": sign + errors[0], "rbf": sign + errors[1], "relu": sign + errors[0] + 2 * errors[2]}
+    losses = {kind: float(np.logaddexp(0, -sign * score).mean()) for kind, score in own.items()}
+    ways = {kind: Way(losses[kind], lambda kind=kind: own[kind][None], lambda: None) for kind in own}
+    assert sorted(best_mean(goal, ways)) == ["linear", "rbf"]
+    ways["rbf"] = Way(losses["linear"] + 1e-9, ways["linear"].scores, lambda: None)
+    assert best_mean(goal, ways) == ["linear"]
+
+
+def test_a_probe_on_several_kinds_of_features_is_the_mean_of_those_on_each():
+    X, y = ring(80, 0)
+    kinds, fixed = (["rbf", "linear"], "rbf", "linear"), {"head_ridge": 0.01, "prompt_ridge": 0.1}
+    probe, one, line = (AttentionProbe(features=kind, **fixed).fit(X, y) for kind in kinds)
+    assert probe.kinds_ == ["rbf", "linear"] and probe.attention(X).shape == (2, 80, 5)
+    mean = (one.decision_function(X) + line.decision_function(X)) / 2
+    np.testing.assert_allclose(probe.decision_function(X), mean, atol=1e-4)
+    flat = probe.features_.transform(X.reshape(-1, 3)).reshape(80, 5, -1)
+    by_hand = np.einsum("hnt,ntd,dhk->n", probe.attention(X), flat, probe.coef_) + probe.intercept_
+    np.testing.assert_allclose(probe.decision_function(X), by_hand, atol=1e-4)
+    assert np.abs(by_hand - one.decision_function(X)).max() > 1e-2
+
+
+@pytest.mark.parametrize(("bad", "message"), [({"features": "mlp"}, "rbf"), ({"n_average": 2}, "no effect")])
+def test_features_without_a_meaning_are_refused(bad, message):
+    with pytest.raises(ValueError, match=message):
+        AttentionProbe(**bad).fit(*everywhere(20, 0))

@@ -1,0 +1,44 @@
+"""Many probes over one read of the tokens."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
+
+from attsvm.probe import AttentionProbe, ProbeSuite
+from tests.probe.cases import everywhere, needle
+
+
+def test_a_suite_fits_every_concept_as_a_probe_would():
+    X, y = needle(120, 0)
+    Y = np.column_stack([y, X[:, :, 2].mean(1) > 0])
+    fixed = {"head_ridge": 0.02, "prompt_ridge": 0.02}
+    suite = ProbeSuite(**fixed).fit({"a": X, "b": X[:, ::-1]}, Y, names=["needle", "mean"])
+    for column, name in enumerate(["needle", "mean"]):
+        alone = AttentionProbe(**fixed).fit(X, Y[:, column])
+        np.testing.assert_allclose(suite.probes_["a"][name].coef_, alone.coef_, atol=1e-4)
+        np.testing.assert_allclose(
+            suite.decision_function({"a": X})["a"][:, column], alone.decision_function(X), atol=1e-4
+        )
+    assert np.abs(suite.probes_["a"]["needle"].coef_ - suite.probes_["a"]["mean"].coef_).max() > 1e-2
+
+
+def test_soft_targets_between_two_labels_end_between_them():
+    X, y = everywhere(80, 4)
+    soft = np.column_stack([y, 0.5 + 0.2 * (2 * y - 1), 1 - y])
+    scores = ProbeSuite(head_ridge=0.1, prompt_ridge=1.0).fit(X, soft).decision_function(X)[0]
+    sure, unsure, turned = np.abs(scores).mean(0)
+    assert unsure < 0.6 * sure and turned == pytest.approx(sure, rel=1e-3)
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        ProbeSuite().fit(X, 2 * soft)
+
+
+def test_the_table_names_layers_and_concepts_and_is_drawn():
+    (X, y), (test, truth) = needle(80, 0), needle(80, 1)
+    noise = np.random.default_rng(0).standard_normal(X.shape)
+    suite = ProbeSuite(head_ridge=0.02, prompt_ridge=0.02).fit({3: noise, 7: X}, y[:, None], names=["class"])
+    table = suite.auc({3: noise, 7: test}, truth[:, None])
+    assert table.auc[1, 0] > 0.95 and "class" in str(table) and "    7 |" in str(table)
+    assert len(table.plot().axes[0].texts) == 2
+    with pytest.raises(ValueError, match="layer 5 was not fitted"):
+        suite.auc({5: test}, truth[:, None])
