@@ -12,7 +12,7 @@ from attsvm.files import BadFile
 from attsvm.numbers import library
 from attsvm.probe import AttentionProbe, TokenStore, as_sequences
 from attsvm.probe.data.arithmetic import arithmetic
-from attsvm.probe.data.sequences import read
+from attsvm.probe.data.sequences import as_store
 
 OFFSETS = np.array([0, 3, 4, 9, 12])
 
@@ -125,9 +125,9 @@ def test_splitters_and_searches_index_a_store():
 def test_a_padded_array_is_not_copied_where_tokens_come_first(flat):
     keys = np.zeros((2, 6, 5), np.float16)
     mask = np.arange(6) < [[4], [2]]
-    assert np.shares_memory(read((keys, mask)).rows.array, keys)
-    assert not np.shares_memory(read((keys, mask[:, ::-1])).rows.array, keys)
-    np.testing.assert_array_equal(read(Tokens(keys, mask=mask)).lengths, [4, 2])
+    assert np.shares_memory(as_store((keys, mask)).rows.array, keys)
+    assert not np.shares_memory(as_store((keys, mask[:, ::-1])).rows.array, keys)
+    np.testing.assert_array_equal(as_store(Tokens(keys, mask=mask)).lengths, [4, 2])
 
 
 def test_nested_tensors_of_torch_are_sequences(flat):

@@ -21,7 +21,7 @@ from sklearn.utils.validation import (
 )
 
 from attsvm.numbers import Float
-from attsvm.probe.data.sequences import is_nested, of_table, plain, read
+from attsvm.probe.data.sequences import as_store, is_nested, of_table, plain
 from attsvm.probe.data.standard import Standard
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import Weights, probabilities, read_out
@@ -140,7 +140,8 @@ class AttentionProbe(
         self._warn(fitted)
         if self.certify:
             prompts = self.prompt_ * self.scale_[:, None]
-            own, (attention, _) = mapped(store, self.features_), self._attend(store)
+            own = mapped(store, self.features_)
+            attention, _ = self._attend(own)
             self.separation_ = separate_selected(own, standard, prompts, attention, np.flatnonzero(kept))
         return self
 
@@ -178,9 +179,8 @@ class AttentionProbe(
 
     def transform(self, X: Any) -> Float:
         """Pooled vectors X̄ (n, n_heads · d)."""
-        store = self._read(X)
+        store = mapped(self._read(X), self.features_)
         attention, _ = self._attend(store)
-        store = mapped(store, self.features_)
         pooled = np.empty((len(store), attention.shape[1], store.width))
         for i, (tokens, last) in enumerate(zip(store, np.cumsum(store.lengths), strict=True)):
             pooled[i] = attention[last - len(tokens) : last].T @ tokens.astype(np.float64)
@@ -188,7 +188,7 @@ class AttentionProbe(
 
     def attention(self, X: Any) -> Float:
         """Attention (n, T), zero on padding; with several heads (n_heads, n, T)."""
-        store = self._read(X)
+        store = mapped(self._read(X), self.features_)
         attention = np.moveaxis(store.padded(self._attend(store)[0]), -1, 0)
         return attention[0] if len(attention) == 1 else attention
 
@@ -197,13 +197,12 @@ class AttentionProbe(
         return np.asarray(self.attention(X).argmax(-1))
 
     def _attend(self, store: TokenStore) -> tuple[Float, Float]:
-        """Attention of all tokens (N, n_heads) and scores (n, k)."""
-        store = mapped(store, self.features_)
+        """Attention of all tokens (N, n_heads) and scores (n, k), from their features."""
         attention, scores = read_out(store, [Weights(self.prompt_, self.coef_, self.intercept_)], self.mean_)
         return attention[0].T, scores[0].T
 
     def _scores(self, X: Any) -> Float:
-        return self._attend(self._read(X))[1]
+        return self._attend(mapped(self._read(X), self.features_))[1]
 
     # ------------------------------------------------------------------ what the program says
 
@@ -232,7 +231,7 @@ class AttentionProbe(
         else:
             if y is None:
                 raise ValueError("AttentionProbe requires y to be passed, but the target y is None.")
-            store, labels = read(X), column_or_1d(plain(y), warn=True)
+            store, labels = as_store(X), column_or_1d(plain(y), warn=True)
             check_consistent_length(store.lengths, labels)
             self.n_features_in_ = store.width
         check_classification_targets(labels)
@@ -244,7 +243,7 @@ class AttentionProbe(
         if not is_nested(X):
             X = validate_data(self, X, dtype=np.float64, reset=False)
             return of_table(X)
-        store = read(X)
+        store = as_store(X)
         if store.width != self.n_features_in_:
             raise ValueError(
                 f"X has {store.width} features, but AttentionProbe is expecting "

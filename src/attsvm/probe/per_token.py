@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from attsvm.numbers import Float
-from attsvm.probe.data.sequences import read
+from attsvm.probe.data.sequences import as_store
 from attsvm.probe.data.store import TokenStore
 
 
@@ -28,13 +28,13 @@ class PerToken(TransformerMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> PerToken:
         """Fit a clone of the transformer on the tokens (N, d). Labels belong to sequences, not to tokens."""
-        self.transformer_ = clone(self.transformer).fit(all_tokens(read(X)))
+        self.transformer_ = clone(self.transformer).fit(all_tokens(as_store(X)))
         return self
 
     def transform(self, X: Any) -> list[Float]:
         """Every sequence with its tokens transformed."""
         check_is_fitted(self)
-        store = read(X)
+        store = as_store(X)
         flat = self.transformer_.transform(all_tokens(store))
         return np.split(flat, np.cumsum(store.lengths)[:-1])
 

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from attsvm.numbers import Float
 from attsvm.probe.attention_probe import AttentionProbe
-from attsvm.probe.data.sequences import read
+from attsvm.probe.data.sequences import as_store
 from attsvm.probe.fitting.attention import Weights, read_out
 from attsvm.probe.fitting.concepts import Plan, choose_ridges, fit_concepts
 from attsvm.probe.fitting.folds import folds
@@ -62,7 +62,7 @@ class ProbeSuite(BaseEstimator):
         return self
 
     def _fit_layer(self, X: Any, targets: Float, groups: Any) -> dict[Any, AttentionProbe]:
-        store, n = read(X), len(targets)
+        store, n = as_store(X), len(targets)
         if len(store) != n:
             raise ValueError(f"X has {len(store)} sequences, Y has {n} rows.")
         settings = self.get_params()
@@ -87,7 +87,7 @@ class ProbeSuite(BaseEstimator):
         for layer, tokens in _layers(X, self.probes_).items():
             probes = list(self.probes_[layer].values())
             weights = [Weights(p.prompt_, p.coef_, p.intercept_) for p in probes]
-            found[layer] = read_out(read(tokens), weights, probes[0].mean_)[1][:, 0].T
+            found[layer] = read_out(as_store(tokens), weights, probes[0].mean_)[1][:, 0].T
         return found
 
     def auc(self, X: Any, Y: ArrayLike) -> AucTable:

@@ -23,7 +23,7 @@ def as_sequences(X: Any) -> list[Float]:
 
     X: array (n, T, d), list of (T_i, d), pair (array, mask), Tokens, or TokenStore.
     """
-    return read(X).split()
+    return as_store(X).split()
 
 
 def plain(X: Any) -> Any:
@@ -80,7 +80,7 @@ def is_pair(X: Any) -> bool:
     return isinstance(X, tuple) and len(X) == 2 and _axes(X[0]) == 3
 
 
-def read(X: Any) -> TokenStore:
+def as_store(X: Any) -> TokenStore:
     """Check nested input; `Tokens` says what is wrong with a padded array."""
     X = plain(X)
     if isinstance(X, TokenStore):
