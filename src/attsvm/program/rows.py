@@ -240,6 +240,17 @@ class Rows:
         return Answer(found.W / least, multipliers, scaled=True, gap=gap)
 
 
+def zero_row(program: Constraints, rows: Rows, chosen: Bool | None = None) -> Answer | None:
+    """A row, of the chosen (n, T), that asks for a margin and is zero: none of those at length one."""
+    asks = (program.bound > 0) & (program.active if chosen is None else chosen)
+    if np.count_nonzero(asks) == np.count_nonzero(rows.bound):
+        return None
+    asks[rows.example, rows.token] = False
+    multipliers = np.zeros(asks.shape)
+    multipliers.flat[np.flatnonzero(asks)[0]] = 1.0
+    return Answer(np.zeros((program.d, program.e)), multipliers, False, gap=0.0)
+
+
 def _first(example: NDArray[np.intp]) -> Bool:
     """Which rows are the first of their example (k,)."""
     first = np.ones(len(example), bool)

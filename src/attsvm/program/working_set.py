@@ -19,7 +19,7 @@ from attsvm.numbers.threads import cores, in_threads
 from attsvm.program import passes
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
-from attsvm.program.rows import Rows
+from attsvm.program.rows import Rows, zero_row
 from attsvm.progress import Line
 
 SATISFIED = 1e-11
@@ -120,8 +120,9 @@ def _rounds(
             chosen[new.example, new.token] = True
             order = np.argsort(new.example, kind="stable")
             more = Rows.named(program, new.example[order], new.token[order], zeros=slacks.exact)
-            if len(more) < len(new):  # a zero row asks for a margin
-                return new.without(more).contradiction(program)
+            proof = zero_row(program, more, new.mask(chosen.shape)) if len(more) < len(new) else None
+            if proof is not None:
+                return proof
             rows = rows.joined(more)
     return pool.answer(replace(found, gap=0.0 if not found.separable else np.inf), program)
 
@@ -144,18 +145,11 @@ class Worst:
         new = new[np.argsort(self.slack[new])[:most]]
         return Worst(self.example[new], self.token[new], self.slack[new])
 
-    def without(self, rows: Rows) -> Worst:
-        """Those that are not among the rows."""
-        width = 1 + max(int(self.token.max()), int(rows.token.max(initial=0)))
-        names, others = self.example * width + self.token, rows.example * width + rows.token
-        left = ~np.isin(names, others)
-        return Worst(self.example[left], self.token[left], self.slack[left])
-
-    def contradiction(self, program: Constraints) -> Answer:
-        """The first of them as a proof of its own."""
-        multipliers = np.zeros(program.active.shape)
-        multipliers[self.example[0], self.token[0]] = 1.0
-        return Answer(np.zeros((program.d, program.e)), multipliers, False, gap=0.0)
+    def mask(self, shape: tuple[int, ...]) -> Bool:
+        """The same as a choice of rows (n, T)."""
+        out = np.zeros(shape, bool)
+        out[self.example, self.token] = True
+        return out
 
 
 NONE = Worst(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0))

@@ -1,12 +1,11 @@
-"""Proofs that no weight separates: zero rows, opposite rows, and short rays from growing multipliers."""
+"""Proofs that no weight separates: opposite rows, and short rays from growing multipliers."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from attsvm.numbers import Bool, Float
-from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer, Found
+from attsvm.numbers import Float
+from attsvm.program.engine import Found
 from attsvm.program.frobenius.active_set import solve_rows
 from attsvm.program.rows import Rows
 
@@ -21,17 +20,6 @@ PROOF_ROWS = 1000
 
 DENSE = 1 << 22
 """Largest number of entries of the rows written out."""
-
-
-def zero_row(program: Constraints, rows: Rows, chosen: Bool | None = None) -> Answer | None:
-    """A row, of the chosen (n, T), that asks for a margin and is zero: none of those at length one."""
-    asks = (program.bound > 0) & (program.active if chosen is None else chosen)
-    if np.count_nonzero(asks) == np.count_nonzero(rows.bound):
-        return None
-    asks[rows.example, rows.token] = False
-    multipliers = np.zeros(asks.shape)
-    multipliers.flat[np.flatnonzero(asks)[0]] = 1.0
-    return Answer(np.zeros((program.d, program.e)), multipliers, False, gap=0.0)
 
 
 def opposite_rows(rows: Rows) -> Found | None:

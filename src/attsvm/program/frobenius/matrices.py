@@ -11,7 +11,7 @@ from attsvm.numbers.threads import single_thread
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.frobenius import contradiction
-from attsvm.program.rows import Rows
+from attsvm.program.rows import Rows, zero_row
 from attsvm.program.span import Span
 from attsvm.program.working_set import Algorithm
 
@@ -40,7 +40,7 @@ def solve_matrix(program: Constraints, algorithms: Table) -> Answer:
 
 def _whole(program: Constraints, algorithms: Table) -> Answer:
     rows = Rows.of(program)
-    proof = contradiction.zero_row(program, rows)
+    proof = zero_row(program, rows)
     if proof is not None:
         return proof
     unit = float(rows.bound.max())

@@ -78,42 +78,22 @@ def _together(program: Constraints) -> Callable[[Constraints], Answer] | None:
 
 @one_by_one
 def _one_run(program: Constraints, norm: Norm) -> Answer:
-    if program.e == 1:
-        return _vector(program, norm)
-    if program.d == 1 and program.fits():
-        from attsvm.program.frobenius import vectors, written_out
+    from attsvm.program.frobenius import matrices, resumed, vectors, written_out
 
-        return written_out.solve_whole(program, vectors.tightest(program))
-    if not program.fits(KEPT_KEYS):
-        chosen = program.tied | working_set.first(program, MATRIX_PROBE)
-        return working_set.solve_on_pools(program, norm, _pivoted(program), chosen)
-    from attsvm.program.frobenius.matrices import solve_matrix
-
-    return solve_matrix(program, algorithms)
-
-
-def _vector(program: Constraints, norm: Norm) -> Answer:
-    from attsvm.program.frobenius import vectors, written_out
-
-    if program.n * program.T < program.d:
+    vector = program.e == 1
+    if vector and program.n * program.T < program.d:
         return written_out.solve_whole(program, program.active)
-    chosen = working_set.first(program, VECTOR_PROBE)
-    if program.tied.any():
-        chosen |= vectors.independent_ties(program)
-    engine = _exchanged(program) if program.d <= ONE_BY_ONE else _pivoted(program)
-    return working_set.solve_on_pools(program, norm, engine, chosen, STRIDES)
-
-
-def _exchanged(program: Constraints) -> working_set.Engine:
-    from attsvm.program.frobenius.resumed import ActiveSet
-
-    return ActiveSet(program.d, working_set.room(program, POOL))
-
-
-def _pivoted(program: Constraints) -> working_set.Engine:
-    from attsvm.program.frobenius.resumed import Pivoted
-
-    return Pivoted(program.active.shape, working_set.room(program, POOL), algorithms)
+    if program.d == 1 and not vector and program.fits():
+        return written_out.solve_whole(program, vectors.tightest(program))
+    if not vector and program.fits(KEPT_KEYS):
+        return matrices.solve_matrix(program, algorithms)
+    most, strides = working_set.room(program, POOL), STRIDES if vector else ()
+    engine: working_set.Engine = resumed.Pivoted(program.active.shape, most, algorithms)
+    if vector and program.d <= ONE_BY_ONE:
+        engine = resumed.ActiveSet(program.d, most)
+    ties = vectors.independent_ties(program) if vector and program.relaxed else program.tied
+    chosen = ties | working_set.first(program, VECTOR_PROBE if vector else MATRIX_PROBE)
+    return working_set.solve_on_pools(program, norm, engine, chosen, strides)
 
 
 def algorithms(rows: Rows) -> list[Algorithm]:

@@ -13,10 +13,10 @@ from attsvm.program import bounds
 from attsvm.program.bounds import apart
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
-from attsvm.program.frobenius import active_set, contradiction
+from attsvm.program.frobenius import active_set
 from attsvm.program.frobenius.active_set import ACTIVE, CONTRADICTORY, COUNT, ENTERING, advance, restart
 from attsvm.program.passes import TINY
-from attsvm.program.rows import Rows
+from attsvm.program.rows import Rows, zero_row
 from attsvm.program.runs import in_parts
 
 ENTRIES = 1 << 22
@@ -26,7 +26,7 @@ ENTRIES = 1 << 22
 def solve_whole(program: Constraints, chosen: Bool) -> Answer:
     """The program of the chosen rows (n, T) alone."""
     rows = Rows.of(program, chosen)
-    proof = contradiction.zero_row(program, rows, chosen)
+    proof = zero_row(program, rows, chosen)
     return proof or rows.at_margin_one(_shortest(rows), program, frobenius)
 
 
