@@ -36,6 +36,9 @@ def without_copies(work: Callable[[Constraints], Answer], program: Constraints) 
 
 def distinct(program: Constraints) -> NDArray[np.intp]:
     """The first of all examples that are alike bit by bit (k,)."""
+    sums = program.keys[..., 0].sum(1) + program.queries.sum(1)
+    if len(np.unique(sums)) == program.n:  # most programs have no copies, and one entry per token tells
+        return np.arange(program.n)
     parts = [np.asarray(getattr(program, name), np.float64).reshape(program.n, -1) for name in EACH]
     flat = np.concatenate(parts, 1)
     bits = flat.view(np.dtype((np.void, flat.itemsize * flat.shape[1])))[:, 0]

@@ -240,6 +240,16 @@ class Rows:
         return Answer(found.W / least, multipliers, scaled=True, gap=gap)
 
 
+def hardest(program: Constraints, order: Float, margins: Float, count: int) -> Bool:
+    """The ties and, of rows with a bound and of those without, so many that come first in this order (n, T).
+
+    A margin of exactly zero is a zero row's, which takes no place; another one joins if it is violated.
+    """
+    asks = program.bound > 0
+    free = program.separating & ~asks & (margins != 0)
+    return program.tied | least(order, asks, count) | least(order, free, count)
+
+
 def zero_row(program: Constraints, rows: Rows, chosen: Bool | None = None) -> Answer | None:
     """A row, of the chosen (n, T), that asks for a margin and is zero: none of those at length one."""
     asks = (program.bound > 0) & (program.active if chosen is None else chosen)

@@ -24,7 +24,7 @@ from attsvm.program.careful.central_path import FIRST, Point, Program, follow
 from attsvm.program.careful.pool import NoAnswer, Pool
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
-from attsvm.program.rows import Rows, least
+from attsvm.program.rows import Rows, hardest
 
 GAP_GOAL, LARGEST_GAP = 1e-11, 1e-7
 """Relative gap at which the path ends, and above which its end is no answer."""
@@ -97,11 +97,8 @@ def _first(program: Constraints, near: Float | None) -> Bool:
     count = 2 * program.d * program.e + 50
     if near is None or np.count_nonzero(program.active) <= 2 * count:
         return program.active
-    margins, asks = program.margins(near), program.bound > 0
-    ratio = margins / np.where(asks, program.bound, 1.0)
-    # A margin of exactly zero is a zero row's, which takes no place; another one joins if it is violated.
-    order = program.separating & ~asks & (margins != 0)
-    return program.tied | least(ratio, asks, count) | least(ratio, order, count)
+    margins = program.margins(near)
+    return hardest(program, margins / np.where(program.bound > 0, program.bound, 1.0), margins, count)
 
 
 # ---------------------------------------------------------------------- the two programs

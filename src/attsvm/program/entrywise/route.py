@@ -14,7 +14,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.entrywise.interior_point import Pace, Run
 from attsvm.program.frobenius.route import solve_frobenius
-from attsvm.program.rows import Rows, least
+from attsvm.program.rows import Rows, hardest
 from attsvm.program.runs import one_by_one
 
 PACES = ((0.65, 1e-3), (0.8, 1e-2), (0.9, 1e-4))
@@ -131,7 +131,4 @@ def _first(program: Constraints, start: Answer) -> Bool:
     if np.count_nonzero(program.active) <= max(size, ALL):
         return program.active
     margins = program.margins(start.W)
-    slack = margins - program.bound
-    # A margin of exactly zero is a zero row's, which takes no place; another one joins if it is violated.
-    order = program.separating & (program.bound == 0) & (margins != 0)
-    return program.tied | least(slack, program.bound > 0, size) | least(slack, order, size)
+    return hardest(program, margins - program.bound, margins, size)

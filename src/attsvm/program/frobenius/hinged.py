@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
 from attsvm.numbers import Float
@@ -28,15 +26,6 @@ class Hinged:
         edges = np.append(self.starts, len(rows))
         required, reached = self.most(self.asked), np.zeros(len(self.starts), bool)
         self.hinges = Hinges(edges, required, self.rows.price[self.starts], self.tied, reached)
-
-    @cached_property
-    def delta(self) -> Float:
-        """The differences (k, d), such that A_j = δ_j z_jᵀ with the queries (g, e)."""
-        return self.rows.delta * self.length[:, None]
-
-    @cached_property
-    def queries(self) -> Float:
-        return self.rows.queries[self.rows.owner[self.starts]]
 
     def margins(self, W: Float) -> Float:
         """(d, e) → (k,)."""

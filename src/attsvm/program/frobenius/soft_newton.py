@@ -39,11 +39,12 @@ class FreeRows:
         first = np.searchsorted(owner, np.arange(len(some)))
         used = np.zeros((len(some), int(np.bincount(owner, minlength=1).max())), bool)
         used[owner, np.arange(len(at)) - first[owner]] = True
-        delta, bound = np.zeros((*used.shape, rows.delta.shape[1])), np.zeros(used.shape, bool)
-        delta[used], bound[used] = rows.delta[at], (loose & rows.hinges.reached[rows.group])[at]
+        delta, bound = np.zeros((*used.shape, rows.rows.d)), np.zeros(used.shape, bool)
+        delta[used] = rows.rows.delta[at] * rows.length[at, None]
+        bound[used] = (loose & rows.hinges.reached[rows.group])[at]
         mean = (bound[:, None, :] @ delta) / np.maximum(bound.sum(1), 1)[:, None, None]
         delta -= bound[..., None] * mean
-        self.packed = Packed(delta, rows.queries[some], used)
+        self.packed = Packed(delta, rows.rows.queries[rows.rows.owner[rows.starts[some]]], used)
 
     def direction(self, gradient: Float, sigma: float) -> Float:
         """−(I + σ Bᵀ B)⁻¹ g: (d, e) → (d, e)."""

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from attsvm.numbers import Bool
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import active_set
 from attsvm.program.frobenius.active_set import DEPENDENT
 from attsvm.program.passes import TINY
 
@@ -40,9 +39,9 @@ def independent_ties(program: Constraints) -> Bool:
     chunk = 4 * program.d
     for start in range(0, len(example), chunk):
         tried = np.append(kept, np.arange(start, min(start + chunk, len(example))))
-        delta = program.differences(example[tried], token[tried]) * program.queries[example[tried]]
-        length = active_set.lengths(delta)
-        tried, delta = tried[length > TINY], delta[length > TINY] / length[length > TINY, None]
+        delta, length = program.unit_differences(example[tried], token[tried])
+        live = length * np.abs(program.queries[example[tried], 0]) > TINY
+        tried, delta = tried[live], delta[live]
         if len(tried):
             R, pivot = qr(delta.T, mode="r", pivoting=True)
             kept = tried[pivot[: int((np.abs(np.diagonal(R)) > DEPENDENT).sum())]]
