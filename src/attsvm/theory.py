@@ -147,11 +147,7 @@ def limit_norm(weight: Any, optimizer: Any) -> Limit:
         isinstance(rule, Steepest) and rule.norm.p == 2 and not rule.momentum
     )
     if isinstance(rule, Steepest) and rule.decay:
-        plain = f"without decay {limit_norm(weight, replace(rule, decay=0.0)).norm}"
-        raise NoTheorem(
-            f"decay {rule.decay:g} bounds the weight, so that no limit of its direction is known. "
-            f"Nearest: {plain}; the regularisation path at radius 1/decay = {1 / rule.decay:g}."
-        )
+        raise NoTheorem(_bounded(weight, rule))
     match weight, rule:
         case ((FullWeight() | Diagonal()), GradientDescent()):
             return Limit(frobenius, "theorem", TFSVM, CONE)
@@ -184,6 +180,16 @@ def _halved(norm: Norm, diagonal: bool) -> Limit | None:
         return Limit(implied, "ours", HALVES, SMALL, "lp_steps_on_diagonals_maximise_the_margin_of_half_p")
     named = {2: f"{HALF}_frobenius_margin", np.inf: f"{HALF}_spectral_margin"}
     return Limit(implied, "ours", HALVES, f"{WIDE}; {SMALL}", named.get(implied.p, ""))
+
+
+def _bounded(weight: Any, rule: Any) -> str:
+    """Why a weight that decays has no limit of its direction, and what is nearest."""
+    from attsvm.training.weights import FullWeight
+
+    nearest = f"without decay → {limit_norm(weight, replace(rule, decay=0.0)).norm}"
+    if isinstance(weight, FullWeight):
+        nearest += f"; the path of regularisation in {rule.norm} at radius 1/decay = {1 / rule.decay:g}"
+    return f"decay {rule.decay:g} bounds the weight: no limit of its direction is known. Nearest: {nearest}."
 
 
 def _nearest(weight: Any, rule: Any) -> str:
