@@ -55,8 +55,8 @@ def factors_reach_the_nuclear_margin(seed: int) -> att.Verdict:
     least margin ratio ≥ 0.98, and in the Frobenius and the spectral norm a median ≤ 0.95.
 
     Surprise: how soon depends on the start. All draws start at the same K and Q here; from a start of its own
-    one of twenty draws is at 0.953 after 30,000 steps and at 0.966 after 100,000. The four of 80 draws that are
-    below 0.98 on seeds 700–719 are all above it after 300,000 steps.
+    one of twenty draws is at 0.953 after 30,000 steps and at 0.966 after 100,000. The four of 80 draws that
+    are below 0.98 on seeds 700–719 are all above it after 300,000 steps.
     """
     return _factors(seed, 2.0, att.nuclear)
 
@@ -91,9 +91,9 @@ def factors_reach_the_spectral_margin(seed: int) -> att.Verdict:
 
     Surprise: long steps undo it. A step moves W by lr times the length of the factors, lr² t, which grows:
     with 2,000 steps of 0.1 the least ratio of eight draws falls from 0.885 at a third of the steps to 0.827.
-    Where a seed does not hold, half of the draws are late and half are undone: on seeds 700–719 four of 80
-    draws are at 0.98 to 0.99 after 3,000 steps and at 0.91 to 0.97 after 10,000; with steps of half the length
-    they are at 0.994 where lr² t = 0.5, and at the same 0.91 to 0.97 where it is 1.
+    Of the seven of 80 draws below 0.98 on seeds 700–719 three are late and four are undone: those are at 0.98
+    to 0.99 after 3,000 steps and at 0.91 to 0.97 after 10,000; with steps of half the length at 0.994 where
+    lr² t = 0.5, and at the same 0.91 to 0.97 where it is 1.
     """
     return _factors(seed, math.inf, att.spectral)
 
