@@ -188,7 +188,7 @@ def test_rooms_of_the_probe_import_from_those_below():
     ("module", "source"),
     [
         ("attsvm.probe.data.store", "from attsvm.probe.fitting.objective import Weights"),
-        ("attsvm.probe.fitting.objective", "def f():\n    from attsvm.probe.use import portable"),
+        ("attsvm.probe.fitting.objective", "def f():\n    from attsvm.probe.use import saved"),
         ("attsvm.probe.use.running", "from attsvm.probe.attention_probe import AttentionProbe"),
     ],
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from attsvm.numbers import Float
 from attsvm.numbers.stored.matrix import as_matrix
-from attsvm.probe.data.arithmetic import Arithmetic, Array, Library, arithmetic
+from attsvm.probe.data.arithmetic import Arithmetic, Array, arithmetic
 from attsvm.probe.data.standard import Standard
 from attsvm.probe.data.store import TokenStore
 
@@ -74,13 +74,12 @@ class Rbf(FeatureMap):
         x = where.centred(raw, put(self.mean)) / put(self.scale)
         squares = (x * x).sum(1)[:, None] + put((self.landmarks**2).sum(1))
         apart = squares - 2 * (x @ put(self.landmarks.T))
-        return kernel(where.xp, where.xp.clip(apart, 0, None), self.gamma, self.power) @ put(self.root)
+        return kernel(where.xp.clip(apart, 0, None), self.gamma, self.power) @ put(self.root)
 
 
-def kernel(xp: Library, apart: Array, gamma: Float, power: Float) -> Array:
-    """(1 + γ a)^(−power) of squared distances a; where the power is infinite exp(−γ a), as in attsvm 0.1."""
-    scaled = float(gamma[0]) * apart
-    return (1 + scaled) ** -float(power[0]) if np.isfinite(power[0]) else xp.exp(-scaled)
+def kernel(apart: Array, gamma: Float, power: Float) -> Array:
+    """(1 + γ a)^(−power) of squared distances a."""
+    return (1 + float(gamma[0]) * apart) ** -float(power[0])
 
 
 class Together(FeatureMap):
@@ -108,7 +107,7 @@ def rbf(store: TokenStore, standard: Standard) -> Rbf:
     landmarks = (tokens.astype(np.float64) - standard.mean) / standard.scale
     gamma, power, square = np.array([SPREAD / landmarks.shape[1]]), np.ones(1), (landmarks**2).sum(1)
     apart = np.maximum(square[:, None] + square - 2 * landmarks @ landmarks.T, 0.0)
-    values, vectors = np.linalg.eigh(kernel(np, apart, gamma, power))
+    values, vectors = np.linalg.eigh(kernel(apart, gamma, power))
     root = (vectors / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
     return Rbf(landmarks, standard.mean, standard.scale, root, gamma, power)
 

@@ -19,7 +19,7 @@ from attsvm.probe.reading import curves, explanation
 from attsvm.probe.reading.curves import Curves, Threshold
 from attsvm.probe.reading.explanation import Explanation
 from attsvm.probe.reading.stability import Stability, stability
-from attsvm.probe.use import portable, running
+from attsvm.probe.use import running, saved
 from attsvm.probe.use.running import Running
 
 
@@ -73,12 +73,12 @@ class InUse:
     def save(self, file: str | os.PathLike[str]) -> Path:
         """Write the fitted probe to a .safetensors file: arrays and JSON, safe to read from anyone."""
         check_is_fitted(self)
-        return portable.save(self, file)
+        return saved.save(self, file)
 
     @classmethod
     def load(cls, file: str | os.PathLike[str]) -> Self:
         """The fitted probe that `save` wrote."""
-        found: Self = portable.load(cls, file)
+        found: Self = saved.load(cls, file)
         return found
 
     def to_torch(self) -> Any:
@@ -86,7 +86,7 @@ class InUse:
         check_is_fitted(self)
         from attsvm.torch.probe import Probe, as_module
 
-        return Probe(*self._weights, self.mean_, [as_module(**vars(one)) for one in portable.maps_of(self)])
+        return Probe(*self._weights, self.mean_, [as_module(**vars(one)) for one in saved.maps_of(self)])
 
     # ------------------------------------------------------------------ reading it
 

@@ -37,31 +37,6 @@ def test_the_file_is_plain_safetensors(probe, tmp_path):
     }
 
 
-def test_kernels_of_the_first_release_are_gaussian(X, y, tmp_path):
-    import json
-
-    from safetensors import safe_open
-    from safetensors.numpy import load_file, save_file
-
-    from attsvm.probe import AttentionProbe
-
-    probe = AttentionProbe(head_ridge=0.01, prompt_ridge=0.01, features="rbf").fit(X, y)
-    file, old = probe.save(tmp_path / "probe"), tmp_path / "old.safetensors"
-    with safe_open(file, "numpy") as stored:
-        names = stored.metadata()
-    about = json.loads(names["probe"]) | {"gammas": [0.1]}
-    del about["maps"]
-    arrays = {name: array for name, array in load_file(file).items() if name[6:] not in ("gamma", "power")}
-    save_file(arrays, old, names | {"probe": json.dumps(about)})
-    found, tokens = AttentionProbe.load(old), X[0]
-    m = found.features_
-    apart = ((((tokens - m.mean) / m.scale)[:, None] - m.landmarks) ** 2).sum(-1)
-    np.testing.assert_allclose(m.transform(tokens), np.exp(-0.1 * apart) @ m.root, atol=1e-9)
-    assert np.abs(m.transform(tokens) - probe.features_.transform(tokens)).max() > 0.01
-    pytest.importorskip("torch", reason="to_torch needs torch")
-    assert found.to_torch().maps[0].power == np.inf
-
-
 def test_files_that_hold_no_probe_are_refused(probe, tmp_path):
     from safetensors.numpy import load_file, save_file
 

@@ -21,7 +21,7 @@ from attsvm.replacing import replacing
 MAPS: dict[str, Any] = {"tokens": Same, "rbf": Rbf, "relu": Relu}
 """Maps of features by their names in a file."""
 
-FORMAT, GAUSSIAN = "attsvm probe 1", np.array([np.inf])
+FORMAT = "attsvm probe 1"
 ARRAYS = ("prompt_", "coef_", "intercept_", "mean_", "scale_")
 NUMBERS = ("head_ridge_", "prompt_ridge_", "objective_", "n_iter_", "n_features_in_", "_n_features_out")
 """Fitted attributes that are kept: arrays as tensors, numbers in the header."""
@@ -83,10 +83,8 @@ def _contents(
             raise BadFile("not a probe. Pass a file written by probe.save(…).")
         arrays = {name: stored.get_tensor(name) for name in ARRAYS}
         about = json.loads(names["probe"])
-        old = ["rbf"] * len(about.get("gammas", [])) + ["relu"] * about.get("relu", False)  # attsvm 0.1
-        kinds = about.get("maps", old)
-        maps = [_map(kind, i, stored, about.get("gammas")) for i, kind in enumerate(kinds)]
-    return arrays, maps, {"kinds": kinds[:1] or ["linear"]} | about
+        maps = [_map(kind, i, stored) for i, kind in enumerate(about["maps"])]
+    return arrays, maps, about
 
 
 def _check(arrays: Arrays, maps: list[FeatureMap], about: dict[str, Any]) -> None:
@@ -99,7 +97,7 @@ def _check(arrays: Arrays, maps: list[FeatureMap], about: dict[str, Any]) -> Non
     if wrong:
         raise BadFile(f"{', '.join(wrong)} and coef_ do not fit. Write it again.")
     finite = arrays | {f"map {i} {name}": a for i, m in enumerate(maps) for name, a in vars(m).items()}
-    bad = [n for n, a in finite.items() if not (np.isfinite(a) | (n.endswith("power") & (a > 0))).all()]
+    bad = [name for name, array in finite.items() if not np.isfinite(array).all()]
     bad += [name for name in NUMBERS if not isinstance(about.get(name, 0), int | float)]
     if bad:
         raise BadFile(f"{bad[0]} has an entry that is NaN, infinite or no number. Write it again.")
@@ -121,16 +119,10 @@ def maps_of(probe: Any) -> list[FeatureMap]:
     return features.maps if isinstance(features, Together) else [] if features is None else [features]
 
 
-def _map(kind: str, i: int, stored: Any, gammas: Any) -> FeatureMap:
-    """Map i of a file; that of attsvm 0.1 has the γ of kernels, which are Gaussian, in its header."""
+def _map(kind: str, i: int, stored: Any) -> FeatureMap:
+    """Map i of a file."""
     names = [field.name for field in fields(MAPS[kind])]
-    prefix = "relu" if kind == "relu" and gammas is not None else f"map {i}"
-    given = (
-        {} if gammas is None or kind != "rbf" else {"gamma": np.array(gammas[i : i + 1]), "power": GAUSSIAN}
-    )
-    found: FeatureMap = MAPS[kind](
-        **given, **{name: stored.get_tensor(f"{prefix} {name}") for name in names if name not in given}
-    )
+    found: FeatureMap = MAPS[kind](**{name: stored.get_tensor(f"map {i} {name}") for name in names})
     return found
 
 
