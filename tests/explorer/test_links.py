@@ -84,10 +84,17 @@ VISIT = f"""
 const errors = [], told = [], settle = async () => {{ {SETTLE} }};
 const listen = ({{ message, reason }}) => errors.push(String(message ?? reason));
 for (const kind of ["error", "unhandledrejection"]) addEventListener(kind, listen);
+await settle();  // the page may still be about to write an address of its own
 for (const link of given[0]) {{
   explorer.say("");
+  const there = new Promise((next) => {{
+    const seen = ({{ newURL }}) => {{
+      if (newURL.endsWith(link)) next(removeEventListener("hashchange", seen));
+    }};
+    addEventListener("hashchange", seen);
+  }});
   location.hash = link;
-  await new Promise((next) => addEventListener("hashchange", next, {{ once: true }}));
+  await there;
   await settle();
   const [verdict, disc, said] = ["verdict", "disc", "said"].map((id) => document.getElementById(id));
   const finite = (explorer.now.solution.w ?? []).every(Number.isFinite);

@@ -1,6 +1,5 @@
 """Oracles that share no code with the package: mpmath for gradients, NNLS and cvxpy for programs."""
 
-import cvxpy as cp
 import mpmath as mp
 import numpy as np
 import pytest
@@ -70,6 +69,7 @@ def _least_distance(rows):
 
 
 def _program(rows, norm):
+    cp = pytest.importorskip("cvxpy", reason="an independent solver: pip install cvxpy")
     W = cp.Variable(rows.shape[1:])
     entries = cp.vec(W, order="C")
     objectives = {l1: cp.norm1(entries), linf: cp.norm_inf(entries)}
