@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import replace
 
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.law_of_halves import DIAGONALS, FACTORS, NORMS, SIZE, WIDE
+from attsvm.claims.law_of_halves import DIAGONALS, FACTORS, NORMS, SIZE, WIDE, trained_diagonals
 
 SEEDS = range(2800, 2840)
 BETWEEN = (0.01, 10_000)
@@ -46,18 +45,8 @@ def diagonals() -> None:
     tokens, v = att.datasets.sphere(*WIDE, seed=SEEDS)
     norms = [att.Entrywise(q) for q in (1, 1.5, 2, 3, 4, math.inf)]
     _head("steps of k and q", [f"l{norm.p:g}" for norm in norms])
-    for p, (lr, steps) in DIAGONALS.items():
-        path = att.train(
-            tokens,
-            att.Linear(v),
-            weight=att.DiagonalKeyQuery(),
-            optimizer=att.steepest(att.Entrywise(p), lr),
-            steps=steps,
-            record=[steps],
-            init=(np.ones(tokens.d), np.zeros(tokens.d)),
-        )
-        prompts = att.Tokens(tokens.keys * tokens.queries[..., None, :])
-        flat = replace(path, tokens=prompts, W=np.diagonal(path.W, axis1=-2, axis2=-1)[..., None])
+    for p in DIAGONALS:
+        flat = trained_diagonals(tokens, v, p)
         _row(f"l{p:g}", [_share(flat, norm) for norm in norms])
 
 

@@ -36,3 +36,13 @@ def problem(dtype, k=1, h=1, n=30, d=5):
     goal = Objective.of(store, targets, rng.random(n), parts, h)
     probes = Probes(np.arange(4) % len(targets), np.array([0, 1, 2, 1]), rng.random(4), rng.random(4))
     return goal, Host(store.rows), rng.standard_normal((4, goal.size)), probes
+
+
+def ring(n, seed):
+    """The marked token lies near the origin in one class, and on a ring around it in the other."""
+    rng = np.random.default_rng(seed)
+    X, y = rng.standard_normal((n, 5, 3)), np.arange(n) % 2
+    angle = rng.uniform(0, 2 * np.pi, n)
+    X[:, 0, :2] = np.where(y, 3.0, 0.3)[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
+    X[:, 0, 2] = 4
+    return X, y

@@ -13,18 +13,9 @@ from attsvm.probe.fitting import relu
 from attsvm.probe.fitting.attention import read_out
 from attsvm.probe.fitting.features import mapped
 from attsvm.probe.fitting.objective import Objective
+from tests.probe.cases import ring
 
 TWO = StratifiedKFold(2)
-
-
-def ring(n, seed):
-    """The marked token lies near the origin in one class, and on a ring around it in the other."""
-    rng = np.random.default_rng(seed)
-    X, y = rng.standard_normal((n, 5, 3)), np.arange(n) % 2
-    angle = rng.uniform(0, 2 * np.pi, n)
-    X[:, 0, :2] = np.where(y, 3.0, 0.3)[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
-    X[:, 0, 2] = 4
-    return X, y
 
 
 def objective(k, h, parts=()):

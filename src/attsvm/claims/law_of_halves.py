@@ -172,10 +172,12 @@ def gd_and_sign_on_diagonals_maximise_the_l1_and_the_max_margin(seed: int) -> at
 
 @lru_cache(maxsize=8)
 def _diagonal_path(seed: int, p: float, count: int) -> att.Path:
+    return trained_diagonals(*att.datasets.sphere(*WIDE, seed=draws(seed, count)), p)
+
+
+def trained_diagonals(tokens: att.Tokens, v: Float, p: float) -> att.Path:
     """The trained diagonals as prompts: k ⊙ q on the keys x ⊙ z."""
-    tokens, v = att.datasets.sphere(*WIDE, seed=draws(seed, count))
     lr, steps = DIAGONALS[p]
-    d = tokens.d
     path = att.train(
         tokens,
         att.Linear(v),
@@ -183,7 +185,7 @@ def _diagonal_path(seed: int, p: float, count: int) -> att.Path:
         optimizer=att.steepest(att.Entrywise(p), lr),
         steps=steps,
         record=[steps],
-        init=(np.ones(d), np.zeros(d)),
+        init=(np.ones(tokens.d), np.zeros(tokens.d)),
     )
     prompts = att.Tokens(tokens.keys * tokens.queries[..., None, :])
     return replace(path, tokens=prompts, W=np.diagonal(path.W, axis1=-2, axis2=-1)[..., None])
