@@ -74,6 +74,22 @@ def test_without_a_mask_a_causal_model_is_read_causally():
     assert not agrees(monitor.record(1)[:4], eager, everything)
 
 
+@pytest.mark.parametrize("mask", ["the model's", "none"])
+def test_soft_caps_and_sliding_windows_are_read(mask):
+    shape = {"head_dim": 4, "num_key_value_heads": 2, "pad_token_id": 0, "query_pre_attn_scalar": 4}
+    model = model_of("Gemma2", attn_logit_softcapping=1.5, sliding_window=3, **shape)
+    batch, counts = {"input_ids": padded()["input_ids"]}, torch.ones(3, 7, dtype=torch.bool)
+    with MarginMonitor(model) as monitor:
+        maps = model(**batch, output_attentions=True).attentions
+        if mask == "none":  # flash attention gets no mask
+            for inputs in monitor._inputs.values():
+                inputs["attention_mask"] = None
+        records = monitor.record(0)
+        assert agrees(records[:4], maps[0], counts) and agrees(records[4:], maps[1], counts)
+        model.layers[0].self_attn.attn_logit_softcapping = None
+        assert not agrees(monitor.record(1)[:4], maps[0], counts)
+
+
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
 def test_multihead_attention_is_read(batch_first, causal):

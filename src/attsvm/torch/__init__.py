@@ -3,6 +3,7 @@
 LpMirrorDescent, SteepestDescent    torch.optim optimizers
 pool, attention, AttentionPooling   softmax attention whose gradient survives saturation
 SelectiveAttention                  the same with a learned temperature per query
+attention_statistics                what every query selects, at any length of context
 MarginMonitor                       norm, entropy and margin of every head while a model trains
 QueryKey                            how it reads an attention module of your own
 """
@@ -20,10 +21,12 @@ from attsvm.torch.pooling import AttentionPooling, attention, pool
 from attsvm.torch.query_key import QueryKey
 from attsvm.torch.records import HeadRecord
 from attsvm.torch.selective import SelectiveAttention
+from attsvm.torch.statistics import AttentionStatistics, attention_statistics
 from attsvm.torch.steepest import SteepestDescent
 
 __all__ = [
     "AttentionPooling",
+    "AttentionStatistics",
     "HeadRecord",
     "LpMirrorDescent",
     "MarginMonitor",
@@ -31,5 +34,6 @@ __all__ = [
     "SelectiveAttention",
     "SteepestDescent",
     "attention",
+    "attention_statistics",
     "pool",
 ]

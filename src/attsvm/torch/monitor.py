@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from attsvm.extras import missing
-from attsvm.torch.pooling import attention
 from attsvm.torch.query_key import QueryKey
 from attsvm.torch.readers import Inputs, Look, Reader, reader_of
 from attsvm.torch.records import HeadRecord
+from attsvm.torch.statistics import statistics_of
 
 
 class MarginMonitor:
@@ -30,8 +30,8 @@ class MarginMonitor:
                 optimizer.step()
 
     For transformers' Trainer pass callbacks=[monitor.callback()]. A hook keeps the inputs of each module's
-    last forward pass; the logits are recomputed only when a record is asked for, with the weights as they
-    are then. Rows of padding tokens do not count.
+    last forward pass; queries and keys are recomputed only when a record is asked for, with the weights as
+    they are then, and their logits a block at a time. Rows of padding tokens do not count.
 
     own: how to read modules of your own, by their class: {SelfAttention: QueryKey("q", "k", heads=4)}.
 
@@ -151,31 +151,26 @@ def _detached(value: Any, memory: dict[int, Any]) -> Any:
 
 def _statistics(look: Look) -> tuple[Tensor, ...]:
     """norm, entropy, top mass, margin and median margin of every head, each (heads,)."""
-    allowed = look.allowed.expand(look.logits.shape)
-    counts = allowed.any(-1)
-    if look.selfward:
-        counts = counts & allowed.diagonal(dim1=-2, dim2=-1)
-    logits = look.logits.to(torch.float64)
-    weights = attention(logits, allowed | ~counts[..., None])
-    entropy = -torch.special.xlogy(weights, weights).sum(-1)
+    found = statistics_of(look.logits)
+    counts = (found.where >= 0) & _own(look)
     rows = counts.sum((0, 2)).clamp_min(1)
-    means = [torch.where(counts, x, 0).sum((0, 2)) / rows for x in (entropy, weights.amax(-1))]
-    least, middle = _gaps(logits.masked_fill(~allowed, -torch.inf), counts)
-    norms = look.norms.to(logits)
+    mass = torch.exp(found.largest - found.logsumexp)
+    means = [torch.where(counts, x, 0).sum((0, 2)) / rows for x in (found.entropy, mass)]
+    gaps = torch.where(counts & torch.isfinite(found.margin), found.margin, torch.nan)  # one token only: ∞
+    gaps = gaps.transpose(0, 1).flatten(1).double()
+    norms = look.norms.to(gaps)
     safe = torch.where(norms > 0, norms, 1)  # W_QK = 0 has equal logits: gap 0, margin 0
-    return norms, *means, least / safe, middle / safe
+    least, middle = torch.nan_to_num(gaps, torch.inf).amin(1), torch.nanmedian(gaps, 1).values
+    return norms, *means, least / safe, torch.nan_to_num(middle, torch.inf) / safe
 
 
-def _gaps(logits: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Least and median gap between the two largest logits, per head, over the queries with two tokens."""
-    if logits.shape[-1] < 2:
-        none = torch.full((logits.shape[1],), torch.inf, dtype=logits.dtype, device=logits.device)
-        return none, none
-    top = logits.topk(2, -1).values
-    gaps = torch.where(counts, top[..., 0] - top[..., 1], torch.inf).transpose(0, 1).flatten(1)
-    gaps = torch.where(torch.isfinite(gaps), gaps, torch.nan)  # one token only: an infinite gap
-    least, middle = (torch.nan_to_num(gaps, torch.inf).amin(1), torch.nanmedian(gaps, 1).values)
-    return least, torch.nan_to_num(middle, torch.inf)
+def _own(look: Look) -> Tensor | bool:
+    """Whether a query's own token counts: the rows of padding tokens are left out."""
+    mask = look.logits.mask
+    if mask is None or not look.selfward:
+        return True
+    own = mask.expand(look.logits.shape).diagonal(dim1=-2, dim2=-1)
+    return own if own.dtype == torch.bool else own > -torch.inf
 
 
 def _trainer_callback() -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from attsvm.query_key import FUSED, query_key_layers
@@ -64,7 +63,3 @@ def product_norms(Q: Tensor, K: Tensor, heads: int, groups: int) -> Tensor:
     Q, K = Q.unflatten(0, (heads, -1)).double(), K.unflatten(0, (groups, -1)).double()
     K = K.repeat_interleave(heads // groups, 0)
     return ((Q @ Q.mT) * (K @ K.mT)).sum((-2, -1)).clamp_min(0).sqrt()
-
-
-def everything(logits: Tensor) -> Tensor:
-    return torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attsvm.torch.projections import Part, product_norms, split, weight_of
-from attsvm.torch.readers import Inputs, Look, with_mask
+from attsvm.torch.readers import Inputs, Look, masked
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,9 @@ class QueryKey:
         first, second, width, groups = self._layers(module)
         q, k = split(first(states), self.heads), split(second(states), groups)
         scale = width**-0.5 if self.scale is None else self.scale
-        logits = scale * q @ k.repeat_interleave(self.heads // groups, 1).mT
-        logits, allowed = with_mask(logits, inputs.get(self.mask or ""), self.causal)
+        logits = masked(q, k, scale, inputs.get(self.mask or ""), self.causal)
         norms = abs(scale) * product_norms(first.weight, second.weight, self.heads, groups)
-        return Look(logits, allowed, norms, selfward=True)
+        return Look(logits, norms, selfward=True)
 
     def check(self, module: nn.Module) -> None:
         """Refuse names and sizes that the module does not have."""

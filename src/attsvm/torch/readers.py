@@ -1,4 +1,4 @@
-"""The logits of an attention module, recomputed from its inputs and its weights as they are now.
+"""Queries and keys of an attention module, recomputed from its inputs and its weights as they are now.
 
 Three families are read: our AttentionPooling, torch.nn.MultiheadAttention, and Hugging Face's layers with
 projections of queries and keys (BERT, DistilBERT, ViT; Llama, Mistral, Qwen and their kin with rotary
@@ -10,26 +10,27 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from attsvm.torch.logits import Logits
 from attsvm.torch.pooling import AttentionPooling
-from attsvm.torch.projections import everything, layers_of, product_norms, scale_of, split
+from attsvm.torch.projections import layers_of, product_norms, scale_of, split
 from attsvm.torch.selective import SelectiveAttention
 
-CHANGES_LOGITS = ("attn_logit_softcapping", "sinks", "distance_embedding", "relative_position_bias")
+CHANGES_LOGITS = ("sinks", "distance_embedding", "relative_position_bias")
 
 FORBIDDEN = -9_999.0
 """A mask that adds less forbids the token: models write −10,000, −1e9, their dtype's minimum or −∞."""
 
 
 class Look(NamedTuple):
-    """What the heads of one module saw: logits, which tokens each query may attend to, and the weights."""
+    """What the heads of one module saw: its logits, asked for in blocks, and the weights."""
 
-    logits: Tensor  # (n, heads, queries, T)
-    allowed: Tensor  # bool, broadcasts to the logits
+    logits: Logits
     norms: Tensor  # (heads,) ‖W_QK‖_F of the logits x_tᵀ W_QK z
     selfward: bool  # whether query i is token i, so that a padding token's row can be told
 
@@ -52,10 +53,11 @@ def reader_of(module: nn.Module) -> Reader | None:
 def read_pooling(module: AttentionPooling, inputs: Inputs) -> Look:
     tokens, mask = inputs["tokens"], inputs.get("mask")
     more = (mask, inputs.get("positions")) if isinstance(module, SelectiveAttention) else ()
-    logits = module.logits(tokens, inputs.get("queries"), *more)[:, :, None]
-    allowed = everything(logits) if mask is None else mask[:, None, None]
+    key = module.logits(tokens, inputs.get("queries"), *more)[..., None]  # one query, which is 1
+    kept = None if mask is None else mask[:, None, None]
+    logits = Logits(torch.ones_like(key[:, :, :1]), key, kept, 1.0)
     norms = torch.stack([torch.linalg.matrix_norm(W) for W in module.weights])
-    return Look(logits, allowed, norms, selfward=False)
+    return Look(logits, norms, selfward=False)
 
 
 def read_multihead(module: nn.MultiheadAttention, inputs: Inputs) -> Look:
@@ -74,11 +76,9 @@ def read_multihead(module: nn.MultiheadAttention, inputs: Inputs) -> Look:
     biases = (None, None) if module.in_proj_bias is None else module.in_proj_bias.chunk(3)[:2]
     q, k = (nn.functional.linear(x, w, b) for x, w, b in zip((query, key), (Q, K), biases, strict=True))
     heads, scale = module.num_heads, module.head_dim**-0.5
-    logits = scale * split(q, heads) @ split(k, heads).mT
-    logits, allowed = _with_ignored(logits, inputs.get("key_padding_mask"), (-1, 1, 1, k.shape[1]))
-    shape = (-1, heads if getattr(inputs.get("attn_mask"), "ndim", 0) == 3 else 1, *logits.shape[-2:])
-    logits, more = _with_ignored(logits, inputs.get("attn_mask"), shape)
-    return Look(logits, allowed & more, scale * product_norms(Q, K, heads, heads), selfward)
+    mask = _multihead_mask(inputs.get("key_padding_mask"), inputs.get("attn_mask"), heads)
+    logits = Logits(split(q, heads), split(k, heads), mask, scale)
+    return Look(logits, scale * product_norms(Q, K, heads, heads), selfward)
 
 
 def read_projected(module: nn.Module, inputs: Inputs) -> Look:
@@ -94,11 +94,26 @@ def read_projected(module: nn.Module, inputs: Inputs) -> Look:
     k = _normed(module, "k_norm", second(hidden if other is None else other), groups)
     q, k = _rotated(module, q, k, inputs.get("position_embeddings"))
     scale = scale_of(module, width)
-    logits = scale * q @ k.repeat_interleave(heads // groups, 1).mT
-    causal = bool(getattr(module, "is_causal", False))
-    logits, allowed = with_mask(logits, inputs.get("attention_mask"), causal)
+    logits = masked(q, k, scale, inputs.get("attention_mask"), bool(getattr(module, "is_causal", False)))
+    cap, window = (getattr(module, name, None) for name in ("attn_logit_softcapping", "sliding_window"))
+    logits = replace(logits, soft_cap=cap, window=window if logits.causal else None)
     norms = abs(scale) * product_norms(first.weight, second.weight, heads, groups)
-    return Look(logits, allowed, norms, selfward=other is None)
+    return Look(logits, norms, selfward=other is None)
+
+
+def masked(q: Tensor, k: Tensor, scale: float, mask: Any, causal: bool) -> Logits:
+    """Logits under one of Hugging Face's masks: booleans (True counts) or numbers to add.
+
+    A mask (n, 1 or heads, T, T) says everything; one of tokens (n, T), or none, leaves causality.
+    """
+    if mask is not None and mask.shape[-1] != k.shape[2]:
+        raise ValueError(
+            f"the last forward pass had {mask.shape[-1]} keys but {k.shape[2]} tokens (cached keys). "
+            "Record after a pass over whole sequences."
+        )
+    if mask is not None and mask.ndim == 4:
+        return Logits(q, k, mask if mask.dtype == torch.bool else _added(mask), scale)
+    return Logits(q, k, None if mask is None else mask.bool()[:, None, None], scale, causal)
 
 
 # ---------------------------------------------------------------------- details
@@ -129,29 +144,20 @@ def _rotated(module: nn.Module, q: Tensor, k: Tensor, positions: Any) -> tuple[T
     return rotate(q, k, *positions)
 
 
-def _with_ignored(logits: Tensor, mask: Tensor | None, shape: Any) -> tuple[Tensor, Tensor]:
-    """torch's masks: True means ignore; numbers are added to the logits."""
-    if mask is None:
-        return logits, everything(logits)
-    mask = mask.reshape(shape)
-    return (logits, ~mask) if mask.dtype == torch.bool else _added(logits, mask)
+def _multihead_mask(padding: Tensor | None, mask: Tensor | None, heads: int) -> Tensor | None:
+    """torch's masks as one of ours: there True means ignore; numbers are added to the logits."""
+    if padding is not None:
+        padding = padding[:, None, None] if padding.ndim == 2 else padding[None, None, None]
+    if mask is not None and mask.ndim == 3:
+        mask = mask.unflatten(0, (-1, heads))
+    given = [~m if m.dtype == torch.bool else _added(m) for m in (padding, mask) if m is not None]
+    if len(given) < 2:
+        return given[0] if given else None
+    if all(m.dtype == torch.bool for m in given):
+        return given[0] & given[1]
+    first, second = (torch.where(m, 0.0, -torch.inf) if m.dtype == torch.bool else m for m in given)
+    return first + second
 
 
-def _added(logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    allowed = mask > FORBIDDEN
-    return logits + torch.where(allowed, mask, 0), allowed
-
-
-def with_mask(logits: Tensor, mask: Any, causal: bool) -> tuple[Tensor, Tensor]:
-    """Hugging Face's masks: booleans (True counts) or numbers to add (…, T); None leaves causality."""
-    if mask is not None and mask.shape[-1] != logits.shape[-1]:
-        raise ValueError(
-            f"the last forward pass had {mask.shape[-1]} keys but {logits.shape[-1]} tokens (cached keys). "
-            "Record after a pass over whole sequences."
-        )
-    if mask is not None and mask.ndim == 4:
-        return (logits, mask) if mask.dtype == torch.bool else _added(logits, mask)
-    allowed = everything(logits)
-    if causal:
-        allowed = allowed.tril()
-    return logits, allowed if mask is None else allowed & mask.bool()[:, None, None]
+def _added(mask: Tensor) -> Tensor:
+    return mask.masked_fill(mask <= FORBIDDEN, -torch.inf)
