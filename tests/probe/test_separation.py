@@ -1,15 +1,20 @@
-"""The max-margin prompt of a probe's picks: on few working rows that of the whole program, certified."""
+"""The max-margin prompt of a probe's picks, certified: tokens that stay in their store give the same one."""
 
 import numpy as np
 import pytest
 
 from attsvm.probe import AttentionProbe
+from attsvm.probe.data.sequences import as_store
+from attsvm.probe.data.standard import Standard
 from attsvm.probe.reading import separation
+from attsvm.probe.reading.separation import Standardised
+from attsvm.program.constraints import Constraints
+from attsvm.tokens import Tokens
 
 
 @pytest.fixture
 def certified(X, y):
-    """A probe with its certificate, its rows all in memory or a few at a time."""
+    """A probe with its certificate, its tokens in memory or in their store."""
 
     def fit(monkeypatch, kept, sequences=X):
         monkeypatch.setattr(separation, "KEPT", kept)
@@ -18,19 +23,36 @@ def certified(X, y):
     return fit
 
 
-def test_working_rows_give_the_whole_programs_margin_and_certificate(certified, monkeypatch):
-    calls = []
-    few = separation.Standardised.few
-    monkeypatch.setattr(separation.Standardised, "few", lambda *a: calls.append(1) or few(*a))
-    monkeypatch.setattr(separation, "ADDED", 1)
+def test_stored_tokens_give_the_whole_programs_margin_and_certificate(certified, monkeypatch):
+    calls, margins = [], Standardised.margins
+    monkeypatch.setattr(Standardised, "margins", lambda *a: calls.append(1) or margins(*a))
     whole = certified(monkeypatch, 10**9)
     assert not calls
     part = certified(monkeypatch, 0)
-    assert len(calls) > 1  # one row per sequence does not do at once
+    assert len(calls) > 1  # a few rows do not do at once
     assert part.margin_ == pytest.approx(whole.margin_, rel=1e-9)
     assert part.certificate_.worst < 1e-8 and part.certificate_.rows == whole.certificate_.rows
     assert np.array_equal(part.support_tokens_, whole.support_tokens_)
     assert part.separation_.alignment == pytest.approx(whole.separation_.alignment, abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e5])  # far from one: every example in units of its own
+def test_tokens_are_priced_where_they_are_as_in_a_padded_array(size, monkeypatch):
+    rng = np.random.default_rng(0)
+    mask = rng.random((7, 9)) < 0.6
+    mask[:, 3] = True
+    store = as_store((rng.standard_normal((7, 9, 5)) * size, mask))
+    keys = Standardised(store, Standard(rng.standard_normal(5), rng.random(5) + 0.5))
+    monkeypatch.setattr(separation, "PART", 40)  # a few sequences at a time
+    there, here = (
+        Constraints.of(Tokens(each, mask=mask), np.full(7, 3)) for each in (keys, np.asarray(keys))
+    )
+    W, multipliers = rng.standard_normal((5, 1)), rng.random((7, 9)) * here.active
+    assert there.stored and not here.stored and bool(there.exponent.any()) == (size > 1)
+    for name, asked in (("margins", W), ("combine", multipliers)):
+        found, wanted = getattr(there, name)(asked), getattr(here, name)(asked)
+        assert np.allclose(found, wanted, rtol=1e-12, atol=1e-12)
+        assert not np.allclose(found, getattr(here, name)(1.001 * asked), rtol=1e-12, atol=1e-12)
 
 
 def test_equal_tokens_have_no_margin_and_the_reason_names_their_places(certified, monkeypatch, X):
@@ -40,12 +62,6 @@ def test_equal_tokens_have_no_margin_and_the_reason_names_their_places(certified
         tied = certified(monkeypatch, kept, [first, *X[1:]])
         assert tied.certificate_ is None and "not separable" in tied.separation_.reason
         assert "example 0" in tied.separation_.reason
-
-
-def test_without_rounds_the_stored_program_is_solved(certified, monkeypatch):
-    whole = certified(monkeypatch, 10**9)
-    monkeypatch.setattr(separation, "ROUNDS", 0)
-    assert certified(monkeypatch, 0).margin_ == pytest.approx(whole.margin_, rel=1e-9)
 
 
 def test_without_certify_nothing_is_solved(probe):

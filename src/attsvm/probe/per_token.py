@@ -41,4 +41,4 @@ class PerToken(TransformerMixin, BaseEstimator):
 
 def all_tokens(store: TokenStore) -> Float:
     """All tokens in memory as float64 (N, d)."""
-    return np.asarray(store.rows.numpy(store.read(slice(0, len(store)))), np.float64)
+    return np.asarray(store.numpy(slice(0, len(store))), np.float64)

@@ -25,7 +25,7 @@ def standardise(store: TokenStore, importance: Float) -> Standard:
     Raises ValueError where a number is NaN or infinite.
     """
     where = arithmetic(store.rows)
-    first = np.asarray(store.rows.numpy(store.read(slice(0, 1))), np.float64)[0]
+    first = np.asarray(store.numpy(slice(0, 1)), np.float64)[0]
     if not np.isfinite(first).all():
         name_the_bad(store, slice(0, 1))
     with where.scope(), quiet():

@@ -114,6 +114,10 @@ class TokenStore:
         stretches = zip(starts[first].tolist(), ends[last].tolist(), strict=True)
         return self.rows.joined([self.rows.read(slice(a, b)) for a, b in stretches])
 
+    def numpy(self, span: slice) -> NDArray[Any]:
+        """The same as one of NumPy's arrays, bfloat16 in float32."""
+        return self.rows.numpy(self.read(span))
+
     def plain(self, span: slice) -> tuple[NDArray[Any], Index]:
         """Rows for a compiled loop (N, d), those of 16 bits as uint16, and the first row of each sequence."""
         rows, starts = self.rows.in_memory, self.starts[span]
