@@ -59,7 +59,7 @@ HOMES = {
     "optax": {"training", "theory"},
     "matplotlib": {"figures"},
     "torch": {"torch", "heads"},
-    "triton": {"numbers"},
+    "triton": {"numbers", "torch"},
     "transformers": {"heads", "torch"},
     "sklearn": {"probe"},
     "dask": set(),

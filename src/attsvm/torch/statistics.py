@@ -124,7 +124,7 @@ def _measured(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     logits = Logits(query, key, mask, scale, causal, window, soft_cap)
     kernel = _kernel(query)
-    state = (kernel.state if kernel else _state)(logits, selected)
+    state = State(*kernel.state(logits, selected)) if kernel else _state(logits, selected)
     first = logits.block(slice(0, query.shape[2]), slice(0, 1))[..., 0]
     total, grown = 1 + state.E, torch.log1p(state.E)
     some = state.largest > -torch.inf

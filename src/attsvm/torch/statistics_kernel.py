@@ -14,15 +14,14 @@ import triton.language as tl
 from torch import Tensor
 
 from attsvm.torch.logits import Logits
-from attsvm.torch.statistics import State
 
 LOG2E = 1 / math.log(2)
 NONE, LEAST = tl.constexpr(-1e30), tl.constexpr(-1e29)
 """The logit of a key that does not count, and what every logit that counts is above."""
 
 
-def state(logits: Logits, selected: Tensor | None) -> State:
-    """The winners of all queries; `statistics._state` says the same in plain torch."""
+def state(logits: Logits, selected: Tensor | None) -> tuple[Tensor, ...]:
+    """The fields of `statistics.State` for all queries; `statistics._state` has them in plain torch."""
     query, key, (batch, heads, t, s) = logits.query, logits.key, logits.shape
     numbers = torch.empty((6, batch, heads, t), dtype=torch.float32, device=query.device)
     where = torch.empty((batch, heads, t), dtype=torch.int64, device=query.device)
@@ -58,7 +57,7 @@ def state(logits: Logits, selected: Tensor | None) -> State:
             **tile,
         )
     largest, second = (torch.where(x > LEAST.value, x / LOG2E, -torch.inf) for x in numbers[:2])
-    return State(largest, where, second, numbers[2], numbers[3] / LOG2E, numbers[4], numbers[5])
+    return largest, where, second, numbers[2], numbers[3] / LOG2E, numbers[4], numbers[5]
 
 
 def _tile(dtype: torch.dtype, width: int) -> dict[str, int]:
