@@ -241,21 +241,30 @@ def test_the_selections_on_the_ring_are_those_of_the_package(browser, every):
 # ---------------------------------------------------------------------- training
 
 STEP = 0.1
-OPTIMIZERS = {
-    "normalised": att.steepest(att.frobenius, STEP),
-    "gd": att.gd(STEP),
-    "sign": att.steepest(att.linf, STEP),
-    "coordinate": att.steepest(att.l1, STEP),
-    "mirror": att.mirror(3.0, STEP),
-}
+
+
+def optimizers(lr):
+    """The rules of the page as the package has them; p = 3 where they ask for one."""
+    return {
+        "normalised": att.steepest(att.frobenius, lr),
+        "gd": att.gd(lr),
+        "sign": att.steepest(att.linf, lr),
+        "coordinate": att.steepest(att.l1, lr),
+        "steepest": att.steepest(att.Entrywise(3.0), lr),
+        "mirror": att.mirror(3.0, lr),
+    }
+
+
+OPTIMIZERS = optimizers(STEP)
 TRAIN = (
     PROBLEM
     + """
 const {LOSSES, RULES, advance, compiled, newRun} = await import("explorer/training.js");
-const [name, lr, loss, steps, keys, queries, labels, scores, starts, heads] = given, rule = RULES[name](3);
+const [name, lr, loss, steps, keys, queries, labels, scores, starts, heads, factored] = given;
+const rule = RULES[name](3);
 return keys.map((each, r) => {
   const data = compiled(problemOf(each, queries[r], labels[r], scores[r]), LOSSES[loss]);
-  const run = newRun(starts[r], rule, heads && heads[r]);
+  const run = newRun(starts[r], rule, heads && heads[r], factored);
   advance(data, run, rule, lr, steps);
   return [...run.W, ...(run.v ?? [])];
 });

@@ -19,7 +19,7 @@ def start_of(html):
 
 def test_presets_have_names_of_their_own_and_two_sentences_of_advice():
     found = presets()
-    assert len({preset["id"] for preset in found}) == len(found) == 11
+    assert len({preset["id"] for preset in found}) == len(found) == 12
     assert all(preset["advice"].count(". ") == 1 and preset["advice"].endswith(".") for preset in found)
 
 
@@ -98,7 +98,7 @@ def test_a_notebook_is_given_an_iframe_and_a_file_the_page(tmp_path):
 
 
 def test_an_unknown_setting_is_told_the_known_ones():
-    with pytest.raises(TypeError, match=r"no setting 'steps'\. Pass any of rule, "):
+    with pytest.raises(TypeError, match=r"no setting 'steps'\. Pass any of trained, rule, "):
         att.explore(*att.datasets.single_input(), steps=3)
 
 

@@ -12,7 +12,7 @@ ODD = ("constructor", -1, 1e300, [["x"]], {})
 """Values of kinds and sizes that few fields take."""
 
 FIELDS = ("head", "byHead", "choose", "p", "follow", "loss", "rule", "ruleP", "lr", "joint", "usual", "time")
-FIELDS += ("starts", "focus", "run", "recorded", "preset")
+FIELDS += ("starts", "focus", "run", "recorded", "preset", "trained")
 WRONG = {f"{name}={json.dumps(value)}": (name, {name: value}) for name in FIELDS for value in ODD}
 WRONG |= {
     f"{name} {json.dumps(value)}": ("starts", {"starts": value})
@@ -40,6 +40,10 @@ WRONG |= {
         ("chosen", {"chosen": [0, 0]}),
         ("chosen", {"chosen": 1}),
     )
+}
+WRONG |= {
+    "factors of a weight": ("trained", {"trained": "kq", "inputs": [TRIANGLE | {"query": [1, 2]}]}),
+    "factors and head": ("joint", {"trained": "kq", "joint": True}),
 }
 FINE = {'preset="constructor"'}
 """A preset may be one of another version."""
@@ -75,6 +79,8 @@ EXTREMES = (
     GOOD | {"p": 1000, "follow": False},
     GOOD | {"p": 1, "follow": False, "joint": True},
     *(GOOD | {"rule": "mirror", "ruleP": p, "lr": lr} for p in (1.01, 100) for lr in (1e-9, 1e6)),
+    *(GOOD | {"trained": "kq", "rule": rule, "lr": 1e6} for rule in ("gd", "sign", "steepest", "mirror")),
+    GOOD | {"trained": "kq", "inputs": [FAR], "starts": {"points": [[1e9, 0]]}, "usual": True},
     WIDE,
     *(WIDE | {"rule": rule, "joint": True} for rule in ("sign", "coordinate", "mirror")),
     GOOD | {"head": [0, 0], "recorded": [[[0, 1], [1e9, 0]]]},

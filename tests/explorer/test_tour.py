@@ -24,14 +24,14 @@ def own(browser):
     return browser.run("return explorer.state")
 
 
-def test_the_tour_has_six_steps_and_no_errors(browser):
+def test_the_tour_has_seven_steps_and_no_errors(browser):
     browser.complaints()
     browser.run(TOUR)
     titles = [browser.run("return document.getElementById('tour-title').textContent")]
-    for _ in range(5):
+    for _ in range(6):
         browser.run(NEXT)
         titles.append(browser.run("return document.getElementById('tour-title').textContent"))
-    assert len(set(titles)) == 6
+    assert len(set(titles)) == 7
     browser.run(NEXT)
     assert browser.run(SHOWN)
     assert browser.complaints() == []
@@ -42,7 +42,7 @@ def test_the_tour_gives_back_the_problem_that_it_found(browser, own, end):
     browser.run(TOUR)
     assert browser.run("return explorer.state") != own
     if end == "Done":
-        for _ in range(6):
+        for _ in range(7):
             browser.run(NEXT)
     else:
         browser.run(f"document.getElementById('{end}').click()")

@@ -1,7 +1,7 @@
 """The explorer: one self-contained page on which tokens are dragged and both roads are seen to meet.
 
-`web/` is the page: an engine without drawing (norms, plane, space, program, selections, training), the state
-(state, simulation, model) and what draws and listens (the rest).
+`web/` is the page: an engine without drawing (norms, plane, space, program, selections, training, factors),
+the state (state, simulation, model) and what draws and listens (the rest).
 """
 
 from attsvm.explorer.page import page

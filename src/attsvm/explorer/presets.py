@@ -15,12 +15,22 @@ from attsvm.tokens import Tokens
 FIRST_PAPER = "Max-Margin Token Selection"
 SECOND_PAPER = "Transformers as SVMs"
 MIRROR_PAPER = "Mirror Descent"
+OURS = "Law of halves"
 RING = {"ring": 64, "radius": 1.5}
 
 
 def presets() -> list[dict[str, Any]]:
     """Each preset with id, title, paper, two sentences of advice, state, and the paper's own starts."""
-    return [*_one_input(), _several_inputs(), *_losses(), *_joint(), *_weights(), _joint_mirror(), _many()]
+    return [
+        *_one_input(),
+        _several_inputs(),
+        *_losses(),
+        *_joint(),
+        *_weights(),
+        _joint_mirror(),
+        _halves(),
+        _many(),
+    ]
 
 
 def _preset(
@@ -158,6 +168,23 @@ def _joint_mirror() -> dict[str, Any]:
         rule="mirror",
         ruleP=3,
         **_chosen([0, 0], problem),
+    )
+
+
+def _halves() -> dict[str, Any]:
+    """One input whose support is one token for every norm, so that the direction turns with the norm."""
+    tokens = Tokens(np.array([[[1.0, 0.5], [0.0, 0.0], [-0.6, 0.2]]]))
+    return _preset(
+        "law-of-halves",
+        OURS,
+        "Factors of a prompt: p = k ⊙ q",
+        "Steps in l4 on the factors k and q tend to the l2 program of p = k ⊙ q: half of p. Slide the "
+        "optimizer’s p and watch path and program turn together, or train p itself and see it go elsewhere.",
+        (tokens, np.array([1.0, 0.3])),
+        trained="kq",
+        rule="steepest",
+        ruleP=4,
+        starts=RING | {"radius": 0.5},
     )
 
 

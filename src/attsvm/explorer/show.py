@@ -15,7 +15,20 @@ from attsvm.explorer.state import state_of, state_of_path
 from attsvm.path import Path
 from attsvm.tokens import Tokens
 
-SETTINGS = ("rule", "ruleP", "lr", "loss", "p", "follow", "joint", "usual", "starts", "time", "choose")
+SETTINGS = (
+    "trained",
+    "rule",
+    "ruleP",
+    "lr",
+    "loss",
+    "p",
+    "follow",
+    "joint",
+    "usual",
+    "starts",
+    "time",
+    "choose",
+)
 """What may be said of the page's state besides the problem; `web/state.js` has their defaults."""
 
 
@@ -52,7 +65,8 @@ def explore(
     tokens: keys (n, T, 2), a Path of such tokens, or None for a preset. v: the head (c,).
     selected: the tokens whose program is shown, by default the best under v.
     settings: of the page, such as rule="sign", lr=0.1, p=3, joint=True, usual=True, time=10_000,
-        starts={"ring": 64, "radius": 1.5} or {"points": [[0, 1]]}.
+        starts={"ring": 64, "radius": 1.5} or {"points": [[0, 1]]}; trained="kq" steps on the factors of the
+        prompt, p = k ⊙ q, and rule="steepest", ruleP=4 takes steps in l4.
     """
     unknown = settings.keys() - SETTINGS
     if unknown:

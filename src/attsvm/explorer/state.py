@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -91,26 +92,21 @@ def _input(tokens: Tokens, i: int, gamma: Float | None, chosen: Any) -> dict[str
     return one
 
 
-_RULES = {
-    ("steepest", "frobenius"): "normalised",
-    ("steepest", "linf"): "sign",
-    ("steepest", "l1"): "coordinate",
-}
+_NORMS = {"l1": 1.0, "frobenius": 2.0, "linf": math.inf}
+_STEPS = {1.0: "coordinate", 2.0: "normalised", math.inf: "sign"}
 
 
 def _training(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The page's words for the settings of a run; what it does not know it leaves as it is."""
     known: dict[str, Any] = {}
     rule, norm = settings.get("optimizer"), str(settings.get("norm", "frobenius"))
-    if (rule, norm) in _RULES:
-        known["rule"] = _RULES[str(rule), norm]
-    elif rule == "gd":
+    p = float(norm.removeprefix("lp:")) if norm.startswith("lp:") else _NORMS.get(norm)
+    if rule == "gd":
         known["rule"] = "gd"
-    elif rule == "mirror":
-        known |= {
-            "rule": "mirror",
-            "ruleP": float(norm.removeprefix("lp:")) if norm.startswith("lp:") else 2.0,
-        }
+    elif rule == "steepest" and p in _STEPS:
+        known["rule"] = _STEPS[p]
+    elif rule in ("steepest", "mirror") and p is not None:
+        known |= {"rule": rule, "ruleP": p}
     if "lr" in settings:
         known["lr"] = float(settings["lr"])
     if settings.get("loss") in ("logistic", "exponential", "correlation"):

@@ -3,7 +3,7 @@ import { colourOf, fill, power, set, shown, svg, write } from "explorer/dom.js";
 import { jointPrograms, keyOf } from "explorer/model.js";
 import { maxMargin } from "explorer/program.js";
 import { LONGEST, TIMES, turnBetween } from "explorer/simulation.js";
-import { isWeight } from "explorer/state.js";
+import { isFactored, isWeight } from "explorer/state.js";
 import { attended, logAttention } from "explorer/training.js";
 
 const WIDE = 300,
@@ -59,7 +59,7 @@ export class Charts {
       1,
       "length",
       lines(() => (w) => Math.hypot(...w)),
-      logScale(-1, 4, 1),
+      isFactored(state) ? logScale(-1, 9, 2) : logScale(-1, 4, 1), // a product grows by the square
     );
     this.plot(
       2,

@@ -2,18 +2,11 @@
 import { $, shown, text } from "explorer/dom.js";
 import { INPUTS, coordinate } from "explorer/fields.js";
 import { drawInputs, drawRanking } from "explorer/lists.js";
-import { able, limitExponent, programExponent } from "explorer/model.js";
+import { able, programExponent } from "explorer/model.js";
 import { nameOf } from "explorer/program.js";
-import { addInput, choose, exponent, isWeight, removeToken, written } from "explorer/state.js";
+import { addInput, choose, exponent, isFactored, isWeight, removeToken, written } from "explorer/state.js";
+import { normName, normWords } from "explorer/words.js";
 
-const RULE_NAMES = {
-  normalised: "normalised gradient",
-  gd: "gradient descent",
-  sign: "sign descent",
-  coordinate: "coordinate descent",
-  mirror: "mirror descent, p",
-};
-const normName = (p) => (p === Infinity ? "l∞" : `l${shown(p, 3)}`);
 const slide = (p) => (p === Infinity ? 1 : 1 - 1 / p); // p from 1 to ∞ on a slider from 0 to 1
 const unslide = (x) => (x >= 0.995 ? Infinity : x <= 0.005 ? 1 : Number((1 / (1 - x)).toPrecision(3)));
 
@@ -52,14 +45,20 @@ export class Controls {
       "change",
       train(({ checked }) => (app.state.usual = checked)),
     );
+    for (const button of document.querySelectorAll("[data-trained]"))
+      button.addEventListener("click", () => {
+        app.state.trained = button.dataset.trained;
+        if (isFactored(app.state)) app.state.joint = false;
+        app.changed("training");
+      });
     on("norm-p", "input", ({ target }) => this.norm(unslide(Number(target.value))));
     for (const button of document.querySelectorAll("[data-norm]"))
       button.addEventListener("click", () =>
         this.norm(exponent(button.dataset.norm === "inf" ? "inf" : Number(button.dataset.norm))),
       );
     on("follow", "change", ({ target }) => {
+      app.state.p = written(programExponent({ ...app.state, follow: true }));
       app.state.follow = target.checked;
-      app.state.p = written(limitExponent(app.state));
       app.changed("norm");
     });
     on("by-scores", "change", ({ target }) => {
@@ -152,7 +151,11 @@ export class Controls {
     value("loss", state.loss);
     value("rate", Math.log10(state.lr));
     text("rate-value", shown(state.lr, 2));
-    $("rule-p-row").hidden = state.rule !== "mirror";
+    for (const button of document.querySelectorAll("[data-trained]")) {
+      button.setAttribute("aria-pressed", button.dataset.trained === state.trained);
+      button.disabled = weight && button.dataset.trained === "kq";
+    }
+    $("rule-p-row").hidden = !["steepest", "mirror"].includes(state.rule);
     value("rule-p", state.ruleP);
     text("rule-p-value", shown(state.ruleP));
     value("norm-p", slide(p));
@@ -164,13 +167,7 @@ export class Controls {
       );
       button.disabled = weight && button.dataset.norm !== "2";
     }
-    const limit = limitExponent(state);
-    text(
-      "norm-note",
-      limit === p
-        ? `${RULE_NAMES[state.rule]} tends to the ${normName(p)} program.`
-        : `Training by ${RULE_NAMES[state.rule]} tends to the ${normName(limit)} program, not to this one.`,
-    );
+    text("norm-note", normWords(state));
     for (const [id, flag] of [
       ["follow", state.follow],
       ["joint", state.joint],
@@ -179,7 +176,7 @@ export class Controls {
       ["by-head", state.byHead],
     ])
       $(id).checked = flag;
-    $("joint").disabled = !state.byHead;
+    $("joint").disabled = !state.byHead || isFactored(state);
     $("ring").disabled = $("add-start").disabled = weight;
     $("ring").setAttribute("aria-pressed", !state.starts.points);
     $("some").setAttribute("aria-pressed", !!state.starts.points);

@@ -1,20 +1,30 @@
 // Everything that follows from a state: the problem, the selection, its program, the ranking, the joint programs.
 import { bestTokens, headProgram, maxMargin, relaxedProgram } from "explorer/program.js";
 import { ranked, same } from "explorer/selections.js";
-import { exponent, isWeight, problemOf } from "explorer/state.js";
+import { exponent, isFactored, isWeight, problemOf } from "explorer/state.js";
 import { LOSSES, RULES } from "explorer/training.js";
 
 export const COLOURS = 6;
 export const keyOf = (selected) => selected.map((chosen) => chosen.join("+")).join(",");
 
-/** The norm whose program training tends to, by the theory of each optimizer. */
-export const limitExponent = (state) => RULES[state.rule](state.ruleP).p;
+/** The p of the norm in which the optimizer steps. */
+export const stepExponent = (state) => RULES[state.rule](state.ruleP).p;
+
+/**
+ * The p of the norm that training tends to, by the theory of each optimizer; of factors half that of the steps (the law
+ * of halves, which below 1 names no norm), and null where nothing is known. Twin of limit_norm.
+ */
+export function limitExponent(state) {
+  if (!isFactored(state)) return stepExponent(state);
+  return state.rule === "mirror" ? null : stepExponent(state) / 2;
+}
 
 /** p of the program: that of the optimizer where it follows. */
-export const programExponent = (state) => able(state, state.follow ? limitExponent(state) : exponent(state.p));
+export const programExponent = (state) =>
+  able(state, state.follow ? (limitExponent(state) ?? stepExponent(state)) : exponent(state.p));
 
-/** The nearest p that the programs of a state take: every one, for weights W those from 1.1 to 8. */
-export const able = (state, p) => (isWeight(state) ? Math.min(8, Math.max(1.1, p)) : p);
+/** The nearest p that the programs of a state take: every one from 1 on, for weights W those from 1.1 to 8. */
+export const able = (state, p) => (isWeight(state) ? Math.min(8, Math.max(1.1, p)) : Math.max(1, p));
 
 /** slots: a Map that keeps the colour of a selection while the problem moves. */
 export function derived(state, slots) {

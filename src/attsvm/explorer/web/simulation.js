@@ -24,11 +24,11 @@ export function recordsUpTo(step) {
 
 export class Simulation {
   /** starts: weights; head: v(0) where it trains too; usual: with the formula that stalls; room: an old one to reuse. */
-  constructor(problem, loss, { rule, ruleP, lr }, starts, { head = null, usual = false, room = null } = {}) {
+  constructor(problem, loss, { rule, ruleP, lr, trained }, starts, { head = null, usual = false, room = null } = {}) {
     this.data = compiled(problem, loss);
     this.rule = RULES[rule](ruleP);
     Object.assign(this, { lr, usual, steps: 0, known: 1, width: starts[0].length });
-    this.runs = starts.map((start) => newRun(start, this.rule, head));
+    this.runs = starts.map((start) => newRun(start, this.rule, head, trained === "kq"));
     const kept = room && room.width === this.width ? room.path : [];
     this.path = starts.map((start, r) => {
       const path = kept[r] || new Float64Array(TIMES.length * this.width);

@@ -1,4 +1,4 @@
-// A guided tour of six steps: each sets the scene and says what to try.
+// A guided tour of seven steps: each sets the scene and says what to try.
 import { $ } from "explorer/dom.js";
 
 export const STEPS = [
@@ -35,6 +35,13 @@ export const STEPS = [
     play: true,
     title: "The optimizer has a geometry",
     text: "Sign descent measures length by the largest coordinate, so it tends to the l∞ program, not to the l2 one. Try coordinate descent (l1) and mirror descent, and watch the direction turn.",
+  },
+  {
+    at: "settings",
+    preset: "law-of-halves",
+    play: true,
+    title: "And so has what is trained",
+    text: "The prompt is a product of factors here, p = k ⊙ q, and steps are taken on k and q. By the law of halves steps in l4 then tend to the l2 program. Slide the optimizer’s p: the direction turns from the axis (p = 2, l1) to the diagonal. Choose p in place of k ⊙ q, and the same steps end elsewhere.",
   },
   {
     at: "charts",

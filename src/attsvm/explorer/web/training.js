@@ -1,5 +1,6 @@
 // Road two: softmax attention and its gradient relative to the winning token, in log scale, and the step rules.
 // Twin of attsvm/training for keys of width 2. Nothing here draws, and a step allocates nothing.
+import { factorsOf, multiply, pullback } from "explorer/factors.js";
 import { dualOf, normOf, steepest } from "explorer/norms.js";
 
 const softplus = (f) => Math.max(f, 0) + Math.log1p(Math.exp(-Math.abs(f)));
@@ -11,12 +12,13 @@ export const LOSSES = {
   correlation: { value: (f) => -f, logSlope: () => 0 },
 };
 
-/** What an optimizer is: kind steepest with the p of its norm, gd, or mirror with the p of its potential. */
+/** What an optimizer is: kind steepest with the p of its norm, gd, or mirror with the p of its potential; p as asked. */
 export const RULES = {
   normalised: () => ({ kind: "steepest", p: 2 }),
   gd: () => ({ kind: "gd", p: 2 }),
   sign: () => ({ kind: "steepest", p: Infinity }),
   coordinate: () => ({ kind: "steepest", p: 1 }),
+  steepest: (p) => ({ kind: "steepest", p }),
   mirror: (p) => ({ kind: "mirror", p }),
 };
 
@@ -49,8 +51,9 @@ export function compiled(problem, loss) {
     outY: each(),
     pull: new Float64Array(2 * e),
     headPull: new Float64Array(2),
-    kept: new Float64Array(2 * e),
-    step: new Float64Array(2 * e),
+    factorPull: new Float64Array(4),
+    kept: new Float64Array(4),
+    step: new Float64Array(4),
     headStep: new Float64Array(2),
   };
 }
@@ -209,7 +212,7 @@ export function usualGradient(data, W) {
 
 const MACHINE = 2.2e-16; // what published code adds to the lengths it divides by
 
-/** One step of a rule on W in place; `dual` is mirror descent's memory; `added` goes to the gradient's length. */
+/** One step of a rule on what is trained, W or its factors, in place; `dual` is mirror descent's memory; `added` goes to the gradient's length. */
 function update(rule, lr, W, dual, g, logScale, added, room) {
   const { kind, p } = rule,
     size = added || kind === "mirror" ? normOf(g, dualOf(p)) : 1;
@@ -231,12 +234,17 @@ function update(rule, lr, W, dual, g, logScale, added, room) {
 
 const signedPower = (x, power) => (power === 1 ? x : Math.sign(x) * Math.abs(x) ** power);
 
-/** A run in progress: W and, where the head trains too, v. */
-export function newRun(start, rule, head = null) {
+// ---------------------------------------------------------------- runs
+
+/** A run in progress: W, what is trained (W itself, or the factors of a prompt) and, where the head trains too, v. */
+export function newRun(start, rule, head = null, factored = false) {
   const memory = (x) => rule.kind === "mirror" && Float64Array.from(x, (w) => signedPower(w, rule.p - 1));
+  const W = Float64Array.from(start),
+    trained = factored ? factorsOf(start) : W;
   return {
-    W: Float64Array.from(start),
-    dual: memory(start),
+    W,
+    trained,
+    dual: memory(trained),
     v: head && Float64Array.from(head),
     headDual: head && memory(head),
     steps: 0,
@@ -245,18 +253,29 @@ export function newRun(start, rule, head = null) {
 
 /** `count` steps of a run. usual: with the formula that stalls. A step to a weight that is no number is dropped. */
 export function advance(data, run, rule, lr, count, usual = false) {
-  const { W, v } = run,
+  const { W, trained, v } = run,
     { kept, pull, headPull } = data,
+    factored = trained !== W,
     joint = v !== null && !usual;
   for (let k = 0; k < count; k++) {
     if (joint) scoreBy(data, v);
-    const scale = usual ? usualGradient(data, W) : gradient(data, W);
-    for (let j = 0; j < W.length; j++) kept[j] = W[j];
-    update(rule, lr, W, run.dual, pull, scale, usual ? MACHINE : 0, data.step);
+    const scale = usual ? usualGradient(data, W) : gradient(data, W),
+      along = factored ? pullback(pull, trained, data.factorPull) : pull;
+    for (let j = 0; j < trained.length; j++) kept[j] = trained[j];
+    update(rule, lr, trained, run.dual, along, scale, usual ? MACHINE : 0, data.step);
+    if (factored) multiply(trained, W);
     if (joint) update(rule, lr, v, run.headDual, headPull, headGradient(data), 0, data.headStep);
-    for (let j = 0; j < W.length; j++) if (!Number.isFinite(W[j])) W.set(kept);
+    if (!finite(trained) || !finite(W)) {
+      for (let j = 0; j < trained.length; j++) trained[j] = kept[j];
+      if (factored) multiply(trained, W);
+    }
   }
   run.steps += count;
+}
+
+function finite(W) {
+  for (let j = 0; j < W.length; j++) if (!Number.isFinite(W[j])) return false;
+  return true;
 }
 
 /** log attention of every token at W, exact past saturation. */

@@ -1,8 +1,8 @@
 // What the page says: the verdict on the chosen tokens, and where the starts end.
 import { $, escaped, shown, text } from "explorer/dom.js";
-import { letterOf } from "explorer/model.js";
+import { letterOf, limitExponent, programExponent, stepExponent } from "explorer/model.js";
 import { nameOf } from "explorer/program.js";
-import { isWeight } from "explorer/state.js";
+import { isFactored, isWeight } from "explorer/state.js";
 
 /** Write verdict and basins, and return them as sentences. */
 export function tell(app) {
@@ -28,6 +28,7 @@ function solvedWords({ now, state, charts }) {
       ["certified", `gap ${shown(gap, 2)}, violation ${shown(primal, 2)}`],
       [isWeight(state) ? "W" : "direction", point(solution.w)],
       ["support", [...support].join(" ") || "none"],
+      ...(isFactored(state) ? [["law", halves(state)]] : []),
       ["training", Number.isFinite(charts.away) ? `${shown(degrees(charts.away), 3)}° from its program` : "–"],
       ...(solution.fan ? [["not unique", "every direction of the thick arc has this margin"]] : []),
       ...(joint
@@ -40,6 +41,43 @@ function solvedWords({ now, state, charts }) {
     ],
   };
 }
+
+// ---------------------------------------------------------------- norms
+
+const RULE_NAMES = {
+  normalised: "normalised gradient",
+  gd: "gradient descent",
+  sign: "sign descent",
+  coordinate: "coordinate descent",
+};
+export const normName = (p) => (p === Infinity ? "l∞" : `l${shown(p, 3)}`);
+const ruleName = (state) =>
+  RULE_NAMES[state.rule] || `${state.rule === "mirror" ? "mirror" : "steepest"} descent, p = ${shown(state.ruleP, 3)},`;
+
+/** What the law of halves predicts of the factors, in a line. */
+function halves(state) {
+  const limit = limitExponent(state);
+  if (limit === null) return "says nothing of mirror descent";
+  return `${normName(stepExponent(state))} steps on k and q → ${normName(limit)}${limit < 1 ? ", not convex" : ""}`;
+}
+
+/** Whose program training tends to, and which one is shown. */
+export function normWords(state) {
+  const limit = limitExponent(state),
+    shownNorm = normName(programExponent(state)),
+    who = isFactored(state) ? `${ruleName(state)} on k and q` : ruleName(state);
+  if (limit === null) return `No limit is known of ${who}. Shown is the ${shownNorm} program.`;
+  if (limit < 1)
+    return `For ${who} the law of halves names ${normName(limit)}: below 1 that is not convex, and there is no program. Shown is the ${shownNorm} one.`;
+  const law = isFactored(state) ? " by the law of halves" : "";
+  return normName(limit) === shownNorm
+    ? `${capital(who)} tends to the ${shownNorm} program${law}.`
+    : `Training by ${who} tends to the ${normName(limit)} program${law}, not to this one.`;
+}
+
+const capital = (words) => words[0].toUpperCase() + words.slice(1);
+
+// ---------------------------------------------------------------- verdicts
 
 /** The angle whose cosine is 1 − turn. */
 const degrees = (turn) => (2 * Math.asin(Math.sqrt(Math.min(1, turn / 2))) * 180) / Math.PI;
