@@ -217,7 +217,8 @@ def test_claims_and_figures_can_be_listed():
 
 
 def test_norms_are_read_from_words():
-    assert [str(norm_of(word)) for word in ("frobenius", "linf", "lp:1.5")] == ["Frobenius", "l∞", "l1.5"]
+    words = ("frobenius", "linf", "lp:1.5", "schatten:3")
+    assert [str(norm_of(word)) for word in words] == ["Frobenius", "l∞", "l1.5", "Schatten 3"]
     with pytest.raises(ValueError, match="a number P ≥ 1"):
         norm_of("lp:0.5")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attsvm import datasets
-from attsvm.norms import Entrywise, frobenius, nuclear
+from attsvm.norms import Entrywise, Schatten, frobenius, nuclear
 from attsvm.path import Path
 from attsvm.program.max_margin import max_margin
 from attsvm.selection import best_tokens
@@ -123,6 +123,8 @@ def test_the_divergence_is_one_minus_cosine_for_p_two_and_zero_at_the_target():
     assert divergence(A[None], B, frobenius)[0] == pytest.approx(1 - cosine)
     assert divergence(5 * A[None], A, Entrywise(1.5))[0] == pytest.approx(0, abs=1e-12)
     assert divergence(B[None], A, Entrywise(3))[0] > 0.1
+    assert divergence(5 * A[None], A, Schatten(3))[0] == pytest.approx(0, abs=1e-12)
+    assert divergence(B[None], A, Schatten(3))[0] > 0.1
 
 
 def test_runs_are_classified_by_where_they_end():

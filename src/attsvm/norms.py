@@ -124,7 +124,8 @@ def as_norm(norm: Any) -> Norm:
     if isinstance(norm, (int, float)) and norm >= 1:
         meant = f"attsvm.Entrywise({norm})"
     known = ", ".join(f"attsvm.{name}" for name in names)
-    raise TypeError(f"norm is {norm!r}. Pass {meant or f'one of {known}, or attsvm.Entrywise(p)'}.")
+    known += ", attsvm.Entrywise(p) or attsvm.Schatten(p)"
+    raise TypeError(f"norm is {norm!r}. Pass {meant or f'one of {known}'}.")
 
 
 # ---------------------------------------------------------------------- details

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attsvm.norms import Entrywise, Norm
+from attsvm.norms import Norm
 from attsvm.numbers import Float
 from attsvm.path import Path, exponent
 from attsvm.program.max_margin import max_margin
@@ -188,20 +188,20 @@ def cosine(path: Float, W: Float) -> Float:
 
 
 def divergence(path: Float, W: Float, norm: Norm) -> Float:
-    """Directional Bregman divergence of ψ = ‖·‖_p^p / p from path (…, k, d, e) to W (…, d, e).
+    """Directional Bregman divergence of ψ = N^p / p from path (…, k, d, e) to W (…, d, e).
 
-    D(Ŵ, V̂) = 1 − ⟨∇ψ(V̂), Ŵ⟩ for unit-norm arguments; 1 − cosine for p = 2
+    D(Ŵ, V̂) = 1 − ⟨∇ψ(V̂), Ŵ⟩ for arguments with N = 1; 1 − cosine for p = 2
+
+    norm: Entrywise(p) or Schatten(p).
     """
-    p = norm.p
     target = np.asarray(W)[..., None, :, :] / np.asarray(norm.value(W))[..., None, None, None]
-    size = np.asarray(norm.value(path))[..., None, None]
-    unit = path / np.where(size > 0, size, 1.0)
-    return np.asarray(1 - (np.sign(unit) * np.abs(unit) ** (p - 1) * target).sum((-2, -1)))
+    # Where N = 1, ∇ψ is the steepest direction of the dual norm.
+    return np.asarray(1 - (norm.dual.steepest(np.asarray(path)) * target).sum((-2, -1)))
 
 
 def unique(norm: Norm) -> bool:
-    """Whether the program of this norm has one solution: strictly convex entrywise norms."""
-    return norm.p == 2 or (isinstance(norm, Entrywise) and 1 < norm.p < np.inf)
+    """Whether the program of this norm has one solution: strictly convex norms."""
+    return 1 < norm.p < np.inf
 
 
 def classify(path: Path, v: ArrayLike, solution: Solution | None = None) -> Any:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from attsvm import norms
-from attsvm.norms import Entrywise, Norm
+from attsvm.norms import Entrywise, Norm, Schatten
 
 NORMS: dict[str, Norm] = {
     "frobenius": norms.frobenius,
@@ -18,6 +18,8 @@ NORMS: dict[str, Norm] = {
     "l1": norms.l1,
     "linf": norms.linf,
 }
+FAMILIES: dict[str, Callable[[float], Norm]] = {"lp": Entrywise, "schatten": Schatten}
+"""Norms that have an exponent, which follows a colon."""
 
 
 SEEDS = 10**8
@@ -29,7 +31,7 @@ class WrongWord(ValueError):
 
 
 def norm_of(word: str) -> Norm:
-    """frobenius, nuclear, spectral, l1, linf, or lp:1.5, in capitals or not."""
+    """frobenius, nuclear, spectral, l1, linf, lp:1.5 or schatten:1.5, in capitals or not."""
     if word.lower() in NORMS:
         return NORMS[word.lower()]
     family, _, exponent = word.lower().partition(":")
@@ -37,9 +39,11 @@ def norm_of(word: str) -> Norm:
         p = float(exponent)
     except ValueError:
         p = math.nan
-    if family != "lp" or not p >= 1:
-        raise WrongWord(f"no norm {word!r}. Pass {', '.join(NORMS)}, or lp:P with a number P ≥ 1.")
-    return Entrywise(p)
+    if family not in FAMILIES or not p >= 1:
+        raise WrongWord(
+            f"no norm {word!r}. Pass {', '.join(NORMS)}, or lp:P or schatten:P with a number P ≥ 1."
+        )
+    return FAMILIES[family](p)
 
 
 def one_of(what: str, word: str, known: Mapping[str, Any]) -> Any:

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from benchmarks.instances import contradiction, planted, unit
 
-from attsvm.norms import Entrywise, frobenius, l1, linf, nuclear, spectral
+from attsvm.norms import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral
 from attsvm.tokens import Tokens
 
-ALL_NORMS = [l1, linf, frobenius, nuclear, spectral, Entrywise(1.5), Entrywise(3)]
-ROTATION_INVARIANT = [frobenius, nuclear, spectral]
-STRICTLY_CONVEX = [frobenius, Entrywise(1.5), Entrywise(3)]
+SMOOTH = [Schatten(4 / 3), Schatten(4)]
+ALL_NORMS = [l1, linf, frobenius, nuclear, spectral, Entrywise(1.5), Entrywise(3), *SMOOTH]
+ROTATION_INVARIANT = [frobenius, nuclear, spectral, *SMOOTH]
+STRICTLY_CONVEX = [frobenius, Entrywise(1.5), Entrywise(3), *SMOOTH]
 
 
 @dataclass(frozen=True)

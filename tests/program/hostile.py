@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attsvm.norms import Entrywise, frobenius
+from attsvm.norms import Entrywise, Schatten, frobenius
 from tests.program import degenerate
 from tests.program.cases import Case, Random, anchors, choice, planted, powers, tied
 
@@ -274,3 +274,13 @@ FAMILIES: dict[str, Callable[[Random], Case]] = {
         *degenerate.FAMILIES,
     )
 }
+
+
+def spectra(r: Random) -> Case:
+    """A program of any other hard family in a Schatten norm between the nuclear and the spectral one."""
+    names = [name for name in FAMILIES if "soft" not in name and name not in ("spectra", "planes")]
+    case = FAMILIES[names[r.integers(len(names))]](r)
+    return replace(case, norm=Schatten(float(r.choice([1.01, 1.25, 1.5, 1.9, 2.5, 3, 4, 8, 50]))))
+
+
+FAMILIES["spectra"] = spectra

@@ -42,15 +42,31 @@ def smallest(
     limits = [A[~tied] @ w >= b[~tied]]
     if tied.any():
         limits.append(A[tied] @ w == 0)
-    problem = cp.Problem(cp.Minimize(_objective(norm, W, w)), limits)
+    objective, more = _objective(norm, W, w)
+    problem = cp.Problem(cp.Minimize(objective), limits + more)
     value = problem.solve(solver=cp.CLARABEL)
     return float(value), W.value
 
 
-def _objective(norm: Norm, W: cp.Variable, w: cp.Expression) -> cp.Expression:
+def _objective(norm: Norm, W: cp.Variable, w: cp.Expression) -> tuple[cp.Expression, list[cp.Constraint]]:
+    """The norm, and the constraints on further variables that it needs."""
     if isinstance(norm, Entrywise):
-        return cp.norm(w, norm.p if math.isfinite(norm.p) else "inf")
-    return {1.0: cp.normNuc, math.inf: cp.sigma_max}[norm.p](W)
+        return cp.norm(w, norm.p if math.isfinite(norm.p) else "inf"), []
+    if norm.p in (1, math.inf):
+        return {1.0: cp.normNuc, math.inf: cp.sigma_max}[norm.p](W), []
+    return _semidefinite(norm.p, W)
+
+
+def _semidefinite(p: float, W: cp.Variable) -> tuple[cp.Expression, list[cp.Constraint]]:
+    """Schatten(4/3), by Hölder's inequality min ½ (tr P + ‖R‖_F) over [[P, W], [Wᵀ, R]] ⪰ 0.
+
+    Schatten(4) in the same way: ½ (‖P‖ + ‖R‖_F), where ‖P‖ is the largest eigenvalue.
+    """
+    d, e = W.shape
+    block = cp.Variable((d + e, d + e), PSD=True)
+    P, R = block[:d, :d], block[d:, d:]
+    first = {4 / 3: cp.trace, 4.0: cp.lambda_max}[p](P)
+    return 0.5 * (first + cp.norm(R, "fro")), [block[:d, d:] == W]
 
 
 def least_squares_solution(A: np.ndarray, b: np.ndarray, tied: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attsvm import datasets
-from attsvm.norms import Schatten, frobenius, nuclear
+from attsvm.norms import frobenius, nuclear
 from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.solution import Solution
 from attsvm.selection import best_tokens
@@ -215,9 +215,15 @@ def test_a_solution_prints_its_norm_margin_and_certificate(norm):
 
 
 def test_a_norm_without_a_program_names_those_that_have_one():
+    class Other:
+        p, dual, value, steepest = 3.0, frobenius, frobenius.value, frobenius.steepest
+
+        def __str__(self):
+            return "Other"
+
     instance = conftest.matrix()
-    with pytest.raises(ValueError, match=r"Schatten 3.*Supported.*Schatten\(p\) for p = 1, 2, ∞"):
-        max_margin(instance.tokens, instance.selected, Schatten(3))
+    with pytest.raises(ValueError, match=r"Other.*Supported: Entrywise\(p\) and Schatten\(p\)"):
+        max_margin(instance.tokens, instance.selected, Other())
 
 
 def test_selection_by_index_and_by_boolean_are_the_same_program():

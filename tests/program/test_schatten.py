@@ -11,7 +11,7 @@ from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius.route import solve_frobenius
 from attsvm.program.max_margin import _at_margin_one, max_margin
 from attsvm.program.rows import Rows
-from attsvm.program.schatten import interior_point, route as schatten, small
+from attsvm.program.schatten import interior_point, route as schatten, small, staged
 from attsvm.program.schatten.scaling import Scaling
 from attsvm.program.span import Span
 
@@ -143,7 +143,7 @@ def test_masked_tokens_and_zero_queries_ask_for_nothing(norm):
 def test_the_pool_finds_the_answer_of_all_rows(norm, monkeypatch):
     tokens, selected, _ = planted((30, 12, 8, 8))
     small = max_margin(tokens, selected, norm)
-    monkeypatch.setattr(schatten, "SMALL_POOL", 10_000)
+    monkeypatch.setattr(staged, "SMALL_POOL", 10_000)
     everything = max_margin(tokens, selected, norm)
     assert small.certificate.worst < TIGHT and everything.certificate.worst < TIGHT
     assert norm.value(small.W) == pytest.approx(norm.value(everything.W), rel=TIGHT)
@@ -153,7 +153,7 @@ def test_the_pool_finds_the_answer_of_all_rows(norm, monkeypatch):
 @pytest.mark.parametrize("stages", [((0.1, 0.05), (1e-2, 0.01)), ((0.3, 0.02),)], ids=["some", "most"])
 def test_a_pool_that_dropped_needed_rows_is_repaired(norm, stages, monkeypatch):
     tokens, selected, _ = planted((30, 12, 8, 8))
-    monkeypatch.setattr(schatten, "SMALL_POOL", 20)
+    monkeypatch.setattr(staged, "SMALL_POOL", 20)
     monkeypatch.setattr(schatten, "STAGES", stages)
     assert max_margin(tokens, selected, norm).certificate.worst < TIGHT
 
@@ -161,10 +161,10 @@ def test_a_pool_that_dropped_needed_rows_is_repaired(norm, stages, monkeypatch):
 @pytest.mark.parametrize("share", [0.3, 0.9])
 def test_a_wide_program_is_solved_in_the_span_of_few_rows(share, monkeypatch):
     tokens, selected, _ = planted((8, 25, 150, 20), shift=0.5)
-    sizes, solve = [], schatten.advance
+    sizes, solve = [], staged.advance
     monkeypatch.setattr(schatten, "SHARE", share)
     monkeypatch.setattr(
-        schatten, "advance", lambda form, *rest: sizes.append(form.pool.d) or solve(form, *rest)
+        staged, "advance", lambda form, *rest: sizes.append(form.pool.d) or solve(form, *rest)
     )
     assert max_margin(tokens, selected, Schatten(1)).certificate.worst < TIGHT
     assert max(sizes) < 150

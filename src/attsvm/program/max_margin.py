@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import partial
 
@@ -37,7 +36,7 @@ def max_margin(
     Several selected tokens in a row are tied: (x_s − x_s')ᵀ W z = 0.
 
     tokens: keys (n, T, d), queries (n, e); selected: bool (n, T) or indices (n,).
-    norm: `frobenius`, `nuclear`, `spectral`, `l1`, `linf` or any `Entrywise(p)`.
+    norm: `frobenius`, `nuclear`, `spectral`, `l1`, `linf`, any `Entrywise(p)` or `Schatten(p)`.
     required: the margin, one number or one per example (n,). 0 asks only that no other token is above a
         selected one; asked of all examples, W = 0 does.
     slack: None, or the price C of falling short, one number or one per example (n,); ∞ is None:
@@ -147,14 +146,13 @@ def route_of(norm: Norm) -> Route:
             from attsvm.program.entrywise.route import solve_entrywise
 
             return solve_entrywise
-        case Schatten(p=1) | Schatten(p=math.inf):
+        case Schatten():
             from attsvm.program.schatten.route import solve_schatten
 
             return solve_schatten
         case _:
             raise ValueError(
-                f"no program for the norm {norm}. Supported: Entrywise(p) for 1 ≤ p ≤ ∞, "
-                "and Schatten(p) for p = 1, 2, ∞."
+                f"no program for the norm {norm}. Supported: Entrywise(p) and Schatten(p), 1 ≤ p ≤ ∞."
             )
 
 

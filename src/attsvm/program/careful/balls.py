@@ -38,9 +38,13 @@ class Ball(Protocol):
 
 
 def unit_ball(norm: Norm, shape: tuple[int, int]) -> Ball:
-    """The ball of matrices of a shape with a norm below one."""
+    """The ball of matrices of a shape with a norm below one.
+
+    Schatten norms between have none: it would need singular values in doubled numbers. Theirs is the round
+    one, from which W has the margins, but is not the shortest.
+    """
     D = shape[0] * shape[1]
-    if norm.p == 2:
+    if norm.p == 2 or (isinstance(norm, Schatten) and 1 < norm.p < math.inf):
         return Round(D)
     if isinstance(norm, Schatten):
         return Spectrum(*shape, trace=norm.p == 1)

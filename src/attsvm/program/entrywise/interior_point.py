@@ -51,7 +51,7 @@ class Run:
         W, multipliers = start.W, rows.pick(start.multipliers) * rows.length
         self.goal, (self.pace, self.apart) = norm.p, pace
         self.kind = {1.0: CROSS, np.inf: CUBE}.get(norm.p, CURVED)
-        self.p = norm.p if self.kind != CURVED else self._nearer(2.0)
+        self.p = norm.p if self.kind != CURVED else nearer(2.0, norm.p, self.pace)
         self.size, self.shape = length(W, norm.p), W.shape
         w, bound = W.ravel() / self.size, rows.bound / self.size
         multipliers = multipliers / length(rows.combine(multipliers), norm.dual.p)
@@ -104,13 +104,8 @@ class Run:
         data = self.structure, entries, pairs, self.fixed, self.vectors, self._factored(c)
         self.tau, primal = newton.step(kind, p, self.tau, c, self.count, least, BOUNDARY, *data)
         if kind == CURVED and primal > 0.5:
-            self.p = self._nearer(p)
+            self.p = nearer(p, self.goal, self.pace)
         self._settle()
-
-    def _nearer(self, p: float) -> float:
-        if self.goal < 2:
-            return max(self.goal, 1 + (p - 1) * self.pace)
-        return min(self.goal, 1 + (p - 1) / self.pace)
 
     def _factored(self, c: float) -> Float:
         """The upper triangular factor of  K = A diag(V) Aᵀ + a aᵀ + diag(s/λ),  a = A U/√c."""
@@ -147,6 +142,11 @@ class Run:
         elif self.kind == CUBE:
             dual = dual + np.maximum(SIGN * (M - dual[0] + dual[1]), 0.0)
         self._lay_out(rows, bound, slack, multipliers, (primal, dual))
+
+
+def nearer(p: float, goal: float, pace: float) -> float:
+    """The next exponent on the way from 2 to the goal."""
+    return max(goal, 1 + (p - 1) * pace) if goal < 2 else min(goal, 1 + (p - 1) / pace)
 
 
 def length(x: Float, p: float) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +48,7 @@ def solve_entrywise(program: Constraints, norm: Norm) -> Answer:
     It starts from the Frobenius solution, which also knows whether the rows are separable; small problems
     first try without.
     """
-    paces = _paces(norm.p)
+    paces = paces_of(norm.p)
     if np.count_nonzero(program.active) <= ALL:
         answer = _from_sum(program, norm, paces[:1])
         if answer.gap < GAP_ENOUGH:
@@ -55,10 +57,13 @@ def solve_entrywise(program: Constraints, norm: Norm) -> Answer:
     if not (start.separable and start.W.any()):
         return start
     with single_thread():
-        return working_set.solve_on_pools(program, norm, _engine(norm, paces, start), _first(program, start))
+        return working_set.solve_on_pools(
+            program, norm, engine(norm, paces, start), first_rows(program, start)
+        )
 
 
-def _paces(p: float) -> tuple[Pace, ...]:
+def paces_of(p: float) -> tuple[Pace, ...]:
+    """The ways to run the interior point of an exponent, in turn."""
     if p == 1 or np.isinf(p):
         return ((1.0, 0.0),)
     return (FAST, *PACES) if FROM < p < 2 else PACES
@@ -72,25 +77,30 @@ def _from_sum(program: Constraints, norm: Norm, paces: tuple[Pace, ...]) -> Answ
     if np.count_nonzero(rows.bound) < np.count_nonzero(program.bound) or not square > 0:
         return rows.answer(Found(W, rows.bound), program)
     guess = rows.answer(Found(W * (float(rows.bound @ rows.bound) / square), rows.bound), program)
-    return rows.answer(_engine(norm, paces, guess, guessed=True)(rows), program)
+    return rows.answer(engine(norm, paces, guess, guessed=True)(rows), program)
 
 
-def _engine(norm: Norm, paces: tuple[Pace, ...], start: Answer, guessed: bool = False) -> working_set.Engine:
+def engine(
+    norm: Norm, paces: tuple[Pace, ...], start: Answer, guessed: bool = False, run_of: Any = Run
+) -> working_set.Engine:
     """The interior point, on a pool of rows that may grow while it runs.
 
     paces: ways to run it, tried in turn until one converges.
     guessed: all rows are there, and the start may be a bad one: give up early.
+    run_of: the interior point of a family of norms, made from rows, norm, pace and start.
     """
-    steps = _steps(norm, paces, start, guessed)
+    steps = _steps(partial(run_of, norm=norm, start=start), paces, start, guessed)
     next(steps)
     return steps.send
 
 
-def _steps(norm: Norm, paces: tuple[Pace, ...], start: Answer, guessed: bool) -> Generator[Found, Rows, None]:
+def _steps(
+    run_of: Any, paces: tuple[Pace, ...], start: Answer, guessed: bool
+) -> Generator[Found, Rows, None]:
     rows = yield Found(start.W, start.multipliers)
     best = Found(start.W, rows.pick(start.multipliers) * rows.length)
     for pace in paces:
-        run, gap, stalled = Run(rows, norm, pace, start), np.inf, 0
+        run, gap, stalled = run_of(rows, pace=pace), np.inf, 0
         farthest = FARTHEST * run.size if guessed else np.inf
         for step in range(COLD if guessed else STEPS):
             try:
@@ -125,7 +135,7 @@ def _on_more(rows: Rows, found: Found, pool: Rows) -> Found:
     return Found(found.W, multipliers)
 
 
-def _first(program: Constraints, start: Answer) -> Bool:
+def first_rows(program: Constraints, start: Answer) -> Bool:
     """Ties, and the rows of least slack at the Frobenius solution: those with a bound, those without."""
     size = start.carriers + max(start.carriers // 4, 3 * program.d)
     if np.count_nonzero(program.active) <= max(size, ALL):

@@ -9,6 +9,7 @@ from attsvm.numbers import Float
 from attsvm.numbers.linear import Cholesky
 from attsvm.program.rows import Rows
 from attsvm.program.schatten.interior_point import inverse
+from attsvm.program.schatten.paired import Paired
 from attsvm.program.schatten.scaling import Scaling
 
 
@@ -108,9 +109,9 @@ class ByRows:
     def __init__(self, system: System) -> None:
         pool = system.pool
         self.system = system
-        self.inverse = Inverse(system)
+        self.inverse = inverse_of(system)
         self.factor = Cholesky(lambda: self.inverse.gram(pool), system.ratio)
-        self.rise = self.inverse(system.F)
+        self.rise = self.inverse(2 * system.F)
         self.coupling = pool.margins(self.rise)
         self.response = self.factor.solve(self.coupling)
         bend = system.trace - 2 * float(np.vdot(system.F, self.rise))
@@ -119,56 +120,36 @@ class ByRows:
     def solve(self, right: Float) -> Float:
         system, pool = self.system, self.system.pool
         matrix, number, rows = system.split(right)
-        weight = self.inverse(matrix / 2)
+        weight = self.inverse(matrix)
         rows = self.factor.solve(rows - pool.margins(weight))
         excess = number - 2 * np.vdot(system.F, weight) - self.coupling @ rows
         dt = float(excess / self.curvature)
         rows = rows + dt * self.response
-        return system.join(weight + self.inverse(pool.combine(rows) / 2) - dt * self.rise, dt, rows)
+        return system.join(weight + self.inverse(pool.combine(rows)) - dt * self.rise, dt, rows)
 
 
-class Inverse:
-    """The inverse of L in closed form.
+def inverse_of(system: System) -> Paired:
+    """½ L⁻¹ in closed form.
 
     With U₁₁ = G₁G₁ᵀ, U₂₂ = G₂G₂ᵀ and U₁₂ = G₁ diag(γ) G₂ᵀ, L acts on X̂ = G₁ᵀXG₂ in pairs of
     entries, X̂_ab + γ_a γ_b X̂_ba, so that X̂_ab = (B̂_ab − γ_a γ_b B̂_ba) / (1 − γ_a² γ_b²).
     """
-
-    def __init__(self, system: System) -> None:
-        d, e = system.F.shape
-        k = self.k = min(d, e)
-        first, second = np.linalg.cholesky(system.U11), np.linalg.cholesky(system.U22)
-        # γ → 1 at the optimum and 1 − γ² from γ would be noise: the eigenvalues of
-        # G₁ᵀV₁₁G₁ are 1/(1 − γ²), and their large ones are accurate.
-        above = first.T @ system.scaling.forward[:d]
-        growth, left = np.linalg.eigh(above @ above.T)
-        left, rest = left[:, ::-1], 1 / np.maximum(growth[::-1][:k], 1.0)
-        half = solve_triangular(first, system.U12, lower=True)
-        core = solve_triangular(second, half.T, lower=True)
-        right, triangle = np.linalg.qr(core @ left[:, :k], mode="complete")
-        right[:, :k] *= np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
-        self.left = solve_triangular(first, left, lower=True, trans=1).T  # G₁⁻¹
-        self.right = solve_triangular(second, right, lower=True, trans=1).T  # G₂⁻¹
-        gamma = np.sqrt(1 - rest)
-        denominator = rest[:, None] + rest - rest[:, None] * rest
-        self.direct = np.ones((d, e))
-        self.direct[:k, :k] = 1 / denominator
-        self.crossed = gamma[:, None] * gamma / denominator
-
-    def __call__(self, B: Float) -> Float:
-        k, B = self.k, self.left @ B @ self.right.T
-        X = self.direct * B
-        X[:k, :k] -= self.crossed * B[:k, :k].T
-        return np.asarray(self.left.T @ X @ self.right)
-
-    def gram(self, pool: Rows) -> Float:
-        """½ ⟨A_i, L⁻¹ A_j⟩ for all pairs of rows: the lower triangle of a (w, w) matrix."""
-        delta, queries, k = pool.delta @ self.left.T, pool.queries @ self.right.T, self.k
-        small, spread = delta[:, :k], queries[pool.owner, :k]
-        out = np.empty((len(delta), len(delta)))
-        for j, mine in enumerate(pool.slices):
-            before = slice(0, mine.stop)
-            image = delta[before] * ((queries * queries[j]) @ self.direct.T)[pool.owner[before]]
-            image[:, :k] -= spread[before] * (small[before] @ (queries[j, :k, None] * self.crossed))
-            np.matmul(delta[mine] / 2, image.T, out=out[mine, before])
-        return out
+    d, e = system.F.shape
+    k = min(d, e)
+    first, second = np.linalg.cholesky(system.U11), np.linalg.cholesky(system.U22)
+    # γ → 1 at the optimum and 1 − γ² from γ would be noise: the eigenvalues of
+    # G₁ᵀV₁₁G₁ are 1/(1 − γ²), and their large ones are accurate.
+    above = first.T @ system.scaling.forward[:d]
+    growth, left = np.linalg.eigh(above @ above.T)
+    left, rest = left[:, ::-1], 1 / np.maximum(growth[::-1][:k], 1.0)
+    half = solve_triangular(first, system.U12, lower=True)
+    core = solve_triangular(second, half.T, lower=True)
+    right, triangle = np.linalg.qr(core @ left[:, :k], mode="complete")
+    right[:, :k] *= np.where(np.diagonal(triangle) < 0, -1.0, 1.0)
+    left = solve_triangular(first, left, lower=True, trans=1).T  # G₁⁻¹
+    right = solve_triangular(second, right, lower=True, trans=1).T  # G₂⁻¹
+    gamma = np.sqrt(1 - rest)
+    twice = 2 * (rest[:, None] + rest - rest[:, None] * rest)
+    direct = np.full((d, e), 0.5)
+    direct[:k, :k] = 1 / twice
+    return Paired(left, right, direct, -gamma[:, None] * gamma / twice)

@@ -1,0 +1,124 @@
+"""A primal-dual interior point for Schatten(p), 1 < p < ∞: that of lp on singular values, 6 to 20 steps.
+
+    min ‖W‖_p  s.t.  A W − s = b,  s ≥ 0,       W = U diag(σ^(q−1)) Vᵀ  where  M = Σ λ_j A_j = U diag(σ) Vᵀ
+
+W and M, both of norm one, are tied by a smooth map. It is linearised as W of M if p < 2, as M of W if p > 2:
+of the two, the one with a derivative at zero. In the singular basis that acts on pairs of entries (`paired`),
+so that the Newton matrix  A L A* + diag(s/λ)  is one over the rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attsvm.norms import Norm
+from attsvm.numbers import Float
+from attsvm.numbers.linear import Cholesky
+from attsvm.program import bounds
+from attsvm.program.engine import Answer, Found
+from attsvm.program.entrywise.ball import FLOOR
+from attsvm.program.entrywise.interior_point import BOUNDARY, LEAST, LOOSE, Pace, length, nearer
+from attsvm.program.rows import Rows
+from attsvm.program.schatten.interior_point import inverse
+from attsvm.program.schatten.paired import Singular, of_power, of_root, power
+from attsvm.program.span import Span, basis
+
+
+class CurvedRun:
+    """One interior point under way, with the members of `entrywise.interior_point.Run`.
+
+    W (d', e') in the span of the pool's rows, multipliers and slacks (k,), all at ‖W‖_p = ‖M‖_q = 1;
+    size: by what W was divided; p: it moves from 2 to its goal.
+    """
+
+    def __init__(self, rows: Rows, norm: Norm, pace: Pace, start: Answer) -> None:
+        self.goal, (self.pace, self.apart) = norm.p, pace
+        self.p, self.size = nearer(2.0, norm.p, self.pace), float(norm.value(start.W))
+        W, multipliers = start.W / self.size, rows.pick(start.multipliers) * rows.length
+        multipliers = multipliers / float(norm.dual.value(rows.combine(multipliers)))
+        bound = rows.bound / self.size
+        slack = np.maximum(rows.margins(W) - bound, LOOSE * bound.max())
+        centre = LOOSE * float(multipliers @ bound) / len(rows)
+        multipliers = np.where(rows.tied, multipliers, np.maximum(multipliers, centre / slack))
+        self._lay_out(rows, W, slack, multipliers)
+
+    def _lay_out(self, rows: Rows, W: Float, slack: Float, multipliers: Float) -> None:
+        """W (d, e) and the rows' pairs, in the span of these rows."""
+        self.pool, self.span = rows, Span(basis(rows.delta), basis(rows.queries))
+        self.inner, self.W = rows.within(self.span), self.span.reduce(W)
+        self.bound, self.slack, self.multipliers = rows.bound / self.size, slack * ~rows.tied, multipliers
+        self._settle()
+
+    def _settle(self) -> None:
+        """Both to norm one, as at the solution; what the rows miss, and the gap."""
+        M = self.inner.combine(self.multipliers)
+        of_W, of_M = np.linalg.svd(self.W), np.linalg.svd(M)
+        size, steep = length(of_W[1], self.p), length(of_M[1], self.p / (self.p - 1))
+        self.size *= size
+        self.W, self.bound, self.slack = self.W / size, self.bound / size, self.slack / size
+        self.multipliers = self.multipliers / steep
+        self._linearise((of_W[0], of_W[1] / size, of_W[2]), (of_M[0], of_M[1] / steep, of_M[2]), M / steep)
+        self.over = inverse(self.multipliers, self.pool.tied)
+        self.ratio, margins = self.slack * self.over, self.inner.margins(self.W)
+        self.residual = self.slack + self.bound - margins
+        self.value = float(self.multipliers @ self.bound)
+        self.short = float(np.abs(self.multipliers * self.residual).sum())
+        asks = self.bound > 0
+        least = float((margins[asks] / self.bound[asks]).min())
+        gap = bounds.apart(self.value, least, 1.0, bounds.missed(self.pool, margins) / self.bound.max())
+        self.gap = float(gap) if self.p == self.goal else 1.0
+
+    def _linearise(self, of_W: Singular, of_M: Singular, M: Float) -> None:
+        """dW = map(dM) + offset."""
+        p, q = self.p, self.p / (self.p - 1)
+        if p < 2:
+            self.map = of_power(of_M, q - 1)
+            self.offset: Float = power(of_M, q - 1) - self.W
+        else:
+            self.map = of_root(of_W, p - 1, FLOOR)
+            self.offset = self.map(M - power(of_W, p - 1))
+
+    def found(self, final: bool = True) -> Found:
+        """W (d, e) and the multipliers in the units of the rows."""
+        return Found(self.span.expand(self.W) * self.size, self.multipliers.copy(), self.gap, final=final)
+
+    def step(self) -> None:
+        """One predictor-corrector step; one length for both, because W is tied to M."""
+        # Complementarity must not run ahead of feasibility, nor below what the map allows.
+        least = max(self.short, self.value * (LEAST if self.p == self.goal else self.apart))
+        slack, multipliers, free = self.slack, self.multipliers, ~self.pool.tied
+        total, target = float(slack @ multipliers), 0.0
+        factor, second = Cholesky(lambda: self.map.gram(self.inner), self.ratio), np.zeros(len(slack))
+        for share in (1.0, BOUNDARY):
+            pull = (target - slack * multipliers - second) * self.over
+            dW, dl = self._solve(factor, self.residual + pull - self.inner.margins(self.offset))
+            ds = pull - self.ratio * dl
+            fall = max(float((-x[free] / y[free]).max()) for x, y in ((ds, slack), (dl, multipliers)))
+            along = share / max(share, fall)
+            second, reached = ds * dl, float((slack + along * ds) @ (multipliers + along * dl))
+            target = min(total, max(total * (reached / total) ** 3, least)) / np.count_nonzero(free)
+        self.W = self.W + along * (dW + self.offset)
+        self.slack, self.multipliers = slack + along * ds, multipliers + along * dl
+        if along > 0.5:
+            self.p = nearer(self.p, self.goal, self.pace)
+        self._settle()
+
+    def _solve(self, factor: Cholesky, right: Float) -> tuple[Float, Float]:
+        """map(Σ x_j A_j) and x with  A map(Σ x_j A_j) + s/λ x = right,  refined once."""
+        W, x, rest = np.zeros_like(self.W), np.zeros_like(right), right
+        for _ in range(2):
+            more = factor.solve(rest)
+            # W is refined with x: a new product with the map, up to 1e10, would undo the refinement.
+            W, x = W + self.map(self.inner.combine(more)), x + more
+            rest = right - self.inner.margins(W) - self.ratio * x
+        return W, x
+
+    def join(self, rows: Rows) -> None:
+        """Go on with more rows: a new one starts on the central path, as far inside as it is outside."""
+        old, W = rows.places(self.pool), self.span.expand(self.W)
+        mean = float(self.slack @ self.multipliers) / np.count_nonzero(~self.pool.tied)
+        bound = rows.bound / self.size
+        slack = np.maximum(np.abs(rows.margins(W) - bound), np.sqrt(mean) * bound.max())
+        multipliers = mean / slack
+        slack[old], multipliers[old] = self.slack, self.multipliers
+        self._lay_out(rows, W, slack, multipliers)
