@@ -50,6 +50,21 @@ def matrix_cases() -> dict[str, Callable[[Any], torch.optim.Optimizer]]:
     matrices = lambda q: [w for w in q if w.ndim == 2]  # noqa: E731
     return {
         "torch Muon (5 Newton–Schulz steps)": lambda q: torch.optim.Muon(matrices(q), LR),
+        "SteepestDescent spectral (Newton–Schulz, momentum)": lambda q: SteepestDescent(
+            matrices(q),
+            LR,
+            att.spectral,
+            polar="newton-schulz",
+            momentum=0.95,
+            nesterov=True,
+            weight_decay=0.1,
+        ),
+        "SteepestDescent spectral (the same, four heads each)": lambda q: SteepestDescent(
+            matrices(q), LR, att.spectral, polar="newton-schulz", momentum=0.95, nesterov=True, heads=4
+        ),
+        "SteepestDescent Schatten 4 (Newton)": lambda q: SteepestDescent(
+            matrices(q), LR, att.Schatten(4), polar="newton-schulz"
+        ),
         "SteepestDescent spectral (SVD)": lambda q: SteepestDescent(matrices(q), LR, att.spectral),
         "SteepestDescent nuclear (SVD)": lambda q: SteepestDescent(matrices(q), LR, att.nuclear),
     }

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attsvm.norms import Entrywise, Schatten
+from attsvm.torch.roots import directions
 
 Tensors = list[Tensor]
 
@@ -41,10 +42,10 @@ def dual_sizes(norm: Entrywise, grads: Tensors, joint: bool) -> Tensors:
     return [_or_one(size) * scale for size, scale in zip(sizes, scales, strict=True)]
 
 
-def steepest(norm: Entrywise | Schatten, grads: Tensors, joint: bool) -> Tensors:
+def steepest(norm: Entrywise | Schatten, grads: Tensors, joint: bool, polar: str = "svd") -> Tensors:
     """The Δ with N(Δ) ≤ 1 that maximises ⟨G, Δ⟩, for every gradient G or jointly for all."""
     if isinstance(norm, Schatten) and norm.p != 2:
-        return _schatten(norm, grads, joint)
+        return _schatten(norm, grads, joint) if polar == "svd" else _by_products(norm, grads)
     if norm.p == math.inf:
         return list(torch._foreach_sign(grads))
     if norm.p == 1:
@@ -92,21 +93,36 @@ def _largest_coordinate(grads: Tensors, joint: bool) -> Tensors:
 
 
 def _schatten(norm: Schatten, grads: Tensors, joint: bool) -> Tensors:
-    factors = []
-    for g in grads:
-        if g.ndim > 2:
-            shape = tuple(g.shape)
-            raise ValueError(
-                f"steepest descent in the {norm} norm needs matrices or vectors, but a parameter has shape "
-                f"{shape}. Put it into a group of its own with an entrywise norm."
-            )
-        matrix = g.reshape(-1, 1) if g.ndim < 2 else g
-        factors.append(torch.linalg.svd(matrix, full_matrices=False))
+    factors = [torch.linalg.svd(matrix, full_matrices=False) for matrix in _matrices(norm, grads)]
     steps = _spectrum_steps(
         norm, [(f.U.shape[0], f.Vh.shape[1]) for f in factors], [f.S for f in factors], joint
     )
     parts = zip(grads, factors, steps, strict=True)
     return [((f.U * step) @ f.Vh).reshape(g.shape) for g, f, step in parts]
+
+
+def _by_products(norm: Schatten, grads: Tensors) -> Tensors:
+    """The same without singular values, all matrices of one shape at once."""
+    alike: dict[Any, list[int]] = {}
+    matrices = _matrices(norm, grads)
+    for k, matrix in enumerate(matrices):
+        alike.setdefault((matrix.shape, matrix.dtype, matrix.device), []).append(k)
+    steps = list(grads)
+    for chosen in alike.values():
+        found = directions(torch.stack([matrices[k] for k in chosen]), norm.p)
+        for k, step in zip(chosen, found, strict=True):
+            steps[k] = step.reshape(grads[k].shape)
+    return steps
+
+
+def _matrices(norm: Schatten, grads: Tensors) -> Tensors:
+    for g in grads:
+        if g.ndim > 2:
+            raise ValueError(
+                f"steepest descent in the {norm} norm needs matrices or vectors, but a parameter has shape "
+                f"{tuple(g.shape)}. Put it into a group of its own with an entrywise norm."
+            )
+    return [g.reshape(-1, 1) if g.ndim < 2 else g for g in grads]
 
 
 def _spectrum_steps(norm: Schatten, shapes: list[Any], spectra: Tensors, joint: bool) -> Tensors:

@@ -52,14 +52,14 @@ class LpMirrorDescent(Descent):
         super().__init__(params, {"lr": lr, "p": p, **settings, "maximize": maximize, "foreach": foreach})
 
     def check(self, group: Group) -> None:
-        p, decay = group["p"], group["weight_decay"]
+        p = group["p"]
         if isinstance(p, bool) or not isinstance(p, int | float) or not 1 < p < math.inf:
             raise ValueError(f"p is {p!r}. Mirror descent needs 1 < p < ∞.")
-        if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 <= decay < math.inf:
-            raise ValueError(f"weight_decay is {decay!r}. Pass a number ≥ 0.")
 
     def move(self, group: Group, params: Tensors, grads: Tensors) -> None:
         p, lr = group["p"], float(group["lr"])
+        if group["weight_decay"]:
+            grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])
         if group["normalised"]:
             grads = wide(grads)
             grads = torch._foreach_div(grads, dual_sizes(Entrywise(p), grads, group["joint"]))

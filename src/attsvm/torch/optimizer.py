@@ -47,20 +47,29 @@ class Descent(Optimizer):
     def check(self, group: Group) -> None:
         """Raise where a setting of the group is impossible."""
 
+    def fits(self, group: Group, w: Tensor) -> None:
+        """Raise where a parameter is not one for the settings of its group."""
+
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}
         lr = group["lr"]
         if isinstance(lr, bool) or not _is_number(lr) or not 0 <= float(lr) < math.inf:
             raise ValueError(f"lr is {lr!r}. Pass a number ≥ 0.")
+        decay = group["weight_decay"]
+        if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 <= decay < math.inf:
+            raise ValueError(f"weight_decay is {decay!r}. Pass a number ≥ 0.")
         self.check(group)
         super().add_param_group(param_group)
         for w in self.param_groups[-1]["params"]:
             if w.is_complex():
                 raise ValueError(f"a parameter is {w.dtype}. Pass its real view, torch.view_as_real(w).")
+            self.fits(group, w)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a state_dict, exactly: torch would round the state to the parameters' dtype."""
         super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            group.update({name: value for name, value in self.defaults.items() if name not in group})
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
         params = [w for group in self.param_groups for w in group["params"]]
         for number, w in zip(numbers, params, strict=True):
@@ -96,6 +105,4 @@ def _gradients(group: Group, params: Tensors) -> Tensors:
             raise RuntimeError(f"a gradient is {g.layout}. Use dense gradients: Embedding(sparse=False).")
     if group["maximize"]:
         grads = torch._foreach_neg(grads)
-    if group.get("weight_decay", 0):
-        grads = torch._foreach_add(grads, params, alpha=group["weight_decay"])
     return grads

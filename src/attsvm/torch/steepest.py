@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attsvm.norms import Entrywise, Norm, Schatten
 from attsvm.torch.directions import steepest
 from attsvm.torch.optimizer import Descent, Group, Tensors, wide
+from attsvm.torch.roots import SERVED
 
 # A group's norm is part of a checkpoint, which torch.load reads with weights_only=True by default.
 torch.serialization.add_safe_globals([Entrywise, Schatten])
@@ -17,15 +19,21 @@ torch.serialization.add_safe_globals([Entrywise, Schatten])
 class SteepestDescent(Descent):
     """Steepest descent with steps of length lr in a norm.
 
-        W ← W − lr · argmax_{N(Δ) ≤ 1} ⟨M, Δ⟩,     M ← momentum · M + (1 − momentum) ∇L
+        W ← (1 − lr · weight_decay) W − lr · argmax_{N(Δ) ≤ 1} ⟨M, Δ⟩
+        M ← momentum · M + (1 − momentum) ∇L
 
-    attsvm.frobenius: normalised GD. linf: sign descent, with momentum Signum. spectral: the exact
-    direction of Muon, U Vᵀ by SVD. l1: one coordinate. nuclear: one singular pair. Any Entrywise(p) or
-    Schatten(p). A parameter without gradient, or with a zero one, stays.
+    attsvm.frobenius: normalised GD. linf: sign descent, with momentum Signum. spectral: Muon. l1: one
+    coordinate. nuclear: one singular pair. Any Entrywise(p) or Schatten(p). A parameter without gradient,
+    or with a zero one, takes no step.
 
     joint: take a step of length lr for all parameters of the group together, not for each tensor: they
     count as one vector for an entrywise norm, as one block-diagonal matrix for a Schatten norm.
-    Reference: Fan et al. 2025, "Implicit Bias of Spectral Descent and Muon".
+    heads: take a step for each head by itself: a matrix counts as so many, one above the other as in
+    nn.Linear's (heads · width, d), or with head_axis=1 side by side. Without, heads are concatenated.
+    polar: how directions of Schatten norms are found: "svd", exactly, or "newton-schulz", by products alone
+    (spectral: Muon's five steps, in bfloat16 on a GPU; Schatten(4): twelve of Newton's).
+    nesterov: the direction of momentum · M + (1 − momentum) ∇L instead of M, as Muon takes it.
+    Reference: Fan et al. 2025, "Implicit Bias of Spectral Descent and Muon"; Jordan et al. 2024, Muon.
     """
 
     def __init__(
@@ -35,32 +43,74 @@ class SteepestDescent(Descent):
         norm: Norm,
         *,
         momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        heads: int = 1,
+        head_axis: int = 0,
+        polar: str = "svd",
         joint: bool = False,
         maximize: bool = False,
         foreach: bool | None = None,
     ) -> None:
-        settings = {"momentum": momentum, "joint": joint, "maximize": maximize, "foreach": foreach}
-        super().__init__(params, {"lr": lr, "norm": norm, **settings})
+        about_steps = {"norm": norm, "joint": joint, "heads": heads, "head_axis": head_axis, "polar": polar}
+        about_time = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        super().__init__(
+            params, {"lr": lr, **about_steps, **about_time, "maximize": maximize, "foreach": foreach}
+        )
 
     def check(self, group: Group) -> None:
-        norm, momentum = group["norm"], group["momentum"]
+        norm, momentum, heads = group["norm"], group["momentum"], group["heads"]
         if not isinstance(norm, Entrywise | Schatten):
             raise TypeError(f"norm is {norm!r}. Pass attsvm.frobenius, linf, spectral, … or Entrywise(p).")
         if isinstance(momentum, bool) or not isinstance(momentum, int | float) or not 0 <= momentum < 1:
             raise ValueError(f"momentum is {momentum!r}. Pass a number in [0, 1).")
+        if group["nesterov"] and not momentum:
+            raise ValueError("nesterov looks ahead along the momentum, which is 0. Pass momentum=0.95, say.")
+        if (
+            isinstance(heads, bool)
+            or not isinstance(heads, int)
+            or heads < 1
+            or group["head_axis"] not in (0, 1)
+        ):
+            raise ValueError(
+                f"heads is {heads!r}, head_axis {group['head_axis']!r}. Pass a count ≥ 1, and 0 or 1."
+            )
+        if group["polar"] not in ("svd", "newton-schulz"):
+            raise ValueError(f"polar is {group['polar']!r}. Pass 'svd' or 'newton-schulz'.")
+        if group["polar"] != "svd" and not (isinstance(norm, Schatten) and norm.p in SERVED):
+            raise ValueError(
+                f"polar='newton-schulz' serves spectral and Schatten(4), not {norm}. Pass 'svd'."
+            )
+        if group["polar"] != "svd" and group["joint"] and norm.p != SERVED[0]:
+            raise ValueError("joint steps of Schatten(4) need singular values. Pass polar='svd'.")
+
+    def fits(self, group: Group, w: Tensor) -> None:
+        heads, axis = group["heads"], group["head_axis"]
+        if heads > 1 and (w.ndim != 2 or w.shape[axis] % heads):
+            side = ("rows", "columns")[axis]
+            raise ValueError(
+                f"heads={heads} cannot split a parameter of shape {tuple(w.shape)}: its {side} must be a "
+                "multiple. Put matrices with other heads, and vectors, into groups of their own."
+            )
 
     def move(self, group: Group, params: Tensors, grads: Tensors) -> None:
         grads = wide(grads)
         if group["momentum"]:
-            grads = self._averaged(params, grads, group["momentum"])
-        steps = steepest(group["norm"], grads, group["joint"])
-        torch._foreach_add_(params, steps, alpha=-float(group["lr"]))
+            averages = self._averaged(params, grads, group["momentum"])
+            grads = torch._foreach_lerp(grads, averages, group["momentum"]) if group["nesterov"] else averages
+        lr, heads, axis = float(group["lr"]), group["heads"], group["head_axis"]
+        pieces = grads if heads == 1 else [part for g in grads for part in g.chunk(heads, axis)]
+        steps = steepest(group["norm"], list(pieces), group["joint"], group["polar"])
+        if heads > 1:
+            steps = [torch.cat(steps[k : k + heads], axis) for k in range(0, len(steps), heads)]
+        if group["weight_decay"]:
+            torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
+        torch._foreach_add_(params, steps, alpha=-lr)
 
     def _averaged(self, params: Tensors, grads: Tensors, momentum: float) -> Tensors:
         for w, g in zip(params, grads, strict=True):
             if "average" not in self.state[w]:
                 self.state[w]["average"] = torch.zeros_like(g)
         averages = [self.state[w]["average"] for w in params]
-        torch._foreach_mul_(averages, momentum)
-        torch._foreach_add_(averages, grads, alpha=1 - momentum)
+        torch._foreach_lerp_(averages, grads, 1 - momentum)
         return averages
