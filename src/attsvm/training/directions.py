@@ -12,7 +12,9 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from attsvm.norms import Entrywise, Norm, Schatten
+from attsvm.training.compilation import backend
 from attsvm.training.lanes import each
+from attsvm.training.small_svd import LARGEST, small_svd
 
 Tree = Any
 
@@ -40,22 +42,37 @@ def _own_size(leaf: Array, last: bool) -> int:
 
 
 def _of_matrices(norm: Norm, leaves: list[Array]) -> list[Array]:
-    if len(leaves) == 1 and leaves[0].ndim in (1, 2):
-        return [norm.steepest(leaves[0])]
     if isinstance(norm, Schatten):
         return _block_steepest(norm, leaves)
+    if len(leaves) == 1 and leaves[0].ndim in (1, 2):
+        return [norm.steepest(leaves[0])]
     vector, restore = ravel_pytree(leaves)
     return restore(norm.steepest(vector))
 
 
 def _block_steepest(norm: Schatten, leaves: list[Array]) -> list[Array]:
+    """That of one block matrix: every block has its own singular vectors, their values are one vector."""
     if any(leaf.ndim not in (1, 2) for leaf in leaves):
         raise ValueError(f"steepest in the {norm} norm needs matrices or vectors.")
     blocks = [leaf[:, None] if leaf.ndim == 1 else leaf for leaf in leaves]
-    joint = norm.steepest(jax.scipy.linalg.block_diag(*blocks))
-    out, row, column = [], 0, 0
-    for leaf, block in zip(leaves, blocks, strict=True):
-        rows, columns = block.shape
-        out.append(joint[row : row + rows, column : column + columns].reshape(leaf.shape))
-        row, column = row + rows, column + columns
-    return out
+    largest = jnp.stack([jnp.abs(block).max() for block in blocks]).max()
+    scale = 1 / jnp.where(largest > 0, largest, 1)  # powers of 1e±150 would over- or underflow
+    U, values, Vt = zip(*_decomposed([block * scale for block in blocks]), strict=True)
+    sigma = jnp.concatenate(values)
+    # As norms.Schatten: noise would be blown up to full size.
+    size = max(sum(block.shape[0] for block in blocks), sum(block.shape[1] for block in blocks))
+    sigma = jnp.where(sigma > size * np.finfo(sigma.dtype).eps * sigma.max(), sigma, 0)
+    unit = jnp.split(Entrywise(norm.p).steepest_along(sigma), np.cumsum([len(one) for one in values])[:-1])
+    return [
+        ((u * own) @ vt).reshape(leaf.shape) for u, own, vt, leaf in zip(U, unit, Vt, leaves, strict=True)
+    ]
+
+
+def _decomposed(blocks: list[Array]) -> list[Any]:
+    """U, σ, Vᵀ of each: on a GPU by rotations of all at once, blocks of one shape together."""
+    if backend() == "cpu" or max(min(block.shape) for block in blocks) > LARGEST:
+        return [jnp.linalg.svd(block, full_matrices=False) for block in blocks]
+    if len({block.shape for block in blocks}) > 1:
+        return [small_svd(block) for block in blocks]
+    found = jax.vmap(small_svd)(jnp.stack(blocks))
+    return [tuple(part[k] for part in found) for k in range(len(blocks))]
