@@ -8,13 +8,24 @@ from typing import Any
 from attsvm.norms import Entrywise
 from attsvm.words import WrongWord, norm_of, one_of
 
-ASKS = {"steepest": ("norm", "lr"), "gd": ("lr",), "mirror": ("norm", "lr"), "polyak": ()}
+ASKS = {
+    "steepest": ("norm", "lr", "momentum", "decay"),
+    "gd": ("lr",),
+    "mirror": ("norm", "lr"),
+    "polyak": (),
+}
 """The options that each optimizer takes."""
+
+FACTORS = {"kq": ("rank", "separate"), "diagonal_kq": ("separate",)}
+"""The options of weights that are products."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is trained with, in words."""
+    """What a run is trained with, in words.
+
+    rank: of K and Q, 0 for no restriction. separate: K and Q are normalised apart.
+    """
 
     optimizer: str = "steepest"
     norm: str = "frobenius"
@@ -22,23 +33,39 @@ class Settings:
     weight: str = "full"
     loss: str = "logistic"
     steps: int = 2_000
+    momentum: float = 0.0
+    decay: float = 0.0
+    rank: int = 0
+    separate: bool = False
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The options that have an effect."""
+        return (*ASKS[self.optimizer], *FACTORS.get(self.weight, ()))
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of train() that they name."""
         from attsvm.training import losses, optimizers, weights
 
         rules = {
-            "steepest": lambda: optimizers.steepest(norm_of(self.norm), self.lr),
+            "steepest": lambda: optimizers.steepest(
+                norm_of(self.norm), self.lr, momentum=self.momentum, decay=self.decay
+            ),
             "gd": lambda: optimizers.gd(self.lr),
             "mirror": lambda: optimizers.mirror(_exponent(self.norm), self.lr),
             "polyak": lambda: optimizers.polyak(),
             "adam": lambda: optimizers.adam(self.lr),
         }
-        kinds = {"full": weights.FullWeight(), "kq": weights.KeyQuery(), "diagonal": weights.Diagonal()}
+        kinds = {
+            "full": lambda: weights.FullWeight(),
+            "kq": lambda: weights.KeyQuery(self.rank or None, self.separate),
+            "diagonal": lambda: weights.Diagonal(),
+            "diagonal_kq": lambda: weights.DiagonalKeyQuery(self.separate),
+        }
         known = {name: getattr(losses, name) for name in ("logistic", "exponential", "correlation")}
         return {
             "optimizer": one_of("optimizer", self.optimizer, rules)(),
-            "weight": one_of("weight", self.weight, kinds),
+            "weight": one_of("weight", self.weight, kinds)(),
             "loss": one_of("loss", self.loss, known),
             "steps": self.steps,
         }

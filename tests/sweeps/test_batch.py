@@ -112,3 +112,23 @@ def test_separable_is_about_the_best_tokens_wherever_a_run_ended(one):
     expected = att.separable(tokens, att.best_tokens(tokens, v))
     assert (found["separable"] == expected).all()
     assert 0 < expected.sum() < FEW and set(found["kind"]) >= {"global", "local"}
+
+
+def test_programs_are_solved_of_the_first_runs_and_a_way_may_be_looked_at_early(one):
+    names = ["margin_ratio:l1", "margin_ratio:frobenius", "margin_ratio:frobenius@0.1", "arrival:frobenius"]
+    found = columns(one | {"measure": names, "programs": 3}, range(4), few=True)[0]
+    assert np.isfinite(found["margin_ratio:l1"]).tolist() == [True] * 3 + [False] * 13
+    ends, early, steps = (found[name] for name in names[1:])
+    assert (early < ends).all()
+    assert (np.isfinite(steps) == (ends >= 0.99)).all()
+    every = columns(one | {"measure": names}, range(4), few=True)[0]
+    np.testing.assert_array_equal(every["margin_ratio:l1"][:3], found["margin_ratio:l1"][:3])
+
+
+def test_diagonals_are_judged_among_diagonals(one):
+    way = {"weight": "diagonal_kq", "norm": "lp:4", "lr": 0.02, "steps": 600}
+    found = columns(one | {"train": way, "measure": ["kind", "margin_ratio"]}, range(4), few=True)[0]
+    ratio = found["margin_ratio"][np.isfinite(found["margin_ratio"])]
+    assert len(ratio) > 8
+    assert ratio.max() <= 1 + ROUNDING  # against every matrix W the best diagonal may fall short
+    assert np.median(ratio) > 0.95

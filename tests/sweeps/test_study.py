@@ -30,7 +30,15 @@ WRONG = [
     ({"train": {x: {"from": 1, "to": 2000} for x in ("lr", "steps")}}, "train has 4,000,000 combinations"),
     ({"data": {"n": {"start": 3}}}, r"Pass \{from = 2, to = 8, step = 2\}"),
     ({"train": {"optimizer": "adam"}}, "no optimizer 'adam'. Pass steepest, gd, mirror, polyak"),
-    ({"train": {"momentum": 0.9}}, "train.momentum is unknown. Known are optimizer, norm, lr"),
+    ({"train": {"nesterov": 0.9}}, "train.nesterov is unknown. Known are optimizer, norm, lr"),
+    ({"train": {"momentum": 2}}, "momentum is 2"),
+    ({"train": {"norm": "schatten:0.5"}}, "lp:P or schatten:P with a number P ≥ 1"),
+    ({"train": {"weight": "kq", "separate": 1}}, "train.separate is 1. Pass true or false"),
+    ({"train": {"weight": "kq", "rank": -1}}, "train.rank is -1. Pass at least 0"),
+    ({"train": {"weight": "diagonal_kq", "init": "zero"}}, "cannot start at zero"),
+    ({"measure": "margin_ratio:l1@2"}, "may be taken at a share of the steps: margin_ratio:l1@0.1"),
+    ({"measure": "arrival:l1@0.1"}, "may be taken at a share of the steps"),
+    ({"programs": -1}, "programs is -1. Pass of how many runs they are solved, 0 for all"),
     ({"train": {"steps": 1.5}}, "train.steps is 1.5. Pass a whole number"),
     ({"train": {"steps": 0}}, "train.steps is 0. Pass at least 1"),
     ({"train": {"lr": -1}}, "lr is -1"),
@@ -112,6 +120,19 @@ def test_a_norm_that_no_theory_predicts_must_be_named(study):
     with pytest.raises(ValueError, match=r"margin_ratio: no limit is known .* margin_ratio:frobenius"):
         read_study(change(study, train=way))
     assert read_study(change(study, train=way, measure="margin_ratio:l1")).cells
+
+
+def test_options_are_told_where_they_have_an_effect(study):
+    ways = [
+        {"weight": "kq", "rank": 2, "separate": True, "norm": "schatten:4", "decay": 0.1},
+        {"rank": 2, "separate": True, "momentum": 0.9, "optimizer": "gd"},
+    ]
+    data = {"model": "sphere", "n": 2, "T": 2, "d": 3}
+    factors, full = read_study({**study, "measure": "kind", "data": data, "train": ways}).cells
+    options = {name: factors.words.get(name) for name in ("rank", "separate", "norm", "decay", "init")}
+    told = {"rank": 2, "separate": True, "norm": "schatten:4", "decay": 0.1, "init": "uniform"}
+    assert options == told
+    assert not {"rank", "separate", "momentum", "norm"} & set(full.words)
 
 
 def test_a_scale_changes_what_it_names(study):

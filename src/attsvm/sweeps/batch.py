@@ -58,7 +58,8 @@ class Batch:
         """What is compiled for it: batches that agree in this should follow each other in one process."""
         told, runs = self.cell.training, self.stop - self.start
         shape = self.cell.shape[0], *_shared_shape(self.cell, runs, device)
-        return (told.weight, told.optimizer, told.norm, told.loss, runs, shape)
+        rule = (told.optimizer, told.norm, bool(told.momentum), bool(told.decay))
+        return (told.weight, told.rank, told.separate, rule, told.loss, runs, shape)
 
     def seconds(self, device: str) -> float:
         """A rough guess; a call of train() takes milliseconds before its first step."""
@@ -135,7 +136,8 @@ def _largest(cell: Cell, device: str) -> int:
 def _computed(batch: Batch) -> Columns:
     cell = batch.cell
     path, v = _trained(cell, batch.seeds)
-    ended = Ended(path, v, predicted(cell))
+    few = max(cell.programs - batch.start, 0) if cell.programs else len(batch.seeds)
+    ended = Ended(path, v, predicted(cell), few)
     found: Columns = {"stopped": np.asarray(path.stopped)}
     return found | {name: measured(name, ended, cell.folder) for name in cell.measures}
 
@@ -163,7 +165,17 @@ def _trained(cell: Cell, seeds: range) -> tuple[Path, Any]:
         path = train(wide, wide_head, init=cell.start(seeds), record=record, **cell.training.arguments())
     if wide is not tokens:
         path = replace(path, tokens=tokens, W=path.W[..., : tokens.d, : tokens.e], state=None)
+    if cell.training.weight.startswith("diagonal"):
+        path = as_prompts(path)
     return path, np.asarray(head.v) if isinstance(head, Linear) else None
+
+
+def as_prompts(path: Path) -> Path:
+    """Diagonal weights as prompts w on the keys x ⊙ z: their programs are those of diagonals."""
+    told = path.tokens
+    keys = np.asarray(told.keys) * np.asarray(told.queries)[..., None, :]
+    prompts = Tokens(keys, labels=told.labels, mask=told.mask, values=told.values)
+    return replace(path, tokens=prompts, W=np.diagonal(path.W, axis1=-2, axis2=-1)[..., None], state=None)
 
 
 @lru_cache(maxsize=2)

@@ -10,6 +10,8 @@ from functools import cache
 from inspect import Parameter, signature
 from typing import Any
 
+import numpy as np
+
 from attsvm import datasets
 from attsvm.fingerprint import SHOWING, code_fingerprint
 from attsvm.norms import Schatten
@@ -24,6 +26,12 @@ ELSEWHERE = ("claims", "figures", "heads", "probe", "torch", "next_token")
 
 Data = tuple[tuple[str, Any], ...]
 """The model and its sizes, by name."""
+
+OPTIONAL = ("momentum", "decay", "rank", "separate")
+"""Words of a training that are told where they are not zero."""
+
+STARTS = {"kq": "uniform", "diagonal_kq": "ones"}
+"""Where products start; everything else starts at zero."""
 
 INIT = 1 << 40
 """Added to a run's seed for its start, which would otherwise repeat the numbers of its data."""
@@ -44,7 +52,7 @@ def study_code() -> str:
 class Cell:
     """data: the model and its sizes. folder: where the user's functions are looked for first.
 
-    shape: n, T, d, e of its tokens.
+    shape: n, T, d, e of its tokens. programs: runs whose programs are solved in every norm, 0 for all.
     """
 
     data: Data
@@ -53,13 +61,15 @@ class Cell:
     measures: tuple[str, ...]
     shape: tuple[int, int, int, int]
     folder: str = ""
+    programs: int = 0
 
     @property
     def words(self) -> dict[str, Any]:
         """The cell as columns of the table; what has no effect is absent."""
-        told, asked = self.training, ASKS[self.training.optimizer]
-        rule: dict[str, Any] = {name: getattr(told, name) for name in ("norm", "lr") if name in asked}
-        ways: dict[str, Any] = {"weight": told.weight, "optimizer": told.optimizer, **rule}
+        told, ways = self.training, {"weight": self.training.weight, "optimizer": self.training.optimizer}
+        ways |= {name: getattr(told, name) for name in ("norm", "lr") if name in told.asked}
+        more = {name: getattr(told, name) for name in OPTIONAL if name in told.asked}
+        ways |= {name: value for name, value in more.items() if value}
         return dict(self.data) | ways | {"loss": told.loss, "steps": told.steps, "init": self.init}
 
     def key(self, few: bool) -> str:
@@ -67,7 +77,15 @@ class Cell:
         own = [name for name in self.measures if is_own(name)]
         own += [name for name in [str(dict(self.data)["model"])] if is_plugin(name)]
         sources = [source(name, self.folder) for name in own]
-        text = json.dumps([self.words, self.measures, few, study_code(), sources], sort_keys=True)
+        told = [
+            self.words,
+            self.measures,
+            few,
+            study_code(),
+            sources,
+            *([self.programs] * bool(self.programs)),
+        ]
+        text = json.dumps(told, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def start(self, seeds: range) -> Any:
@@ -77,13 +95,15 @@ class Cell:
         name, _, scale = self.init.partition(":")
         if name == "zero":
             return None
+        if name == "ones":  # k = 1, q = 0
+            return np.ones(self.shape[2]), np.zeros(self.shape[2])
         drawn = [INIT + seed for seed in seeds]
         return uniform(drawn) if name == "uniform" else gaussian(drawn, float(scale or 1))
 
     @property
     def decomposes(self) -> bool:
         """Whether every step takes the singular values of W."""
-        norm = norm_of(self.training.norm) if "norm" in ASKS[self.training.optimizer] else None
+        norm = norm_of(self.training.norm) if "norm" in self.training.asked else None
         return isinstance(norm, Schatten) and norm.p != 2
 
     @property
@@ -93,19 +113,24 @@ class Cell:
 
 
 def as_cell(
-    data: Mapping[str, Any], training: Mapping[str, Any], measures: tuple[str, ...], folder: str
+    data: Mapping[str, Any],
+    training: Mapping[str, Any],
+    measures: tuple[str, ...],
+    folder: str,
+    programs: int = 0,
 ) -> Cell:
     """A cell, after checking names and sizes; errors say what is allowed."""
     data = {"model": data.get("model", "sphere"), **{k: v for k, v in data.items() if k != "model"}}
     chosen = tuple(data.items())
     shape = _shape(chosen, folder)
     words = dict(training)
-    init = str(words.pop("init", "uniform" if words.get("weight") == "kq" else "zero"))
+    init = str(words.pop("init", STARTS.get(str(words.get("weight")), "zero")))
     _check_init(init, str(words.get("weight", "full")))
     settings = _settings(words)
-    if settings.weight == "diagonal" and shape[2] != shape[3]:
-        raise WrongWord(f"weight diagonal needs queries as wide as the keys, got d={shape[2]}, e={shape[3]}.")
-    return Cell(chosen, settings, init, measures, shape, folder)
+    if settings.weight.startswith("diagonal") and shape[2] != shape[3]:
+        needs = f"weight {settings.weight} needs queries as wide as the keys"
+        raise WrongWord(f"{needs}, got d={shape[2]}, e={shape[3]}.")
+    return Cell(chosen, settings, init, measures, shape, folder, programs)
 
 
 # ---------------------------------------------------------------------- data
@@ -169,16 +194,22 @@ def _settings(words: Mapping[str, Any]) -> Settings:
         if name not in known:
             raise WrongWord(f"train.{name} is unknown. Known are {', '.join(known)} and init.")
         kind = type(getattr(Settings(), name))
-        fits = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
+        fits = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (
+            kind is bool
+        )
         if not fits:
-            expected = {str: "a word", float: "a number", int: "a whole number"}[kind]
+            expected = {str: "a word", float: "a number", int: "a whole number", bool: "true or false"}[kind]
             raise WrongWord(f"train.{name} is {value!r}. Pass {expected}.")
-    fitting: dict[str, Any] = {name: float(value) if name == "lr" else value for name, value in words.items()}
+    fitting: dict[str, Any] = {
+        name: float(value) if isinstance(getattr(Settings(), name), float) else value
+        for name, value in words.items()
+    }
     settings = Settings(**fitting)
-    if settings.steps < 1:
-        raise WrongWord(f"train.steps is {settings.steps}. Pass at least 1.")
+    for name, least in (("steps", 1), ("rank", 0)):
+        if getattr(settings, name) < least:
+            raise WrongWord(f"train.{name} is {getattr(settings, name)}. Pass at least {least}.")
     one_of("optimizer", settings.optimizer, ASKS)
-    unused = {"norm", "lr"} - set(ASKS[settings.optimizer])
+    unused = {"norm", "lr", *OPTIONAL} - set(settings.asked)
     settings = Settings(**{name: value for name, value in fitting.items() if name not in unused})
     settings.arguments()
     return settings
@@ -187,9 +218,14 @@ def _settings(words: Mapping[str, Any]) -> Settings:
 def _check_init(init: str, weight: str) -> None:
     name, colon, scale = init.partition(":")
     number = scale.replace(".", "", 1).isdigit() and float(scale) > 0
-    if name not in ("zero", "gaussian", "uniform") or (colon and not (name == "gaussian" and number)):
-        raise WrongWord(f"no init {init!r}. Pass zero, uniform, gaussian, or gaussian:0.1 for its scale.")
-    if name == "zero" and weight == "kq":
+    ones = name == "ones" and weight == "diagonal_kq"
+    known = name in ("zero", "gaussian", "uniform") or ones
+    if not known or (colon and not (name == "gaussian" and number)):
         raise WrongWord(
-            "weight kq cannot start at zero, a saddle that training never leaves. Pass init uniform."
+            f"no init {init!r}. Pass zero, uniform, gaussian, or gaussian:0.1 for its scale; for diagonal_kq "
+            "ones, k = 1 and q = 0."
+        )
+    if name == "zero" and weight in STARTS:
+        raise WrongWord(
+            f"weight {weight} cannot start at zero, a saddle that training never leaves. Pass init uniform."
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from inspect import signature
 from typing import Any
 
@@ -24,18 +25,36 @@ from attsvm.words import WrongWord, norm_of
 NOISE = 1e-12
 """What a rate is not fitted to: an error of this size is rounding."""
 
+ARRIVED = 0.99
+
 RECORDS = 40
 """Log-spaced records of a run whose growth or rate is fitted."""
 
 
 @dataclass(eq=False)
 class Ended:
-    """Trained runs with the head v, None where it is not linear, and the norm of the predicted program."""
+    """Trained runs with the head v, None where it is not linear, and the norm of the predicted program.
+
+    few: programs in norms other than Frobenius, which take longer, are solved of the first so many runs.
+    """
 
     path: Path
     v: Float | None
     predicted: Norm | None
+    few: int
     _solved: dict[Norm, Solution] = field(default_factory=dict)
+    _ratios: dict[Norm, Float] = field(default_factory=dict)
+
+    @cached_property
+    def first(self) -> Ended:
+        """The first few of them."""
+        given, told, few = self.path, self.path.tokens, slice(self.few)
+        own: list[Any] = [np.asarray(x)[few] for x in (told.keys, told.queries, told.labels, told.mask)]
+        tokens = Tokens(*own)
+        path = replace(
+            given, tokens=tokens, W=given.W[few], stopped=np.asarray(given.stopped)[few], state=None
+        )
+        return Ended(path, None, self.predicted, self.few)
 
     def head(self) -> Float:
         if self.v is None:
@@ -67,8 +86,11 @@ def _separable(ended: Ended, norm: Norm) -> NDArray[Any]:
 
 
 def _ratios(ended: Ended, norm: Norm) -> Float:
-    solution = ended.solution(norm)
-    return np.where(_known(solution), margin_ratio(ended.path, solution), np.nan)
+    """At every record (runs, k)."""
+    if norm not in ended._ratios:
+        solution = ended.solution(norm)
+        ended._ratios[norm] = np.where(_known(solution), margin_ratio(ended.path, solution), np.nan)
+    return ended._ratios[norm]
 
 
 def _gaps(ended: Ended, norm: Norm) -> Float:
@@ -84,6 +106,13 @@ def _known(solution: Solution) -> NDArray[Any]:
 def _margin_ratio(ended: Ended, norm: Norm) -> NDArray[Any]:
     """Least margin of the last W/N(W) over the best possible for the tokens it attends to."""
     return _ratios(ended, norm)[:, -1]
+
+
+def _arrival(ended: Ended, norm: Norm) -> NDArray[Any]:
+    """The first recorded step from which on the margin ratio is 0.99 or more; NaN where there is none."""
+    ratios = _ratios(ended, norm)
+    there = np.logical_and.accumulate((ratios >= ARRIVED)[:, ::-1], axis=1)[:, ::-1]
+    return np.where(there[:, -1], ended.path.index[there.argmax(1)].astype(float), np.nan)
 
 
 def _one_minus_cosine(ended: Ended, norm: Norm) -> NDArray[Any]:
@@ -105,19 +134,33 @@ MEASURES: dict[str, Callable[[Ended, Norm], NDArray[Any]]] = {
     "kind": _kind,
     "separable": _separable,
     "margin_ratio": _margin_ratio,
+    "arrival": _arrival,
     "one_minus_cosine": _one_minus_cosine,
     "norm_growth": _norm_growth,
     "rate": _rate,
 }
 WITHOUT_NORM = ("kind", "separable")
-FITTED = ("norm_growth", "rate")
+OF_THE_WAY = ("norm_growth", "rate", "arrival")
+AT_A_STEP: dict[str, Callable[[Ended, Norm], Float]] = {"margin_ratio": _ratios, "one_minus_cosine": _gaps}
+"""Measures (runs, k) that may be asked for at a share of the steps."""
+
+
+def parts(name: str) -> tuple[str, str, float]:
+    """The measure, its norm, "" for none, and its share of the steps, of "margin_ratio:l1@0.1"."""
+    told, sign, share = name.partition("@")
+    measure, _, norm = told.partition(":")
+    number = share.replace(".", "", 1).isdigit() and 0 < float(share) <= 1
+    if sign and not (number and measure in AT_A_STEP):
+        at = f"{', '.join(AT_A_STEP)} may be taken at a share of the steps: margin_ratio:l1@0.1"
+        raise WrongWord(f"no measure {name!r}. {at[0].upper()}{at[1:]}.")
+    return measure, norm, float(share) if sign else 1.0
 
 
 def check(name: Any) -> None:
     """Refuse a measure that does not exist."""
     if not isinstance(name, str):
         raise WrongWord(f"measure holds {name!r}. Pass names in quotes.")
-    measure, _, norm = name.partition(":")
+    measure, norm, _ = parts(name)
     if measure in MEASURES:
         if norm and measure in WITHOUT_NORM:
             raise WrongWord(f"{measure} has no norm. Pass {measure!r}.")
@@ -132,7 +175,8 @@ def check(name: Any) -> None:
 
 def needs_prediction(name: str) -> bool:
     """Whether a measure is taken in the norm that theory predicts."""
-    return name in MEASURES and name not in WITHOUT_NORM
+    measure, norm, _ = parts(name)
+    return measure in MEASURES and measure not in WITHOUT_NORM and not norm
 
 
 def is_own(name: str) -> bool:
@@ -142,15 +186,20 @@ def is_own(name: str) -> bool:
 
 def needs_the_way(name: str) -> bool:
     """Whether a measure looks at the way, not only at its end."""
-    return is_own(name) or name.partition(":")[0] in FITTED
+    return is_own(name) or "@" in name or name.partition(":")[0] in OF_THE_WAY
 
 
 def measured(name: str, ended: Ended, folder: str) -> NDArray[Any]:
     """One value per run (runs,): a number, a truth value or a word."""
-    measure, _, norm = name.partition(":")
+    measure, norm, share = parts(name)
+    if measure in WITHOUT_NORM:
+        return MEASURES[measure](ended, frobenius)
     if measure in MEASURES:
         chosen: Any = norm_of(norm) if norm else ended.predicted
-        return MEASURES[measure](ended, chosen)
+        if share == 1:
+            return _of_the_first(ended, chosen, MEASURES[measure])
+        at = int(np.abs(ended.path.index - share * ended.path.index[-1]).argmin())
+        return _of_the_first(ended, chosen, lambda *own: AT_A_STEP[measure](*own)[:, at])
     function = plugin(name, folder)
     with_head = len(signature(function).parameters) > 1
     values = []
@@ -161,6 +210,15 @@ def measured(name: str, ended: Ended, folder: str) -> NDArray[Any]:
     if array.shape != (len(values),) or array.dtype.kind not in "biufU":
         raise WrongWord(f"{name} returned {values[0]!r}. Return one number, truth value or word per path.")
     return array.astype(float) if array.dtype.kind in "iuf" else array
+
+
+def _of_the_first(ended: Ended, norm: Norm, measure: Callable[[Ended, Norm], NDArray[Any]]) -> NDArray[Any]:
+    """A measure of the runs whose programs are solved in this norm, NaN for the others."""
+    runs = ended.path.runs or 0
+    if norm == frobenius or ended.few >= runs:
+        return measure(ended, norm)
+    found = measure(ended.first, norm) if ended.few else np.zeros(0)
+    return np.concatenate([found, np.full(runs - ended.few, np.nan)])
 
 
 def _exponents(steps: NDArray[Any], numbers: Float) -> Float:

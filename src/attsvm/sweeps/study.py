@@ -21,7 +21,7 @@ from attsvm.sweeps.measure import check, needs_prediction
 from attsvm.sweeps.seeds import Seeds, as_seeds
 from attsvm.words import WrongWord
 
-KEYS = ("title", "about", "measure", "seeds", "data", "train", "show", "scale")
+KEYS = ("title", "about", "measure", "programs", "seeds", "data", "train", "show", "scale")
 SHOW = ("x", "lines", "panels")
 
 
@@ -125,7 +125,14 @@ def _cells(given: Mapping[str, Any], measures: tuple[str, ...], folder: str) -> 
     if "data" not in given:
         raise WrongWord("no [data]. Name a model and its sizes; attsvm sweep --example shows how.")
     ways = list(products(given.get("train", {}), "train"))
-    cells = (as_cell(data, way, measures, folder) for data in products(given["data"], "data") for way in ways)
+    programs = given.get("programs", 0)
+    if isinstance(programs, bool) or not isinstance(programs, int) or programs < 0:
+        raise WrongWord(f"programs is {programs!r}. Pass of how many runs they are solved, 0 for all.")
+    cells = (
+        as_cell(data, way, measures, folder, programs)
+        for data in products(given["data"], "data")
+        for way in ways
+    )
     found = tuple(dict.fromkeys(cells))
     asked = [name for name in measures if needs_prediction(name)]
     for training, cell in {cell.training: cell for cell in found}.items() if asked else ():
