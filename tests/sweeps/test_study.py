@@ -32,7 +32,7 @@ WRONG = [
     ({"train": {"optimizer": "adam"}}, "no optimizer 'adam'. Pass steepest, gd, mirror, polyak"),
     ({"train": {"nesterov": 0.9}}, "train.nesterov is unknown. Known are optimizer, norm, lr"),
     ({"train": {"momentum": 2}}, "momentum is 2"),
-    ({"train": {"norm": "schatten:0.5"}}, "lp:P or schatten:P with a number P ≥ 1"),
+    ({"train": {"norm": "schatten:0.5"}}, "schatten:P with a number P ≥ 1"),
     ({"train": {"weight": "kq", "separate": 1}}, "train.separate is 1. Pass true or false"),
     ({"train": {"weight": "kq", "rank": -1}}, "train.rank is -1. Pass at least 0"),
     ({"train": {"weight": "diagonal_kq", "init": "zero"}}, "cannot start at zero"),
