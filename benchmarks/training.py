@@ -23,10 +23,8 @@ from attsvm import Tokens, frobenius
 from attsvm.datasets import sphere
 from attsvm.training import devices
 from attsvm.training.heads import Linear
-from attsvm.training.losses import logistic
 from attsvm.training.optimizers import steepest
 from attsvm.training.train import train
-from attsvm.training.weights import FullWeight
 
 RUNS, EAGER_RUNS, LR = 100, 2, 0.1
 NUDGE = np.finfo(np.float64).eps  # what the authors' code adds to the norm it divides by
@@ -95,7 +93,7 @@ _COMPILED: dict = {}
 def ours(tokens: Tokens, v: np.ndarray, steps: int) -> np.ndarray:
     """attsvm: the gradient relative to the winning token, in log scale."""
     rule = steepest(frobenius, LR)
-    path = train(tokens, Linear(v), weight=FullWeight(), loss=logistic, optimizer=rule, steps=steps, record=2)
+    path = train(tokens, Linear(v), optimizer=rule, steps=steps, record=2)
     return path.final
 
 
@@ -212,7 +210,7 @@ def large(n: int = 4_000, T: int = 64, d: int = 128, steps: int = 40, turns: int
 
     def go(tokens: Tokens, count: int) -> None:
         rule = steepest(frobenius, LR)
-        train(tokens, Linear(v), weight=FullWeight(), loss=logistic, optimizer=rule, steps=count, record=2)
+        train(tokens, Linear(v), optimizer=rule, steps=count, record=2)
 
     def passes() -> None:
         with jax.enable_x64(True):

@@ -3,6 +3,6 @@
 from tests.claims.agreement import check, each_claim
 
 
-@each_claim("next_token")
+@each_claim("next_token", "markov")
 def test_the_claim_holds_and_its_twin_does_not(claim):
     check(claim)

@@ -247,7 +247,7 @@ def test_bad_arguments_are_refused_in_words(change, words):
     instance = conftest.matrix()
     selected = change.get("selected", instance.selected)
     with pytest.raises(ValueError, match=words):
-        max_margin(instance.tokens, selected, frobenius, required=change.get("required", 1.0))
+        max_margin(instance.tokens, selected, required=change.get("required", 1.0))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -34,6 +34,7 @@ MODULES = (
     "optimizer_geometry",
     "law_of_halves",
     "next_token",
+    "markov",
 )
 """The files of claims, in the order of the table; each registers its own by the decorator `claim`."""
 

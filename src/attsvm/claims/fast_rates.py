@@ -5,7 +5,9 @@ Data: one class token among nearly orthogonal noise tokens of equal score, expon
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,10 +27,39 @@ REFERENCE = "Vasudeva et al. 2024, arXiv 2402.05738"
 _RAW = "the normalisation: GD's raw steps"
 
 
+@dataclass(frozen=True)
+class Descent:
+    """A run from W(0) = 0 beside the program of the class tokens, which it selects; runs may lead."""
+
+    path: att.Path
+
+    @cached_property
+    def best(self) -> att.Solution:
+        """The Frobenius program of the class tokens."""
+        return att.max_margin(self.path.tokens, self.path.selected)
+
+    @cached_property
+    def away(self) -> Float:
+        """1 − cosine (k,) to the program; 1 at the start, where W = 0 has no direction."""
+        return np.asarray(1 - att.cosine(self.path.W, self.best.W))
+
+    @cached_property
+    def log_residual(self) -> Float:
+        """Logarithm (k,) of the largest 1 − attention on a class token, past underflow."""
+        losing = np.where(self.best.selected[..., None, :, :], -np.inf, self.path.log_attention)
+        return np.asarray(np.logaddexp.reduce(losing, axis=-1).max(-1))
+
+
+def descend(
+    tokens: att.Tokens, v: Float, rule: att.Optimizer, steps: int = STEPS, record: Sequence[int] = RECORD
+) -> Descent:
+    """The experiment of every claim and figure on fast rates: the exponential loss, by one of the rules."""
+    return Descent(_train(tokens, v, rule, steps, record))
+
+
 @lru_cache(maxsize=8)
-def _run(rule: att.Optimizer, seed: int) -> att.Path:
-    tokens, v = att.datasets.orthogonal(N, T, D, seed=seed)
-    return _train(tokens, v, rule)
+def _run(rule: att.Optimizer, seed: int) -> Descent:
+    return descend(*att.datasets.orthogonal(N, T, D, seed=seed), rule)
 
 
 # ---------------------------------------------------------------------- directions
@@ -75,8 +106,8 @@ def polyak_is_faster_than_normalised_descent_and_that_faster_than_gd(seed: int) 
     return _race(_run(POLYAK, seed), _run(NGD, seed), _run(GD, seed))
 
 
-def _race(first: att.Path, second: att.Path, third: att.Path) -> att.Verdict:
-    steps = [_arrival(path) for path in (first, second, third)]
+def _race(*runs: Descent) -> att.Verdict:
+    steps = [_arrival(run) for run in runs]
     return att.judge(
         "Polyak before normalised GD before GD",
         att.at_least("steps of normalised GD over Polyak's", steps[1] / steps[0], 2.0),
@@ -85,13 +116,13 @@ def _race(first: att.Path, second: att.Path, third: att.Path) -> att.Verdict:
     )
 
 
-def _arrival(path: att.Path) -> float:
-    near = np.flatnonzero(_away(path) <= 1e-3)
-    return float(path.index[1:][near[0]]) if near.size else float(STEPS)
+def _arrival(run: Descent) -> float:
+    near = np.flatnonzero(run.away <= 1e-3)
+    return float(run.path.index[near[0]]) if near.size else float(STEPS)
 
 
-def _direction(path: att.Path) -> att.Verdict:
-    away, steps = _away(path), path.index[1:]
+def _direction(run: Descent) -> att.Verdict:
+    away, steps = run.away[1:], run.path.index[1:]
     rate = att.fit_rate(steps, away)
     return att.judge(
         "1 − cosine falls at least like 1/t",
@@ -100,11 +131,6 @@ def _direction(path: att.Path) -> att.Verdict:
         att.told("1 − cosine at the end", away[-1]),
         numbers={"index": steps, "1 − cosine": away},
     )
-
-
-def _away(path: att.Path) -> Float:
-    """1 − cosine at the recorded steps after the start, where W = 0 has no direction."""
-    return 1 - att.cosine(path.W[1:], _best(path).W)
 
 
 # ---------------------------------------------------------------------- norm and attention
@@ -120,8 +146,8 @@ def normalised_descent_grows_linearly(seed: int) -> att.Verdict:
     return _growth(_run(NGD, seed))
 
 
-def _growth(path: att.Path) -> att.Verdict:
-    size = path.norm()
+def _growth(run: Descent) -> att.Verdict:
+    path, size = run.path, run.path.norm()
     return att.judge(
         "‖W(t)‖ grows linearly",
         att.at_least("R² against t", _r2(path.index, size), STRAIGHT),
@@ -140,9 +166,8 @@ def normalised_descent_selects_exponentially_fast(seed: int) -> att.Verdict:
     return _residual(_run(NGD, seed))
 
 
-def _residual(path: att.Path) -> att.Verdict:
-    losing = np.where(_best(path).selected, -np.inf, path.log_attention)
-    residual = np.logaddexp.reduce(losing, axis=-1).max(-1)
+def _residual(run: Descent) -> att.Verdict:
+    path, residual = run.path, run.log_residual
     late = path.index >= STEPS / 30
     slope = np.polyfit(path.index[late], residual[late], 1)[0]
     return att.judge(
@@ -169,9 +194,9 @@ def plain_descent_grows_logarithmically(seed: int) -> att.Verdict:
     return _logarithmic(_run(GD, seed))
 
 
-def _logarithmic(path: att.Path) -> att.Verdict:
+def _logarithmic(run: Descent) -> att.Verdict:
+    path, away = run.path, run.away[1:]
     late = path.index >= STEPS / 100
-    away = _away(path)
     return att.judge(
         "‖W(t)‖ grows like log t",
         att.at_least("R² against log t", _r2(np.log(path.index[late]), path.norm()[late]), STRAIGHT),
@@ -203,7 +228,7 @@ def normalised_descent_selects_the_best_tokens_from_any_start(seed: int) -> att.
 
 def _from_anywhere(seed: int, tokens: att.Tokens, v: Float) -> att.Verdict:
     starts = att.gaussian(range(INITS * seed, INITS * (seed + 1)), SPREAD)
-    path = _train(tokens, v, NGD, init=starts, record=(10,))
+    path = _train(tokens, v, NGD, STEPS, (10,), starts)
     share = (path.selected == att.best_tokens(tokens, v)).all((-2, -1)).mean()
     return att.judge("every start selects the best tokens", att.at_least("share of starts", share, 1.0))
 
@@ -212,17 +237,12 @@ def _from_anywhere(seed: int, tokens: att.Tokens, v: Float) -> att.Verdict:
 
 
 def _train(
-    tokens: att.Tokens, v: Float, rule: att.Optimizer, record: Any = RECORD, init: Any = None
+    tokens: att.Tokens, v: Float, rule: att.Optimizer, steps: int, record: Any, init: Any = None
 ) -> att.Path:
     return att.train(
-        tokens, att.Linear(v), loss=att.exponential, optimizer=rule, steps=STEPS,
+        tokens, att.Linear(v), loss=att.exponential, optimizer=rule, steps=steps,
         record=record, init=init,
     )  # fmt: skip
-
-
-def _best(path: att.Path) -> Any:
-    """The Frobenius program of the class tokens, which every run of these data selects."""
-    return att.max_margin(path.tokens, path.selected)
 
 
 def _r2(x: Float, y: Float) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 import attsvm as att
@@ -51,6 +54,12 @@ def relaxed(tokens: att.Tokens) -> att.Solution:
     """The relaxed program: margin 1 where the input supports the head, the right order elsewhere."""
     support = att.label_support(att.label_svm(tokens, CHOSEN))
     return att.max_margin(tokens, CHOSEN, required=np.where(support, 1.0, 0.0))
+
+
+def asking_of_the_third(tokens: att.Tokens, third: Float | float) -> att.Solution:
+    """Margin 1 of the first two inputs, `third` of the last: p^mm for 1, p^relax for 0. One for each run."""
+    required = np.stack(np.broadcast_arrays(1.0, 1.0, third), axis=-1)
+    return att.max_margin(tokens, CHOSEN, required=required)
 
 
 def _labelled(rng: np.random.Generator, margins: Float, across: Float) -> att.Tokens:
@@ -161,25 +170,25 @@ def _ratio_limit(tokens: att.Tokens, rho: float, target: att.Solution) -> att.Ve
     )
 
 
-def program_of_ratio(tokens: att.Tokens, rho: float) -> att.Solution:
-    """argmax over unit u of min_i (m_i(u) + ρ (Γ_i − Γ)), with m_i ≥ 0, for a loose problem.
+def program_of_ratio(tokens: att.Tokens, rho: Float | float) -> att.Solution:
+    """argmax over unit u of min_i (m_i(u) + ρ (Γ_i − Γ)), with m_i ≥ 0: loose problems, one ρ each.
 
     As a program: the third input is required to have the margin 1 − ρ (Γ_3 − Γ)/m, where m is the margin
-    that the program itself achieves. By bisection: with the requirement, m falls.
+    that the program itself achieves. By bisection, all runs at once: with the requirement, m falls.
     """
-    low, high = 0.0, 1.0
+    low, high = np.zeros(np.shape(rho)), np.ones(np.shape(rho))
     for _ in range(50):
         third = (low + high) / 2
-        solution = att.max_margin(tokens, CHOSEN, required=[1.0, 1.0, third])
+        solution = asking_of_the_third(tokens, third)
         short = third < 1 - rho * (LOOSE - 1) / solution.margin
-        low, high = (third, high) if short else (low, third)
+        low, high = np.where(short, third, low), np.where(short, high, third)
     return solution
 
 
 def _half_way(tokens: att.Tokens) -> float:
     """The ratio ρ whose program asks for the mean of the third margins of p^relax and p^mm."""
     third = (1 + (tokens.keys[2, 1] @ relaxed(tokens).W)[0]) / 2
-    margin = att.max_margin(tokens, CHOSEN, required=[1.0, 1.0, third]).margin
+    margin = asking_of_the_third(tokens, third).margin
     return float((1 - third) * margin / (LOOSE - 1))
 
 
@@ -236,6 +245,15 @@ def _descent_limit(run: att.Path, target: att.Solution, rho: float) -> att.Verdi
     )
 
 
+def joint_descent(
+    tokens: att.Tokens, v: Float, steps: int, record: Sequence[int] | int, init: Any = None
+) -> att.Path:
+    """Head and prompt together from v and, if not told otherwise, p = 0: normalised steps of 0.1 for both."""
+    rule = att.steepest(att.frobenius, 0.1)
+    return att.train(
+        tokens, att.Linear(v), optimizer=rule, train_head=rule, steps=steps, init=init, record=record
+    )
+
+
 def _joint_descent(tokens: att.Tokens) -> att.Path:
-    rule, start = att.steepest(att.frobenius, 0.1), att.Linear(att.label_svm(tokens, CHOSEN).W[:, 0])
-    return att.train(tokens, start, optimizer=rule, train_head=rule, steps=2_000, record=2)
+    return joint_descent(tokens, att.label_svm(tokens, CHOSEN).W[:, 0], 2_000, 2)

@@ -34,6 +34,32 @@ OTHERS = {1.75: 3.0, 3.0: 1.75}
 _WRONG = "the potential's own program: another p"
 
 
+# ---------------------------------------------------------------------- a run and its programs; runs may lead
+
+
+def mirror_descent(
+    tokens: att.Tokens, v: Float, rule: att.Optimizer, steps: int, record: Any, init: Any = None
+) -> att.Path:
+    """The run of every claim and figure on W alone: a linear head v that stays, logistic loss."""
+    return att.train(tokens, att.Linear(v), optimizer=rule, steps=steps, record=record, init=init)
+
+
+def program_of(path: att.Path, q: float) -> att.Solution:
+    """The lq program of the tokens that the path attends to."""
+    return att.max_margin(path.tokens, path.selected, att.Entrywise(q))
+
+
+def away(path: att.Path, p: float, q: float) -> Float:
+    """Directional divergence (k,) of ψ_p from the path to the lq program of its tokens."""
+    return att.divergence(path.W, program_of(path, q).W, att.Entrywise(p))
+
+
+def late_rate(steps: Float, away: Float) -> Any:
+    """The power of log k at which a divergence (k,) falls over the last decade of steps."""
+    late = steps >= steps[-1] / 10
+    return att.fit_rate(np.log(steps[late]), away[late])
+
+
 # ---------------------------------------------------------------------- regularisation path
 
 
@@ -93,7 +119,7 @@ def _divergence(seed: int, separable: bool) -> att.Verdict:
     evidence = []
     for p in (1.5, 3.0):
         path, norm = _descent(seed, p, separable), att.Entrywise(p)
-        unit = float(norm.value(_own(seed, p, p).W))
+        unit = float(norm.value(program_of(_descent(seed, p), p).W))
         growth = float(np.ptp(path.norm(norm)[[1, -1]])) / unit / np.log(path.index[-1] / path.index[1])
         evidence += [
             att.at_least(f"growth per e-fold, p = {p:g}", growth, 0.5),
@@ -167,14 +193,14 @@ def the_divergence_falls_at_its_rate_for_p_above_two(seed: int) -> att.Verdict:
 
 def _rate(seed: int, p: float, q: float, steepness: float) -> att.Verdict:
     path = _descent(seed, p)
-    away = att.divergence(path.W, _own(seed, p, q).W, att.Entrywise(p))[1:]
-    rate = att.fit_rate(np.log(path.index[1:]), away)
+    apart = away(path, p, q)
+    rate = late_rate(path.index, apart)
     return att.judge(
         f"the divergence to the l{q:g} program falls at the stated rate",
         att.at_most("exponent in log k", rate.exponent, steepness),
         att.told("upper end of its 95 % interval", rate.high),
-        att.told("divergence at the end", away[-1]),
-        numbers={"index": path.index[1:], "divergence": away},
+        att.told("divergence at the end", apart[-1]),
+        numbers={"index": path.index[1:], "divergence": apart[1:]},
     )
 
 
@@ -183,7 +209,7 @@ def _descent(seed: int, p: float, separable: bool = True) -> att.Path:
     tokens, v = att.datasets.sphere(N, T, D, seed=seed)
     if not separable:
         tokens, v = _amid(tokens), np.ones(1)
-    return _train(tokens, v, att.mirror(p, RATES[p], normalised=False), STEPS, RECORD)
+    return mirror_descent(tokens, v, att.mirror(p, RATES[p], normalised=False), STEPS, RECORD)
 
 
 def _amid(tokens: att.Tokens) -> att.Tokens:
@@ -193,12 +219,6 @@ def _amid(tokens: att.Tokens) -> att.Tokens:
     scores = np.zeros((tokens.n, tokens.T, 1))
     scores[:, 0] = 1
     return att.Tokens(keys, tokens.queries, values=scores)
-
-
-def _own(seed: int, p: float, q: float) -> Any:
-    """The lq program of the tokens that the run of p attends to."""
-    path = _descent(seed, p)
-    return att.max_margin(path.tokens, path.selected, att.Entrywise(q))
 
 
 # ---------------------------------------------------------------------- normalised descent
@@ -223,20 +243,14 @@ def _normalised(seed: int, swapped: bool) -> att.Verdict:
     tokens, v = att.datasets.sphere(N, T, D, seed=seed)
     evidence = []
     for p, steps in NORMALISED.items():
-        path = _train(tokens, v, att.mirror(p, 0.1), steps, (10,))
+        path = mirror_descent(tokens, v, att.mirror(p, 0.1), steps, (10,))
         pair = (OTHERS[p], p) if swapped else (p, OTHERS[p])
-        own, other = (_away(path, p, q) for q in pair)
+        own, other = (float(away(path, p, q)[-1]) for q in pair)
         evidence += [
             att.at_most(f"divergence, p = {p:g}", own, NEAR),
             att.at_least(f"the other program's over it, p = {p:g}", other / max(own, 1e-12), 3.0),
         ]
     return att.judge("normalised mirror descent tends to its own program", *evidence)
-
-
-def _away(path: att.Path, p: float, q: float) -> float:
-    """Directional divergence of ψ_p to the lq program of the tokens the path attends to."""
-    solution = att.max_margin(path.tokens, path.selected, att.Entrywise(q))
-    return float(att.divergence(path.W, solution.W, att.Entrywise(p))[-1])
 
 
 @claim(
@@ -267,14 +281,10 @@ def _from_selection(seed: int, optimal: bool) -> att.Verdict:
         found = [s for s in att.selections(tokens, None, norm) if tuple(s.selected.argmax(-1)) not in known]
     score = (tokens.values @ v) * tokens.labels[:, None]
     start = min(found, key=lambda s: float(score[s.selected].sum()))
-    path = _train(tokens, v, att.mirror(1.75, 0.1), 10_000, (10,), init=100 * start.W)
-    away = att.divergence(path.W, start.W, norm)
+    path = mirror_descent(tokens, v, att.mirror(1.75, 0.1), 10_000, (10,), init=100 * start.W)
+    apart = att.divergence(path.W, start.W, norm)
     return att.judge(
         "the run stays at its selection",
         att.at_least("share of tokens kept", (path.selected & start.selected).any(-1).mean(), 1.0),
-        att.at_most("divergence at the end", away[-1], NEAR),
+        att.at_most("divergence at the end", apart[-1], NEAR),
     )
-
-
-def _train(tokens: att.Tokens, v: Float, rule: Any, steps: int, record: Any, init: Any = None) -> att.Path:
-    return att.train(tokens, att.Linear(v), optimizer=rule, steps=steps, record=record, init=init)

@@ -1,7 +1,8 @@
-"""The theorems on next-token prediction, as experiments."""
+"""The theorems on next-token prediction, as experiments: two-stage training, token-priority graphs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -16,16 +17,47 @@ STEPS = (1_000, 30_000)
 """Steps of the two stages; with 200,000 in the second, 1 − cosine falls below 1e-4 (docs/next_token.md)."""
 CLOSE = (1e-4, 5e-3)
 """1 − cosine of each stage at its last step: about 1e-3 for the second, falling like steps⁻²."""
+QUERY = 3
+"""The query of the toy corpus of odds 2."""
 SHORT = 20_000
 """Steps of the second stage in the twins, which fail by far."""
 _HUANG = "Huang, Liang, Yang 2024, Non-asymptotic Convergence of Training Transformers"
 _LI = "Li et al. 2024, Mechanics of Next Token Prediction with Self-Attention"
-_ILDIZ = "Ildiz et al. 2024, From Self-Attention to Markov Models"
 
 
 def corpus_of(seed: int) -> att.next_token.Corpus:
     """The corpus of every claim and figure on two-stage training."""
     return att.next_token.random_corpus(SENTENCES, LENGTH, VOCABULARY, seed)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One stage of two-stage training beside its program."""
+
+    path: att.Path
+    program: att.Solution
+    log_gap: Float
+    """log (L − L*) at every record (k,)."""
+
+    @property
+    def away(self) -> Float:
+        """1 − cosine (k,) to the program."""
+        return np.asarray(1 - att.cosine(self.path.W, self.program.W))
+
+
+def layers(corpus: att.next_token.Corpus, stages: att.next_token.TwoStages) -> tuple[Layer, Layer]:
+    """What both stages did, the feed-forward layer first."""
+    first, second, E = stages.feed_forward, stages.attention, stages.embeddings
+    return (
+        Layer(first, att.next_token.feed_forward_program(corpus, E), first.log_excess),
+        Layer(second, att.next_token.attention_program(corpus, E), att.next_token.log_excess(second, corpus)),
+    )
+
+
+def ordered_share(corpus: att.next_token.Corpus, W: Float, E: Float) -> float:
+    """Share of the pairs of tokens, met in a sentence or not, that W ranks in the extended order."""
+    right, pairs = att.next_token.extended_pairs(corpus, att.next_token.token_logits(W, E)).sum(-1)
+    return float(right / pairs)
 
 
 @lru_cache(maxsize=2)
@@ -38,26 +70,6 @@ def _plain(seed: int) -> att.next_token.TwoStages:
     """The same two stages by gradient descent at the true scale."""
     return att.next_token.train_two_stages(
         corpus_of(seed), steps=(STEPS[0], SHORT), optimizers=(att.gd(1.0), att.gd(1.0))
-    )
-
-
-@lru_cache
-def _split(cycle: bool) -> att.Verdict:
-    toy = att.next_token.log2_toy()
-    corpus = toy if cycle else toy.take(toy.following == 0)
-    path = att.next_token.train_choice(corpus, steps=1_000_000, optimizer=att.gd(4.0))
-    w = path.final[:, 3]
-    rest = path.final - att.next_token.graph_finite_part(corpus)
-    return att.judge(
-        "the weight is a direction and a finite part",
-        att.at_most("|w_0 − w_1 − log 2|", abs(w[0] - w[1] - np.log(2)), 1e-6),
-        att.at_least(
-            "cosine of the rest to Graph-SVM",
-            att.cosine(rest[None], att.next_token.graph_program(corpus).W)[0],
-            0.99,
-        ),
-        att.told("norm", path.norm()[-1]),
-        numbers={"index": path.index, "w_0 − w_1": path.W[:, 0, 3] - path.W[:, 1, 3]},
     )
 
 
@@ -88,14 +100,14 @@ def both_stages_tend_to_their_programs(seed: int) -> att.Verdict:
     f"{_HUANG}, Theorem 1",
     "recalled",
     removed="normalised steps",
-    twin=lambda seed: _decay(corpus_of(seed), _plain(seed).attention),
+    twin=lambda seed: _decay(corpus_of(seed), _plain(seed)),
 )
 def the_loss_gap_decays_exponentially(seed: int) -> att.Verdict:
     """The cross-entropy tends to its limit behind the frozen feed-forward layer exponentially in the steps.
 
     Wanted: over the last nine tenths of the second stage, log(L − L*) is a falling line, R² ≥ 0.999.
     """
-    return _decay(corpus_of(seed), _normalised(seed).attention)
+    return _decay(corpus_of(seed), _normalised(seed))
 
 
 @claim(
@@ -123,33 +135,30 @@ def _extension_of_dependent_tokens(seed: int) -> att.Verdict:
 
 
 def _directions(corpus: att.next_token.Corpus, stages: att.next_token.TwoStages) -> att.Verdict:
-    best = (
-        att.next_token.feed_forward_program(corpus),
-        att.next_token.attention_program(corpus),
-    )
+    both = dict(zip(("feed-forward", "attention"), layers(corpus, stages), strict=True))
     evidence: list[att.Evidence] = []
     numbers: dict[str, Float] = {}
-    paths = (stages.feed_forward, stages.attention)
-    for name, path, program, close in zip(("feed-forward", "attention"), paths, best, CLOSE, strict=True):
-        away = 1 - att.cosine(path.W, program.W)
+    for (name, layer), close in zip(both.items(), CLOSE, strict=True):
+        index, away, size = layer.path.index, layer.away, layer.path.norm()
         evidence += [
             att.at_most(f"1 − cosine, {name}", away[-1], close),
-            att.at_least(f"R² of linear growth, {name}", _r2(path.index, path.norm()), 0.999),
-            att.told(f"norm, {name}", path.norm()[-1]),
+            att.at_least(f"R² of linear growth, {name}", _r2(index, size), 0.999),
+            att.told(f"norm, {name}", size[-1]),
         ]
-        numbers |= {f"index, {name}": path.index, f"1 − cosine, {name}": away, f"norm, {name}": path.norm()}
+        numbers |= {f"index, {name}": index, f"1 − cosine, {name}": away, f"norm, {name}": size}
     late = att.fit_rate(stages.attention.index, numbers["1 − cosine, attention"], last=3.0)
     return att.judge(
         "both stages tend to their programs",
         *evidence,
         att.at_most("exponent of 1 − cosine, attention", late.exponent, -1.0),
-        given={"the programs are certified": all(program.certified for program in best)},
+        given={"the programs are certified": all(layer.program.certified for layer in both.values())},
         numbers=numbers,
     )
 
 
-def _decay(corpus: att.next_token.Corpus, path: att.Path) -> att.Verdict:
-    gap = att.next_token.log_excess(path, corpus)
+def _decay(corpus: att.next_token.Corpus, stages: att.next_token.TwoStages) -> att.Verdict:
+    attention = layers(corpus, stages)[1]
+    path, gap = attention.path, attention.log_gap
     late = path.index >= path.index[-1] / 10
     slope = np.polyfit(path.index[late], gap[late], 1)[0]
     return att.judge(
@@ -162,19 +171,55 @@ def _decay(corpus: att.next_token.Corpus, path: att.Path) -> att.Verdict:
 
 
 def _extension(corpus: att.next_token.Corpus, W: Float, E: Float) -> att.Verdict:
-    right, pairs = att.next_token.extended_pairs(corpus, att.next_token.token_logits(W, E)).sum(-1)
     # Tokens whose priorities are all slack tie at zero in the program: rounding must not break the ties.
     best = np.round(att.next_token.token_logits(att.next_token.attention_program(corpus, E).W, E), 9)
-    best_right = att.next_token.extended_pairs(corpus, best)[0].sum()
+    best_right, pairs = att.next_token.extended_pairs(corpus, best).sum(-1)
     return att.judge(
         "the trained order extends the corpus",
-        att.at_least("share of pairs in the extended order", right / pairs, 0.999),
+        att.at_least("share of pairs in the extended order", ordered_share(corpus, W, E), 0.999),
         att.told("pairs", pairs),
         att.told("share that the program itself ranks strictly", best_right / pairs),
     )
 
 
 # ---------------------------------------------------------------------- token-priority graphs
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Descent on the log-loss of the winner's attention, beside its limit R · W_svm + W_fin."""
+
+    path: att.Path
+    program: att.next_token.Decoupled
+    finite: Float
+
+    @property
+    def odds(self) -> Float:
+        """w_0 − w_1 (k,) under the toy's query."""
+        return np.asarray(self.path.W[:, 0, QUERY] - self.path.W[:, 1, QUERY])
+
+
+def composition(corpus: att.next_token.Corpus, lr: float, steps: int, record: Any = 50) -> Composition:
+    """Gradient descent from zero on the corpus, and the parts of its limit."""
+    return Composition(
+        att.next_token.train_choice(corpus, steps=steps, optimizer=att.gd(lr), record=record),
+        att.next_token.graph_program(corpus),
+        att.next_token.graph_finite_part(corpus),
+    )
+
+
+@lru_cache
+def _split(cycle: bool) -> att.Verdict:
+    toy = att.next_token.log2_toy()
+    found = composition(toy if cycle else toy.take(toy.following == 0), 4.0, 1_000_000)
+    rest = found.path.final - found.finite
+    return att.judge(
+        "the weight is a direction and a finite part",
+        att.at_most("|w_0 − w_1 − log 2|", abs(found.odds[-1] - np.log(2)), 1e-6),
+        att.at_least("cosine of the rest to Graph-SVM", att.cosine(rest[None], found.program.W)[0], 0.99),
+        att.told("norm", found.path.norm()[-1]),
+        numbers={"index": found.path.index, "w_0 − w_1": found.odds},
+    )
 
 
 @claim(
@@ -193,78 +238,6 @@ def weights_split_into_direction_and_finite_part(seed: int) -> att.Verdict:
     Partial: one toy corpus, whatever the seed: its 20 of 20 is one run.
     """
     return _split(True)
-
-
-# ---------------------------------------------------------------------- the Markov view
-
-
-@claim(
-    f"{_ILDIZ}, distribution collapse",
-    "derived",
-    removed="the text is its own context",
-    twin=lambda seed: _fading_without_feedback(seed),
-)
-def weak_tokens_fade_with_exponent_q_over_p(seed: int) -> att.Verdict:
-    """A chain that draws from its own text with weights p > q repeats itself: the weak token's count grows
-    like the strong one's to the power q/p.
-
-    p = 0.7, 200 chains of 30,000 draws. Wanted: the exponent within 5 %.
-    """
-    chain = att.next_token.ContextChain(np.log([[0.7, 0.3]] * 2))
-    return _collapse(chain.simulate([0, 1], steps=30_000, chains=200, seed=seed)[1])
-
-
-def _fading_without_feedback(seed: int) -> att.Verdict:
-    """The same weights drawn without regard to the text."""
-    kept = np.unique(np.geomspace(1, 30_000, 40).astype(int)) - 1
-    drawn = np.random.Generator(np.random.PCG64(seed)).random((200, 30_000)) < 0.3
-    weak = drawn.cumsum(-1)[:, kept] + 1
-    return _collapse(np.stack([kept + 3 - weak, weak], axis=-1))
-
-
-def _collapse(counts: Any) -> att.Verdict:
-    exponent, predicted = att.next_token.collapse_exponent(counts, weak=1, strong=0), 0.3 / 0.7
-    return att.judge(
-        "the weak token fades with exponent q/p",
-        att.at_most("relative error of the exponent", abs(exponent / predicted - 1), 0.05),
-        att.told("exponent", exponent),
-        att.told("share of the weak token at the end", (counts[:, -1, 1] / counts[:, -1].sum(-1)).mean()),
-    )
-
-
-@claim(
-    f"{_ILDIZ}, consistency",
-    "paper summary",
-    removed="connected co-occurrence",
-    twin=lambda seed: _recovery(seed, halves=True),
-)
-def likelihood_recovers_the_chain(seed: int) -> att.Verdict:
-    """Maximum likelihood from pairs of prompt and next token finds the chain when the prompts of every
-    query connect all tokens.
-
-    Six tokens, prompts of four. Wanted: from 4,000 to 64,000 prompts the error of the logits falls by
-    more than 2.5 (√16 = 4 expected), below 0.1.
-    """
-    return _recovery(seed, halves=False)
-
-
-def _recovery(seed: int, halves: bool) -> att.Verdict:
-    rng = np.random.Generator(np.random.PCG64(seed))
-    chain = att.next_token.ContextChain(rng.standard_normal((6, 6)))
-    truth = chain.log_base - chain.log_base.mean(-1, keepdims=True)
-    errors = []
-    for n in (4_000, 64_000):
-        ids = rng.integers(3 if halves else 6, size=(n, 4))
-        if halves:  # a prompt speaks of 0 1 2 or of 3 4 5, never of both, and the query asks from outside
-            ids = ids + 3 * rng.integers(2, size=(n, 1))
-        corpus = chain.logs(ids, seed, queries=rng.integers(6, size=n))
-        errors.append(np.sqrt(np.mean((att.next_token.recover(corpus).logits - truth) ** 2)))
-    return att.judge(
-        "maximum likelihood recovers the chain",
-        att.at_most("error of the logits", errors[1], 0.1),
-        att.at_least("error at a sixteenth of the prompts, relative", errors[0] / errors[1], 2.5),
-        att.told("share of connected queries", att.next_token.CoOccurrence.of(corpus).connected.mean()),
-    )
 
 
 def _r2(x: Any, y: Any) -> float:

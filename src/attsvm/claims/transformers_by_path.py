@@ -65,7 +65,7 @@ def _path(seed: int, factors: bool) -> att.Path:
     tokens, v = att.datasets.sphere(3, 4, 5, seed=draws(seed, 4))
     weight: att.Weight = att.KeyQuery() if factors else att.FullWeight()
     ball = att.nuclear if factors else att.frobenius
-    return att.regularisation_path(tokens, att.Linear(v), weight=weight, norm=ball, radii=RADII, starts=8)
+    return att.regularisation_path(tokens, att.Linear(v), weight=weight, norm=ball, radii=RADII)
 
 
 @claim(

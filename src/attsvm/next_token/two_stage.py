@@ -17,7 +17,7 @@ from attsvm.norms import frobenius
 from attsvm.numbers import Float
 from attsvm.path import Path
 from attsvm.training.heads import Linear, LogOdds
-from attsvm.training.losses import log_loss, logistic
+from attsvm.training.losses import log_loss
 from attsvm.training.optimizers import gd, steepest
 from attsvm.training.train import train
 
@@ -79,7 +79,6 @@ def train_two_stages(
     second = train(
         prediction_tokens(corpus, first.final, E),
         LogOdds(),
-        loss=logistic,
         optimizer=rules[1],
         steps=steps[1],
         record=record,

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.claims.fast_rates import descend
 from attsvm.figures.accuracy import log_digits, sampled, within
 from attsvm.figures.figure import CONJECTURED, RUN, Arrays, Check
 from attsvm.figures.panels import band, beside, describe, grid
@@ -61,23 +62,13 @@ def experiment(runs: int) -> Arrays:
     arrays: Arrays = {}
     for method, (rule, _, steps) in METHODS.items():
         inner = {*RECORD, *np.unique(np.geomspace(1, steps, 50).astype(int)).tolist()}
-        path = att.train(
-            tokens,
-            att.Linear(v),
-            loss=att.exponential,
-            optimizer=rule,
-            steps=steps,
-            record=sorted(k for k in inner if k <= steps),
-        )
-        best = att.max_margin(tokens, path.selected)
-        losing = np.where(best.selected[:, None], -np.inf, path.log_attention)
-        residual = np.logaddexp.reduce(losing, axis=-1).max(-1)
+        run = descend(tokens, v, rule, steps, sorted(k for k in inner if k <= steps))
         arrays |= {
-            f"steps_{method}": path.index,
-            f"away_{method}": 1 - att.cosine(path.W, best.W),
-            f"norm_{method}": path.norm(),
-            f"residual_{method}": residual / np.log(10),
-            f"gap_{method}": path.log_excess / np.log(10),
+            f"steps_{method}": run.path.index,
+            f"away_{method}": run.away,
+            f"norm_{method}": run.path.norm(),
+            f"residual_{method}": run.log_residual / np.log(10),
+            f"gap_{method}": run.path.log_excess / np.log(10),
         }
     return arrays
 

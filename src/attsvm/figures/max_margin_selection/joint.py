@@ -11,11 +11,11 @@ from matplotlib.figure import Figure as Canvas
 from scipy.special import expit
 
 import attsvm as att
+from attsvm.claims.joint_selection import CHOSEN, joint_descent, relaxed
 from attsvm.figures.accuracy import along, axis, digits, within
 from attsvm.figures.figure import DERIVED, PLOT, PRINTED, Arrays, Check
 from attsvm.figures.max_margin_selection.protocol import (
     COST,
-    NORMALISED,
     PAPER,
     beside,
     published_loop,
@@ -25,7 +25,6 @@ from attsvm.figures.papers import MAX_MARGIN
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
 
 THIRD = {"tight": (0.5, 1.0), "loose": (0.5, 1.5)}
-CHOSEN = [1, 1, 1]
 START = np.array(att.datasets.published.JOINT_TRAINING_START)
 ADDED = (1e-19, 1e-9)
 """What the published loop adds to the lengths of the gradients of p and v."""
@@ -59,15 +58,7 @@ def experiment(steps: int) -> Arrays:
     """Prompts and heads (k, 2) of both problems, ours and of the published loop, and the exact programs."""
     problems = {name: att.datasets.joint_training(third)[0] for name, third in THIRD.items()}
     tokens, head = stack(list(problems.values())), np.array([-1.0, 0.0])
-    path = att.train(
-        tokens,
-        att.Linear(head),
-        optimizer=NORMALISED,
-        train_head=NORMALISED,
-        steps=steps,
-        init=START[:, None],
-        record=range(END + 1),
-    )
+    path = joint_descent(tokens, head, steps, range(END + 1), START[:, None])
     loop = published_loop(tokens, np.tile(head, (2, 1)), np.tile(START, (2, 1)), END, ADDED)
     assert path.v is not None
     arrays: Arrays = {"steps": path.index, "attention": path.attention[0, ..., 1]}
@@ -75,9 +66,8 @@ def experiment(steps: int) -> Arrays:
         arrays |= {f"p_{name}": path.W[k, ..., 0], f"v_{name}": path.v[k]}
         arrays |= {f"loop_p_{name}": loop[0][:, k], f"loop_v_{name}": loop[1][:, k]}
         svm = att.label_svm(one, CHOSEN)
-        required = np.where(att.label_support(svm), 1.0, 0.0)
         arrays |= {f"mm_{name}": att.max_margin(one, CHOSEN).W[:, 0], f"svm_{name}": svm.W[:, 0]}
-        arrays[f"relaxed_{name}"] = att.max_margin(one, CHOSEN, required=required).W[:, 0]
+        arrays[f"relaxed_{name}"] = relaxed(one).W[:, 0]
     pooled = np.einsum("kn,nc->knc", arrays["attention"], problems["tight"].keys[:, 1])
     margin = problems["tight"].labels * np.einsum("knc,kc->kn", pooled, arrays["v_tight"])
     return arrays | {"mass": arrays["attention"].mean(-1), "probability": expit(margin).mean(-1)}

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.claims.mirror_descent import away, mirror_descent, program_of
 from attsvm.figures.accuracy import axis, digits, exactly, sampled
 from attsvm.figures.figure import PLOT, RUN, STATED, Arrays, Check
 from attsvm.figures.panels import beside, describe, grid
@@ -61,27 +62,15 @@ def experiment(runs: int, exponents: tuple[float, ...]) -> Arrays:
     """
     tokens, v = att.datasets.sphere(6, 8, 10, seed=range(1, runs + 1))
     paths = {
-        p: att.train(
-            tokens,
-            att.Linear(v),
-            optimizer=att.mirror(p, 0.1),
-            steps=STEPS[p],
-            init=_start(p, runs),
-            record=40,
-        )
-        for p in exponents
+        p: mirror_descent(tokens, v, att.mirror(p, 0.1), STEPS[p], 40, _start(p, runs)) for p in exponents
     }
-    W = {
-        (p, q): att.max_margin(tokens, path.selected, att.Entrywise(q)).W
-        for p, path in paths.items()
-        for q in paths
-    }
+    programs = {q: program_of(path, q).W for q, path in paths.items()}
     arrays: Arrays = {"exponents": np.array(exponents)}
     for p, path in paths.items():
         arrays[f"steps_{p:g}"] = path.index
         for q in paths:
-            arrays[f"own_{p:g}_{q:g}"] = att.divergence(path.W, W[p, q], att.Entrywise(p))
-            arrays[f"mixed_{p:g}_{q:g}"] = att.divergence(path.W, W[q, q], att.Entrywise(p))
+            arrays[f"own_{p:g}_{q:g}"] = away(path, p, q)
+            arrays[f"mixed_{p:g}_{q:g}"] = att.divergence(path.W, programs[q], att.Entrywise(p))
             arrays[f"agree_{p:g}_{q:g}"] = (path.selected == paths[q].selected).all(-1).mean()
     return arrays | _usual(tokens, v, exponents)
 

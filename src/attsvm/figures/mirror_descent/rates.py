@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.claims.mirror_descent import away, late_rate, mirror_descent, program_of
 from attsvm.figures.accuracy import sampled, within
 from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check
 from attsvm.figures.panels import band, beside, describe, grid
@@ -48,23 +49,12 @@ def experiment(runs: int, steps: int) -> Arrays:
     record = np.unique(np.geomspace(10, steps, 41).round().astype(int))
     arrays: Arrays = {"steps": record}
     for p, rate in RATES.items():
-        rule = att.mirror(p, rate, normalised=False)
-        path = att.train(
-            tokens,
-            att.Linear(v),
-            optimizer=rule,
-            steps=steps,
-            record=record.tolist(),
-        )
-        norm = att.Entrywise(p)
-        best = att.max_margin(tokens, path.selected, norm).W
-        away = att.divergence(path.W, best, norm)[:, 1:]
-        late = record >= steps / 10
-        arrays[f"away_{p:g}"] = away
-        arrays[f"size_{p:g}"] = path.norm(norm)[:, 1:] / norm.value(best)[:, None]
-        arrays[f"exponent_{p:g}"] = np.array(
-            [att.fit_rate(np.log(record[late]), one[late]).exponent for one in away]
-        )
+        path = mirror_descent(tokens, v, att.mirror(p, rate, normalised=False), steps, record.tolist())
+        norm, divergence = att.Entrywise(p), away(path, p, p)[:, 1:]
+        unit = norm.value(program_of(path, p).W)
+        arrays[f"away_{p:g}"] = divergence
+        arrays[f"size_{p:g}"] = path.norm(norm)[:, 1:] / np.asarray(unit)[:, None]
+        arrays[f"exponent_{p:g}"] = np.array([late_rate(record, one).exponent for one in divergence])
     return arrays
 
 

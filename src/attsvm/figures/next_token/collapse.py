@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-import attsvm as att
+from attsvm.claims.markov import fading, weak_exponent
 from attsvm.figures.accuracy import sampled
 from attsvm.figures.figure import DERIVED, Arrays, Check
 from attsvm.figures.panels import band, beside, describe, grid
@@ -38,12 +38,10 @@ def experiment(steps: int, chains: int) -> Arrays:
     """Counts (chains, k, 2) of strong and weak token, text lengths (k,), and fitted exponents."""
     arrays: Arrays = {}
     for p in STRONG:
-        chain = att.next_token.ContextChain(np.log([[p, 1 - p]] * 2))
-        arrays["length"], counts = chain.simulate([0, 1], steps=steps, chains=chains)
+        arrays["length"], counts = fading(p, steps, chains)
         arrays[f"counts_{p:g}"] = counts
-        arrays[f"exponent_{p:g}"] = np.array(att.next_token.collapse_exponent(counts, weak=1, strong=0))
-        groups = [att.next_token.collapse_exponent(counts[k::10], weak=1, strong=0) for k in range(10)]
-        arrays[f"groups_{p:g}"] = np.array(groups)
+        arrays[f"exponent_{p:g}"] = np.array(weak_exponent(counts))
+        arrays[f"groups_{p:g}"] = np.array([weak_exponent(counts[k::10]) for k in range(10)])
     return arrays
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.claims.next_token import corpus_of
+from attsvm.claims.next_token import corpus_of, ordered_share
 from attsvm.figures.accuracy import exactly, within
 from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
 from attsvm.figures.next_token.two_stages import KINDS, embeddings
@@ -46,7 +46,7 @@ def experiment(corpora: int, steps: int) -> Arrays:
         corpus = corpus_of(seed)
         for kind, E in embeddings(seed).items():
             path = att.next_token.train_two_stages(corpus, E, steps=(1_000, steps)).attention
-            shares[kind].append(np.array([_share(corpus, att.next_token.token_logits(W, E)) for W in path.W]))
+            shares[kind].append(np.array([ordered_share(corpus, W, E) for W in path.W]))
             if kind == "orthonormal":
                 logits = path.final / np.linalg.norm(path.final)
                 for role, found in _by_role(corpus, logits).items():
@@ -54,11 +54,6 @@ def experiment(corpora: int, steps: int) -> Arrays:
     arrays: Arrays = {f"share_{kind}": np.stack(each) for kind, each in shares.items()}
     arrays |= {f"logits_{role}": np.concatenate(each) for role, each in ranked.items()}
     return arrays | {"steps": path.index}
-
-
-def _share(corpus: att.next_token.Corpus, logits: Float) -> float:
-    right, pairs = att.next_token.extended_pairs(corpus, logits).sum(-1)
-    return float(right / pairs)
 
 
 def _by_role(corpus: att.next_token.Corpus, logits: Float) -> dict[str, Float]:

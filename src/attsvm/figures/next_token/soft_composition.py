@@ -9,13 +9,13 @@ import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.claims.next_token import QUERY, composition
 from attsvm.figures.accuracy import digits, within
 from attsvm.figures.figure import DERIVED, RUN, Arrays, Check
 from attsvm.figures.panels import beside, describe, grid
 from attsvm.figures.papers import NEXT_TOKEN
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
 
-QUERY = 3
 RECORD = (100, 1_000, 10_000, 100_000)
 ODDS = (0.76637, 0.69957, 0.69377, 0.69321)
 COSINES = (0.981, 0.993, 0.9965, 0.9979)
@@ -38,12 +38,12 @@ def experiment(steps: int) -> Arrays:
     toy = att.next_token.log2_toy()
     inner = {*RECORD, *np.unique(np.geomspace(1, steps, 60).astype(int)).tolist()}
     record = sorted(k for k in inner if k <= steps)
-    path = att.next_token.train_choice(toy, steps=steps, optimizer=att.gd(0.5), record=record)
-    finite = att.next_token.graph_finite_part(toy)[:, QUERY]
+    found = composition(toy, 0.5, steps, record)
+    finite = found.finite[:, QUERY]
     return {
-        "steps": path.index,
-        "logits": path.W[:, :, QUERY],
-        "cosine": att.cosine(path.W, att.next_token.graph_program(toy).W),
+        "steps": found.path.index,
+        "logits": found.path.W[:, :, QUERY],
+        "cosine": att.cosine(found.path.W, found.program.W),
         "finite_odds": np.array(finite[0] - finite[1]),
     }
 

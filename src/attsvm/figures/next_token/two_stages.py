@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.claims.next_token import VOCABULARY, corpus_of
+from attsvm.claims.next_token import VOCABULARY, corpus_of, layers
 from attsvm.figures.accuracy import Accuracy, within
 from attsvm.figures.figure import CONJECTURED, DERIVED, STATED, Arrays, Check, Provenance
 from attsvm.figures.panels import band, describe, grid
@@ -60,16 +60,10 @@ def experiment(corpora: int, steps: tuple[int, int]) -> Arrays:
         corpus = corpus_of(seed)
         for kind, E in embeddings(seed).items():
             stages = att.next_token.train_two_stages(corpus, E, steps=steps, record=120)
-            programs = (
-                att.next_token.feed_forward_program(corpus, E),
-                att.next_token.attention_program(corpus, E),
-            )
-            gaps = stages.feed_forward.log_excess, att.next_token.log_excess(stages.attention, corpus)
-            paths = stages.feed_forward, stages.attention
-            for layer, path, program, gap in zip(LENGTHS, paths, programs, gaps, strict=True):
-                found = (gap / np.log(10), 1 - att.cosine(path.W, program.W), path.norm())
+            for name, layer in zip(LENGTHS, layers(corpus, stages), strict=True):
+                found = (layer.log_gap / np.log(10), layer.away, layer.path.norm())
                 for quantity, values in zip(("gap", "away", "norm"), found, strict=True):
-                    kept.setdefault(f"{quantity}_{layer}_{kind}", []).append(values)
+                    kept.setdefault(f"{quantity}_{name}_{kind}", []).append(values)
     arrays: Arrays = {quantity: np.stack(each) for quantity, each in kept.items()}
     return arrays | {"steps_ov": stages.feed_forward.index, "steps_kq": stages.attention.index}
 

@@ -7,7 +7,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
-from attsvm.claims.joint_selection import CHOSEN, LOOSE, loose_problem
+from attsvm.claims.joint_selection import (
+    CHOSEN,
+    LOOSE,
+    asking_of_the_third,
+    joint_descent,
+    loose_problem,
+    program_of_ratio,
+)
 from attsvm.figures.accuracy import within
 from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
 from attsvm.figures.papers import OURS
@@ -20,25 +27,6 @@ RADII = (10.0, 30.0, 100.0, 300.0)
 SPARE = LOOSE - 1.0
 """Γ_3 − Γ: label margin that the third input has to spare; the other two support the head."""
 SHOWN = (0.05, 0.5, 1.1)
-
-
-def program_of_ratio(tokens: att.Tokens, ratio: Float) -> Float:
-    """Prompts (runs, d) that maximise  min{ m_1, m_2, m_3 + ρ (Γ_3 − Γ) }  over ‖p‖ = 1, up to length.
-
-    As a program: the third input is required to have the margin 1 − ρ (Γ_3 − Γ)/m ≥ 0, m the margin the
-    program itself achieves. By bisection, all runs at once: with the requirement, m falls.
-    """
-    low, high = np.zeros(len(ratio)), np.ones(len(ratio))
-    for _ in range(50):
-        third = (low + high) / 2
-        found = att.max_margin(tokens, CHOSEN, required=_required(third))
-        short = third < 1 - ratio * SPARE / found.margin
-        low, high = np.where(short, third, low), np.where(short, high, third)
-    return np.asarray(found.W[..., 0])
-
-
-def _required(third: Float) -> Float:
-    return np.stack([np.ones_like(third), np.ones_like(third), third], axis=-1)
 
 
 def closed_form(ratio: Float) -> Float:
@@ -76,25 +64,23 @@ def experiment(problems: int, steps: int, radii: tuple[float, ...]) -> Arrays:
     tokens, ratio = _problems(problems)
     wide = att.Tokens(tokens.keys, labels=tokens.labels, values=ratio[:, None, None, None] * tokens.keys)
     heads = np.stack([att.label_svm(tokens.run(k), CHOSEN).W[:, 0] for k in range(len(ratio))])
-    head, rule = att.Linear(heads / ratio[:, None]), att.steepest(att.frobenius, 0.1)
-    record = [*range(0, 401, 10), steps]
-    run = att.train(wide, head, optimizer=rule, train_head=rule, steps=steps, record=record)
+    head = heads / ratio[:, None]
+    run = joint_descent(wide, head, steps, [*range(0, 401, 10), steps])
     assert run.v is not None
     own = ratio * np.linalg.norm(run.v[:, -1], axis=-1) / run.norm()[:, -1]
     arrays: Arrays = {"radii": np.array(radii)}
     if radii:
-        arrays["path"] = att.regularisation_path(wide, head, radii=radii, head_radii=radii, starts=2).W[
-            ..., 0
-        ]
+        path = att.regularisation_path(wide, att.Linear(head), radii=radii, head_radii=radii, starts=2)
+        arrays["path"] = path.W[..., 0]
     return arrays | {
         "ratio": ratio,
         "own_ratio": own,
         "length": run.norm()[:, -1],
         "descent": run.W[..., 0],
-        "program": program_of_ratio(tokens, ratio),
-        "own_program": program_of_ratio(tokens, own),
-        "mm": att.max_margin(tokens, CHOSEN).W[..., 0],
-        "relaxed": att.max_margin(tokens, CHOSEN, required=[1.0, 1.0, 0.0]).W[..., 0],
+        "program": program_of_ratio(tokens, ratio).W[..., 0],
+        "own_program": program_of_ratio(tokens, own).W[..., 0],
+        "mm": asking_of_the_third(tokens, 1.0).W[..., 0],
+        "relaxed": asking_of_the_third(tokens, 0.0).W[..., 0],
     }
 
 
@@ -105,7 +91,7 @@ def _problems(count: int) -> tuple[att.Tokens, Float]:
     drawn = [loose_problem(seed) for seed in range(count)]
     keys = np.stack([flat] * len(RATIOS) + [one.keys for one in drawn])
     tokens = att.Tokens(keys, labels=published.labels)
-    relaxed = att.max_margin(tokens, CHOSEN, required=[1.0, 1.0, 0.0])
+    relaxed = asking_of_the_third(tokens, 0.0)
     third = np.einsum("rd,rd->r", keys[:, 2, 1], relaxed.W[..., 0])
     end = (1 - third) * relaxed.margin / SPARE  # the ratio at which the family reaches p^relax
     share = np.random.default_rng(0).uniform(0.05, 1.0, len(keys))

@@ -40,7 +40,7 @@ def experiment(runs: int, steps: int) -> Arrays:
         steps=steps,
         record=record.tolist(),
     )
-    solution = att.max_margin(tokens, path.selected, att.frobenius)
+    solution = att.max_margin(tokens, path.selected)
     start = np.zeros((runs, tokens.d, tokens.e))
     usual = textbook_descent(tokens, linear_head(tokens, v), (start,), record)
     kept = path.index > 0
