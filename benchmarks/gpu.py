@@ -70,7 +70,7 @@ def loop_alone(runs: int, dtype: type) -> None:
             model = train._model(tokens, att.FullWeight(), att.logistic, runs)
             plan = Plan(replace(model, lanes=lanes, fused=fused), rule, None)
             start = {"W": np.zeros((runs, 10, 10), dtype)}
-            (part,) = devices.parts(plan, arrays(tokens), start, att.Linear(v.astype(dtype)), runs)
+            (part,) = devices.parts(plan, arrays(tokens), (start, att.Linear(v.astype(dtype))), runs)
             lengths = np.zeros(64, np.int64)
             lengths[0] = STEPS
             given = (plan, part.data, part.scores, part.state, lengths, 1)

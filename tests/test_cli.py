@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import optax
 import pytest
 from typer.testing import CliRunner
 
@@ -318,7 +317,7 @@ def test_seed_tolerance_and_adam_mean_what_they_mean_in_python(problem, tmp_path
     path = attsvm.train(
         attsvm.Tokens.load(problem),
         attsvm.Linear(data["v"]),
-        optimizer=optax.adam(0.05),
+        optimizer=attsvm.adam(0.05),
         init=attsvm.uniform(3),
         tolerance=0.01,
         steps=900,

@@ -41,6 +41,7 @@ _HOME = {
     "NotSeparable": "program.solution",
     "train": "training.train",
     "regularisation_path": "training.regularise",
+    "Batches": "training.batches",
     "Interrupted": "training.segments",
     "Path": "path",
     "FullWeight": "training.weights",
@@ -62,6 +63,7 @@ _HOME = {
     "gd": "training.optimizers",
     "mirror": "training.optimizers",
     "polyak": "training.optimizers",
+    "adam": "training.optimizers",
     "scale_free": "training.optimizers",
     "Optimizer": "training.rules",
     "gaussian": "training.init",
@@ -175,6 +177,7 @@ if TYPE_CHECKING:
         limit_norm as limit_norm,
     )
     from attsvm.tokens import Tokens as Tokens
+    from attsvm.training.batches import Batches as Batches
     from attsvm.training.heads import (
         Head as Head,
         Linear as Linear,
@@ -194,6 +197,7 @@ if TYPE_CHECKING:
         logistic as logistic,
     )
     from attsvm.training.optimizers import (
+        adam as adam,
         gd as gd,
         mirror as mirror,
         polyak as polyak,

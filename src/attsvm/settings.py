@@ -13,8 +13,11 @@ ASKS = {
     "gd": ("lr",),
     "mirror": ("norm", "lr"),
     "polyak": (),
+    "adam": ("lr", "decay"),
 }
 """The options that each optimizer takes."""
+OPTIONS = ("norm", "lr", "momentum", "decay")
+"""Those that some optimizer does not take."""
 
 FACTORS = {"kq": ("rank", "separate"), "diagonal_kq": ("separate",)}
 """The options of weights that are products."""
@@ -25,6 +28,7 @@ class Settings:
     """What a run is trained with, in words.
 
     rank: of K and Q, 0 for no restriction. separate: K and Q are normalised apart.
+    batch: examples per step, 0 for all of them.
     """
 
     optimizer: str = "steepest"
@@ -37,11 +41,12 @@ class Settings:
     decay: float = 0.0
     rank: int = 0
     separate: bool = False
+    batch: int = 0
 
     @property
     def asked(self) -> tuple[str, ...]:
         """The options that have an effect."""
-        return (*ASKS[self.optimizer], *FACTORS.get(self.weight, ()))
+        return (*ASKS[self.optimizer], *FACTORS.get(self.weight, ()), "batch")
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of train() that they name."""
@@ -54,7 +59,7 @@ class Settings:
             "gd": lambda: optimizers.gd(self.lr),
             "mirror": lambda: optimizers.mirror(_exponent(self.norm), self.lr),
             "polyak": lambda: optimizers.polyak(),
-            "adam": lambda: optimizers.adam(self.lr),
+            "adam": lambda: optimizers.adam(self.lr, decay=self.decay),
         }
         kinds = {
             "full": lambda: weights.FullWeight(),
@@ -68,6 +73,7 @@ class Settings:
             "weight": one_of("weight", self.weight, kinds)(),
             "loss": one_of("loss", self.loss, known),
             "steps": self.steps,
+            "batch": self.batch or None,
         }
 
 

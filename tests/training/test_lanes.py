@@ -18,7 +18,7 @@ from attsvm.training.compilation import local_devices
 from attsvm.training.heads import Linear, QuadraticPenalty
 from attsvm.training.init import gaussian, uniform
 from attsvm.training.lanes import FEWEST
-from attsvm.training.optimizers import gd, mirror, steepest
+from attsvm.training.optimizers import adam, gd, mirror, steepest
 from attsvm.training.train import train
 from attsvm.training.weights import Diagonal, KeyQuery
 
@@ -32,6 +32,7 @@ CASES = {
     "spectral": {"optimizer": steepest(spectral, 0.1)},
     "mirror": {"optimizer": mirror(3, 0.1), "init": gaussian(range(RUNS))},
     "adam": {"optimizer": optax.adam(0.1)},
+    "adam in log scale": {"optimizer": adam(0.1, decay=0.01)},
     "schedule": {"optimizer": gd(optax.exponential_decay(0.5, 20, 0.5)), "weight": Diagonal()},
     "separate factors": {"weight": KeyQuery(2, separate=True), "init": START},
     "trained head": {"train_head": steepest(frobenius, 0.05)},

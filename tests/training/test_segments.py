@@ -13,10 +13,11 @@ import pytest
 from attsvm import Interrupted, Path, Schatten, Tokens, frobenius, progress, spectral
 from attsvm.datasets import sphere
 from attsvm.training import host, segments
+from attsvm.training.batches import Batches
 from attsvm.training.heads import Linear
 from attsvm.training.init import gaussian
 from attsvm.training.losses import exponential
-from attsvm.training.optimizers import gd, mirror, polyak, steepest
+from attsvm.training.optimizers import adam, gd, mirror, polyak, steepest
 from attsvm.training.train import train
 from attsvm.training.weights import Diagonal, FullWeight, KeyQuery
 
@@ -28,6 +29,7 @@ SETTINGS = {
     "mirror": {"optimizer": mirror(3, 0.1)},
     "polyak": {"optimizer": polyak()},
     "adam": {"optimizer": optax.adam(0.1)},
+    "adam of batches": {"optimizer": adam(0.1, decay=0.01), "batch": Batches(2, order="replacement")},
     "schedule": {"optimizer": gd(optax.exponential_decay(0.5, 100, 0.5))},
     "blocks": {"weight": KeyQuery(2, separate=True)},
     "head": {"train_head": steepest(frobenius, 0.01)},

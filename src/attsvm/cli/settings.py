@@ -12,11 +12,8 @@ import numpy as np
 
 from attsvm.files import naming
 from attsvm.path import Path
-from attsvm.settings import ASKS, Settings
+from attsvm.settings import ASKS, OPTIONS, Settings
 from attsvm.words import WrongWord, one_of
-
-OPTIMIZERS = ASKS | {"adam": ("lr",)}
-"""The options that each optimizer takes: those of studies, and Adam, whose limit no theorem knows."""
 
 
 @dataclass(frozen=True)
@@ -27,19 +24,21 @@ class Training(Settings):
     seed: int | None = None
 
     def arguments(self) -> dict[str, Any]:
+        from attsvm.training.batches import Batches
         from attsvm.training.init import uniform
 
         start = None if self.seed is None else uniform(self.seed)
-        return super().arguments() | {"tolerance": self.tolerance, "init": start}
+        batch = Batches(self.batch, self.seed or 0) if self.batch else None
+        return super().arguments() | {"tolerance": self.tolerance, "init": start, "batch": batch}
 
 
 def chosen(words: Mapping[str, Any]) -> Training:
     """The settings of the options given; one without an effect is refused."""
     settings = Training(**words)
-    asked = one_of("optimizer", settings.optimizer, OPTIMIZERS)
-    for name in ("norm", "lr"):
+    asked = one_of("optimizer", settings.optimizer, ASKS)
+    for name in OPTIONS:
         if name in words and name not in asked:
-            others = " or ".join(rule for rule, asks in OPTIMIZERS.items() if name in asks)
+            others = " or ".join(rule for rule, asks in ASKS.items() if name in asks)
             raise WrongWord(
                 f"--{name} has no effect with --optimizer {settings.optimizer}. Drop it, or pass "
                 f"--optimizer {others}."

@@ -27,14 +27,23 @@ def train(
         str | None, typer.Option(help="Of steepest and mirror: frobenius (default), linf, lp:3, …")
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Step length, by default 0.1; polyak has none.")] = None,
+    momentum: Annotated[
+        float | None, typer.Option(help="Of steepest: average of gradients, say 0.9.")
+    ] = None,
+    decay: Annotated[
+        float | None, typer.Option(help="Of steepest and adam: decoupled weight decay, such as 0.01.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Number of steps in all, by default 2000.", min=1)] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Examples per step, shuffled every epoch; by default all.", min=1)
+    ] = None,
     weight: Annotated[str | None, typer.Option(help="full (W, default), kq (K and Q) or diagonal.")] = None,
     loss: Annotated[str | None, typer.Option(help="logistic (default), exponential or correlation.")] = None,
     tolerance: Annotated[
         float | None, typer.Option(help="End where the direction has settled, in 1 − cosine, such as 1e-8.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Start from this draw; by default W at zero, K and Q at draw 0.", min=0)
+        int | None, typer.Option(help="Start and batches of this draw; by default W at zero, else 0.", min=0)
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with FILE, a run kept by --out.")] = False,
     out: Annotated[
@@ -61,13 +70,14 @@ def train(
     - `attsvm train problem.npz --optimizer mirror --norm lp:3 --weight full`
     - `attsvm train problem.npz --weight kq --loss exponential --json`
     - `attsvm train problem.npz --optimizer adam --lr 0.01 --seed 3 --tolerance 1e-8`
+    - `attsvm train problem.npz --norm linf --momentum 0.9 --decay 0.01 --batch 4`: Signum, in mini-batches
     - `attsvm train problem.npz --steps 10000000 --out run.npz --checkpoint 60`: a kill costs a minute
 
     Exit code 0, 1 on bad input or where the run diverged (the path is kept), 64 on wrong usage, 130
     after Ctrl-C, 143 after SIGTERM.
     """
     given = {"optimizer": optimizer, "norm": norm, "lr": lr, "weight": weight, "loss": loss, "steps": steps}
-    given |= {"tolerance": tolerance, "seed": seed}
+    given |= {"momentum": momentum, "decay": decay, "batch": batch, "tolerance": tolerance, "seed": seed}
     words = {name: value for name, value in given.items() if value is not None}
     out = file if resume and out is None else out
     with one_line_errors():

@@ -162,7 +162,8 @@ def _trained(cell: Cell, seeds: range) -> tuple[Path, Any]:
     record: Any = RECORDS if any(map(needs_the_way, cell.measures)) else [cell.training.steps]
     # XLA's optimiser would take longer than a short training.
     with one_thread(), few_optimisations() if few and at == "cpu" else nullcontext():
-        path = train(wide, wide_head, init=cell.start(seeds), record=record, **cell.training.arguments())
+        given = cell.training.arguments() | {"batch": cell.batches(seeds)}
+        path = train(wide, wide_head, init=cell.start(seeds), record=record, **given)
     if wide is not tokens:
         path = replace(path, tokens=tokens, W=path.W[..., : tokens.d, : tokens.e], state=None)
     if cell.training.weight.startswith("diagonal"):

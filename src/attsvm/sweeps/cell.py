@@ -27,7 +27,7 @@ ELSEWHERE = ("claims", "figures", "heads", "probe", "torch", "next_token")
 Data = tuple[tuple[str, Any], ...]
 """The model and its sizes, by name."""
 
-OPTIONAL = ("momentum", "decay", "rank", "separate")
+OPTIONAL = ("momentum", "decay", "rank", "separate", "batch")
 """Words of a training that are told where they are not zero."""
 
 STARTS = {"kq": "uniform", "diagonal_kq": "ones"}
@@ -100,6 +100,12 @@ class Cell:
         drawn = [INIT + seed for seed in seeds]
         return uniform(drawn) if name == "uniform" else gaussian(drawn, float(scale or 1))
 
+    def batches(self, seeds: range) -> Any:
+        """The batch of train(): each run draws its own."""
+        from attsvm.training.batches import Batches
+
+        return Batches(self.training.batch, seeds) if self.training.batch else None
+
     @property
     def decomposes(self) -> bool:
         """Whether every step takes the singular values of W."""
@@ -127,6 +133,8 @@ def as_cell(
     init = str(words.pop("init", STARTS.get(str(words.get("weight")), "zero")))
     _check_init(init, str(words.get("weight", "full")))
     settings = _settings(words)
+    if not 0 <= settings.batch <= shape[0]:
+        raise WrongWord(f"train.batch is {settings.batch}. Pass 1 to n = {shape[0]}, or 0 for all examples.")
     if settings.weight.startswith("diagonal") and shape[2] != shape[3]:
         needs = f"weight {settings.weight} needs queries as wide as the keys"
         raise WrongWord(f"{needs}, got d={shape[2]}, e={shape[3]}.")

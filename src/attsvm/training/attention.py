@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from numpy.typing import NDArray
 
 from attsvm.numbers.stored import KEPT, Stored
 from attsvm.tokens import Tokens
@@ -73,13 +74,17 @@ def arrays(tokens: Tokens) -> Data:
     return some(tokens, slice(0, tokens.n))
 
 
-def some(tokens: Tokens, examples: slice) -> Data:
-    """Some examples, as NumPy's arrays; stored numbers as they are stored, bfloat16 as bits (`widened`)."""
+def some(tokens: Tokens, examples: slice | NDArray[Any]) -> Data:
+    """Some examples, a stretch or increasing places, as NumPy's arrays.
+
+    Stored numbers as they are stored, bfloat16 as bits (`widened`).
+    """
 
     def there(array: Any) -> Any:
         if isinstance(array, Stored):
             return array.raw(examples)
-        return array if examples == slice(0, tokens.n) else array[..., examples, :, :]
+        whole = isinstance(examples, slice) and examples == slice(0, tokens.n)
+        return array if whole else array[..., examples, :, :]
 
     mask = None if tokens.mask.all() else tokens.mask[..., examples, :]
     values = None if tokens.values is tokens.keys else there(tokens.values)

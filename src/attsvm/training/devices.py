@@ -17,6 +17,7 @@ from attsvm.training.attention import Data
 from attsvm.training.compilation import local_devices
 from attsvm.training.lanes import FEWEST
 from attsvm.training.plan import Plan, State
+from attsvm.training.schedules import Rates
 
 _SPEC: Any = PartitionSpec
 CACHED, MOST = 5 << 17, 64
@@ -27,29 +28,43 @@ WHOLE, PADDED = 8, 28
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the runs, on the same devices: their data, the scores of a fixed linear head, their state."""
+    """Some of the runs, on the same devices: their data, the scores of a fixed linear head, their state.
+
+    runs: which; None where there are no runs.
+    """
 
     data: Data
     scores: Any
     state: State
+    runs: Any = None
+
+    def own(self, plan: Plan) -> Plan:
+        """The plan with the numbers of these runs, where they have numbers of their own."""
+
+        def cut(x: Any) -> Any:
+            return x[self.runs] if not isinstance(x, Rates) and np.ndim(x) else x
+
+        return jax.tree.map(cut, plan, is_leaf=lambda x: isinstance(x, Rates))
 
 
-def parts(plan: Plan, data: Data, params: Any, head: Any, count: int | None, saved: Any = None) -> list[Part]:
+def parts(plan: Plan, data: Data, start: Any, count: int | None, saved: Any = None) -> list[Part]:
     """The runs in parts of equal size, ready for the first step; the last run fills up the last part.
 
-    data, params, head, saved: NumPy's arrays, runs first; saved: a state to go on from.
+    data, start, saved: NumPy's arrays, runs first; start: parameters, head, seed of mini-batches; saved: a
+    state to go on from.
     One CPU device computes as many parts at once as there are cores; several devices share one part.
     """
-    own = (data, params, head) if plan.model.data_runs else (params, head)
+    own = (data, start) if plan.model.data_runs else start
     size = sum(x.nbytes for x in jax.tree.leaves(own))
     share = _Share.of(local_devices(), count, size, plan.model.lanes)
     found = []
     for j in range(share.parts):
         given = share.placed(data, j) if plan.model.data_runs else share.everywhere(data)
-        state, scores = engine.start(plan, given, *share.placed((params, head), j))
+        state, scores = engine.start(plan, given, *share.placed(start, j))
         if saved is not None:
             state = share.placed(saved, j)
-        found.append(Part(given, scores, state))
+        runs = None if count is None else share.part(np.arange(count), j)
+        found.append(Part(given, scores, state, runs))
     return found
 
 
@@ -113,7 +128,7 @@ class _Share:
 
     def placed(self, tree: Any, j: int) -> Any:
         """Part j of arrays with runs first."""
-        return jax.device_put(jax.tree.map(lambda x: self._part(x, j), tree), self.sharding)
+        return jax.device_put(jax.tree.map(lambda x: self.part(x, j), tree), self.sharding)
 
     def everywhere(self, tree: Any) -> Any:
         """Arrays that all runs share."""
@@ -121,7 +136,7 @@ class _Share:
             return jax.device_put(tree)
         return jax.device_put(tree, NamedSharding(self.sharding.mesh, _SPEC()))
 
-    def _part(self, array: Any, j: int) -> Any:
+    def part(self, array: Any, j: int) -> Any:
         if self.size is None:
             return array
         part = array[j * self.size : (j + 1) * self.size]

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attsvm.training import attention, fused, lanes, rules, schedules, weights
+from attsvm.training import attention, fused, lanes, rules, weights
 from attsvm.training.attention import Data
+from attsvm.training.batches import drawn, some
 from attsvm.training.compilation import wide_vectors
 from attsvm.training.heads import Head, Linear
 from attsvm.training.plan import Model, Plan, Record, Snapshot, State
@@ -26,12 +27,14 @@ SEEN = Asked(loss=True, excess=True)
 
 
 @Program
-def start(plan: Plan, data: Data, params: Params, head: Head) -> tuple[State, Array | None]:
+def start(
+    plan: Plan, data: Data, params: Params, head: Head, seed: Array | None = None
+) -> tuple[State, Array | None]:
     """The state before the first step, and the token scores of a linear head that is not trained.
 
     The scores save one pass over the values per step. Values in half precision are not widened for them.
     """
-    state = begun(plan, params, head)
+    state = begun(plan, params, head, seed)
     values = data.keys if data.values is None else data.values
     if not isinstance(head, Linear) or plan.head_rule is not None or values.dtype != head.v.dtype:
         return state, None
@@ -39,15 +42,15 @@ def start(plan: Plan, data: Data, params: Params, head: Head) -> tuple[State, Ar
     return state, mapped.over_runs(attention.fixed_scores, 1)(data, head.v)
 
 
-def begun(plan: Plan, params: Params, head: Head) -> State:
+def begun(plan: Plan, params: Params, head: Head, seed: Array | None = None) -> State:
     """The state before the first step."""
 
-    def one(params: Params, head: Head) -> State:
+    def one(params: Params, head: Head, seed: Array | None) -> State:
         memory = plan.rule.init(params)
         head_memory = None if plan.head_rule is None else plan.head_rule.init(head)
-        return State(params, head, memory, head_memory, jnp.asarray(True), jnp.asarray(True))
+        return State(params, head, memory, head_memory, jnp.asarray(True), jnp.asarray(True), seed)
 
-    return jax.vmap(one)(params, head) if plan.model.runs else one(params, head)
+    return (jax.vmap(one) if plan.model.runs else one)(params, head, seed)
 
 
 begin = Program(begun)
@@ -57,6 +60,8 @@ def _advance(
     careful: bool, plan: Plan, data: Data, scores: Array | None, state: State, lengths: Any, count: Any
 ) -> tuple[State, Snapshot]:
     model = plan.model
+    if model.batch is not None:  # one number per example, of every run
+        state = state._replace(order=jnp.zeros((*state.going.shape, data.labels.shape[-1]), jnp.int64))
     data, scores, state = model.inside(data, count), model.to_last(scores), model.to_last(state)
     checked = model.over_runs(lambda _, old, new: _checked(plan, old, new), 2)
     begin = jnp.cumsum(lengths) - lengths
@@ -67,7 +72,7 @@ def _advance(
         if kernel is not None:  # the same one, of one step: other sums would round in another way
             new = kernel(state, k, 1)
         else:
-            new = model.over_runs(partial(_step, schedules.at_step(plan, k)), 2)(data, state, scores)
+            new = model.planned(_step, 2, plan.now(k))(data, state, scores)
         return checked(data, state, new) if careful else new
 
     repeated: Any = partial(_repeated, model.cpu, step)
@@ -84,7 +89,7 @@ def _advance(
 
     room = _room(jax.eval_shape(snapshot, state), len(lengths))
     state, snapshots = lax.fori_loop(0, count, piece, (state, room))
-    return model.to_first(state), snapshots
+    return model.to_first(state._replace(order=None)), snapshots
 
 
 advance = Program(partial(_advance, False), compiler_options=wide_vectors())
@@ -151,10 +156,10 @@ def part_of_sums(asked: Asked, plan: Plan, data: Data, state: State, before: Sum
 def stepped(plan: Plan, state: State, found: Sums) -> State:
     """The state after one step, looked at."""
 
-    def one(_: Any, old: State, found: Sums) -> State:
+    def one(plan: Plan, _: Any, old: State, found: Sums) -> State:
         return _checked(plan, old, _updated(plan, old, found))
 
-    return plan.model.over_runs(one, 2)(None, state, found)
+    return plan.model.planned(one, 2, plan)(None, state, found)
 
 
 @Program
@@ -193,6 +198,10 @@ def _put(many: Any, j: Array, one: Any) -> Any:
 def _step(plan: Plan, data: Data, state: State, scores: Array | None) -> State:
     """One step of one run, or of all of them in lanes."""
     model, params, last = plan.model, state.params, plan.model.lanes
+    if model.batch is not None:
+        chosen, order, share = drawn(model.batch, state.seed, state.order, plan.place)
+        data, scores = some(data, scores, chosen, share)
+        state = state._replace(order=order)
     W = weights.matrix(model.weight, params, last)
     if last and len(params) > 1:
         W = lanes.fenced(data.fence, lambda W: W, W)
@@ -216,7 +225,7 @@ def _updated(plan: Plan, state: State, found: Sums) -> State:
         given, along = known | {"log_scale": pull.log_scale}, Linear(pull.mantissa)
         updates, head_memory = rules.update(plan.head_rule, along, head_memory, head, last, given)
         head = jax.tree.map(jnp.add, head, updates)
-    return State(params, head, memory, head_memory, state.going, state.moving)
+    return state._replace(params=params, head=head, memory=memory, head_memory=head_memory)
 
 
 def _checked(plan: Plan, old: State, new: State) -> State:

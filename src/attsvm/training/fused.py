@@ -28,7 +28,7 @@ from attsvm.training.heads import Head, Linear
 from attsvm.training.lanes import IN_KERNEL
 from attsvm.training.losses import Correlation, Exponential, Logistic, Loss, NegativeLog
 from attsvm.training.plan import Plan, State
-from attsvm.training.rules import GradientDescent, Mirror, Polyak, Rule, Steepest
+from attsvm.training.rules import GradientDescent, Mirror, Polyak, Rule, Steepest, per_run
 from attsvm.training.schedules import Rates
 from attsvm.training.weights import FullWeight, Weight
 
@@ -54,7 +54,8 @@ def serves(tokens: Tokens, weight: Weight, head: Head, loss: Loss, rules: tuple[
     simple = isinstance(weight, FullWeight) and isinstance(head, Linear) and rules[1] is None
     known = isinstance(loss, (Logistic, Exponential, Correlation, NegativeLog)) and _entrywise(rules[0])
     small = _terms(tokens.n, tokens.T, tokens.d, tokens.e) <= LARGEST and tokens.keys.size <= MOST
-    return simple and known and small and not tokens.stored and available()
+    shared = not per_run(rules[0])
+    return simple and known and shared and small and not tokens.stored and available()
 
 
 def available() -> bool:

@@ -98,13 +98,16 @@ def _advanced(
 
     Where a run diverged, its part goes again, carefully.
     """
-    done = side_by_side(lambda p: engine.advance(plan, p.data, p.scores, p.state, lengths, count), parts)
+    done = side_by_side(
+        lambda p: engine.advance(p.own(plan), p.data, p.scores, p.state, lengths, count), parts
+    )
     found.arrived()
     jax.block_until_ready(done)  # type: ignore[no-untyped-call]
     for j, part in enumerate(parts):
         before, after = (np.asarray(state.going) for state in (part.state, done[j][0]))
         if (before & ~after).any():
-            again = engine.advance_carefully(plan, part.data, part.scores, part.state, lengths, count)
+            given = part.own(plan), part.data, part.scores, part.state
+            again = engine.advance_carefully(*given, lengths, count)
             done[j] = engine.mended(part.state.going, done[j], again)
     return [replace(p, state=s) for p, (s, _) in zip(parts, done, strict=True)], [s for _, s in done]
 

@@ -38,12 +38,12 @@ class Draw:
 
 def gaussian(seed: int | Iterable[int], scale: float = 1.0) -> Draw:
     """Entries N(0, scale²)."""
-    return Draw(*_seeds(seed), lambda rng, shape: scale * rng.standard_normal(shape))
+    return Draw(*seeds_of(seed), lambda rng, shape: scale * rng.standard_normal(shape))
 
 
 def uniform(seed: int | Iterable[int]) -> Draw:
     """Entries uniform on ±1/√d, d the first axis: what the papers' linear layers start from."""
-    return Draw(*_seeds(seed), lambda rng, shape: (2 * rng.random(shape) - 1) / math.sqrt(shape[0]))
+    return Draw(*seeds_of(seed), lambda rng, shape: (2 * rng.random(shape) - 1) / math.sqrt(shape[0]))
 
 
 def starting_point(weight: Weight, init: Any, size: tuple[int, int], dtype: DTypeLike) -> Arrays:
@@ -66,7 +66,7 @@ def starting_point(weight: Weight, init: Any, size: tuple[int, int], dtype: DTyp
     return arrays
 
 
-def _seeds(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
+def seeds_of(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
     one = isinstance(seed, (int, np.integer))
     seeds = (int(seed),) if one else tuple(int(s) for s in seed)  # type: ignore[arg-type, union-attr]
     if not seeds or min(seeds) < 0:

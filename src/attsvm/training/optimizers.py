@@ -8,6 +8,8 @@ and with Λ = 0, the default, it is an ordinary optax transformation. Scale-free
 A tree of several parameters, such as (K, Q), counts as one vector for an entrywise norm and as one
 block-diagonal matrix for a Schatten norm.
 
+lr, momentum, decay and such may be a sequence, one number per run.
+
 Any other optax optimizer is given the gradient at its true scale, which underflows once softmax
 saturates; `scale_free(optimizer)` gives it the mantissa alone.
 """
@@ -15,13 +17,18 @@ saturates; `scale_free(optimizer)` gives it the mantissa alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import optax
 
 from attsvm.norms import Norm
 from attsvm.training.rules import (
+    Adam,
     GradientDescent,
     Mirror,
+    Number,
     Optimizer,
     PerBlock,
     Polyak,
@@ -34,7 +41,7 @@ from attsvm.training.rules import (
 from attsvm.words import told
 
 
-def steepest(norm: Norm, lr: Rate, momentum: float = 0.0, decay: float = 0.0) -> Optimizer:
+def steepest(norm: Norm, lr: Rate, momentum: Number = 0.0, decay: Number = 0.0) -> Optimizer:
     """Steepest descent in a norm, with unit steps in that norm times lr.
 
         W ← (1 − lr · decay) W − lr · argmax_{N(Δ) ≤ 1} ⟨M, Δ⟩,     M ← momentum · M + (1 − momentum) ∇L
@@ -67,20 +74,29 @@ def mirror(p: float, lr: Rate, normalised: bool = True) -> Optimizer:
     return Optimizer(Mirror(float(p), _rate(lr), bool(normalised)))
 
 
-def polyak(factor: float = 1.0) -> Optimizer:
+def polyak(factor: Number = 1.0) -> Optimizer:
     """Polyak's step, W ← W − factor · (L − L*)/‖∇L‖² · ∇L, for a head whose best loss L* is known.
 
     The log scale cancels in the step length, so it neither under- nor overflows.
     Reference: Vasudeva et al. 2024, "Implicit Bias and Fast Convergence Rates for Self-attention".
     """
-    if not (_is_number(factor) and factor > 0):
-        raise ValueError(f"factor is {told(factor)}. Pass a positive number.")
-    return Optimizer(Polyak(float(factor)))
+    return Optimizer(Polyak(_number("factor", factor, lambda x: x > 0, "a positive number")))
 
 
-def adam(lr: Rate) -> optax.GradientTransformation:
-    """Adam as optax has it, at the true scale of the gradient; for the words of settings.py."""
-    return optax.adam(_rate(lr))
+def adam(
+    lr: Rate, b1: Number = 0.9, b2: Number = 0.999, eps: Number = 1e-8, decay: Number = 0.0
+) -> Optimizer:
+    """Adam, with both averages in log scale; with decay AdamW.
+
+        M ← b1 M + (1 − b1) ∇L,   V ← b2 V + (1 − b2) ∇L²,   W ← (1 − lr · decay) W − lr M̂/(√V̂ + eps)
+
+    M̂ = M/(1 − b1^t), V̂ = V/(1 − b2^t). Where ∇L falls below eps the steps die out, as everywhere; with
+    eps = 0 they survive saturation. Signum, sign descent with momentum, is steepest(linf, lr, momentum).
+    Reference: Kingma & Ba 2015; Loshchilov & Hutter 2019 (decay).
+    """
+    eps = _number("eps", eps, lambda x: x >= 0, "a number ≥ 0, such as 1e-8; 0 survives saturation")
+    b1, b2 = _momentum(b1, "b1"), _momentum(b2, "b2")
+    return Optimizer(Adam(_rate(lr), b1, b2, eps, _decay(decay, lr)))
 
 
 def scale_free(optimizer: optax.GradientTransformation) -> Optimizer:
@@ -120,26 +136,32 @@ def needs_excess(rule: Rule, foreign: bool = False) -> bool:
 def _rate(lr: Rate) -> Rate:
     if callable(lr):
         return lr
-    if not (_is_number(lr) and lr > 0):
-        raise ValueError(f"lr is {told(lr)}. Pass a positive number or an optax schedule.")
-    return float(lr)
+    return _number("lr", lr, lambda x: x > 0, "a positive number or an optax schedule")
 
 
-def _momentum(momentum: float) -> float:
-    if not (_is_number(momentum) and 0 <= momentum < 1):
-        raise ValueError(f"momentum is {told(momentum)}. Pass a number in [0, 1).")
-    return float(momentum)
+def _momentum(momentum: Number, name: str = "momentum") -> Number:
+    return _number(name, momentum, lambda x: 0 <= x < 1, "a number in [0, 1)")
 
 
-def _decay(decay: float, lr: Rate) -> float:
-    if not (_is_number(decay) and decay >= 0):
-        raise ValueError(f"decay is {told(decay)}. Pass a number ≥ 0, such as 0.01; 0 is none.")
-    if not callable(lr) and lr * decay > 1:
+def _decay(decay: Number, lr: Rate) -> Number:
+    decay = _number("decay", decay, lambda x: x >= 0, "a number ≥ 0, such as 0.01; 0 is none")
+    most = 0.0 if callable(lr) else float(np.max(lr))
+    if most * np.max(decay) > 1:
         raise ValueError(
-            f"lr · decay is {lr * decay:g}: a step would turn the weight round. "
-            f"Pass decay ≤ 1/lr = {1 / lr:g}."
+            f"lr · decay is {most * np.max(decay):g}: a step would turn the weight round. "
+            f"Pass decay ≤ 1/lr = {1 / most:g}."
         )
-    return float(decay)
+    return decay
+
+
+def _number(name: str, value: Any, good: Callable[[Any], bool], wanted: str) -> Any:
+    """A number, or a tuple of one per run."""
+    several = isinstance(value, (list, tuple, range, np.ndarray)) and np.ndim(value) == 1 and len(value)
+    each = [x.item() if isinstance(x, np.generic) else x for x in (value if several else [value])]
+    for x in each:
+        if not (_is_number(x) and good(x)):
+            raise ValueError(f"{name} is {told(x)}. Pass {wanted}{', for every run' if several else ''}.")
+    return tuple(map(float, each)) if several else float(each[0])
 
 
 def _is_number(x: object) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from attsvm.training import lanes, rules, schedules
 from attsvm.training.attention import Data
+from attsvm.training.batches import Choice, Place
 from attsvm.training.heads import Head
 from attsvm.training.losses import Loss
 from attsvm.training.optimizers import needs_excess
@@ -27,6 +29,7 @@ class Model:
     cpu: whether it runs there. A GPU would read the end of a loop and of a branch back at every turn.
     block: examples that are looked at in turn, None for all at once.
     fused: pieces of steps are one kernel each (fused.py), on a CPU one that JAX interprets.
+    batch: the form of a mini-batch (batches.py), None where every step looks at all examples.
     """
 
     weight: Weight
@@ -37,11 +40,24 @@ class Model:
     cpu: bool = True
     block: int | None = None
     fused: bool = False
+    batch: Choice | None = None
 
     def over_runs(self, function: Any, states: int) -> Any:
         """The function of (data, state, …) with `states` arguments per run, for all runs."""
         data = 0 if self.data_runs else None
         return jax.vmap(function, in_axes=(data, *[0] * states)) if self.runs and not self.lanes else function
+
+    def planned(self, function: Any, states: int, plan: Plan) -> Any:
+        """The same of a function of (plan, data, state, …), of whose numbers some may be one per run."""
+        leaves, tree = jax.tree.flatten(plan)
+        own = [x if jnp.ndim(x) else None for x in leaves]
+
+        def one(data: Any, own: list[Any], *states: Any) -> Any:
+            numbers = [x if mine is None else mine for x, mine in zip(leaves, own, strict=True)]
+            return function(jax.tree.unflatten(tree, numbers), data, *states)
+
+        mapped = self.over_runs(one, 1 + states)
+        return lambda data, *states: mapped(data, own, *states)
 
     def inside(self, data: Data, open_: Any) -> Data:
         """The data as the compiled loop sees it; open_: a number ≥ 0 that XLA does not know."""
@@ -57,14 +73,18 @@ class Model:
         return lanes.to_first(tree) if self.lanes else tree
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=["rule", "head_rule"], meta_fields=["model"])
+@partial(jax.tree_util.register_dataclass, data_fields=["rule", "head_rule", "place"], meta_fields=["model"])
 @dataclass(frozen=True)
 class Plan:
-    """What is compiled: plans that differ in the numbers of their rules only share one program."""
+    """What is compiled: plans that differ in the numbers of their rules only share one program.
+
+    place: where a call stands, which says which mini-batch is next; None without mini-batches.
+    """
 
     model: Model
     rule: Rule
     head_rule: Rule | None
+    place: Place | None = None
 
     @property
     def asked(self) -> Asked:
@@ -83,12 +103,22 @@ class Plan:
 
     def at(self, step: int, count: int) -> Plan:
         """The plan with the rates of the next steps in place of schedules."""
-        both = (schedules.written_out(rule, step, count) for rule in (self.rule, self.head_rule))
-        return Plan(self.model, *both)
+        rule, head_rule = (schedules.written_out(rule, step, count) for rule in (self.rule, self.head_rule))
+        return Plan(self.model, rule, head_rule, None if self.model.batch is None else Place(step, step))
+
+    def now(self, k: Any) -> Plan:
+        """The plan of step k of a call: its rates, and its place."""
+        plan = schedules.at_step(self, k)
+        if self.place is None:
+            return plan
+        return replace(plan, place=Place(self.place.first, self.place.first + k))
 
 
 class State(NamedTuple):
-    """What a step changes. `going`: the run takes steps; `moving`: the last ones changed something."""
+    """What a step changes. `going`: the run takes steps; `moving`: the last ones changed something.
+
+    seed: of the mini-batches, where there are any; order (n,): that of their epoch, inside a call only.
+    """
 
     params: Params
     head: Head
@@ -96,6 +126,8 @@ class State(NamedTuple):
     head_memory: Any
     going: Array
     moving: Array
+    seed: Array | None = None
+    order: Array | None = None
 
 
 class Snapshot(NamedTuple):

@@ -21,8 +21,9 @@ from attsvm.training.weights import Weight
 Arrays = dict[str, NDArray[Any]]
 Words = dict[str, str]
 
-NUMBERS = ("lr", "momentum", "factor", "decay")
+NUMBERS = ("lr", "momentum", "factor", "decay", "b1", "b2", "eps")
 """Of a rule; they may change where a run goes on."""
+WHOLE = "all examples"
 
 
 def kept(state: State) -> Arrays | None:
@@ -33,14 +34,17 @@ def kept(state: State) -> Arrays | None:
     return {str(j): np.asarray(leaf) for j, leaf in enumerate(leaves)}
 
 
-def described(weight: Weight, loss: Loss, head: Head, rules: tuple[Rule, Rule | None]) -> Words:
+def described(
+    weight: Weight, loss: Loss, head: Head, rules: tuple[Rule, Rule | None], batch: object = None
+) -> Words:
     """What a run is trained with, in words and without the numbers that may change.
 
     An optax optimizer is a closure, of which no more than its state can be told.
     """
     of_head = "nothing" if rules[1] is None else _word(rules[1])
     told = {"weight": _word(weight), "loss": _word(loss), "head": type(head).__name__}
-    return told | {"optimizer": _word(rules[0]), "train_head": of_head}
+    told |= {"optimizer": _word(rules[0]), "train_head": of_head}
+    return told | {"batch": WHOLE if batch is None else repr(batch)}
 
 
 def signed(path: Path, words: Words) -> Path:
@@ -56,7 +60,7 @@ def check_words(path: Path, words: Words) -> None:
     """Refuse to go on with something else, by its name; paths of an earlier version do not say."""
     saved = {} if path.state is None else path.state
     try:
-        before = dict(json.loads(str(saved["trained"]))) if "trained" in saved else words
+        before = {"batch": WHOLE} | json.loads(str(saved["trained"])) if "trained" in saved else words
     except (ValueError, TypeError):
         raise ValueError("resume does not say what it was trained with: its file is damaged.") from None
     others = [

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -21,7 +22,9 @@ from attsvm.norms import Entrywise, Norm, frobenius
 from attsvm.training.directions import direction, vector
 from attsvm.training.lanes import each
 
-Rate = float | Callable[[Any], Any]
+Number = Any
+"""Of a rule: a float for all runs, or a tuple of one per run."""
+Rate = Number | Callable[[Any], Any]
 Tree = Any
 
 
@@ -58,8 +61,8 @@ class Optimizer(optax.GradientTransformationExtraArgs):  # type: ignore[misc]
 def numbers(*names: str) -> Callable[[type[Any]], type[Any]]:
     """Register a rule whose named numbers are arguments of the compiled loop; all else is compiled into it.
 
-    So one program serves every lr. Zero is compiled in: it changes what is computed. So is a schedule, unless
-    it is written out (schedules.py).
+    So one program serves every lr, and numbers may be one per run. Zero is compiled in: it changes what is
+    computed. So is a schedule, unless it is written out (schedules.py).
     """
 
     def register(rule_type: type[Any]) -> type[Any]:
@@ -67,7 +70,7 @@ def numbers(*names: str) -> Callable[[type[Any]], type[Any]]:
             fields = vars(rule)
             free = [n for n in names if not callable(fields[n]) and not _is_zero(fields[n])]
             fixed = {n: value for n, value in fields.items() if n not in free}
-            return [fields[n] for n in free], (tuple(free), tuple(fixed.items()))
+            return [_as_leaf(fields[n]) for n in free], (tuple(free), tuple(fixed.items()))
 
         def restore(kept: Any, values: Any) -> Any:
             free, fixed = kept
@@ -96,6 +99,14 @@ class Averaged(NamedTuple):
     log_scale: Array
 
 
+class Moments(NamedTuple):
+    """Number of updates, the averaged gradient, and the root of the averaged squares, each in log scale."""
+
+    updates: Array
+    mean: Averaged
+    root: Averaged
+
+
 class Dual(NamedTuple):
     """Count, and the dual variable U = ∇ψ(W)."""
 
@@ -111,15 +122,13 @@ class Dual(NamedTuple):
 class Steepest:
     norm: Norm
     lr: Rate
-    momentum: float = 0.0
-    decay: float = 0.0
+    momentum: Number = 0.0
+    decay: Number = 0.0
 
     def init(self, params: Tree) -> Count | Averaged:
         if _is_zero(self.momentum):
             return Count(_zero(self.lr))
-        mantissa = jax.tree.map(jnp.zeros_like, params)
-        dtype = jax.tree.leaves(mantissa)[0].dtype
-        return Averaged(_zero(self.lr), mantissa, jnp.asarray(-jnp.inf, dtype))
+        return _nothing(_zero(self.lr), params)
 
     def update(
         self, grads: Tree, state: Any, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
@@ -130,15 +139,39 @@ class Steepest:
         else:
             state = _average(state, grads, log_scale, self.momentum)
             along = state.mantissa
-        return self._decayed(_times(-rate, direction(self.norm, along, last)), rate, params), state
+        return _decayed(self.decay, _times(-rate, direction(self.norm, along, last)), rate, params), state
 
-    def _decayed(self, updates: Tree, rate: Any, params: Tree) -> Tree:
-        """Less rate · decay of every parameter, whatever the gradient: it never enters the direction."""
-        if _is_zero(self.decay):
-            return updates
-        if params is None:
-            raise ValueError("decay needs the parameters: call update(grads, state, params).")
-        return jax.tree.map(jnp.subtract, updates, _times(rate * self.decay, params))
+
+@numbers("lr", "b1", "b2", "eps", "decay")
+@dataclass(frozen=True)
+class Adam:
+    lr: Rate
+    b1: Number = 0.9
+    b2: Number = 0.999
+    eps: Number = 1e-8
+    decay: Number = 0.0
+
+    def init(self, params: Tree) -> Moments:
+        return Moments(jnp.zeros((), jnp.int32), *(_nothing(None, params) for _ in range(2)))
+
+    def update(
+        self, grads: Tree, state: Moments, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
+    ) -> tuple[Tree, Moments]:
+        rate, t = _at(self.lr, state.updates), state.updates + 1
+        mean = _average(state.mean, grads, log_scale, self.b1)
+        root = _average(state.root, grads, log_scale, self.b2, squares=True)
+        log_mean = mean.log_scale - jnp.log(-jnp.expm1(t * jnp.log(self.b1)))
+        log_root = root.log_scale - jnp.log(-jnp.expm1(t * jnp.log(self.b2))) / 2
+        # Both over e^log_root, which may be too small for a number; where nothing was seen yet, 0/0 is 0.
+        seen = log_root > -jnp.inf
+        size = jnp.where(seen, jnp.exp(jnp.where(seen, log_mean - log_root, 0)), 0)
+        least = 0.0 if _is_zero(self.eps) else jnp.exp(jnp.log(self.eps) - jnp.where(seen, log_root, 0))
+
+        def along(m: Array, r: Array) -> Array:
+            return jnp.where(r > 0, m / (jnp.where(r > 0, r, 1) + least), 0) * size
+
+        updates = _times(-rate, jax.tree.map(along, mean.mantissa, root.mantissa))
+        return _decayed(self.decay, updates, rate, params), Moments(t, mean, root)
 
 
 @numbers("lr")
@@ -185,7 +218,7 @@ class Mirror:
 @numbers("factor")
 @dataclass(frozen=True)
 class Polyak:
-    factor: float = 1.0
+    factor: Number = 1.0
 
     def init(self, params: Tree) -> Count:
         return Count(None)
@@ -273,6 +306,14 @@ def update(
     return updates, memory
 
 
+def per_run(rule: Any) -> dict[str, int]:
+    """How many runs the numbers of a rule are for, by name, where they are one per run."""
+    if isinstance(rule, PerBlock):
+        return per_run(rule.rule)
+    own = {} if rule is None or foreign(rule) else vars(rule)
+    return {name: len(value) for name, value in own.items() if isinstance(value, tuple)}
+
+
 def foreign(rule: Any) -> bool:
     """Whether a rule is one of optax's, which may use whatever is known."""
     return foreign(rule.rule) if isinstance(rule, PerBlock) else isinstance(rule, (TrueScale, ScaleFree))
@@ -281,14 +322,39 @@ def foreign(rule: Any) -> bool:
 # ---------------------------------------------------------------------- details
 
 
-def _average(state: Averaged, grads: Tree, log_scale: Any, momentum: Any) -> Averaged:
-    """momentum · M + (1 − momentum) · g with both in log scale: a raw sum would underflow."""
-    old, new = state.log_scale + jnp.log(momentum), log_scale + jnp.log1p(-momentum)
+def _nothing(updates: Array | None, params: Tree) -> Averaged:
+    """The average of no gradient."""
+    mantissa = jax.tree.map(jnp.zeros_like, params)
+    return Averaged(updates, mantissa, jnp.asarray(-jnp.inf, jax.tree.leaves(mantissa)[0].dtype))
+
+
+def _average(state: Averaged, grads: Tree, log_scale: Any, momentum: Any, squares: bool = False) -> Averaged:
+    """momentum · M + (1 − momentum) · g with both in log scale: a raw sum would underflow.
+
+    squares: the root of the averaged squares instead. The scale of a gradient of zeros does not count: that
+    of a mini-batch may be one, and larger than all others.
+    """
+    part = 2 if squares else 1
+    some = (vector(grads, jnp.ndim(log_scale) == 1) != 0).any(0)
+    old = state.log_scale + jnp.log(momentum) / part
+    new = jnp.where(some, log_scale + jnp.log1p(-momentum) / part, -jnp.inf)
     top = jnp.maximum(old, new)
-    mantissa = jax.tree.map(
-        lambda m, g: jnp.exp(old - top) * m + jnp.exp(new - top) * g, state.mantissa, grads
-    )
-    return Averaged(_next(state.updates), mantissa, top)
+    safe = jnp.where(top > -jnp.inf, top, 0)
+    before, now = jnp.exp(old - safe), jnp.exp(new - safe)
+
+    def both(m: Array, g: Array) -> Array:
+        return jnp.hypot(before * m, now * g) if squares else before * m + now * g
+
+    return Averaged(_next(state.updates), jax.tree.map(both, state.mantissa, grads), top)
+
+
+def _decayed(decay: Any, updates: Tree, rate: Any, params: Tree) -> Tree:
+    """Less rate · decay of every parameter, whatever the gradient: it never enters the direction."""
+    if _is_zero(decay):
+        return updates
+    if params is None:
+        raise ValueError("decay needs the parameters: call update(grads, state, params).")
+    return jax.tree.map(jnp.subtract, updates, _times(rate * decay, params))
 
 
 def _signed_power(x: Array, power: float) -> Array:
@@ -305,6 +371,10 @@ def _zero(lr: Rate) -> Array | None:
 
 def _next(updates: Array | None) -> Array | None:
     return None if updates is None else updates + 1
+
+
+def _as_leaf(value: Any) -> Any:
+    return np.array(value) if type(value) is tuple else value
 
 
 def _is_zero(value: object) -> bool:

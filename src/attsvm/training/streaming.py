@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from attsvm.files import memory
 from attsvm.numbers.stored import Stored
 from attsvm.tokens import Tokens
-from attsvm.training import attention, engine, schedules
+from attsvm.training import attention, batches, engine
 from attsvm.training.attention import Data
 from attsvm.training.compilation import backend, local_devices
 from attsvm.training.heads import Linear
@@ -42,18 +42,23 @@ def ride(
     watch: Segments,
     settling: Settling,
 ) -> Ride:
-    """As host.ride, step by step."""
+    """As host.ride, step by step; of a mini-batch only its examples are read."""
     if tokens.runs is not None:
         raise ValueError(
             "the data of all runs do not fit into the device's memory. Pass fewer runs at a time."
+        )
+    if state.seed is not None and np.unique(state.seed).size > 1:
+        raise ValueError(
+            "the data do not fit into the device's memory, so runs read their mini-batches together. "
+            "Pass one seed for all of them."
         )
     kept: list[int] = []
     found: list[dict[str, Any]] = []
     pressed = False
     for step in range(max(taken, 0), int(asked[-1]) + 1):
         if step > max(taken, 0):
-            sums = _summed(plan.asked, plan, tokens, state)
-            state = engine.stepped(schedules.at_step(plan.at(step - 1, 1), 0), state, sums)
+            sums = _summed(plan.asked, plan, _looked_at(plan, tokens, state, step - 1), state)
+            state = engine.stepped(plan.at(step - 1, 1).now(0), state, sums)
             watch.done = step
             watch.took(1)
             pressed = watch.pressed
@@ -83,9 +88,24 @@ def chunks(tokens: Tokens) -> Iterator[Data]:
             x.passes += 1
 
 
-def _summed(asked: Asked, plan: Plan, tokens: Tokens, state: State) -> Sums:
+def _looked_at(plan: Plan, tokens: Tokens, state: State, step: int) -> Iterator[Data]:
+    """The examples that a step looks at: all of them, or those of its mini-batch, as one chunk."""
+    form = plan.model.batch
+    if form is None:
+        yield from chunks(tokens)
+        return
+    seed: Any = state.seed
+    chosen = batches.on_host(form, np.ravel(seed)[0], tokens.n, step)
+    missing = form.size - len(chosen)  # at the end of an epoch
+    share: Any = np.repeat([1 / len(chosen), 0.0], [len(chosen), missing])
+    places, where = np.unique(np.append(chosen, np.repeat(chosen[-1:], missing)), return_inverse=True)
+    part: Data = jax.tree.map(lambda x: x[where], attention.some(tokens, places))
+    yield part._replace(share=share)
+
+
+def _summed(asked: Asked, plan: Plan, examples: Iterator[Data], state: State) -> Sums:
     sums: Any = None
-    for chunk in chunks(tokens):
+    for chunk in examples:
         before = sums
         sums = engine.part_of_sums(asked, plan, jax.device_put(chunk), state, before)
         jax.block_until_ready(before)  # type: ignore[no-untyped-call]  # one chunk ahead, no more
@@ -93,7 +113,7 @@ def _summed(asked: Asked, plan: Plan, tokens: Tokens, state: State) -> Sums:
 
 
 def _record(plan: Plan, tokens: Tokens, state: State) -> dict[str, Any]:
-    sums = _summed(engine.SEEN, plan, tokens, state)
+    sums = _summed(engine.SEEN, plan, chunks(tokens), state)
     found = {"W": engine.matrix(plan, state), "loss": sums.loss, "log_excess": sums.log_excess}
     found |= {name: array for name, array in state.params.items() if name in ("K", "Q")}
     if plan.head_rule is not None and isinstance(state.head, Linear):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from attsvm.path import Path
 from attsvm.tokens import Tokens
 from attsvm.training import (
+    batches,
     devices,
     engine,
     fused,
@@ -25,6 +26,7 @@ from attsvm.training import (
     weights,
 )
 from attsvm.training.attention import arrays, in_place
+from attsvm.training.batches import Batches
 from attsvm.training.compilation import backend, kept_programs
 from attsvm.training.heads import Head, Linear
 from attsvm.training.host import Ride, first_steps, ride
@@ -33,6 +35,7 @@ from attsvm.training.lanes import FEWEST, FEWEST_ON_GPU, LONGEST, LONGEST_ON_GPU
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.optimizers import adapted, needs_excess, per_block
 from attsvm.training.plan import Model, Plan
+from attsvm.training.rules import per_run
 from attsvm.training.segments import Interrupted, Paused, Segments
 from attsvm.training.settling import Settling
 from attsvm.training.sums import block
@@ -53,11 +56,12 @@ def train(
     steps: int,
     init: Any = None,
     record: int | Sequence[int] = 50,
+    batch: int | Batches | None = None,
     train_head: Any = None,
     tolerance: float | None = None,
     resume: Path | None = None,
 ) -> Path:
-    """Train softmax attention by full-batch descent of the mean loss.
+    """Train softmax attention by descent of the mean loss, of all examples or of mini-batches.
 
         L(W) = 1/n Σ_i ℓ(Y_i h(Σ_t s_it value_it)),     s_i = softmax(X_i W z_i)
 
@@ -65,13 +69,16 @@ def train(
     optimizer: steepest(norm, lr), gd(lr), mirror(p, lr), polyak(), or any optax optimizer.
     init: None, an array (d, e), (K, Q), or a draw such as gaussian(seed), uniform(range(30)).
     record: how many log-spaced steps to keep, or which; the first and the last are always kept.
+    batch: so many examples per step, shuffled anew every epoch, or Batches(size, seed, order); None: all of
+        them. The loss and log_excess of a record are those of all examples.
     train_head: an optimizer of its own for the linear head v, which then moves with the weight.
     tolerance: end a run, as "converged", at the first record where its direction has changed by no more than
         this, in 1 − cosine, while its steps doubled. It keeps that weight while the others go on.
     resume: a Path to go on from, up to `steps` in all, with the same weight, loss, head and optimizer, whose
         numbers, such as lr, may differ. It ends in the same bits as a run that never stopped.
 
-    A runs axis in tokens, head or init trains all runs at once; what lacks it is shared.
+    A runs axis in tokens, head or init, or one number per run in an optimizer, trains all runs at once; what
+    lacks it is shared.
     Keys that are stored in half or single precision stay so; what the device cannot hold is read from where
     it is, chunk by chunk, once per step.
     log_excess is relative to the best tokens under the current head. `stopped` per run: "steps";
@@ -89,13 +96,18 @@ def train(
         raise ValueError(f"train_head trains the head Linear(v), got {type(head).__name__}.")
     asked = record_steps(steps, record)
     taken = -1 if resume is None else going_on.taken_steps(resume, tokens, steps, init)
-    start, count = _start(tokens, weight, init, head, None if resume is None else resume.runs)
+    chosen = batches.asked(batch, tokens.n)
     rules = _rules(optimizer, train_head, weight, head)
-    words = going_on.described(weight, loss, head, rules)
+    known = {"tokens": tokens.runs, "resume": None if resume is None else resume.runs}
+    known |= {f"optimizer {name}": n for rule in rules for name, n in per_run(rule).items()}
+    start, count = _start(tokens, weight, init, head, chosen, known)
+    words = going_on.described(weight, loss, head, rules, chosen)
     if resume is not None:
         going_on.check_words(resume, words)
     model = _model(tokens, weight, loss, count)
-    if fused.serves(tokens, weight, head, loss, rules):
+    if chosen is not None:
+        model = replace(model, lanes=False, batch=batches.choice(chosen))
+    elif fused.serves(tokens, weight, head, loss, rules):
         model = replace(model, lanes=False, fused=True)
     plan = Plan(model, *rules)
     settling = Settling(_tolerance(tolerance), np.zeros(() if count is None else count, bool))
@@ -111,7 +123,7 @@ def train(
             state = engine.begin(first, *start) if saved is None else saved
             done = streaming.ride(plan, tokens, state, asked, taken, watch, settling)
         else:
-            parts = devices.parts(first, arrays(tokens), *start, count, saved)
+            parts = devices.parts(first, arrays(tokens), start, count, saved)
             done = ride(plan, parts, asked, taken, watch, settling)
     path = going_on.signed(_path(tokens, done, settling, count, resume, asked), words)
     if watch.by_hand or done.interrupted:
@@ -167,18 +179,25 @@ def _rules(optimizer: Any, train_head: Any, weight: Weight, head: Head) -> tuple
 
 
 def _start(
-    tokens: Tokens, weight: Weight, init: Any, head: Head, resumed: int | None
-) -> tuple[tuple[Any, Head], int | None]:
-    """Parameters and head, each repeated for the runs that share it, and the number of runs."""
+    tokens: Tokens,
+    weight: Weight,
+    init: Any,
+    head: Head,
+    batch: Batches | None,
+    known: dict[str, int | None],
+) -> tuple[tuple[Any, Head, Any], int | None]:
+    """Parameters, head and seed of batches, repeated for the runs that share them, and the number of runs."""
     params = starting_point(weight, init, (tokens.d, tokens.e), tokens.keys.dtype)
     axes = {name: len(shape) for name, shape in weight.shapes(tokens.d, tokens.e).items()}
     given, head_axes = heads.arrays(head)
     found = {f"init {name}": count for name, count in runs.counts(params, axes).items()}
     found |= {f"head {name}": count for name, count in runs.counts(given, head_axes).items()}
-    count = runs.common({"tokens": tokens.runs, "resume": resumed, **found})
+    own = None if batch is None else batch.runs
+    count = runs.common({**known, "batch seed": own, **found})
     return (
         runs.repeated(params, axes, count),
         heads.with_arrays(head, runs.repeated(given, head_axes, count)),
+        batches.seeds(batch, count),
     ), count
 
 

@@ -1,0 +1,139 @@
+"""Mini-batches: which examples a step looks at, as a seed and the number of the step tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from numpy.typing import NDArray
+
+from attsvm.training.attention import Data
+from attsvm.training.init import seeds_of
+from attsvm.words import told
+
+ORDERS = ("shuffled", "replacement")
+
+
+@dataclass(frozen=True)
+class Batches:
+    """So many examples per step, of n.
+
+    order: "shuffled", every example once per epoch, in a new order each time; the last batch of an epoch is
+        what is left. "replacement", each batch drawn by itself, an example perhaps twice.
+    seed: one for all runs, or several, one per run.
+
+    The batch of a step depends on seed, step and n alone, by integers that are the same on every machine:
+    nothing is remembered, so a run may be cut anywhere. Shuffled batches of all n are the full batch.
+    """
+
+    size: int
+    seed: int | tuple[int, ...] = 0
+    order: str = "shuffled"
+
+    def __init__(self, size: int, seed: int | Iterable[int] = 0, order: str = "shuffled") -> None:
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+            raise ValueError(f"the size of a batch is {told(size)}. Pass a positive integer.")
+        if order not in ORDERS:
+            raise ValueError(f"order is {order!r}. Pass {' or '.join(map(repr, ORDERS))}.")
+        several, runs = seeds_of(seed)
+        if max(several) >= 2**63:
+            raise ValueError(f"seed is {told(max(several))}. Pass integers below 2⁶³.")
+        object.__setattr__(self, "size", int(size))
+        object.__setattr__(self, "seed", several if runs else several[0])
+        object.__setattr__(self, "order", order)
+
+    @property
+    def runs(self) -> int | None:
+        """How many seeds; None for one that all runs share."""
+        return len(self.seed) if isinstance(self.seed, tuple) else None
+
+
+class Choice(NamedTuple):
+    """The form of a batch, which is compiled in: its size, and whether examples may come twice."""
+
+    size: int
+    replacement: bool
+
+
+class Place(NamedTuple):
+    """Where a call stands: the steps taken before it, and before the step at hand."""
+
+    first: Any
+    now: Any
+
+
+def asked(batch: Any, n: int) -> Batches | None:
+    """The batches that `batch` of train() asks for, None for all examples."""
+    if batch is None:
+        return None
+    given = batch if isinstance(batch, Batches) else Batches(batch)
+    if given.size > n:
+        raise ValueError(f"the batch has {given.size} examples but the tokens {n}. Pass {n} at most.")
+    return None if given.size == n and given.order == "shuffled" else given
+
+
+def choice(given: Batches | None) -> Choice | None:
+    return None if given is None else Choice(given.size, given.order == "replacement")
+
+
+def seeds(given: Batches | None, count: int | None) -> NDArray[np.uint64] | None:
+    """One seed, or one per run."""
+    if given is None:
+        return None
+    own = np.asarray(given.seed, np.uint64)
+    return own if count is None else np.ascontiguousarray(np.broadcast_to(own, count))
+
+
+def drawn(form: Choice, seed: Any, order: Any, place: Any) -> tuple[Array, Array, Array | None]:
+    """The examples of a step (size,), the order (n,) of its epoch, and shares where the batch is not full.
+
+    order: that of the last step; in the first step of a call nobody knows it. Places behind the end of an
+    epoch repeat the last example, with a share of zero.
+    """
+    n, size = order.shape[0], form.size
+    if form.replacement:
+        return _integers(seed, place.now, size) % n, order, None
+    turns = -(-n // size)
+    epoch, turn = place.now // turns, place.now % turns
+    new = (turn == 0) | (place.now == place.first)
+    order = lax.cond(new, lambda: jnp.argsort(_integers(seed, epoch, n)), lambda: order)
+    places = turn * size + jnp.arange(size)
+    share = None
+    if n % size:
+        share = jnp.where(places < n, 1 / jnp.minimum(size, n - turn * size), 0.0)
+    return order[jnp.minimum(places, n - 1)], order, share
+
+
+def some(data: Data, scores: Array | None, chosen: Array, share: Array | None) -> tuple[Data, Array | None]:
+    """The chosen examples of the data, and their scores."""
+    data, scores = jax.tree.map(lambda x: x[chosen], (data, scores))
+    return data if share is None else data._replace(share=share.astype(data.queries.dtype)), scores
+
+
+def on_host(form: Choice, seed: Any, n: int, step: int) -> NDArray[np.int64]:
+    """The examples of a step, of one seed; at the end of an epoch fewer than `size`."""
+    if form.replacement:
+        return (_integers(seed, step, form.size, np) % np.uint64(n)).astype(np.int64)
+    turns = -(-n // form.size)
+    order = np.argsort(_integers(seed, step // turns, n, np), kind="stable")
+    begin = step % turns * form.size
+    return order[begin : begin + form.size]
+
+
+def _integers(seed: Any, turn: Any, count: int, xp: Any = jnp) -> Any:
+    """Random integers of 64 bits (count,): SplitMix64 of seed, turn and place (Steele, Lea, Flood 2014)."""
+    odd = xp.uint64(0x9E3779B97F4A7C15)
+    first = xp.asarray(seed).astype(xp.uint64).reshape(1)
+    both = _mixed(_mixed(first, xp) + xp.asarray(turn).astype(xp.uint64) * odd, xp)
+    return _mixed(both + xp.arange(count, dtype=xp.uint64) * odd, xp)
+
+
+def _mixed(x: Any, xp: Any) -> Any:
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> xp.uint64(shift))) * xp.uint64(factor)
+    return x ^ (x >> xp.uint64(31))
