@@ -43,7 +43,7 @@ def scores(goal, where, at):
     """Scores (k, n) of all sequences at a point."""
     d, c = goal.store.width, goal.h * (1 + goal.k)
     columns = (at[: c * d].reshape(c, d) / goal.standard.scale).T
-    _, products = where.forward(goal.store.read(slice(None)), goal.standard.mean, columns)
+    _, products = where.through(goal.store.read(slice(None)), goal.standard.mean, columns)
     segments = where.segments(goal.store.lengths)
     return read_products(where, segments, products, at[None, c * d :], goal.h).scores[0]
 

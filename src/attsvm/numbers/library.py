@@ -43,6 +43,13 @@ def on_host(value: Any) -> NDArray[Any]:
     return np.asarray(tensor.contiguous().view(sys.modules["torch"].int16).numpy().view(bfloat16))
 
 
+def as_array(value: Any) -> Any:
+    """Numbers on a GPU as they are, without their gradient; all others as one of NumPy's arrays."""
+    if not on_gpu(value):
+        return on_host(value)
+    return value.detach() if home(value) == "torch" else value
+
+
 def library_of(array: Any) -> Torch | Jax:
     """The library that holds an array, with the array's device."""
     return Torch(array) if home(array) == "torch" else Jax(array)

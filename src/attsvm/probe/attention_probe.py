@@ -21,10 +21,10 @@ from sklearn.utils.validation import (
 )
 
 from attsvm.numbers import Float
-from attsvm.probe.data.sequences import as_store, is_nested, of_table, plain
+from attsvm.probe.data.sequences import of_table, plain, read
 from attsvm.probe.data.standard import Standard
 from attsvm.probe.data.store import TokenStore
-from attsvm.probe.fitting.attention import Weights, probabilities, read_out
+from attsvm.probe.fitting.attention import Attended, probabilities, read_out
 from attsvm.probe.fitting.concepts import Fitted, Plan
 from attsvm.probe.fitting.features import mapped
 from attsvm.probe.fitting.folds import folds
@@ -139,10 +139,8 @@ class AttentionProbe(
         self._keep(fitted, standard)
         self._warn(fitted)
         if self.certify:
-            prompts = self.prompt_ * self.scale_[:, None]
-            own = mapped(store, self.features_)
-            attention, _ = self._attend(own)
-            self.separation_ = separate_selected(own, standard, prompts, attention, np.flatnonzero(kept))
+            prompts, names = self.prompt_ * self.scale_[:, None], np.flatnonzero(kept)
+            self.separation_ = separate_selected(self._attend(store), standard, prompts, names)
         return self
 
     def _keep(self, fitted: Fitted, standard: Standard) -> None:
@@ -179,8 +177,7 @@ class AttentionProbe(
 
     def transform(self, X: Any) -> Float:
         """Pooled vectors X̄ (n, n_heads · d)."""
-        store = mapped(self._read(X), self.features_)
-        attention, _ = self._attend(store)
+        store, attention, _ = self._attend(self._read(X))
         pooled = np.empty((len(store), attention.shape[1], store.width))
         for i, (tokens, last) in enumerate(zip(store, np.cumsum(store.lengths), strict=True)):
             pooled[i] = attention[last - len(tokens) : last].T @ tokens.astype(np.float64)
@@ -188,21 +185,21 @@ class AttentionProbe(
 
     def attention(self, X: Any) -> Float:
         """Attention (n, T), zero on padding; with several heads (n_heads, n, T)."""
-        store = mapped(self._read(X), self.features_)
-        attention = np.moveaxis(store.padded(self._attend(store)[0]), -1, 0)
-        return attention[0] if len(attention) == 1 else attention
+        store, attention, _ = self._attend(self._read(X))
+        of_heads = np.moveaxis(store.padded(attention), -1, 0)
+        return of_heads[0] if len(of_heads) == 1 else of_heads
 
     def select(self, X: Any) -> NDArray[np.intp]:
         """Position of the most attended token (n,); with several heads (n_heads, n)."""
         return np.asarray(self.attention(X).argmax(-1))
 
-    def _attend(self, store: TokenStore) -> tuple[Float, Float]:
-        """Attention of all tokens (N, n_heads) and scores (n, k), from their features."""
-        attention, scores = read_out(store, [Weights(self.prompt_, self.coef_, self.intercept_)], self.mean_)
-        return attention[0].T, scores[0].T
+    def _attend(self, store: TokenStore) -> Attended:
+        own = mapped(store, self.features_)
+        attention, scores = read_out(own, [self._weights], self.mean_)
+        return Attended(own, attention[0].T, scores[0].T)
 
     def _scores(self, X: Any) -> Float:
-        return self._attend(mapped(self._read(X), self.features_))[1]
+        return self._attend(self._read(X)).scores
 
     # ------------------------------------------------------------------ what the program says
 
@@ -224,14 +221,14 @@ class AttentionProbe(
     # ------------------------------------------------------------------ at the door
 
     def _read_training(self, X: Any, y: Any) -> tuple[TokenStore, NDArray[Any]]:
-        X = plain(X)
-        if not is_nested(X):
-            X, labels = validate_data(self, X, y, dtype=np.float64)
-            store = of_table(X)
+        store = read(X)
+        if not isinstance(store, TokenStore):
+            table, labels = validate_data(self, store, y, dtype=np.float64)
+            store = of_table(table)
         else:
             if y is None:
                 raise ValueError("AttentionProbe requires y to be passed, but the target y is None.")
-            store, labels = as_store(X), column_or_1d(plain(y), warn=True)
+            labels = column_or_1d(plain(y), warn=True)
             check_consistent_length(store.lengths, labels)
             self.n_features_in_ = store.width
         check_classification_targets(labels)
@@ -239,11 +236,9 @@ class AttentionProbe(
 
     def _read(self, X: Any) -> TokenStore:
         check_is_fitted(self)
-        X = plain(X)
-        if not is_nested(X):
-            X = validate_data(self, X, dtype=np.float64, reset=False)
-            return of_table(X)
-        store = as_store(X)
+        store = read(X)
+        if not isinstance(store, TokenStore):
+            return of_table(validate_data(self, store, dtype=np.float64, reset=False))
         if store.width != self.n_features_in_:
             raise ValueError(
                 f"X has {store.width} features, but AttentionProbe is expecting "

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from attsvm.numbers import Float
 from attsvm.probe.attention_probe import AttentionProbe
 from attsvm.probe.data.sequences import as_store
-from attsvm.probe.fitting.attention import Weights, read_out
+from attsvm.probe.fitting.attention import read_out
 from attsvm.probe.fitting.concepts import Plan, choose_ridges, fit_concepts
 from attsvm.probe.fitting.folds import folds
 from attsvm.probe.fitting.objective import Objective
@@ -86,7 +86,7 @@ class ProbeSuite(BaseEstimator):
         found = {}
         for layer, tokens in _layers(X, self.probes_).items():
             probes = list(self.probes_[layer].values())
-            weights = [Weights(p.prompt_, p.coef_, p.intercept_) for p in probes]
+            weights = [probe._weights for probe in probes]
             found[layer] = read_out(as_store(tokens), weights, probes[0].mean_)[1][:, 0].T
         return found
 

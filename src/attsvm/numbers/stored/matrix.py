@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from attsvm.numbers import library
 from attsvm.numbers.archives import BadFile, stamp, widened
+from attsvm.numbers.stored import KEPT
 
 
 class Matrix:
@@ -64,7 +65,7 @@ class Matrix:
 
     def at(self, places: NDArray[np.intp]) -> Matrix:
         """A copy of some rows."""
-        return type(self)(self.array[places])
+        return as_matrix(self.array[places])
 
     def numpy(self, part: Any) -> NDArray[Any]:
         """A part as one of NumPy's arrays, bfloat16 in float32."""
@@ -74,9 +75,9 @@ class Matrix:
 class DeviceMatrix(Matrix):
     """A matrix of torch or JAX that stays on its device; its parts are arrays of that library."""
 
-    def __init__(self, array: Any) -> None:
-        super().__init__(array.detach() if hasattr(array, "detach") else array)
-        self.library = library.library_of(array)
+    def __init__(self, array: Any, held_by: library.Torch | library.Jax) -> None:
+        super().__init__(array)
+        self.library = held_by
 
     def read(self, rows: slice) -> Any:
         return self.array[rows]
@@ -122,10 +123,20 @@ def as_matrix(x: Any) -> Matrix:
         return x
     if len(getattr(x, "shape", ())) != 2 or 0 in x.shape:
         raise ValueError(f"x has shape {getattr(x, 'shape', None)}. Pass one token per row, (N, d).")
-    if library.on_gpu(x):
-        return DeviceMatrix(x)
     if library.home(x) in ("torch", "jax"):
-        x = library.on_host(x)
+        x = library.as_array(x)
+        if not isinstance(x, np.ndarray):
+            return DeviceMatrix(x, library.library_of(x))
     if not hasattr(x, "dtype") or (x.dtype.kind not in "fiub" and "bfloat16" not in str(x.dtype)):
         raise ValueError(f"x has dtype {getattr(x, 'dtype', None)}. Pass real numbers.")
     return Matrix(x)
+
+
+def stacked(parts: Sequence[Any]) -> Matrix:
+    """Matrices of one width below one another: a copy where they are few numbers, or lie on a device."""
+    if not isinstance(parts[0], np.ndarray):
+        return as_matrix(library.library_of(parts[0]).joined(parts))
+    alike = len({part.dtype for part in parts}) == 1
+    if alike and sum(map(len, parts)) * parts[0].shape[1] > KEPT:
+        return Shards(parts)
+    return Matrix(np.concatenate(parts))

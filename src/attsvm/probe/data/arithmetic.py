@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.numbers import Float
-from attsvm.numbers.library import library_of
 from attsvm.numbers.stored.matrix import DeviceMatrix, Matrix
 from attsvm.numbers.threads import in_threads
 
@@ -81,7 +80,7 @@ class Host:
         """In float64."""
         return np.asarray(array, np.float64)
 
-    def forward(self, raw: Array, centre: Array, across: Array) -> tuple[Array, Array]:
+    def through(self, raw: Array, centre: Array, across: Array) -> tuple[Array, Array]:
         """x = raw − centre (m, d), and its products x W (m, c): differences before products.
 
         x is this thread's memory, and lasts until its next call.
@@ -98,7 +97,7 @@ class Host:
             room = self.scratch.room = np.empty(max(shape[0] * shape[1], 1), self.dtype)
         return room[: shape[0] * shape[1]].reshape(shape)
 
-    def backward(self, coefficients: Array, x: Array) -> Array:
+    def back(self, coefficients: Array, x: Array) -> Array:
         """C x (c, d) in float64 of coefficients (c, m)."""
         coefficients = self.narrowed(coefficients)
         total = np.zeros((len(coefficients), x.shape[1]))
@@ -136,7 +135,7 @@ class Device:
     part = DEVICE_PART
 
     def __init__(self, rows: DeviceMatrix) -> None:
-        self.library = library_of(rows.array)
+        self.library = rows.library
         self.xp, self.put, self.numpy = self.library.xp, self.library.put, self.library.numpy
         self.scope, self.widened = self.library.scope, self.library.double
         self.dtype = self.xp.float32 if rows.narrow else self.xp.float64
@@ -151,11 +150,11 @@ class Device:
     def centred(self, raw: Array, centre: Array) -> Array:
         return raw - centre  # half minus single is single, in one pass
 
-    def forward(self, raw: Array, centre: Array, across: Array) -> tuple[Array, Array]:
+    def through(self, raw: Array, centre: Array, across: Array) -> tuple[Array, Array]:
         x = self.centred(raw, centre)
         return x, self.library.product(across.T, x.T).T  # twice as fast as x W for few columns
 
-    def backward(self, coefficients: Array, x: Array) -> Array:
+    def back(self, coefficients: Array, x: Array) -> Array:
         return self.widened(self.library.product(self.narrowed(coefficients), x))
 
     def segments(self, lengths: NDArray[np.intp], again: bool = True) -> PaddedSegments:

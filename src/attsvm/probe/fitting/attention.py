@@ -27,6 +27,14 @@ class Weights(NamedTuple):
     intercept: Float
 
 
+class Attended(NamedTuple):
+    """What a fitted probe sees: the features of all tokens, their attention (N, h), and scores (n, k)."""
+
+    features: TokenStore
+    attention: Float
+    scores: Float
+
+
 class Reading(NamedTuple):
     """Of K probes on a block: attention (K, h, m), token_scores (K, h, k, m), scores (K, k, b)."""
 
@@ -100,7 +108,7 @@ def read_out(store: TokenStore, weights: Sequence[Weights], centre: Float) -> tu
         across, middle = map(where.factor, (columns, centre))
         intercept = where.put(intercepts)
         for span in store.spans(where.part):
-            _, products = where.forward(store.read(span), middle, across)
+            _, products = where.through(store.read(span), middle, across)
             seen = read_products(where, where.segments(store.lengths[span]), products, intercept, h)
             attention.append(where.numpy(seen.attention))
             scores.append(where.numpy(seen.scores))

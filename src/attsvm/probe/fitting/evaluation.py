@@ -46,7 +46,7 @@ def evaluate(objective: Objective, where: Arithmetic, points: Array, probes: Pro
 
 def any_block(objective: Objective, where: Arithmetic, probes: Probes, columns: Columns, span: slice) -> Sums:
     """The sums over a span of sequences, in any library; `compiled_pass.gradients` is its twin."""
-    x, products = where.forward(objective.store.read(span), columns.centre, columns.across)
+    x, products = where.through(objective.store.read(span), columns.centre, columns.across)
     segments = where.segments(objective.store.lengths[span])
     seen = read_products(where, segments, products, columns.intercept, objective.h)
     losses, pull = log_loss(where.xp, seen.scores, where.put(objective.targets[:, :, span][probes.concept]))
@@ -54,5 +54,5 @@ def any_block(objective: Objective, where: Arithmetic, probes: Probes, columns: 
     training, held = (where.put(each[:, span][probes.fold]) for each in weights)
     pull = pull * training[:, None]
     coefficients = on_tokens(where.xp, segments, seen, pull)
-    through = where.backward(coefficients.reshape(columns.across.shape[1], -1), x)
+    through = where.back(coefficients.reshape(columns.across.shape[1], -1), x)
     return Sums(through, (losses * training).sum(-1), (losses * held).sum(-1), pull.sum(-1))

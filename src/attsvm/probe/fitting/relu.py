@@ -55,7 +55,7 @@ class Relu(FeatureMap):
 
     def on(self, where: Arithmetic, raw: Array) -> Array:
         mean, into, bias = map(where.factor, (self.mean, self.into, self.bias))
-        x, products = where.forward(raw, mean, into)
+        x, products = where.through(raw, mean, into)
         return where.xp.concatenate([x, where.xp.clip(products + bias, 0, None)], 1)
 
 
@@ -179,7 +179,7 @@ class _Run:
     def _hidden(self, net: Network, raw: Array) -> tuple[Array, Array, Array]:
         """Centred tokens, their features, and their scores."""
         across = self.where.xp.concatenate([net.into, net.head], 1) / self.scale
-        x, products = self.where.forward(raw, self.centre, across)
+        x, products = self.where.through(raw, self.centre, across)
         hidden = products[:, :UNITS]
         hidden += net.bias
         hidden *= hidden > 0
@@ -206,7 +206,7 @@ class _Run:
         on_logits, on_scores = back[: o.h].T, back[o.h :].T
         on_hidden = on_logits @ net.prompts.T
         on_hidden *= hidden > 0
-        through = where.backward(where.xp.concatenate([on_hidden, on_scores], 1).T, x)
+        through = where.back(where.xp.concatenate([on_hidden, on_scores], 1).T, x)
         on_x = where.narrowed(through.T) / self.scale
         on_prompts, on_intercept = full * (hidden.T @ on_logits), where.narrowed(pull.sum(-1)[0])
         parts = on_x[:, :UNITS], on_hidden.sum(0), on_prompts, on_x[:, UNITS:], on_intercept

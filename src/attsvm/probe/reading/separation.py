@@ -13,6 +13,7 @@ from attsvm.numbers.stored import KEPT, Stored
 from attsvm.numbers.threads import in_threads
 from attsvm.probe.data.standard import Standard
 from attsvm.probe.data.store import TokenStore
+from attsvm.probe.fitting.attention import Attended
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import Certificate, NotSeparable
 from attsvm.tokens import Tokens
@@ -90,21 +91,20 @@ class Standardised(Stored):
         return out
 
 
-def separate_selected(
-    store: TokenStore, standard: Standard, prompts: Float, attention: Float, numbers: NDArray[np.intp]
-) -> Separation:
+def separate_selected(seen: Attended, standard: Standard, prompts: Float, names: Index) -> Separation:
     """Solve the program on the most attended token of every sequence, on standardised tokens.
 
         min ‖p‖  subject to  (x_s − x_t) · p ≥ 1,  s selected, t not
 
     The probe's own prompt is feasible up to scale, so only ties (equal tokens) have no solution.
-    prompts (d, h), attention (N, h); numbers (n,): the name of each sequence in the support.
+    prompts (d, h); names (n,): what each sequence is called in the support.
     """
+    store = seen.features
     if prompts.shape[1] > 1:
         return Separation(reason="several heads select several tokens; the program is for n_heads=1")
     if (store.lengths == 1).all():
         return Separation(reason="every sequence has one token: there is nothing to separate")
-    selected = store.padded(attention)[..., 0].argmax(-1)
+    selected = store.padded(seen.attention)[..., 0].argmax(-1)
     keys: Any = Standardised(store, standard)
     tokens = Tokens(np.asarray(keys) if keys.size <= KEPT else keys, mask=store.mask)
     try:
@@ -112,6 +112,6 @@ def separate_selected(
     except NotSeparable as proof:
         return Separation(reason=f"not separable: {proof}")
     example, token = np.nonzero(solution.support)
-    support = np.column_stack([numbers[example], token])
+    support = np.column_stack([names[example], token])
     alignment = float(cosine(prompts[None], solution.W)[0])
     return Separation(float(solution.margin), support, solution.certificate, alignment, reason="")

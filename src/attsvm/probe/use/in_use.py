@@ -59,8 +59,6 @@ class InUse:
 
     @property
     def _weights(self) -> Weights:
-        if getattr(self, "aggregation", "softmax") != "softmax":
-            raise ValueError("a running score is that of softmax attention. Pass aggregation='softmax'.")
         return Weights(self.prompt_, self.coef_, self.intercept_)
 
     def _mapped(self, tokens: Float) -> Float:
