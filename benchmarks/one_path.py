@@ -17,7 +17,7 @@ from attsvm.numbers.threads import single_thread
 from attsvm.program.careful import central_path
 from attsvm.program.careful.balls import unit_ball
 from attsvm.program.constraints import Constraints
-from attsvm.program.max_margin import route_of
+from attsvm.program.max_margin import solved
 from attsvm.program.rows import Rows
 
 SIZES = ((6, 8, 10), (15, 8, 16), (25, 12, 20))
@@ -72,8 +72,8 @@ def main() -> None:
             if norm == att.nuclear and size[2] > 16:
                 continue  # more than 400 heights: minutes
             with single_thread(), np.errstate(all="ignore"):
-                route_of(norm)(program, norm)
-                own = seconds(lambda: route_of(norm)(program, norm), 5)  # noqa: B023
+                solved(program, norm)
+                own = seconds(lambda: solved(program, norm), 5)  # noqa: B023
                 start = time.process_time()
                 steps = general(program, norm)
                 other = time.process_time() - start

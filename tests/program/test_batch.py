@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy.optimize import linprog
 
 from attsvm.norms import frobenius as norm
 from attsvm.program.constraints import Constraints
+from attsvm.program.frobenius import batch
 from attsvm.program.frobenius.active_set import solve_rows
 from attsvm.program.frobenius.batch import solve_runs_by_gram
 from attsvm.program.frobenius.route import GRAM_ROWS, solve_frobenius
-from attsvm.program.max_margin import _at_margin_one, max_margin
+from attsvm.program.max_margin import in_tokens, max_margin
 from attsvm.program.second_look import second_look
 from attsvm.program.solution import certify
 from attsvm.tokens import Tokens
@@ -36,7 +35,7 @@ def dense(rows):
 
 
 def gaps(rows, answer):
-    solved = second_look(rows, norm, _at_margin_one(rows, norm, answer))
+    solved = second_look(rows, norm, in_tokens(rows, answer))
     return certify(rows, norm, solved.W, solved.multipliers).worst
 
 
@@ -65,7 +64,7 @@ def test_near_the_threshold_each_verdict_is_that_of_a_linear_program(shape):
 def test_the_loops_agree_with_orthogonal_factors_of_the_rows():
     rows = Constraints.of(*random_runs(40, 6, 8, 10, 10, seed=1))
     answer = solve_runs_by_gram(rows)
-    assert answer.scaled
+    assert (answer.gap == batch.GAP).all()
     for k in range(40):
         point = solve_rows(*dense(rows.run(k)))
         W = answer.W[k].ravel()
@@ -104,9 +103,9 @@ def test_what_the_gram_matrix_cannot_see_is_left_to_an_exact_method():
     keys[1, 1], first[1, 1] = keys[1, 0], (first[1, 0] + 1) % 8
     queries[1, 1] = queries[1, 0] + 1e-7 * queries[1, 2]
     rows = Constraints.of(Tokens(keys, queries), first)
-    alone = [solve_runs_by_gram(rows.part(slice(k, k + 1))).scaled for k in range(3)]
+    seen = solve_runs_by_gram(rows).gap == batch.GAP
     solution = max_margin(Tokens(keys, queries), first)
-    assert alone == [True, False, True]
+    assert seen.tolist() == [True, False, True]
     assert solution.separable.all()
     assert solution.certificate.worst.max() <= 1e-10
 
@@ -133,8 +132,7 @@ def test_small_problems_come_with_the_required_margins(e):
     for k in range(30):
         alone, answer = rows.run(k), solve_frobenius(rows.run(k))
         ratio = (alone.margins(answer.W) / np.where(alone.bound > 0, alone.bound, np.nan))[alone.bound > 0]
-        again = _at_margin_one(alone, norm, replace(answer, scaled=False))
         shrunk = certify(alone, norm, alone.weight(0.9 * answer.W), answer.multipliers)
-        assert answer.scaled and ratio.min() == pytest.approx(1, rel=1e-11)
-        assert np.allclose(_at_margin_one(alone, norm, answer).W, again.W, rtol=1e-11, atol=0)
+        assert ratio.min() == pytest.approx(1, rel=1e-11)
+        assert norm.dual.value(alone.combine(answer.multipliers)) == pytest.approx(1, rel=1e-11)
         assert shrunk.primal > 0.09

@@ -27,8 +27,8 @@ def largest(monkeypatch):
     """The most rows that an engine saw: call it."""
     seen, named = [], Rows.named.__func__
 
-    def spied(cls, *arguments):
-        rows = named(cls, *arguments)
+    def spied(cls, *arguments, **named_arguments):
+        rows = named(cls, *arguments, **named_arguments)
         seen.append(len(rows))
         return rows
 
@@ -46,6 +46,17 @@ def test_examples_that_are_repeated_change_neither_the_solution_nor_the_pool(nor
     assert solution.margin == pytest.approx(plain.margin, rel=1e-8)
     assert largest() == few < TIMES * few
     assert solution.multipliers.size == TIMES * plain.multipliers.size
+
+
+def test_examples_that_a_run_repeats_are_left_out_too(largest):
+    instance = conftest.matrix()
+    plain, selected = max_margin(instance.tokens, instance.selected, l1), np.tile(instance.selected, TIMES)
+    few, tokens = largest(), repeated(instance)
+    runs = Tokens(np.stack([tokens.keys, 2 * tokens.keys]), np.stack([tokens.queries] * 2))
+    solution = max_margin(runs, np.stack([selected] * 2), l1)
+    assert solution.certified.all()
+    assert solution.margin == pytest.approx([plain.margin, 2 * plain.margin], rel=1e-8)
+    assert largest() == few
 
 
 def test_a_contradiction_among_repeated_examples_is_found():

@@ -6,11 +6,12 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
-from attsvm.norms import Entrywise, frobenius
+from attsvm.norms import Entrywise
 from attsvm.program.constraints import Constraints
 from attsvm.program.entrywise import products, route as entrywise
 from attsvm.program.entrywise.interior_point import Run, length
-from attsvm.program.max_margin import max_margin, route_of, separate
+from attsvm.program.frobenius.route import solve_frobenius
+from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.rows import Rows
 from attsvm.program.solution import NotSeparable
 from attsvm.tokens import Tokens
@@ -184,7 +185,7 @@ def test_rows_that_ask_for_the_order_alone_leave_room_for_those_with_a_margin(p)
 def test_what_is_not_a_number_is_no_gap(p):
     tokens, best = planted()
     program = Constraints.of(tokens, best)
-    start, rows = route_of(frobenius)(program, frobenius), Rows.of(program)
+    start, rows = solve_frobenius(program), Rows.of(program)
     run = Run(rows, Entrywise(p), (1.0, 0.0), start)
     run.p = run.goal
     run.entries[0, 0] = np.nan

@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 from attsvm.norms import frobenius as norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius import contradiction, interior_point as interior, pivoting, route as frobenius
-from attsvm.program.max_margin import _at_margin_one, max_margin
+from attsvm.program.max_margin import in_tokens, max_margin
 from attsvm.program.rows import Rows
 from attsvm.program.second_look import second_look
 from attsvm.program.solution import certify
@@ -44,7 +44,7 @@ def planted(n, T, d, e, seed=0, ties=0.0, zeros=0.0, masked=0.0, spread=0.0):
 
 
 def worst(rows, answer):
-    solved = _at_margin_one(rows, norm, answer)
+    solved = in_tokens(rows, answer)
     return certify(rows, norm, solved.W, solved.multipliers).worst
 
 
@@ -83,7 +83,7 @@ SHAPES = [(60, 12, 20, 16), (25, 16, 40, 6), (80, 16, 10, 12)]
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_is_certified_below_the_target(shape, variant):
     rows = planted(*shape, seed=1, **VARIANTS[variant])
-    answer = second_look(rows, norm, _at_margin_one(rows, norm, frobenius.solve_frobenius(rows)))
+    answer = second_look(rows, norm, in_tokens(rows, frobenius.solve_frobenius(rows)))
     assert certify(rows, norm, answer.W, answer.multipliers).worst <= GAP
 
 
@@ -94,8 +94,8 @@ def test_pivoting_and_the_interior_point_find_the_same_weight(variant):
     one, two = pivoting.solve_by_pivoting(unit), interior.solve_by_interior_point(unit)
     cosine = (one.W * two.W).sum() / np.linalg.norm(one.W) / np.linalg.norm(two.W)
     assert 1 - cosine <= 1e-9
-    assert worst(rows, unit.answer(one, rows)) <= GAP
-    assert worst(rows, unit.answer(two, rows)) <= GAP
+    assert worst(rows, Rows.of(rows).at_margin_one(one, norm)) <= GAP
+    assert worst(rows, Rows.of(rows).at_margin_one(two, norm)) <= GAP
 
 
 def test_conjugate_gradients_agree_with_cholesky(monkeypatch):
@@ -115,7 +115,7 @@ def test_the_norm_is_that_of_a_general_solver(variant):
     limits += [features[tied] @ w == 0] if tied.any() else []
     program = cp.Problem(cp.Minimize(cp.norm(w)), limits)
     program.solve(solver=cp.CLARABEL, tol_gap_rel=1e-10, tol_feas=1e-10, tol_gap_abs=1e-10)
-    W = _at_margin_one(rows, norm, frobenius.solve_frobenius(rows)).W
+    W = in_tokens(rows, frobenius.solve_frobenius(rows)).W
     assert np.linalg.norm(W) == pytest.approx(program.value, rel=1e-7)  # Clarabel's accuracy
 
 

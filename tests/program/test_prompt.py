@@ -6,9 +6,9 @@ import pytest
 from attsvm import Tokens
 from attsvm.norms import frobenius
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import active_set, route
+from attsvm.program.frobenius import active_set, resumed, route
 from attsvm.program.frobenius.route import solve_frobenius
-from attsvm.program.max_margin import _at_margin_one
+from attsvm.program.max_margin import in_tokens
 from attsvm.program.solution import certify
 
 EXACT = 1e-12
@@ -31,7 +31,7 @@ def solved(rows):
     """The engine's answer with its certificate."""
     answer = solve_frobenius(rows)
     assert answer.separable
-    solved = _at_margin_one(rows, frobenius, answer)
+    solved = in_tokens(rows, answer)
     W, multipliers = solved.W, solved.multipliers
     return W, multipliers, certify(rows, frobenius, W, multipliers)
 
@@ -162,7 +162,7 @@ def test_a_shared_offset_of_the_keys_does_not_matter():
 
 
 def test_a_pool_that_overflows_forgets_rows_and_finds_them_again(monkeypatch):
-    monkeypatch.setattr(route, "POOL", 24)
+    monkeypatch.setattr(resumed, "POOL", 24)
     monkeypatch.setattr(route, "NUMBERS_OF_VECTORS", 0)
     keys, best = planted(400, 20, 8, shift=1e-3)
     assert solved(Constraints.of(Tokens(keys), best))[2].worst <= GAP
@@ -198,9 +198,9 @@ def test_a_batch_gives_what_its_problems_give_alone(keys, queries):
     rng = np.random.default_rng(6)
     tokens = Tokens(rng.standard_normal(keys), rng.standard_normal((*keys[:2], queries)))
     rows = Constraints.of(tokens, rng.integers(0, keys[2], keys[:2]))
-    answer = _at_margin_one(rows, frobenius, solve_frobenius(rows))
+    answer = in_tokens(rows, solve_frobenius(rows))
     for run in range(keys[0]):
-        alone = _at_margin_one(rows.run(run), frobenius, solve_frobenius(rows.run(run)))
+        alone = in_tokens(rows.run(run), solve_frobenius(rows.run(run)))
         assert alone.separable == answer.separable[run]
         # The least margin, one, that W is scaled to is a sum in another order: its rounding grows with W.
         rounding = 1e-14 * (1 + np.linalg.norm(alone.W))

@@ -9,7 +9,7 @@ from attsvm import Tokens
 from attsvm.norms import Schatten
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius.route import solve_frobenius
-from attsvm.program.max_margin import _at_margin_one, max_margin
+from attsvm.program.max_margin import max_margin, solved
 from attsvm.program.rows import Rows
 from attsvm.program.schatten import interior_point, route as schatten, small, staged
 from attsvm.program.schatten.scaling import Scaling
@@ -71,10 +71,10 @@ def small_program(norm, goal):
     rows = Constraints.of(tokens, selected)
     first = solve_frobenius(rows)
     span = Span.of(rows)
-    pool = Rows.of(rows, span=span)
+    pool = Rows.of(rows).within(span)
     start = span.reduce(first.W), pool.pick(first.multipliers) * pool.length
     W, multipliers, gap = small.solve_small(pool, norm, *start, goal)
-    return rows, span.expand(W), pool.spread(multipliers / pool.length, rows.bound.shape), gap
+    return rows, span.expand(W), pool.spread(multipliers / pool.length), gap
 
 
 @NORMS
@@ -175,7 +175,7 @@ def test_a_contradiction_is_answered_with_its_proof(norm):
     tokens, selected, order = planted((4, 5, 6, 4))
     twin = Tokens(np.vstack([tokens.keys, tokens.keys[:1]]), np.vstack([tokens.queries, tokens.queries[:1]]))
     rows = Constraints.of(twin, np.vstack([selected, np.arange(5) == order[0, 1]]))
-    answer = schatten.solve_schatten(rows, norm)
+    answer = solved(rows, norm)
     assert not answer.separable
     assert (answer.multipliers >= 0).all() and (answer.multipliers * rows.bound).sum() > 0
     assert np.abs(rows.combine(answer.multipliers)).max() < 1e-12 * answer.multipliers.max()
@@ -216,10 +216,11 @@ def test_near_ties_need_a_step_without_second_order(monkeypatch):
     keys[each, np.where(best == 0, 1, 0)] = keys[each, best] + noise
     near = Tokens(keys, tokens.queries)
     rows, norm = Constraints.of(near, selected), Schatten(math.inf)
+    first = solve_frobenius(rows)
     monkeypatch.setattr(small, "MOST", 0)
-    assert _at_margin_one(rows, norm, schatten.solve_schatten(rows, norm)).gap <= 1e-8
+    assert schatten.solve_schatten(rows, norm, lambda: first).gap <= 1e-8
     monkeypatch.setattr(interior_point, "SHORT", 0.0)
-    assert _at_margin_one(rows, norm, schatten.solve_schatten(rows, norm)).gap > 1e-8
+    assert schatten.solve_schatten(rows, norm, lambda: first).gap > 1e-8
 
 
 def test_an_inexact_system_is_refined_and_an_exact_one_solved_once():

@@ -14,8 +14,7 @@ from attsvm.program import max_margin as engines, second_look as looks, working_
 from attsvm.program.careful import route as careful
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
-from attsvm.program.max_margin import _at_margin_one, max_margin, route_of
-from attsvm.program.runs import one_by_one
+from attsvm.program.max_margin import in_tokens, max_margin, solved
 from attsvm.program.solution import NotSeparable
 from attsvm.tokens import Tokens
 from tests.program import conftest
@@ -28,7 +27,7 @@ def rows():
 
 
 def test_a_tame_problem_needs_no_second_look(rows):
-    answer = _at_margin_one(rows, frobenius, route_of(frobenius)(rows, frobenius))
+    answer = in_tokens(rows, solved(rows, frobenius))
     assert looks._sure(rows, frobenius, answer)
     assert not looks._sure(rows, frobenius, replace(answer, gap=1e-6))
     assert not looks._sure(rows, frobenius, replace(answer, W=1e6 * answer.W))
@@ -53,7 +52,7 @@ def conftest_rows(build):
 
 @pytest.mark.parametrize("norm", [frobenius, nuclear, l1, Entrywise(3)], ids=str)
 def test_a_spoilt_answer_is_mended(rows, norm):
-    good = _at_margin_one(rows, norm, route_of(norm)(rows, norm))
+    good = in_tokens(rows, solved(rows, norm))
     spoilt = Answer(good.W + 1e-3 * np.abs(good.W).max(), good.multipliers)
     mended = looks.second_look(rows, norm, spoilt)
     assert looks.certify(rows, norm, spoilt.W, spoilt.multipliers).worst > 1e-6
@@ -63,7 +62,7 @@ def test_a_spoilt_answer_is_mended(rows, norm):
 def test_one_spoilt_run_of_a_batch_is_mended_and_the_others_are_left():
     tokens, v = datasets.sphere(n=3, T=4, d=5, seed=range(3))
     rows = Constraints.of(tokens, np.argmax(np.einsum("rntd,rd->rnt", tokens.keys, v), -1))
-    good = _at_margin_one(rows, l1, route_of(l1)(rows, l1))
+    good = in_tokens(rows, solved(rows, l1))
     W = good.W.copy()
     W[1] *= np.nan
     mended = looks.second_look(rows, l1, replace(good, W=W, gap=np.array([0.0, np.inf, 0.0])))
@@ -86,7 +85,7 @@ def test_whatever_an_engine_finds_numbers_come_out(monkeypatch, slack):
         return Answer(np.full((program.d, program.e), np.nan), np.full(program.active.shape, np.inf))
 
     instance = conftest.matrix()
-    monkeypatch.setattr(engines, "route_of", lambda norm: broken)
+    monkeypatch.setattr(engines, "solved", broken)
     monkeypatch.setattr(working_set, "solve_on_pools", broken)
     monkeypatch.setattr(careful, "_answer", lambda *_: None)
     solution = max_margin(instance.tokens, instance.selected, slack=slack)
@@ -99,7 +98,7 @@ def test_an_engine_that_linear_algebra_ends_has_no_answer_and_another_is_found(m
         raise np.linalg.LinAlgError("SVD did not converge")
 
     instance = conftest.matrix()
-    monkeypatch.setattr(engines, "route_of", lambda norm: one_by_one(broken))
+    monkeypatch.setattr(engines, "route_of", lambda norm: broken)
     assert max_margin(instance.tokens, instance.selected, nuclear).certified
     monkeypatch.setattr(careful, "_answer", lambda *_: None)
     assert not max_margin(instance.tokens, instance.selected, nuclear).certified

@@ -13,8 +13,8 @@ from attsvm.norms import Norm
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import single_thread
 from attsvm.program.constraints import FAR, Constraints
-from attsvm.program.frobenius.active_set import DEPENDENT, solve_rows
-from attsvm.program.passes import TINY
+from attsvm.program.frobenius.active_set import solve_rows
+from attsvm.program.passes import DEPENDENT, TINY
 from attsvm.program.rows import Rows
 from attsvm.program.solution import Explanation, pack
 
@@ -65,7 +65,7 @@ def explain(program: Constraints, norm: Norm, multipliers: Float) -> Explanation
     weight = np.ldexp(weight, power - (np.frexp(weight)[1] + power).max(initial=-FAR))
     weight = weight / np.abs(weight).max(initial=TINY)
     conflict = list(zip(rows.example.tolist(), rows.token.tolist(), strict=True))
-    packed = pack(program, rows.spread(weight, program.active.shape))
+    packed = pack(program, rows.spread(weight))
     return Explanation(_words(program, rows, weight), packed, conflict, residual)
 
 

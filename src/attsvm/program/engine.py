@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,23 +15,22 @@ from attsvm.program.constraints import Constraints
 
 @dataclass(frozen=True)
 class Answer:
-    """What an algorithm found, in the units of the scaled rows and up to positive factors.
+    """What an algorithm found, in the units of the scaled rows.
 
-    W (…, d, e): a weight with positive margins on the rows that require one.
+    W (…, d, e): a weight that has the required margins, up to rounding.
     multipliers (…, n, T): ≥ 0 on inequalities, free on ties, zero where there is no row. With a W
-        they give the lower bound Σ λ_j b_j / N*(Σ λ_j A_j); without they are a Farkas proof.
+        N*(Σ λ_j A_j) = 1, up to rounding, and Σ λ_j b_j is a lower bound; without they are a Farkas proof.
     separable: whether there is a W, one boolean per run.
-    scaled: W has the required margins and N*(Σ λ_j A_j) = 1 already, up to rounding.
-    gap: the relative gap over all rows that the algorithm measured, one number or one per run; ∞ if none.
+    gap: the relative gap over all rows that the algorithm measured, one number or one per run; ∞ if none,
+        and then the pair may be anything.
 
-    The verbs rescale both where that is left to do, and look again where gap or rounding leave doubt
-    (`second_look`). A certificate never asks an algorithm for its opinion.
+    The verbs look again where gap or rounding leave doubt (`second_look`). A certificate never asks an
+    algorithm for its opinion.
     """
 
     W: Float
     multipliers: Float
     separable: Bool | bool = True
-    scaled: bool = False
     gap: Float | float = np.inf
 
     def finite(self) -> Answer:
@@ -44,10 +44,20 @@ class Answer:
         """Rows that suffice to carry W, at most: an interior point leaves small multipliers everywhere."""
         return min(int(np.count_nonzero(self.multipliers)), self.W.size)
 
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """W, multipliers, separable and gap as arrays, of which every run has its own."""
+        can = np.asarray(self.separable)
+        return self.W, self.multipliers, can, np.broadcast_to(self.gap, can.shape)
+
     def alone(self) -> Answer:
         """The answer of the only run of a batch of one."""
-        can = bool(np.asarray(self.separable)[0])
-        return Answer(self.W[0], self.multipliers[0], can, self.scaled, self.gap)
+        W, multipliers, can, gap = (part[0] for part in self.parts)
+        return Answer(W, multipliers, bool(can), float(gap))
+
+    def as_batch(self) -> Answer:
+        """The answer of one run as that of a batch of one."""
+        return Answer(*(part[None] for part in self.parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +88,9 @@ def on_vectors(program: Constraints, norm: Norm) -> Norm:
 
 
 class Route(Protocol):
-    """The way of a family of norms: solves a program, or all runs of one, to a relative gap near 1e-9."""
+    """The way of a family of norms: solves one run of a program to a relative gap near 1e-9.
 
-    def __call__(self, program: Constraints, norm: Norm) -> Answer: ...
+    first: asks for the Frobenius answer, from which most begin: it also knows whether the rows are separable.
+    """
+
+    def __call__(self, program: Constraints, norm: Norm, first: Callable[[], Answer]) -> Answer: ...

@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius
-from attsvm.numbers import Float
-from attsvm.program import bounds
 from attsvm.program.constraints import Constraints
 from attsvm.program.copies import without_copies
 from attsvm.program.engine import Answer, Route, on_vectors
-from attsvm.program.runs import over_runs
+from attsvm.program.runs import one_by_one, over_runs
 from attsvm.program.second_look import second_look
 from attsvm.program.soft import as_slack, solve_soft
 from attsvm.program.solution import NotSeparable, Solution, pack
@@ -52,10 +50,8 @@ def max_margin(
     """
     norm, tokens = as_norm(norm), matching_runs(tokens, selected)
     program = Constraints.of(tokens, selected, required)
-    soft_slack = as_slack(tokens, slack)
-    if soft_slack is not None:
-        return _soft(tokens, norm, program, soft_slack)
-    answer = _answer(program, norm)
+    price = as_slack(tokens, slack)
+    answer = _answer(program, norm) if price is None else solve_soft(program, norm, price)
     if program.runs is None and not answer.separable:
         from attsvm.program.conflict import explain
 
@@ -68,6 +64,7 @@ def max_margin(
         pack(program, answer.multipliers),
         program.asked,
         np.asarray(answer.separable),
+        price,
     )
 
 
@@ -94,12 +91,6 @@ def separate(
     return max_margin(Tokens(keys), np.zeros(len(keys), int), norm, required=required, slack=slack)
 
 
-def _soft(tokens: Tokens, norm: Norm, program: Constraints, slack: Float) -> Solution:
-    W, multipliers = solve_soft(program, norm, slack)
-    can = np.ones(() if program.runs is None else program.runs, bool)
-    return Solution(tokens, program.selected, norm, W, pack(program, multipliers), program.asked, can, slack)
-
-
 def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     """Whether some W puts the selected tokens above all others: one boolean, with runs (runs,)."""
     tokens = matching_runs(tokens, selected)
@@ -107,41 +98,39 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
     if program.runs is None:
         return bool(_answer(program, frobenius).separable)
     # A second look would improve a weight, of which only the existence is asked.
-    with np.errstate(all="ignore"):
-        answer = over_runs(lambda part: route_of(frobenius)(part, frobenius), program, True)
-    return np.asarray(answer.separable)
+    return np.asarray(over_runs(lambda part: solved(part, frobenius), program, quick=True).separable)
 
 
 # ---------------------------------------------------------------------- from rows to an answer
 
 
 def _answer(program: Constraints, norm: Norm) -> Answer:
-    # In the Frobenius norm a small problem takes microseconds.
-    return over_runs(lambda part: _finished(part, norm), program, on_vectors(program, norm).p == 2)
-
-
-def _finished(program: Constraints, norm: Norm) -> Answer:
     """The answer in the units of the tokens, at margin one, as exact as float64 can hold it."""
-    norm = on_vectors(program, norm)
-    if program.runs is None and norm.p != 2:  # in the Frobenius norm copies cost little
-        return without_copies(lambda part: _looked_at(part, norm), program)
-    return _looked_at(program, norm)
+    work = partial(_looked_at, norm=on_vectors(program, norm))
+    if work.keywords["norm"].p == 2:  # a small problem takes microseconds, among many, and copies cost little
+        return over_runs(work, program, quick=True)
+    return over_runs(partial(one_by_one, partial(without_copies, work)), program, quick=False)
 
 
 def _looked_at(program: Constraints, norm: Norm) -> Answer:
+    return second_look(program, norm, in_tokens(program, solved(program, norm)))
+
+
+def solved(program: Constraints, norm: Norm) -> Answer:
+    """By the algorithms of the norm, in the units of the rows."""
+    from attsvm.program.frobenius.route import solve_frobenius
+
+    def alone(run: Constraints) -> Answer:
+        return route_of(norm)(run, norm, partial(solve_frobenius, run))
+
     # What over- or underflows on the way is no answer, and the second look sees that.
     with np.errstate(all="ignore"):
-        answer = _at_margin_one(program, norm, route_of(norm)(program, norm))
-    return second_look(program, norm, answer)
+        return solve_frobenius(program) if norm.p == 2 else one_by_one(alone, program)
 
 
 def route_of(norm: Norm) -> Route:
-    """The algorithms of a norm, imported when they are first needed."""
+    """The algorithms of a norm that is not the Frobenius norm, imported when they are first needed."""
     match norm:
-        case Entrywise(p=2) | Schatten(p=2):
-            from attsvm.program.frobenius.route import solve_frobenius
-
-            return solve_frobenius
         case Entrywise():
             from attsvm.program.entrywise.route import solve_entrywise
 
@@ -156,28 +145,10 @@ def route_of(norm: Norm) -> Route:
             )
 
 
-def _at_margin_one(program: Constraints, norm: Norm, answer: Answer) -> Answer:
-    """Scale W until its least margin is the required one, and λ until N*(Σ λ_j A_j) = 1.
-
-    W in the units of the tokens, zero where there is none; then λ stays a proof.
-    """
+def in_tokens(program: Constraints, answer: Answer) -> Answer:
+    """The answer in the units of the tokens; a proof that there is none stays in those of the rows."""
     can = np.asarray(answer.separable)
-    if program.runs is None and not can:
+    if not can.any():
         return answer
-    if answer.scaled:
-        return replace(
-            answer, W=program.weight(answer.W), multipliers=program.multipliers(answer.multipliers)
-        )
-    clipped = np.maximum(answer.multipliers, 0.0, out=answer.multipliers.copy(), where=~program.tied)
-    steepness = np.asarray(norm.dual.value(program.combine(clipped)))[..., None, None]
-    asks = program.bound > 0
-    ratio = np.divide(program.margins(answer.W), program.bound, out=np.full(asks.shape, np.inf), where=asks)
-    least = ratio.min((-2, -1), keepdims=True)
-    gained, size = (clipped * program.bound).sum((-2, -1)), np.asarray(norm.value(answer.W))
-    with np.errstate(all="ignore"):
-        gap = bounds.apart(gained / steepness[..., 0, 0], least[..., 0, 0], size)
-    W = program.weight(answer.W / np.where((least > 0) & (least < np.inf), least, 1.0))
-    multipliers = program.multipliers(clipped / np.where(steepness > 0, steepness, 1.0))
-    if not can.all():
-        W[~can], multipliers[~can] = 0.0, clipped[~can]
-    return Answer(W, multipliers, answer.separable, gap=gap)
+    W, multipliers = program.weight(answer.W), program.multipliers(answer.multipliers)
+    return replace(answer, W=W, multipliers=np.where(can[..., None, None], multipliers, answer.multipliers))

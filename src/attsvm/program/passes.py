@@ -14,6 +14,9 @@ from attsvm.numbers.threads import in_threads
 TINY = 1e-140
 """A row shorter than this is zero: its square has no digits left."""
 
+DEPENDENT = 1e-12
+"""A row of length one this close to the span of others depends on them."""
+
 
 def stored_margins(
     keys: Stored, examples: NDArray[np.intp], anchor: NDArray[np.intp], queries: Float, W: Float

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ class Rows:
     length (k,): what a row was divided by, so that its multiplier in the program is λ_j / length_j.
     price (k,): what a unit costs that its example falls short; ∞: it must not. Zero rows are left out, but
     where they can be paid for, or are asked for: these have length one, and δ = 0.
+    shape (n, T): that of the program's arrays.
 
     Matrices and vectors differ in two ways. Rows of matrices (e > 1) are sorted by example and token, and
     share the query of their example. Of vectors (e = 1) the query is a number, which goes into δ: all rows
@@ -51,49 +53,33 @@ class Rows:
     length: Float
     example: NDArray[np.intp]
     token: NDArray[np.intp]
+    shape: tuple[int, ...]
     buffer: Float | None = None
 
     @classmethod
-    def of(
-        cls, program: Constraints, chosen: Bool | None = None, span: Span | None = None, zeros: bool = False
-    ) -> Rows:
-        """The chosen rows (n, T), all by default, in the coordinates of the span; zeros: with zero rows."""
-        example, token = np.nonzero(program.active if chosen is None else chosen)
-        return cls.named(program, example, token, span, zeros)
+    def of(cls, program: Constraints, chosen: Bool | None = None, zeros: bool = False) -> Rows:
+        """The chosen rows (n, T), all by default; zeros: with zero rows."""
+        return cls.named(program, *np.nonzero(program.active if chosen is None else chosen), zeros)
 
     @classmethod
     def named(
-        cls,
-        program: Constraints,
-        example: NDArray[np.intp],
-        token: NDArray[np.intp],
-        span: Span | None = None,
-        zeros: bool = False,
+        cls, program: Constraints, example: NDArray[np.intp], token: NDArray[np.intp], zeros: bool = False
     ) -> Rows:
         """The same by their names (k,), (k,), sorted by example."""
-        if span is None:
-            delta, reach = program.unit_differences(example, token)
-        else:
-            delta, reach = unit(program.differences(example, token) @ span.left)
-        if program.e == 1 and span is None:
-            number = program.queries[example, 0]
-            queries: Float = np.ones((1, 1))
-            owner, length = np.zeros_like(example), reach * np.abs(number)
-            delta = delta if (number >= 0).all() else delta * np.sign(number)[:, None]
-        else:
-            first = _first(example)
-            owner = np.cumsum(first) - 1
-            queries = program.queries[example[first]]
-            queries, size = unit(queries if span is None else queries @ span.right)
-            length = reach * size[owner]
-            delta, queries, owner = _shared(delta, queries, owner)
+        delta, reach = program.unit_differences(example, token)
+        first = _first(example)
+        owner = np.cumsum(first) - 1
+        queries, size = unit(program.queries[example[first]])
+        length = reach * size[owner]
+        delta, queries, owner = _shared(delta, queries, owner)
         at, price, zero = (example, token), program.price.take(example), length <= TINY
         if zero.any():
             kept = ~zero | (price < np.inf) | zeros
             if not kept.all():
-                return cls.named(program, example[kept], token[kept], span)
+                return cls.named(program, example[kept], token[kept])
             delta[zero], length[zero] = 0.0, 1.0
-        return cls(delta, queries, owner, program.bound[at] / length, program.tied[at], price, length, *at)
+        bound, tied = program.bound[at] / length, program.tied[at]
+        return cls(delta, queries, owner, bound, tied, price, length, *at, program.active.shape)
 
     def some(self, which: NDArray[np.intp] | Bool) -> Rows:
         """Some of the rows, in their order; queries that none of them has stay."""
@@ -101,9 +87,10 @@ class Rows:
 
     def joined(self, more: Rows) -> Rows:
         """These rows and others: of vectors the others last, in the same memory, else sorted by name."""
-        if not len(more):
-            return self
-        parts = {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in EACH[1:]}
+        if not (len(self) and len(more)):
+            return self if len(self) else more
+        both = ((name, [getattr(self, name), getattr(more, name)]) for name in EACH[1:])
+        parts: dict[str, Any] = {name: np.concatenate(pair) for name, pair in both}
         if self.e == 1:
             buffer = self._with_room(len(self) + len(more))
             buffer[len(self) : len(self) + len(more)] = more.delta
@@ -140,6 +127,10 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.bound)
+
+    @property
+    def n(self) -> int:
+        return self.shape[0]
 
     @property
     def d(self) -> int:
@@ -214,51 +205,42 @@ class Rows:
         """These rows' part (k,) of an array over all rows of the program (n, T)."""
         return values[self.example, self.token]
 
-    def spread(self, values: Float, shape: tuple[int, ...]) -> Float:
+    def spread(self, values: Float) -> Float:
         """The array over all rows of the program that has these values (k,), and zeros elsewhere."""
-        out = np.zeros(shape)
+        out = np.zeros(self.shape)
         out[self.example, self.token] = values
         return out
 
-    def answer(self, found: Found, program: Constraints) -> Answer:
-        """What was found on these rows as an answer of the program."""
+    def answer(self, found: Found) -> Answer:
+        """What was found on these rows as an answer of the program, up to positive factors."""
         multipliers = found.multipliers if found.scaled else found.multipliers / self.length
-        multipliers = self.spread(multipliers, program.active.shape)
-        return Answer(found.W, multipliers, found.separable, found.scaled, found.gap)
+        return Answer(found.W, self.spread(multipliers), found.separable, found.gap)
 
-    def at_margin_one(self, found: Found, program: Constraints, norm: Norm, least: float = np.inf) -> Answer:
-        """The same with W at the required margins and N*(Σ λ_j A_j) = 1, without another pass.
+    def at_margin_one(self, found: Found, norm: Norm, least: float = np.inf) -> Answer:
+        """The same with W at the required margins and N*(Σ λ_j A_j) = 1, where both can be.
 
         least: the least margin per bound of the other rows of the program.
         """
         gap, least, lower = bounds.measured(self, norm, found.W, found.multipliers, least)
-        if not (found.separable and 0 < least < np.inf and lower > 0):
-            return self.answer(found, program)
+        if not (0 < least < np.inf and lower > 0):
+            return self.answer(replace(found, gap=np.inf))
         lam = np.where(self.tied, found.multipliers, np.maximum(found.multipliers, 0.0))
         lam *= lower / float(lam @ self.bound)
-        multipliers = self.spread(lam / self.length, program.active.shape)
-        return Answer(found.W / least, multipliers, scaled=True, gap=gap)
+        return Answer(found.W / least, self.spread(lam / self.length), gap=gap)
 
 
-def hardest(program: Constraints, order: Float, margins: Float, count: int) -> Bool:
-    """The ties and, of rows with a bound and of those without, so many that come first in this order (n, T).
+def hardest(program: Constraints, W: Float, count: int, few: int) -> Bool:
+    """All rows where they are few; else the ties, and so many with a bound, so many without (n, T).
 
-    A margin of exactly zero is a zero row's, which takes no place; another one joins if it is violated.
+    Those of least margin at W, relative to the bound. A margin of exactly zero is a zero row's, which takes
+    no place; another one joins if it is violated.
     """
-    asks = program.bound > 0
+    if np.count_nonzero(program.active) <= few:
+        return program.active
+    margins, asks = program.margins(W), program.bound > 0
+    order = margins / np.where(asks, program.bound, 1.0)
     free = program.separating & ~asks & (margins != 0)
     return program.tied | least(order, asks, count) | least(order, free, count)
-
-
-def zero_row(program: Constraints, rows: Rows, chosen: Bool | None = None) -> Answer | None:
-    """A row, of the chosen (n, T), that asks for a margin and is zero: none of those at length one."""
-    asks = (program.bound > 0) & (program.active if chosen is None else chosen)
-    if np.count_nonzero(asks) == np.count_nonzero(rows.bound):
-        return None
-    asks[rows.example, rows.token] = False
-    multipliers = np.zeros(asks.shape)
-    multipliers.flat[np.flatnonzero(asks)[0]] = 1.0
-    return Answer(np.zeros((program.d, program.e)), multipliers, False, gap=0.0)
 
 
 def _first(example: NDArray[np.intp]) -> Bool:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.norms import Norm
 from attsvm.numbers import Float
 from attsvm.numbers.threads import cores, in_threads
 from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer, Route
+from attsvm.program.engine import Answer
 
 TOGETHER = 512
 """Runs that one thread solves at once: enough to hide Python's share, few enough for the cache."""
@@ -41,7 +40,7 @@ def over_runs(work: Work, program: Constraints, quick: bool) -> Answer:
     entries = (program.n * program.T) ** 2
     edges = _edges(program.runs, entries, max(1, WORTH // entries) if quick else 1)
     parts = [program.part(slice(a, b)) for a, b in pairwise(edges)]
-    return work(parts[0]) if len(parts) == 1 else _joined(in_threads(work, parts))
+    return work(parts[0]) if len(parts) == 1 else joined(in_threads(work, parts))
 
 
 def in_batch(work: Work, program: Constraints) -> Answer:
@@ -54,27 +53,17 @@ def in_parts(work: Work, program: Constraints, most: int) -> Answer:
     if len(program.keys) <= max(1, most):
         return work(program)
     starts = range(0, len(program.keys), max(1, most))
-    return _joined([work(program.part(slice(k, k + max(1, most)))) for k in starts])
+    return joined([work(program.part(slice(k, k + max(1, most)))) for k in starts])
 
 
-def one_by_one(route: Route) -> Route:
-    """A route for one run as one that takes a runs axis too."""
-
-    def alone(program: Constraints, norm: Norm) -> Answer:
-        if (program.bound > 0).any():
-            with suppress(np.linalg.LinAlgError):  # numbers that no factorisation takes are no answer
-                return route(program, norm)
-        # Where nothing asks for a margin, W = 0 is the answer.
-        return Answer(np.zeros((program.d, program.e)), np.zeros(program.active.shape))
-
-    def each(program: Constraints, norm: Norm) -> Answer:
-        if program.runs is None:
-            return alone(program, norm)
-        answers = [alone(one, norm) for (one,) in each_run(program)]
-        W, multipliers = (np.stack([getattr(a, name) for a in answers]) for name in ("W", "multipliers"))
-        return Answer(W, multipliers, np.array([bool(a.separable) for a in answers]))
-
-    return each
+def one_by_one(work: Work, program: Constraints) -> Answer:
+    """Work for one run on each of them. Where nothing asks for a margin, W = 0 is the answer."""
+    if program.runs is not None:
+        return joined([one_by_one(work, one).as_batch() for (one,) in each_run(program)])
+    if (program.bound > 0).any():
+        with suppress(np.linalg.LinAlgError):  # numbers that no factorisation takes are no answer
+            return work(program)
+    return Answer(np.zeros((program.d, program.e)), np.zeros(program.active.shape))
 
 
 def each_run(program: Constraints, *arrays: Float, which: Iterable[int] | None = None) -> Iterator[Any]:
@@ -83,16 +72,10 @@ def each_run(program: Constraints, *arrays: Float, which: Iterable[int] | None =
         yield program.run(k), *(array[k] for array in arrays)
 
 
-def _joined(answers: Sequence[Answer]) -> Answer:
+def joined(answers: Sequence[Answer]) -> Answer:
     """The answers of parts of the runs as one."""
-    can = [np.asarray(a.separable) for a in answers]
-    return Answer(
-        np.concatenate([a.W for a in answers]),
-        np.concatenate([a.multipliers for a in answers]),
-        np.concatenate(can),
-        all(a.scaled for a in answers),
-        np.concatenate([np.broadcast_to(a.gap, x.shape) for a, x in zip(answers, can, strict=True)]),
-    )
+    parts = zip(*(answer.parts for answer in answers), strict=True)
+    return Answer(*(np.concatenate(part) for part in parts))
 
 
 def _edges(runs: int, entries: int, least: int) -> list[int]:

@@ -30,11 +30,14 @@ def second_look(program: Constraints, norm: Norm, answer: Answer) -> Answer:
     """The answer, in the units of the tokens, or a better one; see `Answer`."""
     if program.runs is None:
         return answer if answer.separable and _sure(program, norm, answer) else _one(program, norm, answer)
-    doubtful = np.flatnonzero(np.asarray(answer.separable) & ~_sure(program, norm, answer))
-    for one, W, multipliers in each_run(program, answer.W, answer.multipliers, which=doubtful.tolist()):
-        better = _one(one, norm, Answer(W, multipliers))
-        W[...], multipliers[...] = better.W, better.multipliers
-    return answer
+    can = np.array(answer.separable)
+    good = np.where(can, _sure(program, norm, answer), can.all() or _proven(program, answer.multipliers))
+    doubtful = np.flatnonzero(~good).tolist()
+    runs = each_run(program, answer.W, answer.multipliers, can[:, None], which=doubtful)
+    for one, W, multipliers, separable in runs:
+        better = _one(one, norm, Answer(W, multipliers, bool(separable)))
+        W[...], multipliers[...], separable[...] = better.W, better.multipliers, better.separable
+    return replace(answer, separable=can)
 
 
 def second_look_soft(program: Constraints, slack: Float, answer: Answer) -> Answer:
@@ -96,14 +99,13 @@ def _one(program: Constraints, norm: Norm, answer: Answer) -> Answer:
     return better if certify(program, norm, better.W, better.multipliers).worst < worst else answer
 
 
-def _proven(program: Constraints, multipliers: Float) -> bool:
-    """Whether the multipliers, in the units of the rows, leave no W of a length that float64 could hold."""
-    example, token = np.nonzero(multipliers)
-    delta, queries = program.differences(example, token), program.queries[example]
-    weight, asks = multipliers[example, token], program.bound[example, token] > 0
-    zero = ~(delta.any(1) & queries.any(1))
-    if (zero & asks).any():
-        return True
-    total = np.linalg.norm((weight[:, None] * delta).T @ queries)
-    length = np.linalg.norm(delta, axis=1) * np.linalg.norm(queries, axis=1)
-    return bool(total <= PROVEN * float(np.abs(weight[asks]) @ length[asks]))
+def _proven(program: Constraints, multipliers: Float) -> Bool:
+    """Where the multipliers, in the units of the rows, leave no W of a length that float64 could hold."""
+    at = np.nonzero(multipliers)
+    delta = program.keys[(*at[:-1], program.anchor[at[:-1]])] - program.keys[at]
+    length = np.linalg.norm(delta, axis=-1) * np.linalg.norm(program.queries[at[:-1]], axis=-1)
+    counted, zero = np.zeros(multipliers.shape), np.zeros(multipliers.shape, bool)
+    counted[at] = np.abs(multipliers[at]) * length * (program.bound[at] > 0)
+    zero[at] = (program.bound[at] > 0) & ~(delta.any(-1) & program.queries[at[:-1]].any(-1))
+    total = np.linalg.norm(program.combine(multipliers), axis=(-2, -1))
+    return np.asarray(zero.any((-2, -1)) | (total <= PROVEN * counted.sum((-2, -1))))

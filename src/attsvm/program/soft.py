@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attsvm.norms import Norm, frobenius
-from attsvm.numbers import Bool, Float
+from attsvm.numbers import Float
 from attsvm.numbers.threads import in_threads, single_thread
 from attsvm.program import working_set
 from attsvm.program.constraints import Constraints, in_range
 from attsvm.program.engine import Answer, on_vectors
-from attsvm.program.runs import each_run
+from attsvm.program.runs import each_run, joined
 from attsvm.program.second_look import second_look_soft
 from attsvm.tokens import Tokens, per_example
 
@@ -47,18 +47,16 @@ def as_slack(tokens: Tokens, slack: ArrayLike | None) -> Float | None:
     return checked
 
 
-def solve_soft(program: Constraints, norm: Norm, slack: Float) -> tuple[Float, Float]:
-    """W (…, d, e) and multipliers (…, n, T) of the soft-margin program, in the units of the tokens."""
+def solve_soft(program: Constraints, norm: Norm, slack: Float) -> Answer:
+    """The answer of the soft-margin program, of all runs, in the units of the tokens; slack (…, n): C."""
     if on_vectors(program, norm).p != 2:
         raise ValueError(f"slack needs the Frobenius (l2) norm but norm is {norm}. Pass norm=frobenius.")
     if program.runs is None:
         return _solve_one(program, slack)
-    each = in_threads(lambda run: _solve_one(*run), list(each_run(program, slack)))
-    W, multipliers = zip(*each, strict=True)
-    return np.stack(W), np.stack(multipliers)
+    return joined(in_threads(lambda run: _solve_one(*run).as_batch(), list(each_run(program, slack))))
 
 
-def _solve_one(program: Constraints, slack: Float) -> tuple[Float, Float]:
+def _solve_one(program: Constraints, slack: Float) -> Answer:
     """In the units of the rows C and the multipliers are 2^(exponent − unit) times those of the tokens."""
     from attsvm.program.frobenius.soft_margin import SoftMargin
 
@@ -69,18 +67,8 @@ def _solve_one(program: Constraints, slack: Float) -> tuple[Float, Float]:
     scaled = np.minimum(np.ldexp(slack, np.clip(up + raised, -2000, 2000)), 2.0**RANGE)
     priced = replace(program, price=scaled)
     with single_thread(), np.errstate(all="ignore"):
-        answer = working_set.solve_on_pools(priced, frobenius, SoftMargin(priced), _first(priced)).finite()
-    W, multipliers = answer.W, answer.multipliers
-    W = in_range("W", W, program.unit - raised)
-    answer = Answer(W, in_range("multipliers", multipliers, -(up + raised)[:, None]))
-    if not raised:
-        answer = second_look_soft(priced, slack, answer)
-    return answer.W, answer.multipliers
-
-
-def _first(program: Constraints) -> Bool:
-    """All rows of a small program, else the ties and a few rows of every example, each of which may pay."""
-    if program.keys.size <= WHOLE:
-        return program.active
-    each = max(1, working_set.room(program, PROBE) // program.n)
-    return program.tied | (program.separating & (program.separating.cumsum(1) <= each))
+        few = program.active if program.keys.size <= WHOLE else working_set.few_of_each(program, PROBE)
+        found = working_set.solve_on_pools(priced, frobenius, SoftMargin(priced), few).finite()
+    W = in_range("W", found.W, program.unit - raised)
+    answer = Answer(W, in_range("multipliers", found.multipliers, -(up + raised)[:, None]))
+    return answer if raised else second_look_soft(priced, slack, answer)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,11 +30,9 @@ class Span:
         return cls(left, basis(program.queries[chosen.any(1)]))
 
     @classmethod
-    def exactly(cls, program: Constraints) -> Span:
+    def exactly(cls, delta: Float, queries: Float) -> Span:
         """The span of all rows, however many: tokens from a small vocabulary span less than the space."""
-        return cls(
-            _rank_revealing(delta for _, delta in program.chunks()), _rank_revealing([program.queries])
-        )
+        return cls(_rank_revealing(delta), _rank_revealing(queries))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -50,12 +47,6 @@ class Span:
         """(d', e') → (d, e)."""
         return self.left @ W @ self.right.T
 
-    def rows(self, program: Constraints) -> Constraints:
-        """The program in these coordinates; keys are taken relative to the anchors."""
-        anchors = np.take_along_axis(program.keys, program.anchor[:, None, None], axis=1)
-        keys = np.matmul(program.keys - anchors, self.left)
-        return replace(program, keys=keys, queries=program.queries @ self.right)
-
 
 def basis(vectors: Float) -> Float:
     """Orthonormal columns (d, r) whose span holds all vectors (k, d); the identity where k ≥ d."""
@@ -63,13 +54,7 @@ def basis(vectors: Float) -> Float:
     return np.eye(d) if count >= d else np.asarray(np.linalg.qr(vectors.T)[0])
 
 
-def _rank_revealing(parts: Iterable[Float]) -> Float:
-    """Orthonormal basis (k, r) of the span of all vectors along the last axis, by triangular factors."""
-    triangle, count = np.zeros((0, 0)), 0
-    for part in parts:
-        vectors = part.reshape(-1, part.shape[-1])
-        count += len(vectors)
-        stacked = np.vstack([triangle, vectors]) if triangle.size else vectors
-        triangle = np.asarray(np.linalg.qr(stacked, mode="r"))
-    _, sigma, found = np.linalg.svd(triangle, full_matrices=False)
-    return found[sigma > sigma[0] * max(count, found.shape[1]) * np.finfo(float).eps].T
+def _rank_revealing(vectors: Float) -> Float:
+    """Orthonormal basis (d, r) of the span of vectors (k, d), by a triangular factor."""
+    _, sigma, found = np.linalg.svd(np.linalg.qr(vectors, mode="r"), full_matrices=False)
+    return np.asarray(found[sigma > sigma[0] * max(vectors.shape) * np.finfo(float).eps].T)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +21,8 @@ from attsvm.numbers.threads import cores, in_threads
 from attsvm.program import passes
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
-from attsvm.program.rows import Rows, zero_row
+from attsvm.program.passes import DEPENDENT
+from attsvm.program.rows import Rows
 from attsvm.progress import Line
 
 SATISFIED = 1e-11
@@ -50,26 +53,42 @@ Algorithm = Callable[[Rows], Found | None]
 """The same for one pool alone: None where nothing was found."""
 
 
-def room(program: Constraints, each: int) -> int:
+def room(program: Constraints | Rows, each: int) -> int:
     """So many rows per unknown, but fewer where rows are long."""
     unknowns = min(program.d * program.e, program.n)
     share = min(1.0, max(1 / 8, MEMORY / (16 * unknowns * program.d)))
     return int(share * each * unknowns)
 
 
-def first(program: Constraints, each: int) -> Bool:
-    """A first choice of so many rows per unknown.
+def few_of_each(program: Constraints, each: int) -> Bool:
+    """A first choice of so many rows per unknown: the ties, and a few rows of every example."""
+    most = max(1, room(program, each) // program.n)
+    return program.tied | (program.separating & (program.separating.cumsum(1) <= most))
 
-    Of vectors all rows of a few examples, evenly spaced, which expose a hopeless selection; of matrices,
-    which have more room, a few rows of every example.
-    """
-    have, most = np.flatnonzero(program.separating.any(1)), room(program, each)
-    if program.e > 1:
-        return program.separating & (program.separating.cumsum(1) <= max(1, most // program.n))
-    few = have[np.linspace(0, len(have) - 1, min(len(have), 1 + most // program.T)).astype(int)]
-    chosen = np.zeros(program.active.shape, bool)
-    chosen[few] = program.separating[few]
+
+def some_examples(program: Constraints, each: int) -> Bool:
+    """The same of vectors: all rows of a few examples, evenly spaced, which expose a hopeless selection."""
+    have = np.flatnonzero(program.separating.any(1))
+    count = min(len(have), 1 + room(program, each) // program.T)
+    few = have[np.linspace(0, len(have) - 1, count).astype(int)]
+    chosen = _independent_ties(program) if program.relaxed else np.zeros(program.active.shape, bool)
+    chosen[few] |= program.separating[few]
     return chosen
+
+
+def _independent_ties(program: Constraints) -> Bool:
+    """Tied rows of vectors (n, T) that span all of them, at most d, by pivoted QR in bounded memory."""
+    from scipy.linalg import qr
+
+    example, token = np.nonzero(program.tied)
+    kept = Rows.named(program, example[:0], token[:0])
+    for start in range(0, len(example), 4 * program.d):
+        part = slice(start, start + 4 * program.d)
+        kept = kept.joined(Rows.named(program, example[part], token[part]))
+        if len(kept):
+            R, pivot = qr(kept.delta.T, mode="r", pivoting=True)
+            kept = kept.some(pivot[: int((np.abs(np.diagonal(R)) > DEPENDENT).sum())])
+    return kept.spread(np.ones(len(kept))) > 0
 
 
 def solve_on_pools(
@@ -81,7 +100,7 @@ def solve_on_pools(
     most: int | None = None,
     exact: bool = False,
 ) -> Answer:
-    """The answer over all rows of one run, from a first choice of them (n, T).
+    """The answer over all rows of one run, from a first choice of them (n, T), which may be all.
 
     strides: at first, while W is crude, only every so-many-th example is looked at.
     most: rows that may join in a round, where not ADDED per unknown.
@@ -89,70 +108,96 @@ def solve_on_pools(
     pool, and one joins however little it is violated.
     """
     most = max(room(program, ADDED), FEWEST) if most is None else most
-    slacks, rows = Slacks(program, exact), Rows.of(program, chosen, zeros=exact)
+    pool = Pool(program, exact)
+    proof = pool.join(Names(*np.nonzero(chosen)))
     with Line() as line:
-        return _rounds(slacks, norm, engine, rows, strides, most, line)
-
-
-def _rounds(
-    slacks: Slacks, norm: Norm, engine: Engine, rows: Rows, strides: Sequence[int], most: int, line: Line
-) -> Answer:
-    program = slacks.program
-    chosen = rows.spread(np.ones(len(rows)), program.active.shape) > 0
-    all_rows = np.count_nonzero(program.separating)
-    for turn in range(ROUNDS):
-        pool, found = rows, engine(rows)
-        if not found.separable:
-            break
-        stride = strides[turn] if turn < len(strides) else 1
-        others = all_rows > np.count_nonzero(~rows.tied)
-        look = others and (found.final or slacks.cheap)
-        new = slacks.worst(found.W, stride, turn, found.allowed).outside(chosen, most) if look else NONE
-        line.show(f"pass {turn + 1}, pool of {len(rows):,} rows: {len(new):,} others violated")
-        if found.final and stride == 1 and not len(new):
-            if found.scaled:
-                return rows.answer(found, program)
-            return rows.at_margin_one(found, program, norm, 1.0 - SATISFIED if others else np.inf)
-        if found.kept is not None:
-            chosen[rows.example[~found.kept], rows.token[~found.kept]] = False
-            rows = rows.some(found.kept)
-        if len(new):
-            chosen[new.example, new.token] = True
-            order = np.argsort(new.example, kind="stable")
-            more = Rows.named(program, new.example[order], new.token[order], zeros=slacks.exact)
-            proof = zero_row(program, more, new.mask(chosen.shape)) if len(more) < len(new) else None
+        for turn in range(ROUNDS):
             if proof is not None:
                 return proof
-            rows = rows.joined(more)
-    return pool.answer(replace(found, gap=0.0 if not found.separable else np.inf), program)
+            rows, found = pool.rows, engine(pool.rows)
+            if not found.separable:
+                return rows.answer(replace(found, gap=0.0))
+            stride = strides[turn] if turn < len(strides) else 1
+            new = pool.violated(found, stride, turn, most)
+            line.show(f"pass {turn + 1}, pool of {len(rows):,} rows: {len(new.token):,} others violated")
+            if found.final and stride == 1 and not len(new.token):
+                if found.scaled:
+                    return rows.answer(found)
+                return rows.at_margin_one(found, norm, 1.0 - SATISFIED if pool.others else np.inf)
+            pool.keep(found.kept)
+            proof = pool.join(new)
+    return replace(rows.at_margin_one(found, norm), gap=np.inf)
 
 
-# ---------------------------------------------------------------------- the rows outside the pool
+# ---------------------------------------------------------------------- the rows inside
 
 
-class Worst:
-    """Violated rows: example, token, slack (k,), at length one."""
+class Names(NamedTuple):
+    """Rows of a program by name: example, token (k,), sorted by example."""
 
-    def __init__(self, example: Index, token: Index, slack: Float) -> None:
-        self.example, self.token, self.slack = example, token, slack
-
-    def __len__(self) -> int:
-        return len(self.slack)
-
-    def outside(self, chosen: Bool, most: int) -> Worst:
-        """Those that are not chosen yet, the worst first, not more than so many."""
-        new = np.flatnonzero(~chosen[self.example, self.token])
-        new = new[np.argsort(self.slack[new])[:most]]
-        return Worst(self.example[new], self.token[new], self.slack[new])
-
-    def mask(self, shape: tuple[int, ...]) -> Bool:
-        """The same as a choice of rows (n, T)."""
-        out = np.zeros(shape, bool)
-        out[self.example, self.token] = True
-        return out
+    example: Index
+    token: Index
 
 
-NONE = Worst(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0))
+NONE = Names(np.zeros(0, np.intp), np.zeros(0, np.intp))
+
+
+class Pool:
+    """The rows inside, at length one and as a choice of all (n, T); what is outside is known by its slacks.
+
+    exact: see `solve_on_pools`.
+    """
+
+    rows: Rows
+
+    def __init__(self, program: Constraints, exact: bool) -> None:
+        self.program, self.exact = program, exact
+        self.inside = np.zeros(program.active.shape, bool)
+        self.all = np.count_nonzero(program.separating)
+
+    @cached_property
+    def slacks(self) -> Slacks:
+        """Of all rows, when one outside is first looked at."""
+        return Slacks(self.program, self.exact)
+
+    @property
+    def others(self) -> bool:
+        """Whether an inequality is outside."""
+        return bool(self.all > np.count_nonzero(~self.rows.tied))
+
+    def join(self, new: Names) -> Answer | None:
+        """Take rows in. A zero row among them that asks for a margin is a contradiction of its own."""
+        if not len(new.token):
+            return None
+        more = Rows.named(self.program, *new, zeros=self.exact)
+        self.rows = self.rows.joined(more) if self.inside.any() else more
+        self.inside[new] = True
+        if len(more) < len(new.token):
+            zero = self.inside & (self.program.bound > 0)
+            zero[self.rows.example, self.rows.token] = False
+            if zero.any():
+                alone = (np.arange(zero.size) == zero.argmax()).reshape(zero.shape) * 1.0
+                return Answer(np.zeros((self.rows.d, self.rows.e)), alone, False, gap=0.0)
+        return None
+
+    def keep(self, kept: Bool | None) -> None:
+        """Let the other rows go; None: keep all."""
+        if kept is not None:
+            self.inside[self.rows.example[~kept], self.rows.token[~kept]] = False
+            self.rows = self.rows.some(kept)
+
+    def violated(self, found: Found, stride: int, turn: int, most: int) -> Names:
+        """The rows outside that W violates most, so many at most; none where it is not worth a look."""
+        # A look at rows that are stored elsewhere costs more than an engine's end.
+        if not self.others or (self.program.stored and not found.final):
+            return NONE
+        (example, token), slack = self.slacks.worst(found.W, stride, turn, found.allowed)
+        new = np.flatnonzero(~self.inside[example, token])
+        new = np.sort(new[np.argsort(slack[new])[:most]])
+        return Names(example[new], token[new])
+
+
+# ---------------------------------------------------------------------- the rows outside
 
 
 class Slacks:
@@ -175,13 +220,16 @@ class Slacks:
         self.least, self.token = np.empty((program.n, 2)), np.zeros((program.n, 2), np.int64)
         self.points: list[Float] = []
         self.zeros = np.zeros(program.n)
-        # A look at rows that are stored elsewhere costs more than an engine's end.
-        self.cheap = not program.stored
         if program.stored:
             self.length[:] = program.reach[:, None]
 
-    def worst(self, W: Float, stride: int = 1, turn: int = 0, allowed: Float | None = None) -> Worst:
-        """The two most violated rows of each example; allowed (n,): shortfalls that do not count."""
+    def worst(
+        self, W: Float, stride: int = 1, turn: int = 0, allowed: Float | None = None
+    ) -> tuple[Names, Float]:
+        """The two most violated rows of each example, and their slacks (k,) at length one.
+
+        allowed (n,): shortfalls that do not count.
+        """
         program = self.program
         moved = np.array([np.inf, *(np.linalg.norm(W - before) for before in self.points)])
         examples = np.arange(turn % stride, program.n, stride)
@@ -201,7 +249,7 @@ class Slacks:
         example = np.flatnonzero(self.least[:, 0] < -floor)
         slack, token = self.least[example].ravel(), self.token[example].ravel()
         bad = slack < -floor
-        return Worst(example.repeat(2)[bad], token[bad], slack[bad])
+        return Names(example.repeat(2)[bad], token[bad]), slack[bad]
 
     def _price(self, W, examples, moved, asked, known) -> None:  # type: ignore[no-untyped-def]
         """In memory: only the rows in doubt are read, on all cores where they are many."""

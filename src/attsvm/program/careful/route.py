@@ -55,7 +55,9 @@ def solve_carefully(program: Constraints, norm: Norm, near: Float | None = None)
 
     near: a weight whose margins tell which rows to begin with, where there are many.
     """
-    return _answer(program, norm, partial(_hard, norm=norm), _first(program, near))
+    count = 2 * program.d * program.e + 50
+    chosen = program.active if near is None else hardest(program, near, count, 2 * count)
+    return _answer(program, norm, partial(_hard, norm=norm), chosen)
 
 
 def solve_soft_carefully(program: Constraints) -> Answer | None:
@@ -87,18 +89,6 @@ class Careful:
         allowed = None if self.left else np.full(self.program.n, np.inf)
         W, multipliers = pool.weight(found[0].reshape(shape)), pool.multipliers(found[1], rows)
         return Found(W, multipliers, scaled=True, allowed=allowed)
-
-
-def _first(program: Constraints, near: Float | None) -> Bool:
-    """All rows, or where they are many, the ties and those of least margin, with a bound or without.
-
-    Margins are relative to the bounds.
-    """
-    count = 2 * program.d * program.e + 50
-    if near is None or np.count_nonzero(program.active) <= 2 * count:
-        return program.active
-    margins = program.margins(near)
-    return hardest(program, margins / np.where(program.bound > 0, program.bound, 1.0), margins, count)
 
 
 # ---------------------------------------------------------------------- the two programs

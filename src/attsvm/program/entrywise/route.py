@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from functools import partial
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,7 @@ from attsvm.program import working_set
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer, Found
 from attsvm.program.entrywise.interior_point import Pace, Run
-from attsvm.program.frobenius.route import solve_frobenius
 from attsvm.program.rows import Rows, hardest
-from attsvm.program.runs import one_by_one
 
 PACES = ((0.65, 1e-3), (0.8, 1e-2), (0.9, 1e-4))
 """In turn: the factor by which p − 1, or 1/(p − 1), shrinks in a step, and the complementarity meanwhile."""
@@ -38,8 +35,7 @@ ALL = 100
 """Rows up to which there is no choice to make."""
 
 
-@one_by_one
-def solve_entrywise(program: Constraints, norm: Norm) -> Answer:
+def solve_entrywise(program: Constraints, norm: Norm, first: Callable[[], Answer]) -> Answer:
     """Smallest W in an entrywise norm that satisfies the rows.
 
         min ‖W‖_p  s.t.  A W ≥ b        dual:  max b'λ,  ‖A'λ‖_q ≤ 1,  1/p + 1/q = 1
@@ -50,16 +46,15 @@ def solve_entrywise(program: Constraints, norm: Norm) -> Answer:
     """
     paces = paces_of(norm.p)
     if np.count_nonzero(program.active) <= ALL:
-        answer = _from_sum(program, norm, paces[:1])
+        answer = working_set.solve_on_pools(program, norm, engine(norm, paces[:1]), program.active)
         if answer.gap < GAP_ENOUGH:
             return answer
-    start = solve_frobenius(program)
+    start = first()
     if not (start.separable and start.W.any()):
         return start
     with single_thread():
-        return working_set.solve_on_pools(
-            program, norm, engine(norm, paces, start), first_rows(program, start)
-        )
+        chosen = first_rows(program, start)
+        return working_set.solve_on_pools(program, norm, engine(norm, paces, start), chosen)
 
 
 def paces_of(p: float) -> tuple[Pace, ...]:
@@ -69,38 +64,35 @@ def paces_of(p: float) -> tuple[Pace, ...]:
     return (FAST, *PACES) if FROM < p < 2 else PACES
 
 
-def _from_sum(program: Constraints, norm: Norm, paces: tuple[Pace, ...]) -> Answer:
-    """All rows at once, from their sum, as long as the margins ask for on average."""
-    rows = Rows.of(program)
-    W = rows.combine(rows.bound)
-    square = float(np.vdot(W, W))
-    if np.count_nonzero(rows.bound) < np.count_nonzero(program.bound) or not square > 0:
-        return rows.answer(Found(W, rows.bound), program)
-    guess = rows.answer(Found(W * (float(rows.bound @ rows.bound) / square), rows.bound), program)
-    return rows.answer(engine(norm, paces, guess, guessed=True)(rows), program)
-
-
 def engine(
-    norm: Norm, paces: tuple[Pace, ...], start: Answer, guessed: bool = False, run_of: Any = Run
+    norm: Norm, paces: tuple[Pace, ...], start: Answer | None = None, run_of: Any = Run
 ) -> working_set.Engine:
     """The interior point, on a pool of rows that may grow while it runs.
 
     paces: ways to run it, tried in turn until one converges.
-    guessed: all rows are there, and the start may be a bad one: give up early.
+    start: where it begins; None: at the sum of the rows, which may be a bad start: it gives up early.
     run_of: the interior point of a family of norms, made from rows, norm, pace and start.
     """
-    steps = _steps(partial(run_of, norm=norm, start=start), paces, start, guessed)
+    steps = _steps(norm, paces, start, run_of)
     next(steps)
     return steps.send
 
 
+def _sum(rows: Rows) -> Answer:
+    """The sum of the rows, as long as the margins ask for on average."""
+    W = rows.combine(rows.bound)
+    square = float(np.vdot(W, W))
+    return rows.answer(Found(W * (float(rows.bound @ rows.bound) / square if square else 1.0), rows.bound))
+
+
 def _steps(
-    run_of: Any, paces: tuple[Pace, ...], start: Answer, guessed: bool
+    norm: Norm, paces: tuple[Pace, ...], start: Answer | None, run_of: Any
 ) -> Generator[Found, Rows, None]:
-    rows = yield Found(start.W, start.multipliers)
+    rows, guessed = (yield Found(np.zeros((0, 0)), np.zeros(0))), start is None
+    start = start or _sum(rows)
     best = Found(start.W, rows.pick(start.multipliers) * rows.length)
-    for pace in paces:
-        run, gap, stalled = run_of(rows, pace=pace), np.inf, 0
+    for pace in paces if start.W.any() else ():
+        run, gap, stalled = run_of(rows, norm=norm, pace=pace, start=start), np.inf, 0
         farthest = FARTHEST * run.size if guessed else np.inf
         for step in range(COLD if guessed else STEPS):
             try:
@@ -138,7 +130,4 @@ def _on_more(rows: Rows, found: Found, pool: Rows) -> Found:
 def first_rows(program: Constraints, start: Answer) -> Bool:
     """Ties, and the rows of least slack at the Frobenius solution: those with a bound, those without."""
     size = start.carriers + max(start.carriers // 4, 3 * program.d)
-    if np.count_nonzero(program.active) <= max(size, ALL):
-        return program.active
-    margins = program.margins(start.W)
-    return hardest(program, margins - program.bound, margins, size)
+    return hardest(program, start.W, size, max(size, ALL))

@@ -18,16 +18,13 @@ from attsvm.numbers import Bool, Float
 from attsvm.numbers.compiled import compiled, inner
 from attsvm.program.frobenius import factors
 from attsvm.program.frobenius.factors import add, dot
-from attsvm.program.passes import TINY
+from attsvm.program.passes import DEPENDENT, TINY
 
 SOLVED, CONTRADICTORY, STALLED = 0, 1, 2
 
 COUNT, ACTIVE, FIXED, SHORT, ENTERING = range(5)
 """Places in `State.sizes`: rows in the pool; active rows, and equalities among them; rows in the short
 list; the row whose entering exposed a contradiction."""
-
-DEPENDENT = 1e-12
-"""A unit row this close to the span of the active rows depends on them."""
 
 SATISFIED = 1e-13
 """Shortfall of a row, relative to its bound, that counts as rounding."""

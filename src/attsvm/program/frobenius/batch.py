@@ -29,15 +29,15 @@ def solve_runs_by_gram(program: Constraints) -> Answer:
     found = Exchanged(W, multipliers.reshape(runs, -1), measure)
     pivot(problems, found, memory(program.n * (program.T - 1), program.d))
     length = np.sqrt(np.einsum("rde,rde->r", W, W))
-    final, separable = _are_optimal(measure, length), np.ones(runs, bool)
-    if final.all():
-        W /= measure[:, 1, None, None]
-        multipliers /= np.where(length > 0, length, 1.0)[:, None, None]
-        return Answer(W, multipliers, separable, scaled=True, gap=GAP)
+    final, separable, gap = _are_optimal(measure, length), np.ones(runs, bool), np.full(runs, GAP)
+    W /= np.where(final, measure[:, 1], 1.0)[:, None, None]
+    multipliers /= np.where(length > 0, length, 1.0)[:, None, None]
     left = np.flatnonzero(~final)
-    exact = solve_runs_written_out(program.part(left))
-    W[left], multipliers[left], separable[left] = exact.W, exact.multipliers, exact.separable
-    return Answer(W, multipliers, separable)
+    if left.size:
+        exact = solve_runs_written_out(program.part(left))
+        W[left], multipliers[left] = exact.W, exact.multipliers
+        separable[left], gap[left] = exact.separable, exact.gap
+    return Answer(W, multipliers, separable, gap)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

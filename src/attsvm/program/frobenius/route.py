@@ -1,16 +1,15 @@
 """Frobenius (and l2) margin: which engine suits which shape. It is chosen here and nowhere else.
 
-    vectors, e = 1    small                             every row written out, all runs at once
-                      fewer rows than dimensions        every row written out
-                      d ≤ ONE_BY_ONE                    working set, dual active set
-                      else                              working set, block pivoting
-    vectors, d = 1                                      the tightest rows written out
-    matrices          few rows                          loops on the Gram matrix, all runs at once
-                      stored elsewhere, or many keys    working set, block pivoting, what suits a pool
-                      else                              what suits the rows
-    rows              crowded, few unknowns             interior point, block pivoting, written out
-                      small                             block pivoting, written out
-                      else                              block pivoting, interior point, written out
+    vectors, d or e = 1   small                          every row written out, all runs at once
+    vectors, e = 1        fewer rows than dimensions     every row, block pivoting, written out
+                          d ≤ ONE_BY_ONE                 working set, dual active set
+                          else                           working set, block pivoting, written out
+    matrices              few rows                       loops on the Gram matrix, all runs at once
+                          stored elsewhere, many keys    working set, what suits a pool
+                          else                           every row, what suits them
+    rows of matrices      crowded, few unknowns          interior point, block pivoting, written out
+                          small                          block pivoting, written out
+                          else                           block pivoting, interior point, written out
 
 Engines are imported when they are first needed: what they import takes longer than a small problem.
 """
@@ -19,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attsvm.norms import Norm, frobenius
+from attsvm.norms import frobenius
 from attsvm.program import working_set
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
@@ -51,60 +50,53 @@ NUMBERS_OF_MATRICES = 1 << 19
 VECTOR_PROBE, MATRIX_PROBE = 16, 2
 """Rows per unknown in the first pool: with 4 or 8 per dimension of a vector the first pools miss too much."""
 
-POOL = 48
-"""Rows per unknown in a pool at most."""
-
 STRIDES = (16, 4)
 """Of vectors the first rounds read every 16th and every 4th example."""
 
 
-def solve_frobenius(program: Constraints, norm: Norm = frobenius) -> Answer:
+def solve_frobenius(program: Constraints) -> Answer:
     """Smallest ‖W‖_F with ⟨A_j, W⟩ ≥ b_j (= 0 where tied), for one run or for all of a batch."""
     together = _together(program)
-    return _one_run(program, norm) if together is None else in_batch(together, program)
+    return one_by_one(_one_run, program) if together is None else in_batch(together, program)
 
 
 def _together(program: Constraints) -> Callable[[Constraints], Answer] | None:
     """The engine that takes all runs of a batch at once, if they are small."""
-    rows = program.n * (program.T - 1)
-    if program.e == 1 and max(program.n * program.T, program.d) * program.d <= NUMBERS_OF_VECTORS:
+    few, n, T, d, e = program.fits(), program.n, program.T, program.d, program.e
+    if few and min(d, e) == 1 and max(n * T, d * e) * d * e <= NUMBERS_OF_VECTORS:
         from attsvm.program.frobenius.written_out import solve_runs_written_out as engine
-    elif program.e > 1 and program.d > 1 and rows <= GRAM_ROWS:
+    elif few and min(d, e) > 1 and n * (T - 1) <= GRAM_ROWS:
         from attsvm.program.frobenius.batch import solve_runs_by_gram as engine
     else:
         return None
-    return engine if program.fits() else None
+    return engine
 
 
-@one_by_one
-def _one_run(program: Constraints, norm: Norm) -> Answer:
-    from attsvm.program.frobenius import matrices, resumed, vectors, written_out
+def _one_run(program: Constraints) -> Answer:
+    from attsvm.program.frobenius import resumed
 
     vector = program.e == 1
-    if vector and program.n * program.T < program.d:
-        return written_out.solve_whole(program, program.active)
-    if program.d == 1 and not vector and program.fits():
-        return written_out.solve_whole(program, vectors.tightest(program))
-    if not vector and program.fits(KEPT_KEYS):
-        return matrices.solve_matrix(program, algorithms)
-    most, strides = working_set.room(program, POOL), STRIDES if vector else ()
-    engine: working_set.Engine = resumed.Pivoted(program.active.shape, most, algorithms)
-    if vector and program.d <= ONE_BY_ONE:
-        engine = resumed.ActiveSet(program.d, most)
-    ties = vectors.independent_ties(program) if vector and program.relaxed else program.tied
-    chosen = ties | working_set.first(program, VECTOR_PROBE if vector else MATRIX_PROBE)
-    return working_set.solve_on_pools(program, norm, engine, chosen, strides)
+    strides: tuple[int, ...] = ()
+    engine: working_set.Engine = resumed.Pivoted(algorithms)
+    if program.n * program.T < program.d if vector else program.fits(KEPT_KEYS):
+        chosen = program.active
+    elif vector:
+        chosen, strides = working_set.some_examples(program, VECTOR_PROBE), STRIDES
+        engine = resumed.ActiveSet(program.d) if program.d <= ONE_BY_ONE else engine
+    else:
+        chosen = working_set.few_of_each(program, MATRIX_PROBE)
+    return working_set.solve_on_pools(program, frobenius, engine, chosen, strides)
 
 
 def algorithms(rows: Rows) -> list[Algorithm]:
-    """What to try on the rows, fastest first; of vectors what is left after block pivoting from before."""
+    """What to try on the rows, fastest first."""
     from attsvm.program.frobenius.contradiction import DENSE
     from attsvm.program.frobenius.interior_point import solve_by_interior_point
     from attsvm.program.frobenius.pivoting import solve_by_pivoting
     from attsvm.program.frobenius.written_out import solve_written_out
 
     if rows.e == 1:
-        return [solve_written_out]
+        return [solve_by_pivoting, solve_written_out]
     unknowns = rows.d * rows.e
     entries = len(rows) * unknowns
     newton: list[Algorithm] = [solve_by_interior_point] if unknowns <= NEWTON else []

@@ -61,7 +61,7 @@ class SoftMargin:
             start = None if self.W is None else (self.W, rows.rows.pick(self.known))
             W, lam = _AugmentedLagrangian(rows, start).solve(goal, others)
         allowed[rows.example[rows.starts]] = rows.most(rows.asked - rows.margins(W))
-        self.W, self.known = W, rows.rows.spread(lam, self.known.shape)
+        self.W, self.known = W, rows.rows.spread(lam)
         multipliers[rows.order] = lam
         return Found(W, multipliers, final=goal == GOOD, scaled=True, allowed=allowed)
 

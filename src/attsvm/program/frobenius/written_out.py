@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from attsvm.norms import frobenius
-from attsvm.numbers import Bool, Float
+from attsvm.numbers import Float
 from attsvm.numbers.compiled import compiled
 from attsvm.program import bounds
 from attsvm.program.bounds import apart
@@ -16,31 +14,18 @@ from attsvm.program.engine import Answer, Found
 from attsvm.program.frobenius import active_set
 from attsvm.program.frobenius.active_set import ACTIVE, CONTRADICTORY, COUNT, ENTERING, advance, restart
 from attsvm.program.passes import TINY
-from attsvm.program.rows import Rows, zero_row
+from attsvm.program.rows import Rows
 from attsvm.program.runs import in_parts
 
 ENTRIES = 1 << 22
 """Numbers in the rows of the runs that are written out at once (32 MB)."""
 
 
-def solve_whole(program: Constraints, chosen: Bool) -> Answer:
-    """The program of the chosen rows (n, T) alone."""
-    rows = Rows.of(program, chosen)
-    proof = zero_row(program, rows, chosen)
-    return proof or rows.at_margin_one(_shortest(rows), program, frobenius)
-
-
 def solve_written_out(rows: Rows) -> Found:
     """The shortest W of some rows, and its gap."""
-    found = _shortest(rows)
-    measured = bounds.gap(rows, frobenius, found.W, found.multipliers) if found.separable else 0.0
-    return replace(found, gap=measured)
-
-
-def _shortest(rows: Rows) -> Found:
-    """The same, not measured."""
     w, multipliers, separable = active_set.solve_rows(rows.dense, rows.bound, rows.tied)
-    return Found(w.reshape(rows.d, rows.e), multipliers, separable=separable)
+    W = w.reshape(rows.d, rows.e)
+    return Found(W, multipliers, bounds.gap(rows, frobenius, W, multipliers) if separable else 0.0, separable)
 
 
 def solve_runs_written_out(program: Constraints) -> Answer:
@@ -78,7 +63,7 @@ def _part(program: Constraints) -> Answer:
         W: Float = w.reshape(runs, program.d, program.e)
     else:
         W = program.combine(multipliers) * (separable * np.linalg.norm(w, axis=1))[:, None, None]
-    return Answer(W / size[:, None, None], multipliers, separable, bool((gap < np.inf).all()), gap)
+    return Answer(W / size[:, None, None], multipliers, separable, gap)
 
 
 @compiled

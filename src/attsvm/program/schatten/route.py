@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -14,10 +15,8 @@ from attsvm.program import bounds, working_set
 from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Answer
 from attsvm.program.entrywise.route import engine, first_rows, paces_of
-from attsvm.program.frobenius.route import solve_frobenius
 from attsvm.program.passes import TINY
 from attsvm.program.rows import least
-from attsvm.program.runs import one_by_one
 from attsvm.program.schatten import small
 from attsvm.program.schatten.curved import CurvedRun
 from attsvm.program.schatten.staged import GAP_ENOUGH, SMALL_POOL, STAGES, Path
@@ -37,24 +36,24 @@ MANY_KEYS = 1 << 22
 """Numbers in the keys from which BLAS may use all cores."""
 
 
-@one_by_one
-def solve_schatten(program: Constraints, norm: Norm) -> Answer:
+def solve_schatten(program: Constraints, norm: Norm, first: Callable[[], Answer]) -> Answer:
     """Start at the Frobenius solution; between 1 and ∞ the norm is smooth, at both ends semidefinite.
 
     Feasibility does not depend on the norm: without a Frobenius solution its proof is the answer.
     """
     with nullcontext() if program.keys.size > MANY_KEYS else single_thread():
-        first = solve_frobenius(program)
-        if not (first.separable and first.W.any()):
-            return first
+        start = first()
+        if not (start.separable and start.W.any()):
+            return start
         if 1 + NEAR < norm.p < 1 / NEAR:
-            curved = engine(norm, paces_of(norm.p), first, run_of=CurvedRun)
-            return working_set.solve_on_pools(program, norm, curved, first_rows(program, first))
-        return _semidefinite(program, nuclear if norm.p < 2 else spectral, first)
+            curved = engine(norm, paces_of(norm.p), start, run_of=CurvedRun)
+            return working_set.solve_on_pools(program, norm, curved, first_rows(program, start))
+        return _semidefinite(program, norm, start)
 
 
 def _semidefinite(program: Constraints, norm: Norm, first: Answer) -> Answer:
     """The central path, on all rows where the program is small, else on a pool that changes."""
+    end = nuclear if norm.p < 2 else spectral
     size = _sizes(program)
     candidates = program.active & (size > TINY)
     size = np.where(candidates, size, 1.0)
@@ -63,14 +62,14 @@ def _semidefinite(program: Constraints, norm: Norm, first: Answer) -> Answer:
     program = program.asking(program.required / unit)
     first, excess = _at_margin_one(program, first)
     best, span, heavy = first, Span.of(program), _heaviest(program.bound, first.multipliers)
-    whole = small.fits(int(np.count_nonzero(candidates)), *span.shape, norm)
+    whole = small.fits(int(np.count_nonzero(candidates)), *span.shape, end)
     for growth in ATTEMPTS:
         count = int(growth * max(SMALL_POOL / ATTEMPTS[0], first.carriers))
         chosen = candidates & (program.tied | least(excess / size, candidates & ~program.tied, count))
         once = growth == ATTEMPTS[0]
-        if once and norm == nuclear and np.count_nonzero(heavy) < program.d:
+        if once and end == nuclear and np.count_nonzero(heavy) < program.d:
             chosen = candidates & (program.tied | heavy)
-        path = Path(norm, first, STAGES if once else (), None if norm == nuclear else span, program.library)
+        path = Path(end, first, STAGES if once else (), None if end == nuclear else span, program.library)
         answer = working_set.solve_on_pools(program, norm, path, candidates if whole else chosen)
         best = min(answer, best, key=lambda answer: answer.gap)
         if best.gap <= GAP_ENOUGH or path.solved == np.count_nonzero(candidates):

@@ -126,13 +126,12 @@ class Path:
     def _moved(self, point: Point, rows: Rows, form: Form, span: Span) -> Iterate:
         """The same point over other rows in another span: what is new enters near the central path."""
         before, at, mean = point.form.pool, point.at, mean_product(point.form, point.at)
-        shape = self.first.multipliers.shape
-        known = rows.pick(before.spread(np.ones(len(before)), shape)) > 0
+        known = rows.pick(before.spread(np.ones(len(before)))) > 0
         margins = rows.margins(point.W)
         turn = block_diag(span.left.T @ point.span.left, span.right.T @ point.span.right)
         beyond = np.eye(len(turn)) - turn @ turn.T
         P, Q = turn @ at.P @ turn.T + mean * beyond, turn @ at.Q @ turn.T + beyond
-        slack, multipliers = (rows.pick(before.spread(x, shape)) for x in (at.slack, at.multipliers))
+        slack, multipliers = (rows.pick(before.spread(x)) for x in (at.slack, at.multipliers))
         if isinstance(form, NuclearForm) and form.pool.d < rows.d:
             # Far from the path of a small pool: W moves towards the Frobenius solution until all rows have
             # slack, and λ shrinks until M is no longer than it was.
