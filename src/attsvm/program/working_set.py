@@ -125,7 +125,7 @@ def solve_on_pools(
                     return rows.answer(found)
                 return rows.at_margin_one(found, norm, 1.0 - SATISFIED if pool.others else np.inf)
             pool.keep(found.kept)
-            proof = pool.join(new)
+            proof = pool.join(new) if len(new.token) else None
     return replace(rows.at_margin_one(found, norm), gap=np.inf)
 
 
@@ -167,8 +167,6 @@ class Pool:
 
     def join(self, new: Names) -> Answer | None:
         """Take rows in. A zero row among them that asks for a margin is a contradiction of its own."""
-        if not len(new.token):
-            return None
         more = Rows.named(self.program, *new, zeros=self.exact)
         self.rows = self.rows.joined(more) if self.inside.any() else more
         self.inside[new] = True
