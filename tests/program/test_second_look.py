@@ -193,3 +193,22 @@ def test_the_last_to_leave_restores_the_threads():
     after = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
     assert set(inside) == {1}
     assert after == [pool["num_threads"] for pool in blas]
+
+
+def test_in_a_batch_too_a_proof_is_believed_only_if_it_is_one():
+    tokens, v = datasets.sphere(n=3, T=4, d=5, seed=range(3))
+    keys, best = tokens.keys.copy(), np.argmax(np.einsum("rntd,rd->rnt", tokens.keys, v), -1)
+    keys[2, 1], best[2, 1] = keys[2, 0], (best[2, 0] + 1) % 4
+    queries = tokens.queries.copy()
+    queries[2, 1] = queries[2, 0]
+    rows = Constraints.of(Tokens(keys, queries), best)
+    good = in_tokens(rows, solved(rows, frobenius))
+    assert good.separable.tolist() == [True, True, False]
+    W, multipliers = good.W.copy(), good.multipliers.copy()
+    W[1], multipliers[1] = 0.0, rows.active[1]
+    mended = looks.second_look(
+        rows, frobenius, Answer(W, multipliers, np.array([True, False, False]), good.gap)
+    )
+    assert mended.separable.tolist() == [True, True, False]
+    np.testing.assert_allclose(mended.W[1], good.W[1], rtol=1e-7, atol=1e-9)
+    assert np.array_equal(mended.multipliers[2], good.multipliers[2])
