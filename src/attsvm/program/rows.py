@@ -59,7 +59,8 @@ class Rows:
     @classmethod
     def of(cls, program: Constraints, chosen: Bool | None = None, zeros: bool = False) -> Rows:
         """The chosen rows (n, T), all by default; zeros: with zero rows."""
-        return cls.named(program, *np.nonzero(program.active if chosen is None else chosen), zeros)
+        example, token = np.nonzero(program.active if chosen is None else chosen)
+        return cls.named(program, example, token, zeros)
 
     @classmethod
     def named(
