@@ -5,6 +5,7 @@ pool, attention, AttentionPooling   softmax attention whose gradient survives sa
 SelectiveAttention                  the same with a learned temperature per query
 attention_statistics                what every query selects, at any length of context
 MarginMonitor                       norm, entropy and margin of every head while a model trains
+watch                               running scores of probes while a language model generates
 QueryKey                            how it reads an attention module of your own
 """
 
@@ -23,6 +24,7 @@ from attsvm.torch.records import HeadRecord
 from attsvm.torch.selective import SelectiveAttention
 from attsvm.torch.statistics import AttentionStatistics, attention_statistics
 from attsvm.torch.steepest import SteepestDescent
+from attsvm.torch.watch import Watch, watch
 
 __all__ = [
     "AttentionPooling",
@@ -33,7 +35,9 @@ __all__ = [
     "QueryKey",
     "SelectiveAttention",
     "SteepestDescent",
+    "Watch",
     "attention",
     "attention_statistics",
     "pool",
+    "watch",
 ]

@@ -111,14 +111,29 @@ class Probe(nn.Module):
         top = self.head.new_full((n, h), -torch.inf)
         return RunningBatch(top, torch.zeros_like(top), self.head.new_zeros(n, h, k))
 
-    def step(self, state: RunningBatch, tokens: Tensor) -> tuple[RunningBatch, Tensor]:
-        """The states after one more token of each sequence (n, d), and the scores so far."""
-        logits, values = (part[:, 0] for part in self._products(tokens[:, None]))
-        top = torch.maximum(state.top, logits)
-        before, now = torch.exp(state.top - top), torch.exp(logits - top)
-        total = before * state.total + now
-        sums = before[..., None] * state.sums + now[..., None] * values
-        return RunningBatch(top, total, sums), self._scores(sums / total[..., None])
+    def step(
+        self, state: RunningBatch, tokens: Tensor, mask: Tensor | None = None
+    ) -> tuple[RunningBatch, Tensor]:
+        """The states after one more token of each sequence (n, d), or a block (n, T, d), and the scores.
+
+        mask (n, T): True where a token of the block counts. A sequence without any token yet has the score of
+        its intercept.
+        """
+        logits, values = self._products(tokens if tokens.ndim == 3 else tokens[:, None])
+        if mask is not None:
+            logits = logits.masked_fill(~mask[..., None], -torch.inf)
+            values = values.masked_fill(~mask[..., None, None], 0)
+        top = torch.maximum(state.top, logits.amax(1))
+        about = torch.finfo(top.dtype)
+        base = top.clamp_min(about.min)  # before the first token −∞ − −∞ would be NaN
+        before, now = torch.exp(state.top - base), torch.exp(logits - base[:, None])
+        total = before * state.total + now.sum(1)
+        sums = before[..., None] * state.sums + torch.einsum("nth,nthk->nhk", now, values)
+        return RunningBatch(top, total, sums), self._scores(sums / total.clamp_min(about.tiny)[..., None])
+
+    def streaming(self) -> Streaming:
+        """`step` as a module of its own, whose state goes in and comes out: for torch.export and servers."""
+        return Streaming(self)
 
     def _products(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         if len(self.maps):
@@ -129,3 +144,38 @@ class Probe(nn.Module):
     def _scores(self, pooled: Tensor) -> Tensor:
         scores = pooled.sum(1) + self.intercept
         return scores[:, 0] if scores.shape[1] == 1 else scores
+
+
+class Streaming(nn.Module):
+    """(top, total, sums, tokens (n, d)) → (top, total, sums, scores): `Probe.step`, its state in and out."""
+
+    def __init__(self, probe: Probe) -> None:
+        super().__init__()
+        self.probe = probe
+
+    def forward(self, top: Tensor, total: Tensor, sums: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
+        state, scores = self.probe.step(RunningBatch(top, total, sums), tokens)
+        return *state, scores
+
+
+class Panel(Probe):
+    """Several probes of two classes on the same tokens as one: their scores side by side, (n, probes)."""
+
+    member: Tensor
+
+    def __init__(self, probes: Sequence[Probe]) -> None:
+        first = probes[0].centre.double()
+        heads = [probe.head.detach().double() for probe in probes]
+        shifts = [
+            torch.einsum("d,dhk->k", first - probe.centre.double(), head)
+            for probe, head in zip(probes, heads, strict=True)
+        ]
+        bases = [p.intercept.detach().double() + shift for p, shift in zip(probes, shifts, strict=True)]
+        prompts = torch.cat([probe.prompts.detach() for probe in probes], 1)
+        super().__init__(prompts, torch.cat(heads, 1), torch.cat(bases), torch.zeros_like(first))
+        self.centre.copy_(first)
+        member = torch.block_diag(*(torch.ones(head.shape[1], 1) for head in heads))
+        self.register_buffer("member", member)
+
+    def _scores(self, pooled: Tensor) -> Tensor:
+        return pooled[..., 0] @ self.member + self.intercept

@@ -1,0 +1,193 @@
+"""watch: running scores while a decoder generates equal the probe's scores of the states it had."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
+transformers = pytest.importorskip("transformers", reason="needs attsvm[hf]")
+
+from attsvm.torch import watch  # noqa: E402
+from attsvm.torch.probe import Panel, Probe  # noqa: E402
+
+SINGLE = 1e-4
+"""A batch with padding and one text alone differ by rounding of float32, which attention can stretch."""
+
+PAD, END = 0, 1
+SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4}
+SIZES |= {"intermediate_size": 20, "initializer_range": 0.3, "pad_token_id": PAD, "eos_token_id": END}
+NAMES = {
+    "GPT2": {
+        "n_embd": 16,
+        "n_layer": 3,
+        "n_head": 4,
+        "vocab_size": 40,
+        "pad_token_id": PAD,
+        "eos_token_id": END,
+    }
+}
+
+
+def decoder(family="Llama"):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**NAMES.get(family, SIZES))
+    kind = "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM"
+    return getattr(transformers, kind)(config).eval()
+
+
+def probe(seed=0, heads=1, classes=1):
+    rng = np.random.default_rng(seed)
+    shapes = (16, heads), (16, heads, classes), (classes,), (16,)
+    prompts, *rest = (rng.standard_normal(shape) for shape in shapes)
+    return Probe(0.1 * prompts, *rest)  # every token takes part
+
+
+def prompts():
+    """Two prompts of 6 and 3 tokens, padded on the left."""
+    ids = torch.randint(2, 40, (2, 6), generator=torch.Generator().manual_seed(3))
+    mask = torch.ones(2, 6, dtype=torch.long)
+    ids[1, :3], mask[1, :3] = PAD, 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def scored(model, one, layer, text, skip=1):
+    """The probe's score of a whole text, read in one pass without padding."""
+    with torch.no_grad():
+        states = model(torch.as_tensor(text)[None], output_hidden_states=True).hidden_states[layer]
+        return float(one(states[:, skip:].float()))
+
+
+def texts(generated, batch):
+    """What the model has read of each sequence: no padding, nothing from its end on, not the last choice."""
+    out = []
+    for row, mask in zip(generated.tolist(), batch["attention_mask"].tolist(), strict=True):
+        begun, new = row[: len(mask)], row[len(mask) : -1]
+        new = new[: new.index(END)] if END in new else new
+        out.append([t for t, kept in zip(begun, mask, strict=True) if kept] + new)
+    return out
+
+
+@pytest.mark.parametrize("family", ["Llama", "GPT2"])
+@pytest.mark.parametrize("layer", [0, 2, -1])
+def test_running_scores_are_those_of_one_pass_over_each_text(family, layer):
+    model, batch, one = decoder(family), prompts(), probe()
+    with watch(model, {layer: one}) as watching:
+        out = model.generate(**batch, max_new_tokens=7, do_sample=False)
+    expected = [scored(model, one, layer, text) for text in texts(out, batch)]
+    assert watching.scores[layer].tolist() == pytest.approx(expected, rel=SINGLE, abs=SINGLE)
+    assert watching.history[layer].shape == (2, 7)  # the prompt, and six of seven tokens
+    whole = [scored(model, one, layer, text, skip=0) for text in texts(out, batch)]
+    assert watching.scores[layer].tolist() != pytest.approx(whole, rel=100 * SINGLE)
+    before = [
+        scored(model, one, layer, text[: sum(m)])
+        for text, m in zip(texts(out, batch), [[6], [3]], strict=True)
+    ]
+    assert watching.history[layer][:, 0].tolist() == pytest.approx(before, rel=SINGLE, abs=SINGLE)
+
+
+def test_nothing_counts_after_the_end_of_a_sequence():
+    model, batch, one = decoder(), prompts(), probe()
+    free = model.generate(**batch, max_new_tokens=8, do_sample=False)
+    model.generation_config.eos_token_id = int(free[1, 8])  # what the second one says third
+    with watch(model, {1: one}) as watching:
+        out = model.generate(**batch, max_new_tokens=8, do_sample=False)
+    row = out[1, 6:].tolist()
+    assert row.index(int(free[1, 8])) <= 2 and row[-1] == PAD
+    stopped = watching.history[1][1]
+    assert torch.equal(stopped[3:], stopped[2].expand(len(stopped) - 3))
+    assert not torch.equal(watching.history[1][0][3:], watching.history[1][0][2].expand(len(stopped) - 3))
+
+
+def test_several_probes_of_a_layer_are_one_product_and_keep_their_names():
+    model, batch = decoder(), prompts()
+    named = {"a": probe(1), "b": probe(2, heads=3), "c": probe(3, classes=4)}
+    with watch(model, {2: named, 1: probe(4)}) as watching, torch.no_grad():
+        model(**batch)
+        states = model(**batch, output_hidden_states=True).hidden_states
+    mask = batch["attention_mask"].bool()
+    mask[0, 0] = mask[1, 3] = False  # the first token of each
+    for name, one in named.items():
+        assert torch.allclose(watching.scores[2][name], one(states[2], mask), rtol=SINGLE, atol=SINGLE)
+    assert not torch.allclose(watching.scores[2]["a"], named["b"](states[2], mask), rtol=0.01)
+    assert watching.scores[2]["c"].shape == (2, 4)
+
+
+def test_a_panel_gives_each_probes_own_scores():
+    probes, tokens = [probe(k, heads=k + 1) for k in range(3)], torch.randn(5, 4, 16)
+    with torch.no_grad():
+        together = Panel(probes)(tokens)
+        alone = torch.stack([one(tokens) for one in probes], 1)
+    assert torch.allclose(together, alone, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(together, alone.roll(1, 1), rtol=1e-2)
+
+
+def test_a_sequence_stops_when_its_score_passes_the_threshold():
+    model, batch, one = decoder(), prompts(), probe()
+    with watch(model, {1: one}) as watching:
+        model.generate(**batch, max_new_tokens=8, do_sample=False)
+        history = watching.history[1]
+        limit = float(history[0].max())
+        first = int((history[0] >= limit).nonzero()[0])
+        calls = []
+        told = watching.stop_at({1: limit}, call=lambda *what: calls.append(what))
+        out = model.generate(**batch, max_new_tokens=8, do_sample=False, stopping_criteria=told)
+        assert (0, first) == (calls[0][1], int((out[0, 6:] != PAD).sum()) - 1)
+        assert calls[0][2] == pytest.approx(limit)
+        never = watching.stop_at(float("inf"))
+        assert (
+            model.generate(**batch, max_new_tokens=8, do_sample=False, stopping_criteria=never).shape[1] == 14
+        )
+
+
+def test_a_threshold_with_an_interval_is_taken_at_its_upper_end_when_sure():
+    from attsvm.torch.watch import _number
+
+    at = type("Threshold", (), {"threshold": 0.5, "high": 0.9})()
+    assert (_number(at, False), _number(at, True), _number(2, True)) == (0.5, 0.9, 2.0)
+    with pytest.raises(TypeError, match="threshold_at_fpr"):
+        _number("high", False)
+
+
+@pytest.mark.parametrize("how", [{"num_beams": 3}, {"prompt_lookup_num_tokens": 2}])
+def test_ways_that_move_sequences_are_refused_and_leaving_gives_the_model_back(how):
+    model, batch = decoder(), prompts()
+    with watch(model, {1: probe()}), pytest.raises(ValueError, match="mix sequences"):
+        model.generate(**batch, max_new_tokens=3, **how)
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+    assert sum(hooks) == 0 and "generate" not in vars(model)
+    model.generate(**batch, max_new_tokens=2, num_beams=2)
+
+
+def test_a_cache_that_the_watch_has_not_seen_grow_is_refused():
+    model, batch = decoder(), prompts()
+    with torch.no_grad():
+        cache = model(**batch, use_cache=True).past_key_values
+        longer = torch.ones(2, 7, dtype=torch.long)
+        with watch(model, {1: probe()}), pytest.raises(RuntimeError, match="Begin before the first pass"):
+            model(batch["input_ids"][:, :1], attention_mask=longer, past_key_values=cache)
+
+
+@pytest.mark.parametrize(
+    ("probes", "error"),
+    [
+        ({}, ValueError),
+        ({9: probe()}, ValueError),
+        ({1: {}}, ValueError),
+        ({1: torch.nn.Linear(2, 2)}, TypeError),
+    ],
+)
+def test_what_cannot_be_watched_is_said(probes, error):
+    with pytest.raises(error, match="Pass"):
+        watch(decoder(), probes)
+    with pytest.raises(ValueError, match="Pass a decoder"):
+        watch(torch.nn.Linear(2, 2), {0: probe()})
+
+
+def test_a_stream_is_exported_with_its_state_in_and_out():
+    one, tokens = probe(heads=2), torch.randn(3, 4, 16)
+    example = (*one.start(3), tokens[:, 0])
+    step = torch.export.export(one.streaming(), example).module()
+    state = list(one.start(3))
+    for t in range(4):
+        *state, scores = step(*state, tokens[:, t])
+    assert torch.allclose(scores, one(tokens), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(scores, one(tokens[:, :3]), rtol=1e-3)
