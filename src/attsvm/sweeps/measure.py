@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.norms import Norm, frobenius
+from attsvm.norms import Norm, Schatten, frobenius
 from attsvm.numbers import Float
 from attsvm.path import Path
 from attsvm.program.max_margin import max_margin, separable
@@ -215,6 +215,8 @@ def measured(name: str, ended: Ended, folder: str) -> NDArray[Any]:
 def _of_the_first(ended: Ended, norm: Norm, measure: Callable[[Ended, Norm], NDArray[Any]]) -> NDArray[Any]:
     """A measure of the runs whose programs are solved in this norm, NaN for the others."""
     runs = ended.path.runs or 0
+    if isinstance(norm, Schatten) and norm.p != 2 and ended.path.W.shape[-1] == 1:
+        return np.full(runs, np.nan)  # of a prompt every Schatten norm is the length: there is one program
     if norm == frobenius or ended.few >= runs:
         return measure(ended, norm)
     found = measure(ended.first, norm) if ended.few else np.zeros(0)

@@ -89,7 +89,16 @@ class Sweep:
         write_table(made[3], self.runs, {})
         write_csv(made[2], self.runs)
         write_csv(made[1], self.table())
-        for file, text in ((made[4], strict_json.dumps(self.facts, indent=1)), (made[0], page(self))):
+        texts = [(made[4], strict_json.dumps(self.facts, indent=1))]
+        if self.facts["show"].get("atlas"):
+            from attsvm.sweeps import atlas
+
+            told = atlas.record(self)
+            made.append(self.folder / "atlas.json")
+            texts += [(made[-1], strict_json.dumps(told, indent=0)), (made[0], atlas.page(told))]
+        else:
+            texts.append((made[0], page(self)))
+        for file, text in texts:
             with replacing(file) as part:
                 part.write_text(text + "\n", encoding="utf8")
         return made
@@ -177,7 +186,7 @@ def _wrong(facts: Any, runs: Columns) -> str:
     for name, kind in FACTS.items():
         if not isinstance(facts.get(name), kind):
             return f"{name} is {facts.get(name)!r}"
-    shown = facts["show"].values()
+    shown = [value for place, value in facts["show"].items() if place != "atlas"]
     named = [*facts["parameters"], *(word for v in shown for word in (v if isinstance(v, list) else [v]))]
     for word in ("cell", "seed", *named, *facts["measures"]):
         if not (isinstance(word, str) and word in runs):

@@ -21,8 +21,8 @@ from attsvm.sweeps.measure import check, needs_prediction
 from attsvm.sweeps.seeds import Seeds, as_seeds
 from attsvm.words import WrongWord
 
-KEYS = ("title", "about", "measure", "programs", "seeds", "data", "train", "show", "scale")
-SHOW = ("x", "lines", "panels")
+KEYS = ("title", "about", "measure", "along", "programs", "seeds", "data", "train", "show", "scale")
+SHOW = ("x", "lines", "panels", "atlas")
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,14 @@ def _study(given: dict[str, Any], name: str, folder: str, scale: str) -> Study:
     for named, changes in scales.items():
         _check_keys(f"scale.{named}", changes, [key for key in KEYS if key not in ("scale", "show")])
     given = _over(given, scales.get(scale, {}))
-    measures = tuple(entries("measure", given.get("measure", "kind")))
+    measures = _along(tuple(entries("measure", given.get("measure", "kind"))), given.get("along", []))
     for measure in measures:
         check(measure)
     shown = given.get("show", {})
     _check_keys("show", shown, SHOW)
     cells = _cells(given, measures, folder)
     known = {word for cell in cells for word in cell.words}
-    for place in shown:
+    for place in (place for place in shown if place != "atlas"):
         for word in _listed(shown[place]):
             if word not in known:
                 raise WrongWord(f"show.{place} is {word!r}. Pass {', '.join(sorted(known))}.")
@@ -118,6 +118,16 @@ def _study(given: dict[str, Any], name: str, folder: str, scale: str) -> Study:
         shown,
         given,
     )
+
+
+def _along(measures: tuple[str, ...], shares: Any) -> tuple[str, ...]:
+    """The measures, and those of the margin in named norms at shares of the steps too."""
+    early = [f"{name}@{share:g}" for name in measures if _named_margin(name) for share in shares]
+    return tuple(dict.fromkeys([*measures, *early]))
+
+
+def _named_margin(name: Any) -> bool:
+    return str(name).startswith("margin_ratio:") and "@" not in name
 
 
 def _cells(given: Mapping[str, Any], measures: tuple[str, ...], folder: str) -> tuple[Cell, ...]:

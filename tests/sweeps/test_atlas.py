@@ -1,0 +1,72 @@
+"""The atlas: its study, its record and its page."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import attsvm as att
+from attsvm.sweeps import atlas
+from attsvm.sweeps.study import read_study
+
+STUDY = Path(__file__).parents[2] / "studies" / "atlas.toml"
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """The cell that readers compute again, smaller."""
+    from attsvm.workers import Here
+
+    given = tomllib.loads(STUDY.read_text(encoding="utf8"))
+    given |= {"train": [{**given.pop("scale")["one"]["train"][0], "steps": 400}], "seeds": 4}
+    given["measure"] = ["kind", "margin_ratio:frobenius", "margin_ratio:linf", "arrival:frobenius"]
+    return att.sweep(given, Here(), out=tmp_path_factory.mktemp("atlas"))
+
+
+def test_the_study_has_a_million_runs_and_a_cell_for_every_reader():
+    paper, one = read_study(STUDY, "paper"), read_study(STUDY, "one")
+    assert len(one.cells) == 1
+    assert one.cells[0].training in {cell.training for cell in paper.cells}
+    assert len(paper.seeds.begin) >= 1_000
+
+
+def test_a_record_says_what_theory_names_and_what_was_found(done):
+    told = json.loads((done.folder / "atlas.json").read_text(encoding="utf8"))
+    (training,) = told["trainings"].items()
+    assert training[0] == "K Qᵀ: Schatten 4"
+    assert (training[1]["theory"]["norm"], training[1]["theory"]["standing"]) == ("Frobenius", "ours")
+    shares = training[1]["sizes"]["n = 4, T = 4, d = 4"]["shares"]
+    assert shares["frobenius"]["median"] > shares["linf"]["median"]
+    assert shares["frobenius"]["least"] <= shares["frobenius"]["median"] <= 1
+    # From early to late the share grows: the way is told, not only its end.
+    middle = [at[1] for at in shares["frobenius"]["curve"]]
+    assert middle[0] < middle[-1] == shares["frobenius"]["median"]
+
+
+def test_the_page_holds_its_record_and_loads_nothing(done):
+    page = (done.folder / "sweep.html").read_text(encoding="utf8")
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1]
+    assert json.loads(data) == json.loads((done.folder / "atlas.json").read_text(encoding="utf8"))
+    assert not re.search(r'(src|href)="http', page)
+    assert "attsvm sweep studies/" in data
+
+
+@pytest.mark.parametrize(
+    ("way", "name", "norm"),
+    [
+        ({"weight": "full", "optimizer": "steepest", "norm": "linf", "momentum": 0.9}, "W: Signum", "l∞"),
+        ({"weight": "diagonal_kq", "optimizer": "steepest", "norm": "lp:3"}, "k ⊙ q: l3", "l1.5"),
+        (
+            {"weight": "kq", "optimizer": "steepest", "norm": "spectral", "rank": 2},
+            "K Qᵀ, rank 2: Muon",
+            "spectral",
+        ),
+        ({"weight": "kq", "optimizer": "steepest", "norm": "linf"}, "K Qᵀ: sign", None),
+        ({"weight": "full", "optimizer": "mirror", "norm": "lp:3"}, "W: mirror descent, p = 3", "l3"),
+    ],
+)
+def test_trainings_have_the_names_that_people_use_and_the_limit_of_theory(way, name, norm):
+    assert atlas.name_of(way) == name
+    assert atlas.theory(way).get("norm") == norm
