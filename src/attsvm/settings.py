@@ -13,10 +13,10 @@ ASKS = {
     "gd": ("lr",),
     "mirror": ("norm", "lr"),
     "polyak": (),
-    "adam": ("lr", "decay"),
+    "adam": ("lr", "decay", "eps"),
 }
 """The options that each optimizer takes."""
-OPTIONS = ("norm", "lr", "momentum", "decay")
+OPTIONS = ("norm", "lr", "momentum", "decay", "eps")
 """Those that some optimizer does not take."""
 
 FACTORS = {"kq": ("rank", "separate"), "diagonal_kq": ("separate",)}
@@ -28,7 +28,7 @@ class Settings:
     """What a run is trained with, in words.
 
     rank: of K and Q, 0 for no restriction. separate: K and Q are normalised apart.
-    batch: examples per step, 0 for all of them.
+    batch: examples per step, 0 for all of them. eps: Adam's; with 0 its steps survive saturation.
     """
 
     optimizer: str = "steepest"
@@ -42,6 +42,7 @@ class Settings:
     rank: int = 0
     separate: bool = False
     batch: int = 0
+    eps: float = 1e-8
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -59,7 +60,7 @@ class Settings:
             "gd": lambda: optimizers.gd(self.lr),
             "mirror": lambda: optimizers.mirror(_exponent(self.norm), self.lr),
             "polyak": lambda: optimizers.polyak(),
-            "adam": lambda: optimizers.adam(self.lr, decay=self.decay),
+            "adam": lambda: optimizers.adam(self.lr, eps=self.eps, decay=self.decay),
         }
         kinds = {
             "full": lambda: weights.FullWeight(),

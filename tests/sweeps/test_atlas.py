@@ -11,6 +11,7 @@ import attsvm as att
 from attsvm.sweeps import atlas
 from attsvm.sweeps.study import read_study
 
+SIGNUM = "W: Signum, momentum 0.9"
 STUDY = Path(__file__).parents[2] / "studies" / "atlas.toml"
 
 
@@ -30,6 +31,7 @@ def test_the_study_has_a_million_runs_and_a_cell_for_every_reader():
     assert len(one.cells) == 1
     assert one.cells[0].training in {cell.training for cell in paper.cells}
     assert len(paper.seeds.begin) >= 1_000
+    assert len(paper.cells) * len(paper.seeds.begin) >= 1_000_000
 
 
 def test_a_record_says_what_theory_names_and_what_was_found(done):
@@ -56,7 +58,7 @@ def test_the_page_holds_its_record_and_loads_nothing(done):
 @pytest.mark.parametrize(
     ("way", "name", "norm"),
     [
-        ({"weight": "full", "optimizer": "steepest", "norm": "linf", "momentum": 0.9}, "W: Signum", "l∞"),
+        ({"weight": "full", "optimizer": "steepest", "norm": "linf", "momentum": 0.9}, SIGNUM, "l∞"),
         ({"weight": "diagonal_kq", "optimizer": "steepest", "norm": "lp:3"}, "k ⊙ q: l3", "l1.5"),
         (
             {"weight": "kq", "optimizer": "steepest", "norm": "spectral", "rank": 2},

@@ -13,7 +13,7 @@ import numpy as np
 
 from attsvm.pages import page as in_one_file
 from attsvm.settings import Settings
-from attsvm.sweeps.cell import OPTIONAL
+from attsvm.sweeps.cell import ALWAYS, OPTIONAL
 from attsvm.sweeps.intervals import mean
 from attsvm.sweeps.measure import ARRIVED, parts
 from attsvm.theory import NoTheorem, limit_norm
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attsvm.sweeps.store import Columns
 
 DIGITS = 4
-WAYS = ("weight", "optimizer", "norm", "lr", *OPTIONAL, "loss", "steps", "init")
+WAYS = ("weight", "optimizer", *ALWAYS, *OPTIONAL, "loss", "steps", "init")
 """What tells trainings apart; all other parameters are sizes of the data."""
 
 WEIGHTS = {"full": "W", "kq": "K Qᵀ", "diagonal": "diagonal w", "diagonal_kq": "k ⊙ q"}
@@ -82,7 +82,7 @@ def name_of(way: Mapping[str, Any]) -> str:
             way["optimizer"], way["optimizer"]
         )
     if way.get("momentum"):
-        steps = "Signum" if norm == "linf" else f"{steps}, momentum {way['momentum']:g}"
+        steps = f"{'Signum' if norm == 'linf' else steps}, momentum {way['momentum']:g}"
     extra = [f"{name} {way[name]:g}" for name in ("decay", "batch") if way.get(name)]
     return ", ".join([f"{group_of(way)}: {steps}", *extra])
 

@@ -58,7 +58,7 @@ class Batch:
         """What is compiled for it: batches that agree in this should follow each other in one process."""
         told, runs = self.cell.training, self.stop - self.start
         shape = self.cell.shape[0], *_shared_shape(self.cell, runs, device)
-        rule = (told.optimizer, told.norm, bool(told.momentum), bool(told.decay))
+        rule = (told.optimizer, told.norm, bool(told.momentum), bool(told.decay), told.batch)
         return (told.weight, told.rank, told.separate, rule, told.loss, runs, shape)
 
     def seconds(self, device: str) -> float:

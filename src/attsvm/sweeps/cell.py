@@ -27,6 +27,9 @@ ELSEWHERE = ("claims", "figures", "heads", "probe", "torch", "next_token")
 Data = tuple[tuple[str, Any], ...]
 """The model and its sizes, by name."""
 
+ALWAYS = ("norm", "lr", "eps")
+"""Words of a training that are told where they have an effect."""
+
 OPTIONAL = ("momentum", "decay", "rank", "separate", "batch")
 """Words of a training that are told where they are not zero."""
 
@@ -67,7 +70,7 @@ class Cell:
     def words(self) -> dict[str, Any]:
         """The cell as columns of the table; what has no effect is absent."""
         told, ways = self.training, {"weight": self.training.weight, "optimizer": self.training.optimizer}
-        ways |= {name: getattr(told, name) for name in ("norm", "lr") if name in told.asked}
+        ways |= {name: getattr(told, name) for name in ALWAYS if name in told.asked}
         more = {name: getattr(told, name) for name in OPTIONAL if name in told.asked}
         ways |= {name: value for name, value in more.items() if value}
         return dict(self.data) | ways | {"loss": told.loss, "steps": told.steps, "init": self.init}
@@ -217,7 +220,7 @@ def _settings(words: Mapping[str, Any]) -> Settings:
         if getattr(settings, name) < least:
             raise WrongWord(f"train.{name} is {getattr(settings, name)}. Pass at least {least}.")
     one_of("optimizer", settings.optimizer, ASKS)
-    unused = {"norm", "lr", *OPTIONAL} - set(settings.asked)
+    unused = {*ALWAYS, *OPTIONAL} - set(settings.asked)
     settings = Settings(**{name: value for name, value in fitting.items() if name not in unused})
     settings.arguments()
     return settings
