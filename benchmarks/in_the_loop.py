@@ -1,0 +1,152 @@
+"""What measuring costs while a model trains or serves: statistics of attention, a monitor, probes.
+
+Run by hand: python benchmarks/in_the_loop.py [statistics] [monitor] [watch] [--small]. On a GPU where there
+is one. Every figure is a ratio of medians taken in turn.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from attsvm.torch import MarginMonitor, attention_statistics, watch
+from attsvm.torch.probe import Probe
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SMALL = "--small" in sys.argv
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
+    work()
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def in_turn(works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median seconds of each; the first round compiles."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(rounds + 1):
+        for name, work in works.items():
+            took = seconds(work)
+            if turn:
+                times[name].append(took)
+    return {name: statistics.median(some) for name, some in times.items()}
+
+
+def attention() -> None:
+    """Beside flash attention's forward pass, in time, and in memory beyond the inputs."""
+    print("| queries and keys | type | causal | statistics, ms | attention, ms | ratio | memory, MB |")
+    print("|---|---|---|---|---|---|---|")
+    long = (
+        [(32, 131_072), (32, 16_384), (8, 4_096)]
+        if DEVICE == "cuda" and not SMALL
+        else [(8, 2_048), (8, 512)]
+    )
+    for heads, length in long:
+        for dtype in (torch.bfloat16, torch.float16) if DEVICE == "cuda" else (torch.float32,):
+            q, k, v = (torch.randn(1, heads, length, 128, device=DEVICE, dtype=dtype) for _ in range(3))
+            for causal in (True, False):
+                works = {
+                    "statistics": lambda q=q, k=k, c=causal: attention_statistics(q, k, causal=c),
+                    "attention": lambda q=q, k=k, v=v, c=causal: scaled_dot_product_attention(
+                        q, k, v, is_causal=c
+                    ),
+                }
+                took = in_turn(works, 3)
+                about = f"{heads} × {length:,} × 128 | {str(dtype)[6:]} | {causal}"
+                ours, theirs = 1e3 * took["statistics"], 1e3 * took["attention"]
+                room = _memory(works["statistics"])
+                print(f"| {about} | {ours:.3g} | {theirs:.3g} | {ours / theirs:.2f} | {room:.0f} |")
+
+
+def _memory(work: Callable[[], Any]) -> float:
+    if DEVICE != "cuda":
+        return float("nan")
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    return (torch.cuda.max_memory_allocated() - before) / 1e6
+
+
+def monitor() -> None:
+    """An encoder's training with a record every 50 steps, beside the same without."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    width, layers, length = (768, 6, 256) if DEVICE == "cuda" and not SMALL else (96, 2, 32)
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=width, num_hidden_layers=layers, num_attention_heads=12, intermediate_size=2 * width
+    )
+    model = BertForSequenceClassification(config).to(DEVICE)
+    batch = {"input_ids": torch.randint(3, 30_000, (32, length), device=DEVICE)}
+    batch["labels"] = torch.randint(0, 2, (32,), device=DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-5)
+
+    def steps(record: bool) -> None:
+        with MarginMonitor(model) if record else torch.enable_grad() as watching:
+            for step in range(50):
+                optimizer.zero_grad()
+                model(**batch).loss.backward()
+                if record and step == 0:
+                    watching.record(step)
+                optimizer.step()
+
+    took = in_turn({"plain": lambda: steps(False), "monitored": lambda: steps(True)}, 5)
+    more = took["monitored"] / took["plain"] - 1
+    print(f"monitor every 50 steps ({width} wide, {layers} layers): {more:+.2%}")
+
+
+def generation() -> None:
+    """A decoding step with no, one and ten probes."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = (2_048, 16, 5_632) if DEVICE == "cuda" and not SMALL else (256, 8, 512)
+    shape = dict(zip(("hidden_size", "num_hidden_layers", "intermediate_size"), sizes, strict=True))
+    torch.manual_seed(0)
+    config = LlamaConfig(**shape, num_attention_heads=16, num_key_value_heads=8, vocab_size=32_000)
+    kind = torch.bfloat16 if DEVICE == "cuda" else torch.float32
+    model = LlamaForCausalLM(config).to(DEVICE, kind).eval()
+    prompt = torch.randint(3, 30_000, (8, 64), device=DEVICE)
+    rng = np.random.default_rng(0)
+    d = sizes[0]
+    probes = [
+        Probe(*(0.01 * rng.standard_normal(s) for s in ((d, 1), (d, 1, 1), (1,), (d,)))) for _ in range(10)
+    ]
+
+    def tokens() -> None:
+        model.generate(prompt, max_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0)
+
+    def watched(given: dict[int, Any]) -> None:
+        with watch(model, given):
+            tokens()
+
+    works: dict[str, Callable[[], Any]] = {"none": tokens}
+    works["one"] = lambda: watched({8: probes[0]})
+    works["ten on one layer"] = lambda: watched({8: dict(enumerate(probes))})  # type: ignore[dict-item]
+    works["ten on five layers"] = lambda: watched(
+        {k + 1: {"a": probes[2 * k], "b": probes[2 * k + 1]} for k in range(5)}
+    )
+    took = in_turn(works, 5)
+    count = sum(w.numel() for w in model.parameters())
+    print(f"decoding, {count / 1e9:.2f} billion parameters, batch 8: {1e3 * took['none'] / 64:.2f} ms a step")
+    for name in list(works)[1:]:
+        print(f"  {name}: {took[name] / took['none'] - 1:+.2%}")
+
+
+if __name__ == "__main__":
+    chosen = [word for word in sys.argv[1:] if not word.startswith("-")] or ["statistics", "monitor", "watch"]
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name() if DEVICE == 'cuda' else 'CPU'}")
+    for name, run in {"statistics": attention, "monitor": monitor, "watch": generation}.items():
+        if name in chosen:
+            run()
