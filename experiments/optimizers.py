@@ -1,14 +1,17 @@
-"""An optimizer by its name: mirror:1.1, adam, sign, spectral."""
+"""An optimizer by its name: mirror:1.1, adam, sign, spectral, adam+muon."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import attsvm
+from attsvm.norms import Norm
 from attsvm.torch import LpMirrorDescent, SteepestDescent
+from geometry import EqualSteps
 
 
 class Together:
@@ -45,12 +48,28 @@ class Together:
             part.load_state_dict(whole)
 
 
+QUERY_KEY: dict[str, Norm] = {
+    "gd": attsvm.frobenius,
+    "schatten4": attsvm.Schatten(4),
+    "muon": attsvm.spectral,
+    "sign": attsvm.linf,
+}
+"""Norms in which `adam+NAME` moves the query and key weights."""
+SHARE = 0.2
+"""Root mean square of their steps by the step of Adam: about what Adam's own have."""
+DECAY = 0.1
+"""Of the query and key weights under AdamW."""
+
+
 def optimizer(name: str, model: nn.Module, lr: float, fused: bool = False) -> Together:
     """mirror:P: mirror descent with potential |w|^P / P, every parameter, as published. adam: torch's.
 
     sign: steepest descent in l∞. spectral: for matrices inside the blocks, torch.optim.Muon without momentum
     or decay, whose Newton–Schulz steps stand in for the exact polar factor (an SVD per matrix and step is a
     hundred times slower on a GPU); everything else by sign descent with a twentieth of the step.
+    adam+NAME: Adam, but for the query and key weights: gd, schatten4, muon or sign of `EqualSteps`, or
+    adamw. NAME-heads takes each head's rows as a matrix of their own, NAME:X has steps of X lr instead of
+    SHARE lr.
     fused: mirror descent and Adam in one pass over each tensor, and nothing asked of the GPU.
     """
     kind, _, p = name.partition(":")
@@ -62,9 +81,40 @@ def optimizer(name: str, model: nn.Module, lr: float, fused: bool = False) -> To
     if name == "sign":
         return Together(SteepestDescent(weights, lr, attsvm.linf))
     if name == "spectral":
-        inner = {id(w) for block in model.blocks for w in block.parameters() if w.ndim == 2}
-        matrices = [w for w in weights if id(w) in inner]
-        others = [w for w in weights if id(w) not in inner]
+        matrices, others = _split(model, lambda block: [w for w in block.parameters() if w.ndim == 2])
         polar = torch.optim.Muon(matrices, lr, weight_decay=0.0, momentum=0.0, nesterov=False)
         return Together(polar, SteepestDescent(others, lr / 20, attsvm.linf))
-    raise ValueError(f"optimizer is {name!r}. Pass mirror:P with P > 1 (mirror:1.1), adam, sign or spectral.")
+    if kind.startswith("adam+"):
+        factors, others = _split(
+            model, lambda block: [block.attention.query.weight, block.attention.key.weight]
+        )
+        rest = torch.optim.Adam(others, lr, fused=fused, capturable=fused)
+        return Together(_query_key(kind[5:], factors, model, lr, float(p or SHARE), fused), rest)
+    raise _unknown(name)
+
+
+def _query_key(
+    name: str, factors: list[Tensor], model: nn.Module, lr: float, share: float, fused: bool
+) -> torch.optim.Optimizer:
+    """The optimizer of the query and key weights."""
+    if name == "adamw":
+        return torch.optim.AdamW(factors, lr, weight_decay=DECAY, fused=fused, capturable=fused)
+    norm, _, whole = name.partition("-")
+    if norm not in QUERY_KEY or whole not in ("", "heads"):
+        raise _unknown(f"adam+{name}")
+    heads = model.blocks[0].attention.heads if whole else 1
+    return EqualSteps(factors, share * lr, QUERY_KEY[norm], heads=heads)
+
+
+def _split(model: nn.Module, chosen: Callable[[Any], list[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
+    """The chosen parameters of all blocks, and all others."""
+    some = [w for block in model.blocks for w in chosen(block)]
+    ids = {id(w) for w in some}
+    return some, [w for w in model.parameters() if id(w) not in ids]
+
+
+def _unknown(name: str) -> ValueError:
+    return ValueError(
+        f"optimizer is {name!r}. Pass mirror:P with P > 1 (mirror:1.1), adam, sign, spectral, or for queries "
+        f"and keys of their own adam+adamw, {', '.join(f'adam+{kind}' for kind in QUERY_KEY)}, with -heads or not."
+    )

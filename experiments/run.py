@@ -42,7 +42,16 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     task_name = f"{given.task} selective" if given.selective else given.task
     fused = half and device.type == "cuda" and given.fused and fusing_works()
     settings = Settings(
-        task_name, given.size, given.optimizer, rate, given.seed, given.epochs, until, half, fused
+        task_name,
+        given.size,
+        given.optimizer,
+        rate,
+        given.seed,
+        given.epochs,
+        until,
+        half,
+        fused,
+        given.enough,
     )
     out = (
         given.out or Path("out") / f"{given.task}{given.size}-{given.optimizer.replace(':', '')}-{given.seed}"
@@ -63,11 +72,12 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("task", choices=("sentiment", "vision", "patches", "digits"))
     parser.add_argument("--size", type=int, default=3, help="blocks and heads of the sentiment encoder")
     parser.add_argument("--selective", action="store_true", help="a learned temperature per query")
-    parser.add_argument("--optimizer", default="mirror:1.1", help="mirror:P, adam, sign or spectral")
+    parser.add_argument("--optimizer", default="mirror:1.1", help="by its name in optimizers.py")
     parser.add_argument("--lr", type=float, help="step; default: the published one, or tasks.OUR_STEPS")
     parser.add_argument("--seed", type=int, default=0, help="initial weights, order and dropout")
     parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--until", type=float, help="stop at this train accuracy; default 0.995 for text")
+    parser.add_argument("--enough", type=float, default=0.0, help="or at this train loss, within an epoch")
     parser.add_argument("--data", type=Path, default=Path("out/data"), help="folder of experiments/data.py")
     parser.add_argument("--out", type=Path, help="folder of this training; the same call goes on from it")
     parser.add_argument("--seconds", type=float, help="stop after so long; the same call goes on")

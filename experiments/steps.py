@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from optimizers import Together
 
+PART = 50
+"""Batches over which a mean loss is taken to say whether it is low enough: 5,000 reviews, a fifth of an epoch."""
+
 
 class Steps:
     """Loss, gradient and optimizer of one batch after the other, and their sums of losses and right answers.
@@ -28,19 +31,29 @@ class Steps:
         self._pool = torch.cuda.graph_pool_handle() if graphs else None
         self._stream = torch.cuda.Stream() if graphs else None
 
-    def epoch(self, batches: Any) -> tuple[float, float]:
-        """Mean loss and share of right answers over some batches, which are trained on."""
+    def epoch(self, batches: Any, enough: float = 0.0) -> dict[str, float]:
+        """Mean loss and share of right answers over some batches, which are trained on.
+
+        enough: stop after a part of the batches whose mean loss is at most this; then also that part's loss
+        and the number of batches.
+        """
         self.model.train()
         self.total.zero_()
         self.right.zero_()
-        count = 0
         with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
             if self._stream is not None:
                 self._stream.wait_stream(torch.cuda.default_stream())
-            for batch in batches:
+            count, after = 0, (0.0, 0)
+            found: dict[str, float] = {}
+            for number, batch in enumerate(batches, 1):
                 self._step(batch)
                 count += len(batch[-1])
-            found = float(self.total) / count, float(self.right) / count
+                if enough and number % PART == 0:
+                    before, after = after, (float(self.total), count)
+                    found = {"part_loss": (after[0] - before[0]) / (after[1] - before[1]), "batches": number}
+                    if found["part_loss"] <= enough:
+                        break
+            found |= {"train_loss": float(self.total) / count, "train_accuracy": float(self.right) / count}
         if self._stream is not None:
             torch.cuda.default_stream().wait_stream(self._stream)
         return found

@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from attsvm.progress import Line
+from added import Added, measures
 from fused import fuse
 from optimizers import Together, optimizer
 from steps import Steps
@@ -36,6 +37,7 @@ class Settings:
     """What decides a training's numbers; a folder holds one training only.
 
     task, size: what is trained. until: stop once the train accuracy reaches it. epochs: or after so many.
+    enough: or within an epoch, once the mean loss of some batches is no larger.
     half: compute in bfloat16 (weights and optimizer stay in float32). fused: in compiled kernels
     and recorded steps (`fused.py`, `steps.py`), whose dropout draws other random numbers.
     """
@@ -49,6 +51,7 @@ class Settings:
     until: float = 0.995
     half: bool = False
     fused: bool = False
+    enough: float = 0.0
 
 
 class Look(Protocol):
@@ -83,6 +86,7 @@ def train(
     if settings.fused:
         fuse(model)
         task.fill = FILL
+    added = Added(model)
     rule = optimizer(settings.optimizer, model, settings.lr, settings.fused)
     steps = Steps(task, model, rule, graphs=settings.fused)
     records = _resumed(folder, model, rule, task.device)
@@ -94,12 +98,13 @@ def train(
             if _finished(records, settings) or time.time() + 1.1 * spent > deadline:
                 break
             start = time.monotonic()
-            loss, accuracy = steps.epoch(task.batches(settings.seed, epoch))
-            record: dict[str, Any] = {"epoch": epoch, "train_loss": loss, "train_accuracy": accuracy}
+            record: dict[str, Any] = {"epoch": epoch}
+            record |= steps.epoch(task.batches(settings.seed, epoch), settings.enough)
             record["train_seconds"] = time.monotonic() - start
             if epoch <= EARLY or epoch % every == 0 or _finished([record], settings):
                 record |= _test(task, model)
-                record |= look(model, epoch, folder) if look is not None else {}
+                if look is not None:
+                    record |= look(model, epoch, folder) | {"added": measures(added.spectra(model))}
             record["seconds"] = spent = time.monotonic() - start
             records.append(_plain(record))
             _keep_records(folder, records)
@@ -111,6 +116,7 @@ def train(
     if look is not None:
         last = {"epoch": records[-1]["epoch"], "ended": _finished(records, settings)}
         last |= look.last(model, records[-1]["epoch"], folder)
+        last["spectra"] = [[float(f"{x:.4g}") for x in one] for one in added.spectra(model).tolist()]
         _put(folder / "last.json", json.dumps(_plain(last)))
     return records
 
@@ -130,9 +136,8 @@ def _test(task: Any, model: nn.Module) -> dict[str, float]:
 def _finished(records: list[dict[str, Any]], settings: Settings) -> bool:
     last = records[-1] if records else {}
     lost = not math.isfinite(last.get("train_loss") or 0.0)
-    return (
-        lost or last.get("train_accuracy", 0.0) >= settings.until or last.get("epoch", 0) >= settings.epochs
-    )
+    enough = last.get("train_accuracy", 0.0) >= settings.until or last.get("epoch", 0) >= settings.epochs
+    return lost or enough or last.get("part_loss", math.inf) <= settings.enough
 
 
 def _words(settings: Settings, record: dict[str, Any]) -> str:
