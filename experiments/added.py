@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -38,8 +36,3 @@ def measures(spectra: Tensor) -> list[list[float]]:
     squares = spectra.square().sum(-1)
     rows = (squares / spectra[:, 0].square(), spectra.sum(-1).square() / squares, squares.sqrt())
     return [[float(f"{x:.5g}") for x in row] for row in torch.stack(rows, -1).tolist()]
-
-
-def described(spectra: Any) -> list[list[float]]:
-    """The same of plain lists."""
-    return measures(torch.tensor(spectra, dtype=torch.float64))

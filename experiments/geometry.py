@@ -19,10 +19,10 @@ lift to one begins there too (3.4445⁻⁵). And rounds after which a root of su
 class EqualSteps(SteepestDescent):
     """Steepest directions in a norm, scaled to entries of root mean square lr whatever the norm.
 
-        W ← W − lr · Δ √(size of Δ) / ‖Δ‖_F,     Δ = argmax_{N(Δ) ≤ 1} ⟨M, Δ⟩,     M a running mean of gradients
+        W ← W − lr · Δ √(size of Δ) / ‖Δ‖_F,     Δ = argmax_{N(Δ) ≤ 1} ⟨M, Δ⟩,     M the mean gradient
 
-    heads: the rows of each head are a matrix of their own; 1: all heads are one matrix. Parameters are
-    matrices of one shape. Nothing is asked of the GPU: a Schatten direction is computed by products alone.
+    M is a running mean. heads: the rows of each head are a matrix of their own; 1: all heads are one matrix.
+    Parameters are matrices of one shape. Nothing is asked of the GPU: a Schatten direction is products alone.
     """
 
     def __init__(self, params: Any, lr: float, norm: Norm, *, heads: int = 1, momentum: float = 0.9) -> None:

@@ -5,8 +5,9 @@
 
 Reads every RUNS/*/heads-*.safetensors. For every layer and head the queries of the held-out batch that put
 the largest attention on one token, at most one for each attended token, make a program. Given are the head's
-own margin and the certified best one in each norm, entropy, norm, and how sure the selections are. Goes on
-where it was.
+own margin and the certified best one in each norm, entropy, norm, and how sure the selections are. Where a
+training of the same seed kept its heads-0000, what training added to a head is judged beside the head. Goes
+on where it was.
 
 --together: the last heads of trainings that share their seed, judged on the same selections: those which all
 of these nets make, the surest on average first; heads with fewer than four are left out. A net keeps its own
@@ -26,10 +27,12 @@ import numpy as np
 from safetensors import safe_open
 
 from attsvm.heads.head import softmax
-from attsvm.heads.margins import margins
 from attsvm.norms import Entrywise, Norm, frobenius, linf, nuclear, spectral
+from attsvm.program.max_margin import max_margin
+from attsvm.program.solution import NotSeparable
 from attsvm.progress import Line
 from attsvm.tokens import Tokens
+from attsvm.verdict import cosine
 
 NORMS: dict[str, Norm] = {
     "Frobenius": frobenius,
@@ -58,12 +61,13 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     done = json.loads(given.out.read_text(encoding="utf8")) if given.out.is_file() else {}
     files = [file for file in sorted(given.runs.glob("*/heads-*.safetensors")) if given.only in str(file)]
+    asked = (given.queries, given.norms)
     jobs: list[tuple[str, Any]] = [
-        (f"{file.parent.name}/{file.stem}", lambda file=file: study([file], given.queries, given.norms)[0])
+        (f"{file.parent.name}/{file.stem}", lambda file=file: study([file], *asked, start_of(file))[0])
         for file in files
     ]
     if given.together:
-        jobs = [("same", lambda: together(given.runs, given.together, given.queries, given.norms))]
+        jobs = [("same", lambda: together(given.runs, given.together, *asked))]
     with Line(total=len(jobs)) as line:
         for count, (name, job) in enumerate(jobs):
             line.show(name, count)
@@ -74,14 +78,23 @@ def main(arguments: list[str] | None = None) -> None:
 
 def together(runs: Path, names: list[str], queries: int, norms: list[str]) -> dict[str, Any]:
     """Training → its heads, on the selections of all of them."""
-    found = study([runs / name / "heads-last.safetensors" for name in names], queries, norms)
-    return dict(zip(names, found, strict=True))
+    files = [runs / name / "heads-last.safetensors" for name in names]
+    return dict(zip(names, study(files, queries, norms, start_of(files[0])), strict=True))
 
 
-def study(files: list[Path], queries: int, norms: list[str]) -> list[list[dict[str, Any]]]:
+def start_of(file: Path) -> Path | None:
+    """The heads before training: of this training, or of another one with its seed, which starts so too."""
+    seed = file.parent.name.rsplit("-", 1)[-1]
+    found = sorted(file.parent.parent.glob(f"*-{seed}/heads-0000.safetensors"))
+    return next((one for one in found if one.parent == file.parent), found[0] if found else None)
+
+
+def study(
+    files: list[Path], queries: int, norms: list[str], start: Path | None = None
+) -> list[list[dict[str, Any]]]:
     """For every file one record per layer and head, on selections that the heads of all files make."""
     records: list[list[dict[str, Any]]] = [[] for _ in files]
-    for layer, head, nets in zip_heads(files):
+    for layer, head, (*nets, (before, *_)) in zip_heads([*files, start or files[0]]):
         seen = [softmax(logits) for *_, logits in nets]
         chosen = np.array([each.argmax(-1) for each in seen])
         shared = (chosen == chosen[0]).all(0) & nets[0][2]
@@ -94,7 +107,8 @@ def study(files: list[Path], queries: int, norms: list[str]) -> list[list[dict[s
             tokens = Tokens(states[text], states[text, place], mask=mask[text])
             about = {"layer": layer, "head": head, "used": len(text), **described(W, each, mask)}
             about["mass"] = float(each[text, place, selected].mean())
-            record.append(about | {"margins": {n: _margins(tokens, selected, W, n) for n in norms}})
+            weights = {"": W} | ({"added ": W - before} if start and (before != W).any() else {})
+            record.append(about | {"margins": {n: _margins(tokens, selected, weights, n) for n in norms}})
     return records
 
 
@@ -139,16 +153,35 @@ def surest(mass: Any, selected: Any, count: int) -> Any:
     return np.array(list(kept.values())[:count])
 
 
-def _margins(tokens: Tokens, selected: Any, W: Any, name: str) -> dict[str, Any]:
-    start = time.process_time()
-    found = margins(tokens, selected, W, NORMS[name])
-    fields = {"own": found.own, "best": found.best, "ratio": found.ratio, "cosine": found.cosine}
-    plain = {key: None if np.isnan(value) else float(f"{value:.6g}") for key, value in fields.items()}
-    return plain | {
-        "certified": bool(found.certified),
-        "conflict": found.conflict[:120],
-        "seconds": round(time.process_time() - start, 2),
-    }
+def _margins(tokens: Tokens, selected: Any, weights: dict[str, Any], name: str) -> dict[str, Any]:
+    """Of each weight its margin in the norm, its share of the certified best one, and the cosine to it."""
+    begun, norm, conflict, solution = time.process_time(), NORMS[name], "", None
+    try:
+        solution = max_margin(tokens, selected, norm)
+    except NotSeparable as error:
+        conflict = str(error)[:120]
+    found: dict[str, Any] = {"best": None if solution is None else _short(solution.margin)}
+    for kind, W in weights.items():
+        own = least_margin(tokens, selected, W) / float(norm.value(W))
+        found[f"{kind}own"] = _short(own)
+        found[f"{kind}ratio"] = None if solution is None else _short(own / solution.margin)
+        found[f"{kind}cosine"] = None if solution is None else _short(cosine(W[None], solution.W)[0])
+    certified = solution is not None and bool(solution.certified)
+    seconds = round(time.process_time() - begun, 2)
+    return found | {"certified": certified, "conflict": conflict, "seconds": seconds}
+
+
+def least_margin(tokens: Tokens, selected: Any, W: Any) -> float:
+    """The least x_sᵀ W z − x_tᵀ W z over queries and their other tokens t."""
+    logits = np.einsum("ntd,de,ne->nt", tokens.keys, W, tokens.queries, optimize=True)
+    rows = np.arange(len(selected))
+    others = np.where(tokens.mask, logits, -np.inf)
+    others[rows, selected] = -np.inf
+    return float((logits[rows, selected] - others.max(1)).min())
+
+
+def _short(x: Any) -> float:
+    return float(f"{float(x):.6g}")
 
 
 if __name__ == "__main__":

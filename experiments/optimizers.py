@@ -114,7 +114,8 @@ def _split(model: nn.Module, chosen: Callable[[Any], list[Tensor]]) -> tuple[lis
 
 
 def _unknown(name: str) -> ValueError:
+    own = ", ".join(f"adam+{kind}" for kind in QUERY_KEY)
     return ValueError(
-        f"optimizer is {name!r}. Pass mirror:P with P > 1 (mirror:1.1), adam, sign, spectral, or for queries "
-        f"and keys of their own adam+adamw, {', '.join(f'adam+{kind}' for kind in QUERY_KEY)}, with -heads or not."
+        f"optimizer is {name!r}. Pass mirror:P with P > 1 (mirror:1.1), adam, sign or spectral; for queries "
+        f"and keys by an optimizer of their own adam+adamw, {own}, with -heads or not."
     )

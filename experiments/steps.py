@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from optimizers import Together
 
 PART = 50
-"""Batches over which a mean loss is taken to say whether it is low enough: 5,000 reviews, a fifth of an epoch."""
+"""Batches whose mean loss says whether it is low enough: 5,000 reviews, a fifth of an epoch."""
 
 
 class Steps:

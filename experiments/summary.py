@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     made = {name: about[name] for name in ("machine", "versions")}
     made["commit"] = " and ".join(sorted({run["commit"] for run in runs.values()}))
     command = "python experiments/drive.py experiments/plan.txt out/runs"
-    _write(given.out / "transformers.json", {"made": made | {"command": command}, "runs": runs})
+    write(given.out / "transformers.json", {"made": made | {"command": command}, "runs": runs})
     if given.heads:
         heads: dict[str, Any] = {}
         same: dict[str, Any] = {}
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
         made = here(given.heads_commit) | {
             "command": "python experiments/head_study.py out/runs/small heads.json [--together …]"
         }
-        _write(given.out / "heads.json", {"made": made, "heads": heads, "same": same})
+        write(given.out / "heads.json", {"made": made, "heads": heads, "same": same})
 
 
 def here(commit: str) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _short(x: Any) -> Any:
     return float(f"{x:.5g}") if isinstance(x, float) else x
 
 
-def _write(file: Path, record: dict[str, Any]) -> None:
+def write(file: Path, record: dict[str, Any]) -> None:
     file.write_text(json.dumps(record, separators=(",", ":")) + "\n", encoding="utf8")
     print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
 

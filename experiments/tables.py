@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.figures.mirror_descent import sentiment
-from attsvm.figures.ours import head_geometry
+from attsvm.figures.ours import head_geometry, head_ranks
 from attsvm.figures.recorded import recorded
 
 ROWS = {"1.1": "mirror, p = 1.1", "2": "GD (p = 2)", "3": "mirror, p = 3"}
@@ -69,6 +69,9 @@ def main() -> None:
         print(f"  {name}: {best}; {least}; {norm[0]:.3f} → {norm[-1]:.3f}")
     margins_of_heads()
     layers_of_heads()
+    added_to_heads()
+    margins_by_the_law()
+    temperatures()
 
 
 def _run(name: str) -> str:
@@ -109,6 +112,71 @@ def layers_of_heads() -> None:
                     for rows, key in ((some, "mass"), (margins, "ratio"), (margins, "cosine"))
                 )
                 print(f"    layer {layer + 1}: {mass:.2f}, {100 * ratio:.2f}, {cosine:.3f}")
+
+
+def added_to_heads() -> None:
+    """What optimizers of W_Q and W_K added, by seed, with intervals; by layer; and with longer steps."""
+    arrays, runs = head_ranks.experiment(), recorded("factors")["runs"]
+    print("what training added to a head: seeds, mean, 95 % interval")
+    for rule in (*head_ranks.RULES, *head_ranks.WHOLE):
+        print(f"  {rule}")
+        found = {measure: head_ranks.seeds(arrays, rule, measure) for measure in head_ranks.MEASURES}
+        found |= {name: 100 * arrays[f"{name} {rule}"] for name in ("best", "stop")}
+        found |= {name: arrays[f"{name} {rule}"] for name in ("epochs", "loss")}
+        for name, values in found.items():
+            low, high = head_ranks.interval(values)
+            each = ", ".join(f"{x:.4g}" for x in values)
+            print(f"    {name}: {each}; {_digits(values.mean())} [{_digits(low)}, {_digits(high)}]")
+        layers = arrays[f"heads {rule}"].mean(0).reshape(3, -1, 3).mean(1)
+        for measure, values in zip(head_ranks.MEASURES, layers.T, strict=True):
+            print(f"    by layer, {measure}: {', '.join(_digits(x) for x in values)}")
+        print(f"    after one epoch: {', '.join(_digits(x) for x in arrays[f'first {rule}'][:, 3:].mean(0))}")
+    for name, run in runs.items():
+        if name.endswith("4e-4"):
+            ranks = ", ".join(_digits(x) for x in np.mean(run["heads"], 0))
+            print(f"  {name}: {ranks}; loss {run['loss']:.3f}, test {100 * run['best']:.2f}")
+
+
+def _digits(x: float) -> str:
+    """Two decimals below ten, one below a hundred."""
+    return f"{x:.2f}" if x < 10 else f"{x:.1f}"
+
+
+def margins_by_the_law() -> None:
+    """Shares of the certified margin and cosines, of W and of what was added, on shared selections."""
+    for kind in ("own", "same"):
+        if found := head_ranks.margins(kind):
+            print(f"margins by the law, {kind} selections: W, its cosine; what was added, its cosine")
+        for rule, norms in found.items():
+            for norm, (heads, numbers) in norms.items():
+                words = (f"{mean:.3f} [{low:.3f}, {high:.3f}]" for mean, low, high in numbers)
+                print(f"  {rule} {norm} ({heads} heads): {', '.join(words)}")
+
+
+def temperatures() -> None:
+    """Growth of the heads' norms by layer with Adam, with a learned temperature and without."""
+    runs, interval = recorded("factors")["runs"], sentiment.interval
+    plain, selective = (
+        [runs[f"sentiment-3-adam-{seed}{end}"] for seed in range(head_ranks.SEEDS)]
+        for end in ("", "-selective")
+    )
+    print("growth of norms by layer with Adam, without and with a learned temperature; percent saved")
+    for words, at in (("at equal loss", -1), ("after six epochs", 6)):
+        grown = np.array(
+            [[np.subtract(run["norms"][at], run["norms"][0]) for run in some] for some in (plain, selective)]
+        )
+        for layer, saved in enumerate(100 * (1 - grown[1] / grown[0]).T):
+            means = ", ".join(f"{x:.3f}" for x in grown[:, :, layer].mean(1))
+            ends = "{:.0f}, {:.0f}".format(*interval(saved))
+            print(f"  {words}, layer {layer + 1}: {means}; saved {saved.mean():.0f} [{ends}]")
+    lost = np.array([100 * (a["best"] - b["best"]) for a, b in zip(plain, selective, strict=True)])
+    means = ", ".join(f"{100 * np.mean([run['best'] for run in some]):.2f}" for some in (plain, selective))
+    ends = "{:.2f}, {:.2f}".format(*interval(lost))
+    print(f"  best test: {means}; lost {lost.mean():.2f} [{ends}]")
+    for run in selective:
+        print(f"  temperature {run['temperature']}; {run['epochs']:.1f} epochs, loss {run['loss']:.3f}")
+    last = np.mean([run["temperature"][1] for run in selective], 0)
+    print(f"  mean temperature at the end: {', '.join(f'{x:.2f}' for x in last)}")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Sentiment:
 
     def step(self, optimizer: str) -> float:
         sizes = PUBLISHED_STEPS.get(optimizer, {})
-        return sizes.get(self.size, OUR_STEPS.get(optimizer, 4e-4))
+        return sizes.get(self.size, OUR_STEPS.get(optimizer.partition("+")[0], 4e-4))
 
     def batches(self, seed: int, epoch: int) -> Iterator[Batch]:
         """An epoch's batches: ids (N,), positions (N,), starts (texts + 1,), labels (n,)."""

@@ -20,8 +20,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from attsvm.progress import Line
 from added import Added, measures
+from attsvm.progress import Line
 from fused import fuse
 from optimizers import Together, optimizer
 from steps import Steps

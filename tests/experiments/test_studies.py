@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import factors
 import head_study
 import summary
 from looks import TextLook
@@ -72,10 +73,46 @@ def test_heads_are_judged_on_shared_selections_where_asked(tmp_path, monkeypatch
     assert head_study.together(tmp_path, list("abc"), 8, ["Frobenius"]) == {"a": [], "b": [], "c": []}
 
 
+def test_what_training_added_is_judged_beside_the_head(tmp_path):
+    """The start looks elsewhere, so that W is off, and what was added to it is the best direction."""
+    states, mask = np.eye(3)[None, :2], np.ones((1, 2), bool)
+    best, start = np.zeros((3, 3)), np.diag([4.0, 0, 0])
+    best[:2, :2] = [[5, -5], [-5, 5]]
+    for name, W in (("heads-0000", start), ("heads-last", start + best)):
+        (tmp_path / "net-0").mkdir(exist_ok=True)
+        head_file(tmp_path / "net-0" / f"{name}.safetensors", W, states, mask)
+    file = tmp_path / "net-0" / "heads-last.safetensors"
+    ((found,),) = head_study.study([file], 8, ["Frobenius"], head_study.start_of(file))
+    margins = found["margins"]["Frobenius"]
+    assert margins["added ratio"] == pytest.approx(1, abs=1e-6) == margins["added cosine"]
+    assert margins["ratio"] < 0.9 and margins["cosine"] < 0.99
+    ((alone,),) = head_study.study([file], 8, ["Frobenius"])
+    assert "added ratio" not in alone["margins"]["Frobenius"]
+
+
 def test_the_surest_selections_come_first_one_for_each_token():
     mass, selected = np.array([[0.9, 0.8, 0.1], [0.7, 0.0, 0.0]]), np.array([[2, 2, 1], [0, 0, 0]])
     assert head_study.surest(mass, selected, 2).tolist() == [[0, 0], [1, 0]]
     assert head_study.surest(mass, selected, 8).tolist() == [[0, 0], [1, 0], [0, 2]]
+
+
+def test_trainings_become_the_record_of_what_they_added(tmp_path, capsys):
+    look = TextLook(
+        torch.tensor([[1, 3, 4, 7, 2]]), torch.tensor([[1, 7, 2]]), torch.tensor([1]), frozenset({0})
+    )
+    for seed in range(2):
+        task = Sentiment((reviews(20, 0), reviews(20, 1)), 1, "cpu", batch=20, **TINY)
+        settings = Settings("sentiment", 1, "adam+muon", 1e-2, epochs=2, seed=seed)
+        train(task, settings, tmp_path / "runs" / f"net-{seed}", look=look)
+    head_study.main([str(tmp_path / "runs"), str(tmp_path / "own.json"), "--norms", "Frobenius"])
+    factors.main([str(tmp_path / "runs"), "--out", str(tmp_path), "--margins", str(tmp_path / "own.json")])
+    record = json.loads((tmp_path / "factors.json").read_text())
+    one = record["runs"]["net-0"]
+    assert one["epochs"] == 2 and np.shape(one["curve"]) == (2, 6) and np.shape(one["norms"]) == (3, 1)
+    assert one["spectrum"][0] == 1 and one["heads"][0][0] >= 1
+    assert one["heads"][0] != record["runs"]["net-1"]["heads"][0]
+    (head,) = record["margins"]["own"]["net-0"]
+    assert head["layer"] == 0 and len(head["Frobenius"]) == 5 and head["Frobenius"][4] is True
 
 
 def test_a_training_becomes_a_record(tmp_path, capsys):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 
 import drive
 import run
+import steps
 from data import packed
 from looks import TextLook, weights_of
 from optimizers import optimizer
@@ -66,7 +68,10 @@ def test_a_killed_training_goes_on_bit_for_bit(tmp_path):
         train(Vision(run.some(run.digits(), 60), "cpu", **run.DIGITS), other, tmp_path / "cut")
 
 
-@pytest.mark.parametrize("name", ["mirror:1.1", "mirror:3", "adam", "sign", "spectral"])
+OWN = ["adam+gd", "adam+schatten4-heads", "adam+muon", "adam+muon-heads:1", "adam+sign", "adam+adamw"]
+
+
+@pytest.mark.parametrize("name", ["mirror:1.1", "mirror:3", "adam", "sign", "spectral", *OWN])
 def test_every_optimizer_continues_from_its_state(name):
     torch.manual_seed(0)
     ends = []
@@ -140,9 +145,27 @@ def test_crops_and_flips_keep_the_pixels_of_the_picture():
     assert len({tuple(row.tolist()) for row in rows}) > 10
 
 
-def test_an_unknown_optimizer_is_named():
-    with pytest.raises(ValueError, match="mirror:P"):
-        optimizer("lion", torch.nn.Linear(2, 2), 0.1)
+@pytest.mark.parametrize("name", ["lion", "adam+lion", "adam+muon-layers"])
+def test_an_unknown_optimizer_is_named(name):
+    model = Sentiment((reviews(4, 0),) * 2, 1, "cpu", **TINY).make()
+    with pytest.raises(ValueError, match=r"mirror:P.*adam\+muon") as said:
+        optimizer(name, model, 0.1)
+    assert repr(name) in str(said.value)
+
+
+def test_a_training_stops_within_an_epoch_once_its_loss_is_low_enough(tmp_path, monkeypatch):
+    monkeypatch.setattr(steps, "PART", 2)
+    settings = Settings("sentiment", 1, "adam", 1e-2, epochs=6, until=float("inf"))
+    ends = []
+    for enough in (0.0, 0.4):
+        task = Sentiment((reviews(200, 0), reviews(20, 1)), 1, "cpu", batch=20, **TINY, dropout=0.0)
+        found = train(task, replace(settings, enough=enough), tmp_path / str(enough))
+        ends.append(found[-1])
+    assert ends[0]["epoch"] == 6 and "part_loss" not in ends[0]
+    assert ends[1]["epoch"] < 6 and ends[1]["part_loss"] <= 0.4 and "test_accuracy" in ends[1]
+    assert ends[1]["batches"] in (2, 4, 6, 8, 10)
+    before = [record["part_loss"] for record in found[:-1]]
+    assert before and min(before) > 0.4
 
 
 def test_a_plan_runs_some_at_once_skips_what_has_ended_and_outlives_failures(tmp_path, monkeypatch):

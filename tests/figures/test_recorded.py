@@ -7,13 +7,14 @@ import pytest
 
 from attsvm import figures
 from attsvm.figures.mirror_descent import sentiment
+from attsvm.figures.ours import head_ranks
 from attsvm.figures.recorded import recorded
 
 NAMES = [name for name, figure in figures.ALL.items() if figure.recorded]
 
 
 def test_there_are_recorded_figures():
-    assert {"sentiment", "vision", "vision-sparsity", "rank"} <= set(NAMES)
+    assert {"sentiment", "vision", "vision-sparsity", "rank", "head-ranks"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -55,3 +56,30 @@ def test_the_interval_is_that_of_student():
     assert (low + high) / 2 == pytest.approx(2) and (high - low) / 2 == pytest.approx(
         4.302653 / np.sqrt(3), rel=1e-6
     )
+
+
+def apart(arrays):
+    return [check.agrees for check in head_ranks.checks(arrays)]
+
+
+def test_ranks_that_optimizers_write_into_heads_are_apart_and_exchanged_or_mixed_ones_are_not():
+    arrays = head_ranks.experiment()
+    assert apart(arrays) == 8 * [True]
+    names = [f"heads {rule}" for rule in (*head_ranks.RULES, *head_ranks.WHOLE)]
+    twin = {"adam+gd": "adam+muon", "mirror2": "spectral", "adam+muon-heads": "adam+gd"}
+    exchanged = {f"heads {a}": arrays[f"heads {b}"] for a, b in twin.items()}
+    assert not any(apart(arrays | exchanged)[:2]) and not any(apart(arrays | exchanged)[4:])
+    # Every optimizer with one seed of three different ones: labels that say nothing.
+    mixed = {
+        name: np.stack([arrays[names[(k + 3 * seed) % len(names)]][seed] for seed in range(3)])
+        for k, name in enumerate(names)
+    }
+    assert sum(apart(arrays | mixed)) <= 1
+
+
+def test_every_net_was_stopped_at_the_same_loss_and_has_nine_heads():
+    for name, run in recorded("factors")["runs"].items():
+        assert run["settings"]["enough"] == 0.17 >= run["loss"] > 0.1, name
+        assert np.shape(run["heads"]) == (9, 3) and len(run["spectrum"]) == 128
+        stable, effective, length = np.transpose(run["heads"])
+        assert (stable >= 1).all() and (effective >= stable).all() and (length > 0).all()

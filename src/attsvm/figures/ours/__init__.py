@@ -7,4 +7,5 @@ from attsvm.figures.ours import (  # noqa: F401, I001 (loading registers, in the
     fractions,
     real_tokens,
     head_geometry,
+    head_ranks,
 )
