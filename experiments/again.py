@@ -2,7 +2,7 @@
 
     python experiments/again.py sentiment vision --data FOLDER --out OUT [--tiny]
 
-`attsvm reproduce --only sentiment --scale paper --data FOLDER` calls it. The trainings of plan.txt that a
+`attsvm reproduce --only sentiment --scale paper --data FOLDER` calls it. The trainings of a plan that a
 figure draws run to their end, some side by side on one GPU; called again, it goes on. OUT/records then has
 the files of src/attsvm/figures/records. --tiny: a few examples for two epochs, on any machine.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 import drive
+import factors
 import head_study
 import summary
 from data import MissingData, there
@@ -26,8 +27,11 @@ FIGURES = {
     "vision": ("vision", "images"),
     "vision-sparsity": ("patches", "images"),
     "head-geometry": ("sentiment --size 3", "reviews"),
+    "head-ranks": ("sentiment", "reviews"),
 }
-"""Which lines of the plan a figure draws, and the data they need."""
+"""Which lines of its plan a figure draws, and the data they need."""
+OWN_PLAN = {"head-ranks": "plan-factors.txt"}
+"""The others draw plan.txt."""
 TINY = ("--rows", "40", "--epochs", "2")
 
 
@@ -48,16 +52,26 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(str(error))
     if not given.tiny and not torch.cuda.is_available():
         sys.exit("no GPU: these trainings need one for an hour. --scale quick tries a few examples without.")
-    runs, begins = given.out / "runs", tuple(FIGURES[figure][0] for figure in given.figures)
-    chosen = [line for line in drive.read(given.plan) if line.startswith(begins)]
+    records = given.out / "records"
+    if some := [figure for figure in given.figures if figure not in OWN_PLAN]:
+        small = trained(some, given.plan, given.out / "runs", given)
+        summary.main([str(small), "--out", str(records), *studied(small, given)])
+    for figure in (figure for figure in given.figures if figure in OWN_PLAN):
+        small = trained([figure], drive.HERE / OWN_PLAN[figure], given.out / figure, given)
+        factors.main([str(small), "--out", str(records)])
+
+
+def trained(figures: list[str], plan: Path, runs: Path, given: argparse.Namespace) -> Path:
+    """Train what some figures draw of a plan, to the end; the folder of what is small."""
+    begins = tuple(FIGURES[figure][0] for figure in figures)
+    chosen = [line for line in drive.read(plan) if line.startswith(begins)]
     at_once, more = (1, TINY) if given.tiny else (6, ())
     drive.drive(chosen, runs, given.data, math.inf, at_once, *more)
     for folder in (runs / drive.name_of(line) for line in chosen):
         if not drive.ended(folder):
             sys.exit(f"a training failed: {folder / 'log.txt'} says why.")
     drive.gather(runs)
-    records = given.out / "records"
-    summary.main([str(runs / "small"), "--out", str(records), *studied(runs / "small", given)])
+    return runs / "small"
 
 
 def studied(small: Path, given: argparse.Namespace) -> list[str]:

@@ -31,6 +31,7 @@ OTHERS = {
     "practice/transformers.md": {
         "25,000": "reviews of the data set",
         "150.1": "published epochs",
+        "5,000": "train reviews whose mean loss stops a run",
         "298.6": "their standard deviation",
         "18,206": LARGE,
         "27,224": LARGE,
@@ -55,7 +56,7 @@ OTHERS = {
 """By page: numbers that no record holds, and where they come from."""
 
 
-NETS = ("sentiment", "vision", "vision-sparsity", "head-geometry", "real-tokens")
+NETS = ("sentiment", "vision", "vision-sparsity", "head-ranks", "head-geometry", "real-tokens")
 """Figures of trained nets and real tokens."""
 ABOUT_NETS = ("gallery.md", "findings.md", "papers/mirror_descent.md")
 

@@ -35,8 +35,12 @@ def data(tmp_path):
 
 
 def test_a_recorded_figure_is_computed_again_from_data(data, tmp_path, monkeypatch):
-    """As `attsvm reproduce --only sentiment --scale quick --data FOLDER`; one training, in one process."""
+    """As `attsvm reproduce --only … --scale quick --data FOLDER`; one training each, in one process."""
     (tmp_path / "plan.txt").write_text(PLAN)
+    (tmp_path / "own.txt").write_text(
+        "sentiment --size 3 --optimizer adam+muon --seed 0 --keep --enough 0.17"
+    )
+    monkeypatch.setitem(again.OWN_PLAN, "head-ranks", tmp_path / "own.txt")
 
     def here(words, check):
         again.main([*words[2:], "--plan", str(tmp_path / "plan.txt")])
@@ -53,13 +57,18 @@ def test_a_recorded_figure_is_computed_again_from_data(data, tmp_path, monkeypat
     monkeypatch.setenv(FOLDER, "")  # put back at the end
     figure = figures.ALL["sentiment"]
     before = reproduce.fingerprint(figure, "quick")
-    recompute.recompute(["sentiment", "two-clouds"], data, tmp_path / "trained", tiny=True)
+    names = ["sentiment", "head-ranks", "two-clouds"]
+    recompute.recompute(names, data, tmp_path / "trained", tiny=True)
     arrays = figure.compute("quick")
     assert [name for name in arrays if name.startswith("test")] == ["test 3 2 0"]
     assert arrays["epoch 3 2 0"].tolist() == [1, 2] and "CPU" not in figure.recorded
     assert [check.ours for check in figure.checks(arrays)] == [arrays["test 3 2 0"].max()]
     figure.picture(arrays)
     assert reproduce.fingerprint(figure, "quick") != before
+    own = figures.ALL["head-ranks"]
+    arrays = own.compute("quick")
+    assert [name for name in arrays if name.startswith("heads")] == ["heads adam+muon"]
+    assert not own.checks(arrays) and own.picture(arrays) is not None
 
 
 def test_what_is_missing_is_said(data, tmp_path, monkeypatch):
