@@ -25,7 +25,7 @@ RULES = {
     "sign": ("sign descent", ""),
     "spectral": ("spectral descent", "spectral"),
 }
-"""Each optimizer's name, and the norm of W in which the law of halves would have it lead, where that is known.
+"""Each optimizer's name, and the norm of W in which the law of halves would have it lead, where it is known:
 W_Q and W_K are trained, and least products of their lp norms have no closed form unless p = 2."""
 NORMS = ("Frobenius", "nuclear", "spectral", "l1.1", "l3", "linf")
 START = "sentiment-3-mirror1.1-0/heads-0000"
