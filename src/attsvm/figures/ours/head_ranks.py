@@ -92,7 +92,8 @@ def margins(kind: str) -> dict[str, dict[str, tuple[int, Float]]]:
     The four: share of the certified best margin in percent and cosine to it, of W and of what was added.
     kind: `own` selections of each net, or the `same` for all nets of a seed.
     """
-    nets, found = recorded("factors").get("margins", {}).get(kind, {}), {}
+    nets = recorded("factors").get("margins", {}).get(kind, {})
+    found: dict[str, dict[str, tuple[int, Float]]] = {}
     for rule in (*RULES, *WHOLE):
         heads = [head for k in range(SEEDS) for head in nets.get(f"sentiment-3-{rule}-{k}", ())]
         for norm in NORMS if heads else ():
@@ -131,8 +132,8 @@ def _spectra(ax: Axes, arrays: Arrays, rules: Mapping[str, Any]) -> None:
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_ylim(0.007, 1.1)
-    for words, place, color in LABELS:
-        label(ax, *place, words, color)
+    for words, (x, y), color in LABELS:
+        label(ax, x, y, words, color)
     describe(ax, "what training added to a head", "k", "k-th singular value, by the largest")
 
 
