@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -150,7 +151,7 @@ class _Layer:
         if not named:
             raise ValueError("a layer has no probes. Pass a probe, or {name: probe}.")
         weight = next(model.parameters())
-        modules = {name: _as_module(probe) for name, probe in named.items()}
+        modules = {name: _as_module(probe).to(weight.device) for name, probe in named.items()}
         together = [name for name, one in modules.items() if not len(one.maps) and one.head.shape[2] == 1]
         parts: dict[tuple[str, ...], Probe] = {
             (name,): modules[name] for name in named if name not in together
@@ -187,7 +188,8 @@ class _Layer:
 
 
 def _as_module(probe: Any) -> Probe:
-    module = probe if isinstance(probe, Probe) else getattr(probe, "to_torch", lambda: None)()
+    """A module of our own: the caller's stays where it is."""
+    module = deepcopy(probe) if isinstance(probe, Probe) else getattr(probe, "to_torch", lambda: None)()
     if not isinstance(module, Probe):
         raise TypeError(f"a probe is {type(probe).__name__}. Pass a fitted AttentionProbe or its to_torch().")
     return module
