@@ -16,3 +16,9 @@ from numpy.typing import NDArray
 Float = NDArray[np.floating[Any]]
 Bool = NDArray[np.bool_]
 Index = NDArray[np.intp]
+
+Values = NDArray[Any]
+"""One of NumPy's arrays, of any type: labels, or numbers as they are stored."""
+
+Array = Any
+"""An array of whatever library holds it: NumPy, torch, JAX, or what has shape, dtype and slices."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,20 +20,23 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from attsvm.numbers import Float
-from attsvm.probe.data.sequences import of_table, plain, read
+from attsvm.numbers import Float, Values
+from attsvm.probe.data.sequences import Sequences, of_table, plain, read
 from attsvm.probe.data.standard import Standard
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import Attended, probabilities, read_out
-from attsvm.probe.fitting.concepts import Fitted, Plan
+from attsvm.probe.fitting.concepts import Fitted, Plan, Seed
 from attsvm.probe.fitting.features import mapped
-from attsvm.probe.fitting.folds import folds
+from attsvm.probe.fitting.folds import Folding, folds
 from attsvm.probe.fitting.kinds import KINDS, Ways
 from attsvm.probe.fitting.objective import Objective
 from attsvm.probe.fitting.relu import MEMBERS
 from attsvm.probe.fitting.ridge_path import AUTO
 from attsvm.probe.reading.separation import Separation, separate_selected
 from attsvm.probe.use.in_use import InUse
+from attsvm.program.solution import Certificate
+
+ClassWeight: TypeAlias = Mapping[Hashable, float] | str | None
 
 
 class AttentionProbe(
@@ -85,12 +88,12 @@ class AttentionProbe(
         n_average: int = 1,
         n_heads: int = 1,
         n_starts: int = 1,
-        cv: Any = 3,
-        class_weight: Any = None,
+        cv: Folding = 3,
+        class_weight: ClassWeight = None,
         max_iter: int = 1000,
         tol: float = 1e-6,
         certify: bool = False,
-        random_state: Any = None,
+        random_state: Seed = None,
     ) -> None:
         self.head_ridge = head_ridge
         self.prompt_ridge = prompt_ridge
@@ -108,7 +111,11 @@ class AttentionProbe(
     # ------------------------------------------------------------------ fit
 
     def fit(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+        self,
+        X: Sequences,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> AttentionProbe:
         """Learn prompts, head and intercept. y (n,): class labels; sample_weight (n,): ≥ 0.
 
@@ -160,22 +167,22 @@ class AttentionProbe(
 
     # ------------------------------------------------------------------ use
 
-    def decision_function(self, X: Any) -> Float:
+    def decision_function(self, X: Sequences) -> Float:
         """Scores: (n,) for two classes, positive for `classes_[1]`; else (n, classes)."""
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def predict_proba(self, X: Any) -> Float:
+    def predict_proba(self, X: Sequences) -> Float:
         """Probabilities (n, classes)."""
         return probabilities(self._scores(X))
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Sequences) -> Values:
         """Class labels (n,)."""
         scores = self._scores(X)
         best = scores[:, 0] > 0 if scores.shape[1] == 1 else scores.argmax(1)
         return np.asarray(self.classes_[best.astype(int)])
 
-    def transform(self, X: Any) -> Float:
+    def transform(self, X: Sequences) -> Float:
         """Pooled vectors X̄ (n, n_heads · d)."""
         store, attention, _ = self._attend(self._read(X))
         pooled = np.empty((len(store), attention.shape[1], store.width))
@@ -183,13 +190,13 @@ class AttentionProbe(
             pooled[i] = attention[last - len(tokens) : last].T @ tokens.astype(np.float64)
         return pooled.reshape(len(store), -1)
 
-    def attention(self, X: Any) -> Float:
+    def attention(self, X: Sequences) -> Float:
         """Attention (n, T), zero on padding; with several heads (n_heads, n, T)."""
         store, attention, _ = self._attend(self._read(X))
         of_heads = np.moveaxis(store.padded(attention), -1, 0)
         return of_heads[0] if len(of_heads) == 1 else of_heads
 
-    def select(self, X: Any) -> NDArray[np.intp]:
+    def select(self, X: Sequences) -> NDArray[np.intp]:
         """Position of the most attended token (n,); with several heads (n_heads, n)."""
         return np.asarray(self.attention(X).argmax(-1))
 
@@ -198,7 +205,7 @@ class AttentionProbe(
         attention, scores = read_out(own, [self._weights], self.mean_)
         return Attended(own, attention[0].T, scores[0].T)
 
-    def _scores(self, X: Any) -> Float:
+    def _scores(self, X: Sequences) -> Float:
         return self._attend(self._read(X)).scores
 
     # ------------------------------------------------------------------ what the program says
@@ -214,13 +221,13 @@ class AttentionProbe(
         return self.separation_.support
 
     @property
-    def certificate_(self) -> Any:
+    def certificate_(self) -> Certificate | None:
         """The program's certificate, or None; then `separation_.reason` says why."""
         return self.separation_.certificate
 
     # ------------------------------------------------------------------ at the door
 
-    def _read_training(self, X: Any, y: Any) -> tuple[TokenStore, NDArray[Any]]:
+    def _read_training(self, X: Sequences, y: ArrayLike) -> tuple[TokenStore, Values]:
         store = read(X)
         if not isinstance(store, TokenStore):
             table, labels = validate_data(self, store, y, dtype=np.float64)
@@ -234,7 +241,7 @@ class AttentionProbe(
         check_classification_targets(labels)
         return store, labels
 
-    def _read(self, X: Any) -> TokenStore:
+    def _read(self, X: Sequences) -> TokenStore:
         check_is_fitted(self)
         store = read(X)
         if not isinstance(store, TokenStore):
@@ -283,7 +290,7 @@ class AttentionProbe(
         return tags
 
 
-def _importance(sample_weight: Any, class_weight: Any, labels: NDArray[Any]) -> Float:
+def _importance(sample_weight: ArrayLike | None, class_weight: ClassWeight, labels: Values) -> Float:
     """One weight per sequence (n,), the largest between 1/2 and 1: by default all are alike.
 
     Only their ratios matter, and powers of two change no bit of them; sums of huge weights would overflow.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from attsvm.numbers import Float
-from attsvm.probe.data.sequences import as_store
+from attsvm.probe.data.sequences import Sequences, as_store
 from attsvm.probe.data.store import TokenStore
 
 
@@ -23,15 +21,15 @@ class PerToken(TransformerMixin, BaseEstimator):
     X: array (n, T, d), list of (T_i, d), pair (array, mask), Tokens or TokenStore; the result is a list.
     """
 
-    def __init__(self, transformer: Any) -> None:
+    def __init__(self, transformer: BaseEstimator) -> None:
         self.transformer = transformer
 
-    def fit(self, X: Any, y: Any = None) -> PerToken:
+    def fit(self, X: Sequences, y: object = None) -> PerToken:
         """Fit a clone of the transformer on the tokens (N, d). Labels belong to sequences, not to tokens."""
         self.transformer_ = clone(self.transformer).fit(all_tokens(as_store(X)))
         return self
 
-    def transform(self, X: Any) -> list[Float]:
+    def transform(self, X: Sequences) -> list[Float]:
         """Every sequence with its tokens transformed."""
         check_is_fitted(self)
         store = as_store(X)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,12 +14,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from attsvm.numbers import Float
 from attsvm.probe.attention_probe import AttentionProbe
-from attsvm.probe.data.sequences import as_store
+from attsvm.probe.data.sequences import Sequences, as_store
 from attsvm.probe.fitting.attention import read_out
 from attsvm.probe.fitting.concepts import Plan, choose_ridges, fit_concepts
-from attsvm.probe.fitting.folds import folds
+from attsvm.probe.fitting.folds import Folding, folds
 from attsvm.probe.fitting.objective import Objective
 from attsvm.probe.fitting.ridge_path import AUTO
+
+Name: TypeAlias = Hashable
+"""Of a layer, or of a concept."""
+
+Layers: TypeAlias = Sequences | Mapping[Name, Sequences]
 
 
 class ProbeSuite(BaseEstimator):
@@ -39,7 +44,7 @@ class ProbeSuite(BaseEstimator):
         *,
         head_ridge: float | str = AUTO,
         prompt_ridge: float | str = AUTO,
-        cv: Any = 3,
+        cv: Folding = 3,
         max_iter: int = 1000,
         tol: float = 1e-6,
     ) -> None:
@@ -50,18 +55,20 @@ class ProbeSuite(BaseEstimator):
         self.tol = tol
 
     def fit(
-        self, X: Any, Y: ArrayLike, names: Sequence[Any] | None = None, groups: ArrayLike | None = None
+        self, X: Layers, Y: ArrayLike, names: Sequence[Name] | None = None, groups: ArrayLike | None = None
     ) -> ProbeSuite:
         """Fit all probes. names: of the concepts, by default 0, 1, …; groups (n,): kept together in folds."""
         layers, targets = _layers(X), _targets(Y)
-        self.names_ = list(range(targets.shape[1])) if names is None else list(names)
+        self.names_: list[Name] = list(range(targets.shape[1]) if names is None else names)
         if len(self.names_) != targets.shape[1]:
             wrong = f"{len(self.names_)} names for {targets.shape[1]} concepts"
             raise ValueError(f"{wrong}. Pass one per column of Y.")
         self.probes_ = {layer: self._fit_layer(tokens, targets, groups) for layer, tokens in layers.items()}
         return self
 
-    def _fit_layer(self, X: Any, targets: Float, groups: Any) -> dict[Any, AttentionProbe]:
+    def _fit_layer(
+        self, X: Sequences, targets: Float, groups: ArrayLike | None
+    ) -> dict[Name, AttentionProbe]:
         store, n = as_store(X), len(targets)
         if len(store) != n:
             raise ValueError(f"X has {len(store)} sequences, Y has {n} rows.")
@@ -80,7 +87,7 @@ class ProbeSuite(BaseEstimator):
             probe._keep(fitted, objective.standard)
         return probes
 
-    def decision_function(self, X: Any) -> dict[Any, Float]:
+    def decision_function(self, X: Layers) -> dict[Name, Float]:
         """Scores (n, concepts) of every layer, each in one read."""
         check_is_fitted(self, "probes_")
         found = {}
@@ -90,7 +97,7 @@ class ProbeSuite(BaseEstimator):
             found[layer] = read_out(as_store(tokens), weights, probes[0].mean_)[1][:, 0].T
         return found
 
-    def auc(self, X: Any, Y: ArrayLike) -> AucTable:
+    def auc(self, X: Layers, Y: ArrayLike) -> AucTable:
         """How well every layer tells every concept, on sequences it did not learn from; Y (n, concepts)."""
         targets, scores = _targets(Y) > 0.5, self.decision_function(X)
         rows = [[roc_auc_score(y, s) for y, s in zip(targets.T, of.T, strict=True)] for of in scores.values()]
@@ -101,8 +108,8 @@ class ProbeSuite(BaseEstimator):
 class AucTable:
     """auc (layers, concepts): the share of pairs of a positive and a negative sequence in the right order."""
 
-    layers: list[Any]
-    concepts: list[Any]
+    layers: list[Name]
+    concepts: list[Name]
     auc: Float
 
     def __str__(self) -> str:
@@ -120,9 +127,9 @@ class AucTable:
         return draw_auc(self)
 
 
-def _layers(X: Any, known: Mapping[Any, Any] | None = None) -> Mapping[Any, Any]:
+def _layers(X: Layers, known: Mapping[Name, object] | None = None) -> Mapping[Name, Sequences]:
     """Layers and their tokens; what is not a mapping is the one layer 0."""
-    layers = X if isinstance(X, Mapping) else {0: X}
+    layers: Mapping[Name, Sequences] = X if isinstance(X, Mapping) else {0: X}
     unknown = [layer for layer in layers if known is not None and layer not in known]
     if unknown:
         raise ValueError(f"layer {unknown[0]!r} was not fitted. Pass some of {list(known or ())}.")

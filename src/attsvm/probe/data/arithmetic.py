@@ -16,12 +16,9 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.numbers import Float
+from attsvm.numbers import Array, Float, Values
 from attsvm.numbers.stored.matrix import DeviceMatrix, Matrix
 from attsvm.numbers.threads import in_threads
-
-Array = Any
-"""An array of the library at hand: NumPy's on the host, torch's or JAX's on a device."""
 
 Library = Any
 """The functions of that library, by NumPy's names."""
@@ -29,7 +26,7 @@ Library = Any
 Arithmetic: TypeAlias = "Host | Device"
 Segmented: TypeAlias = "Segments | PaddedSegments"
 
-Sums = TypeVar("Sums", bound=tuple[Any, ...])
+Sums = TypeVar("Sums", bound=tuple[Array, ...])
 """A record of arrays that are added up over blocks."""
 
 HOST_PART, DEVICE_PART = 1 << 21, 1 << 28
@@ -61,10 +58,10 @@ class Host:
         """One of NumPy's arrays where the arithmetic is."""
         return np.asarray(array)
 
-    def numpy(self, array: Array) -> NDArray[Any]:
+    def numpy(self, array: Array) -> Values:
         return np.asarray(array)
 
-    def scope(self) -> AbstractContextManager[Any]:
+    def scope(self) -> AbstractContextManager[object]:
         """Where numbers may have 64 bits."""
         return nullcontext()
 

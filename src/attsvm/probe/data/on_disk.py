@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from attsvm.files import archive_of, check_header, check_size, damage, memory, naming, take
+from attsvm.numbers import Array, Values
 from attsvm.numbers.archives import Archive, BadFile
 from attsvm.numbers.stored.matrix import Matrix, Shards, as_matrix
 
 
-def sequences(offsets: Any, N: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def sequences(offsets: ArrayLike, N: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """First row and length of every sequence (n,), of offsets (n + 1,) that must go from 0 to N."""
     given = np.asarray(offsets)
     ends = given.astype(np.int64) if given.dtype.kind in "iu" else None  # unsigned differences have no sign
@@ -53,7 +53,7 @@ def opened(path: Path) -> Layout:
         return Shards([rows.array for rows, _ in shards]), np.concatenate([*joined, first[-1:]])
 
 
-def _layout(tokens: Any, offsets: Any) -> Layout:
+def _layout(tokens: Array, offsets: ArrayLike) -> Layout:
     rows = as_matrix(tokens)
     starts, _ = sequences(offsets, rows.shape[0])
     return rows, np.append(starts, rows.shape[0])
@@ -94,13 +94,13 @@ def _file(path: Path) -> Layout:
         return _layout(tokens, *rest)
 
 
-def _array(path: Path) -> NDArray[Any]:
+def _array(path: Path) -> Values:
     """What a .npy file holds."""
     with archive_of(path) as (file, archive):
         return _taken(file, archive, ["keys"])[0]
 
 
-def _taken(path: Path, archive: Archive, names: Sequence[str]) -> list[NDArray[Any]]:
+def _taken(path: Path, archive: Archive, names: Sequence[str]) -> list[Values]:
     """Arrays of numbers, as maps where they lie in the file as they are."""
     headers = {name: archive.headers[name] for name in names}
     for name, header in headers.items():

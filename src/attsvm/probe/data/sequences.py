@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
-from attsvm.numbers import Bool, Float, library
+from attsvm.numbers import Array, Bool, Float, Values, library
 from attsvm.numbers.stored import Stored
 from attsvm.numbers.stored.matrix import as_matrix, stacked
 from attsvm.probe.data.store import TokenStore
 from attsvm.tokens import Tokens
 
+
+class Column(Protocol):
+    """A column of pandas or of Hugging Face, an array of any library: what has a length and is indexed."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, key: int, /) -> object: ...
+
+
+Sequences: TypeAlias = TokenStore | Tokens | ArrayLike | Column | Sequence[ArrayLike | Column]
+"""Every form in which token sequences come; see `AttentionProbe`."""
+
 NARROW = ("float16", "bfloat16", "float32")
 
 
-def as_sequences(X: Any) -> list[Float]:
+def as_sequences(X: Sequences) -> list[Float]:
     """A list of arrays (T_i, d): the form that scikit-learn's splitters can index.
 
     X: array (n, T, d), list of (T_i, d), pair (array, mask), Tokens, or TokenStore.
@@ -26,7 +37,7 @@ def as_sequences(X: Any) -> list[Float]:
     return as_store(X).split()
 
 
-def as_store(X: Any) -> TokenStore:
+def as_store(X: Sequences) -> TokenStore:
     """Sequences in any form; where they are none, an error says so."""
     found = read(X)
     if isinstance(found, TokenStore):
@@ -34,7 +45,7 @@ def as_store(X: Any) -> TokenStore:
     return _of_padded(found, None) if hasattr(found, "ndim") else _of_list(found)
 
 
-def read(X: Any) -> Any:
+def read(X: Sequences) -> TokenStore | Array:
     """X as a TokenStore; where it is a table (n, d), as scikit-learn can check it.
 
     The one place that knows all forms in which sequences come.
@@ -52,12 +63,12 @@ def read(X: Any) -> Any:
     return _of_padded(X, None) if getattr(X, "ndim", 0) == 3 else X
 
 
-def of_table(X: NDArray[Any]) -> TokenStore:
+def of_table(X: Values) -> TokenStore:
     """The rows of a table (n, d) as sequences of one token."""
     return TokenStore(as_matrix(X), np.arange(len(X)), np.ones(len(X), np.intp))
 
 
-def plain(X: Any) -> Any:
+def plain(X: Array) -> Array:
     """X with tensors on the host, object arrays and columns of arrays as NumPy's arrays and lists of them.
 
     Known by what they can do, so that no library is imported. A table keeps the names of its columns; what
@@ -84,9 +95,9 @@ def plain(X: Any) -> Any:
     return X
 
 
-def _column(table: Any) -> Any:
+def _column(table: Array) -> Array:
     """The one column of a table of pandas or of objects, where it holds arrays; other tables as they are."""
-    cells = getattr(table, "iloc", table)
+    cells: Array = getattr(table, "iloc", table)
     arrays = [i for i, cell in enumerate(cells[0]) if _axes(cell)] if len(table) else []
     if not arrays:
         return table
@@ -99,12 +110,12 @@ def _column(table: Any) -> Any:
 def _of_tokens(tokens: Tokens) -> TokenStore:
     if tokens.runs is not None:
         raise ValueError("these tokens have a runs axis. Fit one run: tokens.run(0).")
-    keys: Any = tokens.keys
+    keys: Array = tokens.keys
     as_it_is = isinstance(keys, Stored) and keys.exponent is None
     return _of_padded(keys.array if as_it_is else np.asarray(keys), tokens.mask)
 
 
-def _of_padded(array: Any, mask: Any) -> TokenStore:
+def _of_padded(array: Array, mask: Array) -> TokenStore:
     """array (n, T, d), mask (n, T) or None. Where tokens come first in every row, nothing is copied."""
     mask = mask.cpu().numpy() if hasattr(mask, "cpu") else mask
     if str(getattr(array, "dtype", "")).rpartition(".")[2] in NARROW:
@@ -120,7 +131,7 @@ def _of_padded(array: Any, mask: Any) -> TokenStore:
     return TokenStore(rows, starts, lengths, given)
 
 
-def _of_list(X: Sequence[Any]) -> TokenStore:
+def _of_list(X: Sequence[Array]) -> TokenStore:
     arrays = list(map(library.as_array, X))
     for i, array in enumerate(arrays):
         if array.ndim != 2 or 0 in array.shape or array.shape[1] != arrays[0].shape[1]:
@@ -132,7 +143,7 @@ def _of_list(X: Sequence[Any]) -> TokenStore:
     return TokenStore(stacked(arrays), np.cumsum(lengths) - lengths, lengths)
 
 
-def _axes(x: Any) -> int:
+def _axes(x: Array) -> int:
     try:
         return np.ndim(x) if not hasattr(x, "ndim") else x.ndim
     except ValueError:  # rows of different lengths

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from attsvm.numbers import Float
-from attsvm.probe.data.arithmetic import Arithmetic, Array, arithmetic
+from attsvm.numbers import Array, Float
+from attsvm.probe.data.arithmetic import Arithmetic, arithmetic
 from attsvm.probe.data.store import TokenStore
 
 
@@ -73,7 +72,6 @@ def quiet() -> np.errstate:
 def name_the_bad(store: TokenStore, span: slice) -> None:
     """Raise ValueError with the first sequence of a span whose numbers are not finite."""
     for i in range(*span.indices(len(store))):
-        tokens: NDArray[Any] = store[i]
-        if not np.isfinite(np.asarray(tokens, np.float64)).all():
+        if not np.isfinite(np.asarray(store[i], np.float64)).all():
             raise ValueError(f"sequence {i} has an entry that is NaN, infinite or no real number. Remove it.")
     raise ValueError("the tokens are too large for their precision. Divide them by their size.")

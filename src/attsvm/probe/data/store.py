@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from attsvm.numbers import Bool, Index
+from attsvm.numbers import Array, Bool, Index, Values
 from attsvm.numbers.stored.matrix import Matrix, as_matrix
 from attsvm.probe.data.on_disk import opened, sequences
 
@@ -34,7 +34,7 @@ class TokenStore:
         self.rows, self.starts, self.lengths, self.given_mask = rows, starts, lengths, given_mask
 
     @classmethod
-    def from_flat(cls, x: Any, offsets: ArrayLike) -> TokenStore:
+    def from_flat(cls, x: Array, offsets: ArrayLike) -> TokenStore:
         """Sequence i is x[offsets[i] : offsets[i + 1]]; x (N, d), offsets (n + 1,) from 0 to N."""
         rows = as_matrix(x)
         return cls(rows, *sequences(offsets, rows.shape[0]))
@@ -70,7 +70,11 @@ class TokenStore:
         """How many, in all tokens together."""
         return int(self.lengths.sum()) * self.width
 
-    def __getitem__(self, key: Any) -> Any:
+    @overload
+    def __getitem__(self, key: int | np.integer[Any]) -> Values: ...
+    @overload
+    def __getitem__(self, key: slice | ArrayLike | tuple[ArrayLike, ...]) -> TokenStore: ...
+    def __getitem__(self, key: Array) -> Values | TokenStore:
         if isinstance(key, tuple):  # scikit-learn asks for store[indices, ...]
             key = key[0]
         if isinstance(key, int | np.integer):
@@ -80,7 +84,7 @@ class TokenStore:
         mask = None if self.given_mask is None else self.given_mask[key]
         return TokenStore(self.rows, self.starts[key], self.lengths[key], mask)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Values]:
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
@@ -100,7 +104,7 @@ class TokenStore:
             start = stop
         return spans
 
-    def read(self, span: slice) -> Any:
+    def read(self, span: slice) -> Array:
         """The tokens of neighbouring sequences below one another (m, d), as they are stored."""
         starts, lengths = self.starts[span], self.lengths[span]
         ends = starts + lengths
@@ -114,11 +118,11 @@ class TokenStore:
         stretches = zip(starts[first].tolist(), ends[last].tolist(), strict=True)
         return self.rows.joined([self.rows.read(slice(a, b)) for a, b in stretches])
 
-    def numpy(self, span: slice) -> NDArray[Any]:
+    def numpy(self, span: slice) -> Values:
         """The same as one of NumPy's arrays, bfloat16 in float32."""
         return self.rows.numpy(self.read(span))
 
-    def plain(self, span: slice) -> tuple[NDArray[Any], Index]:
+    def plain(self, span: slice) -> tuple[Values, Index]:
         """Rows for a compiled loop (N, d), those of 16 bits as uint16, and the first row of each sequence."""
         rows, starts = self.rows.in_memory, self.starts[span]
         if rows is None or not (self.rows.narrow or rows.dtype == np.float64):
@@ -140,12 +144,12 @@ class TokenStore:
             return self.given_mask
         return np.arange(self.lengths.max()) < self.lengths[:, None]
 
-    def padded(self, of_tokens: NDArray[Any]) -> NDArray[Any]:
+    def padded(self, of_tokens: Values) -> Values:
         """Numbers of all tokens (N, …) laid out as (n, T, …), zero where there is no token."""
         out = np.zeros((*self.mask.shape, *of_tokens.shape[1:]), of_tokens.dtype)
         out[self.mask] = of_tokens
         return out
 
-    def split(self) -> list[NDArray[Any]]:
+    def split(self) -> list[Values]:
         """One array (T_i, d) per sequence."""
         return list(self)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, softmax
 
-from attsvm.numbers import Float
-from attsvm.probe.data.arithmetic import Arithmetic, Array, Library, Segmented, arithmetic
+from attsvm.numbers import Array, Float
+from attsvm.probe.data.arithmetic import Arithmetic, Library, Segmented, arithmetic
 from attsvm.probe.data.standard import name_the_bad, quiet
 from attsvm.probe.data.store import TokenStore
 

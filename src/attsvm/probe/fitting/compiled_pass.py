@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.numbers import Float, Index
-from attsvm.probe.data.arithmetic import Array, Host
+from attsvm.numbers import Array, Float, Index
+from attsvm.probe.data.arithmetic import Host
 from attsvm.probe.fitting.objective import Columns, Objective, Probes, Sums
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from sklearn.utils import check_random_state
@@ -28,6 +28,9 @@ class Fitted(NamedTuple):
     slope: float
 
 
+Seed: TypeAlias = int | np.random.RandomState | None
+
+
 @dataclass(frozen=True)
 class Plan:
     """given: head and prompt ridge, None where the data choose; starts: how many, and their seed.
@@ -39,7 +42,7 @@ class Plan:
     starts: int
     steps: int
     tolerance: float
-    seed: Any = None
+    seed: Seed = None
     judge: bool = False
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attsvm.numbers import Bool, Float, Index
-from attsvm.probe.data.arithmetic import Arithmetic, Array
+from attsvm.numbers import Array, Bool, Float, Index
+from attsvm.probe.data.arithmetic import Arithmetic
 from attsvm.probe.fitting.curvature import newton_steps
 from attsvm.probe.fitting.functions import Functions, Memory, Numbers, Pair, Vectors
 from attsvm.probe.fitting.objective import Evaluation

@@ -6,8 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from attsvm.numbers import Index
-from attsvm.probe.data.arithmetic import Arithmetic, Array, Host, total
+from attsvm.numbers import Array, Index
+from attsvm.probe.data.arithmetic import Arithmetic, Host, total
 from attsvm.probe.fitting.attention import log_loss, on_tokens, read_products
 from attsvm.probe.fitting.compiled_pass import gradients
 from attsvm.probe.fitting.curvature import affordable, gauss_newton

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attsvm.numbers import Float
+from attsvm.numbers import Array, Float
 from attsvm.numbers.stored.matrix import as_matrix
-from attsvm.probe.data.arithmetic import Arithmetic, Array, arithmetic
+from attsvm.probe.data.arithmetic import Arithmetic, arithmetic
 from attsvm.probe.data.standard import Standard
 from attsvm.probe.data.store import TokenStore
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
-from attsvm.numbers import Bool, Float, Index
+from attsvm.numbers import Bool, Float, Index, Values
 
 
-def folds(cv: Any, labels: NDArray[Any], groups: ArrayLike | None, importance: Float) -> NDArray[np.int8]:
+class Splitter(Protocol):
+    """One of scikit-learn's."""
+
+    def split(self, X: Float, y: Values, groups: ArrayLike | None) -> Iterable[tuple[Index, Index]]: ...
+
+
+Folding: TypeAlias = int | Splitter | Iterable[tuple[Index, Index]]
+"""A number of folds, a splitter, or pairs (train, test)."""
+
+
+def folds(cv: Folding, labels: Values, groups: ArrayLike | None, importance: Float) -> NDArray[np.int8]:
     """Parts (folds, n): 1 for training, −1 for testing, 0 for neither; no fold where there are too few.
 
     cv: a number (stratified by class and, where given, by group), a splitter, or pairs (train, test).
@@ -32,7 +43,7 @@ def folds(cv: Any, labels: NDArray[Any], groups: ArrayLike | None, importance: F
 
 
 def _stratified(
-    count: int, labels: NDArray[Any], groups: ArrayLike | None, kept: Bool
+    count: int, labels: Values, groups: ArrayLike | None, kept: Bool
 ) -> list[tuple[Index, Index]]:
     """Folds with the same share of every class; their shuffle has a fixed seed."""
     places = np.flatnonzero(kept)
@@ -49,7 +60,7 @@ def _stratified(
     return [(places[train], places[test]) for train, test in splits]
 
 
-def _learnable(part: NDArray[np.int8], labels: NDArray[Any], importance: Float) -> bool:
+def _learnable(part: NDArray[np.int8], labels: Values, importance: Float) -> bool:
     """Whether a fold has every class to learn from, and something to be tested on."""
     kept = importance > 0
     learned = np.unique(labels[(part == 1) & kept])

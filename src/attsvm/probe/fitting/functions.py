@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attsvm.numbers import Bool, Float, Index
-from attsvm.probe.data.arithmetic import Arithmetic, Array
+from attsvm.numbers import Array, Bool, Float, Index
+from attsvm.probe.data.arithmetic import Arithmetic
 
 MEMORY = 12
 """Pairs (step, change of the gradient) that are remembered."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from attsvm.numbers import Float, Index
-from attsvm.probe.data.arithmetic import Array
+from attsvm.numbers import Array, Float, Index, Values
 from attsvm.probe.data.standard import Standard, standardise
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import Weights
@@ -31,7 +29,7 @@ class Probes:
     def __len__(self) -> int:
         return len(self.concept)
 
-    def take(self, which: Any) -> Probes:
+    def take(self, which: Index | slice) -> Probes:
         return Probes(*(each[which] for each in vars(self).values()))
 
     @classmethod
@@ -91,9 +89,7 @@ class Objective:
     h: int
 
     @classmethod
-    def of(
-        cls, store: TokenStore, targets: Float, importance: Float, parts: NDArray[Any], h: int
-    ) -> Objective:
+    def of(cls, store: TokenStore, targets: Float, importance: Float, parts: Values, h: int) -> Objective:
         """Fold 0 trains on everything, fold f where parts[f − 1] is 1; it is tested where that is −1.
 
         parts (folds, n). The tokens are standardised here, over all sequences.

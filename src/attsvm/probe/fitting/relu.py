@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attsvm.numbers import Float, Index
-from attsvm.probe.data.arithmetic import Arithmetic, Array, arithmetic
+from attsvm.numbers import Array, Float, Index
+from attsvm.probe.data.arithmetic import Arithmetic, arithmetic
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import Weights, log_loss, on_tokens, read_products
 from attsvm.probe.fitting.features import FeatureMap
@@ -194,7 +194,7 @@ class _Run:
         o, where, full = self.objective, self.where, 1 / (1 - DROPPED)
         net = self.network(self.now)
         net = net._replace(prompts=full * net.prompts)  # makes up for the features left out
-        part: TokenStore = o.store[which]
+        part = o.store[which]
         x, hidden, scores = self._hidden(net, part.read(slice(0, len(part))))
         left_in = self.rng.integers(256, size=tuple(hidden.shape), dtype=np.uint8) >= round(256 * DROPPED)
         hidden *= where.put(left_in)

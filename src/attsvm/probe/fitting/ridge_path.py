@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attsvm.numbers import Float, Index
-from attsvm.probe.data.arithmetic import Arithmetic, Array
+from attsvm.numbers import Array, Float, Index
+from attsvm.probe.data.arithmetic import Arithmetic
 from attsvm.probe.fitting.descent import Search, Stop
 from attsvm.probe.fitting.evaluation import evaluate
 from attsvm.probe.fitting.functions import Functions, Memory

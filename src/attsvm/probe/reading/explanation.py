@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from attsvm.numbers import Float
+from attsvm.numbers import Float, Values
 from attsvm.pages import escaped, page
 from attsvm.pieces import readable
 from attsvm.probe.data.standard import name_the_bad
@@ -19,6 +20,17 @@ from attsvm.probe.fitting.attention import Weights, probabilities
 
 SHOWN, WORDS = 300, 14
 """Sequences on a page, and words of each side that speak loudest."""
+
+
+class Pieces(Protocol):
+    """Texts that know their pieces, as `heads.activations` returns them."""
+
+    def __len__(self) -> int: ...
+    def pieces(self, number: int, /) -> Sequence[str]: ...
+
+
+Texts: TypeAlias = Pieces | Sequence[str | Sequence[str]] | None
+"""What the tokens of every sequence read; see `read_pieces`."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,8 +48,8 @@ class Explanation:
     attention: tuple[Float, ...]
     contributions: tuple[Float, ...]
     scores: Float
-    classes: NDArray[Any]
-    labels: NDArray[Any] | None = None
+    classes: Values
+    labels: Values | None = None
     stays: Float | None = None
 
     @property
@@ -45,7 +57,7 @@ class Explanation:
         return probabilities(self.scores)
 
     @property
-    def predicted(self) -> NDArray[Any]:
+    def predicted(self) -> Values:
         return np.asarray(self.classes[self.probabilities.argmax(1)])
 
     def votes(self, i: int) -> Float:
@@ -64,7 +76,7 @@ class Explanation:
 
         Of two classes the first has the negative votes; of several each has those where it is predicted.
         """
-        votes: dict[Any, dict[str, list[float]]] = {str(name): {} for name in self.classes}
+        votes: dict[str, dict[str, list[float]]] = {str(name): {} for name in self.classes}
         two = self.scores.shape[1] == 1
         for i, pieces in enumerate(self.pieces):
             for piece, vote in zip(pieces, self.votes(i).tolist(), strict=True):
@@ -139,7 +151,7 @@ _TINTS = {True: "0,114,178", False: "213,94,0"}
 
 
 def explain(
-    store: TokenStore, mapped: Any, weights: Weights, centre: Float
+    store: TokenStore, mapped: Callable[[Float], Float], weights: Weights, centre: Float
 ) -> tuple[list[Float], list[Float]]:
     """Attention (T_i,) and contributions (T_i, k) of the tokens of every sequence, in float64.
 
@@ -161,7 +173,7 @@ def explain(
     return attentions, contributions
 
 
-def read_pieces(texts: Any, lengths: NDArray[np.intp]) -> tuple[tuple[str, ...], ...]:
+def read_pieces(texts: Texts, lengths: NDArray[np.intp]) -> tuple[tuple[str, ...], ...]:
     """What the tokens of every sequence read.
 
     texts: pieces per sequence; strings with one word per token; what `heads.activations` returned; or None,
@@ -192,7 +204,7 @@ def read_pieces(texts: Any, lengths: NDArray[np.intp]) -> tuple[tuple[str, ...],
     return pieces
 
 
-def read_labels(labels: Any, classes: NDArray[Any], n: int) -> NDArray[Any] | None:
+def read_labels(labels: ArrayLike | None, classes: Values, n: int) -> Values | None:
     """Labels (n,) as the probe's own classes, or None.
 
     They are compared by value, and only once: True and 1.0 are the class 1, but do not read like it.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.numbers import Float, Index
+from attsvm.numbers import Array, Float, Index
 from attsvm.numbers.stored import KEPT, Stored
 from attsvm.numbers.threads import in_threads
 from attsvm.probe.data.standard import Standard
@@ -105,7 +104,7 @@ def separate_selected(seen: Attended, standard: Standard, prompts: Float, names:
     if (store.lengths == 1).all():
         return Separation(reason="every sequence has one token: there is nothing to separate")
     selected = store.padded(seen.attention)[..., 0].argmax(-1)
-    keys: Any = Standardised(store, standard)
+    keys: Array = Standardised(store, standard)
     tokens = Tokens(np.asarray(keys) if keys.size <= KEPT else keys, mask=store.mask)
     try:
         solution = max_margin(tokens, selected)

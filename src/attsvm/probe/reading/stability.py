@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from attsvm.numbers import Float
+from attsvm.numbers import Float, Index, Values
+from attsvm.probe.data.sequences import Sequences
 from attsvm.progress import Line, silence
+
+
+class Probe(Protocol):
+    """What is asked of a fitted probe."""
+
+    head_ridge_: float
+    prompt_ridge_: float
+    kinds_: list[str]
+    scale_: Float
+
+    def predict(self, X: Sequences) -> Values: ...
+    def decision_function(self, X: Sequences) -> Float: ...
+    def attention(self, X: Sequences) -> Float: ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,7 +52,7 @@ class Stability:
 
 
 def stability(
-    probe: Any, X: Any, y: ArrayLike, resamples: int, groups: ArrayLike | None, seed: int
+    probe: Probe, X: Sequences, y: ArrayLike, resamples: int, groups: ArrayLike | None, seed: int
 ) -> Stability:
     """Fit the probe, with the ridges it has, on sequences (or groups of them) drawn with replacement."""
     if resamples < 2:
@@ -49,7 +63,7 @@ def stability(
     ridges = {"head_ridge": probe.head_ridge_, "prompt_ridge": probe.prompt_ridge_}
     kinds = probe.kinds_
     known = {"features": kinds} | (ridges if kinds in (["linear"], ["rbf"]) else {})
-    rng, found = np.random.default_rng(seed), list[tuple[Any, ...]]()
+    rng, found = np.random.default_rng(seed), list[tuple[object, ...]]()
     with Line(total=resamples) as line:
         for number in range(resamples):
             line.show(f"resample {number + 1} of {resamples}", float(number))
@@ -64,13 +78,13 @@ def stability(
     return Stability(tokens.mean(0), labels.mean(0), scores.std(0), prompts, heads)
 
 
-def _tokens(probe: Any, X: Any) -> Any:
+def _tokens(probe: Probe, X: Sequences) -> Index:
     """The most attended token (n,), by the mean over heads: trained maps have one per fold, in no order."""
     attention = probe.attention(X)
     return (attention if attention.ndim == 2 else attention.mean(0)).argmax(-1)
 
 
-def _drawn(rng: np.random.Generator, y: Any, groups: ArrayLike | None) -> Float:
+def _drawn(rng: np.random.Generator, y: Values, groups: ArrayLike | None) -> Float:
     """How often each sequence is drawn (n,); until every class is there."""
     member = np.arange(len(y)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     count = int(member.max()) + 1
@@ -80,7 +94,7 @@ def _drawn(rng: np.random.Generator, y: Any, groups: ArrayLike | None) -> Float:
             return drawn
 
 
-def _cosine(one: Any, other: Any, name: str) -> float:
+def _cosine(one: Probe, other: Probe, name: str) -> float:
     """Cosine of two probes' weights, in the units in which the first's tokens have standard deviation one.
 
     NaN where they have different features.

@@ -12,18 +12,19 @@ from numpy.typing import ArrayLike
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
-from attsvm.numbers import Bool, Float
+from attsvm.numbers import Bool, Float, Values
+from attsvm.probe.data.sequences import Sequences
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import Weights
 from attsvm.probe.reading import curves, explanation
 from attsvm.probe.reading.curves import Curves, Threshold
-from attsvm.probe.reading.explanation import Explanation
-from attsvm.probe.reading.stability import Stability, stability
+from attsvm.probe.reading.explanation import Explanation, Texts
+from attsvm.probe.reading.stability import Probe, Stability, stability
 from attsvm.probe.use import running, saved
 from attsvm.probe.use.running import Running
 
 
-class InUse:
+class InUse(Probe):
     """Methods of a fitted probe: they read its weights and classes, and what they are given."""
 
     prompt_: Float
@@ -31,9 +32,9 @@ class InUse:
     intercept_: Float
     mean_: Float
     n_features_in_: int
-    classes_: Any
+    classes_: Values
 
-    def _read(self, X: Any) -> TokenStore:
+    def _read(self, X: Sequences) -> TokenStore:
         raise NotImplementedError
 
     # ------------------------------------------------------------------ on a stream
@@ -43,7 +44,7 @@ class InUse:
         check_is_fitted(self)
         return running.start(self._weights)
 
-    def step(self, state: Running, x: Any) -> tuple[Running, Any]:
+    def step(self, state: Running, x: ArrayLike) -> tuple[Running, float | Float]:
         """The state after one more token x (d,), or some more (m, d), and the score of all tokens so far.
 
             state = probe.start()
@@ -89,7 +90,12 @@ class InUse:
     # ------------------------------------------------------------------ reading it
 
     def explain(
-        self, X: Any, texts: Any = None, y: Any = None, *, stability: Stability | None = None
+        self,
+        X: Sequences,
+        texts: Texts = None,
+        y: ArrayLike | None = None,
+        *,
+        stability: Stability | None = None,
     ) -> Explanation:
         """What every token of the sequences contributes: numbers that sum to the score, and a page.
 
@@ -113,7 +119,7 @@ class InUse:
         )
 
     def stability(
-        self, X: Any, y: ArrayLike, resamples: int = 20, groups: ArrayLike | None = None, seed: int = 0
+        self, X: Sequences, y: ArrayLike, resamples: int = 20, groups: ArrayLike | None = None, seed: int = 0
     ) -> Stability:
         """Whether probes fitted on resamples of the sequences say the same and look at the same tokens.
 
@@ -123,7 +129,9 @@ class InUse:
         check_is_fitted(self)
         return stability(self, X, y, resamples, groups, seed)
 
-    def threshold_at_fpr(self, X: Any, y: ArrayLike, fpr: float = 0.01, positive: Any = None) -> Threshold:
+    def threshold_at_fpr(
+        self, X: Sequences, y: ArrayLike, fpr: float = 0.01, positive: object = None
+    ) -> Threshold:
         """The score above which at most a share `fpr` of the negatives is flagged, with its interval.
 
         X, y: sequences that the probe was not fitted on; those that are not `positive` (by default the last
@@ -132,11 +140,11 @@ class InUse:
         scores, _, truth = self._against(X, y, positive)
         return curves.threshold_at_fpr(scores, truth, fpr)
 
-    def curves(self, X: Any, y: ArrayLike, positive: Any = None, bins: int = 10) -> Curves:
+    def curves(self, X: Sequences, y: ArrayLike, positive: object = None, bins: int = 10) -> Curves:
         """ROC and calibration on sequences that the probe was not fitted on; `.plot()` draws both."""
         return curves.curves(*self._against(X, y, positive), bins)
 
-    def _against(self, X: Any, y: ArrayLike, positive: Any) -> tuple[Float, Float, Bool]:
+    def _against(self, X: Sequences, y: ArrayLike, positive: object) -> tuple[Float, Float, Bool]:
         """Scores and probabilities of the positive class, and the truth, (n,) each."""
         store = self._read(X)
         labels = explanation.read_labels(y, self.classes_, len(store))
@@ -145,7 +153,7 @@ class InUse:
         if positive not in self.classes_:
             raise ValueError(f"positive is {positive!r}. Pass one of {self.classes_.tolist()}.")
         one = int(np.flatnonzero(self.classes_ == positive)[0])
-        said: Float = self.decision_function(store)  # type: ignore[attr-defined]
+        said: Float = self.decision_function(store)
         if said.ndim == 1:
             scores = said if one else -said
         else:

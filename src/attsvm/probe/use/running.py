@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from attsvm.numbers import Float
+from attsvm.numbers import Array, Float
 from attsvm.probe.fitting.attention import Weights
 
 
@@ -48,7 +48,7 @@ def step(state: Running, tokens: Float, weights: Weights, centre: Float) -> tupl
     return Running(state.seen + len(x), top, total, sums), (sums / total[:, None]).sum(0) + base
 
 
-def as_tokens(x: Any, width: int) -> Float:
+def as_tokens(x: Array, width: int) -> Float:
     """One token (d,) or some (m, d), as float64 (m, d)."""
     if hasattr(x, "detach"):  # torch's bfloat16 has no array of NumPy's
         x = x.detach().cpu().double().numpy()

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attsvm.files import damage, naming
+from attsvm.numbers import Values
 from attsvm.numbers.archives import BadFile
 from attsvm.probe.fitting.features import FeatureMap, Rbf, Same, Together
 from attsvm.probe.fitting.relu import Relu
 from attsvm.probe.reading.separation import Separation
 from attsvm.replacing import replacing
 
-MAPS: dict[str, Any] = {"tokens": Same, "rbf": Rbf, "relu": Relu}
+MAPS: dict[str, type[Same | Rbf | Relu]] = {"tokens": Same, "rbf": Rbf, "relu": Relu}
 """Maps of features by their names in a file."""
 
 FORMAT = "attsvm probe 1"
@@ -26,7 +26,9 @@ ARRAYS = ("prompt_", "coef_", "intercept_", "mean_", "scale_")
 NUMBERS = ("head_ridge_", "prompt_ridge_", "objective_", "n_iter_", "n_features_in_", "_n_features_out")
 """Fitted attributes that are kept: arrays as tensors, numbers in the header."""
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, Values]
+Header = dict[str, Any]
+"""What JSON holds."""
 
 LONGEST = 1 << 16
 """Bytes that the name of a class may have."""
@@ -73,7 +75,7 @@ def load(kind: Any, file: str | os.PathLike[str]) -> Any:
 
 def _contents(
     file: str | os.PathLike[str],
-) -> tuple[dict[str, NDArray[Any]], list[FeatureMap], dict[str, Any]]:
+) -> tuple[Arrays, list[FeatureMap], Header]:
     """Arrays, maps of features, and what the header says."""
     from safetensors import safe_open
 
@@ -87,7 +89,7 @@ def _contents(
     return arrays, maps, about
 
 
-def _check(arrays: Arrays, maps: list[FeatureMap], about: dict[str, Any]) -> None:
+def _check(arrays: Arrays, maps: list[FeatureMap], about: Header) -> None:
     """The shapes fit, the numbers are numbers, and the maps lead from the tokens to the weights."""
     d, h, k = arrays["coef_"].shape
     shapes = {"prompt_": (d, h), "intercept_": (k,), "mean_": (d,), "scale_": (d,)}
@@ -126,7 +128,7 @@ def _map(kind: str, i: int, stored: Any) -> FeatureMap:
     return found
 
 
-def _plain(value: Any) -> bool:
+def _plain(value: object) -> bool:
     """Whether JSON gives the value back as it is."""
     try:
         return bool(json.loads(json.dumps(value)) == value)
