@@ -1,132 +1,47 @@
 """attsvm solves, trains, checks and applies attention as max-margin token selection."""
 
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from attsvm.lazy import homes, loaded
 
 __version__ = "0.1.0"
 
-# The public names in README order, and the module each comes from. Modules load at first use, so that
-# `import attsvm` is instant and pulls in neither JAX nor numba nor matplotlib.
-_HOME = {
-    "Tokens": "tokens",
-    "Entrywise": "norms",
-    "Schatten": "norms",
-    "l1": "norms",
-    "linf": "norms",
-    "frobenius": "norms",
-    "nuclear": "norms",
-    "spectral": "norms",
-    "Norm": "norms",
-    "scores": "selection",
-    "best_tokens": "selection",
-    "attended_tokens": "selection",
-    "soft_sparsity": "selection",
-    "TiedScores": "selection",
-    "locally_optimal": "selection",
-    "equal_losing_scores": "selection",
-    "max_margin": "program.max_margin",
-    "separate": "program.max_margin",
-    "separable": "program.max_margin",
-    "finite_part": "program.finite_part",
-    "selections": "program.selections",
-    "all_tokens_support": "program.assumptions",
-    "label_svm": "program.assumptions",
-    "label_support": "program.assumptions",
-    "leakage_cost": "program.assumptions",
-    "in_cone": "program.assumptions",
-    "in_margin_cone": "program.assumptions",
-    "Solution": "program.solution",
-    "Certificate": "program.solution",
-    "NotSeparable": "program.solution",
-    "train": "training.train",
-    "regularisation_path": "training.regularise",
-    "Batches": "training.batches",
-    "Interrupted": "training.segments",
-    "Path": "path",
-    "FullWeight": "training.weights",
-    "KeyQuery": "training.weights",
-    "Diagonal": "training.weights",
-    "DiagonalKeyQuery": "training.weights",
-    "Weight": "training.weights",
-    "Linear": "training.heads",
-    "ReLUNetwork": "training.heads",
-    "QuadraticPenalty": "training.heads",
-    "LogOdds": "training.heads",
-    "Head": "training.heads",
-    "logistic": "training.losses",
-    "exponential": "training.losses",
-    "correlation": "training.losses",
-    "log_loss": "training.losses",
-    "Loss": "training.losses",
-    "steepest": "training.optimizers",
-    "gd": "training.optimizers",
-    "mirror": "training.optimizers",
-    "polyak": "training.optimizers",
-    "adam": "training.optimizers",
-    "scale_free": "training.optimizers",
-    "Optimizer": "training.rules",
-    "gaussian": "training.init",
-    "uniform": "training.init",
-    "limit_norm": "theory",
-    "Factored": "theory",
-    "NoTheorem": "theory",
-    "compare": "verdict",
-    "classify": "verdict",
-    "fit_rate": "verdict",
-    "Verdict": "verdict",
-    "margin_ratio": "verdict",
-    "cosine": "verdict",
-    "divergence": "verdict",
-    "judge": "verdict",
-    "at_least": "verdict",
-    "at_most": "verdict",
-    "told": "verdict",
-    "Evidence": "verdict",
-    "explore": "explorer.show",
-    "sweep": "sweeps.sweep",
-}
-_MODULES = ("claims", "datasets", "next_token")
+# The public names and their modules are those below. Modules load at first use, so that `import attsvm` is
+# instant and pulls in neither JAX nor numba nor matplotlib.
+_HOME = homes(__name__)
 
 # Reached by name, but not by `from attsvm import *`: they need an extra, or matplotlib.
-_APART = {"AttentionProbe": "probe"}
-_MODULES_APART = ("figures", "heads", "probe", "torch")
+_APART = ("AttentionProbe", "figures", "heads", "probe", "torch")
 
-__all__ = [*_HOME, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [name for name in _HOME if name not in _APART]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _APART or name in _MODULES_APART:
-        return _apart(name)
-    if name in _MODULES:
-        return import_module(f"attsvm.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'attsvm' has no attribute {name!r}")
-    return getattr(import_module(f"attsvm.{_HOME[name]}"), name)
-
-
-def _apart(name: str) -> Any:
-    """What needs an extra. Without it the name does not exist, so that help() and hasattr() work."""
     try:
-        home = import_module(f"attsvm.{_APART.get(name, name)}")
+        return loaded(__name__, name, _HOME)
     except ImportError as missing:
+        # Without an extra its names do not exist, so that help() and hasattr() work. But
         # `from attsvm import name` would answer an AttributeError with "cannot import name": it asks from
         # here, and is told which extra to install.
-        if sys._getframe(2).f_code.co_name == "_handle_fromlist":
+        if name not in _APART or sys._getframe(1).f_code.co_name == "_handle_fromlist":
             raise
         raise AttributeError(str(missing), name=name, obj=sys.modules[__name__]) from missing
-    return getattr(home, name) if name in _APART else home
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_APART, *_MODULES_APART, "__version__"])
+    return sorted([*_HOME, "__version__"])
 
 
 if TYPE_CHECKING:
     from attsvm import (
         claims as claims,
         datasets as datasets,
+        figures as figures,
+        heads as heads,
         next_token as next_token,
+        probe as probe,
+        torch as torch,
     )
     from attsvm.explorer.show import explore as explore
     from attsvm.norms import (

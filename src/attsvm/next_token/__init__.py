@@ -1,50 +1,17 @@
 """Next-token prediction: corpora, priority graphs and Markov chains → the same Tokens and programs."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from attsvm.lazy import homes, loaded
+
 # Modules load at first use: analysing a corpus needs neither JAX nor the solvers.
-_HOME = {
-    "Corpus": "corpus",
-    "collocations": "sequences",
-    "random_corpus": "generators",
-    "noisy_corpus": "generators",
-    "log2_toy": "generators",
-    "random_embeddings": "generators",
-    "Priorities": "priorities",
-    "Role": "priorities",
-    "Unrealisable": "priorities",
-    "sentence_tokens": "problems",
-    "choice_tokens": "problems",
-    "prediction_tokens": "problems",
-    "collocation_tokens": "problems",
-    "Decoupled": "programs",
-    "attention_program": "programs",
-    "graph_program": "programs",
-    "feed_forward_program": "programs",
-    "TwoStages": "two_stage",
-    "train_two_stages": "two_stage",
-    "train_choice": "two_stage",
-    "log_excess": "excess",
-    "OneLayer": "model",
-    "token_logits": "model",
-    "extended_order": "model",
-    "extended_pairs": "model",
-    "ContextChain": "markov",
-    "collapse_exponent": "markov",
-    "CoOccurrence": "likelihood",
-    "Recovery": "likelihood",
-    "recover": "likelihood",
-    "graph_finite_part": "likelihood",
-}
+_HOME = homes(__name__)
 
 __all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'attsvm.next_token' has no attribute {name!r}")
-    return getattr(import_module(f"attsvm.next_token.{_HOME[name]}"), name)
+    return loaded(__name__, name, _HOME)
 
 
 def __dir__() -> list[str]:
