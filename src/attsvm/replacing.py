@@ -18,14 +18,19 @@ def replacing(file: Path) -> Iterator[Path]:
     part = file.with_name(f".{file.name}.{uuid4().hex}.part")
     try:
         yield part
-        _to_disk(part)
-        part.replace(file)
-        _to_disk(file.parent)
+        named(part, file)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _to_disk(path: Path) -> None:
+def named(part: Path, file: Path) -> None:
+    """Give what was written its name, once it is on the disk."""
+    to_disk(part)
+    part.replace(file)
+    to_disk(file.parent)
+
+
+def to_disk(path: Path) -> None:
     """Wait until what was written is on the disk; a folder's entries too, where the system can."""
     if path.is_dir() and os.name == "nt":
         return

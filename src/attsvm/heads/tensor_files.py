@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from attsvm.replacing import named, to_disk
 
 DTYPES = {"float16": ("F16", 2), "bfloat16": ("BF16", 2), "float32": ("F32", 4)}
 """The format's name of each type, and its bytes."""
@@ -77,16 +78,15 @@ class TokenFile:
     def flush(self) -> None:
         """What was written is on the disk."""
         self.file.flush()
-        os.fsync(self.file.fileno())
+        to_disk(self.part)
 
     def close(self) -> None:
         self.file.close()
 
     def finish(self) -> None:
         """Give the file its name."""
-        self.flush()
         self.close()
-        self.part.replace(self.path)
+        named(self.part, self.path)
 
 
 def unfinished(path: Path) -> Path:

@@ -24,24 +24,6 @@ def log_one_plus(x):  # type: ignore[no-untyped-def]
     """log(1 + x) for 0 ≤ x ≤ 1, to rounding: 2 artanh(x / (2 + x)), whose series ends soon."""
     w = x / (2.0 + x)
     square, total = w * w, 1.0 / 35.0
-    for odd in (
-        33.0,
-        31.0,
-        29.0,
-        27.0,
-        25.0,
-        23.0,
-        21.0,
-        19.0,
-        17.0,
-        15.0,
-        13.0,
-        11.0,
-        9.0,
-        7.0,
-        5.0,
-        3.0,
-        1.0,
-    ):
+    for odd in (33, 31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1):
         total = total * square + 1.0 / odd
     return 2.0 * w * total

@@ -64,6 +64,7 @@ class Torch:
 
     def __init__(self, array: Any) -> None:
         self.xp, self.device, self.scope = sys.modules["torch"], array.device, nullcontext
+        self.cuda = bool(array.is_cuda)
 
     def put(self, array: Any) -> Any:
         """One of NumPy's arrays where the others are."""
@@ -101,6 +102,8 @@ class Torch:
 
 class Jax:
     """JAX, on the device of an array."""
+
+    cuda = False  # what torch's compilers can read
 
     def __init__(self, array: Any) -> None:
         self.jax, self.xp = sys.modules["jax"], sys.modules["jax"].numpy

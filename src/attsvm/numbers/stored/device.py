@@ -59,7 +59,7 @@ class OnDevice(Stored):
         return self._each(work, examples, anchor, queries)
 
     def _margins(self, x: Any, anchor: Any, y: Any) -> Any:
-        once = _one_reading() if getattr(x, "is_cuda", False) else None
+        once = _one_reading() if self.library.cuda else None
         if once is not None:
             return once(x.detach(), anchor, y)
         place = self.library.put(np.arange(len(x)))

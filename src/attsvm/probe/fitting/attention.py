@@ -26,6 +26,15 @@ class Weights(NamedTuple):
     head: Float
     intercept: Float
 
+    def about(self, centre: Float) -> Weights:
+        """The same for tokens from which a centre (d,) was subtracted, which changes no attention."""
+        return self._replace(intercept=self.intercept + np.einsum("d,dhk->k", centre, self.head))
+
+    def on(self, x: Float) -> tuple[Float, Float]:
+        """Logits (T, h) and token scores (T, h, k) of tokens (T, d)."""
+        d, h, k = self.head.shape
+        return x @ self.prompts, (x @ self.head.reshape(d, h * k)).reshape(-1, h, k)
+
 
 class Attended(NamedTuple):
     """What a fitted probe sees: the features of all tokens, their attention (N, h), and scores (n, k)."""
@@ -102,7 +111,7 @@ def read_out(store: TokenStore, weights: Sequence[Weights], centre: Float) -> tu
     where = arithmetic(store.rows)
     d, h, k = weights[0].head.shape
     columns = np.concatenate([np.hstack([w.prompts, w.head.reshape(d, h * k)]) for w in weights], 1)
-    intercepts = np.stack([w.intercept + np.einsum("d,dhk->k", centre, w.head) for w in weights])
+    intercepts = np.stack([w.about(centre).intercept for w in weights])
     attention, scores = [], []
     with where.scope(), quiet():
         across, middle = map(where.factor, (columns, centre))

@@ -96,5 +96,4 @@ def for_given_tokens(objective: Objective, point: Float) -> Weights:
     """A point as weights for the tokens as given: standardisation is folded into them."""
     prompts, head, intercept = objective.like(point)
     mean, scale = objective.standard
-    head = head / scale[:, None, None]
-    return Weights(prompts / scale[:, None], head, intercept - np.einsum("d,dhk->k", mean, head))
+    return Weights(prompts / scale[:, None], head / scale[:, None, None], intercept).about(-mean)

@@ -111,20 +111,10 @@ def threshold_at_fpr(scores: Float, truth: Bool, fpr: float) -> Threshold:
     # the number of negatives above the true quantile is binomial(m, fpr)
     most, least = (int(binom.ppf(q, m, fpr)) for q in (1 - tail, tail))
     low = float(down[most]) if most < m else -np.inf
-    flagged = scores >= threshold
+    flagged, positives = scores >= threshold, int(truth.sum())
     wrong, found = int(flagged[~truth].sum()), int(flagged[truth].sum())
-    return Threshold(
-        fpr,
-        threshold,
-        low,
-        float(above[least]),
-        wrong / m,
-        interval(wrong, m),
-        found / int(truth.sum()),
-        interval(found, int(truth.sum())),
-        m,
-        int(truth.sum()),
-    )
+    rates = wrong / m, interval(wrong, m), found / positives, interval(found, positives)
+    return Threshold(fpr, threshold, low, float(above[least]), *rates, m, positives)
 
 
 def curves(scores: Float, probability: Float, truth: Bool, bins: int) -> Curves:
@@ -138,19 +128,10 @@ def curves(scores: Float, probability: Float, truth: Bool, bins: int) -> Curves:
     counts = np.array([len(part) for part in parts])
     low, high = zip(*(interval(k, m) for k, m in zip(hits, counts.tolist(), strict=True)), strict=True)
     loss = -(xlogy(truth, probability) + xlogy(~truth, 1 - probability)).mean()
-    return Curves(
-        fpr,
-        tpr,
-        np.append(np.inf, scores[order][ends]),
-        *area(scores, truth),
-        np.array([probability[part].mean() for part in parts]),
-        np.array(hits) / counts,
-        np.array(low),
-        np.array(high),
-        counts,
-        float(loss),
-        float(((probability - truth) ** 2).mean()),
-    )
+    ranking = fpr, tpr, np.append(np.inf, scores[order][ends]), *area(scores, truth)
+    predicted = np.array([probability[part].mean() for part in parts])
+    bins_of = predicted, np.array(hits) / counts, np.array(low), np.array(high), counts
+    return Curves(*ranking, *bins_of, float(loss), float(((probability - truth) ** 2).mean()))
 
 
 def area(scores: Float, truth: Bool) -> tuple[float, Interval]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 
 from attsvm.numbers import Float, Values
 from attsvm.pages import escaped, page
@@ -157,19 +158,15 @@ def explain(
 
     mapped: from tokens (T, d) to the space of the weights; centre as in `attend`.
     """
-    d, h, k = weights.head.shape
-    base = (weights.intercept + np.einsum("d,dhk->k", centre, weights.head)) / h
+    base = weights.about(centre).intercept / weights.head.shape[1]
     attentions, contributions = [], []
     for i, tokens in enumerate(store):
         if not np.isfinite(np.asarray(tokens, np.float64)).all():
             name_the_bad(store, slice(i, i + 1))
-        x = mapped(np.asarray(tokens, np.float64)) - centre
-        logits = x @ weights.prompts
-        relative = np.exp(logits - logits.max(0))
-        attention = relative / relative.sum(0)
-        values = (x @ weights.head.reshape(d, h * k)).reshape(-1, h, k) + base
+        logits, scores = weights.on(mapped(np.asarray(tokens, np.float64)) - centre)
+        attention = softmax(logits, axis=0)
         attentions.append(attention.mean(1))
-        contributions.append(np.einsum("th,thk->tk", attention, values))
+        contributions.append(np.einsum("th,thk->tk", attention, scores + base))
     return attentions, contributions
 
 

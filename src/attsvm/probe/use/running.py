@@ -37,15 +37,13 @@ def step(state: Running, tokens: Float, weights: Weights, centre: Float) -> tupl
     that of the softmax over all tokens. weights are for the tokens as given; centre (d,) as in `attend`.
     Reference: Milakov, Gimelshein 2018, "Online normalizer calculation for softmax".
     """
-    d, h, k = weights.head.shape
-    x = tokens - centre
-    logits, values = x @ weights.prompts, (x @ weights.head.reshape(d, h * k)).reshape(-1, h, k)
+    logits, values = weights.on(tokens - centre)
     top = np.maximum(state.top, logits.max(0))
     before, now = np.exp(state.top - top), np.exp(logits - top)
     total = before * state.total + now.sum(0)
     sums = before[:, None] * state.sums + np.einsum("th,thk->hk", now, values)
-    base = weights.intercept + np.einsum("d,dhk->k", centre, weights.head)
-    return Running(state.seen + len(x), top, total, sums), (sums / total[:, None]).sum(0) + base
+    scores = (sums / total[:, None]).sum(0) + weights.about(centre).intercept
+    return Running(state.seen + len(tokens), top, total, sums), scores
 
 
 def as_tokens(x: Array, width: int) -> Float:
