@@ -125,7 +125,7 @@ def _measured(
     logits = Logits(query, key, mask, scale, causal, window, soft_cap)
     kernel = _kernel(query)
     state = State(*kernel.state(logits, selected)) if kernel else _state(logits, selected)
-    first = logits.block(slice(0, query.shape[2]), slice(0, 1))[..., 0]
+    first = _to_first_key(logits)
     total, grown = 1 + state.E, torch.log1p(state.E)
     some = state.largest > -torch.inf
     return (
@@ -143,6 +143,15 @@ def _measured(
 def _shapes(query, key, mask, selected, scale, causal, window, soft_cap):  # type: ignore[no-untyped-def]
     number = query.new_empty(query.shape[:3], dtype=Logits(query, key, None, scale).wide)
     return number, number.long(), *(torch.empty_like(number) for _ in range(6))
+
+
+def _to_first_key(logits: Logits) -> Tensor:
+    """The logits of key 0, some queries at a time, because they are widened."""
+    batch, heads, t, _ = logits.shape
+    length = max(1, 16 * BLOCK // max(1, batch * heads * logits.query.shape[-1]))
+    starts = range(0, max(t, 1), length)
+    parts = [logits.block(slice(i, min(i + length, t)), slice(0, 1))[..., 0] for i in starts]
+    return torch.cat(parts, -1)
 
 
 def _kernel(query: Tensor) -> Any:
