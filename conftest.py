@@ -1,4 +1,4 @@
-"""Every code block of the README and of the docs is a test: Sybil finds them, tests/pages.py runs them."""
+"""Every code block of README, docs and notebooks is a test: Sybil finds them, tests/pages.py runs them."""
 
 import os
 import tempfile
@@ -28,7 +28,8 @@ pytest_collect_file = Sybil(
         CodeBlockParser("sh", pages.commands),
         CodeBlockParser("toml", pages.study),
     ],
-    patterns=["README.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/*.md"],
+    patterns=["README.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/*.md", "notebooks/*.md"],
+    excludes=["docs/notebooks/*.md"],  # written by the site from notebooks/
     setup=begin,
     teardown=end,
 ).pytest()

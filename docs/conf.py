@@ -2,8 +2,12 @@
 
 import importlib.util
 import inspect
+import os
 import re
 import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import attsvm
@@ -131,9 +135,24 @@ def beside(app):
         shutil.copyfile(file, live / file.name)
 
 
+def notebooks(app):
+    """Run notebooks/*.md, two at once and each in a process of its own, into the pages of notebooks/ here."""
+    from sphinx.errors import ExtensionError
+
+    def run(file):
+        command = [sys.executable, HERE / "run_notebooks.py", file, HERE / "notebooks"]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"MPLBACKEND": "agg"})
+        if done.returncode:
+            raise ExtensionError(f"{file.name} does not run:\n{done.stderr}")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, sorted((ROOT / "notebooks").glob("*.md"))))
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", as_text)
     app.connect("autodoc-process-signature", short_types)
     app.connect("builder-inited", beside)
+    app.connect("builder-inited", notebooks)
     app.connect("doctree-read", exponents, priority=100)  # before the contents are collected
     app.connect("html-page-context", breaks)

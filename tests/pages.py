@@ -1,9 +1,9 @@
 """How a code block of a page is run; Sybil finds the blocks, page by page.
 
 Python blocks run one after the other in an empty folder; a `text` block below one is what it printed. A
-block says in a comment what it needs (`# needs attsvm[sklearn]`), and why it is not run here, if it is not
-(`# … not run in the tests: …`). Shell blocks of the tutorials (docs/start) run, `attsvm` in this process;
-elsewhere their commands, options and files must exist.
+block says in a comment what it needs (`# needs attsvm[hf] and the package …`), and why it is not run here, if
+it is not (`# … not run in the tests: …`). Shell blocks of the tutorials (docs/start) run, `attsvm` in this
+process; elsewhere their commands, options and files must exist.
 """
 
 import contextlib
@@ -56,12 +56,14 @@ def skip_if_missing(source, namespace):
     """Skip a block that is marked, and from one whose extra is missing on, all of the page."""
     if marked := re.search("not run in the tests: (.*)", source):
         pytest.skip(marked[1])
-    for extra in re.findall(r"# needs attsvm\[(\w+)\]", source):
-        for module in EXTRAS[extra]:
+    needs = {f"attsvm[{name}]": EXTRAS[name] for name in re.findall(r"# needs attsvm\[(\w+)\]", source)}
+    needs |= {name: (name,) for name in re.findall(r"# needs .*the package (\w+)", source)}
+    for need, modules in needs.items():
+        for module in modules:
             try:
                 pytest.importorskip(module)
             except pytest.skip.Exception:
-                namespace["_missing"] = f"needs attsvm[{extra}]"
+                namespace["_missing"] = f"needs {need}"
     if "_missing" in namespace:
         pytest.skip(namespace["_missing"])
 
