@@ -26,6 +26,7 @@ LAYERS = {
     "tokens": 0,
     "token_arrays": 0,
     "norms": 0,
+    "max_norm": 0,
     "progress": 0,
     "fingerprint": 0,
     "query_key": 0,

@@ -7,12 +7,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius, l1, linf, nuclear, spectral
+from attsvm.norms import (
+    Entrywise,
+    LongestRow,
+    Norm,
+    RowWise,
+    Schatten,
+    as_norm,
+    frobenius,
+    l1,
+    linf,
+    nuclear,
+    spectral,
+)
 
 pytestmark = pytest.mark.quick
 
 EXPONENTS = (1, 1.01, 1.5, 2, 3, 100, math.inf)
-ALL_NORMS = [kind(p) for kind in (Entrywise, Schatten) for p in EXPONENTS]
+ALL_NORMS = [kind(p) for kind in (Entrywise, Schatten, RowWise) for p in EXPONENTS]
 ROUNDING = 1e-11  # p = 1.01 raises rounding errors to the power q = 101
 SCALES = (1e-150, 1e-20, 1.0, 1e20, 1e150)
 
@@ -188,3 +200,12 @@ def test_what_is_no_norm_is_answered_with_the_norm_it_may_mean(wrong, meant):
     with pytest.raises(TypeError, match=f"norm is {wrong!r}. Pass .*{meant}"):
         as_norm(wrong)
     assert as_norm(nuclear) is nuclear
+
+
+def test_the_longest_row_has_its_own_words_and_normalises_every_row():
+    G = np.array([[3.0, 4.0], [0.0, 0.0], [0.0, -2.0]])
+    assert LongestRow().value(G) == 5 and LongestRow().dual.value(G) == 7
+    np.testing.assert_allclose(LongestRow().steepest(G), [[0.6, 0.8], [0, 0], [0, -1]])
+    np.testing.assert_allclose(LongestRow().dual.steepest(G), [[0.6, 0.8], [0, 0], [0, 0]])
+    assert [str(RowWise(p)) for p in (1, 2, math.inf)] == ["sum of rows", "Frobenius", "longest row"]
+    np.testing.assert_allclose(RowWise(3).value(G[:, 1]), Entrywise(3).value(G[:, 1]))

@@ -4,7 +4,8 @@ import numpy as np
 import optax
 import pytest
 
-from attsvm.norms import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral
+from attsvm.max_norm import MaxNorm
+from attsvm.norms import Entrywise, LongestRow, RowWise, Schatten, frobenius, l1, linf, nuclear, spectral
 from attsvm.theory import Factored, NoTheorem, limit_norm
 from attsvm.training.optimizers import gd, mirror, per_block, polyak, steepest
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
@@ -31,6 +32,9 @@ pytestmark = pytest.mark.quick
         (KeyQuery(separate=True), steepest(Schatten(4), 0.1), Schatten(2), "ours"),
         (KeyQuery(), steepest(Schatten(3), 0.1), Schatten(1.5), "ours"),
         (KeyQuery(), per_block(steepest(spectral, 0.1)), spectral, "ours"),
+        (KeyQuery(), steepest(LongestRow(), 0.1), MaxNorm(), "ours"),
+        (DiagonalKeyQuery(), steepest(LongestRow(), 0.1), linf, "ours"),
+        (Diagonal(), steepest(LongestRow(), 0.1), linf, "conjecture"),
         (DiagonalKeyQuery(), steepest(Entrywise(3), 0.1), Entrywise(1.5), "ours"),
         (DiagonalKeyQuery(separate=True), steepest(linf, 0.1), linf, "ours"),
         (DiagonalKeyQuery(), steepest(spectral, 0.1), l1, "ours"),
@@ -105,6 +109,15 @@ def test_a_limit_that_is_ours_names_a_claim_that_exists():
 # ---------------------------------------------------------------------- the norm of a product
 
 ROUNDING = 1e-10
+
+
+def test_the_longest_rows_of_two_factors_imply_the_max_norm():
+    W = np.random.default_rng(0).standard_normal((4, 3))
+    implied = Factored(LongestRow())
+    assert implied.closed == MaxNorm() and "γ₂" in implied.words
+    assert implied.value(W) == pytest.approx(MaxNorm().value(W)) and implied.value(W) < np.linalg.norm(W, 2)
+    assert Factored(LongestRow(), factors=3).closed is None and Factored(RowWise(3)).closed is None
+    assert Factored(RowWise(2)).closed == nuclear
 
 
 @pytest.mark.parametrize("p", [1, 1.5, 2, 3, 4, np.inf])

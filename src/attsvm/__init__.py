@@ -44,9 +44,12 @@ if TYPE_CHECKING:
         torch as torch,
     )
     from attsvm.explorer.show import explore as explore
+    from attsvm.max_norm import MaxNorm as MaxNorm
     from attsvm.norms import (
         Entrywise as Entrywise,
+        LongestRow as LongestRow,
         Norm as Norm,
+        RowWise as RowWise,
         Schatten as Schatten,
         frobenius as frobenius,
         l1 as l1,

@@ -114,6 +114,46 @@ class Schatten:
         return names.get(self.p, f"Schatten {self.p:g}")
 
 
+@dataclass(frozen=True)
+class RowWise:
+    """lp norm of the lengths of the rows, p in [1, ∞]; p = 2 is the Frobenius norm.
+
+        N(W) = (Σ_i |w_i|^p)^(1/p),     steepest(G): rows g_i / |g_i| times steepest_lp of the lengths |g_i|
+
+    p = ∞ is the longest row, `LongestRow()`: its steepest direction has every row at length one. A vector is
+    a column: its rows are its entries.
+    """
+
+    p: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", _exponent(self.p))
+
+    @property
+    def dual(self) -> RowWise:
+        return RowWise(_conjugate(self.p))
+
+    def value(self, W: Any) -> Any:
+        xp, M, _ = _matrix(W)
+        return _lp_value(xp, _lp_value(xp, M, 2), self.p)
+
+    def steepest(self, G: Any) -> Any:
+        xp, M, shape = _matrix(G)
+        sizes = _lp_steepest(xp, _lp_value(xp, M, 2), self.p)
+        return xp.reshape(_unit(xp, M, -1) * sizes[..., None], shape)
+
+    def __str__(self) -> str:
+        return {1: "sum of rows", 2: "Frobenius", math.inf: "longest row"}.get(self.p, f"rows l{self.p:g}")
+
+
+def LongestRow() -> RowWise:
+    """The length of the longest row, max_i |w_i|. Steps in it on K and Q make the max-norm of K Qᵀ small.
+
+    Its dual is the sum of the rows' lengths, and its steepest direction normalises every row.
+    """
+    return RowWise(math.inf)
+
+
 def as_norm(norm: Any) -> Norm:
     """Check that something is a norm; a name or a number is answered with the norm it may mean."""
     # The protocol last: looking for every method takes as long as a tenth of a small program.

@@ -7,7 +7,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius, l1, linf, nuclear, spectral
+from attsvm.max_norm import MaxNorm
+from attsvm.norms import (
+    Entrywise,
+    LongestRow,
+    Norm,
+    RowWise,
+    Schatten,
+    as_norm,
+    frobenius,
+    l1,
+    linf,
+    nuclear,
+    spectral,
+)
 
 Standing = Literal["theorem", "regularisation path only", "conjecture", "ours"]
 
@@ -67,7 +80,8 @@ class Factored:
 
     By Hölder's inequality F of Schatten(p) is Schatten(p/L) if no factor is narrower than the rank of W, and
     F of lp on diagonals k ⊙ q is l(p/L): where p < L a quasi-norm, which is not convex and has no program.
-    Of other norms of matrices no closed form is known; `words` says what is.
+    F of the longest row is the max-norm γ₂, by definition, for two factors no narrower than d + e. Of other
+    norms of matrices no closed form is known; `words` says what is.
     diagonal: the factors are vectors, of which every Schatten norm is the length, p = 2.
     Reference: docs/law_of_halves.md.
     """
@@ -84,13 +98,16 @@ class Factored:
     @property
     def exponent(self) -> float | None:
         """p/L of the closed form; None where none is known."""
-        if isinstance(self.norm, Schatten) or self.norm == frobenius:
+        if isinstance(self.norm, Schatten) or self.norm.p == 2:
             return (2.0 if self.diagonal else self.norm.p) / self.factors
-        return self.norm.p / self.factors if isinstance(self.norm, Entrywise) and self.diagonal else None
+        known = isinstance(self.norm, (Entrywise, RowWise)) and self.diagonal
+        return self.norm.p / self.factors if known else None
 
     @property
     def closed(self) -> Norm | None:
         """F as a norm; None where it is not convex or not known."""
+        if self.norm == LongestRow() and self.factors == 2 and not self.diagonal:
+            return MaxNorm()
         p = self.exponent
         if p is None or p < 1:
             return None
@@ -100,6 +117,8 @@ class Factored:
     def words(self) -> str:
         """What is known of F, in a sentence."""
         of = f"min {' '.join(f'N(W_{k})' for k in range(1, self.factors + 1))}"
+        if isinstance(self.closed, MaxNorm):
+            return f"{of} is γ₂(W), the max-norm"
         if self.closed is not None:
             return f"{of} is the {self.closed} norm"
         if self.exponent is not None:
@@ -117,6 +136,8 @@ class Factored:
     def value(self, W: Any) -> Any:
         """F(W) = N(Σ^(1/L))^L of matrices (…, d, e) or diagonals (…, d), where there is a closed form."""
         p = self.exponent
+        if isinstance(self.closed, MaxNorm):
+            return self.closed.value(W)
         if p is None:
             raise ValueError(f"{self.words}. Pass a Schatten norm, or an entrywise one with diagonal=True.")
         sizes = np.abs(W) if self.diagonal else np.linalg.svd(W, compute_uv=False)
@@ -158,6 +179,8 @@ def limit_norm(weight: Any, optimizer: Any) -> Limit:
             return Limit(Entrywise(rule.p), "theorem" if known else "conjecture", MIRROR, CONE)
         case Diagonal(), Steepest(norm=Schatten()):  # of a vector it is the length
             return Limit(frobenius, "conjecture", SPECTRAL)
+        case Diagonal(), Steepest(norm=RowWise()):  # whose rows are its entries
+            return Limit(Entrywise(rule.norm.p), "conjecture", SPECTRAL)
         case ((FullWeight() | Diagonal()), Steepest()):
             return Limit(rule.norm, "conjecture", SPECTRAL, claim=TESTED.get(rule.norm, ""))
         case KeyQuery(), _ if along:
@@ -178,6 +201,8 @@ def _halved(norm: Norm, diagonal: bool) -> Limit | None:
         return None
     if diagonal:
         return Limit(implied, "ours", HALVES, SMALL, "lp_steps_on_diagonals_maximise_the_margin_of_half_p")
+    if isinstance(implied, MaxNorm):
+        return Limit(implied, "ours", HALVES, f"rank at least d + e; {SMALL}")
     named = {2: f"{HALF}_frobenius_margin", np.inf: f"{HALF}_spectral_margin"}
     return Limit(implied, "ours", HALVES, f"{WIDE}; {SMALL}", named.get(implied.p, ""))
 

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from attsvm import norms
+from attsvm.max_norm import MaxNorm
 from attsvm.norms import Entrywise, Norm, Schatten
 
 NORMS: dict[str, Norm] = {
@@ -17,6 +18,8 @@ NORMS: dict[str, Norm] = {
     "spectral": norms.spectral,
     "l1": norms.l1,
     "linf": norms.linf,
+    "max-norm": MaxNorm(),
+    "longest-row": norms.LongestRow(),
 }
 FAMILIES: dict[str, Callable[[float], Norm]] = {"lp": Entrywise, "schatten": Schatten}
 """Norms that have an exponent, which follows a colon."""
@@ -31,7 +34,7 @@ class WrongWord(ValueError):
 
 
 def norm_of(word: str) -> Norm:
-    """frobenius, nuclear, spectral, l1, linf, lp:1.5 or schatten:1.5, in capitals or not."""
+    """A name of NORMS, lp:1.5 or schatten:1.5, in capitals or not."""
     if word.lower() in NORMS:
         return NORMS[word.lower()]
     family, _, exponent = word.lower().partition(":")

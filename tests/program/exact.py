@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from attsvm.max_norm import DualMaxNorm, MaxNorm
 from attsvm.norms import Entrywise, Norm
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import TOLERANCE, NotSeparable, Solution
@@ -196,7 +197,11 @@ def _soft(case, rows, W, margins, lam, M, gained):
 
 
 def _value(norm: Norm, W: Array) -> Decimal:
-    """A norm in 80 digits."""
+    """A norm in 80 digits; of the max-norm and its dual the upper bound that is in the package."""
+    if isinstance(norm, (MaxNorm, DualMaxNorm)):
+        power = 0 if not W.any() else int(max(abs(a) for a in W.ravel()).adjusted())
+        unit = Decimal(10) ** power
+        return Decimal(norm.bracket(np.array(W / unit, float))[1]) * unit
     x = [abs(a) for a in W.ravel()]
     if not isinstance(norm, Entrywise) and norm.p != 2:
         x = _singular_values(W)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from attsvm.max_norm import MaxNorm
 from attsvm.norms import Entrywise, Schatten, frobenius
 from tests.program import degenerate
 from tests.program.cases import Case, Random, anchors, choice, planted, powers, tied
@@ -278,9 +279,16 @@ FAMILIES: dict[str, Callable[[Random], Case]] = {
 
 def spectra(r: Random) -> Case:
     """A program of any other hard family in a Schatten norm between the nuclear and the spectral one."""
-    names = [name for name in FAMILIES if "soft" not in name and name not in ("spectra", "planes")]
+    names = [
+        name for name in FAMILIES if "soft" not in name and name not in ("spectra", "max_norms", "planes")
+    ]
     case = FAMILIES[names[r.integers(len(names))]](r)
     return replace(case, norm=Schatten(float(r.choice([1.01, 1.25, 1.5, 1.9, 2.5, 3, 4, 8, 50]))))
 
 
-FAMILIES["spectra"] = spectra
+def max_norms(r: Random) -> Case:
+    """The same in the max-norm."""
+    return replace(spectra(r), norm=MaxNorm())
+
+
+FAMILIES |= {"spectra": spectra, "max_norms": max_norms}

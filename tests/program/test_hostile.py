@@ -12,12 +12,13 @@ from tests.program import exact
 from tests.program.hostile import FAMILIES, Case, draw
 
 EACH = 15
-"""Programs of each family: 35 families make 525; `python benchmarks/hostile.py` runs 100,000."""
+"""Programs of each family: 36 families make 530; `python benchmarks/hostile.py` runs 100,000."""
 
-FEWER = {"planes": 3}
-"""Fewer of those that are large."""
+FEWER = {"planes": 3, "max_norms": 5}
+"""Fewer of those that are large or slow."""
 
-UNPROVABLE = {"soft_absurd": 4, "near_parallel_queries": 2, "tiny_margins": 1, "averages": 1, "spectra": 1}
+UNPROVABLE = {"soft_absurd": 4, "near_parallel_queries": 2}
+UNPROVABLE |= dict.fromkeys(("tiny_margins", "averages", "spectra", "max_norms"), 1)
 """Programs that may stay uncertified. Where no W separates and C is beyond 1e20, Σ λ_j A_j would have to
 cancel to more digits than float64 multipliers have; 7 % of that family. In the others the best margin may lie
 just above 1e-11 of the rows: a few in a thousand, and which ones depends on the machine's rounding."""

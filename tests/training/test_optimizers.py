@@ -6,12 +6,12 @@ import numpy as np
 import optax
 import pytest
 
-from attsvm import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral
+from attsvm import Entrywise, LongestRow, RowWise, Schatten, frobenius, l1, linf, nuclear, spectral
 from attsvm.training.optimizers import gd, mirror, per_block, polyak, scale_free, steepest
 
 pytestmark = pytest.mark.quick
 
-NORMS = [l1, linf, frobenius, nuclear, spectral, Entrywise(3), Schatten(1.5)]
+NORMS = [l1, linf, frobenius, nuclear, spectral, Entrywise(3), Schatten(1.5), LongestRow(), RowWise(3)]
 TINY = -5_000.0
 
 
@@ -46,8 +46,8 @@ def test_several_parameters_are_one_vector_for_an_entrywise_norm(norm):
     assert float(norm.value(joint)) == pytest.approx(0.1, rel=1e-12)
 
 
-@pytest.mark.parametrize("norm", [nuclear, spectral, Schatten(1.5)], ids=str)
-def test_several_parameters_are_one_block_matrix_for_a_schatten_norm(norm):
+@pytest.mark.parametrize("norm", [nuclear, spectral, Schatten(1.5), LongestRow(), RowWise(3)], ids=str)
+def test_several_parameters_are_one_block_matrix_for_norms_of_singular_values_and_rows(norm):
     grads = {"K": matrix(1), "Q": matrix(2, (5, 3))}
     step = one_step(steepest(norm, 0.1), grads)
     joint = jax.scipy.linalg.block_diag(step["K"], step["Q"])

@@ -6,6 +6,7 @@ against the solution. Where float64 leaves too much doubt the sums are taken aga
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -262,9 +263,9 @@ def _rounding(norm: Norm, W: Float) -> float:
 
 
 def _stretch(norm: Norm, W: Float) -> float:
-    """The largest norm of a matrix of Frobenius norm one."""
+    """The largest norm of a matrix of Frobenius norm one; for the max-norm and its dual √(d e) suffices."""
     sizes = min(W.shape[-2:]) if isinstance(norm, Schatten) else W.shape[-2] * W.shape[-1]
-    return float(sizes ** max(1 / norm.p - 0.5, 0.0))
+    return float(sizes ** (0.5 if math.isnan(norm.p) else max(1 / norm.p - 0.5, 0.0)))
 
 
 def _total(numbers: Float, exponent: Any) -> tuple[Float, Any]:

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from attsvm.norms import Norm, Schatten, frobenius
+from attsvm.max_norm import MaxNorm
+from attsvm.norms import Norm, Schatten, frobenius, linf
 from attsvm.numbers import Bool, Float
 from attsvm.program.constraints import Constraints
 
@@ -83,8 +84,10 @@ class Found:
 
 
 def on_vectors(program: Constraints, norm: Norm) -> Norm:
-    """The norm that the rows see: a vector has one singular value, and all its Schatten norms are l2."""
-    return frobenius if isinstance(norm, Schatten) and min(program.d, program.e) == 1 else norm
+    """The norm that the rows see: of a vector all Schatten norms are l2, and the max-norm is l∞."""
+    if min(program.d, program.e) > 1:
+        return norm
+    return frobenius if isinstance(norm, Schatten) else linf if isinstance(norm, MaxNorm) else norm
 
 
 class Route(Protocol):

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attsvm.max_norm import MaxNorm
 from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius
 from attsvm.program.constraints import Constraints
 from attsvm.program.copies import without_copies
@@ -34,7 +35,7 @@ def max_margin(
     Several selected tokens in a row are tied: (x_s − x_s')ᵀ W z = 0.
 
     tokens: keys (n, T, d), queries (n, e); selected: bool (n, T) or indices (n,).
-    norm: `frobenius`, `nuclear`, `spectral`, `l1`, `linf`, any `Entrywise(p)` or `Schatten(p)`.
+    norm: `frobenius`, `nuclear`, `spectral`, `l1`, `linf`, any `Entrywise(p)` or `Schatten(p)`, `MaxNorm()`.
     required: the margin, one number or one per example (n,). 0 asks only that no other token is above a
         selected one; asked of all examples, W = 0 does.
     slack: None, or the price C of falling short, one number or one per example (n,); ∞ is None:
@@ -135,13 +136,14 @@ def route_of(norm: Norm) -> Route:
             from attsvm.program.entrywise.route import solve_entrywise
 
             return solve_entrywise
-        case Schatten():
+        case Schatten() | MaxNorm():
             from attsvm.program.schatten.route import solve_schatten
 
             return solve_schatten
         case _:
             raise ValueError(
-                f"no program for the norm {norm}. Supported: Entrywise(p) and Schatten(p), 1 ≤ p ≤ ∞."
+                f"no program for the norm {norm}. Supported: Entrywise(p) and Schatten(p), "
+                "1 ≤ p ≤ ∞, and MaxNorm()."
             )
 
 

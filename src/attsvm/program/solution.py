@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.files import check_shapes, naming, read_arrays, write_arrays
+from attsvm.max_norm import MaxNorm
 from attsvm.norms import Entrywise, Norm, Schatten
 from attsvm.numbers import Bool, Float
 from attsvm.program.certificate import TOLERANCE, Certificate, certify, certify_soft, plain
@@ -217,9 +218,11 @@ def _parts(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]
         "separable": parts["separable"].astype(bool),
         "required": as_required(tokens, parts["required"]),
     }
-    families, words = {"Entrywise": Entrywise, "Schatten": Schatten}, arrays["norm"].ravel().tolist()
+    families: dict[str, Callable[[float], Norm]] = {"Entrywise": Entrywise, "Schatten": Schatten}
+    families["MaxNorm"] = lambda _: MaxNorm()
+    words = arrays["norm"].ravel().tolist()
     if len(words) != 2 or words[0] not in families:
-        raise ValueError(f"unknown norm {words}. Known: {' and '.join(families)}, each with its p.")
+        raise ValueError(f"unknown norm {words}. Known: {', '.join(families)}, each with its p.")
     norm = families[words[0]](float(words[1]))
     return parts | {"norm": norm, "selected": as_selected(tokens, arrays["selected"])}
 

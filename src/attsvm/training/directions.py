@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from attsvm.norms import Entrywise, Norm, Schatten
+from attsvm.norms import Entrywise, Norm, RowWise, Schatten
 from attsvm.training.compilation import backend
 from attsvm.training.lanes import each
 from attsvm.training.small_svd import LARGEST, small_svd
@@ -20,7 +20,7 @@ Tree = Any
 
 
 def direction(norm: Norm, tree: Tree, last: bool) -> Tree:
-    """argmax ⟨tree, Δ⟩ over N(Δ) ≤ 1: one vector, or one block matrix for a Schatten norm."""
+    """argmax ⟨tree, Δ⟩ over N(Δ) ≤ 1: one vector, or one matrix for norms of rows and singular values."""
     leaves, shape = jax.tree.flatten(tree)
     if isinstance(norm, Entrywise) or (isinstance(norm, Schatten) and norm.p == 2):
         unit = Entrywise(norm.p).steepest_along(vector(tree, last))
@@ -46,8 +46,20 @@ def _of_matrices(norm: Norm, leaves: list[Array]) -> list[Array]:
         return _block_steepest(norm, leaves)
     if len(leaves) == 1 and leaves[0].ndim in (1, 2):
         return [norm.steepest(leaves[0])]
+    if isinstance(norm, RowWise):
+        return _stacked_steepest(norm, leaves)
     vector, restore = ravel_pytree(leaves)
     return restore(norm.steepest(vector))
+
+
+def _stacked_steepest(norm: RowWise, leaves: list[Array]) -> list[Array]:
+    """That of all rows below each other: zeros beside them leave them as long as they are."""
+    blocks = [leaf[:, None] if leaf.ndim == 1 else leaf for leaf in leaves]
+    width = max(block.shape[1] for block in blocks)
+    rows = jnp.concatenate([jnp.pad(block, ((0, 0), (0, width - block.shape[1]))) for block in blocks])
+    parts = jnp.split(norm.steepest(rows), np.cumsum([len(block) for block in blocks])[:-1])
+    own = zip(parts, blocks, leaves, strict=True)
+    return [part[:, : block.shape[1]].reshape(leaf.shape) for part, block, leaf in own]
 
 
 def _block_steepest(norm: Schatten, leaves: list[Array]) -> list[Array]:

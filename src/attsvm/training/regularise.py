@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attsvm.norms import Norm, Schatten, frobenius
+from attsvm.norms import Entrywise, Norm, Schatten, frobenius
 from attsvm.path import Path
 from attsvm.tokens import Tokens
 from attsvm.training import heads, losses, radii as radius_rules, runs, weights
@@ -99,8 +99,10 @@ def regularisation_path(
 
 
 def _check_norm(norm: object, weight: Weight, tokens: Tokens) -> None:
-    if isinstance(norm, type) or not isinstance(norm, Norm):
-        raise TypeError(f"{norm!r} is not a norm. Pass frobenius, nuclear, Entrywise(p) or Schatten(p).")
+    if not isinstance(norm, (Entrywise, Schatten)):
+        raise TypeError(
+            f"{norm!r} is not a norm of paths. Pass frobenius, nuclear, Entrywise(p) or Schatten(p)."
+        )
     shapes = weight.shapes(tokens.d, tokens.e)
     if len(shapes) > 1:
         matrices = all(len(shape) == 2 for shape in shapes.values())

@@ -5,6 +5,7 @@
     power     ‖x‖_q < 1     −Σ log(u_i^(2/q) − x_i²) − Σ (1 − 1/q) log u_i − log(1 − Σ u_i),   u_i > |x_i|^q
     operator  ‖X‖_op < 1    −log det Z,   Z = [[1, X], [Xᵀ, 1]]
     trace     ‖X‖_* < 1     −log det Z − log(1 − ½ tr P − ½ tr Q),   Z = [[P, X], [Xᵀ, Q]]
+    dual max  γ₂*(X) < 1    the same with P and Q diagonal
 
 A point is flat: the D entries x, and behind them the heights, unknowns of the barrier's own (u, or P and Q).
 Reference: Nesterov and Nemirovskii 1994, "Interior-point polynomial algorithms in convex programming";
@@ -21,6 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.max_norm import DualMaxNorm
 from attsvm.norms import Norm, Schatten
 from attsvm.numbers import Float
 from attsvm.program.careful.numbers import Numbers, high, joined, like, power, solve_positive
@@ -46,6 +48,8 @@ def unit_ball(norm: Norm, shape: tuple[int, int]) -> Ball:
     D = shape[0] * shape[1]
     if norm.p == 2 or (isinstance(norm, Schatten) and 1 < norm.p < math.inf):
         return Round(D)
+    if isinstance(norm, DualMaxNorm):
+        return Spectrum(*shape, trace=True, diagonal=True)
     if isinstance(norm, Schatten):
         return Spectrum(*shape, trace=norm.p == 1)
     return Box(D) if math.isinf(norm.p) else Power(D, norm.p)
@@ -171,11 +175,15 @@ class Power:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Largest singular value of X (d, e) below one; or, trace, their sum, with P and Q as heights."""
+    """Largest singular value of X (d, e) below one; or, trace, their sum, with P and Q as heights.
+
+    diagonal: P and Q are diagonal; then it is the dual max-norm.
+    """
 
     d: int
     e: int
     trace: bool = False
+    diagonal: bool = False
 
     @property
     def parameter(self) -> float:
@@ -187,18 +195,25 @@ class Spectrum:
         d, e = self.d, self.e
         rows, columns = np.repeat(np.arange(d), e), d + np.tile(np.arange(e), d)
         if self.trace:
-            (a, b), (c, f) = np.tril_indices(d), np.tril_indices(e)
+            (a, b), (c, f) = self._corner(d), self._corner(e)
             rows, columns = np.concatenate([rows, a, d + c]), np.concatenate([columns, b, d + f])
         return rows, columns
 
+    def _corner(self, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The places of the heights in P, or in Q."""
+        return (np.arange(size), np.arange(size)) if self.diagonal else np.tril_indices(size)
+
     @cached_property
-    def diagonal(self) -> Float:
+    def on_diagonal(self) -> Float:
         """1.0 for the numbers on the diagonal of Z."""
         return np.equal(*self.places).astype(np.float64)
 
     def heights(self, x: Float) -> Float:
         if not self.trace:
             return np.zeros(0)
+        if self.diagonal:  # more than the sums beside them
+            X = np.abs(x.reshape(self.d, self.e))
+            return np.concatenate([X.sum(1), X.sum(0)]) + 1.8 * (1 - X.sum()) / (self.d + self.e)
         U, sigma, Vt = np.linalg.svd(x.reshape(self.d, self.e), full_matrices=False)
         rest = 0.9 * (1 - sigma.sum()) / (self.d + self.e)
         P, Q = (U * sigma) @ U.T, (Vt.T * sigma) @ Vt
@@ -220,23 +235,23 @@ class Spectrum:
 
     def _rest(self, x: Numbers) -> Numbers:
         """1 − ½ tr P − ½ tr Q."""
-        return 1.0 - (x * self.diagonal).sum() * 0.5
+        return 1.0 - (x * self.on_diagonal).sum() * 0.5
 
     def gradient(self, x: Numbers) -> Numbers:
         a, b = self.places
-        out = self._inverse(x)[a, b] * (self.diagonal - 2.0)
-        return out + self.diagonal / self._rest(x) * 0.5 if self.trace else out
+        out = self._inverse(x)[a, b] * (self.on_diagonal - 2.0)
+        return out + self.on_diagonal / self._rest(x) * 0.5 if self.trace else out
 
     def hessian(self, x: Numbers) -> Numbers:
         """⟨E_i, U E_j U⟩ for the inverse U of Z and the unit matrices E of its numbers."""
         U, (a, b) = self._inverse(x), self.places
-        share = 1.0 - 0.5 * self.diagonal
+        share = 1.0 - 0.5 * self.on_diagonal
         both = U[a[:, None], a] * U[b[:, None], b] + U[a[:, None], b] * U[b[:, None], a]
         out = both * (2.0 * np.outer(share, share))
         if not self.trace:
             return out
         rest = self._rest(x)
-        return out + np.outer(self.diagonal, self.diagonal) / (rest * rest) * 0.25
+        return out + np.outer(self.on_diagonal, self.on_diagonal) / (rest * rest) * 0.25
 
 
 def _diagonal(values: Numbers) -> Numbers:

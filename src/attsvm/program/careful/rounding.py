@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from attsvm.max_norm import MaxNorm
 from attsvm.norms import Norm
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.doubled import Doubled
@@ -78,7 +79,8 @@ def multipliers(
         gained = 1.0 - factor - scaled.lo @ bound / value
         return np.maximum(1.0 - gained / np.maximum(steep, 1.0), steep - 1.0), scaled.hi
 
-    found = _kindest(loss, len(bound))
+    # One value of the max-norm is a program: nobody waits for thousands, and float64 is not better than it.
+    found = lam.hi if isinstance(norm, MaxNorm) else _kindest(loss, len(bound))
     return np.where(tied, found, np.maximum(found, 0.0))
 
 

@@ -89,7 +89,7 @@ class NuclearNewton:
         self.V = scaling.forward @ scaling.forward.T
         self.uneven = -pool.combine(at.multipliers) - at.Q[: pool.d, pool.d :]
         self.missing = pool.bound + at.slack - pool.margins(form.weight(at))
-        self.missing += 2 * pool.margins(self._between(self.uneven))
+        self.missing += 2 * pool.margins(between(self.V, self.uneven))
         self.over = inverse(at.multipliers, pool.tied)
         self.ratio = at.slack * self.over
         self.solve = Refined(self._factored(form.gpu), self._times)
@@ -119,14 +119,15 @@ class NuclearNewton:
         Q[:d, d:], Q[d:, :d] = step.own, step.own.T
         return Iterate((P + P.T) / 2, Q, step.slack, step.multipliers)
 
-    def _between(self, X: Float) -> Float:
-        """(V [[0, X], [Xᵀ, 0]] V)₁₂."""
-        d, V = self.pool.d, self.V
-        return np.asarray(V[:d, :d] @ X @ V[d:, d:] + V[:d, d:] @ X.T @ V[:d, d:])
-
     def _times(self, multipliers: Float) -> Float:
-        image = self._between(self.pool.combine(multipliers))
+        image = between(self.V, self.pool.combine(multipliers))
         return 2 * self.pool.margins(image) + self.ratio * multipliers
+
+
+def between(V: Float, X: Float) -> Float:
+    """(V [[0, X], [Xᵀ, 0]] V)₁₂."""
+    d = len(X)
+    return np.asarray(V[:d, :d] @ X @ V[d:, d:] + V[:d, d:] @ X.T @ V[:d, d:])
 
 
 def hadamard(pool: Rows, V: Float) -> Float:

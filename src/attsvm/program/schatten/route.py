@@ -1,4 +1,4 @@
-"""Programs of norms of the singular values: which engine solves them, and on which rows it begins."""
+"""Programs of norms of the singular values, and of the max-norm: which engine solves them, on which rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attsvm.norms import Norm, nuclear, spectral
+from attsvm.norms import Norm, Schatten, nuclear, spectral
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import single_thread
 from attsvm.program import bounds, working_set
@@ -53,7 +53,8 @@ def solve_schatten(program: Constraints, norm: Norm, first: Callable[[], Answer]
 
 def _semidefinite(program: Constraints, norm: Norm, first: Answer) -> Answer:
     """The central path, on all rows where the program is small, else on a pool that changes."""
-    end = nuclear if norm.p < 2 else spectral
+    turns = isinstance(norm, Schatten)
+    end = norm if not turns else nuclear if norm.p < 2 else spectral
     size = _sizes(program)
     candidates = program.active & (size > TINY)
     size = np.where(candidates, size, 1.0)
@@ -61,7 +62,9 @@ def _semidefinite(program: Constraints, norm: Norm, first: Answer) -> Answer:
     unit = float((program.bound / size).max())
     program = program.asking(program.required / unit)
     first, excess = _at_margin_one(program, first)
-    best, span, heavy = first, Span.of(program), _heaviest(program.bound, first.multipliers)
+    best, heavy = first, _heaviest(program.bound, first.multipliers)
+    # The max-norm sees coordinates: no other ones serve it.
+    span = Span.of(program) if turns else Span(np.eye(program.d), np.eye(program.e))
     whole = small.fits(int(np.count_nonzero(candidates)), *span.shape, end)
     for growth in ATTEMPTS:
         count = int(growth * max(SMALL_POOL / ATTEMPTS[0], first.carriers))

@@ -1,4 +1,4 @@
-"""The engine of the nuclear and the spectral norm: a central path in stages; rows leave and join between."""
+"""The engine of semidefinite norms: a central path in stages, between which rows leave and join."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import block_diag
 
+from attsvm.max_norm import MaxNorm
 from attsvm.norms import Norm
 from attsvm.numbers import Float
 from attsvm.program import bounds
@@ -15,6 +16,7 @@ from attsvm.program.engine import Answer, Found
 from attsvm.program.rows import Rows
 from attsvm.program.schatten import small
 from attsvm.program.schatten.interior_point import Form, Iterate, advance, mean_product
+from attsvm.program.schatten.max_norm import MaxNormForm
 from attsvm.program.schatten.nuclear import NuclearForm
 from attsvm.program.schatten.spectral import SpectralForm
 from attsvm.program.span import Span, basis
@@ -82,7 +84,8 @@ class Path:
         goal, keep = self.stages[0] if self.stages else (GAP_GOAL, np.inf)
 
         def gap(at: Iterate) -> float:
-            return bounds.gap(pool, self.norm, start.form.weight(at), at.multipliers)
+            norm = start.form.witness(at) if isinstance(start.form, MaxNormForm) else self.norm
+            return bounds.gap(pool, norm, start.form.weight(at), at.multipliers)
 
         at = advance(start.form, start.at, gap, goal)
         if self.early and self.point is not self.early and gap(at) > goal:
@@ -114,7 +117,7 @@ class Path:
         """The first point, near the Frobenius solution, or the one before over other rows."""
         span = self.span or Span(basis(rows.delta), basis(rows.queries))
         pool = rows.within(span)
-        form: Form = NuclearForm(pool, self.gpu) if self.norm.p == 1 else SpectralForm(pool)
+        form = _form(self.norm, pool, self.gpu)
         at = self._moved(self.point, rows, form, span) if self.point else self._first(rows, form, span)
         return Point(form, span, at)
 
@@ -148,3 +151,9 @@ class Path:
         slack = np.where(known, slack, fresh)
         multipliers = np.where(known | (multipliers != 0), multipliers, mean / fresh)
         return Iterate((P + P.T) / 2, (Q + Q.T) / 2, slack, multipliers)
+
+
+def _form(norm: Norm, pool: Rows, gpu: Any) -> Form:
+    if isinstance(norm, MaxNorm):
+        return MaxNormForm(pool)
+    return NuclearForm(pool, gpu) if norm.p == 1 else SpectralForm(pool)
