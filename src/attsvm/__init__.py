@@ -130,6 +130,7 @@ if TYPE_CHECKING:
         Diagonal as Diagonal,
         DiagonalKeyQuery as DiagonalKeyQuery,
         FullWeight as FullWeight,
+        Heads as Heads,
         KeyQuery as KeyQuery,
         Weight as Weight,
     )

@@ -27,7 +27,7 @@ NUMBERS, TEXT = "biuf", "U"
 PROBLEM = ("keys", "queries", "labels", "mask", "values", "selected", "v")
 """Tokens, and which of them win or the head that says so."""
 
-_PATH = ("index", "W", "loss", "log_excess", "K", "Q", "v", "agreed")
+_PATH = ("index", "W", "loss", "log_excess", "K", "Q", "v", "agreed", "heads")
 KNOWN: Mapping[str, str] = (
     dict.fromkeys(PROBLEM, NUMBERS)
     | dict.fromkeys(("W", "multipliers", "required", "separable", "slack"), NUMBERS)  # Solution

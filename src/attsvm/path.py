@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path as File
 from typing import Any
@@ -44,6 +44,8 @@ class Path:
     stopped: why the run ended: "steps", "saturated", "diverged" or, by Ctrl-C, "interrupted"; a
         regularisation path "converged".
     agreed (k,): how many fresh starts of a regularisation path found its smallest loss at that radius.
+    heads: how many, where weight=Heads(count) was trained. Then W (k, heads, d, e), K, Q and v have that
+        axis, and so has what is computed from them; `head(h)` is the path of one.
     state: arrays from which train(…, resume=path) goes on, those of the optimizer among them.
 
     With a runs axis every array but the index carries it first: W (runs, k, d, e), stopped (runs,).
@@ -60,21 +62,24 @@ class Path:
     Q: Float | None = None
     v: Float | None = None
     agreed: NDArray[Any] | None = None
+    heads: int | None = None
     state: Mapping[str, NDArray[Any]] | None = None
 
     @property
     def runs(self) -> int | None:
         """Number of runs, or None without a runs axis."""
-        return self.W.shape[0] if self.W.ndim == 4 else None
+        return self.W.shape[0] if self.W.ndim - (self.heads is not None) == 4 else None
 
     @property
     def final(self) -> Float:
         """The last weight (d, e), with runs (runs, d, e)."""
-        return self.W[..., -1, :, :]
+        return self.W[..., -1, :, :] if self.heads is None else self.W[..., -1, :, :, :]
 
     @property
     def log_attention(self) -> Float:
         """Logarithm of the attention at every record (k, n, T), exact past saturation; −∞ where masked."""
+        if self.heads is not None:
+            return self._of_heads(lambda head: head.log_attention)
         return _log_attention(self.tokens, self.W)
 
     @property
@@ -85,12 +90,14 @@ class Path:
     @property
     def selected(self) -> Bool:
         """The tokens the last weight attends to most, bool (n, T), with runs (runs, n, T)."""
+        if self.heads is not None:
+            return self._of_heads(lambda head: head.selected)
         last = _log_attention(self.tokens, self.W[..., -1:, :, :])[..., 0, :, :]
         # One token per example holds all the mass here: the logits decide where softmax has underflowed.
         return attended_tokens(_one_hot_mass(last))
 
     def norm(self, norm: Norm = frobenius) -> Float:
-        """N(W) at every record (k,), with runs (runs, k)."""
+        """N(W) at every record (k,), with runs (runs, k); of several heads each, as the last axis."""
         return np.asarray(norm.value(self.W))
 
     def run(self, index: int) -> Path:
@@ -101,18 +108,38 @@ class Path:
         parts = {name: getattr(self, name) for name in _AXES}
         picked: dict[str, Any] = {n: None if a is None else a[index] for n, a in parts.items()}
         picked["stopped"] = str(picked["stopped"])
-        return Path(tokens, self.index, kind=self.kind, **picked)
+        return Path(tokens, self.index, kind=self.kind, heads=self.heads, **picked)
+
+    def head(self, index: int) -> Path:
+        """The path of one of several heads, with the loss of all of them."""
+        if self.heads is None:
+            raise ValueError("this path has no heads. Train them with weight=Heads(count).")
+        own: dict[str, Any] = {name: getattr(self, name) for name in ("W", "K", "Q")}
+        own = {name: None if array is None else array[..., index, :, :] for name, array in own.items()}
+        own["v"] = None if self.v is None else self.v[..., index, :]
+        return replace(self, heads=None, state=None, **own)
+
+    def _of_heads(self, what: Callable[[Path], Any]) -> Any:
+        """Something (…, n, T) of every head, as the third axis from the end."""
+        return np.stack([what(self.head(h)) for h in range(self.heads or 0)], axis=-3)
 
     def __repr__(self) -> str:
         span = f"{len(self.index)} records over {self.index[0]:g}…{self.index[-1]:g} {_UNITS[self.kind]}"
         what = f"W {' × '.join(map(str, self.W.shape[-2:]))}"
+        if self.heads is not None:
+            what = f"{self.heads} heads, {what}"
         if self.runs is not None:
             reasons, counts = np.unique(self.stopped, return_counts=True)
             ends = ", ".join(f"{c} {r}" for r, c in zip(reasons, counts, strict=True))
-            size = f"{self.runs} runs, median final ‖W‖ {np.median(self.norm()[:, -1]):.6g}"
+            size = f"{self.runs} runs, median final ‖W‖ {np.median(self._length()):.6g}"
             return f"Path({size}; {what}; {span}; stopped: {ends})"
         loss = f"loss {self.loss[0]:.6g} → {self.loss[-1]:.6g}"
-        return f"Path({what}, ‖W‖ {self.norm()[-1]:.6g}; {loss}; {span}; stopped: {self.stopped})"
+        return f"Path({what}, ‖W‖ {self._length():.6g}; {loss}; {span}; stopped: {self.stopped})"
+
+    def _length(self) -> Float:
+        """The length of the last weight, of all heads together."""
+        last = frobenius.value(self.final)
+        return np.asarray(last if self.heads is None else np.sqrt((last**2).sum(-1)))
 
     def plot(self, solution: Any = None) -> Any:
         """A matplotlib figure: loss, length, direction and attention against the index.
@@ -122,6 +149,8 @@ class Path:
         """
         from attsvm.figures.results import draw_path
 
+        if self.heads is not None:
+            raise ValueError("plot shows one head. Call path.head(h).plot().")
         return draw_path(self, solution)
 
     # ------------------------------------------------------------------ open format
@@ -129,7 +158,7 @@ class Path:
     def save(self, file: str | PathLike[str]) -> File:
         """Write the tokens and the path to an .npz file; returns its name."""
         arrays: dict[str, Any] = dict(self.tokens.in_memory().arrays())
-        names = ("index", "kind", *_AXES)
+        names = ("index", "kind", "heads", *_AXES)
         arrays |= {f"path_{n}": getattr(self, n) for n in names if getattr(self, n) is not None}
         arrays |= {f"{STATE}{name}": array for name, array in (self.state or {}).items()}
         return write_arrays(file, arrays)
@@ -146,16 +175,23 @@ class Path:
 
 def _parts(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """The arrays of a saved path, checked, under the names of its fields."""
-    names = [name for name in ("index", "kind", *_AXES) if f"path_{name}" in arrays]
+    names = [name for name in ("index", "kind", "heads", *_AXES) if f"path_{name}" in arrays]
     parts: dict[str, Any] = {name: arrays[f"path_{name}"] for name in names}
     missing = {"index", "kind", "W", "loss", "log_excess", "stopped"} - set(parts)
     if missing:
         raise ValueError(f"not a saved Path: no array {', '.join(f'path_{n}' for n in sorted(missing))}.")
     check_shapes(parts, {"index": "k"}, {}, None)
-    W = parts["W"]
-    runs = len(W) if W.ndim == 4 else None
+    W, heads = parts["W"], None
+    axes = dict(_AXES)
+    if "heads" in parts:
+        if parts["heads"].shape or parts["heads"] < 1 or parts["heads"] % 1:
+            raise ValueError(f"path_heads is {parts['heads'].tolist()!r}, no number of heads.")
+        heads = parts["heads"] = int(parts["heads"])
+        axes |= {name: f"kh{axes[name][1:]}" for name in ("W", "K", "Q", "v")}
+    runs = len(W) if W.ndim == len(axes["W"]) + 1 else None
     widths = {"d": tokens.d, "e": tokens.e, "c": tokens.values.shape[-1]}
-    check_shapes(parts, _AXES, {"k": len(parts["index"])} | widths, runs)
+    widths |= {} if heads is None else {"h": heads}
+    check_shapes(parts, axes, {"k": len(parts["index"])} | widths, runs)
     if tokens.runs not in (None, runs):
         raise ValueError(f"the tokens have {tokens.runs} runs and the path {runs}. Save the path again.")
     if not W.size or not all(np.isfinite(parts[n]).all() for n in ("index", "W", "K", "Q") if n in parts):

@@ -33,11 +33,18 @@ HALVES = (
     "docs/law_of_halves.md, after Tsilivis et al. 2024, Flavors of Margin (proven for homogeneous models)"
 )
 
+ADAM = "Zhang et al. 2024, The Implicit Bias of Adam on Separable Data (proven for linear models, no eps)"
+BATCHES = "Baek et al. 2025, arXiv 2510.26303 (proven for linear models)"
+HEADS = "docs/choosing.md, several heads: measured here, a sum of programs"
+
 CONE = "from a cone around a locally optimal direction, far from the origin, with small steps"
 ORTHOGONAL = "equal losing scores and nearly orthogonal tokens"
 FLOWING = "gradient flow, exponential loss, equal losing scores, a start aligned with the data"
 WIDE = "rank at least min(n, d, e); below, the program bounds the margin from above only"
 SMALL = "steps so short that lr² t stays small: a step moves W by lr times the length of the factors"
+
+EACH = "every head reaches its own program, with a length in the ratio of 1/margin"
+EQUAL = "every head reaches its own program, all with the same length"
 
 HALF = "factors_reach_the"
 TESTED: dict[Norm, str] = {
@@ -148,28 +155,36 @@ class Factored:
         return f"{self.norm} of {self.factors} {'diagonal ' if self.diagonal else ''}factors"
 
 
-def limit_norm(weight: Any, optimizer: Any) -> Limit:
+def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
     """The norm N for which W/N(W) tends to a max-margin direction.
 
-    weight: FullWeight(), KeyQuery(), Diagonal(), DiagonalKeyQuery(); optimizer: gd, steepest, mirror,
-    polyak. Diagonal weights are compared by the entrywise norm of their diagonal. Factors that are normalised
-    together and apart (`separate`) have the same limit.
+    weight: FullWeight(), KeyQuery(), Diagonal(), DiagonalKeyQuery(), or Heads(count, weight), of which every
+    head is compared by itself; optimizer: gd, steepest, mirror, polyak, adam; batch: as of train(), None for
+    all examples. Diagonal weights are compared by the entrywise norm of their diagonal. Factors that are
+    normalised together and apart (`separate`) have the same limit.
     `hypotheses` says what the statement needs, `claim` what tests it here.
     Raises NoTheorem where nothing is proven or conjectured.
     """
-    from attsvm.training.rules import GradientDescent, Mirror, Optimizer, PerBlock, Polyak, Steepest
-    from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
+    from attsvm.training.holding import PerBlock
+    from attsvm.training.rules import Adam, GradientDescent, Mirror, Optimizer, Polyak, Steepest
+    from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, Heads, KeyQuery
 
     rule = optimizer.rule if isinstance(optimizer, Optimizer) else optimizer
     if isinstance(rule, PerBlock):  # factors apart: the same limit
         rule = rule.rule
+    if batch is not None:
+        return _of_batches(weight, rule)
     # Steps along the gradient itself, whatever their length, and without momentum.
     along = isinstance(rule, (GradientDescent, Polyak)) or (
         isinstance(rule, Steepest) and rule.norm.p == 2 and not rule.momentum
     )
-    if isinstance(rule, Steepest) and rule.decay:
+    if isinstance(rule, (Steepest, Adam)) and np.any(rule.decay):
         raise NoTheorem(_bounded(weight, rule))
     match weight, rule:
+        case Heads(), _:
+            return _of_heads(weight, rule)
+        case ((FullWeight() | Diagonal()), Adam(eps=0.0)):
+            return Limit(linf, "conjecture", ADAM)
         case ((FullWeight() | Diagonal()), GradientDescent()):
             return Limit(frobenius, "theorem", TFSVM, CONE)
         case ((FullWeight() | Diagonal()), _) if along:
@@ -194,6 +209,42 @@ def limit_norm(weight: Any, optimizer: Any) -> Limit:
     raise NoTheorem(f"no limit known for {weight!r} with {optimizer!r}. Nearest: {_nearest(weight, rule)}.")
 
 
+def _of_batches(weight: Any, rule: Any) -> Limit:
+    """Of mini-batches: Signum keeps its norm, Adam need not; of all others nothing is known."""
+    from attsvm.training.rules import Steepest
+    from attsvm.training.weights import FullWeight
+
+    if isinstance(weight, FullWeight) and isinstance(rule, Steepest) and rule.norm == linf and rule.momentum:
+        return Limit(
+            linf, "conjecture", BATCHES, "momentum near 1, small steps, every example once per epoch"
+        )
+    known = f"all examples at once → {limit_norm(weight, rule).norm}"
+    raise NoTheorem(
+        f"no limit known for mini-batches with {rule!r}. Nearest: {known}; of linear models, Adam at batch 1 "
+        f"may tend to the Frobenius margin instead of l∞, while Signum keeps l∞ ({BATCHES})."
+    )
+
+
+def _of_heads(weight: Any, rule: Any) -> Limit:
+    """Of several heads: a sum over heads is least where every term is; a maximum says of the hardest only."""
+    from attsvm.training.rules import Steepest
+
+    norm = rule.norm if isinstance(rule, Steepest) else frobenius
+    if weight.norm == "concatenated" and isinstance(norm, Schatten) and norm.p != 2:
+        raise NoTheorem(
+            f"the {norm} norm of matrices side by side is no sum over heads: no program of one head is known "
+            f'for {weight!r}. Nearest: norm="apart" → {limit_norm(weight.weight, rule).norm}.'
+        )
+    if weight.norm != "apart" and norm.p == np.inf:
+        raise NoTheorem(
+            f"the {norm} norm over all heads is that of the longest: of the others no direction is known. "
+            f'Nearest: norm="apart" → {limit_norm(weight.weight, rule).norm}.'
+        )
+    one = limit_norm(weight.weight, rule)
+    own = EQUAL if weight.norm == "apart" else EACH
+    return Limit(one.norm, "ours", HEADS, "; ".join(filter(None, (own, one.hypotheses))))
+
+
 def _halved(norm: Norm, diagonal: bool) -> Limit | None:
     """The law of halves, where the norm that it names is convex and known."""
     implied = Factored(norm, diagonal=diagonal).closed
@@ -212,15 +263,18 @@ def _bounded(weight: Any, rule: Any) -> str:
     from attsvm.training.weights import FullWeight
 
     nearest = f"without decay → {limit_norm(weight, replace(rule, decay=0.0)).norm}"
-    if isinstance(weight, FullWeight):
-        nearest += f"; the path of regularisation in {rule.norm} at radius 1/decay = {1 / rule.decay:g}"
-    return f"decay {rule.decay:g} bounds the weight: no limit of its direction is known. Nearest: {nearest}."
+    if isinstance(weight, FullWeight) and not isinstance(rule.decay, tuple):
+        norm = getattr(rule, "norm", linf)
+        nearest += f"; the path of regularisation in {norm} at radius 1/decay = {1 / rule.decay:g}"
+    return f"decay {rule.decay} bounds the weight: no limit of its direction is known. Nearest: {nearest}."
 
 
 def _nearest(weight: Any, rule: Any) -> str:
-    from attsvm.training.rules import Mirror, Steepest
+    from attsvm.training.rules import Adam, Mirror, Steepest
     from attsvm.training.weights import DiagonalKeyQuery, KeyQuery
 
+    if isinstance(rule, Adam):
+        return "FullWeight with adam(lr, eps=0) → l∞; below eps its steps are those of gradient descent"
     if isinstance(weight, (KeyQuery, DiagonalKeyQuery)):
         if isinstance(rule, Steepest):
             implied = Factored(rule.norm, diagonal=isinstance(weight, DiagonalKeyQuery))

@@ -127,6 +127,8 @@ def compare(
     are told.
     v: the head; given, the share of examples whose attended token is the best one is told.
     """
+    if path.heads is not None:
+        raise ValueError(f"the path has {path.heads} heads. Compare one: compare(path.head(h), solution).")
     ratio = margin_ratio(path, solution)
     mass = _mass(path, solution)
     last, middle = ratio[..., -1], ratio[..., _middle(path.index)]

@@ -124,7 +124,8 @@ def test_the_choice_among_tied_winners_does_not_matter():
 
 @partial(jax.jit, static_argnames="loss")
 def excess(data, v, loss, W):
-    return attention.log_excess(data, attention.attend(data, W), attention.fixed_scores(data, v), loss)
+    drops = attention.drops(data, attention.attend(data, W), attention.fixed_scores(data, v))
+    return attention.log_excess(data, *drops, loss)
 
 
 def log_excess(tokens, v, loss, W):

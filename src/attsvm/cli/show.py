@@ -124,7 +124,7 @@ def _limit(path: Path) -> Norm | None:
         return None
     words = given.arguments()
     with suppress(NoTheorem):
-        return limit_norm(words["weight"], words["optimizer"]).norm
+        return limit_norm(words["weight"], words["optimizer"], words["batch"]).norm
     return None
 
 

@@ -146,7 +146,7 @@ def predicted(cell: Cell) -> Any:
     """The norm that theory predicts; None where it predicts nothing."""
     words = cell.training.arguments()
     try:
-        return limit_norm(words["weight"], words["optimizer"]).norm
+        return limit_norm(words["weight"], words["optimizer"], words["batch"]).norm
     except NoTheorem:
         return None
 

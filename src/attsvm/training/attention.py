@@ -222,14 +222,14 @@ def head_gradient(
     return Scaled(contract("n,nc->c", weights, attended, data.fence), log_scale)
 
 
-def mean_loss(data: Data, reading: Reading, loss: Loss) -> Array:
+def mean_loss(data: Data, margin: Array, loss: Loss) -> Array:
     """L = 1/n Σ_i ℓ(f_i)."""
-    value = loss.value(reading.margin)
+    value = loss.value(margin)
     return value.mean(0) if data.share is None else (data.share * value).sum(0)
 
 
-def log_excess(data: Data, look: Attention, scores: Array, loss: Loss) -> Array:
-    """log(L − L*) of a linear head, L* = 1/n Σ_i ℓ(γ_best) the loss of the best tokens.
+def drops(data: Data, look: Attention, scores: Array) -> tuple[Array, Array]:
+    """γ_best of each example (n,), and how far its margin is below, in logarithms (n,).
 
         γ_best − f = Σ_t s_t (γ_best − γ_t):
 
@@ -237,7 +237,11 @@ def log_excess(data: Data, look: Attention, scores: Array, loss: Loss) -> Array:
     """
     best = unmasked(data, scores, -jnp.inf).max(1)
     gap = unmasked(data, best[:, None] - scores, 0)
-    log_drop = jax.nn.logsumexp(look.log_weights + jnp.log(gap), axis=1)
+    return best, jax.nn.logsumexp(look.log_weights + jnp.log(gap), axis=1)
+
+
+def log_excess(data: Data, best: Array, log_drop: Array, loss: Loss) -> Array:
+    """log(L − L*) of a linear head, L* = 1/n Σ_i ℓ(γ_best) the loss of the best tokens."""
     increase = loss.log_increase(best, log_drop)
     if data.share is not None:
         return jax.nn.logsumexp(increase + jnp.log(data.share), axis=0)

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attsvm.training import attention, fused, lanes, rules, weights
+from attsvm.training import attention, fused, holding, lanes, weights
 from attsvm.training.attention import Data
 from attsvm.training.batches import drawn, some
 from attsvm.training.compilation import wide_vectors
-from attsvm.training.heads import Head, Linear
+from attsvm.training.heads import Head, Linear, over_heads
 from attsvm.training.plan import Model, Plan, Record, Snapshot, State
 from attsvm.training.programs import Program
 from attsvm.training.sums import Asked, Sums, added, over_examples
@@ -39,7 +39,11 @@ def start(
     if not isinstance(head, Linear) or plan.head_rule is not None or values.dtype != head.v.dtype:
         return state, None
     mapped = replace(plan.model, lanes=False)
-    return state, mapped.over_runs(attention.fixed_scores, 1)(data, head.v)
+
+    def scores(data: Data, head: Linear) -> Array:
+        return over_heads(partial(attention.fixed_scores, data), head)(head.v)
+
+    return state, mapped.over_runs(scores, 1)(data, head)
 
 
 def begun(plan: Plan, params: Params, head: Head, seed: Array | None = None) -> State:
@@ -218,12 +222,13 @@ def _updated(plan: Plan, state: State, found: Sums) -> State:
     assert slope is not None  # every plan asks for it
     grads = weights.pullback(model.weight, params, slope.mantissa, last)
     given = known | {"log_scale": slope.log_scale}
-    updates, memory = rules.update(plan.rule, grads, state.memory, params, last, given)
+    updates, memory = holding.update(plan.rule, grads, state.memory, params, last, given)
     params = jax.tree.map(jnp.add, params, updates)
     head, head_memory = state.head, state.head_memory
     if pull is not None and plan.head_rule is not None:
-        given, along = known | {"log_scale": pull.log_scale}, Linear(pull.mantissa)
-        updates, head_memory = rules.update(plan.head_rule, along, head_memory, head, last, given)
+        given = known | {"log_scale": pull.log_scale}
+        along = jax.tree.unflatten(jax.tree.structure(head), [pull.mantissa])
+        updates, head_memory = holding.update(plan.head_rule, along, head_memory, head, last, given)
         head = jax.tree.map(jnp.add, head, updates)
     return state._replace(params=params, head=head, memory=memory, head_memory=head_memory)
 

@@ -25,10 +25,11 @@ from attsvm.tokens import Tokens
 from attsvm.training.attention import Data
 from attsvm.training.compilation import local_devices
 from attsvm.training.heads import Head, Linear
+from attsvm.training.holding import per_run
 from attsvm.training.lanes import IN_KERNEL
 from attsvm.training.losses import Correlation, Exponential, Logistic, Loss, NegativeLog
 from attsvm.training.plan import Plan, State
-from attsvm.training.rules import GradientDescent, Mirror, Polyak, Rule, Steepest, per_run
+from attsvm.training.rules import GradientDescent, Mirror, Polyak, Rule, Steepest
 from attsvm.training.schedules import Rates
 from attsvm.training.weights import FullWeight, Weight
 

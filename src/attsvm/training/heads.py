@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -52,6 +53,19 @@ class Linear:
 
     def gradient(self, pooled: Array) -> Array:
         return jnp.broadcast_to(self.v, pooled.shape)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class LinearHeads(Linear):
+    """Σ_h v_hᵀ r_h of several heads, v (H, c), with runs (runs, H, c): Linear(v) with weight=Heads(H)."""
+
+    axes: ClassVar[dict[str, int]] = {"v": 2}
+
+
+def over_heads(function: Callable[..., Any], head: Head, axis: int = 0) -> Callable[..., Any]:
+    """A function of one head as one of arrays that have the heads on an axis, where there are several."""
+    return jax.vmap(function, in_axes=axis, out_axes=axis) if isinstance(head, LinearHeads) else function
 
 
 @jax.tree_util.register_dataclass
@@ -124,10 +138,15 @@ class LogOdds:
 # ---------------------------------------------------------------------- at the door
 
 
-def checked(head: Head, tokens: Tokens) -> Head:
-    """The head with NumPy arrays of the tokens' dtype, after checking its shapes and numbers."""
+def checked(head: Head, tokens: Tokens, count: int | None = None) -> Head:
+    """The head with NumPy arrays of the tokens' dtype, after checking its shapes and numbers.
+
+    count: of several heads, each with values of its own.
+    """
     if isinstance(head, type) or not isinstance(head, Head):
         raise TypeError(f"{head!r} is not a head. Pass Linear(v), or an object with value and gradient.")
+    if count is not None:
+        head = _several(head, count)
     name = type(head).__name__
     head = _with_numbers(head, name, tokens.keys.dtype)
     for field, axes in getattr(head, "axes", {}).items():
@@ -139,9 +158,22 @@ def checked(head: Head, tokens: Tokens) -> Head:
         raise ValueError(f"the head {name} is {width} wide but the values are {need} wide.")
     if isinstance(head, ReLUNetwork) and head.V.shape[-1] != head.u.shape[-1]:
         raise ValueError(f"ReLUNetwork has V {head.V.shape} and u {head.u.shape}. Pass V (c, h) and u (h,).")
-    if type(head) not in (Linear, ReLUNetwork, QuadraticPenalty, LogOdds):
+    if type(head) not in (Linear, LinearHeads, ReLUNetwork, QuadraticPenalty, LogOdds):
         _check_functions(head, (tokens.n, need), tokens.keys.dtype)
     return head
+
+
+def _several(head: Head, count: int) -> LinearHeads:
+    if not isinstance(head, Linear):
+        raise ValueError(f"several heads are read by Linear(v), v ({count}, c), got {type(head).__name__}.")
+    v = np.asarray(head.v)
+    if v.ndim == 1:
+        return LinearHeads(np.broadcast_to(v, (count, len(v))))
+    if v.ndim not in (2, 3) or v.shape[-2] != count:
+        raise ValueError(
+            f"v has shape {v.shape} for {count} heads. Pass ({count}, c), or (runs, {count}, c)."
+        )
+    return LinearHeads(v)
 
 
 def _check_functions(head: Head, shape: tuple[int, int], dtype: Any) -> None:

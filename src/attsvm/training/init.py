@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from attsvm.training.weights import Weight
+from attsvm.training.weights import Heads, Weight
 
 Shape = tuple[int, ...]
 Arrays = dict[str, NDArray[Any]]
@@ -28,11 +28,18 @@ class Draw:
     runs: bool
     sample: Callable[[np.random.Generator, Shape], NDArray[Any]]
 
-    def __call__(self, shapes: Mapping[str, Shape]) -> Arrays:
+    def __call__(self, shapes: Mapping[str, Shape], heads: int | None = None) -> Arrays:
+        """heads: so many draws of every parameter, one after the other, as its first axis."""
         each = []
         for seed in self.seeds:
             rng = np.random.Generator(np.random.PCG64(seed))
-            each.append({name: self.sample(rng, shape) for name, shape in shapes.items()})
+
+            def drawn(shape: Shape, rng: np.random.Generator = rng) -> NDArray[Any]:
+                several = range(1 if heads is None else heads)
+                found = np.stack([self.sample(rng, shape) for _ in several])
+                return found[0] if heads is None else found
+
+            each.append({name: drawn(shape) for name, shape in shapes.items()})
         return {n: np.stack([one[n] for one in each]) if self.runs else each[0][n] for n in shapes}
 
 
@@ -56,7 +63,7 @@ def starting_point(weight: Weight, init: Any, size: tuple[int, int], dtype: DTyp
     factors = len(shapes) > 1
     if init is None:
         init = uniform(0) if factors else {name: np.zeros(shape) for name, shape in shapes.items()}
-    given = init(shapes) if isinstance(init, Draw) else _named(init, shapes)
+    given: Any = _named(init, shapes) if not isinstance(init, Draw) else _drawn(init, weight, size)
     arrays = {name: _checked(name, given[name], shape, dtype) for name, shape in shapes.items()}
     if factors and not any(array.any() for array in arrays.values()):
         raise ValueError(
@@ -64,6 +71,12 @@ def starting_point(weight: Weight, init: Any, size: tuple[int, int], dtype: DTyp
             "Pass init=uniform(seed) or a nonzero array."
         )
     return arrays
+
+
+def _drawn(init: Draw, weight: Weight, size: tuple[int, int]) -> Arrays:
+    if isinstance(weight, Heads):
+        return init(weight.weight.shapes(*size), weight.count)
+    return init(weight.shapes(*size))
 
 
 def seeds_of(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:

@@ -24,19 +24,17 @@ import numpy as np
 import optax
 
 from attsvm.norms import Norm
+from attsvm.training.holding import AROUND, OverHeads, PerBlock, ScaleFree, TrueScale
 from attsvm.training.rules import (
     Adam,
     GradientDescent,
     Mirror,
     Number,
     Optimizer,
-    PerBlock,
     Polyak,
     Rate,
     Rule,
-    ScaleFree,
     Steepest,
-    TrueScale,
 )
 from attsvm.words import told
 
@@ -113,6 +111,11 @@ def per_block(optimizer: optax.GradientTransformation) -> Optimizer:
     return Optimizer(PerBlock(adapted(optimizer).rule))
 
 
+def over_heads(optimizer: optax.GradientTransformation, norm: str) -> Optimizer:
+    """The optimizer of several heads: all of them as one, each by itself, or side by side (weights.Heads)."""
+    return Optimizer(OverHeads(adapted(optimizer).rule, norm))
+
+
 def adapted(optimizer: object) -> Optimizer:
     """The optimizer as one of ours; any other optax optimizer sees the gradient at its true scale."""
     if isinstance(optimizer, Optimizer):
@@ -122,7 +125,7 @@ def adapted(optimizer: object) -> Optimizer:
 
 def needs_excess(rule: Rule, foreign: bool = False) -> bool:
     """Whether a step uses the excess loss L − L*; `foreign` answers for an optax chain we cannot see into."""
-    if isinstance(rule, PerBlock):
+    if isinstance(rule, AROUND):
         return needs_excess(rule.rule, foreign)
     if isinstance(rule, (TrueScale, ScaleFree)):
         inner = rule.optimizer

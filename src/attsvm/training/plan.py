@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attsvm.training import lanes, rules, schedules
+from attsvm.training import holding, lanes, schedules
 from attsvm.training.attention import Data
 from attsvm.training.batches import Choice, Place
 from attsvm.training.heads import Head
@@ -93,7 +93,7 @@ class Plan:
         return Asked(
             slope=True,
             pull=self.head_rule is not None,
-            loss=any(rules.foreign(rule) for rule in both),
+            loss=any(holding.foreign(rule) for rule in both),
             excess=any(needs_excess(rule, foreign=True) for rule in both),
         )
 

@@ -151,10 +151,10 @@ def _answer(
     W = problem.weight.matrix(end.x)
     look = attention.attend(data, W, region.radius)
     reading = attention.read(data, look, head, scores)
-    loss = attention.mean_loss(data, reading, problem.loss)
+    loss = attention.mean_loss(data, reading.margin, problem.loss)
     excess = jnp.full_like(loss, jnp.nan)
     if isinstance(head, Linear):
-        excess = attention.log_excess(data, look, reading.scores, problem.loss)
+        excess = attention.log_excess(data, *attention.drops(data, look, reading.scores), problem.loss)
     rank = excess if isinstance(head, Linear) else loss
     if problem.joint:
         rank = _log_loss(problem, data, reading.margin, region.head_radius)

@@ -69,6 +69,8 @@ def regularisation_path(
     tokens = tokens.in_memory()
     head = heads.checked(head, tokens)
     weights.check(weight)
+    if isinstance(weight, weights.Heads):
+        raise ValueError("regularisation_path takes one head. Pass one weight, such as FullWeight().")
     losses.check(loss)
     _check_norm(norm, weight, tokens)
     _check_counts(starts, seed)

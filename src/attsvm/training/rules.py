@@ -20,7 +20,6 @@ from jax import Array
 
 from attsvm.norms import Entrywise, Norm, frobenius
 from attsvm.training.directions import direction, vector
-from attsvm.training.lanes import each
 
 Number = Any
 """Of a rule: a float for all runs, or a tuple of one per run."""
@@ -139,7 +138,7 @@ class Steepest:
         else:
             state = _average(state, grads, log_scale, self.momentum)
             along = state.mantissa
-        return _decayed(self.decay, _times(-rate, direction(self.norm, along, last)), rate, params), state
+        return _decayed(self.decay, times(-rate, direction(self.norm, along, last)), rate, params), state
 
 
 @numbers("lr", "b1", "b2", "eps", "decay")
@@ -170,7 +169,7 @@ class Adam:
         def along(m: Array, r: Array) -> Array:
             return jnp.where(r > 0, m / (jnp.where(r > 0, r, 1) + least), 0) * size
 
-        updates = _times(-rate, jax.tree.map(along, mean.mantissa, root.mantissa))
+        updates = times(-rate, jax.tree.map(along, mean.mantissa, root.mantissa))
         return _decayed(self.decay, updates, rate, params), Moments(t, mean, root)
 
 
@@ -186,7 +185,7 @@ class GradientDescent:
         self, grads: Tree, state: Count, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
     ) -> tuple[Tree, Count]:
         rate = _at(self.lr, state.updates) * jnp.exp(log_scale)
-        return _times(-rate, grads), Count(_next(state.updates))
+        return times(-rate, grads), Count(_next(state.updates))
 
 
 @numbers("lr")
@@ -210,7 +209,7 @@ class Mirror:
             rate = rate / jnp.where(size > 0, size, 1)
         else:
             rate = rate * jnp.exp(log_scale)
-        U = jax.tree.map(jnp.subtract, state.U, _times(rate, grads))
+        U = jax.tree.map(jnp.subtract, state.U, times(rate, grads))
         updates = jax.tree.map(lambda u, w: _signed_power(u, 1 / (self.p - 1)) - w, U, params)
         return updates, Dual(_next(state.updates), U)
 
@@ -239,84 +238,7 @@ class Polyak:
         safe = jnp.where(size > 0, size, 1)
         # Divide twice: size² overflows or underflows where size does not.
         length = self.factor * jnp.exp(log_excess - log_scale) / safe / safe
-        return _times(-jnp.where(size > 0, length, 0), grads), state
-
-
-@numbers()
-@dataclass(frozen=True)
-class TrueScale:
-    optimizer: optax.GradientTransformationExtraArgs
-
-    def init(self, params: Tree) -> Tree:
-        return self.optimizer.init(params)
-
-    def update(
-        self, grads: Tree, state: Tree, params: Tree = None, *, log_scale: Any = 0.0, **known: Any
-    ) -> tuple[Tree, Tree]:
-        return self.optimizer.update(_times(jnp.exp(log_scale), grads), state, params, **known)
-
-
-@numbers()
-@dataclass(frozen=True)
-class ScaleFree:
-    optimizer: optax.GradientTransformationExtraArgs
-
-    def init(self, params: Tree) -> Tree:
-        return self.optimizer.init(params)
-
-    def update(
-        self, grads: Tree, state: Tree, params: Tree = None, **known: Any
-    ) -> tuple[Tree, Tree]:  # log_scale stays known: members of a chain that are ours may use it
-        return self.optimizer.update(grads, state, params, **known)
-
-
-@numbers("rule")
-@dataclass(frozen=True)
-class PerBlock:
-    rule: Any
-
-    def init(self, params: Tree) -> Tree:
-        return [self.rule.init(leaf) for leaf in jax.tree.leaves(params)]
-
-    def update(self, grads: Tree, state: Tree, params: Tree = None, **known: Any) -> tuple[Tree, Tree]:
-        leaves, shape = jax.tree.flatten(grads)
-        owners = [None] * len(leaves) if params is None else jax.tree.leaves(params)
-        each = [self.rule.update(g, s, w, **known) for g, s, w in zip(leaves, state, owners, strict=True)]
-        return jax.tree.unflatten(shape, [u for u, _ in each]), [s for _, s in each]
-
-
-# ---------------------------------------------------------------------- what the training loop asks of a rule
-
-
-def update(
-    rule: Rule, grads: Tree, memory: Tree, params: Tree, last: bool, known: dict[str, Any]
-) -> tuple[Tree, Tree]:
-    """One update; last: whether the arrays carry runs behind their own axes, over which optax is mapped."""
-
-    def of_one(grads: Tree, memory: Tree, params: Tree, known: dict[str, Any]) -> tuple[Tree, Tree]:
-        return rule.update(grads, memory, params, **known)
-
-    updates, memory = each(of_one, last and foreign(rule))(grads, memory, params, known)
-    for new, old in zip(jax.tree.leaves(updates), jax.tree.leaves(params), strict=True):
-        if new.shape != old.shape:  # jnp.add would broadcast it
-            raise ValueError(
-                f"the optimizer's update has shape {new.shape} where what it trains has {old.shape}. "
-                "Return an update for every entry."
-            )
-    return updates, memory
-
-
-def per_run(rule: Any) -> dict[str, int]:
-    """How many runs the numbers of a rule are for, by name, where they are one per run."""
-    if isinstance(rule, PerBlock):
-        return per_run(rule.rule)
-    own = {} if rule is None or foreign(rule) else vars(rule)
-    return {name: len(value) for name, value in own.items() if isinstance(value, tuple)}
-
-
-def foreign(rule: Any) -> bool:
-    """Whether a rule is one of optax's, which may use whatever is known."""
-    return foreign(rule.rule) if isinstance(rule, PerBlock) else isinstance(rule, (TrueScale, ScaleFree))
+        return times(-jnp.where(size > 0, length, 0), grads), state
 
 
 # ---------------------------------------------------------------------- details
@@ -354,14 +276,14 @@ def _decayed(decay: Any, updates: Tree, rate: Any, params: Tree) -> Tree:
         return updates
     if params is None:
         raise ValueError("decay needs the parameters: call update(grads, state, params).")
-    return jax.tree.map(jnp.subtract, updates, _times(rate * decay, params))
+    return jax.tree.map(jnp.subtract, updates, times(rate * decay, params))
 
 
 def _signed_power(x: Array, power: float) -> Array:
     return x if power == 1 else jnp.sign(x) * jnp.abs(x) ** power
 
 
-def _times(number: Any, tree: Tree) -> Tree:
+def times(number: Any, tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: (number * leaf).astype(leaf.dtype), tree)  # a schedule may be wider
 
 

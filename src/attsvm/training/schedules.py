@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attsvm.training.rules import PerBlock, Rule
+from attsvm.training.holding import AROUND
+from attsvm.training.rules import Rule
 
 
 class Rates(NamedTuple):
@@ -28,8 +29,8 @@ def written_out(rule: Any, first: int, count: int) -> Any:
     """The rule with the rates of the steps first … first + count − 1 in place of its schedule."""
     if not scheduled(rule):
         return rule
-    if isinstance(rule, PerBlock):
-        return PerBlock(written_out(rule.rule, first, count))
+    if isinstance(rule, AROUND):
+        return replace(rule, rule=written_out(rule.rule, first, count))
     # Not compiled as a whole: its operations are the same for every schedule of a kind.
     rates = jax.vmap(rule.lr)(jnp.arange(first, first + count, dtype=jnp.int32))
     return replace(rule, lr=Rates(np.asarray(rates)))

@@ -36,6 +36,7 @@ class Settling:
         """Going on from so many records of a path: what had settled stays, where a tolerance is asked for."""
         ended = np.asarray(path.stopped) == "converged"
         records = path.W if path.runs is None else path.W.swapaxes(0, 1)
+        records = records.reshape(*records.shape[: 1 + ended.ndim], -1, records.shape[-1])
         history = list(zip(path.index.tolist(), records, strict=True))[:count]
         return Settling(self.tolerance, np.asarray(ended & self.asked), history)
 
@@ -62,8 +63,9 @@ class Settling:
 
     def _look(self, step: int, W: NDArray[Any]) -> None:
         earlier = [there for at, there in self.history if at <= step / 2]
-        runs = self.reached.size
-        W = W[:runs] if W.ndim == 3 else W
+        runs = self.reached.ndim  # all heads of a run are one direction
+        W = W.reshape(*W.shape[:runs], -1, W.shape[-1])
+        W = W[: self.reached.size] if runs else W
         self.history.append((step, W))
         if earlier and step >= EARLIEST:
             self.reached |= change(W, earlier[-1]) <= self.tolerance

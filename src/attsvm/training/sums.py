@@ -18,7 +18,7 @@ from jax import Array, lax
 from attsvm.tokens import Tokens
 from attsvm.training import attention
 from attsvm.training.attention import Attention, Data, Reading, Scaled
-from attsvm.training.heads import Head, Linear
+from attsvm.training.heads import Head, Linear, LinearHeads, over_heads
 from attsvm.training.losses import Loss
 
 CACHED, WIDENED = 1 << 15, 1 << 20
@@ -70,31 +70,63 @@ def over_examples(
     """The sums over all examples; block: how many are looked at in turn, None for all at once.
 
     A block of keys that a core's cache holds is read from the memory once, for logits and for pulls.
+    Several heads (W, values and scores with the heads first) each attend by themselves; what they have in
+    common is the margin, the sum of theirs. Each has a slope in its own log scale.
     """
-
-    n = data.labels.shape[0]
-    if block is None or block >= n:
+    if block is None or block >= data.labels.shape[0]:
         data = attention.widened(data, W.dtype)
-        look = attention.attend(data, W)
-        reading, pulled, attended = attention.read(data, look, head, scores), None, None
+        seen = over_heads(partial(_seen, data), head)(W, head, scores)
     else:
+        seen = _seen_in_blocks(asked, data, W, head, scores, block)
+    margin = _of_all_heads(seen.reading.margin, head)
 
-        def looked(data: Data, directions: Array, scores: Array | None) -> Seen:
-            return _looked(asked, data, directions, head, scores)
+    def slope(seen: Seen) -> Scaled:
+        return attention.gradient(data, seen.look, seen.reading._replace(margin=margin), loss, seen.pulled)
 
-        given = data, attention.directions(data, W), scores
-        look, reading, pulled, attended = in_blocks(looked, n, block, *given)
-    excess = None
-    if asked.excess and isinstance(head, Linear):
-        excess = attention.log_excess(data, look, reading.scores, loss)
-    elif asked.excess:
-        excess = jnp.full(reading.margin.shape[1:], jnp.nan, reading.margin.dtype)
+    def pull(seen: Seen) -> Scaled:
+        reading = seen.reading._replace(margin=margin)
+        return attention.head_gradient(data, seen.look, reading, loss, seen.attended)
+
     return Sums(
-        attention.gradient(data, look, reading, loss, pulled) if asked.slope else None,
-        attention.head_gradient(data, look, reading, loss, attended) if asked.pull else None,
-        attention.mean_loss(data, reading, loss) if asked.loss else None,
-        excess,
+        over_heads(slope, head)(seen) if asked.slope else None,
+        over_heads(pull, head)(seen) if asked.pull else None,
+        attention.mean_loss(data, margin, loss) if asked.loss else None,
+        _log_excess(data, seen, head, loss) if asked.excess else None,
     )
+
+
+def _log_excess(data: Data, seen: Seen, head: Head, loss: Loss) -> Array:
+    if not isinstance(head, Linear):
+        return jnp.full(seen.reading.margin.shape[1:], jnp.nan, seen.reading.margin.dtype)
+    best, log_drop = over_heads(partial(attention.drops, data), head)(seen.look, seen.reading.scores)
+    if isinstance(head, LinearHeads):
+        log_drop = jax.nn.logsumexp(log_drop, axis=0)
+    return attention.log_excess(data, _of_all_heads(best, head), log_drop, loss)
+
+
+def _of_all_heads(each: Array, head: Head) -> Array:
+    return each.sum(0) if isinstance(head, LinearHeads) else each
+
+
+def _seen(data: Data, W: Array, head: Head, scores: Array | None) -> Seen:
+    look = attention.attend(data, W)
+    return Seen(look, attention.read(data, look, head, scores), None, None)
+
+
+def _seen_in_blocks(asked: Asked, data: Data, W: Array, head: Head, scores: Array | None, block: int) -> Seen:
+    several = isinstance(head, LinearHeads)
+
+    def looked(data: Data, directions: Array, scores: Array | None) -> Seen:
+        if not several:
+            return _looked(asked, data, directions, head, scores)
+        one = jax.vmap(partial(_looked, asked, data), in_axes=(1, 0, 1), out_axes=1)
+        return one(directions, head, scores)
+
+    given = over_heads(partial(attention.directions, data), head)(W), scores
+    if several:  # blocks are cut along the first axis
+        given = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), given)
+    seen: Seen = in_blocks(looked, data.labels.shape[0], block, data, *given)
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), seen) if several else seen
 
 
 def in_blocks(function: Callable[..., Any], n: int, block: int, *given: Any) -> Any:
@@ -127,9 +159,12 @@ def _looked(asked: Asked, data: Data, directions: Array, head: Head, scores: Arr
 
 
 def added(one: Sums, other: Sums) -> Sums:
+    def scaled(a: Scaled, b: Scaled) -> Scaled:  # with a scale for each of several heads
+        return (jax.vmap(attention.added) if a.log_scale.ndim else attention.added)(a, b)
+
     return Sums(
-        None if one.slope is None or other.slope is None else attention.added(one.slope, other.slope),
-        None if one.pull is None or other.pull is None else attention.added(one.pull, other.pull),
+        None if one.slope is None or other.slope is None else scaled(one.slope, other.slope),
+        None if one.pull is None or other.pull is None else scaled(one.pull, other.pull),
         None if one.loss is None or other.loss is None else one.loss + other.loss,
         None
         if one.log_excess is None or other.log_excess is None

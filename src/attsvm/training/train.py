@@ -29,17 +29,17 @@ from attsvm.training.attention import arrays, in_place
 from attsvm.training.batches import Batches
 from attsvm.training.compilation import backend, kept_programs
 from attsvm.training.heads import Head, Linear
+from attsvm.training.holding import per_run
 from attsvm.training.host import Ride, first_steps, ride
 from attsvm.training.init import starting_point
 from attsvm.training.lanes import FEWEST, FEWEST_ON_GPU, LONGEST, LONGEST_ON_GPU
 from attsvm.training.losses import Loss, logistic
-from attsvm.training.optimizers import adapted, needs_excess, per_block
+from attsvm.training.optimizers import adapted, needs_excess, over_heads, per_block
 from attsvm.training.plan import Model, Plan
-from attsvm.training.rules import per_run
 from attsvm.training.segments import Interrupted, Paused, Segments
 from attsvm.training.settling import Settling
 from attsvm.training.sums import block
-from attsvm.training.weights import FULL, Weight
+from attsvm.training.weights import FULL, Heads, Weight
 from attsvm.words import told
 
 MOST_STEPS = 2**53
@@ -65,8 +65,9 @@ def train(
 
         L(W) = 1/n Σ_i ℓ(Y_i h(Σ_t s_it value_it)),     s_i = softmax(X_i W z_i)
 
-    weight: FullWeight(), KeyQuery(rank), Diagonal(). loss: logistic, exponential, correlation, log_loss.
-    optimizer: steepest(norm, lr), gd(lr), mirror(p, lr), polyak(), or any optax optimizer.
+    weight: FullWeight(), KeyQuery(rank), Diagonal(), or Heads(count, weight): several of one kind.
+    loss: logistic, exponential, correlation, log_loss.
+    optimizer: steepest(norm, lr), gd(lr), mirror(p, lr), polyak(), adam(lr), or any optax optimizer.
     init: None, an array (d, e), (K, Q), or a draw such as gaussian(seed), uniform(range(30)).
     record: how many log-spaced steps to keep, or which; the first and the last are always kept.
     batch: so many examples per step, shuffled anew every epoch, or Batches(size, seed, order); None: all of
@@ -89,8 +90,9 @@ def train(
     the cores of a CPU, or all devices that JAX sees; on one GPU, small problems are one kernel (fused.py).
     """
     tokens = in_place(tokens)
-    head = heads.checked(head, tokens)
     weights.check(weight)
+    several = weight.count if isinstance(weight, Heads) else None
+    head = heads.checked(head, tokens, several)
     losses.check(loss)
     if train_head is not None and not isinstance(head, Linear):
         raise ValueError(f"train_head trains the head Linear(v), got {type(head).__name__}.")
@@ -125,7 +127,8 @@ def train(
         else:
             parts = devices.parts(first, arrays(tokens), start, count, saved)
             done = ride(plan, parts, asked, taken, watch, settling)
-    path = going_on.signed(_path(tokens, done, settling, count, resume, asked), words)
+    path = replace(_path(tokens, done, settling, count, resume, asked), heads=several)
+    path = going_on.signed(path, words)
     if watch.by_hand or done.interrupted:
         raise (Interrupted if watch.by_hand else Paused)(path)
     return path
@@ -156,7 +159,8 @@ def _model(tokens: Tokens, weight: Weight, loss: Loss, count: int | None) -> Mod
     sizes += [size for shape in weight.shapes(tokens.d, tokens.e).values() for size in shape]
     cpu = backend() == "cpu"
     fewest, longest = (FEWEST, LONGEST) if cpu else (FEWEST_ON_GPU, LONGEST_ON_GPU)
-    lanes = count is not None and count >= fewest and max(sizes) <= longest and not tokens.stored
+    small = max(sizes) <= longest and not tokens.stored and not isinstance(weight, Heads)
+    lanes = count is not None and count >= fewest and small
     return Model(weight, loss, count is not None, tokens.runs is not None, lanes, cpu, block(tokens, cpu))
 
 
@@ -173,9 +177,13 @@ def _rules(optimizer: Any, train_head: Any, weight: Weight, head: Head) -> tuple
     rule = adapted(optimizer)
     if needs_excess(rule.rule) and not isinstance(head, Linear):
         raise ValueError("polyak needs the best loss L*, which is known for the head Linear(v) only.")
+    of_head = None if train_head is None else adapted(train_head)
+    if isinstance(weight, Heads):
+        rule = over_heads(rule, weight.norm)
+        of_head = None if of_head is None else over_heads(of_head, "joint")
     if getattr(weight, "separate", False):
         rule = per_block(rule)
-    return rule.rule, None if train_head is None else adapted(train_head).rule
+    return rule.rule, None if of_head is None else of_head.rule
 
 
 def _start(

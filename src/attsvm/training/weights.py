@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -109,6 +110,48 @@ class DiagonalKeyQuery:
     def pullback(self, params: Params, G: Array) -> Params:
         g = jnp.einsum("dd...->d...", G)
         return {"k": g * params["q"], "q": g * params["k"]}
+
+
+ACROSS = ("joint", "apart", "concatenated")
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Several heads W_1 … W_H side by side, each a weight of its own: f(X) = Σ_h v_hᵀ Xᵀ softmax(X W_h z).
+
+    The values are those of Linear(v) with v (H, c), or (c,) for all of them; with runs (runs, H, c).
+    Parameters have the heads first: W (H, d, e), K (H, d, r), Q (H, e, r).
+    norm: what the optimizer takes as one. "joint": all heads, as one vector or one block-diagonal matrix;
+        "apart": every head has its own optimizer, and so its own normalisation; "concatenated": the matrices
+        side by side as one, [K_1 … K_H], as most libraries store them.
+    """
+
+    count: int
+    weight: Any = FULL
+    norm: str = "joint"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+            raise ValueError(f"count is {self.count!r}. Pass how many heads, a positive integer.")
+        check(self.weight)
+        if isinstance(self.weight, Heads):
+            raise ValueError("weight is Heads again. Pass a weight of one head, such as KeyQuery().")
+        if self.norm not in ACROSS:
+            raise ValueError(f"norm is {self.norm!r}. Pass {', '.join(map(repr, ACROSS))}.")
+
+    @property
+    def separate(self) -> bool:
+        return bool(getattr(self.weight, "separate", False))
+
+    def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]:
+        return {name: (self.count, *shape) for name, shape in self.weight.shapes(d, e).items()}
+
+    def matrix(self, params: Params) -> Array:
+        """W (H, d, e)."""
+        return jax.vmap(self.weight.matrix)(params)
+
+    def pullback(self, params: Params, G: Array) -> Params:
+        return jax.vmap(self.weight.pullback)(params, G)
 
 
 OURS = (FullWeight, KeyQuery, Diagonal, DiagonalKeyQuery)
