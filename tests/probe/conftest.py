@@ -23,6 +23,17 @@ def y():
     return np.where(sequences()[1] > 4.2, "yes", "no")
 
 
+@pytest.fixture
+def planted():
+    """Sequences of 3–9 Gaussian tokens; one of them carries a mark and, against it, the class."""
+    rng = np.random.default_rng(0)
+    lengths, labels = rng.integers(3, 10, 120), rng.integers(0, 2, 120)
+    sequences, place = [rng.standard_normal((T, 8)) for T in lengths], rng.integers(0, lengths)
+    for tokens, t, y in zip(sequences, place, labels, strict=True):
+        tokens[t, :2] = 4.0, 3.0 * (2 * y - 1)
+    return sequences, labels, place
+
+
 @pytest.fixture(scope="session")
 def probe(X, y):
     from attsvm.probe import AttentionProbe

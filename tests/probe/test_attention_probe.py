@@ -31,17 +31,6 @@ def test_every_check_of_scikit_learn_passes(estimator, check):
     check(estimator)
 
 
-@pytest.fixture
-def planted():
-    """Sequences of 3–9 Gaussian tokens; one of them carries a mark and, against it, the class."""
-    rng = np.random.default_rng(0)
-    lengths, labels = rng.integers(3, 10, 120), rng.integers(0, 2, 120)
-    sequences, place = [rng.standard_normal((T, 8)) for T in lengths], rng.integers(0, lengths)
-    for tokens, t, y in zip(sequences, place, labels, strict=True):
-        tokens[t, :2] = 4.0, 3.0 * (2 * y - 1)
-    return sequences, labels, place
-
-
 # ---------------------------------------------------------------------- independent computations
 
 
@@ -126,18 +115,6 @@ def test_three_classes_share_one_attention(planted):
     assert probe.score(sequences[80:], names[80:]) > 0.95
     assert probe.attention(sequences).shape == (120, 9)
     np.testing.assert_allclose(probe.predict_proba(sequences).sum(1), 1)
-
-
-def test_integer_weights_are_repetitions_of_sequences(planted):
-    sequences, labels, _ = planted
-    weight = np.arange(120) % 3
-    settings = {"tol": 1e-10, "prompt_ridge": 0.1}
-    weighted = AttentionProbe(**settings).fit(sequences, labels, sample_weight=weight)
-    again = np.repeat(np.arange(120), weight)
-    repeated = AttentionProbe(**settings).fit([sequences[i] for i in again], labels[again])
-    plain = AttentionProbe(**settings).fit(sequences, labels)
-    np.testing.assert_allclose(weighted.prompt_, repeated.prompt_, atol=1e-6)
-    assert np.abs(plain.prompt_ - repeated.prompt_).max() > 1e-3
 
 
 # ---------------------------------------------------------------------- input and scikit-learn

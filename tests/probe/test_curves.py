@@ -91,33 +91,3 @@ def test_the_interval_of_a_rate_is_scipys():
     for hits, count in ((0, 10), (3, 10), (10, 10)):
         exact = binomtest(hits, count).proportion_ci(method="exact")
         assert interval(hits, count) == pytest.approx((exact.low, exact.high))
-
-
-def test_a_probe_is_judged_by_its_own_scores(probe, three, X, y):
-    from sklearn.metrics import roc_auc_score
-
-    found = probe.curves(X, y)
-    assert found.auc == pytest.approx(roc_auc_score(y == "yes", probe.decision_function(X)))
-    assert probe.curves(X, y, positive="no").auc == pytest.approx(found.auc)
-    labels = three.predict(X)
-    for one in three.classes_:
-        other = three.curves(X, labels, positive=one)
-        assert other.auc == pytest.approx(roc_auc_score(labels == one, three.predict_proba(X)[:, one]))
-    at = probe.threshold_at_fpr(X, y, 0.1)
-    assert at.flags(probe.decision_function(X))[y == "no"].mean() == at.fpr <= 0.1
-
-
-def test_wrong_calls_say_what_to_pass(probe, X, y):
-    for call, said in (
-        (lambda: probe.threshold_at_fpr(X, y, 1.5), "fpr is 1.5"),
-        (lambda: probe.threshold_at_fpr(X, y, positive="maybe"), r"Pass one of \['no', 'yes'\]"),
-        (lambda: probe.curves(X, ["yes"] * 60), "one class only"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            call()
-
-
-def test_the_curves_are_drawn(probe, X, y):
-    figure = probe.curves(X, y).plot()
-    titles = [ax.get_title() for ax in figure.axes]
-    assert titles[0].startswith("AUC ") and "calibration error" in titles[1]

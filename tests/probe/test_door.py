@@ -79,12 +79,3 @@ def test_a_number_of_folds_may_be_numpys(X, y, monkeypatch):
     settings = {"features": "relu", "random_state": 0}
     networks = [AttentionProbe(cv=cv, **settings).fit(X, y).prompt_.shape[1] for cv in (3, np.int64(3), 12)]
     assert networks == [10, 10, 12]
-
-
-def test_the_stability_of_trained_maps_does_not_count_their_networks(X, y, monkeypatch):
-    """A resample with fewer sequences of a class has fewer folds, and so fewer networks."""
-    monkeypatch.setattr("attsvm.probe.fitting.relu.MOST", 50)
-    few = np.r_[np.flatnonzero(y == "yes")[:10], np.flatnonzero(y == "no")[:14]]
-    part, labels = [X[i] for i in few], y[few]
-    found = AttentionProbe(features="relu").fit(part, labels).stability(part, labels, resamples=3)
-    assert found.same_token.shape == (24,) and np.isnan(found.prompts).any()

@@ -150,38 +150,6 @@ def test_a_large_set_is_cut_to_a_page_with_its_mistakes(probe, X, y, monkeypatch
     assert len(shown) == len(set(shown)) == 12 and set(read.mistakes(6)) <= set(shown)
 
 
-def test_notebooks_see_what_was_fitted(probe):
-    from attsvm.probe import AttentionProbe
-
-    assert "no, yes" in probe._repr_html_() and "0.01, 0.01" in probe._repr_mimebundle_()["text/html"]
-    assert "classes" not in AttentionProbe()._repr_html_().split("<style>")[0]
-
-
-def test_resamples_of_a_clear_task_agree_and_of_noise_do_not(X, y, probe):
-    clear = probe.stability(X, y, resamples=4)
-    noise = np.random.default_rng(0).permutation(y)
-    from sklearn.base import clone
-
-    lost = clone(probe).fit(X, noise).stability(X, noise, resamples=4)
-    assert clear.same_token.mean() > lost.same_token.mean() and clear.prompts.mean() > lost.prompts.mean()
-    assert clear.same_label.mean() > 0.8 and clear.spread.shape == (60,) and "4 resamples" in repr(clear)
-    page = probe.explain(X, y=y, stability=clear)
-    assert np.array_equal(page.stays, clear.same_token)
-    with pytest.raises(ValueError, match="stability is of 60 sequences"):
-        probe.explain(X[:5], stability=clear)
-
-
-def test_whole_groups_are_drawn():
-    from attsvm.probe.reading.stability import _drawn
-
-    rng, y = np.random.default_rng(0), np.arange(12) % 2
-    groups = np.repeat(np.arange(4), 3)
-    for _ in range(10):
-        drawn = _drawn(rng, y, groups).reshape(4, 3)
-        assert (drawn == drawn[:, :1]).all() and drawn[:, 0].sum() == 4
-    assert len({tuple(_drawn(rng, y, None)) for _ in range(5)}) == 5
-
-
 def test_labels_in_the_place_of_texts_are_told_apart():
     from attsvm.probe.reading.explanation import read_pieces
 

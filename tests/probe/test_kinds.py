@@ -36,19 +36,6 @@ def test_a_kind_joins_the_mean_where_that_holds_out_better():
     assert best_mean(goal, ways) == ["linear"]
 
 
-def test_a_probe_on_several_kinds_of_features_is_the_mean_of_those_on_each():
-    X, y = ring(80, 0)
-    kinds, fixed = (["rbf", "linear"], "rbf", "linear"), {"head_ridge": 0.01, "prompt_ridge": 0.1}
-    probe, one, line = (AttentionProbe(features=kind, **fixed).fit(X, y) for kind in kinds)
-    assert probe.kinds_ == ["rbf", "linear"] and probe.attention(X).shape == (2, 80, 5)
-    mean = (one.decision_function(X) + line.decision_function(X)) / 2
-    np.testing.assert_allclose(probe.decision_function(X), mean, atol=1e-4)
-    flat = probe.features_.transform(X.reshape(-1, 3)).reshape(80, 5, -1)
-    by_hand = np.einsum("hnt,ntd,dhk->n", probe.attention(X), flat, probe.coef_) + probe.intercept_
-    np.testing.assert_allclose(probe.decision_function(X), by_hand, atol=1e-4)
-    assert np.abs(by_hand - one.decision_function(X)).max() > 1e-2
-
-
 @pytest.mark.parametrize(("bad", "message"), [({"features": "mlp"}, "rbf"), ({"n_average": 2}, "no effect")])
 def test_features_without_a_meaning_are_refused(bad, message):
     with pytest.raises(ValueError, match=message):

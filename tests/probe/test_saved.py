@@ -137,34 +137,3 @@ def test_a_damaged_probe_is_read_or_refused_in_words(three, tmp_path, damage):
     assert refused or damage.__name__ == "headless"
     with pytest.raises(FileNotFoundError):
         AttentionProbe.load(tmp_path / "none.safetensors")
-
-
-def test_the_torch_module_gives_the_probes_scores(any_probe, X):
-    torch = pytest.importorskip("torch", reason="to_torch needs torch")
-    module, T = any_probe.to_torch(), max(map(len, X))
-    padded, mask = np.full((len(X), T, 12), 1e3), np.zeros((len(X), T), bool)
-    for i, x in enumerate(X):
-        padded[i, : len(x)], mask[i, : len(x)] = x, True
-    given = torch.tensor(padded), torch.tensor(mask)
-    with torch.no_grad():
-        scores = module(*given).numpy()
-        assert np.abs(scores - any_probe.decision_function(X)).max() <= 1e-4 * np.abs(scores).max()
-        attention = np.moveaxis(module.attention(*given).numpy(), 1, 0)
-        # the inverse root of a kernel matrix, with entries up to 1,000, stretches the rounding of float32
-        near = 1e-5 if any_probe.features_ is None else 1e-3
-        assert np.allclose(np.squeeze(attention), any_probe.attention(X), rtol=0, atol=near)
-        assert not np.allclose(module(given[0]).numpy(), scores)  # without the mask the padding counts
-    double = module.double()
-    with torch.no_grad():
-        assert double(*given).dtype == torch.float64
-
-
-def test_the_torch_module_runs_on_a_batch_of_streams(any_probe, X):
-    torch = pytest.importorskip("torch", reason="to_torch needs torch")
-    module = any_probe.to_torch()
-    streams = torch.tensor(np.stack([x[:2] for x in X[:5]]))
-    with torch.no_grad():
-        state = module.start(5)
-        for t in range(2):
-            state, scores = module.step(state, streams[:, t])
-        assert torch.allclose(scores, module(streams), atol=1e-5)

@@ -1,0 +1,41 @@
+"""Probes of resamples say the same of a clear task, and not of noise."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
+
+from sklearn.base import clone
+
+from attsvm.probe import AttentionProbe
+from attsvm.probe.reading.stability import _drawn
+
+
+def test_resamples_of_a_clear_task_agree_and_of_noise_do_not(X, y, probe):
+    clear = probe.stability(X, y, resamples=4)
+    noise = np.random.default_rng(0).permutation(y)
+    lost = clone(probe).fit(X, noise).stability(X, noise, resamples=4)
+    assert clear.same_token.mean() > lost.same_token.mean() and clear.prompts.mean() > lost.prompts.mean()
+    assert clear.same_label.mean() > 0.8 and clear.spread.shape == (60,) and "4 resamples" in repr(clear)
+    page = probe.explain(X, y=y, stability=clear)
+    assert np.array_equal(page.stays, clear.same_token)
+    with pytest.raises(ValueError, match="stability is of 60 sequences"):
+        probe.explain(X[:5], stability=clear)
+
+
+def test_whole_groups_are_drawn():
+    rng, y = np.random.default_rng(0), np.arange(12) % 2
+    groups = np.repeat(np.arange(4), 3)
+    for _ in range(10):
+        drawn = _drawn(rng, y, groups).reshape(4, 3)
+        assert (drawn == drawn[:, :1]).all() and drawn[:, 0].sum() == 4
+    assert len({tuple(_drawn(rng, y, None)) for _ in range(5)}) == 5
+
+
+def test_the_stability_of_trained_maps_does_not_count_their_networks(X, y, monkeypatch):
+    """A resample with fewer sequences of a class has fewer folds, and so fewer networks."""
+    monkeypatch.setattr("attsvm.probe.fitting.relu.MOST", 50)
+    few = np.r_[np.flatnonzero(y == "yes")[:10], np.flatnonzero(y == "no")[:14]]
+    part, labels = [X[i] for i in few], y[few]
+    found = AttentionProbe(features="relu").fit(part, labels).stability(part, labels, resamples=3)
+    assert found.same_token.shape == (24,) and np.isnan(found.prompts).any()
