@@ -16,15 +16,7 @@ from attsvm.figures import (  # noqa: F401 (loading registers)
     ours,
     transformers_as_svms,
 )
-from attsvm.figures.accuracy import (
-    Accuracy,
-    axis,
-    counted,
-    digits,
-    exactly,
-    sampled,
-    within,
-)
+from attsvm.figures.accuracy import Accuracy, axis, counted, digits, exactly, sampled, within
 from attsvm.figures.figure import KINDS, STATUSES, Check, Figure, Paper, Provenance, Scale, Status
 from attsvm.figures.papers import PAPERS
 

@@ -42,14 +42,5 @@ def band(ax: Axes, x: Any, runs: Float, color: str, **options: Any) -> Float:
 
 def beside(ax: Axes, x: float, y: float, text: str, color: str, shift: float = 0.0) -> None:
     """Write a word to the right of a curve's end, moved up by `shift` points where words would meet."""
-    label(
-        ax,
-        x,
-        y,
-        text,
-        color,
-        va="center",
-        textcoords="offset points",
-        xytext=(4, shift),
-        annotation_clip=False,
-    )
+    place = {"xytext": (4, shift), "textcoords": "offset points", "annotation_clip": False}
+    label(ax, x, y, text, color, va="center", **place)

@@ -20,15 +20,8 @@ def draw_curves(curves: Any) -> Canvas:
     left.step(curves.fpr, curves.tpr, where="post", color=BLUE, lw=1.5)
     found = curves.tpr_at(RATE)
     left.plot(RATE, found, "o", color=ORANGE, ms=5)
-    label(
-        left,
-        RATE,
-        found,
-        f"{found:.0%} at {RATE:.0%} FPR",
-        ORANGE,
-        xytext=(8, -10),
-        textcoords="offset points",
-    )
+    place = {"xytext": (8, -10), "textcoords": "offset points"}
+    label(left, RATE, found, f"{found:.0%} at {RATE:.0%} FPR", ORANGE, **place)
     low, high = curves.auc_interval
     describe(
         left, f"AUC {curves.auc:.3f} [{low:.3f}, {high:.3f}]", "false positive rate", "true positive rate"

@@ -47,15 +47,8 @@ def draw_curves(points: Sequence[Point], quantity: str, layout: Layout) -> Canva
         lines = _values(points, layout.lines) if layout.lines else [None]
         for value, color in zip(lines, colours(len(lines)), strict=True):
             line = [p for p in own if layout.lines is None or p.words.get(layout.lines) == value]
-            _line(
-                ax,
-                line,
-                layout.x,
-                ticks,
-                numeric,
-                color,
-                "" if value is None else f"{_word(layout.lines)} = {_word(value)}",
-            )
+            name = "" if value is None else f"{_word(layout.lines)} = {_word(value)}"
+            _line(ax, line, layout.x, ticks, numeric, color, name)
         _finish(ax, title, _word(layout.x), _word(quantity))
         if numeric and len(ticks) > 1 and min(ticks) > 0 and max(ticks) / min(ticks) >= 8:
             ax.set_xscale("log")

@@ -118,26 +118,18 @@ def activations(
     cut = cuts(np.diff(offsets), whole)
     if cut:
         warnings.warn(cut_in_words(cut, len(whole), length), CutTexts, stacklevel=2)
-    job: dict[str, Any] = {"model": reader.name, "weights": _weights_mark(reader), "layers": wanted}
     skipped = int(reader.generates) if skip is None else int(skip)
     places = np.concatenate([[0], np.cumsum(np.maximum(np.diff(offsets) - skipped, 1))])
-    job |= {
-        "dtype": dtype,
-        "batch": batch,
-        "skip": skipped,
-        "ids": hashlib.sha256(offsets.tobytes() + ids.tobytes()).hexdigest(),
-    }
+    job: dict[str, Any] = {"model": reader.name, "weights": _weights_mark(reader), "layers": wanted}
+    job |= {"dtype": dtype, "batch": batch, "skip": skipped}
+    job |= {"ids": hashlib.sha256(offsets.tobytes() + ids.tobytes()).hexdigest()}
     if _finished(folder, job):
         return Activations.open(folder)
     folder.mkdir(parents=True, exist_ok=True)
     _write(reader, folder, job, Read(offsets, ids, places))
-    about: dict[str, Any] = {
-        "texts": len(whole),
-        "tokens": int(places[-1]),
-        "length": length,
-        "cut": [vars(each) for each in cut],
-    }
-    _put(folder / ABOUT, job | about | {"vocabulary": reader.vocabulary(ids)})
+    about = {"texts": len(whole), "tokens": int(places[-1]), "length": length}
+    said = {"cut": [vars(each) for each in cut], "vocabulary": reader.vocabulary(ids)}
+    _put(folder / ABOUT, job | about | said)
     (folder / PROGRESS).unlink(missing_ok=True)
     return Activations.open(folder)
 

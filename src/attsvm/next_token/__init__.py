@@ -33,10 +33,7 @@ if TYPE_CHECKING:
         graph_finite_part as graph_finite_part,
         recover as recover,
     )
-    from attsvm.next_token.markov import (
-        ContextChain as ContextChain,
-        collapse_exponent as collapse_exponent,
-    )
+    from attsvm.next_token.markov import ContextChain as ContextChain, collapse_exponent as collapse_exponent
     from attsvm.next_token.model import (
         OneLayer as OneLayer,
         extended_order as extended_order,

@@ -210,7 +210,9 @@ class Corpus:
 
     def show(self, sentence: int) -> str:
         """One sentence in words."""
-        return _in_words(self, self.ids[sentence], int(self.following[sentence]), sentence)
+        names, row = self.vocabulary, self.ids[sentence]
+        said = " ".join(names[x] for x in row[row >= 0])
+        return f'sentence {sentence} "{said}" → {names[self.following[sentence]]!r}'
 
     def __repr__(self) -> str:
         low, high = self.lengths.min(), self.lengths.max()
@@ -271,9 +273,3 @@ def _check_winners(corpus: Corpus) -> None:
             f"{corpus.show(i)}: {who} is not in the sentence. "
             f"{int(absent.sum())} of {corpus.n} sentences contain no token that announces their next one."
         )
-
-
-def _in_words(corpus: Corpus, row: Ids, following: int, sentence: int) -> str:
-    names = corpus.vocabulary
-    said = " ".join(names[x] for x in row[row >= 0])
-    return f'sentence {sentence} "{said}" → {names[following]!r}'

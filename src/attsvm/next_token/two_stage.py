@@ -68,21 +68,10 @@ def train_two_stages(
     E = as_embeddings(corpus, embeddings)
     unit = 1 / math.sqrt(E.shape[1])
     rules = optimizers or (steepest(frobenius, 0.2 * unit), steepest(frobenius, 0.05 * unit))
-    first = train(
-        collocation_tokens(corpus, E),
-        Linear(np.ones(1)),
-        loss=log_loss,
-        optimizer=rules[0],
-        steps=steps[0],
-        record=record,
-    )
-    second = train(
-        prediction_tokens(corpus, first.final, E),
-        LogOdds(),
-        optimizer=rules[1],
-        steps=steps[1],
-        record=record,
-    )
+    told, head = collocation_tokens(corpus, E), Linear(np.ones(1))
+    first = train(told, head, loss=log_loss, optimizer=rules[0], steps=steps[0], record=record)
+    asked = prediction_tokens(corpus, first.final, E)
+    second = train(asked, LogOdds(), optimizer=rules[1], steps=steps[1], record=record)
     return TwoStages(E, first, second)
 
 
@@ -101,11 +90,5 @@ def train_choice(
     optimizer: by default gd(1.0). Copies of a token count as often as they occur.
     Reference: Li et al. 2024, "Mechanics of Next Token Prediction with Self-Attention".
     """
-    return train(
-        choice_tokens(corpus, embeddings),
-        Linear(np.ones(1)),
-        loss=log_loss,
-        optimizer=gd(1.0) if optimizer is None else optimizer,
-        steps=steps,
-        record=record,
-    )
+    tokens, head, rule = choice_tokens(corpus, embeddings), Linear(np.ones(1)), optimizer or gd(1.0)
+    return train(tokens, head, loss=log_loss, optimizer=rule, steps=steps, record=record)

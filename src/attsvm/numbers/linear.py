@@ -32,10 +32,7 @@ class Cholesky:
     """
 
     def __init__(
-        self,
-        build: Callable[[], Float],
-        added: Float | float | None = None,
-        ridges: Sequence[float] = RIDGES,
+        self, build: Callable[[], Float], added: Float | float | None = None, ridges: Sequence[float] = RIDGES
     ) -> None:
         def factored(ridge: float) -> Float | None:
             # LAPACK works in place on Fortran order, and there on the lower triangle up to 1.7 times faster.

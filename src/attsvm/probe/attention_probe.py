@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, compute_sample_weight
+from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
-    check_array,
     check_consistent_length,
     check_is_fitted,
     column_or_1d,
@@ -21,6 +19,7 @@ from sklearn.utils.validation import (
 )
 
 from attsvm.numbers import Float, Values
+from attsvm.probe.data.importance import ClassWeight, importance_of
 from attsvm.probe.data.sequences import Sequences, of_table, plain, read
 from attsvm.probe.data.standard import Standard
 from attsvm.probe.data.store import TokenStore
@@ -35,8 +34,6 @@ from attsvm.probe.fitting.ridge_path import AUTO
 from attsvm.probe.reading.separation import Separation, separate_selected
 from attsvm.probe.use.in_use import InUse
 from attsvm.program.solution import Certificate
-
-ClassWeight: TypeAlias = Mapping[Hashable, float] | str | None
 
 
 class AttentionProbe(
@@ -123,7 +120,7 @@ class AttentionProbe(
         """
         self._check_parameters()
         store, labels = self._read_training(X, y)
-        importance = _importance(sample_weight, self.class_weight, labels)
+        importance = importance_of(sample_weight, self.class_weight, labels)
         parts = folds(self.cv, labels, groups, importance)
         several = max(self.cv, MEMBERS) if isinstance(self.cv, int | np.integer) else self.cv
         kinds, judge = self._kinds(), self.features == AUTO
@@ -288,34 +285,3 @@ class AttentionProbe(
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
-
-
-def _importance(sample_weight: ArrayLike | None, class_weight: ClassWeight, labels: Values) -> Float:
-    """One weight per sequence (n,), the largest between 1/2 and 1: by default all are alike.
-
-    Only their ratios matter, and powers of two change no bit of them; sums of huge weights would overflow.
-    """
-    weight, n = np.ones(len(labels)), len(labels)
-    if sample_weight is not None:
-        weight = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
-        if weight.shape != (n,):
-            raise ValueError(f"sample_weight has shape {weight.shape}. Pass one number per sequence: ({n},).")
-        if (weight < 0).any():
-            i = int(np.argmax(weight < 0))
-            raise ValueError(f"sample_weight[{i}] is {weight[i]:g}. Pass numbers ≥ 0.")
-    if class_weight is not None:
-        of_class = compute_sample_weight(class_weight, labels)
-        wrong = ~((of_class >= 0) & (of_class < np.inf))
-        if wrong.any():
-            name, value = (each[wrong].tolist()[0] for each in (labels, of_class))
-            raise ValueError(f"class_weight is {value:g} for class {name!r}. Pass finite numbers ≥ 0.")
-        weight = _halved(weight) * _halved(of_class)
-    if not weight.any():
-        raise ValueError("Sample weights must contain at least one non-zero number: all are zero.")
-    return _halved(weight)
-
-
-def _halved(weight: Float) -> Float:
-    """Weights (n,) divided by the power of two that brings the largest below 1; none becomes zero."""
-    scaled = np.ldexp(weight, -np.frexp(weight.max())[1])
-    return np.where(weight > 0, np.maximum(scaled, np.finfo(float).tiny), 0.0)

@@ -115,7 +115,7 @@ def _in_several_norms(done: Sweep) -> list[str]:
 def _across_norms(done: Sweep, name: str, layout: Layout) -> str:
     """One map of a measure: its norm against the ways of training, one panel per size."""
     ways = [word for word in done.varying if word in WAYS] or [layout.lines or layout.x]
-    trained = [" ".join(_word(cell.words[way]) for way in ways if way in cell.words) for cell in done.cells]
+    trained = [" ".join(str(cell.words[way]) for way in ways if way in cell.words) for cell in done.cells]
     points = [
         Point(
             {**cell.words, "training": way, "measured in": quantity.partition(":")[2]}, e.value, e.low, e.high
@@ -164,7 +164,7 @@ def _cells(done: Sweep) -> str:
     rows = (
         line(
             [
-                *(escaped(_word(cell.words.get(name, "–"))) for name in names),
+                *(escaped(cell.words.get(name, "–")) for name in names),
                 f"{cell.runs:,}",
                 *(_estimate(cell.quantities.get(quantity)) for quantity in done.quantities),
             ]
@@ -186,9 +186,7 @@ def _estimate(found: Any) -> str:
 def _same(done: Sweep) -> str:
     """What all cells have in common."""
     first = done.cells[0].words
-    told = [
-        f"{n} {_word(first[n])}" for n in done.facts["parameters"] if n not in done.varying and n in first
-    ]
+    told = [f"{n} {first[n]}" for n in done.facts["parameters"] if n not in done.varying and n in first]
     return "All cells: " + ", ".join(told) + "." if told else ""
 
 
@@ -199,10 +197,6 @@ def _numeric(done: Sweep, name: str) -> bool:
 def _title(quantity: str) -> str:
     name, _, norm = quantity.partition(":")
     return WORDS.get(quantity) or (f"{WORDS[name]}, {norm}" if name in WORDS else quantity)
-
-
-def _word(value: Any) -> str:
-    return str(value)
 
 
 def _slug(quantity: str) -> str:

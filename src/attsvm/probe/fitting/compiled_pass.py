@@ -47,12 +47,7 @@ def _lanes(K: int, h: int, k: int) -> Index:
 
 
 def _run(
-    objective: Objective,
-    where: Host,
-    probes: Probes,
-    columns: Columns,
-    span: slice,
-    found: tuple[Array, ...],
+    objective: Objective, where: Host, probes: Probes, columns: Columns, span: slice, found: tuple[Array, ...]
 ) -> None:
     """The pass, which adds to what was found, in the order of `attending_pass`."""
     from attsvm.numbers.halves import BRAIN, HALF

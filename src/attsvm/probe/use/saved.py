@@ -73,9 +73,7 @@ def load(kind: Any, file: str | os.PathLike[str]) -> Any:
     return probe
 
 
-def _contents(
-    file: str | os.PathLike[str],
-) -> tuple[Arrays, list[FeatureMap], Header]:
+def _contents(file: str | os.PathLike[str]) -> tuple[Arrays, list[FeatureMap], Header]:
     """Arrays, maps of features, and what the header says."""
     from safetensors import safe_open
 
