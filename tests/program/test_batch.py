@@ -9,9 +9,9 @@ from scipy.optimize import linprog
 from attsvm.norms import frobenius as norm
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius import batch
-from attsvm.program.frobenius.active_set import solve_rows
 from attsvm.program.frobenius.batch import solve_runs_by_gram
 from attsvm.program.frobenius.route import GRAM_ROWS, solve_frobenius
+from attsvm.program.frobenius.written_out import solve_rows
 from attsvm.program.max_margin import in_tokens, max_margin
 from attsvm.program.second_look import second_look
 from attsvm.program.solution import certify

@@ -87,7 +87,7 @@ def test_tied_tokens_and_bounds_of_zero_agree_with_cvxpy(p):
 @pytest.mark.parametrize("p", [1, 1.1, 3, np.inf])
 def test_a_small_problem_ends_where_one_that_starts_from_the_frobenius_solution_does(p, monkeypatch):
     cold = max_margin(*planted(6, 6, 6, 5, seed=6), Entrywise(p))
-    monkeypatch.setattr(entrywise, "ALL", 0)
+    monkeypatch.setattr(entrywise, "FEW_ROWS", 0)
     warm = max_margin(*planted(6, 6, 6, 5, seed=6), Entrywise(p))
     assert cold.margin == pytest.approx(warm.margin, rel=1e-9)
     assert cold.margin != pytest.approx(max_margin(*planted(6, 6, 6, 5, seed=6)).margin, rel=1e-3)

@@ -59,7 +59,7 @@ def test_the_solution_of_the_other_norm_is_rejected(norm):
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 @pytest.mark.parametrize("rows_without_a_start", [0, 100])
 def test_tied_tokens_and_bounds_of_zero_agree_with_a_simplex_method(norm, rows_without_a_start, monkeypatch):
-    monkeypatch.setattr(entrywise, "ALL", rows_without_a_start)
+    monkeypatch.setattr(entrywise, "FEW_ROWS", rows_without_a_start)
     tokens, best = planted(4, 5, 6, 3, seed=1)
     selected = np.arange(5) == best[:, None]
     selected[0, (best[0] + 1) % 5] = True

@@ -6,7 +6,7 @@ import pytest
 from attsvm import Tokens
 from attsvm.norms import frobenius
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import active_set, resumed, route
+from attsvm.program.frobenius import active_set, resumed, route, written_out
 from attsvm.program.frobenius.route import solve_frobenius
 from attsvm.program.max_margin import in_tokens
 from attsvm.program.solution import certify
@@ -248,20 +248,20 @@ def test_rows_can_be_appended_after_a_solve():
     A *= np.sign(A @ np.ones(12))[:, None]
     state = active_set.empty(200, 12)
     for part in np.split(np.arange(200), 4):
-        length = active_set.lengths(A[part])
+        length = written_out.lengths(A[part])
         state.rows[part] = A[part] / length[:, None]
         active_set.append(state, 1 / length, np.zeros(50, bool))
         assert active_set.advance(state) == active_set.SOLVED
-    assert np.allclose(state.p, active_set.solve_rows(A, np.ones(200)).w, rtol=1e-10)
+    assert np.allclose(state.p, written_out.solve_rows(A, np.ones(200)).w, rtol=1e-10)
 
 
 def test_fewer_rows_than_columns_are_solved_in_their_span():
     rng = np.random.default_rng(8)
     A = rng.standard_normal((6, 500))
-    point = active_set.solve_rows(A, np.ones(6))
+    point = written_out.solve_rows(A, np.ones(6))
     assert np.allclose(point.w, A.T @ point.multipliers, atol=EXACT)
     assert (A @ point.w).min() >= 1 - EXACT
-    assert not active_set.solve_rows(np.vstack([A, -A[:1]]), np.ones(7)).separable
+    assert not written_out.solve_rows(np.vstack([A, -A[:1]]), np.ones(7)).separable
 
 
 def test_a_solution_of_a_smaller_pool_is_rejected():

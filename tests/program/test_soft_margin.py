@@ -212,7 +212,7 @@ def test_a_few_rows_of_every_example_lead_to_the_answer_of_all(monkeypatch, e, s
     chosen[5, (selected[5] + 2) % 6] = True
     tokens = Tokens(keys, tokens.queries)
     whole = max_margin(tokens, chosen, slack=slack)
-    monkeypatch.setattr(prices, "WHOLE", 0)
+    monkeypatch.setattr(prices, "WHOLE_KEYS", 0)
     few = max_margin(tokens, chosen, slack=slack)
     assert whole.certified and few.certified
     assert cost(few) == pytest.approx(cost(whole), rel=1e-8)

@@ -13,7 +13,7 @@ from attsvm.norms import Norm
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import single_thread
 from attsvm.program.constraints import FAR, Constraints
-from attsvm.program.frobenius.active_set import solve_rows
+from attsvm.program.frobenius.written_out import solve_rows
 from attsvm.program.passes import DEPENDENT, TINY
 from attsvm.program.rows import Rows
 from attsvm.program.solution import Explanation, pack

@@ -15,9 +15,10 @@ from attsvm.program.constraints import Constraints, in_range
 from attsvm.program.engine import Answer, on_vectors
 from attsvm.program.runs import each_run, joined
 from attsvm.program.second_look import second_look_soft
+from attsvm.program.working_set import few_of_each
 from attsvm.tokens import Tokens, per_example
 
-WHOLE = 1 << 18
+WHOLE_KEYS = 1 << 18
 """Entries of the keys up to which the first pool has every row (2 MB)."""
 
 PROBE = 2
@@ -67,8 +68,9 @@ def _solve_one(program: Constraints, slack: Float) -> Answer:
     scaled = np.minimum(np.ldexp(slack, np.clip(up + raised, -2000, 2000)), 2.0**RANGE)
     priced = replace(program, price=scaled)
     with single_thread(), np.errstate(all="ignore"):
-        few = program.active if program.keys.size <= WHOLE else working_set.few_of_each(program, PROBE)
-        found = working_set.solve_on_pools(priced, frobenius, SoftMargin(priced), few).finite()
+        chosen = program.active if program.keys.size <= WHOLE_KEYS else few_of_each(program, PROBE)
+        engine = SoftMargin(np.count_nonzero(program.active))
+        found = working_set.solve_on_pools(priced, frobenius, engine, chosen).finite()
     W = in_range("W", found.W, program.unit - raised)
     answer = Answer(W, in_range("multipliers", found.multipliers, -(up + raised)[:, None]))
     return answer if raised else second_look_soft(priced, slack, answer)

@@ -119,18 +119,11 @@ class Solution:
         """The solution of one run."""
         if self.tokens.runs is None:
             raise ValueError("this solution has no runs axis.")
-        tokens = self.tokens.run(index)
-        m = int(self.constraints.m[index])
-        return Solution(
-            tokens,
-            self.selected[index],
-            self.norm,
-            self.W[index],
-            self.multipliers[index, :m],
-            self.required[index],
-            self.separable[index],
-            None if self.slack is None else self.slack[index],
-        )
+        m, slack = int(self.constraints.m[index]), None if self.slack is None else self.slack[index]
+        asked, can = self.required[index], self.separable[index]
+        W, multipliers = self.W[index], self.multipliers[index, :m]
+        tokens, selected = self.tokens.run(index), self.selected[index]
+        return Solution(tokens, selected, self.norm, W, multipliers, asked, can, slack)
 
     def _one_run(self) -> Constraints:
         if self.tokens.runs is not None:

@@ -36,7 +36,7 @@ ROUNDS = 300
 ADDED = 8
 """Rows per unknown that join in a round."""
 
-FEWEST = 50
+FEWEST_ADDED = 50
 """Rows that may be added in a round, however small the program."""
 
 MEMORY = 1 << 22
@@ -107,7 +107,7 @@ def solve_on_pools(
     exact: the engine has more digits than float64. A row that is zero here may be none there and stays in the
     pool, and one joins however little it is violated.
     """
-    most = max(room(program, ADDED), FEWEST) if most is None else most
+    most = max(room(program, ADDED), FEWEST_ADDED) if most is None else most
     pool = Pool(program, exact)
     proof = pool.join(Names(*np.nonzero(chosen)))
     with Line() as line:

@@ -31,8 +31,8 @@ STEPS, STALL, SETTLED, COLD = 150, 30, 2, 30
 FARTHEST = 100.0
 """Norm, relative to the first one, that a run without a start seeks: more hints at a contradiction."""
 
-ALL = 100
-"""Rows up to which there is no choice to make."""
+FEW_ROWS = 100
+"""Rows up to which there is no choice to make, and a run without a start comes first."""
 
 
 def solve_entrywise(program: Constraints, norm: Norm, first: Callable[[], Answer]) -> Answer:
@@ -45,7 +45,7 @@ def solve_entrywise(program: Constraints, norm: Norm, first: Callable[[], Answer
     first try without.
     """
     paces = paces_of(norm.p)
-    if np.count_nonzero(program.active) <= ALL:
+    if np.count_nonzero(program.active) <= FEW_ROWS:
         answer = working_set.solve_on_pools(program, norm, engine(norm, paces[:1]), program.active)
         if answer.gap < GAP_ENOUGH:
             return answer
@@ -130,4 +130,4 @@ def _on_more(rows: Rows, found: Found, pool: Rows) -> Found:
 def first_rows(program: Constraints, start: Answer) -> Bool:
     """Ties, and the rows of least slack at the Frobenius solution: those with a bound, those without."""
     size = start.carriers + max(start.carriers // 4, 3 * program.d)
-    return hardest(program, start.W, size, max(size, ALL))
+    return hardest(program, start.W, size, max(size, FEW_ROWS))

@@ -18,7 +18,7 @@ from attsvm.numbers import Bool, Float
 from attsvm.numbers.compiled import compiled, inner
 from attsvm.program.frobenius import factors
 from attsvm.program.frobenius.factors import add, dot
-from attsvm.program.passes import DEPENDENT, TINY
+from attsvm.program.passes import DEPENDENT
 
 SOLVED, CONTRADICTORY, STALLED = 0, 1, 2
 
@@ -263,51 +263,7 @@ def _polish(s: State) -> None:
         s.weight[i] = max(s.weight[i], 0.0)
 
 
-# ---------------------------------------------------------------------- dense rows
-
-
-class Point(NamedTuple):
-    """w (k,), multipliers (m,) with w = Aᵀλ; or, not separable, w = 0 and a Farkas proof."""
-
-    w: Float
-    multipliers: Float
-    separable: bool
-
-
-def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
-    """The shortest w with A w ≥ b, and equality where asked.
-
-        min ½‖w‖²  subject to  a_jᵀ w ≥ b_j  (= b_j)
-
-    A (m, k), b (m,), equality (m,). If there is none: λ ≥ 0 (free on equalities) with Aᵀλ = 0 and
-    bᵀλ > 0, on at most k + 1 rows.
-    """
-    m, k = A.shape
-    tied = np.zeros(m, bool) if equality is None else np.asarray(equality, bool)
-    if m < k:  # the answer lies in the span of the rows: work in its coordinates
-        basis, coordinates = np.linalg.qr(A.T)
-        point = solve_rows(np.ascontiguousarray(coordinates.T), b, tied)
-        return point._replace(w=basis @ point.w)
-    length, multipliers = lengths(A), np.zeros(m)
-    kept = np.flatnonzero(length > TINY)
-    if kept.size < m:
-        impossible = np.flatnonzero((length <= TINY) & np.where(tied, b != 0, b > 0))
-        if impossible.size:
-            multipliers[impossible[0]] = np.sign(b[impossible[0]])
-            return Point(np.zeros(k), multipliers, False)
-        A, b, tied, length = A[kept], b[kept], tied[kept], length[kept]
-    state = empty(kept.size, k)
-    np.divide(A, length[:, None], out=state.rows)
-    append(state, b / length, tied)
-    separable = advance(state) != CONTRADICTORY
-    index, weight = active(state) if separable else proof(state)
-    multipliers[kept[index]] = weight / length[index]
-    return Point(state.p if separable else np.zeros(k), multipliers, separable)
-
-
-def lengths(A: Float) -> Float:
-    """Length of each row: (…, m, k) → (…, m)."""
-    return np.sqrt(np.einsum("...j,...j->...", A, A))
+# ---------------------------------------------------------------------- rows that come and go
 
 
 def append(s: State, bound: Float, equality: Bool) -> None:
@@ -335,13 +291,9 @@ def keep(s: State, kept: NDArray[np.intp]) -> None:
     s.sizes[COUNT] = len(kept)
 
 
-def active(s: State) -> tuple[NDArray[np.int64], Float]:
-    """Places in the pool and multipliers of the active rows."""
+def carriers(s: State, contradictory: bool) -> tuple[NDArray[np.int64], Float]:
+    """Places in the pool and multipliers of the active rows; of a contradiction, with the row that enters."""
     q = int(s.sizes[ACTIVE])
+    if contradictory:
+        return np.append(s.active[:q], s.sizes[ENTERING]), s.weight[: q + 1].copy()
     return s.active[:q].copy(), s.weight[:q].copy()
-
-
-def proof(s: State) -> tuple[NDArray[np.int64], Float]:
-    """Places in the pool and multipliers of a contradiction."""
-    q = int(s.sizes[ACTIVE])
-    return np.append(s.active[:q], s.sizes[ENTERING]), s.weight[: q + 1].copy()

@@ -6,7 +6,7 @@ import numpy as np
 
 from attsvm.numbers import Float
 from attsvm.program.engine import Found
-from attsvm.program.frobenius.active_set import solve_rows
+from attsvm.program.frobenius.written_out import solve_rows
 from attsvm.program.rows import Rows
 
 STEEP = 1e-6

@@ -42,13 +42,11 @@ class ActiveSet:
         self._grow(len(rows))
         self.state = self.state._replace(rows=rows.delta)
         active_set.append(self.state, rows.bound[count:], rows.tied[count:])
-        status, multipliers = active_set.advance(self.state), np.zeros(len(rows))
-        if status == CONTRADICTORY:
-            index, weight = active_set.proof(self.state)
-            multipliers[index] = weight
-            return Found(np.zeros((rows.d, 1)), multipliers, 0.0, separable=False)
-        index, weight = active_set.active(self.state)
+        contradictory, multipliers = active_set.advance(self.state) == CONTRADICTORY, np.zeros(len(rows))
+        index, weight = active_set.carriers(self.state, contradictory)
         multipliers[index] = weight
+        if contradictory:
+            return Found(np.zeros((rows.d, 1)), multipliers, 0.0, separable=False)
         W = self.state.p[:, None].copy()
         kept = nearest(rows, W, rows.tied | self.state.inside[: len(rows)])
         if kept is not None:

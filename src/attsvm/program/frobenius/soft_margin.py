@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.numbers import Float
-from attsvm.program.constraints import Constraints
 from attsvm.program.engine import Found
 from attsvm.program.frobenius.hinged import Hinged
 from attsvm.program.frobenius.simplex import project
@@ -43,25 +42,26 @@ SHARE = 0.01
 
 
 class SoftMargin:
-    """An engine for pools that follow one another: each begins at the answer of the one before."""
+    """An engine for pools that follow one another: each begins at the answer of the one before.
 
-    def __init__(self, program: Constraints) -> None:
-        self.known: Float = np.zeros(program.active.shape)
-        self.W: Float | None = None
-        self.stages = iter(STAGES)
-        self.n, self.all = program.n, int(np.count_nonzero(program.active))
+    count: how many rows the program has.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.before: tuple[Float, Float] | None = None
+        self.stages, self.count = iter(STAGES), count
 
     def __call__(self, pool: Rows) -> Found:
-        rows, multipliers, allowed = Hinged(pool), np.zeros(len(pool)), np.zeros(self.n)
+        rows, multipliers, allowed = Hinged(pool), np.zeros(len(pool)), np.zeros(pool.n)
         W: Float = np.zeros((pool.d, pool.e))
         lam: Float = multipliers
-        others = len(pool) < self.all
+        others = len(pool) < self.count
         goal = next(self.stages, GOOD) if others else GOOD
         if (rows.hinges.required * rows.hinges.price).any():  # else nothing is asked, or paid: W = 0
-            start = None if self.W is None else (self.W, rows.rows.pick(self.known))
+            start = self.before and (self.before[0], rows.rows.pick(self.before[1]))
             W, lam = _AugmentedLagrangian(rows, start).solve(goal, others)
         allowed[rows.example[rows.starts]] = rows.most(rows.asked - rows.margins(W))
-        self.W, self.known = W, rows.rows.spread(lam)
+        self.before = W, rows.rows.spread(lam)
         multipliers[rows.order] = lam
         return Found(W, multipliers, final=goal == GOOD, scaled=True, allowed=allowed)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from attsvm.norms import frobenius
-from attsvm.numbers import Float
+from attsvm.numbers import Bool, Float
 from attsvm.numbers.compiled import compiled
 from attsvm.program import bounds
 from attsvm.program.bounds import apart
@@ -21,9 +23,53 @@ ENTRIES = 1 << 22
 """Numbers in the rows of the runs that are written out at once (32 MB)."""
 
 
+class Point(NamedTuple):
+    """w (k,), multipliers (m,) with w = Aᵀλ; or, not separable, w = 0 and a Farkas proof."""
+
+    w: Float
+    multipliers: Float
+    separable: bool
+
+
+def solve_rows(A: Float, b: Float, equality: Bool | None = None) -> Point:
+    """The shortest w with A w ≥ b, and equality where asked.
+
+        min ½‖w‖²  subject to  a_jᵀ w ≥ b_j  (= b_j)
+
+    A (m, k), b (m,), equality (m,). If there is none: λ ≥ 0 (free on equalities) with Aᵀλ = 0 and
+    bᵀλ > 0, on at most k + 1 rows.
+    """
+    m, k = A.shape
+    tied = np.zeros(m, bool) if equality is None else np.asarray(equality, bool)
+    if m < k:  # the answer lies in the span of the rows: work in its coordinates
+        basis, coordinates = np.linalg.qr(A.T)
+        point = solve_rows(np.ascontiguousarray(coordinates.T), b, tied)
+        return point._replace(w=basis @ point.w)
+    length, multipliers = lengths(A), np.zeros(m)
+    kept = np.flatnonzero(length > TINY)
+    if kept.size < m:
+        impossible = np.flatnonzero((length <= TINY) & np.where(tied, b != 0, b > 0))
+        if impossible.size:
+            multipliers[impossible[0]] = np.sign(b[impossible[0]])
+            return Point(np.zeros(k), multipliers, False)
+        A, b, tied, length = A[kept], b[kept], tied[kept], length[kept]
+    state = active_set.empty(kept.size, k)
+    np.divide(A, length[:, None], out=state.rows)
+    active_set.append(state, b / length, tied)
+    separable = advance(state) != CONTRADICTORY
+    index, weight = active_set.carriers(state, not separable)
+    multipliers[kept[index]] = weight / length[index]
+    return Point(state.p if separable else np.zeros(k), multipliers, separable)
+
+
+def lengths(A: Float) -> Float:
+    """Length of each row: (…, m, k) → (…, m)."""
+    return np.sqrt(np.einsum("...j,...j->...", A, A))
+
+
 def solve_written_out(rows: Rows) -> Found:
     """The shortest W of some rows, and its gap."""
-    w, multipliers, separable = active_set.solve_rows(rows.dense, rows.bound, rows.tied)
+    w, multipliers, separable = solve_rows(rows.dense, rows.bound, rows.tied)
     W = w.reshape(rows.d, rows.e)
     return Found(W, multipliers, bounds.gap(rows, frobenius, W, multipliers) if separable else 0.0, separable)
 
@@ -40,7 +86,7 @@ def _part(program: Constraints) -> Answer:
     A = A.reshape(runs, m, N)
     active, tied, bound = program.active.reshape(runs, m), program.tied.reshape(runs, m), program.bound
     bound = bound.reshape(runs, m)
-    length = active_set.lengths(A)
+    length = lengths(A)
     live = active & (length > TINY)
     length = np.where(live, length, 1.0)
     unit, real = A / length[..., None], A.any(-1)
