@@ -398,6 +398,27 @@ def test_road_one_has_one_loop_one_opener_of_runs_and_one_gap(finds, homes, wron
     assert not finds("gap = bounds.apart(lower, least, size)\nrows = Rows.of(program)\nsize = 1 - 1 / q")
 
 
+KNOW_THE_PROGRAM = {
+    "entrywise": {"route"},
+    "schatten": {"route"},
+    "frobenius": {"route", "batch", "written_out"},  # the last two take all runs of a batch at once
+    "careful": {"route", "pool"},  # doubled numbers are made from the keys
+}
+
+
+def knows_the_program(source):
+    return "attsvm.program.constraints.Constraints" in imports(source)
+
+
+@pytest.mark.parametrize("folder", KNOW_THE_PROGRAM)
+def test_engines_see_rows_and_routes_the_program(folder):
+    files = sorted((ROOT / "program" / folder).glob("*.py"))
+    found = {path.stem for path in files if knows_the_program(path.read_text(encoding="utf8"))}
+    assert found == KNOW_THE_PROGRAM[folder]
+    assert knows_the_program("def f():\n    from attsvm.program.constraints import Constraints")
+    assert not knows_the_program("from attsvm.program.constraints import unit")
+
+
 # ---------------------------------------------------------------------- what is loaded
 
 

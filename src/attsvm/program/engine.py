@@ -22,8 +22,8 @@ class Answer:
     multipliers (…, n, T): ≥ 0 on inequalities, free on ties, zero where there is no row. With a W
         N*(Σ λ_j A_j) = 1, up to rounding, and Σ λ_j b_j is a lower bound; without they are a Farkas proof.
     separable: whether there is a W, one boolean per run.
-    gap: the relative gap over all rows that the algorithm measured, one number or one per run; ∞ if none,
-        and then the pair may be anything.
+    gap: the relative gap over all rows that the algorithm measured, one per run; ∞ if none, and then the pair
+        may be anything.
 
     The verbs look again where gap or rounding leave doubt (`second_look`). A certificate never asks an
     algorithm for its opinion.
@@ -48,8 +48,7 @@ class Answer:
     @property
     def parts(self) -> tuple[Any, ...]:
         """W, multipliers, separable and gap as arrays, of which every run has its own."""
-        can = np.asarray(self.separable)
-        return self.W, self.multipliers, can, np.broadcast_to(self.gap, can.shape)
+        return self.W, self.multipliers, np.asarray(self.separable), np.asarray(self.gap)
 
     def alone(self) -> Answer:
         """The answer of the only run of a batch of one."""

@@ -153,4 +153,6 @@ def in_tokens(program: Constraints, answer: Answer) -> Answer:
     if not can.any():
         return answer
     W, multipliers = program.weight(answer.W), program.multipliers(answer.multipliers)
-    return replace(answer, W=W, multipliers=np.where(can[..., None, None], multipliers, answer.multipliers))
+    if not can.all():
+        multipliers = np.where(can[..., None, None], multipliers, answer.multipliers)
+    return replace(answer, W=W, multipliers=multipliers)
