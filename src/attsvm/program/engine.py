@@ -64,7 +64,7 @@ class Answer:
 class Found:
     """What an engine found on some rows of length one, both up to positive factors.
 
-    W (d, e), multipliers (k,); not separable: W is zero and the multipliers are a contradiction.
+    W (d, e), multipliers (k,); not separable: W and gap are zero, and the multipliers a contradiction.
     gap: the relative gap between their bounds over these rows.
     final: False while the engine has not ended: it looks forward to the rows that W violates.
     kept (k,): the rows that stay in the pool; None: all.

@@ -101,11 +101,13 @@ def _one(program: Constraints, norm: Norm, answer: Answer) -> Answer:
 
 def _proven(program: Constraints, multipliers: Float) -> Bool:
     """Where the multipliers, in the units of the rows, leave no W of a length that float64 could hold."""
-    at = np.nonzero(multipliers)
+    at, count = np.nonzero(multipliers), program.runs or 1
     delta = program.keys[(*at[:-1], program.anchor[at[:-1]])] - program.keys[at]
-    length = np.linalg.norm(delta, axis=-1) * np.linalg.norm(program.queries[at[:-1]], axis=-1)
-    counted, zero = np.zeros(multipliers.shape), np.zeros(multipliers.shape, bool)
-    counted[at] = np.abs(multipliers[at]) * length * (program.bound[at] > 0)
-    zero[at] = (program.bound[at] > 0) & ~(delta.any(-1) & program.queries[at[:-1]].any(-1))
-    total = np.linalg.norm(program.combine(multipliers), axis=(-2, -1))
-    return np.asarray(zero.any((-2, -1)) | (total <= PROVEN * counted.sum((-2, -1))))
+    queries, asks, weight = program.queries[at[:-1]], program.bound[at] > 0, multipliers[at]
+    share = np.abs(weight) * np.linalg.norm(delta, axis=1) * np.linalg.norm(queries, axis=1)
+    zero, run = asks & ~(delta.any(1) & queries.any(1)), at[0] if program.runs else np.zeros_like(at[0])
+    # Of one run, which may be large, only the rows that are named are read.
+    M = program.combine(multipliers) if program.runs else ((weight[:, None] * delta).T @ queries)[None]
+    total, counted = np.sqrt(np.einsum("rde,rde->r", M, M)), np.bincount(run, share * asks, count)
+    good = (np.bincount(run, zero, count) > 0) | (total <= PROVEN * counted)
+    return np.asarray(good if program.runs else good[0])

@@ -69,7 +69,7 @@ def _solve_one(program: Constraints, slack: Float) -> Answer:
     priced = replace(program, price=scaled)
     with single_thread(), np.errstate(all="ignore"):
         chosen = program.active if program.keys.size <= WHOLE_KEYS else few_of_each(program, PROBE)
-        engine = SoftMargin(np.count_nonzero(program.active))
+        engine = SoftMargin(int(program.m))
         found = working_set.solve_on_pools(priced, frobenius, engine, chosen).finite()
     W = in_range("W", found.W, program.unit - raised)
     answer = Answer(W, in_range("multipliers", found.multipliers, -(up + raised)[:, None]))

@@ -116,7 +116,7 @@ def solve_on_pools(
                 return proof
             rows, found = pool.rows, engine(pool.rows)
             if not found.separable:
-                return rows.answer(replace(found, gap=0.0))
+                return rows.answer(found)
             stride = strides[turn] if turn < len(strides) else 1
             new = pool.violated(found, stride, turn, most)
             line.show(f"pass {turn + 1}, pool of {len(rows):,} rows: {len(new.token):,} others violated")

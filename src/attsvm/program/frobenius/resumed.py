@@ -79,6 +79,8 @@ class Pivoted:
             return Found(np.zeros((rows.d, rows.e)), np.zeros(len(rows)), 0.0)
         with single_thread():
             found = self._solve(replace(rows, bound=rows.bound / unit))
+        if not found.separable:
+            return found
         self.known = rows.spread(found.multipliers / rows.length)
         W = found.W * unit
         return replace(found, W=W, kept=nearest(rows, W, rows.tied | (found.multipliers != 0)))

@@ -62,20 +62,22 @@ def _semidefinite(program: Constraints, norm: Norm, first: Answer) -> Answer:
     unit = float((program.bound / size).max())
     program = program.asking(program.required / unit)
     first, excess = _at_margin_one(program, first)
-    best, heavy = first, _heaviest(program.bound, first.multipliers)
-    # The max-norm sees coordinates: no other ones serve it.
-    span = Span.of(program) if turns else Span(np.eye(program.d), np.eye(program.e))
-    whole = small.fits(int(np.count_nonzero(candidates)), *span.shape, end)
+    best, rows = first, int(np.count_nonzero(candidates))
+    whole = small.fits(rows, min(program.d, rows), min(program.e, program.n), end)
+    # A nuclear pool has a span of its own; the max-norm sees coordinates, and no other ones serve it.
+    span = None if end == nuclear else Span.of(program)
+    span = span if turns else Span(np.eye(program.d), np.eye(program.e))
     for growth in ATTEMPTS:
-        count = int(growth * max(SMALL_POOL / ATTEMPTS[0], first.carriers))
-        chosen = candidates & (program.tied | least(excess / size, candidates & ~program.tied, count))
-        once = growth == ATTEMPTS[0]
-        if once and end == nuclear and np.count_nonzero(heavy) < program.d:
-            chosen = candidates & (program.tied | heavy)
-        path = Path(end, first, STAGES if once else (), None if end == nuclear else span, program.library)
-        answer = working_set.solve_on_pools(program, norm, path, candidates if whole else chosen)
+        once, chosen = growth == ATTEMPTS[0], candidates
+        if not whole:
+            count = int(growth * max(SMALL_POOL / ATTEMPTS[0], first.carriers))
+            hard = least(excess / size, candidates & ~program.tied, count)
+            heavy = _heaviest(program.bound, first.multipliers) if once and end == nuclear else hard
+            chosen = candidates & (program.tied | (heavy if np.count_nonzero(heavy) < program.d else hard))
+        path = Path(end, first, STAGES if once else (), span, program.library)
+        answer = working_set.solve_on_pools(program, norm, path, chosen)
         best = min(answer, best, key=lambda answer: answer.gap)
-        if best.gap <= GAP_ENOUGH or path.solved == np.count_nonzero(candidates):
+        if best.gap <= GAP_ENOUGH or path.solved == rows:
             break
     return replace(best, W=best.W * unit)
 
