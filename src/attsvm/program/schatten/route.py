@@ -65,8 +65,9 @@ def _semidefinite(program: Constraints, norm: Norm, first: Answer) -> Answer:
     best, rows = first, int(np.count_nonzero(candidates))
     whole = small.fits(rows, min(program.d, rows), min(program.e, program.n), end)
     # A nuclear pool has a span of its own; the max-norm sees coordinates, and no other ones serve it.
-    span = None if end == nuclear else Span.of(program)
-    span = span if turns else Span(np.eye(program.d), np.eye(program.e))
+    span: Span | None = Span(np.eye(program.d), np.eye(program.e))
+    if turns:
+        span = None if end == nuclear else Span.of(program)
     for growth in ATTEMPTS:
         once, chosen = growth == ATTEMPTS[0], candidates
         if not whole:
