@@ -82,7 +82,7 @@ def test_soft_caps_and_sliding_windows_are_read(mask):
     with MarginMonitor(model) as monitor:
         maps = model(**batch, output_attentions=True).attentions
         if mask == "none":  # flash attention gets no mask
-            for inputs in monitor._inputs.values():
+            for inputs in monitor._watched.inputs.values():
                 inputs["attention_mask"] = None
         records = monitor.record(0)
         assert agrees(records[:4], maps[0], counts) and agrees(records[4:], maps[1], counts)

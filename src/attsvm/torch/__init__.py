@@ -5,6 +5,7 @@ pool, attention, AttentionPooling   softmax attention whose gradient survives sa
 SelectiveAttention                  the same with a learned temperature per query
 attention_statistics                what every query selects, at any length of context
 MarginMonitor                       norm, entropy and margin of every head while a model trains
+clip_logits                         a limit on the logits of every head, kept in the weights
 watch                               running scores of probes while a language model generates
 QueryKey                            how it reads an attention module of your own
 """
@@ -16,6 +17,7 @@ try:
 except ModuleNotFoundError as error:
     raise _missing("attsvm.torch needs PyTorch", "torch") from error
 
+from attsvm.torch.clip import LogitClip, clip_logits
 from attsvm.torch.mirror import LpMirrorDescent
 from attsvm.torch.monitor import MarginMonitor
 from attsvm.torch.pooling import AttentionPooling, attention, pool
@@ -30,6 +32,7 @@ __all__ = [
     "AttentionPooling",
     "AttentionStatistics",
     "HeadRecord",
+    "LogitClip",
     "LpMirrorDescent",
     "MarginMonitor",
     "QueryKey",
@@ -38,6 +41,7 @@ __all__ = [
     "Watch",
     "attention",
     "attention_statistics",
+    "clip_logits",
     "pool",
     "watch",
 ]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import inspect
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import astuple, fields
 from os import PathLike
 from typing import Any
@@ -15,9 +13,10 @@ from torch import Tensor, nn
 
 from attsvm.extras import missing
 from attsvm.torch.query_key import QueryKey
-from attsvm.torch.readers import Inputs, Look, Reader, reader_of
-from attsvm.torch.records import HeadRecord
+from attsvm.torch.readers import Look
+from attsvm.torch.records import HeadRecord, writing
 from attsvm.torch.statistics import statistics_of
+from attsvm.torch.watched import Watched
 
 
 class MarginMonitor:
@@ -41,39 +40,30 @@ class MarginMonitor:
 
     def __init__(self, model: nn.Module, own: Mapping[type[nn.Module], QueryKey] | None = None) -> None:
         self.records: list[HeadRecord] = []
-        readers = {name: (module, _reader(module, own or {})) for name, module in _modules(model)}
-        self._watched = {name: (module, read) for name, (module, read) in readers.items() if read}
-        if not self._watched:
-            raise ValueError(
-                f"{type(model).__name__} has no attention module that can be read. Expected "
-                "AttentionPooling, torch.nn.MultiheadAttention, or Hugging Face's layers with query/key, "
-                "q_proj/k_proj or c_attn. Describe one of your own: "
-                'MarginMonitor(model, {ItsClass: QueryKey("q", "k", heads=4)}).'
-            )
-        self._inputs: dict[str, Inputs] = {}
-        self._hooks = [
-            module.register_forward_pre_hook(self._keep(name), with_kwargs=True)
-            for name, (module, _) in self._watched.items()
-        ]
-        if "torch._dynamo" in sys.modules:
-            # Compiled code does not look for hooks again: what ran before must be compiled anew, with them.
-            torch.compiler.reset()
+        self._watched = Watched(model, own)
+        self._writers: list[Any] = []
 
     def record(self, step: int) -> list[HeadRecord]:
         """Read every head now; returns the new records, which are also appended to `records`."""
-        if not self._inputs:
-            raise RuntimeError(
-                "the model has not run since the monitor was made. Record after a forward pass."
-            )
         new = []
         with torch.no_grad():
-            for name, inputs in self._inputs.items():
-                module, read = self._watched[name]
-                columns = _statistics(read(module, inputs))
+            for name, look in self._watched.looks():
+                columns = _statistics(look)
                 rows = zip(*(column.tolist() for column in columns), strict=True)
                 new += [HeadRecord(step, name, head, *row) for head, row in enumerate(rows)]
         self.records += new
+        for write in self._writers:
+            write(new, step)
         return new
+
+    def log_to(self, writer: Any) -> MarginMonitor:
+        """Write every further record to a logger, as `module/head 3/margin`; returns the monitor.
+
+        writer: anything with add_scalar(name, value, step) (TensorBoard's SummaryWriter), log(dict, step=…)
+        (a run of Weights & Biases) or log_metrics(dict, step) (Lightning's loggers).
+        """
+        self._writers.append(writing(writer))
+        return self
 
     def to_csv(self, file: str | PathLike[str]) -> None:
         """Write the records as a table, one row per step, module and head."""
@@ -99,9 +89,7 @@ class MarginMonitor:
 
     def close(self) -> None:
         """Remove the hooks and forget the kept inputs; the records stay."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks, self._inputs = [], {}
+        self._watched.close()
 
     def __enter__(self) -> MarginMonitor:
         return self
@@ -109,44 +97,8 @@ class MarginMonitor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _keep(self, name: str) -> Callable[..., None]:
-        names = list(inspect.signature(self._watched[name][0].forward).parameters)
-
-        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            # Not by Signature.bind, which torch.compile(fullgraph=True) cannot follow.
-            inputs = {**dict(zip(names, args, strict=False)), **kwargs}
-            memory: dict[int, Any] = {}  # the same tensor twice stays the same: self-attention is told by it
-            self._inputs[name] = {key: _detached(value, memory) for key, value in inputs.items()}
-
-        return keep
-
 
 # ---------------------------------------------------------------------- details
-
-
-def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every module by its name in the model before torch.compile, whose wrappers are left out."""
-    for name, module in model.named_modules():
-        if "_orig_mod" not in module._modules:
-            yield ".".join(part for part in name.split(".") if part != "_orig_mod") or "model", module
-
-
-def _reader(module: nn.Module, own: Mapping[type[nn.Module], QueryKey]) -> Reader | None:
-    """What was said of the module's class, or of one it comes from; else what is known."""
-    for kind in type(module).__mro__:
-        if kind in own:
-            own[kind].check(module)
-            return own[kind]
-    return reader_of(module)
-
-
-def _detached(value: Any, memory: dict[int, Any]) -> Any:
-    """Tensors without their graph, which would keep the whole last step in memory; no caches."""
-    if isinstance(value, Tensor):
-        return memory.setdefault(id(value), value.detach())
-    if isinstance(value, tuple):
-        return tuple(_detached(part, memory) for part in value)
-    return value if isinstance(value, bool | int | float) else None
 
 
 def _statistics(look: Look) -> tuple[Tensor, ...]:

@@ -22,6 +22,11 @@ class Part:
     def weight(self) -> Tensor:
         return weight_of(self.layer)[self.start : self.stop]
 
+    @property
+    def bias(self) -> Tensor | None:
+        whole: Tensor | None = self.layer.bias
+        return None if whole is None else whole[self.start : self.stop]
+
     def __call__(self, x: Tensor) -> Tensor:
         out: Tensor = self.layer(x)[..., self.start : self.stop]
         return out
@@ -63,3 +68,34 @@ def product_norms(Q: Tensor, K: Tensor, heads: int, groups: int) -> Tensor:
     Q, K = Q.unflatten(0, (heads, -1)).double(), K.unflatten(0, (groups, -1)).double()
     K = K.repeat_interleave(heads // groups, 0)
     return ((Q @ Q.mT) * (K @ K.mT)).sum((-2, -1)).clamp_min(0).sqrt()
+
+
+def tensors_of(layer: Any) -> list[Tensor]:
+    """What a layer's outputs are linear in: its matrix, rows first, and its bias where it has one."""
+    matrix = layer.weight if isinstance(layer, Part) else weight_of(layer)
+    bias = getattr(layer, "bias", None)
+    return [matrix] if bias is None else [matrix, bias]
+
+
+def shrink_each(weights: list[Tensor], factors: Tensor) -> None:
+    """W_h ← factor_h W_h."""
+    for W, factor in zip(weights, factors, strict=True):
+        W.mul_(factor.to(W.dtype))
+
+
+def shrink_rows(queries: list[Tensor], keys: list[Tensor], groups: int, factors: Tensor) -> None:
+    """Multiply the logits of head h by factor_h: half of it in the queries and half in the keys.
+
+    Where heads share keys, which cannot shrink for one of them alone, all of it in the queries. Rotary
+    positions turn and do not stretch, so it holds with them, too.
+    """
+    shared = len(factors) != groups
+    for tensors, power in ((queries, 1.0 if shared else 0.5), (keys, 0.0 if shared else 0.5)):
+        for x in tensors if power else []:
+            parts = (
+                x.view(len(factors), -1, *x.shape[1:])
+                if x.is_contiguous()
+                else x.unflatten(0, (len(factors), -1))
+            )
+            size = (factors**power).to(x.dtype).reshape(-1, *(1 for _ in parts.shape[1:]))
+            parts.mul_(size)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from attsvm.torch.projections import Part, product_norms, split, weight_of
+from attsvm.torch.projections import Part, product_norms, shrink_rows, split, tensors_of, weight_of
 from attsvm.torch.readers import Inputs, Look, masked
 
 
@@ -44,7 +45,7 @@ class QueryKey:
         scale = width**-0.5 if self.scale is None else self.scale
         logits = masked(q, k, scale, inputs.get(self.mask or ""), self.causal)
         norms = abs(scale) * product_norms(first.weight, second.weight, self.heads, groups)
-        return Look(logits, norms, selfward=True)
+        return Look(logits, norms, True, partial(shrink_rows, tensors_of(first), tensors_of(second), groups))
 
     def check(self, module: nn.Module) -> None:
         """Refuse names and sizes that the module does not have."""

@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,15 @@ from torch import Tensor, nn
 
 from attsvm.torch.logits import Logits
 from attsvm.torch.pooling import AttentionPooling
-from attsvm.torch.projections import layers_of, product_norms, scale_of, split
+from attsvm.torch.projections import (
+    layers_of,
+    product_norms,
+    scale_of,
+    shrink_each,
+    shrink_rows,
+    split,
+    tensors_of,
+)
 from attsvm.torch.selective import SelectiveAttention
 
 CHANGES_LOGITS = ("sinks", "distance_embedding", "relative_position_bias")
@@ -33,6 +42,9 @@ class Look(NamedTuple):
     logits: Logits
     norms: Tensor  # (heads,) ‖W_QK‖_F of the logits x_tᵀ W_QK z
     selfward: bool  # whether query i is token i, so that a padding token's row can be told
+    shrink: Callable[
+        [Tensor], None
+    ]  # multiplies the logits of head h by a factor_h, (heads,), in the weights
 
 
 Inputs = dict[str, Any]
@@ -57,7 +69,7 @@ def read_pooling(module: AttentionPooling, inputs: Inputs) -> Look:
     kept = None if mask is None else mask[:, None, None]
     logits = Logits(torch.ones_like(key[:, :, :1]), key, kept, 1.0)
     norms = torch.stack([torch.linalg.matrix_norm(W) for W in module.weights])
-    return Look(logits, norms, selfward=False)
+    return Look(logits, norms, False, partial(shrink_each, list(module.weights)))
 
 
 def read_multihead(module: nn.MultiheadAttention, inputs: Inputs) -> Look:
@@ -78,7 +90,13 @@ def read_multihead(module: nn.MultiheadAttention, inputs: Inputs) -> Look:
     heads, scale = module.num_heads, module.head_dim**-0.5
     mask = _multihead_mask(inputs.get("key_padding_mask"), inputs.get("attn_mask"), heads)
     logits = Logits(split(q, heads), split(k, heads), mask, scale)
-    return Look(logits, scale * product_norms(Q, K, heads, heads), selfward)
+    shrink = partial(
+        shrink_rows,
+        [x for x in (Q, biases[0]) if x is not None],
+        [x for x in (K, biases[1]) if x is not None],
+        heads,
+    )
+    return Look(logits, scale * product_norms(Q, K, heads, heads), selfward, shrink)
 
 
 def read_projected(module: nn.Module, inputs: Inputs) -> Look:
@@ -98,7 +116,10 @@ def read_projected(module: nn.Module, inputs: Inputs) -> Look:
     cap, window = (getattr(module, name, None) for name in ("attn_logit_softcapping", "sliding_window"))
     logits = replace(logits, soft_cap=cap, window=window if logits.causal else None)
     norms = abs(scale) * product_norms(first.weight, second.weight, heads, groups)
-    return Look(logits, norms, selfward=other is None)
+    shrink = partial(shrink_rows, tensors_of(first), tensors_of(second), groups)
+    if hasattr(module, "q_norm"):
+        shrink = partial(_no_shrinking, type(module).__name__)
+    return Look(logits, norms, other is None, shrink)
 
 
 def masked(q: Tensor, k: Tensor, scale: float, mask: Any, causal: bool) -> Logits:
@@ -161,3 +182,10 @@ def _multihead_mask(padding: Tensor | None, mask: Tensor | None, heads: int) -> 
 
 def _added(mask: Tensor) -> Tensor:
     return mask.masked_fill(mask <= FORBIDDEN, -torch.inf)
+
+
+def _no_shrinking(kind: str, factors: Tensor) -> None:
+    raise NotImplementedError(
+        f"{kind} normalises queries and keys, so that the size of their weights does not matter: its logits "
+        "are bounded by the weights of these norms."
+    )

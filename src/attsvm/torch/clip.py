@@ -1,0 +1,74 @@
+"""Logits kept below a limit while a model trains: queries and keys of a head that passed it shrink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from attsvm.torch.query_key import QueryKey
+from attsvm.torch.statistics import statistics_of
+from attsvm.torch.watched import Watched
+
+
+class Clipped(NamedTuple):
+    """A head whose largest logit passed the limit, and what that was before it shrank."""
+
+    module: str
+    head: int
+    largest: float
+
+
+class LogitClip:
+    """Made by `clip_logits`; `step` shrinks the heads that passed the limit."""
+
+    def __init__(self, watched: Watched, limit: float) -> None:
+        self.limit, self._watched = limit, watched
+
+    def step(self) -> list[Clipped]:
+        """Shrink every head whose largest logit, on the inputs of the last pass, is above the limit."""
+        clipped = []
+        with torch.no_grad():
+            for name, look in self._watched.looks():
+                largest = statistics_of(replace(look.logits, soft_cap=None)).largest.amax((0, 2))
+                over = largest > self.limit * (1 + 4 * torch.finfo(look.logits.query.dtype).eps)  # rounding
+                if bool(over.any()):
+                    look.shrink(torch.where(over, self.limit / torch.where(over, largest, 1), 1))
+                    heads = torch.nonzero(over)[:, 0].tolist()
+                    clipped += [Clipped(name, head, float(largest[head])) for head in heads]
+        return clipped
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        self._watched.close()
+
+    def __enter__(self) -> LogitClip:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def clip_logits(
+    model: nn.Module, limit: float, own: Mapping[type[nn.Module], QueryKey] | None = None
+) -> LogitClip:
+    """Keep the logits of every head at most `limit`: QK-clip, by the margins' own reading of a model.
+
+        with clip_logits(model, 100.0) as clip:
+            for batch in batches:
+                loss(model(batch)).backward()
+                optimizer.step()
+                clip.step()
+
+    After the optimizer's step the largest logit of every head is computed anew from the inputs of the last
+    pass, at any length of context. Where it is above the limit the head's rows of W_Q and W_K, with their
+    biases, are multiplied by √(limit/largest) each, so that it is the limit; where heads share keys, W_Q by
+    limit/largest. Rotary positions and scales are the model's; models that normalise queries and keys are
+    refused. own: modules of your own, as for MarginMonitor. Reference: Kimi Team 2025, Kimi K2 (MuonClip).
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < float("inf"):
+        raise ValueError(f"limit is {limit!r}. Pass a positive number, such as 100.")
+    return LogitClip(Watched(model, own), float(limit))

@@ -1,0 +1,90 @@
+"""The attention modules of a model, with the inputs of their last forward pass."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attsvm.torch.query_key import QueryKey
+from attsvm.torch.readers import Inputs, Look, Reader, reader_of
+
+
+class Watched:
+    """Hooks that keep what every attention module was given; `looks` reads queries and keys from it anew."""
+
+    def __init__(self, model: nn.Module, own: Mapping[type[nn.Module], QueryKey] | None = None) -> None:
+        readers = {name: (module, _reader(module, own or {})) for name, module in _modules(model)}
+        self._modules = {name: (module, read) for name, (module, read) in readers.items() if read}
+        if not self._modules:
+            raise ValueError(
+                f"{type(model).__name__} has no attention module that can be read. Expected "
+                "AttentionPooling, torch.nn.MultiheadAttention, or Hugging Face's layers with query/key, "
+                "q_proj/k_proj or c_attn. Describe one of your own: "
+                'MarginMonitor(model, {ItsClass: QueryKey("q", "k", heads=4)}).'
+            )
+        self.inputs: dict[str, Inputs] = {}
+        self._hooks = [
+            module.register_forward_pre_hook(self._keep(name), with_kwargs=True)
+            for name, (module, _) in self._modules.items()
+        ]
+        if "torch._dynamo" in sys.modules:
+            # Compiled code does not look for hooks again: what ran before must be compiled anew, with them.
+            torch.compiler.reset()
+
+    def looks(self) -> Iterator[tuple[str, Look]]:
+        """What the heads of every module saw, with the weights as they are now."""
+        if not self.inputs:
+            raise RuntimeError("the model has not run since it is watched. Ask after a forward pass.")
+        for name, inputs in self.inputs.items():
+            module, read = self._modules[name]
+            yield name, read(module, inputs)
+
+    def close(self) -> None:
+        """Remove the hooks and forget the kept inputs."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self.inputs = [], {}
+
+    def _keep(self, name: str) -> Callable[..., None]:
+        names = list(inspect.signature(self._modules[name][0].forward).parameters)
+
+        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            # Not by Signature.bind, which torch.compile(fullgraph=True) cannot follow.
+            inputs = {**dict(zip(names, args, strict=False)), **kwargs}
+            memory: dict[int, Any] = {}  # the same tensor twice stays the same: self-attention is told by it
+            self.inputs[name] = {key: _detached(value, memory) for key, value in inputs.items()}
+
+        return keep
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module by its name in the model before torch.compile, whose wrappers are left out."""
+    for name, module in model.named_modules():
+        if "_orig_mod" not in module._modules:
+            yield ".".join(part for part in name.split(".") if part != "_orig_mod") or "model", module
+
+
+def _reader(module: nn.Module, own: Mapping[type[nn.Module], QueryKey]) -> Reader | None:
+    """What was said of the module's class, or of one it comes from; else what is known."""
+    for kind in type(module).__mro__:
+        if kind in own:
+            own[kind].check(module)
+            return own[kind]
+    return reader_of(module)
+
+
+def _detached(value: Any, memory: dict[int, Any]) -> Any:
+    """Tensors without their graph, which would keep the whole last step in memory; no caches."""
+    if isinstance(value, Tensor):
+        return memory.setdefault(id(value), value.detach())
+    if isinstance(value, tuple):
+        return tuple(_detached(part, memory) for part in value)
+    return value if isinstance(value, bool | int | float) else None

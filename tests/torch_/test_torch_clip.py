@@ -1,0 +1,124 @@
+"""clip_logits: the largest logit of a head that passed the limit becomes the limit, and no other changes."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
+
+from attsvm.torch import AttentionPooling, MarginMonitor, QueryKey, clip_logits  # noqa: E402
+from attsvm.torch.statistics import statistics_of  # noqa: E402
+from attsvm.torch.watched import Watched  # noqa: E402
+from tests.torch_.test_torch_monitor import Own, model_of, padded, random  # noqa: E402
+
+SINGLE = 1e-4
+FAMILIES = ["Bert", "Llama", "GPT2"]  # biases; rotary positions and shared keys; one layer for all three
+
+
+def largest(watched):
+    """The largest logit of every head, by module."""
+    with torch.no_grad():
+        return {name: statistics_of(look.logits).largest.amax((0, 2)) for name, look in watched.looks()}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_above_the_limit_come_down_to_it_and_the_others_stay(family):
+    model, batch = model_of(family), padded()
+    watched = Watched(model)
+    with clip_logits(model, 1.0) as clip:
+        model(**batch)
+        before = largest(watched)
+        clip.limit = limit = float(torch.cat(list(before.values())).median())
+        told = clip.step()
+        after = largest(watched)
+    for name in before:
+        expected = before[name].clamp(max=limit)
+        assert torch.allclose(after[name], expected, rtol=SINGLE)
+        assert (
+            family == "Bert"
+            or not torch.allclose(before[name], expected, rtol=0.01)
+            or not any(name == one.module for one in told)
+        )
+    assert {(one.module, one.head) for one in told} == {
+        (name, head) for name, found in before.items() for head, x in enumerate(found) if x > limit
+    }
+    assert 0 < len(told) < 8
+
+
+def test_shared_keys_do_not_move():
+    model, batch = model_of("Llama"), padded()
+    layer = model.layers[0].self_attn
+    keys, queries = layer.k_proj.weight.clone(), layer.q_proj.weight.clone()
+    with clip_logits(model, 0.01) as clip:
+        model(**batch)
+        assert clip.step()
+    assert torch.equal(layer.k_proj.weight, keys) and not torch.equal(layer.q_proj.weight, queries)
+
+
+def test_pooling_multihead_and_modules_of_ones_own_are_clipped():
+    pooling, attention, own = (
+        AttentionPooling(4, 2),
+        torch.nn.MultiheadAttention(8, 2, batch_first=True),
+        Own(True),
+    )
+    x, keep = 9 * random(3, 7, 8), torch.ones(3, 7, dtype=torch.bool)
+    told = QueryKey("qkv", "qkv", heads=4, width=3, groups=2, causal=True, mask="keep")
+    runs = {
+        pooling: lambda: pooling(50 * random(3, 5, 4)),
+        attention: lambda: attention(x, x, x),
+        own: lambda: own(x, keep),
+    }
+    for module, run in runs.items():
+        with clip_logits(module, 0.1, {Own: told}) as clip:
+            watched = Watched(module, {Own: told})
+            run()
+            assert clip.step() and not clip.step()
+            (found,) = largest(watched).values()
+            assert found.tolist() == pytest.approx([0.1] * len(found), rel=SINGLE)
+
+
+def test_models_that_normalise_queries_are_refused_and_limits_are_checked():
+    model = model_of("Qwen3")
+    with clip_logits(model, 1e-3) as clip, pytest.raises(NotImplementedError, match="normalises queries"):
+        model(**padded())
+        clip.step()
+    for limit in (0, float("inf"), "high"):
+        with pytest.raises(ValueError, match="positive number"):
+            clip_logits(model, limit)
+
+
+class Scalars:
+    """Keeps what it is given, under the name of one of the loggers' methods."""
+
+    def __init__(self, method):
+        self.kept = {}
+        setattr(self, method, self._one if method == "add_scalar" else self._many)
+
+    def _one(self, name, value, step):
+        self.kept[name, step] = value
+
+    def _many(self, scalars, step):
+        for name, value in scalars.items():
+            self._one(name, value, step)
+
+
+@pytest.mark.parametrize("method", ["add_scalar", "log", "log_metrics"])
+def test_records_are_written_to_a_logger(method):
+    pooling, writer = AttentionPooling(4, 2), Scalars(method)
+    with MarginMonitor(pooling).log_to(writer) as monitor:
+        pooling(random(3, 5, 4))
+        records = monitor.record(7)
+        pooling(random(3, 1, 4))
+        monitor.record(8)
+    assert writer.kept["model/head 1/margin", 7] == records[1].margin
+    assert ("model/head 1/margin", 8) not in writer.kept  # one token: the margin is infinite
+    assert ("model/head 1/entropy", 8) in writer.kept
+    with pytest.raises(TypeError, match="add_scalar"):
+        monitor.log_to(object())
+
+
+def test_tensorboard_reads_what_was_written(tmp_path):
+    board = pytest.importorskip("torch.utils.tensorboard", reason="needs tensorboard")
+    pooling = AttentionPooling(4)
+    with board.SummaryWriter(str(tmp_path)) as writer, MarginMonitor(pooling).log_to(writer) as monitor:
+        pooling(random(3, 5, 4))
+        monitor.record(1)
+    assert list(tmp_path.iterdir())
