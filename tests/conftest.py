@@ -11,6 +11,7 @@ import pytest
 import typer.testing
 
 from attsvm.training.compilation import compile_quickly
+from tests.browsers import driven
 
 # Most of the suite's time would be XLA compiling small programs once each, so it compiles them in half
 # the time with few optimisations; users run with XLA's own settings. Both are read at JAX's first use.
@@ -60,7 +61,15 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
+    gc.freeze()  # they stay to the end: no collection need look at them
     gc.enable()
+
+
+@pytest.fixture(scope="session")
+def chrome():
+    """One browser for all pages that tests of this process look at; each opens its page afresh."""
+    with driven() as found:
+        yield found
 
 
 @contextmanager

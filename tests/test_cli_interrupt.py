@@ -9,8 +9,10 @@ import time
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import attsvm
+from attsvm.cli import app
 
 FOREVER = 10**12
 TIMEOUT = 120
@@ -49,6 +51,13 @@ def _rest(terminal):
     return text.decode()
 
 
+def goes_on(problem, file, other, steps):
+    """Resume the run of a file, and train another to the same number of steps without a stop."""
+    for words in ((file, "--resume"), (problem, "--out", other)):
+        done = CliRunner().invoke(app, ["train", *map(str, words), "--steps", str(steps)])
+        assert done.exit_code == 0, done.output
+
+
 @pytest.fixture(scope="module")
 def problem(tmp_path_factory):
     tokens, v = attsvm.datasets.sphere(3, 4, 5, seed=0)
@@ -63,8 +72,7 @@ def test_a_run_goes_on_after_ctrl_c_to_the_same_bits_as_one_that_was_never_stopp
     taken = int(attsvm.Path.load(file).index[-1])
     assert (code, 0 < taken < FOREVER) == (130, True)
     assert f"interrupted after {taken:,} of" in said
-    for words in ((file, "--resume"), (problem, "--out", other)):
-        subprocess.run(command("train", *words, "--steps", taken + 9), check=True, timeout=TIMEOUT)
+    goes_on(problem, file, other, taken + 9)
     resumed, whole = attsvm.Path.load(file), attsvm.Path.load(other)
     assert resumed.index[-1] == whole.index[-1] == taken + 9
     assert all(np.array_equal(resumed.state[name], whole.state[name]) for name in ("0", "1", "2"))

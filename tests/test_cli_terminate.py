@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import attsvm
-from tests.test_cli_interrupt import FOREVER, TIMEOUT, command, interrupted, problem  # noqa: F401
+from tests.test_cli_interrupt import FOREVER, TIMEOUT, command, goes_on, interrupted, problem  # noqa: F401
 
 IGNORES = """
 import os, signal, sys
@@ -29,8 +29,7 @@ def test_a_run_that_slurm_ends_is_kept_and_goes_on(problem, tmp_path):  # noqa: 
     taken = int(attsvm.Path.load(file).index[-1])
     assert (code, 0 < taken < FOREVER) == (143, True)
     assert f"interrupted after {taken:,} of" in said
-    for again in ((file, "--resume"), (problem, "--out", other)):
-        subprocess.run(command("train", *again, "--steps", taken + 9), check=True, timeout=TIMEOUT)
+    goes_on(problem, file, other, taken + 9)
     np.testing.assert_array_equal(attsvm.Path.load(file).final, attsvm.Path.load(other).final)
 
 
@@ -43,8 +42,7 @@ def test_a_run_that_is_killed_goes_on_from_what_was_written_on_the_way(problem, 
     process.kill()
     process.wait()
     taken = int(attsvm.Path.load(file).index[-1])
-    for again in ((file, "--resume"), (problem, "--out", other)):
-        subprocess.run(command("train", *again, "--steps", taken + 9), check=True, timeout=TIMEOUT)
+    goes_on(problem, file, other, taken + 9)
     np.testing.assert_array_equal(attsvm.Path.load(file).final, attsvm.Path.load(other).final)
 
 

@@ -162,7 +162,7 @@ def ends_in_words(kind, file, command="solve"):
 def test_a_damaged_file_is_read_or_refused_in_words(kind, damage, tmp_path):
     refused = 0
     for seed in range(16):  # a picture takes a second, so that few are drawn
-        command = "show" if seed < 2 else "solve"
+        command = "show" if seed == 0 else "solve"
         loaded, _ = ends_in_words(kind, damaged(kind, damage, seed, tmp_path), command)
         refused += loaded != "loaded"
     assert refused or damage in (noisy, headless)

@@ -20,7 +20,7 @@ from attsvm.figures import Check, Figure, Paper
 from attsvm.pages import code
 from attsvm.report import Report, page, summary, write_gallery, write_report
 from attsvm.workers import Here
-from tests.browsers import driven, dumped
+from tests.browsers import driven, elements
 
 
 class Experiment:
@@ -342,7 +342,8 @@ def test_chromium_runs_the_page_and_a_phone_needs_no_sideways_scroll(toys, tmp_p
     wide = text.replace("</main>", '<p style="width: 2000px">wide</p></main>')
     (tmp_path / "wide.html").write_text(wide, encoding="utf8")
     (tmp_path / "phone.html").write_text(PHONE, encoding="utf8")
-    said = dumped(tmp_path / "phone.html", tmp_path / "profile", "--allow-file-access-from-files")
+    with driven("--allow-file-access-from-files") as alone:
+        said = elements(alone, tmp_path / "phone.html")
     assert "[page, plots: 1 of 2]" in said
     assert "[page: 2 of 2, fits]" in said and "[twin: 2 of 2, too wide]" in said
 
@@ -353,23 +354,24 @@ const rest = new Promise((next) => addEventListener("scrollend", next, { once: t
 document.querySelector(`nav a[href="#${name}"]`).click();
 rest.then(() => setTimeout(() => done(document.getElementById(name).getBoundingClientRect().top), 300));
 """
-MOVING = {"features": [{"name": "prefers-reduced-motion", "value": "no-preference"}]}
+MOVING = {"name": "prefers-reduced-motion", "value": "no-preference"}
 """The page glides to a link, past pictures that come while it does."""
 
 CLOSE = 60
 """Pixels: a heading comes to rest a line below the edge; a picture that grows moves it by hundreds."""
 
 
-@pytest.fixture(scope="module")
-def chrome():
-    with driven() as found:
-        yield found
+@pytest.fixture
+def look(chrome):
+    """Ask the browser for a theme, or for motion, until the test ends."""
+    yield lambda feature: chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_a_link_of_the_contents_lands_at_its_figure(toys, tmp_path, monkeypatch, chrome):
+def test_a_link_of_the_contents_lands_at_its_figure(toys, tmp_path, monkeypatch, chrome, look):
     install(monkeypatch, *(replace(toys[0], name=f"drawn{k}") for k in range(9)))
     file = write_report(report_of(tmp_path), tmp_path)
-    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", MOVING)
+    look(MOVING)
     for name in ("drawn3", "drawn7"):
         chrome.get("about:blank")
         chrome.get(file.as_uri())
@@ -383,9 +385,8 @@ return [look("figure").backgroundColor, look("figure img").filter, look("body").
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_drawing_keeps_its_paper_and_its_colours_in_the_dark(toys, tmp_path, chrome, theme):
-    scheme = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
-    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)
+def test_a_drawing_keeps_its_paper_and_its_colours_in_the_dark(toys, tmp_path, chrome, look, theme):
+    look({"name": "prefers-color-scheme", "value": theme})
     chrome.get(write_report(report_of(tmp_path), tmp_path).as_uri())
     paper, change, page_colour = chrome.execute_script(COLOURS)
     assert (paper, change) == ("rgb(255, 255, 255)", "none")

@@ -1,11 +1,10 @@
-"""The page in a real browser, one for all tests of a file."""
+"""The page in a real browser, opened afresh for every file of tests."""
 
 import json
 
 import pytest
 
 from attsvm.explorer import page
-from tests.browsers import driven
 
 WAIT = """
 const pause = () => new Promise((next) => setTimeout(next, 10));
@@ -67,10 +66,9 @@ def load(browser, name, **patch):
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
+def browser(tmp_path_factory, chrome):
     file = tmp_path_factory.mktemp("explorer") / "explorer.html"
     file.write_text(page(), encoding="utf8")
-    with driven() as chrome:
-        found = Browser(chrome, file)
-        found.open()
-        yield found
+    found = Browser(chrome, file)
+    found.open()
+    return found

@@ -87,10 +87,12 @@ EXTREMES = (
 )
 
 VISIT = f"""
-const errors = [], told = [], settle = async () => {{ {SETTLE} }};
+const errors = [], told = [], words = [], settle = async () => {{ {SETTLE} }};
 const listen = ({{ message, reason }}) => errors.push(String(message ?? reason));
 for (const kind of ["error", "unhandledrejection"]) addEventListener(kind, listen);
 await settle();  // the page may still be about to write an address of its own
+const say = explorer.say;
+explorer.say = (said) => words.push(said) && say.call(explorer, said);  // it fades on the page
 for (const link of given[0]) {{
   explorer.say("");
   const there = new Promise((next) => {{
@@ -102,12 +104,13 @@ for (const link of given[0]) {{
   location.hash = link;
   await there;
   await settle();
-  const [verdict, disc, said] = ["verdict", "disc", "said"].map((id) => document.getElementById(id));
+  const [verdict, disc] = ["verdict", "disc"].map((id) => document.getElementById(id));
   const finite = (explorer.now.solution.w ?? []).every(Number.isFinite);
   const sound = finite && !/NaN|undefined|null/.test(verdict.innerText + disc.innerHTML);
-  told.push([said.textContent, sound, errors.splice(0)]);
+  told.push([words.at(-1), sound, errors.splice(0)]);
 }}
 for (const kind of ["error", "unhandledrejection"]) removeEventListener(kind, listen);
+delete explorer.say;
 return told;
 """
 

@@ -9,7 +9,7 @@ from html import escape
 
 import numpy as np
 import pytest
-from tests.browsers import dumped
+from tests.browsers import elements
 from tests.heads.conftest import TEXTS
 
 import attsvm as att
@@ -106,11 +106,11 @@ def test_a_text_cannot_break_out_of_the_page(audited):
 
 
 @pytest.mark.parametrize("name", ["<!--<script>", "\ud800"])
-def test_chromium_runs_the_page_whatever_models_and_tokens_are_called(audited, tmp_path, name):
+def test_chromium_runs_the_page_whatever_models_and_tokens_are_called(audited, tmp_path, chrome, name):
     sentences = tuple((name, *pieces[1:]) for pieces in audited.sentences)
     page, data, _ = write(replace(audited, model=name, sentences=sentences), tmp_path)
     shown = escape(name.replace("\ud800", "\ufffd"))
-    said = dumped(page, tmp_path / "profile")
+    said = elements(chrome, page)
     assert f"Heads of {shown}</h1>" in said and f">{shown}</i>" in said
     assert json.loads(data.read_text(encoding="utf8"))["model"] == name
 

@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from tests.browsers import dumped
+from tests.browsers import elements
 from tests.heads.conftest import TEXTS, tiny
 
 from attsvm.heads import CutTexts, activations, extract
@@ -72,9 +72,9 @@ def test_the_audit_and_its_json_name_the_texts_that_were_cut(audits):
     assert unread == {0, 12} and {e["unread"] for h in whole["heads"] for e in h["examples"]} == {0}
 
 
-def test_chromium_shows_on_the_page_what_was_cut(audits, tmp_path):
+def test_chromium_shows_on_the_page_what_was_cut(audits, tmp_path, chrome):
     said = [
-        dumped(write(each, tmp_path / name)[0], tmp_path / "profile")
+        elements(chrome, write(each, tmp_path / name)[0])
         for name, each in zip(("cut", "whole"), audits, strict=True)
     ]
     cut, whole = (text[text.index('<p id="cut">') :].split("</p>")[0] for text in said)

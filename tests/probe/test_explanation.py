@@ -7,7 +7,7 @@ from html import escape
 import numpy as np
 import pytest
 
-from tests.browsers import dumped
+from tests.browsers import elements
 
 EXACT = 1e-12
 
@@ -117,22 +117,22 @@ def test_the_page_holds_the_numbers_and_no_text_breaks_out(probe, X, y, tmp_path
     assert "<script>" not in read._repr_html_()
 
 
-def test_chromium_runs_the_page(probe, X, y, tmp_path):
+def test_chromium_runs_the_page(probe, X, y, tmp_path, chrome):
     wrong = np.where(np.arange(60) == 5, np.where(y == "yes", "no", "yes"), probe.predict(X))
     page = probe.explain(X, words(X), wrong).save(tmp_path / "probe.html")
-    said = dumped(page, tmp_path / "profile")
+    said = elements(chrome, page)
     shown = said[said.index('<div id="list">') :]
     assert shown.count('class="text"') == 1 and "sequence 5<" in shown and "wrong: is" in shown
     assert all(f">{word}<" in shown for word in words(X)[5]) and shown.count('class="most"') == 1
 
 
 @pytest.mark.parametrize("name", ["<!--<script>", "__proto__", "\ud800"])
-def test_chromium_runs_the_page_whatever_tokens_and_classes_are_called(X, y, tmp_path, name):
+def test_chromium_runs_the_page_whatever_tokens_and_classes_are_called(X, y, tmp_path, chrome, name):
     from attsvm.probe import AttentionProbe
 
     probe = AttentionProbe(head_ridge=0.01, prompt_ridge=0.01).fit(X, np.where(y == "yes", name, "no"))
     pieces = [[name] * len(x) for x in X]
-    said = dumped(probe.explain(X, pieces).save(tmp_path / "probe.html"), tmp_path / "profile")
+    said = elements(chrome, probe.explain(X, pieces).save(tmp_path / "probe.html"))
     shown = said[said.index('<div id="list">') :]
     assert 'class="text"' in shown and f">{seen(name)}<" in shown and f"for {seen(name)}" in said
 

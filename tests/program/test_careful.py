@@ -52,8 +52,15 @@ def test_a_ball_ends_where_its_norm_is_one(norm):
 # ---------------------------------------------------------------------- answers
 
 
-@pytest.mark.parametrize("norm", NORMS, ids=str)
-@pytest.mark.parametrize("build", [conftest.prompt, conftest.tall, conftest.tied], ids=conftest.name)
+@pytest.mark.parametrize(
+    ("build", "norm"),
+    [
+        *((conftest.tall, norm) for norm in NORMS),
+        *((conftest.prompt, norm) for norm in (l1, frobenius, Entrywise(3))),
+        *((conftest.tied, norm) for norm in (linf, spectral, Entrywise(1.01))),
+    ],
+    ids=lambda one: conftest.name(one) if callable(one) else str(one),
+)
 def test_it_agrees_with_the_fast_way_where_that_is_exact(build, norm):
     instance = build()
     rows = Constraints.of(instance.tokens, instance.selected)

@@ -1,7 +1,6 @@
 """attsvm sweep and attsvm show on a study: what they print, what they write, how they end."""
 
 import json
-import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -13,6 +12,7 @@ from attsvm.cli import app, sweep as command
 from attsvm.sweeps.sweep import sweep as sweep_study
 from attsvm.words import WrongWord
 from attsvm.workers import Here
+from tests.browsers import elements
 
 STUDY = """
 measure = "kind"
@@ -130,15 +130,9 @@ document.title = said.join("; ");
 </script>"""
 
 
-def test_chromium_searches_the_cells_of_the_page(study, tmp_path):
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("needs Chromium")
+def test_chromium_searches_the_cells_of_the_page(study, tmp_path, chrome):
     sizes = {"model": "prompt_sphere", "n": 2, "T": [2, 4], "d": 3}
     sweep_study(study | {"measure": "separable", "seeds": 1, "data": sizes}, Here(), out=tmp_path)
     text = (tmp_path / "sweep.html").read_text(encoding="utf8")
     (tmp_path / "searched.html").write_text(text + SEARCH, encoding="utf8")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    words = [browser, *flags, (tmp_path / "searched.html").as_uri()]
-    said = subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
-    assert "<title>2 of 2; 0 of 2; 1 of 2</title>" in said
+    assert "<title>2 of 2; 0 of 2; 1 of 2</title>" in elements(chrome, tmp_path / "searched.html")

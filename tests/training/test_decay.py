@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from attsvm import Entrywise, Schatten, frobenius, l1, linf, spectral
+from attsvm import Schatten, frobenius, linf, spectral
 from attsvm.datasets import sphere
 from attsvm.training.heads import Linear
 from attsvm.training.optimizers import steepest
@@ -13,7 +13,7 @@ from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQ
 
 LR, DECAY, STEPS = 0.1, 0.3, 6
 CLOSE = 1e-9  # a few steps in float64 against mpmath's gradients; a tenth of the decay would show at 1e-2
-NORMS = [frobenius, linf, spectral, Entrywise(3), Schatten(4)]
+NORMS = [frobenius, linf, Schatten(4)]
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,9 @@ def test_diagonals_are_shrunk_each(separate, problem, exact_gradient):
     np.testing.assert_allclose(found.final, np.diag(k * q), atol=CLOSE)
 
 
-@pytest.mark.parametrize("weight", [FullWeight(), KeyQuery(separate=True), Diagonal()], ids=str)
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("weight", "momentum"), [(FullWeight(), 0.9), (KeyQuery(separate=True), 0.9), (Diagonal(), 0.0)], ids=str
+)
 def test_a_run_with_decay_goes_on_to_the_same_bits(weight, momentum, problem):
     rule = steepest(linf, LR, momentum, DECAY)
     whole = run(problem, rule, 200, weight=weight)
@@ -76,7 +77,7 @@ def test_a_run_with_decay_goes_on_to_the_same_bits(weight, momentum, problem):
     np.testing.assert_array_equal(on.final, whole.final)
 
 
-@pytest.mark.parametrize("norm", [frobenius, linf, l1, spectral], ids=str)
+@pytest.mark.parametrize("norm", [linf, spectral], ids=str)
 def test_decay_bounds_the_weight_also_past_saturation(norm, problem):
     small = 1e-3
     found = run(problem, steepest(norm, 0.1, decay=small), 40_000)

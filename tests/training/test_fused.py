@@ -24,9 +24,7 @@ PER_STEP = 1e-12  # relative; what sums in another order make of one step
 NGD = steepest(frobenius, 0.1)
 RULES = {
     "normalised": NGD,
-    "l3 with momentum": steepest(Entrywise(3), 0.1, momentum=0.9),
     "l3 with momentum and decay": steepest(Entrywise(3), 0.1, momentum=0.9, decay=0.3),
-    "normalised with decay": steepest(frobenius, 0.1, decay=0.3),
     "gradient descent by a schedule": gd(optax.exponential_decay(0.5, 3, 0.5)),
     "mirror": mirror(1.5, 0.1),
     "polyak": polyak(),

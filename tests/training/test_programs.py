@@ -17,6 +17,14 @@ from attsvm.training.train import train
 FEW = 2
 
 
+@pytest.fixture(autouse=True)
+def little_garbage():
+    """What earlier tests left is none of ours: to look through all of it would take seconds."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
 def few(monkeypatch):
     monkeypatch.setattr(programs, "MOST", FEW)

@@ -22,7 +22,7 @@ from attsvm.training.weights import DiagonalKeyQuery, FullWeight, KeyQuery
 from tests.training.geometry import angle, max_margin, rows
 
 RADII = np.array([10.0, 30, 100, 300, 1000])
-RUNS, STARTS = 3, 4
+RUNS, STARTS = 2, 3
 CASES = {
     "Frobenius": (frobenius, FullWeight()),
     "nuclear": (nuclear, FullWeight()),
@@ -229,7 +229,7 @@ def test_a_saved_path_keeps_how_many_starts_agreed(tmp_path):
     path("Frobenius").save(tmp_path / "path.npz")
     loaded = Path.load(tmp_path / "path.npz")
     np.testing.assert_array_equal(loaded.agreed, path("Frobenius").agreed)
-    np.testing.assert_array_equal(loaded.run(2).agreed, path("Frobenius").agreed[2])
+    np.testing.assert_array_equal(loaded.run(1).agreed, path("Frobenius").agreed[1])
     assert loaded.kind == "radius"
 
 

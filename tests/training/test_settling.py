@@ -30,7 +30,7 @@ def run(tokens, v, **options):
     return train(tokens, Linear(v), **{"optimizer": NGD, "steps": 2_000, "record": 20} | options)
 
 
-def test_fifty_learning_rates_and_fifty_schedules_compile_once(problem):
+def test_learning_rates_and_schedules_compile_once(problem):
     def sweep(rates):
         for lr in rates:
             run(*problem, steps=20, optimizer=steepest(frobenius, float(lr)))
@@ -38,7 +38,7 @@ def test_fifty_learning_rates_and_fifty_schedules_compile_once(problem):
 
     sweep([0.1])
     COMPILED.clear()
-    sweep(np.linspace(0.01, 1, 50))
+    sweep(np.linspace(0.01, 1, 9))
     assert not COMPILED
 
 

@@ -50,7 +50,7 @@ def assert_close(path, other):
         np.testing.assert_allclose(getattr(path, name), getattr(other, name), rtol=ROUNDING, atol=ROUNDING)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, bfloat16], ids=["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [np.float32, bfloat16], ids=["float32", "bfloat16"])
 def test_narrow_keys_train_as_the_numbers_they_are(dtype, tmp_path, small_chunks, monkeypatch):
     stored, wide = tokens_on_disk(tmp_path, dtype)
     expected = run(wide)
