@@ -12,7 +12,7 @@ import struct
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -43,19 +43,19 @@ class Header:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-class Archive(Protocol):
-    """An open file: the headers of its arrays, and each array when it is asked for.
-
-    verify raises where the bytes of an array are not those that were written, as far as the format can tell.
-    """
+class Archive:
+    """An open file: the headers of its arrays, and each array when it is asked for."""
 
     headers: dict[str, Header]
 
-    def read(self, name: str) -> NDArray[Any]: ...
-    def verify(self, name: str) -> None: ...
+    def read(self, name: str) -> NDArray[Any]:
+        raise NotImplementedError
+
+    def verify(self, name: str) -> None:
+        """Raise where the bytes of an array are not those that were written, if the format can tell."""
 
 
-class Npz:
+class Npz(Archive):
     """A zip archive of .npy files, as np.savez and np.savez_compressed write it."""
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -88,7 +88,7 @@ class Npz:
                 pass
 
 
-class Npy:
+class Npy(Archive):
     """One array, as np.save writes it: the keys."""
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -102,11 +102,8 @@ class Npy:
         self.stream.seek(0)
         return np.asarray(npy.read_array(self.stream, allow_pickle=False))
 
-    def verify(self, name: str) -> None:
-        pass
 
-
-class Safetensors:
+class Safetensors(Archive):
     """A JSON header of names, types, shapes and places, then the bytes of all arrays."""
 
     TYPES: Mapping[str, str] = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "BOOL": "|b1"} | {
@@ -142,11 +139,8 @@ class Safetensors:
         array = np.frombuffer(self.stream.read(header.stored), header.dtype).reshape(header.shape)
         return widened(array) if header.brain else array
 
-    def verify(self, name: str) -> None:
-        pass
 
-
-class Json:
+class Json(Archive):
     """One object of nested lists of numbers or booleans by name, as the explorer saves it.
 
     What the page itself needs is under "explorer", and passed over.
@@ -169,9 +163,6 @@ class Json:
 
     def read(self, name: str) -> NDArray[Any]:
         return self.arrays[name]
-
-    def verify(self, name: str) -> None:
-        pass
 
 
 PAGE = "explorer"
