@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN = .venv/bin
 SCALE ?= default
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+CONSTRAINTS ?= constraints.txt
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 # Our own modules are compiled once and kept, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE =
 
@@ -30,6 +31,7 @@ lint: .venv/ready-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python .ci/check_examples.py
 
 bench: .venv/ready-bench
 	$(BIN)/python benchmarks/solvers.py

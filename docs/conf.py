@@ -34,6 +34,7 @@ html_theme = "furo"
 html_title = "attsvm"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = [("versions.js", {"defer": "defer"})]
 html_theme_options = {"sidebar_hide_name": False, "navigation_with_keys": True}
 html_copy_source = False
 html_show_sphinx = False

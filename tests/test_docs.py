@@ -14,7 +14,7 @@ from tests import pages
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES = sorted(ROOT.glob("*.md"))
 PAGES += [
     page for page in sorted(DOCS.rglob("*.md")) if page.parent != DOCS / "notebooks"
 ]  # written by the site
