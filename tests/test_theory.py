@@ -7,7 +7,7 @@ import pytest
 from attsvm.max_norm import MaxNorm
 from attsvm.norms import Entrywise, LongestRow, RowWise, Schatten, frobenius, l1, linf, nuclear, spectral
 from attsvm.theory import Factored, NoTheorem, limit_norm
-from attsvm.training.optimizers import adam, gd, mirror, per_block, polyak, steepest
+from attsvm.training.optimizers import adam, compositional, gd, mirror, per_block, polyak, steepest
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, Heads, KeyQuery
 
 pytestmark = pytest.mark.quick
@@ -85,12 +85,23 @@ def test_an_unknown_limit_names_the_nearest_case(weight, optimizer, nearest):
     [
         (FullWeight(), adam(0.1, eps=0.0), None, linf, "conjecture"),
         (FullWeight(), steepest(linf, 0.1, 0.9), 4, linf, "conjecture"),
+        (KeyQuery(), compositional(0.1), None, spectral, "ours"),
+        (Diagonal(3), steepest(Entrywise(6), 0.1), None, Entrywise(2), "ours"),
         (Heads(3), steepest(frobenius, 0.1), None, frobenius, "ours"),
         (Heads(3, norm="apart"), steepest(spectral, 0.1), None, spectral, "ours"),
         (Heads(3, KeyQuery()), steepest(Schatten(4), 0.1), None, Schatten(2), "ours"),
         (Heads(3, norm="concatenated"), steepest(Entrywise(3), 0.1), None, Entrywise(3), "ours"),
     ],
-    ids=["Adam", "Signum of batches", "heads", "heads apart", "factors of heads", "vectors side by side"],
+    ids=[
+        "Adam",
+        "Signum of batches",
+        "compositional",
+        "three diagonals",
+        "heads",
+        "heads apart",
+        "factors of heads",
+        "vectors side by side",
+    ],
 )
 def test_what_people_train_has_a_limit_by_conjecture_at_most(weight, optimizer, batch, norm, standing):
     limit = limit_norm(weight, optimizer, batch)
@@ -104,10 +115,21 @@ def test_what_people_train_has_a_limit_by_conjecture_at_most(weight, optimizer, 
         (FullWeight(), adam(0.1, eps=0.0, decay=0.01), None, "in l∞ at radius 1/decay = 100"),
         (FullWeight(), adam(0.1, eps=0.0), 1, "all examples at once → l∞"),
         (FullWeight(), steepest(linf, 0.1), 1, "all examples at once → l∞"),
+        (Diagonal(3), gd(0.1), None, "l0.666667, a quasi-norm"),
+        (KeyQuery(), compositional(0.1, decay=0.01), None, "without decay → spectral"),
         (Heads(3), steepest(spectral, 0.1), None, 'of the longest.*norm="apart" → spectral'),
         (Heads(3, KeyQuery(), "concatenated"), steepest(spectral, 0.1), None, "no sum over heads"),
     ],
-    ids=["eps", "AdamW", "Adam of batches", "sign of batches", "longest head", "Muon side by side"],
+    ids=[
+        "eps",
+        "AdamW",
+        "Adam of batches",
+        "sign of batches",
+        "three diagonals",
+        "compositional",
+        "longest head",
+        "Muon side by side",
+    ],
 )
 def test_what_people_train_without_a_limit_is_told_the_nearest(weight, optimizer, batch, nearest):
     with pytest.raises(NoTheorem, match=nearest):

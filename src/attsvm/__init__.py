@@ -116,6 +116,7 @@ if TYPE_CHECKING:
     )
     from attsvm.training.optimizers import (
         adam as adam,
+        compositional as compositional,
         gd as gd,
         mirror as mirror,
         polyak as polyak,

@@ -35,6 +35,7 @@ HALVES = (
 
 ADAM = "Zhang et al. 2024, The Implicit Bias of Adam on Separable Data (proven for linear models, no eps)"
 BATCHES = "Baek et al. 2025, arXiv 2510.26303 (proven for linear models)"
+COMPOSED = "docs/choosing.md, three draws measured here, after docs/law_of_halves.md"
 HEADS = "docs/choosing.md, several heads: measured here, a sum of programs"
 
 CONE = "from a cone around a locally optimal direction, far from the origin, with small steps"
@@ -165,9 +166,10 @@ def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
     `hypotheses` says what the statement needs, `claim` what tests it here.
     Raises NoTheorem where nothing is proven or conjectured.
     """
+    from attsvm.training.compositional import Compositional
     from attsvm.training.holding import PerBlock
     from attsvm.training.rules import Adam, GradientDescent, Mirror, Optimizer, Polyak, Steepest
-    from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, Heads, KeyQuery
+    from attsvm.training.weights import Diagonal, FullWeight, Heads, KeyQuery
 
     rule = optimizer.rule if isinstance(optimizer, Optimizer) else optimizer
     if isinstance(rule, PerBlock):  # factors apart: the same limit
@@ -178,32 +180,34 @@ def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
     along = isinstance(rule, (GradientDescent, Polyak)) or (
         isinstance(rule, Steepest) and rule.norm.p == 2 and not rule.momentum
     )
-    if isinstance(rule, (Steepest, Adam)) and np.any(rule.decay):
+    if isinstance(rule, (Steepest, Adam, Compositional)) and np.any(rule.decay):
         raise NoTheorem(_bounded(weight, rule))
     match weight, rule:
         case Heads(), _:
             return _of_heads(weight, rule)
-        case ((FullWeight() | Diagonal()), Adam(eps=0.0)):
+        case ((FullWeight() | Diagonal(depth=1)), Adam(eps=0.0)):
             return Limit(linf, "conjecture", ADAM)
-        case ((FullWeight() | Diagonal()), GradientDescent()):
+        case ((FullWeight() | Diagonal(depth=1)), GradientDescent()):
             return Limit(frobenius, "theorem", TFSVM, CONE)
-        case ((FullWeight() | Diagonal()), _) if along:
+        case ((FullWeight() | Diagonal(depth=1)), _) if along:
             return Limit(frobenius, "theorem", FAST, ORTHOGONAL)
-        case ((FullWeight() | Diagonal()), Mirror()):
+        case ((FullWeight() | Diagonal(depth=1)), Mirror()):
             known = not rule.normalised or rule.p == 2
             return Limit(Entrywise(rule.p), "theorem" if known else "conjecture", MIRROR, CONE)
-        case Diagonal(), Steepest(norm=Schatten()):  # of a vector it is the length
+        case Diagonal(depth=1), Steepest(norm=Schatten()):  # of a vector it is the length
             return Limit(frobenius, "conjecture", SPECTRAL)
-        case Diagonal(), Steepest(norm=RowWise()):  # whose rows are its entries
+        case Diagonal(depth=1), Steepest(norm=RowWise()):  # whose rows are its entries
             return Limit(Entrywise(rule.norm.p), "conjecture", SPECTRAL)
-        case ((FullWeight() | Diagonal()), Steepest()):
+        case ((FullWeight() | Diagonal(depth=1)), Steepest()):
             return Limit(rule.norm, "conjecture", SPECTRAL, claim=TESTED.get(rule.norm, ""))
+        case KeyQuery(), Compositional():
+            return Limit(rule.norm, "ours", COMPOSED, f"{WIDE}; steps of W itself to first order")
         case KeyQuery(), _ if along:
             return Limit(nuclear, "regularisation path only", TFSVM, WIDE, f"{HALF}_nuclear_margin")
-        case DiagonalKeyQuery(), _ if along:
+        case Diagonal(depth=2), _ if along:
             return Limit(l1, "theorem", FLOW, FLOWING, "diagonal_key_query_descent_tends_to_the_l1_direction")
-        case ((KeyQuery() | DiagonalKeyQuery()), Steepest()) if not rule.momentum:
-            limit = _halved(rule.norm, isinstance(weight, DiagonalKeyQuery))
+        case ((KeyQuery() | Diagonal()), Steepest()) if not rule.momentum:
+            limit = _halved(_factored(weight, rule.norm))
             if limit is not None:
                 return limit
     raise NoTheorem(f"no limit known for {weight!r} with {optimizer!r}. Nearest: {_nearest(weight, rule)}.")
@@ -245,13 +249,22 @@ def _of_heads(weight: Any, rule: Any) -> Limit:
     return Limit(one.norm, "ours", HEADS, "; ".join(filter(None, (own, one.hypotheses))))
 
 
-def _halved(norm: Norm, diagonal: bool) -> Limit | None:
+def _factored(weight: Any, norm: Norm) -> Factored:
+    """The norm of W = K Qᵀ, or of a product of diagonals, that one of its factors implies."""
+    from attsvm.training.weights import Diagonal
+
+    diagonal = isinstance(weight, Diagonal)
+    return Factored(norm, weight.depth if diagonal else 2, diagonal)
+
+
+def _halved(factored: Factored) -> Limit | None:
     """The law of halves, where the norm that it names is convex and known."""
-    implied = Factored(norm, diagonal=diagonal).closed
+    implied = factored.closed
     if implied is None:
         return None
-    if diagonal:
-        return Limit(implied, "ours", HALVES, SMALL, "lp_steps_on_diagonals_maximise_the_margin_of_half_p")
+    if factored.diagonal:
+        claim = "lp_steps_on_diagonals_maximise_the_margin_of_half_p" if factored.factors == 2 else ""
+        return Limit(implied, "ours", HALVES, SMALL, claim)
     if isinstance(implied, MaxNorm):
         return Limit(implied, "ours", HALVES, f"rank at least d + e; {SMALL}")
     named = {2: f"{HALF}_frobenius_margin", np.inf: f"{HALF}_spectral_margin"}
@@ -271,16 +284,18 @@ def _bounded(weight: Any, rule: Any) -> str:
 
 def _nearest(weight: Any, rule: Any) -> str:
     from attsvm.training.rules import Adam, Mirror, Steepest
-    from attsvm.training.weights import DiagonalKeyQuery, KeyQuery
+    from attsvm.training.weights import Diagonal, KeyQuery
 
     if isinstance(rule, Adam):
         return "FullWeight with adam(lr, eps=0) → l∞; below eps its steps are those of gradient descent"
-    if isinstance(weight, (KeyQuery, DiagonalKeyQuery)):
+    if isinstance(weight, KeyQuery) or (isinstance(weight, Diagonal) and weight.depth > 1):
         if isinstance(rule, Steepest):
-            implied = Factored(rule.norm, diagonal=isinstance(weight, DiagonalKeyQuery))
+            implied = _factored(weight, rule.norm)
             # With momentum nothing is known of factors; without, a limit or why there is none.
             return f"FullWeight with the same steps → {rule.norm}; on the factors {implied.words}"
         if isinstance(rule, Mirror):
             return f"FullWeight with the same steps → {Entrywise(rule.p)}"
+        if isinstance(weight, Diagonal) and weight.depth > 2:
+            return f"on the factors {_factored(weight, frobenius).words}"
         return f"{type(weight).__name__} with gd → {'nuclear' if isinstance(weight, KeyQuery) else 'l1'}"
     return "FullWeight with gd or steepest(frobenius) → Frobenius"

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import optax
 
-from attsvm.norms import Norm
+from attsvm.norms import Norm, as_norm, spectral
+from attsvm.training.compositional import Compositional
 from attsvm.training.holding import AROUND, OverHeads, PerBlock, ScaleFree, TrueScale
 from attsvm.training.rules import (
     Adam,
@@ -95,6 +96,18 @@ def adam(
     eps = _number("eps", eps, lambda x: x >= 0, "a number ≥ 0, such as 1e-8; 0 survives saturation")
     b1, b2 = _momentum(b1, "b1"), _momentum(b2, "b2")
     return Optimizer(Adam(_rate(lr), b1, b2, eps, _decay(decay, lr)))
+
+
+def compositional(lr: Rate, ridge: Number = 0.01, norm: Norm = spectral, decay: Number = 0.0) -> Optimizer:
+    """Steps of K and Q that move W = K Qᵀ by unit steps in a norm times lr, to first order.
+
+        K ← K − lr/2 · steepest(∇_K C⁻¹) C⁻¹,     C = (QᵀQ + ridge · I)^½;     its twin for Q
+
+    Both parts of K Qᵀ move by at most lr/2 in the norm, however long K and Q are. spectral: compositional
+    Muon. Needs weight=KeyQuery(), of several heads Heads(count, KeyQuery(), norm="apart").
+    """
+    ridge = _number("ridge", ridge, lambda x: x > 0, "a positive number, such as 0.01")
+    return Optimizer(Compositional(as_norm(norm), _rate(lr), ridge, _decay(decay, lr)))
 
 
 def scale_free(optimizer: optax.GradientTransformation) -> Optimizer:

@@ -21,7 +21,7 @@ from attsvm.training.weights import Weight
 Arrays = dict[str, NDArray[Any]]
 Words = dict[str, str]
 
-NUMBERS = ("lr", "momentum", "factor", "decay", "b1", "b2", "eps")
+NUMBERS = ("lr", "momentum", "factor", "decay", "b1", "b2", "eps", "ridge")
 """Of a rule; they may change where a run goes on."""
 WHOLE = "all examples"
 

@@ -138,7 +138,7 @@ class Steepest:
         else:
             state = _average(state, grads, log_scale, self.momentum)
             along = state.mantissa
-        return _decayed(self.decay, times(-rate, direction(self.norm, along, last)), rate, params), state
+        return decayed(self.decay, times(-rate, direction(self.norm, along, last)), rate, params), state
 
 
 @numbers("lr", "b1", "b2", "eps", "decay")
@@ -170,7 +170,7 @@ class Adam:
             return jnp.where(r > 0, m / (jnp.where(r > 0, r, 1) + least), 0) * size
 
         updates = times(-rate, jax.tree.map(along, mean.mantissa, root.mantissa))
-        return _decayed(self.decay, updates, rate, params), Moments(t, mean, root)
+        return decayed(self.decay, updates, rate, params), Moments(t, mean, root)
 
 
 @numbers("lr")
@@ -270,7 +270,7 @@ def _average(state: Averaged, grads: Tree, log_scale: Any, momentum: Any, square
     return Averaged(_next(state.updates), jax.tree.map(both, state.mantissa, grads), top)
 
 
-def _decayed(decay: Any, updates: Tree, rate: Any, params: Tree) -> Tree:
+def decayed(decay: Any, updates: Tree, rate: Any, params: Tree) -> Tree:
     """Less rate · decay of every parameter, whatever the gradient: it never enters the direction."""
     if _is_zero(decay):
         return updates

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -78,38 +79,47 @@ class KeyQuery:
 
 @dataclass(frozen=True)
 class Diagonal:
-    """W = diag(w) with w (d,); needs e = d."""
+    """W = diag(w_1 ⊙ … ⊙ w_L) with L = depth factors (d,), by default one; needs e = d.
+
+    separate: as in KeyQuery, of all factors.
+    The factors are named w; k and q; w1 … wL.
+    """
+
+    depth: int = 1
+    separate: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.depth, bool) or not isinstance(self.depth, int) or self.depth < 1:
+            raise ValueError(f"depth is {self.depth!r}. Pass how many factors, a positive integer.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        few = {1: ("w",), 2: ("k", "q")}
+        return few.get(self.depth, tuple(f"w{j}" for j in range(1, self.depth + 1)))
 
     def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]:
-        return {"w": (_square(self, d, e),)}
+        return dict.fromkeys(self.names, (_square(self, d, e),))
 
     def matrix(self, params: Params) -> Array:
-        return _diagonal(params["w"])
+        return _diagonal(_product([params[name] for name in self.names]))
 
     def pullback(self, params: Params, G: Array) -> Params:
-        return {"w": jnp.einsum("dd...->d...", G)}
+        g = jnp.einsum("dd...->d...", G)
+        others = {name: [params[other] for other in self.names if other != name] for name in self.names}
+        return {name: _product([g, *others[name]]) for name in self.names}
 
 
-@dataclass(frozen=True)
-class DiagonalKeyQuery:
-    """W = diag(k ⊙ q) with k, q (d,): diagonal K and Q; needs e = d.
+@dataclass(frozen=True, init=False)
+class DiagonalKeyQuery(Diagonal):
+    """W = diag(k ⊙ q) with k, q (d,), diagonal K and Q: Diagonal(depth=2).
 
-    separate: as in KeyQuery.
     Reference: Sheen et al. 2024, "Implicit Regularization of Gradient Flow on One-Layer Softmax
     Attention", the diagonal regime.
     """
 
-    separate: bool = False
-
-    def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]:
-        return {"k": (_square(self, d, e),), "q": (d,)}
-
-    def matrix(self, params: Params) -> Array:
-        return _diagonal(params["k"] * params["q"])
-
-    def pullback(self, params: Params, G: Array) -> Params:
-        g = jnp.einsum("dd...->d...", G)
-        return {"k": g * params["q"], "q": g * params["k"]}
+    def __init__(self, separate: bool = False) -> None:
+        object.__setattr__(self, "depth", 2)
+        object.__setattr__(self, "separate", separate)
 
 
 ACROSS = ("joint", "apart", "concatenated")
@@ -177,6 +187,10 @@ def _square(weight: Weight, d: int, e: int) -> int:
     if d != e:
         raise ValueError(f"{type(weight).__name__} needs keys and queries of equal width, got d={d}, e={e}.")
     return d
+
+
+def _product(factors: list[Array]) -> Array:
+    return reduce(jnp.multiply, factors)
 
 
 def _diagonal(w: Array) -> Array:
