@@ -124,7 +124,8 @@ def pivot(problems: Problems, found: Exchanged, s: Memory) -> None:
         found.measure[run, 0], found.measure[run, 1], found.measure[run, 2] = lower, least, short
 
 
-# A view of a row would count a reference, which costs more than the row: name rows by number.
+# A view of a row would count a reference, which costs more than the row: name rows by number. For the same
+# reason the two loops below are not cut into smaller functions.
 
 
 @inner

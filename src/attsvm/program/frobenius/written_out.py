@@ -114,7 +114,7 @@ def _part(program: Constraints) -> Answer:
 
 @compiled
 def solve_all(problems, s, names, out):  # type: ignore[no-untyped-def]
-    """Solve every run, all rows of a run at once.
+    """Solve every run, all rows of a run at once: one loop, for a call per run would cost more.
 
     problems: rows of length one (r, m, k), bound, tied and live (r, m): rows that are not zero.
     s, names (m,): memory. out: w (r, k), multipliers (r, m) and separable (r,), all zero before; what divides
