@@ -13,10 +13,10 @@ ASKS = {
     "gd": ("lr",),
     "mirror": ("norm", "lr"),
     "polyak": (),
-    "adam": ("lr", "decay", "eps"),
+    "adam": ("lr", "decay", "eps", "b2"),
 }
 """The options that each optimizer takes."""
-OPTIONS = ("norm", "lr", "momentum", "decay", "eps")
+OPTIONS = ("norm", "lr", "momentum", "decay", "eps", "b2")
 """Those that some optimizer does not take."""
 
 FACTORS = {"kq": ("rank", "separate"), "diagonal_kq": ("separate",)}
@@ -28,7 +28,8 @@ class Settings:
     """What a run is trained with, in words.
 
     rank: of K and Q, 0 for no restriction. separate: K and Q are normalised apart.
-    batch: examples per step, 0 for all of them. eps: Adam's; with 0 its steps survive saturation.
+    batch: examples per step, 0 for all of them. eps, b2: Adam's; with eps 0 its
+    steps survive saturation.
     """
 
     optimizer: str = "steepest"
@@ -43,6 +44,7 @@ class Settings:
     separate: bool = False
     batch: int = 0
     eps: float = 1e-8
+    b2: float = 0.999
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -60,7 +62,7 @@ class Settings:
             "gd": lambda: optimizers.gd(self.lr),
             "mirror": lambda: optimizers.mirror(_exponent(self.norm), self.lr),
             "polyak": lambda: optimizers.polyak(),
-            "adam": lambda: optimizers.adam(self.lr, eps=self.eps, decay=self.decay),
+            "adam": lambda: optimizers.adam(self.lr, b2=self.b2, eps=self.eps, decay=self.decay),
         }
         kinds = {
             "full": lambda: weights.FullWeight(),

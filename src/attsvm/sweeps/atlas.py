@@ -81,6 +81,8 @@ def name_of(way: Mapping[str, Any]) -> str:
         steps = {"gd": "gradient descent, not normalised", "adam": "Adam"}.get(
             way["optimizer"], way["optimizer"]
         )
+    if "b2" in way:
+        steps += f", b2 {way['b2']:g}"
     if way.get("momentum"):
         steps = f"{'Signum' if norm == 'linf' else steps}, momentum {way['momentum']:g}"
     extra = [f"{name} {way[name]:g}" for name in ("decay", "batch") if way.get(name)]

@@ -27,7 +27,7 @@ ELSEWHERE = ("claims", "figures", "heads", "probe", "torch", "next_token")
 Data = tuple[tuple[str, Any], ...]
 """The model and its sizes, by name."""
 
-ALWAYS = ("norm", "lr", "eps")
+ALWAYS = ("norm", "lr", "eps", "b2")
 """Words of a training that are told where they have an effect."""
 
 OPTIONAL = ("momentum", "decay", "rank", "separate", "batch")
