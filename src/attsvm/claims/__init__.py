@@ -33,6 +33,7 @@ MODULES = (
     "gradient_flow",
     "optimizer_geometry",
     "law_of_halves",
+    "weight_decay",
     "next_token",
     "markov",
 )
