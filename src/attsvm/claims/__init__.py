@@ -34,6 +34,7 @@ MODULES = (
     "optimizer_geometry",
     "law_of_halves",
     "weight_decay",
+    "mini_batches",
     "next_token",
     "markov",
 )

@@ -257,7 +257,9 @@ def _average(state: Averaged, grads: Tree, log_scale: Any, momentum: Any, square
     of a mini-batch may be one, and larger than all others.
     """
     part = 2 if squares else 1
-    some = (vector(grads, jnp.ndim(log_scale) == 1) != 0).any(0)
+    # A maximum, because a kernel (fused.py) knows no "any".
+    entries = vector(grads, jnp.ndim(log_scale) == 1)
+    some = jnp.where(entries == 0, jnp.zeros_like(entries), 1).max(0) > 0
     old = state.log_scale + jnp.log(momentum) / part
     new = jnp.where(some, log_scale + jnp.log1p(-momentum) / part, -jnp.inf)
     top = jnp.maximum(old, new)
