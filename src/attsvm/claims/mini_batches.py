@@ -1,7 +1,7 @@
 """Mini-batches: what one example at a time does to the margin that an optimizer maximises.
 
 Known for linear models: Adam on single examples can leave the l∞ margin for the l2 one, Signum keeps l∞ at
-every batch size if it remembers for long (Baek et al., arXiv 2510.26303). Ours: the same question for attention.
+every batch size if it remembers for long (Baek et al., arXiv 2510.26303). Ours: the same for attention.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def signum_keeps_the_max_norm_margin_in_batches_of_one(seed: int) -> att.Verdict
     Eight draws of sphere(4, 4, 8), logistic loss, momentum 0.9, 6,000 steps of 0.03; batches of one are
     shuffled anew every epoch. Wanted: median margin ratio ≥ 0.98 for both.
 
-    Surprise: a longer memory is worse here. Gradients vanish exponentially, and with momentum 0.99 the average
-    is of larger ones, a hundred steps old: 0.62 from all examples, 0.56 from single ones.
+    Surprise: a longer memory is worse. Gradients vanish exponentially, and with momentum 0.99 the average is
+    of larger ones, a hundred steps old: 0.62 from all examples, 0.56 from single ones.
     """
     return _kept(seed, "Signum")
 
