@@ -12,7 +12,9 @@ from pathlib import Path
 
 import attsvm
 from attsvm.explorer.page import page as explorer_page
+from attsvm.figures.recorded import recorded
 from attsvm.pages import RAISED
+from attsvm.sweeps.atlas import page as atlas_page
 
 KEPT = {".html", ".json", ".svg", ".npz"}
 HERE = Path(__file__).parent
@@ -128,10 +130,11 @@ def breaks(app, page, template, context, doctree):
 
 
 def beside(app):
-    """The explorer, and the report that `attsvm reproduce` wrote last with what it links to: live/."""
+    """The explorer, the atlas, and the report that `attsvm reproduce` wrote last with what it links to: live/."""
     live = Path(app.outdir) / "live"
     live.mkdir(parents=True, exist_ok=True)
     (live / "explorer.html").write_text(explorer_page(), encoding="utf8")
+    (live / "atlas.html").write_text(atlas_page(recorded("atlas")), encoding="utf8")
     for file in (file for file in (ROOT / "out").glob("*.*") if file.suffix in KEPT):
         shutil.copyfile(file, live / file.name)
 

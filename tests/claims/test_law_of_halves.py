@@ -3,6 +3,6 @@
 from tests.claims.agreement import check, each_claim
 
 
-@each_claim("law_of_halves", "weight_decay", "mini_batches")
+@each_claim("law_of_halves", "weight_decay", "mini_batches", "beyond_schatten", "several_heads")
 def test_a_claim_holds_unless_it_is_refuted_and_its_twin_does_not(claim):
     check(claim)

@@ -35,6 +35,8 @@ MODULES = (
     "law_of_halves",
     "weight_decay",
     "mini_batches",
+    "beyond_schatten",
+    "several_heads",
     "next_token",
     "markov",
 )

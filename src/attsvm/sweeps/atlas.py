@@ -104,7 +104,8 @@ def theory(way: Mapping[str, Any]) -> dict[str, str]:
         limit = limit_norm(chosen["weight"], chosen["optimizer"])
     except NoTheorem as error:
         return {"why": str(error).split(". Nearest")[0]}
-    return {"norm": str(limit.norm), "standing": limit.standing, "hypotheses": limit.hypotheses}
+    needs = [*(["all inputs at every step"] if way.get("batch") else []), limit.hypotheses]
+    return {"norm": str(limit.norm), "standing": limit.standing, "hypotheses": "; ".join(filter(None, needs))}
 
 
 # ---------------------------------------------------------------------- details
