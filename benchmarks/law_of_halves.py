@@ -27,7 +27,7 @@ def factors() -> None:
     tokens, v = att.datasets.sphere(*SIZE, seed=SEEDS)
     _head("steps of K and Q", [str(norm) for norm in NORMS])
     for p in (2.0, 3.0, 4.0, 6.0, 8.0, math.inf):
-        lr, steps = FACTORS.get(p, BETWEEN)
+        lr, steps = BETWEEN if p in (3, 6, 8) else FACTORS[p]
         rule = att.steepest(att.Schatten(p), lr)
         path = att.train(
             tokens,
@@ -43,7 +43,7 @@ def factors() -> None:
 def diagonals() -> None:
     """Steps in lp on k and q together against the lq programs of the diagonal."""
     tokens, v = att.datasets.sphere(*WIDE, seed=SEEDS)
-    norms = [att.Entrywise(q) for q in (1, 1.5, 2, 3, 4, math.inf)]
+    norms = [att.Entrywise(q) for q in (1, 1.25, 1.5, 2, 2.5, 3, 4, 6, math.inf)]
     _head("steps of k and q", [f"l{norm.p:g}" for norm in norms])
     for p in DIAGONALS:
         flat = trained_diagonals(tokens, v, p)
