@@ -130,7 +130,7 @@ def breaks(app, page, template, context, doctree):
 
 
 def beside(app):
-    """The explorer, the atlas, and the report that `attsvm reproduce` wrote last with what it links to: live/."""
+    """The explorer, the atlas, and the last report of `attsvm reproduce` with what it links to: live/."""
     live = Path(app.outdir) / "live"
     live.mkdir(parents=True, exist_ok=True)
     (live / "explorer.html").write_text(explorer_page(), encoding="utf8")
