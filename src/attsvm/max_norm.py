@@ -8,10 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from scipy.linalg.lapack import dpotrf, dtrtri
 
 from attsvm.numbers import Float
 
-GOAL, STEPS, PATIENCE = 2e-11, 100, 8
+GOAL, STEPS, PATIENCE = 5e-11, 100, 8
 """Relative width at which a bracket is narrow enough; steps at most, in all and without a better bound."""
 
 BOUNDARY, AIM, FAR = 0.95, 0.1, 10.0
@@ -20,8 +21,8 @@ their aim a product counts as it is."""
 
 EPSILON = 2.0**-53
 
-KEPT = 16
-"""Brackets that are remembered."""
+KEPT, PAIRS = 16, 1 << 16
+"""Brackets that are remembered, and numbers in the products that one makes at once."""
 
 
 @dataclass(frozen=True)
@@ -182,9 +183,10 @@ def _bend(X: Float, sigma: Float, d: int) -> Float:
     """−∇²f in units of c: ½ Σ_ij σ_i σ_j / (σ_i + σ_j) (x_i x_iᵀ) ∘ (x_j x_jᵀ), negative between a and b."""
     total = sigma[:, None] + sigma
     share = sigma[:, None] * sigma / np.where(total > 0, 2 * total, 1.0)
-    out = np.zeros((len(X), len(X)))
-    for i in range(len(sigma)):
-        out += np.multiply.outer(X[:, i], X[:, i]) * ((X * share[i]) @ X.T)
+    out, some = np.empty((len(X), len(X))), max(1, PAIRS // X.size)
+    for m in range(0, len(X), some):
+        pairs = X[m : m + some, None] * X
+        out[m : m + some] = ((pairs @ share) * pairs).sum(-1)
     out[:d, d:] *= -1
     out[d:, :d] *= -1
     return out
@@ -214,12 +216,12 @@ def _correlated(G: Float) -> Bracket:
             best = _narrowed(best, _between(G, X, y))
             if best[1] - best[0] <= GOAL * best[1]:
                 break
-            Z = np.diag(y) - C
-            inverse = np.linalg.inv(Z)
+            of_X, of_Z = _unrooted(X), _unrooted(np.diag(y) - C)
+            inverse = of_Z.T @ of_Z
             dy = np.linalg.solve(inverse * X, mu * np.diagonal(inverse) - 1)
             dX = mu * inverse - inverse @ (dy[:, None] * X) - X
             dX = (dX + dX.T) / 2
-            primal, dual = (min(1.0, BOUNDARY * _inside(*x)) for x in ((X, dX), (Z, np.diag(dy))))
+            primal, dual = _inside(of_X @ dX @ of_X.T), _inside((of_Z * dy) @ of_Z.T)
         except np.linalg.LinAlgError:  # rounding has reached the boundary of the cone
             break
         X, y = X + primal * dX, y + dual * dy
@@ -240,12 +242,19 @@ def _between(G: Float, X: Float, y: Float) -> Bracket:
 # ---------------------------------------------------------------------- details
 
 
-def _inside(X: Float, step: Float) -> float:
-    """Largest α with X + α step ⪰ 0."""
-    lower = np.linalg.cholesky(X)
-    scaled = np.linalg.solve(lower, np.linalg.solve(lower, step).T)
-    least = float(np.linalg.eigvalsh((scaled + scaled.T) / 2)[0])
-    return np.inf if least >= 0 else -1 / least
+def _unrooted(X: Float) -> Float:
+    """L⁻¹ for X = L Lᵀ; LinAlgError where X is not positive definite."""
+    lower, failed = dpotrf(X, lower=1)
+    found, singular = dtrtri(lower, lower=1)
+    if failed or singular:
+        raise np.linalg.LinAlgError("a matrix is not positive definite")
+    return np.asarray(found)
+
+
+def _inside(step: Float) -> float:
+    """A share of the largest α with 1 + α step ⪰ 0, at most 1."""
+    least = float(np.linalg.eigvalsh(step)[0])
+    return 1.0 if least >= 0 else min(1.0, -BOUNDARY / least)
 
 
 def _matrix(W: Any) -> Float:

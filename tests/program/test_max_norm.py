@@ -16,7 +16,7 @@ from tests.program.test_schatten import planted
 from tests.program.test_schatten_p import drawn
 
 NARROW = 3e-10
-"""Width of a bracket; both solvers aim at 2e-11."""
+"""Width of a bracket; both solvers aim at 5e-11."""
 ORACLE = 1e-6
 EACH = 30
 

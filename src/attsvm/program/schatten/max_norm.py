@@ -95,7 +95,7 @@ class MaxNormNewton:
     def _diagonal(self, X: Float) -> Float:
         """The diagonal of V [[0, X], [Xᵀ, 0]] V."""
         d = self.pool.d
-        return 2 * np.einsum("ia,ab,ib->i", self.V[:, :d], X, self.V[:, d:], optimize=True)
+        return 2 * ((self.V[:, :d] @ X) * self.V[:, d:]).sum(1)
 
     def _solve(self, right: Float) -> Float:
         k = len(self.pool)
