@@ -20,24 +20,29 @@ from attsvm.claims.law_of_halves import DIAGONALS, FACTORS, NORMS, SIZE, WIDE, t
 
 SEEDS = range(2800, 2840)
 BETWEEN = (0.01, 10_000)
+ROWS: tuple[int | None, float, int] = (16, 0.002, 20_000)
+"""Rank, step and steps in the longest row: the max-norm may need factors as wide as d + e."""
 
 
 def factors() -> None:
-    """Steps in Schatten(p) on K and Q, apart, against the programs in Schatten 1, 2, ∞."""
+    """Steps in Schatten(p) and in the longest row on K and Q, apart, against all programs that they imply."""
     tokens, v = att.datasets.sphere(*SIZE, seed=SEEDS)
-    _head("steps of K and Q", [str(norm) for norm in NORMS])
-    for p in (2.0, 3.0, 4.0, 6.0, 8.0, math.inf):
-        lr, steps = BETWEEN if p in (3, 6, 8) else FACTORS[p]
-        rule = att.steepest(att.Schatten(p), lr)
+    programs = [*(att.Schatten(p) for p in (1, 1.5, 2, 3, 4, math.inf)), att.MaxNorm()]
+    _head("steps of K and Q", [str(norm) for norm in programs])
+    for own in [*(att.Schatten(p) for p in (2.0, 3.0, 4.0, 6.0, 8.0, math.inf)), att.LongestRow()]:
+        rank, lr, steps = ROWS
+        if isinstance(own, att.Schatten):
+            rank, (lr, steps) = None, BETWEEN if own.p in (3, 6, 8) else FACTORS[own.p]
+        rule = att.steepest(own, lr)
         path = att.train(
             tokens,
             att.Linear(v),
-            weight=att.KeyQuery(separate=True),
+            weight=att.KeyQuery(rank, separate=True),
             optimizer=rule,
             steps=steps,
             record=[steps],
         )
-        _row(f"Schatten {p:g}", [_share(path, norm) for norm in NORMS])
+        _row(str(own), [_share(path, norm) for norm in programs])
 
 
 def diagonals() -> None:
