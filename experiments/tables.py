@@ -130,7 +130,10 @@ def added_to_heads() -> None:
         layers = arrays[f"heads {rule}"].mean(0).reshape(3, -1, 3).mean(1)
         for measure, values in zip(head_ranks.MEASURES, layers.T, strict=True):
             print(f"    by layer, {measure}: {', '.join(_digits(x) for x in values)}")
-        print(f"    after one epoch: {', '.join(_digits(x) for x in arrays[f'first {rule}'][:, 3:].mean(0))}")
+        first = arrays[f"first {rule}"]
+        print(f"    after one epoch: {', '.join(_digits(x) for x in first[:, 3:].mean(0))}")
+        powers = np.log(found["length"] / first[:, 5]) / np.log(found["epochs"])
+        print(f"    length grows like epochs to the power {powers.mean():.2f}")
     for name, run in runs.items():
         if name.endswith("4e-4"):
             ranks = ", ".join(_digits(x) for x in np.mean(run["heads"], 0))
