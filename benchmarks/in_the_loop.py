@@ -116,7 +116,8 @@ def generation() -> None:
     torch.manual_seed(0)
     config = LlamaConfig(**shape, num_attention_heads=16, num_key_value_heads=8, vocab_size=32_000)
     kind = torch.bfloat16 if DEVICE == "cuda" else torch.float32
-    model = LlamaForCausalLM(config).to(DEVICE, kind).eval()
+    with torch.device(DEVICE):
+        model = LlamaForCausalLM(config).to(kind).eval()
     prompt = torch.randint(3, 30_000, (8, 64), device=DEVICE)
     rng = np.random.default_rng(0)
     d = sizes[0]
