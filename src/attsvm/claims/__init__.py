@@ -37,6 +37,7 @@ MODULES = (
     "mini_batches",
     "beyond_schatten",
     "several_heads",
+    "other_products",
     "next_token",
     "markov",
 )
