@@ -1,7 +1,8 @@
 """Dual norms and steepest directions of lists of tensors: `Norm.dual.value` and `Norm.steepest` in torch.
 
 An entrywise norm takes each tensor as one vector, or all of them jointly as one. A Schatten norm takes
-each as a matrix (a vector as one column), or all of them jointly as one block-diagonal matrix.
+each as a matrix (a vector as one column), or all of them jointly as one block-diagonal matrix. A row-wise
+norm takes its rows as vectors, or those of all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attsvm.norms import Entrywise, Schatten
+from attsvm.norms import Entrywise, RowWise, Schatten
 from attsvm.torch.roots import directions
 
 Tensors = list[Tensor]
@@ -42,8 +43,12 @@ def dual_sizes(norm: Entrywise, grads: Tensors, joint: bool) -> Tensors:
     return [_or_one(size) * scale for size, scale in zip(sizes, scales, strict=True)]
 
 
-def steepest(norm: Entrywise | Schatten, grads: Tensors, joint: bool, polar: str = "svd") -> Tensors:
+def steepest(
+    norm: Entrywise | RowWise | Schatten, grads: Tensors, joint: bool, polar: str = "svd"
+) -> Tensors:
     """The Δ with N(Δ) ≤ 1 that maximises ⟨G, Δ⟩, for every gradient G or jointly for all."""
+    if isinstance(norm, RowWise):
+        return _rows(norm, grads, joint)
     if isinstance(norm, Schatten) and norm.p != 2:
         return _schatten(norm, grads, joint) if polar == "svd" else _by_products(norm, grads)
     if norm.p == math.inf:
@@ -77,6 +82,18 @@ def _joined(sizes: Any, q: float, joint: bool) -> Tensors:
     home = sizes[0].device
     total = torch.linalg.vector_norm(torch.stack([size.to(home) for size in sizes]), q)
     return [total.to(size.device) for size in sizes]
+
+
+def _rows(norm: RowWise, grads: Tensors, joint: bool) -> Tensors:
+    """Every row at the length that an entrywise step of the rows' lengths gives it."""
+    matrices = _matrices(norm, grads)
+    tops = [_or_one(m.abs().amax(1, keepdim=True)) for m in matrices]  # squares of 1e-200 would be zero
+    units = torch._foreach_div(matrices, tops)
+    sizes = [torch.linalg.vector_norm(unit, dim=1, keepdim=True) for unit in units]
+    lengths = torch._foreach_mul(sizes, tops)
+    steps = steepest(Entrywise(norm.p), lengths, joint)
+    parts = zip(grads, units, sizes, steps, strict=True)
+    return [(unit / _or_one(size) * step).reshape(g.shape) for g, unit, size, step in parts]
 
 
 def _largest_coordinate(grads: Tensors, joint: bool) -> Tensors:
@@ -115,7 +132,7 @@ def _by_products(norm: Schatten, grads: Tensors) -> Tensors:
     return steps
 
 
-def _matrices(norm: Schatten, grads: Tensors) -> Tensors:
+def _matrices(norm: RowWise | Schatten, grads: Tensors) -> Tensors:
     for g in grads:
         if g.ndim > 2:
             raise ValueError(

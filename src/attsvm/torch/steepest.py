@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attsvm.norms import Entrywise, Norm, Schatten
+from attsvm.norms import Entrywise, Norm, RowWise, Schatten
 from attsvm.torch.directions import steepest
 from attsvm.torch.optimizer import Descent, Group, Tensors, wide
 from attsvm.torch.roots import SERVED
 
 # A group's norm is part of a checkpoint, which torch.load reads with weights_only=True by default.
-torch.serialization.add_safe_globals([Entrywise, Schatten])
+torch.serialization.add_safe_globals([Entrywise, RowWise, Schatten])
 
 
 class SteepestDescent(Descent):
@@ -23,8 +23,8 @@ class SteepestDescent(Descent):
         M ← momentum · M + (1 − momentum) ∇L
 
     attsvm.frobenius: normalised GD. linf: sign descent, with momentum Signum. spectral: Muon. l1: one
-    coordinate. nuclear: one singular pair. Any Entrywise(p) or Schatten(p). A parameter without gradient,
-    or with a zero one, takes no step.
+    coordinate. nuclear: one singular pair. LongestRow(): every row at length one. Any Entrywise(p), RowWise(p)
+    or Schatten(p). A parameter without gradient, or with a zero one, takes no step.
 
     joint: take a step of length lr for all parameters of the group together, not for each tensor: they
     count as one vector for an entrywise norm, as one block-diagonal matrix for a Schatten norm.
@@ -60,7 +60,7 @@ class SteepestDescent(Descent):
 
     def check(self, group: Group) -> None:
         norm, momentum, heads = group["norm"], group["momentum"], group["heads"]
-        if not isinstance(norm, Entrywise | Schatten):
+        if not isinstance(norm, Entrywise | RowWise | Schatten):
             raise TypeError(f"norm is {norm!r}. Pass attsvm.frobenius, linf, spectral, … or Entrywise(p).")
         if isinstance(momentum, bool) or not isinstance(momentum, int | float) or not 0 <= momentum < 1:
             raise ValueError(f"momentum is {momentum!r}. Pass a number in [0, 1).")
