@@ -23,8 +23,8 @@ class SteepestDescent(Descent):
         M ← momentum · M + (1 − momentum) ∇L
 
     attsvm.frobenius: normalised GD. linf: sign descent, with momentum Signum. spectral: Muon. l1: one
-    coordinate. nuclear: one singular pair. LongestRow(): every row at length one. Any Entrywise(p), RowWise(p)
-    or Schatten(p). A parameter without gradient, or with a zero one, takes no step.
+    coordinate. nuclear: one singular pair. LongestRow(): every row at length one. Any Entrywise(p),
+    RowWise(p), Schatten(p). A parameter without gradient, or with a zero one, takes no step.
 
     joint: take a step of length lr for all parameters of the group together, not for each tensor: they
     count as one vector for an entrywise norm, as one block-diagonal matrix for a Schatten norm.
