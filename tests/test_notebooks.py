@@ -15,7 +15,7 @@ SMALL = """# A title
 A line with [a link](../docs/index.md).
 
 ```sh
-pip install attsvm
+pip install .
 ```
 
 ```python
@@ -66,7 +66,7 @@ def test_a_page_shows_what_its_cells_print_return_and_draw(written):
 def test_a_notebook_to_download_installs_first_and_has_its_outputs(written):
     found = json.loads((written(SMALL) / "small.ipynb").read_text(encoding="utf8"))
     first, second, third = (cell for cell in found["cells"] if cell["cell_type"] == "code")
-    assert first["source"] == "%pip install attsvm\n%matplotlib inline"
+    assert first["source"] == "%pip install .\n%matplotlib inline"
     assert second["outputs"][0]["text"] == "printed\n42\n"
     picture = third["outputs"][0]["data"]["image/png"]
     assert base64.b64decode(picture).startswith(b"\x89PNG")

@@ -121,6 +121,8 @@ def _word(thing: object) -> str:
     """Its type and, of a record, what distinguishes it: plain values and other records."""
     if not is_dataclass(thing):
         return repr(thing) if isinstance(thing, (str, int, float, type(None))) else type(thing).__name__
+    if not getattr(thing, "__dataclass_params__").repr:  # noqa: B009 - it says itself what distinguishes it
+        return repr(thing)
     own = {field.name: getattr(thing, field.name) for field in fields(thing) if field.name not in NUMBERS}
     return f"{type(thing).__name__}({', '.join(f'{name}={_word(value)}' for name, value in own.items())})"
 

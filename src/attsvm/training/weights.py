@@ -77,7 +77,7 @@ class KeyQuery:
         return {"K": contract("de,er->dr", G, params["Q"]), "Q": contract("de,dr->er", G, params["K"])}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagonal:
     """W = diag(w_1 ⊙ … ⊙ w_L) with L = depth factors (d,), by default one; needs e = d.
 
@@ -91,6 +91,10 @@ class Diagonal:
     def __post_init__(self) -> None:
         if isinstance(self.depth, bool) or not isinstance(self.depth, int) or self.depth < 1:
             raise ValueError(f"depth is {self.depth!r}. Pass how many factors, a positive integer.")
+
+    def __repr__(self) -> str:
+        # What a saved run says of its weight: one factor has no norm of all, so separate means nothing to it.
+        return "Diagonal()" if self.depth == 1 else f"Diagonal(depth={self.depth}, separate={self.separate})"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -109,7 +113,7 @@ class Diagonal:
         return {name: _product([g, *others[name]]) for name in self.names}
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class DiagonalKeyQuery(Diagonal):
     """W = diag(k ⊙ q) with k, q (d,), diagonal K and Q: Diagonal(depth=2).
 
@@ -120,6 +124,9 @@ class DiagonalKeyQuery(Diagonal):
     def __init__(self, separate: bool = False) -> None:
         object.__setattr__(self, "depth", 2)
         object.__setattr__(self, "separate", separate)
+
+    def __repr__(self) -> str:
+        return f"DiagonalKeyQuery(separate={self.separate})"
 
 
 ACROSS = ("joint", "apart", "concatenated")
