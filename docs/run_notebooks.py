@@ -65,6 +65,7 @@ def evaluate(cell: Cell, names: dict[str, object]) -> None:
     from matplotlib import pyplot
     from matplotlib.figure import Figure
 
+    pyplot.close("all")  # what is open was not drawn by this cell
     tree = ast.parse(cell.source)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     printed, value = io.StringIO(), None

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from matplotlib import pyplot
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.md"))
@@ -56,6 +57,7 @@ def written(notebooks, tmp_path, monkeypatch):
 
 
 def test_a_page_shows_what_its_cells_print_return_and_draw(written):
+    pyplot.figure()  # of somebody else
     out = written(SMALL)
     page = (out / "small.md").read_text(encoding="utf8")
     assert ":class: output\n\nprinted\n42\n" in page
