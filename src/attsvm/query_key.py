@@ -1,4 +1,4 @@
-"""Where the attention modules of transformers keep their projections of queries and keys, by name."""
+"""Where the models of transformers keep their blocks, and their attention its queries and keys, by name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ PAIRS = (("query", "key"), ("q_proj", "k_proj"), ("q_lin", "k_lin"))
 
 FUSED = "c_attn"
 """One projection to queries, keys and values side by side: GPT-2."""
+
+BLOCKS, NORMS = ("layers", "h"), ("norm", "ln_f", "final_layer_norm")
+"""The blocks of a language model, and the norm after the last."""
+
+
+def named(module: Any, names: tuple[str, ...]) -> Any:
+    """The first part of a module that has one of these names, or None."""
+    return next((getattr(module, name) for name in names if getattr(module, name, None) is not None), None)
 
 
 def query_key_layers(module: Any) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 from attsvm.heads.head import Place
 from attsvm.heads.model import Reader
 from attsvm.heads.record import attending, eager_function
+from attsvm.query_key import BLOCKS, NORMS, named
 
 ORDERS = (
     "Monday Tuesday Wednesday Thursday Friday Saturday Sunday Monday",
@@ -21,9 +22,8 @@ ORDERS = (
 )
 """Words in their order; what follows a word is its successor."""
 
-BLOCKS, NORMS = ("layers", "h"), ("norm", "ln_f", "final_layer_norm")
 OUTPUTS = ("o_proj", "c_proj", "dense", "out_proj")
-"""Names of the blocks of a language model, of its last norm, and of the map from values to states."""
+"""Names of the map from values to states."""
 
 
 def successor(reader: Reader) -> dict[Place, float]:
@@ -38,7 +38,7 @@ def successor(reader: Reader) -> dict[Place, float]:
     import torch
 
     body, model = reader.model.base_model, reader.model
-    blocks, norm = _named(body, BLOCKS), _named(body, NORMS)
+    blocks, norm = named(body, BLOCKS), named(body, NORMS)
     follows = _pairs(reader)
     if not reader.generates or blocks is None or norm is None or not follows:
         return {}
@@ -50,7 +50,7 @@ def successor(reader: Reader) -> dict[Place, float]:
         body(input_ids=ids[:, None], attention_mask=torch.ones_like(ids)[:, None])
         rows = model.lm_head.weight[ids]
         for layer, (module, value) in enumerate(seen):
-            out = _named(module, OUTPUTS)
+            out = named(module, OUTPUTS)
             if out is None:
                 return {}
             for head in range(value.shape[1]):
@@ -111,8 +111,3 @@ def _values(reader: Reader, blocks: Any) -> Iterator[list[tuple[Any, Any]]]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _named(module: Any, names: tuple[str, ...]) -> Any:
-    """The first part of a module that has one of these names."""
-    return next((getattr(module, name) for name in names if getattr(module, name, None) is not None), None)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attsvm.norms import Entrywise, RowWise, Schatten
-from attsvm.torch.roots import directions
+from attsvm.torch.roots import directions, or_one
 
 Tensors = list[Tensor]
 
@@ -37,10 +37,10 @@ def largest_entries(tensors: Tensors) -> Tensors:
 def dual_sizes(norm: Entrywise, grads: Tensors, joint: bool) -> Tensors:
     """‖g‖_q of every gradient, 1/p + 1/q = 1, or jointly of all; 1 where it is zero."""
     q = norm.dual.p
-    scales = [_or_one(x) for x in _joined(largest_entries(grads), math.inf, joint)]
+    scales = [or_one(x) for x in _joined(largest_entries(grads), math.inf, joint)]
     # Powers of gradients of 1e±150 would over- or underflow, so the largest entry is divided out first.
     sizes = _joined(_lengths(torch._foreach_div(grads, scales), q), q, joint)
-    return [_or_one(size) * scale for size, scale in zip(sizes, scales, strict=True)]
+    return [or_one(size) * scale for size, scale in zip(sizes, scales, strict=True)]
 
 
 def steepest(
@@ -71,10 +71,6 @@ def _lengths(tensors: Any, q: float) -> Tensors:
     return [x.sum() ** (1 / q) for x in tensors]
 
 
-def _or_one(size: Tensor) -> Tensor:
-    return torch.where(size > 0, size, torch.ones_like(size))
-
-
 def _joined(sizes: Any, q: float, joint: bool) -> Tensors:
     """The norm of each tensor, or for each the joint norm of all, on its own device."""
     if not joint:
@@ -87,13 +83,13 @@ def _joined(sizes: Any, q: float, joint: bool) -> Tensors:
 def _rows(norm: RowWise, grads: Tensors, joint: bool) -> Tensors:
     """Every row at the length that an entrywise step of the rows' lengths gives it."""
     matrices = _matrices(norm, grads)
-    tops = [_or_one(m.abs().amax(1, keepdim=True)) for m in matrices]  # squares of 1e-200 would be zero
+    tops = [or_one(m.abs().amax(1, keepdim=True)) for m in matrices]  # squares of 1e-200 would be zero
     units = torch._foreach_div(matrices, tops)
     sizes = [torch.linalg.vector_norm(unit, dim=1, keepdim=True) for unit in units]
     lengths = torch._foreach_mul(sizes, tops)
     steps = steepest(Entrywise(norm.p), lengths, joint)
     parts = zip(grads, units, sizes, steps, strict=True)
-    return [(unit / _or_one(size) * step).reshape(g.shape) for g, unit, size, step in parts]
+    return [(unit / or_one(size) * step).reshape(g.shape) for g, unit, size, step in parts]
 
 
 def _largest_coordinate(grads: Tensors, joint: bool) -> Tensors:

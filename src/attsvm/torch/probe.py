@@ -174,7 +174,7 @@ class Panel(Probe):
         prompts = torch.cat([probe.prompts.detach() for probe in probes], 1)
         super().__init__(prompts, torch.cat(heads, 1), torch.cat(bases), torch.zeros_like(first))
         self.centre.copy_(first)
-        member = torch.block_diag(*(torch.ones(head.shape[1], 1) for head in heads))
+        member = torch.block_diag(*(head.new_ones(head.shape[1], 1) for head in heads)).float()
         self.register_buffer("member", member)
 
     def _scores(self, pooled: Tensor) -> Tensor:

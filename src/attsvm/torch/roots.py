@@ -27,7 +27,7 @@ def directions(stack: Tensor, p: float) -> Tensor:
     G = stack.mT if tall else stack
     if p == math.inf and G.is_cuda and G.dtype == torch.float32:
         G = G.to(torch.bfloat16)
-    G = G / _or_one(torch.linalg.matrix_norm(G, keepdim=True))
+    G = G / or_one(torch.linalg.matrix_norm(G, keepdim=True))
     G = _polar(G) if p == math.inf else _third_root(G)
     return (G.mT if tall else G).to(stack.dtype)
 
@@ -44,12 +44,13 @@ def _polar(G: Tensor) -> Tensor:
 def _third_root(G: Tensor) -> Tensor:
     """Newton's coupled iteration: M ← M h³, G ← h G, h = (4 I − M)/3, from M = G Gᵀ to M = I."""
     eye, M = torch.eye(G.shape[-2], dtype=G.dtype, device=G.device), G @ G.mT
-    M = M / _or_one(torch.linalg.matrix_norm(M, keepdim=True))
+    M = M / or_one(torch.linalg.matrix_norm(M, keepdim=True))
     for _ in range(ROOT_STEPS):
         h = (4 * eye - M) / 3
         G, M = h @ G, M @ (h @ h @ h)
-    return G / _or_one(torch.linalg.matrix_norm(G @ G.mT, keepdim=True).sqrt())  # of Schatten norm 4 one
+    return G / or_one(torch.linalg.matrix_norm(G @ G.mT, keepdim=True).sqrt())  # of Schatten norm 4 one
 
 
-def _or_one(size: Tensor) -> Tensor:
+def or_one(size: Tensor) -> Tensor:
+    """What may be divided by: one where a size is zero."""
     return torch.where(size > 0, size, torch.ones_like(size))

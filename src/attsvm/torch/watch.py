@@ -11,10 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from attsvm.extras import missing
+from attsvm.query_key import BLOCKS, NORMS, named
 from attsvm.torch.probe import Panel, Probe
-
-BLOCKS, NORMS = ("layers", "h"), ("norm", "ln_f", "final_layer_norm")
-"""Names of the blocks of a decoder, and of its last norm."""
 
 Call = Callable[[Any, int, float], None]
 
@@ -36,7 +34,7 @@ class Watch:
         self._panels = {_layer(layer, len(blocks)): _Layer(given, model) for layer, given in probes.items()}
         self._names = {layer: _layer(layer, len(blocks)) for layer in probes}
         self._length, self._counts = -1, torch.zeros(0, 1, dtype=torch.bool)
-        self._seen, self._ended = torch.zeros(0), torch.zeros(0)
+        self._seen, self._ended, self._ends = torch.zeros(0), torch.zeros(0), torch.zeros(0)
         self._hooks = [body.register_forward_pre_hook(self._begin, with_kwargs=True)]
         for layer, panel in self._panels.items():
             self._hooks.append(_hook(panel, self, layer, blocks, norm))
@@ -108,6 +106,7 @@ class Watch:
         if length == 0:
             self._seen = real.new_zeros(shape[0], dtype=torch.long)
             self._ended = real.new_zeros(shape[0])
+            self._ends = _ends(self._model, real.device)
             for panel in self._panels.values():
                 panel.start(shape[0])
         elif length != self._length or len(self._seen) != shape[0]:
@@ -116,7 +115,8 @@ class Watch:
                 f"{max(self._length, 0)} of {len(self._seen)}. Begin before the first pass; keep the rows."
             )
         if length and shape[1] == 1 and ids is not None:
-            self._ended = self._ended | _is_end(ids[:, 0], self._model)
+            # A token that ends a text is padding, and so is what follows it.
+            self._ended = self._ended | torch.isin(ids[:, 0], self._ends)
         place = self._seen[:, None] + real.cumsum(1)
         self._counts = real & (place > self._skip) & ~self._ended[:, None]
         self._seen, self._length = place[:, -1], length + shape[1]
@@ -161,7 +161,7 @@ class _Layer:
         elif together:
             parts[tuple(together)] = modules[together[0]]
         self.names = list(named)
-        self.parts = {names: one.to(weight.device) for names, one in parts.items()}
+        self.parts = parts
         self.start(0)
 
     def start(self, n: int) -> None:
@@ -198,13 +198,8 @@ def _as_module(probe: Any) -> Probe:
 def _decoder(model: nn.Module) -> tuple[nn.Module, nn.ModuleList, nn.Module]:
     """The module that runs the blocks, the blocks, and the norm after the last."""
     for body in model.modules():
-        blocks = next(
-            (found for name in BLOCKS if isinstance(found := getattr(body, name, None), nn.ModuleList)), None
-        )
-        norm = next(
-            (found for name in NORMS if isinstance(found := getattr(body, name, None), nn.Module)), None
-        )
-        if blocks is not None and norm is not None:
+        blocks, norm = named(body, BLOCKS), named(body, NORMS)
+        if isinstance(blocks, nn.ModuleList) and isinstance(norm, nn.Module):
             return body, blocks, norm
     raise ValueError(
         f"{type(model).__name__} has no blocks ({' or '.join(BLOCKS)}) with a norm after them "
@@ -241,12 +236,10 @@ def _real(mask: Any, shape: Any, device: torch.device) -> Tensor:
     return mask[:, -shape[1] :].bool()
 
 
-def _is_end(ids: Tensor, model: nn.Module) -> Tensor:
-    """Whether the token read is one that ends a text: it, and what follows it, is padding."""
+def _ends(model: nn.Module, device: torch.device) -> Tensor:
+    """The tokens that end a text."""
     ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    if ends is None:
-        return torch.zeros_like(ids, dtype=torch.bool)
-    return torch.isin(ids, torch.as_tensor(ends, device=ids.device))
+    return torch.as_tensor([] if ends is None else ends, dtype=torch.long, device=device)
 
 
 def _number(threshold: Any, sure: bool) -> float:
@@ -271,10 +264,11 @@ def _criteria(watching: Watch, limits: dict[int, float], stop: bool, call: Call 
                 limit = limits.get(key if isinstance(key, int) else key[0], math.inf)
                 over = (score >= limit).to(passed.device)
                 passed = passed | over
-                for row in torch.nonzero(over)[:, 0].tolist() if call is not None else ():
-                    if call is not None and (key, row) not in told:
-                        told.add((key, row))
-                        call(key, row, float(score[row]))
+                if call is not None:
+                    for row in torch.nonzero(over)[:, 0].tolist():
+                        if (key, row) not in told:
+                            told.add((key, row))
+                            call(key, row, float(score[row]))
             return passed if stop else torch.zeros_like(passed)
 
     return StoppingCriteriaList([Passed()])
