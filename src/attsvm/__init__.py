@@ -102,6 +102,7 @@ if TYPE_CHECKING:
         LogOdds as LogOdds,
         QuadraticPenalty as QuadraticPenalty,
         ReLUNetwork as ReLUNetwork,
+        SquaredError as SquaredError,
     )
     from attsvm.training.init import (
         gaussian as gaussian,

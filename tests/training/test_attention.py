@@ -124,7 +124,8 @@ def test_the_choice_among_tied_winners_does_not_matter():
 
 @partial(jax.jit, static_argnames="loss")
 def excess(data, v, loss, W):
-    drops = attention.drops(data, attention.attend(data, W), attention.fixed_scores(data, v))
+    look = attention.attend(data, W)
+    drops = attention.drops(data, look, attention.read(data, look, Linear(v)))
     return attention.log_excess(data, *drops, loss)
 
 

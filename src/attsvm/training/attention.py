@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from attsvm.numbers.stored import KEPT, Stored
 from attsvm.tokens import Tokens
-from attsvm.training.heads import Head, Linear
+from attsvm.training.heads import Head, Linear, SquaredError
 from attsvm.training.lanes import contract, each
 from attsvm.training.losses import Loss
 
@@ -63,10 +63,16 @@ class Attention(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What the head reads: the margin f = Y h(r) (n,) and the scores γ_t = Y ∇h(r)ᵀ value_t (n, T)."""
+    """What the head reads: the margin f = Y h(r) (n,) and the scores γ_t = Y ∇h(r)ᵀ value_t (n, T).
+
+    Of a squared error, which vanishes with the losing tokens: the scores without a factor e^log_scale (n,),
+    and log_drop (n,), the log of how far f is below zero; NaN where no token reaches zero.
+    """
 
     margin: Array
     scores: Array
+    log_scale: Array | None = None
+    log_drop: Array | None = None
 
 
 def arrays(tokens: Tokens) -> Data:
@@ -158,11 +164,30 @@ def read(data: Data, look: Attention, head: Head, scores: Array | None = None) -
         best = _of_winner(look, scores)
         drop = (look.losing * (scores - best[:, None])).sum(1)
         return Reading(best + drop, scores)
-    r = pooled(data, look)
+    r, log_scale, attained = pooled(data, look), None, None
+    if isinstance(head, SquaredError):
+        r, log_scale, attained = _residual(data, look)
     last = r.ndim == 3
     value, slope = (each(part, last)(head, r) for part in (type(head).value, type(head).gradient))
     scores = contract("ntc,nc->nt", _values(data), slope, data.fence) * data.labels[:, None]
-    return Reading(data.labels * value, scores)
+    if log_scale is None or attained is None:
+        return Reading(data.labels * value, scores)
+    log_drop = jnp.where(attained, jnp.log(-value) + 2 * log_scale, jnp.nan)
+    return Reading(value * jnp.exp(2 * log_scale), scores, log_scale, log_drop)
+
+
+def _residual(data: Data, look: Attention) -> tuple[Array, Array, Array]:
+    """Σ_t s_t value_t of values that are zero at a target, as a mantissa (n, c) and log scales (n,).
+
+    The scale is that of the strongest token off the target: what lies on it adds nothing, however strong.
+    Then which examples have a token on the target (n,).
+    """
+    values = _values(data)
+    off = (values != 0).any(2)
+    strongest = jnp.where(unmasked(data, off, False), look.relative, -jnp.inf).max(1)
+    log_scale = jnp.where(strongest > -jnp.inf, strongest, 0)
+    weights = jnp.where(off, jnp.exp(look.relative - log_scale[:, None]), 0) / (1 + look.total)[:, None]
+    return contract("nt,ntc->nc", weights, values, data.fence), log_scale, unmasked(data, ~off, False).any(1)
 
 
 def pulls(data: Data, look: Attention, reading: Reading) -> Array:
@@ -199,7 +224,9 @@ def gradient(
     pulled: the pulls, where they are known; else ℓ' enters the coefficients of tokens, which are fewer.
     """
     relative_scores, mean = _relative(look, reading)
-    row, log_scale = _factored(look.top, loss.log_slope(reading.margin))
+    log_slope = loss.log_slope(reading.margin)
+    log_slope = log_slope if reading.log_scale is None else log_slope + reading.log_scale
+    row, log_scale = _factored(look.top, log_slope)
     row = -_shared(data, row / (1 + look.total))[:, None]
     if pulled is None:
         along_query = _along(data, look, row * look.shares * (relative_scores - mean))
@@ -228,20 +255,23 @@ def mean_loss(data: Data, margin: Array, loss: Loss) -> Array:
     return value.mean(0) if data.share is None else (data.share * value).sum(0)
 
 
-def drops(data: Data, look: Attention, scores: Array) -> tuple[Array, Array]:
+def drops(data: Data, look: Attention, reading: Reading) -> tuple[Array, Array]:
     """γ_best of each example (n,), and how far its margin is below, in logarithms (n,).
 
         γ_best − f = Σ_t s_t (γ_best − γ_t):
 
     a sum of nonnegative terms, taken in logarithms, so it is exact at every scale.
     """
+    if reading.log_drop is not None:
+        return jnp.zeros_like(reading.margin), reading.log_drop
+    scores = reading.scores
     best = unmasked(data, scores, -jnp.inf).max(1)
     gap = unmasked(data, best[:, None] - scores, 0)
     return best, jax.nn.logsumexp(look.log_weights + jnp.log(gap), axis=1)
 
 
 def log_excess(data: Data, best: Array, log_drop: Array, loss: Loss) -> Array:
-    """log(L − L*) of a linear head, L* = 1/n Σ_i ℓ(γ_best) the loss of the best tokens."""
+    """log(L − L*) of a head whose best tokens are known, L* = 1/n Σ_i ℓ(γ_best) their loss."""
     increase = loss.log_increase(best, log_drop)
     if data.share is not None:
         return jax.nn.logsumexp(increase + jnp.log(data.share), axis=0)

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from attsvm.tokens import Tokens
+from attsvm.training.losses import Correlation, Loss
 
 
 @runtime_checkable
@@ -135,6 +136,27 @@ class LogOdds:
         return -jax.nn.softmax(pooled, axis=-1)
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class SquaredError:
+    """h(r) = −‖r‖²/2: the squared error of the attended value, the target inside the values.
+
+        loss = ‖Σ_t s_t value_t − y‖²/2 = ‖Σ_t s_t (value_t − y)‖²/2     with loss=correlation
+
+    Tokens hold value_t − y as values (n, T, c); c = 1 is a scalar target. A token that is the target has
+    the value zero, exactly. So nothing cancels where attention is all on it: residual and gradient are
+    sums of losing tokens, kept in log scale, and log_excess = log L (NaN where an example has no such token).
+    """
+
+    axes: ClassVar[dict[str, int]] = {}
+
+    def value(self, pooled: Array) -> Array:
+        return -(pooled**2).sum(-1) / 2
+
+    def gradient(self, pooled: Array) -> Array:
+        return -pooled
+
+
 # ---------------------------------------------------------------------- at the door
 
 
@@ -158,9 +180,22 @@ def checked(head: Head, tokens: Tokens, count: int | None = None) -> Head:
         raise ValueError(f"the head {name} is {width} wide but the values are {need} wide.")
     if isinstance(head, ReLUNetwork) and head.V.shape[-1] != head.u.shape[-1]:
         raise ValueError(f"ReLUNetwork has V {head.V.shape} and u {head.u.shape}. Pass V (c, h) and u (h,).")
-    if type(head) not in (Linear, LinearHeads, ReLUNetwork, QuadraticPenalty, LogOdds):
+    if isinstance(head, SquaredError) and not (tokens.labels == 1).all():
+        raise ValueError(
+            "SquaredError takes no labels: a −1 would seek the largest error. Pass Tokens without labels, "
+            "and values that hold value − target."
+        )
+    if type(head) not in (Linear, LinearHeads, ReLUNetwork, QuadraticPenalty, LogOdds, SquaredError):
         _check_functions(head, (tokens.n, need), tokens.keys.dtype)
     return head
+
+
+def check_loss(head: Head, loss: Loss) -> None:
+    """Refuse another loss of what is one already."""
+    if isinstance(head, SquaredError) and not isinstance(loss, Correlation):
+        raise ValueError(
+            f"SquaredError is a loss by itself, got {type(loss).__name__} of it. Pass loss=correlation."
+        )
 
 
 def _several(head: Head, count: int) -> LinearHeads:

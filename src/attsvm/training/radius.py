@@ -19,7 +19,7 @@ from attsvm.training import attention
 from attsvm.training.attention import Attention, Data, Reading
 from attsvm.training.balls import ball_of, project_ball, project_both
 from attsvm.training.descent import Descent, Slope, descend
-from attsvm.training.heads import Head, Linear
+from attsvm.training.heads import Head, Linear, SquaredError
 from attsvm.training.losses import Loss
 from attsvm.training.programs import Program
 from attsvm.training.weights import Params, Weight
@@ -153,8 +153,8 @@ def _answer(
     reading = attention.read(data, look, head, scores)
     loss = attention.mean_loss(data, reading.margin, problem.loss)
     excess = jnp.full_like(loss, jnp.nan)
-    if isinstance(head, Linear):
-        excess = attention.log_excess(data, *attention.drops(data, look, reading.scores), problem.loss)
+    if isinstance(head, (Linear, SquaredError)):
+        excess = attention.log_excess(data, *attention.drops(data, look, reading), problem.loss)
     rank = excess if isinstance(head, Linear) else loss
     if problem.joint:
         rank = _log_loss(problem, data, reading.margin, region.head_radius)

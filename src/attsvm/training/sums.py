@@ -18,7 +18,7 @@ from jax import Array, lax
 from attsvm.tokens import Tokens
 from attsvm.training import attention
 from attsvm.training.attention import Attention, Data, Reading, Scaled
-from attsvm.training.heads import Head, Linear, LinearHeads, over_heads
+from attsvm.training.heads import Head, Linear, LinearHeads, SquaredError, over_heads
 from attsvm.training.losses import Loss
 
 CACHED, WIDENED = 1 << 15, 1 << 20
@@ -96,9 +96,9 @@ def over_examples(
 
 
 def _log_excess(data: Data, seen: Seen, head: Head, loss: Loss) -> Array:
-    if not isinstance(head, Linear):
+    if not isinstance(head, (Linear, SquaredError)):
         return jnp.full(seen.reading.margin.shape[1:], jnp.nan, seen.reading.margin.dtype)
-    best, log_drop = over_heads(partial(attention.drops, data), head)(seen.look, seen.reading.scores)
+    best, log_drop = over_heads(partial(attention.drops, data), head)(seen.look, seen.reading)
     if isinstance(head, LinearHeads):
         log_drop = jax.nn.logsumexp(log_drop, axis=0)
     return attention.log_excess(data, _of_all_heads(best, head), log_drop, loss)

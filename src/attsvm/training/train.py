@@ -66,7 +66,7 @@ def train(
         L(W) = 1/n Σ_i ℓ(Y_i h(Σ_t s_it value_it)),     s_i = softmax(X_i W z_i)
 
     weight: FullWeight(), KeyQuery(rank), Diagonal(), or Heads(count, weight): several of one kind.
-    loss: logistic, exponential, correlation, log_loss.
+    loss: logistic, exponential, correlation, log_loss. Squared loss: the head SquaredError() and correlation.
     optimizer: steepest(norm, lr), gd(lr), mirror(p, lr), polyak(), adam(lr), or any optax optimizer.
     init: None, an array (d, e), (K, Q), or a draw such as gaussian(seed), uniform(range(30)).
     record: how many log-spaced steps to keep, or which; the first and the last are always kept.
@@ -94,6 +94,7 @@ def train(
     several = weight.count if isinstance(weight, Heads) else None
     head = heads.checked(head, tokens, several)
     losses.check(loss)
+    heads.check_loss(head, loss)
     if train_head is not None and not isinstance(head, Linear):
         raise ValueError(f"train_head trains the head Linear(v), got {type(head).__name__}.")
     asked = record_steps(steps, record)
