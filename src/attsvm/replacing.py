@@ -6,10 +6,16 @@ Files that grow and are resumed keep their unfinished name until then (`heads/te
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 from uuid import uuid4
+
+WINDOWS: Final = os.name == "nt"
+PATIENCE: Final = 2.0
+"""Seconds to wait on Windows until nobody, a virus scanner often, has the old file open any more."""
 
 
 @contextmanager
@@ -26,15 +32,31 @@ def replacing(file: Path) -> Iterator[Path]:
 def named(part: Path, file: Path) -> None:
     """Give what was written its name, once it is on the disk."""
     to_disk(part)
-    part.replace(file)
+    _rename(part, file)
     to_disk(file.parent)
+
+
+def _rename(part: Path, file: Path) -> None:
+    """Windows replaces no file that somebody has open or mapped: wait for readers that are soon done."""
+    last = time.monotonic() + (PATIENCE if WINDOWS else 0.0)
+    while True:
+        try:
+            part.replace(file)
+            return
+        except PermissionError as error:
+            if not WINDOWS:
+                raise
+            if time.monotonic() >= last:
+                words = "cannot be replaced while it is open or memory-mapped. Close what reads it"
+                raise PermissionError(error.errno, words, str(file)) from error
+        time.sleep(0.05)
 
 
 def to_disk(path: Path) -> None:
     """Wait until what was written is on the disk; a folder's entries too, where the system can."""
-    if path.is_dir() and os.name == "nt":
+    if WINDOWS and path.is_dir():
         return
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # Windows flushes what may be written
     try:
         os.fsync(handle)
     finally:
