@@ -2,8 +2,9 @@
 
     python .ci/check_wheel.py dist [--constraints FILE]
 
-What is code must be small, and so must what was recorded. The README's example must print what the README shows, every command must explain itself, the templates must
-be there, and `attsvm reproduce --only single-input --scale quick` must agree.
+What is code must be small, and so must what was recorded. The README's example must print what the README
+shows, every command must explain itself, the templates must be there, and `attsvm reproduce
+--only single-input --scale quick` must agree.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CODE, RECORDED = 1_000_000, 500_000  # bytes in the wheel
-RECORDS = ("attsvm/figures/records/", "attsvm/figures/ours/review_tokens.npz")  # what a larger machine computed
+RECORDS = ("attsvm/figures/records/", "attsvm/figures/ours/review_tokens.npz")  # of larger machines
 TEMPLATES = (
     "explorer/web/main.js",
     "heads/page.html",

@@ -44,9 +44,9 @@ class Path:
     stopped: why the run ended: "steps", "saturated", "diverged" or, by Ctrl-C, "interrupted"; a
         regularisation path "converged".
     agreed (k,): how many fresh starts of a regularisation path found its smallest loss at that radius.
+    state: arrays from which train(…, resume=path) goes on, those of the optimizer among them.
     heads: how many, where weight=Heads(count) was trained. Then W (k, heads, d, e), K, Q and v have that
         axis, and so has what is computed from them; `head(h)` is the path of one.
-    state: arrays from which train(…, resume=path) goes on, those of the optimizer among them.
 
     With a runs axis every array but the index carries it first: W (runs, k, d, e), stopped (runs,).
     """
@@ -62,8 +62,8 @@ class Path:
     Q: Float | None = None
     v: Float | None = None
     agreed: NDArray[Any] | None = None
-    heads: int | None = None
     state: Mapping[str, NDArray[Any]] | None = None
+    heads: int | None = None
 
     @property
     def runs(self) -> int | None:
