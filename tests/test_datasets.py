@@ -84,3 +84,42 @@ def test_bad_seeds_are_refused(seed):
 def test_two_scores_differ_only_in_the_best_score():
     tokens, v = datasets.two_scores(7.0)
     assert scores(tokens, v).tolist() == [[0, 7], [0, 1]]
+
+
+# ---------------------------------------------------------------------- even pairs and parity
+
+
+def spelled(tokens):
+    """The strings, read off the keys."""
+    symbols = tokens.keys.argmax(-1) % 2
+    return ["".join(map(str, row[:length])) for row, length in zip(symbols, tokens.lengths, strict=True)]
+
+
+def test_every_string_occurs_and_every_length_equally_often():
+    strings = spelled(datasets.even_pairs(4)[0])
+    assert set(strings) == {f"{k:0{n}b}" for n in range(1, 5) for k in range(2**n)}
+    assert {strings.count(string) for string in strings if len(string) == 2} == {4}
+    assert {sum(len(s) == n for s in strings) for n in range(1, 5)} == {16}
+
+
+def test_labels_of_even_pairs_compare_the_ends_and_those_of_parity_count():
+    pairs, parity = datasets.even_pairs(4)[0], datasets.parity(4)[0]
+    strings = spelled(pairs)
+    assert strings == spelled(parity)
+    changes = [s.count("01") + s.count("10") for s in strings]
+    np.testing.assert_array_equal(pairs.labels > 0, [c % 2 == 0 for c in changes])
+    np.testing.assert_array_equal(parity.labels > 0, [s.count("1") % 2 == 0 for s in strings])
+    assert not np.array_equal(pairs.labels, parity.labels)
+
+
+def test_the_query_of_a_string_is_its_last_token_and_tokens_are_orthonormal():
+    tokens, _ = datasets.even_pairs(3)
+    last = tokens.keys[np.arange(tokens.n), tokens.lengths - 1]
+    np.testing.assert_array_equal(tokens.queries, last)
+    seen = np.unique(tokens.keys[tokens.mask], axis=0)
+    np.testing.assert_array_equal(np.sort(seen @ seen.T), np.sort(np.eye(6)))
+
+
+def test_too_long_strings_are_refused():
+    with pytest.raises(ValueError, match="L is 13"):
+        datasets.even_pairs(13)

@@ -40,6 +40,7 @@ MODULES = (
     "other_products",
     "next_token",
     "markov",
+    "even_pairs",
 )
 """The files of claims, in the order of the table; each registers its own by the decorator `claim`."""
 

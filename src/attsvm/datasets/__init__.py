@@ -1,15 +1,18 @@
 """Random models and paper instances: functions that return Tokens and a head."""
 
 from attsvm.datasets import published as published
+from attsvm.datasets.even_pairs import even_pairs, parity
 from attsvm.datasets.max_margin_selection import joint_training, several_inputs, single_input, two_scores
 from attsvm.datasets.mirror_descent import joint_mirror
 from attsvm.datasets.random import orthogonal, prompt_sphere, sphere
 from attsvm.datasets.transformers_as_svms import two_clouds, two_fans
 
 __all__ = [
+    "even_pairs",
     "joint_mirror",
     "joint_training",
     "orthogonal",
+    "parity",
     "prompt_sphere",
     "several_inputs",
     "single_input",
