@@ -146,8 +146,8 @@ def the_attention_goes_on_sharpening_like_log_log_t(seed: int) -> att.Verdict:
 
     Why: the loss falls like 1/t and scores grow like log t, so that a logit m moves by
     dm/d(log t) ~ log t e^(−m), whose solution is m ≈ 2 log log t. Setting as above, λ = 1. Wanted:
-    slope · log t, with the slope of ‖W‖ against log t, over steps 2,000-6,000 within 6 % of that over 600-2,000; growth like
-    log t would give 16 % more.
+    slope · log t, with the slope of ‖W‖ against log t, over steps 2,000-6,000 within 6 % of that over
+    600-2,000; growth like log t would give 16 % more.
 
     Surprise: neither the paper's O(1) nor the log t that a run of two decades suggests. Behind a head that
     does not grow, it is log t.

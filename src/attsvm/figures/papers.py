@@ -30,5 +30,10 @@ FAST_RATES = Paper(
     "Implicit Bias and Fast Convergence Rates for Self-attention",
     "Vasudeva, Deora, Thrampoulidis; 2024, arXiv 2402.05738",
 )
+EVEN_PAIRS = Paper(
+    "even_pairs",
+    "How Transformers Learn Regular Language Recognition",
+    "Huang, Liang, Yang; ICML 2025, arXiv 2505.00926",
+)
 OURS = Paper("ours", "What only attsvm shows", "this package")
-PAPERS = [MAX_MARGIN, TRANSFORMERS, MIRROR, NEXT_TOKEN, FAST_RATES, OURS]
+PAPERS = [MAX_MARGIN, TRANSFORMERS, MIRROR, NEXT_TOKEN, FAST_RATES, EVEN_PAIRS, OURS]
