@@ -32,6 +32,8 @@ NAMES = {
     "first": "attention of token 1, positive strings",
     "second": "attention of token 2, negative strings",
 }
+WORDS = {0: ("place 1: +", 6.0), 1: ("place 2: −", -4.0), LONGEST - 1: (f"place {LONGEST}: −", 0.0)}
+"""Names of curves of the head, with a shift where two would meet."""
 SOURCE, PAPER = "independent sketch, from zero", "Huang et al. 2025, phases 1 and 2"
 
 
@@ -39,21 +41,21 @@ SOURCE, PAPER = "independent sketch, from zero", "Huang et al. 2025, phases 1 an
     "even-pairs",
     "Even pairs: two phases",
     shows=(
-        "Every string of up to six symbols, u and W from zero. First the head likes the first place, linearly in "
-        "t, and dislikes the others quadratically; then positive strings attend their first token, negative ones "
-        "their second, and ‖u‖ grows like log t towards the max-margin separator of what attention puts out. "
-        "The loss falls like 1/t."
+        "Every string of up to six symbols, u and W from zero. First the head likes the first place, "
+        "linearly in t, and dislikes the others quadratically; then positive strings attend their first "
+        "token, negative ones their second, and ‖u‖ grows like log t towards the max-margin separator of "
+        "what attention puts out. The loss falls like 1/t."
     ),
     notes=(
-        "The paper says that W moves by O(1) in the second phase; ours goes on, by about c/log t per e-fold of the "
-        "steps, which is growth like log log t. A summary of the paper has a loss of 1/√t; its abstract and our "
-        "runs have 1/t."
+        "The paper says that W moves by O(1) in the second phase; ours goes on, by about c/log t per "
+        "e-fold of the steps, which is growth like log log t. A summary of the paper has a loss of 1/√t; "
+        "its abstract and our runs have 1/t."
     ),
     sizes={"quick": {"steps": 6_000}, "default": {"steps": 20_000}, "paper": {"steps": 200_000}},
     seconds=8,
 )
 def experiment(steps: int) -> Arrays:
-    """Per record (k,): loss summed over lengths, ‖u‖, ‖W‖ in the paper's units, attention, accuracy, ⟨u, E_l⟩."""
+    """Per record (k,): loss summed over lengths, ‖u‖, ‖W‖ in the paper's units, attention, accuracy."""
     tokens, _ = att.datasets.even_pairs(LONGEST)
     inner = {*GIVEN, 600, *np.unique(np.geomspace(1, steps, 80).astype(int)).tolist()}
     path = trained(tokens, steps, sorted(k for k in inner if k <= steps), lr=LR, sharp=SHARP)
@@ -83,8 +85,8 @@ def draw(arrays: Arrays) -> Canvas:
     for place, color in enumerate(colours(LONGEST)):
         curve = np.abs(arrays["places"][1:, place])
         places.plot(steps, curve, color=color)
-        sign = "" if place == 0 else "−"
-        beside(places, steps[-1], curve[-1], f"${sign}\\langle u, E_{place + 1}\\rangle$", color)
+        if place in WORDS:
+            beside(places, steps[-1], curve[-1], WORDS[place][0], color, WORDS[place][1])
     places.set(yscale="log", ylim=(1e-5, 100))
     for name, color, word in (
         ("first", BLUE, "token 1 of\npositives"),
