@@ -68,6 +68,10 @@ if TYPE_CHECKING:
         leakage_cost as leakage_cost,
     )
     from attsvm.program.finite_part import finite_part as finite_part
+    from attsvm.program.joint import (
+        JointMargin as JointMargin,
+        joint_margin as joint_margin,
+    )
     from attsvm.program.max_margin import (
         max_margin as max_margin,
         separable as separable,

@@ -1,6 +1,7 @@
 """Random models and paper instances: functions that return Tokens and a head."""
 
 from attsvm.datasets import published as published
+from attsvm.datasets.benign_overfitting import flipped_examples, signal_and_noise, signal_beside_noise
 from attsvm.datasets.even_pairs import even_pairs, parity
 from attsvm.datasets.max_margin_selection import joint_training, several_inputs, single_input, two_scores
 from attsvm.datasets.mirror_descent import joint_mirror
@@ -9,12 +10,15 @@ from attsvm.datasets.transformers_as_svms import two_clouds, two_fans
 
 __all__ = [
     "even_pairs",
+    "flipped_examples",
     "joint_mirror",
     "joint_training",
     "orthogonal",
     "parity",
     "prompt_sphere",
     "several_inputs",
+    "signal_and_noise",
+    "signal_beside_noise",
     "single_input",
     "sphere",
     "two_clouds",

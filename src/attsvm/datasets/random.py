@@ -2,7 +2,8 @@
 
 Same seed, same data on every platform and version: each run draws from its own
 `numpy.random.Generator(numpy.random.PCG64(seed))` by `standard_normal` and `integers`, in the order
-that each docstring gives. A range of seeds gives arrays with a leading runs axis.
+that each docstring gives. A range of seeds gives arrays with a leading runs axis. Test inputs come from a
+stream of their own per seed, which training never draws from.
 """
 
 from __future__ import annotations
@@ -59,11 +60,13 @@ def orthogonal(n: int = 10, T: int = 6, d: int = 300, seed: Seed = 0) -> tuple[T
     return Tokens.self_attention(parts["keys"], at=0, labels=parts["labels"]), parts["v"]
 
 
-def draw_runs(draw: Callable[[np.random.Generator], dict[str, Float]], seed: Seed) -> dict[str, Float]:
-    """One draw for an integer seed; stacked draws, runs first, for several."""
+def draw_runs(
+    draw: Callable[[np.random.Generator], dict[str, Float]], seed: Seed, *, test: bool = False
+) -> dict[str, Float]:
+    """One draw for an integer seed; stacked draws, runs first, for several. test: from the tests' stream."""
     if isinstance(seed, (int, np.integer)):
-        return draw(_generator(int(seed)))
-    each = [draw(_generator(int(s))) for s in seed]
+        return draw(_generator(int(seed), test))
+    each = [draw(_generator(int(s), test)) for s in seed]
     if not each:
         raise ValueError("seed is an empty range. Pass an integer or at least one seed.")
     return {name: np.stack([part[name] for part in each]) for name in each[0]}
@@ -86,7 +89,9 @@ def _sphere(n: int, T: int, d: int, seed: Seed) -> tuple[Float, Float, Float, Fl
     return on_sphere(v), np.where(labels < 0, -1.0, 1.0), on_sphere(keys), on_sphere(queries)
 
 
-def _generator(seed: int) -> np.random.Generator:
+def _generator(seed: int, test: bool = False) -> np.random.Generator:
     if seed < 0:
         raise ValueError(f"seed is {seed}. Pass a nonnegative integer or a range of them.")
-    return np.random.Generator(np.random.PCG64(seed))
+    return np.random.Generator(
+        np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1,)) if test else seed)
+    )

@@ -1,0 +1,137 @@
+"""Signal tokens among noise, with some labels wrong: when does attention that fits them all still generalise?
+
+Both models have two orthogonal signals, μ₊ = signal · e₁ and μ₋ = signal · e₂, and noise of unit variance in
+every coordinate, so that the signal-to-noise ratio is signal/√d.
+
+What is learnt from zero stays in the span of the training tokens. `in_span=True` draws them in coordinates of
+that span, n T + 2 at most instead of d: the first two are those of the signals, the rest of the noise is the
+triangular factor of a Gaussian matrix (Bartlett 1933). Same law, and the same losses and gradients. Fresh
+noise is standard normal in these coordinates, too; what it has outside of them meets nothing that was learnt.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attsvm.datasets.random import Seed, draw_runs
+from attsvm.numbers import Bool, Float
+from attsvm.tokens import Tokens
+
+SIGNALS = 2
+
+
+def signal_and_noise(
+    n: int = 20,
+    T: int = 8,
+    d: int = 2000,
+    signal: float = 20.0,
+    seed: Seed = 0,
+    *,
+    weak: float = 0.1,
+    flipped: float = 0.2,
+    fresh: int = 0,
+    in_span: bool = False,
+) -> tuple[Tokens, Float]:
+    """One strong signal, a weak one of the same class and a weak one of the other, on T tokens of noise.
+
+        x₁ = μ_y + ε₁,  x₂ = weak μ_y + ε₂,  x₃ = weak μ_{−y} + ε₃,  x_t = ε_t,      ε ~ N(0, I_d)
+
+    Classes alternate, and labels are wrong as `flipped_examples(n, flipped)` says: as many in either class.
+    fresh: 0 for the training inputs, or so many test inputs, all labels right, from a stream of their own;
+        with the same n, T, d and in_span they are in the coordinates of the training inputs.
+    Draw order: noise along the signals, noise.
+    Returns keys (n, T, d) and the fixed head (μ₊ − μ₋)/(√2 signal²).
+    Reference: Sakamoto and Sato 2025, "Benign Overfitting in Token Selection of Attention Mechanism".
+    """
+    _check(n, T, d, least=3)
+    classes = np.arange(fresh or n) % 2
+    wrong = np.zeros(fresh, bool) if fresh else flipped_examples(n, flipped)
+    strength = np.zeros((T, SIGNALS))
+    strength[:3] = [(1, 0), (weak, 0), (0, weak)]
+    means = signal * np.stack([strength, strength[:, ::-1]])[classes]
+
+    def draw(rng: np.random.Generator) -> dict[str, Float]:
+        along = means + rng.standard_normal((len(classes), T, SIGNALS))
+        return {"keys": _joined(along, _noise(rng, (len(classes), T), d, n * T, bool(fresh), in_span))}
+
+    keys = draw_runs(draw, seed, test=bool(fresh))["keys"]
+    labels = np.where((classes == 0) != wrong, 1.0, -1.0)
+    head = np.zeros((*keys.shape[:-3], keys.shape[-1]))
+    head[..., :SIGNALS] = np.array([1, -1]) / (np.sqrt(2) * signal)
+    return Tokens(keys, labels=np.broadcast_to(labels, keys.shape[:-2])), head
+
+
+def signal_beside_noise(
+    n: int = 200,
+    T: int = 2,
+    d: int = 40_000,
+    signal: float = 30.0,
+    seed: Seed = 0,
+    *,
+    flipped: float = 0.05,
+    fresh: int = 0,
+    in_span: bool = False,
+) -> tuple[Tokens, Float]:
+    """A class token μ_y at a random place among T − 1 noise tokens, which are orthogonal to both signals.
+
+        x_s = μ_y,  x_t = ξ_t ~ N(0, I − μ₊μ₊ᵀ/signal² − μ₋μ₋ᵀ/signal²),  t ≠ s
+
+    Classes are drawn evenly, and each label is wrong with probability `flipped`. The first two coordinates
+    show the class, whatever the label: noise is zero there.
+    fresh: as in `signal_and_noise`. Draw order: classes, wrong labels, places, noise.
+    Returns keys (n, T, d) and the head v = 0: the theory trains it together with the prompt, from zero.
+    Reference: Magen et al. 2025, "Benign Overfitting in Single-Head Attention", for T = 2.
+    """
+    _check(n, T, d, least=2)
+    count = fresh or n
+
+    def draw(rng: np.random.Generator) -> dict[str, Float]:
+        classes, wrong = rng.integers(2, size=count), rng.random(count) < (0 if fresh else flipped)
+        place = np.arange(T) == rng.integers(T, size=count)[:, None]
+        along = np.where(place[..., None], signal * np.eye(SIGNALS)[classes][:, None], 0.0)
+        # Only the noise tokens are drawn, so that the span has n (T − 1) directions of noise.
+        noise = _noise(rng, (count, T - 1), d, n * (T - 1), bool(fresh), in_span)
+        across = np.zeros((count, T, noise.shape[-1]))
+        across[~place] = noise.reshape(-1, noise.shape[-1])
+        return {"keys": _joined(along, across), "labels": np.where((classes == 0) != wrong, 1.0, -1.0)}
+
+    parts = draw_runs(draw, seed, test=bool(fresh))
+    return Tokens(parts["keys"], labels=parts["labels"]), np.zeros(
+        (*parts["keys"].shape[:-3], parts["keys"].shape[-1])
+    )
+
+
+def flipped_examples(n: int, share: float) -> Bool:
+    """Which of the n examples of `signal_and_noise` have a wrong label (n,): the first round(share · n)."""
+    if not 0 <= share < 0.5:
+        raise ValueError(f"flipped is {share}. Pass the share of wrong labels, 0 or more and below one half.")
+    return np.arange(n) < round(share * n)
+
+
+# ---------------------------------------------------------------------- noise
+
+
+def _noise(
+    rng: np.random.Generator, tokens: tuple[int, int], d: int, trained: int, fresh: bool, in_span: bool
+) -> Float:
+    """Standard normal noise across the signals (n, T, ·): in d − 2 coordinates, or those of the span."""
+    across = d - SIGNALS
+    width = min(trained, across) if in_span else across
+    noise = rng.standard_normal((*tokens, width))
+    if fresh or not in_span:
+        return noise
+    rows = np.tril(noise.reshape(-1, width))
+    own = np.arange(width)
+    rows[own, own] = np.sqrt(rng.chisquare(across - own))
+    return np.asarray(rows.reshape(noise.shape))
+
+
+def _joined(along: Float, across: Float) -> Float:
+    return np.concatenate([along, across], axis=-1)
+
+
+def _check(n: int, T: int, d: int, least: int) -> None:
+    if n < 2 or least > T or d < SIGNALS + 1:
+        raise ValueError(
+            f"n={n}, T={T}, d={d}. Pass n ≥ 2, T ≥ {least} and d ≥ 3: two classes, their tokens, noise."
+        )
