@@ -37,7 +37,7 @@ def main() -> None:
     study |= {key: value for key, value in scaled.items() if key not in ("data", "train")}
     if isinstance(scaled.get("train"), dict):
         study["train"] = [{**table, **scaled["train"]} for table in study["train"]]
-    sizes = list(products({**study["data"], **scaled.get("data", {})}, "data"))
+    sizes = list(products(scaled.get("data", study["data"]), "data"))
     longest = 0.0
     begin(*NEEDED)
     with workers(cores()) as pool:

@@ -30,10 +30,11 @@ RULES: dict[str, tuple[att.Norm, Any]] = {
     "Schatten 4": (att.frobenius, att.steepest(att.Schatten(4), 0.02)),
     "Muon": (att.spectral, att.steepest(att.spectral, 0.01)),
     "sign": (None, att.steepest(att.linf, 0.003)),
+    "Adam": (None, att.adam(0.003, b2=0.95, eps=0)),
 }
 """The optimizer of K and Q, and the program that the law of halves names, where it names one."""
 
-COLOURS = {"GD": "#0072b2", "Schatten 4": "#009e73", "Muon": "#d55e00", "sign": "#cc79a7"}
+COLOURS = {"GD": "#0072b2", "Schatten 4": "#009e73", "Muon": "#d55e00", "sign": "#cc79a7", "Adam": "#e69f00"}
 
 
 def drawn(seed: int, rank: int, n: int, noise: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

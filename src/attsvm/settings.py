@@ -14,12 +14,13 @@ ASKS = {
     "mirror": ("norm", "lr"),
     "polyak": (),
     "adam": ("lr", "decay", "eps", "b2"),
+    "compositional": ("norm", "lr", "decay"),
 }
 """The options that each optimizer takes."""
 OPTIONS = ("norm", "lr", "momentum", "decay", "eps", "b2")
 """Those that some optimizer does not take."""
 
-FACTORS = {"kq": ("rank", "separate"), "diagonal_kq": ("separate",)}
+FACTORS = {"kq": ("rank", "separate"), "diagonal_kq": ("separate",), "diagonal": ("depth",)}
 """The options of weights that are products."""
 
 
@@ -27,9 +28,10 @@ FACTORS = {"kq": ("rank", "separate"), "diagonal_kq": ("separate",)}
 class Settings:
     """What a run is trained with, in words.
 
-    rank: of K and Q, 0 for no restriction. separate: K and Q are normalised apart.
-    batch: examples per step, 0 for all of them. eps, b2: Adam's; with eps 0 its
-    steps survive saturation.
+    rank: of K and Q, 0 for no restriction. separate: K and Q are normalised apart. depth: factors of a
+    diagonal. heads: several side by side, 0 for one; across: what the optimizer takes as one of them, as the
+    norm of Heads. batch: examples per step, 0 for all of them. eps, b2: Adam's; with eps 0 its steps survive
+    saturation.
     """
 
     optimizer: str = "steepest"
@@ -42,6 +44,9 @@ class Settings:
     decay: float = 0.0
     rank: int = 0
     separate: bool = False
+    depth: int = 1
+    heads: int = 0
+    across: str = "joint"
     batch: int = 0
     eps: float = 1e-8
     b2: float = 0.999
@@ -49,7 +54,13 @@ class Settings:
     @property
     def asked(self) -> tuple[str, ...]:
         """The options that have an effect."""
-        return (*ASKS[self.optimizer], *FACTORS.get(self.weight, ()), "batch")
+        several = ("heads", "across") if self.heads else ()
+        return (*ASKS[self.optimizer], *FACTORS.get(self.weight, ()), *several, "batch")
+
+    @property
+    def factors(self) -> int:
+        """How many W is a product of: the zero of several is a saddle."""
+        return self.depth if self.weight == "diagonal" else 2 if self.weight in FACTORS else 1
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of train() that they name."""
@@ -63,21 +74,37 @@ class Settings:
             "mirror": lambda: optimizers.mirror(_exponent(self.norm), self.lr),
             "polyak": lambda: optimizers.polyak(),
             "adam": lambda: optimizers.adam(self.lr, b2=self.b2, eps=self.eps, decay=self.decay),
+            "compositional": lambda: self._compositional(),
         }
         kinds = {
             "full": lambda: weights.FullWeight(),
             "kq": lambda: weights.KeyQuery(self.rank or None, self.separate),
-            "diagonal": lambda: weights.Diagonal(),
+            "diagonal": lambda: weights.Diagonal(self.depth),
             "diagonal_kq": lambda: weights.DiagonalKeyQuery(self.separate),
         }
         known = {name: getattr(losses, name) for name in ("logistic", "exponential", "correlation")}
+        weight = one_of("weight", self.weight, kinds)()
+        if self.heads:
+            one_of("across", self.across, dict.fromkeys(weights.ACROSS))
+            weight = weights.Heads(self.heads, weight, self.across)
         return {
             "optimizer": one_of("optimizer", self.optimizer, rules)(),
-            "weight": one_of("weight", self.weight, kinds)(),
+            "weight": weight,
             "loss": one_of("loss", self.loss, known),
             "steps": self.steps,
             "batch": self.batch or None,
         }
+
+    def _compositional(self) -> Any:
+        from attsvm.training.optimizers import compositional
+
+        apart = not self.heads or self.across == "apart"
+        if self.weight != "kq" or self.separate or not apart:
+            raise WrongWord(
+                "compositional steps need K and Q of one head together. Pass the weight kq, not separate, "
+                "and across apart where there are several heads."
+            )
+        return compositional(self.lr, norm=norm_of(self.norm), decay=self.decay)
 
 
 def _exponent(word: str) -> float:

@@ -67,6 +67,37 @@ def test_the_page_holds_its_record_and_loads_nothing(done):
         ),
         ({"weight": "kq", "optimizer": "steepest", "norm": "linf"}, "K Qᵀ: sign", None),
         ({"weight": "full", "optimizer": "mirror", "norm": "lp:3"}, "W: mirror descent, p = 3", "l3"),
+        (
+            {"weight": "kq", "optimizer": "compositional", "norm": "spectral"},
+            "K Qᵀ: compositional Muon",
+            "spectral",
+        ),
+        (
+            {"weight": "kq", "optimizer": "steepest", "norm": "longest-row"},
+            "K Qᵀ: every row normalised",
+            "max-norm",
+        ),
+        (
+            {"weight": "diagonal", "depth": 3, "optimizer": "steepest", "norm": "lp:6"},
+            "w1 ⊙ w2 ⊙ w3: l6",
+            "Frobenius",
+        ),
+        (
+            {"weight": "full", "heads": 2, "across": "apart", "optimizer": "steepest", "norm": "spectral"},
+            "W, 2 heads apart: Muon",
+            "spectral",
+        ),
+        (
+            {
+                "weight": "full",
+                "heads": 2,
+                "across": "concatenated",
+                "optimizer": "steepest",
+                "norm": "spectral",
+            },
+            "W, 2 heads concatenated: Muon",
+            None,
+        ),
     ],
 )
 def test_trainings_have_the_names_that_people_use_and_the_limit_of_theory(way, name, norm):

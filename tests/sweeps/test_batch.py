@@ -8,7 +8,7 @@ import pytest
 import attsvm as att
 from attsvm.sweeps import batch
 from attsvm.sweeps.batch import FEW, batches, compute
-from attsvm.sweeps.cell import INIT, study_code
+from attsvm.sweeps.cell import INIT, OF_HEADS, study_code
 from attsvm.sweeps.study import read_study
 from attsvm.sweeps.sweep import _jobs
 
@@ -68,6 +68,24 @@ def test_a_run_of_a_batch_is_the_run_of_train(one):
     assert (found["kind"][:4] == att.classify(path, v)).all()
     ratio = att.compare(path, att.max_margin(tokens, path.selected)).numbers["margin ratio"][:, -1]
     np.testing.assert_allclose(found["margin_ratio"][:4], ratio, rtol=ROUNDING)
+
+
+@pytest.mark.parametrize("across", ["joint", "apart"])
+def test_several_heads_are_judged_by_the_worst_of_them(one, across):
+    """Each has values of its own, those of a draw far away, and its own program."""
+    names = ["kind", "margin_ratio:frobenius", "arrival:frobenius"]
+    given = one | {"train": one["train"] | {"heads": 2, "across": across}, "measure": names}
+    found = columns(given, range(4), few=True)[0]
+    tokens, first = att.datasets.sphere(2, 3, 3, seed=range(4))
+    _, second = att.datasets.sphere(2, 3, 3, seed=range(OF_HEADS, OF_HEADS + 4))
+    v, rule = np.stack([first, second], 1), att.steepest(att.frobenius, 0.5)
+    path = att.train(tokens, att.Linear(v), weight=att.Heads(2, norm=across), optimizer=rule, steps=60)
+    heads = [path.head(h) for h in range(2)]
+    ratios = [att.margin_ratio(head, att.max_margin(tokens, head.selected))[:, -1] for head in heads]
+    np.testing.assert_allclose(found["margin_ratio:frobenius"][:4], np.min(ratios, 0), rtol=ROUNDING)
+    assert not np.allclose(np.min(ratios, 0), ratios[0])
+    both = np.all([att.classify(head, v[:, h]) == "global" for h, head in enumerate(heads)], 0)
+    assert ((found["kind"][:4] == "global") == both).all()
 
 
 def test_data_and_start_of_a_run_are_independent(one):

@@ -36,6 +36,13 @@ WRONG = [
     ({"train": {"weight": "kq", "separate": 1}}, "train.separate is 1. Pass true or false"),
     ({"train": {"weight": "kq", "rank": -1}}, "train.rank is -1. Pass at least 0"),
     ({"train": {"weight": "diagonal_kq", "init": "zero"}}, "cannot start at zero"),
+    ({"train": {"heads": 2, "across": "all"}}, "no across 'all'. Pass joint, apart, concatenated"),
+    ({"train": {"heads": -1}}, "train.heads is -1. Pass at least 0"),
+    ({"train": {"optimizer": "compositional"}}, "need K and Q of one head together. Pass the weight kq"),
+    (
+        {"train": {"optimizer": "compositional", "weight": "kq", "heads": 2}},
+        "across apart where there are several heads",
+    ),
     ({"measure": "margin_ratio:l1@2"}, "may be taken at a share of the steps: margin_ratio:l1@0.1"),
     ({"measure": "arrival:l1@0.1"}, "may be taken at a share of the steps"),
     ({"programs": -1}, "programs is -1. Pass of how many runs they are solved, 0 for all"),
@@ -135,6 +142,16 @@ def test_options_are_told_where_they_have_an_effect(study):
     told = {"rank": 2, "separate": True, "norm": "schatten:4", "decay": 0.1, "init": "uniform"}
     assert options == told
     assert not {"rank", "separate", "momentum", "norm"} & set(full.words)
+
+
+def test_factors_and_heads_of_diagonals_start_at_ones_but_the_last(study):
+    ways = [{"weight": "diagonal", "depth": 3}, {"weight": "diagonal_kq", "heads": 2}, {"weight": "diagonal"}]
+    data = {"model": "sphere", "n": 2, "T": 2, "d": 3}
+    three, heads, alone = read_study({**study, "measure": "kind", "data": data, "train": ways}).cells
+    assert [x.tolist() for x in three.start(range(1))] == [[1] * 3, [1] * 3, [0] * 3]
+    assert [x.tolist() for x in heads.start(range(1))] == [[[1] * 3] * 2, [[0] * 3] * 2]
+    assert (three.words["depth"], heads.words["heads"], alone.init) == (3, 2, "zero")
+    assert not {"depth", "heads", "across"} & set(alone.words)
 
 
 def test_a_scale_changes_what_it_names(study):

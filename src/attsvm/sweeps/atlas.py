@@ -30,6 +30,7 @@ WAYS = ("weight", "optimizer", *ALWAYS, *OPTIONAL, "loss", "steps", "init")
 
 WEIGHTS = {"full": "W", "kq": "K Qᵀ", "diagonal": "diagonal w", "diagonal_kq": "k ⊙ q"}
 STEPS = {"frobenius": "gradient descent", "spectral": "Muon", "linf": "sign", "l1": "one coordinate"}
+STEPS |= {"longest-row": "every row normalised"}
 
 
 def record(done: Sweep) -> dict[str, Any]:
@@ -77,6 +78,8 @@ def name_of(way: Mapping[str, Any]) -> str:
     steps = STEPS.get(norm) or (f"Schatten {p}" if family == "schatten" else f"l{p}")
     if way["optimizer"] == "mirror":
         steps = f"mirror descent, p = {p}"
+    elif way["optimizer"] == "compositional":
+        steps = f"compositional {steps}"
     elif way["optimizer"] != "steepest":
         steps = {"gd": "gradient descent, not normalised", "adam": "Adam"}.get(
             way["optimizer"], way["optimizer"]
@@ -92,8 +95,13 @@ def name_of(way: Mapping[str, Any]) -> str:
 def group_of(way: Mapping[str, Any]) -> str:
     """What is trained."""
     name = WEIGHTS.get(way["weight"], way["weight"])
+    if way.get("depth", 1) > 1:
+        name = " ⊙ ".join(f"w{k}" for k in range(1, way["depth"] + 1))
     more = [f"rank {way['rank']}"] if way.get("rank") else []
-    return ", ".join([name, *more, *(["apart"] if way.get("separate") else [])])
+    more += ["apart"] if way.get("separate") else []
+    if way.get("heads"):
+        more += [f"{way['heads']} heads {way.get('across', 'joint')}"]
+    return ", ".join([name, *more])
 
 
 def theory(way: Mapping[str, Any]) -> dict[str, str]:

@@ -19,7 +19,7 @@ import numpy as np
 from attsvm.path import Path
 from attsvm.progress import silence
 from attsvm.sweeps.cell import Cell, Data, draw, study_code
-from attsvm.sweeps.measure import RECORDS, Ended, measured, needs_the_way
+from attsvm.sweeps.measure import RECORDS, Ended, is_own, measured, needs_the_way, of_the_worst
 from attsvm.sweeps.store import Columns
 from attsvm.theory import NoTheorem, limit_norm
 from attsvm.tokens import Tokens
@@ -59,7 +59,8 @@ class Batch:
         told, runs = self.cell.training, self.stop - self.start
         shape = self.cell.shape[0], *_shared_shape(self.cell, runs, device)
         rule = (told.optimizer, told.norm, bool(told.momentum), bool(told.decay), told.batch)
-        return (told.weight, told.rank, told.separate, rule, told.loss, runs, shape)
+        weight = (told.weight, told.rank, told.separate, told.depth, told.heads, told.across)
+        return (weight, rule, told.loss, runs, shape)
 
     def seconds(self, device: str) -> float:
         """A rough guess; a call of train() takes milliseconds before its first step."""
@@ -70,7 +71,7 @@ def cost(cell: Cell, runs: int, device: str, shape: tuple[int, ...] | None = Non
     """Seconds of training, roughly."""
     n, T, d, e = shape or cell.shape
     entries = n * T * d + d * e + (d * e * min(d, e) if cell.decomposes else 0)
-    return SECONDS[device] * runs * cell.training.steps * entries
+    return SECONDS[device] * runs * max(1, cell.training.heads) * cell.training.steps * entries
 
 
 def batches(cell: Cell, seeds: range, few: bool, device: str) -> list[Batch]:
@@ -137,9 +138,14 @@ def _computed(batch: Batch) -> Columns:
     cell = batch.cell
     path, v = _trained(cell, batch.seeds)
     few = max(cell.programs - batch.start, 0) if cell.programs else len(batch.seeds)
-    ended = Ended(path, v, predicted(cell), few)
+    norm, several = predicted(cell), range(path.heads or 0)
+    ended = Ended(path, v, norm, few)
+    heads = [Ended(path.head(h), None if v is None else v[:, h], norm, few) for h in several]
     found: Columns = {"stopped": np.asarray(path.stopped)}
-    return found | {name: measured(name, ended, cell.folder) for name in cell.measures}
+    for name in cell.measures:
+        whole = is_own(name) or not heads
+        found[name] = measured(name, ended, cell.folder) if whole else of_the_worst(name, heads)
+    return found
 
 
 def predicted(cell: Cell) -> Any:
@@ -158,7 +164,8 @@ def _trained(cell: Cell, seeds: range) -> tuple[Path, Any]:
 
     at = device()
     few = cost(cell, len(seeds), at) <= FREE[at]
-    tokens, head, wide, wide_head = _data(cell.data, cell.folder, seeds, _shared_shape(cell, len(seeds), at))
+    shape, heads = _shared_shape(cell, len(seeds), at), cell.training.heads
+    tokens, head, wide, wide_head = _data(cell.data, cell.folder, seeds, shape, heads)
     record: Any = RECORDS if any(map(needs_the_way, cell.measures)) else [cell.training.steps]
     # XLA's optimiser would take longer than a short training.
     with one_thread(), few_optimisations() if few and at == "cpu" else nullcontext():
@@ -181,14 +188,14 @@ def as_prompts(path: Path) -> Path:
 
 @lru_cache(maxsize=2)
 def _data(
-    data: Data, folder: str, seeds: range, size: tuple[int, int, int]
+    data: Data, folder: str, seeds: range, size: tuple[int, int, int], heads: int
 ) -> tuple[Tokens, Any, Tokens, Any]:
     """Tokens and head, as drawn and padded; the next cell often differs in its training only."""
     from attsvm.training.heads import Head, Linear
 
-    tokens, head = draw(data, folder, seeds)
+    tokens, head = draw(data, folder, seeds, heads)
     if not isinstance(head, Head):
-        head = Linear(np.broadcast_to(head, (len(seeds), np.shape(head)[-1])))
+        head = Linear(head if heads else np.broadcast_to(head, (len(seeds), np.shape(head)[-1])))
     return tokens, head, *_padded(tokens, head, *size)
 
 
@@ -217,5 +224,5 @@ def _padded(tokens: Tokens, head: Any, T: int, d: int, e: int) -> tuple[Tokens, 
     mask = np.pad(np.asarray(tokens.mask), [*after, more])
     values: Any = np.pad(np.asarray(tokens.values), [*after, more, (0, 0)]) if own else None
     if not own:
-        head = Linear(np.pad(head.v, [(0, 0), wider]))
+        head = Linear(np.pad(head.v, [*[(0, 0)] * (head.v.ndim - 1), wider]))
     return Tokens(keys, queries, tokens.labels, mask, values), head

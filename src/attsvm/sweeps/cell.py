@@ -30,14 +30,14 @@ Data = tuple[tuple[str, Any], ...]
 ALWAYS = ("norm", "lr", "eps", "b2")
 """Words of a training that are told where they have an effect."""
 
-OPTIONAL = ("momentum", "decay", "rank", "separate", "batch")
-"""Words of a training that are told where they are not zero."""
-
-STARTS = {"kq": "uniform", "diagonal_kq": "ones"}
-"""Where products start; everything else starts at zero."""
+OPTIONAL = ("momentum", "decay", "rank", "separate", "depth", "heads", "across", "batch")
+"""Words of a training that are told where they are not what goes without saying."""
 
 INIT = 1 << 40
 """Added to a run's seed for its start, which would otherwise repeat the numbers of its data."""
+
+OF_HEADS = 1 << 41
+"""Added to it for each further head: its values v are those of another draw."""
 
 
 @cache
@@ -72,7 +72,7 @@ class Cell:
         told, ways = self.training, {"weight": self.training.weight, "optimizer": self.training.optimizer}
         ways |= {name: getattr(told, name) for name in ALWAYS if name in told.asked}
         more = {name: getattr(told, name) for name in OPTIONAL if name in told.asked}
-        ways |= {name: value for name, value in more.items() if value}
+        ways |= {name: value for name, value in more.items() if value != getattr(Settings(), name)}
         return dict(self.data) | ways | {"loss": told.loss, "steps": told.steps, "init": self.init}
 
     def key(self, few: bool) -> str:
@@ -98,8 +98,10 @@ class Cell:
         name, _, scale = self.init.partition(":")
         if name == "zero":
             return None
-        if name == "ones":  # k = 1, q = 0
-            return np.ones(self.shape[2]), np.zeros(self.shape[2])
+        if name == "ones":
+            several, factors = self.training.heads, self.training.factors
+            shape = (several, self.shape[2]) if several else self.shape[2]
+            return *[np.ones(shape)] * (factors - 1), np.zeros(shape)
         drawn = [INIT + seed for seed in seeds]
         return uniform(drawn) if name == "uniform" else gaussian(drawn, float(scale or 1))
 
@@ -133,9 +135,10 @@ def as_cell(
     chosen = tuple(data.items())
     shape = _shape(chosen, folder)
     words = dict(training)
-    init = str(words.pop("init", STARTS.get(str(words.get("weight")), "zero")))
-    _check_init(init, str(words.get("weight", "full")))
+    given = words.pop("init", None)
     settings = _settings(words)
+    init = _start(settings) if given is None else str(given)
+    _check_init(init, settings)
     if not 0 <= settings.batch <= shape[0]:
         raise WrongWord(f"train.batch is {settings.batch}. Pass 1 to n = {shape[0]}, or 0 for all examples.")
     if settings.weight.startswith("diagonal") and shape[2] != shape[3]:
@@ -184,8 +187,14 @@ def _model(model: str, folder: str) -> Any:
     return plugin(model, folder) if is_plugin(model) else getattr(datasets, model)
 
 
-def draw(data: Data, folder: str, seeds: range) -> tuple[Tokens, Any]:
-    """Tokens with one run per seed, and the head."""
+def draw(data: Data, folder: str, seeds: range, heads: int = 0) -> tuple[Tokens, Any]:
+    """Tokens with one run per seed, and the head; of several their values v (runs, heads, c)."""
+    if heads:
+        shifted = [range(seeds.start + h * OF_HEADS, seeds.stop + h * OF_HEADS) for h in range(heads)]
+        drawn = [draw(data, folder, own) for own in shifted]
+        if not all(isinstance(v, np.ndarray) for _, v in drawn):
+            raise WrongWord("train.heads needs a linear head: return Tokens and an array v.")
+        return drawn[0][0], np.stack([np.broadcast_to(v, (len(seeds), v.shape[-1])) for _, v in drawn], 1)
     sizes = dict(data)
     model = str(sizes.pop("model"))
     try:
@@ -216,7 +225,7 @@ def _settings(words: Mapping[str, Any]) -> Settings:
         for name, value in words.items()
     }
     settings = Settings(**fitting)
-    for name, least in (("steps", 1), ("rank", 0)):
+    for name, least in (("steps", 1), ("rank", 0), ("depth", 1), ("heads", 0)):
         if getattr(settings, name) < least:
             raise WrongWord(f"train.{name} is {getattr(settings, name)}. Pass at least {least}.")
     one_of("optimizer", settings.optimizer, ASKS)
@@ -226,17 +235,25 @@ def _settings(words: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _check_init(init: str, weight: str) -> None:
+def _start(told: Settings) -> str:
+    """Where a training starts if nothing is said."""
+    if told.factors == 1:
+        return "zero"
+    return "ones" if told.weight.startswith("diagonal") else "uniform"
+
+
+def _check_init(init: str, told: Settings) -> None:
     name, colon, scale = init.partition(":")
     number = scale.replace(".", "", 1).isdigit() and float(scale) > 0
-    ones = name == "ones" and weight == "diagonal_kq"
+    ones = name == "ones" and told.weight.startswith("diagonal") and told.factors > 1
     known = name in ("zero", "gaussian", "uniform") or ones
     if not known or (colon and not (name == "gaussian" and number)):
         raise WrongWord(
-            f"no init {init!r}. Pass zero, uniform, gaussian, or gaussian:0.1 for its scale; for diagonal_kq "
-            "ones, k = 1 and q = 0."
+            f"no init {init!r}. Pass zero, uniform, gaussian, or gaussian:0.1 for its scale; for products of "
+            "diagonals ones, all factors but the last, which is zero."
         )
-    if name == "zero" and weight in STARTS:
+    if name == "zero" and told.factors > 1:
         raise WrongWord(
-            f"weight {weight} cannot start at zero, a saddle that training never leaves. Pass init uniform."
+            f"weight {told.weight} cannot start at zero, a saddle that training never leaves. Pass init "
+            "uniform."
         )

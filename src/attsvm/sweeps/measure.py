@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.max_norm import MaxNorm
 from attsvm.norms import Norm, Schatten, frobenius
 from attsvm.numbers import Float
 from attsvm.path import Path
@@ -140,6 +141,8 @@ MEASURES: dict[str, Callable[[Ended, Norm], NDArray[Any]]] = {
     "rate": _rate,
 }
 WITHOUT_NORM = ("kind", "separable")
+KINDS = ("global", "local", "neither", "unmoved")
+MORE_IS_BETTER = ("separable", "margin_ratio", "norm_growth")
 OF_THE_WAY = ("norm_growth", "rate", "arrival")
 AT_A_STEP: dict[str, Callable[[Ended, Norm], Float]] = {"margin_ratio": _ratios, "one_minus_cosine": _gaps}
 """Measures (runs, k) that may be asked for at a share of the steps."""
@@ -212,11 +215,21 @@ def measured(name: str, ended: Ended, folder: str) -> NDArray[Any]:
     return array.astype(float) if array.dtype.kind in "iuf" else array
 
 
+def of_the_worst(name: str, heads: Sequence[Ended]) -> NDArray[Any]:
+    """The same of several heads, each judged by its own program: that of the worst of them."""
+    each = np.stack([measured(name, head, "") for head in heads])
+    measure = parts(name)[0]
+    if measure == "kind":
+        return np.asarray(KINDS)[np.stack([each == kind for kind in KINDS]).argmax(0).max(0)]
+    return np.asarray(each.min(0) if measure in MORE_IS_BETTER else each.max(0))
+
+
 def _of_the_first(ended: Ended, norm: Norm, measure: Callable[[Ended, Norm], NDArray[Any]]) -> NDArray[Any]:
     """A measure of the runs whose programs are solved in this norm, NaN for the others."""
     runs = ended.path.runs or 0
-    if isinstance(norm, Schatten) and norm.p != 2 and ended.path.W.shape[-1] == 1:
-        return np.full(runs, np.nan)  # of a prompt every Schatten norm is the length: there is one program
+    of_matrices = isinstance(norm, MaxNorm) or (isinstance(norm, Schatten) and norm.p != 2)
+    if of_matrices and ended.path.W.shape[-1] == 1:
+        return np.full(runs, np.nan)  # of a prompt Schatten norms are the length, the max-norm is l∞
     if norm == frobenius or ended.few >= runs:
         return measure(ended, norm)
     found = measure(ended.first, norm) if ended.few else np.zeros(0)

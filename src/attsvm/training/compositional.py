@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attsvm.norms import Norm
+from attsvm.training.directions import decomposed, direction
 from attsvm.training.lanes import each
 from attsvm.training.rules import Count, Number, Rate, Tree, decayed, numbers, times
 
@@ -47,6 +48,7 @@ class Compositional:
 
     def _step(self, grad: Array, other: Array, ridge: Any) -> Array:
         """steepest(∇ C⁻¹) C⁻¹ with C = (other'other + ridge)^½."""
-        values, vectors = jnp.linalg.eigh(other.T @ other)
-        inverse = (vectors / jnp.sqrt(jnp.maximum(values, 0) + ridge)) @ vectors.T
-        return self.norm.steepest(grad @ inverse) @ inverse
+        _, sigma, Vt = decomposed([other])[0]
+        outside = 1 / jnp.sqrt(ridge)  # where no singular vector points
+        inverse = outside * jnp.eye(Vt.shape[1]) + (Vt.T * (1 / jnp.sqrt(sigma**2 + ridge) - outside)) @ Vt
+        return direction(self.norm, grad @ inverse, False) @ inverse

@@ -69,7 +69,7 @@ def _block_steepest(norm: Schatten, leaves: list[Array]) -> list[Array]:
     blocks = [leaf[:, None] if leaf.ndim == 1 else leaf for leaf in leaves]
     largest = jnp.stack([jnp.abs(block).max() for block in blocks]).max()
     scale = 1 / jnp.where(largest > 0, largest, 1)  # powers of 1e±150 would over- or underflow
-    U, values, Vt = zip(*_decomposed([block * scale for block in blocks]), strict=True)
+    U, values, Vt = zip(*decomposed([block * scale for block in blocks]), strict=True)
     sigma = jnp.concatenate(values)
     # As norms.Schatten: noise would be blown up to full size.
     size = max(sum(block.shape[0] for block in blocks), sum(block.shape[1] for block in blocks))
@@ -80,7 +80,7 @@ def _block_steepest(norm: Schatten, leaves: list[Array]) -> list[Array]:
     ]
 
 
-def _decomposed(blocks: list[Array]) -> list[Any]:
+def decomposed(blocks: list[Array]) -> list[Any]:
     """U, σ, Vᵀ of each: on a GPU by rotations of all at once, blocks of one shape together."""
     if backend() == "cpu" or max(min(block.shape) for block in blocks) > LARGEST:
         return [jnp.linalg.svd(block, full_matrices=False) for block in blocks]
