@@ -26,6 +26,23 @@ def test_the_archive_names_the_papers_of_the_project():
     assert named == set(re.findall(r"arxiv\.org/abs/([\d.]+)", project)) and named
 
 
+def loose(log):
+    """Lines of the newest version's list that stand under no heading, and those that stand twice."""
+    newest = log.split("\n## ")[1]
+    above, _, below = newest.partition("\n### ")
+    found = [line for line in below.splitlines() if line.startswith("- ")]
+    return [line for line in above.splitlines() if line.startswith("- ")] + [
+        line for line in sorted(set(found)) if found.count(line) > 1
+    ]
+
+
+def test_the_changelog_of_the_newest_version_says_a_thing_once_and_in_its_place():
+    log = (ROOT / "CHANGELOG.md").read_text(encoding="utf8")
+    assert loose(log) == []
+    merged = log.replace("\n### New\n", "\n- An old line.\n\n### New\n\n- A thing.\n- A thing.\n", 1)
+    assert loose(merged) == ["- An old line.", "- A thing."]
+
+
 def unknown(text):
     """Targets and scripts that a workflow calls and nobody has."""
     targets = set(re.findall(r"^([\w-]+):", MAKEFILE, re.MULTILINE))
