@@ -10,11 +10,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import binary_cross_entropy_with_logits, scaled_dot_product_attention
 
 from attsvm.torch import MarginMonitor, attention_statistics, watch
 from attsvm.torch.probe import Probe
@@ -80,31 +81,30 @@ def _memory(work: Callable[[], Any]) -> float:
 
 
 def monitor() -> None:
-    """An encoder's training with a record every 50 steps, beside the same without."""
-    from transformers import BertConfig, BertForSequenceClassification
+    """Training the experiments' encoder of size 6 with a record every 50 steps, beside the same without."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
+    from models import SentimentEncoder
 
-    width, layers, length = (768, 6, 256) if DEVICE == "cuda" and not SMALL else (96, 2, 32)
+    texts, length, sizes = (100, 256, {}) if DEVICE == "cuda" and not SMALL else (8, 32, {"width": 96, "hidden": 96, "vocabulary": 30_000})
     torch.manual_seed(0)
-    config = BertConfig(
-        hidden_size=width, num_hidden_layers=layers, num_attention_heads=12, intermediate_size=2 * width
-    )
-    model = BertForSequenceClassification(config).to(DEVICE)
-    batch = {"input_ids": torch.randint(3, 30_000, (32, length), device=DEVICE)}
-    batch["labels"] = torch.randint(0, 2, (32,), device=DEVICE)
+    model = SentimentEncoder(6, **sizes).to(DEVICE)
+    model.dtype = torch.bfloat16 if DEVICE == "cuda" else torch.float32
+    ids, labels = torch.randint(3, 30_000, (texts, length), device=DEVICE), torch.rand(texts, device=DEVICE)
+    mask = torch.arange(length, device=DEVICE) < torch.randint(length // 2, length, (texts, 1), device=DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-5)
 
     def steps(record: bool) -> None:
         with MarginMonitor(model) if record else torch.enable_grad() as watching:
             for step in range(50):
                 optimizer.zero_grad()
-                model(**batch).loss.backward()
+                binary_cross_entropy_with_logits(model.padded(ids, mask), labels).backward()
                 if record and step == 0:
                     watching.record(step)
                 optimizer.step()
 
-    took = in_turn({"plain": lambda: steps(False), "monitored": lambda: steps(True)}, 5)
+    took = in_turn({"plain": lambda: steps(False), "monitored": lambda: steps(True)}, 9)
     more = took["monitored"] / took["plain"] - 1
-    print(f"monitor every 50 steps ({width} wide, {layers} layers): {more:+.2%}")
+    print(f"training, {1e3 * took['plain'] / 50:.2f} ms a step; monitor every 50 steps: {more:+.2%}")
 
 
 def generation() -> None:
@@ -125,8 +125,8 @@ def generation() -> None:
         Probe(*(0.01 * rng.standard_normal(s) for s in ((d, 1), (d, 1, 1), (1,), (d,)))) for _ in range(10)
     ]
 
-    def tokens() -> None:
-        model.generate(prompt, max_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0)
+    def tokens(**how: Any) -> None:
+        model.generate(prompt, max_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0, **how)
 
     def watched(given: dict[int, Any]) -> None:
         with watch(model, given):
@@ -138,7 +138,14 @@ def generation() -> None:
     works["ten on five layers"] = lambda: watched(
         {k + 1: {"a": probes[2 * k], "b": probes[2 * k + 1]} for k in range(5)}
     )
-    took = in_turn(works, 5)
+
+    def looked(every: int) -> None:
+        with watch(model, {8: probes[0]}) as watching:
+            tokens(stopping_criteria=watching.stop_at(float("inf"), every=every))
+
+    works["one, a threshold every 16 tokens"] = lambda: looked(16)
+    works["one, a threshold every token"] = lambda: looked(1)
+    took = in_turn(works, 9)
     count = sum(w.numel() for w in model.parameters())
     print(f"decoding, {count / 1e9:.2f} billion parameters, batch 8: {1e3 * took['none'] / 64:.2f} ms a step")
     for name in list(works)[1:]:

@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 transformers = pytest.importorskip("transformers", reason="needs attsvm[hf]")
 
-from attsvm.torch import watch  # noqa: E402
+from attsvm.torch import watch, watched_layer  # noqa: E402
 from attsvm.torch.probe import Panel, Probe  # noqa: E402
 
 SINGLE = 1e-4
@@ -84,6 +84,68 @@ def test_running_scores_are_those_of_one_pass_over_each_text(family, layer):
     assert watching.history[layer][:, 0].tolist() == pytest.approx(before, rel=SINGLE, abs=SINGLE)
 
 
+@pytest.mark.parametrize("held", [1, 3, 64])
+def test_every_column_of_the_history_is_the_score_of_its_part_of_the_text(held, monkeypatch):
+    monkeypatch.setattr(watched_layer, "HELD", held)
+    model, batch, one = decoder(), prompts(), probe()
+    with watch(model, {2: one}) as watching:
+        out = model.generate(**batch, max_new_tokens=8, do_sample=False, eos_token_id=None)
+    assert watching._layers[2].room == held
+    parts = [out[0, : 6 + k].tolist() for k in range(8)]
+    expected = [scored(model, one, 2, part) for part in parts]
+    assert watching.history[2][0].tolist() == pytest.approx(expected, rel=SINGLE, abs=SINGLE)
+    assert watching.history[2][0].tolist() != pytest.approx(expected[1:] + expected[:1], rel=100 * SINGLE)
+
+
+def test_asking_between_two_tokens_changes_no_score_and_a_broken_pass_does_not_count():
+    model, batch, one = decoder(), prompts(), probe()
+    with watch(model, {1: one, 3: one}) as watching, torch.no_grad():
+        said = model.generate(**batch, max_new_tokens=6, do_sample=False, eos_token_id=None)
+        whole = watching.history
+        cache, asked = model(**batch, use_cache=True).past_key_values, []
+        for t in range(6, 11):
+            asked.append(watching.scores[3])
+            mask = torch.cat([batch["attention_mask"], torch.ones(2, t - 5, dtype=torch.long)], 1)
+            model(said[:, t : t + 1], attention_mask=mask, past_key_values=cache)
+        assert torch.allclose(torch.stack(asked, 1), whole[3][:, :5], rtol=SINGLE, atol=SINGLE)
+        model.model.layers[2].forward = None  # the next pass ends between the two probes
+        with pytest.raises(TypeError):
+            mask = torch.cat([mask, mask[:, :1]], 1)
+            model(said[:, :1], attention_mask=mask, past_key_values=cache)
+    assert watching.history[1].shape == watching.history[3].shape == (2, 6)
+    assert torch.allclose(watching.history[1], whole[1], rtol=SINGLE, atol=SINGLE)
+
+
+def test_a_trail_has_the_scores_of_one_step_after_the_other_at_any_size_of_logits():
+    rng = torch.Generator().manual_seed(0)
+    tokens, mask = torch.randn(3, 9, 16, generator=rng), torch.rand(3, 9, generator=rng) < 0.7
+    tokens[:, ::3] *= 1e3  # logits of hundreds, late ones far above early ones
+    mask[0, :2] = False
+    for one in (probe(heads=2), probe(classes=3), Panel([probe(1), probe(2, heads=2)])):
+        with torch.no_grad():
+            state, after = one.step(one.start(3), tokens[:, :2], mask[:, :2])
+            ended, trail = one.trail(state, tokens[:, 2:], mask[:, 2:])
+            steps = []
+            for t in range(2, 9):
+                state, after = one.step(state, tokens[:, t], mask[:, t : t + 1])
+                steps.append(after)
+        assert torch.allclose(trail, torch.stack(steps, 1), rtol=1e-5, atol=1e-5)
+        assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-5) for a, b in zip(ended, state, strict=True))
+        assert not torch.allclose(trail.roll(1, 1), torch.stack(steps, 1), rtol=1e-2, atol=1e-2)
+
+
+def test_autocast_does_not_reach_the_probes():
+    model, batch, one = decoder(), prompts(), probe()
+    with watch(model, {0: one}) as watching, torch.no_grad():
+        model(**batch)
+        alone = watching.scores[0]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            model(**batch)
+            halved = one(model.model.embed_tokens(batch["input_ids"][:1, 1:]))
+    assert torch.equal(watching.scores[0], alone)
+    assert float(halved) != pytest.approx(float(alone[0]), rel=SINGLE)
+
+
 def test_nothing_counts_after_the_end_of_a_sequence():
     model, batch, one = decoder(), prompts(), probe()
     free = model.generate(**batch, max_new_tokens=8, do_sample=False)
@@ -138,8 +200,35 @@ def test_a_sequence_stops_when_its_score_passes_the_threshold():
         )
 
 
+def test_a_look_at_every_third_token_sees_those_between():
+    model, ids, calls = decoder(), prompts()["input_ids"][:1], []
+    how = {"max_new_tokens": 9, "do_sample": False, "eos_token_id": None}
+    with watch(model, {1: probe(3)}) as watching:
+        model.generate(ids, **how)
+        first, second, third = watching.history[1][0, :3].tolist()
+        limit = (first + second) / 2
+        assert first < limit < second and third < limit  # passed between two looks
+        told = watching.stop_at(limit, every=3, call=lambda *what: calls.append(what))
+        for _ in range(2):  # a second generation is told anew
+            assert model.generate(ids, **how, stopping_criteria=told).shape[1] == 6 + 3
+        assert calls == 2 * [(1, 0, pytest.approx(second, rel=SINGLE))]
+        never = watching.stop_at(float(watching.history[1].max()) + 1, every=3)
+        assert model.generate(ids, **how, stopping_criteria=never).shape[1] == 6 + 9
+
+
+@pytest.mark.parametrize(
+    ("how", "error"), [({"threshold": {7: 0.0}}, "layer 7"), ({"threshold": 0.0, "every": 0}, "every is 0")]
+)
+def test_a_stop_that_cannot_be_is_said(how, error):
+    watching = watch(decoder(), {1: probe()})
+    with pytest.raises(ValueError, match=error):
+        watching.stop_at(**how)
+    with pytest.raises(ValueError, match="several classes"):
+        watch(decoder(), {1: probe(classes=3)}).stop_at(0.0)
+
+
 def test_a_threshold_with_an_interval_is_taken_at_its_upper_end_when_sure():
-    from attsvm.torch.watch import _number
+    from attsvm.torch.stopping import number as _number
 
     at = type("Threshold", (), {"threshold": 0.5, "high": 0.9})()
     assert (_number(at, False), _number(at, True), _number(2, True)) == (0.5, 0.9, 2.0)

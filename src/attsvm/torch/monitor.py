@@ -45,12 +45,16 @@ class MarginMonitor:
 
     def record(self, step: int) -> list[HeadRecord]:
         """Read every head now; returns the new records, which are also appended to `records`."""
-        new = []
+        read: dict[str, Tensor] = {}
         with torch.no_grad():
             for name, look in self._watched.looks():
-                columns = _statistics(look)
-                rows = zip(*(column.tolist() for column in columns), strict=True)
-                new += [HeadRecord(step, name, head, *row) for head, row in enumerate(rows)]
+                read[name] = torch.stack([column.double() for column in _statistics(look)], 1)
+        # Read from the device when all are under way, not one after the other.
+        new = [
+            HeadRecord(step, name, head, *row)
+            for name, rows in read.items()
+            for head, row in enumerate(rows.tolist())
+        ]
         self.records += new
         for write in self._writers:
             write(new, step)

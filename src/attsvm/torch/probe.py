@@ -119,21 +119,41 @@ class Probe(nn.Module):
         mask (n, T): True where a token of the block counts. A sequence without any token yet has the score of
         its intercept.
         """
-        logits, values = self._products(tokens if tokens.ndim == 3 else tokens[:, None])
-        if mask is not None:
-            logits = logits.masked_fill(~mask[..., None], -torch.inf)
-            values = values.masked_fill(~mask[..., None, None], 0)
+        logits, values = self._masked(tokens if tokens.ndim == 3 else tokens[:, None], mask)
         top = torch.maximum(state.top, logits.amax(1))
-        about = torch.finfo(top.dtype)
-        base = top.clamp_min(about.min)  # before the first token −∞ − −∞ would be NaN
+        base = _finite(top)
         before, now = torch.exp(state.top - base), torch.exp(logits - base[:, None])
         total = before * state.total + now.sum(1)
         sums = before[..., None] * state.sums + torch.einsum("nth,nthk->nhk", now, values)
-        return RunningBatch(top, total, sums), self._scores(sums / total.clamp_min(about.tiny)[..., None])
+        return RunningBatch(top, total, sums), self._scores(_divided(sums, total))
+
+    def trail(self, state: RunningBatch, tokens: Tensor, mask: Tensor) -> tuple[RunningBatch, Tensor]:
+        """`step` for a block (n, T, d), with the scores after every token of it (n, T), or (n, T, k).
+
+        Each is relative to the largest logit up to its token, so that none loses digits to a later one. Holds
+        n T² h numbers: for blocks of some dozen tokens.
+        """
+        logits, values = self._masked(tokens, mask)
+        tops = torch.maximum(state.top[:, None], logits.cummax(1).values)
+        base = _finite(tops)
+        later = torch.ones(2 * logits.shape[1:2], dtype=torch.bool, device=logits.device).triu(1)
+        now = (logits[:, None] - base[:, :, None]).masked_fill_(later[..., None], -torch.inf).exp_()
+        before = torch.exp(state.top[:, None] - base)
+        total = before * state.total[:, None] + now.sum(2)
+        sums = before[..., None] * state.sums[:, None] + torch.einsum("ntjh,njhk->nthk", now, values)
+        scores = self._scores(_divided(sums, total).flatten(0, 1)).unflatten(0, tokens.shape[:2])
+        return RunningBatch(tops[:, -1], total[:, -1], sums[:, -1]), scores
 
     def streaming(self) -> Streaming:
         """`step` as a module of its own, whose state goes in and comes out: for torch.export and servers."""
         return Streaming(self)
+
+    def _masked(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Logits (n, T, h), −∞ where a token does not count, and values (n, T, h, k), 0 there."""
+        logits, values = self._products(tokens)
+        if mask is None:
+            return logits, values
+        return logits.masked_fill(~mask[..., None], -torch.inf), values.masked_fill(~mask[..., None, None], 0)
 
     def _products(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         if len(self.maps):
@@ -179,3 +199,13 @@ class Panel(Probe):
 
     def _scores(self, pooled: Tensor) -> Tensor:
         return pooled[..., 0] @ self.member + self.intercept
+
+
+def _finite(top: Tensor) -> Tensor:
+    """What logits are taken relative to: before the first token −∞ − −∞ would be NaN."""
+    return top.clamp_min(torch.finfo(top.dtype).min)
+
+
+def _divided(sums: Tensor, total: Tensor) -> Tensor:
+    """The pooled values, zero before the first token."""
+    return sums / total.clamp_min(torch.finfo(total.dtype).tiny)[..., None]

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attsvm.extras import missing
 from attsvm.query_key import BLOCKS, NORMS, named
-from attsvm.torch.probe import Panel, Probe
-
-Call = Callable[[Any, int, float], None]
+from attsvm.torch.stopping import Call, criteria, number
+from attsvm.torch.watched_layer import HELD, Layer
 
 
 class Watch:
     """Hooks on a decoder that keep the score of every sequence up to the token read last.
 
         with watch(model, {20: probe}) as watching:
-            out = model.generate(**inputs, stopping_criteria=watching.stop_at(0.8))
+            out = model.generate(**inputs, stopping_criteria=watching.stop_at(0.8, every=16))
         watching.scores[20]                     # (n,), the probe's decision_function of the states read
         watching.history[20]                    # (n, passes): after the prompt, then after every token
 
@@ -31,12 +27,14 @@ class Watch:
     def __init__(self, model: nn.Module, probes: Mapping[int, Any], skip: int) -> None:
         self._model, self._skip = model, skip
         body, blocks, norm = _decoder(model)
-        self._panels = {_layer(layer, len(blocks)): _Layer(given, model) for layer, given in probes.items()}
         self._names = {layer: _layer(layer, len(blocks)) for layer in probes}
-        self._length, self._counts = -1, torch.zeros(0, 1, dtype=torch.bool)
-        self._seen, self._ended, self._ends = torch.zeros(0), torch.zeros(0), torch.zeros(0)
+        self._layers = {self._names[layer]: Layer(given) for layer, given in probes.items()}
+        self.begun = 0  # so many times a prompt was read
+        self._counting = Counting(0, skip, None, torch.device("cpu"))
+        self._length, self._held, self._row = -1, 0, -1
+        self._ends: Any = _ends(getattr(model, "generation_config", None))
         self._hooks = [body.register_forward_pre_hook(self._begin, with_kwargs=True)]
-        for layer, panel in self._panels.items():
+        for layer, panel in self._layers.items():
             self._hooks.append(_hook(panel, self, layer, blocks, norm))
         self._generate = getattr(model, "generate", None)
         if self._generate is not None:
@@ -45,26 +43,52 @@ class Watch:
     @property
     def scores(self) -> dict[int, Any]:
         """The newest scores of every layer (n,), or {name: (n,)} where it has several probes."""
-        return {given: self._panels[layer].told(-1) for given, layer in self._names.items()}
+        return self._told(lambda found: found[:, -1], 1)
 
     @property
     def history(self) -> dict[int, Any]:
         """All scores of every layer, (n, passes): one of the prompt, then one of every token."""
-        return {given: self._panels[layer].told(None) for given, layer in self._names.items()}
+        return self._told(lambda found: found, None)
+
+    def recent(self, last: int) -> Iterable[tuple[Any, Tensor]]:
+        """The scores after the last so many passes, (n, last), by layer, or by (layer, name) of several."""
+        self._catch_up()
+        for given, layer in self._names.items():
+            for name, found in self._layers[layer].told(last).items():
+                yield (given if self._layers[layer].single else (given, name)), found
 
     def stop_at(
-        self, threshold: Any, *, sure: bool = False, stop: bool = True, call: Call | None = None
+        self,
+        threshold: Any,
+        *,
+        every: int = 1,
+        sure: bool = False,
+        stop: bool = True,
+        call: Call | None = None,
     ) -> Any:
         """A transformers.StoppingCriteriaList that ends a sequence once a score is at least the threshold.
 
         threshold: a number or what `probe.threshold_at_fpr` returned, for all probes or {layer: …} for some;
             sure=True takes the upper end of its interval. call(layer, sequence, score) is called the first
             time that one passes; with stop=False nothing else happens.
+        every: look at the scores after so many tokens, at all since the last look. Tokens are read together
+            then, which costs little more than reading one; a sequence may end so many tokens late.
         The score is that of all tokens that the model has read; the one just chosen is read by the next pass.
         """
         given = threshold if isinstance(threshold, Mapping) else dict.fromkeys(self._names, threshold)
-        limits = {layer: _number(one, sure) for layer, one in given.items()}
-        return _criteria(self, limits, stop, call)
+        if unknown := [layer for layer in given if layer not in self._names]:
+            raise ValueError(
+                f"no probe on layer {unknown[0]!r}. Pass {{layer: threshold}} of {[*self._names]}."
+            )
+        for layer in given:
+            if max(self._layers[self._names[layer]].classes.values()) > 1:
+                raise ValueError(
+                    f"a probe on layer {layer} has several classes. A threshold needs one score."
+                )
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"every is {every!r}. Pass a number of tokens, at least 1.")
+        limits = {layer: number(one, sure) for layer, one in given.items()}
+        return criteria(self, limits, every, stop, call)
 
     def close(self) -> None:
         """Remove the hooks; the scores stay."""
@@ -94,32 +118,98 @@ class Watch:
                 "Generate greedily or by sampling, or watch afterwards by one pass over the texts."
             )
         assert self._generate is not None
-        return self._generate(*args, **how)
+        self._ends = how["eos_token_id"] if "eos_token_id" in how else _ends(config)
+        try:
+            return self._generate(*args, **how)
+        finally:
+            self._ends = _ends(getattr(self._model, "generation_config", None))
 
     def _begin(self, body: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Which tokens of this pass count, for every layer."""
+        """Which tokens of this pass count, for every layer; those of one token are asked later."""
         ids = kwargs.get("input_ids", args[0] if args else None)
-        shape = (ids if ids is not None else kwargs["inputs_embeds"]).shape[:2]
-        past = kwargs.get("past_key_values")
+        given = ids if ids is not None else kwargs["inputs_embeds"]
+        n, count = given.shape[:2]
+        past, mask = kwargs.get("past_key_values"), _of_tokens(kwargs.get("attention_mask"))
         length = 0 if past is None else int(past.get_seq_length())
-        real = _real(kwargs.get("attention_mask"), shape, next(body.parameters()).device)
         if length == 0:
-            self._seen = real.new_zeros(shape[0], dtype=torch.long)
-            self._ended = real.new_zeros(shape[0])
-            self._ends = _ends(self._model, real.device)
-            for panel in self._panels.values():
-                panel.start(shape[0])
-        elif length != self._length or len(self._seen) != shape[0]:
+            self._start(n, given.device)
+        elif length != self._length or len(self._counting.seen) != n:
             raise RuntimeError(
-                f"the model goes on after {length} tokens of {shape[0]} sequences, the watch has seen "
-                f"{max(self._length, 0)} of {len(self._seen)}. Begin before the first pass; keep the rows."
+                f"the model goes on after {length} tokens of {n} sequences, the watch has seen "
+                f"{max(self._length, 0)} of {len(self._counting.seen)}. "
+                "Begin before the first pass; keep the rows."
             )
-        if length and shape[1] == 1 and ids is not None:
-            # A token that ends a text is padding, and so is what follows it.
-            self._ended = self._ended | torch.isin(ids[:, 0], self._ends)
-        place = self._seen[:, None] + real.cumsum(1)
-        self._counts = real & (place > self._skip) & ~self._ended[:, None]
-        self._seen, self._length = place[:, -1], length + shape[1]
+        self._length = length + count
+        if length and count == 1:
+            self._hold(ids, mask)
+        else:
+            self._catch_up()
+            self._row, self._counts = -1, self._counting(_real(mask, n, count, given.device), None)
+
+    def _start(self, n: int, device: torch.device) -> None:
+        self.begun, self._held = self.begun + 1, 0
+        self._counting = Counting(n, self._skip, self._ends, device)
+        with torch.inference_mode(False):
+            self._said = torch.empty((HELD, n), dtype=torch.long, device=device)
+        self._mask: Tensor | None = None
+        for layer in self._layers.values():
+            layer.start()
+
+    def _hold(self, ids: Tensor | None, mask: Tensor | None) -> None:
+        """One more token of each sequence, whose mask is the last column."""
+        full = self._held >= min(layer.room for layer in self._layers.values())
+        # The last mask tells of all tokens held; where it cannot, they are read before.
+        short = mask is not None and mask.shape[1] <= self._held
+        if full or short or (mask is None) != (self._mask is None):
+            self._catch_up()
+        self._row, self._mask = self._held, mask
+        if len(self._counting.ends):
+            self._said[self._row].copy_(ids[:, 0]) if ids is not None else self._said[self._row].fill_(-1)
+        self._held += 1
+
+    def _take(self, layer: Layer, states: Tensor) -> None:
+        if self._row < 0:
+            layer.read(states, self._counts)
+        else:
+            layer.hold(states, self._row)
+
+    def _catch_up(self) -> None:
+        """Let the probes read the tokens held; one of a pass that broke off does not count."""
+        done = min((layer.filled for layer in self._layers.values()), default=0) if self._held else 0
+        if done:
+            mask = None if self._mask is None else self._mask[:, -self._held :][:, :done]
+            real = _real(mask, self._said.shape[1], done, self._said.device)
+            counts = self._counting(real, self._said[:done].T)
+            for layer in self._layers.values():
+                layer.catch_up(counts)
+        self._held = 0
+
+    def _told(self, of: Any, last: int | None) -> dict[int, Any]:
+        self._catch_up()
+        found = {}
+        for given, layer in self._names.items():
+            told = {name: of(one) for name, one in self._layers[layer].told(last).items()}
+            found[given] = told[""] if self._layers[layer].single else told
+        return found
+
+
+class Counting:
+    """Which tokens count: no padding, none of the first `skip` of a text, nothing from its end on."""
+
+    def __init__(self, n: int, skip: int, ends: Any, device: torch.device) -> None:
+        self.skip = skip
+        self.ends = torch.as_tensor([] if ends is None else ends, dtype=torch.long, device=device).flatten()
+        self.seen = torch.zeros(n, dtype=torch.long, device=device)
+        self.ended = torch.zeros(n, dtype=torch.bool, device=device)
+
+    def __call__(self, real: Tensor, said: Tensor | None) -> Tensor:
+        """Of the next tokens (n, T), given which are no padding and, where they were generated, their ids."""
+        ended = self.ended[:, None].expand(real.shape)
+        if said is not None and len(self.ends):
+            ended = ended | (torch.isin(said, self.ends).cumsum(1) > 0)
+        place = self.seen[:, None] + real.cumsum(1)
+        self.seen, self.ended = place[:, -1], ended[:, -1]
+        return real & (place > self.skip) & ~ended
 
 
 def watch(model: nn.Module, probes: Mapping[int, Any], *, skip: int = 1) -> Watch:
@@ -142,59 +232,6 @@ def watch(model: nn.Module, probes: Mapping[int, Any], *, skip: int = 1) -> Watc
 # ---------------------------------------------------------------------- details
 
 
-class _Layer:
-    """The probes of one layer; those that can be are one product."""
-
-    def __init__(self, given: Any, model: nn.Module) -> None:
-        self.single = not isinstance(given, Mapping)
-        named = {"": given} if self.single else dict(given)
-        if not named:
-            raise ValueError("a layer has no probes. Pass a probe, or {name: probe}.")
-        weight = next(model.parameters())
-        modules = {name: _as_module(probe).to(weight.device) for name, probe in named.items()}
-        together = [name for name, one in modules.items() if not len(one.maps) and one.head.shape[2] == 1]
-        parts: dict[tuple[str, ...], Probe] = {
-            (name,): modules[name] for name in named if name not in together
-        }
-        if len(together) > 1:
-            parts[tuple(together)] = Panel([modules[name] for name in together])
-        elif together:
-            parts[tuple(together)] = modules[together[0]]
-        self.names = list(named)
-        self.parts = parts
-        self.start(0)
-
-    def start(self, n: int) -> None:
-        self.states = {names: one.start(n) for names, one in self.parts.items()}
-        self.scores: dict[str, list[Tensor]] = {name: [] for name in self.names}
-
-    def take(self, states: Tensor, counts: Tensor) -> None:
-        with torch.no_grad():
-            for names, one in self.parts.items():
-                self.states[names], scores = one.step(self.states[names], states, counts)
-                several = scores.unbind(1) if len(names) > 1 else (scores,)
-                for name, score in zip(names, several, strict=True):
-                    self.scores[name].append(score)
-
-    def told(self, which: int | None) -> Any:
-        """The last scores, or all: of the one probe, or by name."""
-        if not self.scores[self.names[0]]:
-            raise RuntimeError("the model has not run since the watch began. Call it, or generate, first.")
-        found = {
-            name: scores[which] if which is not None else torch.stack(scores, 1)
-            for name, scores in self.scores.items()
-        }
-        return found[""] if self.single else found
-
-
-def _as_module(probe: Any) -> Probe:
-    """A module of our own: the caller's stays where it is."""
-    module = deepcopy(probe) if isinstance(probe, Probe) else getattr(probe, "to_torch", lambda: None)()
-    if not isinstance(module, Probe):
-        raise TypeError(f"a probe is {type(probe).__name__}. Pass a fitted AttentionProbe or its to_torch().")
-    return module
-
-
 def _decoder(model: nn.Module) -> tuple[nn.Module, nn.ModuleList, nn.Module]:
     """The module that runs the blocks, the blocks, and the norm after the last."""
     for body in model.modules():
@@ -213,71 +250,34 @@ def _layer(layer: int, count: int) -> int:
     return int(layer) % (count + 1)
 
 
-def _hook(panel: _Layer, watching: Watch, layer: int, blocks: nn.ModuleList, norm: nn.Module) -> Any:
+def _hook(panel: Layer, watching: Watch, layer: int, blocks: nn.ModuleList, norm: nn.Module) -> Any:
     """The states of a layer, as transformers numbers its hidden_states."""
     if layer < len(blocks):
 
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            panel.take(args[0] if args else kwargs["hidden_states"], watching._counts)
+            watching._take(panel, args[0] if args else kwargs["hidden_states"])
 
         return blocks[layer].register_forward_pre_hook(before, with_kwargs=True)
-    return norm.register_forward_hook(lambda module, args, out: panel.take(out, watching._counts))
+    return norm.register_forward_hook(lambda module, args, out: watching._take(panel, out))
 
 
-def _real(mask: Any, shape: Any, device: torch.device) -> Tensor:
-    """Which tokens of this pass are no padding (n, T)."""
-    if mask is None:
-        return torch.ones(tuple(shape), dtype=torch.bool, device=device)
-    if not isinstance(mask, Tensor) or mask.ndim != 2:
+def _of_tokens(mask: Any) -> Tensor | None:
+    """A mask (n, T) of tokens, or none."""
+    if mask is not None and (not isinstance(mask, Tensor) or mask.ndim != 2):
         raise NotImplementedError(
             "the model was given a mask of pairs, from which padding cannot be read (a static cache). "
             "Generate with the default cache."
         )
-    return mask[:, -shape[1] :].bool()
+    return mask
 
 
-def _ends(model: nn.Module, device: torch.device) -> Tensor:
+def _real(mask: Tensor | None, n: int, count: int, device: torch.device) -> Tensor:
+    """Which of the last tokens are no padding (n, count)."""
+    if mask is None:
+        return torch.ones((n, count), dtype=torch.bool, device=device)
+    return mask[:, -count:].bool()
+
+
+def _ends(config: Any) -> Any:
     """The tokens that end a text."""
-    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    return torch.as_tensor([] if ends is None else ends, dtype=torch.long, device=device)
-
-
-def _number(threshold: Any, sure: bool) -> float:
-    if isinstance(threshold, int | float) and not isinstance(threshold, bool) and not math.isnan(threshold):
-        return float(threshold)
-    if not hasattr(threshold, "threshold"):
-        raise TypeError(f"threshold is {threshold!r}. Pass a number or what probe.threshold_at_fpr returned.")
-    return float(threshold.high if sure else threshold.threshold)
-
-
-def _criteria(watching: Watch, limits: dict[int, float], stop: bool, call: Call | None) -> Any:
-    try:
-        from transformers import StoppingCriteria, StoppingCriteriaList
-    except ModuleNotFoundError as error:
-        raise missing("stopping a generation needs transformers", "hf") from error
-    told: set[tuple[Any, int]] = set()
-
-    class Passed(StoppingCriteria):
-        def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
-            passed = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-            for key, score in _flat(watching.scores):
-                limit = limits.get(key if isinstance(key, int) else key[0], math.inf)
-                over = (score >= limit).to(passed.device)
-                passed = passed | over
-                if call is not None:
-                    for row in torch.nonzero(over)[:, 0].tolist():
-                        if (key, row) not in told:
-                            told.add((key, row))
-                            call(key, row, float(score[row]))
-            return passed if stop else torch.zeros_like(passed)
-
-    return StoppingCriteriaList([Passed()])
-
-
-def _flat(scores: dict[int, Any]) -> Iterable[tuple[Any, Tensor]]:
-    """Scores by layer, or by (layer, name) where it has several probes."""
-    for layer, found in scores.items():
-        if isinstance(found, Tensor):
-            yield layer, found
-        else:
-            yield from (((layer, name), one) for name, one in found.items())
+    return getattr(config, "eos_token_id", None)
