@@ -22,6 +22,7 @@ from attsvm.torch.probe import Probe
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = "--small" in sys.argv
+ROUNDS = 9 if DEVICE == "cuda" else 3
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -85,11 +86,15 @@ def monitor() -> None:
     sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
     from models import SentimentEncoder
 
-    texts, length, sizes = (100, 256, {}) if DEVICE == "cuda" and not SMALL else (8, 32, {"width": 96, "hidden": 96, "vocabulary": 30_000})
+    texts, length, sizes = (
+        (100, 256, {})
+        if DEVICE == "cuda" and not SMALL
+        else (8, 32, {"width": 96, "hidden": 96, "vocabulary": 3_000})
+    )
     torch.manual_seed(0)
     model = SentimentEncoder(6, **sizes).to(DEVICE)
     model.dtype = torch.bfloat16 if DEVICE == "cuda" else torch.float32
-    ids, labels = torch.randint(3, 30_000, (texts, length), device=DEVICE), torch.rand(texts, device=DEVICE)
+    ids, labels = torch.randint(3, 3_000, (texts, length), device=DEVICE), torch.rand(texts, device=DEVICE)
     mask = torch.arange(length, device=DEVICE) < torch.randint(length // 2, length, (texts, 1), device=DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-5)
 
@@ -102,7 +107,7 @@ def monitor() -> None:
                     watching.record(step)
                 optimizer.step()
 
-    took = in_turn({"plain": lambda: steps(False), "monitored": lambda: steps(True)}, 9)
+    took = in_turn({"plain": lambda: steps(False), "monitored": lambda: steps(True)}, ROUNDS)
     more = took["monitored"] / took["plain"] - 1
     print(f"training, {1e3 * took['plain'] / 50:.2f} ms a step; monitor every 50 steps: {more:+.2%}")
 
@@ -145,7 +150,7 @@ def generation() -> None:
 
     works["one, a threshold every 16 tokens"] = lambda: looked(16)
     works["one, a threshold every token"] = lambda: looked(1)
-    took = in_turn(works, 9)
+    took = in_turn(works, ROUNDS)
     count = sum(w.numel() for w in model.parameters())
     print(f"decoding, {count / 1e9:.2f} billion parameters, batch 8: {1e3 * took['none'] / 64:.2f} ms a step")
     for name in list(works)[1:]:
