@@ -139,6 +139,12 @@ def test_programs_are_solved_of_the_first_runs_and_a_way_may_be_looked_at_early(
     ends, early, steps = (found[name] for name in names[1:])
     assert (early < ends).all()
     assert (np.isfinite(steps) == (ends >= 0.99)).all()
+    low = columns(one | {"measure": ["arrival:frobenius@0.5"]}, range(4), few=True)[0][
+        "arrival:frobenius@0.5"
+    ]
+    assert (np.isfinite(low) == (ends >= 0.5)).all() and (
+        low[np.isfinite(steps)] < steps[np.isfinite(steps)]
+    ).all()
     every = columns(one | {"measure": names}, range(4), few=True)[0]
     np.testing.assert_array_equal(every["margin_ratio:l1"][:3], found["margin_ratio:l1"][:3])
 

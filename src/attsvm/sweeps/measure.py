@@ -109,10 +109,10 @@ def _margin_ratio(ended: Ended, norm: Norm) -> NDArray[Any]:
     return _ratios(ended, norm)[:, -1]
 
 
-def _arrival(ended: Ended, norm: Norm) -> NDArray[Any]:
-    """The first recorded step from which on the margin ratio is 0.99 or more; NaN where there is none."""
+def _arrival(ended: Ended, norm: Norm, level: float = ARRIVED) -> NDArray[Any]:
+    """The first recorded step from which on the margin ratio is so high; NaN where there is none."""
     ratios = _ratios(ended, norm)
-    there = np.logical_and.accumulate((ratios >= ARRIVED)[:, ::-1], axis=1)[:, ::-1]
+    there = np.logical_and.accumulate((ratios >= level)[:, ::-1], axis=1)[:, ::-1]
     return np.where(there[:, -1], ended.path.index[there.argmax(1)].astype(float), np.nan)
 
 
@@ -149,13 +149,17 @@ AT_A_STEP: dict[str, Callable[[Ended, Norm], Float]] = {"margin_ratio": _ratios,
 
 
 def parts(name: str) -> tuple[str, str, float]:
-    """The measure, its norm, "" for none, and its share of the steps, of "margin_ratio:l1@0.1"."""
+    """The measure, its norm, "" for none, and its share of the steps, of "margin_ratio:l1@0.1".
+
+    Of "arrival:l1@0.95" the margin ratio to arrive at. 1 where nothing is said.
+    """
     told, sign, share = name.partition("@")
     measure, _, norm = told.partition(":")
     number = share.replace(".", "", 1).isdigit() and 0 < float(share) <= 1
-    if sign and not (number and measure in AT_A_STEP):
+    ratio = measure == "arrival" and share != "1"
+    if sign and not (number and (measure in AT_A_STEP or ratio)):
         at = f"{', '.join(AT_A_STEP)} may be taken at a share of the steps: margin_ratio:l1@0.1"
-        raise WrongWord(f"no measure {name!r}. {at[0].upper()}{at[1:]}.")
+        raise WrongWord(f"no measure {name!r}. {at[0].upper()}{at[1:]}; arrival at a ratio below 1: @0.95.")
     return measure, norm, float(share) if sign else 1.0
 
 
@@ -201,6 +205,8 @@ def measured(name: str, ended: Ended, folder: str) -> NDArray[Any]:
         chosen: Any = norm_of(norm) if norm else ended.predicted
         if share == 1:
             return _of_the_first(ended, chosen, MEASURES[measure])
+        if measure == "arrival":
+            return _of_the_first(ended, chosen, lambda *own: _arrival(*own, level=share))
         at = int(np.abs(ended.path.index - share * ended.path.index[-1]).argmin())
         return _of_the_first(ended, chosen, lambda *own: AT_A_STEP[measure](*own)[:, at])
     function = plugin(name, folder)

@@ -1,0 +1,111 @@
+"""What the studies beside studies/*.toml make of their runs: known laws are found, false ones lose."""
+
+from math import comb
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+import attsvm as att
+from attsvm.claims.phases import face_shares, separable_share, threshold
+from attsvm.sweeps.plugins import plugin
+from attsvm.sweeps.study import read_study
+
+STUDIES = Path(__file__).parents[2] / "studies"
+SIZES = [2, 4, 8, 16]
+
+
+def of(name):
+    return plugin(name, str(STUDIES))
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """Shares of 4,000 runs that depend on d / (n² T^0.8)."""
+    n, T, d = (
+        x.ravel() for x in np.meshgrid([2, 4, 8, 16], [2, 4, 8, 16], 2 ** np.arange(2, 9), indexing="ij")
+    )
+    share = expit(1.5 * (np.log(d) - 2 * np.log(n) - 0.8 * np.log(T)))
+    return n, T, d, np.random.default_rng(0).binomial(4000, share) / 4000
+
+
+def test_the_planted_exponents_are_found_and_predict_larger_sizes(planted):
+    n, T, d, share = planted
+    small = (n < 16) & (T < 16)
+    found = of("collapse:fit")(variables()[0], *(x[small] for x in planted))
+    assert found.θ == pytest.approx([2, 0.8], abs=0.05)
+    assert found.error(n[~small], T[~small], d[~small], share[~small]) < 0.02
+
+
+def variables():
+    of("collapse:fit")  # puts the folder on the path
+    import collapse
+
+    return collapse.VARIABLES
+
+
+def test_every_rival_variable_leaves_more(planted):
+    best, *others = (of("collapse:fit")(one, *planted).error(*planted) for one in variables())
+    assert best < 0.01 and min(others) > 5 * best
+
+
+def test_shares_without_a_variable_do_not_collapse(planted):
+    n, T, d, share = planted
+    shuffled = np.random.default_rng(1).permutation(share)
+    assert of("collapse:fit")(variables()[0], n, T, d, shuffled).error(n, T, d, shuffled) > 0.2
+
+
+@pytest.mark.parametrize(("n", "d"), [(4, 2), (8, 3), (8, 6)])
+def test_with_two_tokens_the_count_is_that_of_cover(n, d):
+    cover = 2.0 ** (1 - n) * sum(comb(n - 1, k) for k in range(d))
+    assert separable_share(n, 2, d) == pytest.approx(cover, abs=1e-12)
+
+
+def test_the_volumes_of_a_cone_are_chances_and_agree_with_draws():
+    rng = np.random.default_rng(0)
+    for T in (3, 7, 32):
+        volumes = face_shares(T)
+        g, rest = rng.standard_normal((20_000, 1)), -np.sort(-rng.standard_normal((20_000, T - 1)), axis=1)
+        means = np.hstack([g, (g + np.cumsum(rest, axis=1)) / np.arange(2, T + 1)])
+        drawn = np.bincount((rest > means[:, :-1]).sum(1), minlength=T) / len(g)
+        assert volumes.sum() == pytest.approx(1, abs=1e-10) and volumes[0] == pytest.approx(1 / T)
+        np.testing.assert_allclose(drawn, volumes, atol=5 * 0.5 / np.sqrt(len(g)))
+        assert threshold(T) == pytest.approx(drawn @ np.arange(T), rel=0.03)
+
+
+def test_medians_of_arrivals_count_those_that_never_came():
+    median = of("factor_times:median")
+    assert median(np.array([10.0, 100.0, np.inf, np.inf, np.inf])) == np.inf
+    assert 10 < median(np.array([10.0, 100.0, 100.0, np.inf])) <= 100
+
+
+@pytest.mark.parametrize(
+    ("law", "times"),
+    [("t = a + b log(1/α)", lambda α: 5 - 3 * np.log(α)), ("t = a α^-b", lambda α: 7 * α**-0.4)],
+)
+def test_the_law_of_small_starts_is_told_from_the_others(law, times):
+    α = np.array([0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1])
+    t = times(α) + 100 * (α > 0.2)  # from some scale on, larger starts are slow too
+    found = of("factor_times:small_starts")(α, t)
+    wrong = {name: abs(np.log(one["smallest"])) for name, one in found.items()}
+    assert min(wrong, key=wrong.get) == law and wrong[law] < 0.01
+
+
+def test_a_shuffled_order_predicts_nothing_and_a_selection_is_one_number():
+    tokens, v = att.datasets.prompt_sphere(3, 5, 4, seed=0)
+    found = att.selections(tokens, v)
+    codes = of("basins:code")(np.stack([one.selected for one in found]))
+    assert len(set(codes)) == len(found) and codes.max() < 5**3
+    known = of("basins:predictors")(tokens, v, found, 0)
+    assert sorted(known["shuffled"]) == sorted(known["margin"]) and known["angle"].sum() <= 1
+    ends = np.repeat(codes, np.argsort(np.argsort(known["margin"])) + 1)
+    told = of("basins:judged")(tokens, v, ends, 0)
+    assert told["rank"][0] == pytest.approx(1) and told["rank"][3] < 0.9
+
+
+@pytest.mark.parametrize("name", ["collapse", "basins", "factor_times"])
+def test_a_study_has_a_hundred_thousand_runs_and_one_of_its_cells_for_every_reader(name):
+    paper, one = read_study(STUDIES / f"{name}.toml", "paper"), read_study(STUDIES / f"{name}.toml", "one")
+    assert len(paper.cells) * len(paper.seeds.begin) >= 100_000
+    assert len(one.cells) == 1 and one.cells[0] in paper.cells
