@@ -206,7 +206,7 @@ def measured(name: str, ended: Ended, folder: str) -> NDArray[Any]:
         if share == 1:
             return _of_the_first(ended, chosen, MEASURES[measure])
         if measure == "arrival":
-            return _of_the_first(ended, chosen, lambda *own: _arrival(*own, level=share))
+            return _of_the_first(ended, chosen, lambda one, norm: _arrival(one, norm, share))
         at = int(np.abs(ended.path.index - share * ended.path.index[-1]).argmin())
         return _of_the_first(ended, chosen, lambda *own: AT_A_STEP[measure](*own)[:, at])
     function = plugin(name, folder)
