@@ -1,8 +1,10 @@
 """The docs: broken blocks fail, the reference is complete, links lead somewhere."""
 
+import importlib.util
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sybil import Sybil
 from sybil.example import SybilFailure
@@ -163,3 +165,19 @@ def test_a_link_out_of_the_site_is_seen(monkeypatch, tmp_path):
     page = tmp_path / "docs" / "page.md"
     page.write_text("[a](page.md) [b](../README.md)", encoding="utf8")
     assert list(broken_links(page)) == ["../README.md"]
+
+
+# ---------------------------------------------------------------------- the first picture
+
+
+def test_the_first_picture_marks_where_each_optimizer_is_best():
+    spec = importlib.util.spec_from_file_location("first_picture", DOCS / "first_picture.py")
+    first = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(first)
+    steps = np.geomspace(10, 1e5, 9)
+    past = {"steps": steps, "usual": np.full((2, 9), 0.1), "ours": np.stack(2 * [1 / steps])}
+    best = dict(zip(first.STEPS, (0, 2, 5), strict=True))
+    halves = {p: np.stack(2 * [90 - 3 * abs(np.arange(6) - k)], axis=1) for p, k in best.items()}
+    _, right = first.draw(past, halves).axes
+    dots = [line.get_xdata()[0] for line in right.lines if line.get_marker() == "o"]
+    assert dots == [0, 2, 5]
