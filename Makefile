@@ -21,6 +21,7 @@ quick: .venv/ready-test
 docs:
 	@$(MAKE) --no-print-directory -j2 .venv/ready-docs out/report.html  # one waits for downloads, one computes
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -j auto -b html docs build/site
+	$(BIN)/python .ci/check_links.py build/site
 	@echo "Open build/site/index.html"
 
 dist: .venv/ready-dist

@@ -3,9 +3,11 @@
 import importlib.util
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 import attsvm
 
@@ -66,12 +68,16 @@ def test_a_target_that_nobody_has_is_seen():
     }
 
 
-@pytest.fixture(scope="module")
-def sites():
-    spec = importlib.util.spec_from_file_location("add_site", ROOT / ".ci" / "add_site.py")
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def sites():
+    return script("add_site")
 
 
 def test_sites_lie_side_by_side_and_the_first_page_leads_to_the_newest(sites, tmp_path):
@@ -89,3 +95,85 @@ def test_sites_lie_side_by_side_and_the_first_page_leads_to_the_newest(sites, tm
 def test_what_is_no_version_is_refused(sites, tmp_path):
     with pytest.raises(ValueError, match="'main' is no version"):
         sites.add(tmp_path, tmp_path, "main")
+
+
+# ---------------------------------------------------------------------- conda
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))
+RECIPE = (ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf8")
+CONDA = {"matplotlib": "matplotlib-base", "torch": "pytorch", "dask[array]": "dask-core"}
+"""What conda-forge calls otherwise."""
+
+
+def bounds(wanted):
+    """name → lower bound, of requirements as pip or conda write them."""
+    found = (re.fullmatch(r"([\w.\[\]-]+?) ?(>=.*)?", each) for each in wanted)
+    return {CONDA.get(one[1], one[1]): (one[2] or "").removeprefix(">=") for one in found}
+
+
+def differences(recipe, project):
+    """Fields of the recipe that do not say what the project says."""
+    told, about = yaml.safe_load(recipe), project["project"]
+    run = bounds(each for each in told["requirements"]["run"] if not each.startswith("python "))
+    extras = [each for name in ("sklearn", "dask", "sweep", "torch", "hf") for each in about[EXTRAS][name]]
+    (command,) = about["scripts"].items()
+    same = {
+        "name": (told["package"]["name"], about["name"]),
+        "version": (told["context"]["version"], attsvm.__version__),
+        "python": (f">={told['context']['python_min']}", about["requires-python"]),
+        "host": (told["requirements"]["host"][2].replace(" ", ""), project["build-system"]["requires"][0]),
+        "run": (run, bounds(about["dependencies"])),
+        "extras": (bounds(told["requirements"]["run_constraints"]), bounds(extras)),
+        "command": (told["build"]["python"]["entry_points"], [" = ".join(command)]),
+        "summary": (told["about"]["summary"], about["description"]),
+        "license": (told["about"]["license"], about["license"]),
+        "license file": ([told["about"]["license_file"]], about["license-files"]),
+    }
+    return [field for field, (here, there) in same.items() if here != there]
+
+
+EXTRAS = "optional-dependencies"
+
+
+def test_the_recipe_for_conda_says_what_the_project_says():
+    assert differences(RECIPE, PROJECT) == []
+
+
+@pytest.mark.parametrize(
+    ("right", "false", "field"),
+    [
+        ("scipy >=1.13", "scipy >=1.12", "run"),
+        ("    - optax >=0.2.4\n", "", "run"),
+        ("pyarrow >=18", "pyarrow >=17", "extras"),
+        ('python_min: "3.11"', 'python_min: "3.10"', "python"),
+        ("attsvm.cli:app", "attsvm.cli:main", "command"),
+    ],
+)
+def test_a_recipe_that_fell_behind_is_seen(right, false, field):
+    assert right in RECIPE and differences(RECIPE.replace(right, false), PROJECT) == [field]
+
+
+# ---------------------------------------------------------------------- links of the site
+
+
+def test_broken_links_of_a_site_are_seen_and_others_listed(tmp_path, capsys):
+    links = script("check_links")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.html").write_text('<a href="sub/b.html#here"></a><img src="p.svg"><a href="#top"></a>')
+    (tmp_path / "sub" / "b.html").write_text('<p id="here"></p><a href="../a.html"></a>')
+    (tmp_path / "p.svg").touch()
+    assert links.main(str(tmp_path)) == 0
+    (tmp_path / "c.html").write_text(
+        '<a href="sub/b.html#gone"></a><a href="d.html"></a><a href="#x"></a>'
+        '<a href="https://example.org/#y"></a><a href="data:,x"></a>'
+    )
+    assert links.main(str(tmp_path)) == 1
+    broken, outside = links.check(tmp_path)
+    assert broken == ["c.html → #x", "c.html → d.html", "c.html → sub/b.html#gone"]
+    assert dict(outside) == {"https://example.org/": 1}
+    assert "outside: https://example.org/ (1)" in capsys.readouterr().out
+
+
+def test_a_folder_without_pages_is_no_sound_site(tmp_path):
+    assert script("check_links").main(str(tmp_path)) == 1
