@@ -31,7 +31,7 @@ class Settings:
     rank: of K and Q, 0 for no restriction. separate: K and Q are normalised apart. depth: factors of a
     diagonal. heads: several side by side, 0 for one; across: what the optimizer takes as one of them, as the
     norm of Heads. batch: examples per step, 0 for all of them. eps, b2: Adam's; with eps 0 its steps survive
-    saturation.
+    saturation. train_head: the linear head moves, too, by steps of the same rule.
     """
 
     optimizer: str = "steepest"
@@ -50,12 +50,13 @@ class Settings:
     batch: int = 0
     eps: float = 1e-8
     b2: float = 0.999
+    train_head: bool = False
 
     @property
     def asked(self) -> tuple[str, ...]:
         """The options that have an effect."""
         several = ("heads", "across") if self.heads else ()
-        return (*ASKS[self.optimizer], *FACTORS.get(self.weight, ()), *several, "batch")
+        return (*ASKS[self.optimizer], *FACTORS.get(self.weight, ()), *several, "batch", "train_head")
 
     @property
     def factors(self) -> int:
@@ -87,8 +88,10 @@ class Settings:
         if self.heads:
             one_of("across", self.across, dict.fromkeys(weights.ACROSS))
             weight = weights.Heads(self.heads, weight, self.across)
+        rule = one_of("optimizer", self.optimizer, rules)
         return {
-            "optimizer": one_of("optimizer", self.optimizer, rules)(),
+            "optimizer": rule(),
+            "train_head": rule() if self.train_head else None,
             "weight": weight,
             "loss": one_of("loss", self.loss, known),
             "steps": self.steps,

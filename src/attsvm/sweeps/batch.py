@@ -58,7 +58,7 @@ class Batch:
         """What is compiled for it: batches that agree in this should follow each other in one process."""
         told, runs = self.cell.training, self.stop - self.start
         shape = self.cell.shape[0], *_shared_shape(self.cell, runs, device)
-        rule = (told.optimizer, told.norm, bool(told.momentum), bool(told.decay), told.batch)
+        rule = (told.optimizer, told.norm, bool(told.momentum), bool(told.decay), told.batch, told.train_head)
         weight = (told.weight, told.rank, told.separate, told.depth, told.heads, told.across)
         return (weight, rule, told.loss, runs, shape)
 
@@ -173,8 +173,11 @@ def _trained(cell: Cell, seeds: range) -> tuple[Path, Any]:
         path = train(wide, wide_head, init=cell.start(seeds), record=record, **given)
     if wide is not tokens:
         path = replace(path, tokens=tokens, W=path.W[..., : tokens.d, : tokens.e], state=None)
+        path = path if path.v is None else replace(path, v=path.v[..., : tokens.values.shape[-1]])
     if cell.training.weight.startswith("diagonal"):
         path = as_prompts(path)
+    if path.v is not None:
+        return path, path.v[:, -1]
     return path, np.asarray(head.v) if isinstance(head, Linear) else None
 
 

@@ -30,7 +30,7 @@ Data = tuple[tuple[str, Any], ...]
 ALWAYS = ("norm", "lr", "eps", "b2")
 """Words of a training that are told where they have an effect."""
 
-OPTIONAL = ("momentum", "decay", "rank", "separate", "depth", "heads", "across", "batch")
+OPTIONAL = ("momentum", "decay", "rank", "separate", "depth", "heads", "across", "batch", "train_head")
 """Words of a training that are told where they are not what goes without saying."""
 
 INIT = 1 << 40

@@ -63,10 +63,15 @@ class Sweep:
         """Shares and means of every cell."""
         edges = [*np.flatnonzero(np.diff(self.runs["cell"], prepend=-1)), len(self.runs["cell"])]
         found = []
+        said = {
+            n: np.unique(self.runs[n])
+            for n in self.facts["measures"]
+            if self.runs[n].dtype.kind not in "biuf"
+        }
         for a, b in pairwise(edges):
             own = {name: column[a:b] for name, column in self.runs.items()}
             words = {name: own[name][0] for name in self.facts["parameters"] if _told(own[name][0])}
-            found.append(CellResult(words, int(b - a), _quantities(own, self.facts["measures"])))
+            found.append(CellResult(words, int(b - a), _quantities(own, self.facts["measures"], said)))
         return tuple(found)
 
     @cached_property
@@ -197,15 +202,18 @@ def _wrong(facts: Any, runs: Columns) -> str:
     return ""
 
 
-def _quantities(columns: Columns, measures: Sequence[str]) -> dict[str, Estimate]:
+def _quantities(
+    columns: Columns, measures: Sequence[str], said: Mapping[str, NDArray[Any]]
+) -> dict[str, Estimate]:
+    """said: the words of each measure that answers in words, in any cell."""
     found: dict[str, Estimate] = {}
     for name in measures:
         if name == "kind":
             found |= {kind: estimate(columns, kind) for kind in KINDS}
         elif columns[name].dtype.kind in "biuf":
             found[name] = estimate(columns, name)
-        else:  # words of a user's own: the share of each
-            for word in np.unique(columns[name]):
+        else:  # words of a user's own: the share of each, also where no run of this cell says it
+            for word in said[name]:
                 found[f"{name} = {word}"] = estimate({"said": columns[name] == word}, "said")
     return found
 
