@@ -41,6 +41,10 @@ MODULES = (
     "next_token",
     "markov",
     "even_pairs",
+    "match_and_copy",
+    "sparse_signals",
+    "one_location",
+    "polarisation",
 )
 """The files of claims, in the order of the table; each registers its own by the decorator `claim`."""
 

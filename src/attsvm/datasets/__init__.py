@@ -3,23 +3,33 @@
 from attsvm.datasets import published as published
 from attsvm.datasets.benign_overfitting import flipped_examples, signal_and_noise, signal_beside_noise
 from attsvm.datasets.even_pairs import even_pairs, parity
+from attsvm.datasets.match_and_copy import match_and_copy
 from attsvm.datasets.max_margin_selection import joint_training, several_inputs, single_input, two_scores
 from attsvm.datasets.mirror_descent import joint_mirror
+from attsvm.datasets.one_location import LocationRisk, Overlaps, one_location
 from attsvm.datasets.random import orthogonal, prompt_sphere, sphere
+from attsvm.datasets.sparse_signals import capacity, planted, sparse_signals
 from attsvm.datasets.transformers_as_svms import two_clouds, two_fans
 
 __all__ = [
     "even_pairs",
     "flipped_examples",
+    "LocationRisk",
+    "Overlaps",
+    "capacity",
     "joint_mirror",
     "joint_training",
+    "match_and_copy",
+    "one_location",
     "orthogonal",
     "parity",
+    "planted",
     "prompt_sphere",
     "several_inputs",
     "signal_and_noise",
     "signal_beside_noise",
     "single_input",
+    "sparse_signals",
     "sphere",
     "two_clouds",
     "two_fans",

@@ -1,0 +1,159 @@
+"""A signal in one of many tokens: who finds it (Barnfield, Cui, Lu 2026), and in how many examples it can be
+selected.
+
+"High-dimensional Analysis of Single-layer Attention for Sparse-token Classification".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+import attsvm as att
+from attsvm.claims.claim import claim
+from attsvm.numbers import Float
+
+REFERENCE = "Barnfield, Cui, Lu 2026, arXiv 2509.25153"
+TOKENS, WIDTH, STRENGTH = 10, 60, 5.0
+RATIOS = (8, 32)
+"""α = n/d of the two training sets."""
+LENGTHS, EXAMPLES = (64, 512, 4096), 2_000
+CAPACITY = ((2, 0.0), (8, 0.0), (4, 2.0))
+"""T and strength of the sizes at which the capacity is looked at."""
+DRAWS = 30
+
+
+@claim(
+    f"{REFERENCE}, two gradient steps",
+    "text",
+    removed="labels that tell where the signal is: they are permuted",
+    twin=lambda seed: _two_steps(seed, permuted=True),
+    chosen_on=range(5),
+)
+def two_gradient_steps_find_the_signal(seed: int) -> att.Verdict:
+    """From zero, one step of the head and one of the prompt align it with the signal: 1 − cosine = C/α, α =
+    n/d.
+
+    L = 10, one row, strength 5, d = 60, logistic loss: the second step of joint gradient descent is the
+    paper's q. Wanted: a cosine ≥ 0.9 at α = 32, and 1 − cosine there between 1/8 and 1/2 of that at α = 8
+    (C/α: a quarter).
+    """
+    return _two_steps(seed, permuted=False)
+
+
+@claim(
+    f"{REFERENCE}, error of attention and of linear classifiers",
+    "text",
+    removed="a strength that grows with log L: it stays at 2.5",
+    twin=lambda seed: _errors(seed, growing=False),
+    chosen_on=range(5),
+)
+def attention_needs_a_signal_of_log_l_where_pooling_needs_its_root(seed: int) -> att.Verdict:
+    """With strength 1.5 log L the error of attention falls with L, while that of pooled tokens tends to one
+    half.
+
+    Attention with prompt and head ξ, and the mean token read along ξ, each with its best threshold on 2,000
+    training inputs, judged on 2,000 fresh ones; L = 64, 512, 4096. Wanted: attention ≤ 2 % at every L, and no
+    more at the last than at the first; pooling ≥ 35 % at the last.
+    """
+    return _errors(seed, growing=True)
+
+
+@claim(
+    "ours: docs/papers/sparse_signals.md, by the kinematic formula of Amelunxen et al. 2014",
+    "derived",
+    removed="the right number of tokens: the capacity of half as many, or of twice as many for T = 2",
+    twin=lambda seed: _capacity(seed, lambda T: T // 2 if T > 2 else 4),
+    chosen_on=range(5),
+)
+def a_prompt_selects_planted_tokens_up_to_its_capacity(seed: int) -> att.Verdict:
+    """Gaussian tokens with a planted one can be selected in n examples up to n* = d · max_s (1 − s²)/D(s ·
+    strength), no further.
+
+    D(τ) = E dist²(g + τe_1, {u: u_1 ≥ u_t}). d = 48; T and strength: 2 and 0, 8 and 0, 4 and 2; 30 draws
+    each, separable or not by certified programs. Wanted: ≥ 80 % separable at n = 0.75 n*, ≤ 20 % at 1.35 n*,
+    and at n* itself 50 % ± 30 %.
+    """
+    return _capacity(seed, lambda T: T)
+
+
+def _two_steps(seed: int, permuted: bool) -> att.Verdict:
+    gaps = []
+    for ratio in RATIOS:
+        tokens, xi = att.datasets.sparse_signals(ratio * WIDTH, TOKENS, WIDTH, STRENGTH, seed)
+        if permuted:
+            labels = np.random.default_rng(seed).permutation(tokens.labels)
+            tokens = att.Tokens(tokens.keys, labels=labels)
+        gaps.append(1 - float(xi @ _prompt(tokens)))
+    return att.judge(
+        "two gradient steps find the signal",
+        att.at_most("1 − cosine at α = 32", gaps[1], 0.1),
+        att.at_most("1 − cosine at α = 32, relative to α = 8", gaps[1] / gaps[0], 0.5),
+        att.at_least("the same", gaps[1] / gaps[0], 0.125),
+    )
+
+
+def _prompt(tokens: att.Tokens) -> Float:
+    """The direction of the prompt after the two steps."""
+    path = att.train(
+        tokens,
+        att.Linear(np.zeros(tokens.d)),
+        optimizer=att.gd(1.0),
+        train_head=att.gd(1.0),
+        steps=2,
+        record=[2],
+    )
+    return np.asarray(path.final[:, 0] / np.linalg.norm(path.final))
+
+
+def _errors(seed: int, growing: bool) -> att.Verdict:
+    attention, pooled = [], []
+    for L in LENGTHS:
+        strength = 1.5 * np.log(L) if growing else 2.5
+        sets = [
+            att.datasets.sparse_signals(EXAMPLES, L, 1, strength, seed, fresh=fresh)
+            for fresh in (0, EXAMPLES)
+        ]
+        # In one dimension ξ = ±1: what lies across ξ neither prompt nor head sees.
+        read = [(tokens.keys[..., 0] * xi[0], tokens.labels) for tokens, xi in sets]
+        attention.append(_error(*((_attended(a), labels) for a, labels in read)))
+        pooled.append(_error(*((a.mean(1), labels) for a, labels in read)))
+    return att.judge(
+        "attention needs log L",
+        att.at_most("largest error of attention", max(attention), 0.02),
+        att.at_most("its last error minus its first", attention[-1] - attention[0], 0.0),
+        att.at_least("last error of pooled tokens", pooled[-1], 0.35),
+    )
+
+
+def _attended(a: Float) -> Float:
+    weights = np.exp(a - a.max(1, keepdims=True))
+    return np.asarray((weights * a).sum(1) / weights.sum(1))
+
+
+def _error(train: tuple[Float, Float], test: tuple[Float, Float]) -> float:
+    """The test error of the threshold that is best on the training inputs."""
+    order = np.argsort(train[0])
+    positive = train[1][order] > 0
+    # Wrong where the first k are called negative: positives among them, negatives behind.
+    wrong = np.append(0, np.cumsum(positive)) + np.append(np.cumsum(~positive[::-1])[::-1], 0)
+    k = int(wrong.argmin())
+    padded = np.concatenate([[-np.inf], train[0][order], [np.inf]])
+    threshold = (padded[k] + padded[k + 1]) / 2
+    return float(((test[0] > threshold) != (test[1] > 0)).mean())
+
+
+def _capacity(seed: int, tokens_of: object) -> att.Verdict:
+    below, at, above = [], [], []
+    for T, strength in CAPACITY:
+        most = 48 * att.datasets.capacity(tokens_of(T), strength)  # type: ignore[operator]
+        for found, part in ((below, 0.75), (at, 1.0), (above, 1.35)):
+            n = round(part * most)
+            seeds = range(DRAWS * seed, DRAWS * (seed + 1))
+            tokens, _ = att.datasets.planted(n, T, 48, strength, seeds)
+            found.append(float(np.mean(att.separable(tokens, np.zeros(n, int)))))
+    return att.judge(
+        "selection up to the capacity",
+        att.at_least("least share separable at 0.75 n*", min(below), 0.8),
+        att.at_most("largest |share − ½| at n*", max(abs(x - 0.5) for x in at), 0.3),
+        att.at_most("largest share separable at 1.35 n*", max(above), 0.2),
+    )

@@ -1,0 +1,180 @@
+"""One informative location: a response that one token of L carries, and the exact risk of erf-attention on
+it.
+
+"Attention Layers Provably Solve Single-location Regression" (Marion, Berthier, Biau, Boyer 2025,
+arXiv 2410.01537).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.datasets.random import Seed, draw_runs, on_sphere
+from attsvm.numbers import Float
+from attsvm.tokens import Tokens
+
+NODES = 120
+"""Of the Gauss-Hermite rule: 1e-12 for λ up to 1, 1e-6 at 2."""
+
+
+class Truth(NamedTuple):
+    """What `one_location` hides: unit vectors k*, v* (d,), the place (n,) and the response Y (n,)."""
+
+    k: Float
+    v: Float
+    place: NDArray[np.intp]
+    response: Float
+
+
+def one_location(
+    n: int = 100,
+    T: int = 10,
+    d: int = 400,
+    seed: Seed = 0,
+    *,
+    variance: float = 0.5,
+    noise: float = 0.0,
+    fresh: int = 0,
+) -> tuple[Tokens, Truth]:
+    """One token of T, marked along k*, carries the response along v*; the others are noise.
+
+        x_J ~ N(√(d/2) k*, variance · I),  x_t ~ N(0, I),  Y = x_Jᵀ v* + noise · N(0, 1),   k* ⊥ v*, J uniform
+
+    Values hold x_tᵀ v* − Y (n, T, 1): the prompt model of these tokens with `SquaredError()` is the
+    regression with v* known. fresh: 0 for the training inputs, or so many test inputs, from a stream of their
+    own, with the same k* and v*. Draw order: k*, v*; places, tokens, noise. Returns Tokens and the truth.
+    """
+    if T < 2 or d < 2:
+        raise ValueError(f"T={T}, d={d}. Pass T ≥ 2 tokens, and d ≥ 2 for two orthogonal directions.")
+    count = fresh or n
+
+    def directions(rng: np.random.Generator) -> dict[str, Float]:
+        k, v = on_sphere(rng.standard_normal((2, d)))
+        return {"k": k, "v": on_sphere(v - k * (k @ v))}
+
+    def draw(rng: np.random.Generator) -> dict[str, Float]:
+        drawn = directions(rng)
+        place, tokens = rng.integers(T, size=count), rng.standard_normal((count, T, d))
+        return drawn | {"place": place.astype(float), "keys": tokens, "noise": rng.standard_normal(count)}
+
+    parts = draw_runs(draw, seed, test=bool(fresh)) | draw_runs(
+        directions, seed
+    )  # those of the training inputs
+    k, v, keys = parts["k"], parts["v"], parts["keys"]
+    here = (np.arange(T) == parts["place"][..., None])[..., None]
+    keys = np.where(here, np.sqrt(d / 2) * k[..., None, None, :] + np.sqrt(variance) * keys, keys)
+    along = np.matmul(keys, v[..., None, :, None])
+    response = np.where(here, along, 0).sum(-2)[..., 0] + noise * parts["noise"]
+    tokens = Tokens(keys, values=along - response[..., None, None])
+    return tokens, Truth(k, v, parts["place"].astype(np.intp), response)
+
+
+# ---------------------------------------------------------------------- the exact risk
+
+
+class Overlaps(NamedTuple):
+    """k·k*, v·v*, k·v, v·k*, k·v* of unit vectors k and v: all that the risk depends on."""
+
+    kappa: Float
+    nu: Float
+    mixed: Float
+    value_on_key: Float
+    key_on_value: Float
+
+
+@dataclass(frozen=True)
+class LocationRisk:
+    """The risk E (Y − Σ_t erf(λ x_tᵀ k) x_tᵀ v)² of `one_location`, exactly, and its gradient.
+
+    It is a sum of Gaussian means in one variable (the rest of x given xᵀk is integrated by hand), each by
+    Gauss-Hermite nodes. Where k ⊥ v, k ⊥ v* and v ⊥ k* it is `on_manifold`, in closed form.
+    """
+
+    d: int = 400
+    T: int = 10
+    variance: float = 0.5
+    sharpness: float = 0.1
+    noise: float = 0.0
+
+    def on_manifold(self, kappa: Float, nu: Float) -> Float:
+        """noise² + γ² − 2γ² ν erf(λκ√(d/(2 + 4λ²γ²))) + γ² ζ(λκ√(d/2), λγ) + (T − 1) ζ(0, λ),  γ² =
+        variance."""
+        from scipy.special import erf
+
+        lam, var = self.sharpness, self.variance
+        mean = erf(lam * kappa * np.sqrt(self.d / (2 + 4 * lam**2 * var)))
+        own = zeta(lam * kappa * np.sqrt(self.d / 2), lam * np.sqrt(var))
+        return np.asarray(
+            self.noise**2 + var * (1 - 2 * nu * mean + own) + (self.T - 1) * zeta(0.0, lam), dtype=float
+        )
+
+    def value(self, at: Overlaps) -> Float:
+        return self._computed(at)[0]
+
+    def gradient(self, at: Overlaps) -> Overlaps:
+        """Its derivative in each overlap."""
+        return self._computed(at)[1]
+
+    def _computed(self, at: Overlaps) -> tuple[Float, Overlaps]:
+        kappa, nu, c, p, q = (np.asarray(x, dtype=float)[..., None] for x in at)
+        root, var, far = np.sqrt(self.d / 2), self.variance, self.T - 1
+        gamma, g, weight = np.sqrt(var), *_gaussian()
+        f, slope = _erf(self.sharpness, root * kappa + gamma * g)
+        plain, _ = _erf(self.sharpness, g)
+        b, rest = root * p + gamma * c * g, var * (1 - c * c)
+        read = q * g * gamma * b + var * (nu - c * q)  # E[x_Jᵀv · (Y − noise) | x_Jᵀk]
+        dc_b, dp_b = gamma * g, root
+
+        def mean(x: Float) -> Float:
+            return np.asarray((x * weight).sum(-1))
+
+        m0, dm0 = mean(c * plain * g), mean(plain * g)
+        m1, own = mean(f * b), mean(f * f * (b * b + rest) - 2 * f * read)
+        others = mean(plain**2 * (c * c * g * g + 1 - c * c))
+        value = var + self.noise**2 + own + 2 * far * m0 * m1 + far * others + far * (far - 1) * m0**2
+        across = 2 * far * m0
+        by_kappa = mean(root * slope * (2 * f * (b * b + rest) - 2 * read)) + across * mean(root * slope * b)
+        by_nu = mean(-2 * var * f)
+        by_c = mean(f * f * (2 * b * dc_b - 2 * var * c) - 2 * f * (q * g * gamma * dc_b - var * q))
+        by_c += across * mean(f * dc_b) + 2 * far * dm0 * m1 + 2 * far * (far - 1) * m0 * dm0
+        by_c += far * mean(plain**2 * (2 * c * g * g - 2 * c))
+        by_p = mean(2 * f * f * b * dp_b - 2 * f * q * g * gamma * dp_b) + across * mean(f * dp_b)
+        by_q = mean(-2 * f * (g * gamma * b - var * c))
+        return value, Overlaps(by_kappa, by_nu, by_c, by_p, by_q)
+
+
+def zeta(t: Float | float, a: Float | float) -> Float:
+    """E erf²(t + a G) = 1 − 8 OwenT(√2 t/√(1 + 2a²), 1/√(1 + 4a²)),  G ~ N(0, 1)."""
+    from scipy.special import owens_t
+
+    t, a = np.asarray(t, dtype=float), np.asarray(a, dtype=float)
+    return np.asarray(1 - 8 * owens_t(np.sqrt(2) * t / np.sqrt(1 + 2 * a * a), 1 / np.sqrt(1 + 4 * a * a)))
+
+
+def zeta_slope(t: Float | float, a: Float | float) -> Float:
+    """∂ζ/∂t = 4/√(π(1 + 2a²)) · e^(−t²/(1 + 2a²)) · erf(t/√((1 + 2a²)(1 + 4a²)))."""
+    from scipy.special import erf
+
+    t, wide = np.asarray(t, dtype=float), 1 + 2 * np.asarray(a, dtype=float) ** 2
+    return np.asarray(
+        4 / np.sqrt(np.pi * wide) * np.exp(-t * t / wide) * erf(t / np.sqrt(wide * (2 * wide - 1)))
+    )
+
+
+def _erf(sharpness: float, x: Float) -> tuple[Float, Float]:
+    """erf(λx) and its slope in x."""
+    from scipy.special import erf
+
+    return erf(sharpness * x), 2 * sharpness / np.sqrt(np.pi) * np.exp(-((sharpness * x) ** 2))
+
+
+@cache
+def _gaussian() -> tuple[Float, Float]:
+    """Nodes and weights of a mean over N(0, 1)."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    return nodes, weights / np.sqrt(2 * np.pi)

@@ -1,0 +1,124 @@
+"""A signal in few of many tokens, and how many examples one prompt can select it in.
+
+"High-dimensional Analysis of Single-layer Attention for Sparse-token Classification" (Barnfield, Cui, Lu
+2026, arXiv 2509.25153), and the capacity of selection, which is ours.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from attsvm.datasets.random import Seed, draw_runs, on_sphere
+from attsvm.numbers import Float
+from attsvm.tokens import Tokens
+
+SAMPLES = 1 << 16
+"""Points of the mean in the capacity, low-discrepancy ones: a thousandth of it."""
+
+
+def sparse_signals(
+    n: int = 200,
+    T: int = 10,
+    d: int = 100,
+    strength: float = 5.0,
+    seed: Seed = 0,
+    *,
+    rows: int = 1,
+    share: float = 0.5,
+    fresh: int = 0,
+) -> tuple[Tokens, Float]:
+    """Noise, and in the examples of one class a common signal on `rows` of the T tokens, at random places.
+
+        y = +1 (with probability share):  X = strength · v ξᵀ + Z;     y = −1:  X = Z,   Z ~ N(0, 1), |ξ| = 1
+
+    fresh: 0 for the training inputs, or so many test inputs, from a stream of their own, with the same ξ.
+    Draw order: ξ; labels, Z, places. Returns keys (n, T, d), labels (n,), and ξ (d,), which serves as prompt
+    and head.
+    """
+    if not 1 <= rows <= T:
+        raise ValueError(f"rows is {rows} of T={T} tokens. Pass 1 … {T}: so many carry the signal.")
+    count = fresh or n
+
+    def signal(rng: np.random.Generator) -> dict[str, Float]:
+        return {"xi": on_sphere(rng.standard_normal(d))}
+
+    def draw(rng: np.random.Generator) -> dict[str, Float]:
+        drawn = signal(rng)
+        drawn["labels"] = np.where(rng.random(count) < share, 1.0, -1.0)
+        drawn["noise"] = rng.standard_normal((count, T, d))
+        order = np.argsort(rng.random((count, T)), axis=1)
+        return drawn | {"marked": (order < rows) * (drawn["labels"][:, None] > 0) * 1.0}
+
+    parts = draw_runs(draw, seed, test=bool(fresh))
+    xi = draw_runs(signal, seed)["xi"]  # that of the training inputs
+    keys = parts["noise"] + strength * parts["marked"][..., None] * xi[..., None, None, :]
+    return Tokens(keys, labels=parts["labels"]), xi
+
+
+def planted(
+    n: int = 32, T: int = 8, d: int = 32, strength: float = 0.0, seed: Seed = 0
+) -> tuple[Tokens, Float]:
+    """Gaussian tokens with a signal on the first one of every example: what is to be selected.
+
+        x_1 = strength · ξ + z_1,  x_t = z_t,     z ~ N(0, I_d),  |ξ| = 1
+
+    The value of the first token is 1, that of the others 0, and the head is 1: the first token is the best
+    one. Draw order: ξ, z. Returns keys (n, T, d), values (n, T, 1) and the head (1,).
+    """
+
+    def draw(rng: np.random.Generator) -> dict[str, Float]:
+        xi, keys = on_sphere(rng.standard_normal(d)), rng.standard_normal((n, T, d))
+        keys[:, 0] += strength * xi
+        return {"keys": keys}
+
+    keys = draw_runs(draw, seed)["keys"]
+    values = np.zeros((*keys.shape[:-1], 1))
+    values[..., 0, :] = 1
+    return Tokens(keys, values=values), np.ones((*keys.shape[:-3], 1))
+
+
+def capacity(T: int, strength: float = 0.0) -> float:
+    """Examples per dimension, n/d, up to which a prompt selects the first token of `planted` in all of them.
+
+        n*/d = max_s (1 − s²) / D(s · strength),     D(τ) = E dist²(g + τ e_1, C),  g ~ N(0, I_T)
+
+    C = {u: u_1 ≥ u_t for all t}, s the share of the prompt along ξ. Without a signal it is the kinematic
+    formula (Amelunxen et al. 2014): d random directions meet the cone Cⁿ when d exceeds n D(0). D(0) = 1/2
+    for T = 2, which is Cover's n* = 2d; it grows with log T. The limit for large d, to about a thousandth.
+    """
+    if T < 2:
+        raise ValueError(f"T is {T}. Pass T ≥ 2: with one token there is nothing to select.")
+    if not strength:
+        return 1 / cone_distance(T, 0.0)
+    from scipy.optimize import minimize_scalar
+
+    found = minimize_scalar(
+        lambda s: cone_distance(T, s * strength) / (1 - s * s), bounds=(0, 1 - 1e-6), method="bounded"
+    )
+    return float(1 / found.fun)
+
+
+def cone_distance(T: int, shift: float) -> float:
+    """D(τ) = E dist²(g + τ e_1, C), the mean over SAMPLES fixed points.
+
+    The nearest point raises the first entry and lowers the largest others to one level, the largest mean of
+    the first entry and some of the largest others.
+    """
+    first, ordered, sums = _points(T)
+    first = first + shift
+    level = np.maximum(first, ((first[:, None] + sums) / np.arange(2, T + 1)).max(1))
+    over = np.maximum(ordered - level[:, None], 0)
+    return float(((level - first) ** 2 + (over**2).sum(1)).mean())
+
+
+@lru_cache(maxsize=2)
+def _points(T: int) -> tuple[Float, Float, Float]:
+    """Gaussian points: the first entries, the others from the largest on, and their sums (SAMPLES, T − 1)."""
+    from scipy.special import ndtri
+    from scipy.stats import qmc
+
+    g = ndtri(qmc.Sobol(T, scramble=False).random(SAMPLES) + 0.5 / SAMPLES)
+    ordered = -np.sort(-g[:, 1:], axis=1)
+    return g[:, 0], ordered, np.cumsum(ordered, axis=1)
