@@ -6,6 +6,9 @@ with slope −γ is u' = γσ, a' = γσ ⊙ (u − σᵀu). (The printed flow h
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from scipy.integrate import solve_ivp
 
@@ -84,7 +87,7 @@ def _logistic(seed: int, equal: bool) -> att.Verdict:
 def _squared(seed: int, equal: bool) -> att.Verdict:
     begin, ends = _start(seed, equal), {}
     for target in (1.0, TARGET):
-        u, log_losing, _ = _flow(begin, lambda f, y=target: y - f, (1e4,))
+        u, log_losing, _ = _flow(begin, partial(_residual, target), (1e4,))
         ends[target] = u[-1], float(np.exp(log_losing[-1]))
     lost, one = ends[TARGET][1], ends[1.0][1]
     return att.judge(
@@ -94,12 +97,18 @@ def _squared(seed: int, equal: bool) -> att.Verdict:
     )
 
 
+def _residual(target: float, f: float) -> float:
+    return target - f
+
+
 def _start(seed: int, equal: bool) -> Float:
     drawn = SIZE * np.random.default_rng(seed).standard_normal(WIDTH)
     return np.full(WIDTH, abs(drawn[0])) if equal else drawn
 
 
-def _flow(begin: Float, slope: object, times: tuple[float, ...]) -> tuple[Float, Float, Float]:
+def _flow(
+    begin: Float, slope: Callable[[float], float], times: tuple[float, ...]
+) -> tuple[Float, Float, Float]:
     """u (k, d), log(1 − σ_max) (k,) and the winner (k,) of the flow at some times."""
 
     def along(log_t: float, state: Float) -> Float:
@@ -107,7 +116,7 @@ def _flow(begin: Float, slope: object, times: tuple[float, ...]) -> tuple[Float,
         sigma = np.exp(a - a.max())
         sigma /= sigma.sum()
         f = float(sigma @ u)
-        pull = slope(f) * np.exp(log_t)  # type: ignore[operator]
+        pull = slope(f) * np.exp(log_t)
         return np.concatenate([pull * sigma, pull * sigma * (u - f)])
 
     span = np.log(1e-3), np.log(times[-1])

@@ -12,11 +12,11 @@ from attsvm.datasets.sparse_signals import capacity, planted, sparse_signals
 from attsvm.datasets.transformers_as_svms import two_clouds, two_fans
 
 __all__ = [
-    "even_pairs",
-    "flipped_examples",
     "LocationRisk",
     "Overlaps",
     "capacity",
+    "even_pairs",
+    "flipped_examples",
     "joint_mirror",
     "joint_training",
     "match_and_copy",
