@@ -1,12 +1,12 @@
 """Capacity: the data of studies/capacity.toml, what it measures, and what is made of it.
 
-A prompt p selects the first token of n examples if (x_1 − x_t)ᵀp > 0 for all t > 1. Up to which n is there one? A draw is
-decided by a certified program, or by multipliers that prove that there is none.
+A prompt p selects the first token of n examples if (x_1 − x_t)ᵀp > 0 for all t > 1. Up to which n is there
+one? A draw is decided by a certified program, or by multipliers that prove that there is none.
 
     load = n / n*,     n* = d · attsvm.datasets.capacity(T, strength)
 
-The law has no free constant: half of the draws must be separable at load 1, whatever T, d and strength, and the window
-in which the share falls must close like d^(−1/2).
+The law has no free constant: half of the draws must be separable at load 1, whatever T, d and strength, and
+the window in which the share falls must close like d^(−1/2).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from scipy.special import log_ndtr, ndtr
 import attsvm as att
 
 PROVED = 1e-7
-"""Bound on N*(Σ λ_j A_j) / Σ λ_j: no prompt shorter than its inverse has margin one, a thousand times the usual length."""
+"""Bound on N*(Σ λ_j A_j) / Σ λ_j: no prompt shorter than its inverse has margin one, a thousand times the
+usual length."""
+WORDS = ("separable", "not separable", "undecided")
 RESAMPLES = 400
 
 
@@ -39,17 +41,33 @@ def selectable(path: att.Path) -> str:
     try:
         solution = att.max_margin(path.tokens, np.zeros(path.tokens.n, int))
     except att.NotSeparable as no:
-        return "not separable" if no.residual <= PROVED else "undecided"
-    return "separable" if solution.certified else "undecided"
+        return WORDS[1] if no.residual <= PROVED else WORDS[2]
+    return WORDS[0] if solution.certified else WORDS[2]
 
 
 # ---------------------------------------------------------------------- what is made of it
 
 
-def fitted(cells: list[dict[str, Any]], resamples: int = RESAMPLES) -> dict[str, Any]:
-    """Of every T, strength and d: the load at which half of the draws are separable, and the width of the window there.
+def summary(done: Any) -> dict[str, Any]:
+    """The record: how many draws of every cell are separable, and the fits."""
+    cells = []
+    for cell in done.cells:
+        T, d, strength = int(cell.words["T"]), int(cell.words["d"]), float(cell.words["strength"])
+        share = {word: cell.quantities[f"capacity:selectable = {word}"].value for word in WORDS[:2]}
+        hits, misses = (round(share[word] * cell.runs) for word in WORDS[:2])
+        n = examples(float(cell.words["load"]), T, d, strength)
+        cells.append(
+            {"T": T, "strength": strength, "d": d, "n": n, "separable": hits, "draws": hits + misses}
+        )
+    undecided = len(done.runs["cell"]) - sum(cell["draws"] for cell in cells)
+    return {"undecided": undecided, "cells": cells} | fitted(cells)
 
-    share = Φ((place − n/n*)/width), by maximum likelihood; intervals by resampling the draws of each cell. Then the
+
+def fitted(cells: list[dict[str, Any]], resamples: int = RESAMPLES) -> dict[str, Any]:
+    """Of every T, strength and d: the load at which half of the draws are separable, and the width of the
+    window.
+
+    share = Φ((place − n/n*)/width), by maximum likelihood; intervals by resampling draws. Then the
     exponent of the width in d, over all T and strengths, each with a constant of its own.
     """
     groups: dict[tuple[int, float, int], list[dict[str, Any]]] = {}
@@ -60,16 +78,15 @@ def fitted(cells: list[dict[str, Any]], resamples: int = RESAMPLES) -> dict[str,
     for (T, strength, d), group in groups.items():
         most = d * att.datasets.capacity(T, strength)
         load = np.array([cell["n"] / most for cell in group])
-        draws, hits = (np.array([cell[name] for cell in group], float) for name in ("draws", "separable"))
+        draws, hits = (np.array([cell[name] for cell in group]) for name in ("draws", "separable"))
         best = window(load, hits, draws)
-        again = np.array([window(load, rng.binomial(draws.astype(int), hits / draws), draws) for _ in range(resamples)])
+        again = [window(load, rng.binomial(draws, hits / draws), draws) for _ in range(resamples)]
         low, high = np.quantile(again, [0.025, 0.975], axis=0)
-        row = {"T": T, "strength": strength, "d": d, "capacity": most / d}
-        for k, name in enumerate(("place", "width")):
-            row |= {name: float(best[k]), f"{name}_interval": [float(low[k]), float(high[k])]}
+        row = {"T": T, "strength": strength, "d": d, "capacity": round(most / d, 4)}
+        row |= {name: _rounded([best[k], low[k], high[k]]) for k, name in enumerate(("place", "width"))}
         rows.append(row)
-        logs.append((T, strength, np.log(d), np.log(best[1]), np.log(again[:, 1])))
-    return {"groups": rows} | _exponent(logs)
+        logs.append(((T, strength), np.log(d), np.log(best[1]), np.log(np.array(again)[:, 1])))
+    return {"groups": rows, "exponent": _exponent(logs)}
 
 
 def window(load: Any, hits: Any, draws: Any) -> Any:
@@ -79,7 +96,9 @@ def window(load: Any, hits: Any, draws: Any) -> Any:
         z = (at[0] - load) / np.exp(at[1])
         return -float((hits * log_ndtr(z) + (draws - hits) * log_ndtr(-z)).sum())
 
-    found = minimize(surprise, [1.0, np.log(0.2)], method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-7}).x
+    found = minimize(
+        surprise, [1.0, np.log(0.2)], method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-7}
+    ).x
     return np.array([found[0], np.exp(found[1])])
 
 
@@ -87,16 +106,19 @@ def predicted(load: Any, place: float, width: float) -> Any:
     return ndtr((place - load) / width)
 
 
-def _exponent(logs: list[tuple[Any, ...]]) -> dict[str, Any]:
-    """Least squares of log width on log d, with a constant for each T and strength."""
-    kinds = sorted({one[:2] for one in logs})
-    x = np.array([one[2] for one in logs])
-    which = np.array([kinds.index(one[:2]) for one in logs])
+def _exponent(logs: list[tuple[Any, ...]]) -> list[float]:
+    """Slope of log width in log d, with a constant for each T and strength; then its interval."""
+    kinds = sorted({one[0] for one in logs})
+    which = np.array([kinds.index(one[0]) for one in logs])
 
     def slope(y: Any) -> float:
-        centred = [v - np.array([v[which == k].mean() for k in range(len(kinds))])[which] for v in (x, y)]
-        return float((centred[0] * centred[1]).sum() / (centred[0] ** 2).sum())
+        x, y = (v - np.array([v[which == k].mean() for k in range(len(kinds))])[which] for v in (places, y))
+        return float((x * y).sum() / (x * x).sum())
 
-    again = [slope(np.array([one[4][j] for one in logs])) for j in range(len(logs[0][4]))]
-    low, high = np.quantile(again, [0.025, 0.975])
-    return {"exponent": slope(np.array([one[3] for one in logs])), "exponent_interval": [float(low), float(high)]}
+    places, again = np.array([one[1] for one in logs]), np.array([one[3] for one in logs])
+    low, high = np.quantile([slope(column) for column in again.T], [0.025, 0.975])
+    return _rounded([slope(np.array([one[2] for one in logs])), low, high])
+
+
+def _rounded(values: Any) -> list[float]:
+    return [round(float(x), 4) for x in values]

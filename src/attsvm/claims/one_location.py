@@ -79,9 +79,7 @@ def _monte_carlo(seed: int, tilt: float) -> att.Verdict:
     k = kappa * truth.k + np.sqrt(1 - kappa**2) * rest[0]
     v = nu * truth.v + np.sqrt(1 - nu**2 - tilt**2) * rest[1] + tilt * truth.k
     error = (truth.response - (erf(SMALL.sharpness * (tokens.keys @ k)) * (tokens.keys @ v)).sum(1)) ** 2
-    away = (error.mean() - float(SMALL.on_manifold(np.array(kappa), np.array(nu)))) / (
-        error.std() / np.sqrt(len(error))
-    )
+    away = (error.mean() - float(SMALL.on_manifold(kappa, nu))) / (error.std() / np.sqrt(len(error)))
     return att.judge(
         "the risk has a closed form", att.at_most("distance in standard errors", abs(float(away)), 4.0)
     )
@@ -91,8 +89,8 @@ def _descent(seed: int, start: float) -> att.Verdict:
     drawn = np.random.default_rng(seed).standard_normal((2, RISK.d))
     begin = start * (drawn / np.linalg.norm(drawn, axis=1, keepdims=True))[:, 0]
     kappa, nu = on_manifold(RISK, begin, RATE, STEPS)[-1]
-    risk = float(RISK.on_manifold(np.array(kappa), np.array(nu)))
-    oracle = float(RISK.on_manifold(np.array(1.0), np.array(1.0)))
+    risk = float(RISK.on_manifold(kappa, nu))
+    oracle = float(RISK.on_manifold(1.0, 1.0))
     return att.judge(
         "projected descent finds the location",
         att.at_least("κ, with the sign of ν", kappa * np.sign(nu), 0.95),

@@ -18,7 +18,7 @@ REFERENCE = "Barnfield, Cui, Lu 2026, arXiv 2509.25153"
 TOKENS, WIDTH, STRENGTH = 10, 40, 5.0
 RATIOS = (8, 32)
 """α = n/d of the two training sets."""
-LENGTHS, EXAMPLES = (64, 512, 4096), 2_000
+LENGTHS, EXAMPLES = (64, 512, 2048), 1_000
 CAPACITY = ((2, 0.0), (8, 0.0), (4, 2.0))
 """T and strength of the sizes at which the capacity is looked at."""
 DRAWS = 30
@@ -54,7 +54,7 @@ def attention_needs_a_signal_of_log_l_where_pooling_needs_its_root(seed: int) ->
     half.
 
     Attention with prompt and head ξ, and the mean token read along ξ, each with its best threshold on 2,000
-    training inputs, judged on 2,000 fresh ones; L = 64, 512, 4096. Wanted: attention ≤ 2 % at every L, and no
+    training inputs, judged on 1,000 fresh ones; L = 64, 512, 2048. Wanted: attention ≤ 2 % at every L, and no
     more at the last than at the first; pooling ≥ 35 % at the last.
     """
     return _errors(seed, growing=True)

@@ -80,11 +80,11 @@ def one_location(
 class Overlaps(NamedTuple):
     """k·k*, v·v*, k·v, v·k*, k·v* of unit vectors k and v: all that the risk depends on."""
 
-    kappa: Float
-    nu: Float
-    mixed: Float
-    value_on_key: Float
-    key_on_value: Float
+    kappa: Float | float
+    nu: Float | float
+    mixed: Float | float
+    value_on_key: Float | float
+    key_on_value: Float | float
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class LocationRisk:
     sharpness: float = 0.1
     noise: float = 0.0
 
-    def on_manifold(self, kappa: Float, nu: Float) -> Float:
+    def on_manifold(self, kappa: Float | float, nu: Float | float) -> Float:
         """noise² + γ² − 2γ² ν erf(λκ√(d/(2 + 4λ²γ²))) + γ² ζ(λκ√(d/2), λγ) + (T − 1) ζ(0, λ),  γ² =
         variance."""
         from scipy.special import erf
