@@ -15,7 +15,7 @@ from resampling import bootstrap
 from scipy.optimize import least_squares
 from scipy.special import expit
 
-from attsvm.claims.phases import separable_share, threshold
+from attsvm.claims.counting import separable_share, threshold
 
 HELD_OUT = 16
 """Cells with so many inputs or tokens are predicted, not fitted."""

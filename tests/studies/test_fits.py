@@ -8,7 +8,7 @@ import pytest
 from scipy.special import expit
 
 import attsvm as att
-from attsvm.claims.phases import face_shares, separable_share, threshold
+from attsvm.claims.counting import face_shares, separable_share, threshold
 from attsvm.sweeps.plugins import plugin
 from attsvm.sweeps.study import read_study
 

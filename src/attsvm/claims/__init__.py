@@ -38,6 +38,7 @@ MODULES = (
     "beyond_schatten",
     "several_heads",
     "other_products",
+    "phases",
     "next_token",
     "markov",
     "even_pairs",
