@@ -1,11 +1,13 @@
 """The geometry of attsvm for PyTorch users (extra `torch`).
 
 LpMirrorDescent, SteepestDescent    torch.optim optimizers
+Compositional                       one for W_Q and W_K together
 pool, attention, AttentionPooling   softmax attention whose gradient survives saturation
 SelectiveAttention                  the same with a learned temperature per query
 attention_statistics                what every query selects, at any length of context
 MarginMonitor                       norm, entropy and margin of every head while a model trains
 clip_logits                         a limit on the logits of every head, kept in the weights
+evict                               which keys of a cache can go, and what that costs
 watch                               running scores of probes while a language model generates
 QueryKey                            how it reads an attention module of your own
 """
@@ -18,6 +20,8 @@ except ModuleNotFoundError as error:
     raise _missing("attsvm.torch needs PyTorch", "torch") from error
 
 from attsvm.torch.clip import LogitClip, clip_logits
+from attsvm.torch.compositional import Compositional
+from attsvm.torch.evict import Eviction, evict
 from attsvm.torch.mirror import LpMirrorDescent
 from attsvm.torch.monitor import MarginMonitor
 from attsvm.torch.pooling import AttentionPooling, attention, pool
@@ -31,6 +35,8 @@ from attsvm.torch.watch import Watch, watch
 __all__ = [
     "AttentionPooling",
     "AttentionStatistics",
+    "Compositional",
+    "Eviction",
     "HeadRecord",
     "LogitClip",
     "LpMirrorDescent",
@@ -42,6 +48,7 @@ __all__ = [
     "attention",
     "attention_statistics",
     "clip_logits",
+    "evict",
     "pool",
     "watch",
 ]

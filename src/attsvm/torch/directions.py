@@ -94,6 +94,11 @@ def _rows(norm: RowWise, grads: Tensors, joint: bool) -> Tensors:
 
 def _largest_coordinate(grads: Tensors, joint: bool) -> Tensors:
     """The sign of the first largest entry, zero elsewhere."""
+    if any(hasattr(g, "placements") for g in grads):
+        raise RuntimeError(
+            "steps along one coordinate or singular pair need whole gradients, but one is a shard (FSDP). "
+            "Train with DDP, or in another norm."
+        )
     out = [torch.zeros_like(g, memory_format=torch.contiguous_format) for g in grads]
     places = [int(g.abs().argmax()) for g in grads]
     entries = [g.flatten()[place] for g, place in zip(grads, places, strict=True)]

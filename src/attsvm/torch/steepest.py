@@ -98,14 +98,19 @@ class SteepestDescent(Descent):
         if group["momentum"]:
             averages = self._averaged(params, grads, group["momentum"])
             grads = torch._foreach_lerp(grads, averages, group["momentum"]) if group["nesterov"] else averages
-        lr, heads, axis = float(group["lr"]), group["heads"], group["head_axis"]
-        pieces = grads if heads == 1 else [part for g in grads for part in g.chunk(heads, axis)]
-        steps = steepest(group["norm"], list(pieces), group["joint"], group["polar"])
-        if heads > 1:
-            steps = [torch.cat(steps[k : k + heads], axis) for k in range(0, len(steps), heads)]
+        steps, lr = self.directions(group, params, grads), float(group["lr"])
         if group["weight_decay"]:
             torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
         torch._foreach_add_(params, steps, alpha=-lr)
+
+    def directions(self, group: Group, params: Tensors, grads: Tensors) -> Tensors:
+        """The step of every parameter, of length one; grads are averaged already."""
+        heads, axis = group["heads"], group["head_axis"]
+        pieces = grads if heads == 1 else [part for g in grads for part in g.chunk(heads, axis)]
+        steps = steepest(group["norm"], list(pieces), group["joint"], group["polar"])
+        if heads == 1:
+            return steps
+        return [torch.cat(steps[k : k + heads], axis) for k in range(0, len(steps), heads)]
 
     def _averaged(self, params: Tensors, grads: Tensors, momentum: float) -> Tensors:
         for w, g in zip(params, grads, strict=True):

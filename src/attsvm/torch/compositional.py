@@ -1,0 +1,95 @@
+"""Compositional steps of W_Q and W_K: steps of their product, as a torch optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attsvm.norms import Norm, spectral
+from attsvm.torch.directions import steepest
+from attsvm.torch.optimizer import Group, Tensors, wide
+from attsvm.torch.steepest import SteepestDescent
+
+
+class Compositional(SteepestDescent):
+    """Steps of W_Q and W_K that move every head's W = W_Kᵀ W_Q by at most lr in a norm, to first order.
+
+        W_K ← W_K − lr/2 · C⁻¹ steepest(C⁻¹ ∇L),     C = (W_Q W_Qᵀ + ridge · I)^½;     its twin for W_Q
+
+    However long the factors are: a plain step of W_Q moves W by as much as W_K is long. spectral:
+    compositional Muon, `attsvm.compositional` on the other road.
+
+    pairs: (W_Q, W_K) of every layer, weights of nn.Linear (heads · width, d) and (groups · width, d), or
+        dictionaries {"params": [W_Q, W_K], …} with settings of their own.
+    heads: of W_Q; groups: of W_K, as many unless given. Where heads share keys, their W stand side by side.
+    momentum, nesterov, weight_decay, polar: as in SteepestDescent.
+    """
+
+    def __init__(
+        self,
+        pairs: Iterable[Any],
+        lr: float,
+        norm: Norm = spectral,
+        *,
+        heads: int = 1,
+        groups: int | None = None,
+        ridge: float = 0.01,
+        **others: Any,
+    ) -> None:
+        given = [pair if isinstance(pair, dict) else {"params": list(pair)} for pair in pairs]
+        more = {"ridge": ridge, "groups": groups}
+        super().__init__([{**more, **group} for group in given], lr, norm, heads=heads, joint=True, **others)
+
+    def check(self, group: Group) -> None:
+        super().check({**group, "joint": False})  # each head has its own step; only the pair comes together
+        ridge, heads, groups = group["ridge"], group["heads"], group["groups"]
+        if isinstance(ridge, bool) or not isinstance(ridge, int | float) or not 0 < ridge < float("inf"):
+            raise ValueError(f"ridge is {ridge!r}. Pass a positive number, such as 0.01.")
+        if groups is not None and (not isinstance(groups, int) or groups < 1 or heads % groups):
+            raise ValueError(f"{heads} heads and {groups} groups. Pass a divisor of the heads.")
+        if len(group["params"]) != 2:
+            raise ValueError(
+                f"a pair has {len(group['params'])} parameters. Pass (W_Q, W_K) of every layer; projections "
+                "that are one matrix cannot be told apart."
+            )
+
+    def fits(self, group: Group, w: Tensor) -> None:
+        """The pair's matrices have heads of one width."""
+        query, key = group["params"]
+        heads, groups = group["heads"], group["groups"] or group["heads"]
+        shapes = f"W_Q {tuple(query.shape)} and W_K {tuple(key.shape)}"
+        if query.ndim != 2 or key.ndim != 2 or len(query) % heads or len(query) // heads * groups != len(key):
+            raise ValueError(
+                f"{shapes} with {heads} heads and {groups} groups: expected (heads · width, d) and "
+                "(groups · width, d)."
+            )
+
+    def directions(self, group: Group, params: Tensors, grads: Tensors) -> Tensors:
+        heads, groups = group["heads"], group["groups"] or group["heads"]
+        query, key = wide([w.detach() for w in group["params"]])
+        each = query.unflatten(0, (heads, -1)), key.unflatten(0, (groups, -1))
+        shared = (
+            each[0].unflatten(0, (groups, -1)).transpose(1, 2).flatten(2)
+        )  # queries of one key side by side
+        roots = {
+            id(group["params"][0]): _inverse_root(each[1], group["ridge"]).repeat_interleave(
+                heads // groups, 0
+            ),
+            id(group["params"][1]): _inverse_root(shared, group["ridge"]),
+        }
+        steps = []
+        for w, grad in zip(params, grads, strict=True):
+            inverse = roots[id(w)]
+            seen = inverse @ grad.unflatten(0, (len(inverse), -1))
+            found = steepest(group["norm"], list(seen), False, group["polar"])
+            steps.append((inverse @ torch.stack(found)).flatten(0, 1) / 2)
+        return steps
+
+
+def _inverse_root(factor: Tensor, ridge: float) -> Tensor:
+    """(F Fᵀ + ridge · I)^(−½) of every factor (heads, width, d)."""
+    values, vectors = torch.linalg.eigh(factor @ factor.mT)
+    return (vectors / torch.sqrt(values.clamp_min(0) + ridge)[:, None]) @ vectors.mT

@@ -1,0 +1,142 @@
+"""evict: keys go from a cache, and what is said to be lost is what dense attention loses."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
+
+import attsvm as att  # noqa: E402
+from attsvm.torch import evict  # noqa: E402
+
+EXACT = 1e-9
+"""Of float64 sums over dozens of keys, with a factor of a thousand."""
+
+SOLVED = 1e-5
+"""Of a distance after hundreds of accelerated steps, beside the certified program's."""
+
+
+def cache(seed=0, heads=4, groups=2, t=6, s=30, d=5, size=2.0):
+    draw = torch.Generator().manual_seed(seed)
+    query = size * torch.randn(2, heads, t, d, generator=draw, dtype=torch.float64)
+    return query, torch.randn(2, groups, s, d, generator=draw, dtype=torch.float64)
+
+
+def dense(query, key, mask=None):
+    """All logits (batch, heads, t, s), −∞ ahead of a query and on padding."""
+    group, t, s = query.shape[1] // key.shape[1], query.shape[2], key.shape[2]
+    logits = query @ key.repeat_interleave(group, 1).mT / key.shape[-1] ** 0.5
+    there = torch.ones(t, s, dtype=torch.bool).tril(s - t)
+    return logits.masked_fill(~(there if mask is None else there & mask[:, None, None]), -torch.inf)
+
+
+def staying(gone, heads):
+    """Which keys stay, for every head (batch, heads, 1, s)."""
+    stays = torch.zeros(gone.key.shape[:3], dtype=torch.bool).scatter_(2, gone.kept, True)
+    return stays.repeat_interleave(heads // stays.shape[1], 1)[:, :, None]
+
+
+@pytest.mark.parametrize("budget", [4, 12, 30])
+def test_the_loss_is_that_of_dense_attention(budget):
+    query, key = cache()
+    mask = torch.ones(2, 30, dtype=torch.bool)
+    mask[1, :9] = False
+    gone = evict(key, budget, query, mask=mask, recent=2)
+    logits, stays = dense(query, key, mask), staying(gone, 4)
+    fall = logits.amax(-1) - logits.masked_fill(~stays, -torch.inf).amax(-1)
+    share = logits.softmax(-1).masked_fill(stays, 0).sum(-1)
+    assert torch.allclose(gone.lost, fall, rtol=EXACT, atol=EXACT)
+    assert torch.allclose(gone.share, share, rtol=EXACT, atol=EXACT)
+    assert gone.kept.shape == (2, 2, budget) and (gone.kept.diff(dim=-1) > 0).all()
+    assert (gone.kept[..., -2:] == torch.tensor([28, 29])).all()
+    if budget <= 12:
+        assert (gone.kept[1] >= 9).all()  # padding goes first
+        assert not torch.allclose(gone.share.flip(2), share, rtol=0.01)
+
+
+def test_nothing_is_lost_while_every_winner_stays_and_then_the_least_lead_goes():
+    query, key = (x[:1, :1] for x in cache(size=4.0))
+    top = dense(query, key).topk(2, -1)
+    leads = top.values.diff(dim=-1).neg()[0, 0, :, 0]
+    winners = top.indices[0, 0, :, 0]
+    best = {int(key): float(leads[winners == key].max()) for key in winners.unique()}
+    assert float(evict(key, len(best), query).lost.max()) == 0
+    short = evict(key, len(best) - 1, query)
+    weakest = min(best, key=best.get)
+    assert set(short.kept.flatten().tolist()) == best.keys() - {weakest}
+    lost = short.lost[0, 0]
+    assert (lost[winners == weakest] >= leads[winners == weakest] - EXACT).all()
+    assert (lost[winners != weakest] == 0).all() and float(lost.max()) > 0
+
+
+def test_a_needle_that_one_query_wants_stays_by_its_lead_and_goes_by_its_sum_of_attention():
+    key = torch.zeros(1, 1, 64, 2, dtype=torch.float64)
+    key[:, :, :24, 0], key[:, :, 30, 1] = 1, 1  # 24 keys that all want, one that one query wants
+    query = torch.tensor([20.0, 0.0], dtype=torch.float64).repeat(1, 1, 32, 1)
+    query[:, :, 7] = query[:, :, 7].flip(-1)
+    sums = dense(query, key).softmax(-1).sum(2)
+    by_lead, by_sum = evict(key, 24, query), evict(key, 24, query, scores=sums)
+    assert 30 in by_lead.kept and float(by_lead.lost.max()) == 0
+    assert 30 not in by_sum.kept and float(by_sum.lost[0, 0, 7]) == pytest.approx(20 / 2**0.5)
+
+
+def test_the_output_moves_by_at_most_the_share_times_the_diameter_of_the_values():
+    query, key = cache(size=3.0)
+    value = torch.randn(2, 2, 30, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    gone, logits, each = evict(key, 8, query), dense(query, key), value.repeat_interleave(2, 1)
+    before = logits.softmax(-1) @ each
+    after = logits.masked_fill(~staying(gone, 4), -torch.inf).softmax(-1) @ each
+    moved = (after - before).norm(dim=-1)
+    bound = gone.share * torch.cdist(each, each).amax((-1, -2))[..., None]
+    assert (moved <= bound * (1 + EXACT)).all()
+    assert (moved > 0.1 * bound).any()  # a bound ten times as small would be false
+
+
+def test_no_query_at_all_loses_more_than_the_reach_and_the_certified_direction_loses_that():
+    _, key = cache(s=20, d=4)
+    gone = evict(key, 9)
+    reach = gone.reach(300)
+    assert gone.lost.shape == (2, 2, 0) and (reach.gather(2, gone.kept) == 0).all()
+    keys, kept = key[1, 0], gone.kept[1, 0]
+    far = int(reach[1, 0].argmax())
+    solution = att.separate((keys[far] - keys[kept]).numpy())
+    assert solution.certified
+    assert float(reach[1, 0, far]) == pytest.approx(solution.margin, rel=SOLVED)
+    query = torch.cat([torch.randn(500, 4, dtype=torch.float64), torch.as_tensor(solution.W).reshape(1, 4)])
+    logits = query @ keys.T
+    fall = (logits.amax(1) - logits[:, kept].amax(1)) / query.norm(dim=1)
+    assert (fall <= float(reach[1, 0].max()) * (1 + EXACT)).all()
+    assert (fall > 0.99 * float(reach[1, 0].max())).any()
+
+
+def test_keys_that_are_mixtures_of_others_are_free():
+    draw = torch.Generator().manual_seed(2)
+    corners = torch.randn(8, 6, generator=draw, dtype=torch.float64)
+    mixtures = torch.rand(24, 8, generator=draw, dtype=torch.float64)
+    key = torch.cat([mixtures / mixtures.sum(1, keepdim=True) @ corners, corners])[None, None]
+    gone = evict(key, 8)
+    assert gone.kept[0, 0].tolist() == list(range(24, 32))
+    assert float(gone.reach(500).max()) < 2e-3
+    assert float(evict(key, 8, scores=-torch.arange(32.0)[None, None]).reach(500).max()) > 0.5
+
+
+def test_of_equal_scores_the_later_key_stays_and_half_precision_is_taken():
+    query, key = cache()
+    assert (evict(key, 3, scores=torch.zeros(2, 2, 30)).kept == torch.tensor([27, 28, 29])).all()
+    half = evict(key.bfloat16(), 12, query.bfloat16())
+    assert half.lost.dtype == torch.float32 and float(half.lost.max()) < float(half.share.max()) * 100
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"budget": 0}, "budget is 0"),
+        ({"budget": 31}, "of 30 keys"),
+        ({"budget": 3, "recent": 4}, "recent 4"),
+        ({"budget": 3, "scores": torch.zeros(2, 30)}, "Pass one per key"),
+        ({"budget": 3, "mask": torch.ones(2, 30)}, "Pass query"),
+    ],
+)
+def test_what_cannot_be_evicted_is_said(how, said):
+    with pytest.raises(ValueError, match=said):
+        evict(cache()[1], **how)
+    with pytest.raises(ValueError, match="groups"):
+        evict(cache()[1][0], 3)
