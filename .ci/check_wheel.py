@@ -43,7 +43,7 @@ def main():
     with tempfile.TemporaryDirectory() as place:
         away = Path(place)
         venv.create(away / "env", with_pip=True)
-        programs = away / "env" / "bin"
+        programs = away / "env" / ("Scripts" if os.name == "nt" else "bin")
         pip = [programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         said(*pip, "-c", given.constraints.resolve(), wheel, at=away)
         print(said(programs / "python", "-c", VERSIONS, at=away).strip())

@@ -21,6 +21,11 @@ def test_the_citation_is_of_this_version():
     assert cited[1] == attsvm.__version__
 
 
+def test_the_changelog_ends_with_this_version_or_with_what_comes_after_it():
+    first, second = re.findall(r"^## (\S+?)(?:,.*)?$", (ROOT / "CHANGELOG.md").read_text("utf8"), re.M)[:2]
+    assert attsvm.__version__ in ((second,) if first == "Unreleased" else (first,))
+
+
 def test_the_archive_names_the_papers_of_the_project():
     told = json.loads((ROOT / ".zenodo.json").read_text(encoding="utf8"))
     named = {each["identifier"].removeprefix("arXiv:") for each in told["related_identifiers"]}
