@@ -17,8 +17,11 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 def test_the_citation_is_of_this_version():
-    cited = re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(encoding="utf8"), re.MULTILINE)
+    cited = re.search(
+        r"^version: (.*)\ndate-released: (.*)$", (ROOT / "CITATION.cff").read_text("utf8"), re.M
+    )
     assert cited[1] == attsvm.__version__
+    assert f"\n## {cited[1]}, {cited[2]}\n" in (ROOT / "CHANGELOG.md").read_text("utf8")
 
 
 def test_the_changelog_ends_with_this_version_or_with_what_comes_after_it():
