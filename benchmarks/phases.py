@@ -5,7 +5,8 @@
 
 What `attsvm sweep studies/NAME.toml --scale paper` computes, and then what `summary` of studies/NAME.py makes
 of it: OUT/NAME.json, which is kept as src/attsvm/figures/records/NAME.json. --finished: the folder of a
-study that was run before, whose record alone is made. --workers: processes, by default one for every core.
+study that was run before, whose record alone is made; --later leaves it to that. --workers: processes, by
+default one for every core.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def main() -> None:
     asked.add_argument("--scale", default="paper")
     asked.add_argument("--out", type=Path, default=Path("out"))
     asked.add_argument("--finished", type=Path)
+    asked.add_argument("--later", action="store_true")
     asked.add_argument("--workers", type=int, default=cores())
     asked.add_argument("--machine", default=platform.machine())
     given = asked.parse_args()
@@ -49,7 +51,8 @@ def main() -> None:
             done = sweep(STUDIES / f"{name}.toml", pool, scale=given.scale, out=folder)
             made = _made(given, name, round(time.perf_counter() - began))
             (folder / "made.json").write_text(json.dumps(made), encoding="utf8")
-            _record(name, done, made, given.out)
+            if not given.later:
+                _record(name, done, made, given.out)
             print(f"{name}: {len(done.runs['cell']):,} runs, {made['seconds']} s", flush=True)
 
 
