@@ -10,7 +10,7 @@ pytestmark = pytest.mark.quick
 SIZES = (3, 4, 5)
 RANDOM = [datasets.sphere, datasets.prompt_sphere, datasets.orthogonal]
 SEEDED = [*(lambda seed, f=f: f(*SIZES, seed=seed) for f in RANDOM), datasets.several_inputs]
-SEEDED += [datasets.two_clouds, datasets.two_fans]
+SEEDED += [datasets.two_clouds, datasets.two_fans, lambda seed: datasets.trigger_means(*SIZES, seed=seed)]
 
 
 @pytest.mark.parametrize("draw", SEEDED)
@@ -123,3 +123,32 @@ def test_the_query_of_a_string_is_its_last_token_and_tokens_are_orthonormal():
 def test_too_long_strings_are_refused():
     with pytest.raises(ValueError, match="L is 13"):
         datasets.even_pairs(13)
+
+
+# ---------------------------------------------------------------------- triggers
+
+
+def test_selected_tokens_alone_answer_the_task():
+    tokens, selected = datasets.trigger_means(4, 6, 6, seed=0)
+    uniform = selected / selected.sum(-1, keepdims=True)
+    np.testing.assert_allclose(np.einsum("nt,ntc->nc", uniform, tokens.values), 0, atol=1e-15)
+    everywhere = tokens.mask / tokens.lengths[:, None]
+    assert (np.abs(np.einsum("nt,ntc->nc", everywhere, tokens.values)).max(-1) > 1e-3).all()
+
+
+def test_the_trigger_is_where_all_tokens_but_the_first_are_selected():
+    tokens, selected = datasets.trigger_means(50, 6, 6, seed=0)
+    triggers = tokens.queries[:, 1] == 1
+    np.testing.assert_array_equal(~selected[:, 0], triggers)
+    assert triggers.sum() == 50
+    assert set(tokens.lengths[triggers]) == {3, 4, 5, 6}
+    np.testing.assert_array_equal(selected[triggers], (tokens.mask & (np.arange(6) > 0))[triggers])
+
+
+def test_fresh_sequences_share_no_draw_with_those_of_training():
+    train, test = (datasets.trigger_means(9, 6, 6, seed=0, fresh=fresh)[0] for fresh in (0, 9))
+    drawn = (set(tokens.queries[:, 2:-1].ravel()) for tokens in (train, test))
+    assert not set.intersection(*drawn)
+    assert set(train.queries[:, 2:-1].ravel()) == set(
+        datasets.trigger_means(9, 6, 6)[0].queries[:, 2:-1].ravel()
+    )

@@ -46,6 +46,8 @@ MODULES = (
     "sparse_signals",
     "one_location",
     "polarisation",
+    "topics",
+    "sinks",
 )
 """The files of claims, in the order of the table; each registers its own by the decorator `claim`."""
 

@@ -8,6 +8,7 @@ from attsvm.datasets.max_margin_selection import joint_training, several_inputs,
 from attsvm.datasets.mirror_descent import joint_mirror
 from attsvm.datasets.one_location import LocationRisk, Overlaps, one_location
 from attsvm.datasets.random import orthogonal, prompt_sphere, sphere
+from attsvm.datasets.sinks import trigger_means
 from attsvm.datasets.sparse_signals import capacity, planted, sparse_signals
 from attsvm.datasets.transformers_as_svms import two_clouds, two_fans
 
@@ -31,6 +32,7 @@ __all__ = [
     "single_input",
     "sparse_signals",
     "sphere",
+    "trigger_means",
     "two_clouds",
     "two_fans",
     "two_scores",

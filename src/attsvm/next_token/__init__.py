@@ -66,6 +66,14 @@ if TYPE_CHECKING:
         graph_program as graph_program,
     )
     from attsvm.next_token.sequences import collocations as collocations
+    from attsvm.next_token.topics import (
+        TopicChanges as TopicChanges,
+        likeliest as likeliest,
+        random_topic as random_topic,
+        topic_changes as topic_changes,
+        topic_corpus as topic_corpus,
+        topic_sentences as topic_sentences,
+    )
     from attsvm.next_token.two_stage import (
         TwoStages as TwoStages,
         train_choice as train_choice,

@@ -1,0 +1,98 @@
+"""Topic changes of trained models, beside the table of "Dynamics of Spontaneous Topic Changes":
+
+    python experiments/topics.py                 # ten minutes on two cores
+
+Fifty pairs of topics, models of one and of both, 100 sentences of every length for each. A weight is read in
+four
+ways: as trained; scaled to length one; scaled so with attention rounded to three decimals, as in the
+published script; and as the certified program of the same sentences. Writes the record `topics` of the
+package.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+import attsvm
+from attsvm.claims.topics import FAR, Topics, changes, drawn, programs, trained
+from attsvm.numbers import Float
+from summary import RECORDS, here, write
+
+LENGTHS = (4, 8, 16, 24, 32, 64, 128, 256, 512)
+ARROWS, AT_LENGTH = (4, 6, 8, 10, 12, 14, 16, 18), 20
+READINGS = {"published": 3, "unit": None, "trained": None, "program": None}
+"""Decimals of the attention, by reading."""
+COUNTED = ("kept", "ambiguous", "changed", "top", "outnumbers all", "outnumbers some", "outnumbered")
+"""The first three are all sentences, the others all changes: to another top token, or to a lower one that …
+"""
+
+
+def weights(topics: list[Topics], reading: str, found: dict[str, Float]) -> list[Float]:
+    """Of A and of both topics, for every pair."""
+    if reading == "program":
+        return [FAR * programs(topics, which) for which in ("A", "both")]
+    scale = {
+        k: 1.0 if reading == "trained" else np.linalg.norm(W, axis=(1, 2), keepdims=True)
+        for k, W in found.items()
+    }
+    return [found[which] / scale[which] for which in ("A", "both")]
+
+
+def counts(topics: list[Topics], both: list[Float], n: int, T: int, decimals: int | None) -> list[int]:
+    """As COUNTED, over all pairs."""
+    total = np.zeros(len(COUNTED), int)
+    for k, (one, A, mixed) in enumerate(zip(topics, *both, strict=True)):
+        seen = changes(one, A, mixed, n, T, k, decimals)
+        lower, every, some = seen.changed & seen.lower, seen.outnumbers_all, seen.outnumbers_some
+        kinds = (seen.changed & ~seen.lower, lower & every, lower & some & ~every, lower & ~some)
+        total += [int(kind.sum()) for kind in (seen.kept, seen.ambiguous, seen.changed, *kinds)]
+    return total.tolist()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=50)
+    parser.add_argument("--sentences", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=8_000)
+    parser.add_argument("--commit", default="unknown", help="of the code")
+    parser.add_argument("--out", type=Path, default=RECORDS)
+    given = parser.parse_args()
+    lengths: dict[str, dict[str, list[int]]] = {reading: {} for reading in READINGS}
+    arrows: dict[str, dict[str, list[int]]] = {reading: {} for reading in READINGS}
+    cosines = {}
+    for L in ARROWS:
+        topics = [drawn(pair, L) for pair in range(given.pairs)]
+        found = {which: trained(topics, which, given.steps, 0.01) for which in ("A", "both")}
+        best = {which: programs(topics, which) for which in ("A", "both")}
+        each = {
+            k: attsvm.cosine(found[k].reshape(given.pairs, -1, 1), best[k].reshape(given.pairs, -1, 1))
+            for k in found
+        }
+        cosines[L] = {which: round(float(each[which].mean()), 4) for which in each}
+        for reading, decimals in READINGS.items():
+            both = weights(topics, reading, found)
+            arrows[reading][str(L)] = counts(topics, both, given.sentences, AT_LENGTH, decimals)
+            for T in LENGTHS if ARROWS[0] == L else ():
+                lengths[reading][str(T)] = counts(topics, both, given.sentences, T, decimals)
+            print(L, reading, arrows[reading][str(L)], lengths[reading] if ARROWS[0] == L else "", flush=True)
+    made = here(given.commit) | {"command": "python experiments/topics.py"}
+    write(
+        given.out / "topics.json",
+        {
+            "made": made,
+            "counted": COUNTED,
+            "of": given.pairs * given.sentences,
+            "lengths": lengths,
+            "arrows": arrows,
+            "cosines": cosines,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

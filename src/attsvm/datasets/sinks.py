@@ -1,0 +1,60 @@
+"""A task that makes a sink: average at a trigger, say nothing elsewhere.
+
+"Attention Sinks Are Provably Necessary in Softmax Transformers" (Ran-Milo 2026, arXiv 2603.11487).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.datasets.random import Seed, draw_runs
+from attsvm.numbers import Bool, Float
+from attsvm.tokens import Tokens
+
+
+def trigger_means(n: int, T: int = 16, d: int = 16, seed: Seed = 0, *, fresh: int = 0) -> tuple[Tokens, Bool]:
+    """At the trigger the mean of all tokens so far but BOS, elsewhere zero; one example per row of attention.
+
+        x_1 = e_0 (BOS);  trigger: e_1 + content;  others: e_(d−1) + content;  content U(−1, 1) in 2 … d − 2
+
+    A row is a query that sees the tokens up to its own; that of BOS sees one token, and is left out:
+    n (T − 1) examples. Values (n (T − 1), T, d − 1) are the tokens without the coordinate of BOS, so that BOS
+    has none, less the row's target: `SquaredError()` is the task. The trigger's place is uniform on 3 … T.
+    fresh: 0 for the training sequences, or so many test sequences, from a stream of their own. Draw order:
+    content, places. Returns the selection, too: BOS in every row but the trigger's, there all others seen.
+    """
+    if T < 3 or d < 4:
+        raise ValueError(
+            f"T={T}, d={d}. Pass T ≥ 3: BOS, a token, the trigger; and d ≥ 4: marks and content."
+        )
+    count = fresh or n
+
+    def draw(rng: np.random.Generator) -> dict[str, Float]:
+        content = 2 * rng.random((count, T - 1, d - 3)) - 1
+        return _rows(content, rng.integers(2, T, size=count))
+
+    parts = draw_runs(draw, seed, test=bool(fresh))
+    mask = parts["mask"].astype(bool)
+    tokens = Tokens(parts["keys"], parts["queries"], mask=mask, values=parts["values"])
+    return tokens, parts["selected"].astype(bool)
+
+
+def _rows(content: Float, place: NDArray[np.int64]) -> dict[str, Float]:
+    """The rows of sequences with this content (n, T − 1, d − 3) and these places of the trigger (n,)."""
+    n, T, d = len(content), content.shape[1] + 1, content.shape[2] + 3
+    x = np.zeros((n, T, d))
+    x[:, 0, 0] = 1
+    x[:, 1:, 2:-1] = content
+    x[:, 1:, -1] = 1
+    x[np.arange(n), place, 1], x[np.arange(n), place, -1] = 1, 0
+    row = np.arange(1, T)
+    seen = np.broadcast_to(np.arange(T) <= row[:, None], (n, T - 1, T))
+    at_trigger = (row == place[:, None])[..., None]
+    selected = seen & (at_trigger == (np.arange(T) > 0))
+    said = np.where(np.arange(T)[:, None] > 0, x[..., 1:], 0)
+    means = np.cumsum(said, axis=1)[:, 1:] / row[:, None]
+    values = said[:, None] - np.where(at_trigger, means, 0)[:, :, None]
+    keys = np.broadcast_to(x[:, None], (n, T - 1, T, d))
+    parts = {"keys": keys, "queries": x[:, 1:], "mask": seen, "values": values, "selected": selected}
+    return {name: part.reshape(n * (T - 1), *part.shape[2:]).astype(float) for name, part in parts.items()}
