@@ -69,10 +69,7 @@ def main() -> None:
         topics = [drawn(pair, L) for pair in range(given.pairs)]
         found = {which: trained(topics, which, given.steps, 0.01) for which in ("A", "both")}
         best = {which: programs(topics, which) for which in ("A", "both")}
-        each = {
-            k: attsvm.cosine(found[k].reshape(given.pairs, -1, 1), best[k].reshape(given.pairs, -1, 1))
-            for k in found
-        }
+        each = {which: attsvm.cosine(found[which][:, None], best[which]) for which in found}
         cosines[L] = {which: round(float(each[which].mean()), 4) for which in each}
         for reading, decimals in READINGS.items():
             both = weights(topics, reading, found)

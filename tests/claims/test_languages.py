@@ -8,7 +8,7 @@ from attsvm.claims.sinks import relu_loss
 from tests.claims.agreement import check, each_claim
 
 
-@each_claim("even_pairs", "sinks")
+@each_claim("even_pairs", "topics", "sinks")
 def test_a_claim_holds_unless_it_is_refuted_and_its_twin_does_not(claim):
     check(claim)
 

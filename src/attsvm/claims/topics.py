@@ -76,7 +76,7 @@ def programs(topics: Sequence[Topics], which: str) -> Float:
 def changes(
     topics: Topics, one: Float, both: Float, n: int, T: int, seed: int, decimals: int | None = None
 ) -> att.next_token.TopicChanges:
-    """What the weight of both topics says after n fresh sentences of topic A, beside the weight of A alone."""
+    """What the weight of both topics says after n fresh sentences of A, beside the weight of A alone."""
     made = att.next_token
     sentences = made.topic_sentences(topics.A, n, T, seed)
     may = [
