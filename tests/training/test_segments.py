@@ -27,14 +27,13 @@ SETTINGS = {
     "normalised": {},
     "adam": {"optimizer": optax.adam(0.1)},
     "adam of batches": {"optimizer": adam(0.1, decay=0.01), "batch": Batches(2, order="replacement")},
-    "schedule": {"optimizer": gd(optax.exponential_decay(0.5, 100, 0.5))},
+    "schedule, every step": {"optimizer": gd(optax.exponential_decay(0.5, 100, 0.5)), "record": range(301)},
     "momentum of two blocks": {
         "optimizer": steepest(spectral, 0.1, momentum=0.9),
         "weight": KeyQuery(2, separate=True),
     },
     "polyak and a trained head": {"optimizer": polyak(), "train_head": steepest(frobenius, 0.01)},
     "mirror descent of runs": {"optimizer": mirror(3, 0.1), "init": gaussian(range(3))},
-    "every step": {"record": range(301)},
 }
 
 
