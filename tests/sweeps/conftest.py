@@ -32,3 +32,9 @@ class Counting(Here):
 @pytest.fixture
 def here():
     return Counting()
+
+
+@pytest.fixture
+def tables_only(monkeypatch):
+    """No page: its pictures take longer than all runs of a small study."""
+    monkeypatch.setattr("attsvm.sweeps.page.page", lambda _: "")

@@ -40,7 +40,7 @@ def test_long_trainings_have_short_batches(one):
     assert len(batches(cell, range(1), False, "cpu")[0].seeds) < 64
 
 
-@pytest.mark.parametrize("training", [{}, {"norm": "linf"}, {"optimizer": "gd"}, {"loss": "exponential"}])
+@pytest.mark.parametrize("training", [{"norm": "linf"}, {"optimizer": "gd", "loss": "exponential"}])
 def test_padding_changes_no_more_than_rounding(one, training, monkeypatch):
     given = one | {"train": one["train"] | training}
     padded = columns(given, range(4), few=True)[0]

@@ -37,6 +37,7 @@ def undisturbed(tmp_path_factory):
         # The processes of these tests share what they compile, which takes longer than all they do besides.
         environment.setenv("JAX_ENABLE_COMPILATION_CACHE", "true")
         environment.setenv("XDG_CACHE_HOME", str(folder / "programs"))
+        environment.setattr("attsvm.sweeps.page.page", lambda _: "")  # the pictures alone would take a second
         sweep(STUDY, Here(), out=folder)
         yield (folder / "runs.parquet").read_bytes()
 

@@ -20,6 +20,7 @@ def table(folder):
     return (folder / "runs.parquet").read_bytes()
 
 
+@pytest.mark.usefixtures("tables_only")
 def test_a_rerun_computes_nothing_and_writes_the_same_bytes(study, here, tmp_path):
     first = sweep(study, here, out=tmp_path)
     before, runs = table(tmp_path), here.runs
@@ -29,6 +30,7 @@ def test_a_rerun_computes_nothing_and_writes_the_same_bytes(study, here, tmp_pat
     assert len(again.runs["seed"]) == len(first.runs["seed"]) == 4 * 6
 
 
+@pytest.mark.usefixtures("tables_only")
 def test_a_batch_without_a_measure_is_computed_again(study, here, tmp_path):
     sweep(study, here, out=tmp_path)
     before, runs = table(tmp_path), here.runs
@@ -39,6 +41,7 @@ def test_a_batch_without_a_measure_is_computed_again(study, here, tmp_path):
     assert here.runs > runs and table(tmp_path) == before
 
 
+@pytest.mark.usefixtures("tables_only")
 def test_added_seeds_and_sizes_extend_the_table_to_that_of_a_fresh_run(study, here, tmp_path, monkeypatch):
     monkeypatch.setattr("attsvm.sweeps.batch.LENGTHS", dict.fromkeys(("cpu", "gpu"), (64, 64)))
     study |= {"measure": "kind", "seeds": 70, "data": study["data"] | {"T": 2, "d": 2}}
@@ -51,6 +54,7 @@ def test_added_seeds_and_sizes_extend_the_table_to_that_of_a_fresh_run(study, he
     assert table(tmp_path / "a") == table(tmp_path / "b")
 
 
+@pytest.mark.usefixtures("tables_only")
 def test_other_settings_measures_and_code_are_other_results(study, here, tmp_path, monkeypatch):
     from attsvm.sweeps import batch, cell, sweep as sweeping
 
@@ -65,6 +69,7 @@ def test_other_settings_measures_and_code_are_other_results(study, here, tmp_pat
     assert here.runs == 4 * FEW
 
 
+@pytest.mark.usefixtures("tables_only")
 def test_seeds_are_added_until_the_interval_is_narrow_and_no_further(study, here, tmp_path):
     wanted = {"share": "global", "width": 0.25, "first": 16, "most": 64}
     data = {"model": "prompt_sphere", "n": 2, "T": [2, 4], "d": 2}
@@ -91,6 +96,7 @@ def best(path, v):
 """
 
 
+@pytest.mark.usefixtures("tables_only")
 def test_functions_of_the_users_own_give_data_and_measures(here, tmp_path):
     (tmp_path / "own_study.py").write_text(OWN)
     file = tmp_path / "study.toml"
@@ -133,6 +139,7 @@ def test_a_folder_without_a_study_is_refused(tmp_path):
         Sweep.load(tmp_path)
 
 
+@pytest.mark.usefixtures("tables_only")
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -164,6 +171,7 @@ def test_dollars_in_words_are_dollars_in_pictures():
     assert said == [r"model = a\$b\$c", r"model = \$\alpha\$", r"mine = \$title"]
 
 
+@pytest.mark.usefixtures("tables_only")
 def test_two_sweeps_at_once_on_one_folder_agree(study, tmp_path):
     from concurrent.futures import ThreadPoolExecutor
 
