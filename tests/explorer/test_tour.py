@@ -3,9 +3,8 @@
 import pytest
 
 from tests.explorer.conftest import load
+from tests.explorer.test_phone import NEXT, TOUR, assert_the_tour_covers_nothing
 
-TOUR = "document.getElementById('tour').click()"
-NEXT = "document.getElementById('tour-next').click()"
 SHOWN = "return document.getElementById('tour-card').hidden"
 CHOOSE = """
 const list = document.getElementById("preset");
@@ -35,6 +34,10 @@ def test_the_tour_has_seven_steps_and_no_errors(browser):
     browser.run(NEXT)
     assert browser.run(SHOWN)
     assert browser.complaints() == []
+
+
+def test_on_a_desk_too_the_tour_is_in_sight_and_covers_nothing_of_what_it_explains(browser):
+    assert_the_tour_covers_nothing(browser)
 
 
 @pytest.mark.parametrize("end", ["tour-end", "Done"])
