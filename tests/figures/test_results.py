@@ -31,7 +31,8 @@ def pictures(seeds):
 
 def words(canvas):
     """The boxes of titles and labels, in pixels, and that of the canvas."""
-    FigureCanvasAgg(canvas).draw()
+    FigureCanvasAgg(canvas)  # its measures, without a pixel
+    canvas.draw_without_rendering()
     texts = [t for ax in canvas.axes for t in (ax.title, ax.xaxis.label, ax.yaxis.label)]
     texts += [canvas._suptitle] if canvas._suptitle is not None else []
     return [t.get_window_extent() for t in texts if t.get_text()], canvas.bbox
