@@ -41,6 +41,8 @@ MODULES = (
     "phases",
     "next_token",
     "markov",
+    "benign_overfitting",
+    "benign_overfitting_joint",
     "even_pairs",
     "match_and_copy",
     "sparse_signals",
