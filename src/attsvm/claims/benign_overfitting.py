@@ -18,8 +18,12 @@ from attsvm.numbers import Bool, Float
 
 ON_NOISE = "Sakamoto and Sato 2025, Benign Overfitting in Token Selection of Attention Mechanism"
 CHOSEN_ON = range(5)
-N, T, WRONG, LR = 20, 8, 0.2, 5e-3
-"""The published setting of the first model."""
+N, T, WRONG, LR, STEPS = 20, 8, 0.2, 5e-3, 1000
+"""The published setting."""
+FASTER, PUBLISHED = 12, 83
+"""Claims take steps so many times as long: losses at equal time, steps × length, differ by less than
+1e-3.
+And the step that ends at the published time."""
 BENIGN, HARMFUL, IGNORED, BETWEEN = (2000, 20.0), (4500, 5.0), (250, 80.0), (1000, 80.0)
 """Its d and ‖μ‖, by regime; between benign and ignored is what the paper shows as ignored."""
 RIGHT = float(np.logaddexp(0, -(0.5**0.5)))
@@ -47,7 +51,7 @@ class Fits:
 
 def trained(
     cases: Sequence[tuple[int, float, int]],
-    steps: int = 1000,
+    steps: int = STEPS,
     weak: float = 0.1,
     lr: float = LR,
     record: int | Sequence[int] = 30,
@@ -118,9 +122,11 @@ def _pooled(attention: Float, scores: Float) -> Float:
     return np.asarray((attention * scores).sum(-1))
 
 
-@lru_cache(maxsize=4)
-def _fit(setting: tuple[int, float], seed: int, steps: int = 1000, weak: float = 0.1, lr: float = LR) -> Fits:
-    return trained([(*setting, seed)], steps, weak, lr)
+@lru_cache(maxsize=8)
+def _fit(setting: tuple[int, float], seed: int, weak: float = 0.1) -> Fits:
+    """One run for twelve times the published time, in as many steps."""
+    record = np.unique([*np.geomspace(1, STEPS, 30).astype(int), PUBLISHED]).tolist()
+    return trained([(*setting, seed)], STEPS, weak, FASTER * LR, record)
 
 
 @claim(
@@ -134,15 +140,15 @@ def attention_fits_wrong_labels_and_generalises(seed: int) -> att.Verdict:
     """With SNR between d^(−1/4) and n^(−1/2) training fits all labels, a fifth of them wrong, and new
     inputs are right.
 
-    The published setting: n = 20, T = 8, d = 2,000, ‖μ‖ = 20, steps of 5e-3 for W and p; 3,000 of them
-    instead of 1,000, after which a run in four still misses one label. Measured: accuracy on the training
-    labels, and on 1,000 fresh inputs (published: 1 and 0.996).
+    The published setting, n = 20, T = 8, d = 2,000, ‖μ‖ = 20, for twelve times the published time, at which
+    one run in five still misses a label. Measured: accuracy on the training labels, and on 1,000 fresh inputs
+    (published: 1 and 0.996).
     """
     return _benign(seed, BENIGN)
 
 
 def _benign(seed: int, setting: tuple[int, float]) -> att.Verdict:
-    fit = _fit(setting, seed, 3000)
+    fit = _fit(setting, seed)
     return att.judge(
         "wrong labels are fitted and new inputs are right",
         att.at_least("training accuracy", fit.train[0, -1], 1.0),
@@ -188,23 +194,26 @@ def _harmful(seed: int, setting: tuple[int, float]) -> att.Verdict:
 def strong_signals_ignore_wrong_labels(seed: int) -> att.Verdict:
     """With SNR above n^(−1/2) training selects x₁ everywhere and does not fit the wrong labels.
 
-    d = 250, ‖μ‖ = 80, in the corner of the published map. Measured: training accuracy, which is one less
-    the share of wrong labels; test accuracy; and the training loss beside its plateau, 0.8 log(1 +
-    e^(−1/√2)) + 0.2 log(1 + e^(1/√2)) = 0.542.
+    d = 250, ‖μ‖ = 80, in the corner of the published map, at the published time. Measured: training accuracy,
+    one less the share of wrong labels; test accuracy; and the training loss beside its plateau,
+    0.8 log(1 + e^(−1/√2)) + 0.2 log(1 + e^(1/√2)) = 0.542.
 
-    Surprise: at d = 1,000, ‖μ‖ = 80 (SNR √n = 11) it is so for 100 steps, and wrong labels are fitted later.
+    Surprise: it passes. After twelve times that time some draws have fitted half of their wrong labels here,
+    and every draw all of them at d = 1,000, ‖μ‖ = 80, where SNR √n = 11.
     """
     return _ignored(seed, IGNORED)
 
 
 def _ignored(seed: int, setting: tuple[int, float]) -> att.Verdict:
     fit = _fit(setting, seed)
+    then = int(np.flatnonzero(fit.steps == PUBLISHED)[0])
     plateau = (1 - WRONG) * RIGHT + WRONG * float(np.logaddexp(0, 0.5**0.5))
     return att.judge(
         "wrong labels are ignored",
-        att.at_most("training accuracy", fit.train[0, -1], 1 - WRONG),
-        att.at_least("test accuracy", fit.test[0, -1], 0.999),
-        att.at_most("training loss away from its plateau", abs(fit.loss[0, -1] - plateau), 0.01),
+        att.at_most("training accuracy", fit.train[0, then], 1 - WRONG),
+        att.at_least("test accuracy", fit.test[0, then], 0.999),
+        att.at_most("training loss away from its plateau", abs(fit.loss[0, then] - plateau), 0.01),
+        att.told("training accuracy at the end", fit.train[0, -1]),
     )
 
 
@@ -220,7 +229,7 @@ def wrong_labels_select_the_weak_signal_of_their_class(seed: int) -> att.Verdict
     fits it.
 
     Hypothesis: the weak signal exceeds the noise, weak ‖μ‖ ≫ 1; here 0.3 · 20. Measured: the mean attention
-    on x₁ and on x₃ after 1,000 steps.
+    on x₁ and on x₃ after twelve times the published time.
 
     Surprise: in the published setting, weak ‖μ‖ = 2, a noise token often serves a wrong label better than x₃.
     """
@@ -246,15 +255,15 @@ def _selected(seed: int, weak: float) -> att.Verdict:
 def training_fits_first_and_generalises_later(seed: int) -> att.Verdict:
     """In the benign regime all labels are fitted long before the test loss is near its floor.
 
-    Measured over 3,000 steps of 0.02, four times the published length: the first record with test loss
-    within 0.03 of the floor log(1 + e^(−1/√2)), over the first with every training label right. The paper's
-    gap is exponential in d; at one d there is the order.
+    Measured over twelve times the published time: the first record with test loss within 0.03 of the floor
+    log(1 + e^(−1/√2)), over the first with every training label right. The paper's gap is exponential in d;
+    at one d there is the order.
     """
     return _later(seed, BENIGN)
 
 
 def _later(seed: int, setting: tuple[int, float]) -> att.Verdict:
-    fit = _fit(setting, seed, 3000, lr=4 * LR)
+    fit = _fit(setting, seed)
     fitted, general = fit.first(fit.train >= 1), fit.first(fit.test_loss <= RIGHT + 0.03)
     return att.judge(
         "fit first, generalise later",
