@@ -61,37 +61,31 @@ def trained(
     Kaiming's uniform entries have the variance 1/(3d); ours are Gaussian of that variance, which has no
     direction, so that both sides of W are rotated into spans: a triangular factor, as that of the noise.
     """
-    drawn = [
-        att.datasets.signal_and_noise(N, T, *case, weak=weak, flipped=WRONG, in_span=True) for case in cases
-    ]
-    keys, v = (np.stack(each) for each in ([tokens.keys for tokens, _ in drawn], [head for _, head in drawn]))
-    tokens = att.Tokens(keys, labels=drawn[0][0].labels)
-    starts = [_kaiming(tokens.d, d, seed) for d, _, seed in cases]
+    each = [_one(case, steps, weak, lr, record) for case in cases]
+    return Fits(each[0][0], *(np.stack(part) for part in list(zip(*each, strict=True))[1:]))
+
+
+def _one(
+    case: tuple[int, float, int], steps: int, weak: float, lr: float, record: int | Sequence[int]
+) -> tuple[Float, ...]:
+    """One run: its matrices are so large that a batch would be no faster, and compiled for its length."""
+    tokens, v = att.datasets.signal_and_noise(N, T, *case, weak=weak, flipped=WRONG, in_span=True)
+    K, outside = _kaiming(tokens.d, case[0], case[2])
     path = att.train(
         tokens,
         att.Linear(v),
         weight=att.KeyQuery(),
         optimizer=att.gd(lr),
         steps=steps,
-        init=(np.stack([K for K, _ in starts]), np.zeros((len(cases), 1, tokens.d))),
+        init=(K, np.zeros((1, tokens.d))),
         record=record,
     )
     assert path.Q is not None
-    margins = tokens.labels[:, None] * _pooled(path.attention, np.einsum("rntd,rd->rnt", keys, v)[:, None])
-    fresh = np.stack(
-        [
-            _fresh(case, weak, path.W[r, ..., 0], outside * np.linalg.norm(path.Q[r, :, 0], axis=-1))
-            for r, (case, (_, outside)) in enumerate(zip(cases, starts, strict=True))
-        ]
-    )
-    return Fits(
-        path.index,
-        (margins > 0).mean(-1),
-        path.loss,
-        (fresh > 0).mean(-1),
-        np.logaddexp(0, -fresh).mean(-1),
-        path.attention,
-    )
+    attention = path.attention
+    right = (tokens.labels * _pooled(attention, tokens.keys @ v) > 0).mean(-1)
+    fresh = _fresh(case, weak, path.W[..., 0], outside * np.linalg.norm(path.Q[:, 0], axis=-1))
+    loss = np.logaddexp(0, -fresh).mean(-1)
+    return path.index, right, path.loss, (fresh > 0).mean(-1), loss, attention
 
 
 def _kaiming(width: int, d: int, seed: int) -> tuple[Float, float]:

@@ -9,6 +9,7 @@ classes that is SNR √n > √(2/(1 − η)).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -37,13 +38,13 @@ def known(tokens: att.Tokens) -> tuple[Float, Bool, Bool]:
 # ---------------------------------------------------------------------- descent
 
 
-def descended(seed: int, snr: float, lr: float, steps: int) -> dict[str, Float]:
-    """Training and test accuracy (k,) at steps 2 … `steps`, head and prompt from zero; snr: SNR √n."""
+def descended(seed: int, snr: float, lr: float, steps: int, record: Sequence[int] = (2,)) -> dict[str, Float]:
+    """Training and test accuracy (k,) at steps 0, 2 … `steps`, head and prompt from zero; snr: SNR √n."""
     signal = snr * np.sqrt(MANY["d"] / MANY["n"])
     tokens, v = att.datasets.signal_beside_noise(**MANY, signal=signal, seed=seed)
     fresh, _ = att.datasets.signal_beside_noise(**MANY, signal=signal, seed=seed, fresh=FRESH)
     rule = att.gd(lr)
-    path = att.train(tokens, att.Linear(v), optimizer=rule, train_head=rule, steps=steps, record=[2])
+    path = att.train(tokens, att.Linear(v), optimizer=rule, train_head=rule, steps=steps, record=record)
     assert path.v is not None
     found = {"steps": path.index}
     for name, inputs in (("train", tokens), ("test", fresh)):

@@ -9,6 +9,7 @@ numbers against their references, each of which says where it comes from:
 """
 
 from attsvm.figures import (  # noqa: F401 (loading registers)
+    benign_overfitting,
     even_pairs,
     fast_rates,
     max_margin_selection,

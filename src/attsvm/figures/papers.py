@@ -35,5 +35,11 @@ EVEN_PAIRS = Paper(
     "How Transformers Learn Regular Language Recognition",
     "Huang, Liang, Yang; ICML 2025, arXiv 2505.00926",
 )
+BENIGN = Paper(
+    "benign_overfitting",
+    "Benign Overfitting in Attention",
+    "Sakamoto, Sato; ICML 2025, arXiv 2409.17625; Magen, Shang, Xu, Frei, Hu, Vardi; NeurIPS 2025, "
+    "arXiv 2410.07746",
+)
 OURS = Paper("ours", "What only attsvm shows", "this package")
-PAPERS = [MAX_MARGIN, TRANSFORMERS, MIRROR, NEXT_TOKEN, FAST_RATES, EVEN_PAIRS, OURS]
+PAPERS = [MAX_MARGIN, TRANSFORMERS, MIRROR, NEXT_TOKEN, FAST_RATES, EVEN_PAIRS, BENIGN, OURS]
