@@ -54,8 +54,8 @@ def summary(done: Any) -> dict[str, Any]:
     cells = []
     for cell in done.cells:
         T, d, strength = int(cell.words["T"]), int(cell.words["d"]), float(cell.words["strength"])
-        share = {word: cell.quantities[f"capacity:selectable = {word}"].value for word in WORDS[:2]}
-        hits, misses = (round(share[word] * cell.runs) for word in WORDS[:2])
+        told = (cell.quantities.get(f"capacity:selectable = {word}") for word in WORDS[:2])
+        hits, misses = (0 if one is None else round(one.value * cell.runs) for one in told)
         n = examples(float(cell.words["load"]), T, d, strength)
         cells.append(
             {"T": T, "strength": strength, "d": d, "n": n, "separable": hits, "draws": hits + misses}

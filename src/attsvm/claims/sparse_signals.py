@@ -53,7 +53,7 @@ def attention_needs_a_signal_of_log_l_where_pooling_needs_its_root(seed: int) ->
     """With strength 1.5 log L the error of attention falls with L, while that of pooled tokens tends to one
     half.
 
-    Attention with prompt and head ξ, and the mean token read along ξ, each with its best threshold on 2,000
+    Attention with prompt and head ξ, and the mean token read along ξ, each with its best threshold on 1,000
     training inputs, judged on 1,000 fresh ones; L = 64, 512, 2048. Wanted: attention ≤ 2 % at every L, and no
     more at the last than at the first; pooling ≥ 35 % at the last.
     """
@@ -87,7 +87,7 @@ def _two_steps(seed: int, permuted: bool) -> att.Verdict:
             if permuted:
                 labels = np.random.default_rng(draw).permutation(tokens.labels)
                 tokens = att.Tokens(tokens.keys, labels=labels)
-            cosines.append(float(xi @ _prompt(tokens)))
+            cosines.append(float(xi @ prompt(tokens)))
         gaps.append(1 - float(np.mean(cosines)))
     return att.judge(
         "two gradient steps find the signal",
@@ -97,7 +97,7 @@ def _two_steps(seed: int, permuted: bool) -> att.Verdict:
     )
 
 
-def _prompt(tokens: att.Tokens) -> Float:
+def prompt(tokens: att.Tokens) -> Float:
     """The direction of the prompt after the two steps."""
     path = att.train(
         tokens,
