@@ -104,7 +104,6 @@ def test_starts_that_follow_one_branch_are_not_said_to_agree():
     assert search.compared(answer(0.0, 0.0, 0.0), answer(1.0, 2.0, np.inf))[1] == [0]
 
 
-@pytest.mark.usefixtures("long_programs")
 @pytest.mark.parametrize(
     ("norm", "strength", "seed"),
     [(frobenius, 0.0, 0), (nuclear, 0.0, 1), (spectral, 0.0, 0), (frobenius, 0.5, 1)],
