@@ -139,8 +139,8 @@ def _computed(batch: Batch) -> Columns:
     path, v = _trained(cell, batch.seeds)
     few = max(cell.programs - batch.start, 0) if cell.programs else len(batch.seeds)
     norm, several = predicted(cell), range(path.heads or 0)
-    ended = Ended(path, v, norm, few)
-    heads = [Ended(path.head(h), None if v is None else v[:, h], norm, few) for h in several]
+    ended = Ended(path, v, norm, few, cell.measures)
+    heads = [Ended(path.head(h), None if v is None else v[:, h], norm, few, cell.measures) for h in several]
     found: Columns = {"stopped": np.asarray(path.stopped)}
     for name in cell.measures:
         whole = is_own(name) or not heads

@@ -37,12 +37,14 @@ class Ended:
     """Trained runs with the head v, None where it is not linear, and the norm of the predicted program.
 
     few: programs in norms other than Frobenius, which take longer, are solved of the first so many runs.
+    asked: all that is measured of them, by name; of nothing, anything may be.
     """
 
     path: Path
     v: Float | None
     predicted: Norm | None
     few: int
+    asked: tuple[str, ...] = ()
     _solved: dict[Norm, Solution] = field(default_factory=dict)
     _ratios: dict[Norm, Float] = field(default_factory=dict)
 
@@ -55,7 +57,7 @@ class Ended:
         path = replace(
             given, tokens=tokens, W=given.W[few], stopped=np.asarray(given.stopped)[few], state=None
         )
-        return Ended(path, None, self.predicted, self.few)
+        return Ended(path, None, self.predicted, self.few, self.asked)
 
     def head(self) -> Float:
         if self.v is None:
@@ -87,11 +89,28 @@ def _separable(ended: Ended, norm: Norm) -> NDArray[Any]:
 
 
 def _ratios(ended: Ended, norm: Norm) -> Float:
-    """At every record (runs, k)."""
+    """At every record (runs, k) that is looked at; NaN at the others."""
     if norm not in ended._ratios:
-        solution = ended.solution(norm)
-        ended._ratios[norm] = np.where(_known(solution), margin_ratio(ended.path, solution), np.nan)
+        solution, places = ended.solution(norm), _places(ended, norm)
+        some = replace(ended.path, index=ended.path.index[places], W=ended.path.W[:, places], state=None)
+        found = ended._ratios[norm] = np.full(ended.path.W.shape[:2], np.nan)
+        found[:, places] = np.where(_known(solution), margin_ratio(some, solution), np.nan)
     return ended._ratios[norm]
+
+
+def _places(ended: Ended, norm: Norm) -> list[int]:
+    """The records at which the margin in this norm is asked for: a max-norm takes milliseconds."""
+    every = list(range(len(ended.path.index)))
+    told = [parts(name) for name in ended.asked if not is_own(name) and not name.startswith(WITHOUT_NORM)]
+    own = [(measure, share) for measure, word, share in told if word and norm_of(word) == norm]
+    if any(not word for _, word, _ in told) or not own or any(measure in OF_THE_WAY for measure, _ in own):
+        return every
+    return sorted({_at(ended.path, share) for _, share in own})
+
+
+def _at(path: Path, share: float) -> int:
+    """The record nearest to a share of the steps."""
+    return int(np.abs(path.index - share * path.index[-1]).argmin())
 
 
 def _gaps(ended: Ended, norm: Norm) -> Float:
@@ -207,7 +226,7 @@ def measured(name: str, ended: Ended, folder: str) -> NDArray[Any]:
             return _of_the_first(ended, chosen, MEASURES[measure])
         if measure == "arrival":
             return _of_the_first(ended, chosen, lambda one, norm: _arrival(one, norm, share))
-        at = int(np.abs(ended.path.index - share * ended.path.index[-1]).argmin())
+        at = _at(ended.path, share)
         return _of_the_first(ended, chosen, lambda *own: AT_A_STEP[measure](*own)[:, at])
     function = plugin(name, folder)
     with_head = len(signature(function).parameters) > 1
