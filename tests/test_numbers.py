@@ -28,6 +28,7 @@ DECIMAL = re.compile(r"(?<![\w.,])(?:\d+\.\d+|\d{1,3}(?:,\d{3})+)(?![\w]|\.\d)")
 LOOSE = re.compile(r"[-−]?\d[\d,]*\.?\d*(?:e[-−]?\d+)?")
 OTHERS = {
     "papers/even_pairs.md": {"0.1": "the paper's step"},
+    "papers/sparse_signals.md": {"115,200": "draws in records/capacity.json"},
     "findings.md": {"0.439": PIVOTAL},
     "practice/transformers.md": {
         "25,000": "reviews of the data set",

@@ -12,10 +12,13 @@ from attsvm.figures import (  # noqa: F401 (loading registers)
     benign_overfitting,
     even_pairs,
     fast_rates,
+    match_and_copy,
     max_margin_selection,
     mirror_descent,
     next_token,
+    one_location,
     ours,
+    sparse_signals,
     transformers_as_svms,
 )
 from attsvm.figures.accuracy import Accuracy, axis, counted, digits, exactly, sampled, within

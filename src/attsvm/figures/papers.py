@@ -41,5 +41,32 @@ BENIGN = Paper(
     "Sakamoto, Sato; ICML 2025, arXiv 2409.17625; Magen, Shang, Xu, Frei, Hu, Vardi; NeurIPS 2025, "
     "arXiv 2410.07746",
 )
+MATCH_AND_COPY = Paper(
+    "match_and_copy",
+    "Match and copy under squared loss",
+    "Gonon, Cordonnier, Boumal; 2026, arXiv 2602.07562",
+)
+SPARSE_SIGNALS = Paper(
+    "sparse_signals",
+    "A signal in few of many tokens",
+    "Barnfield, Cui, Lu; ICLR 2026, arXiv 2509.25153; the capacity is ours",
+)
+ONE_LOCATION = Paper(
+    "one_location",
+    "Attention Layers Provably Solve Single-location Regression",
+    "Marion, Berthier, Biau, Boyer; ICLR 2025, arXiv 2410.01537",
+)
 OURS = Paper("ours", "What only attsvm shows", "this package")
-PAPERS = [MAX_MARGIN, TRANSFORMERS, MIRROR, NEXT_TOKEN, FAST_RATES, EVEN_PAIRS, BENIGN, OURS]
+PAPERS = [
+    MAX_MARGIN,
+    TRANSFORMERS,
+    MIRROR,
+    NEXT_TOKEN,
+    FAST_RATES,
+    EVEN_PAIRS,
+    BENIGN,
+    MATCH_AND_COPY,
+    SPARSE_SIGNALS,
+    ONE_LOCATION,
+    OURS,
+]
