@@ -22,7 +22,7 @@ from attsvm.torch.probe import Probe
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = "--small" in sys.argv
-ROUNDS = 9 if DEVICE == "cuda" else 3
+ROUNDS = 5 if DEVICE == "cuda" else 3
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -93,7 +93,6 @@ def monitor() -> None:
     )
     torch.manual_seed(0)
     model = SentimentEncoder(6, **sizes).to(DEVICE)
-    model.dtype = torch.bfloat16 if DEVICE == "cuda" else torch.float32
     ids, labels = torch.randint(3, 3_000, (texts, length), device=DEVICE), torch.rand(texts, device=DEVICE)
     mask = torch.arange(length, device=DEVICE) < torch.randint(length // 2, length, (texts, 1), device=DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-5)
@@ -112,8 +111,8 @@ def monitor() -> None:
     print(f"training, {1e3 * took['plain'] / 50:.2f} ms a step; monitor every 50 steps: {more:+.2%}")
 
 
-def generation() -> None:
-    """A decoding step with no, one and ten probes."""
+def decoder() -> tuple[Any, Any, list[Probe]]:
+    """A random decoder, prompts, and ten probes of its width."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = (2_048, 16, 5_632) if DEVICE == "cuda" and not SMALL else (256, 8, 512)
@@ -123,37 +122,39 @@ def generation() -> None:
     kind = torch.bfloat16 if DEVICE == "cuda" else torch.float32
     with torch.device(DEVICE):
         model = LlamaForCausalLM(config).to(kind).eval()
-    prompt = torch.randint(3, 30_000, (8, 64), device=DEVICE)
-    rng = np.random.default_rng(0)
-    d = sizes[0]
-    probes = [
-        Probe(*(0.01 * rng.standard_normal(s) for s in ((d, 1), (d, 1, 1), (1,), (d,)))) for _ in range(10)
-    ]
+    rng, d = np.random.default_rng(0), sizes[0]
+    shapes = (d, 1), (d, 1, 1), (1,), (d,)
+    probes = [Probe(*(0.01 * rng.standard_normal(shape) for shape in shapes)) for _ in range(10)]
+    return model, torch.randint(3, 30_000, (8, 64), device=DEVICE), probes
+
+
+def generation() -> None:
+    """A decoding step with no, one and ten probes; making the watch is not timed, asking it is."""
+    model, prompt, probes = decoder()
 
     def tokens(**how: Any) -> None:
         model.generate(prompt, max_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0, **how)
 
-    def watched(given: dict[int, Any]) -> None:
-        with watch(model, given):
-            tokens()
-
-    works: dict[str, Callable[[], Any]] = {"none": tokens}
-    works["one"] = lambda: watched({8: probes[0]})
-    works["ten on one layer"] = lambda: watched({8: dict(enumerate(probes))})  # type: ignore[dict-item]
-    works["ten on five layers"] = lambda: watched(
-        {k + 1: {"a": probes[2 * k], "b": probes[2 * k + 1]} for k in range(5)}
-    )
-
-    def looked(every: int) -> None:
-        with watch(model, {8: probes[0]}) as watching:
-            tokens(stopping_criteria=watching.stop_at(float("inf"), every=every))
-
-    works["one, a threshold every 16 tokens"] = lambda: looked(16)
-    works["one, a threshold every token"] = lambda: looked(1)
-    took = in_turn(works, ROUNDS)
+    ways: dict[str, tuple[dict[Any, Any], int]] = {"none": ({}, 0), "one": ({8: probes[0]}, 0)}
+    ways["ten on one layer"] = {8: dict(enumerate(probes))}, 0
+    pairs = {k + 1: {"a": probes[2 * k], "b": probes[2 * k + 1]} for k in range(5)}
+    ways["ten on five layers"] = pairs, 0
+    ways["one, a threshold every 16 tokens"] = {8: probes[0]}, 16
+    ways["one, a threshold every token"] = {8: probes[0]}, 1
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(ROUNDS + 1):
+        for name, (given, every) in ways.items():
+            if not given:
+                took = seconds(tokens)
+            else:
+                with watch(model, given) as watching:
+                    how = {"stopping_criteria": watching.stop_at(float("inf"), every=every)} if every else {}
+                    took = seconds(lambda how=how, watching=watching: (tokens(**how), watching.scores))
+            times[name] += [took] if turn else []
+    took = {name: statistics.median(some) for name, some in times.items()}
     count = sum(w.numel() for w in model.parameters())
     print(f"decoding, {count / 1e9:.2f} billion parameters, batch 8: {1e3 * took['none'] / 64:.2f} ms a step")
-    for name in list(works)[1:]:
+    for name in list(ways)[1:]:
         print(f"  {name}: {took[name] / took['none'] - 1:+.2%}")
 
 

@@ -38,16 +38,16 @@ def decoder() -> Any:
 def watching() -> None:
     """Scores of a watched generation beside decision_function of the same states, and its cost."""
     model, tokenizer = decoder().model.eval(), decoder().tokenizer
-    texts, signs = sentences(None, 90)
+    texts, signs = sentences(None, 44)
     with tempfile.TemporaryDirectory() as folder:
-        read = activations(decoder(), texts[:80], [LAYER], folder)
-        probe = AttentionProbe().fit(TokenStore.open(read.files[LAYER]), signs[:80])
+        read = activations(decoder(), texts[:40], [LAYER], folder)
+        probe = AttentionProbe().fit(TokenStore.open(read.files[LAYER]), signs[:40])
     tokenizer.padding_side = "left"
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    prompt = tokenizer(texts[80:84], return_tensors="pt", padding=True)
-    how = {"max_new_tokens": 24, "do_sample": False, "eos_token_id": None}
+    prompt = tokenizer(texts[40:44], return_tensors="pt", padding=True)
+    how = {"max_new_tokens": 16, "do_sample": False, "eos_token_id": None}
     took: dict[str, list[float]] = {"plain": [], "watched": []}
-    for _ in range(4):
+    for _ in range(3):
         begin = time.process_time()
         model.generate(**prompt, **how)
         took["plain"].append(time.process_time() - begin)
@@ -63,7 +63,7 @@ def watching() -> None:
             states = model(ids[None], output_hidden_states=True).hidden_states[LAYER][0, 1:]
         expected.append(states.double().numpy())
     scores, told = probe.decision_function(expected), found.scores[LAYER].numpy()
-    more = statistics.median(took["watched"][1:]) / statistics.median(took["plain"][1:]) - 1
+    more = statistics.median(took["watched"]) / statistics.median(took["plain"]) - 1
     print(f"watched {told.round(4)}, decision_function {scores.round(4)}")
     print(f"largest difference {np.abs(told - scores).max():.1e}; CPU time {more:+.1%}")
 

@@ -304,3 +304,19 @@ def test_the_trainer_records_every_second_step(tmp_path):
     library.Trainer(model=model, args=settings, train_dataset=data, callbacks=[callback]).train()
     assert sorted({r.step for r in monitor.records}) == [0, 2, 4] and len(monitor.records) == 3 * 8
     assert monitor.records[0].norm != monitor.records[-8].norm
+
+
+def test_states_in_half_precision_are_read_with_weights_in_single():
+    torch.manual_seed(0)
+    model, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(3, 5, 8)
+    with MarginMonitor(model) as monitor:
+        model(x, x, x)
+        (single, _) = monitor.record(0)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = x.bfloat16()
+            model(half, half, half)
+        (read, _) = monitor.record(1)
+        model(-x.flip(1), x, x)
+        (other, _) = monitor.record(2)
+    assert read.entropy == pytest.approx(single.entropy, rel=0.01)  # bfloat16 has three digits
+    assert other.entropy != pytest.approx(single.entropy, rel=0.01)

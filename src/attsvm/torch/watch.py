@@ -150,7 +150,8 @@ class Watch:
         self.begun, self._held = self.begun + 1, 0
         self._counting = Counting(n, self._skip, self._ends, device)
         with torch.inference_mode(False):
-            self._said = torch.empty((HELD, n), dtype=torch.long, device=device)
+            self._said = torch.empty((HELD, n, 1), dtype=torch.long, device=device)
+        self._words = list(self._said)
         self._mask: Tensor | None = None
         for layer in self._layers.values():
             layer.start()
@@ -164,7 +165,7 @@ class Watch:
             self._catch_up()
         self._row, self._mask = self._held, mask
         if len(self._counting.ends):
-            self._said[self._row].copy_(ids[:, 0]) if ids is not None else self._said[self._row].fill_(-1)
+            self._words[self._row].copy_(ids) if ids is not None else self._words[self._row].fill_(-1)
         self._held += 1
 
     def _take(self, layer: Layer, states: Tensor) -> None:
@@ -179,7 +180,7 @@ class Watch:
         if done:
             mask = None if self._mask is None else self._mask[:, -self._held :][:, :done]
             real = _real(mask, self._said.shape[1], done, self._said.device)
-            counts = self._counting(real, self._said[:done].T)
+            counts = self._counting(real, self._said[:done, :, 0].T)
             for layer in self._layers.values():
                 layer.catch_up(counts)
         self._held = 0

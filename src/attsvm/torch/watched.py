@@ -42,7 +42,7 @@ class Watched:
             raise RuntimeError("the model has not run since it is watched. Ask after a forward pass.")
         for name, inputs in self.inputs.items():
             module, read = self._modules[name]
-            yield name, read(module, inputs)
+            yield name, read(module, _in_dtype_of(module, inputs))
 
     def close(self) -> None:
         """Remove the hooks and forget the kept inputs."""
@@ -79,6 +79,21 @@ def _reader(module: nn.Module, own: Mapping[type[nn.Module], QueryKey]) -> Reade
             own[kind].check(module)
             return own[kind]
     return reader_of(module)
+
+
+def _in_dtype_of(module: nn.Module, inputs: Inputs) -> Inputs:
+    """Inputs in the type of the module's weights: under autocast a pass takes what a product refuses."""
+    dtype = next((w.dtype for w in module.parameters() if w.is_floating_point()), None)
+    memory: dict[int, Any] = {}
+
+    def cast(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(cast(part) for part in value)
+        if dtype is None or not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        return memory.setdefault(id(value), value.to(dtype))
+
+    return {key: cast(value) for key, value in inputs.items()}
 
 
 def _detached(value: Any, memory: dict[int, Any]) -> Any:

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from attsvm.torch.probe import Panel, Probe, RunningBatch
 
-HELD, NUMBERS = 64, 2**22
+HELD, NUMBERS = 256, 2**22
 """So many tokens, and so many numbers of theirs, are held before the probes read them."""
 
 
 class Layer:
     """Running scores of one layer's probes; those that can be are one product.
 
-    A prompt is read at once. A token that follows is only copied, which is one launch on a GPU; some dozen of
-    them are read together, or fewer where somebody asks: reading one has thirty launches, and so has reading
-    sixty.
+    A prompt is read at once. A token that follows is only copied, which is one launch on a GPU; up to 256
+    of them are read together, or fewer where somebody asks: reading one takes forty launches, and so does
+    reading all.
     """
 
     def __init__(self, given: Any) -> None:
@@ -43,6 +43,7 @@ class Layer:
     def start(self) -> None:
         """Before the first pass over new sequences."""
         self.filled, self.room, self._held = 0, 1, torch.empty(0)
+        self._rows: list[Tensor] = []
         self._states: dict[tuple[str, ...], RunningBatch] = {}
         self._scores: dict[tuple[str, ...], list[Tensor]] = {names: [] for names in self.parts}
 
@@ -55,10 +56,9 @@ class Layer:
 
     def hold(self, states: Tensor, row: int) -> None:
         """Copy a token of each sequence (n, 1, d)."""
-        if row >= len(self._held):
+        if not self._rows:
             self._make_room(states)
-        with torch.no_grad():
-            self._held[row].copy_(states)
+        self._rows[row].copy_(states.detach() if states.requires_grad else states)
         self.filled = row + 1
 
     def catch_up(self, counts: Tensor) -> None:
@@ -96,6 +96,7 @@ class Layer:
         self.room = max(room, 1)
         with torch.inference_mode(False):  # else a later pass outside of it could not write here
             self._held = torch.empty((self.room, n, 1, d), dtype=states.dtype, device=states.device)
+        self._rows = list(self._held)
 
 
 def _as_module(probe: Any) -> Probe:
