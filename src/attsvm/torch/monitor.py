@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attsvm.extras import missing
+from attsvm.torch.callbacks import lightning_callback, live, trainer_callback
 from attsvm.torch.query_key import QueryKey
 from attsvm.torch.readers import Look
 from attsvm.torch.records import HeadRecord, writing
@@ -28,9 +28,10 @@ class MarginMonitor:
                 monitor.record(step)
                 optimizer.step()
 
-    For transformers' Trainer pass callbacks=[monitor.callback()]. A hook keeps the inputs of each module's
-    last forward pass; queries and keys are recomputed only when a record is asked for, with the weights as
-    they are then, and their logits a block at a time. Rows of padding tokens do not count.
+    For transformers' Trainer pass callbacks=[monitor.callback()], for Lightning's [monitor.lightning()]. A
+    hook keeps the inputs of each module's last forward pass; queries and keys are recomputed only when a
+    record is asked for, with the weights as they are then, and their logits a block at a time. Rows of
+    padding tokens do not count.
 
     own: how to read modules of your own, by their class: {SelfAttention: QueryKey("q", "k", heads=4)}.
 
@@ -89,7 +90,16 @@ class MarginMonitor:
 
     def callback(self, every: int = 1) -> Any:
         """A transformers.TrainerCallback that records before every `every`-th optimizer step."""
-        return _trainer_callback()(self, every)
+        return trainer_callback()(self, every)
+
+    def lightning(self, every: int = 1) -> Any:
+        """A Callback for Lightning's Trainer that records before every `every`-th optimizer step."""
+        return lightning_callback()(self, every)
+
+    def live(self, seconds: float = 2.0) -> MarginMonitor:
+        """Show the figure in a notebook, drawn anew after a record, at most every so many seconds."""
+        self._writers.append(live(self.plot, seconds))
+        return self
 
     def close(self) -> None:
         """Remove the hooks and forget the kept inputs; the records stay."""
@@ -127,21 +137,3 @@ def _own(look: Look) -> Tensor | bool:
         return True
     own = mask.expand(look.logits.shape).diagonal(dim1=-2, dim2=-1)
     return own if own.dtype == torch.bool else own > -torch.inf
-
-
-def _trainer_callback() -> Any:
-    """The callback's class, made when it is first needed: transformers is not needed for plain loops."""
-    try:
-        from transformers import TrainerCallback
-    except ModuleNotFoundError as error:
-        raise missing("the Trainer's callback needs transformers", "hf") from error
-
-    class MarginCallback(TrainerCallback):
-        def __init__(self, monitor: MarginMonitor, every: int) -> None:
-            self.monitor, self.every = monitor, every
-
-        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.global_step % self.every == 0:
-                self.monitor.record(state.global_step)
-
-    return MarginCallback
