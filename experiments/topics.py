@@ -41,15 +41,15 @@ def weights(topics: list[Topics], reading: str, found: dict[str, Float]) -> list
     return [found[which] / scale[which] for which in ("A", "both")]
 
 
-def counts(topics: list[Topics], both: list[Float], n: int, T: int, decimals: int | None) -> list[int]:
-    """As COUNTED, over all pairs."""
-    total = np.zeros(len(COUNTED), int)
+def counts(topics: list[Topics], both: list[Float], n: int, T: int, decimals: int | None) -> list[list[int]]:
+    """As COUNTED, a list of all pairs for each."""
+    found = []
     for k, (one, A, mixed) in enumerate(zip(topics, *both, strict=True)):
         seen = changes(one, A, mixed, n, T, k, decimals)
         lower, every, some = seen.changed & seen.lower, seen.outnumbers_all, seen.outnumbers_some
         kinds = (seen.changed & ~seen.lower, lower & every, lower & some & ~every, lower & ~some)
-        total += [int(kind.sum()) for kind in (seen.kept, seen.ambiguous, seen.changed, *kinds)]
-    return total.tolist()
+        found.append([int(kind.sum()) for kind in (seen.kept, seen.ambiguous, seen.changed, *kinds)])
+    return np.transpose(found).tolist()
 
 
 def main() -> None:
@@ -62,8 +62,8 @@ def main() -> None:
     parser.add_argument("--commit", default="unknown", help="of the code")
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args()
-    lengths: dict[str, dict[str, list[int]]] = {reading: {} for reading in READINGS}
-    arrows: dict[str, dict[str, list[int]]] = {reading: {} for reading in READINGS}
+    lengths: dict[str, dict[str, list[list[int]]]] = {reading: {} for reading in READINGS}
+    arrows: dict[str, dict[str, list[list[int]]]] = {reading: {} for reading in READINGS}
     cosines = {}
     for L in ARROWS:
         topics = [drawn(pair, L) for pair in range(given.pairs)]
@@ -76,14 +76,14 @@ def main() -> None:
             arrows[reading][str(L)] = counts(topics, both, given.sentences, AT_LENGTH, decimals)
             for T in LENGTHS if ARROWS[0] == L else ():
                 lengths[reading][str(T)] = counts(topics, both, given.sentences, T, decimals)
-            print(L, reading, arrows[reading][str(L)], lengths[reading] if ARROWS[0] == L else "", flush=True)
+            print(L, reading, np.sum(arrows[reading][str(L)], axis=1), flush=True)
     made = here(given.commit) | {"command": "python experiments/topics.py"}
     write(
         given.out / "topics.json",
         {
             "made": made,
             "counted": COUNTED,
-            "of": given.pairs * given.sentences,
+            "sentences": given.sentences,
             "lengths": lengths,
             "arrows": arrows,
             "cosines": cosines,
