@@ -27,8 +27,13 @@ PAGES = (
 DECIMAL = re.compile(r"(?<![\w.,])(?:\d+\.\d+|\d{1,3}(?:,\d{3})+)(?![\w]|\.\d)")
 LOOSE = re.compile(r"[-−]?\d[\d,]*\.?\d*(?:e[-−]?\d+)?")
 OTHERS = {
-    "papers/even_pairs.md": {"0.1": "the paper's step"},
     "papers/sparse_signals.md": {"115,200": "draws in records/capacity.json"},
+    "papers/even_pairs.md": {
+        "0.1": "the paper's step",
+        "600,000": "steps of one long run",
+        "1.71": "its slopes of ‖W‖, first and last half decade",
+        "1.82": "their mean log t",
+    },
     "findings.md": {"0.439": PIVOTAL},
     "practice/transformers.md": {
         "25,000": "reviews of the data set",
@@ -51,6 +56,7 @@ OTHERS = {
         "25,000": "reviews of the data set",
         "1,800": "runs of a first look",
     },
+    "papers/topics.md": {"45,000": "texts of nine lengths", "1,200": "texts of a seed of the claim"},
     "papers/max_margin_selection.md": {"0.004": MARGINS, "0.73": MARGINS},
     "papers/next_token.md": {"1,800": "pairs per seed, rounded to hundreds"},
     "papers/mirror_descent.md": {"18,206": LARGE, "27,224": LARGE},

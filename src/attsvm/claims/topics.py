@@ -74,16 +74,20 @@ def programs(topics: Sequence[Topics], which: str) -> Float:
 
 
 def changes(
-    topics: Topics, one: Float, both: Float, n: int, T: int, seed: int, decimals: int | None = None
+    topics: Topics,
+    texts: att.next_token.Corpus,
+    one: Float,
+    both: Float,
+    seed: int = 0,
+    decimals: int | None = None,
 ) -> att.next_token.TopicChanges:
-    """What the weight of both topics says after n fresh sentences of A, beside the weight of A alone."""
+    """What the weight of both topics says after texts of A, beside the weight of A alone."""
     made = att.next_token
-    sentences = made.topic_sentences(topics.A, n, T, seed)
     may = [
-        made.likeliest(made.token_logits(W, topics.E), corpus, sentences, decimals)
+        made.likeliest(made.token_logits(W, topics.E), corpus, texts, decimals)
         for W, corpus in ((one, topics.A), (both, topics.both))
     ]
-    return made.topic_changes(sentences, topics.A, may[0], may[1], seed)
+    return made.topic_changes(texts, topics.A, may[0], may[1], seed)
 
 
 # ---------------------------------------------------------------------- claims
@@ -185,7 +189,10 @@ def _gaps(W: Float, E: Float, edges: NDArray[np.intp]) -> Float:
 
 def _seen(seed: int, kind: str, T: int) -> list[att.next_token.TopicChanges]:
     weights = zip(_topics(seed), *(_weights(seed, kind, which) for which in ("A", "both")), strict=True)
-    return [changes(one, A, both, TESTS, T, DRAWS * seed + k) for k, (one, A, both) in enumerate(weights)]
+    return [
+        changes(one, att.next_token.topic_sentences(one.A, TESTS, T, k), A, both, k)
+        for k, (one, A, both) in enumerate(weights, DRAWS * seed)
+    ]
 
 
 def _outnumbered(seed: int, kind: str) -> att.Verdict:

@@ -18,7 +18,9 @@ from attsvm.figures import (  # noqa: F401 (loading registers)
     next_token,
     one_location,
     ours,
+    sinks,
     sparse_signals,
+    topics,
     transformers_as_svms,
 )
 from attsvm.figures.accuracy import Accuracy, axis, counted, digits, exactly, sampled, within

@@ -56,6 +56,16 @@ ONE_LOCATION = Paper(
     "Attention Layers Provably Solve Single-location Regression",
     "Marion, Berthier, Biau, Boyer; ICLR 2025, arXiv 2410.01537",
 )
+TOPICS = Paper(
+    "topics",
+    "Dynamics of Spontaneous Topic Changes in Next Token Prediction",
+    "Jia, Diaz-Rodriguez; NeurIPS 2025, arXiv 2501.06382",
+)
+SINKS = Paper(
+    "sinks",
+    "Attention Sinks Are Provably Necessary in Softmax Transformers",
+    "Ran-Milo; 2026, arXiv 2603.11487",
+)
 OURS = Paper("ours", "What only attsvm shows", "this package")
 PAPERS = [
     MAX_MARGIN,
@@ -68,5 +78,7 @@ PAPERS = [
     MATCH_AND_COPY,
     SPARSE_SIGNALS,
     ONE_LOCATION,
+    TOPICS,
+    SINKS,
     OURS,
 ]

@@ -1,0 +1,135 @@
+"""A sink is a selection: the published single layer, softmax and ReLU, beside the program.
+
+"Attention Sinks Are Provably Necessary in Softmax Transformers" (Ran-Milo 2026), the single layer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+import attsvm as att
+from attsvm.figures.accuracy import within
+from attsvm.figures.figure import CONJECTURED, DERIVED, STATED, Arrays, Check
+from attsvm.figures.panels import describe, grid
+from attsvm.figures.papers import SINKS
+from attsvm.figures.recorded import facts, recorded
+from attsvm.figures.style import BLUE, GREY, ORANGE, label
+from attsvm.numbers import Float
+
+KINDS = {"softmax": BLUE, "relu": ORANGE}
+MARKS = (0, 1, -1)
+"""Coordinates of BOS, the trigger and plain tokens."""
+PAPER = "Ran-Milo 2026, the single layer"
+
+
+@SINKS.figure(
+    "sinks",
+    "A sink is a max-margin selection",
+    shows=(
+        "A layer that must give the mean of its tokens at a trigger (here the eighth) and zero elsewhere. "
+        "With softmax every other row puts all its attention on the first token, which says nothing; with "
+        "ReLU attention such rows are empty. Right: the six entries of W_KᵀW_Q that matter, at the length of "
+        "the max-margin program which selects the first token in those rows and ties the others at the "
+        "trigger (lines, in closed form). Means of 1,000 texts; three seeds."
+    ),
+    notes=(
+        "The published stopping rule ends after 700 to 950 steps, long before any limit, and Adam on four "
+        "matrices has no theorem here: signs, ties and the empty rest of W are those of the program, the "
+        "two lengths under either query are not yet equal."
+    ),
+    **facts("sinks"),
+)
+def experiment() -> Arrays:
+    """Attention (T, T) of the first seed, BOS shares and errors (seeds,), and W (seeds, d, d), of both
+    kinds.
+    """
+    arrays: Arrays = {"program": closed_form(16)}
+    for kind, runs in recorded("sinks")["runs"].items():
+        arrays |= {
+            f"attention_{kind}": np.array(runs[0]["attention"]),
+            f"W_{kind}": np.array([run["W"] for run in runs]),
+            f"bos_{kind}": np.array([run["mean BOS"] for run in runs]),
+            f"error_{kind}": np.array([run["root mean squared error"] for run in runs]),
+        }
+    return arrays
+
+
+def closed_form(d: int) -> Float:
+    """The program of `datasets.trigger_means` where contents span their space: ‖W‖² = 4/3.
+
+    Under a plain query BOS is at 2/3 and the others at −1/3; under the trigger the signs are exchanged.
+    """
+    W = np.zeros((d, d))
+    W[MARKS, -1] = 2 / 3, -1 / 3, -1 / 3
+    W[:, 1] = -W[:, -1]
+    return W
+
+
+@experiment.draws
+def draw(arrays: Arrays) -> Canvas:
+    """Both maps of attention, and the entries of W beside the program's."""
+    figure, ((soft, relu, right),) = grid(1, 3, 2.9)
+    for ax, kind in ((soft, "softmax"), (relu, "relu")):
+        ax.imshow(arrays[f"attention_{kind}"], cmap="Blues", vmin=0, vmax=1)
+        ax.set_xticks([0, 7, 15], ["1", "8", "16"])
+        ax.set_yticks([0, 7, 15], ["1", "8", "16"])
+        describe(ax, f"{'ReLU' if kind == 'relu' else 'softmax'} attention", "token seen", "row")
+    _entries(right, arrays)
+    return figure
+
+
+def _entries(ax: Axes, arrays: Arrays) -> None:
+    best = arrays["program"]
+    for place, (query, word) in enumerate(((-1, "plain"), (1, "trigger"))):
+        for k, mark in enumerate(MARKS):
+            at = 4 * place + k
+            ax.plot([at - 0.35, at + 0.35], [best[mark, query]] * 2, color=GREY, lw=2)
+            for kind, color in KINDS.items():
+                W = arrays[f"W_{kind}"]
+                scaled = W * np.linalg.norm(best) / np.linalg.norm(W, axis=(1, 2), keepdims=True)
+                shift = -0.12 if kind == "softmax" else 0.12
+                ax.plot([at + shift] * len(W), scaled[:, mark, query], "o", ms=3.5, color=color)
+        label(ax, 4 * place + 1, -1.02, f"{word} query", GREY, ha="center")
+    ax.axhline(0, color=GREY, lw=0.5)
+    ax.set(ylim=(-1.1, 1.1))
+    ax.set_xticks([0, 1, 2, 4, 5, 6], ["BOS", "trig.", "plain"] * 2, rotation=45)
+    for kind, color, height in (("softmax", BLUE, 0.97), ("ReLU", ORANGE, 0.83)):
+        label(ax, 2.3, height, kind, color)
+    describe(ax, "logits by kind of token", "", "entry of $W_K^\\top W_Q$, scaled")
+
+
+@experiment.checked_by
+def checks(arrays: Arrays) -> list[Check]:
+    """What the paper states of both kinds, and the program's entries."""
+    W, best = arrays["W_softmax"], arrays["program"]
+    cosine = float(att.cosine(W, best).min())
+    rest = np.linalg.norm(W[:, 2:-1], axis=(1, 2)) / np.linalg.norm(W, axis=(1, 2))
+    tie = np.abs(W[:, 1, 1] - W[:, -1, 1]) / np.linalg.norm(W, axis=(1, 2))
+    near, nothing = within(0.01, "one, as a limit"), within(0.01, "a hundredth of ‖W‖")
+    rough = within(0.1, "the direction is that of the program, still on its way")
+    sources = {"stated": PAPER, "ours": "the program of the same rows"}
+    return [
+        Check(
+            "softmax: BOS in rows but the trigger's, least mean of a seed",
+            STATED,
+            sources["stated"],
+            1.0,
+            float(arrays["bos_softmax"].min()),
+            near,
+        ),
+        Check(
+            "ReLU: BOS in rows but the trigger's, largest mean",
+            STATED,
+            sources["stated"],
+            0.0,
+            float(arrays["bos_relu"].max()),
+            near,
+        ),
+        Check("least cosine of W_KᵀW_Q and the program", CONJECTURED, sources["ours"], 1.0, cosine, rough),
+        Check(
+            "trigger's row: gap of tied keys / ‖W‖", DERIVED, sources["ours"], 0.0, float(tie.max()), nothing
+        ),
+        Check("contents: share of ‖W‖", DERIVED, sources["ours"], 0.0, float(rest.max()), nothing),
+    ]
