@@ -16,6 +16,7 @@ from attsvm.torch.statistics import BLOCK, statistics_of
 class Eviction:
     """What is kept of a cache, with its cost for the queries that were given, recomputed from the keys.
 
+    key: all keys as they were given, which live as long as this does.
     kept (batch, groups, budget): the keys that stay, in their order.
     lost (batch, heads, t): by how much the largest logit of a query falls; 0 where its key stays, ∞ where it
         sees none any more.
