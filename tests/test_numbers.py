@@ -28,6 +28,18 @@ DECIMAL = re.compile(r"(?<![\w.,])(?:\d+\.\d+|\d{1,3}(?:,\d{3})+)(?![\w]|\.\d)")
 LOOSE = re.compile(r"[-−]?\d[\d,]*\.?\d*(?:e[-−]?\d+)?")
 OTHERS = {
     "papers/sparse_signals.md": {"115,200": "draws in records/capacity.json"},
+    "papers/benign_overfitting.md": {
+        **dict.fromkeys(
+            ("3,000", "4,500", "11,000", "40,000", "0.48", "5.7"), "sizes and signals of settings"
+        ),
+        **dict.fromkeys(("182,784", "1,024", "4,096"), "runs in records/benign_overfitting.json"),
+        **dict.fromkeys(
+            ("1.16", "2.03", "1.89", "2.02", "0.075"), "shares in records/benign_overfitting.json"
+        ),
+        "1.49": "√(2/0.9)",
+        "0.36": "exponent of the five published levels",
+        "0.73": "the second of three draws",
+    },
     "papers/even_pairs.md": {
         "0.1": "the paper's step",
         "600,000": "steps of one long run",

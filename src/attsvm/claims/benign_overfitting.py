@@ -135,7 +135,7 @@ def attention_fits_wrong_labels_and_generalises(seed: int) -> att.Verdict:
     inputs are right.
 
     The published setting, n = 20, T = 8, d = 2,000, ‖μ‖ = 20, for twelve times the published time, at which
-    one run in five still misses a label. Measured: accuracy on the training labels, and on 1,000 fresh inputs
+    some runs still miss a label. Measured: accuracy on the training labels, and on 1,000 fresh inputs
     (published: 1 and 0.996).
     """
     return _benign(seed, BENIGN)
