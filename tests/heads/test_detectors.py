@@ -113,9 +113,7 @@ def test_the_ablation_of_a_head_moves_the_output_and_that_of_a_dead_head_does_no
         moved = ablation(reader, texts, [(1, 0), (1, 1)])
     finally:
         out.weight.data = kept
-    rounding = (
-        10 * torch.finfo(torch.float32).eps
-    )  # a cosine in single precision: PyTorch 2.15 leaves one
+    rounding = 10 * torch.finfo(torch.float32).eps  # a cosine in single precision: PyTorch 2.15 leaves one
     assert moved[1, 0] > 1e3 * rounding and abs(moved[1, 1]) < rounding
 
 
