@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attsvm.norms import Entrywise, Norm, frobenius, l1, linf, nuclear, spectral
+from attsvm.norms import Entrywise, Norm, Schatten, frobenius, l1, linf, nuclear, spectral
 from attsvm.tokens import Tokens
 from instances import contradiction, planted, random_selection
 
@@ -66,6 +66,7 @@ CASES = [
     Case("nuclear", (200, 32, 64), nuclear, "≤ 10 s, stretch 3 s"),
     Case("spectral", _TINY, spectral, "≥ 5× best peer", _CONIC),
     Case("spectral", _SMALL, spectral, "≥ 5× best peer", _CONIC),
+    *(Case(f"Schatten {p:g}", _SMALL, Schatten(p), "≤ 3× nuclear") for p in (1.25, 1.5, 3, 4, 8)),
     Case("l1", _TINY, l1, "≥ 5× best peer", _LINEAR),
     Case("l1", _SMALL, l1, "≥ 5× best peer", _LINEAR, slow=("SCS",)),
     Case("l∞", _TINY, linf, "≥ 5× best peer", _LINEAR),

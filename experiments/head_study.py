@@ -27,7 +27,7 @@ import numpy as np
 from safetensors import safe_open
 
 from attsvm.heads.head import softmax
-from attsvm.norms import Entrywise, Norm, frobenius, linf, nuclear, spectral
+from attsvm.norms import Entrywise, Norm, Schatten, frobenius, linf, nuclear, spectral
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotSeparable
 from attsvm.progress import Line
@@ -156,19 +156,31 @@ def surest(mass: Any, selected: Any, count: int) -> Any:
 def _margins(tokens: Tokens, selected: Any, weights: dict[str, Any], name: str) -> dict[str, Any]:
     """Of each weight its margin in the norm, its share of the certified best one, and the cosine to it."""
     begun, norm, conflict, solution = time.process_time(), NORMS[name], "", None
+    own, basis = spanned(tokens) if isinstance(norm, Schatten) else (tokens, np.eye(tokens.e))
     try:
-        solution = max_margin(tokens, selected, norm)
+        solution = max_margin(own, selected, norm)
     except NotSeparable as error:
         conflict = str(error)[:120]
     found: dict[str, Any] = {"best": None if solution is None else _short(solution.margin)}
     for kind, W in weights.items():
-        own = least_margin(tokens, selected, W) / float(norm.value(W))
-        found[f"{kind}own"] = _short(own)
-        found[f"{kind}ratio"] = None if solution is None else _short(own / solution.margin)
-        found[f"{kind}cosine"] = None if solution is None else _short(cosine(W[None], solution.W)[0])
+        margin = least_margin(tokens, selected, W) / float(norm.value(W))
+        found[f"{kind}own"] = _short(margin)
+        found[f"{kind}ratio"] = None if solution is None else _short(margin / solution.margin)
+        found[f"{kind}cosine"] = None if solution is None else _short(cosine(W[None], solution.W @ basis)[0])
     certified = solution is not None and bool(solution.certified)
     seconds = round(time.process_time() - begun, 2)
     return found | {"certified": certified, "conflict": conflict, "seconds": seconds}
+
+
+def spanned(tokens: Tokens) -> tuple[Tokens, Any]:
+    """The program in an orthonormal basis (r, e) of the queries, few of many dimensions: W = W' basis.
+
+    A row is (x_s − x_t) z_iᵀ. What W does beside the queries changes no margin and no Schatten norm for the
+    better, and W' has the singular values of W' basis: the program is the same, and so is its certificate.
+    """
+    _, sizes, directions = np.linalg.svd(np.asarray(tokens.queries), full_matrices=False)
+    basis = directions[sizes > len(sizes) * np.finfo(float).eps * sizes[0]]
+    return Tokens(tokens.keys, tokens.queries @ basis.T, mask=tokens.mask), basis
 
 
 def least_margin(tokens: Tokens, selected: Any, W: Any) -> float:

@@ -74,6 +74,35 @@ def test_the_value_is_that_of_a_general_solver(p):
         assert Schatten(p).value(solution.W) == pytest.approx(value, rel=ORACLE), seed
 
 
+def by_cvxpy(tokens, selected, p, required):
+    """Schatten 4 and 8 as semidefinite programs: the least ‖X‖_F with X ⪰ WᵀW, and with X ⪰ Y², Y ⪰ WᵀW."""
+    cvxpy = pytest.importorskip("cvxpy")
+    A, b, tied = rows_of(tokens, selected, required)
+    unit = np.abs(A).max()
+    W, eye = cvxpy.Variable((tokens.d, tokens.e)), np.eye(tokens.e)
+    X = cvxpy.Variable((tokens.e, tokens.e), symmetric=True)
+    limits = [cvxpy.bmat([[X, W.T], [W, np.eye(tokens.d)]]) >> 0]
+    margins = (A / unit) @ cvxpy.vec(W, order="C")
+    limits += [margins[~tied] >= b[~tied]] + ([margins[tied] == 0] if tied.any() else [])
+    if p == 8:
+        Y, X = X, cvxpy.Variable((tokens.e, tokens.e), symmetric=True)
+        limits.append(cvxpy.bmat([[X, Y], [Y, eye]]) >> 0)
+    least = cvxpy.Problem(cvxpy.Minimize(cvxpy.norm(X, "fro")), limits).solve(solver="CLARABEL")
+    return float(least) ** (2 / p) / unit
+
+
+@pytest.mark.parametrize("p", [4, 8])
+def test_the_value_is_that_of_a_semidefinite_program(p):
+    others = []
+    for seed in range(0, EACH, 5):
+        tokens, selected, required = drawn(seed)
+        own, other = (max_margin(tokens, selected, n, required=required) for n in (Schatten(p), frobenius))
+        found = by_cvxpy(tokens, selected, p, required)
+        assert Schatten(p).value(own.W) == pytest.approx(found, rel=ORACLE), seed
+        others.append(Schatten(p).value(other.W) / found)
+    assert max(others) > 1.01  # the shortest W in another norm is longer in this one
+
+
 @pytest.mark.parametrize("p", EXPONENTS)
 def test_the_solution_of_a_neighbouring_exponent_is_rejected(p):
     tokens, selected, required = drawn(7)
