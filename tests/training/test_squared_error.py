@@ -111,9 +111,8 @@ def test_several_tokens_on_the_target_and_padding_change_nothing_but_the_loss(si
     assert excess == pytest.approx(log_loss, rel=1e-11, abs=1e-12)
 
 
-@pytest.mark.parametrize("c", [1, 3])
-def test_gradient_descent_is_that_of_the_textbook_formula(c):
-    tokens = problem(seed=2, c=c, at=0)
+def test_gradient_descent_on_scalar_targets_is_that_of_the_textbook_formula():
+    tokens = problem(seed=2, c=1, at=0)
     shifted = att.Tokens(tokens.keys, tokens.queries, values=tokens.values + 0.3)  # no token is the target
     for data, known in ((tokens, True), (shifted, False)):
         run = att.train(data, att.SquaredError(), steps=20, record=[20], **MILD)
@@ -164,12 +163,11 @@ def test_runs_and_one_run_resume_and_half_agree(far):
 
 
 def test_mini_batches_of_all_examples_are_full_steps_and_small_ones_are_not():
-    tokens = problem(4, n=4, at=2)
     whole, all_, few = (
-        att.train(tokens, att.SquaredError(), steps=50, record=[50], batch=batch, **FAR)
-        for batch in (None, 4, 2)
+        att.train(problem(0), att.SquaredError(), steps=500, record=[250, 500], batch=batch, **FAR)
+        for batch in (None, 3, 2)
     )
-    np.testing.assert_allclose(all_.final, whole.final, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(all_.final, whole.final, rtol=1e-9, atol=1e-9)
     assert np.abs(few.final - whole.final).max() > 1e-3
 
 
@@ -187,7 +185,7 @@ def test_key_and_query_factors_follow_the_chain_rule():
 
 def test_a_regularisation_path_finds_the_target_in_growing_balls():
     tokens, radii = problem(0), np.array([1.0, 10.0, 40.0])
-    path = att.regularisation_path(tokens, att.SquaredError(), radii=radii, loss=att.correlation)
+    path = att.regularisation_path(tokens, att.SquaredError(), radii=radii, loss=att.correlation, starts=4)
     assert (path.selected.argmax(1) == 1).all()
     np.testing.assert_allclose(path.log_excess, np.log(path.loss), rtol=1e-6)
     assert att.margin_ratio(path, att.max_margin(tokens, path.selected))[-1] > 0.9
