@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 pytest.importorskip("torch.distributed")
 
 from attsvm import l1, spectral  # noqa: E402
-from attsvm.torch import SteepestDescent  # noqa: E402
+from attsvm.torch import Compositional, SteepestDescent  # noqa: E402
 
 SAME = 1e-9
 """A mean of two halves and of the whole, in float64, through five polar factors."""
@@ -47,6 +47,11 @@ def as_rank(rank, place, answers=None):
         own = data().chunk(2)[rank]
         with pytest.raises(RuntimeError, match="need whole gradients"):
             trained(sharded, own, l1)
+        query, key = (torch.nn.Linear(4, 4, bias=False).double() for _ in range(2))
+        optimizer = Compositional([(sharded(query).weight, sharded(key).weight)], 0.1, heads=2)
+        (query(own) * key(own)).sum().backward()
+        with pytest.raises(RuntimeError, match="several heads need whole gradients"):
+            optimizer.step()
         found = [trained(wrap, own) for wrap in (torch.nn.parallel.DistributedDataParallel, sharded)]
         if answers is not None:
             answers.send([[w.numpy() for w in weights] for weights in found])

@@ -69,6 +69,10 @@ class Compositional(SteepestDescent):
 
     def directions(self, group: Group, params: Tensors, grads: Tensors) -> Tensors:
         heads, groups = group["heads"], group["groups"] or group["heads"]
+        if heads > 1 and any(hasattr(g, "placements") for g in grads):
+            raise RuntimeError(
+                "steps of several heads need whole gradients, but one is a shard (FSDP). Use DDP."
+            )
         query, key = wide([w.detach() for w in group["params"]])
         each = query.unflatten(0, (heads, -1)), key.unflatten(0, (groups, -1))
         shared = (
