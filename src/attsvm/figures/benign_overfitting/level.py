@@ -83,7 +83,7 @@ def draw(arrays: Arrays) -> Canvas:
     right.plot(d, list(GIVEN.values()), "o", color=ORANGE)
     right.plot(d, ours, "o-", color=BLUE)
     right.plot(d, ours[2] * (d / d[2]) ** 0.25, color="black", lw=0.8, ls=":")
-    label(right, d[0], GIVEN[500], "published ", ORANGE, ha="right", va="bottom")
+    label(right, 3000, GIVEN[3000], "published ", ORANGE, ha="right", va="bottom")
     label(right, d[-1], ours[-1], "ours ", BLUE, ha="right", va="bottom")
     label(right, d[-1], ours[2] * (d[-1] / d[2]) ** 0.25, "$d^{1/4}$ ", "black", ha="right", va="top")
     right.set(xscale="log", yscale="log", xlim=(300, 6000))
