@@ -28,6 +28,7 @@ NGD = steepest(frobenius, 0.1)
 START = uniform(range(RUNS))
 # Each kind of rule, weight, start and head once: every case is three programs that XLA compiles twice.
 CASES = {
+    "normalised": {},
     "coordinate with momentum, quadratic head": {
         "optimizer": steepest(l1, 0.1, momentum=0.9),
         "head": "quadratic",
