@@ -170,6 +170,20 @@ QUOTED = {
     "papers/max_margin_selection.md": (
         ("({held} of {seeds} seeds agree", "joint_gradient_descent_follows_the_relaxed_program"),
     ),
+    "papers/sinks.md": (
+        ("on {held} of {seeds} fresh seeds (the other misses", "a_sink_is_a_max_margin_selection"),
+        ("without a sink, on {held} of {seeds} seeds", "relu_attention_solves_the_task_without_a_sink"),
+    ),
+    "papers/topics.md": (
+        ("none changes the topic on {held} of {seeds} seeds", "topic_changes_vanish_in_long_texts"),
+        (
+            "a lower token that outnumbers all top ones, on {held} of {seeds} seeds",
+            "a_topic_changes_only_where_lower_tokens_outnumber_all_top_ones",
+        ),
+    ),
+    "papers/even_pairs.md": (
+        ("The claim holds on {held} of {seeds} seeds", "the_attention_goes_on_sharpening_like_log_log_t"),
+    ),
     "next_token.md": (("of q/p on {held} of {seeds} seeds", "weak_tokens_fade_with_exponent_q_over_p"),),
     "papers/fast_rates.md": (
         (
