@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 import factors
 import head_study
 import summary
+from attsvm import Tokens, frobenius, linf, max_margin, nuclear, spectral
 from looks import TextLook
 from tasks import Sentiment
 from training import Settings, train
@@ -88,6 +89,23 @@ def test_what_training_added_is_judged_beside_the_head(tmp_path):
     assert margins["ratio"] < 0.9 and margins["cosine"] < 0.99
     ((alone,),) = head_study.study([file], 8, ["Frobenius"])
     assert "added ratio" not in alone["margins"]["Frobenius"]
+
+
+@pytest.mark.parametrize("norm", [nuclear, frobenius, spectral], ids=str)
+def test_a_program_in_the_span_of_its_queries_has_the_margin_of_the_whole(norm):
+    rng = np.random.default_rng(3)
+    queries = rng.standard_normal((3, 2)) @ rng.standard_normal((2, 6))  # in a plane
+    tokens, selected = Tokens(rng.standard_normal((3, 4, 6)), queries), np.array([0, 1, 2])
+    small, basis = head_study.spanned(tokens)
+    whole, found = max_margin(tokens, selected, norm), max_margin(small, selected, norm)
+    assert small.e == 2 and whole.certified and found.certified
+    assert found.margin == pytest.approx(whole.margin, rel=1e-6)  # both are certified to 1e-8
+    lifted = found.W @ basis
+    assert norm.value(lifted) == pytest.approx(norm.value(found.W))
+    assert head_study.least_margin(tokens, selected, lifted) == pytest.approx(1, abs=1e-6)
+    # Not so of entries: a rotation changes their norms.
+    other = max_margin(small, selected, linf).margin
+    assert other != pytest.approx(max_margin(tokens, selected, linf).margin, rel=0.01)
 
 
 def test_the_surest_selections_come_first_one_for_each_token():
