@@ -1,8 +1,9 @@
 """Scaling collapse: in which one variable of n, T and d do curves of shares fall together?
 
-A variable is log d − log f(n, T; θ). Shares of all cells are fitted by one curve of it, a logistic function
-of a cubic, least squares in the share; θ, where the variable has one, is fitted with it. What is judged is
-the root of the mean square of what is left, in shares, on the cells of the fit and on larger ones held out.
+Shares of all cells are fitted by one curve of a variable x, a logistic function of a cubic, least squares in
+the share; exponents of x are fitted with it. Some variables are of each input: the share of runs that are
+right on all n of them is then the n-th power of the curve. What is judged is the root of the mean square of
+what is left, in shares, on the cells of the fit and on larger ones held out.
 """
 
 from __future__ import annotations
@@ -25,14 +26,12 @@ MODELS = {"prompt_sphere": "prompt", "sphere": "W"}
 
 @dataclass(frozen=True)
 class Variable:
-    """x = log d − log f(n, T; θ); start: of θ, one number each."""
+    """x(n, T, d; θ), a logarithm; start: of θ. each: the curve is that of one input."""
 
     name: str
-    size: Any
+    x: Any
     start: tuple[float, ...] = ()
-
-    def __call__(self, n: Any, T: Any, d: Any, θ: Any) -> Any:
-        return np.log(d) - self.size(n, T, *θ)
+    each: bool = False
 
 
 def _log_threshold(n: Any, T: Any) -> Any:
@@ -40,13 +39,20 @@ def _log_threshold(n: Any, T: Any) -> Any:
 
 
 VARIABLES = (
-    Variable("d / (n^a T^b)", lambda n, T, a, b: a * np.log(n) + b * np.log(T), (1.0, 1.0)),
-    Variable("d / (n T)^a", lambda n, T, a: a * np.log(n * T), (1.0,)),
-    Variable("d / (n T)", lambda n, T: np.log(n * T)),
-    Variable("d / (n + T)", lambda n, T: np.log(n + T)),
-    Variable("d / (n log T)", lambda n, T: np.log(n * np.log(T))),
-    Variable("d / (n δ_T)", _log_threshold),
-    Variable("d / n", lambda n, T: np.log(n)),
+    Variable(
+        "each: d / (n−1)^a (T−1)^b",
+        lambda n, T, d, a, b: np.log(d) - a * np.log(n - 1) - b * np.log(T - 1),
+        (1.0, 1.0),
+        each=True,
+    ),
+    Variable("each: d / n T", lambda n, T, d: np.log(d / n / T), each=True),
+    Variable("d / n^a T^b", lambda n, T, d, a, b: np.log(d) - a * np.log(n) - b * np.log(T), (1.0, 1.0)),
+    Variable("d / (n T)^a", lambda n, T, d, a: np.log(d) - a * np.log(n * T), (1.0,)),
+    Variable("d / n T", lambda n, T, d: np.log(d / n / T)),
+    Variable("d / (n + T)", lambda n, T, d: np.log(d / (n + T))),
+    Variable("d / n log T", lambda n, T, d: np.log(d / n / np.log(T))),
+    Variable("d / n δ_T", lambda n, T, d: np.log(d) - _log_threshold(n, T)),
+    Variable("d / n", lambda n, T, d: np.log(d / n)),
 )
 """What may be the one that counts; δ_T is the exact threshold of a prompt that separates."""
 
@@ -64,59 +70,71 @@ class Fit:
 
     def __call__(self, n: Any, T: Any, d: Any) -> Any:
         """The shares of cells; beyond what was seen, that of the nearest x."""
-        x = np.clip(self.variable(n, T, d, self.θ), *self.ends)
-        return expit(np.polyval(self.cubic, (x - self.middle) / self.spread))
+        x = np.clip(self.variable.x(n, T, d, *self.θ), *self.ends)
+        return expit(np.polyval(self.cubic, (x - self.middle) / self.spread)) ** (
+            n if self.variable.each else 1
+        )
 
     def error(self, n: Any, T: Any, d: Any, share: Any) -> float:
         """Root of the mean square of what is left, in shares."""
         return float(np.sqrt(np.mean((self(n, T, d) - share) ** 2)))
 
 
-def fit(variable: Variable, n: Any, T: Any, d: Any, share: Any) -> Fit:
-    """Least squares of the curve and of θ; arrays (cells,)."""
-    count, x = len(variable.start), variable(n, T, d, variable.start)
-    middle, spread = float(x.mean()), float(x.std()) or 1.0
+def fit(variable: Variable, n: Any, T: Any, d: Any, share: Any, near: Fit | None = None) -> Fit:
+    """Least squares of the curve and of θ; arrays (cells,). near: a fit of similar cells to begin with."""
+    x = variable.x(n, T, d, *variable.start)
+    middle, spread = (near.middle, near.spread) if near else (float(x.mean()), float(x.std()) or 1.0)
+    start = [*near.cubic, *near.θ] if near else [0.0, 0.0, 1.0, 0.0, *variable.start]
+    power = n if variable.each else 1
 
     def left(parameters: Any) -> Any:
-        z = (variable(n, T, d, parameters[4:]) - middle) / spread
-        return expit(np.polyval(parameters[:4], z)) - share
+        z = (variable.x(n, T, d, *parameters[4:]) - middle) / spread
+        return expit(np.polyval(parameters[:4], z)) ** power - share
 
-    found = least_squares(left, [0.0, 0.0, 1.0, 0.0, *variable.start]).x
-    θ = found[4 : 4 + count]
-    x = variable(n, T, d, θ)
-    return Fit(variable, θ, found[:4], middle, spread, (float(x.min()), float(x.max())))
+    found = least_squares(left, start).x
+    x = variable.x(n, T, d, *found[4:])
+    return Fit(variable, found[4:], found[:4], middle, spread, (float(x.min()), float(x.max())))
 
 
 def compared(n: Any, T: Any, d: Any, share: Any) -> list[dict[str, Any]]:
     """Every variable: θ and its bootstrap interval over cells, its error, and that on the cells held out."""
-    cells = np.array([n, T, d, share])
-    known = (n < HELD_OUT) & (T < HELD_OUT)
-    fits = {one.name: fit(one, *cells[:, known]) for one in VARIABLES}
-    best = min(fits.values(), key=lambda one: one.error(*cells[:, known]))
+    cells, known = np.array([n, T, d, share]), (n < HELD_OUT) & (T < HELD_OUT)
+    seen, ahead = cells[:, known], cells[:, ~known]
+    fits = [fit(one, *seen) for one in VARIABLES]
+    best = int(np.argmin([one.error(*seen) for one in fits]))
+
+    def again(at: Any) -> Any:
+        some = seen[:, at]
+        each = [fit(one.variable, *some, near=one) for one in fits]
+        errors = [one.error(*some) for one in each]
+        θ = [[*one.θ, np.nan, np.nan][:2] for one in each]
+        return np.column_stack([θ, errors, np.array(errors) - errors[best]])
+
+    low, high = bootstrap(again, seen.shape[1], resamples=RESAMPLES)
     told = []
-    for variable in VARIABLES:
-        ours = fits[variable.name]
-
-        def again(at: Any, variable: Variable = variable) -> Any:
-            some = cells[:, known][:, at]
-            one = fit(variable, *some)
-            return [*one.θ, one.error(*some), one.error(*some) - fit(best.variable, *some).error(*some)]
-
-        low, high = bootstrap(again, int(known.sum()), resamples=RESAMPLES)
+    for k, one in enumerate(fits):
+        curve = {"cubic": _rounded(one.cubic), "at": _rounded([one.middle, one.spread, *one.ends])}
         told.append(
             {
-                "variable": variable.name,
-                "exponents": [_rounded(x) for x in zip(ours.θ, low, high, strict=False)],
-                "error": _rounded([ours.error(*cells[:, known]), low[-2], high[-2]]),
-                "behind": _rounded([low[-1], high[-1]]),
-                "held out": _rounded([ours.error(*cells[:, ~known])])[0] if not known.all() else None,
-                "curve": {
-                    "cubic": _rounded(ours.cubic),
-                    "at": _rounded([ours.middle, ours.spread, *ours.ends]),
-                },
+                "variable": one.variable.name,
+                "exponents": [_rounded([θ, low[k, j], high[k, j]]) for j, θ in enumerate(one.θ)],
+                "error": _rounded([one.error(*seen), low[k, 2], high[k, 2]]),
+                "behind": _rounded([low[k, 3], high[k, 3]]),
+                "held out": _rounded([one.error(*ahead)])[0],
             }
+            | curve
         )
     return told
+
+
+def counted(n: int, T: int, d: int, prompt: bool) -> float:
+    """The share of draws whose best tokens can be separated, without a constant that is fitted.
+
+    By counting, with d weights of a prompt or d² of W; or by the labels alone, which a prompt does where all
+    agree and W where the queries separate them, Cover's count both. The likelier of the two.
+    """
+    weights, labels = (d, 1) if prompt else (d * d, d)
+    return max(separable_share(n, T, weights), separable_share(n, 2, labels))
 
 
 def summary(done: Any) -> dict[str, Any]:
@@ -127,8 +145,7 @@ def summary(done: Any) -> dict[str, Any]:
         own = [cell for cell in done.cells if cell.words["model"] == model]
         n, T, d = (np.array([int(cell.words[key]) for cell in own]) for key in "nTd")
         shares = {key: np.array([c.quantities[key].value for c in own]) for key in ("global", "separable")}
-        width = d if name == "prompt" else d * d
-        exact = np.array([separable_share(*map(int, sizes)) for sizes in zip(n, T, width, strict=True)])
+        exact = np.array([counted(*map(int, size), name == "prompt") for size in zip(n, T, d, strict=True)])
         columns = {"n": n, "T": T, "d": d, "runs": np.array([cell.runs for cell in own])}
         cells[name] = {key: [int(x) for x in column] for key, column in columns.items()}
         cells[name] |= {key: _rounded(column) for key, column in (shares | {"counted": exact}).items()}

@@ -33,7 +33,7 @@ def planted():
 def test_the_planted_exponents_are_found_and_predict_larger_sizes(planted):
     n, T, d, share = planted
     small = (n < 16) & (T < 16)
-    found = of("collapse:fit")(variables()[0], *(x[small] for x in planted))
+    found = of("collapse:fit")(variables()["d / n^a T^b"], *(x[small] for x in planted))
     assert found.θ == pytest.approx([2, 0.8], abs=0.05)
     assert found.error(n[~small], T[~small], d[~small], share[~small]) < 0.02
 
@@ -42,18 +42,28 @@ def variables():
     of("collapse:fit")  # puts the folder on the path
     import collapse
 
-    return collapse.VARIABLES
+    return {one.name: one for one in collapse.VARIABLES}
 
 
 def test_every_rival_variable_leaves_more(planted):
-    best, *others = (of("collapse:fit")(one, *planted).error(*planted) for one in variables())
-    assert best < 0.01 and min(others) > 5 * best
+    left = {name: of("collapse:fit")(one, *planted).error(*planted) for name, one in variables().items()}
+    best = left.pop("d / n^a T^b")
+    assert best < 0.01 and min(left.values()) > 3 * best
+
+
+def test_a_law_of_each_input_is_told_from_one_of_the_whole_run(planted):
+    n, T, d, _ = planted
+    share = expit(1 + np.log(d) - np.log(n - 1) - 1.5 * np.log(T - 1)) ** n
+    first, *_ = variables().values()
+    found = of("collapse:fit")(first, n, T, d, share)
+    assert found.θ == pytest.approx([1, 1.5], abs=0.01) and found.error(n, T, d, share) < 1e-3
+    assert of("collapse:fit")(variables()["d / n^a T^b"], n, T, d, share).error(n, T, d, share) > 0.02
 
 
 def test_shares_without_a_variable_do_not_collapse(planted):
-    n, T, d, share = planted
-    shuffled = np.random.default_rng(1).permutation(share)
-    assert of("collapse:fit")(variables()[0], n, T, d, shuffled).error(n, T, d, shuffled) > 0.2
+    *sizes, share = planted
+    cells = *sizes, np.random.default_rng(1).permutation(share)
+    assert min(of("collapse:fit")(one, *cells).error(*cells) for one in variables().values()) > 0.2
 
 
 @pytest.mark.parametrize(("n", "d"), [(4, 2), (8, 3), (8, 6)])
