@@ -84,6 +84,12 @@ def test_the_volumes_of_a_cone_are_chances_and_agree_with_draws():
         assert threshold(T) == pytest.approx(drawn @ np.arange(T), rel=0.03)
 
 
+@pytest.mark.parametrize("T", [2, 5, 16])
+def test_the_threshold_is_the_capacity_without_a_signal(T):
+    # capacity() averages over fixed points, to about a thousandth.
+    assert threshold(T) == pytest.approx(1 / att.datasets.capacity(T, 0.0), rel=1e-2)
+
+
 def test_medians_of_arrivals_count_those_that_never_came():
     median = of("factor_times:median")
     assert median(np.array([10.0, 100.0, np.inf, np.inf, np.inf])) == np.inf
