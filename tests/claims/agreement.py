@@ -17,6 +17,7 @@ LONG_RUNS = {
     "descent_is_global_if_losing_scores_are_equal",
     "descent_maximises_the_margin_of_the_examples_it_wins",
     "descent_near_a_locally_optimal_direction_tends_to_it",
+    "descent_on_factors_is_quickest_from_a_start_of_middle_size",
     "descent_on_one_example_is_global_if_losing_scores_are_equal",
     "factors_reach_the_nuclear_margin",
     "gd_and_sign_on_diagonals_maximise_the_l1_and_the_max_margin",
