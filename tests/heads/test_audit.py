@@ -138,7 +138,8 @@ def test_the_page_holds_the_whole_attention_of_its_sentences(audited, llama):
     for text, pieces in enumerate(audited.sentences):
         T = len(pieces)
         kept = np.frombuffer(b64decode(audited.heads[3].maps[text]), np.uint8).reshape(T, T) / 255
-        assert np.abs(kept - layer.attention[text, 3, :T, :T]).max() <= 0.5 / 255 + 1e-6
+        attention = layer.attention(3, np.array([np.full(T, text), np.arange(T)]))[:, :T]
+        assert np.abs(kept - attention).max() <= 0.5 / 255 + 1e-6
     assert len(audited.sentences) == 2
 
 
@@ -149,6 +150,8 @@ def test_sentences_that_do_not_fit_the_page_are_left_out(llama, monkeypatch):
     assert shown(texts, 8) == [0, 3]
     monkeypatch.setattr("attsvm.heads.sentences.MAP_BYTES", 1)
     assert shown(texts, 8) == [0]
+    monkeypatch.setattr("attsvm.heads.sentences.LONGEST", 2)
+    assert shown(texts, 8) == []
 
 
 def test_settings_outside_their_range_are_refused():

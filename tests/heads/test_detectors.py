@@ -8,6 +8,7 @@ from tests.heads.conftest import TEXTS, tiny
 
 from attsvm.heads import detectors
 from attsvm.heads.ablation import ablation, silenced
+from attsvm.heads.blocks import measured
 from attsvm.heads.detectors import HALF, REPEATS, on_repeats, repeats, sink
 from attsvm.heads.record import record
 from attsvm.heads.successor import ORDERS, successor
@@ -17,17 +18,17 @@ from attsvm.heads.surgery import output
 def test_a_head_that_looks_after_the_copy_is_an_induction_head_and_one_at_the_copy_is_not(llama, monkeypatch):
     texts, first = repeats(llama, 0)
     layer = next(iter(record(llama, texts, [0])))
-    T = texts.ids.shape[1]
-    built = np.full((REPEATS, 3, T, T), 1 / T)
-    second = first + HALF + np.arange(HALF)
+    T, second = texts.ids.shape[1], first + HALF + np.arange(HALF)
+    keys = np.broadcast_to(np.eye(T), (REPEATS, 1, T, T))
+    queries = np.zeros((REPEATS, 3, T, T))
     for head, shift in ((0, 1), (1, 0)):
-        built[:, head, second] = np.eye(T)[second - HALF + shift]
-    built = replace(layer, attention=built, queries=layer.queries[:, :3])
+        queries[:, head, second] = 1e3 * np.eye(T)[second - HALF + shift]
+    built = replace(layer, queries=queries, keys=keys, scaling=1.0)
     monkeypatch.setattr(detectors, "record", lambda *_: [built])
     found = on_repeats(llama, [0])
     assert found[0, 0] == {"induction": 1, "duplicate token": 0}
     assert found[0, 1] == {"induction": 0, "duplicate token": 1}
-    assert found[0, 2]["induction"] == pytest.approx(1 / T)
+    assert found[0, 2]["induction"] == pytest.approx(np.mean(1 / (second + 1)))  # all that it sees alike
 
 
 def test_the_second_half_repeats_the_first_and_no_special_token_is_among_them(llama):
@@ -41,11 +42,11 @@ def test_the_second_half_repeats_the_first_and_no_special_token_is_among_them(ll
 def test_a_sink_is_the_first_token_or_a_special_one(bert):
     texts = bert.tokenise(TEXTS)
     layer = next(iter(record(bert, texts, [0])))
-    at = layer.at(0)
+    at, (n, T) = layer.at(0), texts.ids.shape
     for token, score in ((0, 1.0), (2, 0.0)):
-        attention = np.zeros_like(layer.attention)
-        attention[..., token] = 1
-        assert sink(replace(layer, attention=attention), 0, texts, at) == score
+        attention = np.broadcast_to(np.eye(T)[token], (n, 1, T, T))
+        selections = measured(attention, attention, np.ones((n, T, T), bool), texts.drains)
+        assert sink(replace(layer, selections=selections), 0, texts, at) == score
 
 
 class Words:

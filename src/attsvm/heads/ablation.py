@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from attsvm.heads.blocks import attended, attending
 from attsvm.heads.head import Place
 from attsvm.heads.model import Reader
-from attsvm.heads.record import attending, eager_function
 from attsvm.heads.surgery import difference, output
 from attsvm.heads.texts import Texts
 
@@ -39,12 +39,10 @@ def silenced(reader: Reader, places: Iterable[Place]) -> Iterator[None]:
     def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
         layer = calls[0] % reader.model.config.num_hidden_layers
         calls[0] += 1
-        out, weights = eager_function(module)(module, query, key, value, mask, **options)
+        out = attended(module, query, key, value, mask, **options)
         mine = [head for at, head in silent if at == layer]
-        if mine:
-            out = out.clone()
-            out[:, :, mine] = 0
-        return out, weights
+        out[:, :, mine] = 0
+        return out, None
 
     with attending(reader.model, attend):
         yield

@@ -25,7 +25,6 @@ from attsvm.heads.successor import successor
 from attsvm.heads.texts import LENGTH, Cut, Texts
 from attsvm.norms import frobenius, nuclear
 from attsvm.numbers.threads import cores, single_thread
-from attsvm.selection import soft_sparsity
 from attsvm.workers import using
 
 
@@ -166,12 +165,9 @@ def audit(
 def one(layer: LayerRecord, head: int, texts: Texts, settings: Settings) -> HeadReport:
     """The report of one head."""
     at = layer.at(head)
-    attention = layer.attention[at[0], head, at[1]].astype(float)
-    attention /= attention.sum(-1, keepdims=True)  # float32 rows sum to one up to 1e-7
-    found = kinds(texts, at[0], at[1], attention.argmax(-1))
-    mass = attention.max(-1)
-    logs = np.log(np.where(attention > 0, attention, 1.0))
-    sure = mass > settings.above
+    selected = layer.selected(head, at)
+    found = kinds(texts, at[0], at[1], selected.token)
+    sure = selected.mass > settings.above
     used = sample(at[:, sure], settings.queries if settings.margins else 0, settings.seed)
     spectrum = (np.nan,) * 3
     if layer.projections is not None:
@@ -184,9 +180,9 @@ def one(layer: LayerRecord, head: int, texts: Texts, settings: Settings) -> Head
         queries=at.shape[1],
         shares=shares(found),
         scores={"sink": sink(layer, head, texts, at)},
-        mass=float(mass.mean()),
-        entropy=float(-(attention * logs).sum(-1).mean()),
-        soft_sparsity=float(soft_sparsity(attention).mean()),
+        mass=float(selected.mass.mean()),
+        entropy=float(selected.entropy.mean()),
+        soft_sparsity=float(selected.soft_sparsity.mean()),
         confident=float(sure.mean()),
         used=used.shape[1],
         frobenius=both[0],
@@ -236,7 +232,7 @@ def _margins(
     layer: LayerRecord, head: int, at: NDArray[np.intp], settings: Settings
 ) -> tuple[str, Both, float]:
     if not at.size:
-        return ("head" if layer.hidden is None else "hidden"), (None, None), 0.0
+        return layer.space, (None, None), 0.0
     one = layer.head(head, at)
     hard = margins(one.tokens, one.selected, one.W, frobenius, settings.slack)
     low = None if hard.conflict else margins(one.tokens, one.selected, one.W, nuclear)

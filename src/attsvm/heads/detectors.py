@@ -30,12 +30,12 @@ def on_repeats(reader: Reader, layers: Iterable[int], seed: int = 0) -> dict[Pla
     texts, first = repeats(reader, seed)
     found = {}
     for layer in record(reader, texts, layers):
-        second = first + HALF + np.arange(HALF)
+        text, j = np.divmod(np.arange(REPEATS * HALF), HALF)
+        earlier = first + j
         for head in range(layer.heads):
-            to = layer.attention[:, head, second]
-            earlier = np.broadcast_to((second - HALF)[:, None], (*to.shape[:2], 1))
-            after, same = (np.take_along_axis(to, earlier + k, axis=2).mean() for k in (1, 0))
-            found[layer.layer, head] = {"induction": float(after), "duplicate token": float(same)}
+            to = layer.attention(head, np.array([text, earlier + HALF]))
+            after, same = (float(to[np.arange(len(to)), earlier + k].mean()) for k in (1, 0))
+            found[layer.layer, head] = {"induction": after, "duplicate token": same}
     return found
 
 
@@ -59,9 +59,5 @@ def sink(layer: LayerRecord, head: int, texts: Texts, at: NDArray[np.intp]) -> f
 
     Reference: Xiao et al. 2023, "Efficient streaming language models with attention sinks".
     """
-    drains = texts.special.copy()
-    drains[:, 0] = True
-    text, position = at[:, ~drains[at[0], at[1]]]
-    if not text.size:
-        return float("nan")
-    return float((layer.attention[text, head, position] * drains[text]).sum(-1).mean())
+    others = at[:, ~texts.drains[at[0], at[1]]]
+    return float(layer.selected(head, others).sink.mean()) if others.size else float("nan")

@@ -34,7 +34,7 @@ def examples(
     layer: LayerRecord, head: int, texts: Texts, at: NDArray[np.intp], found: NDArray[np.intp], seed: int
 ) -> tuple[Example, ...]:
     """Examples of a head's queries at (2, k), which select tokens of the kinds found (k,)."""
-    mass = layer.attention[at[0], head, at[1]].max(-1)
+    mass = layer.selected(head, at).mass
     rng = np.random.default_rng((seed, layer.layer, head))
     chosen = representative(at[0], found, mass, texts.special[at[0], at[1]], rng)
     return tuple(_example(layer, head, texts, at[:, k], KINDS[found[k]]) for k in chosen)
@@ -81,7 +81,7 @@ def _places(counts: NDArray[np.intp]) -> list[int]:
 def _example(layer: LayerRecord, head: int, texts: Texts, at: NDArray[np.intp], kind: str) -> Example:
     text, position = map(int, at)
     count = int(texts.lengths[text])
-    attention = layer.attention[text, head, position, :count]
+    attention = layer.attention(head, at[:, None])[0, :count]
     return Example(
         pieces=tuple(texts.pieces[text][:count]),
         query=position,

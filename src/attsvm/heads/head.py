@@ -28,7 +28,8 @@ class Head:
         W = I · scaling. Rotary positions make the form in hidden states depend on the distance
         between query and token, so no single W (d+1, d+1) exists for them.
     tokens: n query positions, keys (n, T, d), queries (n, e), mask (n, T): what a query may see.
-    attention (n, T): the model's own map; text (n,), position (n,): where each query stands.
+    attention (n, T): the softmax of the products of the model's own queries and keys; apart (n,): the largest
+        difference to the model's map; text (n,), position (n,): where each query stands.
     """
 
     layer: int
@@ -39,6 +40,7 @@ class Head:
     attention: Float
     text: NDArray[np.intp]
     position: NDArray[np.intp]
+    apart: Float | float = 0.0
 
     @property
     def logits(self) -> Float:
@@ -53,8 +55,8 @@ class Head:
 
     @property
     def error(self) -> float:
-        """Largest difference between the recomputed attention and the model's."""
-        return float(np.abs(self.recomputed - self.attention).max(initial=0.0))
+        """Largest difference between the recomputed attention and the model's, at most."""
+        return float((np.abs(self.recomputed - self.attention).max(-1) + self.apart).max(initial=0.0))
 
     @property
     def selected(self) -> NDArray[np.intp]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.heads.head import Head
+from attsvm.heads.blocks import SUPPORTED, Selections, attended, attending, joined, measured
+from attsvm.heads.head import Head, Space, softmax
 from attsvm.heads.model import Reader, UnsupportedModel
 from attsvm.heads.projections import Projections, attention_modules, projections
 from attsvm.heads.texts import Texts
@@ -24,29 +24,20 @@ EXACT = 1e-5
 MEMORY = 1 << 30
 """Bytes of recorded layers held at once."""
 
-BATCH = 16
-"""Texts per forward pass."""
-
-SUPPORTED = (
-    "Supported are models built on the attention interface of transformers whose logits are scaled "
-    "products of queries and keys: BERT-like encoders, Llama, Mistral, Qwen, GPT-2 and their kin."
-)
-
 
 @dataclass(frozen=True, eq=False)
 class LayerRecord:
-    """What the attention of one layer saw and did on all texts.
+    """What the attention of one layer saw and did on all texts, in memory linear in their length.
 
     queries (n, heads, T, d_head), keys (n, groups, T, d_head): as they meet in the product.
-    attention (n, heads, T, T), visible (n, T, T): which token a query may see (padding sees nothing).
-    hidden (n, T, d): only where queries and keys are affine in it; projections: where known.
+    selections: what every query selects; hidden (n, T, d): only where queries and keys are affine in it;
+    projections: where known.
     """
 
     layer: int
     queries: Float
     keys: Float
-    attention: Float
-    visible: Bool
+    selections: Selections
     scaling: float
     hidden: Float | None
     projections: Projections | None
@@ -57,24 +48,52 @@ class LayerRecord:
 
     def at(self, head: int, above: float = 0.0) -> NDArray[np.intp]:
         """Query positions (2, k) as text and position, with a choice and attention above a number."""
-        sure = self.attention[:, head].max(-1) > above
-        return np.array(np.nonzero(sure & (self.visible.sum(-1) > 1)))
+        all_ = self.selections
+        return np.array(np.nonzero((all_.mass[:, head] > above) & (all_.high - all_.low > 1)))
+
+    def selected(self, head: int, at: NDArray[np.intp]) -> Selections:
+        """What one head's queries at (2, k) select."""
+        text, position = at
+        arrays = (x if x.ndim == 2 else x[:, head] for x in self.selections)
+        return Selections(*(x[text, position] for x in arrays))
+
+    def visible(self, at: NDArray[np.intp]) -> Bool:
+        """Which tokens the queries at (2, k) see: (k, T)."""
+        low, high = (x[at[0], at[1], None] for x in (self.selections.low, self.selections.high))
+        token = np.arange(self.keys.shape[2])
+        return np.asarray((low <= token) & (token < high))
+
+    def attention(self, head: int, at: NDArray[np.intp]) -> Float:
+        """Attention of one head's queries at (2, k), recomputed from queries and keys: (k, T)."""
+        text, position = at
+        logits = np.empty((len(text), self.keys.shape[2]))
+        for one in np.unique(text):
+            mine = text == one
+            queries = self.queries[one, head, position[mine]].astype(float)
+            logits[mine] = self.scaling * queries @ self.keys[one, self._group(head)].T.astype(float)
+        return softmax(np.where(self.visible(at), logits, -np.inf))
 
     def head(self, head: int, at: NDArray[np.intp] | None = None) -> Head:
         """One head with one row per query position; `at` (2, k) as returned by the method of that name."""
-        text, position = self.at(head) if at is None else at
-        group = head * self.keys.shape[1] // self.heads
-        visible = self.visible[text, position]
-        attention = self.attention[text, head, position].astype(float)
+        at = self.at(head) if at is None else at
+        text, position = at
         if self.hidden is None or self.projections is None:
-            keys, queries = self.keys[text, group], self.queries[text, head, position]
+            keys, queries = self.keys[text, self._group(head)], self.queries[text, head, position]
             W: Float = self.scaling * np.eye(keys.shape[-1])
-            tokens = Tokens(keys, queries, mask=visible)
-            return Head(self.layer, head, "head", tokens, W, attention, text, position)
-        keys, queries = _with_one(self.hidden[text]), _with_one(self.hidden[text, position])
-        W = self.projections.weight(head, self.scaling)
-        tokens = Tokens(keys, queries, mask=visible)
-        return Head(self.layer, head, "hidden", tokens, W, attention, text, position)
+        else:
+            keys, queries = _with_one(self.hidden[text]), _with_one(self.hidden[text, position])
+            W = self.projections.weight(head, self.scaling)
+        tokens = Tokens(keys, queries, mask=self.visible(at))
+        apart, attention = self.selected(head, at).error, self.attention(head, at)
+        return Head(self.layer, head, self.space, tokens, W, attention, text, position, apart)
+
+    @property
+    def space(self) -> Space:
+        """Where the heads' tokens live."""
+        return "head" if self.hidden is None or self.projections is None else "hidden"
+
+    def _group(self, head: int) -> int:
+        return head * self.keys.shape[1] // self.heads
 
 
 def record(
@@ -90,7 +109,7 @@ def record(
     if not wanted or wanted[0] < 0 or wanted[-1] >= count:
         raise ValueError(f"layers are {wanted} but the model has layers 0 to {count - 1}.")
     n, T = texts.ids.shape
-    numbers = n * T * (3 * config.hidden_size + config.num_attention_heads * T)
+    numbers = n * T * (3 * config.hidden_size + 12 * config.num_attention_heads)
     group = max(1, memory // (4 * numbers))
     for start in range(0, len(wanted), group):
         yield from _pass(reader, texts, wanted[start : start + group])
@@ -101,40 +120,51 @@ def _pass(reader: Reader, texts: Texts, layers: Sequence[int]) -> list[LayerReco
     import torch
 
     parts: dict[int, list[LayerRecord]] = {layer: [] for layer in layers}
-    with torch.no_grad(), recording(reader.model, layers) as seen:
-        for start in range(0, len(texts), BATCH):
-            batch = slice(start, start + BATCH)
-            ids, mask = (torch.as_tensor(x[batch]) for x in (texts.ids, texts.mask.astype(int)))
-            seen.clear()
-            reader.model(input_ids=ids, attention_mask=mask)
-            if len(seen) != reader.model.config.num_hidden_layers:
-                raise UnsupportedModel(
-                    f"{type(reader.model).__name__} has {reader.model.config.num_hidden_layers} layers but "
-                    f"called the attention interface {len(seen)} times. {SUPPORTED}"
-                )
-            for layer in layers:
-                parts[layer].append(_batch(layer, seen[layer], texts.mask[batch]))
+    body = reader.model.base_model  # without a language model's predictions, which are wider than its states
+    for batch in texts.batches():
+        ids, mask = (torch.as_tensor(x[batch]) for x in (texts.ids, texts.mask.astype(int)))
+        with torch.no_grad(), recording(reader.model, layers, texts, batch) as seen:
+            body(input_ids=ids, attention_mask=mask)
+        if len(seen) != reader.model.config.num_hidden_layers:
+            raise UnsupportedModel(
+                f"{type(reader.model).__name__} has {reader.model.config.num_hidden_layers} layers but "
+                f"called the attention interface {len(seen)} times. {SUPPORTED}"
+            )
+        for layer in layers:
+            parts[layer].append(_batch(layer, seen[layer], texts.mask[batch]))
     return [_joined(parts[layer]) for layer in layers]
 
 
 @contextmanager
-def recording(model: Any, layers: Sequence[int]) -> Iterator[list[dict[str, Any]]]:
-    """Inside, every forward pass appends what its attention modules received, one entry per layer.
+def recording(
+    model: Any, layers: Sequence[int], texts: Texts, batch: slice
+) -> Iterator[list[dict[str, Any]]]:
+    """Inside, a forward pass of these texts appends what its attention modules received, an entry per layer.
 
     transformers lets a model call a registered attention function: ours calls the model's own eager
-    function and keeps what went in and out, so that rotations, norms and biases are already applied.
+    function, some queries at a time, and keeps what went in and what they selected, so that rotations,
+    norms and biases are already applied.
     """
     seen: list[dict[str, Any]] = []
+    mask, drains = texts.mask[batch], texts.drains[batch]
 
-    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
-        out, weights = eager_function(module)(module, query, key, value, mask, **options)
-        call: dict[str, Any] = {}
-        if len(seen) in layers:
-            scaling = options.get("scaling") or query.shape[-1] ** -0.5
-            call |= {"module": module, "query": query, "key": key, "mask": mask, "scaling": scaling}
-            call |= {"attention": weights, "hidden": states.get(id(module))}
-        seen.append(call)
-        return out, weights
+    def attend(module: Any, query: Any, key: Any, value: Any, masked: Any, **options: Any) -> Any:
+        if len(seen) not in layers:
+            seen.append({})
+            return attended(module, query, key, value, masked, **options), None
+        scaling = float(options.get("scaling") or query.shape[-1] ** -0.5)
+        queries, keys = (x.float().cpu().numpy() for x in (query, key))
+        across = np.repeat(keys, queries.shape[1] // keys.shape[1], axis=1).swapaxes(-1, -2).astype(float)
+        parts: list[Selections] = []
+
+        def look(own: slice, weights: Any, some: Any) -> None:
+            logits = scaling * np.matmul(queries[:, :, own].astype(float), across)
+            parts.append(measured(weights.float().cpu().numpy(), logits, _visible(mask, own, some), drains))
+
+        out = attended(module, query, key, value, masked, look, **options)
+        call = {"module": module, "queries": queries, "keys": keys, "scaling": scaling}
+        seen.append(call | {"selections": joined(parts, -1), "hidden": states.get(id(module))})
+        return out, None
 
     with hidden_states(model) as states, attending(model, attend):
         yield seen
@@ -152,33 +182,6 @@ def hidden_states(model: Any) -> Iterator[dict[int, Any]]:
             hook.remove()
 
 
-@contextmanager
-def attending(model: Any, function: Any) -> Iterator[None]:
-    """Inside, the model computes attention with this function, on the masks of eager attention."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
-
-    name, before = "attsvm", model.config._attn_implementation
-    AttentionInterface.register(name, function)
-    AttentionMaskInterface.register(name, eager_mask)
-    model.set_attn_implementation(name)
-    if model.config._attn_implementation != name:
-        raise UnsupportedModel(f"{type(model).__name__} does not let its attention be read. {SUPPORTED}")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
-
-
-def eager_function(module: Any) -> Any:
-    """The model's own plain attention: every modeling file of transformers defines one."""
-    home = sys.modules[type(module).__module__]
-    found = getattr(home, "eager_attention_forward", None)
-    if found is None:
-        raise UnsupportedModel(f"{home.__name__} has no eager_attention_forward. {SUPPORTED}")
-    return found
-
-
 # ---------------------------------------------------------------------- details
 
 
@@ -189,42 +192,31 @@ def _keeper(states: dict[int, Any], name: int) -> Any:
     return keep
 
 
+def _visible(mask: Bool, own: slice, some: Any) -> Bool:
+    """Which tokens these queries may see (n, own, T): real ones that the model's mask allows."""
+    visible = mask[:, own, None] & mask[:, None, :]
+    if some is None:
+        return visible
+    allowed = some if str(some.dtype) == "torch.bool" else some > -1e4
+    return np.asarray(visible & allowed[:, 0].cpu().numpy())
+
+
 def _batch(layer: int, seen: dict[str, Any], mask: Bool) -> LayerRecord:
-    """One batch as arrays, after checking that its attention is the softmax of the products."""
-    query, key, weights = (seen[name].float().cpu().numpy() for name in ("query", "key", "attention"))
-    n, T = mask.shape
-    visible = np.broadcast_to(mask[:, None, :], (n, T, T))
-    if seen["mask"] is not None:
-        given = seen["mask"]
-        allowed = given if given.dtype == bool or str(given.dtype) == "torch.bool" else given > -1e4
-        visible = visible & allowed[:, 0].expand(n, T, T).cpu().numpy()
-    visible = visible & mask[:, :, None]
-    record = LayerRecord(layer, query, key, weights, visible, float(seen["scaling"]), None, None)
-    _check(record)
-    maps, hidden = projections(seen["module"], query.shape[-1]), seen["hidden"]
-    if maps is None or hidden is None:
-        return record
-    states = hidden.float().cpu().numpy()
-    exact = _affine(states, maps.query, query, mask) and _affine(states, maps.key, key, mask)
-    return LayerRecord(layer, query, key, weights, visible, record.scaling, states if exact else None, maps)
-
-
-def _check(record: LayerRecord) -> None:
-    """Refuse attention that is not softmax(scaling · keyᵀ query) over the visible tokens."""
-    keys = np.repeat(record.keys, record.heads // record.keys.shape[1], axis=1)
-    logits = record.scaling * np.matmul(record.queries, keys.swapaxes(-1, -2))
-    visible = record.visible[:, None]
-    logits = np.where(visible, logits, -np.inf)
-    with np.errstate(invalid="ignore"):
-        weight = np.exp(logits - logits.max(-1, keepdims=True))
-        weight = np.where(visible, weight / weight.sum(-1, keepdims=True), 0.0)
-    rows = visible.any(-1, keepdims=True)
-    error = float(np.abs(np.where(rows, weight - record.attention, 0.0)).max())
+    """One batch as arrays, after checking that its attention is softmax(scaling · keyᵀ query)."""
+    query, key, selections = seen["queries"], seen["keys"], seen["selections"]
+    error = float(selections.error.max())
     if not error <= EXACT:
         raise UnsupportedModel(
-            f"layer {record.layer}: attention recomputed from queries and keys differs from the model's by "
+            f"layer {layer}: attention recomputed from queries and keys differs from the model's by "
             f"{error:.1e} (allowed: {EXACT:.0e}), so its logits hold more than their product. {SUPPORTED}"
         )
+    maps, hidden = projections(seen["module"], query.shape[-1]), seen["hidden"]
+    if maps is None or hidden is None:
+        return LayerRecord(layer, query, key, selections, seen["scaling"], None, None)
+    states = hidden.float().cpu().numpy()
+    exact = _affine(states, maps.query, query, mask) and _affine(states, maps.key, key, mask)
+    states = states if exact else None
+    return LayerRecord(layer, query, key, selections, seen["scaling"], states, maps)
 
 
 def _affine(hidden: Float, maps: Float, states: Float, mask: Bool) -> bool:
@@ -240,14 +232,12 @@ def _affine(hidden: Float, maps: Float, states: Float, mask: Bool) -> bool:
 def _joined(parts: list[LayerRecord]) -> LayerRecord:
     """The batches of one layer as one record."""
     first = parts[0]
-    arrays = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("queries", "keys", "attention", "visible")
-    }
+    queries, keys = (np.concatenate([getattr(part, name) for part in parts]) for name in ("queries", "keys"))
     exact = all(part.hidden is not None for part in parts)
     hidden = np.concatenate([part.hidden for part in parts]) if exact else None
+    selections = joined([part.selections for part in parts], 0)
     return LayerRecord(
-        first.layer, scaling=first.scaling, hidden=hidden, projections=first.projections, **arrays
+        first.layer, queries, keys, selections, first.scaling, hidden, projections=first.projections
     )
 
 

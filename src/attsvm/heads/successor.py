@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+from attsvm.heads.blocks import attended, attending
 from attsvm.heads.head import Place
 from attsvm.heads.model import Reader
-from attsvm.heads.record import attending, eager_function
 from attsvm.query_key import BLOCKS, NORMS, named
 
 ORDERS = (
@@ -93,7 +93,7 @@ def _values(reader: Reader, blocks: Any) -> Iterator[list[tuple[Any, Any]]]:
     def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
         groups = query.shape[1] // value.shape[1]
         seen.append((module, value.repeat_interleave(groups, dim=1)[:, :, 0]))
-        return eager_function(module)(module, query, key, value, mask, **options)
+        return attended(module, query, key, value, mask, **options), None
 
     def keep(_: Any, __: Any, output: Any) -> None:
         first[:] = [output[0] if isinstance(output, tuple) else output]

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from attsvm.heads.blocks import attended, attending, rows
 from attsvm.heads.extract import sample
 from attsvm.heads.head import Head, Place, Space, softmax
 from attsvm.heads.model import Reader, load
-from attsvm.heads.record import BATCH, LayerRecord, attending, eager_function, hidden_states, record
+from attsvm.heads.record import LayerRecord, hidden_states, record
 from attsvm.heads.texts import LENGTH, Texts
 from attsvm.norms import Norm
 from attsvm.numbers import Float
@@ -167,7 +168,7 @@ def operated(reader: Reader, weights: Mapping[Place, Float], hidden: bool) -> It
         calls[0] += 1
         mine = {head: W for (at, head), W in weights.items() if at == layer}
         if not mine:
-            return eager_function(module)(module, query, key, value, mask, **options)
+            return attended(module, query, key, value, mask, **options), None
         groups = query.shape[1] // key.shape[1]
         keys, values = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         scaling = options.get("scaling") or query.shape[-1] ** -0.5
@@ -177,7 +178,8 @@ def operated(reader: Reader, weights: Mapping[Place, Float], hidden: bool) -> It
             if not hidden:
                 x, z = keys[:, head], query[:, head]
             logits[:, head] = _logits(x, torch.as_tensor(W, dtype=query.dtype), z, hidden)
-        attention = (logits if mask is None else logits + mask).softmax(-1)
+        masked = rows(mask, slice(0, query.shape[2]))
+        attention = (logits if masked is None else logits + masked).softmax(-1)
         return (attention @ values).transpose(1, 2).contiguous(), attention
 
     with hidden_states(reader.model) as states, attending(reader.model, attend):
@@ -201,8 +203,7 @@ def output(reader: Reader, texts: Texts) -> Float:
 
     parts = []
     with torch.no_grad():
-        for start in range(0, len(texts), BATCH):
-            batch = slice(start, start + BATCH)
+        for batch in texts.batches():
             ids, mask = (torch.as_tensor(x[batch]) for x in (texts.ids, texts.mask.astype(int)))
             said = reader.model(input_ids=ids, attention_mask=mask)
             if reader.generates:

@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from attsvm.numbers import Bool
 
 LENGTH = 128
-"""Tokens read of a text unless told otherwise: attention maps grow with the square of it."""
+"""Tokens read of a text unless told otherwise: time grows with the square of it, memory does not."""
+
+BATCH, TOKENS = 16, 4096
+"""Texts and tokens per forward pass, at most; one text may be longer."""
 
 NAMED = 10
 """Cut texts that are named one by one."""
@@ -55,6 +58,18 @@ class Texts:
     def cut(self) -> tuple[Cut, ...]:
         """The texts of which the end was not read."""
         return cuts(self.lengths, self.whole)
+
+    @property
+    def drains(self) -> Bool:
+        """Where sinks are: the first token of every text and special ones (n, T)."""
+        found = self.special.copy()
+        found[:, 0] = True
+        return found
+
+    def batches(self) -> list[slice]:
+        """The texts of each forward pass."""
+        count = max(1, min(BATCH, TOKENS // self.ids.shape[1]))
+        return [slice(start, start + count) for start in range(0, len(self), count)]
 
     def first(self, count: int) -> Texts:
         """The first texts."""
