@@ -67,6 +67,7 @@ OTHERS = {
         "6.5": "where the usual formula stops",
         "25,000": "reviews of the data set",
         "1,800": "runs of a first look",
+        **dict.fromkeys(("4,000", "11,000"), "widths of the settings of benign overfitting"),
     },
     "papers/topics.md": {"45,000": "texts of nine lengths", "1,200": "texts of a seed of the claim"},
     "papers/max_margin_selection.md": {"0.004": MARGINS, "0.73": MARGINS},
