@@ -102,7 +102,7 @@ def _left(ax: Axes, arrays: Arrays, share: str) -> None:
         label(ax, 0.62, 0.97 - 0.09 * k, WORDS[model], color, xycoords="axes fraction", va="top")
     ax.set_yticks(range(len(names)), names, fontsize=6)
     ax.invert_yaxis()
-    describe(ax, f"what is left: {share}", "root mean square, in shares")
+    describe(ax, f"what is left: {share}", "rms, in shares")
 
 
 @experiment.checked_by
