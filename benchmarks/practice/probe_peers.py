@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegressionCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from attsvm.probe import TokenStore
+from attsvm.probe import AttentionProbe, TokenStore
 
 Scores = Callable[[TokenStore], np.ndarray]
 DECAYS = (0.1, 0.03, 0.01)
@@ -37,6 +37,16 @@ def pooled(pool: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Scores]:
 
 
 mean_pooling, max_pooling = pooled(lambda x: x.mean(0)), pooled(lambda x: x.max(0))
+last_token = pooled(lambda x: x[-1])
+
+
+def ours(**settings: object) -> Callable[..., Scores]:
+    """AttentionProbe in the shape of its peers; without random starts it has no use for the seed."""
+
+    def fit(store: TokenStore, labels: np.ndarray, seed: int) -> Scores:
+        return AttentionProbe(**settings).fit(store, labels).decision_function
+
+    return fit
 
 
 def probelab(kind: str) -> Callable[..., Scores]:

@@ -15,7 +15,6 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import multiple_instance
@@ -26,20 +25,12 @@ from joblib import Parallel, delayed
 from scipy.stats import rankdata
 from sklearn.model_selection import StratifiedGroupKFold
 
-from attsvm.probe import AttentionProbe, TokenStore
-
-
-def ours(**settings: object) -> Callable[..., peers.Scores]:
-    def fit(store: TokenStore, labels: np.ndarray, seed: int) -> peers.Scores:
-        return AttentionProbe(**settings).fit(store, labels).decision_function
-
-    return fit
-
+from attsvm.probe import TokenStore
 
 METHODS = {
-    "AttentionProbe()": ours(),
-    'AttentionProbe(features="auto")': ours(features="auto"),
-    'AttentionProbe(features="relu")': ours(features="relu"),
+    "AttentionProbe()": peers.ours(),
+    'AttentionProbe(features="auto")': peers.ours(features="auto"),
+    'AttentionProbe(features="relu")': peers.ours(features="relu"),
     "mean pooling + logistic": peers.mean_pooling,
     "max pooling + logistic": peers.max_pooling,
     "EleutherAI, after the recipe": peers.eleuther,
