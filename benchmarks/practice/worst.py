@@ -75,9 +75,9 @@ def spread(rng: Rng, n: int, in_use: bool) -> Drawn:
     return list(x), labels
 
 
-def one_of_10000(rng: Rng, n: int, in_use: bool) -> Drawn:
-    """10,000 tokens, one of which tells. Its mark, 6, is beyond what chance does (3.9)."""
-    return planted(rng, np.full(n, 10_000), rng.integers(0, 2, n), 8, 6.0, 4.0)
+def one_of(T: int) -> Callable[[Rng, int, bool], Drawn]:
+    """T tokens, one of which tells. Its mark, 6, is beyond what chance does (3.9 in 10,000)."""
+    return lambda rng, n, in_use: planted(rng, np.full(n, T), rng.integers(0, 2, n), 8, 6.0, 4.0)
 
 
 # The unit tests of Raff & Holt 2023 (Algorithms 1 to 3, as torchmil reads them, with fewer bags). A method
@@ -151,12 +151,11 @@ def nines(folder: Path) -> Callable[[Rng, int, bool], Drawn]:
 
 
 class Set(NamedTuple):
-    """What draws it, how many sequences for training and in use, how many seeds; what is left out."""
+    """What draws it, how many sequences for training and in use, and which methods are left out."""
 
     draw: Callable[[Rng, int, bool], Drawn]
     train: int = 300
     test: int = 1000
-    seeds: int = 5
     without: tuple[str, ...] = ()
 
 
@@ -166,7 +165,9 @@ def sets(mnist: Path | None) -> dict[str, Set]:
         "one token, longer": Set(one_token_longer, test=500),
         "share, longer": Set(share_longer, test=500),
         "spread": Set(spread),
-        "one of 10,000": Set(one_of_10000, 100, 100, without=('features="auto"',)),
+        "one of 100": Set(one_of(100), 100, 100),
+        "one of 1,000": Set(one_of(1000), 100, 100),
+        "one of 10,000": Set(one_of(10_000), 100, 100, without=('features="auto"',)),
         "unit test 1": Set(any_concept),
         "unit test 2": Set(both_concepts),
         "unit test 3": Set(false_frequency),
@@ -191,11 +192,11 @@ def parts(one: Set, seed: int) -> tuple[TokenStore, np.ndarray, TokenStore, np.n
     return stored(seen, narrow), labels, stored(unseen, narrow), truth
 
 
-def measure(name: str, one: Set, methods: list[str], done: list[dict], out: Path | None) -> None:
+def measure(name: str, one: Set, options: argparse.Namespace, done: list[dict]) -> None:
     """Every method on every seed, in turns; what is done already is not done again."""
     known = {(row["set"], row["seed"], row["method"]) for row in done}
-    for seed in range(one.seeds):
-        wanted = [m for m in methods if m not in one.without and (name, seed, m) not in known]
+    for seed in range(options.seeds):
+        wanted = [m for m in options.methods if m not in one.without and (name, seed, m) not in known]
         train, labels, test, truth = parts(one, seed) if wanted else (None,) * 4
         for method in wanted:
             start = time.process_time()
@@ -203,8 +204,8 @@ def measure(name: str, one: Set, methods: list[str], done: list[dict], out: Path
             spent = time.process_time() - start
             row = {"set": name, "seed": seed, "method": method, "AUC": roc_auc_score(truth, scores)}
             done.append(row | {"CPU s": round(spent, 2)})
-            if out is not None:
-                with out.open("a", encoding="utf8") as file:
+            if options.out is not None:
+                with options.out.open("a", encoding="utf8") as file:
                     file.write(json.dumps(done[-1]) + "\n")
 
 
@@ -237,6 +238,7 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", help="beginnings of their names; all of them by default")
     parser.add_argument("--mnist", type=Path, help="the folder of MNIST's four IDX files")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, help="a file for AUCs; what is there is not measured again")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -245,7 +247,7 @@ def main() -> None:
         done = [json.loads(line) for line in options.out.read_text(encoding="utf8").splitlines()]
     for name, one in sets(options.mnist).items():
         if any(name.startswith(word) for word in options.sets or [""]):
-            measure(name, one, options.methods, done, options.out)
+            measure(name, one, options, done)
             print("\n".join(json.dumps(row, ensure_ascii=False) for row in rows(name, done)), flush=True)
 
 
