@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from attsvm.lazy import homes, loaded
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # The public names and their modules are those below. Modules load at first use, so that `import attsvm` is
 # instant and pulls in neither JAX nor numba nor matplotlib.
