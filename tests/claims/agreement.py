@@ -11,6 +11,7 @@ SEEDS = (0, 1)
 """A claim is tested on the first; a refuted one must fail on one of them. `attsvm claims` runs more."""
 
 LONG_RUNS = {
+    "a_prompt_is_as_often_right_on_an_input_where_width_over_the_others_is_equal",
     "both_stages_tend_to_their_programs",
     "causal_attention_is_the_flattened_problem",
     "descent_becomes_global_as_d_grows",

@@ -59,7 +59,8 @@ def test_few_queries_give_few_examples():
 
 
 def test_the_previous_token_head_of_minilm_shows_words_and_their_predecessors(minilm):
-    heads = audit(minilm, [*TEXTS, "a film that says nothing new ."], Settings(queries=1), layers=[0]).heads
+    texts = [*TEXTS, "a film that says nothing new ."]
+    heads = audit(minilm, texts, Settings(margins=False), layers=[0]).heads
     shown = heads[2].examples
     assert [e.kind for e in shown] == ["previous"] * 3 and len({e.pieces for e in shown}) == 3
     for example in shown:
