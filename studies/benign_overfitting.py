@@ -42,6 +42,19 @@ def signal(path):
     return float(attended[right].mean()) if right.any() else float("nan")
 
 
+def summary(done):
+    """The record: T, snr, lr and runs of every cell, and its quantities with their intervals."""
+    cells = []
+    for cell in done.cells:
+        words = {name: cell.words[name] for name in ("T", "snr", "lr", "steps")}
+        own = {
+            name.partition(":")[2]: [float(f"{x:.4g}") for x in (e.value, e.low, e.high)]
+            for name, e in cell.quantities.items()
+        }
+        cells.append({**words, "runs": cell.runs, **own})
+    return {"cells": cells}
+
+
 def _outcome(path, record):
     if (_margins(path, record) <= 0).any():
         return "unfitted"

@@ -41,6 +41,9 @@ def test_every_word_of_a_measure_has_a_share_in_every_cell(given, here, tmp_path
     shares = [cell.quantities["benign_overfitting:outcome = benign"].value for cell in done.cells]
     assert len(shares) == 2 and shares[0] == 0 < shares[1]
     assert "train_head" in done.facts["parameters"]
+    told = plugin("benign_overfitting:summary", str(FOLDER))(done)["cells"]
+    assert [cell["outcome = benign"][0] for cell in told] == pytest.approx(shares, rel=1e-3)
+    assert told[1]["snr"] == 3.0 and {*told[0]} >= {"T", "lr", "steps", "runs", "accuracy"}
 
 
 def test_a_head_trained_in_a_study_is_that_of_train_whatever_the_padding(given, monkeypatch):

@@ -164,9 +164,8 @@ def read(data: Data, look: Attention, head: Head, scores: Array | None = None) -
         best = _of_winner(look, scores)
         drop = (look.losing * (scores - best[:, None])).sum(1)
         return Reading(best + drop, scores)
-    r, log_scale, attained = pooled(data, look), None, None
-    if isinstance(head, SquaredError):
-        r, log_scale, attained = _residual(data, look)
+    squared = isinstance(head, SquaredError)
+    r, log_scale, attained = _residual(data, look) if squared else (pooled(data, look), None, None)
     last = r.ndim == 3
     value, slope = (each(part, last)(head, r) for part in (type(head).value, type(head).gradient))
     scores = contract("ntc,nc->nt", _values(data), slope, data.fence) * data.labels[:, None]
