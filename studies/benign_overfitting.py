@@ -46,12 +46,13 @@ def summary(done):
     """The record: T, snr, lr and runs of every cell, and its quantities with their intervals."""
     cells = []
     for cell in done.cells:
-        words = {name: cell.words[name] for name in ("T", "snr", "lr", "steps")}
+        kinds = {"T": int, "snr": float, "lr": float, "steps": int}
+        words = {name: kind(cell.words[name]) for name, kind in kinds.items()}
         own = {
             name.partition(":")[2]: [float(f"{x:.4g}") for x in (e.value, e.low, e.high)]
             for name, e in cell.quantities.items()
         }
-        cells.append({**words, "runs": cell.runs, **own})
+        cells.append({**words, "runs": int(cell.runs), **own})
     return {"cells": cells}
 
 

@@ -1,5 +1,6 @@
 """The study of benign overfitting: a trained head, words of a measure, and the law of fresh inputs."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,7 @@ def test_every_word_of_a_measure_has_a_share_in_every_cell(given, here, tmp_path
     assert "train_head" in done.facts["parameters"]
     told = plugin("benign_overfitting:summary", str(FOLDER))(done)["cells"]
     assert [cell["outcome = benign"][0] for cell in told] == pytest.approx(shares, rel=1e-3)
+    assert json.loads(json.dumps(told)) == told  # a record is JSON
     assert told[1]["snr"] == 3.0 and {*told[0]} >= {"T", "lr", "steps", "runs", "accuracy"}
 
 
