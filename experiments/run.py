@@ -52,6 +52,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         half,
         fused,
         given.enough,
+        given.init,
     )
     out = (
         given.out or Path("out") / f"{given.task}{given.size}-{given.optimizer.replace(':', '')}-{given.seed}"
@@ -75,6 +76,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--optimizer", default="mirror:1.1", help="by its name in optimizers.py")
     parser.add_argument("--lr", type=float, help="step; default: the published one, or tasks.OUR_STEPS")
     parser.add_argument("--seed", type=int, default=0, help="initial weights, order and dropout")
+    parser.add_argument("--init", type=int, help="the initial weights of another seed: trials share them")
     parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--until", type=float, help="stop at this train accuracy; default 0.995 for text")
     parser.add_argument("--enough", type=float, default=0.0, help="or at this train loss, within an epoch")

@@ -37,7 +37,8 @@ class Settings:
     """What decides a training's numbers; a folder holds one training only.
 
     task, size: what is trained. until: stop once the train accuracy reaches it. epochs: or after so many.
-    enough: or within an epoch, once the mean loss of some batches is no larger.
+    enough: or within an epoch, once the mean loss of some batches is no larger. init: the seed of the initial
+    weights where it is not `seed`, so that trials can share them, as the published ones do.
     half: compute in bfloat16 (weights and optimizer stay in float32). fused: in compiled kernels
     and recorded steps (`fused.py`, `steps.py`), whose dropout draws other random numbers.
     """
@@ -52,6 +53,7 @@ class Settings:
     half: bool = False
     fused: bool = False
     enough: float = 0.0
+    init: int | None = None
 
 
 class Look(Protocol):
@@ -80,8 +82,10 @@ def train(
     """
     folder.mkdir(parents=True, exist_ok=True)
     _same(folder, settings, task)
-    torch.manual_seed(settings.seed)
+    torch.manual_seed(settings.seed if settings.init is None else settings.init)
     model = task.make().to(task.device)
+    if settings.init is not None:
+        torch.manual_seed(settings.seed)
     model.dtype = torch.bfloat16 if settings.half else torch.float32
     if settings.fused:
         fuse(model)

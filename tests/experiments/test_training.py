@@ -189,3 +189,18 @@ def test_a_plan_runs_some_at_once_skips_what_has_ended_and_outlives_failures(tmp
     drive.drive(lines, tmp_path, tmp_path, 60, 2)
     assert together == ["a --seed 1", "b --keep 1 2", "d"] and max(seen) == 2
     assert processes[-1].returncode == 1 and all(process.poll() is not None for process in processes)
+
+
+def test_trials_can_share_their_initial_weights(tmp_path):
+    def first(name, *more):
+        asked = ["digits", "--rows", "20", "--epochs", "1", "--out", str(tmp_path / name)]
+        run.main([*asked, "--lr", "0", *more])
+        return load_file(tmp_path / name / "checkpoint.safetensors")["model.head.weight"]
+
+    own, shared, other = (
+        first("own"),
+        first("shared", "--seed", "5", "--init", "0"),
+        first("5", "--seed", "5"),
+    )
+    assert torch.equal(own, shared)
+    assert not torch.equal(shared, other)
