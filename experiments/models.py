@@ -1,4 +1,4 @@
-"""The two networks of the experiments, in plain PyTorch.
+"""The networks of the experiments, in plain PyTorch.
 
 Weights stay in float32; `dtype` is what is computed in. What a block does after its attention is one function
 (`after_text`, `after_image`), which `fused.py` compiles for a GPU. An attention module has `query` and `key`
@@ -33,10 +33,20 @@ class Attention(nn.Module):
 
     first: only the first token of each text asks; a last block needs no more, and the answer is the same.
     selective: a learned temperature per query, of the number of tokens in its text and of the token itself.
+    causal: no key ahead of its query, for states without mask.
     """
 
-    def __init__(self, width: int, heads: int, dropout: float, bias: bool, selective: bool = False) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        dropout: float,
+        bias: bool,
+        selective: bool = False,
+        causal: bool = False,
+    ) -> None:
         super().__init__()
+        self.is_causal = causal
         self.heads, self.attention_head_size, self.dropout = heads, width // heads, dropout
         self.query, self.key, self.value = (nn.Linear(width, width, bias=False) for _ in range(3))
         self.out = nn.Linear(width, width, bias=bias)
@@ -67,8 +77,9 @@ class Attention(nn.Module):
         else:
             swapped = (each.transpose(1, 2) for each in (q, k, v))
             allowed = None if attention_mask is None else attention_mask[:, None, None]
-            mixed = F.scaled_dot_product_attention(*swapped, attn_mask=allowed, dropout_p=dropout)
-            mixed = mixed.transpose(1, 2)
+            mixed = F.scaled_dot_product_attention(
+                *swapped, attn_mask=allowed, dropout_p=dropout, is_causal=self.is_causal
+            ).transpose(1, 2)
         return mixed.flatten(-2)
 
     def temperature(self, asking: Tensor, mask: Tensor | None, line: Line | None) -> Tensor:
@@ -180,9 +191,10 @@ def after_image(
 class ImageBlock(nn.Module):
     """x ← x + attention(LN x), x ← x + MLP(LN x)."""
 
-    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float, causal: bool = False) -> None:
         super().__init__()
-        self.attention = Attention(width, heads, 0.0, bias=True)  # published without dropout on the weights
+        # Published without dropout on the weights.
+        self.attention = Attention(width, heads, 0.0, bias=True, causal=causal)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
         self.dropout, self.after = dropout, after_image
@@ -232,3 +244,35 @@ class VisionTransformer(nn.Module):
         for k, block in enumerate(self.blocks):
             x = block(x, first=not every and k == len(self.blocks) - 1)
         return linear(normed(x[:, 0], self.norm.weight, self.norm.bias), self.head).float()
+
+
+# ---------------------------------------------------------------------- language
+
+
+class LanguageModel(nn.Module):
+    """A decoder in the manner of GPT-2: learned positions, pre-LN, causal; the word vectors are read twice.
+
+    All matrices begin with entries of 0.02, those that write into the residual stream smaller by √(2 depth).
+    """
+
+    def __init__(self, vocabulary: int, length: int, width: int, depth: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        self.dtype = torch.float32
+        self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(
+            [ImageBlock(width, heads, hidden, 0.0, causal=True) for _ in range(depth)]
+        )
+        self.norm = nn.LayerNorm(width)
+        for name, weight in self.named_parameters():
+            if weight.ndim == 2:
+                inner = name.endswith(("out.weight", "down.weight"))
+                nn.init.normal_(weight, std=0.02 / (2 * depth) ** 0.5 if inner else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(weight)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits (n, T, vocabulary) of the token after each one of ids (n, T)."""
+        x = (self.words(ids) + self.places.weight[: ids.shape[1]]).to(self.dtype)
+        for block in self.blocks:
+            x = block(x, first=False)
+        return F.linear(normed(x, self.norm.weight, self.norm.bias), self.words.weight.to(x.dtype)).float()

@@ -1,7 +1,8 @@
 """Train one network:  python experiments/run.py sentiment --size 3 --optimizer mirror:1.1 --seed 0
 
 Tasks: sentiment (IMDB; size k is k blocks of k heads), vision (CIFAR-10, 48 px, patch 4), patches (CIFAR-10,
-2 × 2 patches, T = 256, a smaller net), digits (scikit-learn's, a minute on a laptop). README.md tells more.
+2 × 2 patches, T = 256, a smaller net), language (the next token of IMDB; an epoch is a stretch of
+batches, longer than the one before), digits (scikit-learn's, a minute on a laptop). README.md tells more.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 
 from data import Images, MissingData, Reviews, images, reviews, sentences
 from fused import fusing_works
+from language import Language, LanguageLook
 from looks import ImageLook, TextLook
 from tasks import Sentiment, Vision, order
 from training import Settings, train
@@ -40,7 +42,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     half = device.type == "cuda" if given.half is None else given.half
     until = given.until if given.until is not None else 0.995 if given.task == "sentiment" else math.inf
     task_name = f"{given.task} selective" if given.selective else given.task
-    fused = half and device.type == "cuda" and given.fused and fusing_works()
+    fused = half and device.type == "cuda" and given.fused and (not task.compiled or fusing_works())
     settings = Settings(
         task_name,
         given.size,
@@ -70,7 +72,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=("sentiment", "vision", "patches", "digits"))
+    parser.add_argument("task", choices=("sentiment", "vision", "patches", "language", "digits"))
     parser.add_argument("--size", type=int, default=3, help="blocks and heads of the sentiment encoder")
     parser.add_argument("--selective", action="store_true", help="a learned temperature per query")
     parser.add_argument("--optimizer", default="mirror:1.1", help="by its name in optimizers.py")
@@ -105,6 +107,9 @@ def made(given: argparse.Namespace, device: torch.device) -> tuple[Any, Any]:
         ids, places = (x.to(device) for x in sentences(given.data))
         look = TextLook(held_out(halves[1]).to(device), ids, places, frozenset(given.keep))
         return Sentiment(halves, given.size, device, selective=given.selective), look
+    if given.task == "language":
+        spoken = Language(some(reviews(given.data), given.rows), device)
+        return spoken, LanguageLook.of(spoken, frozenset(given.keep))
     if given.task == "digits":
         task = Vision(some(digits(), given.rows), device, **DIGITS)
     else:

@@ -39,8 +39,8 @@ class Sentiment:
     else attends to and no loss counts: a few shapes instead of as many as batches, for `steps.py`.
     """
 
-    summed = True
-    """Whether a batch's loss is the sum of its examples', or their mean."""
+    summed, compiled = True, True
+    """Whether a batch's loss is the sum of its examples' or their mean; whether compiling blocks pays."""
 
     def __init__(
         self, halves: tuple[Reviews, Reviews], size: int, device: Any, batch: int = 100, **model: Any
@@ -106,7 +106,7 @@ class Vision:
     border: of black pixels from which crops are taken; without one, pictures are neither cropped nor flipped.
     """
 
-    summed, fill = False, 0
+    summed, compiled, fill = False, True, 0
     MEAN, SPREAD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 
     def __init__(

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from added import Added, measures
+from added import Added, measures, shape_of
 from attsvm.progress import Line
 from fused import fuse
 from optimizers import Together, optimizer
@@ -88,7 +88,8 @@ def train(
         torch.manual_seed(settings.seed)
     model.dtype = torch.bfloat16 if settings.half else torch.float32
     if settings.fused:
-        fuse(model)
+        if task.compiled:
+            fuse(model)
         task.fill = FILL
     added = Added(model)
     rule = optimizer(settings.optimizer, model, settings.lr, settings.fused)
@@ -108,7 +109,9 @@ def train(
             if epoch <= EARLY or epoch % every == 0 or _finished([record], settings):
                 record |= _test(task, model)
                 if look is not None:
-                    record |= look(model, epoch, folder) | {"added": measures(added.spectra(model))}
+                    record |= look(model, epoch, folder)
+                    spectra = added.spectra(model)
+                    record |= {"added": measures(spectra), "spectrum": shape_of(spectra)}
             record["seconds"] = spent = time.monotonic() - start
             records.append(_plain(record))
             _keep_records(folder, records)

@@ -102,4 +102,4 @@ def test_what_was_added_to_a_head_is_measured():
     found = measures(spectra[:2])  # W = W_K' W_Q / 2
     assert found[0] == pytest.approx([1, 1, 3], rel=1e-4)
     assert found[1] == pytest.approx([2, 2, np.sqrt(2)], rel=1e-4)
-    assert not spectra[2:].any()
+    assert spectra[2:].max() < 1e-12  # of weights of size one, in float64
