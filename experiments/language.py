@@ -7,7 +7,7 @@ token and a stretch of text, which may begin and end anywhere; every token of it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -152,12 +152,16 @@ def text_of(half: Reviews, number: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class LanguageLook:
-    """What the heads do on fixed windows, and on random tokens that are read twice in a row."""
+    """What the heads do on fixed windows, and on random tokens that are read twice in a row.
+
+    start: the query and key weights before training, which the first look remembers.
+    """
 
     task: Language
     held_out: Tensor
     repeats: Tensor
     keep: frozenset[int] = frozenset()
+    start: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, task: Language, keep: frozenset[int] = frozenset(), seed: int = 0) -> LanguageLook:
@@ -170,6 +174,9 @@ class LanguageLook:
 
     def __call__(self, model: nn.Module, epoch: int, folder: Path) -> dict[str, Any]:
         with exactly(model):
+            if epoch == 0:
+                weights = model.named_parameters()
+                self.start.update({name: x.clone() for name, x in weights if "attention" in name})
             rows = self.heads(model)
             if epoch in self.keep:
                 self._keep(model, rows, folder / f"heads-{epoch:04d}.safetensors")
@@ -244,6 +251,8 @@ class LanguageLook:
             out[f"{layer}.states"] = states[layer].half()
             for name in ("query", "key"):
                 out[f"{layer}.{head}.{name}"] = getattr(module, name).weight[rows_of].half()
+                if (before := self.start.get(f"blocks.{layer}.attention.{name}.weight")) is not None:
+                    out[f"{layer}.{head}.{name}.start"] = before[rows_of].half()
             out[f"{layer}.{head}.where"] = found.where[:, head].short()
             out[f"{layer}.{head}.mass"] = (found.largest - found.logsumexp).exp()[:, head].half()
         save_file({name: x.cpu().contiguous() for name, x in out.items()}, file)

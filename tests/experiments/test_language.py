@@ -117,7 +117,8 @@ def test_a_training_learns_and_keeps_its_most_inductive_heads(task, tmp_path):
     kept = load_file(tmp_path / "heads-last.safetensors")
     scores = sorted(records[-1]["heads"], key=lambda row: -row[COLUMNS.index("induction")])
     for row in scores[:3]:
-        assert kept[f"{row[0]:.0f}.{row[1]:.0f}.query"].shape == (4, 8)
+        name = f"{row[0]:.0f}.{row[1]:.0f}.query"
+        assert kept[name].shape == (4, 8) and not torch.equal(kept[name], kept[f"{name}.start"])
     assert len([name for name in kept if name.endswith("where")]) == language.KEPT
     assert (tmp_path / "heads-0000.safetensors").is_file()
 
