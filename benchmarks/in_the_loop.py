@@ -1,15 +1,18 @@
 """What measuring costs while a model trains or serves: statistics of attention, a monitor, probes.
 
 Run by hand: python benchmarks/in_the_loop.py [statistics] [monitor] [watch] [--small]. On a GPU where there
-is one. Every figure is a ratio of medians taken in turn.
+is one. Every figure is of medians taken in turn; those of `watch` are also written to $OUT/watch.json.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,9 @@ from attsvm.torch.probe import Probe
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = "--small" in sys.argv
 ROUNDS = 5 if DEVICE == "cuda" else 3
+NAME = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
+TOKENS, LIMIT = 64, 36.0
+"""Of a generation, and the seconds for all of them: with the imports within a minute."""
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -128,39 +134,86 @@ def decoder() -> tuple[Any, Any, list[Probe]]:
     return model, torch.randint(3, 30_000, (8, 64), device=DEVICE), probes
 
 
-def generation() -> None:
-    """A decoding step with no, one and ten probes; making the watch is not timed, asking it is."""
-    model, prompt, probes = decoder()
-
-    def tokens(**how: Any) -> None:
-        model.generate(prompt, max_new_tokens=64, do_sample=False, eos_token_id=None, pad_token_id=0, **how)
-
-    ways: dict[str, tuple[dict[Any, Any], int]] = {"none": ({}, 0), "one": ({8: probes[0]}, 0)}
-    ways["ten on one layer"] = {8: dict(enumerate(probes))}, 0
+def ways(probes: list[Probe]) -> dict[str, tuple[dict[Any, Any], int]]:
+    """What is watched, and after how many tokens a threshold is looked at (0: never)."""
     pairs = {k + 1: {"a": probes[2 * k], "b": probes[2 * k + 1]} for k in range(5)}
-    ways["ten on five layers"] = pairs, 0
-    ways["one, a threshold every 16 tokens"] = {8: probes[0]}, 16
-    ways["one, a threshold every token"] = {8: probes[0]}, 1
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(ROUNDS + 1):
-        for name, (given, every) in ways.items():
-            if not given:
-                took = seconds(tokens)
-            else:
-                with watch(model, given) as watching:
-                    how = {"stopping_criteria": watching.stop_at(float("inf"), every=every)} if every else {}
-                    took = seconds(lambda how=how, watching=watching: (tokens(**how), watching.scores))
-            times[name] += [took] if turn else []
-    took = {name: statistics.median(some) for name, some in times.items()}
+    return {
+        "none": ({}, 0),
+        "one": ({8: probes[0]}, 0),
+        "ten on one layer": ({8: dict(enumerate(probes))}, 0),
+        "ten on five layers": (pairs, 0),
+        "one, a threshold every 16 tokens": ({8: probes[0]}, 16),
+        "one, a threshold every token": ({8: probes[0]}, 1),
+        "ten on five layers, a threshold every token": (pairs, 1),
+    }
+
+
+def decoding(model: Any, prompt: Any, given: dict[Any, Any], every: int) -> tuple[float, float]:
+    """Median seconds of a step, and those of the whole generation; making the watch is not timed, asking is.
+
+    transformers waits for the device after every step, so the time between two calls of a processor of
+    logits is that of a step.
+    """
+    ticks: list[float] = []
+
+    def tick(ids: Any, scores: Any) -> Any:
+        ticks.append(time.perf_counter())
+        return scores
+
+    how = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    how["logits_processor"] = [tick]
+    if not given:
+        return seconds(lambda: model.generate(prompt, **how)), _step(ticks)
+    with watch(model, given) as watching:
+        if every:
+            how["stopping_criteria"] = watching.stop_at(float("inf"), every=every)
+        whole = seconds(lambda: (model.generate(prompt, **how), watching.scores))
+    return whole, _step(ticks)
+
+
+def _step(ticks: list[float]) -> float:
+    return statistics.median(after - before for before, after in pairwise(ticks[2:]))
+
+
+def generation() -> None:
+    """A decoding step with no, one and ten probes, in turns for so many seconds; also as JSON in $OUT."""
+    model, prompt, probes = decoder()
+    chosen, begin, turns = ways(probes), time.perf_counter(), 0
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in chosen}
+    while turns < 4 or time.perf_counter() - begin < LIMIT:
+        for name, (given, every) in chosen.items():
+            took = decoding(model, prompt, given, every)
+            times[name] += [took] if turns else []  # the first turn loads kernels
+        turns += 1
     count = sum(w.numel() for w in model.parameters())
-    print(f"decoding, {count / 1e9:.2f} billion parameters, batch 8: {1e3 * took['none'] / 64:.2f} ms a step")
-    for name in list(ways)[1:]:
-        print(f"  {name}: {took[name] / took['none'] - 1:+.2%}")
+    plain = statistics.median(step for _, step in times["none"])
+    about = f"{count / 1e9:.2f} billion parameters, batch {len(prompt)}, {TOKENS} tokens, {turns - 1} turns"
+    print(f"decoding, {about}: {1e3 * plain:.2f} ms a step. More, median [least, most] of the turns:")
+    found = {}
+    for name in list(chosen)[1:]:
+        rows = list(zip(times[name], times["none"], strict=True))
+        more = {
+            "microseconds a step": [1e6 * (a[1] - b[1]) for a, b in rows],
+            "percent of a step": [100 * (a[1] / b[1] - 1) for a, b in rows],
+            "percent of the whole generation": [100 * (a[0] / b[0] - 1) for a, b in rows],
+        }
+        found[name] = {what: [statistics.median(x), min(x), max(x)] for what, x in more.items()}
+        told = [f"{x:+.2f} [{low:+.2f}, {high:+.2f}] {what}" for what, (x, low, high) in found[name].items()]
+        print(f"  {name}: " + "; ".join(told))
+    record = {
+        "about": about,
+        "torch": torch.__version__,
+        "device": NAME,
+        "seconds a step": plain,
+        "more": found,
+    }
+    if "OUT" in os.environ:
+        Path(os.environ["OUT"], "watch.json").write_text(json.dumps(record, indent=1))
 
 
 if __name__ == "__main__":
     chosen = [word for word in sys.argv[1:] if not word.startswith("-")] or ["statistics", "monitor", "watch"]
-    print(f"torch {torch.__version__}, {torch.cuda.get_device_name() if DEVICE == 'cuda' else 'CPU'}")
+    print(f"torch {torch.__version__}, {NAME}")
     for name, run in {"statistics": attention, "monitor": monitor, "watch": generation}.items():
         if name in chosen:
             run()

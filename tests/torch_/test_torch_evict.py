@@ -133,6 +133,7 @@ def test_of_equal_scores_the_later_key_stays_and_half_precision_is_taken():
         ({"budget": 3, "recent": 4}, "recent 4"),
         ({"budget": 3, "scores": torch.zeros(2, 30)}, "Pass one per key"),
         ({"budget": 3, "mask": torch.ones(2, 30)}, "Pass query"),
+        ({"budget": 2.5}, "budget is 2.5"),
     ],
 )
 def test_what_cannot_be_evicted_is_said(how, said):
@@ -140,3 +141,29 @@ def test_what_cannot_be_evicted_is_said(how, said):
         evict(cache()[1], **how)
     with pytest.raises(ValueError, match="groups"):
         evict(cache()[1][0], 3)
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_key_or_query_that_is_no_number_is_said_and_as_padding_changes_nothing(wrong, asked):
+    query, key = cache()
+    mask = torch.ones(2, 30, dtype=torch.bool)
+    mask[1, 4] = False
+    expected = evict(key, 8, query, mask=mask)
+    key[1, 0, 4, 2] = wrong
+    with pytest.raises(ValueError, match=r"key has .* \(1, 0, 4\)"):
+        evict(key, 8, query if asked else None)
+    gone = evict(key, 8, query, mask=mask)
+    assert torch.equal(gone.kept, expected.kept) and torch.equal(gone.lost, expected.lost)
+    query[0, 3, 5] = wrong
+    with pytest.raises(ValueError, match=r"query has .* \(0, 3, 5\)"):
+        evict(cache()[1], 8, query)
+
+
+@pytest.mark.parametrize("recent", [0, 30])
+def test_with_room_for_all_keys_all_stay_and_nothing_is_lost(recent):
+    query, key = cache()
+    gone = evict(key, 30, query, recent=recent)
+    assert (gone.kept == torch.arange(30)).all()
+    assert not gone.lost.any() and not gone.share.any() and not gone.reach().any()
+    assert evict(key, 29, query).share.any()

@@ -7,7 +7,9 @@ torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 transformers = pytest.importorskip("transformers", reason="needs attsvm[hf]")
 
 from attsvm.torch import watch, watched_layer  # noqa: E402
-from attsvm.torch.probe import Panel, Probe  # noqa: E402
+from attsvm.torch.probe import Probe  # noqa: E402
+from attsvm.torch.running import Running  # noqa: E402
+from attsvm.torch.watched_layer import Panel  # noqa: E402
 
 SINGLE = 1e-4
 """A batch with padding and one text alone differ by rounding of float32, which attention can stretch."""
@@ -90,7 +92,7 @@ def test_every_column_of_the_history_is_the_score_of_its_part_of_the_text(held, 
     model, batch, one = decoder(), prompts(), probe()
     with watch(model, {2: one}) as watching:
         out = model.generate(**batch, max_new_tokens=8, do_sample=False, eos_token_id=None)
-    assert watching._layers[2].room == held
+    assert watching._room == held
     parts = [out[0, : 6 + k].tolist() for k in range(8)]
     expected = [scored(model, one, 2, part) for part in parts]
     assert watching.history[2][0].tolist() == pytest.approx(expected, rel=SINGLE, abs=SINGLE)
@@ -116,22 +118,26 @@ def test_asking_between_two_tokens_changes_no_score_and_a_broken_pass_does_not_c
     assert torch.allclose(watching.history[1], whole[1], rtol=SINGLE, atol=SINGLE)
 
 
-def test_a_trail_has_the_scores_of_one_step_after_the_other_at_any_size_of_logits():
+@pytest.mark.parametrize("parts", [[9], [2, 7], [1, 1, 3, 4], 9 * [1]])
+def test_reading_in_any_parts_has_the_scores_of_one_step_after_the_other_at_any_size_of_logits(parts):
     rng = torch.Generator().manual_seed(0)
     tokens, mask = torch.randn(3, 9, 16, generator=rng), torch.rand(3, 9, generator=rng) < 0.7
     tokens[:, ::3] *= 1e3  # logits of hundreds, late ones far above early ones
     mask[0, :2] = False
-    for one in (probe(heads=2), probe(classes=3), Panel([probe(1), probe(2, heads=2)])):
+    tokens[0, :2] = torch.nan  # what does not count may be anything
+    for one in (probe(heads=2), probe(classes=3)):
+        panel = Panel([one])
+        running = Running(panel.member, panel.intercept, 3, tokens.device)
         with torch.no_grad():
-            state, after = one.step(one.start(3), tokens[:, :2], mask[:, :2])
-            ended, trail = one.trail(state, tokens[:, 2:], mask[:, 2:])
-            steps = []
-            for t in range(2, 9):
+            for some, counts in zip(tokens.split(parts, 1), mask.split(parts, 1), strict=True):
+                running.read(panel(some), counts, True)
+            state, steps = one.start(3), []
+            for t in range(9):
                 state, after = one.step(state, tokens[:, t], mask[:, t : t + 1])
-                steps.append(after)
-        assert torch.allclose(trail, torch.stack(steps, 1), rtol=1e-5, atol=1e-5)
-        assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-5) for a, b in zip(ended, state, strict=True))
-        assert not torch.allclose(trail.roll(1, 1), torch.stack(steps, 1), rtol=1e-2, atol=1e-2)
+                steps.append(after.view(3, 1, -1))
+        steps = torch.cat(steps, 1)
+        assert torch.allclose(running.told(None), steps, rtol=1e-5, atol=1e-5)
+        assert not torch.allclose(running.told(None).roll(1, 1), steps, rtol=1e-2, atol=1e-2)
 
 
 def test_autocast_does_not_reach_the_probes():
@@ -174,10 +180,13 @@ def test_several_probes_of_a_layer_are_one_product_and_keep_their_names():
 
 
 def test_a_panel_gives_each_probes_own_scores():
-    probes, tokens = [probe(k, heads=k + 1) for k in range(3)], torch.randn(5, 4, 16)
+    probes, tokens = [probe(k, heads=k + 1, classes=3 - k) for k in range(3)], torch.randn(5, 4, 16)
     with torch.no_grad():
-        together = Panel(probes)(tokens)
-        alone = torch.stack([one(tokens) for one in probes], 1)
+        panel = Panel(probes)
+        running = Running(panel.member, panel.intercept, 5, tokens.device)
+        running.read(panel(tokens), torch.ones(5, 4, dtype=torch.bool), False)
+        alone = torch.cat([one(tokens).view(5, -1) for one in probes], 1)
+    together = running.told(1)[:, 0]
     assert torch.allclose(together, alone, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(together, alone.roll(1, 1), rtol=1e-2)
 

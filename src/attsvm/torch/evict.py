@@ -72,7 +72,8 @@ def evict(
     """
     if key.ndim != 4:
         raise ValueError(f"key has shape {tuple(key.shape)}. Pass (batch, groups, s, d).")
-    if not 1 <= budget <= key.shape[2] or not 0 <= recent <= budget:
+    whole = all(isinstance(x, int) and not isinstance(x, bool) for x in (budget, recent))
+    if not whole or not 1 <= budget <= key.shape[2] or not 0 <= recent <= budget:
         told = f"budget is {budget} and recent {recent} of {key.shape[2]} keys"
         raise ValueError(f"{told}. Pass a budget from 1 to so many, and recent from 0 to the budget.")
     if scores is not None and scores.shape != key.shape[:3]:
@@ -82,6 +83,8 @@ def evict(
     if query is None and scores is None and mask is not None:
         raise ValueError("padding cannot be told from keys without queries. Pass query, or scores.")
     asking = key[:, :, :0] if query is None else query
+    _finite("key", key, mask)
+    _finite("query", asking, mask)
     real = None if mask is None else mask[:, None, None].bool()
     logits = Logits(
         asking, key, real, key.shape[-1] ** -0.5 if scale is None else scale, causal, None, soft_cap
@@ -94,6 +97,19 @@ def evict(
 
 
 # ---------------------------------------------------------------------- details
+
+
+def _finite(name: str, x: Tensor, mask: Tensor | None) -> None:
+    """Refuse NaN and infinity, which would decide every comparison; padding may be so."""
+    wrong = ~x.isfinite().all(-1)
+    if mask is not None and x.ndim == 4 and x.shape[2] <= mask.shape[1]:
+        wrong &= mask[:, None, mask.shape[1] - x.shape[2] :].bool()
+    if bool(wrong.any()):
+        where = tuple(wrong.nonzero()[0].tolist())
+        raise ValueError(
+            f"{name} has an entry that is NaN or infinite, first at (batch, head, place) {where}. "
+            "Look for an overflow in the model, or mask the place as padding."
+        )
 
 
 def _leads(logits: Logits) -> Tensor:

@@ -127,23 +127,6 @@ class Probe(nn.Module):
         sums = before[..., None] * state.sums + torch.einsum("nth,nthk->nhk", now, values)
         return RunningBatch(top, total, sums), self._scores(_divided(sums, total))
 
-    def trail(self, state: RunningBatch, tokens: Tensor, mask: Tensor) -> tuple[RunningBatch, Tensor]:
-        """`step` for a block (n, T, d), with the scores after every token of it (n, T), or (n, T, k).
-
-        Each is relative to the largest logit up to its token, so that none loses digits to a later one. Holds
-        n T² h numbers: for blocks of some dozen tokens.
-        """
-        logits, values = self._masked(tokens, mask)
-        tops = torch.maximum(state.top[:, None], logits.cummax(1).values)
-        base = _finite(tops)
-        later = torch.ones(2 * logits.shape[1:2], dtype=torch.bool, device=logits.device).triu(1)
-        now = (logits[:, None] - base[:, :, None]).masked_fill_(later[..., None], -torch.inf).exp_()
-        before = torch.exp(state.top[:, None] - base)
-        total = before * state.total[:, None] + now.sum(2)
-        sums = before[..., None] * state.sums[:, None] + torch.einsum("ntjh,njhk->nthk", now, values)
-        scores = self._scores(_divided(sums, total).flatten(0, 1)).unflatten(0, tokens.shape[:2])
-        return RunningBatch(tops[:, -1], total[:, -1], sums[:, -1]), scores
-
     def streaming(self) -> Streaming:
         """`step` as a module of its own, whose state goes in and comes out: for torch.export and servers."""
         return Streaming(self)
@@ -176,29 +159,6 @@ class Streaming(nn.Module):
     def forward(self, top: Tensor, total: Tensor, sums: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
         state, scores = self.probe.step(RunningBatch(top, total, sums), tokens)
         return *state, scores
-
-
-class Panel(Probe):
-    """Several probes of two classes on the same tokens as one: their scores side by side, (n, probes)."""
-
-    member: Tensor
-
-    def __init__(self, probes: Sequence[Probe]) -> None:
-        first = probes[0].centre.double()
-        heads = [probe.head.detach().double() for probe in probes]
-        shifts = [
-            torch.einsum("d,dhk->k", first - probe.centre.double(), head)
-            for probe, head in zip(probes, heads, strict=True)
-        ]
-        bases = [p.intercept.detach().double() + shift for p, shift in zip(probes, shifts, strict=True)]
-        prompts = torch.cat([probe.prompts.detach() for probe in probes], 1)
-        super().__init__(prompts, torch.cat(heads, 1), torch.cat(bases), torch.zeros_like(first))
-        self.centre.copy_(first)
-        member = torch.block_diag(*(head.new_ones(head.shape[1], 1) for head in heads)).float()
-        self.register_buffer("member", member)
-
-    def _scores(self, pooled: Tensor) -> Tensor:
-        return pooled[..., 0] @ self.member + self.intercept
 
 
 def _finite(top: Tensor) -> Tensor:

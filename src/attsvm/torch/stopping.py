@@ -26,8 +26,8 @@ def number(threshold: Any, sure: bool) -> float:
     return float(threshold.high if sure else threshold.threshold)
 
 
-def criteria(watching: Watch, limits: dict[int, float], every: int, stop: bool, call: Call | None) -> Any:
-    """A transformers.StoppingCriteriaList; `Watch.stop_at` says what it does."""
+def criteria(watching: Watch, limits: list[float], every: int, stop: bool, call: Call | None) -> Any:
+    """A transformers.StoppingCriteriaList; `Watch.stop_at` says the rest. limits: one per score, or NaN."""
     try:
         from transformers import StoppingCriteria, StoppingCriteriaList
     except ModuleNotFoundError as error:
@@ -36,27 +36,30 @@ def criteria(watching: Watch, limits: dict[int, float], every: int, stop: bool, 
     class Passed(StoppingCriteria):
         def __init__(self) -> None:
             self.begun, self.asked, self.told = -1, 0, set[tuple[Any, int]]()
-            self.none = torch.zeros(0)
+            self.none = self.limits = torch.zeros(0)
 
         def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
             if watching.begun != self.begun:
                 self.begun, self.asked, self.told = watching.begun, 0, set()
                 self.none = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+                self.limits = torch.tensor(limits, device=input_ids.device)
             self.asked += 1
             if self.asked % every:
                 return self.none
-            passed = self.none
-            for key, recent in watching.recent(every):
-                over = recent >= limits.get(key if isinstance(key, int) else key[0], math.inf)
-                passed = passed | over.any(1).to(passed.device)
-                if call is not None:
-                    self.tell(call, key, recent, over)
+            recent = watching._recent(every)
+            over = recent >= self.limits
+            passed = over.flatten(1).any(1)
+            if stop:
+                watching._end(passed)
+            if call is not None and passed.any():
+                self.tell(call, recent, over)
             return passed if stop else self.none
 
-        def tell(self, call: Call, key: Any, recent: Tensor, over: Tensor) -> None:
-            for row in torch.nonzero(over.any(1))[:, 0].tolist():
+        def tell(self, call: Call, recent: Tensor, over: Tensor) -> None:
+            for row, column in torch.nonzero(over.any(1)).tolist():
+                key = watching._keys[column]
                 if (key, row) not in self.told:
                     self.told.add((key, row))
-                    call(key, row, float(recent[row][over[row]][0]))
+                    call(key, row, float(recent[row, over[row, :, column], column][0]))
 
     return StoppingCriteriaList([Passed()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from attsvm.query_key import BLOCKS, NORMS, named
+from attsvm.torch.generating import ends_of, join, leave
+from attsvm.torch.running import ENDED, Running, counting, joined
 from attsvm.torch.stopping import Call, criteria, number
-from attsvm.torch.watched_layer import HELD, Layer
+from attsvm.torch.watched_layer import Layer, room
 
 
 class Watch:
@@ -29,33 +32,46 @@ class Watch:
         body, blocks, norm = _decoder(model)
         self._names = {layer: _layer(layer, len(blocks)) for layer in probes}
         self._layers = {self._names[layer]: Layer(given) for layer, given in probes.items()}
+        if len(self._layers) < len(probes):
+            raise ValueError(
+                f"layers {[*probes]} name one twice. Pass {{layer: {{name: probe}}}} for several."
+            )
+        self._last = self._layers[max(self._layers)]  # when it has been through, all have
+        self._keys = [
+            layer if self._of(layer).single else (layer, name)
+            for layer in self._names
+            for name, classes in self._of(layer).classes.items()
+            for _ in range(classes)
+        ]
+        panels = [panel for layer in self._layers.values() for panel in layer.panels]
+        self._member = torch.block_diag(*(panel.member for panel in panels))
+        self._intercept = torch.cat([panel.intercept for panel in panels])
         self.begun = 0  # so many times a prompt was read
-        self._counting = Counting(0, skip, None, torch.device("cpu"))
-        self._length, self._held, self._row = -1, 0, -1
-        self._ends: Any = _ends(getattr(model, "generation_config", None))
+        self._ends: Any = ends_of(getattr(model, "generation_config", None))
+        self._start(0, torch.device("cpu"))
         self._hooks = [body.register_forward_pre_hook(self._begin, with_kwargs=True)]
-        for layer, panel in self._layers.items():
-            self._hooks.append(_hook(panel, self, layer, blocks, norm))
-        self._generate = getattr(model, "generate", None)
-        if self._generate is not None:
-            model.generate = self._checked
+        for place, layer in self._layers.items():
+            self._hooks.append(_hook(layer, self, place, blocks, norm))
+        join(model, self)
 
     @property
     def scores(self) -> dict[int, Any]:
         """The newest scores of every layer (n,), or {name: (n,)} where it has several probes."""
-        return self._told(lambda found: found[:, -1], 1)
+        return self._told(self._recent(1)[:, -1])
 
     @property
     def history(self) -> dict[int, Any]:
         """All scores of every layer, (n, passes): one of the prompt, then one of every token."""
-        return self._told(lambda found: found, None)
+        return self._told(self._recent(None))
 
     def recent(self, last: int) -> Iterable[tuple[Any, Tensor]]:
         """The scores after the last so many passes, (n, last), by layer, or by (layer, name) of several."""
-        self._catch_up()
-        for given, layer in self._names.items():
-            for name, found in self._layers[layer].told(last).items():
-                yield (given if self._layers[layer].single else (given, name)), found
+        for layer, told in self._told(self._recent(last)).items():
+            yield from (
+                [(layer, told)]
+                if self._of(layer).single
+                else (((layer, name), one) for name, one in told.items())
+            )
 
     def stop_at(
         self,
@@ -81,22 +97,21 @@ class Watch:
                 f"no probe on layer {unknown[0]!r}. Pass {{layer: threshold}} of {[*self._names]}."
             )
         for layer in given:
-            if max(self._layers[self._names[layer]].classes.values()) > 1:
+            if max(self._of(layer).classes.values()) > 1:
                 raise ValueError(
                     f"a probe on layer {layer} has several classes. A threshold needs one score."
                 )
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ValueError(f"every is {every!r}. Pass a number of tokens, at least 1.")
         limits = {layer: number(one, sure) for layer, one in given.items()}
-        return criteria(self, limits, every, stop, call)
+        layers = [key[0] if isinstance(key, tuple) else key for key in self._keys]
+        return criteria(self, [limits.get(layer, math.nan) for layer in layers], every, stop, call)
 
     def close(self) -> None:
         """Remove the hooks; the scores stay."""
         for hook in self._hooks:
             hook.remove()
-        if self._hooks and self._generate is not None:
-            del self._model.generate
-        self._hooks = []
+        leave(self._model, self)
 
     def __enter__(self) -> Watch:
         return self
@@ -106,111 +121,94 @@ class Watch:
 
     # ------------------------------------------------------------------ while the model runs
 
-    def _checked(self, *args: Any, **how: Any) -> Any:
-        """model.generate, but for ways that move sequences between rows or take tokens back."""
-        config = how.get("generation_config") or getattr(self._model, "generation_config", None)
-        beams = how.get("num_beams", getattr(config, "num_beams", 1)) or 1
-        helped = how.get("assistant_model") or how.get("prompt_lookup_num_tokens")
-        if beams > 1 or helped:
-            way = f"num_beams={beams}" if beams > 1 else "assisted decoding"
-            raise ValueError(
-                f"{way}: rows are reordered or tokens taken back, so a running score would mix sequences. "
-                "Generate greedily or by sampling, or watch afterwards by one pass over the texts."
-            )
-        assert self._generate is not None
-        self._ends = how["eos_token_id"] if "eos_token_id" in how else _ends(config)
-        try:
-            return self._generate(*args, **how)
-        finally:
-            self._ends = _ends(getattr(self._model, "generation_config", None))
+    def _start(self, n: int, device: torch.device) -> None:
+        """Before the first pass over new sequences."""
+        self.begun += n > 0
+        self._length = 0
+        self._running = Running(self._member, self._intercept, n, device)
+        self._seen = torch.zeros((n, 1), dtype=torch.long, device=device)
+        ends = [] if self._ends is None else self._ends
+        self._ending = torch.as_tensor(ends, dtype=torch.long, device=device).flatten()
+        self._forget()
+
+    def _forget(self) -> None:
+        """What was pending is read, or not wanted: one block, or some passes of a token each."""
+        self._block, self._pending, self._count = False, 0, 1
+        self._mask: Tensor | None = None
+        self._words: list[Tensor] = []
+        for layer in self._layers.values():
+            layer.held = []
 
     def _begin(self, body: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Which tokens of this pass count, for every layer; those of one token are asked later."""
+        """Before a pass: what is pending is read if this one cannot wait with it."""
         ids = kwargs.get("input_ids", args[0] if args else None)
         given = ids if ids is not None else kwargs["inputs_embeds"]
         n, count = given.shape[:2]
+        if len(self._last.held) < self._pending:  # the pass before broke off
+            self._catch_up()
         past, mask = kwargs.get("past_key_values"), _of_tokens(kwargs.get("attention_mask"))
         length = 0 if past is None else int(past.get_seq_length())
         if length == 0:
             self._start(n, given.device)
-        elif length != self._length or len(self._counting.seen) != n:
+        elif length != self._length or len(self._seen) != n:
             raise RuntimeError(
                 f"the model goes on after {length} tokens of {n} sequences, the watch has seen "
-                f"{max(self._length, 0)} of {len(self._counting.seen)}. "
-                "Begin before the first pass; keep the rows."
+                f"{self._length} of {len(self._seen)}. Begin before the first pass; keep the rows."
             )
-        self._length = length + count
-        if length and count == 1:
-            self._hold(ids, mask)
-        else:
+        block = length == 0 or count > 1
+        if self._pending and (block or self._block or not self._fits(mask)):
             self._catch_up()
-            self._row, self._counts = -1, self._counting(_real(mask, n, count, given.device), None)
+        self._length, self._count, self._block, self._mask = length + count, count, block, mask
+        self._pending += 1
+        if not block and len(self._ending):
+            self._words.append(given.new_full((n, 1), -1).long() if ids is None else ids.clone())
 
-    def _start(self, n: int, device: torch.device) -> None:
-        self.begun, self._held = self.begun + 1, 0
-        self._counting = Counting(n, self._skip, self._ends, device)
-        with torch.inference_mode(False):
-            self._said = torch.empty((HELD, n, 1), dtype=torch.long, device=device)
-        self._words = list(self._said)
-        self._mask: Tensor | None = None
-        for layer in self._layers.values():
-            layer.start()
-
-    def _hold(self, ids: Tensor | None, mask: Tensor | None) -> None:
-        """One more token of each sequence, whose mask is the last column."""
-        full = self._held >= min(layer.room for layer in self._layers.values())
-        # The last mask tells of all tokens held; where it cannot, they are read before.
-        short = mask is not None and mask.shape[1] <= self._held
-        if full or short or (mask is None) != (self._mask is None):
-            self._catch_up()
-        self._row, self._mask = self._held, mask
-        if len(self._counting.ends):
-            self._words[self._row].copy_(ids) if ids is not None else self._words[self._row].fill_(-1)
-        self._held += 1
-
-    def _take(self, layer: Layer, states: Tensor) -> None:
-        if self._row < 0:
-            layer.read(states, self._counts)
-        else:
-            layer.hold(states, self._row)
+    def _fits(self, mask: Tensor | None) -> bool:
+        """Whether one more token can wait; the last mask has to tell of all that do."""
+        if mask is None or self._mask is None:
+            return mask is self._mask and self._pending < self._room
+        return self._pending < min(self._room, mask.shape[1])
 
     def _catch_up(self) -> None:
-        """Let the probes read the tokens held; one of a pass that broke off does not count."""
-        done = min((layer.filled for layer in self._layers.values()), default=0) if self._held else 0
+        """Let the probes read what is pending; a pass that broke off does not count."""
+        done, layers = len(self._last.held), self._layers.values()
         if done:
-            mask = None if self._mask is None else self._mask[:, -self._held :][:, :done]
-            real = _real(mask, self._said.shape[1], done, self._said.device)
-            counts = self._counting(real, self._said[:done, :, 0].T)
-            for layer in self._layers.values():
-                layer.catch_up(counts)
-        self._held = 0
+            n, device = len(self._seen), self._seen.device
+            waiting, count = (self._count, self._count) if self._block else (self._pending, done)
+            real = None if self._mask is None else self._mask[:, -waiting:][:, :count]
+            with torch.no_grad(), torch.autocast(device.type, enabled=False):
+                said = joined(self._words[:done], 1) if self._words else None
+                counts, seen = counting(self._seen, count, real, said, self._ending, self._skip)
+                products = joined([layer.read(done, self._block).to(device) for layer in layers], -1)
+                self._running.read(products, counts, not self._block)
+            self._seen = seen
+            self._room = room(n, max(layer.width for layer in layers), len(self._member))
+        if done < self._pending:
+            self._length -= self._count
+        self._forget()
 
-    def _told(self, of: Any, last: int | None) -> dict[int, Any]:
+    def _recent(self, last: int | None) -> Tensor:
+        """Scores after the last so many passes, or all, of all probes side by side: (n, passes, K)."""
         self._catch_up()
-        found = {}
-        for given, layer in self._names.items():
-            told = {name: of(one) for name, one in self._layers[layer].told(last).items()}
-            found[given] = told[""] if self._layers[layer].single else told
+        return self._running.told(last)
+
+    def _end(self, passed: Tensor) -> None:
+        """No more token of these sequences counts."""
+        self._seen = self._seen.masked_fill(passed[:, None], -ENDED)
+
+    def _of(self, layer: int) -> Layer:
+        return self._layers[self._names[layer]]
+
+    def _told(self, scores: Tensor) -> dict[int, Any]:
+        """Scores (…, K) by layer and name; those of several classes stay together, (…, k)."""
+        found: dict[int, Any] = {}
+        classes = [k for layer in self._layers.values() for k in layer.classes.values()]
+        parts = iter(scores.split(classes, -1))
+        for given in self._names:
+            layer = self._of(given)
+            told = {name: next(parts).squeeze(-1) for name in layer.classes}
+            found[given] = told[""] if layer.single else {name: told[name] for name in layer.names}
         return found
-
-
-class Counting:
-    """Which tokens count: no padding, none of the first `skip` of a text, nothing from its end on."""
-
-    def __init__(self, n: int, skip: int, ends: Any, device: torch.device) -> None:
-        self.skip = skip
-        self.ends = torch.as_tensor([] if ends is None else ends, dtype=torch.long, device=device).flatten()
-        self.seen = torch.zeros(n, dtype=torch.long, device=device)
-        self.ended = torch.zeros(n, dtype=torch.bool, device=device)
-
-    def __call__(self, real: Tensor, said: Tensor | None) -> Tensor:
-        """Of the next tokens (n, T), given which are no padding and, where they were generated, their ids."""
-        ended = self.ended[:, None].expand(real.shape)
-        if said is not None and len(self.ends):
-            ended = ended | (torch.isin(said, self.ends).cumsum(1) > 0)
-        place = self.seen[:, None] + real.cumsum(1)
-        self.seen, self.ended = place[:, -1], ended[:, -1]
-        return real & (place > self.skip) & ~ended
 
 
 def watch(model: nn.Module, probes: Mapping[int, Any], *, skip: int = 1) -> Watch:
@@ -251,15 +249,15 @@ def _layer(layer: int, count: int) -> int:
     return int(layer) % (count + 1)
 
 
-def _hook(panel: Layer, watching: Watch, layer: int, blocks: nn.ModuleList, norm: nn.Module) -> Any:
+def _hook(layer: Layer, watching: Watch, number: int, blocks: nn.ModuleList, norm: nn.Module) -> Any:
     """The states of a layer, as transformers numbers its hidden_states."""
-    if layer < len(blocks):
+    if number < len(blocks):
 
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            watching._take(panel, args[0] if args else kwargs["hidden_states"])
+            layer.take(args[0] if args else kwargs["hidden_states"], watching._block)
 
-        return blocks[layer].register_forward_pre_hook(before, with_kwargs=True)
-    return norm.register_forward_hook(lambda module, args, out: watching._take(panel, out))
+        return blocks[number].register_forward_pre_hook(before, with_kwargs=True)
+    return norm.register_forward_hook(lambda module, args, out: layer.take(out, watching._block))
 
 
 def _of_tokens(mask: Any) -> Tensor | None:
@@ -270,15 +268,3 @@ def _of_tokens(mask: Any) -> Tensor | None:
             "Generate with the default cache."
         )
     return mask
-
-
-def _real(mask: Tensor | None, n: int, count: int, device: torch.device) -> Tensor:
-    """Which of the last tokens are no padding (n, count)."""
-    if mask is None:
-        return torch.ones((n, count), dtype=torch.bool, device=device)
-    return mask[:, -count:].bool()
-
-
-def _ends(config: Any) -> Any:
-    """The tokens that end a text."""
-    return getattr(config, "eos_token_id", None)

@@ -3,25 +3,58 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attsvm.torch.probe import Panel, Probe, RunningBatch
+from attsvm.torch.probe import Probe
+from attsvm.torch.running import joined
 
 HELD, NUMBERS = 256, 2**22
-"""So many tokens, and so many numbers of theirs, are held before the probes read them."""
+"""So many tokens, and so many numbers of theirs, are read at once."""
+
+
+class Panel(nn.Module):
+    """Probes on the same tokens as columns of one product: tokens (n, t, d) → logits and values (n, t, 2, H).
+
+    A probe of h heads and k classes has h·k columns. Its scores are sums of them after the softmax,
+    member (H, K), and an intercept (K,). centre (d,), the first one's, is subtracted before the product.
+    """
+
+    centre: Tensor
+    columns: Tensor
+
+    def __init__(self, probes: Sequence[Probe]) -> None:
+        super().__init__()
+        self.maps, centre = probes[0].maps, probes[0].centre.double()
+        columns, bases, members = [], [], []
+        for probe in probes:
+            head = probe.head.detach().double()
+            _, h, k = head.shape
+            prompts = probe.prompts.detach()[:, :, None].expand_as(head)
+            columns.append(torch.stack([prompts, head], 1).flatten(2))
+            moved = torch.einsum("d,dhk->k", centre - probe.centre.double(), head)
+            bases.append(probe.intercept.detach() + moved)
+            members.append(torch.eye(k, device=head.device).repeat(h, 1))
+        self.register_buffer("centre", centre.float())
+        self.register_buffer("columns", torch.cat(columns, 2).flatten(1).float())
+        self.member, self.intercept = torch.block_diag(*members).double(), torch.cat(bases)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if len(self.maps):
+            tokens = torch.cat([each(tokens) for each in self.maps], -1)
+        x = (tokens - self.centre).to(self.centre.dtype)  # of a half type the difference is a float32 already
+        return (x @ self.columns).unflatten(-1, (2, -1))
 
 
 class Layer:
-    """Running scores of one layer's probes; those that can be are one product.
+    """One layer's probes and what they have yet to read.
 
-    A prompt is read at once. A token that follows is only copied, which is one launch on a GPU; up to 256
-    of them are read together, or fewer where somebody asks: reading one takes forty launches, and so does
-    reading all.
+    Of a block, such as a prompt, the products are kept. A token that follows is only copied, which is one
+    launch on a GPU: hundreds are read together in as many launches as one.
     """
 
     def __init__(self, given: Any) -> None:
@@ -30,73 +63,41 @@ class Layer:
         if not named:
             raise ValueError("a layer has no probes. Pass a probe, or {name: probe}.")
         modules = {name: _as_module(probe) for name, probe in named.items()}
-        alone = [name for name, one in modules.items() if len(one.maps) or one.head.shape[2] > 1]
-        together = [name for name in named if name not in alone]
-        self.parts: dict[tuple[str, ...], Probe] = {(name,): modules[name] for name in alone}
-        if together:
-            panel = [modules[name] for name in together]
-            self.parts[tuple(together)] = Panel(panel) if len(panel) > 1 else panel[0]
+        plain = {name: one for name, one in modules.items() if not len(one.maps)}
+        mapped = {name: one for name, one in modules.items() if len(one.maps)}
+        groups = ([[*plain.values()]] if plain else []) + [[one] for one in mapped.values()]
+        self.panels = [Panel(group) for group in groups]
+        self.classes = {name: one.head.shape[2] for name, one in (plain | mapped).items()}  # as columns lie
         self.names = list(named)
-        self.classes = {name: modules[name].head.shape[2] for name in named}
-        self.start()
+        self.held: list[Tensor] = []
+        self.width = 1
 
-    def start(self) -> None:
-        """Before the first pass over new sequences."""
-        self.filled, self.room, self._held = 0, 1, torch.empty(0)
-        self._rows: list[Tensor] = []
-        self._states: dict[tuple[str, ...], RunningBatch] = {}
-        self._scores: dict[tuple[str, ...], list[Tensor]] = {names: [] for names in self.parts}
+    def take(self, states: Tensor, block: bool) -> None:
+        """A block (n, t, d), or the next token of each sequence (n, 1, d)."""
+        if not block:
+            self.held.append((states.detach() if states.requires_grad else states).clone())
+            return
+        with torch.no_grad(), torch.autocast(states.device.type, enabled=False):
+            self.held.append(self.products(states))
 
-    def read(self, states: Tensor, counts: Tensor) -> None:
-        """A block (n, T, d), which has one score, that after its last token; counts (n, T)."""
-        for names, one in self._ready(states).items():
-            with torch.no_grad(), torch.autocast(states.device.type, enabled=False):
-                self._states[names], scores = one.step(self._states[names], states, counts.to(states.device))
-            self._scores[names].append(scores[:, None])
+    def read(self, passes: int, block: bool) -> Tensor:
+        """The products of what is held, of so many passes."""
+        return self.held[0] if block else self.products(joined(self.held[:passes], 1))
 
-    def hold(self, states: Tensor, row: int) -> None:
-        """Copy a token of each sequence (n, 1, d)."""
-        if not self._rows:
-            self._make_room(states)
-        self._rows[row].copy_(states.detach() if states.requires_grad else states)
-        self.filled = row + 1
+    def products(self, states: Tensor) -> Tensor:
+        """Logits and values of states (n, t, d), all probes side by side: (n, t, 2, H)."""
+        n, t, self.width = states.shape
+        if self.panels[0].centre.device != states.device:
+            for panel in self.panels:
+                panel.to(states.device)
+        most = max(1, NUMBERS // (n * self.width))
+        some = states.split(most, 1) if t > most else [states]
+        return joined([joined([panel(part) for panel in self.panels], -1) for part in some], 1)
 
-    def catch_up(self, counts: Tensor) -> None:
-        """Read the first tokens held, counts (n, T), with a score after each; forget the others."""
-        tokens = self._held[: counts.shape[1], :, 0].transpose(0, 1)
-        for names, one in self._ready(tokens).items():
-            with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
-                self._states[names], scores = one.trail(self._states[names], tokens, counts.to(tokens.device))
-            self._scores[names].append(scores)
-        self.filled = 0
 
-    def told(self, last: int | None = None) -> dict[str, Tensor]:
-        """The scores by name, (n, passes) or (n, passes, k): all, or those after the last so many passes."""
-        found: dict[str, Tensor] = {}
-        for names, blocks in self._scores.items():
-            if not blocks:
-                raise RuntimeError(
-                    "the model has not run since the watch began. Call it, or generate, first."
-                )
-            whole = _ending(blocks, last)
-            found |= dict(zip(names, whole.unbind(2), strict=True)) if len(names) > 1 else {names[0]: whole}
-        return {name: found[name] for name in self.names}
-
-    def _ready(self, states: Tensor) -> dict[tuple[str, ...], Probe]:
-        """The probes, where the states are."""
-        if not self._states:
-            for names, one in self.parts.items():
-                self._states[names] = one.to(states.device).start(len(states))
-        return self.parts
-
-    def _make_room(self, states: Tensor) -> None:
-        n, _, d = states.shape
-        heads = max(one.head.shape[1] for one in self.parts.values())
-        room = min(HELD, NUMBERS // (n * d), math.isqrt(NUMBERS // (n * heads)))
-        self.room = max(room, 1)
-        with torch.inference_mode(False):  # else a later pass outside of it could not write here
-            self._held = torch.empty((self.room, n, 1, d), dtype=states.dtype, device=states.device)
-        self._rows = list(self._held)
+def room(n: int, width: int, columns: int) -> int:
+    """How many tokens of n sequences may wait: n t d numbers are held, the softmax has n t² H, four times."""
+    return max(1, min(HELD, NUMBERS // (n * width), math.isqrt(NUMBERS // (4 * n * columns))))
 
 
 def _as_module(probe: Any) -> Probe:
@@ -104,15 +105,4 @@ def _as_module(probe: Any) -> Probe:
     module = deepcopy(probe) if isinstance(probe, Probe) else getattr(probe, "to_torch", lambda: None)()
     if not isinstance(module, Probe):
         raise TypeError(f"a probe is {type(probe).__name__}. Pass a fitted AttentionProbe or its to_torch().")
-    return module
-
-
-def _ending(blocks: list[Tensor], last: int | None) -> Tensor:
-    """The last so many columns of blocks side by side."""
-    if last is None:
-        return torch.cat(blocks, 1)
-    needed, begin = last, len(blocks)
-    while needed > 0 and begin:
-        begin -= 1
-        needed -= blocks[begin].shape[1]
-    return torch.cat(blocks[begin:], 1)[:, -last:]
+    return module.cpu()
