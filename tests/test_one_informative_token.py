@@ -123,7 +123,7 @@ def test_a_prompt_selects_one_of_two_as_often_as_cover_counts():
     tokens, _ = att.datasets.planted(n, 2, d, seed=range(runs))
     exact = sum(comb(n - 1, k) for k in range(d)) / 2 ** (n - 1)  # one half: n = 2d is the capacity
     share = np.mean(att.separable(tokens, np.zeros(n, int)))
-    assert att.datasets.capacity(2) == pytest.approx(2, rel=1e-3)
+    assert att.datasets.capacity(2) == pytest.approx(2, rel=1e-12)
     assert exact == 0.5
     assert abs(share - exact) < 4 * np.sqrt(0.25 / runs)
 

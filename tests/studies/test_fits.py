@@ -8,7 +8,8 @@ import pytest
 from scipy.special import expit
 
 import attsvm as att
-from attsvm.claims.counting import face_shares, separable_share, threshold
+from attsvm.datasets.counting import face_shares, separable_share
+from attsvm.datasets.sparse_signals import cone_distance
 from attsvm.sweeps.plugins import plugin
 from attsvm.sweeps.study import read_study
 
@@ -81,13 +82,34 @@ def test_the_volumes_of_a_cone_are_chances_and_agree_with_draws():
         drawn = np.bincount((rest > means[:, :-1]).sum(1), minlength=T) / len(g)
         assert volumes.sum() == pytest.approx(1, abs=1e-10) and volumes[0] == pytest.approx(1 / T)
         np.testing.assert_allclose(drawn, volumes, atol=5 * 0.5 / np.sqrt(len(g)))
-        assert threshold(T) == pytest.approx(drawn @ np.arange(T), rel=0.03)
+        assert 1 / att.datasets.capacity(T) == pytest.approx(drawn @ np.arange(T), rel=0.03)
 
 
 @pytest.mark.parametrize("T", [2, 5, 16])
-def test_the_threshold_is_the_capacity_without_a_signal(T):
-    # capacity() averages over fixed points, to about a thousandth.
-    assert threshold(T) == pytest.approx(1 / att.datasets.capacity(T, 0.0), rel=1e-2)
+def test_the_capacity_without_a_signal_is_the_mean_distance_to_the_cone(T):
+    distance = cone_distance(T, 0.0)  # over fixed points, to about a thousandth
+    assert distance == pytest.approx(1 / att.datasets.capacity(T), rel=1e-2)
+    assert distance != pytest.approx(1 / att.datasets.capacity(T + 1), rel=1e-2)
+
+
+def test_volumes_of_a_cone_of_many_tokens_neither_overflow_nor_lose_their_sum():
+    volumes = face_shares(2_000)  # the quadrature of 200 points leaves 1e-9 here
+    assert volumes.sum() == pytest.approx(1, abs=1e-7) and volumes[0] * 2_000 == pytest.approx(1, abs=1e-4)
+
+
+def test_half_of_the_selections_are_separable_at_the_capacity():
+    n, T = 40, 6
+    d = n / att.datasets.capacity(T)
+    below, above = (separable_share(n, T, round(part * d)) for part in (0.8, 1.2))
+    assert below < 0.05 < 0.95 < above
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"), [((0, 2, 1), "n ≥ 1"), ((1, 1, 1), "T ≥ 2"), ((1, 2, 0), "d ≥ 1")]
+)
+def test_counts_of_nothing_are_refused(sizes, words):
+    with pytest.raises(ValueError, match=words):
+        separable_share(*sizes)
 
 
 def test_medians_of_arrivals_count_those_that_never_came():

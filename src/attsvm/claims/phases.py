@@ -10,7 +10,6 @@ from scipy.stats import spearmanr
 
 import attsvm as att
 from attsvm.claims.claim import claim
-from attsvm.claims.counting import separable_share
 from attsvm.claims.transformers_setup import draws
 from attsvm.numbers import Float
 
@@ -49,7 +48,7 @@ def _counted(seed: int, shared: bool) -> att.Verdict:
         shape = (n, T) if shared else (n * (T - 1), 2)
         keys = np.random.default_rng([seed, k]).standard_normal((KEYS, *shape, d))
         selected = np.broadcast_to(np.arange(shape[1]) == 0, (KEYS, *shape))
-        expected = separable_share(n, T, d)
+        expected = att.datasets.separable_share(n, T, d)
         error = np.sqrt(expected * (1 - expected) / KEYS)
         off.append((np.mean(att.separable(att.Tokens(keys), selected)) - expected) / error)
     return att.judge(

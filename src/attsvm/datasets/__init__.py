@@ -2,6 +2,7 @@
 
 from attsvm.datasets import published as published
 from attsvm.datasets.benign_overfitting import flipped_examples, signal_and_noise, signal_beside_noise
+from attsvm.datasets.counting import separable_share
 from attsvm.datasets.even_pairs import even_pairs, parity
 from attsvm.datasets.match_and_copy import match_and_copy
 from attsvm.datasets.max_margin_selection import joint_training, several_inputs, single_input, two_scores
@@ -26,6 +27,7 @@ __all__ = [
     "parity",
     "planted",
     "prompt_sphere",
+    "separable_share",
     "several_inputs",
     "signal_and_noise",
     "signal_beside_noise",

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from attsvm.datasets.counting import face_shares
 from attsvm.datasets.random import Seed, draw_runs, on_sphere
 from attsvm.numbers import Float
 from attsvm.tokens import Tokens
@@ -86,12 +87,13 @@ def capacity(T: int, strength: float = 0.0) -> float:
 
     C = {u: u_1 ≥ u_t for all t}, s the share of the prompt along ξ. Without a signal it is the kinematic
     formula (Amelunxen et al. 2014): d random directions meet the cone Cⁿ when d exceeds n D(0). D(0) = 1/2
-    for T = 2, which is Cover's n* = 2d; it grows with log T. The limit for large d, to about a thousandth.
+    for T = 2, which is Cover's n* = 2d; it grows with log T. The limit for large d: exact without a signal
+    (`separable_share` is one half there), else to about a thousandth.
     """
     if T < 2:
         raise ValueError(f"T is {T}. Pass T ≥ 2: with one token there is nothing to select.")
     if not strength:
-        return 1 / cone_distance(T, 0.0)
+        return float(1 / (face_shares(T) @ np.arange(T)))
     from scipy.optimize import minimize_scalar
 
     found = minimize_scalar(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from math import comb, pi, sqrt
+from functools import cache, lru_cache
+from math import pi, sqrt
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import erfcx, ndtr, wofz
 
 from attsvm.numbers import Float
 
@@ -22,6 +20,9 @@ def separable_share(n: int, T: int, d: int) -> float:
     of n cones spanned by e_t − e_s; a cone's chance of that is told by its intrinsic volumes V.
     Reference: Amelunxen, Lotz, McCoy, Tropp 2014, "Living on the edge", conic kinematic formula [derived].
     """
+    for name, value, least in (("n", n, 1), ("T", T, 2), ("d", d, 1)):
+        if value < least:
+            raise ValueError(f"{name} is {value}. Pass {name} ≥ {least}.")
     volumes = np.ones(1)
     for _ in range(n):
         volumes = np.convolve(volumes, face_shares(T))
@@ -35,35 +36,36 @@ def face_shares(T: int) -> Float:
         V_k = C(T − 1, k) · P(of k + 1 Gaussians only the first is below their mean)
                           · E Φ(g / √(k + 1))^(T − 1 − k)
 
-    V_k is the chance that the projection of a Gaussian vector on the cone has k positive coefficients.
+    V_k is the chance that the projection of a Gaussian vector on the cone has k positive coefficients. In
+    logarithms: C(T − 1, k) overflows where the chances underflow.
     """
+    from scipy.special import gammaln, log_ndtr, logsumexp
+
     g, weight = np.polynomial.hermite_e.hermegauss(200)
-    outside = [(weight * ndtr(g / sqrt(k + 1)) ** (T - 1 - k)).sum() / sqrt(2 * pi) for k in range(T)]
-    return np.array([comb(T - 1, k) * _inside(k) * outside[k] for k in range(T)])
+    k = np.arange(T)
+    powers = (T - 1 - k)[:, None] * log_ndtr(g / np.sqrt(k + 1)[:, None])
+    outside = logsumexp(np.log(weight) + powers, axis=1) - np.log(2 * pi) / 2
+    chosen = gammaln(T) - gammaln(k + 1) - gammaln(T - k)
+    return np.exp(chosen + np.array([_log_inside(int(j)) for j in k]) + outside)
 
 
-def threshold(T: int) -> float:
-    """Where half of the selections are separable: d / n = Σ k V_k, the statistical dimension of the cone.
-
-    0.5 for T = 2, 1.09 for 4, 1.76 for 8, 2.51 for 16: about 0.85 log T in this range.
-    """
-    return float(face_shares(T) @ np.arange(T))
-
-
-@lru_cache(maxsize=64)
-def _inside(k: int) -> float:
-    """P(of k + 1 Gaussians only the first is below their mean), by an integral along a complex line.
+@cache
+def _log_inside(k: int) -> float:
+    """log P(of k + 1 Gaussians only the first is below their mean), by an integral along a complex line.
 
     The k deviations from the mean have the correlation −1/k, which an imaginary common part gives; the line
     goes through the saddle, where nothing cancels.
     """
     if k == 0:
-        return 1.0
+        return 0.0
+    from scipy.optimize import brentq
+    from scipy.special import erfcx, wofz
 
     def slope(x: float) -> float:
         return (k + 1) * x + k * sqrt(2 / pi) / float(erfcx(-x / sqrt(2)))
 
     y = np.linspace(-12, 12, 2001)
     x = brentq(slope, -sqrt(k) - 1, 0.0) + 1j * y
-    values = np.exp(x * x / 2 + k * np.log(wofz(-1j * x / sqrt(2)) / 2))
-    return float(sqrt((k + 1) / (2 * pi)) * values.real.sum() * (y[1] - y[0]))
+    logs = x * x / 2 + k * np.log(wofz(-1j * x / sqrt(2)) / 2)
+    top = logs.real.max()
+    return float(top + np.log(sqrt((k + 1) / (2 * pi)) * np.exp(logs - top).real.sum() * (y[1] - y[0])))
