@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attsvm.norms import Norm, Schatten
 from attsvm.torch import SteepestDescent
+from attsvm.torch.roots import rooted
 
 FLOOR, ROUNDS = 2e-3, 24
 """Singular values below so much of a gradient's length count as noise: what Muon's five Newton–Schulz steps
@@ -52,20 +53,8 @@ def direction(norm: Norm, blocks: Tensor) -> Tensor:
     if r not in (2, 3, 4):
         return _refused(norm)
     unit = blocks / torch.linalg.matrix_norm(blocks, keepdim=True).clamp_min(torch.finfo(blocks.dtype).tiny)
-    return inverse_root(unit @ unit.mT, int(r)) @ unit
-
-
-def inverse_root(A: Tensor, r: int) -> Tensor:
-    """(A + FLOOR² I)^(−1/r) of symmetric matrices (k, m, m) with eigenvalues in [0, 1], by Newton's method.
-
-    T = ((r + 1) I − M) / r,  X ← X T,  M ← Tʳ M:  M = Xʳ A tends to I, so that X tends to the root.
-    """
-    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-    M, X = A + FLOOR**2 * eye, eye.expand_as(A)
-    for _ in range(ROUNDS):
-        T = ((r + 1) * eye - M) / r
-        X, M = X @ T, torch.linalg.matrix_power(T, r) @ M
-    return X
+    eye = torch.eye(blocks.shape[-2], dtype=blocks.dtype, device=blocks.device)
+    return rooted(unit @ unit.mT + FLOOR**2 * eye, unit, int(r), ROUNDS)
 
 
 def _refused(norm: Norm) -> Tensor:

@@ -42,13 +42,21 @@ def _polar(G: Tensor) -> Tensor:
 
 
 def _third_root(G: Tensor) -> Tensor:
-    """Newton's coupled iteration: M ← M h³, G ← h G, h = (4 I − M)/3, from M = G Gᵀ to M = I."""
-    eye, M = torch.eye(G.shape[-2], dtype=G.dtype, device=G.device), G @ G.mT
-    M = M / or_one(torch.linalg.matrix_norm(M, keepdim=True))
-    for _ in range(ROOT_STEPS):
-        h = (4 * eye - M) / 3
-        G, M = h @ G, M @ (h @ h @ h)
+    M = G @ G.mT
+    G = rooted(M / or_one(torch.linalg.matrix_norm(M, keepdim=True)), G, 3, ROOT_STEPS)
     return G / or_one(torch.linalg.matrix_norm(G @ G.mT, keepdim=True).sqrt())  # of Schatten norm 4 one
+
+
+def rooted(M: Tensor, G: Tensor, r: int, steps: int) -> Tensor:
+    """M^(−1/r) G of symmetric M with eigenvalues in [0, 1], by Newton's coupled iteration.
+
+    G ← h G, M ← M hʳ, h = ((r + 1) I − M)/r: a round leaves M^(−1/r) G as it is, and M tends to I.
+    """
+    eye = torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
+    for _ in range(steps):
+        h = ((r + 1) * eye - M) / r
+        G, M = h @ G, M @ torch.linalg.matrix_power(h, r)
+    return G
 
 
 def or_one(size: Tensor) -> Tensor:
