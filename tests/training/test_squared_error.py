@@ -199,3 +199,24 @@ def test_labels_and_other_losses_are_refused(call):
         call(flipped, att.SquaredError(), loss=att.correlation, **more)
     with pytest.raises(ValueError, match="Pass loss=correlation"):
         call(problem(), att.SquaredError(), **more)
+
+
+def test_polyaks_step_is_the_textbook_one_and_the_best_loss_is_zero():
+    tokens, start = problem(), np.random.default_rng(1).standard_normal((5, 5))
+    path = att.train(
+        tokens, SQUARED, loss=att.correlation, optimizer=att.polyak(0.5), steps=1, init=start, record=[1]
+    )
+    unit, log_size, log_loss = exact(tokens, start)
+    wanted = start - 0.5 * np.exp(log_loss - log_size) * unit  # (L − 0)/‖∇L‖² · ∇L
+    np.testing.assert_allclose(path.W[-1], wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_polyak_fits_the_targets_and_is_refused_where_no_token_is_on_one():
+    tokens = problem()
+    path = att.train(tokens, SQUARED, loss=att.correlation, optimizer=att.polyak(), steps=200)
+    assert path.loss[-1] < 1e-6 * path.loss[0] and (path.selected.argmax(1) == 1).all()
+    values = np.array(tokens.values)
+    values[2, 1] = 0.1  # the control: an example whose target no token holds
+    off = att.Tokens(tokens.keys, tokens.queries, values=values)
+    with pytest.raises(ValueError, match="example 2 has no token on its target"):
+        att.train(off, SQUARED, loss=att.correlation, optimizer=att.polyak(), steps=1)

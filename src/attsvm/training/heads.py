@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from attsvm.numbers.stored import Stored
 from attsvm.tokens import Tokens
 from attsvm.training.losses import Correlation, Loss
 
@@ -195,6 +196,26 @@ def check_loss(head: Head, loss: Loss) -> None:
     if isinstance(head, SquaredError) and not isinstance(loss, Correlation):
         raise ValueError(
             f"SquaredError is a loss by itself, got {type(loss).__name__} of it. Pass loss=correlation."
+        )
+
+
+def check_best_loss(head: Head, tokens: Tokens) -> None:
+    """Refuse a step that needs the best loss L* where it is not known."""
+    if isinstance(head, Linear):
+        return
+    if not isinstance(head, SquaredError):
+        raise ValueError(
+            "polyak needs the best loss L*, which is known for Linear(v) and SquaredError(), "
+            f"not for {type(head).__name__}. Pass one of them, or another optimizer."
+        )
+    values: Any = tokens.values
+    largest = values.largest() if isinstance(values, Stored) else np.abs(values).max(-1)
+    missed = ~((largest == 0) & tokens.mask).any(-1)
+    if missed.any():
+        raise ValueError(
+            f"polyak needs the best loss L*, and example {np.argwhere(missed)[0][-1]} has no token on its "
+            "target: its error may not come to zero. Pass values with a zero row in every example, or "
+            "another optimizer."
         )
 
 

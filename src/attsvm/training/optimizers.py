@@ -76,6 +76,7 @@ def mirror(p: float, lr: Rate, normalised: bool = True) -> Optimizer:
 def polyak(factor: Number = 1.0) -> Optimizer:
     """Polyak's step, W ← W − factor · (L − L*)/‖∇L‖² · ∇L, for a head whose best loss L* is known.
 
+    Linear(v): L* is the loss of the best tokens. SquaredError(): zero, a token of each example on its target.
     The log scale cancels in the step length, so it neither under- nor overflows.
     Reference: Vasudeva et al. 2024, "Implicit Bias and Fast Convergence Rates for Self-attention".
     """

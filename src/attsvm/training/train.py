@@ -100,7 +100,7 @@ def train(
     asked = record_steps(steps, record)
     taken = -1 if resume is None else going_on.taken_steps(resume, tokens, steps, init)
     chosen = batches.asked(batch, tokens.n)
-    rules = _rules(optimizer, train_head, weight, head)
+    rules = _rules(optimizer, train_head, weight, head, tokens)
     known = {"tokens": tokens.runs, "resume": None if resume is None else resume.runs}
     known |= {f"optimizer {name}": n for rule in rules for name, n in per_run(rule).items()}
     start, count = _start(tokens, weight, init, head, chosen, known)
@@ -173,11 +173,11 @@ def _tolerance(tolerance: object) -> float | None:
     return float(tolerance)
 
 
-def _rules(optimizer: Any, train_head: Any, weight: Weight, head: Head) -> tuple[Any, Any]:
+def _rules(optimizer: Any, train_head: Any, weight: Weight, head: Head, tokens: Tokens) -> tuple[Any, Any]:
     """The rules of the weight and of the head, if that is trained."""
     rule = adapted(optimizer)
-    if needs_excess(rule.rule) and not isinstance(head, Linear):
-        raise ValueError("polyak needs the best loss L*, which is known for the head Linear(v) only.")
+    if needs_excess(rule.rule):
+        heads.check_best_loss(head, tokens)
     of_head = None if train_head is None else adapted(train_head)
     if isinstance(weight, Heads):
         rule = over_heads(rule, weight.norm)
