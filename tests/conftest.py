@@ -19,6 +19,8 @@ compile_quickly()
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
 # What is compiled stays in this process: no test passes by what an earlier one left on the disk.
 os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
+# On a GPU the workers share its memory with each other and with torch.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 # Byte code is kept, also of the dozens of processes that tests start: without it each compiles JAX's sources.
 sys.dont_write_bytecode = False

@@ -96,8 +96,12 @@ class SteepestDescent(Descent):
     def move(self, group: Group, params: Tensors, grads: Tensors) -> None:
         grads = wide(grads)
         if group["momentum"]:
-            averages = self._averaged(params, grads, group["momentum"])
-            grads = torch._foreach_lerp(grads, averages, group["momentum"]) if group["nesterov"] else averages
+            averages = self._averaged(params, grads, momentum := group["momentum"])
+            if group["nesterov"]:
+                grads = torch._foreach_mul(grads, 1 - momentum)  # not lerp: PyTorch 2.11 has none of shards
+                torch._foreach_add_(grads, averages, alpha=momentum)
+            else:
+                grads = averages
         steps, lr = self.directions(group, params, grads), float(group["lr"])
         if group["weight_decay"]:
             torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
