@@ -2,8 +2,10 @@
 
 PLAN is a text file, the most important first. A line is the arguments of run.py for one training; what stands
 after --keep does not enter its name. Some lines run at the same time, and when one has ended the next begins.
-Called again, every training goes on from its checkpoint. What is small (records, kept heads and maps, logs)
-is gathered under OUT/small; checkpoints stay behind.
+Called again, every training goes on from its checkpoint. A training that begins with the weights of another
+one of the plan (--from) waits for it. --had RECORD leaves out what a record of summary.py has to its end, so
+that a plan is gone through over several machines. What is small (records, kept heads and maps, logs) is
+gathered under OUT/small; checkpoints stay behind.
 """
 
 from __future__ import annotations
@@ -34,8 +36,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=560)
     parser.add_argument("--at-once", type=int, default=6, help="trainings that run at the same time")
     parser.add_argument("--data", type=Path, default=Path("out/data"))
+    parser.add_argument("--had", type=Path, help="a record, transformers.json: what ended there is left out")
     given = parser.parse_args(arguments)
-    drive(read(given.plan), given.out, given.data, given.seconds, given.at_once)
+    lines = read(given.plan)
+    lines = lines if given.had is None else missing(lines, given.had)
+    drive(lines, given.out, given.data, given.seconds, given.at_once)
     gather(given.out)
 
 
@@ -43,6 +48,20 @@ def read(plan: Path) -> list[str]:
     """The lines of a plan, without comments."""
     lines = (text.split("#")[0].strip() for text in plan.read_text(encoding="utf8").splitlines())
     return [line for line in lines if line]
+
+
+def missing(lines: list[str], record: Path) -> list[str]:
+    """The lines whose trainings have not come to their end in a record, and those which these begin with."""
+    runs = json.loads(record.read_text(encoding="utf8"))["runs"]
+    left = [line for line in lines if not runs.get(name_of(line), {}).get("ended")]
+    needed = {source_of(line) for line in left}
+    return [line for line in lines if line in left or name_of(line) in needed]
+
+
+def source_of(line: str) -> str | None:
+    """The training whose weights a line begins with."""
+    words = shlex.split(line)
+    return words[words.index("--from") + 1] if "--from" in words else None
 
 
 def drive(lines: list[str], out: Path, data: Path, seconds: float, at_once: int, *more: str) -> None:
@@ -53,8 +72,12 @@ def drive(lines: list[str], out: Path, data: Path, seconds: float, at_once: int,
     end, waiting = time.time() + seconds, [line for line in lines if not ended(out / name_of(line))]
     running: dict[str, subprocess.Popen[bytes]] = {}
     while running or (waiting and time.time() < end - 2 * SPARE):
-        while waiting and len(running) < at_once and time.time() < end - 2 * SPARE:
-            line = waiting.pop(0)
+        while len(running) < at_once and time.time() < end - 2 * SPARE:
+            before = {*map(name_of, waiting), *running}
+            line = next((line for line in waiting if source_of(line) not in before), None)
+            if line is None:
+                break
+            waiting.remove(line)
             running[name_of(line)] = started(line, out / name_of(line), data, end - SPARE, more)
         time.sleep(0.2)
         for name in [name for name, process in running.items() if process.poll() is not None]:
@@ -87,13 +110,14 @@ def _paths() -> str:
     return os.pathsep.join([str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
 
 
+FLAGS = ("--selective", "--no-half")
+"""Arguments without a value that belong to a training's name."""
+
+
 def name_of(line: str) -> str:
     """The folder of a training: its arguments without their names."""
-    words = [
-        word
-        for word in shlex.split(line.split("--keep")[0])
-        if not word.startswith("--") or word == "--selective"
-    ]
+    words = shlex.split(line.split("--keep")[0])
+    words = [word for word in words if not word.startswith("--") or word in FLAGS]
     return "-".join(words).replace(":", "").replace("/", "_").replace("--", "")
 
 

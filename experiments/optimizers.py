@@ -71,9 +71,10 @@ def optimizer(name: str, model: nn.Module, lr: float, fused: bool = False) -> To
     adamw. NAME-heads takes each head's rows as a matrix of their own, NAME:X has steps of X lr instead of
     SHARE lr.
     fused: mirror descent and Adam in one pass over each tensor, and nothing asked of the GPU.
+    Weights that ask for no gradient are left alone.
     """
     kind, _, p = name.partition(":")
-    weights = list(model.parameters())
+    weights = [w for w in model.parameters() if w.requires_grad]
     if kind == "mirror" and p:
         return Together(LpMirrorDescent(weights, lr, float(p), fused=fused))
     if name == "adam":
@@ -83,13 +84,13 @@ def optimizer(name: str, model: nn.Module, lr: float, fused: bool = False) -> To
     if name == "spectral":
         matrices, others = _split(model, lambda block: [w for w in block.parameters() if w.ndim == 2])
         polar = torch.optim.Muon(matrices, lr, weight_decay=0.0, momentum=0.0, nesterov=False)
-        return Together(polar, SteepestDescent(others, lr / 20, attsvm.linf))
+        return Together(polar, *([SteepestDescent(others, lr / 20, attsvm.linf)] if others else []))
     if kind.startswith("adam+"):
         factors, others = _split(
             model, lambda block: [block.attention.query.weight, block.attention.key.weight]
         )
-        rest = torch.optim.Adam(others, lr, fused=fused, capturable=fused)
-        return Together(_query_key(kind[5:], factors, model, lr, float(p or SHARE), fused), rest)
+        rest = [torch.optim.Adam(others, lr, fused=fused, capturable=fused)] if others else []
+        return Together(_query_key(kind[5:], factors, model, lr, float(p or SHARE), fused), *rest)
     raise _unknown(name)
 
 
@@ -107,10 +108,10 @@ def _query_key(
 
 
 def _split(model: nn.Module, chosen: Callable[[Any], list[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
-    """The chosen parameters of all blocks, and all others."""
-    some = [w for block in model.blocks for w in chosen(block)]
-    ids = {id(w) for w in some}
-    return some, [w for w in model.parameters() if id(w) not in ids]
+    """The chosen parameters of all blocks, and all others, of those that are trained."""
+    ids = {id(w) for block in model.blocks for w in chosen(block)}
+    trained = [w for w in model.parameters() if w.requires_grad]
+    return [w for w in trained if id(w) in ids], [w for w in trained if id(w) not in ids]
 
 
 def _unknown(name: str) -> ValueError:

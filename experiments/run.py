@@ -8,6 +8,7 @@ batches, longer than the one before), digits (scikit-learn's, a minute on a lapt
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
 import sys
 import time
@@ -21,7 +22,7 @@ from fused import fusing_works
 from language import Language, LanguageLook
 from looks import ImageLook, TextLook
 from tasks import Sentiment, Vision, order
-from training import Settings, train
+from training import ONLY, Settings, train
 
 PATCHES = {"side": 32, "patch": 2, "width": 192, "depth": 6, "heads": 3, "hidden": 384}
 DIGITS = {"border": 0, "side": 8, "patch": 2, "width": 32, "depth": 2, "heads": 2, "hidden": 64}
@@ -41,6 +42,10 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     rate = task.step(given.optimizer) if given.lr is None else given.lr
     half = device.type == "cuda" if given.half is None else given.half
     until = given.until if given.until is not None else 0.995 if given.task == "sentiment" else math.inf
+    out = (
+        given.out or Path("out") / f"{given.task}{given.size}-{given.optimizer.replace(':', '')}-{given.seed}"
+    )
+    start = None if given.start is None else weights_of(given.start, out)
     task_name = f"{given.task} selective" if given.selective else given.task
     fused = half and device.type == "cuda" and given.fused and (not task.compiled or fusing_works())
     settings = Settings(
@@ -55,13 +60,19 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         fused,
         given.enough,
         given.init,
-    )
-    out = (
-        given.out or Path("out") / f"{given.task}{given.size}-{given.optimizer.replace(':', '')}-{given.seed}"
+        None if start is None else named(start),
+        given.only,
     )
     deadline = min(given.deadline, math.inf if given.seconds is None else time.time() + given.seconds)
     records = train(
-        task, settings, out, look=look, save_every=given.save_every, deadline=deadline, every=given.every
+        task,
+        settings,
+        out,
+        look=look,
+        save_every=given.save_every,
+        deadline=deadline,
+        every=given.every,
+        start=start,
     )
     best = max((record.get("test_accuracy", 0.0) for record in records[1:]), default=math.nan)
     print(f"{out}: {records[-1]['epoch']} epochs, best test accuracy {best:.4f}")
@@ -79,6 +90,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, help="step; default: the published one, or tasks.OUR_STEPS")
     parser.add_argument("--seed", type=int, default=0, help="initial weights, order and dropout")
     parser.add_argument("--init", type=int, help="the initial weights of another seed: trials share them")
+    parser.add_argument("--from", dest="start", type=Path, help="begin with a training's weights: its folder")
+    parser.add_argument("--only", choices=ONLY, help="train these weights only")
     parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--until", type=float, help="stop at this train accuracy; default 0.995 for text")
     parser.add_argument("--enough", type=float, default=0.0, help="or at this train loss, within an epoch")
@@ -98,6 +111,22 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--device", help="cpu, cuda; default: a GPU where there is one")
     return parser.parse_args(arguments)
+
+
+def weights_of(folder: Path, out: Path) -> Path:
+    """The checkpoint of a training, whose folder is given by its path or by its name beside `out`."""
+    places = [place / "checkpoint.safetensors" for place in (folder, out.parent / folder)]
+    for file in places:
+        if file.is_file():
+            return file
+    sys.exit(
+        f"no training in {places[0].parent} or {places[1].parent}. --from takes one that was run before."
+    )
+
+
+def named(file: Path) -> str:
+    """A checkpoint by its training and its digest."""
+    return f"{file.parent.name} {hashlib.sha256(file.read_bytes()).hexdigest()[:10]}"
 
 
 def made(given: argparse.Namespace, device: torch.device) -> tuple[Any, Any]:

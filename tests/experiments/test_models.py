@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from attend import Line
 from models import SentimentEncoder, VisionTransformer
@@ -44,10 +45,56 @@ def test_their_gradients_agree_too(model):
     assert all(torch.allclose(a, b, atol=ROUNDING, rtol=1e-3) for a, b in zip(*grads, strict=True))
 
 
+def published(model, ids, open_padding=False):
+    """The encoder as the authors compute it: every token of padded texts, padding masked as query and as key.
+
+    Only the first column is open to all, so that no row is empty. open_padding: padding is attended to.
+    """
+    there = ids > 0
+    allowed = there[:, None, :] & there[:, :, None]
+    allowed[:, :, 0] = True
+    allowed |= torch.tensor(open_padding)
+    x = model.words.weight[ids] + model.places.weight[: ids.shape[1]]
+    for block in model.blocks:
+        layer, width = block.attention, x.shape[-1]
+        heads = (len(x), -1, layer.heads, width // layer.heads)
+        q, k, v = ((x @ w.weight.T).view(heads) for w in (layer.query, layer.key, layer.value))
+        logits = torch.einsum("nqhw,nkhw->nhqk", q, k) / (width // layer.heads) ** 0.5
+        logits = logits.masked_fill(~allowed[:, None], -torch.inf)
+        mixed = torch.einsum("nhqk,nkhw->nqhw", logits.softmax(-1), v).flatten(2)
+        x = F.layer_norm(x + mixed @ layer.out.weight.T, (width,), block.norm1.weight)
+        change = F.gelu(x @ block.up.weight.T) @ block.down.weight.T
+        x = F.layer_norm(x + change, (width,), block.norm2.weight)
+    return (x[:, 0] @ model.head.weight.T)[:, 0]
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "training without dropout"])
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float32, 1e-5), (torch.float64, 1e-13)], ids=str)
+def test_our_lines_give_the_logits_and_gradients_of_the_published_padding(training, dtype, rounding):
+    """Also that the last block's other tokens matter to no gradient. rounding: a hundred units, relative."""
+    torch.manual_seed(1)
+    model = SentimentEncoder(3, 30, 9, width=12, hidden=16, dropout=0.0).to(dtype).train(training)
+    model.dtype = dtype
+    ids, line, padded = texts(model)
+    weights, signs = list(model.parameters()), torch.tensor([1.0, -2.0, 4.0], dtype=dtype)
+    found = []
+    for logits in (model(ids, line), published(model, padded), published(model, padded, open_padding=True)):
+        found.append([logits.to(dtype), *torch.autograd.grad((logits * signs).sum(), weights)])
+    ours, theirs, wrong = found
+    logits = 1e-6  # ours are given out in float32
+    assert torch.allclose(ours[0], theirs[0], atol=max(rounding, logits), rtol=0)
+    for a, b, c in zip(ours[1:], theirs[1:], wrong[1:], strict=True):
+        assert (a - b).norm() <= rounding * b.norm()
+        assert (c - b).norm() > 1e-3 * b.norm()
+
+
 def test_the_last_block_needs_the_class_token_only():
     torch.manual_seed(0)
     model, pictures = VisionTransformer(8, 2, 16, 2, 2, 16).eval(), torch.randn(3, 3, 8, 8)
-    assert torch.allclose(model(pictures), model(pictures, every=True), atol=ROUNDING, rtol=0)
+    logits = [model(pictures, every=every) for every in (False, True)]
+    assert torch.allclose(*logits, atol=ROUNDING, rtol=0)
+    grads = [torch.autograd.grad(x.square().sum(), list(model.parameters())) for x in logits]
+    assert all(torch.allclose(a, b, atol=ROUNDING, rtol=1e-3) for a, b in zip(*grads, strict=True))
 
 
 def test_the_encoder_has_the_published_number_of_parameters():

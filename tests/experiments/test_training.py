@@ -20,7 +20,7 @@ from data import packed
 from looks import TextLook, weights_of
 from optimizers import optimizer
 from tasks import Sentiment, Vision
-from training import Settings, train
+from training import Settings, freeze, train
 
 TINY = {"vocabulary": 20, "length": 12, "width": 8, "hidden": 16}
 ASKED = ["digits", "--rows", "60", "--optimizer", "mirror:1.1", "--epochs", "12", "--save-every", "0"]
@@ -204,3 +204,65 @@ def test_trials_can_share_their_initial_weights(tmp_path):
     )
     assert torch.equal(own, shared)
     assert not torch.equal(shared, other)
+
+
+@pytest.mark.parametrize("rule", ["adam", "mirror:1.1", "adam+gd", "spectral"])
+def test_only_the_last_queries_and_keys_are_trained_and_the_tokens_they_see_stay(tmp_path, rule):
+    asked = ["digits", "--rows", "40", "--epochs", "2", "--lr", "1e-2", "--optimizer", rule]
+    run.main([*asked, "--out", str(tmp_path / "all")])
+    frozen = ["--only", "last-query-key"]
+    run.main([*asked, *frozen, "--from", "all", "--out", str(tmp_path / "frozen")])
+    before, after = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("all", "frozen"))
+    moved = {x for x in before if x.startswith("model.") and not torch.equal(before[x], after[x])}
+    assert moved == {f"model.blocks.1.attention.{kind}.weight" for kind in ("query", "key")}
+    states = [load_file(tmp_path / name / "heads-last.safetensors")["1.states"] for name in ("all", "frozen")]
+    assert torch.equal(*states)
+    settings = json.loads((tmp_path / "frozen" / "about.json").read_text())["settings"]
+    assert settings["only"] == "last-query-key" and settings["start"].startswith("all ")
+    run.main([*asked, *frozen, "--out", str(tmp_path / "initial")])
+    other = load_file(tmp_path / "initial" / "checkpoint.safetensors")
+    assert not torch.equal(other["model.head.weight"], before["model.head.weight"])  # it began elsewhere
+    with pytest.raises(SystemExit, match="no training in"):
+        run.main([*asked, "--from", "nowhere", "--out", str(tmp_path / "none")])
+
+
+def test_what_is_frozen_is_computed_without_dropout():
+    model = Vision(run.some(run.digits(), 10), "cpu", **run.DIGITS).make().train()
+    pictures = torch.randn(2, 1, 8, 8)
+    assert not torch.equal(model(pictures), model(pictures))
+    freeze(model)
+    assert torch.equal(model(pictures), model(pictures))
+
+
+def test_a_plan_leaves_out_what_a_record_has_and_keeps_what_others_begin_with(tmp_path):
+    lines = ["a --seed 1", "b --seed 1", "c --from a-1", "d --from b-1", "e --no-half --keep 3"]
+    runs = {"a-1": {"ended": True}, "b-1": {"ended": True}, "d-b-1": {"ended": True}, "e": {"ended": True}}
+    (tmp_path / "record.json").write_text(json.dumps({"runs": runs}))
+    assert drive.missing(lines, tmp_path / "record.json") == [lines[0], lines[2], lines[4]]
+    assert drive.name_of(lines[4]) == "e-no-half"  # not the one that is there
+
+
+def test_a_training_waits_for_the_one_it_begins_with(tmp_path, monkeypatch):
+    order = []
+
+    def started(line, place, *_):
+        place.mkdir()
+        (place / "log.txt").write_text("one line")
+        order.append(line)
+        return subprocess.Popen(["sleep", "0.3"])
+
+    monkeypatch.setattr(drive, "started", started)
+    lines = ["a --from c", "b", "c"]
+    drive.drive(lines, tmp_path, tmp_path, 60, 3)
+    assert order == ["b", "c", "a --from c"]
+
+
+def test_the_plan_has_the_published_table_three_times_and_no_name_twice():
+    names = [drive.name_of(line) for line in drive.read(drive.HERE / "plan.txt")]
+    assert len(set(names)) == len(names)
+    cells = [
+        f"sentiment-{size}-mirror{p}-{seed}" for size in (3, 4, 6) for p in ("1.1", 2, 3) for seed in range(3)
+    ]
+    assert set(cells) <= set(names)
+    sources = {drive.source_of(line) for line in drive.read(drive.HERE / "plan.txt")} - {None}
+    assert sources <= set(names)
