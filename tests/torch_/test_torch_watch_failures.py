@@ -76,6 +76,25 @@ def test_a_probe_without_memory_says_so_and_reads_on_when_there_is_some(monkeypa
         assert close(watching.history[1], whole) and not close(watching.history[1], whole.roll(1, 1))
 
 
+@pytest.mark.parametrize("at", [0, 4])
+def test_a_state_that_is_no_number_shows_in_its_sequence_and_in_no_other(at):
+    model, batch, passes = decoder(), prompts(), []
+
+    def spoil(module, args):
+        passes.append(1)
+        if len(passes) == at + 1:
+            args[0][1, -1, 3] = torch.nan
+
+    with watch(model, {2: probe()}) as watching:
+        model.generate(**batch, **HOW)
+        whole = watching.history[2]
+        spoiling = model.model.layers[2].register_forward_pre_hook(spoil, prepend=True)
+        model.generate(**batch, **HOW)
+        spoiling.remove()
+    assert close(watching.history[2][0], whole[0]) and close(watching.history[2][1, :at], whole[1, :at])
+    assert watching.history[2][1, at:].isnan().all()
+
+
 def test_going_on_after_a_pass_that_broke_off_is_refused(monkeypatch):
     model, batch = decoder(), prompts()
     with watch(model, {1: probe(), 3: probe()}), torch.no_grad():

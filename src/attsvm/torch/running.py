@@ -29,19 +29,21 @@ class Running:
     def read(self, products: Tensor, counts: Tensor, each: bool) -> None:
         """Some more tokens, products (n, t, 2, H) and which of them count (n, t).
 
-        each: a score after every one, each relative to the largest logit up to its token, so that none loses
-        digits to a later one; holds n t² H numbers. Else one score, after the last.
+        each: a score after every one, from sums kept as logarithms, values above and below 0 apart, so that
+        none loses digits to a later and larger logit. Else one score, after the last.
         """
         counted = torch.where(counts[..., None, None], products, self.nothing)
         logits, values = torch.cat([self.state, counted], 1).unbind(2)
-        seen, t = logits[:, None], counts.shape[1]
-        if each and t > 1:
-            later = torch.ones((t, t + 1), dtype=torch.bool, device=counts.device).triu(2)
-            seen = seen.masked_fill(later[..., None], -torch.inf)
-        pooled = (seen.softmax(2) * values[:, None]).sum(2)
+        totals = logits.logcumsumexp(1)
+        if each and counts.shape[1] > 1:
+            sums = (logits + torch.stack([values, -values]).clamp_min(0).log()).logcumsumexp(2)
+            above, below = (sums - totals).exp()
+            pooled = (above - below)[:, 1:]
+        else:
+            pooled = (logits.softmax(1) * values).sum(1, keepdim=True)
         scores = (pooled @ self.member + self.intercept).float()
         # Only now: a read that fails, for want of memory, has changed nothing and can be tried again.
-        self.state = torch.stack([logits.logcumsumexp(1)[:, -1:], pooled[:, -1:]], 2)
+        self.state = torch.stack([totals[:, -1:], pooled[:, -1:]], 2)
         self.scores.append(scores)
 
     def told(self, last: int | None) -> Tensor:

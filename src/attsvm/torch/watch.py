@@ -182,7 +182,7 @@ class Watch:
                 products = joined([layer.read(done, self._block).to(device) for layer in layers], -1)
                 self._running.read(products, counts, not self._block)
             self._seen = seen
-            self._room = room(n, max(layer.width for layer in layers), len(self._member))
+            self._room = room(n, max(layer.width for layer in layers))
         if done < self._pending:
             self._length -= self._count
         self._forget()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -95,9 +94,9 @@ class Layer:
         return joined([joined([panel(part) for panel in self.panels], -1) for part in some], 1)
 
 
-def room(n: int, width: int, columns: int) -> int:
-    """How many tokens of n sequences may wait: n t d numbers are held, the softmax has n t² H, four times."""
-    return max(1, min(HELD, NUMBERS // (n * width), math.isqrt(NUMBERS // (4 * n * columns))))
+def room(n: int, width: int) -> int:
+    """How many tokens of n sequences may wait."""
+    return max(1, min(HELD, NUMBERS // (n * width)))
 
 
 def _as_module(probe: Any) -> Probe:
