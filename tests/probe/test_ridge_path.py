@@ -5,10 +5,12 @@ import pytest
 
 pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import log_loss, roc_auc_score
 
 from attsvm.probe import AttentionProbe
-from tests.probe.cases import everywhere, needle
+from attsvm.probe.fitting.loudest import loudest_prompt
+from attsvm.probe.fitting.ridge_path import HEAD, POOLED, STRONGER
+from tests.probe.cases import everywhere, needle, problem
 
 
 def test_a_needle_gets_a_weak_prompt_ridge_and_a_faint_class_a_strong_one():
@@ -57,7 +59,54 @@ def test_where_every_token_tells_a_little_the_default_is_mean_pooling(monkeypatc
     def auc(**settings):
         return roc_auc_score(truth, AttentionProbe(**settings).fit(X, y).decision_function(others))
 
-    pooled, near = auc(prompt_ridge=1e4), 0.01
+    pooled, near = auc(head_ridge=1e-3, prompt_ridge=100.0), 0.01
     assert auc() > pooled - near
-    monkeypatch.setattr("attsvm.probe.fitting.ridge_path.RATIO", (10.0, 1.0))
+    monkeypatch.setattr("attsvm.probe.fitting.ridge_path.POOLED", [(h, 10 * h) for h in HEAD[:STRONGER]])
     assert auc() < pooled - 5 * near
+
+
+def test_the_mean_of_many_tokens_gets_a_head_ridge_as_weak_as_it_needs(monkeypatch):
+    """The class is 2.4 standard deviations of the mean of 144 tokens apart: the best log loss is known."""
+    rng, y = np.random.default_rng(0), np.arange(600) % 2
+    X = rng.standard_normal((600, 144, 2)) + 0.1 * (2 * y - 1)[:, None, None] * [1, 0]
+
+    def loss():
+        probe = AttentionProbe().fit(X[:200], y[:200])
+        return log_loss(y[200:], probe.predict_proba(X[200:]))
+
+    best = np.logaddexp(0, -(2 * y - 1) * 0.2 * X[:, :, 0].sum(1))[200:].mean()
+    assert loss() < best + 0.06
+    monkeypatch.setattr("attsvm.probe.fitting.ridge_path.POOLED", POOLED[:STRONGER])
+    assert loss() > best + 0.1
+
+
+def test_one_token_of_a_thousand_is_found_from_the_loudest_ones_and_not_from_mean_pooling(monkeypatch):
+    (X, y), (others, truth) = needle(80, 0, T=1000), needle(200, 1, T=1000)
+
+    def auc():
+        return roc_auc_score(truth, AttentionProbe().fit(X, y).decision_function(others))
+
+    assert auc() > 0.93
+    monkeypatch.setattr("attsvm.probe.fitting.ridge_path.loudest_prompt", lambda _, goal: np.zeros(6))
+    assert auc() < 0.7
+
+
+def test_loud_tokens_that_tell_nothing_change_nothing(monkeypatch):
+    """They are a start only; what is found from it must hold out better."""
+    X, y = everywhere(100, 0)
+    X[:, 0] += 20 * np.eye(20)[4]
+    found = AttentionProbe().fit(X, y)
+    monkeypatch.setattr("attsvm.probe.fitting.ridge_path.WEAK", 0.0)
+    np.testing.assert_array_equal(AttentionProbe().fit(X, y).coef_, found.coef_)
+
+
+def test_the_loudest_prompt_is_the_mean_of_the_tokens_of_largest_norm():
+    goal, where, *_ = problem(np.float32)
+    weights, mean, scale = goal.training[0], *goal.standard
+    tokens = [(x - mean) / scale for x in goal.store]
+    m = weights @ np.stack([x[(x**2).sum(1).argmax()] for x in tokens])
+    level = np.log(weights @ goal.store.lengths) + 2
+    expected = level * m / max(m @ m, level)
+    np.testing.assert_allclose(loudest_prompt(where, goal), expected, rtol=0, atol=1e-5)  # of 1e-7 and size 1
+    quiet = np.stack([x[(x**2).sum(1).argmin()] for x in tokens])
+    assert np.abs(loudest_prompt(where, goal) - weights @ quiet).max() > 0.1

@@ -13,21 +13,31 @@ from attsvm.probe.data.arithmetic import Arithmetic
 from attsvm.probe.fitting.descent import Search, Stop
 from attsvm.probe.fitting.evaluation import evaluate
 from attsvm.probe.fitting.functions import Functions, Memory
+from attsvm.probe.fitting.loudest import loudest_prompt
 from attsvm.probe.fitting.objective import Evaluation, Objective, Probes
 from attsvm.progress import Line
 
 AUTO = "auto"
 
-HEAD = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
-RATIO = (1000.0, 10.0, 1.0)
-"""The candidates: head ridges from strong to weak, and how many times as large the prompt's ridge is.
+HEAD = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 3e-4)
+"""Head ridges, from strong to weak."""
 
-1,000 is mean pooling at every head ridge: without it a head that needs weak ridges, because every token tells
-a little, would have to take an attention that learns noise (sequences of one token have none).
+RATIO, STRONGER = (10.0, 1.0), 6
+"""How many times as large the prompt's ridge is; only with so many of the head's: weaker ones learn noise."""
+
+POOLED = tuple((h, 1000 * h if h >= 0.003 else 30.0) for h in HEAD)
+"""Mean pooling is always a candidate: the prompt's ridge lets it learn nothing, at every ridge of the head.
+
+The mean of T tokens varies √T times less than one of them, so that its head needs weaker ridges. (Sequences
+of one token have no attention.)
 """
 
 PROMPT = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 """Prompt ridges where the head's is given."""
+
+WEAK = 0.1
+"""Candidates of the last lane with no ridge above this are tried from a second start, too, at the loudest
+tokens: from mean pooling one token of very many is not seen, and strong ridges end there."""
 
 PATIENCE, WORSE = 2, 1.05
 """A lane ends after so many stages without a lower held-out loss, or with one so many times its lowest."""
@@ -76,20 +86,38 @@ def choose(
     judge: hold out even where both ridges are given, to compare features.
     """
     concepts, folds = len(objective.targets), len(objective.training) - 1
-    lanes = _lanes(given, RATIO if objective.store.lengths.max() > 1 else RATIO[1:])
-    if not folds or (lanes.shape[1] == 1 and not judge):
+    several = objective.store.lengths.max() > 1
+    lanes = _lanes(given, several)
+    if not folds or (len(lanes[0]) == 1 and not judge):
         head, prompt = (fixed or usual for fixed, usual in zip(given, UNCHOSEN, strict=True))
         return [Choice(head, prompt)] * concepts
-    return _search(where, objective, lanes, start, steps)
+    done = _search(where, objective, lanes, start, steps, np.full(concepts, np.inf))
+    weak = lanes[-1][(lanes[-1] <= WEAK).all(1)]
+    if several and len(lanes[0]) > 1 and len(weak):
+        rare = start.copy()
+        rare[: objective.store.width] = loudest_prompt(where, objective)
+        best = np.min([lane.best for lane in done], axis=0)
+        done += _search(where, objective, [weak], rare, steps, best)
+    return [_best(done, concept) for concept in range(concepts)]
 
 
-def _search(where: Arithmetic, objective: Objective, lanes: Float, start: Float, steps: int) -> list[Choice]:
-    """All lanes at once: a pass over the tokens serves each of them, whatever its stage."""
+def _search(
+    where: Arithmetic,
+    objective: Objective,
+    lanes: Sequence[Float],
+    start: Float,
+    steps: int,
+    best: Float,
+) -> list[_Lane]:
+    """All lanes at once: a pass over the tokens serves each of them, whatever its stage.
+
+    best (concepts,): a held-out loss that is known.
+    """
     concepts, folds = len(objective.targets), len(objective.training) - 1
     points = where.put(np.tile(start, (concepts * folds, 1)))
     now = evaluate(objective, where, points, _probes(np.arange(concepts), folds, np.zeros(2)))
-    done = [_Lane(where, objective, ridges, steps, points, now) for ridges in lanes]
-    with Line(total=lanes.shape[0] * lanes.shape[1]) as line:
+    done = [_Lane(where, objective, ridges, steps, points, now, best) for ridges in lanes]
+    with Line(total=sum(map(len, lanes))) as line:
         while busy := [lane for lane in done if not lane.finished]:
             trials = [lane.search.trial() for lane in busy]
             probes = Probes.joined([lane.probes() for lane in busy])
@@ -98,7 +126,7 @@ def _search(where: Arithmetic, objective: Objective, lanes: Float, start: Float,
             for lane, a, b in zip(busy, ends[:-1], ends[1:], strict=True):
                 lane.advance(Evaluation(now.value[a:b], now.gradient[a:b], now.held_out[a:b]))
             line.show("choosing ridges", sum(lane.number for lane in done))
-    return [_best(done, concept) for concept in range(concepts)]
+    return done
 
 
 class Candidate(NamedTuple):
@@ -126,12 +154,13 @@ class _Lane:
         steps: int,
         points: Array,
         now: Evaluation,
+        best: Float,
     ) -> None:
         self.where, self.objective, self.ridges = where, objective, ridges
         self.stop, self.finished = Stop(min(steps, MOST), LOOSE, ENOUGH), False
         self.folds, concepts = len(objective.training) - 1, len(objective.targets)
         self.concept, self.number = np.arange(concepts), 0
-        self.best, self.since = np.full(concepts, np.inf), np.zeros(concepts, int)
+        self.best, self.since = best.copy(), np.zeros(concepts, int)
         self.candidates = list[Candidate]()
         self.ends = dict[int, tuple[Candidate, Float]]()  # of every concept the best, and its points
         self._begin(points, now, Memory(), np.zeros(2))
@@ -214,10 +243,11 @@ def _best(lanes: Sequence[_Lane], concept: int) -> Choice:
     return Choice(float(best.head_ridge), float(best.prompt_ridge), path, points.mean(0), points)
 
 
-def _lanes(given: Sequence[float | None], ratios: Sequence[float]) -> Float:
-    """Candidates (lanes, stages, 2): head and prompt ridge."""
+def _lanes(given: Sequence[float | None], several: bool) -> list[Float]:
+    """Candidates (stages, 2) of each lane: head and prompt ridge; several: some sequence has two tokens."""
     head, prompt = given
     if head is None and prompt is None:
-        return np.array([[(h, ratio * h) for h in HEAD] for ratio in ratios])
+        attending = [np.array([(h, ratio * h) for h in HEAD[:STRONGER]]) for ratio in RATIO]
+        return [np.array(POOLED), *attending] if several else attending[1:]
     heads, prompts = HEAD if head is None else [head], PROMPT if prompt is None else [prompt]
-    return np.array([[(h, p) for h in heads for p in prompts]])
+    return [np.array([(h, p) for h in heads for p in prompts])]
