@@ -22,28 +22,29 @@ class Running:
     def __init__(self, member: Tensor, intercept: Tensor, n: int, device: torch.device) -> None:
         wide = torch.float32 if device.type == "mps" else torch.float64
         self.member, self.intercept = (x.to(device, wide) for x in (member, intercept))
+        self.alone = len(member) == len(intercept)  # every column is a score
         self.nothing = torch.tensor([[-torch.inf], [0.0]], dtype=wide, device=device)
-        self.state = self.nothing.clamp_min(torch.finfo(wide).min).expand(n, 1, 2, len(member))
+        empty = self.nothing.clamp_min(torch.finfo(wide).min).expand(n, 1, 2, len(member))
+        self.total, self.mean = empty.unbind(2)  # L and m, (n, 1, H)
         self.scores: list[Tensor] = []
 
     def read(self, products: Tensor, counts: Tensor, each: bool) -> None:
         """Some more tokens, products (n, t, 2, H) and which of them count (n, t).
 
-        each: a score after every one, from sums kept as logarithms, values above and below 0 apart, so that
-        none loses digits to a later and larger logit. Else one score, after the last.
+        each: a score after every one. Else one score, after the last.
         """
-        counted = torch.where(counts[..., None, None], products, self.nothing)
-        logits, values = torch.cat([self.state, counted], 1).unbind(2)
-        totals = logits.logcumsumexp(1)
-        if each and counts.shape[1] > 1:
-            sums = (logits + torch.stack([values, -values]).clamp_min(0).log()).logcumsumexp(2)
-            above, below = (sums - totals).exp()
-            pooled = (above - below)[:, 1:]
+        logits, values = torch.where(counts[..., None, None], products, self.nothing).unbind(2)
+        if counts.shape[1] == 1:
+            total = torch.logaddexp(self.total, logits)
+            pooled = torch.lerp(self.mean, values, torch.sigmoid(logits - self.total))
         else:
-            pooled = (logits.softmax(1) * values).sum(1, keepdim=True)
-        scores = (pooled @ self.member + self.intercept).float()
+            logits, values = torch.cat([self.total, logits], 1), torch.cat([self.mean, values], 1)
+            total = logits.logcumsumexp(1)
+            pooled = _trail(logits, values, total) if each else (logits.softmax(1) * values).sum(1, True)
+        found = pooled if self.alone else pooled @ self.member
+        scores = (found + self.intercept).float()
         # Only now: a read that fails, for want of memory, has changed nothing and can be tried again.
-        self.state = torch.stack([totals[:, -1:], pooled[:, -1:]], 2)
+        self.total, self.mean = total[:, -1:], pooled[:, -1:]
         self.scores.append(scores)
 
     def told(self, last: int | None) -> Tensor:
@@ -74,6 +75,17 @@ def counting(
         place = torch.add(place, torch.isin(said, ends).cumsum(1), alpha=-ENDED)
     counts = place > skip
     return (counts if real is None else counts & real), place[:, -1:]
+
+
+def _trail(logits: Tensor, values: Tensor, totals: Tensor) -> Tensor:
+    """The pooled values after every token but the first, of t + 1.
+
+    Sums are kept as logarithms, values above and below 0 apart, so that none loses digits to a later and
+    larger logit.
+    """
+    sums = (logits + torch.stack([values, -values]).clamp_min(0).log()).logcumsumexp(2)
+    above, below = (sums - totals).exp()
+    return (above - below)[:, 1:]
 
 
 def joined(parts: list[Tensor], axis: int) -> Tensor:
