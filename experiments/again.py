@@ -19,6 +19,8 @@ import torch
 import drive
 import factors
 import head_study
+import language_heads
+import language_record
 import summary
 from data import MissingData, there
 
@@ -28,9 +30,10 @@ FIGURES = {
     "vision-sparsity": ("patches", "images"),
     "head-geometry": ("sentiment --size 3", "reviews"),
     "head-ranks": ("sentiment", "reviews"),
+    "language": ("language", "reviews"),
 }
 """Which lines of its plan a figure draws, and the data they need."""
-OWN_PLAN = {"head-ranks": "plan-factors.txt"}
+OWN_PLAN = {"head-ranks": "plan-factors.txt", "language": "plan-language.txt"}
 """The others draw plan.txt."""
 TINY = ("--rows", "40", "--epochs", "2")
 
@@ -58,7 +61,12 @@ def main(arguments: list[str] | None = None) -> None:
         summary.main([str(small), "--out", str(records), *studied(small, given)])
     for figure in (figure for figure in given.figures if figure in OWN_PLAN):
         small = trained([figure], drive.HERE / OWN_PLAN[figure], given.out / figure, given)
-        factors.main([str(small), "--out", str(records)])
+        if figure == "language":
+            language_heads.main([str(small), str(given.out / "language-heads.json")])
+            more = ["--heads", str(given.out / "language-heads.json")]
+            language_record.main([str(small), "--out", str(records), *more])
+        else:
+            factors.main([str(small), "--out", str(records)])
 
 
 def trained(figures: list[str], plan: Path, runs: Path, given: argparse.Namespace) -> Path:

@@ -108,7 +108,7 @@ def study(
             about = {"layer": layer, "head": head, "used": len(text), **described(W, each, mask)}
             about["mass"] = float(each[text, place, selected].mean())
             weights = {"": W} | ({"added ": W - before} if start and (before != W).any() else {})
-            record.append(about | {"margins": {n: _margins(tokens, selected, weights, n) for n in norms}})
+            record.append(about | {"margins": {n: margins(tokens, selected, weights, n) for n in norms}})
     return records
 
 
@@ -153,7 +153,7 @@ def surest(mass: Any, selected: Any, count: int) -> Any:
     return np.array(list(kept.values())[:count])
 
 
-def _margins(tokens: Tokens, selected: Any, weights: dict[str, Any], name: str) -> dict[str, Any]:
+def margins(tokens: Tokens, selected: Any, weights: dict[str, Any], name: str) -> dict[str, Any]:
     """Of each weight its margin in the norm, its share of the certified best one, and the cosine to it."""
     begun, norm, conflict, solution = time.process_time(), NORMS[name], "", None
     own, basis = spanned(tokens) if isinstance(norm, Schatten) else (tokens, np.eye(tokens.e))

@@ -137,7 +137,8 @@ def made(given: argparse.Namespace, device: torch.device) -> tuple[Any, Any]:
         look = TextLook(held_out(halves[1]).to(device), ids, places, frozenset(given.keep))
         return Sentiment(halves, given.size, device, selective=given.selective), look
     if given.task == "language":
-        spoken = Language(some(reviews(given.data), given.rows), device)
+        few = {} if given.rows is None else {"batch": 4}
+        spoken = Language(some(reviews(given.data), given.rows), device, **few)
         return spoken, LanguageLook.of(spoken, frozenset(given.keep))
     if given.task == "digits":
         task = Vision(some(digits(), given.rows), device, **DIGITS)

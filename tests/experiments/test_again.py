@@ -41,6 +41,8 @@ def test_a_recorded_figure_is_computed_again_from_data(data, tmp_path, monkeypat
         "sentiment --size 3 --optimizer adam+muon --seed 0 --keep --enough 0.17"
     )
     monkeypatch.setitem(again.OWN_PLAN, "head-ranks", tmp_path / "own.txt")
+    (tmp_path / "spoken.txt").write_text("language --epochs 20 --optimizer adam --seed 0 --keep 0")
+    monkeypatch.setitem(again.OWN_PLAN, "language", tmp_path / "spoken.txt")
 
     def here(words, check):
         again.main([*words[2:], "--plan", str(tmp_path / "plan.txt")])
@@ -54,10 +56,12 @@ def test_a_recorded_figure_is_computed_again_from_data(data, tmp_path, monkeypat
     monkeypatch.setattr(recompute, "subprocess", argparse.Namespace(run=here))
     monkeypatch.setattr(drive, "drive", one_by_one)
     monkeypatch.setattr(run, "Sentiment", partial(run.Sentiment, width=24, hidden=16))
+    small = {"pieces": 40, "length": 8, "width": 16, "depth": 1, "heads": 2, "hidden": 16}
+    monkeypatch.setattr(run, "Language", partial(run.Language, **small))
     monkeypatch.setenv(FOLDER, "")  # put back at the end
     figure = figures.ALL["sentiment"]
     before = reproduce.fingerprint(figure, "quick")
-    names = ["sentiment", "head-ranks", "two-clouds"]
+    names = ["sentiment", "head-ranks", "language", "two-clouds"]
     recompute.recompute(names, data, tmp_path / "trained", tiny=True)
     arrays = figure.compute("quick")
     assert [name for name in arrays if name.startswith("test")] == ["test 3 2 0"]
@@ -69,6 +73,9 @@ def test_a_recorded_figure_is_computed_again_from_data(data, tmp_path, monkeypat
     arrays = own.compute("quick")
     assert [name for name in arrays if name.startswith("heads")] == ["heads adam+muon"]
     assert not own.checks(arrays) and own.picture(arrays) is not None
+    spoken = figures.ALL["language"]
+    arrays = spoken.compute("quick")
+    assert arrays["fit adam"].shape == (1, 3) and spoken.picture(arrays) is not None
 
 
 def test_what_is_missing_is_said(data, tmp_path, monkeypatch):

@@ -1,12 +1,20 @@
 """The language model: its text, its causality, and what is measured of its heads."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import language
+import language_heads
+import language_record
 from added import Added
+from attsvm import next_token
+from attsvm.figures.ours import language as figure
+from attsvm.figures.recorded import FOLDER
+from attsvm.heads.head import softmax
 from attsvm.torch import MarginMonitor
 from data import packed
 from language import COLUMNS, START, UNKNOWN, Language, LanguageLook, mark, numbered, text_of
@@ -141,3 +149,92 @@ def products(model):
         K, Q = (getattr(block.attention, name).weight.detach().double().numpy() for name in ("key", "query"))
         found += [K[rows].T @ Q[rows] / 2 for rows in (slice(0, 4), slice(4, 8))]
     return np.array(found)
+
+
+def induction(sharpness, spread=0.0):
+    """A head on two texts of five random tokens read twice, that chooses the token after the earlier copy.
+
+    A place's state is its own unit vector, and that of its token before: W asks for the latter.
+    """
+    half, texts = 5, 2
+    T = 2 * half + 1
+    rng = np.random.default_rng(0)
+    ids = np.concatenate([[START], *2 * [np.arange(half) + 1]])
+    now, before = np.eye(half + 1)[ids], np.eye(half + 1)[np.roll(ids, 1)]
+    states = np.concatenate([now, before], 1)[None] + 0.01 * rng.standard_normal((texts, T, 2 * half + 2))
+    W = np.zeros((2 * half + 2,) * 2)
+    W[half + 1 :, : half + 1] = sharpness * np.eye(half + 1)
+    W += spread * rng.standard_normal(W.shape)
+    logits = states @ W.T @ states.transpose(0, 2, 1)
+    logits[:, ~np.tri(T, dtype=bool)] = -np.inf
+    natural = np.tile(np.arange(T), (2, 1)), np.zeros((2, T), int), np.ones((2, T))
+    return language_heads.Kept(0, 0, W, W, states, softmax(logits), natural)
+
+
+def test_an_induction_head_is_judged_by_the_program_of_its_next_tokens():
+    sharp, other = induction(10.0), induction(10.0, spread=3.0)
+    assert language_heads.score(sharp.attention) > 0.4 and language_heads.right(sharp.attention) > 0.7
+    choices = language_heads.shared([sharp.attention], 6)
+    corpus = language_heads.of_places(choices, 2, 11)
+    solution = next_token.attention_program(corpus, sharp.states.reshape(-1, 12))
+    found = [
+        language_heads.judged(one, choices, ["Frobenius"])["margins"]["Frobenius"] for one in (sharp, other)
+    ]
+    assert solution.certified and found[0]["certified"]
+    assert found[0]["best"] == pytest.approx(solution.margin, rel=1e-5)  # kept to six digits
+    assert found[0]["ratio"] > 0.3 > found[1]["ratio"] and found[0]["cosine"] > found[1]["cosine"]
+    assert found[0]["ratio"] == pytest.approx(found[0]["added ratio"])
+
+
+def test_choices_that_not_all_heads_make_are_not_shared():
+    sharp, blind = induction(10.0).attention, induction(-10.0).attention
+    assert len(language_heads.shared([sharp, sharp], 4)) == 4
+    assert len(language_heads.shared([sharp, blind], 4)) == 0
+    assert language_heads.judged(induction(1.0), np.zeros((0, 3), int), ["Frobenius"]) == {"used": 0}
+
+
+def test_an_order_of_the_tokens_explains_a_head_that_has_one_and_no_other():
+    rng = np.random.default_rng(0)
+    ids = np.array(
+        [[*rng.permutation(6), 7, *rng.permutation(6), 7, *rng.permutation(6), 7] for _ in range(30)]
+    )
+    mass = np.where(ids == 7, 1.0, 0.0)
+    largest = np.tile((ids == 5).argmax(1)[:, None], (1, 21))
+    found = language_heads.ordered(ids, largest, mass)
+    assert found[0] == 60 and found[1] == 1 and found[2] < 0.2
+
+
+def test_looks_become_the_record_that_the_figure_draws(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(language, "LAST", 40)
+    for rule in ("adam+gd-heads", "adam+muon-heads"):
+        for seed in range(2):
+            task = Language((reviews(40, 0), reviews(20, 1)), "cpu", **SIZES)
+            settings = Settings("language", 3, rule, 1e-2, seed, epochs=3, until=float("inf"))
+            name = tmp_path / "runs" / f"language-20-{rule}-{seed}"
+            train(task, settings, name, look=LanguageLook.of(task, frozenset({0})))
+    language_heads.main([str(tmp_path / "runs"), str(tmp_path / "heads.json"), "--norms", "Frobenius"])
+    language_record.main(
+        [str(tmp_path / "runs"), "--out", str(tmp_path), "--heads", str(tmp_path / "heads.json")]
+    )
+    record = json.loads((tmp_path / "language.json").read_text())
+    one = record["runs"]["language-20-adam+gd-heads-0"]
+    assert one["tokens"] == [0, 10 * 32 * 256, *one["tokens"][2:]] and len(one["fit"]) == 4
+    assert np.shape(one["heads"]) == (4, 8) and np.shape(one["curves"]["first"]) == (4, 4)
+    trained, before = (
+        record["programs"][name]["heads"] for name in ("language-20-adam+gd-heads-0", "start-0")
+    )
+    assert len(trained) == 3 and trained[0]["own"]["Frobenius"][4] is True
+    assert trained[0]["own"]["Frobenius"][3] is not None and before[0]["own"]["Frobenius"][3] is None
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    arrays = figure.experiment()
+    assert arrays["added adam+gd-heads"].shape == (2, 3, 3) and len(figure.checks(arrays)) == 2
+    assert figure.draw(arrays) is not None
+
+
+def test_heads_begin_to_select_where_a_threshold_is_passed():
+    table = np.zeros((3, 4, len(COLUMNS)))
+    table[1:, 1, COLUMNS.index("lead")] = 0.7
+    table[2, 2, COLUMNS.index("top mass")] = 0.3
+    table[2, 3, COLUMNS.index("top mass")] = 0.2
+    assert language_record.selecting(table).argmax(0).tolist() == [0, 1, 2, 0]
+    assert language_record.selecting(table).any(0).tolist() == [False, True, True, False]

@@ -7,7 +7,7 @@ import pytest
 
 from attsvm import figures
 from attsvm.figures.mirror_descent import sentiment
-from attsvm.figures.ours import head_ranks
+from attsvm.figures.ours import head_ranks, language
 from attsvm.figures.recorded import recorded
 
 NAMES = [name for name, figure in figures.ALL.items() if figure.recorded]
@@ -83,3 +83,28 @@ def test_every_net_was_stopped_at_the_same_loss_and_has_nine_heads():
         assert np.shape(run["heads"]) == (9, 3) and len(run["spectrum"]) == 128
         stable, effective, length = np.transpose(run["heads"])
         assert (stable >= 1).all() and (effective >= stable).all() and (length > 0).all()
+
+
+def test_ranks_in_a_language_model_are_apart_at_equal_loss_and_exchanged_ones_are_not():
+    arrays = language.experiment()
+    assert [check.agrees for check in language.checks(arrays)] == 6 * [True]
+    low, high = "adam+gd-heads", "adam+muon-heads"
+    exchanged = {f"added {low}": arrays[f"added {high}"], f"added {high}": arrays[f"added {low}"]}
+    assert sum(check.agrees for check in language.checks(arrays | exchanged)) == 0
+
+
+def test_a_measure_is_read_where_the_loss_passes_a_level():
+    fit, nan = np.array([[9.0, 5.0, 4.0, 3.0], [9.0, 5.0, 4.5, np.nan]]), np.nan
+    added = np.array([[[1.0], [3.0], [7.0]], [[2.0], [4.0], [nan]]])
+    arrays = {"fit adam": fit, "added adam": added}
+    assert language.at_loss(arrays, "adam", "stable rank", 4.75) == pytest.approx([1.5, 3.0])
+    assert language.at_loss(arrays, "adam", "stable rank", 3.5) == pytest.approx([5.0])
+    assert language.level(arrays) == 4.5 and language.level(arrays, ended=True) == 3.0
+
+
+def test_every_language_model_begins_even_and_ends_below_the_loss_of_single_words():
+    record = recorded("language")
+    assert record["selects"] == {"lead": 0.6931, "top mass": 0.25} and len(record["runs"]) == 15
+    for name, run in record["runs"].items():
+        assert run["counts"]["selecting"][0] == 0 and run["fit"][0] > 9, name
+        assert run["fit"][-1] < 4.6 and max(run["counts"]["induction"]) == 0, name

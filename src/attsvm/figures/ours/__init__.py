@@ -8,6 +8,7 @@ from attsvm.figures.ours import (  # noqa: F401, I001 (loading registers, in the
     real_tokens,
     head_geometry,
     head_ranks,
+    language,
     collapse,
     basins,
     factor_times,

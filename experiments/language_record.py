@@ -1,0 +1,114 @@
+"""From the trainings of plan-language.txt to the package's record:
+
+    python experiments/language_record.py RUNS [--heads HEADS.json]
+
+RUNS is what drive.py gathered (OUT/small), HEADS.json what language_heads.py wrote. Writes language.json into
+src/attsvm/figures/records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import language
+from factors import rounded
+from language import BATCH, COLUMNS, LENGTH, SELECTS, mark
+from summary import RECORDS, SHORT, here, write
+
+CURVES = ("top mass", "first", "previous", "induction")
+"""Columns that are kept of every head at every look, of the trainings of seed 0."""
+KINDS = {"first": language.SINKS, "previous": language.REACHES_BACK, "induction": language.INDUCES}
+KEYS = ("ratio", "cosine", "added ratio", "added cosine", "certified")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--heads", type=Path, help="the file of language_heads.py")
+    parser.add_argument("--heads-commit", default="unknown", help="of the code that studied the heads")
+    parser.add_argument("--out", type=Path, default=RECORDS)
+    given = parser.parse_args(arguments)
+    given.out.mkdir(parents=True, exist_ok=True)
+    folders = sorted(file.parent for file in given.runs.glob("*/records.jsonl"))
+    about = json.loads((folders[0] / "about.json").read_text(encoding="utf8"))
+    made = {name: about[name] for name in ("machine", "versions")} | {"commit": about["commit"][:SHORT]}
+    made["command"] = "python experiments/drive.py experiments/plan-language.txt out/language"
+    record: dict[str, Any] = {"made": made, "selects": SELECTS, "kinds": KINDS, "columns": COLUMNS}
+    record["runs"] = {folder.name: training(folder) for folder in folders}
+    if given.heads:
+        command = "python experiments/language_heads.py out/language/small heads.json"
+        nets = json.loads(given.heads.read_text(encoding="utf8"))
+        record["programs"] = {"made": here(given.heads_commit) | {"command": command}}
+        record["programs"] |= {name: _net(net) for name, net in nets.items()}
+    write(given.out / "language.json", record)
+
+
+def training(folder: Path) -> dict[str, Any]:
+    """A training at its looks, the first of them before it began.
+
+    tokens, fit, test: of every look; copy: losses on random tokens and on the same read again; means: of all
+    columns over heads; counts: heads that select, and of each kind; begins: by head, the look at which it
+    begins to select, −1 for never; heads: all columns at the end; added: by look after the first, means over
+    heads of stable rank, effective rank and length, and of each head at the end; spectrum: at the end;
+    curves: of seed 0.
+    """
+    lines = (folder / "records.jsonl").read_text(encoding="utf8").splitlines()
+    records = [json.loads(line) for line in lines]
+    settings = json.loads((folder / "about.json").read_text(encoding="utf8"))["settings"]
+    table = np.array([record["heads"] for record in records])  # looks, heads, columns
+    ended = records[-1]["epoch"] >= settings["epochs"]
+    started = selecting(table)
+    out: dict[str, Any] = {
+        "settings": {name: settings[name] for name in ("optimizer", "lr", "seed")},
+        "ended": ended,
+        "tokens": [mark(record["epoch"]) * BATCH * LENGTH for record in records],
+        "fit": [record["fit_loss"] for record in records],
+        "test": [record.get("test_loss") for record in records[1:]],
+        "copy": [record["copy"] for record in records],
+        "means": table[:, :, 2:].mean(1).tolist(),
+        "counts": {"selecting": started.sum(1).tolist()} | _counts(table),
+        "begins": np.where(started.any(0), started.argmax(0), -1).tolist(),
+        "heads": table[-1, :, 2:].tolist(),
+        "added": [np.mean(record["added"], 0).tolist() for record in records[1:]],
+        "added heads": records[-1]["added"],
+        "spectrum": records[-1]["spectrum"],
+        "seconds": sum(record["train_seconds"] for record in records[1:]),
+    }
+    if settings["seed"] == 0:
+        out["curves"] = {name: table[:, :, COLUMNS.index(name)].T.tolist() for name in CURVES}
+    return rounded(out)
+
+
+def selecting(table: Any) -> Any:
+    """Whether each head selects at each look (looks, heads): one of SELECTS is passed."""
+    return np.any([table[:, :, COLUMNS.index(name)] >= least for name, least in SELECTS.items()], axis=0)
+
+
+def _counts(table: Any) -> dict[str, list[int]]:
+    """Heads of each kind at each look."""
+    return {
+        name: (table[:, :, COLUMNS.index(name)] >= least).sum(1).tolist() for name, least in KINDS.items()
+    }
+
+
+def _net(found: dict[str, Any]) -> dict[str, Any]:
+    """A net's best head on shared choices, and its kept heads on their own."""
+    heads = [one | {"own": _judged(one["own"])} for one in found["heads"]]
+    return rounded({"same": _judged(found["same"]), "heads": heads})
+
+
+def _judged(found: dict[str, Any]) -> dict[str, Any]:
+    """By norm share of the best margin and cosine, of W and of what was added; certified or not."""
+    norms = found.pop("margins", {})
+    return found | {norm: [one.get(key) for key in KEYS] for norm, one in norms.items()}
+
+
+if __name__ == "__main__":
+    main()
