@@ -49,7 +49,7 @@ COLUMNS = (
 """What is known of a head at a look; all but the norm are means or medians over queries."""
 SELECTS = {"lead": 0.6931, "top mass": 0.25}
 """A head has begun to select once one of these is passed: the median query gives its first key twice
-the weight of the next, or the largest weight is a quarter on average. Chosen before any training was seen."""
+the weight of the next, or the largest weight is a quarter on average. Chosen before these trainings."""
 SINKS, REACHES_BACK, INDUCES = 0.3, 0.3, 0.1
 """Mean shares from which on a head is a sink, a head of the token before, and induction-like, where
 chance is about 0.02. Chosen before, too; the first as in Gu et al. 2024, "When attention sink emerges"."""
