@@ -62,7 +62,8 @@ def experiment() -> Arrays:
     when they are read again; COUNTS (seeds, looks) of heads; begins (seeds, heads), the look at which a head
     begins to select, −1 for never; heads (seeds, heads, columns). tokens (looks,), in millions.
     """
-    runs, arrays = recorded("language")["runs"], {}
+    runs: dict[str, Any] = recorded("language")["runs"]
+    arrays: dict[str, Any] = {}
     looks = max(len(run["tokens"]) for run in runs.values())
     for rule in RULES:
         found = [runs[name] for k in range(SEEDS) if (name := f"language-20-{rule}-{k}") in runs]
