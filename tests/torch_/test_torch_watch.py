@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 transformers = pytest.importorskip("transformers", reason="needs attsvm[hf]")
 
 from attsvm.torch import watch, watched_layer  # noqa: E402
-from attsvm.torch.probe import Probe  # noqa: E402
+from attsvm.torch.probe import Probe, Rectified  # noqa: E402
 from attsvm.torch.running import Running  # noqa: E402
 from attsvm.torch.watched_layer import Panel  # noqa: E402
 
@@ -17,6 +17,7 @@ SINGLE = 1e-4
 PAD, END = 0, 1
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4}
 SIZES |= {"intermediate_size": 20, "initializer_range": 0.3, "pad_token_id": PAD, "eos_token_id": END}
+MAP = {"mean": 16, "into": (16, 5), "bias": 5}
 NAMES = {
     "GPT2": {
         "n_embd": 16,
@@ -41,6 +42,13 @@ def probe(seed=0, heads=1, classes=1):
     shapes = (16, heads), (16, heads, classes), (classes,), (16,)
     prompts, *rest = (rng.standard_normal(shape) for shape in shapes)
     return Probe(0.1 * prompts, *rest)  # every token takes part
+
+
+def mapped():
+    """A probe on features of the tokens."""
+    rng = np.random.default_rng(9)
+    features = Rectified(**{name: rng.standard_normal(s) for name, s in MAP.items()})
+    return Probe(*(0.3 * rng.standard_normal(s) for s in ((21, 1), (21, 1, 1), (1,), (21,))), maps=[features])
 
 
 def prompts():
@@ -97,6 +105,34 @@ def test_every_column_of_the_history_is_the_score_of_its_part_of_the_text(held, 
     expected = [scored(model, one, 2, part) for part in parts]
     assert watching.history[2][0].tolist() == pytest.approx(expected, rel=SINGLE, abs=SINGLE)
     assert watching.history[2][0].tolist() != pytest.approx(expected[1:] + expected[:1], rel=100 * SINGLE)
+
+
+@pytest.mark.parametrize("numbers", [1, 70, 2**22])
+def test_a_prompt_is_read_in_parts_that_fit(numbers, monkeypatch):
+    monkeypatch.setattr(watched_layer, "NUMBERS", numbers)
+    model, batch, one = decoder(), prompts(), probe()
+    with watch(model, {2: one}) as watching, torch.no_grad():
+        model(**batch)
+        states = model(**batch, output_hidden_states=True).hidden_states[2]
+    expected = [float(one(states[:1, 1:])), float(one(states[1:, 4:]))]
+    assert watching.scores[2].tolist() == pytest.approx(expected, rel=SINGLE, abs=SINGLE)
+    assert watching.scores[2].tolist() != pytest.approx(expected[::-1], rel=100 * SINGLE)
+
+
+@pytest.mark.parametrize("way", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_passes_with_and_without_gradients_may_follow_each_other(way):
+    model, batch, one = decoder(), prompts(), probe()
+    with watch(model, {2: one}) as watching:
+        said = model.generate(**batch, max_new_tokens=4, do_sample=False, eos_token_id=None)
+        whole, ids = watching.history[2], said[:1, :6]
+        with way():
+            cache = model(ids, use_cache=True).past_key_values
+            model(said[:1, 6:7], past_key_values=cache)
+        with torch.no_grad():
+            model(said[:1, 7:8], past_key_values=cache)
+        asked = watching.history[2]
+    assert not asked.requires_grad and torch.allclose(asked, whole[:1, :3], rtol=SINGLE, atol=SINGLE)
+    assert not torch.allclose(asked, whole[:1, 1:], rtol=100 * SINGLE)
 
 
 def test_asking_between_two_tokens_changes_no_score_and_a_broken_pass_does_not_count():
@@ -167,7 +203,7 @@ def test_nothing_counts_after_the_end_of_a_sequence():
 
 def test_several_probes_of_a_layer_are_one_product_and_keep_their_names():
     model, batch = decoder(), prompts()
-    named = {"a": probe(1), "b": probe(2, heads=3), "c": probe(3, classes=4)}
+    named = {"m": mapped(), "a": probe(1), "b": probe(2, heads=3), "c": probe(3, classes=4)}
     with watch(model, {2: named, 1: probe(4)}) as watching, torch.no_grad():
         model(**batch)
         states = model(**batch, output_hidden_states=True).hidden_states
@@ -176,7 +212,7 @@ def test_several_probes_of_a_layer_are_one_product_and_keep_their_names():
     for name, one in named.items():
         assert torch.allclose(watching.scores[2][name], one(states[2], mask), rtol=SINGLE, atol=SINGLE)
     assert not torch.allclose(watching.scores[2]["a"], named["b"](states[2], mask), rtol=0.01)
-    assert watching.scores[2]["c"].shape == (2, 4)
+    assert watching.scores[2]["c"].shape == (2, 4) and [*watching.scores[2]] == [*named]
 
 
 def test_a_panel_gives_each_probes_own_scores():
