@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -25,14 +26,14 @@ import summary
 from data import MissingData, there
 
 FIGURES = {
-    "sentiment": ("sentiment", "reviews"),
+    "sentiment": ("sentiment(?!.*--no-half)", "reviews"),
     "vision": ("vision", "images"),
-    "vision-sparsity": ("patches", "images"),
-    "head-geometry": ("sentiment --size 3", "reviews"),
+    "vision-sparsity": ("patches|digits", "images"),
+    "head-geometry": ("sentiment --size 3 .*--seed 0 --keep", "reviews"),
     "head-ranks": ("sentiment", "reviews"),
     "language": ("language", "reviews"),
 }
-"""Which lines of its plan a figure draws, and the data they need."""
+"""Which lines of its plan a figure draws, as a pattern, and the data they need."""
 OWN_PLAN = {"head-ranks": "plan-factors.txt", "language": "plan-language.txt"}
 """The others draw plan.txt."""
 TINY = ("--rows", "40", "--epochs", "2")
@@ -71,8 +72,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def trained(figures: list[str], plan: Path, runs: Path, given: argparse.Namespace) -> Path:
     """Train what some figures draw of a plan, to the end; the folder of what is small."""
-    begins = tuple(FIGURES[figure][0] for figure in figures)
-    chosen = [line for line in drive.read(plan) if line.startswith(begins)]
+    drawn = "|".join(f"({FIGURES[figure][0]})" for figure in figures)
+    chosen = [line for line in drive.read(plan) if re.match(drawn, line)]
     at_once, more = (1, TINY) if given.tiny else (6, ())
     drive.drive(chosen, runs, given.data, math.inf, at_once, *more)
     for folder in (runs / drive.name_of(line) for line in chosen):
@@ -87,8 +88,8 @@ def studied(small: Path, given: argparse.Namespace) -> list[str]:
     if "head-geometry" not in given.figures:
         return []
     file = given.out / "heads.json"
-    nets = sorted(folder.name for folder in small.glob("sentiment-3-*-0"))
-    for more in (["--only", "sentiment-3"], ["--together", *nets]):
+    nets = sorted(x.name for x in small.iterdir() if re.fullmatch("sentiment-3-[^-]+-0", x.name))
+    for more in (*(["--only", f"{net}/"] for net in nets), ["--together", *nets]):
         head_study.main([str(small), str(file), *more])
     return ["--heads", str(file)]
 

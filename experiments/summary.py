@@ -3,7 +3,8 @@
     python experiments/summary.py RUNS [--heads HEADS.json]
 
 RUNS is what drive.py gathered (OUT/small), HEADS.json what head_study.py wrote. Writes transformers.json, and
-heads.json where heads were studied, into src/attsvm/figures/records.
+heads.json where heads were studied, into src/attsvm/figures/records. Trainings that are recorded there stay,
+unless RUNS has one of the same name that went as far or farther; each says of which commit it is.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from safetensors.numpy import load_file
 
 RECORDS = Path(__file__).parents[1] / "src" / "attsvm" / "figures" / "records"
 CURVES = ("epoch", "train_accuracy", "test_accuracy", "pivotal", "soft_sparsity", "norm_last")
+LATER = 12
+"""Norms and entropies by layer are kept of the start, of this look and of the last one."""
 SHORT = 10
 """Letters of a commit."""
 BINS = 40
@@ -31,17 +34,16 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("runs", type=Path)
     parser.add_argument("--heads", type=Path, nargs="*", default=(), help="files of head_study.py")
+    parser.add_argument("--layers", type=Path, nargs="*", default=(), help="others, kept as means by layer")
     parser.add_argument("--heads-commit", default="unknown", help="of the code that studied the heads")
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
-    folders = sorted(file.parent for file in given.runs.glob("*/records.jsonl"))
-    runs = {folder.name: training(folder) for folder in folders}
-    about = json.loads((folders[0] / "about.json").read_text(encoding="utf8"))
-    made = {name: about[name] for name in ("machine", "versions")}
-    made["commit"] = " and ".join(sorted({run["commit"] for run in runs.values()}))
-    command = "python experiments/drive.py experiments/plan.txt out/runs"
-    write(given.out / "transformers.json", {"made": made | {"command": command}, "runs": runs})
+    new = {file.parent.name: file.parent for file in sorted(given.runs.glob("*/records.jsonl"))}
+    if not new:
+        parser.error(f"no trainings in {given.runs}. Pass what drive.py gathered: OUT/small.")
+    record = merged(given.out / "transformers.json", {name: training(folder) for name, folder in new.items()})
+    write(given.out / "transformers.json", record)
     if given.heads:
         heads: dict[str, Any] = {}
         same: dict[str, Any] = {}
@@ -52,7 +54,35 @@ def main(arguments: list[str] | None = None) -> None:
         made = here(given.heads_commit) | {
             "command": "python experiments/head_study.py out/runs/small heads.json [--together …]"
         }
-        write(given.out / "heads.json", {"made": made, "heads": heads, "same": same})
+        nets = {name.split("/")[0] for name in (*heads, *same)} & set(record["runs"])
+        last = {name: record["runs"][name]["trained"] for name in sorted(nets)}
+        write(given.out / "heads.json", {"made": made, "last": last, "heads": heads, "same": same})
+    if given.layers:
+        record = json.loads((given.out / "heads.json").read_text(encoding="utf8"))
+        for file in given.layers:
+            nets = json.loads(file.read_text(encoding="utf8"))
+            record.setdefault("layers", {}).update({x.split("/")[0]: by_layer(nets[x]) for x in nets})
+        write(given.out / "heads.json", record)
+
+
+def merged(file: Path, new: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The record with new trainings in it. One that is there stays if it went farther."""
+    there = json.loads(file.read_text(encoding="utf8")) if file.is_file() else {"runs": {}}
+    runs = dict(there["runs"])
+    made = there.get("made") or dict(next(iter(new.values()))["made"])
+    for name, run in new.items():
+        old = runs.get(name, {"ended": False, "trained": 0})
+        if (run["ended"], run["trained"]) < (old["ended"], old["trained"]):
+            print(f"{name}: the recorded one stays, {old['trained']} epochs; the new has {run['trained']}")
+            continue
+        runs[name] = run
+    facts = {name: made[name] for name in ("machine", "versions")}
+    for run in runs.values():
+        if run.get("made") == facts:
+            del run["made"]  # as most
+    facts["commit"] = " and ".join(sorted({run["commit"] for run in runs.values()}))
+    facts["command"] = "python experiments/drive.py experiments/plan.txt out/runs"
+    return {"made": facts, "runs": dict(sorted(runs.items()))}
 
 
 def here(commit: str) -> dict[str, Any]:
@@ -62,34 +92,39 @@ def here(commit: str) -> dict[str, Any]:
 
 
 def training(folder: Path) -> dict[str, Any]:
-    """Curves by tested epoch, norms and entropies by layer, weights at the end, maps where there are any.
+    """Curves by tested epoch, norms and entropies by layer, weights at the end, maps where epochs were kept.
 
-    trained: all epochs, tested or not; ended: whether the train accuracy reached its end. Soft sparsity,
-    norms and pivotal words begin before the first epoch.
+    trained: all epochs, tested or not; ended: whether the train accuracy or the number of epochs reached its
+    end. Soft sparsity, norms and pivotal words begin before the first epoch. made: the machine, where the
+    record's is another.
     """
     lines = (folder / "records.jsonl").read_text(encoding="utf8").splitlines()
     records = [json.loads(line) for line in lines]
     about = json.loads((folder / "about.json").read_text(encoding="utf8"))
     settings = about["settings"]
-    out: dict[str, Any] = {"settings": {name: value for name, value in settings.items() if name != "until"}}
-    out["commit"] = about["commit"][:SHORT]
+    told = {x: value for x, value in settings.items() if x != "until" and value is not None}
+    out: dict[str, Any] = {"settings": told}
+    out["commit"], out["made"] = about["commit"][:SHORT], {x: about[x] for x in ("machine", "versions")}
     looked = [record for record in records if "heads" in record]
     tested = [record for record in looked if "test_accuracy" in record]
     for name in CURVES:
         if name in looked[-1]:
             whole = looked if name in looked[0] and name != "epoch" else tested
             out[name] = [_short(record[name]) for record in whole]
-    out["trained"], out["ended"] = records[-1]["epoch"], records[-1]["train_accuracy"] >= settings["until"]
-    out["layers"] = [layers(record["heads"]) for record in looked]
+    end = records[-1]
+    out["trained"] = end["epoch"]
+    out["ended"] = end["train_accuracy"] >= settings["until"] or end["epoch"] >= settings["epochs"]
+    kept = (looked[0], looked[min(LATER, len(looked) - 1)], looked[-1])
+    out["layers"] = [layers(record["heads"]) for record in kept]
     if "temperature" in looked[-1]:
-        out["temperature"] = [[_short(x) for x in record["temperature"]] for record in looked]
+        out["temperature"] = [[_short(x) for x in record["temperature"]] for record in kept]
     out["seconds"] = _short(sum(record["seconds"] for record in records[1:]))
     if (folder / "last.json").is_file():
         out["last"] = last(json.loads((folder / "last.json").read_text(encoding="utf8")))
     maps = {
         file.stem[5:]: _map(load_file(file)["maps"]) for file in sorted(folder.glob("maps-*.safetensors"))
     }
-    return out | ({"maps": maps} if maps else {})
+    return out | ({"maps": maps} if len(maps) > 1 else {})
 
 
 def layers(heads: list[list[float]]) -> list[list[float]]:
@@ -100,8 +135,8 @@ def layers(heads: list[list[float]]) -> list[list[float]]:
 
 
 def last(found: dict[str, Any]) -> dict[str, Any]:
-    """Weights at the end, the histograms cut to their first bins."""
-    out = {name: value for name, value in found.items() if not name.startswith("histogram")}
+    """Weights at the end, the histograms cut to their first bins; spectra are kept by factors.py."""
+    out = {name: x for name, x in found.items() if not name.startswith(("histogram", "spectra"))}
     for name in ("query", "key", "value"):
         counts = found[f"histogram_{name}"]
         out[f"histogram_{name}"] = [*counts[: BINS - 1], sum(counts[BINS - 1 :])]
@@ -115,6 +150,16 @@ def head(found: dict[str, Any]) -> dict[str, Any]:
         kept = {key: _short(one[key]) for key in ("ratio", "cosine") if one[key] is not None}
         out.setdefault("margins", {})[name] = kept | {"certified": one["certified"]}
     return out
+
+
+def by_layer(net: list[dict[str, Any]]) -> list[list[float]]:
+    """[surest attention, share of the Frobenius margin, cosine to it], mean over the heads of every layer."""
+    rows = [(one["layer"], one["mass"], one["margins"]["Frobenius"]) for one in net]
+    found = []
+    for layer in sorted({layer for layer, *_ in rows}):
+        some = [(mass, margin["ratio"], margin["cosine"]) for at, mass, margin in rows if at == layer]
+        found.append([_short(float(x)) for x in np.mean(some, 0)])
+    return found
 
 
 def _map(maps: Any) -> list[list[int]]:

@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from attsvm.figures.mirror_descent import sentiment
+from attsvm.figures.figure import Arrays
+from attsvm.figures.max_margin_selection import vision_sparsity
+from attsvm.figures.mirror_descent import sentiment, trials
 from attsvm.figures.ours import head_geometry, head_ranks
 from attsvm.figures.recorded import recorded
+from summary import by_layer
 
 ROWS = {"1.1": "mirror, p = 1.1", "2": "GD (p = 2)", "3": "mirror, p = 3"}
 
 
 def main() -> None:
     runs, arrays = recorded("transformers")["runs"], sentiment.experiment()
-    print("best test accuracy, % (epochs); published")
-    for size in sentiment.SIZES:
-        for k, p in enumerate(sentiment.PS):
-            names = sentiment.seeds(arrays, size, p)
-            ends = {name: runs[_run(name)] for name in names}
-            best = ", ".join(
-                f"{sentiment.best(arrays, name):.2f} ({ends[name]['trained']})" for name in names
-            )
-            last = ", ".join(f"{arrays[f'test {name}'][-1]:.2f}" for name in names)
-            train = ", ".join(f"{100 * end['train_accuracy'][-1]:.1f}" for end in ends.values())
-            published = sentiment.PUBLISHED[size][k]
-            print(f"  size {size}  {ROWS[p]:16} {best}  last {last}  train {train}  published {published}")
+    cells_of_reviews(arrays)
     for rule in sentiment.OTHERS:
         curve = arrays[f"test 3 {rule} 0"]
         epochs = arrays[f"epoch 3 {rule} 0"]
         print(f"  size 3  {rule:16} {curve.max():.2f} at epoch {epochs[curve.argmax()]} of {epochs[-1]}")
-    for size in sentiment.SIZES:
-        gains, epochs = sentiment.gain(arrays, size)
-        words = "95 %: {:.2f} to {:.2f}".format(*sentiment.interval(gains)) if len(gains) > 1 else "one seed"
-        print(f"gain of p = 1.1, size {size}, {epochs} epochs: {gains.round(2)}, {gains.mean():.2f}; {words}")
-    for size in sentiment.SIZES[1:]:
-        early = {
-            until: sentiment.best(arrays, f"{size} 1.1 0", until)
-            - sentiment.best(arrays, f"{size} 2 0", until)
-            for until in (10, 14, 20)
-        }
-        words = ", ".join(f"{gain:.2f} ({until})" for until, gain in early.items())
-        print(f"  size {size}, after so many epochs: {words}")
+    gains_of_reviews(arrays)
+    pairs_of_reviews(arrays)
+    initialisations(arrays)
+    for what, (mean, spread) in trials.COLLAPSED.items():
+        found = trials.one_apart(mean, -spread if what == "epochs" else spread)
+        words = "all but one at {:.2f}, one at {:.2f}".format(*found)
+        nine = "{:.2f} ± {:.2f}".format(*getattr(trials.PUBLISHED[6, "1.1"], what))
+        print(f"published, size 6, p = 1.1: {what} {mean:.2f} ± {spread:.2f}: {words}; the nine {nine}")
     print("key weights: below 0.005, above 0.06, largest; pivotal words at start and end")
-    cells = ((size, p, s) for size in sentiment.SIZES for p in sentiment.PS for s in range(sentiment.SEEDS))
-    for name in (f"sentiment-{size}-mirror{p}-{s}" for size, p, s in cells):
-        if name in runs:
+    for name in runs:
+        if name.startswith("sentiment") and "mirror" in name:
             end, words = runs[name]["last"], runs[name]["pivotal"]
             counts = (end["histogram_key"][0], end["large_key"])
             print(f"  {name}: {counts}, {end['largest_key']:.3f}; {words[0]:.2f}, {words[-1]:.2f}")
@@ -52,7 +41,7 @@ def main() -> None:
     for name, run in runs.items():
         if name.startswith("sentiment") and name.endswith(("-0", "selective")):
             layers = np.array(run["layers"])
-            at = min(12, len(layers) - 1) if "adam" in name else -1
+            at = 1 if "adam" in name else -1
             print(f"  {name}: {layers[0].round(3).tolist()} → {layers[at].round(3).tolist()}")
             if "temperature" in run:
                 best = 100 * max(run["test_accuracy"])
@@ -60,13 +49,18 @@ def main() -> None:
     print(
         "images: test accuracy, soft sparsity and key-query norm at the start, at its least, and at the end"
     )
-    for name in ("vision-adam", "vision-mirror1.1", "patches-adam"):
+    nets = [name for name in runs if name.startswith(("vision", "patches", "digits"))]
+    for name in nets:
         run = runs[name]
         soft, norm = np.array(run["soft_sparsity"]), np.array(run["norm_last"])
         best = f"{run['test_accuracy'][0]:.3f} → {run['test_accuracy'][-1]:.3f} in {run['epoch'][-1]} epochs"
         at = [0, *run["epoch"]][soft.argmin()]
         least = f"{soft[0]:.0f}, {soft.min():.0f} (epoch {at}), {soft[-1]:.0f}"
-        print(f"  {name}: {best}; {least}; {norm[0]:.3f} → {norm[-1]:.3f}")
+        if name.startswith("digits"):
+            most = f"most later {soft[1:].max():.2f}"
+            least = f"{soft[0]:.2f}, {soft.min():.2f} (epoch {at}), {most}, {soft[-1]:.2f}"
+        print(f"  {name}: {best}; {least}; {norm[0]:.3f} → {norm[-1]:.3f}, most {norm.max():.3f}")
+        print(f"    rank correlation {vision_sparsity.ranks(soft, norm):.3f}")
     margins_of_heads()
     layers_of_heads()
     added_to_heads()
@@ -74,10 +68,107 @@ def main() -> None:
     temperatures()
 
 
-def _run(name: str) -> str:
-    """`3 1.1 0` → the name of its training."""
-    size, p, seed = name.split()
-    return f"sentiment-{size}-mirror{p}-{seed}"
+def cells_of_reviews(arrays: Arrays) -> None:
+    """Each training's best and last test accuracy and epochs; means and spreads beside the published ones."""
+    print("movie reviews: best test accuracy, % (epochs, * not to its end); mean ± sd of those to their end")
+    for (size, p), published in trials.PUBLISHED.items():
+        told = ", ".join(
+            "{} {:.2f} ± {:.2f}".format(what, *getattr(published, what)) for what in trials.MEASURES
+        )
+        print(f"  size {size}  {ROWS[p]}; published {told}, {published.trials} trials")
+        for words, keys in (("own", trials.own(arrays, size, p)), ("one", trials.shared(arrays, size, p))):
+            each = ", ".join(
+                f"{trials.best(arrays, key):.2f} ({arrays[f'trained {key}']}"
+                + f"{'' if arrays[f'ended {key}'] else '*'})"
+                for key in keys
+            )
+            found = [trials.measured(arrays, keys, what) for what in trials.MEASURES]
+            means = (f"{what} {_spread(x)}" for what, x in zip(trials.MEASURES, found, strict=True))
+            print(f"    {words} initialisation: {each}; n = {len(found[0])}: {', '.join(means)}")
+
+
+def _spread(values: Any) -> str:
+    if len(values) < 2:
+        return " ".join(f"{x:.2f}" for x in values) or "none"
+    return f"{values.mean():.2f} ± {values.std(ddof=1):.2f}"
+
+
+def gains_of_reviews(arrays: Arrays) -> None:
+    """p = 1.1 minus p = 2 seed by seed, with Student's intervals."""
+    for size in trials.SIZES:
+        for what in ("best", "last"):
+            gains, epochs = trials.gain(arrays, size, what)
+            words = "one seed" if len(gains) < 2 else "95 %: {:.2f} to {:.2f}".format(*trials.interval(gains))
+            theirs = [getattr(trials.PUBLISHED[size, p], what)[0] for p in trials.PS[:2]]
+            print(
+                f"gain of p = 1.1, size {size}, {what}, {epochs} epochs: {gains.round(2)}, mean "
+                f"{gains.mean():.2f}, n = {len(gains)}; {words}; published {theirs[0] - theirs[1]:.2f}"
+            )
+    for size in trials.SIZES:
+        for until in (10, 14, 20):
+            seeds = range(len(trials.gain(arrays, size)[0]))
+            sides = [[trials.best(arrays, f"{size} {p} {s}", until) for s in seeds] for p in trials.PS[:2]]
+            gains = np.subtract(*sides)
+            print(f"  size {size}, after {until} epochs: {gains.round(2)}, mean {gains.mean():.2f}")
+
+
+def pairs_of_reviews(arrays: Arrays) -> None:
+    """What p = 1.1 does to weights and selections, over or minus p = 2, seed by seed; where the best is."""
+    for size in trials.SIZES:
+        seeds = range(len(trials.gain(arrays, size)[0]))
+        sides = [[f"{size} {p} {s}" for s in seeds] for p in trials.PS[:2]]
+        small, large, words = (
+            [np.array([get(arrays, key) for key in keys], float) for keys in sides]
+            for get in (
+                lambda arrays, key: arrays[f"histogram {key}"][0],
+                lambda arrays, key: arrays[f"large {key}"],
+                lambda arrays, key: arrays[f"pivotal {key}"][-1],
+            )
+        )
+        gains = words[0] - words[1]
+        told = "one seed" if len(gains) < 2 else "95 %: {:.2f} to {:.2f}".format(*trials.interval(gains))
+        print(f"size {size}, p = 1.1 over p = 2: key weights below 0.005 {(small[0] / small[1]).round(3)}")
+        print(f"  above 0.06 {(large[0] / large[1]).round(2)}, mean {(large[0] / large[1]).mean():.2f}")
+        means = ", ".join(f"{x.mean():.2f}" for x in words)
+        print(f"  pivotal words {means}: {gains.round(2)}, mean {gains.mean():.2f}; {told}")
+        at = [int(arrays[f"epoch {key}"][arrays[f"test {key}"].argmax()]) for keys in sides for key in keys]
+        print(f"  best after {at} epochs")
+
+
+def initialisations(arrays: Arrays) -> None:
+    """How far initial weights spread what is measured, how far order and dropout do; and the published."""
+    for what in trials.MEASURES:
+        between = trials.between(arrays, what)
+        if not between[1]:
+            continue
+        print(f"{what}: sd with own initial weights {between[0]:.3f} ({between[1]} degrees of freedom)")
+        less = {}
+        for cell, published in trials.PUBLISHED.items():
+            values = trials.measured(arrays, trials.own(arrays, *cell), what)
+            if len(values):
+                found = float(values.mean()) - getattr(published, what)[0]
+                words = "{:.2f} [{:.2f}, {:.2f}]".format(*trials.one_more(found, between, len(values)))
+                print(f"  size {cell[0]}, p = {cell[1]}, n = {len(values)}: ours less published {words}")
+                less[cell] = found, len(values)
+        for size in trials.SIZES:
+            (a, n), (b, _) = less[size, "1.1"], less[size, "2"]  # ours share their initial weights
+            words = "{:.2f} [{:.2f}, {:.2f}]".format(*trials.one_more((a + b) / 2, between, n, 2))
+            print(f"  size {size}, p = 1.1 and 2 together: {words}")
+    cells = [cell for cell in trials.PUBLISHED if len(trials.alike(arrays, *cell)) > 1]
+    ours = trials.pooled([trials.alike(arrays, *cell) for cell in cells])
+    apart = trials.pooled([trials.measured(arrays, trials.own(arrays, *cell), "best") for cell in cells])
+    theirs = float(np.sqrt(np.mean([trials.PUBLISHED[cell].best[1] ** 2 for cell in cells])))
+    for cell in cells:
+        each = trials.alike(arrays, *cell)
+        print(
+            f"best of size {cell[0]}, p = {cell[1]} from one initialisation: {each.round(2)} {_spread(each)}"
+        )
+    for words, within in (("ours", ours), ("published", (theirs, 9 * len(cells)))):
+        found = "{:.1f} [{:.1f}, {:.1f}]".format(*trials.ratio(apart, within))
+        print(
+            f"  of these cells, sd of own initialisations {apart[0]:.2f} ({apart[1]}), of one, {words}, "
+            f"{within[0]:.2f} ({within[1]}); quotient of the variances {found}"
+        )
 
 
 def margins_of_heads() -> None:
@@ -100,18 +191,16 @@ def margins_of_heads() -> None:
 
 
 def layers_of_heads() -> None:
-    """By layer of the larger encoders, on own selections: attention on them, Frobenius margin and cosine."""
-    for name, found in recorded("heads")["heads"].items():
-        if name.startswith(("sentiment-4", "sentiment-6")):
-            print(f"  {name}: attention, margin in %, cosine")
-            for layer in sorted({head["layer"] for head in found}):
-                some = [head for head in found if head["layer"] == layer]
-                margins = [head["margins"]["Frobenius"] for head in some]
-                mass, ratio, cosine = (
-                    np.mean([row[key] for row in rows])
-                    for rows, key in ((some, "mass"), (margins, "ratio"), (margins, "cosine"))
-                )
-                print(f"    layer {layer + 1}: {mass:.2f}, {100 * ratio:.2f}, {cosine:.3f}")
+    """Nets at their end by layer, on own selections: attention on them, Frobenius margin and cosine."""
+    record = recorded("heads")
+    nets = {
+        name.split("/")[0]: by_layer(net)
+        for name, net in record["heads"].items()
+        if name.startswith(("sentiment-4", "sentiment-6"))
+    }
+    for name, layers in (nets | record["layers"]).items():
+        words = (f"{mass:.2f}, {100 * ratio:.2f}, {cosine:.3f}" for mass, ratio, cosine in layers)
+        print(f"  {name}: attention, margin in %, cosine by layer: {'; '.join(words)}")
 
 
 def added_to_heads() -> None:
@@ -158,7 +247,7 @@ def margins_by_the_law() -> None:
 
 def temperatures() -> None:
     """Growth of the heads' norms by layer with Adam, with a learned temperature and without."""
-    runs, interval = recorded("factors")["runs"], sentiment.interval
+    runs, interval = recorded("factors")["runs"], trials.interval
     plain, selective = (
         [runs[f"sentiment-3-adam-{seed}{end}"] for seed in range(head_ranks.SEEDS)]
         for end in ("", "-selective")

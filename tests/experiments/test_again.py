@@ -5,17 +5,26 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 import again
 import drive
 import run
 from attsvm import figures, recompute, reproduce
 from attsvm.figures.recorded import FOLDER
+from data import Images
+from tasks import Vision
 
-PLAN = """# two trainings
+PLAN = """# a cell of the table, and what the other figures draw
 sentiment --size 3 --optimizer mirror:2 --seed 0 --keep
+sentiment --size 3 --optimizer mirror:2 --seed 10 --init 0 --keep
+sentiment --size 3 --optimizer mirror:2 --seed 0 --no-half --keep
+vision --optimizer mirror:1.1
 vision --optimizer adam
+patches --optimizer adam --keep 0
+digits --optimizer adam --lr 3e-4 --seed 0 --epochs 150 --only last-query-key --keep
 """
+SMALL = {"width": 16, "depth": 1, "heads": 2, "hidden": 16}
 
 
 @pytest.fixture
@@ -34,12 +43,19 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-def test_a_recorded_figure_is_computed_again_from_data(data, tmp_path, monkeypatch):
-    """As `attsvm reproduce --only … --scale quick --data FOLDER`; one training each, in one process."""
+def pictures(_):
+    """Made-up images, ten of each half."""
+    pixels = torch.randint(0, 255, (10, 3, 32, 32), dtype=torch.uint8)
+    return 2 * (Images(pixels, torch.arange(10)),)
+
+
+def test_every_recorded_figure_of_a_net_is_computed_again_from_data(data, tmp_path, monkeypatch):
+    """As `attsvm reproduce --only … --scale quick --data FOLDER`; small nets, in one process."""
     (tmp_path / "plan.txt").write_text(PLAN)
     (tmp_path / "own.txt").write_text(
         "sentiment --size 3 --optimizer adam+muon --seed 0 --keep --enough 0.17"
     )
+    (data / "images.npz").touch()
     monkeypatch.setitem(again.OWN_PLAN, "head-ranks", tmp_path / "own.txt")
     (tmp_path / "spoken.txt").write_text("language --epochs 20 --optimizer adam --seed 0 --keep 0")
     monkeypatch.setitem(again.OWN_PLAN, "language", tmp_path / "spoken.txt")
@@ -55,27 +71,33 @@ def test_a_recorded_figure_is_computed_again_from_data(data, tmp_path, monkeypat
 
     monkeypatch.setattr(recompute, "subprocess", argparse.Namespace(run=here))
     monkeypatch.setattr(drive, "drive", one_by_one)
+    monkeypatch.setattr(run, "images", pictures)
+    monkeypatch.setattr(run, "PATCHES", run.PATCHES | SMALL)
     monkeypatch.setattr(run, "Sentiment", partial(run.Sentiment, width=24, hidden=16))
     small = {"pieces": 40, "length": 8, "width": 16, "depth": 1, "heads": 2, "hidden": 16}
     monkeypatch.setattr(run, "Language", partial(run.Language, **small))
+    monkeypatch.setattr(run, "Vision", lambda *data, **sizes: Vision(*data, **(SMALL | sizes)))
     monkeypatch.setenv(FOLDER, "")  # put back at the end
     figure = figures.ALL["sentiment"]
     before = reproduce.fingerprint(figure, "quick")
-    names = ["sentiment", "head-ranks", "language", "two-clouds"]
-    recompute.recompute(names, data, tmp_path / "trained", tiny=True)
-    arrays = figure.compute("quick")
-    assert [name for name in arrays if name.startswith("test")] == ["test 3 2 0"]
+    recompute.recompute([*again.FIGURES, "two-clouds"], data, tmp_path / "trained", tiny=True)
+    found = {name: figures.ALL[name].compute("quick") for name in again.FIGURES}
+    for name, arrays in found.items():
+        assert figures.ALL[name].picture(arrays) is not None
+        figures.ALL[name].checks(arrays)
+    arrays = found["sentiment"]
+    tested = [name for name in arrays if name.startswith("test")]
+    assert tested == ["test 3 2 0", "test 3 2 10"]  # no control in float32
     assert arrays["epoch 3 2 0"].tolist() == [1, 2] and "CPU" not in figure.recorded
-    assert [check.ours for check in figure.checks(arrays)] == [arrays["test 3 2 0"].max()]
-    figure.picture(arrays)
+    cell = [check.ours for check in figure.checks(arrays)]
+    assert cell == [arrays["test 3 2 0"].max()]
     assert reproduce.fingerprint(figure, "quick") != before
-    own = figures.ALL["head-ranks"]
-    arrays = own.compute("quick")
-    assert [name for name in arrays if name.startswith("heads")] == ["heads adam+muon"]
-    assert not own.checks(arrays) and own.picture(arrays) is not None
-    spoken = figures.ALL["language"]
-    arrays = spoken.compute("quick")
-    assert arrays["fit adam"].shape == (1, 3) and spoken.picture(arrays) is not None
+    heads = [name for name in found["head-ranks"] if name.startswith("heads")]
+    assert heads == ["heads adam+muon"]
+    assert set(found["head-geometry"]["own rules"]) == {"mirror2"}
+    assert found["vision"]["epoch Adam"].tolist() == [1, 2]
+    assert found["vision-sparsity"]["fixed from the start 0"].shape == (2, 3)
+    assert found["language"]["fit adam"].shape == (1, 3)
 
 
 def test_what_is_missing_is_said(data, tmp_path, monkeypatch):

@@ -145,3 +145,37 @@ def test_a_training_becomes_a_record(tmp_path, capsys):
     assert one["test_accuracy"] == [pytest.approx(r["test_accuracy"], abs=1e-4) for r in records[1:]]
     assert len(one["layers"]) == 3 and sum(one["last"]["histogram_key"]) == 64
     assert {"machine", "versions", "commit", "command"} == set(record["made"])
+
+
+def test_a_longer_training_replaces_a_recorded_one_and_a_shorter_does_not(tmp_path, capsys):
+    look = TextLook(torch.tensor([[1, 3, 4, 7, 2]]), torch.tensor([[1, 7, 2]]), torch.tensor([1]))
+    task = Sentiment((reviews(20, 0), reviews(20, 1)), 1, "cpu", batch=20, **TINY)
+    out = tmp_path / "out"
+    for where, seconds, names in (("a", 3, "xy"), ("b", 4, "yz"), ("c", 2, "z")):
+        for name in names:
+            settings = Settings("sentiment", 1, "adam", 1e-3, epochs=seconds, until=2.0)
+            train(task, settings, tmp_path / where / name, look=look)
+            file = tmp_path / where / name / "about.json"
+            about = json.loads(file.read_text()) | {"commit": f"{where * 20}"}
+            file.write_text(json.dumps(about | ({"machine": "another"} if where == "b" else {})))
+        summary.main([str(tmp_path / where), "--out", str(out)])
+    record = json.loads((out / "transformers.json").read_text())
+    runs = record["runs"]
+    assert {name: (run["trained"], run["commit"]) for name, run in runs.items()} == {
+        "x": (3, 10 * "a"),
+        "y": (4, 10 * "b"),
+        "z": (4, 10 * "b"),
+    }
+    assert record["made"]["commit"] == f"{10 * 'a'} and {10 * 'b'}"
+    assert "made" not in runs["x"] and runs["y"]["made"]["machine"] == "another"
+    assert "z: the recorded one stays, 4 epochs; the new has 2" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        summary.main([str(tmp_path / "nothing"), "--out", str(out)])
+
+
+def test_heads_are_kept_as_means_by_layer():
+    def head(layer, x):
+        return {"layer": layer, "mass": x, "margins": {"Frobenius": {"ratio": 2 * x, "cosine": 3 * x}}}
+
+    found = summary.by_layer([head(1, 7.0), head(0, 1.0), head(0, 3.0)])
+    assert found == [[2, 4, 6], [7, 14, 21]]

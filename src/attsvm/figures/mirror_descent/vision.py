@@ -7,16 +7,17 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm.figures.accuracy import axis, sampled
 from attsvm.figures.figure import PLOT, Arrays, Check
-from attsvm.figures.panels import describe
+from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import MIRROR
 from attsvm.figures.recorded import facts, recorded
-from attsvm.figures.style import BLUE, ORANGE, canvas
+from attsvm.figures.style import BLUE, ORANGE
 
 RULES = {"p = 1.1": ("vision-mirror1.1", BLUE), "Adam": ("vision-adam", ORANGE)}
 FIRST = {"p = 1.1": 0.26, "Adam": 0.46}
 """Published test accuracy after epoch 1, read off the curve."""
 BIN = {"p = 1.1": 235_000, "Adam": 110_000}
 """Published number of key weights below 0.005, read off the histogram after 1,000 epochs."""
+KINDS = ("query", "key", "value")
 LATER = {"p = 1.1": (150, 0.79), "Adam": (50, 0.79)}
 
 
@@ -38,35 +39,35 @@ NOTES = (
     **facts("transformers"),
 )
 def experiment() -> Arrays:
-    """Test accuracy by epoch and key weights at the end, from the record."""
+    """Test accuracy by epoch and weights at the end, from the record."""
     runs = recorded("transformers")["runs"]
     arrays: Arrays = {}
     for rule, (name, _) in RULES.items():
         arrays[f"test {rule}"] = np.array(runs[name]["test_accuracy"])
         arrays[f"epoch {rule}"] = np.array(runs[name]["epoch"])
-        arrays[f"histogram {rule}"] = np.array(runs[name]["last"]["histogram_key"])
+        for kind in KINDS:
+            arrays[f"{kind} {rule}"] = np.array(runs[name]["last"][f"histogram_{kind}"])
     return arrays
 
 
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
-    """The curves with the published points; the histogram of key weights."""
-    figure, (left, right) = canvas(2, height=3.0)
+    """The curves with the published points; histograms of query, key and value weights."""
+    figure, ((left, *above), below) = grid(2, 2, 5.0)
+    axes = dict(zip(KINDS, (*above, *below), strict=True))
     for rule, (_, color) in RULES.items():
-        curve, counts = arrays[f"test {rule}"], arrays[f"histogram {rule}"]
-        left.plot(arrays[f"epoch {rule}"], curve, color=color, label=rule)
+        left.plot(arrays[f"epoch {rule}"], arrays[f"test {rule}"], color=color, label=rule)
         left.plot([1, LATER[rule][0]], [FIRST[rule], LATER[rule][1]], "o", mfc="none", mec=color, ms=6)
-        right.step(0.005 * np.arange(len(counts)), counts / 1000, where="post", color=color, lw=1)
-        right.plot(0.0025, BIN[rule] / 1000, "o", mfc="none", mec=color, ms=6)
+        for kind, ax in axes.items():
+            counts = arrays[f"{kind} {rule}"] / 1000
+            ax.step(0.005 * np.arange(len(counts)), counts, where="post", color=color, lw=1)
+        axes["key"].plot(0.0025, BIN[rule] / 1000, "o", mfc="none", mec=color, ms=6)
     left.set_xscale("log")
     left.legend(fontsize=8, frameon=False)
     describe(left, "circles: published", "epochs", "test accuracy")
-    describe(
-        right,
-        "key weights (circles: after 1,000 epochs)",
-        "|w|",
-        "thousands per bin of 0.005",
-    )
+    for kind, ax in axes.items():
+        more = " (circles: published, 1,000 epochs)" if kind == "key" else ""
+        describe(ax, f"{kind} weights{more}", "|w|", "thousands per bin of 0.005")
     return figure
 
 
@@ -75,7 +76,7 @@ def checks(arrays: Arrays) -> list[Check]:
     """First epochs, and key weights near zero."""
     found = []
     for rule in RULES:
-        test, small = float(arrays[f"test {rule}"][0]), float(arrays[f"histogram {rule}"][0])
+        test, small = float(arrays[f"test {rule}"][0]), float(arrays[f"key {rule}"][0])
         epochs = f"{arrays[f'epoch {rule}'][-1]} of 1,000 epochs"
         once = sampled([test], 1)
         first, bins = f"{rule}: test accuracy after epoch 1", f"{rule}: key weights below 0.005"

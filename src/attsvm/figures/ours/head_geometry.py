@@ -69,8 +69,8 @@ def experiment() -> Arrays:
 
     For each of GROUPS; also the mean Frobenius cosine of each layer of size 3 at the kept epochs.
     """
-    record, runs = recorded("heads"), recorded("transformers")["runs"]
-    heads, same = record["heads"], record["same"]
+    record = recorded("heads")
+    heads, same, last = record["heads"], record["same"], record["last"]
     arrays: Arrays = {}
     for group, (size, rules, norms) in GROUPS.items():
         names = {rule: f"sentiment-{size}-{rule}-0" for rule in rules}
@@ -82,7 +82,7 @@ def experiment() -> Arrays:
     arrays["certified"] = np.array([one["certified"] for found in every for one in found.values()])
     for rule in arrays["own rules"]:
         files = [file for file in heads if file.startswith(f"sentiment-3-{rule}-0/") or file == START]
-        epochs = [_epoch(file, runs[f"sentiment-3-{rule}-0"]) for file in files]
+        epochs = [_epoch(file, last[f"sentiment-3-{rule}-0"]) for file in files]
         at = np.argsort(epochs)
         arrays[f"epochs {rule}"] = np.sort(epochs)
         arrays[f"layers {rule}"] = np.array([_layers(heads[files[k]]) for k in at])
@@ -108,9 +108,9 @@ def _interval(values: Float) -> tuple[Float, Float, Float]:
     return values.mean(-1), low, high
 
 
-def _epoch(file: str, run: Named) -> int:
+def _epoch(file: str, last: int) -> int:
     stamp = file.rsplit("-", 1)[1]
-    return int(run["epoch"][-1]) if stamp == "last" else int(stamp)
+    return last if stamp == "last" else int(stamp)
 
 
 def _layers(found: list[Named]) -> list[float]:
