@@ -48,8 +48,9 @@ def problem():
 
 @pytest.fixture
 def short_segments(monkeypatch):
-    """Calls of at most 7 steps."""
+    """Calls of at most 7 steps, with room for few records."""
     monkeypatch.setattr(segments, "SEGMENT", 0.0)
+    monkeypatch.setattr(host, "MANY", 80)
     monkeypatch.setattr("attsvm.training.train.first_steps", lambda *_: 7)
 
 

@@ -60,9 +60,9 @@ def parts(plan: Plan, data: Data, start: Any, count: int | None, saved: Any = No
     found = []
     for j in range(share.parts):
         given = share.placed(data, j) if plan.model.data_runs else share.everywhere(data)
-        state, scores = engine.start(plan, given, *share.placed(start, j))
-        if saved is not None:
-            state = share.placed(saved, j)
+        params, head, seed = share.placed(start, j)
+        state = engine.begun(plan, params, head, seed) if saved is None else share.placed(saved, j)
+        scores = engine.fixed_scores(plan, given, head)
         runs = None if count is None else share.part(np.arange(count), j)
         found.append(Part(given, scores, state, runs))
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,28 +25,27 @@ SEEN = Asked(loss=True, excess=True)
 """What a record tells."""
 
 
-@Program
-def start(
-    plan: Plan, data: Data, params: Params, head: Head, seed: Array | None = None
-) -> tuple[State, Array | None]:
-    """The state before the first step, and the token scores of a linear head that is not trained.
+def fixed_scores(plan: Plan, data: Data, head: Head) -> Array | None:
+    """The token scores of a linear head that is not trained, which save one pass over the values per step.
 
-    The scores save one pass over the values per step. Values in half precision are not widened for them.
+    Values in half precision are not widened for them.
     """
-    state = begun(plan, params, head, seed)
     values = data.keys if data.values is None else data.values
     if not isinstance(head, Linear) or plan.head_rule is not None or values.dtype != head.v.dtype:
-        return state, None
-    mapped = replace(plan.model, lanes=False)
+        return None
+    return _scores(plan.model.runs, plan.model.data_runs, data, head)
 
-    def scores(data: Data, head: Linear) -> Array:
+
+@partial(Program, static=2)
+def _scores(runs: bool, data_runs: bool, data: Data, head: Linear) -> Array:
+    def one(data: Data, head: Linear) -> Array:
         return over_heads(partial(attention.fixed_scores, data), head)(head.v)
 
-    return state, mapped.over_runs(scores, 1)(data, head)
+    return (jax.vmap(one, in_axes=(0 if data_runs else None, 0)) if runs else one)(data, head)
 
 
 def begun(plan: Plan, params: Params, head: Head, seed: Array | None = None) -> State:
-    """The state before the first step."""
+    """The state before the first step: a few arrays of zeros, made without a program."""
 
     def one(params: Params, head: Head, seed: Array | None) -> State:
         memory = plan.rule.init(params)
@@ -55,9 +53,6 @@ def begun(plan: Plan, params: Params, head: Head, seed: Array | None = None) -> 
         return State(params, head, memory, head_memory, jnp.asarray(True), jnp.asarray(True), seed)
 
     return (jax.vmap(one) if plan.model.runs else one)(params, head, seed)
-
-
-begin = Program(begun)
 
 
 def _advance(
@@ -141,19 +136,23 @@ def observe(model: Model, data: Data, fixed: Head, snapshots: Snapshot, places: 
     return lax.fori_loop(0, count, lambda j, records: _put(records, j, one(j)), room)
 
 
-@partial(Program, static=1)
-def part_of_sums(asked: Asked, plan: Plan, data: Data, state: State, before: Sums | None) -> Sums:
-    """The sums over a chunk of the examples, added to those before."""
-    model = plan.model
+@partial(Program, static=2)
+def sums_over(asked: Asked, model: Model, data: Data, params: Params, head: Head) -> Sums:
+    """The sums over a chunk of the examples; compiled once for all optimizers."""
 
     def one(data: Data, params: Params, head: Head) -> Sums:
         W = weights.matrix(model.weight, params, False)
         return over_examples(asked, model.loss, data, W, head, None, model.block)
 
-    here = model.over_runs(one, 2)(data, state.params, state.head)
-    if before is None:
-        return here
-    return (jax.vmap(added) if model.runs else added)(before, here)
+    found: Sums = model.over_runs(one, 2)(data, params, head)
+    return found
+
+
+@partial(Program, static=1)
+def sums_together(runs: bool, one: Sums, other: Sums) -> Sums:
+    """Those of two chunks."""
+    both: Sums = (jax.vmap(added) if runs else added)(one, other)
+    return both
 
 
 @Program
@@ -166,12 +165,11 @@ def stepped(plan: Plan, state: State, found: Sums) -> State:
     return plan.model.planned(one, 2, plan)(None, state, found)
 
 
-@Program
-def matrix(plan: Plan, state: State) -> Array:
+@partial(Program, static=1)
+def matrix(model: Model, params: Params) -> Array:
     """W (d, e) of every run."""
-    return plan.model.over_runs(lambda _, p: weights.matrix(plan.model.weight, p, False), 1)(
-        None, state.params
-    )
+    W: Array = model.over_runs(lambda _, p: weights.matrix(model.weight, p, False), 1)(None, params)
+    return W
 
 
 def _repeated(cpu: bool, step: Any, state: State, begin: Array, length: Array) -> State:

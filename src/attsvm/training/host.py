@@ -166,7 +166,7 @@ def _looked(
     model: Model, parts: list[Part], snapshots: list[Snapshot], chosen: list[int], room: int
 ) -> _Seen:
     # Runs first, where the program is small: it compiles in two thirds of the time and is as fast.
-    model = replace(model, lanes=False, fused=False)
+    model = replace(model, lanes=False, fused=False, batch=None)
     places = np.resize(np.array(chosen), room)
     found, trained = [], {}
     with few_optimisations() if _numbers(parts) < HASTY else nullcontext():

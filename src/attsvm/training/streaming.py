@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -104,17 +105,18 @@ def _looked_at(plan: Plan, tokens: Tokens, state: State, step: int) -> Iterator[
 
 
 def _summed(asked: Asked, plan: Plan, examples: Iterator[Data], state: State) -> Sums:
+    model = replace(plan.model, batch=None)
     sums: Any = None
     for chunk in examples:
-        before = sums
-        sums = engine.part_of_sums(asked, plan, jax.device_put(chunk), state, before)
+        here = engine.sums_over(asked, model, jax.device_put(chunk), state.params, state.head)
+        before, sums = sums, here if sums is None else engine.sums_together(model.runs, sums, here)
         jax.block_until_ready(before)  # type: ignore[no-untyped-call]  # one chunk ahead, no more
     return sums
 
 
 def _record(plan: Plan, tokens: Tokens, state: State) -> dict[str, Any]:
     sums = _summed(engine.SEEN, plan, chunks(tokens), state)
-    found = {"W": engine.matrix(plan, state), "loss": sums.loss, "log_excess": sums.log_excess}
+    found = {"W": engine.matrix(plan.model, state.params), "loss": sums.loss, "log_excess": sums.log_excess}
     found |= {name: array for name, array in state.params.items() if name in ("K", "Q")}
     if plan.head_rule is not None and isinstance(state.head, Linear):
         found["v"] = state.head.v

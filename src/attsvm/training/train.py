@@ -123,7 +123,7 @@ def train(
             settling = settling.after(resume, going_on.records(resume, asked))
             saved = saved._replace(going=saved.going & ~settling.reached)
         if streaming.too_large(tokens):
-            state = engine.begin(first, *start) if saved is None else saved
+            state = engine.begun(first, *start) if saved is None else saved
             done = streaming.ride(plan, tokens, state, asked, taken, watch, settling)
         else:
             parts = devices.parts(first, arrays(tokens), start, count, saved)
