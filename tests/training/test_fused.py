@@ -130,7 +130,7 @@ def test_what_the_kernel_leaves_to_the_loop(problem, kernel):
 
     def served(weight=FULL, head=None, rule=NGD, train_head=None, given=tokens):
         head = Linear(v) if head is None else head
-        return fused.serves(given, weight, head, logistic, _rules(rule, train_head, weight, head))
+        return fused.serves(given, weight, head, logistic, _rules(rule, train_head, weight, head, given))
 
     assert served()
     assert not served(weight=KeyQuery())

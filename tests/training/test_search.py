@@ -187,7 +187,7 @@ def test_an_interrupted_path_holds_the_radii_solved_so_far(ctrl_c, monkeypatch):
     radii = np.geomspace(1, 100, 12)
     whole = calls_of_a_path(tokens, v, radii)
     monkeypatch.setattr("attsvm.training.regularise.first_steps", lambda *_: 50)
-    ctrl_c(700)
+    ctrl_c(1_200)
     with pytest.raises(Interrupted) as interrupted:
         calls_of_a_path(tokens, v, radii)
     path = interrupted.value.path
