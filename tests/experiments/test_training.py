@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import drive
+import half
 import run
 import steps
 from data import packed
@@ -266,3 +267,13 @@ def test_the_plan_has_the_published_table_three_times_and_no_name_twice():
     assert set(cells) <= set(names)
     sources = {drive.source_of(line) for line in drive.read(drive.HERE / "plan.txt")} - {None}
     assert sources <= set(names)
+
+
+def test_half_precision_moves_a_gradient_less_than_dropout_and_float32_not_at_all(monkeypatch):
+    task = Sentiment((reviews(12, 0), reviews(4, 1)), 2, "cpu", batch=4, **TINY)
+    found = half.compared(task)
+    assert set(found["bfloat16"]) == {"all", *half.KINDS}
+    for kind, moved in found["bfloat16"].items():
+        assert 1e-4 < moved < 0.1 < found["dropout"][kind]  # seven bits: 4e-3 and its sums
+    monkeypatch.setattr(half.torch, "bfloat16", torch.float32)
+    assert not any(half.compared(task)["bfloat16"].values())
