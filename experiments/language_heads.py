@@ -8,10 +8,10 @@ chooses the one after the earlier copy, which is the next token. A token in its 
 vocabulary, its vector the state that enters the head. Judged are, in the norms of the law of halves, the
 margins of the head and of what training added to it, on
 
-    same: choices of next tokens that the best head of every net of a seed makes, the surest on average first
-    own: the surest choices of every kept head, whatever they are
-
-and the same of the net before training. `ordered`: of the surest queries in held-out reviews, by the number
+    own: the surest choices of every kept head, whatever they are, also of the net before training
+    same: choices in common of two nets of a seed whose optimizers the law names, by those two of their heads
+        that have the most of them; pairs with fewer than four are left out.
+ `ordered`: of the surest queries in held-out reviews, by the number
 of the token alone, the share that an order of the tokens for each query explains; beside it that of choices
 drawn at random from the same sentences.
 """
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ from head_study import LEAST, margins, surest
 from language import EARLIEST
 
 NORMS = ("nuclear", "Frobenius", "spectral")
+LAW = ("gd", "schatten4", "muon")
+"""The optimizers that the law of halves gives these norms."""
 SURE = 400
 """Queries in reviews whose order is looked for."""
 
@@ -59,9 +62,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--norms", nargs="*", default=list(NORMS), choices=NORMS)
     given = parser.parse_args(arguments)
     found: dict[str, Any] = {}
+    same: dict[str, Any] = {}
     for nets in by_seed(given.runs).values():
         found |= studied(nets, given.queries, given.norms)
-        given.out.write_text(json.dumps(found), encoding="utf8")
+        same |= together(nets, given.queries, given.norms)
+        given.out.write_text(json.dumps(found | {"same": same}), encoding="utf8")
 
 
 def by_seed(runs: Path) -> dict[str, dict[str, list[Kept]]]:
@@ -108,17 +113,12 @@ def score(attention: Any) -> float:
 
 
 def studied(nets: dict[str, list[Kept]], queries: int, norms: list[str]) -> dict[str, Any]:
-    """All nets of a seed: on the choices that they share, and each on its own."""
-    trained = [best.attention for name, (best, *_) in nets.items() if not name.startswith("start")]
-    same = shared(trained, queries)
+    """The kept heads of all nets of a seed, each on its own choices."""
     found: dict[str, Any] = {}
     with Line(total=len(nets)) as line:
         for count, (name, heads) in enumerate(nets.items()):
             line.show(name, count)
-            found[name] = {
-                "same": judged(heads[0], same, norms),
-                "heads": [alone(one, queries, norms) for one in heads],
-            }
+            found[name] = [alone(one, queries, norms) for one in heads]
     return found
 
 
@@ -142,13 +142,31 @@ def right(attention: Any) -> float:
     return float((attention.argmax(-1)[:, at] == after).mean())
 
 
-def shared(attentions: list[Any], queries: int) -> Any:
-    """(text, query, choice) of next tokens that all of these heads choose, the surest on average first."""
-    at, after = wanted(attentions[0].shape[1])
-    right = np.all([each.argmax(-1)[:, at] == after for each in attentions], axis=0)
-    mass = np.where(right, np.mean([each[:, at, after] for each in attentions], axis=0), 0)
-    text, place = np.unravel_index(np.argsort(-mass, axis=None)[: min(queries, right.sum())], mass.shape)
-    return np.stack([text, at[place], after[place]], 1)
+def together(nets: dict[str, list[Kept]], queries: int, norms: list[str]) -> dict[str, Any]:
+    """`net and net` → both nets' heads on the choices that they share, where these are enough."""
+    law = [name for rule in LAW for name in nets if f"+{rule}-heads" in name]
+    found = {}
+    for names in combinations(law, 2):
+        pairs = [
+            (shared(x.attention, y.attention, queries), x, y)
+            for x, y in product(*(nets[name] for name in names))
+        ]
+        choices, *heads = max(pairs, key=lambda pair: len(pair[0]))
+        if len(choices) >= LEAST:
+            found[" and ".join(names)] = [
+                {"head": [one.layer, one.head, score(one.attention)], "own": judged(one, choices, norms)}
+                for one in heads
+            ]
+    return found
+
+
+def shared(first: Any, second: Any, queries: int) -> Any:
+    """(text, query, choice) that two heads choose alike in the second reading, one for each token."""
+    at, _ = wanted(first.shape[1])
+    chosen = first.argmax(-1)
+    alike = (chosen == second.argmax(-1)) & np.isin(np.arange(first.shape[1]), at)
+    mass = np.where(alike, (first.max(-1) + second.max(-1)) / 2, 0)
+    return _choices(surest(mass, chosen, queries), chosen)
 
 
 def own(attention: Any, queries: int) -> Any:
@@ -156,7 +174,11 @@ def own(attention: Any, queries: int) -> Any:
     at, _ = wanted(attention.shape[1])
     late, mass = np.isin(np.arange(attention.shape[1]), at), attention.max(-1)
     chosen = attention.argmax(-1)
-    text, query = surest(np.where(late, mass, 0), chosen, queries).T
+    return _choices(surest(np.where(late, mass, 0), chosen, queries), chosen)
+
+
+def _choices(places: Any, chosen: Any) -> Any:
+    text, query = places.astype(int).reshape(-1, 2).T
     return np.stack([text, query, chosen[text, query]], 1)
 
 

@@ -46,7 +46,8 @@ def main(arguments: list[str] | None = None) -> None:
         command = "python experiments/language_heads.py out/language/small heads.json"
         nets = json.loads(given.heads.read_text(encoding="utf8"))
         record["programs"] = {"made": here(given.heads_commit) | {"command": command}}
-        record["programs"] |= {name: _net(net) for name, net in nets.items()}
+        record["programs"]["same"] = {name: _heads(pair) for name, pair in nets.pop("same").items()}
+        record["programs"]["own"] = {name: _heads(net) for name, net in nets.items()}
     write(given.out / "language.json", record)
 
 
@@ -98,10 +99,9 @@ def _counts(table: Any) -> dict[str, list[int]]:
     }
 
 
-def _net(found: dict[str, Any]) -> dict[str, Any]:
-    """A net's best head on shared choices, and its kept heads on their own."""
-    heads = [one | {"own": _judged(one["own"])} for one in found["heads"]]
-    return rounded({"same": _judged(found["same"]), "heads": heads})
+def _heads(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The kept heads of a net, or two heads on equal choices."""
+    return [rounded(one | {"own": _judged(one["own"])}) for one in found]
 
 
 def _judged(found: dict[str, Any]) -> dict[str, Any]:

@@ -27,8 +27,8 @@ def main() -> None:
         described(arrays, rule, record["columns"][2:])
         kinds(arrays, rule, record["columns"][2:], record["kinds"])
     if "programs" in record:
-        nets = {name: net for name, net in record["programs"].items() if name != "made"}
-        programs(nets)
+        programs(record["programs"]["own"])
+        together(record["programs"]["same"])
 
 
 def described(arrays: Any, rule: str, columns: list[str]) -> None:
@@ -97,15 +97,14 @@ def _ends(values: Any) -> str:
 
 def programs(nets: dict[str, Any]) -> None:
     """Of the kept heads of every net, by optimizer: mean over heads and seeds, 95 % bootstrap interval."""
-    judged = [one for net in nets.values() for one in (net["same"], *(h["own"] for h in net["heads"]))]
-    certified = [one[norm][4] for one in judged for norm in NORMS if norm in one]
-    print(f"programs: {len(certified)}, certified {sum(certified)}")
+    _certified(nets)
     for name, net in nets.items():
         places = [f"layer {layer + 1} head {head + 1} {score:.3f}" for layer, head, score in _places(net)]
-        print(f"  {name}: {', '.join(places)}; shared choices {net['same']['used']}")
+        right = ", ".join(f"{head['right']:.3f}" for head in net)
+        print(f"  {name}: {', '.join(places)}; next tokens chosen {right}")
     for rule in ("start", *language.RULES):
         names = (f"{begin}{rule}-{k}" for begin in ("language-20-", "") for k in range(language.SEEDS))
-        heads = [head for name in names if name in nets for head in nets[name]["heads"]]
+        heads = [head for name in names if name in nets for head in nets[name]]
         if heads:
             orders = np.array([head["ordered"][1:] for head in heads if head["ordered"][1] is not None])
             mass = np.mean([head["own"]["mass"] for head in heads])
@@ -117,8 +116,24 @@ def programs(nets: dict[str, Any]) -> None:
                 print(f"    own {norm}: {_numbers([head['own'][norm][:4] for head in heads])}")
 
 
-def _places(net: dict[str, Any]) -> list[Any]:
-    return [head["head"] for head in net["heads"]]
+def _certified(nets: dict[str, Any]) -> None:
+    found = [head["own"][norm][4] for net in nets.values() for head in net for norm in NORMS]
+    print(f"programs: {len(found)}, certified {sum(found)}")
+
+
+def together(pairs: dict[str, Any]) -> None:
+    """Two heads on equal choices: margins in percent, and those of the first by those of the second."""
+    _certified(pairs)
+    for name, pair in pairs.items():
+        print(f"  {name}: {pair[0]['own']['used']} choices, {_places(pair)}")
+        for norm in NORMS:
+            first, second = (100 * head["own"][norm][0] for head in pair)
+            cosines = ", ".join(f"{head['own'][norm][3]:.3f}" for head in pair)
+            print(f"    {norm}: {first:.3f} and {second:.3f}, ratio {first / second:.2f}; cosines {cosines}")
+
+
+def _places(net: list[Any]) -> list[Any]:
+    return [head["head"] for head in net]
 
 
 def _numbers(rows: list[Any]) -> str:

@@ -174,7 +174,7 @@ def induction(sharpness, spread=0.0):
 def test_an_induction_head_is_judged_by_the_program_of_its_next_tokens():
     sharp, other = induction(10.0), induction(10.0, spread=3.0)
     assert language_heads.score(sharp.attention) > 0.4 and language_heads.right(sharp.attention) > 0.7
-    choices = language_heads.shared([sharp.attention], 6)
+    choices = language_heads.own(sharp.attention, 6)
     corpus = language_heads.of_places(choices, 2, 11)
     solution = next_token.attention_program(corpus, sharp.states.reshape(-1, 12))
     found = [
@@ -186,10 +186,15 @@ def test_an_induction_head_is_judged_by_the_program_of_its_next_tokens():
     assert found[0]["ratio"] == pytest.approx(found[0]["added ratio"])
 
 
-def test_choices_that_not_all_heads_make_are_not_shared():
-    sharp, blind = induction(10.0).attention, induction(-10.0).attention
-    assert len(language_heads.shared([sharp, sharp], 4)) == 4
-    assert len(language_heads.shared([sharp, blind], 4)) == 0
+def test_nets_are_judged_together_where_their_heads_choose_alike():
+    sharp, blind = induction(10.0), induction(-10.0)
+    assert len(language_heads.shared(sharp.attention, sharp.attention, 4)) == 4
+    assert len(language_heads.shared(sharp.attention, blind.attention, 4)) == 0
+    nets = {"a-adam+gd-heads-0": [blind, sharp], "a-adam+muon-heads-0": [induction(5.0)], "a-adam-0": [sharp]}
+    ((name, pair),) = language_heads.together(nets, 4, ["Frobenius"]).items()
+    assert name == "a-adam+gd-heads-0 and a-adam+muon-heads-0"
+    assert [one["own"]["used"] for one in pair] == [4, 4] and pair[0]["head"][2] > 0.4
+    assert not language_heads.together(nets | {"a-adam+gd-heads-0": [blind]}, 4, ["Frobenius"])
     assert language_heads.judged(induction(1.0), np.zeros((0, 3), int), ["Frobenius"]) == {"used": 0}
 
 
@@ -220,9 +225,7 @@ def test_looks_become_the_record_that_the_figure_draws(tmp_path, monkeypatch, ca
     one = record["runs"]["language-20-adam+gd-heads-0"]
     assert one["tokens"] == [0, 10 * 32 * 256, *one["tokens"][2:]] and len(one["fit"]) == 4
     assert np.shape(one["heads"]) == (4, 8) and np.shape(one["curves"]["first"]) == (4, 4)
-    trained, before = (
-        record["programs"][name]["heads"] for name in ("language-20-adam+gd-heads-0", "start-0")
-    )
+    trained, before = (record["programs"]["own"][name] for name in ("language-20-adam+gd-heads-0", "start-0"))
     assert len(trained) == 3 and trained[0]["own"]["Frobenius"][4] is True
     assert trained[0]["own"]["Frobenius"][3] is not None and before[0]["own"]["Frobenius"][3] is None
     monkeypatch.setenv(FOLDER, str(tmp_path))
