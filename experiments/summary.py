@@ -56,12 +56,14 @@ def main(arguments: list[str] | None = None) -> None:
         }
         nets = {name.split("/")[0] for name in (*heads, *same)} & set(record["runs"])
         last = {name: record["runs"][name]["trained"] for name in sorted(nets)}
-        write(given.out / "heads.json", {"made": made, "last": last, "heads": heads, "same": same})
+        ends = {name.split("/")[0]: by_layer(net) for name, net in heads.items() if name.endswith("last")}
+        found = {"made": made, "last": last, "layers": ends, "heads": heads, "same": same}
+        write(given.out / "heads.json", found)
     if given.layers:
         record = json.loads((given.out / "heads.json").read_text(encoding="utf8"))
         for file in given.layers:
             nets = json.loads(file.read_text(encoding="utf8"))
-            record.setdefault("layers", {}).update({x.split("/")[0]: by_layer(nets[x]) for x in nets})
+            record["layers"] |= {name.split("/")[0]: by_layer(net) for name, net in nets.items()}
         write(given.out / "heads.json", record)
 
 

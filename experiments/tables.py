@@ -11,7 +11,6 @@ from attsvm.figures.max_margin_selection import vision_sparsity
 from attsvm.figures.mirror_descent import sentiment, trials
 from attsvm.figures.ours import head_geometry, head_ranks
 from attsvm.figures.recorded import recorded
-from summary import by_layer
 
 ROWS = {"1.1": "mirror, p = 1.1", "2": "GD (p = 2)", "3": "mirror, p = 3"}
 
@@ -192,13 +191,7 @@ def margins_of_heads() -> None:
 
 def layers_of_heads() -> None:
     """Nets at their end by layer, on own selections: attention on them, Frobenius margin and cosine."""
-    record = recorded("heads")
-    nets = {
-        name.split("/")[0]: by_layer(net)
-        for name, net in record["heads"].items()
-        if name.startswith(("sentiment-4", "sentiment-6"))
-    }
-    for name, layers in (nets | record["layers"]).items():
+    for name, layers in recorded("heads")["layers"].items():
         words = (f"{mass:.2f}, {100 * ratio:.2f}, {cosine:.3f}" for mass, ratio, cosine in layers)
         print(f"  {name}: attention, margin in %, cosine by layer: {'; '.join(words)}")
 
