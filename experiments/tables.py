@@ -28,7 +28,7 @@ def main() -> None:
     for what, (mean, spread) in trials.COLLAPSED.items():
         found = trials.one_apart(mean, -spread if what == "epochs" else spread)
         words = "all but one at {:.2f}, one at {:.2f}".format(*found)
-        nine = "{:.2f} ± {:.2f}".format(*getattr(trials.PUBLISHED[6, "1.1"], what))
+        nine = "{:.2f} ± {:.2f}".format(*getattr(trials.UNMASKED["1.1"], what))
         print(f"published, size 6, p = 1.1: {what} {mean:.2f} ± {spread:.2f}: {words}; the nine {nine}")
     print("key weights: below 0.005, above 0.06, largest; pivotal words at start and end")
     for name in runs:
@@ -71,10 +71,7 @@ def cells_of_reviews(arrays: Arrays) -> None:
     """Each training's best and last test accuracy and epochs; means and spreads beside the published ones."""
     print("movie reviews: best test accuracy, % (epochs, * not to its end); mean ± sd of those to their end")
     for (size, p), published in trials.PUBLISHED.items():
-        told = ", ".join(
-            "{} {:.2f} ± {:.2f}".format(what, *getattr(published, what)) for what in trials.MEASURES
-        )
-        print(f"  size {size}  {ROWS[p]}; published {told}, {published.trials} trials")
+        print(f"  size {size}  {ROWS[p]}; published {_told(published)}, {published.trials} trials")
         for words, keys in (("own", trials.own(arrays, size, p)), ("one", trials.shared(arrays, size, p))):
             each = ", ".join(
                 f"{trials.best(arrays, key):.2f} ({arrays[f'trained {key}']}"
@@ -84,6 +81,13 @@ def cells_of_reviews(arrays: Arrays) -> None:
             found = [trials.measured(arrays, keys, what) for what in trials.MEASURES]
             means = (f"{what} {_spread(x)}" for what, x in zip(trials.MEASURES, found, strict=True))
             print(f"    {words} initialisation: {each}; n = {len(found[0])}: {', '.join(means)}")
+    for p, published in trials.UNMASKED.items():
+        print(f"  size 6  {ROWS[p]}; as printed, of another net: {_told(published)}")
+
+
+def _told(published: trials.Published) -> str:
+    pairs = zip(trials.MEASURES, published, strict=False)
+    return ", ".join(f"{what} {mean:.2f} ± {spread:.2f}" for what, (mean, spread) in pairs)
 
 
 def _spread(values: Any) -> str:

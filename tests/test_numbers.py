@@ -58,7 +58,6 @@ OTHERS = {
         "2.17": "seconds: benchmarks/epochs.py on a GPU",
         "178,000": "key weights in a bin, rounded to thousands",
         "0.995": "train accuracy at which a training ends",
-        "99.7": "percent, the level of the report",
         "50,000": "reviews, spelled once by both tokenizers",
         "7,214": "of these are longer than 512 tokens",
     },

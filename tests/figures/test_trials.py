@@ -32,7 +32,7 @@ def test_the_published_trial_at_its_cap_is_the_one_at_chance():
     epochs, last = trials.COLLAPSED["epochs"], trials.COLLAPSED["last"]
     assert trials.one_apart(epochs[0], -epochs[1])[1] == pytest.approx(trials.CAP, abs=0.1)
     assert trials.one_apart(*last)[1] == pytest.approx(trials.CHANCE, abs=0.1)
-    mean, spread = trials.PUBLISHED[6, "1.1"].epochs
+    mean, spread = trials.UNMASKED["1.1"].epochs
     assert 9 * mean == pytest.approx(501, abs=1e-6)  # whole epochs
     assert 8 * spread**2 == pytest.approx(16, abs=1e-3)  # nine whole numbers around 501 / 9
 
