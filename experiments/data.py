@@ -57,6 +57,12 @@ class Reviews:
         texts = [self.ids[self.offsets[i] : self.offsets[i + 1]] for i in rows.tolist()]
         return packed(texts, self.labels[rows])
 
+    def padded(self, length: int) -> Reviews:
+        """All of one length, filled up with zeros, which then are tokens like others."""
+        rows = torch.nn.utils.rnn.pad_sequence(self.ids.split(self.offsets.diff().tolist()), batch_first=True)
+        rows = torch.nn.functional.pad(rows, (0, length - rows.shape[1]))
+        return Reviews(rows.flatten(), length * torch.arange(len(self) + 1), self.labels)
+
 
 @dataclass(frozen=True)
 class Images:

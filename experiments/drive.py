@@ -110,7 +110,7 @@ def _paths() -> str:
     return os.pathsep.join([str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
 
 
-FLAGS = ("--selective", "--no-half")
+FLAGS = ("--selective", "--unmasked", "--no-half")
 """Arguments without a value that belong to a training's name."""
 
 

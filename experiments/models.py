@@ -136,6 +136,7 @@ class SentimentEncoder(nn.Module):
     """The encoder of Julistiono et al. 2024, section of the movie reviews: one logit per text.
 
     Learned positions, post-LN blocks, no biases; the first token of the last block is read by a linear head.
+    mean: the mean of all tokens is read, of texts of one length: the authors' earlier net, without a mask.
     """
 
     def __init__(
@@ -147,9 +148,10 @@ class SentimentEncoder(nn.Module):
         hidden: int = 1536,
         dropout: float = 0.2,
         selective: bool = False,
+        mean: bool = False,
     ) -> None:
         super().__init__()
-        self.dtype = torch.float32
+        self.dtype, self.mean = torch.float32, mean
         self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.blocks = nn.ModuleList([TextBlock(width, size, hidden, dropout, selective) for _ in range(size)])
         self.head = nn.Linear(width, 1, bias=False)
@@ -158,15 +160,17 @@ class SentimentEncoder(nn.Module):
         """Logits (n,) of texts in one line of ids (N,)."""
         x = (self.words(ids) + self.places(line.positions)).to(self.dtype)
         for k, block in enumerate(self.blocks):
-            x = block(x, None, line, first=k == len(self.blocks) - 1)
+            x = block(x, None, line, first=k == len(self.blocks) - 1 and not self.mean)
+        if self.mean:
+            x = x.unflatten(0, (-1, line.longest)).mean(1)
         return linear(x, self.head)[:, 0].float()
 
     def padded(self, ids: Tensor, mask: Tensor) -> Tensor:
         """The same of padded ids (n, T) with every query computed, for those who look into the heads."""
         x = (self.words(ids) + self.places.weight[: ids.shape[1]]).to(self.dtype)
         for block in self.blocks:
-            x = block(x, mask, None, first=False)
-        return linear(x[:, 0], self.head)[:, 0].float()
+            x = block(x, None if self.mean else mask, None, first=False)
+        return linear(x.mean(1) if self.mean else x[:, 0], self.head)[:, 0].float()
 
 
 # ---------------------------------------------------------------------- images

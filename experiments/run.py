@@ -46,7 +46,8 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         given.out or Path("out") / f"{given.task}{given.size}-{given.optimizer.replace(':', '')}-{given.seed}"
     )
     start = None if given.start is None else weights_of(given.start, out)
-    task_name = f"{given.task} selective" if given.selective else given.task
+    kinds = [name for name in ("selective", "unmasked") if getattr(given, name)]
+    task_name = " ".join([given.task, *kinds])
     fused = half and device.type == "cuda" and given.fused and (not task.compiled or fusing_works())
     settings = Settings(
         task_name,
@@ -86,6 +87,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("task", choices=("sentiment", "vision", "patches", "language", "digits"))
     parser.add_argument("--size", type=int, default=3, help="blocks and heads of the sentiment encoder")
     parser.add_argument("--selective", action="store_true", help="a learned temperature per query")
+    parser.add_argument("--unmasked", action="store_true", help="padding is text, the mean of all is read")
     parser.add_argument("--optimizer", default="mirror:1.1", help="by its name in optimizers.py")
     parser.add_argument("--lr", type=float, help="step; default: the published one, or tasks.OUR_STEPS")
     parser.add_argument("--seed", type=int, default=0, help="initial weights, order and dropout")
@@ -135,7 +137,8 @@ def made(given: argparse.Namespace, device: torch.device) -> tuple[Any, Any]:
         halves = some(reviews(given.data), given.rows)
         ids, places = (x.to(device) for x in sentences(given.data))
         look = TextLook(held_out(halves[1]).to(device), ids, places, frozenset(given.keep))
-        return Sentiment(halves, given.size, device, selective=given.selective), look
+        kinds = {"selective": given.selective, "unmasked": given.unmasked}
+        return Sentiment(halves, given.size, device, **kinds), look
     if given.task == "language":
         few = {} if given.rows is None else {"batch": 4}
         spoken = Language(some(reviews(given.data), given.rows), device, **few)

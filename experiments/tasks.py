@@ -36,20 +36,31 @@ class Sentiment:
     """Movie reviews; binary cross-entropy summed over a batch, as published.
 
     fill: batches are filled up to a multiple of so many tokens by two texts without meaning, which nothing
-    else attends to and no loss counts: a few shapes instead of as many as batches, for `steps.py`.
+    else attends to and no loss counts: a few shapes instead of as many as batches, for `steps.py`. Texts of
+    one length need none. unmasked: all are padded to the model's length, and padding counts as text.
     """
 
     summed, compiled = True, True
     """Whether a batch's loss is the sum of its examples' or their mean; whether compiling blocks pays."""
 
     def __init__(
-        self, halves: tuple[Reviews, Reviews], size: int, device: Any, batch: int = 100, **model: Any
+        self,
+        halves: tuple[Reviews, Reviews],
+        size: int,
+        device: Any,
+        batch: int = 100,
+        unmasked: bool = False,
+        **model: Any,
     ):
+        self.make = lambda: SentimentEncoder(size, mean=unmasked, **model)
+        if unmasked:
+            places = self.make().places.num_embeddings
+            halves = halves[0].padded(places), halves[1].padded(places)
         self.train, self.test = halves
         self.device, self.batch, self.size, self.fill = torch.device(device), batch, size, 0
-        self.make = lambda: SentimentEncoder(size, **model)
         self.on_device = {id(half): half.to(self.device) for half in halves}
-        self.longest = max(int(half.offsets.diff().max()) for half in halves)
+        lengths = torch.cat([half.offsets.diff() for half in halves])
+        self.longest, self.even = int(lengths.max()), bool(lengths.min() == lengths.max())
 
     def step(self, optimizer: str) -> float:
         sizes = PUBLISHED_STEPS.get(optimizer, {})
@@ -57,7 +68,9 @@ class Sentiment:
 
     def batches(self, seed: int, epoch: int) -> Iterator[Batch]:
         """An epoch's batches: ids (N,), positions (N,), starts (texts + 1,), labels (n,)."""
-        return self._lines(self.train, order(len(self.train), seed, epoch), self.batch, self.fill)
+        return self._lines(
+            self.train, order(len(self.train), seed, epoch), self.batch, 0 if self.even else self.fill
+        )
 
     def tests(self) -> Iterator[Batch]:
         return self._lines(self.test, torch.arange(len(self.test)), 5 * self.batch, 0)

@@ -5,10 +5,13 @@ import torch
 import torch.nn.functional as F
 
 from attend import Line
+from data import packed
 from models import SentimentEncoder, VisionTransformer
+from tasks import Sentiment
 
 ROUNDING = 1e-5  # float32, logits of size 0.1 to 1
 LENGTHS = (5, 9, 3)
+TINY = {"vocabulary": 30, "length": 12, "width": 8, "hidden": 16}
 
 
 def texts(model):
@@ -45,10 +48,11 @@ def test_their_gradients_agree_too(model):
     assert all(torch.allclose(a, b, atol=ROUNDING, rtol=1e-3) for a, b in zip(*grads, strict=True))
 
 
-def published(model, ids, open_padding=False):
+def published(model, ids, open_padding=False, mean=False):
     """The encoder as the authors compute it: every token of padded texts, padding masked as query and as key.
 
-    Only the first column is open to all, so that no row is empty. open_padding: padding is attended to.
+    Only the first column is open to all, so that no row is empty. open_padding: padding is attended to. mean:
+    all places are read, not the first.
     """
     there = ids > 0
     allowed = there[:, None, :] & there[:, :, None]
@@ -65,7 +69,7 @@ def published(model, ids, open_padding=False):
         x = F.layer_norm(x + mixed @ layer.out.weight.T, (width,), block.norm1.weight)
         change = F.gelu(x @ block.up.weight.T) @ block.down.weight.T
         x = F.layer_norm(x + change, (width,), block.norm2.weight)
-    return (x[:, 0] @ model.head.weight.T)[:, 0]
+    return ((x.mean(1) if mean else x[:, 0]) @ model.head.weight.T)[:, 0]
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "training without dropout"])
@@ -86,6 +90,25 @@ def test_our_lines_give_the_logits_and_gradients_of_the_published_padding(traini
     for a, b, c in zip(ours[1:], theirs[1:], wrong[1:], strict=True):
         assert (a - b).norm() <= rounding * b.norm()
         assert (c - b).norm() > 1e-3 * b.norm()
+
+
+def test_the_unmasked_net_reads_the_mean_of_texts_and_padding():
+    """What the authors' notebook prints as size 6."""
+    torch.manual_seed(2)
+    texts = [torch.randint(1, 30, (n,)) for n in LENGTHS]
+    task = Sentiment((packed(texts, [0, 1, 1]),) * 2, 2, "cpu", unmasked=True, **TINY)
+    task.fill = 5  # texts of one length are not filled up
+    model = task.make().eval()
+    (ids, positions, starts, labels), *_ = task.tests()
+    padded = F.pad(torch.nn.utils.rnn.pad_sequence(texts, batch_first=True), (0, 12 - max(LENGTHS)))
+    logits = model(ids, Line(starts, positions, task.longest))
+    expected = published(model, padded, open_padding=True, mean=True)
+    assert torch.equal(labels, torch.tensor([0.0, 1.0, 1.0])) and len(logits) == 3
+    assert torch.allclose(logits, expected, atol=ROUNDING, rtol=0)
+    for other in (published(model, padded, mean=True), published(model, padded, open_padding=True)):
+        assert not torch.allclose(logits, other, atol=100 * ROUNDING, rtol=0)
+    assert len(next(task.batches(0, 1))[0]) == 3 * 12
+    assert torch.allclose(model.padded(padded, padded > 0), expected, atol=ROUNDING, rtol=0)
 
 
 def test_the_last_block_needs_the_class_token_only():
