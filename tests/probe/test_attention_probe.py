@@ -30,7 +30,12 @@ RIDGES = {"head_ridge": 0.03, "prompt_ridge": 0.1}
 """Fixed: the search would take ten times as long, and reads tokens in the same place."""
 
 
-@parametrize_with_checks([AttentionProbe(), AttentionProbe(n_heads=2, n_starts=2, **RIDGES)])
+TIED = {"positive": True, "head_ridge": 0.03, "prompt_ridge": 0.03}
+
+
+@parametrize_with_checks(
+    [AttentionProbe(), AttentionProbe(n_heads=2, n_starts=2, **RIDGES), AttentionProbe(**TIED)]
+)
 def test_every_check_of_scikit_learn_passes(estimator, check):
     check(estimator)
 

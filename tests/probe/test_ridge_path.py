@@ -9,7 +9,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from attsvm.probe import AttentionProbe
 from attsvm.probe.fitting.loudest import loudest_prompt
-from attsvm.probe.fitting.ridge_path import HEAD, POOLED, STRONGER
+from attsvm.probe.fitting.ridge_path import HEAD, POOLED, STRONGER, _clearly
 from tests.probe.cases import everywhere, needle, problem
 
 
@@ -110,3 +110,8 @@ def test_the_loudest_prompt_is_the_mean_of_the_tokens_of_largest_norm():
     np.testing.assert_allclose(loudest_prompt(where, goal), expected, rtol=0, atol=1e-5)  # of 1e-7 and size 1
     quiet = np.stack([x[(x**2).sum(1).argmin()] for x in tokens])
     assert np.abs(loudest_prompt(where, goal) - weights @ quiet).max() > 0.1
+
+
+def test_what_few_folds_tell_by_chance_is_not_clearly_better():
+    assert _clearly(np.array([0.4, 0.6, 0.5])) and _clearly(np.array([0.1]))
+    assert not _clearly(np.array([-0.06, 0.14, 0.01])) and not _clearly(np.array([-0.1, -0.1]))

@@ -64,6 +64,8 @@ class AttentionProbe(
     n_heads: number of prompts p, each with its own head; their scores add.
     n_starts: the problem is not convex in p. The first start is p = 0 (mean pooling); further ones, and all
         with several heads, are random. The lowest objective wins.
+    positive: p = v (two classes, one ridge for both): a token draws attention as far as it speaks for
+        classes_[1], so that none can speak against it. For bags that are positive because of an instance.
     class_weight: None, "balanced", or a weight per class. max_iter, tol: of L-BFGS (gradient entries).
     certify: solve the max-margin program of the selected tokens at fit.
     random_state: of random starts; None is 0, so that a fit can be repeated.
@@ -85,6 +87,7 @@ class AttentionProbe(
         n_average: int = 1,
         n_heads: int = 1,
         n_starts: int = 1,
+        positive: bool = False,
         cv: Folding = 3,
         class_weight: ClassWeight = None,
         max_iter: int = 1000,
@@ -98,6 +101,7 @@ class AttentionProbe(
         self.n_average = n_average
         self.n_heads = n_heads
         self.n_starts = n_starts
+        self.positive = positive
         self.cv = cv
         self.class_weight = class_weight
         self.max_iter = max_iter
@@ -129,14 +133,18 @@ class AttentionProbe(
         self.classes_, index = np.unique(labels[kept], return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"AttentionProbe needs at least two classes, y has {len(self.classes_)} class.")
+        if self.positive and len(self.classes_) > 2:  # in scikit-learn's words
+            only = "Only binary classification is supported. The type of the target is multiclass"
+            raise ValueError(f"{only}: y has {len(self.classes_)} classes, positive=True needs two.")
         if not kept.all():
             store, importance, parts, many = store[kept], importance[kept], parts[:, kept], many[:, kept]
         targets = np.eye(len(self.classes_))[index].T[None]
         if len(self.classes_) == 2:
             targets = targets[:, 1:]
         plan = Plan(self._given(), self.n_starts, self.max_iter, self.tol, self.random_state, judge)
+        h, tied = self.n_heads, self.positive
         ways = Ways(
-            lambda tokens, parts: Objective.of(tokens, targets, importance, parts, self.n_heads),
+            lambda tokens, parts: Objective.of(tokens, targets, importance, parts, h, tied),
             store, parts, many, self.n_average, plan,
         )  # fmt: skip
         self.kinds_, fitted, standard, self.features_ = ways.fit(kinds)
@@ -266,16 +274,20 @@ class AttentionProbe(
             raise ValueError(
                 f'n_average has no effect with features={self.features!r}. Pass "relu" or "{AUTO}".'
             )
+        if self.positive and self.head_ridge != self.prompt_ridge:
+            both = f"head_ridge is {self.head_ridge!r}, prompt_ridge is {self.prompt_ridge!r}"
+            raise ValueError(f"{both}. With positive=True they are one: pass the same.")
         for name in ("n_average", "n_heads", "n_starts", "max_iter"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}. Pass an integer ≥ 1.")
 
     def _kinds(self) -> list[str]:
         """The kinds of features."""
-        if isinstance(self.features, str):
-            kinds = list(KINDS) if self.features == AUTO else [self.features]
-        else:
-            kinds = list(self.features)
+        known = [kind for kind in KINDS if not (self.positive and kind == "relu")]
+        given = [self.features] if isinstance(self.features, str) else list(self.features)
+        kinds = known if self.features == AUTO else given
+        if self.positive and "relu" in kinds:
+            raise ValueError('features "relu" have no positive=True. Pass "linear" or "rbf".')
         if not kinds or len(set(kinds)) < len(kinds) or not set(kinds) <= set(KINDS):
             some = f'"linear", "rbf", "relu", a list of some of them, or "{AUTO}"'
             raise ValueError(f"features is {self.features!r}. Pass {some}.")
@@ -284,4 +296,5 @@ class AttentionProbe(
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
+        tags.classifier_tags.multi_class = not self.positive
         return tags

@@ -68,7 +68,7 @@ def fit_concepts(objective: Objective, plan: Plan, choices: Sequence[Choice]) ->
         numbers, vectors, _ = minimise(
             where,
             lambda at, which: evaluate(objective, where, at, probes.take(which)),
-            where.put(points.reshape(concepts * s, -1)),
+            objective.within(where, where.put(points.reshape(concepts * s, -1))),
             steps=plan.steps,
             tolerance=plan.tolerance,
         )

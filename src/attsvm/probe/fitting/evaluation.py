@@ -33,9 +33,9 @@ def evaluate(objective: Objective, where: Arithmetic, points: Array, probes: Pro
     shrink = where.put(ridges)[:, :, None] * columns
     value = sums.loss + (shrink * columns).sum((1, 2)) / 2
     gradient = (sums.through.reshape(K, c, d) / scale + shrink).reshape(K, c * d)
-    gradient = where.xp.concatenate([gradient, sums.on_intercept], 1)
+    gradient = objective.within(where, where.xp.concatenate([gradient, sums.on_intercept], 1))
     done = Evaluation(where.numpy(value), gradient, where.numpy(sums.held_out))
-    if many is None:
+    if many is None or objective.tied:
         return done
 
     def curvature(which: Index) -> list[Array]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from attsvm.numbers import Array, Float, Index, Values
+from attsvm.probe.data.arithmetic import Arithmetic
 from attsvm.probe.data.standard import Standard, standardise
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import Weights
@@ -77,7 +78,8 @@ class Objective:
     targets (concepts, k, n): one-hot classes, or numbers in [0, 1] where k = 1.
     training, held_out (folds, n): weights ω that sum to one, each row, or to zero.
     share (folds,): of the importance of all held-out sequences, how much each fold tests.
-    h: number of prompts. The tokens are read once an evaluation, in blocks of whole sequences.
+    h: number of prompts; tied: each is its own head (k = 1). The tokens are read once an evaluation, in
+    blocks of whole sequences.
     """
 
     store: TokenStore
@@ -87,9 +89,18 @@ class Objective:
     held_out: Float
     share: Float
     h: int
+    tied: bool = False
 
     @classmethod
-    def of(cls, store: TokenStore, targets: Float, importance: Float, parts: Values, h: int) -> Objective:
+    def of(
+        cls,
+        store: TokenStore,
+        targets: Float,
+        importance: Float,
+        parts: Values,
+        h: int,
+        tied: bool = False,
+    ) -> Objective:
         """Fold 0 trains on everything, fold f where parts[f − 1] is 1; it is tested where that is −1.
 
         parts (folds, n). The tokens are standardised here, over all sequences.
@@ -100,13 +111,22 @@ class Objective:
         training /= training.sum(1, keepdims=True)
         held_out /= np.where(share > 0, share, 1.0)[:, None]
         standard, targets = standardise(store, importance), np.ascontiguousarray(targets, np.float64)
-        return cls(store, standard, targets, training, held_out, share / max(share.sum(), 1e-300), h)
+        share /= max(share.sum(), 1e-300)
+        return cls(store, standard, targets, training, held_out, share, h, tied)
 
     def like(self, point: Float) -> Weights:
         """A point (D,) as weights on standardised tokens."""
         d, h, k = self.store.width, self.h, self.k
         columns = point[: d * h * (1 + k)].reshape(h * (1 + k), d).T
         return Weights(columns[:, :h], columns[:, h:].reshape(d, h, k), point[d * h * (1 + k) :])
+
+    def within(self, where: Arithmetic, points: Array) -> Array:
+        """The nearest points (…, D) that are allowed; of gradients there, the part that stays among them."""
+        if not self.tied:
+            return points
+        m = self.counts[0]
+        both = (points[..., :m] + points[..., m : 2 * m]) / 2
+        return where.xp.concatenate([both, both, points[..., 2 * m :]], -1)
 
     @property
     def k(self) -> int:

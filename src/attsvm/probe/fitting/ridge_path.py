@@ -87,18 +87,18 @@ def choose(
     """
     concepts, folds = len(objective.targets), len(objective.training) - 1
     several = objective.store.lengths.max() > 1
-    lanes = _lanes(given, several)
+    lanes = _lanes(given, several and not objective.tied)  # a tied prompt cannot stay even
     if not folds or (len(lanes[0]) == 1 and not judge):
         head, prompt = (fixed or usual for fixed, usual in zip(given, UNCHOSEN, strict=True))
         return [Choice(head, prompt)] * concepts
-    done = _search(where, objective, lanes, start, steps, np.full(concepts, np.inf))
+    done, rare = _search(where, objective, lanes, start, steps, np.full(concepts, np.inf)), list[_Lane]()
     weak = lanes[-1][(lanes[-1] <= WEAK).all(1)]
     if several and len(lanes[0]) > 1 and len(weak):
-        rare = start.copy()
-        rare[: objective.store.width] = loudest_prompt(where, objective)
-        best = np.min([lane.best for lane in done], axis=0)
-        done += _search(where, objective, [weak], rare, steps, best)
-    return [_best(done, concept) for concept in range(concepts)]
+        start = start.copy()
+        start[: objective.store.width] = loudest_prompt(where, objective)
+        known = np.min([lane.best for lane in done], axis=0)
+        rare = _search(where, objective, [weak], start, steps, known)
+    return [_best(done, rare, concept) for concept in range(concepts)]
 
 
 def _search(
@@ -114,7 +114,7 @@ def _search(
     best (concepts,): a held-out loss that is known.
     """
     concepts, folds = len(objective.targets), len(objective.training) - 1
-    points = where.put(np.tile(start, (concepts * folds, 1)))
+    points = objective.within(where, where.put(np.tile(start, (concepts * folds, 1))))
     now = evaluate(objective, where, points, _probes(np.arange(concepts), folds, np.zeros(2)))
     done = [_Lane(where, objective, ridges, steps, points, now, best) for ridges in lanes]
     with Line(total=sum(map(len, lanes))) as line:
@@ -229,9 +229,13 @@ def _probes(concept: Index, folds: int, ridges: Float) -> Probes:
     return Probes(np.repeat(concept, folds), fold, np.full(K, ridges[1]), np.full(K, ridges[0]))
 
 
-def _best(lanes: Sequence[_Lane], concept: int) -> Choice:
-    """Of all lanes; candidates in the order of their stages."""
+def _best(lanes: Sequence[_Lane], rare: Sequence[_Lane], concept: int) -> Choice:
+    """Of all lanes, the rare ones where they are clearly better; candidates in the order of their stages."""
     best, points = min(lanes, key=lambda lane: lane.best[concept]).ends[concept]
+    for lane in rare:
+        other = lane.ends.get(concept)
+        if other is not None and _clearly(best.folds - other[0].folds):
+            (best, points), lanes = other, [*lanes, lane]
     tried = [each for lane in lanes for each in lane.candidates if each.concept == concept]
     tried.sort(key=lambda each: each.stage)
     path = {
@@ -241,6 +245,12 @@ def _best(lanes: Sequence[_Lane], concept: int) -> Choice:
         "folds": np.array([each.folds for each in tried]),
     }
     return Choice(float(best.head_ridge), float(best.prompt_ridge), path, points.mean(0), points)
+
+
+def _clearly(gains: Float) -> bool:
+    """Whether the mean gain over the folds is above its standard error: few sequences are told by chance."""
+    error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else 0.0
+    return bool(gains.mean() > error)
 
 
 def _lanes(given: Sequence[float | None], several: bool) -> list[Float]:
