@@ -94,8 +94,8 @@ def choose(
     done, rare = _search(where, objective, lanes, start, steps, np.full(concepts, np.inf)), list[_Lane]()
     weak = lanes[-1][(lanes[-1] <= WEAK).all(1)]
     if several and len(lanes[0]) > 1 and len(weak):
-        start = start.copy()
-        start[: objective.store.width] = loudest_prompt(where, objective)
+        start, loud = start.copy(), loudest_prompt(where, objective)
+        start[: len(loud)] = 2 * loud if objective.tied else loud  # half of it is its head's
         known = np.min([lane.best for lane in done], axis=0)
         rare = _search(where, objective, [weak], start, steps, known)
     return [_best(done, rare, concept) for concept in range(concepts)]
