@@ -53,7 +53,7 @@ class AttentionProbe(
     More than two classes: one attention, a softmax head with one v per class.
 
     head_ridge, prompt_ridge: on tokens standardised per feature (inside, over all training tokens); "auto":
-        the data choose, by cross-validated log loss on a path from strong ridges (mean pooling) to weak ones.
+        the data choose, by cross-validated log loss on paths from mean pooling and from the loudest tokens.
     cv: folds of that choice: a number, a splitter, or pairs (train, test).
     features: "linear": the tokens; "rbf": Nyström features of a rational quadratic kernel on them (kept in
         memory, in float32); "relu": a small trained map, the mean of one network per fold (at least ten; no

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -91,41 +92,44 @@ def choose(
     if not folds or (len(lanes[0]) == 1 and not judge):
         head, prompt = (fixed or usual for fixed, usual in zip(given, UNCHOSEN, strict=True))
         return [Choice(head, prompt)] * concepts
-    done, rare = _search(where, objective, lanes, start, steps, np.full(concepts, np.inf)), list[_Lane]()
-    weak = lanes[-1][(lanes[-1] <= WEAK).all(1)]
-    if several and len(lanes[0]) > 1 and len(weak):
-        start, loud = start.copy(), loudest_prompt(where, objective)
-        start[: len(loud)] = 2 * loud if objective.tied else loud  # half of it is its head's
-        known = np.min([lane.best for lane in done], axis=0)
-        rare = _search(where, objective, [weak], start, steps, known)
+    weak = lanes[-1][(lanes[-1] <= WEAK).all(1)] if several and len(lanes[0]) > 1 else lanes[-1][:0]
+    with Line(total=sum(map(len, [*lanes, weak]))) as line:
+        search = partial(_search, where, objective, steps, line)
+        done, rare = search(lanes, start, np.full(concepts, np.inf)), list[_Lane]()
+        if len(weak):
+            start, loud = start.copy(), loudest_prompt(where, objective)
+            start[: len(loud)] = 2 * loud if objective.tied else loud  # half of it is its head's
+            known = np.min([lane.best for lane in done], axis=0)
+            rare = search([weak], start, known, sum(map(len, lanes)))
     return [_best(done, rare, concept) for concept in range(concepts)]
 
 
 def _search(
     where: Arithmetic,
     objective: Objective,
+    steps: int,
+    line: Line,
     lanes: Sequence[Float],
     start: Float,
-    steps: int,
     best: Float,
+    before: int = 0,
 ) -> list[_Lane]:
     """All lanes at once: a pass over the tokens serves each of them, whatever its stage.
 
-    best (concepts,): a held-out loss that is known.
+    best (concepts,): a held-out loss that is known; before: stages that are over.
     """
     concepts, folds = len(objective.targets), len(objective.training) - 1
     points = objective.within(where, where.put(np.tile(start, (concepts * folds, 1))))
     now = evaluate(objective, where, points, _probes(np.arange(concepts), folds, np.zeros(2)))
     done = [_Lane(where, objective, ridges, steps, points, now, best) for ridges in lanes]
-    with Line(total=sum(map(len, lanes))) as line:
-        while busy := [lane for lane in done if not lane.finished]:
-            trials = [lane.search.trial() for lane in busy]
-            probes = Probes.joined([lane.probes() for lane in busy])
-            now = evaluate(objective, where, where.xp.concatenate(trials), probes)
-            ends = np.cumsum([0, *map(len, trials)])
-            for lane, a, b in zip(busy, ends[:-1], ends[1:], strict=True):
-                lane.advance(Evaluation(now.value[a:b], now.gradient[a:b], now.held_out[a:b]))
-            line.show("choosing ridges", sum(lane.number for lane in done))
+    while busy := [lane for lane in done if not lane.finished]:
+        trials = [lane.search.trial() for lane in busy]
+        probes = Probes.joined([lane.probes() for lane in busy])
+        now = evaluate(objective, where, where.xp.concatenate(trials), probes)
+        ends = np.cumsum([0, *map(len, trials)])
+        for lane, a, b in zip(busy, ends[:-1], ends[1:], strict=True):
+            lane.advance(Evaluation(now.value[a:b], now.gradient[a:b], now.held_out[a:b]))
+        line.show("choosing ridges", before + sum(lane.number for lane in done))
     return done
 
 
