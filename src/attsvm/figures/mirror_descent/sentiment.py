@@ -45,9 +45,9 @@ SHOWS = (
 NOTES = (
     "One initialisation at size 4 and for p = 3, which was stopped early. After the tenth epoch every other "
     "one was tested. The published trials of a cell share their initial weights: their spread is that of "
-    "order and dropout. Initial weights spread ours four times as far. By that, all sizes agree. For size 6 "
-    "the authors' notebook prints, to all digits, what it had saved a month before for another net, which "
-    "takes the mean over all places without a mask; beside ours are those it had saved for this net."
+    "order and dropout. Initial weights spread ours four times as far. By that, sizes 3 and 6 agree. For "
+    "size 6 the authors' notebook prints, to all digits, what it had saved a month before for another net, "
+    "which takes the mean over all places without a mask; beside ours are those it had saved for this net."
 )
 
 
