@@ -7,6 +7,7 @@ pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
 from sklearn.metrics import log_loss, roc_auc_score
 
+from attsvm.numbers import library
 from attsvm.probe import AttentionProbe
 from attsvm.probe.fitting.loudest import loudest_prompt
 from attsvm.probe.fitting.ridge_path import HEAD, POOLED, STRONGER, _clearly
@@ -115,3 +116,15 @@ def test_the_loudest_prompt_is_the_mean_of_the_tokens_of_largest_norm():
 def test_what_few_folds_tell_by_chance_is_not_clearly_better():
     assert _clearly(np.array([0.4, 0.6, 0.5])) and _clearly(np.array([0.1]))
     assert not _clearly(np.array([-0.06, 0.14, 0.01])) and not _clearly(np.array([-0.1, -0.1]))
+
+
+@pytest.mark.parametrize("settings", [{}, {"positive": True}])
+def test_a_search_on_a_gpu_chooses_as_one_on_the_host(settings, monkeypatch):
+    torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
+    monkeypatch.setattr("attsvm.numbers.library.on_gpu", lambda x: library.home(x) == "torch")
+    X, y = needle(40, 0, T=200)
+    here, there = X.astype(np.float32), torch.tensor(X, dtype=torch.float32)
+    host, device = (AttentionProbe(**settings).fit(x, y) for x in (here, there))
+    np.testing.assert_allclose(device.path_["held_out"][:3], host.path_["held_out"][:3], atol=1e-5)  # float32
+    assert (device.select(there) == host.select(here)).mean() > 0.95
+    assert np.abs(host.path_["held_out"][:3] - host.path_["held_out"][-3:]).max() > 1e-2
