@@ -143,6 +143,18 @@ def test_a_link_without_a_problem_leaves_the_page_as_it_is(browser):
     assert browser.run("return explorer.state") == before
 
 
+def test_a_link_is_opened_though_the_page_writes_its_own_address_meanwhile(browser):
+    visit(browser, [GOOD])
+    meanwhile = """
+    const changed = new Promise((next) => addEventListener("hashchange", next, { once: true }));
+    location.hash = given[0];
+    history.replaceState(null, "", `#${explorer.address}`);
+    await changed;
+    return explorer.state.inputs.length;
+    """
+    assert browser.run(meanwhile, link(GOOD | {"inputs": [TRIANGLE] * 3})) == 3
+
+
 def test_a_link_with_nothing_to_read_opens_the_first_preset_and_says_so(browser):
     browser.open("#bm9uc2Vuc2U")
     assert browser.run("return explorer.state.preset") == "one-input-local"

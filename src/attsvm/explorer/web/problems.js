@@ -3,9 +3,9 @@ import { $, html } from "explorer/dom.js";
 import { INPUTS, TOKENS, completed, read } from "explorer/fields.js";
 import { decoded } from "explorer/state.js";
 
-/** The link that the address holds, if it does: it may also name a place on this page. */
-function linked() {
-  const text = location.hash.slice(1);
+/** The link that an address holds, if it does: it may also name a place on this page. */
+function linked(address) {
+  const text = new URL(address).hash.slice(1);
   return $(text) ? "" : text;
 }
 
@@ -14,12 +14,13 @@ export class Problems {
     this.app = app;
     $("preset").append(...this.groups());
     $("preset").addEventListener("change", ({ target }) => this.visit(this.preset(target.value) || this.own));
-    window.addEventListener("hashchange", () => linked() && linked() !== app.address && this.openLink());
+    // The event's address: by now the page may have written another one.
+    window.addEventListener("hashchange", ({ newURL }) => linked(newURL) !== app.address && this.openLink(newURL));
   }
 
   /** What the page begins with: its link, what it was written with, or a preset. */
   first(start) {
-    if (linked() && this.openLink()) return;
+    if (this.openLink(location.href)) return;
     if (start.inputs && this.open(start, "page")) return;
     this.app.loadPreset(start.preset || this.app.presets[0].id);
   }
@@ -53,8 +54,10 @@ export class Problems {
     $("own").disabled = false;
   }
 
-  openLink() {
-    return this.open(decoded(linked()), "link");
+  /** Whether an address holds a problem, which is shown then. */
+  openLink(address) {
+    const link = linked(address);
+    return link !== "" && this.open(decoded(link), "link");
   }
 
   /** What somebody wrote in a link or a file, with a sentence where it cannot be read; whether there was a problem. */
