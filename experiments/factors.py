@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from summary import RECORDS, SHORT, here, layers, write
+from summary import RECORDS, gathered, here, layers, read, write
 
+JUDGED = ("ratio", "cosine", "added ratio", "added cosine", "certified")
+"""What is kept of a head in a norm: share of the best margin and cosine to it, of W and of what was added."""
 KEPT = 128
 """Singular values of what was added that are kept: the width of a head."""
 
@@ -31,10 +33,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
-    folders = sorted(file.parent for file in given.runs.glob("*/records.jsonl"))
-    about = json.loads((folders[0] / "about.json").read_text(encoding="utf8"))
-    made = {name: about[name] for name in ("machine", "versions")} | {"commit": about["commit"][:SHORT]}
-    made["command"] = "python experiments/drive.py experiments/plan-factors.txt out/factors"
+    command = "python experiments/drive.py experiments/plan-factors.txt out/factors"
+    folders, made = gathered(given.runs, command)
     record: dict[str, Any] = {"made": made, "runs": {folder.name: training(folder) for folder in folders}}
     if given.margins:
         command = "python experiments/head_study.py out/factors/small margins.json [--together …]"
@@ -53,9 +53,8 @@ def training(folder: Path) -> dict[str, Any]:
     each head; spectrum: singular values by the largest one, mean over heads; norms: mean of each layer's
     heads, before training and by tested epoch.
     """
-    lines = (folder / "records.jsonl").read_text(encoding="utf8").splitlines()
-    records = [json.loads(line) for line in lines]
-    settings = json.loads((folder / "about.json").read_text(encoding="utf8"))["settings"]
+    records, about = read(folder)
+    settings = about["settings"]
     last = json.loads((folder / "last.json").read_text(encoding="utf8"))
     tested, end = [record for record in records if "added" in record], records[-1]
     whole = max(record.get("batches", 0) for record in records)
@@ -95,9 +94,8 @@ def _studied(file: Path) -> dict[str, Any]:
 
 
 def _head(found: dict[str, Any]) -> dict[str, Any]:
-    keys = ("ratio", "cosine", "added ratio", "added cosine", "certified")
     out = {name: found[name] for name in ("layer", "head", "used", "mass")}
-    return rounded(out | {norm: [one[key] for key in keys] for norm, one in found["margins"].items()})
+    return rounded(out | {norm: [one[key] for key in JUDGED] for norm, one in found["margins"].items()})
 
 
 def rounded(found: Any) -> Any:

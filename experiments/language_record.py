@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 
 import language
-from factors import rounded
+from factors import JUDGED, rounded
 from language import BATCH, COLUMNS, LENGTH, SELECTS, mark
-from summary import RECORDS, SHORT, here, write
+from summary import RECORDS, gathered, here, read, write
 
 CURVES = ("top mass", "first", "previous", "induction")
 """Columns that are kept of every head at every look, of the trainings of seed 0."""
 KINDS = {"first": language.SINKS, "previous": language.REACHES_BACK, "induction": language.INDUCES}
-KEYS = ("ratio", "cosine", "added ratio", "added cosine", "certified")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -36,10 +35,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
-    folders = sorted(file.parent for file in given.runs.glob("*/records.jsonl"))
-    about = json.loads((folders[0] / "about.json").read_text(encoding="utf8"))
-    made = {name: about[name] for name in ("machine", "versions")} | {"commit": about["commit"][:SHORT]}
-    made["command"] = "python experiments/drive.py experiments/plan-language.txt out/language"
+    command = "python experiments/drive.py experiments/plan-language.txt out/language"
+    folders, made = gathered(given.runs, command)
     record: dict[str, Any] = {"made": made, "selects": SELECTS, "kinds": KINDS, "columns": COLUMNS}
     record["runs"] = {folder.name: training(folder) for folder in folders}
     if given.heads:
@@ -60,9 +57,8 @@ def training(folder: Path) -> dict[str, Any]:
     heads of stable rank, effective rank and length, and of each head at the end; spectrum: at the end;
     curves: of seed 0.
     """
-    lines = (folder / "records.jsonl").read_text(encoding="utf8").splitlines()
-    records = [json.loads(line) for line in lines]
-    settings = json.loads((folder / "about.json").read_text(encoding="utf8"))["settings"]
+    records, about = read(folder)
+    settings = about["settings"]
     table = np.array([record["heads"] for record in records])  # looks, heads, columns
     ended = records[-1]["epoch"] >= settings["epochs"]
     started = selecting(table)
@@ -105,9 +101,9 @@ def _heads(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _judged(found: dict[str, Any]) -> dict[str, Any]:
-    """By norm share of the best margin and cosine, of W and of what was added; certified or not."""
+    """What is known of a head on its choices, JUDGED by norm; a head before training has nothing added."""
     norms = found.pop("margins", {})
-    return found | {norm: [one.get(key) for key in KEYS] for norm, one in norms.items()}
+    return found | {norm: [one.get(key) for key in JUDGED] for norm, one in norms.items()}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.figures.ours import language
-from attsvm.figures.ours.head_ranks import interval
+from attsvm.figures.ours.head_ranks import bootstrap, interval
 from attsvm.figures.recorded import recorded
 
 NORMS = ("nuclear", "Frobenius", "spectral")
@@ -141,10 +141,8 @@ def _numbers(rows: list[Any]) -> str:
     out = []
     for words, scale, values in zip(WORDS, (100, 1, 100, 1), zip(*rows, strict=True), strict=True):
         if None not in values:
-            each = scale * np.array(values, float)
-            drawn = np.random.default_rng(0).integers(len(each), size=(2_000, len(each)))
-            low, high = np.quantile(each[drawn].mean(1), [0.025, 0.975])
-            out.append(f"{words} {each.mean():.3f} [{low:.3f}, {high:.3f}]")
+            mean, low, high = bootstrap(scale * np.array(values, float))
+            out.append(f"{words} {mean:.3f} [{low:.3f}, {high:.3f}]")
     return "; ".join(out)
 
 

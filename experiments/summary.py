@@ -93,6 +93,21 @@ def here(commit: str) -> dict[str, Any]:
     return {"machine": f"{platform.machine()} CPU", "versions": versions, "commit": commit[:SHORT]}
 
 
+def read(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The records of a training, and what about.json says of it."""
+    lines = (folder / "records.jsonl").read_text(encoding="utf8").splitlines()
+    about = json.loads((folder / "about.json").read_text(encoding="utf8"))
+    return [json.loads(line) for line in lines], about
+
+
+def gathered(runs: Path, command: str) -> tuple[list[Path], dict[str, Any]]:
+    """The folders of trainings of one plan, and where, with what and by which command they were made."""
+    folders = sorted(file.parent for file in runs.glob("*/records.jsonl"))
+    about = read(folders[0])[1]
+    made = {name: about[name] for name in ("machine", "versions")} | {"commit": about["commit"][:SHORT]}
+    return folders, made | {"command": command}
+
+
 def training(folder: Path) -> dict[str, Any]:
     """Curves by tested epoch, norms and entropies by layer, weights at the end, maps where epochs were kept.
 
@@ -100,9 +115,7 @@ def training(folder: Path) -> dict[str, Any]:
     end. Soft sparsity, norms and pivotal words begin before the first epoch. made: the machine, where the
     record's is another.
     """
-    lines = (folder / "records.jsonl").read_text(encoding="utf8").splitlines()
-    records = [json.loads(line) for line in lines]
-    about = json.loads((folder / "about.json").read_text(encoding="utf8"))
+    records, about = read(folder)
     settings = about["settings"]
     told = {x: value for x, value in settings.items() if x != "until" and value is not None}
     out: dict[str, Any] = {"settings": told}

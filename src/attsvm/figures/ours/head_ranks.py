@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,10 +98,15 @@ def margins(kind: str) -> dict[str, dict[str, tuple[int, Float]]]:
         heads = [head for k in range(SEEDS) for head in nets.get(f"sentiment-3-{rule}-{k}", ())]
         for norm in NORMS if heads else ():
             values = np.array([head[norm][:4] for head in heads], float) * [100, 1, 100, 1]
-            drawn = np.random.default_rng(0).integers(len(heads), size=(DRAWS, len(heads)))
-            ends = np.quantile(values[drawn].mean(1), [0.025, 0.975], axis=0)
-            found.setdefault(rule, {})[norm] = len(heads), np.array([values.mean(0), *ends]).T
+            found.setdefault(rule, {})[norm] = len(heads), bootstrap(values)
     return found
+
+
+def bootstrap(values: Float) -> Float:
+    """(…, 3): the mean of values (n, …) and the ends of its 95 % bootstrap interval."""
+    drawn = np.random.default_rng(0).integers(len(values), size=(DRAWS, len(values)))
+    ends = np.quantile(values[drawn].mean(1), [0.025, 0.975], axis=0)
+    return np.array([values.mean(0), *ends]).T
 
 
 @experiment.draws
@@ -110,8 +115,12 @@ def draw(arrays: Arrays) -> Canvas:
     figure, ((left, right),) = grid(1, 2, 3.2)
     there = {rule: look for rule, look in RULES.items() if f"heads {rule}" in arrays}
     _spectra(left, arrays, there)
-    _ranks(right, arrays, there)
+    ranked(right, [(*look, seeds(arrays, rule, "stable rank")) for rule, look in there.items()], TICKS)
+    describe(right, "its stable rank, and the law's norm", "‖W‖²_F / ‖W‖² of what was added")
     return figure
+
+
+TICKS = (1, 2, 5, 10, 20, 40)
 
 
 LABELS = (
@@ -137,10 +146,10 @@ def _spectra(ax: Axes, arrays: Arrays, rules: Mapping[str, Any]) -> None:
     describe(ax, "what training added to a head", "k", "k-th singular value, by the largest")
 
 
-def _ranks(ax: Axes, arrays: Arrays, rules: Mapping[str, Any]) -> None:
+def ranked(ax: Axes, rows: list[tuple[str, str, str, Float]], ticks: Sequence[float]) -> None:
+    """A row for each optimizer: its name, the law's norm, its colour, and one rank for each seed."""
     names = []
-    for row, (rule, (name, norm, color)) in enumerate(rules.items()):
-        values = seeds(arrays, rule, "stable rank")
+    for row, (name, norm, color, values) in enumerate(rows):
         if len(values) > 1:
             ax.plot(interval(values), (row, row), color=color, lw=5, alpha=0.35, solid_capstyle="butt")
         ax.plot(values, np.full(len(values), row), "o", color=color, ms=4)
@@ -148,10 +157,9 @@ def _ranks(ax: Axes, arrays: Arrays, rules: Mapping[str, Any]) -> None:
     ax.set_yticks(range(len(names)), names, fontsize=8)
     ax.invert_yaxis()
     ax.set_xscale("log")
-    ax.set_xlim(1, 40)
-    ax.set_xticks([1, 2, 5, 10, 20, 40], ["1", "2", "5", "10", "20", "40"])
+    ax.set_xlim(1, ticks[-1])
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
-    describe(ax, "its stable rank, and the law's norm", "‖W‖²_F / ‖W‖² of what was added")
 
 
 @experiment.checked_by

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm.figures.accuracy import exactly
 from attsvm.figures.figure import CONJECTURED, Arrays, Check
-from attsvm.figures.ours.head_ranks import interval
+from attsvm.figures.ours.head_ranks import MEASURES, interval, ranked
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import OURS
 from attsvm.figures.recorded import facts, recorded
@@ -27,8 +27,6 @@ RULES = {
 }
 """Optimizer of each head's W_Q and W_K, everything else by Adam: name, norm by the law of halves, colour."""
 SEEDS, MILLION = 3, 1e6
-MEASURES = ("stable rank", "effective rank", "length")
-"""Of what was added to a head, means over heads: ‖W‖_F² / ‖W‖², (Σσ)² / Σσ², ‖W‖_F."""
 COUNTS, ENDS = ("selecting", "first", "previous", "induction"), ("test", "begins", "heads")
 DRAWN = ("adam+gd-heads", "adam", "adam+muon-heads")
 """Whose selecting heads are counted in the figure."""
@@ -133,7 +131,11 @@ def draw(arrays: Arrays) -> Canvas:
     ranks.set_yticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
     ranks.minorticks_off()
     describe(ranks, "stable rank of what was added", "tokens, millions", "‖W‖²_F / ‖W‖²")
-    _at_equal_loss(equal, arrays, rules)
+    loss = level(arrays)
+    rows = [(*look, at_loss(arrays, rule, "stable rank", loss)) for rule, look in rules.items()]
+    ranked(equal, rows, (1, 2, 3, 4, 5))
+    equal.set_xlim(1, 5.5)
+    describe(equal, f"at equal train loss, {loss:.2f}", "‖W‖²_F / ‖W‖²")
     return figure
 
 
@@ -152,23 +154,6 @@ def _curves(ax: Axes, arrays: Arrays, rules: Mapping[str, Any], name: str) -> No
 
 def _range(values: Float) -> tuple[Float, Float]:
     return np.asarray(values.min(0)), np.asarray(values.max(0))
-
-
-def _at_equal_loss(ax: Axes, arrays: Arrays, rules: Mapping[str, Any]) -> None:
-    names = []
-    for row, (rule, (name, norm, color)) in enumerate(rules.items()):
-        values = at_loss(arrays, rule, "stable rank", level(arrays))
-        if len(values) > 1:
-            ax.plot(interval(values), (row, row), color=color, lw=5, alpha=0.35, solid_capstyle="butt")
-        ax.plot(values, np.full(len(values), row), "o", color=color, ms=4)
-        names.append(f"{name}\n→ {norm}" if norm else name)
-    ax.set_yticks(range(len(names)), names, fontsize=8)
-    ax.invert_yaxis()
-    ax.set_xscale("log")
-    ax.set_xlim(1, 5.5)
-    ax.set_xticks([1, 2, 3, 4, 5], ["1", "2", "3", "4", "5"])
-    ax.minorticks_off()
-    describe(ax, f"at equal train loss, {level(arrays):.2f}", "‖W‖²_F / ‖W‖²")
 
 
 @experiment.checked_by
