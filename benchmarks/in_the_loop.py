@@ -6,13 +6,14 @@ is one. Every figure is of medians taken in turn; those of `watch` are also writ
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -150,32 +151,32 @@ def ways(probes: list[Probe]) -> dict[str, tuple[dict[Any, Any], int]]:
     }
 
 
-def decoding(model: Any, prompt: Any, given: dict[Any, Any], every: int) -> tuple[float, float]:
-    """Seconds of the whole generation, and of a step; making the watch is not timed, asking is.
-
-    transformers waits for the device after every step, so the time between two calls of a processor of
-    logits is that of a step.
-    """
-    ticks: list[float] = []
-
-    def tick(ids: Any, scores: Any) -> Any:
-        ticks.append(time.perf_counter())
-        return scores
-
-    how = {"max_new_tokens": TOKENS, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    how["logits_processor"] = [tick]
-    if not given:
-        return seconds(lambda: model.generate(prompt, **how)), _step(ticks)
-    with watch(model, given) as watching:
-        if every:
-            how["stopping_criteria"] = watching.stop_at(float("inf"), every=every)
-        whole = seconds(lambda: (model.generate(prompt, **how), watching.scores))
-    return whole, _step(ticks)
+def steps(model: Any, prompt: Any, told: Callable[..., Any] | None) -> Iterator[None]:
+    """A prompt and then one token after the other, the likeliest; told is asked after each, as in generate."""
+    given, cache = prompt, None
+    while True:
+        out = model(given, past_key_values=cache, use_cache=True)
+        cache, given = out.past_key_values, out.logits[:, -1:].argmax(-1)
+        _ = told and told(given, None)
+        yield
 
 
-def _step(ticks: list[float]) -> float:
-    """A tenth of the steps is faster: what else the machine does at times is not in it."""
-    return statistics.quantiles((after - before for before, after in pairwise(ticks[2:])), n=10)[0]
+def beside(model: Any, twin: Any, prompt: Any, given: dict[Any, Any], every: int) -> list[list[float]]:
+    """Seconds of a watched model's steps and of its twin's, which take turns, so that both see one machine."""
+    with ExitStack() as stack:
+        told = None
+        if given:
+            watching = stack.enter_context(watch(model, given))
+            told = watching.stop_at(float("inf"), every=every)[0] if every else None
+        sides = [steps(model, prompt, told), steps(twin, prompt, None)]
+        stack.enter_context(torch.no_grad())
+        for _ in range(3):  # the prompt, and the first tokens
+            _ = [next(side) for side in sides]
+        times: list[list[float]] = [[], []]
+        for turn in range(TOKENS):
+            for k in (0, 1) if turn % 2 else (1, 0):
+                times[k].append(seconds(lambda k=k: next(sides[k])))
+    return times
 
 
 class Through(torch.nn.Module):
@@ -236,31 +237,37 @@ def alone(width: int = 2_048, n: int = 8) -> dict[str, list[float]]:
     return {name: [x - y for x, y in zip(took, plain, strict=True)] for name, took in found.items()}
 
 
+def middle(apart: Any) -> tuple[float, float, float]:
+    """The median, and a bootstrap's interval around it."""
+    drawn = np.random.default_rng(0).choice(apart, (2_000, len(apart)))
+    low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
+    return float(np.median(apart)), float(low), float(high)
+
+
 def generation() -> None:
-    """A decoding step with no, one and ten probes, in turns for so many seconds; also as JSON in $OUT."""
+    """A decoding step with no, one and ten probes beside the same without; also as JSON in $OUT."""
     model, prompt, probes = decoder()
+    twin = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})  # the same weights
     chosen, begin, turns = ways(probes), time.perf_counter(), 0
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in chosen}
-    while turns < 4 or time.perf_counter() - begin < LIMIT:
-        for name, (given, every) in chosen.items():
-            took = decoding(model, prompt, given, every)
+    times: dict[str, list[list[list[float]]]] = {name: [] for name in chosen}
+    while turns < 3 or time.perf_counter() - begin < LIMIT:
+        for name, way in chosen.items():
+            took = beside(model, twin, prompt, *way)
             times[name] += [took] if turns else []  # the first turn loads kernels
         turns += 1
     count = sum(w.numel() for w in model.parameters())
-    plain = statistics.median(step for _, step in times["none"])
+    plain = statistics.median(x for some in times.values() for _, other in some for x in other)
     about = f"{count / 1e9:.2f} billion parameters, batch {len(prompt)}, {TOKENS} tokens, {turns - 1} turns"
-    print(f"decoding, {about}: {1e3 * plain:.2f} ms a step. More, median [least, most] of the turns:")
+    print(f"decoding, {about}: {1e3 * plain:.2f} ms a step. More, of neighbouring steps, [95 % interval]:")
     found = {}
-    for name in list(chosen)[1:]:
-        rows = list(zip(times[name], times["none"], strict=True))
-        more = {
-            "microseconds a step": [1e6 * (a[1] - b[1]) for a, b in rows],
-            "percent of a step": [100 * (a[1] / b[1] - 1) for a, b in rows],
-            "percent of the whole generation": [100 * (a[0] / b[0] - 1) for a, b in rows],
-        }
-        found[name] = {what: [statistics.median(x), min(x), max(x)] for what, x in more.items()}
-        told = [f"{x:+.2f} [{low:+.2f}, {high:+.2f}] {what}" for what, (x, low, high) in found[name].items()]
-        print(f"  {name}: " + "; ".join(told))
+    for name, some in times.items():
+        apart = np.concatenate([np.subtract(*pair) for pair in some])
+        found[name] = [1e6 * x for x in middle(apart)]
+        told = [f"{x:+.0f} [{low:+.0f}, {high:+.0f}] µs" for x, low, high in [found[name]]]
+        told += [
+            f"{x:+.2f} [{low:+.2f}, {high:+.2f}] %" for x, low, high in [np.divide(found[name], 1e4 * plain)]
+        ]
+        print(f"  {name}: " + ", ".join(told))
     print("the watch alone, microseconds of the processor per token, and for prompt and asking together:")
     own = alone()
     for name, (token, once) in own.items():
@@ -271,7 +278,7 @@ def generation() -> None:
         "torch": torch.__version__,
         "device": NAME,
         "seconds a step": plain,
-        "more": found,
+        "microseconds more": found,
     }
     if "OUT" in os.environ:
         Path(os.environ["OUT"], "watch.json").write_text(json.dumps(record, indent=1))
