@@ -7,6 +7,7 @@ is one. Every figure is of medians taken in turn; those of `watch` are also writ
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import os
 import statistics
@@ -28,8 +29,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = "--small" in sys.argv
 ROUNDS = 5 if DEVICE == "cuda" else 3
 NAME = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
-TOKENS, LIMIT = 64, 34.0
-"""Of a generation, and the seconds for all of them: with the imports within a minute."""
+TOKENS, LIMIT = 24, 60.0
+"""Of a generation, and the seconds for all of them."""
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -152,7 +153,7 @@ def ways(probes: list[Probe]) -> dict[str, tuple[dict[Any, Any], int]]:
 
 
 def steps(model: Any, prompt: Any, told: Callable[..., Any] | None) -> Iterator[None]:
-    """A prompt and then one token after the other, the likeliest; told is asked after each, as in generate."""
+    """A prompt, then one token after the other, the likeliest; told is asked after each, as in generate."""
     given, cache = prompt, None
     while True:
         out = model(given, past_key_values=cache, use_cache=True)
@@ -162,7 +163,7 @@ def steps(model: Any, prompt: Any, told: Callable[..., Any] | None) -> Iterator[
 
 
 def beside(model: Any, twin: Any, prompt: Any, given: dict[Any, Any], every: int) -> list[list[float]]:
-    """Seconds of a watched model's steps and of its twin's, which take turns, so that both see one machine."""
+    """Seconds of a watched model's steps and of its twin's, which take turns: both see the same machine."""
     with ExitStack() as stack:
         told = None
         if given:
@@ -173,6 +174,9 @@ def beside(model: Any, twin: Any, prompt: Any, given: dict[Any, Any], every: int
         for _ in range(3):  # the prompt, and the first tokens
             _ = [next(side) for side in sides]
         times: list[list[float]] = [[], []]
+        gc.collect()
+        gc.disable()
+        stack.callback(gc.enable)
         for turn in range(TOKENS):
             for k in (0, 1) if turn % 2 else (1, 0):
                 times[k].append(seconds(lambda k=k: next(sides[k])))
@@ -237,11 +241,11 @@ def alone(width: int = 2_048, n: int = 8) -> dict[str, list[float]]:
     return {name: [x - y for x, y in zip(took, plain, strict=True)] for name, took in found.items()}
 
 
-def middle(apart: Any) -> tuple[float, float, float]:
-    """The median, and a bootstrap's interval around it."""
-    drawn = np.random.default_rng(0).choice(apart, (2_000, len(apart)))
-    low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
-    return float(np.median(apart)), float(low), float(high)
+def middle(turns: list[list[list[float]]]) -> list[float]:
+    """Microseconds more of neighbouring steps: the mean of the turns' medians, and their bootstrap's 95 %."""
+    each = np.array([1e6 * np.median(np.subtract(*sides)) for sides in turns])
+    drawn = np.random.default_rng(0).choice(each, (10_000, len(each))).mean(1)
+    return [float(x) for x in (each.mean(), *np.quantile(drawn, [0.025, 0.975]))]
 
 
 def generation() -> None:
@@ -252,20 +256,19 @@ def generation() -> None:
     times: dict[str, list[list[list[float]]]] = {name: [] for name in chosen}
     while turns < 3 or time.perf_counter() - begin < LIMIT:
         for name, way in chosen.items():
-            took = beside(model, twin, prompt, *way)
+            took = beside(*((model, twin) if turns % 2 else (twin, model)), prompt, *way)
             times[name] += [took] if turns else []  # the first turn loads kernels
         turns += 1
     count = sum(w.numel() for w in model.parameters())
     plain = statistics.median(x for some in times.values() for _, other in some for x in other)
     about = f"{count / 1e9:.2f} billion parameters, batch {len(prompt)}, {TOKENS} tokens, {turns - 1} turns"
     print(f"decoding, {about}: {1e3 * plain:.2f} ms a step. More, of neighbouring steps, [95 % interval]:")
-    found = {}
-    for name, some in times.items():
-        apart = np.concatenate([np.subtract(*pair) for pair in some])
-        found[name] = [1e6 * x for x in middle(apart)]
-        told = [f"{x:+.0f} [{low:+.0f}, {high:+.0f}] µs" for x, low, high in [found[name]]]
-        told += [
-            f"{x:+.2f} [{low:+.2f}, {high:+.2f}] %" for x, low, high in [np.divide(found[name], 1e4 * plain)]
+    found = {name: middle(some) for name, some in times.items()}
+    for name, more in found.items():
+        share = np.divide(more, 1e4 * plain)
+        told = [
+            "{:+.{n}f} [{:+.{n}f}, {:+.{n}f}] {what}".format(*x, n=n, what=what)
+            for x, n, what in ((more, 0, "µs"), (share, 2, "%"))
         ]
         print(f"  {name}: " + ", ".join(told))
     print("the watch alone, microseconds of the processor per token, and for prompt and asking together:")
