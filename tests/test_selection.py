@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from attsvm import TiedScores, Tokens, attended_tokens, best_tokens, datasets, scores, soft_sparsity
+from attsvm.selection import as_attention, as_head, as_selected
 
 pytestmark = pytest.mark.quick
+
+KEYS = np.arange(24.0).reshape(2, 3, 4)
 
 
 def test_a_score_is_label_times_head_times_value():
@@ -57,3 +60,42 @@ def test_a_threshold_that_selects_nothing_is_refused(above):
 
 def test_soft_sparsity_runs_from_one_to_the_number_of_tokens():
     assert soft_sparsity([[1.0, 0, 0, 0], [0.25] * 4, [0.5, 0.5, 0, 0]]).tolist() == [1, 4, 2]
+
+
+def test_a_selection_may_be_indices_or_booleans():
+    tokens = Tokens(KEYS)
+    np.testing.assert_array_equal(
+        as_selected(tokens, [0, 2]), as_selected(tokens, np.eye(3, dtype=bool)[[0, 2]])
+    )
+
+
+@pytest.mark.parametrize(
+    ("selected", "error", "message"),
+    [
+        (np.ones((4, 6), bool), ValueError, r"selected has shape \(4, 6\) but tokens has n=2, T=3"),
+        ([0, 3], ValueError, "Pass indices from 0 to 2"),
+        ([0], ValueError, "one token index per example"),
+        ([0.0, 1.0], TypeError, "selected has dtype float64"),
+        ([0, 2], ValueError, "token 2 of example 1, which is masked"),
+        (np.zeros((2, 3), bool), ValueError, "selected picks no token in example 0"),
+    ],
+)
+def test_bad_selections_are_named(selected, error, message):
+    tokens = Tokens(KEYS, mask=[[1, 1, 1], [1, 1, 0]])
+    with pytest.raises(error, match=message):
+        as_selected(tokens, selected)
+
+
+def test_a_head_must_be_as_wide_as_the_values():
+    tokens = Tokens(KEYS, values=np.ones((2, 3, 2)))
+    assert as_head(tokens, [1, 2]).shape == (2,)
+    with pytest.raises(ValueError, match=r"shape \(4,\) but the values are 2 wide"):
+        as_head(tokens, np.ones(4))
+    with pytest.raises(ValueError, match="NaN"):
+        as_head(tokens, [np.nan, 1])
+
+
+def test_attention_rows_must_sum_to_one():
+    assert as_attention([[0.5, 0.5]]).shape == (1, 2)
+    with pytest.raises(ValueError, match="sum to 1"):
+        as_attention([[0.5, 0.6]])

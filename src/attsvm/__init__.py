@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         label_svm as label_svm,
         leakage_cost as leakage_cost,
     )
+    from attsvm.program.certificate import Certificate as Certificate
     from attsvm.program.finite_part import finite_part as finite_part
     from attsvm.program.joint import (
         JointMargin as JointMargin,
@@ -79,7 +80,6 @@ if TYPE_CHECKING:
     )
     from attsvm.program.selections import selections as selections
     from attsvm.program.solution import (
-        Certificate as Certificate,
         NotSeparable as NotSeparable,
         Solution as Solution,
     )

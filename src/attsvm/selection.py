@@ -1,4 +1,4 @@
-"""Which tokens win: scores, the best tokens, the attended tokens, local optimality."""
+"""Which tokens win: scores, best and attended tokens, local optimality, and selections as they are given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.stored import Stored
-from attsvm.tokens import Tokens, as_attention, as_head
+from attsvm.tokens import Tokens
 
 TIE = 1e-12
 """Scores closer than TIE times the largest score of the example count as equal."""
@@ -117,3 +117,75 @@ def equal_losing_scores(tokens: Tokens, v: ArrayLike) -> Any:
     alone = count == 1
     good = (alone | ((second < best - TIE * size) & (second - gamma[..., 0] <= TIE * size))).all(-1)
     return bool(good) if good.ndim == 0 else good
+
+
+# ---------------------------------------------------------------------- at the door
+
+
+def as_selected(tokens: Tokens, selected: ArrayLike) -> Bool:
+    """Check a selection and return it as bool (n, T), with runs (runs, n, T).
+
+    selected: one boolean per token, or one token index per example (n,).
+    """
+    array = np.asarray(selected)
+    want, counts = tokens.mask.shape, tokens.labels.shape
+    if array.dtype == bool:
+        if array.shape[-2:] != want[-2:] or array.ndim > len(want):
+            raise ValueError(
+                f"selected has shape {array.shape} but tokens has n={tokens.n}, T={tokens.T}. "
+                "Pass one boolean per token."
+            )
+        chosen = np.broadcast_to(array, want)
+    elif np.issubdtype(array.dtype, np.integer):
+        if array.shape[-1:] != (tokens.n,) or array.ndim > len(counts):
+            raise ValueError(
+                f"selected has shape {array.shape} but tokens has n={tokens.n}. "
+                "Pass one token index per example, or booleans (n, T)."
+            )
+        if (array < 0).any() or (array >= tokens.T).any():
+            raise ValueError(
+                f"selected has indices from {array.min()} to {array.max()} but T={tokens.T}. "
+                f"Pass indices from 0 to {tokens.T - 1}."
+            )
+        chosen = np.broadcast_to(array[..., None] == np.arange(tokens.T), want)
+    else:
+        raise TypeError(f"selected has dtype {array.dtype}. Pass booleans (n, T) or integer indices (n,).")
+    if (chosen & ~tokens.mask).any():
+        *_, i, t = np.argwhere(chosen & ~tokens.mask)[0]
+        raise ValueError(f"selected picks token {t} of example {i}, which is masked.")
+    if not chosen.any(-1).all():
+        *_, i = np.argwhere(~chosen.any(-1))[0]
+        raise ValueError(f"selected picks no token in example {i}. Pick at least one.")
+    return chosen
+
+
+def matching_runs(tokens: Tokens, selected: ArrayLike) -> Tokens:
+    """The tokens, repeated for every run of the selection where only the selection has a runs axis."""
+    array = np.asarray(selected)
+    axes = 2 if array.dtype == bool else 1
+    return tokens.repeated(len(array)) if tokens.runs is None and array.ndim == axes + 1 else tokens
+
+
+def as_head(tokens: Tokens, v: ArrayLike) -> Float:
+    """Check a linear head and return it with the last axis as wide as the values."""
+    head = np.asarray(v, dtype=tokens.keys.dtype)
+    width = tokens.values.shape[-1]
+    allowed = [(width,)] if tokens.runs is None else [(width,), (tokens.runs, width)]
+    if head.shape not in allowed:
+        raise ValueError(
+            f"the head v has shape {head.shape} but the values are {width} wide. "
+            f"Pass shape {' or '.join(map(str, allowed))}."
+        )
+    if not np.isfinite(head).all():
+        raise ValueError("the head v has a NaN or infinite entry.")
+    return head
+
+
+def as_attention(attention: ArrayLike) -> Float:
+    """Check attention weights (…, n, T): nonnegative rows that sum to one."""
+    s = np.asarray(attention, dtype=np.float64)
+    if s.ndim < 2:
+        raise ValueError(f"attention has shape {s.shape}. Pass (n, T).")
+    if not np.isfinite(s).all() or (s < 0).any() or (np.abs(s.sum(-1) - 1) > 1e-4).any():
+        raise ValueError("attention is not a probability vector per example: rows must sum to 1.")
+    return s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -14,9 +14,34 @@ from attsvm.numbers.stored import Stored, as_stored
 TAME = 8
 """Binary exponents of sizes that stay as they are: no copy of large data that needs none."""
 
+AXES = {"keys": "nTd", "queries": "ne", "labels": "n", "mask": "nT", "values": "nTc"}
+"""The arrays of Tokens in the order of its arguments, with their axes; runs may come before them."""
 
-def numbers(name: str, value: ArrayLike, dtype: DTypeLike, axes: tuple[str, ...]) -> Float:
-    shape = f"({', '.join(axes)})"
+
+def checked(given: Mapping[str, Any], dtype: DTypeLike) -> dict[str, NDArray[Any]]:
+    """All arrays by name, of fitting shapes and read-only; values that are the keys are one object."""
+    if np.dtype(dtype) not in (np.dtype(np.float64), np.dtype(np.float32)):
+        raise ValueError(f"dtype is {np.dtype(dtype)}. Pass np.float64 or np.float32.")
+    keys = keys_or_values("keys", given["keys"], dtype)
+    n, T = keys.shape[-3:-1]
+    queries, labels, mask, values = (given[name] for name in list(AXES)[1:])
+    queries = np.ones((n, 1), dtype) if queries is None else numbers("queries", queries, dtype)
+    labels = np.ones(n, dtype) if labels is None else as_labels(labels, dtype)
+    mask = np.ones((n, T), bool) if mask is None else as_mask(mask)
+    arrays: dict[str, Any] = {"keys": keys, "queries": queries, "labels": labels, "mask": mask}
+    if values is not None and values is not given["keys"]:
+        arrays["values"] = keys_or_values("values", values, dtype)
+    check_counts(arrays, n, T)
+    check_no_example_is_empty(mask)
+    runs = common_runs(arrays)
+    tokens = {name: zero_masked(arrays[name], mask) for name in ("keys", "values") if name in arrays}
+    done = {name: frozen(array, runs, len(AXES[name])) for name, array in (arrays | tokens).items()}
+    return {"values": done["keys"], **done}
+
+
+def numbers(name: str, value: ArrayLike, dtype: DTypeLike) -> Float:
+    axes = len(AXES[name])
+    shape = f"({', '.join(AXES[name])})"
     try:
         array = np.asarray(value)
         if array.dtype == object or np.iscomplexobj(array) or array.dtype.kind in "USMm":
@@ -25,7 +50,7 @@ def numbers(name: str, value: ArrayLike, dtype: DTypeLike, axes: tuple[str, ...]
     except (TypeError, ValueError):
         hint = " For sequences of different lengths use Tokens.from_sequences." * (name == "keys")
         raise ValueError(f"{name} is not an array of real numbers {shape}.{hint}") from None
-    if array.ndim not in (len(axes), len(axes) + 1):
+    if array.ndim not in (axes, axes + 1):
         raise ValueError(
             f"{name} has shape {array.shape}. Pass {shape}, or (runs, {shape[1:]} for many runs."
         )
@@ -34,12 +59,12 @@ def numbers(name: str, value: ArrayLike, dtype: DTypeLike, axes: tuple[str, ...]
     return cast(Float, array)
 
 
-def keys_or_values(name: str, value: Any, dtype: DTypeLike, axes: tuple[str, ...]) -> Float:
-    return cast(Float, as_stored(name, value, dtype) or numbers(name, value, dtype, axes))
+def keys_or_values(name: str, value: Any, dtype: DTypeLike) -> Float:
+    return cast(Float, as_stored(name, value, dtype) or numbers(name, value, dtype))
 
 
 def as_labels(value: ArrayLike, dtype: DTypeLike) -> Float:
-    labels = numbers("labels", value, dtype, ("n",))
+    labels = numbers("labels", value, dtype)
     if not np.isin(labels, (-1, 1)).all():
         found = np.unique(labels)[:5]
         hint = " Pass 2*labels − 1." if np.isin(found, (0, 1)).all() else ""
@@ -56,17 +81,16 @@ def as_mask(value: ArrayLike) -> Bool:
     return mask.astype(bool)
 
 
-def check_counts(parts: dict[str, tuple[NDArray[Any], int]], n: int, T: int) -> None:
-    for name, (array, axes) in parts.items():
-        core = array.shape[-axes:]
-        has_T = axes == 3 or name == "mask"
+def check_counts(arrays: Mapping[str, NDArray[Any]], n: int, T: int) -> None:
+    for name, array in arrays.items():
+        core, has_T = array.shape[-len(AXES[name]) :], "T" in AXES[name]
         if core[0] != n or (has_T and core[1] != T):
             want = f"n={n}, T={T}" if has_T else f"n={n}"
             raise ValueError(
                 f"{name} has shape {array.shape} but keys has {want}. "
                 f"Pass one per {'token' if has_T else 'example'}."
                 + _several(array, n)
-                * (name == "queries" and parts["keys"][0].ndim == 3)
+                * (name == "queries" and arrays["keys"].ndim == 3)
             )
 
 
@@ -145,8 +169,8 @@ def check_finite(name: str, array: Float, size: Float, mask: Bool | None = None)
         raise ValueError(f"{name}{list(where)} is {array[where]}. {advice}")
 
 
-def common_runs(parts: dict[str, tuple[NDArray[Any], int]]) -> int | None:
-    counts = {name: a.shape[0] for name, (a, axes) in parts.items() if a.ndim > axes}
+def common_runs(arrays: Mapping[str, NDArray[Any]]) -> int | None:
+    counts = {name: array.shape[0] for name, array in arrays.items() if array.ndim > len(AXES[name])}
     if len(set(counts.values())) > 1:
         raise ValueError(f"the runs axes differ: {counts}. Give every array the same number.")
     return next(iter(counts.values()), None)

@@ -16,24 +16,15 @@ from attsvm.files import memory, naming, read_arrays, write_arrays
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.stored import Stored
 from attsvm.token_arrays import (
-    as_labels,
-    as_mask,
+    AXES,
     as_numpy_writes_it,
     as_padded,
-    check_counts,
     check_finite,
-    check_no_example_is_empty,
-    common_runs,
-    frozen,
+    checked,
     in_unit,
-    keys_or_values,
     largest,
-    numbers,
     sizes,
-    zero_masked,
 )
-
-_ARRAYS = ("keys", "queries", "labels", "mask", "values")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,39 +56,12 @@ class Tokens:
     dtype: InitVar[DTypeLike] = field(default=np.float64, kw_only=True)
 
     def __post_init__(self, dtype: DTypeLike) -> None:
-        if np.dtype(dtype) not in (np.dtype(np.float64), np.dtype(np.float32)):
-            raise ValueError(f"dtype is {np.dtype(dtype)}. Pass np.float64 or np.float32.")
-        keys = keys_or_values("keys", self.keys, dtype, ("n", "T", "d"))
-        n, T = keys.shape[-3:-1]
-        queries = (
-            np.ones((n, 1), dtype)
-            if self.queries is None
-            else numbers("queries", self.queries, dtype, ("n", "e"))
-        )
-        labels = np.ones(n, dtype) if self.labels is None else as_labels(self.labels, dtype)
-        mask = np.ones((n, T), bool) if self.mask is None else as_mask(self.mask)
-        values = (
-            keys
-            if self.values is None or self.values is self.keys
-            else keys_or_values("values", self.values, dtype, ("n", "T", "c"))
-        )
-        parts: dict[str, tuple[NDArray[Any], int]]
-        parts = {"keys": (keys, 3), "queries": (queries, 2), "labels": (labels, 1)}
-        parts |= {"mask": (mask, 2), "values": (values, 3)}
-        check_counts(parts, n, T)
-        check_no_example_is_empty(mask)
-        shared = values is keys
-        keys = zero_masked(keys, mask)
-        values = keys if shared else zero_masked(values, mask)
-        parts |= {"keys": (keys, 3), "values": (values, 3)}
-        runs = common_runs(parts)
-        for name, (array, axes) in parts.items():
-            object.__setattr__(self, name, frozen(array, runs, axes))
-        if shared:  # one object, so that code may test `values is keys`
-            object.__setattr__(self, "values", self.keys)
+        given = {name: getattr(self, name) for name in AXES}
+        for name, array in checked(given, dtype).items():
+            object.__setattr__(self, name, array)
         check_finite("keys", self.keys, self.key_size, self.mask)
         check_finite("queries", self.queries, self.query_size)
-        if not shared:
+        if self.values is not self.keys:
             check_finite("values", self.values, sizes(self.values, self.mask), self.mask)
 
     # ------------------------------------------------------------------ other ways to build
@@ -158,8 +122,7 @@ class Tokens:
             queries = base.keys[np.arange(base.n), position]
         else:
             queries = np.take_along_axis(base.keys, position[..., None, None], axis=-2)[..., 0, :]
-        own = None if base.values is base.keys else base.values
-        return cls(base.keys, queries, base.labels, base.mask, own, dtype=dtype)  # type: ignore[arg-type]
+        return cls(base.keys, queries, base.labels, base.mask, base.values, dtype=dtype)
 
     @classmethod
     def every_query(
@@ -185,15 +148,12 @@ class Tokens:
         if seen.shape != (T, T):
             raise ValueError(f"visible has shape {seen.shape} but T={T}. Pass shape ({T}, {T}).")
         i, k = np.nonzero(base.mask)
-        y = None
-        if labels is not None:
-            y = np.asarray(labels)
-            if y.shape != (n, T):
-                raise ValueError(f"labels has shape {y.shape}. Pass one per query: ({n}, {T}).")
-            y = y[i, k]
-        own = None if base.values is base.keys else base.values[i]
-        rows = base.mask[i] & seen[k]
-        return cls(base.keys[i], base.keys[i, k], y, rows, own, dtype=dtype)  # type: ignore[arg-type]
+        y = None if labels is None else np.asarray(labels)
+        if y is not None and y.shape != (n, T):
+            raise ValueError(f"labels has shape {y.shape}. Pass one per query: ({n}, {T}).")
+        every = {name: array[i] for name, array in base._own.items()}
+        every |= {"queries": base.keys[i, k], "mask": every["mask"] & seen[k]}
+        return cls(**every | {"labels": None if y is None else y[i, k]}, dtype=dtype)
 
     # ------------------------------------------------------------------ sizes
 
@@ -249,21 +209,24 @@ class Tokens:
         reach = 2.0 * np.sqrt(self.d) * largest_key * np.sqrt(np.einsum("...e,...e->...", queries, queries))
         return keys, queries, key_exponent + query_exponent, reach
 
+    @property
+    def _own(self) -> dict[str, Any]:
+        """The arrays that make these tokens, by name: values only where they are not the keys."""
+        shared = self.values is self.keys
+        return {name: getattr(self, name) for name in AXES if not (shared and name == "values")}
+
     def run(self, index: int) -> Tokens:
         """The tokens of one run."""
         if self.runs is None:
             raise ValueError("these tokens have no runs axis.")
-        own = None if self.values is self.keys else self.values[index]
-        parts = (self.keys[index], self.queries[index], self.labels[index], self.mask[index])
-        return Tokens(*parts, own, dtype=self.keys.dtype)  # type: ignore[arg-type]
+        return Tokens(**{name: array[index] for name, array in self._own.items()}, dtype=self.keys.dtype)
 
     def repeated(self, runs: int) -> Tokens:
         """The same tokens once per run, without a copy; they must have no runs axis yet."""
         if isinstance(self.keys, Stored):
             raise ValueError("many runs need keys in memory. Pass one run at a time, or np.asarray(keys).")
         keys = np.broadcast_to(self.keys, (runs, *self.keys.shape))
-        own = None if self.values is self.keys else self.values
-        return Tokens(keys, self.queries, self.labels, self.mask, own, dtype=self.keys.dtype)  # type: ignore[arg-type]
+        return Tokens(**{**self._own, "keys": keys}, dtype=self.keys.dtype)
 
     @property
     def stored(self) -> bool:
@@ -286,8 +249,7 @@ class Tokens:
                 f"the stored keys and values take {need / 2**30:,.3g} GiB in float64, more than half of the "
                 "memory, and this needs them there. Pass fewer examples."
             )
-        own = None if self.values is self.keys else np.asarray(self.values)
-        return Tokens(np.asarray(self.keys), self.queries, self.labels, self.mask, own)  # type: ignore[arg-type]
+        return Tokens(**{name: np.asarray(array) for name, array in self._own.items()})
 
     def __repr__(self) -> str:
         size = f"n={self.n}, T={self.T}, d={self.d}, e={self.e}"
@@ -311,15 +273,14 @@ class Tokens:
             raise ValueError(
                 "keys or values stay where they are stored. Keep that file, or use tokens.in_memory()."
             )
-        kept = _ARRAYS[:-1] if self.values is self.keys else _ARRAYS
-        return {name: as_numpy_writes_it(getattr(self, name)) for name in kept}
+        return {name: as_numpy_writes_it(array) for name, array in self._own.items()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Tokens:
         """The inverse of `arrays`: keys and any of the others by name; further arrays are passed over."""
         if "keys" not in arrays:
             raise ValueError(f"no array 'keys', only {sorted(arrays)}. Add the tokens (n, T, d) as 'keys'.")
-        found: dict[str, Any] = {name: arrays[name] for name in _ARRAYS if name in arrays}
+        found: dict[str, Any] = {name: arrays[name] for name in AXES if name in arrays}
         stays = any(isinstance(array, np.memmap) for array in found.values())
         single = found["keys"].dtype == np.float32 and not stays
         return cls(**found, dtype=np.float32 if single else np.float64)
@@ -336,98 +297,6 @@ class Tokens:
         that are not compressed stay in the file, as `Stored`. Raises BadFile; an unknown name is told the
         nearest one.
         """
-        arrays = read_arrays(file, _ARRAYS, in_place=True)
+        arrays = read_arrays(file, tuple(AXES), in_place=True)
         with naming(file):
             return cls.from_arrays(arrays)
-
-
-# ---------------------------------------------------------------------- checks for the other files
-
-
-def as_selected(tokens: Tokens, selected: ArrayLike) -> Bool:
-    """Check a selection and return it as bool (n, T), with runs (runs, n, T).
-
-    selected: one boolean per token, or one token index per example (n,).
-    """
-    array = np.asarray(selected)
-    want, counts = tokens.mask.shape, tokens.labels.shape
-    if array.dtype == bool:
-        if array.shape[-2:] != want[-2:] or array.ndim > len(want):
-            raise ValueError(
-                f"selected has shape {array.shape} but tokens has n={tokens.n}, T={tokens.T}. "
-                "Pass one boolean per token."
-            )
-        chosen = np.broadcast_to(array, want)
-    elif np.issubdtype(array.dtype, np.integer):
-        if array.shape[-1:] != (tokens.n,) or array.ndim > len(counts):
-            raise ValueError(
-                f"selected has shape {array.shape} but tokens has n={tokens.n}. "
-                "Pass one token index per example, or booleans (n, T)."
-            )
-        if (array < 0).any() or (array >= tokens.T).any():
-            raise ValueError(
-                f"selected has indices from {array.min()} to {array.max()} but T={tokens.T}. "
-                f"Pass indices from 0 to {tokens.T - 1}."
-            )
-        chosen = np.broadcast_to(array[..., None] == np.arange(tokens.T), want)
-    else:
-        raise TypeError(f"selected has dtype {array.dtype}. Pass booleans (n, T) or integer indices (n,).")
-    if (chosen & ~tokens.mask).any():
-        *_, i, t = np.argwhere(chosen & ~tokens.mask)[0]
-        raise ValueError(f"selected picks token {t} of example {i}, which is masked.")
-    if not chosen.any(-1).all():
-        *_, i = np.argwhere(~chosen.any(-1))[0]
-        raise ValueError(f"selected picks no token in example {i}. Pick at least one.")
-    return chosen
-
-
-def matching_runs(tokens: Tokens, selected: ArrayLike) -> Tokens:
-    """The tokens, repeated for every run of the selection where only the selection has a runs axis."""
-    array = np.asarray(selected)
-    axes = 2 if array.dtype == bool else 1
-    return tokens.repeated(len(array)) if tokens.runs is None and array.ndim == axes + 1 else tokens
-
-
-def as_head(tokens: Tokens, v: ArrayLike) -> Float:
-    """Check a linear head and return it with the last axis as wide as the values."""
-    head = np.asarray(v, dtype=tokens.keys.dtype)
-    width = tokens.values.shape[-1]
-    allowed = [(width,)] if tokens.runs is None else [(width,), (tokens.runs, width)]
-    if head.shape not in allowed:
-        raise ValueError(
-            f"the head v has shape {head.shape} but the values are {width} wide. "
-            f"Pass shape {' or '.join(map(str, allowed))}."
-        )
-    if not np.isfinite(head).all():
-        raise ValueError("the head v has a NaN or infinite entry.")
-    return head
-
-
-def as_required(tokens: Tokens, required: ArrayLike) -> Float:
-    """Check the margins asked for: one number, or one per example (n,); each ≥ 0 and finite."""
-    asked = per_example(tokens, "required", required)
-    if not np.isfinite(asked).all() or (asked < 0).any():
-        raise ValueError("required must be finite and ≥ 0: the margin each example asks for.")
-    return asked
-
-
-def per_example(tokens: Tokens, name: str, numbers: ArrayLike) -> Float:
-    """One number, or one per example (n,), as one per example (…, n)."""
-    given = np.asarray(numbers, dtype=np.float64)
-    want = tokens.labels.shape
-    if given.ndim > len(want) or given.shape not in ((), want[-1:], want):
-        raise ValueError(
-            f"{name} has shape {given.shape} but tokens has n={tokens.n}. "
-            f"Pass one number, or one per example ({tokens.n},)."
-        )
-    return np.broadcast_to(given, want)
-
-
-def as_attention(attention: ArrayLike) -> Float:
-    """Check attention weights (…, n, T): nonnegative rows that sum to one."""
-    s = np.asarray(attention, dtype=np.float64)
-    if s.ndim < 2:
-        raise ValueError(f"attention has shape {s.shape}. Pass (n, T).")
-    if not np.isfinite(s).all() or (s < 0).any() or (np.abs(s.sum(-1) - 1) > 1e-4).any():
-        raise ValueError("attention is not a probability vector per example: rows must sum to 1.")
-    return s

@@ -17,8 +17,9 @@ import numpy as np
 
 from attsvm.max_norm import DualMaxNorm, MaxNorm
 from attsvm.norms import Entrywise, Norm
+from attsvm.program.certificate import TOLERANCE
 from attsvm.program.max_margin import max_margin
-from attsvm.program.solution import TOLERANCE, NotSeparable, Solution
+from attsvm.program.solution import NotSeparable, Solution
 from attsvm.tokens import Tokens
 from tests.program.hostile import Case
 

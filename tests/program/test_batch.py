@@ -7,6 +7,7 @@ import pytest
 from scipy.optimize import linprog
 
 from attsvm.norms import frobenius as norm
+from attsvm.program.certificate import certify
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius import batch
 from attsvm.program.frobenius.batch import solve_runs_by_gram
@@ -14,7 +15,6 @@ from attsvm.program.frobenius.route import GRAM_ROWS, solve_frobenius
 from attsvm.program.frobenius.written_out import solve_rows
 from attsvm.program.max_margin import in_tokens, max_margin
 from attsvm.program.second_look import second_look
-from attsvm.program.solution import certify
 from attsvm.tokens import Tokens
 
 GAP = 1e-9

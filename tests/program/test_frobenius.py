@@ -10,12 +10,12 @@ import pytest
 from scipy.optimize import linprog
 
 from attsvm.norms import frobenius as norm
+from attsvm.program.certificate import certify
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius import contradiction, interior_point as interior, pivoting, route as frobenius
 from attsvm.program.max_margin import in_tokens, max_margin
 from attsvm.program.rows import Rows
 from attsvm.program.second_look import second_look
-from attsvm.program.solution import certify
 from attsvm.tokens import Tokens
 
 GAP = 1e-9

@@ -5,11 +5,11 @@ import pytest
 
 from attsvm import Tokens
 from attsvm.norms import frobenius
+from attsvm.program.certificate import certify
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius import active_set, resumed, route, written_out
 from attsvm.program.frobenius.route import solve_frobenius
 from attsvm.program.max_margin import in_tokens
-from attsvm.program.solution import certify
 
 EXACT = 1e-12
 GAP = 1e-9  # a tenth of what the package promises

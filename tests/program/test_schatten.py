@@ -204,7 +204,7 @@ def test_a_shrunk_weight_and_another_norm_are_rejected(norm):
 
 
 def verbs_gap(rows, norm, W, multipliers):
-    from attsvm.program.solution import certify
+    from attsvm.program.certificate import certify
 
     return certify(rows, norm, W, multipliers).worst
 

@@ -76,7 +76,7 @@ def solve(
 
 def solution_record(solution: Solution) -> dict[str, Any]:
     """The solution in numbers; with runs, the worst or the median of them."""
-    from attsvm.program.solution import TOLERANCE
+    from attsvm.program.certificate import TOLERANCE
 
     certificate = solution.certificate  # once: stored keys are read for it
     return {

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from attsvm.numbers import Float
 from attsvm.path import Path
-from attsvm.selection import scores
-from attsvm.tokens import Tokens, as_selected
+from attsvm.selection import as_selected, scores
+from attsvm.tokens import Tokens
 
 INPUTS, TOKENS = 8, 12
 """What the page has room for: so many inputs, and tokens in each."""

@@ -14,8 +14,9 @@ from attsvm.next_token.priorities import Priorities
 from attsvm.next_token.problems import as_embeddings, collocation_tokens, sentence_tokens
 from attsvm.norms import frobenius
 from attsvm.numbers import Bool, Float
+from attsvm.program.certificate import TOLERANCE, Certificate
 from attsvm.program.max_margin import max_margin
-from attsvm.program.solution import TOLERANCE, Certificate, Solution
+from attsvm.program.solution import Solution
 from attsvm.program.span import basis
 from attsvm.tokens import Tokens
 

@@ -33,7 +33,7 @@ from attsvm.probe.fitting.relu import MEMBERS
 from attsvm.probe.fitting.ridge_path import AUTO
 from attsvm.probe.reading.separation import Separation, separate_selected
 from attsvm.probe.use.in_use import InUse
-from attsvm.program.solution import Certificate
+from attsvm.program.certificate import Certificate
 
 
 class AttentionProbe(

@@ -11,7 +11,8 @@ from attsvm.norms import Norm, frobenius
 from attsvm.numbers import Bool, Float
 from attsvm.program.max_margin import separate
 from attsvm.program.solution import NotSeparable, Solution
-from attsvm.tokens import Tokens, as_selected
+from attsvm.selection import as_selected
+from attsvm.tokens import Tokens
 
 
 def all_tokens_support(solution: Solution) -> Any:

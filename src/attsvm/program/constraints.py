@@ -19,8 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.stored import Stored
 from attsvm.program import passes
+from attsvm.program.asked import as_required
+from attsvm.selection import as_selected
 from attsvm.token_arrays import TAME
-from attsvm.tokens import Tokens, as_required, as_selected
+from attsvm.tokens import Tokens
 
 FEW_KEYS = 1 << 18
 """Entries of the keys up to which all differences are kept (2 MB): then no pass need be compiled."""

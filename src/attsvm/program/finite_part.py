@@ -11,7 +11,8 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 from attsvm.numbers import Float
 from attsvm.program.constraints import Constraints, in_range
 from attsvm.program.runs import each_run
-from attsvm.tokens import Tokens, as_attention
+from attsvm.selection import as_attention
+from attsvm.tokens import Tokens
 
 CONSISTENT = 1e-8
 """Largest error of a logit difference, relative to the largest one, that counts as solved."""

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float
 from attsvm.program.assumptions import label_svm
+from attsvm.program.certificate import TOLERANCE
 from attsvm.program.max_margin import max_margin
-from attsvm.program.solution import TOLERANCE, NotSeparable, Solution
+from attsvm.program.solution import NotSeparable, Solution
 from attsvm.tokens import Tokens
 
 TOGETHER = 64

@@ -10,14 +10,16 @@ from numpy.typing import ArrayLike
 
 from attsvm.max_norm import MaxNorm
 from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius
+from attsvm.program.asked import as_slack
 from attsvm.program.constraints import Constraints
 from attsvm.program.copies import without_copies
 from attsvm.program.engine import Answer, Route, on_vectors
 from attsvm.program.runs import one_by_one, over_runs
 from attsvm.program.second_look import second_look
-from attsvm.program.soft import as_slack, solve_soft
+from attsvm.program.soft import solve_soft
 from attsvm.program.solution import NotSeparable, Solution, pack
-from attsvm.tokens import Tokens, matching_runs
+from attsvm.selection import matching_runs
+from attsvm.tokens import Tokens
 
 
 def max_margin(

@@ -1,11 +1,10 @@
-"""The soft-margin program: its price C checked, brought to the units of the rows, and solved per run."""
+"""The soft-margin program: its price C brought to the units of the rows, and solved per run."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from attsvm.norms import Norm, frobenius
 from attsvm.numbers import Float
@@ -16,7 +15,6 @@ from attsvm.program.engine import Answer, on_vectors
 from attsvm.program.runs import each_run, joined
 from attsvm.program.second_look import second_look_soft
 from attsvm.program.working_set import few_of_each
-from attsvm.tokens import Tokens, per_example
 
 WHOLE_KEYS = 1 << 18
 """Entries of the keys up to which the first pool has every row (2 MB)."""
@@ -29,23 +27,6 @@ RANGE = 200
 
 Below, all examples fall short and W is proportional to C; above, a margin that can be had is had.
 """
-
-
-def as_slack(tokens: Tokens, slack: ArrayLike | None) -> Float | None:
-    """Check the price C of falling short: one number, or one per example (n,); ∞ for all is None."""
-    if slack is None:
-        return None
-    checked = per_example(tokens, "slack", slack)
-    if np.isnan(checked).any() or (checked < 0).any():
-        raise ValueError("slack must be ≥ 0: the price C of one unit that an example falls short.")
-    if np.isposinf(checked).all():
-        return None
-    if np.isposinf(checked).any():
-        raise ValueError(
-            "slack is infinite for some examples only. Pass a finite C for each, or slack=None "
-            "for the program without slack."
-        )
-    return checked
 
 
 def solve_soft(program: Constraints, norm: Norm, slack: Float) -> Answer:

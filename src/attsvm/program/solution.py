@@ -16,11 +16,11 @@ from attsvm.files import check_shapes, naming, read_arrays, write_arrays
 from attsvm.max_norm import MaxNorm
 from attsvm.norms import Entrywise, Norm, Schatten
 from attsvm.numbers import Bool, Float
+from attsvm.program.asked import as_required
 from attsvm.program.certificate import TOLERANCE, Certificate, certify, certify_soft, plain
 from attsvm.program.constraints import Constraints
-from attsvm.tokens import Tokens, as_required, as_selected
-
-__all__ = ["TOLERANCE", "Certificate", "Explanation", "NotSeparable", "Solution", "certify", "pack", "unpack"]
+from attsvm.selection import as_selected
+from attsvm.tokens import Tokens
 
 _AXES = {"W": "de", "multipliers": "m", "required": "n", "separable": "", "slack": "n"}
 """The saved arrays of which every run has its own, and their axes."""

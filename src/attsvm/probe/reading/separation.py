@@ -13,8 +13,9 @@ from attsvm.numbers.threads import in_threads
 from attsvm.probe.data.standard import Standard
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import Attended
+from attsvm.program.certificate import Certificate
 from attsvm.program.max_margin import max_margin
-from attsvm.program.solution import Certificate, NotSeparable
+from attsvm.program.solution import NotSeparable
 from attsvm.tokens import Tokens
 from attsvm.verdict import cosine
 
