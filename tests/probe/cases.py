@@ -7,12 +7,12 @@ from attsvm.probe.data.arithmetic import Host
 from attsvm.probe.fitting.objective import Objective, Probes
 
 
-def needle(n, seed, T=16, d=6):
+def needle(n, seed, T=16, d=6, mark=4):
     """One of T tokens carries a mark and, in another direction, the class."""
     rng = np.random.default_rng(seed)
     X, y = rng.standard_normal((n, T, d)), np.arange(n) % 2
     place = np.arange(n), rng.integers(0, T, n)
-    X[(*place, 0)] += 4
+    X[(*place, 0)] += mark
     X[(*place, 1)] += 3 * (2 * y - 1)
     return X, y
 

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from attsvm.numbers.stored.matrix import Matrix
 from attsvm.probe import AttentionProbe
 from attsvm.probe.data.arithmetic import Host
-from attsvm.probe.fitting.descent import minimise
+from attsvm.probe.fitting.descent import RACE, minimise
 from attsvm.probe.fitting.objective import Evaluation
 from tests.probe.cases import everywhere
 
@@ -46,3 +46,21 @@ def test_single_precision_ends_at_the_optimum_of_double():
     assert one.n_iter_ < 100
     rough = AttentionProbe(**fixed | {"tol": 1e-1}).fit(half, y)
     assert np.abs(rough.predict_proba(half) - other.predict_proba(half)).max() > 1e-3
+
+
+@pytest.mark.parametrize(("level", "goes_on"), [(0.1, [1]), (0.9, [0, 1]), (0.99, [0])])
+def test_a_rival_goes_on_if_it_is_ahead_and_alone_if_it_is_far_ahead(level, goes_on):
+    """Two starts of one function, which is lower around the second."""
+    where, sizes = Host(Matrix(np.zeros((1, 1)))), np.logspace(-2, 1, 6)
+
+    def evaluate(points, which):
+        r = points - 1.0
+        values = np.where(which == 1, level, 1.0) + np.log(np.cosh(r)) @ sizes * 0.01
+        return Evaluation(values, 0.01 * sizes * np.tanh(r), np.zeros(len(which)))
+
+    how = {"steps": 500, "tolerance": 1e-9}
+    found = minimise(where, evaluate, np.zeros((2, 6)), rivals=[(0, 1)], **how).numbers
+    both = minimise(where, evaluate, np.zeros((2, 6)), **how).numbers
+    assert np.flatnonzero(np.isfinite(found.value)).tolist() == goes_on and np.isfinite(both.value).all()
+    assert np.flatnonzero(found.steps > RACE).tolist() == goes_on and (both.steps > RACE).all()
+    np.testing.assert_array_equal(found.value[goes_on], both.value[goes_on])

@@ -88,7 +88,7 @@ def test_one_token_of_a_thousand_is_found_from_the_loudest_ones_and_not_from_mea
         return roc_auc_score(truth, AttentionProbe().fit(X, y).decision_function(others))
 
     assert auc() > 0.93
-    monkeypatch.setattr("attsvm.probe.fitting.ridge_path.loudest_prompt", lambda _, goal: np.zeros(6))
+    monkeypatch.setattr("attsvm.probe.fitting.loudest.loudest_prompt", lambda _, goal: np.zeros(6))
     assert auc() < 0.7
 
 

@@ -62,8 +62,8 @@ class AttentionProbe(
         better.
     n_average: at least so many networks of "relu".
     n_heads: number of prompts p, each with its own head; their scores add.
-    n_starts: the problem is not convex in p. The first start is p = 0 (mean pooling); further ones, and all
-        with several heads, are random. The lowest objective wins.
+    n_starts: the problem is not convex in p. The first start is p = 0 (mean pooling; with given ridges up to
+        0.1 the loudest tokens, too); others, and all of several heads, are random. The lowest objective wins.
     positive: p = v (two classes, one ridge for both): a token draws attention as far as it speaks for
         classes_[1], so that none can speak against it. For bags that are positive because of an instance.
     class_weight: None, "balanced", or a weight per class. max_iter, tol: of L-BFGS (gradient entries).

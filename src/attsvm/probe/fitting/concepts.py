@@ -14,6 +14,7 @@ from attsvm.probe.data.arithmetic import arithmetic
 from attsvm.probe.fitting.attention import Weights
 from attsvm.probe.fitting.descent import minimise
 from attsvm.probe.fitting.evaluation import evaluate
+from attsvm.probe.fitting.loudest import WEAK, loud_start
 from attsvm.probe.fitting.objective import Objective, Probes
 from attsvm.probe.fitting.ridge_path import Choice, choose
 
@@ -54,25 +55,32 @@ def choose_ridges(objective: Objective, plan: Plan) -> list[Choice]:
 
 
 def fit_concepts(objective: Objective, plan: Plan, choices: Sequence[Choice]) -> list[Fitted]:
-    """Every concept's best of several starts, all in shared passes; the path's end is the first start."""
-    where, concepts, s = arithmetic(objective.store.rows), len(objective.targets), plan.starts
-    starts = _starts(objective, plan)
+    """Every concept's best of several starts, all in shared passes; the path's end is the first start.
+
+    Without a path, and with weak ridges, attention to the loudest tokens is one more, a rival of the first.
+    """
+    where, concepts = arithmetic(objective.store.rows), np.arange(len(objective.targets))
+    starts, several = _starts(objective, plan), objective.store.lengths.max() > 1
+    first = [starts[0] if choice.start is None else choice.start for choice in choices]
+    ridges = np.array([(c.prompt_ridge, c.head_ridge) for c in choices])
+    unsought = np.array([choice.start is None for choice in choices])
+    again = concepts[unsought & (ridges <= WEAK).all(1) & several]
     with where.scope():
-        points = np.tile(starts, (concepts, 1, 1))
-        for own, choice in zip(points, choices, strict=True):
-            if choice.start is not None:
-                own[0] = choice.start
-        ridges = np.repeat([(c.prompt_ridge, c.head_ridge) for c in choices], s, axis=0).T
-        concept = np.repeat(np.arange(concepts), s)
-        probes = Probes(concept, np.zeros_like(concept), *ridges)
+        loud = [loud_start(where, objective, starts[0])] * len(again) if len(again) else []
+        others = np.repeat(starts[1:], len(concepts), axis=0)
+        points = np.concatenate([np.stack([*first, *loud]), others])
+        concept = np.concatenate([concepts, again, np.tile(concepts, plan.starts - 1)])
+        probes = Probes(concept, np.zeros_like(concept), *ridges[concept].T)
         numbers, vectors, _ = minimise(
             where,
             lambda at, which: evaluate(objective, where, at, probes.take(which)),
-            objective.within(where, where.put(points.reshape(concepts * s, -1))),
+            objective.within(where, where.put(points)),
             steps=plan.steps,
             tolerance=plan.tolerance,
+            rivals=[(int(one), len(concepts) + number) for number, one in enumerate(again)],
         )
-        best = numbers.value.reshape(concepts, s).argmin(1) + s * np.arange(concepts)
+        own = [np.flatnonzero(concept == one) for one in concepts]
+        best = np.array([each[numbers.value[each].argmin()] for each in own])
         ended, told = where.numpy(vectors.points[where.put(best)]), numbers.take(best)
     return [
         Fitted(for_given_tokens(objective, point), choice, value.item(), steps.item(), slope.item())

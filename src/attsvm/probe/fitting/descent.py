@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,6 +27,9 @@ NEAR, AGED = 2e-2, 20
 STALE = 8
 """A search ends after so many steps that lower neither the slope nor, as far as can be told, the value."""
 
+RACE, AHEAD, FAR = 5, 0.95, 0.8
+"""After so many passes a rival goes on below this share of what it is to beat; alone below the second."""
+
 Evaluate = Callable[[Array, Index], Evaluation]
 
 
@@ -41,20 +44,36 @@ class Stop:
 
 
 def minimise(
-    where: Arithmetic, evaluate: Evaluate, points: Array, *, steps: int, tolerance: float
+    where: Arithmetic,
+    evaluate: Evaluate,
+    points: Array,
+    *,
+    steps: int,
+    tolerance: float,
+    rivals: Sequence[tuple[int, int]] = (),
 ) -> Functions:
     """Minimise K functions from points (K, D), until every partial derivative is below the tolerance.
 
     evaluate(points, which): the functions with these numbers. A function is also done when its precision
     tells no step along its direction from the others.
+    rivals: pairs (first, second) of starts of one function. After a few passes the second goes on only if it
+    is ahead, and the first is given up if it is far behind; the value of what was given up is infinite.
     """
+    given_up = list[int]()
     search = Search(where, points, evaluate(points, np.arange(len(points))), Stop(steps, tolerance))
     with Line() as line:
         while not search.over:
             search.advance(evaluate(search.trial(), search.active))
+            if rivals and search.passes == RACE + 1:
+                value = search.found().numbers.value
+                given_up = [b for a, b in rivals if value[b] > AHEAD * value[a]]
+                given_up += [a for a, b in rivals if value[b] < FAR * value[a]]
+                search.drop(np.isin(search.active, given_up))
             slope = search.numbers.slope.max(initial=0.0)
             line.show(f"fitting: pass {search.passes}, derivatives up to {slope:.0e} of {tolerance:.0e}")
-    return search.found()
+    found = search.found()
+    found.numbers.value[given_up] = np.inf
+    return found
 
 
 class Tried(NamedTuple):

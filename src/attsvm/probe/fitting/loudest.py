@@ -8,6 +8,17 @@ from attsvm.numbers import Float
 from attsvm.probe.data.arithmetic import Arithmetic
 from attsvm.probe.fitting.objective import Objective
 
+WEAK = 0.1
+"""Probes with no ridge above this are tried from here, too: from mean pooling one token of very many is not
+seen. Strong ridges end at mean pooling anyhow."""
+
+
+def loud_start(where: Arithmetic, objective: Objective, start: Float) -> Float:
+    """A start (D,) whose first prompt looks for the loudest token of each sequence."""
+    start, loud = start.copy(), loudest_prompt(where, objective)
+    start[: len(loud)] = 2 * loud if objective.tied else loud  # half of it is its head's
+    return start
+
 
 def loudest_prompt(where: Arithmetic, objective: Objective) -> Float:
     """A prompt (d,) for standardised tokens that looks for the loudest one of each sequence.

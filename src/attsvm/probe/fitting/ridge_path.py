@@ -14,7 +14,7 @@ from attsvm.probe.data.arithmetic import Arithmetic
 from attsvm.probe.fitting.descent import Search, Stop
 from attsvm.probe.fitting.evaluation import evaluate
 from attsvm.probe.fitting.functions import Functions, Memory
-from attsvm.probe.fitting.loudest import loudest_prompt
+from attsvm.probe.fitting.loudest import WEAK, loud_start
 from attsvm.probe.fitting.objective import Evaluation, Objective, Probes
 from attsvm.progress import Line
 
@@ -35,10 +35,6 @@ of one token have no attention.)
 
 PROMPT = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 """Prompt ridges where the head's is given."""
-
-WEAK = 0.1
-"""Candidates of the last lane with no ridge above this are tried from a second start, too, at the loudest
-tokens: from mean pooling one token of very many is not seen, and strong ridges end there."""
 
 PATIENCE, WORSE = 2, 1.05
 """A lane ends after so many stages without a lower held-out loss, or with one so many times its lowest."""
@@ -92,15 +88,13 @@ def choose(
     if not folds or (len(lanes[0]) == 1 and not judge):
         head, prompt = (fixed or usual for fixed, usual in zip(given, UNCHOSEN, strict=True))
         return [Choice(head, prompt)] * concepts
-    weak = lanes[-1][(lanes[-1] <= WEAK).all(1)] if several and len(lanes[0]) > 1 else lanes[-1][:0]
+    weak = lanes[-1][(lanes[-1] <= WEAK).all(1) & several]
     with Line(total=sum(map(len, [*lanes, weak]))) as line:
         search = partial(_search, where, objective, steps, line)
         done, rare = search(lanes, start, np.full(concepts, np.inf)), list[_Lane]()
         if len(weak):
-            start, loud = start.copy(), loudest_prompt(where, objective)
-            start[: len(loud)] = 2 * loud if objective.tied else loud  # half of it is its head's
             known = np.min([lane.best for lane in done], axis=0)
-            rare = search([weak], start, known, sum(map(len, lanes)))
+            rare = search([weak], loud_start(where, objective, start), known, sum(map(len, lanes)))
     return [_best(done, rare, concept) for concept in range(concepts)]
 
 
