@@ -113,6 +113,15 @@ def gains_of_reviews(arrays: Arrays) -> None:
             sides = [[trials.best(arrays, f"{size} {p} {s}", until) for s in seeds] for p in trials.PS[:2]]
             gains = np.subtract(*sides)
             print(f"  size {size}, after {until} epochs: {gains.round(2)}, mean {gains.mean():.2f}")
+    for size in trials.SIZES:
+        for key in trials.own(arrays, size, "3"):
+            epochs, curve = arrays[f"epoch {key}"], arrays[f"test {key}"]
+            low, high = (trials.best(arrays, f"{size} {p} {key.split()[2]}") for p in ("2", "1.1"))
+            best, at, last = curve.max(), epochs[curve.argmax()], arrays[f"trained {key}"]
+            print(
+                f"  size {size}, p = 3, seed {key.split()[2]}: best {best:.2f} at epoch {at} of {last}, "
+                f"{best - low:.2f} above p = 2, {high - best:.2f} below p = 1.1"
+            )
 
 
 def pairs_of_reviews(arrays: Arrays) -> None:
@@ -151,6 +160,8 @@ def initialisations(arrays: Arrays) -> None:
             if len(values):
                 found = float(values.mean()) - getattr(published, what)[0]
                 words = "{:.2f} [{:.2f}, {:.2f}]".format(*trials.one_more(found, between, len(values)))
+                _, *all_six = trials.one_more(found, between, len(values), of=6)
+                words += "; as one of six [{:.2f}, {:.2f}]".format(*all_six)
                 print(f"  size {cell[0]}, p = {cell[1]}, n = {len(values)}: ours less published {words}")
                 less[cell] = found, len(values)
         for size in trials.SIZES:

@@ -149,14 +149,17 @@ def pooled(groups: list[Float]) -> tuple[float, int]:
     return (math.sqrt(squares / freedom) if freedom else math.nan), freedom
 
 
-def one_more(found: float, spread: tuple[float, int], ours: int, theirs: int = 1) -> tuple[float, ...]:
+def one_more(
+    found: float, spread: tuple[float, int], ours: int, theirs: int = 1, of: int = 1
+) -> tuple[float, ...]:
     """A difference of our mean and a published one, and its 95 % interval.
 
         x̄ − m ± t s √(1/ours + 1/theirs),     s: the standard deviation between initialisations, its freedom
 
     theirs: initialisations, one for a cell however many its trials, so that s is a bit too large for it.
+    of: comparisons that are to hold all at once (Bonferroni).
     """
-    width = student.ppf(0.975, spread[1]) * spread[0] * math.sqrt(1 / ours + 1 / theirs)
+    width = student.ppf(1 - 0.025 / of, spread[1]) * spread[0] * math.sqrt(1 / ours + 1 / theirs)
     return found, found - width, found + width
 
 
