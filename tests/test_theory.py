@@ -162,6 +162,38 @@ def test_a_limit_that_is_ours_names_a_claim_that_exists():
     assert len(set(named)) >= 7
 
 
+class Weighted:
+    """N(W) = ‖diag(1, 2, …) W‖_F: p = 2, and not the Frobenius norm."""
+
+    p = 2.0
+    dual, value, steepest = frobenius, frobenius.value, frobenius.steepest
+
+
+def test_a_norm_of_ones_own_with_p_2_is_not_taken_for_the_frobenius_norm():
+    own = Weighted()
+    limit = limit_norm(FullWeight(), steepest(own, 0.1))
+    assert (limit.norm, limit.standing) == (own, "conjecture")
+    assert Factored(own).closed is None
+    with pytest.raises(NoTheorem, match="no closed form"):
+        limit_norm(KeyQuery(), steepest(own, 0.1))
+    assert Factored(RowWise(2)).closed == nuclear  # ours with p = 2 is
+
+
+@pytest.mark.parametrize(
+    ("weight", "optimizer", "message"),
+    [
+        (gd(0.1), FullWeight(), "is not a weight"),
+        ("kq", gd(0.1), "is not a weight"),
+        (KeyQuery(), "muon", "is not an optimizer"),
+        (KeyQuery(), 0.1, "is not an optimizer"),
+    ],
+    ids=str,
+)
+def test_what_is_no_weight_or_optimizer_is_not_called_an_open_question(weight, optimizer, message):
+    with pytest.raises(TypeError, match=message):
+        limit_norm(weight, optimizer)
+
+
 # ---------------------------------------------------------------------- the norm of a product
 
 ROUNDING = 1e-10

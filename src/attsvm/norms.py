@@ -157,15 +157,20 @@ def LongestRow() -> RowWise:
 def as_norm(norm: Any) -> Norm:
     """Check that something is a norm; a name or a number is answered with the norm it may mean."""
     # The protocol last: looking for every method takes as long as a tenth of a small program.
-    if isinstance(norm, (Entrywise, Schatten, Norm)):
+    if not isinstance(norm, type) and isinstance(norm, (Entrywise, Schatten, Norm)):
         return norm
     names = ("frobenius", "nuclear", "spectral", "l1", "linf")
     meant = f"attsvm.{norm.lower()}" if isinstance(norm, str) and norm.lower() in names else ""
     if isinstance(norm, (int, float)) and norm >= 1:
         meant = f"attsvm.Entrywise({norm})"
     known = ", ".join(f"attsvm.{name}" for name in names)
-    known += ", attsvm.Entrywise(p) or attsvm.Schatten(p)"
+    known += ", attsvm.Entrywise(p), attsvm.Schatten(p) or an object with p, dual, value and steepest"
     raise TypeError(f"norm is {norm!r}. Pass {meant or f'one of {known}'}.")
+
+
+def is_frobenius(norm: Norm) -> bool:
+    """Whether it is one of ours with p = 2: a norm of somebody's own may have that p and be another."""
+    return norm.p == 2 and isinstance(norm, (Entrywise, Schatten, RowWise))
 
 
 # ---------------------------------------------------------------------- details

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from attsvm.norms import (
     Schatten,
     as_norm,
     frobenius,
+    is_frobenius,
     l1,
     linf,
     nuclear,
@@ -29,6 +30,7 @@ FAST = "Vasudeva et al. 2024, Implicit Bias and Fast Convergence Rates for Self-
 MIRROR = "Julistiono et al. 2024, Optimizing Attention with Mirror Descent"
 FLOW = "Sheen et al. 2024, Implicit Regularization of Gradient Flow on One-Layer Softmax Attention"
 SPECTRAL = "Fan et al. 2025, Implicit Bias of Spectral Descent and Muon (proven for linear models)"
+STEEPEST = "Gunasekar et al. 2018, Implicit Bias in Terms of Optimization Geometry (proven for linear models)"
 HALVES = (
     "docs/law_of_halves.md, after Tsilivis et al. 2024, Flavors of Margin (proven for homogeneous models)"
 )
@@ -106,7 +108,7 @@ class Factored:
     @property
     def exponent(self) -> float | None:
         """p/L of the closed form; None where none is known."""
-        if isinstance(self.norm, Schatten) or self.norm.p == 2:
+        if isinstance(self.norm, Schatten) or is_frobenius(self.norm):
             return (2.0 if self.diagonal else self.norm.p) / self.factors
         known = isinstance(self.norm, (Entrywise, RowWise)) and self.diagonal
         return self.norm.p / self.factors if known else None
@@ -168,9 +170,13 @@ def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
     """
     from attsvm.training.compositional import Compositional
     from attsvm.training.holding import PerBlock
+    from attsvm.training.optimizers import adapted
     from attsvm.training.rules import Adam, GradientDescent, Mirror, Optimizer, Polyak, Steepest
-    from attsvm.training.weights import Diagonal, FullWeight, Heads, KeyQuery
+    from attsvm.training.weights import Diagonal, FullWeight, Heads, KeyQuery, check
 
+    check(weight)
+    if not is_dataclass(optimizer):  # a rule; what is neither that nor an optimizer is refused here
+        adapted(optimizer)
     rule = optimizer.rule if isinstance(optimizer, Optimizer) else optimizer
     if isinstance(rule, PerBlock):  # factors apart: the same limit
         rule = rule.rule
@@ -178,7 +184,7 @@ def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
         return _of_batches(weight, rule)
     # Steps along the gradient itself, whatever their length, and without momentum.
     along = isinstance(rule, (GradientDescent, Polyak)) or (
-        isinstance(rule, Steepest) and rule.norm.p == 2 and not rule.momentum
+        isinstance(rule, Steepest) and is_frobenius(rule.norm) and not rule.momentum
     )
     if isinstance(rule, (Steepest, Adam, Compositional)) and np.any(rule.decay):
         raise NoTheorem(_bounded(weight, rule))
@@ -199,7 +205,8 @@ def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
         case Diagonal(depth=1), Steepest(norm=RowWise()):  # whose rows are its entries
             return Limit(Entrywise(rule.norm.p), "conjecture", SPECTRAL)
         case ((FullWeight() | Diagonal(depth=1)), Steepest()):
-            return Limit(rule.norm, "conjecture", SPECTRAL, claim=TESTED.get(rule.norm, ""))
+            reference = SPECTRAL if isinstance(rule.norm, (Entrywise, Schatten)) else STEEPEST
+            return Limit(rule.norm, "conjecture", reference, claim=TESTED.get(rule.norm, ""))
         case KeyQuery(), Compositional():
             return Limit(rule.norm, "ours", COMPOSED, f"{WIDE}; steps of W itself to first order")
         case KeyQuery(), _ if along:
@@ -210,7 +217,8 @@ def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
             limit = _halved(_factored(weight, rule.norm))
             if limit is not None:
                 return limit
-    raise NoTheorem(f"no limit known for {weight!r} with {optimizer!r}. Nearest: {_nearest(weight, rule)}.")
+    steps = repr(rule) if is_dataclass(rule) else "an optimizer of optax"
+    raise NoTheorem(f"no limit known for {weight!r} with {steps}. Nearest: {_nearest(weight, rule)}.")
 
 
 def _of_batches(weight: Any, rule: Any) -> Limit:

@@ -214,9 +214,11 @@ def test_a_solution_prints_its_norm_margin_and_certificate(norm):
     assert str(norm) in text and "margin" in text and "; certified" in text
 
 
-def test_a_norm_without_a_program_names_those_that_have_one():
+@pytest.mark.parametrize("exponent", [2.0, 3.0])
+def test_a_norm_without_a_program_names_those_that_have_one(exponent):
     class Other:
-        p, dual, value, steepest = 3.0, frobenius, frobenius.value, frobenius.steepest
+        p = exponent  # 2 does not make it the Frobenius norm
+        dual, value, steepest = frobenius, frobenius.value, frobenius.steepest
 
         def __str__(self):
             return "Other"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attsvm.max_norm import MaxNorm
-from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius
+from attsvm.norms import Entrywise, Norm, Schatten, as_norm, frobenius, is_frobenius
 from attsvm.program.asked import as_slack
 from attsvm.program.constraints import Constraints
 from attsvm.program.copies import without_copies
@@ -84,11 +84,14 @@ def separate(
 
     rows (m, d); required: one number or one per row (m,). The solution's W is (d, 1).
     The v-SVM of labelled features is `separate(labels[:, None] * features)`; with slack=C it is the
-    linear SVM of LIBLINEAR (hinge loss, no intercept).
+    linear SVM of LIBLINEAR (hinge loss, no intercept). NotSeparable speaks of row j as of example j, whose
+    token 0 is the row and whose token 1 is zero.
     """
     array = np.asarray(rows, dtype=np.float64)
-    if array.ndim != 2:
+    if array.ndim != 2 or not array.size:
         raise ValueError(f"rows has shape {array.shape}. Pass one row per constraint: (m, d).")
+    if not np.isfinite(array).all():
+        raise ValueError(f"row {np.argwhere(~np.isfinite(array))[0, 0]} of rows has a NaN or infinite entry.")
     # Each row is the difference between a token and a second token at the origin.
     keys = np.stack([array, np.zeros_like(array)], axis=1)
     return max_margin(Tokens(keys), np.zeros(len(keys), int), norm, required=required, slack=slack)
@@ -109,8 +112,9 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
 
 def _answer(program: Constraints, norm: Norm) -> Answer:
     """The answer in the units of the tokens, at margin one, as exact as float64 can hold it."""
-    work = partial(_looked_at, norm=on_vectors(program, norm))
-    if work.keywords["norm"].p == 2:  # a small problem takes microseconds, among many, and copies cost little
+    norm = on_vectors(program, norm)
+    work = partial(_looked_at, norm=norm)
+    if is_frobenius(norm):  # a small problem takes microseconds, among many, and copies cost little
         return over_runs(work, program, quick=True)
     return over_runs(partial(one_by_one, partial(without_copies, work)), program, quick=False)
 
@@ -128,7 +132,7 @@ def solved(program: Constraints, norm: Norm) -> Answer:
 
     # What over- or underflows on the way is no answer, and the second look sees that.
     with np.errstate(all="ignore"):
-        return solve_frobenius(program) if norm.p == 2 else one_by_one(alone, program)
+        return solve_frobenius(program) if is_frobenius(norm) else one_by_one(alone, program)
 
 
 def route_of(norm: Norm) -> Route:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attsvm.norms import Norm, frobenius
+from attsvm.norms import Norm, frobenius, is_frobenius
 from attsvm.numbers import Float
 from attsvm.numbers.threads import in_threads, single_thread
 from attsvm.program import working_set
@@ -31,7 +31,7 @@ Below, all examples fall short and W is proportional to C; above, a margin that 
 
 def solve_soft(program: Constraints, norm: Norm, slack: Float) -> Answer:
     """The answer of the soft-margin program, of all runs, in the units of the tokens; slack (…, n): C."""
-    if on_vectors(program, norm).p != 2:
+    if not is_frobenius(on_vectors(program, norm)):
         raise ValueError(f"slack needs the Frobenius (l2) norm but norm is {norm}. Pass norm=frobenius.")
     if program.runs is None:
         return _solve_one(program, slack)

@@ -51,7 +51,7 @@ def steepest(norm: Norm, lr: Rate, momentum: Number = 0.0, decay: Number = 0.0) 
     decay: decoupled weight decay, of K and Q each where those are trained; it keeps N(W) ≤ 1/decay, inside of
     which the steps are those of Frank and Wolfe. lr · decay may be 1 at most.
     """
-    return Optimizer(Steepest(norm, _rate(lr), _momentum(momentum), _decay(decay, lr)))
+    return Optimizer(Steepest(as_norm(norm), _rate(lr), _momentum(momentum), _decay(decay, lr)))
 
 
 def gd(lr: Rate) -> Optimizer:
