@@ -18,6 +18,7 @@ from attsvm.verdict import (
     at_most,
     classify,
     compare,
+    cosine,
     divergence,
     fit_rate,
     judge,
@@ -174,3 +175,18 @@ def test_verdicts_print_and_plot(problem):
     verdict = compare(ray(tokens, solution.W), solution)
     assert "margin ratio: 1   (wanted ≥ 0.99)" in str(verdict)
     assert len(verdict.plot().axes) >= 2
+
+
+def test_what_is_no_path_or_no_solution_of_it_is_refused_in_words(problem):
+    tokens, _, solution = problem
+    path = ray(tokens, solution.W)
+    for pair in ((solution, path), (path.W, solution), (path, None)):
+        with pytest.raises(TypeError, match="Pass a path"):
+            compare(*pair)
+    wide, short = (max_margin(datasets.sphere(*size)[0], [0, 0, 0, 0]) for size in ((4, 5, 7), (4, 3, 6)))
+    with pytest.raises(ValueError, match=r"W \(6, 6\) and the solution \(7, 7\)"):
+        margin_ratio(path, wide)
+    with pytest.raises(ValueError, match=r"\(4, 5\), the solution's \(4, 3\)"):
+        compare(path, short)
+    with pytest.raises(ValueError, match=r"shapes \(4, 6, 6\) and \(3, 3\)"):
+        cosine(path.W, np.ones((3, 3)))

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.stored import Stored
-from attsvm.tokens import Tokens
+from attsvm.tokens import Tokens, as_tokens
 
 TIE = 1e-12
 """Scores closer than TIE times the largest score of the example count as equal."""
@@ -127,7 +127,7 @@ def as_selected(tokens: Tokens, selected: ArrayLike) -> Bool:
 
     selected: one boolean per token, or one token index per example (n,).
     """
-    array = np.asarray(selected)
+    array, tokens = np.asarray(selected), as_tokens(tokens)
     want, counts = tokens.mask.shape, tokens.labels.shape
     if array.dtype == bool:
         if array.shape[-2:] != want[-2:] or array.ndim > len(want):
@@ -161,13 +161,14 @@ def as_selected(tokens: Tokens, selected: ArrayLike) -> Bool:
 
 def matching_runs(tokens: Tokens, selected: ArrayLike) -> Tokens:
     """The tokens, repeated for every run of the selection where only the selection has a runs axis."""
-    array = np.asarray(selected)
+    array, tokens = np.asarray(selected), as_tokens(tokens)
     axes = 2 if array.dtype == bool else 1
     return tokens.repeated(len(array)) if tokens.runs is None and array.ndim == axes + 1 else tokens
 
 
 def as_head(tokens: Tokens, v: ArrayLike) -> Float:
     """Check a linear head and return it with the last axis as wide as the values."""
+    tokens = as_tokens(tokens)
     head = np.asarray(v, dtype=tokens.keys.dtype)
     width = tokens.values.shape[-1]
     allowed = [(width,)] if tokens.runs is None else [(width,), (tokens.runs, width)]

@@ -300,3 +300,12 @@ class Tokens:
         arrays = read_arrays(file, tuple(AXES), in_place=True)
         with naming(file):
             return cls.from_arrays(arrays)
+
+
+def as_tokens(tokens: object) -> Tokens:
+    """Check that something is Tokens: arrays, and what a data set returns, are answered with what to do."""
+    if isinstance(tokens, Tokens):
+        return tokens
+    pair = isinstance(tokens, tuple) and len(tokens) and isinstance(tokens[0], Tokens)
+    what = "Take it apart first: tokens, v = …" if pair else "Pass Tokens(keys, queries, labels)."
+    raise TypeError(f"tokens is of type {type(tokens).__name__}. {what}")

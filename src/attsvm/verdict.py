@@ -127,8 +127,12 @@ def compare(
     are told.
     v: the head; given, the share of examples whose attended token is the best one is told.
     """
+    _check(path, solution)
     if path.heads is not None:
         raise ValueError(f"the path has {path.heads} heads. Compare one: compare(path.head(h), solution).")
+    if path.tokens.mask.shape[-2:] != solution.selected.shape[-2:]:
+        sizes = f"{path.tokens.mask.shape[-2:]}, the solution's {solution.selected.shape[-2:]}"
+        raise ValueError(f"the path's tokens are (n, T) = {sizes}. Solve for path.tokens.")
     ratio = margin_ratio(path, solution)
     mass = _mass(path, solution)
     last, middle = ratio[..., -1], ratio[..., _middle(path.index)]
@@ -168,6 +172,7 @@ def margin_ratio(path: Path, solution: Solution) -> Float:
 
     Zero where W is zero; negative where a selected token loses; NaN where no token is left to win over.
     """
+    _check(path, solution)
     W, best = np.ldexp(path.W, -exponent(path.W)), np.asarray(solution.margin)  # the ratio has no scale
     rows = solution.constraints
     counted, asked = rows.bound > 0, solution.required[..., None]
@@ -183,7 +188,12 @@ def margin_ratio(path: Path, solution: Solution) -> Float:
 
 def cosine(path: Float, W: Float) -> Float:
     """Cosine between weights (…, k, d, e) and one weight (…, d, e)."""
-    path, W = (np.ldexp(x, -exponent(x)) for x in (path, np.asarray(W)[..., None, :, :]))  # no overflow
+    path, W = np.asarray(path), np.asarray(W)
+    if path.shape[-2:] != W.shape[-2:]:
+        raise ValueError(
+            f"the weights have shapes {path.shape} and {W.shape}. Pass (…, k, d, e) and (…, d, e)."
+        )
+    path, W = (np.ldexp(x, -exponent(x)) for x in (path, W[..., None, :, :]))  # no overflow
     product = (path * W).sum((-2, -1))
     size = np.sqrt((path * path).sum((-2, -1)) * (W * W).sum((-2, -1)))
     return np.asarray(product / np.where(size > 0, size, 1.0))
@@ -266,6 +276,19 @@ def fit_rate(x: ArrayLike, error: ArrayLike, *, last: float = 10.0) -> Rate:
 
 
 # ---------------------------------------------------------------------- details
+
+
+def _check(path: object, solution: object) -> None:
+    if not (isinstance(path, Path) and isinstance(solution, Solution)):
+        raise TypeError(
+            f"got {type(path).__name__} and {type(solution).__name__}. Pass a path, of train or "
+            "regularisation_path, and then the Solution of max_margin."
+        )
+    if path.W.shape[-2:] != solution.W.shape[-2:]:
+        raise ValueError(
+            f"the path has W {path.W.shape[-2:]} and the solution {solution.W.shape[-2:]}. "
+            "Solve for the path's own tokens: max_margin(path.tokens, path.selected)."
+        )
 
 
 def _middle(index: NDArray[Any]) -> int:

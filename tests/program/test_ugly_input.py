@@ -8,6 +8,7 @@ from threadpoolctl import threadpool_info
 from attsvm.norms import frobenius, nuclear
 from attsvm.program.max_margin import max_margin, separable, separate
 from attsvm.program.solution import NotSeparable
+from attsvm.selection import as_head, as_selected
 from attsvm.tokens import Tokens
 from tests.program import conftest
 
@@ -250,6 +251,15 @@ def test_bad_arguments_are_refused_in_words(change, words):
         max_margin(instance.tokens, selected, required=change.get("required", 1.0))
 
 
+@pytest.mark.parametrize(
+    ("tokens", "words"), [(np.ones((2, 3, 2)), "Pass Tokens"), ((Tokens(np.eye(3)[None]), 0), "apart")]
+)
+@pytest.mark.parametrize("verb", [max_margin, separable, as_selected, as_head])
+def test_arrays_and_pairs_in_place_of_tokens_are_told_what_to_pass(verb, tokens, words):
+    with pytest.raises(TypeError, match=words):
+        verb(tokens, [0, 0])
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_tokens_that_are_not_finite_are_refused(bad):
     keys = np.ones((2, 3, 2))
@@ -260,13 +270,13 @@ def test_tokens_that_are_not_finite_are_refused(bad):
 
 @pytest.mark.parametrize("rows", [np.ones(3), np.ones((2, 2, 2)), np.ones((0, 3))])
 def test_separate_refuses_what_is_not_a_matrix(rows):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="rows has shape"):
         separate(rows)
 
 
 def test_separate_refuses_rows_that_are_not_finite():
-    with pytest.raises(ValueError, match="nan"):
-        separate([[1.0, np.nan]])
+    with pytest.raises(ValueError, match="row 1 of rows has a NaN"):
+        separate([[1.0, 2.0], [1.0, np.nan]])
 
 
 def test_a_norm_that_is_no_norm_is_refused():

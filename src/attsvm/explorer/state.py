@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from attsvm.numbers import Float
 from attsvm.path import Path
 from attsvm.selection import as_selected, scores
-from attsvm.tokens import Tokens
+from attsvm.tokens import Tokens, as_tokens
 
 INPUTS, TOKENS = 8, 12
 """What the page has room for: so many inputs, and tokens in each."""
@@ -60,7 +60,7 @@ def state_of_path(path: Path, settings: Mapping[str, Any] | None = None, v: Arra
 
 
 def _check(tokens: Tokens) -> None:
-    if tokens.runs is not None:
+    if as_tokens(tokens).runs is not None:
         raise ValueError(f"the tokens have {tokens.runs} runs. The explorer shows one: pass tokens.run(0).")
     if tokens.d != 2 or tokens.e > 2:
         raise ValueError(

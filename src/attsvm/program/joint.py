@@ -13,7 +13,7 @@ from attsvm.program.assumptions import label_svm
 from attsvm.program.certificate import TOLERANCE
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotSeparable, Solution
-from attsvm.tokens import Tokens
+from attsvm.tokens import Tokens, as_tokens
 
 TOGETHER = 64
 """Programs that are solved at once."""
@@ -88,7 +88,7 @@ def joint_margin(tokens: Tokens, *, most: int = 10_000) -> JointMargin:
     Raises ValueError where no selection has a positive margin.
     Reference: Magen et al. 2025, "Benign Overfitting in Single-Head Attention", the max-margin classifier.
     """
-    if tokens.runs is not None:
+    if as_tokens(tokens).runs is not None:
         raise ValueError("joint_margin takes tokens without a runs axis: pass tokens.run(k).")
     tokens = tokens.in_memory()
     tree = _Tree(tokens.labels[:, None, None] * tokens.values, tokens.mask)

@@ -11,7 +11,7 @@ from attsvm.norms import Norm, frobenius
 from attsvm.program.max_margin import max_margin, separable
 from attsvm.program.solution import Solution
 from attsvm.selection import locally_optimal
-from attsvm.tokens import Tokens
+from attsvm.tokens import Tokens, as_tokens
 
 LIMIT = 200_000
 """Largest number of partial selections examined at once."""
@@ -26,7 +26,7 @@ def selections(tokens: Tokens, v: ArrayLike | None = None, norm: Norm = frobeniu
     partial selections.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection", Theorems on local convergence.
     """
-    if tokens.runs is not None:
+    if as_tokens(tokens).runs is not None:
         raise ValueError("selections takes tokens without a runs axis: pass tokens.run(k).")
     tokens = tokens.in_memory()
     chosen = np.zeros((1, 0), dtype=np.intp)

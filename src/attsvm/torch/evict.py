@@ -74,8 +74,8 @@ def evict(
         raise ValueError(f"key has shape {tuple(key.shape)}. Pass (batch, groups, s, d).")
     whole = all(isinstance(x, int) and not isinstance(x, bool) for x in (budget, recent))
     if not whole or not 1 <= budget <= key.shape[2] or not 0 <= recent <= budget:
-        told = f"budget is {budget} and recent {recent} of {key.shape[2]} keys"
-        raise ValueError(f"{told}. Pass a budget from 1 to so many, and recent from 0 to the budget.")
+        told, most = f"budget is {budget} and recent {recent} of {key.shape[2]} keys", key.shape[2]
+        raise ValueError(f"{told}. Pass a budget from 1 to {most}, and recent from 0 to the budget.")
     if scores is not None and scores.shape != key.shape[:3]:
         raise ValueError(
             f"scores have shape {tuple(scores.shape)}. Pass one per key, {tuple(key.shape[:3])}."

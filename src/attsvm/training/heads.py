@@ -167,7 +167,8 @@ def checked(head: Head, tokens: Tokens, count: int | None = None) -> Head:
     count: of several heads, each with values of its own.
     """
     if isinstance(head, type) or not isinstance(head, Head):
-        raise TypeError(f"{head!r} is not a head. Pass Linear(v), or an object with value and gradient.")
+        given = f"an array {np.shape(head)}" if hasattr(head, "__array__") else repr(head)
+        raise TypeError(f"{given} is not a head. Pass Linear(v), or an object with value and gradient.")
     if count is not None:
         head = _several(head, count)
     name = type(head).__name__

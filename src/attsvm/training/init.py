@@ -112,7 +112,8 @@ def _checked(name: str, value: ArrayLike, shape: Shape, dtype: DTypeLike) -> NDA
     except (TypeError, OverflowError):
         raise ValueError(f"init {name} is not an array of real numbers {shape}.") from None
     if array.shape[-len(shape) :] != shape or array.ndim > len(shape) + 1:
-        raise ValueError(f"init {name} has shape {array.shape}. Pass {shape}, or (runs, *{shape}).")
+        many = f"(runs, {', '.join(map(str, shape))})"
+        raise ValueError(f"init {name} has shape {array.shape}. Pass {shape}, or {many}.")
     if not np.isfinite(array).all():
         raise ValueError(f"init {name} has a NaN or infinite entry.")
     return array

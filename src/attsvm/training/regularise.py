@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from attsvm.norms import Entrywise, Norm, Schatten, frobenius
 from attsvm.path import Path
-from attsvm.tokens import Tokens
+from attsvm.tokens import Tokens, as_tokens
 from attsvm.training import heads, losses, radii as radius_rules, runs, weights
 from attsvm.training.heads import Head, Linear
 from attsvm.training.host import first_steps
@@ -66,7 +66,7 @@ def regularisation_path(
     KeyboardInterrupt whose `path` holds the radii solved so far, or None before the first.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection" and "Transformers as SVMs", RP.
     """
-    tokens = tokens.in_memory()
+    tokens = as_tokens(tokens).in_memory()
     head = heads.checked(head, tokens)
     weights.check(weight)
     if isinstance(weight, weights.Heads):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.path import Path
-from attsvm.tokens import Tokens
+from attsvm.tokens import Tokens, as_tokens
 from attsvm.training import (
     batches,
     devices,
@@ -89,7 +89,7 @@ def train(
     compiled in, once per object. Programs are kept on disk for other processes (compilation.py). Runs share
     the cores of a CPU, or all devices that JAX sees; on one GPU, small problems are one kernel (fused.py).
     """
-    tokens = in_place(tokens)
+    tokens = in_place(as_tokens(tokens))
     weights.check(weight)
     several = weight.count if isinstance(weight, Heads) else None
     head = heads.checked(head, tokens, several)

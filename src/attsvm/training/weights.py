@@ -187,7 +187,9 @@ def pullback(weight: Weight, params: Params, G: Array, last: bool) -> Params:
 def check(weight: object) -> None:
     """Refuse what is not a weight."""
     if isinstance(weight, type) or not isinstance(weight, Weight):
-        raise TypeError(f"{weight!r} is not a weight. Pass FullWeight(), KeyQuery() or Diagonal().")
+        raise TypeError(
+            f"{weight!r} is not a weight. Pass FullWeight(), KeyQuery(), Diagonal() or Heads(count)."
+        )
 
 
 def _square(weight: Weight, d: int, e: int) -> int:
