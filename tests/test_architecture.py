@@ -17,6 +17,7 @@ ROOT = Path(attsvm.__file__).parent
 
 LAYERS = {
     "extras": 0,
+    "given": 0,
     "lazy": 0,
     "files": 0,
     "numbers": 0,

@@ -102,7 +102,7 @@ class Factored:
 
     def __post_init__(self) -> None:
         as_norm(self.norm)
-        if isinstance(self.factors, bool) or not isinstance(self.factors, int) or self.factors < 2:
+        if type(self.factors) is not int or self.factors < 2:
             raise ValueError(f"factors is {self.factors!r}. Pass how many, an integer from 2 on.")
 
     @property

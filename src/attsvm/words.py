@@ -56,12 +56,6 @@ def one_of(what: str, word: str, known: Mapping[str, Any]) -> Any:
     return known[word]
 
 
-def told(value: object) -> str:
-    """A value for an error; of a huge whole number its size, for Python may refuse to write it."""
-    huge = isinstance(value, int) and value.bit_length() > 64
-    return f"a whole number of {value.bit_length():,} bits" if huge else repr(value)  # type: ignore[attr-defined]
-
-
 def check_names(what: str, names: Collection[str], known: Collection[str], listed: str) -> None:
     """Names of a long list, which `listed` prints: an unknown one is answered with the nearest."""
     for name in names:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.given import real, whole
 from attsvm.sweeps.intervals import Estimate, mean, share
 from attsvm.words import SEEDS, WrongWord, seed_range
 
@@ -59,7 +60,7 @@ def as_seeds(given: Any, measures: tuple[str, ...]) -> Seeds:
     """The seeds that a study asks for; errors say what is allowed."""
     if isinstance(given, Mapping):
         return _precision(given, measures)
-    if isinstance(given, bool) or not isinstance(given, (int, str)):
+    if not (whole(given) or isinstance(given, str)):
         raise WrongWord(f"seeds is {given!r}. {HOW}.")
     return Seeds(seed_range(str(given)))
 
@@ -83,12 +84,12 @@ def _precision(given: Mapping[str, Any], measures: tuple[str, ...]) -> Seeds:
     numbers = {"width": given["width"], "confidence": given.get("confidence", 0.95)}
     for name, most in (("width", np.inf), ("confidence", 1)):
         value = numbers[name]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < most:
+        if not (real(value) and 0 < value < most):
             raise WrongWord(
                 f"{name} of seeds is {value!r}. Pass a positive number{' below 1' * (most == 1)}."
             )
     first, most = given.get("first", 64), given.get("most", 100_000)
-    if not (isinstance(first, int) and isinstance(most, int) and 0 < first <= most <= SEEDS):
+    if not (whole(first) and whole(most) and 0 < first <= most <= SEEDS):
         allowed = f"whole numbers, 0 < first ≤ most ≤ {SEEDS:,}"
         raise WrongWord(f"seeds: first is {first!r} and most {most!r}. Pass {allowed}.")
     return Seeds(range(first), quantity, float(numbers["width"]), float(numbers["confidence"]), most)

@@ -13,6 +13,7 @@ from pathlib import Path as File
 from typing import Any
 
 from attsvm.files import read_text
+from attsvm.given import whole
 from attsvm.sweeps.batch import predicted
 from attsvm.sweeps.cell import Cell, as_cell
 from attsvm.sweeps.finished import name_of
@@ -136,7 +137,7 @@ def _cells(given: Mapping[str, Any], measures: tuple[str, ...], folder: str) -> 
         raise WrongWord("no [data]. Name a model and its sizes; attsvm sweep --example shows how.")
     ways = list(products(given.get("train", {}), "train"))
     programs = given.get("programs", 0)
-    if isinstance(programs, bool) or not isinstance(programs, int) or programs < 0:
+    if not (whole(programs) and programs >= 0):
         raise WrongWord(f"programs is {programs!r}. Pass of how many runs they are solved, 0 for all.")
     cells = (
         as_cell(data, way, measures, folder, programs)

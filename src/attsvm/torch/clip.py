@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from attsvm.given import real
 from attsvm.torch.query_key import QueryKey
 from attsvm.torch.statistics import statistics_of
 from attsvm.torch.watched import Watched
@@ -69,6 +70,6 @@ def clip_logits(
     limit/largest. Rotary positions and scales are the model's; models that normalise queries and keys are
     refused. own: modules of your own, as for MarginMonitor. Reference: Kimi Team 2025, Kimi K2 (MuonClip).
     """
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < float("inf"):
+    if not (real(limit) and limit > 0):
         raise ValueError(f"limit is {limit!r}. Pass a positive number, such as 100.")
     return LogitClip(Watched(model, own), float(limit))

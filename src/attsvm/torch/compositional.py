@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attsvm.given import real, whole
 from attsvm.norms import Norm, spectral
 from attsvm.torch.directions import steepest
 from attsvm.torch.optimizer import Group, Tensors, wide
@@ -46,9 +47,9 @@ class Compositional(SteepestDescent):
     def check(self, group: Group) -> None:
         super().check({**group, "joint": False})  # each head has its own step; only the pair comes together
         ridge, heads, groups = group["ridge"], group["heads"], group["groups"]
-        if isinstance(ridge, bool) or not isinstance(ridge, int | float) or not 0 < ridge < float("inf"):
+        if not (real(ridge) and ridge > 0):
             raise ValueError(f"ridge is {ridge!r}. Pass a positive number, such as 0.01.")
-        if groups is not None and (not isinstance(groups, int) or groups < 1 or heads % groups):
+        if groups is not None and not (whole(groups) and groups >= 1 and heads % groups == 0):
             raise ValueError(f"{heads} heads and {groups} groups. Pass a divisor of the heads.")
         if len(group["params"]) != 2:
             raise ValueError(

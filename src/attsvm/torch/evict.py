@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from attsvm.given import whole
 from attsvm.torch.hull import distances, spanning
 from attsvm.torch.logits import Logits
 from attsvm.torch.statistics import BLOCK, statistics_of
@@ -72,9 +73,9 @@ def evict(
     """
     if key.ndim != 4:
         raise ValueError(f"key has shape {tuple(key.shape)}. Pass (batch, groups, s, d).")
-    whole = all(isinstance(x, int) and not isinstance(x, bool) for x in (budget, recent))
-    if not whole or not 1 <= budget <= key.shape[2] or not 0 <= recent <= budget:
-        told, most = f"budget is {budget} and recent {recent} of {key.shape[2]} keys", key.shape[2]
+    most = key.shape[2]
+    if not (whole(budget) and whole(recent) and 1 <= budget <= most and 0 <= recent <= budget):
+        told = f"budget is {budget} and recent {recent} of {most} keys"
         raise ValueError(f"{told}. Pass a budget from 1 to {most}, and recent from 0 to the budget.")
     if scores is not None and scores.shape != key.shape[:3]:
         raise ValueError(

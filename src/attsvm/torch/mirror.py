@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from attsvm.given import real
 from attsvm.norms import Entrywise
 from attsvm.torch.directions import dual_sizes, largest_entries, signed_power
 from attsvm.torch.optimizer import Descent, Group, Tensors, wide
@@ -53,7 +53,7 @@ class LpMirrorDescent(Descent):
 
     def check(self, group: Group) -> None:
         p = group["p"]
-        if isinstance(p, bool) or not isinstance(p, int | float) or not 1 < p < math.inf:
+        if not (real(p) and p > 1):
             raise ValueError(f"p is {p!r}. Mirror descent needs 1 < p < ∞.")
 
     def move(self, group: Group, params: Tensors, grads: Tensors) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from attsvm.given import real
 
 Group = dict[str, Any]
 Tensors = list[Tensor]
@@ -53,10 +54,11 @@ class Descent(Optimizer):
     def add_param_group(self, param_group: Group) -> None:
         group = {**self.defaults, **param_group}
         lr = group["lr"]
-        if isinstance(lr, bool) or not _is_number(lr) or not 0 <= float(lr) < math.inf:
+        rate = lr.item() if isinstance(lr, Tensor) and lr.numel() == 1 else lr
+        if not (real(rate) and rate >= 0):
             raise ValueError(f"lr is {lr!r}. Pass a number ≥ 0.")
         decay = group["weight_decay"]
-        if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 <= decay < math.inf:
+        if not (real(decay) and decay >= 0):
             raise ValueError(f"weight_decay is {decay!r}. Pass a number ≥ 0.")
         self.check(group)
         super().add_param_group(param_group)
@@ -80,10 +82,6 @@ class Descent(Optimizer):
 def wide(tensors: Tensors) -> Tensors:
     """Half-precision tensors as float32, the others as they are."""
     return [x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in tensors]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
 
 
 def _batches(params: Tensors, foreach: bool | None, joint: bool) -> list[Tensors]:

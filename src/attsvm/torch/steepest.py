@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attsvm.given import real, whole
 from attsvm.norms import Entrywise, Norm, RowWise, Schatten
 from attsvm.torch.directions import steepest
 from attsvm.torch.optimizer import Descent, Group, Tensors, wide
@@ -62,16 +63,11 @@ class SteepestDescent(Descent):
         norm, momentum, heads = group["norm"], group["momentum"], group["heads"]
         if not isinstance(norm, Entrywise | RowWise | Schatten):
             raise TypeError(f"norm is {norm!r}. Pass attsvm.frobenius, linf, spectral, … or Entrywise(p).")
-        if isinstance(momentum, bool) or not isinstance(momentum, int | float) or not 0 <= momentum < 1:
+        if not (real(momentum) and 0 <= momentum < 1):
             raise ValueError(f"momentum is {momentum!r}. Pass a number in [0, 1).")
         if group["nesterov"] and not momentum:
             raise ValueError("nesterov looks ahead along the momentum, which is 0. Pass momentum=0.95, say.")
-        if (
-            isinstance(heads, bool)
-            or not isinstance(heads, int)
-            or heads < 1
-            or group["head_axis"] not in (0, 1)
-        ):
+        if not (whole(heads) and heads >= 1 and group["head_axis"] in (0, 1)):
             raise ValueError(
                 f"heads is {heads!r}, head_axis {group['head_axis']!r}. Pass a count ≥ 1, and 0 or 1."
             )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attsvm.given import whole
 from attsvm.query_key import BLOCKS, NORMS, named
 from attsvm.torch.generating import ends_of, join, leave
 from attsvm.torch.running import ENDED, Running, counting, joined
@@ -101,7 +102,7 @@ class Watch:
                 raise ValueError(
                     f"a probe on layer {layer} has several classes. A threshold needs one score."
                 )
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        if not (whole(every) and every >= 1):
             raise ValueError(f"every is {every!r}. Pass a number of tokens, at least 1.")
         limits = {layer: number(one, sure) for layer, one in given.items()}
         layers = [key[0] if isinstance(key, tuple) else key for key in self._keys]

@@ -12,9 +12,9 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
+from attsvm.given import told, whole
 from attsvm.training.attention import Data
 from attsvm.training.init import seeds_of
-from attsvm.words import told
 
 ORDERS = ("shuffled", "replacement")
 
@@ -36,7 +36,7 @@ class Batches:
     order: str = "shuffled"
 
     def __init__(self, size: int, seed: int | Iterable[int] = 0, order: str = "shuffled") -> None:
-        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+        if not (whole(size) and size >= 1):
             raise ValueError(f"the size of a batch is {told(size)}. Pass a positive integer.")
         if order not in ORDERS:
             raise ValueError(f"order is {order!r}. Pass {' or '.join(map(repr, ORDERS))}.")

@@ -16,13 +16,13 @@ saturates; `scale_free(optimizer)` gives it the mantissa alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import optax
 
+from attsvm.given import real, told
 from attsvm.norms import Norm, as_norm, spectral
 from attsvm.training.compositional import Compositional
 from attsvm.training.holding import AROUND, OverHeads, PerBlock, ScaleFree, TrueScale
@@ -37,7 +37,6 @@ from attsvm.training.rules import (
     Rule,
     Steepest,
 )
-from attsvm.words import told
 
 
 def steepest(norm: Norm, lr: Rate, momentum: Number = 0.0, decay: Number = 0.0) -> Optimizer:
@@ -68,7 +67,7 @@ def mirror(p: float, lr: Rate, normalised: bool = True) -> Optimizer:
     underflows for p near 1; so nothing else may change the weights between two updates.
     Reference: Julistiono et al. 2024, "Optimizing Attention with Mirror Descent".
     """
-    if not (_is_number(p) and p > 1):
+    if not (real(p) and p > 1):
         raise ValueError(f"p is {told(p)}. Pass 1 < p < ∞: mirror needs a potential that is smooth.")
     return Optimizer(Mirror(float(p), _rate(lr), bool(normalised)))
 
@@ -176,17 +175,9 @@ def _number(name: str, value: Any, good: Callable[[Any], bool], wanted: str) -> 
     several = isinstance(value, (list, tuple, range, np.ndarray)) and np.ndim(value) == 1 and len(value)
     each = [x.item() if isinstance(x, np.generic) else x for x in (value if several else [value])]
     for x in each:
-        if not (_is_number(x) and good(x)):
+        if not (real(x) and good(x)):
             raise ValueError(f"{name} is {told(x)}. Pass {wanted}{', for every run' if several else ''}.")
     return tuple(map(float, each)) if several else float(each[0])
-
-
-def _is_number(x: object) -> bool:
-    """Whether float64 holds it: a whole number may be too large."""
-    try:
-        return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
-    except OverflowError:
-        return False
 
 
 def _optax(optimizer: object) -> optax.GradientTransformationExtraArgs:

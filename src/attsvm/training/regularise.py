@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attsvm.given import whole
 from attsvm.norms import Entrywise, Norm, Schatten, frobenius
 from attsvm.path import Path
 from attsvm.tokens import Tokens, as_tokens
@@ -119,7 +120,7 @@ def _check_norm(norm: object, weight: Weight, tokens: Tokens) -> None:
 
 def _check_counts(starts: object, seed: object) -> None:
     for name, value, least in (("starts", starts, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        if not (whole(value) and value >= least):
             raise ValueError(f"{name} is {value!r}. Pass an integer ≥ {least}.")
 
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.given import real, told, whole
 from attsvm.path import Path
 from attsvm.tokens import Tokens, as_tokens
 from attsvm.training import (
@@ -40,7 +41,6 @@ from attsvm.training.segments import Interrupted, Paused, Segments
 from attsvm.training.settling import Settling
 from attsvm.training.sums import block
 from attsvm.training.weights import FULL, Heads, Weight
-from attsvm.words import told
 
 MOST_STEPS = 2**53
 """Records are log-spaced in float64, which counts no further."""
@@ -137,7 +137,7 @@ def train(
 
 def record_steps(steps: int, record: int | Sequence[int]) -> NDArray[np.int64]:
     """The recorded steps: 0, the last one, and log-spaced or given ones between."""
-    if isinstance(steps, bool) or not isinstance(steps, (int, np.integer)) or not 1 <= steps <= MOST_STEPS:
+    if not (whole(steps) and 1 <= steps <= MOST_STEPS):
         raise ValueError(f"steps is {told(steps)}. Pass a positive integer, 2⁵³ at most.")
     if isinstance(record, (int, np.integer)):
         if record < 1:
@@ -168,7 +168,7 @@ def _model(tokens: Tokens, weight: Weight, loss: Loss, count: int | None) -> Mod
 def _tolerance(tolerance: object) -> float | None:
     if tolerance is None:
         return None
-    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
+    if not (real(tolerance) and 0 < tolerance < 1):
         raise ValueError(f"tolerance is {tolerance!r}. Pass a number in (0, 1), such as 1e-8, or None.")
     return float(tolerance)
 

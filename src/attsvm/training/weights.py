@@ -89,7 +89,7 @@ class Diagonal:
     separate: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.depth, bool) or not isinstance(self.depth, int) or self.depth < 1:
+        if type(self.depth) is not int or self.depth < 1:
             raise ValueError(f"depth is {self.depth!r}. Pass how many factors, a positive integer.")
 
     def __repr__(self) -> str:
@@ -148,7 +148,7 @@ class Heads:
     norm: str = "joint"
 
     def __post_init__(self) -> None:
-        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+        if type(self.count) is not int or self.count < 1:
             raise ValueError(f"count is {self.count!r}. Pass how many heads, a positive integer.")
         check(self.weight)
         if isinstance(self.weight, Heads):
