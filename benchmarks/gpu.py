@@ -17,7 +17,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.training import devices, engine, train
-from attsvm.training.attention import arrays
+from attsvm.training.data import arrays
 from attsvm.training.plan import Plan
 
 STEPS, LR = 2_000, 0.1

@@ -13,6 +13,7 @@ from attsvm import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral  
 from attsvm.datasets import sphere  # noqa: E402
 from attsvm.torch import LpMirrorDescent, SteepestDescent, pool  # noqa: E402
 from attsvm.training import attention as road_two  # noqa: E402
+from attsvm.training.data import arrays  # noqa: E402
 from attsvm.training.heads import Linear  # noqa: E402
 from attsvm.training.losses import logistic  # noqa: E402
 from attsvm.training.optimizers import mirror, steepest  # noqa: E402
@@ -27,7 +28,7 @@ def problem():
     """One attention problem: road two's gradient, as (mantissa, log scale), and torch's loss."""
     tokens, v = sphere(n=6, T=8, d=10, seed=0)
     X, Z, Y, head = (torch.from_numpy(np.array(a)) for a in (tokens.keys, tokens.queries, tokens.labels, v))
-    data = jax.device_put(road_two.arrays(tokens))
+    data = jax.device_put(arrays(tokens))
 
     def loss(W, read):
         pooled = read((X @ (Z @ W.T)[:, :, None])[..., 0], X)

@@ -10,6 +10,7 @@ import pytest
 from attsvm import Tokens
 from attsvm.datasets import sphere
 from attsvm.training import attention
+from attsvm.training.data import arrays
 from attsvm.training.heads import Linear, QuadraticPenalty, ReLUNetwork
 from attsvm.training.losses import correlation, exponential, logistic
 
@@ -28,9 +29,7 @@ def slope(data, head, loss, W):
 
 def scaled_gradient(tokens, head, loss, W):
     with jax.enable_x64(True):
-        found = slope(
-            jax.device_put(attention.arrays(tokens)), jax.tree.map(jnp.asarray, head), loss, jnp.asarray(W)
-        )
+        found = slope(jax.device_put(arrays(tokens)), jax.tree.map(jnp.asarray, head), loss, jnp.asarray(W))
     return np.asarray(found.mantissa), float(found.log_scale)
 
 
@@ -51,7 +50,7 @@ def direction():
     """A weight of size one whose losing tokens compete: 1,000 normalised steps, rescaled."""
     tokens, v = sphere(3, 4, 5, seed=0)
     with jax.enable_x64(True):
-        data, head = jax.device_put(attention.arrays(tokens)), Linear(jnp.asarray(v))
+        data, head = jax.device_put(arrays(tokens)), Linear(jnp.asarray(v))
 
         def step(_, W):
             G = slope(data, head, logistic, W).mantissa
@@ -131,7 +130,7 @@ def excess(data, v, loss, W):
 
 def log_excess(tokens, v, loss, W):
     with jax.enable_x64(True):
-        return float(excess(jax.device_put(attention.arrays(tokens)), jnp.asarray(v), loss, jnp.asarray(W)))
+        return float(excess(jax.device_put(arrays(tokens)), jnp.asarray(v), loss, jnp.asarray(W)))
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=NAMES)

@@ -6,7 +6,7 @@ import pytest
 
 from attsvm import Tokens, frobenius, linf
 from attsvm.datasets import sphere
-from attsvm.training import attention, batches, streaming
+from attsvm.training import batches, streaming
 from attsvm.training.batches import Batches, Choice
 from attsvm.training.heads import Linear
 from attsvm.training.optimizers import adam, gd, polyak, steepest
@@ -189,7 +189,7 @@ def test_batches_of_a_file_are_read_alone_and_train_as_in_memory(tmp_path, monke
     mapped = Tokens(
         np.memmap(tmp_path / "keys", np.float64, "r", shape=file.shape), tokens.queries, tokens.labels
     )
-    monkeypatch.setattr(attention, "KEPT", 0)
+    monkeypatch.setattr("attsvm.training.data.KEPT", 0)
     monkeypatch.setattr(streaming, "SHARE", 0.0)
     before = mapped.keys.passes
     for batch in (SIZE, Batches(SIZE, 3, "replacement")):

@@ -15,6 +15,7 @@ from attsvm.path import Path
 from attsvm.selection import scores
 from attsvm.tokens import Tokens
 from attsvm.training import attention
+from attsvm.training.data import arrays
 from attsvm.training.heads import Linear, QuadraticPenalty
 from attsvm.training.losses import logistic
 from attsvm.training.regularise import regularisation_path
@@ -114,7 +115,7 @@ def slopes(W):
     """Mantissas of the gradient at weights (runs, k, d, e)."""
     tokens, v = problem()
     with jax.enable_x64(True):
-        return np.asarray(mantissa(jax.device_put(attention.arrays(tokens)), jnp.asarray(v), jnp.asarray(W)))
+        return np.asarray(mantissa(jax.device_put(arrays(tokens)), jnp.asarray(v), jnp.asarray(W)))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -6,7 +6,7 @@ import pytest
 
 from attsvm import Path, Tokens, compare, frobenius, max_margin, regularisation_path, spectral
 from attsvm.datasets import sphere
-from attsvm.training import attention, streaming
+from attsvm.training import streaming
 from attsvm.training.batches import Batches
 from attsvm.training.heads import Linear, LogOdds
 from attsvm.training.init import gaussian, uniform
@@ -182,7 +182,7 @@ def test_heads_train_from_a_file_and_in_blocks_as_from_memory(problem, tmp_path,
     mapped = np.memmap(tmp_path / "keys", np.float64, "r", shape=file.shape)
     stored = Tokens(mapped, problem.queries, problem.labels)
     expected = run(problem, polyak(0.1), init=gaussian(0))
-    monkeypatch.setattr(attention, "KEPT", 0)
+    monkeypatch.setattr("attsvm.training.data.KEPT", 0)
     monkeypatch.setattr("attsvm.training.sums.CACHED", 2 * 4 * 5)
     np.testing.assert_allclose(
         run(stored, polyak(0.1), init=gaussian(0)).final, expected.final, atol=ROUNDING

@@ -8,6 +8,7 @@ import pytest
 
 import attsvm as att
 from attsvm.training import attention
+from attsvm.training.data import arrays
 from attsvm.training.heads import QuadraticPenalty, SquaredError
 from attsvm.training.losses import correlation
 
@@ -41,7 +42,7 @@ def looked(data, W, head):
 
 def ours(tokens, W, head=SQUARED):
     with jax.enable_x64(True):
-        mantissa, log_scale, excess = looked(jax.device_put(attention.arrays(tokens)), jnp.asarray(W), head)
+        mantissa, log_scale, excess = looked(jax.device_put(arrays(tokens)), jnp.asarray(W), head)
     return np.asarray(mantissa), float(log_scale), float(excess)
 
 

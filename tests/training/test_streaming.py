@@ -5,7 +5,8 @@ import pytest
 from ml_dtypes import bfloat16
 
 from attsvm import Interrupted, Tokens, frobenius
-from attsvm.training import attention, streaming
+from attsvm.training import streaming
+from attsvm.training.data import arrays
 from attsvm.training.heads import Linear
 from attsvm.training.init import gaussian
 from attsvm.training.optimizers import polyak, steepest
@@ -18,7 +19,7 @@ V = np.array([0.5, -1.0, 0.25, 2.0])
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of 5 examples in the device, of 16 from the file: neither divides 37."""
-    monkeypatch.setattr(attention, "KEPT", 0)  # small files would be read into memory
+    monkeypatch.setattr("attsvm.training.data.KEPT", 0)  # small files would be read into memory
     monkeypatch.setattr("attsvm.training.sums.CACHED", 5 * 3 * 4)
     monkeypatch.setattr(streaming, "READ", 16 * 3 * 4 * 4)
 
@@ -51,7 +52,7 @@ def assert_close(path, other):
 def test_narrow_keys_train_as_the_numbers_they_are(dtype, tmp_path, small_chunks, monkeypatch):
     stored, wide = tokens_on_disk(tmp_path, dtype)
     expected = run(wide)
-    assert attention.arrays(stored).keys.nbytes == stored.keys.array.nbytes  # not widened
+    assert arrays(stored).keys.nbytes == stored.keys.array.nbytes  # not widened
     assert_close(run(stored), expected)
     monkeypatch.setattr(streaming, "SHARE", 0.0)
     streamed = run(stored)

@@ -6,6 +6,7 @@ import pytest
 
 from attsvm.training import attention, sums
 from attsvm.training.attention import Scaled
+from attsvm.training.data import Data, arrays
 from attsvm.training.heads import Linear, QuadraticPenalty
 from attsvm.training.losses import logistic
 from tests.training.test_streaming import tokens_on_disk
@@ -35,7 +36,7 @@ def test_examples_in_blocks_have_the_sums_of_all_at_once(head, tmp_path):
         return np.concatenate([np.ravel(x) for x in jax.tree.leaves(found)])
 
     with jax.enable_x64(True):
-        data = jax.device_put(attention.arrays(wide))
+        data = jax.device_put(arrays(wide))
         whole, blocks, one_less = see(data, None), see(data, 5), see(jax.tree.map(lambda x: x[:36], data), 5)
     np.testing.assert_allclose(blocks, whole, rtol=ROUNDING)
     assert np.abs(one_less - whole).max() > 1e-3
@@ -46,7 +47,7 @@ def test_half_precision_is_widened_block_by_block():
 
     def held(block):
         def see(keys, queries):
-            data = attention.Data(keys, queries, queries[:, 0], None, None)
+            data = Data(keys, queries, queries[:, 0], None, None)
             asked = sums.Asked(slope=True)
             return sums.over_examples(
                 asked, logistic, data, np.ones((32, 1)), Linear(np.ones(32)), None, block

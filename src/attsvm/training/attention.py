@@ -7,30 +7,16 @@ Axes are counted from the front: every array may carry the runs behind its own a
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
-from numpy.typing import NDArray
+from jax import Array
 
-from attsvm.numbers.stored import KEPT, Stored
-from attsvm.tokens import Tokens
+from attsvm.training.data import Data
 from attsvm.training.heads import Head, Linear, SquaredError
 from attsvm.training.lanes import contract, each
 from attsvm.training.losses import Loss
-
-
-class Data(NamedTuple):
-    """The arrays of Tokens as JAX arrays."""
-
-    keys: Array  # (n, T, d)
-    queries: Array  # (n, e)
-    labels: Array  # (n,)
-    mask: Array | None  # (n, T); None where nothing is masked
-    values: Array | None  # (n, T, c); None where they are the keys
-    fence: Array | None = None  # see lanes.contract
-    share: Array | None = None  # (n,) of each example in a mean; None: 1/n
 
 
 class Scaled(NamedTuple):
@@ -73,51 +59,6 @@ class Reading(NamedTuple):
     scores: Array
     log_scale: Array | None = None
     log_drop: Array | None = None
-
-
-def arrays(tokens: Tokens) -> Data:
-    """The tokens as NumPy's arrays."""
-    return some(tokens, slice(0, tokens.n))
-
-
-def some(tokens: Tokens, examples: slice | NDArray[Any]) -> Data:
-    """Some examples, a stretch or increasing places, as NumPy's arrays.
-
-    Stored numbers as they are stored, bfloat16 as bits (`widened`).
-    """
-
-    def there(array: Any) -> Any:
-        if isinstance(array, Stored):
-            return array.raw(examples)
-        whole = isinstance(examples, slice) and examples == slice(0, tokens.n)
-        return array if whole else array[..., examples, :, :]
-
-    mask = None if tokens.mask.all() else tokens.mask[..., examples, :]
-    values = None if tokens.values is tokens.keys else there(tokens.values)
-    queries: Any = tokens.queries[..., examples, :]
-    labels: Any = tokens.labels[..., examples]
-    return Data(there(tokens.keys), queries, labels, mask, values)  # type: ignore[arg-type]
-
-
-def in_place(tokens: Tokens) -> Tokens:
-    """Tokens as training reads them: large files as they are, all else (small ones, a GPU's) from memory."""
-    stored = [x for x in (tokens.keys, tokens.values) if isinstance(x, Stored)]
-    near = all(type(x) is Stored for x in stored)
-    return tokens if near and sum(x.size for x in stored) > KEPT else tokens.in_memory()
-
-
-def widened(data: Data, dtype: Any) -> Data:
-    """Keys and values in this type.
-
-    Bits, since XLA for CPUs slices bfloat16 as float32: it would widen all of them first.
-    """
-
-    def wide(x: Array) -> Array:
-        bits = x.dtype == jnp.uint16
-        return (lax.bitcast_convert_type(x, jnp.bfloat16) if bits else x).astype(dtype)
-
-    values = None if data.values is None else wide(data.values)
-    return data._replace(keys=wide(data.keys), values=values)
 
 
 def directions(data: Data, W: Array) -> Array:

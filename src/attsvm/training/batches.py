@@ -13,7 +13,7 @@ from jax import Array, lax
 from numpy.typing import NDArray
 
 from attsvm.given import told, whole
-from attsvm.training.attention import Data
+from attsvm.training.data import Data
 from attsvm.training.init import seeds_of
 
 ORDERS = ("shuffled", "replacement")

@@ -13,8 +13,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from attsvm.training import engine
-from attsvm.training.attention import Data
 from attsvm.training.compilation import local_devices
+from attsvm.training.data import Data
 from attsvm.training.lanes import FEWEST
 from attsvm.training.plan import Plan, State
 from attsvm.training.schedules import Rates

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attsvm.training import attention, fused, holding, lanes, weights
-from attsvm.training.attention import Data
 from attsvm.training.batches import drawn, some
 from attsvm.training.compilation import wide_vectors
+from attsvm.training.data import Data
 from attsvm.training.heads import Head, Linear, over_heads
 from attsvm.training.plan import Model, Plan, Record, Snapshot, State
 from attsvm.training.programs import Program

@@ -22,8 +22,8 @@ from jax import Array, lax
 
 from attsvm.norms import Entrywise, Schatten
 from attsvm.tokens import Tokens
-from attsvm.training.attention import Data
 from attsvm.training.compilation import local_devices
+from attsvm.training.data import Data
 from attsvm.training.heads import Head, Linear
 from attsvm.training.holding import per_run
 from attsvm.training.lanes import IN_KERNEL

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from attsvm.training import holding, lanes, schedules
-from attsvm.training.attention import Data
 from attsvm.training.batches import Choice, Place
+from attsvm.training.data import Data
 from attsvm.training.heads import Head
 from attsvm.training.losses import Loss
 from attsvm.training.optimizers import needs_excess

@@ -16,8 +16,9 @@ from jax import Array
 
 from attsvm.norms import Entrywise, Norm, frobenius
 from attsvm.training import attention
-from attsvm.training.attention import Attention, Data, Reading
+from attsvm.training.attention import Attention, Reading
 from attsvm.training.balls import ball_of, project_ball, project_both
+from attsvm.training.data import Data
 from attsvm.training.descent import Descent, Slope, descend
 from attsvm.training.heads import Head, Linear, SquaredError
 from attsvm.training.losses import Loss

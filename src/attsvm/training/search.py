@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from attsvm.training.attention import Data
+from attsvm.training.data import Data
 from attsvm.training.descent import Descent, begin
 from attsvm.training.heads import Head, Linear
 from attsvm.training.radius import TOLERANCE, Answer, Cone, Problem, Region, best_head, best_weight

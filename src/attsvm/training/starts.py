@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from attsvm.norms import Norm
 from attsvm.tokens import Tokens
 from attsvm.training import heads, radii, runs
-from attsvm.training.attention import Data
+from attsvm.training.data import Data
 from attsvm.training.heads import Head, Linear
 from attsvm.training.radius import Cone, Problem
 from attsvm.training.search import Search

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from attsvm.files import memory
 from attsvm.numbers.stored import Stored
 from attsvm.tokens import Tokens
-from attsvm.training import attention, batches, engine
-from attsvm.training.attention import Data
+from attsvm.training import batches, engine
 from attsvm.training.compilation import backend, local_devices
+from attsvm.training.data import Data, some
 from attsvm.training.heads import Linear
 from attsvm.training.host import Ride
 from attsvm.training.plan import Plan, State
@@ -81,7 +81,7 @@ def chunks(tokens: Tokens) -> Iterator[Data]:
     size = max(1, min(tokens.n, READ * tokens.n // max(sum(_bytes(x) for x in _large(tokens)), 1)))
     for first in range(0, tokens.n, size):
         begin = min(first, tokens.n - size)
-        part = attention.some(tokens, slice(begin, begin + size))
+        part = some(tokens, slice(begin, begin + size))
         share = np.where(np.arange(begin, begin + size) >= first, 1 / tokens.n, 0.0)
         yield part._replace(share=share)  # type: ignore[arg-type]
     for x in _large(tokens):
@@ -100,7 +100,7 @@ def _looked_at(plan: Plan, tokens: Tokens, state: State, step: int) -> Iterator[
     missing = form.size - len(chosen)  # at the end of an epoch
     share: Any = np.repeat([1 / len(chosen), 0.0], [len(chosen), missing])
     places, where = np.unique(np.append(chosen, np.repeat(chosen[-1:], missing)), return_inverse=True)
-    part: Data = jax.tree.map(lambda x: x[where], attention.some(tokens, places))
+    part: Data = jax.tree.map(lambda x: x[where], some(tokens, places))
     yield part._replace(share=share)
 
 

@@ -17,7 +17,8 @@ from jax import Array, lax
 
 from attsvm.tokens import Tokens
 from attsvm.training import attention
-from attsvm.training.attention import Attention, Data, Reading, Scaled
+from attsvm.training.attention import Attention, Reading, Scaled
+from attsvm.training.data import Data, widened
 from attsvm.training.heads import Head, Linear, LinearHeads, SquaredError, over_heads
 from attsvm.training.losses import Loss
 
@@ -74,7 +75,7 @@ def over_examples(
     common is the margin, the sum of theirs. Each has a slope in its own log scale.
     """
     if block is None or block >= data.labels.shape[0]:
-        data = attention.widened(data, W.dtype)
+        data = widened(data, W.dtype)
         seen = over_heads(partial(_seen, data), head)(W, head, scores)
     else:
         seen = _seen_in_blocks(asked, data, W, head, scores, block)
@@ -147,7 +148,7 @@ def in_blocks(function: Callable[..., Any], n: int, block: int, *given: Any) -> 
 
 
 def _looked(asked: Asked, data: Data, directions: Array, head: Head, scores: Array | None) -> Seen:
-    data = attention.widened(data, directions.dtype)
+    data = widened(data, directions.dtype)
     look = attention.attend_along(data, directions)
     reading = attention.read(data, look, head, scores)
     return Seen(

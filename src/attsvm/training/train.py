@@ -26,9 +26,9 @@ from attsvm.training import (
     streaming,
     weights,
 )
-from attsvm.training.attention import arrays, in_place
 from attsvm.training.batches import Batches
 from attsvm.training.compilation import backend, kept_programs
+from attsvm.training.data import arrays, in_place
 from attsvm.training.heads import Head, Linear
 from attsvm.training.holding import per_run
 from attsvm.training.host import Ride, first_steps, ride
