@@ -28,6 +28,7 @@ LAYERS = {
     "token_arrays": 0,
     "norms": 0,
     "max_norm": 0,
+    "factored": 0,
     "progress": 0,
     "fingerprint": 0,
     "query_key": 0,

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         torch as torch,
     )
     from attsvm.explorer.show import explore as explore
+    from attsvm.factored import Factored as Factored
     from attsvm.max_norm import MaxNorm as MaxNorm
     from attsvm.norms import (
         Entrywise as Entrywise,
@@ -94,7 +95,6 @@ if TYPE_CHECKING:
     )
     from attsvm.sweeps.sweep import sweep as sweep
     from attsvm.theory import (
-        Factored as Factored,
         NoTheorem as NoTheorem,
         limit_norm as limit_norm,
     )
@@ -129,7 +129,7 @@ if TYPE_CHECKING:
         steepest as steepest,
     )
     from attsvm.training.regularise import regularisation_path as regularisation_path
-    from attsvm.training.rules import Optimizer as Optimizer
+    from attsvm.training.rule import Optimizer as Optimizer
     from attsvm.training.segments import Interrupted as Interrupted
     from attsvm.training.train import train as train
     from attsvm.training.weights import (

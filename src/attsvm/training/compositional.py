@@ -11,7 +11,7 @@ from jax import Array
 from attsvm.norms import Norm
 from attsvm.training.directions import decomposed, direction
 from attsvm.training.lanes import each
-from attsvm.training.rules import Count, Number, Rate, Tree, decayed, numbers, times
+from attsvm.training.rule import Count, Number, Rate, Tree, after, begin, decayed, numbers, rate_at, times
 
 
 @numbers("lr", "ridge", "decay")
@@ -23,7 +23,7 @@ class Compositional:
     decay: Number = 0.0
 
     def init(self, params: Tree) -> Count:
-        return Count(jnp.zeros((), jnp.int32) if callable(self.lr) else None)
+        return Count(begin(self.lr))
 
     def update(
         self, grads: Tree, state: Count, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
@@ -36,11 +36,10 @@ class Compositional:
                 "compositional steps need K and Q of one head together. Train KeyQuery(), not separate; of "
                 'several heads Heads(count, KeyQuery(), norm="apart").'
             )
-        updates = state.updates
-        rate = self.lr(updates) if callable(self.lr) else self.lr
+        rate = rate_at(self.lr, state.updates)
         steps = each(self._steps, last)(grads, params, jnp.broadcast_to(self.ridge, jnp.shape(log_scale)))
         moved = times(-rate / 2, steps)
-        return decayed(self.decay, moved, rate, params), Count(None if updates is None else updates + 1)
+        return decayed(self.decay, moved, rate, params), Count(after(state.updates))
 
     def _steps(self, grads: Tree, params: Tree, ridge: Any) -> Tree:
         K, Q = params["K"], params["Q"]

@@ -29,7 +29,8 @@ from attsvm.training.holding import per_run
 from attsvm.training.lanes import IN_KERNEL
 from attsvm.training.losses import Correlation, Exponential, Logistic, Loss, NegativeLog
 from attsvm.training.plan import Plan, State
-from attsvm.training.rules import GradientDescent, Mirror, Polyak, Rule, Steepest
+from attsvm.training.rule import Rule
+from attsvm.training.rules import GradientDescent, Mirror, Polyak, Steepest
 from attsvm.training.schedules import Rates
 from attsvm.training.weights import FullWeight, Weight
 

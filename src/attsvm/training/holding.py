@@ -11,7 +11,7 @@ import optax
 
 from attsvm.training.directions import vector
 from attsvm.training.lanes import each
-from attsvm.training.rules import Rule, Tree, numbers, times
+from attsvm.training.rule import Rule, Tree, numbers, times
 
 
 @numbers()

@@ -26,17 +26,8 @@ from attsvm.given import real, told
 from attsvm.norms import Norm, as_norm, spectral
 from attsvm.training.compositional import Compositional
 from attsvm.training.holding import AROUND, OverHeads, PerBlock, ScaleFree, TrueScale
-from attsvm.training.rules import (
-    Adam,
-    GradientDescent,
-    Mirror,
-    Number,
-    Optimizer,
-    Polyak,
-    Rate,
-    Rule,
-    Steepest,
-)
+from attsvm.training.rule import Number, Optimizer, Rate, Rule
+from attsvm.training.rules import Adam, GradientDescent, Mirror, Polyak, Steepest
 
 
 def steepest(norm: Norm, lr: Rate, momentum: Number = 0.0, decay: Number = 0.0) -> Optimizer:

@@ -16,7 +16,7 @@ from attsvm.training.data import Data
 from attsvm.training.heads import Head
 from attsvm.training.losses import Loss
 from attsvm.training.optimizers import needs_excess
-from attsvm.training.rules import Rule
+from attsvm.training.rule import Rule
 from attsvm.training.sums import Asked
 from attsvm.training.weights import Params, Weight
 

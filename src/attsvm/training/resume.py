@@ -15,7 +15,7 @@ from attsvm.tokens import Tokens
 from attsvm.training.heads import Head
 from attsvm.training.losses import Loss
 from attsvm.training.plan import State
-from attsvm.training.rules import Rule
+from attsvm.training.rule import Rule
 from attsvm.training.weights import Weight
 
 Arrays = dict[str, NDArray[Any]]

@@ -1,93 +1,31 @@
-"""What each optimizer does to a gradient given as (mantissa, log scale): frozen records with init and update.
-
-    update(grads, state, params, log_scale=Λ, log_excess=log(L − L*)),   true gradient = grads · e^Λ
-
-The verbs that build them, and what they mean, are in optimizers.py. Arrays may carry runs behind their own
-axes (lanes.py); then Λ carries them too.
-"""
+"""What each optimizer does to a gradient given as (mantissa, log scale); optimizers.py has the verbs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import optax
 from jax import Array
 
 from attsvm.norms import Entrywise, Norm, frobenius
 from attsvm.training.directions import direction, vector
-
-Number = Any
-"""Of a rule: a float for all runs, or a tuple of one per run."""
-Rate = Number | Callable[[Any], Any]
-Tree = Any
-
-
-class Rule(Protocol):
-    """What an optimizer does: a frozen record, registered with `numbers`."""
-
-    def init(self, params: Tree) -> Tree: ...
-    def update(self, grads: Tree, state: Tree, params: Tree = None, **known: Any) -> tuple[Tree, Tree]: ...
-
-
-class Optimizer(optax.GradientTransformationExtraArgs):  # type: ignore[misc]
-    """An optax transformation that remembers its rule; equal rules make equal optimizers."""
-
-    rule: Rule
-
-    def __new__(cls, rule: Rule) -> Optimizer:
-        self: Optimizer = super().__new__(cls, rule.init, rule.update)
-        self.rule = rule
-        return self
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Optimizer) and self.rule == other.rule
-
-    def __ne__(self, other: object) -> bool:  # tuple has its own
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(self.rule)
-
-    def __repr__(self) -> str:
-        return repr(self.rule)
-
-
-def numbers(*names: str) -> Callable[[type[Any]], type[Any]]:
-    """Register a rule whose named numbers are arguments of the compiled loop; all else is compiled into it.
-
-    So one program serves every lr, and numbers may be one per run. Zero is compiled in: it changes what is
-    computed. So is a schedule, unless it is written out (schedules.py).
-    """
-
-    def register(rule_type: type[Any]) -> type[Any]:
-        def flatten(rule: Any) -> tuple[list[Any], Any]:
-            fields = vars(rule)
-            free = [n for n in names if not callable(fields[n]) and not _is_zero(fields[n])]
-            fixed = {n: value for n, value in fields.items() if n not in free}
-            return [_as_leaf(fields[n]) for n in free], (tuple(free), tuple(fixed.items()))
-
-        def restore(kept: Any, values: Any) -> Any:
-            free, fixed = kept
-            return rule_type(**dict(zip(free, values, strict=True)), **dict(fixed))
-
-        jax.tree_util.register_pytree_node(rule_type, flatten, restore)
-        return rule_type
-
-    return register
-
+from attsvm.training.rule import (
+    Count,
+    Number,
+    Rate,
+    Tree,
+    after,
+    begin,
+    decayed,
+    is_zero,
+    numbers,
+    rate_at,
+    times,
+)
 
 # ---------------------------------------------------------------------- what a rule remembers
-
-
-class Count(NamedTuple):
-    """Number of updates made; None where no schedule asks for it."""
-
-    updates: Array | None
 
 
 class Averaged(NamedTuple):
@@ -125,16 +63,16 @@ class Steepest:
     decay: Number = 0.0
 
     def init(self, params: Tree) -> Count | Averaged:
-        if _is_zero(self.momentum):
-            return Count(_zero(self.lr))
-        return _nothing(_zero(self.lr), params)
+        if is_zero(self.momentum):
+            return Count(begin(self.lr))
+        return _nothing(begin(self.lr), params)
 
     def update(
         self, grads: Tree, state: Any, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
     ) -> tuple[Tree, Count | Averaged]:
-        rate, last = _at(self.lr, state.updates), jnp.ndim(log_scale) == 1
-        if _is_zero(self.momentum):
-            along, state = grads, Count(_next(state.updates))
+        rate, last = rate_at(self.lr, state.updates), jnp.ndim(log_scale) == 1
+        if is_zero(self.momentum):
+            along, state = grads, Count(after(state.updates))
         else:
             state = _average(state, grads, log_scale, self.momentum)
             along = state.mantissa
@@ -156,7 +94,7 @@ class Adam:
     def update(
         self, grads: Tree, state: Moments, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
     ) -> tuple[Tree, Moments]:
-        rate, t = _at(self.lr, state.updates), state.updates + 1
+        rate, t = rate_at(self.lr, state.updates), state.updates + 1
         mean = _average(state.mean, grads, log_scale, self.b1)
         root = _average(state.root, grads, log_scale, self.b2, squares=True)
         log_mean = mean.log_scale - jnp.log(-jnp.expm1(t * jnp.log(self.b1)))
@@ -164,7 +102,7 @@ class Adam:
         # Both over e^log_root, which may be too small for a number; where nothing was seen yet, 0/0 is 0.
         seen = log_root > -jnp.inf
         size = jnp.where(seen, jnp.exp(jnp.where(seen, log_mean - log_root, 0)), 0)
-        least = 0.0 if _is_zero(self.eps) else jnp.exp(jnp.log(self.eps) - jnp.where(seen, log_root, 0))
+        least = 0.0 if is_zero(self.eps) else jnp.exp(jnp.log(self.eps) - jnp.where(seen, log_root, 0))
 
         def along(m: Array, r: Array) -> Array:
             return jnp.where(r > 0, m / (jnp.where(r > 0, r, 1) + least), 0) * size
@@ -179,13 +117,13 @@ class GradientDescent:
     lr: Rate
 
     def init(self, params: Tree) -> Count:
-        return Count(_zero(self.lr))
+        return Count(begin(self.lr))
 
     def update(
         self, grads: Tree, state: Count, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
     ) -> tuple[Tree, Count]:
-        rate = _at(self.lr, state.updates) * jnp.exp(log_scale)
-        return times(-rate, grads), Count(_next(state.updates))
+        rate = rate_at(self.lr, state.updates) * jnp.exp(log_scale)
+        return times(-rate, grads), Count(after(state.updates))
 
 
 @numbers("lr")
@@ -196,14 +134,14 @@ class Mirror:
     normalised: bool = True
 
     def init(self, params: Tree) -> Dual:
-        return Dual(_zero(self.lr), jax.tree.map(lambda w: _signed_power(w, self.p - 1), params))
+        return Dual(begin(self.lr), jax.tree.map(lambda w: _signed_power(w, self.p - 1), params))
 
     def update(
         self, grads: Tree, state: Dual, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
     ) -> tuple[Tree, Dual]:
         if params is None:
             raise ValueError("mirror needs the parameters: call update(grads, state, params).")
-        rate = _at(self.lr, state.updates)
+        rate = rate_at(self.lr, state.updates)
         if self.normalised:
             size = Entrywise(self.p).dual.value_along(vector(grads, jnp.ndim(log_scale) == 1))
             rate = rate / jnp.where(size > 0, size, 1)
@@ -211,7 +149,7 @@ class Mirror:
             rate = rate * jnp.exp(log_scale)
         U = jax.tree.map(jnp.subtract, state.U, times(rate, grads))
         updates = jax.tree.map(lambda u, w: _signed_power(u, 1 / (self.p - 1)) - w, U, params)
-        return updates, Dual(_next(state.updates), U)
+        return updates, Dual(after(state.updates), U)
 
 
 @numbers("factor")
@@ -269,41 +207,8 @@ def _average(state: Averaged, grads: Tree, log_scale: Any, momentum: Any, square
     def both(m: Array, g: Array) -> Array:
         return jnp.hypot(before * m, now * g) if squares else before * m + now * g
 
-    return Averaged(_next(state.updates), jax.tree.map(both, state.mantissa, grads), top)
-
-
-def decayed(decay: Any, updates: Tree, rate: Any, params: Tree) -> Tree:
-    """Less rate · decay of every parameter, whatever the gradient: it never enters the direction."""
-    if _is_zero(decay):
-        return updates
-    if params is None:
-        raise ValueError("decay needs the parameters: call update(grads, state, params).")
-    return jax.tree.map(jnp.subtract, updates, times(rate * decay, params))
+    return Averaged(after(state.updates), jax.tree.map(both, state.mantissa, grads), top)
 
 
 def _signed_power(x: Array, power: float) -> Array:
     return x if power == 1 else jnp.sign(x) * jnp.abs(x) ** power
-
-
-def times(number: Any, tree: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: (number * leaf).astype(leaf.dtype), tree)  # a schedule may be wider
-
-
-def _zero(lr: Rate) -> Array | None:
-    return jnp.zeros((), jnp.int32) if callable(lr) else None
-
-
-def _next(updates: Array | None) -> Array | None:
-    return None if updates is None else updates + 1
-
-
-def _as_leaf(value: Any) -> Any:
-    return np.array(value) if type(value) is tuple else value
-
-
-def _is_zero(value: object) -> bool:
-    return isinstance(value, float) and value == 0  # False for a traced number, whose value is not known
-
-
-def _at(lr: Rate, updates: Array | None) -> Any:
-    return lr(updates) if callable(lr) else lr

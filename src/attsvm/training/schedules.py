@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attsvm.training.holding import AROUND
-from attsvm.training.rules import Rule
+from attsvm.training.rule import Rule
 
 
 class Rates(NamedTuple):
