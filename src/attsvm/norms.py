@@ -16,6 +16,7 @@ class Norm(Protocol):
     value(W): the norm, one number per leading index.
     dual: the norm N* with |⟨G, W⟩| ≤ N*(G) N(W), tight.
     steepest(G): the Δ with N(Δ) ≤ 1 that maximises ⟨G, Δ⟩ = N*(G); zero where G is zero.
+    p: how several arrays count together, as K and Q do: by (N(K)^p + N(Q)^p)^(1/p).
 
     The arrays may be NumPy's or JAX's: a norm computes with the library of its argument.
     """

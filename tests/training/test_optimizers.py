@@ -56,6 +56,23 @@ def test_several_parameters_are_one_block_matrix_for_norms_of_singular_values_an
     assert -sum(float((step[k] * grads[k]).sum()) for k in grads) == pytest.approx(0.1 * float(dual))
 
 
+class Own:
+    """A norm that the package does not know as one of its own."""
+
+    def __init__(self, norm):
+        self.p, self.dual, self.value, self.steepest = norm.p, norm.dual, norm.value, norm.steepest
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=str)
+def test_several_parameters_have_the_p_norm_of_their_norms_for_a_norm_of_ones_own(norm):
+    grads = {"K": matrix(1), "Q": matrix(2, (5, 3))}
+    step, known = (one_step(steepest(each, 0.1), grads) for each in (Own(norm), norm))
+    for k in grads:
+        np.testing.assert_allclose(step[k], known[k], rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="matrices or vectors"):
+        one_step(steepest(Own(norm), 0.1), {"W": matrix(0, (2, 3, 4))})
+
+
 def test_per_block_normalises_every_parameter_on_its_own():
     step = one_step(per_block(steepest(frobenius, 0.1)), {"K": matrix(1), "Q": matrix(2, (5, 3))})
     for block in step.values():

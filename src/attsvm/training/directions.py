@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.flatten_util import ravel_pytree
 
-from attsvm.norms import Entrywise, Norm, RowWise, Schatten
+from attsvm.norms import Entrywise, Norm, Schatten
 from attsvm.training.compilation import backend
 from attsvm.training.lanes import each
 from attsvm.training.small_svd import LARGEST, small_svd
@@ -42,30 +41,20 @@ def _own_size(leaf: Array, last: bool) -> int:
 
 
 def _of_matrices(norm: Norm, leaves: list[Array]) -> list[Array]:
+    if any(leaf.ndim not in (1, 2) for leaf in leaves):
+        raise ValueError(f"steepest in the {norm} norm needs matrices or vectors.")
     if isinstance(norm, Schatten):
         return _block_steepest(norm, leaves)
-    if len(leaves) == 1 and leaves[0].ndim in (1, 2):
+    if len(leaves) == 1:
         return [norm.steepest(leaves[0])]
-    if isinstance(norm, RowWise):
-        return _stacked_steepest(norm, leaves)
-    vector, restore = ravel_pytree(leaves)
-    return restore(norm.steepest(vector))
-
-
-def _stacked_steepest(norm: RowWise, leaves: list[Array]) -> list[Array]:
-    """That of all rows below each other: zeros beside them leave them as long as they are."""
-    blocks = [leaf[:, None] if leaf.ndim == 1 else leaf for leaf in leaves]
-    width = max(block.shape[1] for block in blocks)
-    rows = jnp.concatenate([jnp.pad(block, ((0, 0), (0, width - block.shape[1]))) for block in blocks])
-    parts = jnp.split(norm.steepest(rows), np.cumsum([len(block) for block in blocks])[:-1])
-    own = zip(parts, blocks, leaves, strict=True)
-    return [part[:, : block.shape[1]].reshape(leaf.shape) for part, block, leaf in own]
+    # Of (Σ N^p)^(1/p) over the arrays: each has its own direction, and they share one length.
+    sizes = jnp.stack([norm.dual.value(leaf) for leaf in leaves])
+    shares = Entrywise(norm.p).steepest_along(sizes)
+    return [share * norm.steepest(leaf) for share, leaf in zip(shares, leaves, strict=True)]
 
 
 def _block_steepest(norm: Schatten, leaves: list[Array]) -> list[Array]:
     """That of one block matrix: every block has its own singular vectors, their values are one vector."""
-    if any(leaf.ndim not in (1, 2) for leaf in leaves):
-        raise ValueError(f"steepest in the {norm} norm needs matrices or vectors.")
     blocks = [leaf[:, None] if leaf.ndim == 1 else leaf for leaf in leaves]
     largest = jnp.stack([jnp.abs(block).max() for block in blocks]).max()
     scale = 1 / jnp.where(largest > 0, largest, 1)  # powers of 1e±150 would over- or underflow
