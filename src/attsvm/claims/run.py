@@ -151,7 +151,9 @@ _PREAMBLE = """# Claims
 
 Every statement as an experiment, with a broken twin: the same experiment with one hypothesis removed, which
 must not hold. {count} claims over the seeds {seeds}; numbers are medians over them, with the wanted bound.
-Marks: how sure we are that the paper says so; *recalled* statements are hypotheses that the numbers test.
+Marks in brackets: how we know that the paper says so. *text*, *paper*, *code*: read there. *recalled-H*,
+*-M*: from memory, of high or medium confidence, so that the numbers test a hypothesis. *derived*, *observed*,
+*conjecture*: no theorem of the papers.
 A seed *chose nothing* if it was first run when the settings of the claim were fixed.
 This page is written by `attsvm claims --seeds {seeds} --table docs/claims.md`; do not edit it.
 
