@@ -81,7 +81,7 @@ def stays(starts: Starts, radius: float, directions: Float | None = None) -> tup
     f"{PAPER}, local convergence of gradient descent",
     "recalled-H",
     removed="α is locally optimal",
-    twin=lambda seed: _attraction_without_local_optimality(seed),
+    twin=lambda seed: _attraction(seed, local=False),
 )
 def gradient_descent_near_a_locally_optimal_direction_tends_to_it(seed: int) -> att.Verdict:
     """For a locally optimal selection α there is a cone C_{μ,R} around p^mm(α) without stationary points
@@ -95,16 +95,12 @@ def gradient_descent_near_a_locally_optimal_direction_tends_to_it(seed: int) -> 
     Partial: normalised steps only, and problems of nine selections; the theorem is about plain steps η ≤
     1/L_p.
     """
+    return _attraction(seed, local=True)
+
+
+def _attraction(seed: int, local: bool) -> att.Verdict:
     starts = enumerate_starts(seed)
-    return _attraction(starts, starts.local, seed)
-
-
-def _attraction_without_local_optimality(seed: int) -> att.Verdict:
-    starts = enumerate_starts(seed)
-    return _attraction(starts, ~starts.local, seed)
-
-
-def _attraction(starts: Starts, which: Bool, seed: int) -> att.Verdict:
+    which = starts.local == local
     tilted = _tilted(starts.axes, np.random.default_rng(seed), starts.openings)
     for radius in RADII:
         kept, final = stays(starts, radius, tilted)
@@ -124,7 +120,7 @@ def _attraction(starts: Starts, which: Bool, seed: int) -> att.Verdict:
     f"{PAPER}, key inequality of local convergence",
     "recalled-H",
     removed="α is locally optimal",
-    twin=lambda seed: _pull_without_local_optimality(seed),
+    twin=lambda seed: _pull(seed, local=False),
 )
 def in_the_cone_descent_gains_more_along_the_axis_than_along_the_prompt(seed: int) -> att.Verdict:
     """For every π > 0 and large R, ⟨∇L(p), p/‖p‖⟩ ≥ (1 + π)⟨∇L(p), p^mm/‖p^mm‖⟩ for p in the cone of
@@ -134,17 +130,12 @@ def in_the_cone_descent_gains_more_along_the_axis_than_along_the_prompt(seed: in
     axis. Measured: the largest ratio of the two falls over 200 points of each cone at R = 10,000, which
     may exceed 1 by π = 0.01.
     """
+    return _pull(seed, local=True)
+
+
+def _pull(seed: int, local: bool) -> att.Verdict:
     starts = enumerate_starts(seed)
-    return _pull(starts, starts.local, seed)
-
-
-def _pull_without_local_optimality(seed: int) -> att.Verdict:
-    starts = enumerate_starts(seed)
-    return _pull(starts, ~starts.local, seed)
-
-
-def _pull(starts: Starts, which: Bool, seed: int) -> att.Verdict:
-    along_axis, along_prompt = _slopes_in_cones(starts, which, RADII[-1], seed)
+    along_axis, along_prompt = _slopes_in_cones(starts, starts.local == local, RADII[-1], seed)
     excess = 1.01 * along_axis - along_prompt
     return att.judge(
         "⟨∇L, p/‖p‖⟩ ≥ (1 + π)⟨∇L, p^mm/‖p^mm‖⟩ in the cone",
@@ -246,7 +237,7 @@ def _slack(tokens: att.Tokens, solution: att.Solution) -> float:
     f"{PAPER}, local regularisation path",
     "recalled-H",
     removed="α is locally optimal",
-    twin=lambda seed: _drift_without_local_optimality(seed),
+    twin=lambda seed: _drift(seed, local=False),
 )
 def the_local_regularisation_path_tends_to_a_locally_optimal_direction(seed: int) -> att.Verdict:
     """The smallest loss in a cone around p^mm(α) and in growing balls has the direction of p^mm(α) in the
@@ -256,19 +247,14 @@ def the_local_regularisation_path_tends_to_a_locally_optimal_direction(seed: int
     one), large R. Measured: the largest 1 − cosine over all such α at R = 10,000 in units of μ. It falls
     like 1/R² inside; a path that leaves its axis ends on the edge, at 1.
     """
+    return _drift(seed, local=True)
+
+
+def _drift(seed: int, local: bool) -> att.Verdict:
     starts = enumerate_starts(seed)
-    return _drift(starts, starts.local)
-
-
-def _drift_without_local_optimality(seed: int) -> att.Verdict:
-    starts = enumerate_starts(seed)
-    return _drift(starts, ~starts.local)
-
-
-def _drift(starts: Starts, which: Bool) -> att.Verdict:
     return att.judge(
         "the local path tends to p^mm(α)",
-        att.at_most("largest (1 − cosine)/μ", _ends_of_local_paths(starts)[which].max(), 0.1),
+        att.at_most("largest (1 − cosine)/μ", _ends_of_local_paths(starts, local).max(), 0.1),
         att.told("μ", starts.openings.min()),
     )
 
@@ -277,7 +263,7 @@ def _drift(starts: Starts, which: Bool) -> att.Verdict:
     f"{PAPER}, local regularisation path, the converse",
     "recalled-M",
     removed="α is not locally optimal",
-    twin=lambda seed: _departure_of_locally_optimal_directions(seed),
+    twin=lambda seed: _departure(seed, local=True),
 )
 def the_local_regularisation_path_leaves_every_other_direction(seed: int) -> att.Verdict:
     """If a support token of α scores higher than α's own, the local path does not tend to p^mm(α).
@@ -286,25 +272,20 @@ def the_local_regularisation_path_leaves_every_other_direction(seed: int) -> att
     no two scores equal. Measured: the least 1 − cosine over all such α at R = 10,000 in units of μ; the
     edge of the cone is 1.
     """
+    return _departure(seed, local=False)
+
+
+def _departure(seed: int, local: bool) -> att.Verdict:
     starts = enumerate_starts(seed)
-    return _departure(starts, ~starts.local)
-
-
-def _departure_of_locally_optimal_directions(seed: int) -> att.Verdict:
-    starts = enumerate_starts(seed)
-    return _departure(starts, starts.local)
-
-
-def _departure(starts: Starts, which: Bool) -> att.Verdict:
     return att.judge(
         "the local path leaves p^mm(α)",
-        att.at_least("least (1 − cosine)/μ", _ends_of_local_paths(starts)[which].min(), 0.9),
+        att.at_least("least (1 − cosine)/μ", _ends_of_local_paths(starts, local).min(), 0.9),
         att.told("μ", starts.openings.min()),
     )
 
 
-def _ends_of_local_paths(starts: Starts) -> Float:
-    """(1 − cosine)/μ of the local path around every selection at the last radius, (m,)."""
+def _ends_of_local_paths(starts: Starts, local: bool) -> Float:
+    """(1 − cosine)/μ at the last radius of the local path around every selection that is `local`, or not."""
     cone = float(starts.openings.min())
     path = att.regularisation_path(
         starts.tokens,
@@ -314,4 +295,4 @@ def _ends_of_local_paths(starts: Starts) -> Float:
         cone=cone,
         starts=2,
     )
-    return (1 - att.cosine(path.W, starts.axes)[:, -1]) / cone
+    return (1 - att.cosine(path.W, starts.axes)[:, -1])[starts.local == local] / cone
