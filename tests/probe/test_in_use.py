@@ -1,5 +1,8 @@
 """What one does with a fitted probe: judge it, hand it on to torch, look at it in a notebook."""
 
+import copy
+import warnings
+
 import numpy as np
 import pytest
 
@@ -63,6 +66,15 @@ def test_the_torch_module_runs_on_a_batch_of_streams(any_probe, X):
         for t in range(2):
             state, scores = module.step(state, streams[:, t])
         assert torch.allclose(scores, module(streams), atol=1e-5)
+
+
+def test_scores_of_any_size_have_curves_without_a_warning(probe, X, y):
+    sure = copy.deepcopy(probe)
+    sure.coef_, sure.intercept_ = 1e5 * probe.coef_, 1e5 * probe.intercept_
+    assert sure.decision_function(X).min() < -1e3  # e^1000 is no number
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sure.curves(X, y).auc == pytest.approx(probe.curves(X, y).auc)
 
 
 def test_notebooks_see_what_was_fitted(probe):

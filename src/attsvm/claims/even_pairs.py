@@ -80,9 +80,9 @@ def attended(path: att.Path) -> tuple[Float, Float]:
     return path.attention[:, several & positive, 0], path.attention[:, several & ~positive, 1]
 
 
-def separator(path: att.Path, at: int = -1) -> att.Solution:
-    """The max-margin separator of the attention outputs at a record."""
-    outputs = np.einsum("nt,ntd->nd", path.attention[at], path.tokens.values)
+def separator(path: att.Path) -> att.Solution:
+    """The max-margin separator of the attention outputs at the end."""
+    outputs = np.einsum("nt,ntd->nd", path.attention[-1], path.tokens.values)
     return att.separate(path.tokens.labels[:, None] * outputs)
 
 

@@ -65,9 +65,9 @@ class LinearHeads(Linear):
     axes: ClassVar[dict[str, int]] = {"v": 2}
 
 
-def over_heads(function: Callable[..., Any], head: Head, axis: int = 0) -> Callable[..., Any]:
-    """A function of one head as one of arrays that have the heads on an axis, where there are several."""
-    return jax.vmap(function, in_axes=axis, out_axes=axis) if isinstance(head, LinearHeads) else function
+def over_heads(function: Callable[..., Any], head: Head) -> Callable[..., Any]:
+    """A function of one head as one of arrays that have the heads first, where there are several."""
+    return jax.vmap(function) if isinstance(head, LinearHeads) else function
 
 
 @jax.tree_util.register_dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import xlogy
+from scipy.special import expit, logit, xlogy
 from scipy.stats import beta, binom, norm, rankdata
 
 from attsvm.numbers import Bool, Float
@@ -150,8 +150,7 @@ def area(scores: Float, truth: Bool) -> tuple[float, Interval]:
         return auc, interval(round(auc * min(m, n)), min(m, n))
     error = np.sqrt(over.var(ddof=1) / m + under.var(ddof=1) / n)
     width = norm.ppf((1 + CONFIDENCE) / 2) * error / (auc * (1 - auc))
-    middle = np.log(auc / (1 - auc))
-    return auc, (float(1 / (1 + np.exp(width - middle))), float(1 / (1 + np.exp(-width - middle))))
+    return auc, (float(expit(logit(auc) - width)), float(expit(logit(auc) + width)))
 
 
 def interval(hits: int, count: int) -> Interval:

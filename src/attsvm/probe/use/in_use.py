@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import expit
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
@@ -16,6 +17,7 @@ from attsvm.numbers import Bool, Float, Values
 from attsvm.probe.data.sequences import Sequences
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import Weights
+from attsvm.probe.fitting.features import FeatureMap
 from attsvm.probe.reading import curves, explanation
 from attsvm.probe.reading.curves import Curves, Threshold
 from attsvm.probe.reading.explanation import Explanation, Texts
@@ -31,8 +33,12 @@ class InUse(Probe):
     coef_: Float
     intercept_: Float
     mean_: Float
+    features_: FeatureMap | None
     n_features_in_: int
     classes_: Values
+    head_ridge_: float
+    prompt_ridge_: float
+    objective_: float
 
     def _read(self, X: Sequences) -> TokenStore:
         raise NotImplementedError
@@ -64,8 +70,7 @@ class InUse(Probe):
 
     def _mapped(self, tokens: Float) -> Float:
         """Tokens (m, d) in the space of the prompts (m, D)."""
-        features = getattr(self, "features_", None)
-        return tokens if features is None else features.transform(tokens)
+        return tokens if self.features_ is None else self.features_.transform(tokens)
 
     # ------------------------------------------------------------------ elsewhere
 
@@ -159,20 +164,19 @@ class InUse(Probe):
         else:
             others = np.delete(said, one, axis=1)
             scores = said[:, one] - np.logaddexp.reduce(others, axis=1)
-        return scores, 1 / (1 + np.exp(-scores)), labels == positive
+        return scores, expit(scores), labels == positive
 
     def _html_repr(self) -> str:
         """For notebooks: what was fitted, above scikit-learn's own diagram."""
         diagram = str(estimator_html_repr(self))
         if not hasattr(self, "coef_"):
             return diagram
-        ridges = [getattr(self, name, np.nan) for name in ("head_ridge_", "prompt_ridge_")]
         facts = {
             "classes": ", ".join(map(str, self.classes_[:12])),
             "tokens": f"{self.n_features_in_} wide",
             "heads": self.prompt_.shape[1],
-            "ridges (head, prompt)": ", ".join(f"{ridge:.3g}" for ridge in ridges),
-            "objective": f"{getattr(self, 'objective_', np.nan):.5g}",
+            "ridges (head, prompt)": f"{self.head_ridge_:.3g}, {self.prompt_ridge_:.3g}",
+            "objective": f"{self.objective_:.5g}",
         }
         rows = (
             f"<tr><td>{escape(name)}</td><td>{escape(str(value))}</td></tr>" for name, value in facts.items()

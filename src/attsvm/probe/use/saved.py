@@ -40,11 +40,11 @@ def save(probe: Any, file: str | os.PathLike[str]) -> Path:
 
     path = Path(file)
     path = path if path.suffix == ".safetensors" else path.with_name(f"{path.name}.safetensors")
-    about = {name: getattr(probe, name) for name in NUMBERS if hasattr(probe, name)}
+    about = {name: getattr(probe, name) for name in NUMBERS}
     about |= {"parameters": {name: value for name, value in probe.get_params().items() if _plain(value)}}
     maps = maps_of(probe)
     about |= {"maps": [name for one in maps for name, kind in MAPS.items() if type(one) is kind]}
-    about |= {"kinds": list(getattr(probe, "kinds_", ["linear"]))}
+    about |= {"kinds": list(probe.kinds_)}
     about |= {"classes": probe.classes_.tolist(), "dtype": probe.classes_.dtype.str}
     if not _plain(about["classes"]):
         raise ValueError(f"classes of dtype {probe.classes_.dtype} cannot be stored. Use numbers or strings.")
@@ -115,8 +115,8 @@ def _side_by_side(maps: list[FeatureMap]) -> FeatureMap | None:
 
 def maps_of(probe: Any) -> list[FeatureMap]:
     """The maps of a fitted probe that stand side by side, none where it attends to the tokens themselves."""
-    features = getattr(probe, "features_", None)
-    return features.maps if isinstance(features, Together) else [] if features is None else [features]
+    one = probe.features_
+    return one.maps if isinstance(one, Together) else [] if one is None else [one]
 
 
 def _map(kind: str, i: int, stored: Any) -> FeatureMap:
