@@ -40,12 +40,13 @@ class Generating:
         self.busy = True
         try:
             for watching in self.watches:
-                watching._ends = how["eos_token_id"] if "eos_token_id" in how else ends_of(config)
+                watching._begin_turn(how["eos_token_id"] if "eos_token_id" in how else ends_of(config))
             return self.usual(*args, **how)
         finally:
             self.busy = False
+            usual = ends_of(getattr(self.model, "generation_config", None))
             for watching in self.watches:
-                watching._ends = ends_of(getattr(self.model, "generation_config", None))
+                watching._ends, watching._turn = usual, False
 
 
 def join(model: nn.Module, watching: Watch) -> None:

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from attsvm.given import whole
-from attsvm.query_key import BLOCKS, NORMS, named
 from attsvm.torch.generating import ends_of, join, leave
 from attsvm.torch.running import ENDED, Running, counting, joined
 from attsvm.torch.stopping import Call, criteria, number
-from attsvm.torch.watched_layer import Layer, room
+from attsvm.torch.watched_layer import Layer, decoder, place, room
 
 
 class Watch:
@@ -30,8 +29,8 @@ class Watch:
 
     def __init__(self, model: nn.Module, probes: Mapping[int, Any], skip: int) -> None:
         self._model, self._skip = model, skip
-        body, blocks, norm = _decoder(model)
-        self._names = {layer: _layer(layer, len(blocks)) for layer in probes}
+        body, blocks, norm = decoder(model)
+        self._names = {layer: place(layer, len(blocks)) for layer in probes}
         self._layers = {self._names[layer]: Layer(given) for layer, given in probes.items()}
         if len(self._layers) < len(probes):
             raise ValueError(
@@ -47,12 +46,12 @@ class Watch:
         panels = [panel for layer in self._layers.values() for panel in layer.panels]
         self._member = torch.block_diag(*(panel.member for panel in panels))
         self._intercept = torch.cat([panel.intercept for panel in panels])
-        self.begun = 0  # so many times a prompt was read
+        self.begun, self._turn = 0, False  # so many times a prompt, or more of it, was read; one is next
         self._ends: Any = ends_of(getattr(model, "generation_config", None))
         self._start(0, torch.device("cpu"))
         self._hooks = [body.register_forward_pre_hook(self._begin, with_kwargs=True)]
-        for place, layer in self._layers.items():
-            self._hooks.append(_hook(layer, self, place, blocks, norm))
+        for k, layer in self._layers.items():
+            self._hooks.append(_hook(layer, self, k, blocks, norm))
         join(model, self)
 
     @property
@@ -62,7 +61,10 @@ class Watch:
 
     @property
     def history(self) -> dict[int, Any]:
-        """All scores of every layer, (n, passes): one of the prompt, then one of every token."""
+        """All scores of every layer, (n, passes): one of the prompt, then one of every token.
+
+        Where the cache goes on in another turn, one of what was added, then one of every token of the answer.
+        """
         return self._told(self._recent(None))
 
     def recent(self, last: int) -> Iterable[tuple[Any, Tensor]]:
@@ -122,14 +124,16 @@ class Watch:
 
     # ------------------------------------------------------------------ while the model runs
 
+    def _begin_turn(self, ends: Any) -> None:
+        """Before a generation: the next pass reads a prompt, or more of it; ends: tokens that end a text."""
+        self._ends, self._turn = ends, True
+
     def _start(self, n: int, device: torch.device) -> None:
         """Before the first pass over new sequences."""
-        self.begun += n > 0
         self._length = 0
+        self._answer: list[tuple[Tensor, Tensor]] = []
         self._running = Running(self._member, self._intercept, n, device)
         self._seen = torch.zeros((n, 1), dtype=torch.long, device=device)
-        ends = [] if self._ends is None else self._ends
-        self._ending = torch.as_tensor(ends, dtype=torch.long, device=device).flatten()
         self._forget()
 
     def _forget(self) -> None:
@@ -156,9 +160,13 @@ class Watch:
                 f"the model goes on after {length} tokens of {n} sequences, the watch has seen "
                 f"{self._length} of {len(self._seen)}. Begin before the first pass; keep the rows."
             )
-        block = length == 0 or count > 1
+        block = length == 0 or count > 1 or self._turn
         if self._pending and (block or self._block or not self._fits(mask)):
             self._catch_up()
+        if block:
+            ends = [] if self._ends is None else self._ends
+            self._ending = torch.as_tensor(ends, dtype=torch.long, device=given.device).flatten()
+            self.begun, self._turn = self.begun + 1, False
         self._length, self._count, self._block, self._mask = length + count, count, block, mask
         self._pending += 1
         if not block and len(self._ending):
@@ -174,19 +182,40 @@ class Watch:
         """Let the probes read what is pending; a pass that broke off does not count."""
         done, layers = len(self._last.held), self._layers.values()
         if done:
-            n, device = len(self._seen), self._seen.device
-            waiting, count = (self._count, self._count) if self._block else (self._pending, done)
-            real = None if self._mask is None else self._mask[:, -waiting:][:, :count]
-            with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                said = joined(self._words[:done], 1) if self._words else None
-                counts, seen = counting(self._seen, count, real, said, self._ending, self._skip)
-                products = joined([layer.read(done, self._block).to(device) for layer in layers], -1)
-                self._running.read(products, counts, not self._block)
-            self._seen = seen
-            self._room = room(n, max(layer.width for layer in layers))
+            with torch.no_grad(), torch.autocast(self._seen.device.type, enabled=False):
+                parts = [layer.read(done, self._block).to(self._seen.device) for layer in layers]
+                if self._block:
+                    self._read_block(joined(parts, -1))
+                else:
+                    self._read_tokens(joined(parts, -1), done)
+            self._room = room(len(self._seen), max(layer.width for layer in layers))
         if done < self._pending:
             self._length -= self._count
         self._forget()
+
+    def _read_tokens(self, products: Tensor, done: int) -> None:
+        """Some generated tokens: those of a text that has ended wait for another turn."""
+        real = None if self._mask is None else self._mask[:, -self._pending :][:, :done]
+        said = joined(self._words[:done], 1) if self._words else None
+        counts, seen = counting(self._seen, done, real, said, self._ending, self._skip)
+        self._running.read(products, counts, True)
+        self._seen = seen
+        self._answer.append((products, counts))
+
+    def _read_block(self, products: Tensor) -> None:
+        """A prompt, or what is added to it: a text that had ended goes on, with what of it the mask has."""
+        before = [part for part, _ in self._answer]
+        products = joined([*before, products], 1)
+        count, mask = products.shape[1], self._mask
+        real = None if mask is None else mask[:, -count:]
+        seen = torch.full_like(self._seen, self._length - count)
+        seen = seen if mask is None else mask[:, :-count].sum(1, True)
+        counts, seen = counting(seen, count, real, None, self._ending, self._skip)
+        if before:
+            read = joined([counted for _, counted in self._answer], 1)
+            counts[:, : read.shape[1]] &= ~read
+        self._running.read(products, counts, False)
+        self._seen, self._answer = seen, []
 
     def _recent(self, last: int | None) -> Tensor:
         """Scores after the last so many passes, or all, of all probes side by side: (n, passes, K)."""
@@ -220,9 +249,11 @@ def watch(model: nn.Module, probes: Mapping[int, Any], *, skip: int = 1) -> Watc
     skip: so many first tokens of each text do not count: 1 where the probe was fitted without the sink that a
         language model's first token is, as `heads.activations` leaves it out.
 
-    A prompt is read as one block, then token by token with the cache; padding on the left does not count, nor
-    does what comes after a sequence's end. The scores equal `decision_function` of the same states. Beams and
-    assisted decoding are refused. Works with transformers' decoders (Llama, Mistral, Qwen, Gemma, GPT-2, …).
+    A prompt is read as one block, then token by token with the cache; padding does not count, nor does what
+    comes after a sequence's end. The scores equal `decision_function` of the same states. A chat that goes on
+    in the same cache is one text: another `generate`, or a block, goes on scoring every row, and its mask
+    says what is in answers that had ended. Beams and assisted decoding are refused. Works with transformers'
+    decoders (Llama, Mistral, Qwen, Gemma, GPT-2, …).
     """
     if not isinstance(probes, Mapping) or not probes:
         raise ValueError(f"probes is {probes!r}. Pass {{layer: probe}}.")
@@ -230,24 +261,6 @@ def watch(model: nn.Module, probes: Mapping[int, Any], *, skip: int = 1) -> Watc
 
 
 # ---------------------------------------------------------------------- details
-
-
-def _decoder(model: nn.Module) -> tuple[nn.Module, nn.ModuleList, nn.Module]:
-    """The module that runs the blocks, the blocks, and the norm after the last."""
-    for body in model.modules():
-        blocks, norm = named(body, BLOCKS), named(body, NORMS)
-        if isinstance(blocks, nn.ModuleList) and isinstance(norm, nn.Module):
-            return body, blocks, norm
-    raise ValueError(
-        f"{type(model).__name__} has no blocks ({' or '.join(BLOCKS)}) with a norm after them "
-        f"({', '.join(NORMS)}). Pass a decoder of transformers."
-    )
-
-
-def _layer(layer: int, count: int) -> int:
-    if not -count - 1 <= layer <= count:
-        raise ValueError(f"layer {layer} of {count}. Pass 0 (embeddings) to {count}, or from the end.")
-    return int(layer) % (count + 1)
 
 
 def _hook(layer: Layer, watching: Watch, number: int, blocks: nn.ModuleList, norm: nn.Module) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attsvm.query_key import BLOCKS, NORMS, named
 from attsvm.torch.probe import Probe
 from attsvm.torch.running import joined
 
@@ -92,6 +93,25 @@ class Layer:
         most = max(1, NUMBERS // (n * self.width))
         some = states.split(most, 1) if t > most else [states]
         return joined([joined([panel(part) for panel in self.panels], -1) for part in some], 1)
+
+
+def decoder(model: nn.Module) -> tuple[nn.Module, nn.ModuleList, nn.Module]:
+    """The module that runs the blocks, the blocks, and the norm after the last."""
+    for body in model.modules():
+        blocks, norm = named(body, BLOCKS), named(body, NORMS)
+        if isinstance(blocks, nn.ModuleList) and isinstance(norm, nn.Module):
+            return body, blocks, norm
+    raise ValueError(
+        f"{type(model).__name__} has no blocks ({' or '.join(BLOCKS)}) with a norm after them "
+        f"({', '.join(NORMS)}). Pass a decoder of transformers."
+    )
+
+
+def place(layer: int, count: int) -> int:
+    """A layer, which may be counted from the end, as transformers numbers its hidden_states."""
+    if not -count - 1 <= layer <= count:
+        raise ValueError(f"layer {layer} of {count}. Pass 0 (embeddings) to {count}, or from the end.")
+    return int(layer) % (count + 1)
 
 
 def room(n: int, width: int) -> int:
