@@ -79,3 +79,11 @@ def test_a_number_of_folds_may_be_numpys(X, y, monkeypatch):
     settings = {"features": "relu", "random_state": 0}
     networks = [AttentionProbe(cv=cv, **settings).fit(X, y).prompt_.shape[1] for cv in (3, np.int64(3), 12)]
     assert networks == [10, 10, 12]
+
+
+@pytest.mark.parametrize(("given", "said"), [(["good", "bad"], "X holds texts"), ([], "X has no sequences")])
+def test_texts_and_nothing_are_refused_by_name(probe, given, said):
+    for call in (probe.predict, lambda X: AttentionProbe().fit(X, [0, 1][: len(X)])):
+        with pytest.raises(ValueError, match=said):
+            call(given)
+    assert len(probe.predict([np.zeros((1, probe.n_features_in_))])) == 1

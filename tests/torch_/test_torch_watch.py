@@ -305,6 +305,11 @@ def test_a_cache_that_the_watch_has_not_seen_grow_is_refused():
     [
         ({}, ValueError),
         ({9: probe()}, ValueError),
+        ({"layers.2": probe()}, ValueError),
+        ({2.5: probe()}, ValueError),
+        ({True: probe()}, ValueError),
+        ({1: {"a": probe(), "b": Probe(*map(np.zeros, ((9, 1), (9, 1, 1), 1, 9)))}}, ValueError),
+        ({1: Probe}, TypeError),
         ({1: {}}, ValueError),
         ({1: torch.nn.Linear(2, 2)}, TypeError),
     ],
@@ -314,6 +319,33 @@ def test_what_cannot_be_watched_is_said(probes, error):
         watch(decoder(), probes)
     with pytest.raises(ValueError, match="Pass a decoder"):
         watch(torch.nn.Linear(2, 2), {0: probe()})
+    with pytest.raises(ValueError, match="skip is -1"):
+        watch(decoder(), {0: probe()}, skip=-1)
+    watch(decoder(), {np.int64(2): probe()}, skip=0).close()
+
+
+def test_a_probe_of_another_width_than_the_states_is_said_and_the_model_goes_on():
+    model, batch = decoder(), prompts()
+    narrow = Probe(*map(np.zeros, ((9, 1), (9, 1, 1), 1, 9)))
+    with watch(model, {1: narrow}), pytest.raises(ValueError, match="16 features, its probe was fitted on 9"):
+        model(**batch)
+    with watch(model, {1: mapped()}) as watching:  # reads 16, maps to 21
+        model(**batch)
+    assert watching.scores[1].shape == (2,)
+    for wrong in (torch.zeros(2, 3, 16), torch.zeros(3, 9)):
+        with pytest.raises(ValueError, match=r"Pass \(n, T, 9\)"):
+            narrow(wrong)
+
+
+@pytest.mark.parametrize(("state", "length"), [(torch.nan, 7), (torch.inf, 7), (0.0, 14)])
+def test_what_cannot_be_scored_passes_every_threshold(state, length):
+    model, ids, calls = decoder(), prompts()["input_ids"][:1], []
+    model.model.embed_tokens.weight.data[ids[0, 3]] = state
+    with watch(model, {0: probe(1), 1: probe()}) as watching:
+        told = watching.stop_at({1: 1e9}, call=lambda *what: calls.append(what))
+        how = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "stopping_criteria": told}
+        assert model.generate(ids, **how).shape[1] == length
+    assert (len(calls) > 0) == (length == 7) == bool(watching.scores[1].isnan())
 
 
 def test_a_stream_is_exported_with_its_state_in_and_out():

@@ -94,6 +94,11 @@ class Probe(nn.Module):
         self.prompts, self.head, self.intercept = (nn.Parameter(part.float()) for part in (p, v, base))
         self.register_buffer("centre", c.float())
 
+    @property
+    def width(self) -> int:
+        """Features of a token that this probe reads."""
+        return int(next((one.mean for one in self.maps if hasattr(one, "mean")), self.centre).shape[0])
+
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Scores (n,), or (n, k) of several classes; tokens (n, T, d), mask (n, T): True where one counts."""
         logits, values = self._products(tokens)
@@ -139,6 +144,8 @@ class Probe(nn.Module):
         return logits.masked_fill(~mask[..., None], -torch.inf), values.masked_fill(~mask[..., None, None], 0)
 
     def _products(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        if tokens.ndim != 3 or tokens.shape[2] != self.width:
+            raise ValueError(f"tokens have shape {tuple(tokens.shape)}. Pass (n, T, {self.width}).")
         if len(self.maps):
             tokens = torch.cat([each(tokens) for each in self.maps], -1)
         x = tokens.to(self.centre.dtype) - self.centre

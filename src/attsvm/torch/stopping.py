@@ -27,7 +27,7 @@ def number(threshold: Any, sure: bool) -> float:
 
 
 def criteria(watching: Watch, limits: list[float], every: int, stop: bool, call: Call | None) -> Any:
-    """A transformers.StoppingCriteriaList; `Watch.stop_at` says the rest. limits: one per score, or NaN."""
+    """A transformers.StoppingCriteriaList; `Watch.stop_at` says the rest. limits: one per score."""
     try:
         from transformers import StoppingCriteria, StoppingCriteriaList
     except ModuleNotFoundError as error:
@@ -47,7 +47,7 @@ def criteria(watching: Watch, limits: list[float], every: int, stop: bool, call:
             if self.asked % every:
                 return self.none
             recent = watching._recent(every)
-            over = recent >= self.limits
+            over = ~(recent < self.limits)  # what is NaN, too: what cannot be scored is not let through
             passed = over.flatten(1).any(1)
             if stop:
                 watching._end(passed)

@@ -89,7 +89,7 @@ class Watch:
 
         threshold: a number or what `probe.threshold_at_fpr` returned, for all probes or {layer: …} for some;
             sure=True takes the upper end of its interval. call(layer, sequence, score) is called the first
-            time that one passes; with stop=False nothing else happens.
+            time that one passes; with stop=False nothing else happens. NaN, which no state should be, passes.
         every: look at the scores after so many tokens, at all since the last look. Tokens are read together
             then, which costs little more than reading one; a sequence may end so many tokens late.
         The score is that of all tokens that the model has read; the one just chosen is read by the next pass.
@@ -108,7 +108,7 @@ class Watch:
             raise ValueError(f"every is {every!r}. Pass a number of tokens, at least 1.")
         limits = {layer: number(one, sure) for layer, one in given.items()}
         layers = [key[0] if isinstance(key, tuple) else key for key in self._keys]
-        return criteria(self, [limits.get(layer, math.nan) for layer in layers], every, stop, call)
+        return criteria(self, [limits.get(layer, math.inf) for layer in layers], every, stop, call)
 
     def close(self) -> None:
         """Remove the hooks; the scores stay."""
@@ -257,6 +257,8 @@ def watch(model: nn.Module, probes: Mapping[int, Any], *, skip: int = 1) -> Watc
     """
     if not isinstance(probes, Mapping) or not probes:
         raise ValueError(f"probes is {probes!r}. Pass {{layer: probe}}.")
+    if isinstance(skip, bool) or not isinstance(skip, int) or skip < 0:
+        raise ValueError(f"skip is {skip!r}. Pass a number of tokens, at least 0.")
     return Watch(model, probes, skip)
 
 

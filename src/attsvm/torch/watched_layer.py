@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -63,6 +64,9 @@ class Layer:
         if not named:
             raise ValueError("a layer has no probes. Pass a probe, or {name: probe}.")
         modules = {name: _as_module(probe) for name, probe in named.items()}
+        self.wanted = {name: one.width for name, one in modules.items()}
+        if len(set(self.wanted.values())) > 1:
+            raise ValueError(f"probes of one layer have different widths: {self.wanted}. Pass one width.")
         plain = {name: one for name, one in modules.items() if not len(one.maps)}
         mapped = {name: one for name, one in modules.items() if len(one.maps)}
         groups = ([[*plain.values()]] if plain else []) + [[one] for one in mapped.values()]
@@ -87,6 +91,11 @@ class Layer:
     def products(self, states: Tensor) -> Tensor:
         """Logits and values of states (n, t, d), all probes side by side: (n, t, 2, H)."""
         n, t, self.width = states.shape
+        if self.width != next(iter(self.wanted.values())):
+            raise ValueError(
+                f"a layer has states of {self.width} features, its probe was fitted on "
+                f"{next(iter(self.wanted.values()))}. Fit it on states of this model: heads.activations."
+            )
         if self.panels[0].centre.device != states.device:
             for panel in self.panels:
                 panel.to(states.device)
@@ -109,8 +118,10 @@ def decoder(model: nn.Module) -> tuple[nn.Module, nn.ModuleList, nn.Module]:
 
 def place(layer: int, count: int) -> int:
     """A layer, which may be counted from the end, as transformers numbers its hidden_states."""
-    if not -count - 1 <= layer <= count:
-        raise ValueError(f"layer {layer} of {count}. Pass 0 (embeddings) to {count}, or from the end.")
+    whole = isinstance(layer, Integral) and not isinstance(layer, bool)
+    if not whole or not -count - 1 <= layer <= count:
+        numbers = f"0 (embeddings) to {count}, or from the end"
+        raise ValueError(f"layer {layer!r} of a model of {count} blocks. Pass a whole number: {numbers}.")
     return int(layer) % (count + 1)
 
 
@@ -121,7 +132,9 @@ def room(n: int, width: int) -> int:
 
 def _as_module(probe: Any) -> Probe:
     """A module of our own: the caller's stays where it is."""
-    module = deepcopy(probe) if isinstance(probe, Probe) else getattr(probe, "to_torch", lambda: None)()
+    given = probe if isinstance(probe, type) else type(probe)
+    convert = None if isinstance(probe, type) else getattr(probe, "to_torch", None)
+    module = deepcopy(probe) if isinstance(probe, Probe) else convert and convert()
     if not isinstance(module, Probe):
-        raise TypeError(f"a probe is {type(probe).__name__}. Pass a fitted AttentionProbe or its to_torch().")
+        raise TypeError(f"a probe is {given.__name__}. Pass a fitted AttentionProbe or its to_torch().")
     return module.cpu()
