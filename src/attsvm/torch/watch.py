@@ -257,7 +257,7 @@ def watch(model: nn.Module, probes: Mapping[int, Any], *, skip: int = 1) -> Watc
     """
     if not isinstance(probes, Mapping) or not probes:
         raise ValueError(f"probes is {probes!r}. Pass {{layer: probe}}.")
-    if isinstance(skip, bool) or not isinstance(skip, int) or skip < 0:
+    if not whole(skip) or skip < 0:
         raise ValueError(f"skip is {skip!r}. Pass a number of tokens, at least 0.")
     return Watch(model, probes, skip)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attsvm.given import whole
 from attsvm.query_key import BLOCKS, NORMS, named
 from attsvm.torch.probe import Probe
 from attsvm.torch.running import joined
@@ -118,8 +118,7 @@ def decoder(model: nn.Module) -> tuple[nn.Module, nn.ModuleList, nn.Module]:
 
 def place(layer: int, count: int) -> int:
     """A layer, which may be counted from the end, as transformers numbers its hidden_states."""
-    whole = isinstance(layer, Integral) and not isinstance(layer, bool)
-    if not whole or not -count - 1 <= layer <= count:
+    if not whole(layer) or not -count - 1 <= layer <= count:
         numbers = f"0 (embeddings) to {count}, or from the end"
         raise ValueError(f"layer {layer!r} of a model of {count} blocks. Pass a whole number: {numbers}.")
     return int(layer) % (count + 1)
