@@ -29,13 +29,18 @@ FIGURES = {
     "sentiment": ("sentiment(?!.*--no-half)", "reviews"),
     "vision": ("vision", "images"),
     "vision-sparsity": ("patches|digits", "images"),
-    "head-geometry": ("sentiment --size 3 .*--seed 0 --keep", "reviews"),
+    "head-geometry": (
+        "sentiment --size 3 (.*--seed 0|--optimizer mirror:(1.1|2) --seed [12]) --keep",
+        "reviews",
+    ),
     "head-ranks": ("sentiment", "reviews"),
     "language": ("language", "reviews"),
 }
 """Which lines of its plan a figure draws, as a pattern, and the data they need."""
 OWN_PLAN = {"head-ranks": "plan-factors.txt", "language": "plan-language.txt"}
 """The others draw plan.txt."""
+PAIR, SEEDS, PAIR_NORMS = ("1.1", "2"), 3, ("Frobenius", "nuclear", "l1.1", "l3")
+"""Mirror descents whose heads are compared seed by seed, and in which norms."""
 TINY = ("--rows", "40", "--epochs", "2")
 
 
@@ -91,7 +96,14 @@ def studied(small: Path, given: argparse.Namespace) -> list[str]:
     nets = sorted(x.name for x in small.iterdir() if re.fullmatch("sentiment-3-[^-]+-0", x.name))
     for more in (*(["--only", f"{net}/"] for net in nets), ["--together", *nets]):
         head_study.main([str(small), str(file), *more])
-    return ["--heads", str(file)]
+    files = []
+    for seed in range(SEEDS):
+        nets = [x for p in PAIR if (small / (x := f"sentiment-3-mirror{p}-{seed}")).is_dir()]
+        if len(nets) == len(PAIR):
+            files.append(str(given.out / f"pair-{seed}.json"))
+            more = ["--norms", *PAIR_NORMS, "--together", *nets]
+            head_study.main([str(small), files[-1], *more])
+    return ["--heads", str(file), "--pairs", *files]
 
 
 if __name__ == "__main__":

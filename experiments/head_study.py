@@ -5,9 +5,10 @@
 
 Reads every RUNS/*/heads-*.safetensors. For every layer and head the queries of the held-out batch that put
 the largest attention on one token, at most one for each attended token, make a program. Given are the head's
-own margin and the certified best one in each norm, entropy, norm, and how sure the selections are. Where a
-training of the same seed kept its heads-0000, what training added to a head is judged beside the head. Goes
-on where it was.
+own margin and the certified best one in each norm, those of its factors K and Q in two of them (`FACTORS`),
+entropy, soft sparsity, norm, rank, how many of its weights are in use, and how sure the selections are. Where
+a training of the same seed kept its heads-0000, what training added is judged beside the head. Goes on where
+it was.
 
 --together: the last heads of trainings that share their seed, judged on the same selections: those which all
 of these nets make, the surest on average first; heads with fewer than four are left out. A net keeps its own
@@ -21,7 +22,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import safe_open
@@ -29,7 +30,7 @@ from safetensors import safe_open
 from attsvm.heads.head import softmax
 from attsvm.norms import Entrywise, Norm, Schatten, frobenius, linf, nuclear, spectral
 from attsvm.program.max_margin import max_margin
-from attsvm.program.solution import NotSeparable
+from attsvm.program.solution import NotSeparable, Solution
 from attsvm.progress import Line
 from attsvm.tokens import Tokens
 from attsvm.verdict import cosine
@@ -44,6 +45,11 @@ NORMS: dict[str, Norm] = {
 }
 
 
+FACTORS: dict[str, Norm] = {"nuclear": frobenius, "l1.1": NORMS["l1.1"]}
+"""A norm of W, and N of its factors with N(K) N(Q) ≥ that norm of Kᵀ Q: so a best margin in it bounds what
+factors can have. Where N is Frobenius some reach it."""
+ROUNDS, FAINT = 3, 1e-3
+"""For other N: how often K and Q are solved for in turn, and rows that count as none, by the largest."""
 LEAST = 4
 """Shared selections without which heads are not compared."""
 
@@ -86,7 +92,22 @@ def start_of(file: Path) -> Path | None:
     """The heads before training: of this training, or of another one with its seed, which starts so too."""
     seed = file.parent.name.rsplit("-", 1)[-1]
     found = sorted(file.parent.parent.glob(f"*-{seed}/heads-0000.safetensors"))
-    return next((one for one in found if one.parent == file.parent), found[0] if found else None)
+    alike = [one for one in found if _shape(one) == _shape(file)]  # a net of another size has other weights
+    return next((one for one in alike if one.parent == file.parent), alike[0] if alike else None)
+
+
+class Kept(NamedTuple):
+    """A head of a file: logits are x_tᵀ W z with W = Kᵀ Q."""
+
+    K: Any  # (width, d), divided by √width
+    Q: Any  # (width, d)
+    states: Any  # (n, T, d)
+    mask: Any  # (n, T)
+    logits: Any  # (n, query, token)
+
+    @property
+    def W(self) -> Any:
+        return self.K.T @ self.Q
 
 
 def study(
@@ -94,26 +115,30 @@ def study(
 ) -> list[list[dict[str, Any]]]:
     """For every file one record per layer and head, on selections that the heads of all files make."""
     records: list[list[dict[str, Any]]] = [[] for _ in files]
-    for layer, head, (*nets, (before, *_)) in zip_heads([*files, start or files[0]]):
-        seen = [softmax(logits) for *_, logits in nets]
+    for layer, head, (*nets, before) in zip_heads([*files, start or files[0]]):
+        seen = [softmax(net.logits) for net in nets]
         chosen = np.array([each.argmax(-1) for each in seen])
-        shared = (chosen == chosen[0]).all(0) & nets[0][2]
+        shared = (chosen == chosen[0]).all(0) & nets[0].mask
         found = surest(np.where(shared, np.mean(seen, axis=0).max(-1), 0), chosen[0], queries)
         if len(found) < (LEAST if len(files) > 1 else 1):
             continue
         text, place = found.T
         selected = chosen[0][text, place]
-        for record, (W, states, mask, _), each in zip(records, nets, seen, strict=True):
-            tokens = Tokens(states[text], states[text, place], mask=mask[text])
-            about = {"layer": layer, "head": head, "used": len(text), **described(W, each, mask)}
+        for record, net, each in zip(records, nets, seen, strict=True):
+            tokens = Tokens(net.states[text], net.states[text, place], mask=net.mask[text])
+            about = {"layer": layer, "head": head, "used": len(text), **described(net, each)}
             about["mass"] = float(each[text, place, selected].mean())
-            weights = {"": W} | ({"added ": W - before} if start and (before != W).any() else {})
-            record.append(about | {"margins": {n: margins(tokens, selected, weights, n) for n in norms}})
+            weights = {"": net.W}
+            if start and (before.W != net.W).any():
+                weights["added "] = net.W - before.W
+                about |= shaped("added ", weights["added "], net.K - before.K, net.Q - before.Q)
+            judged = {n: margins(tokens, selected, weights, n, (net.K, net.Q)) for n in norms}
+            record.append(about | {"margins": judged})
     return records
 
 
-def zip_heads(files: list[Path]) -> Iterator[tuple[int, int, list[Any]]]:
-    """Layer, head, and for every file W (d, d), states (n, T, d), mask (n, T), logits (n, query, token)."""
+def zip_heads(files: list[Path]) -> Iterator[tuple[int, int, list[Kept]]]:
+    """Layer, head, and this head of every file."""
     nets = [_opened(file) for file in files]
     arrays, heads = nets[0]
     for layer in range(len(arrays) // 3):
@@ -125,9 +150,9 @@ def zip_heads(files: list[Path]) -> Iterator[tuple[int, int, list[Any]]]:
                 )
                 mask, width = net["mask"].astype(bool), len(query) // heads
                 rows = slice(width * head, width * (head + 1))
-                W = key[rows].T @ query[rows] / np.sqrt(width)
-                logits = np.where(mask[:, None], states @ W.T @ states.transpose(0, 2, 1), -np.inf)
-                found.append((W, states, mask, logits))
+                K, Q = key[rows] / np.sqrt(width), query[rows]
+                logits = np.where(mask[:, None], states @ Q.T @ K @ states.transpose(0, 2, 1), -np.inf)
+                found.append(Kept(K, Q, states, mask, logits))
             yield layer, head, found
 
 
@@ -137,11 +162,28 @@ def _opened(file: Path) -> tuple[dict[str, Any], int]:
         return arrays, int(opened.metadata()["heads"])
 
 
-def described(W: Any, seen: Any, mask: Any) -> dict[str, float]:
-    """Norm of a head, its entropy, and how many of its queries put more than half on one token."""
+def _shape(file: Path) -> tuple[set[str], Any]:
+    with safe_open(file, "numpy") as opened:
+        return set(opened.keys()), opened.metadata()
+
+
+def described(net: Kept, seen: Any) -> dict[str, float]:
+    """Norm and shape of a head; of its attention s the entropy, the soft sparsity 1/‖s‖², and how many of
+    its queries put more than half on one token."""
     entropy = -(np.where(seen > 0, seen * np.log(np.maximum(seen, 1e-300)), 0)).sum(-1)
-    sure = float((seen.max(-1)[mask] > 0.5).mean())
-    return {"norm": float(np.linalg.norm(W)), "entropy": float(entropy[mask].mean()), "confident": sure}
+    found = {"entropy": entropy, "soft": 1 / np.square(seen).sum(-1), "confident": seen.max(-1) > 0.5}
+    means = {name: float(x[net.mask].mean()) for name, x in found.items()}
+    return {"norm": float(np.linalg.norm(net.W)), **means, **shaped("", net.W, net.K, net.Q)}
+
+
+def shaped(kind: str, W: Any, K: Any, Q: Any) -> dict[str, float]:
+    """Stable rank ‖W‖_F² / ‖W‖² of a head, and the spread of the entries of K and Q, (Σ|w|)² / (n Σw²).
+
+    The spread is one where all entries have one size and 1/n where one is not zero; 2/π of normal ones.
+    """
+    sizes = np.linalg.svd(W, compute_uv=False)
+    spread = np.mean([np.abs(x).sum() ** 2 / (x.size * np.square(x).sum()) for x in (K, Q) if x.any()])
+    return {f"{kind}rank": float(np.square(sizes / sizes[0]).sum()), f"{kind}spread": float(spread)}
 
 
 def surest(mass: Any, selected: Any, count: int) -> Any:
@@ -153,8 +195,13 @@ def surest(mass: Any, selected: Any, count: int) -> Any:
     return np.array(list(kept.values())[:count])
 
 
-def margins(tokens: Tokens, selected: Any, weights: dict[str, Any], name: str) -> dict[str, Any]:
-    """Of each weight its margin in the norm, its share of the certified best one, and the cosine to it."""
+def margins(
+    tokens: Tokens, selected: Any, weights: dict[str, Any], name: str, factors: tuple[Any, Any] | None = None
+) -> dict[str, Any]:
+    """Of each weight its margin in the norm, its share of the certified best one, and the cosine to it.
+
+    factors: K and Q of the first weight, see `of_factors`.
+    """
     begun, norm, conflict, solution = time.process_time(), NORMS[name], "", None
     own, basis = spanned(tokens) if isinstance(norm, Schatten) else (tokens, np.eye(tokens.e))
     try:
@@ -167,9 +214,56 @@ def margins(tokens: Tokens, selected: Any, weights: dict[str, Any], name: str) -
         found[f"{kind}own"] = _short(margin)
         found[f"{kind}ratio"] = None if solution is None else _short(margin / solution.margin)
         found[f"{kind}cosine"] = None if solution is None else _short(cosine(W[None], solution.W @ basis)[0])
+    if factors is not None and solution is not None and name in FACTORS:
+        found |= of_factors(tokens, selected, *factors, FACTORS[name], solution)
     certified = solution is not None and bool(solution.certified)
     seconds = round(time.process_time() - begun, 2)
     return found | {"certified": certified, "conflict": conflict, "seconds": seconds}
+
+
+def of_factors(
+    tokens: Tokens, selected: Any, K: Any, Q: Any, N: Norm, solution: Solution
+) -> dict[str, float]:
+    """The margin of factors, margin(Kᵀ Q) / (N(K) N(Q)), as a share of the best that factors can have.
+
+        F(W) = min N(K) N(Q)  over  Kᵀ Q = W
+
+    That is what steps in N on K and Q make small by the law of halves. No factors have more than `solution`,
+    so that the share is at least `factors ratio`. Where N is Frobenius some have as much; otherwise the share
+    is at most `factors most`, by factors that were found.
+    """
+    margin = least_margin(tokens, selected, K.T @ Q) / float(N.value(K) * N.value(Q))
+    out = {"factors ratio": _short(margin / solution.margin)}
+    if N.p != 2 and (found := found_factors(tokens, selected, N, solution.W)) > 0:
+        out["factors most"] = _short(margin / found)
+    return out
+
+
+def found_factors(tokens: Tokens, selected: Any, N: Norm, W: Any) -> float:
+    """A margin that some factors have: from the singular directions of W on the queries, K and Q in turn.
+
+    With one of them fixed the other is a program, whose answer has no smaller a margin. A local best.
+    """
+    _, basis = spanned(tokens)
+    _, sizes, directions = np.linalg.svd(W @ basis.T, full_matrices=False)
+    Q, found = np.sqrt(sizes)[:, None] * directions @ basis, 0.0
+    for _ in range(ROUNDS):
+        try:
+            K = _loud(
+                max_margin(Tokens(tokens.keys, tokens.queries @ Q.T, mask=tokens.mask), selected, N).W.T
+            )
+            Q = max_margin(Tokens(tokens.keys @ K.T, tokens.queries, mask=tokens.mask), selected, N).W
+        except NotSeparable:  # a faint piece was needed
+            break
+        found = max(found, least_margin(tokens, selected, K.T @ Q) / float(N.value(K) * N.value(Q)))
+        Q = _loud(Q)
+    return found
+
+
+def _loud(factor: Any) -> Any:
+    """A factor without its faint rows: programs with coordinates of very different lengths take long."""
+    sizes = np.abs(factor).max(1)
+    return factor[sizes > FAINT * sizes.max()]
 
 
 def spanned(tokens: Tokens) -> tuple[Tokens, Any]:

@@ -1,9 +1,10 @@
 """From folders of trainings to the small records that the package draws:
 
-    python experiments/summary.py RUNS [--heads HEADS.json]
+    python experiments/summary.py RUNS [--heads HEADS.json] [--pairs PAIR.json …]
 
-RUNS is what drive.py gathered (OUT/small), HEADS.json what head_study.py wrote. Writes transformers.json, and
-heads.json where heads were studied, into src/attsvm/figures/records. Trainings that are recorded there stay,
+RUNS is what drive.py gathered (OUT/small), HEADS.json what head_study.py wrote, PAIR.json what it wrote with
+--together of two trainings that share their seed. Writes transformers.json, and heads.json where heads were
+studied, into src/attsvm/figures/records. Trainings that are recorded there stay,
 unless RUNS has one of the same name that went as far or farther; each says of which commit it is.
 """
 
@@ -24,6 +25,8 @@ LATER = 12
 """Norms and entropies by layer are kept of the start, of this look and of the last one."""
 SHORT = 10
 """Letters of a commit."""
+JUDGED = ("ratio", "cosine", "added ratio", "added cosine", "factors ratio", "factors most")
+"""What is kept of a head in a norm."""
 BINS = 40
 """Bins of 0.005 that are kept of a histogram; the last takes all larger weights."""
 
@@ -35,6 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("runs", type=Path)
     parser.add_argument("--heads", type=Path, nargs="*", default=(), help="files of head_study.py")
     parser.add_argument("--layers", type=Path, nargs="*", default=(), help="others, kept as means by layer")
+    parser.add_argument("--pairs", type=Path, nargs="*", default=(), help="others, of two nets of a seed")
     parser.add_argument("--heads-commit", default="unknown", help="of the code that studied the heads")
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args(arguments)
@@ -44,27 +48,35 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"no trainings in {given.runs}. Pass what drive.py gathered: OUT/small.")
     record = merged(given.out / "transformers.json", {name: training(folder) for name, folder in new.items()})
     write(given.out / "transformers.json", record)
+    file = given.out / "heads.json"
     if given.heads:
-        heads: dict[str, Any] = {}
-        same: dict[str, Any] = {}
-        for file in given.heads:
-            study = json.loads(file.read_text(encoding="utf8"))
-            for kind, found in ((same, study.pop("same", {})), (heads, study)):
-                kind |= {name: [head(one) for one in net] for name, net in found.items()}
-        made = here(given.heads_commit) | {
-            "command": "python experiments/head_study.py out/runs/small heads.json [--together …]"
-        }
-        nets = {name.split("/")[0] for name in (*heads, *same)} & set(record["runs"])
-        last = {name: record["runs"][name]["trained"] for name in sorted(nets)}
-        ends = {name.split("/")[0]: by_layer(net) for name, net in heads.items() if name.endswith("last")}
-        found = {"made": made, "last": last, "layers": ends, "heads": heads, "same": same}
-        write(given.out / "heads.json", found)
-    if given.layers:
-        record = json.loads((given.out / "heads.json").read_text(encoding="utf8"))
-        for file in given.layers:
-            nets = json.loads(file.read_text(encoding="utf8"))
-            record["layers"] |= {name.split("/")[0]: by_layer(net) for name, net in nets.items()}
-        write(given.out / "heads.json", record)
+        write(file, studied(given.heads, given.heads_commit, record["runs"]))
+    if given.layers or given.pairs:
+        kept = json.loads(file.read_text(encoding="utf8"))
+        for each in given.layers:
+            nets = json.loads(each.read_text(encoding="utf8"))
+            kept["layers"] |= {name.split("/")[0]: by_layer(net) for name, net in nets.items()}
+        if given.pairs:
+            found = studied(given.pairs, given.heads_commit, record["runs"])
+            kept["pairs"] = {"made": found["made"], "last": found["last"], "nets": found["same"]}
+        write(file, kept)
+
+
+def studied(files: list[Path], commit: str, runs: dict[str, Any]) -> dict[str, Any]:
+    """What head_study.py found: `heads` on own selections, by layer, too, and on the `same`; last: epochs."""
+    heads: dict[str, Any] = {}
+    same: dict[str, Any] = {}
+    for file in files:
+        study = json.loads(file.read_text(encoding="utf8"))
+        for kind, found in ((same, study.pop("same", {})), (heads, study)):
+            kind |= {name: [head(one) for one in net] for name, net in found.items()}
+    made = here(commit) | {
+        "command": "python experiments/head_study.py out/runs/small heads.json [--together …]"
+    }
+    nets = {name.split("/")[0] for name in (*heads, *same)} & set(runs)
+    last = {name: runs[name]["trained"] for name in sorted(nets)}
+    ends = {name.split("/")[0]: by_layer(net) for name, net in heads.items() if name.endswith("last")}
+    return {"made": made, "last": last, "layers": ends, "heads": heads, "same": same}
 
 
 def merged(file: Path, new: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -162,7 +174,7 @@ def head(found: dict[str, Any]) -> dict[str, Any]:
     """A head without what only matters while it is studied."""
     out = {name: _short(value) for name, value in found.items() if name != "margins"}
     for name, one in found.get("margins", {}).items():
-        kept = {key: _short(one[key]) for key in ("ratio", "cosine") if one[key] is not None}
+        kept = {key: _short(one[key]) for key in JUDGED if one.get(key) is not None}
         out.setdefault("margins", {})[name] = kept | {"certified": one["certified"]}
     return out
 

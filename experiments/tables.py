@@ -9,7 +9,7 @@ import numpy as np
 from attsvm.figures.figure import Arrays
 from attsvm.figures.max_margin_selection import vision_sparsity
 from attsvm.figures.mirror_descent import sentiment, trials
-from attsvm.figures.ours import head_geometry, head_ranks
+from attsvm.figures.ours import head_ranks
 from attsvm.figures.recorded import recorded
 
 ROWS = {"1.1": "mirror, p = 1.1", "2": "GD (p = 2)", "3": "mirror, p = 3"}
@@ -60,8 +60,6 @@ def main() -> None:
             least = f"{soft[0]:.2f}, {soft.min():.2f} (epoch {at}), {most}, {soft[-1]:.2f}"
         print(f"  {name}: {best}; {least}; {norm[0]:.3f} → {norm[-1]:.3f}, most {norm.max():.3f}")
         print(f"    rank correlation {vision_sparsity.ranks(soft, norm):.3f}")
-    margins_of_heads()
-    layers_of_heads()
     added_to_heads()
     margins_by_the_law()
     temperatures()
@@ -183,32 +181,6 @@ def initialisations(arrays: Arrays) -> None:
             f"  of these cells, sd of own initialisations {apart[0]:.2f} ({apart[1]}), of one, {words}, "
             f"{within[0]:.2f} ({within[1]}); quotient of the variances {found}"
         )
-
-
-def margins_of_heads() -> None:
-    """Mean and interval over heads, by optimizer and norm."""
-    arrays = head_geometry.experiment()
-    print(f"heads: {len(arrays['certified'])} programs, certified {arrays['certified'].mean():.0%}")
-    for group, (size, _, norms) in head_geometry.GROUPS.items():
-        mass, heads = arrays[f"{group} mass"].round(2).tolist(), arrays[f"{group} heads"].tolist()
-        print(f"size {size}, {group} selections: heads {heads}, attention on the selections {mass}")
-        for name, scale in (("ratio", 100), ("cosine", 1)):
-            found = scale * arrays[f"{group} {name}"]
-            for rule, *numbers in zip(arrays[f"{group} rules"], *found, strict=True):
-                cells = zip(norms, *numbers, strict=True)
-                words = (f"{norm} {mean:.3f} [{low:.3f}, {high:.3f}]" for norm, mean, low, high in cells)
-                print(f"  {name} {rule}:", ", ".join(words))
-    for rule in arrays["own rules"]:
-        curve, layers = arrays[f"layers {rule}"].mean(1).round(3), arrays[f"layers {rule}"][-1].round(3)
-        epochs = arrays[f"epochs {rule}"].tolist()
-        print(f"  Frobenius cosine {rule}: epochs {epochs}, {curve.tolist()}; layers {layers.tolist()}")
-
-
-def layers_of_heads() -> None:
-    """Nets at their end by layer, on own selections: attention on them, Frobenius margin and cosine."""
-    for name, layers in recorded("heads")["layers"].items():
-        words = (f"{mass:.2f}, {100 * ratio:.2f}, {cosine:.3f}" for mass, ratio, cosine in layers)
-        print(f"  {name}: attention, margin in %, cosine by layer: {'; '.join(words)}")
 
 
 def added_to_heads() -> None:

@@ -124,7 +124,7 @@ def tables():
     sys.argv = ["tables.py"]
     try:
         with redirect_stdout(said):
-            for name in ("tables.py", "language_tables.py"):
+            for name in ("tables.py", "head_tables.py", "language_tables.py"):
                 runpy.run_path(str(ROOT / "experiments" / name), run_name="__main__")
     finally:
         sys.argv = before

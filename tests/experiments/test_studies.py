@@ -5,12 +5,13 @@ import json
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import factors
 import head_study
 import summary
-from attsvm import Tokens, frobenius, linf, max_margin, nuclear, spectral
+from attsvm import Entrywise, Tokens, frobenius, linf, max_margin, nuclear, spectral
+from attsvm.figures.ours import head_pairs
 from looks import TextLook
 from tasks import Sentiment
 from training import Settings, train
@@ -179,3 +180,75 @@ def test_heads_are_kept_as_means_by_layer():
 
     found = summary.by_layer([head(1, 7.0), head(0, 1.0), head(0, 3.0)])
     assert found == [[2, 4, 6], [7, 14, 21]]
+
+
+def test_the_same_weight_with_wasteful_factors_has_less_of_the_best_factors_margin():
+    """One row, e1 e1ᵀ: factors e1, e1 are the best in every norm; a row of K that Q ignores is waste."""
+    tokens, selected = Tokens(np.eye(3)[None, [0, 0]] * [[[1], [0]]], np.eye(3)[:1]), np.array([0])
+    K, Q = np.eye(3)[:2], np.diag([1.0, 0, 0])[:2]
+    for name, N in head_study.FACTORS.items():
+        lean, waste = (
+            head_study.margins(tokens, selected, {"": K.T @ Q}, name, factors)
+            for factors in ((K[:1], Q[:1]), (K, Q))
+        )
+        assert lean["ratio"] == waste["ratio"] == pytest.approx(1) == lean["factors ratio"]
+        assert waste["factors ratio"] == pytest.approx(2 ** (-1 / N.p))
+        most = [found.get("factors most", found["factors ratio"]) for found in (lean, waste)]
+        assert most == pytest.approx([1, 2 ** (-1 / N.p)])
+
+
+def test_no_factors_have_more_than_the_bound_and_with_p_above_two_some_would():
+    rng = np.random.default_rng(5)
+    tokens, selected = Tokens(rng.standard_normal((2, 3, 4)), rng.standard_normal((2, 4))), np.array([0, 1])
+    for name, N in head_study.FACTORS.items():
+        best = max_margin(tokens, selected, head_study.NORMS[name])
+        found = head_study.found_factors(tokens, selected, N, best.W)
+        assert 0.3 * best.margin < found <= best.margin * (1 + 1e-6)  # both are certified to 1e-8
+        U, sizes, V = np.linalg.svd(best.W)
+        K, Q = np.sqrt(sizes)[:, None] * U.T, np.sqrt(sizes)[:, None] * V
+        share = head_study.of_factors(tokens, selected, K, Q, N, best)["factors ratio"]
+        assert (share == pytest.approx(1, abs=1e-5)) == (N.p == 2) and share < 1 + 1e-5
+    ones, cubic = np.ones((9, 1)), Entrywise(3)
+    assert cubic.value(ones) ** 2 < cubic.value(ones.T @ ones)
+
+
+def test_shapes_are_those_of_closed_forms():
+    one, equal = np.diag([1.0, 0, 0, 0]), np.ones((4, 4))
+    assert head_study.shaped("", np.eye(4), one, one) == {"rank": pytest.approx(4), "spread": 1 / 16}
+    assert head_study.shaped("x ", one, equal, -equal) == {"x rank": 1, "x spread": 1}
+    assert head_study.shaped("", one, one, equal)["spread"] == pytest.approx(17 / 32)
+
+
+def test_a_start_of_another_size_is_not_taken(tmp_path):
+    states, mask = np.eye(3)[None], np.ones((1, 3), bool)
+    for name in ("a-0/heads-last", "b-0/heads-0000", "c-1/heads-0000"):
+        (tmp_path / name).parent.mkdir()
+        head_file(tmp_path / f"{name}.safetensors", np.eye(3), states, mask)
+    last, start = (tmp_path / f"{name}.safetensors" for name in ("a-0/heads-last", "b-0/heads-0000"))
+    assert head_study.start_of(last) == start
+    save_file(load_file(start) | {"1.query": torch.eye(3)}, start, {"heads": "1"})  # one more layer
+    assert head_study.start_of(last) is None
+
+
+def test_pairs_are_recorded_beside_the_heads_and_exchanged_they_are_turned_over(
+    tmp_path, monkeypatch, capsys
+):
+    """Two nets of a seed: one is at the best margin of what both select, the other is not."""
+    monkeypatch.setattr(head_study, "LEAST", 2)
+    states, mask = np.eye(3)[None, :2], np.ones((1, 2), bool)
+    best = np.array([[5.0, -5, 0], [-5, 5, 0], [0, 0, 0]])
+    names = [f"sentiment-3-{rule}-0" for rule in head_pairs.PAIR]
+    for name, W in zip(names, (best, best + np.diag([4.0, 0, 0])), strict=True):
+        (tmp_path / name).mkdir()
+        head_file(tmp_path / name / "heads-last.safetensors", W, states, mask)
+    norms = ["--norms", "Frobenius", "nuclear", "l1.1"]
+    head_study.main([str(tmp_path), str(tmp_path / "pair.json"), *norms, "--together", *names])
+    found = summary.studied([tmp_path / "pair.json"], "unknown", {})["same"]
+    for nets, above in ((found, True), (dict(zip(names, reversed(found.values()), strict=True)), False)):
+        record = {"heads": {"pairs": {"nets": nets}}, "transformers": {"runs": {}}}
+        monkeypatch.setattr(head_pairs, "recorded", record.get)
+        arrays = head_pairs.experiment()
+        assert arrays["pair 3 seed"].tolist() == [0]
+        for name in ("W, Frobenius", "W, l1.1", "cosine, nuclear"):
+            (quotient,) = head_pairs.quotient(arrays, "3", name)
+            assert (quotient > 1.02) == above and (quotient < 0.98) != above  # a cosine of 0.961

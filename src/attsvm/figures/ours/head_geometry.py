@@ -10,6 +10,7 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm.figures.accuracy import exactly
 from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
+from attsvm.figures.ours import head_pairs
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import OURS
 from attsvm.figures.recorded import facts, recorded
@@ -78,7 +79,8 @@ def experiment() -> Arrays:
         if group != "own":
             found = {rule: same.get(name, ()) for rule, name in names.items()}
         arrays |= _compared(group, {rule: nets for rule, nets in found.items() if nets}, norms)
-    every = [head["margins"] for kind in (heads, same) for found in kind.values() for head in found]
+    pairs = record.get("pairs", {}).get("nets", {})
+    every = [head["margins"] for kind in (heads, same, pairs) for found in kind.values() for head in found]
     arrays["certified"] = np.array([one["certified"] for found in every for one in found.values()])
     for rule in arrays["own rules"]:
         files = [file for file in heads if file.startswith(f"sentiment-3-{rule}-0/") or file == START]
@@ -86,7 +88,7 @@ def experiment() -> Arrays:
         at = np.argsort(epochs)
         arrays[f"epochs {rule}"] = np.sort(epochs)
         arrays[f"layers {rule}"] = np.array([_layers(heads[files[k]]) for k in at])
-    return arrays
+    return arrays | head_pairs.experiment()
 
 
 def _compared(group: str, nets: dict[str, list[Named]], norms: tuple[str, ...]) -> Arrays:
@@ -124,15 +126,14 @@ def _layers(found: list[Named]) -> list[float]:
 
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
-    """Margins by optimizer and norm, on own and on equal selections; alignment of the layers over epochs."""
-    figure = Canvas(figsize=(7.2, 6.0), layout="constrained")
-    parts: Any = figure.subfigures(2, 1, height_ratios=[1.1, 1])
-    left, middle = parts[0].subplots(1, 2)
-    below, right = parts[1].subplots(1, 2)
-    _table(left, arrays, "own", "size 3, own selections: margin, %")
-    _table(middle, arrays, "equal", "size 3, equal selections")
-    _table(below, arrays, "equal 6", "size 6, equal selections")
-    middle.set_yticks([])
+    """Pairs of p = 1.1 and 2; margins by optimizer and norm on equal selections; alignment over epochs."""
+    figure = Canvas(figsize=(7.2, 5.6), layout="constrained")
+    parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.1])
+    ways = (head_pairs.draw_margins, head_pairs.draw_shapes, head_pairs.draw_weights)
+    for draws, ax in zip(ways, parts[0].subplots(1, 3), strict=True):
+        draws(ax, arrays, "3")
+    left, right = parts[1].subplots(1, 2)
+    _table(left, arrays, "equal", "size 3, one seed, equal selections: margin, %")
     rules = [str(rule) for rule in arrays["own rules"]]
     for rule, color in zip(rules, colours(len(rules)), strict=True):
         for layer, style in enumerate(("-", "--", ":")):

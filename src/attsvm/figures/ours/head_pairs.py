@@ -1,0 +1,175 @@
+"""Mirror descent with p = 1.1 beside gradient descent, seed by seed: margins and shapes of heads, weights.
+
+The two nets of a seed start from the same weights, and their heads are judged on selections that both make.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from attsvm.figures.figure import Arrays
+from attsvm.figures.ours.head_ranks import interval
+from attsvm.figures.panels import describe
+from attsvm.figures.recorded import recorded
+from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
+from attsvm.numbers import Float
+
+Named = dict[str, Any]
+PAIR = ("mirror1.1", "mirror2")
+GROUPS = {"3": ("0", "1", "2"), "6": ("0", "1", "2"), "3, one start": ("0", "10-0", "11-0")}
+"""Size of the nets and their seeds; one start: other orders and dropout, the initial weights of seed 0."""
+MARGINS = {
+    "W, Frobenius": ("Frobenius", "ratio"),
+    "W, nuclear": ("nuclear", "ratio"),
+    "W, l1.1": ("l1.1", "ratio"),
+    "W, l3": ("l3", "ratio"),
+    "K and Q, Frobenius": ("nuclear", "factors ratio"),
+    "K and Q, l1.1": ("l1.1", "factors ratio"),
+    "K and Q, l1.1, at most": ("l1.1", "factors most"),
+}
+"""A head's share of the best margin: of W in a norm, or of its factors by the product of theirs."""
+COSINES = {
+    f"{kind}cosine, {norm}": (norm, f"{kind}cosine")
+    for kind in ("", "added ")
+    for norm in ("Frobenius", "nuclear", "l1.1", "l3")
+}
+SHAPES = {
+    "soft sparsity": "soft",
+    "norm of W": "norm",
+    "stable rank of W": "rank",
+    "stable rank of what was added": "added rank",
+    "spread of K and Q": "spread",
+    "spread of what was added": "added spread",
+}
+"""Of a head: soft sparsity of its attention, ‖W‖_F, ‖W‖_F² / ‖W‖², (Σ|w|)² / (n Σw²) of its weights."""
+PATHS = {name: ("margins", *path) for name, path in (MARGINS | COSINES).items()} | {
+    name: (key,) for name, key in SHAPES.items()
+}
+"""Where a measure lies in the record of a head."""
+KINDS, BIN, SMALL, LARGE = ("key", "query", "value"), 0.005, 0.005, 0.06
+"""Weights that are counted, the width of a histogram's bin, and what counts as small and as large."""
+START = 384**-0.5
+"""Initial weights are uniform between this and its negative."""
+
+
+def experiment() -> Arrays:
+    """By group: seed and layer of a head (n,), its measures (2, n), counts of weights (2, seeds, bins)."""
+    nets, runs = recorded("heads").get("pairs", {}).get("nets", {}), recorded("transformers")["runs"]
+    arrays: Arrays = {}
+    for group, seeds in GROUPS.items():
+        names = [[f"sentiment-{group[0]}-{rule}-{seed}" for rule in PAIR] for seed in seeds]
+        there = [pair for pair in names if all(name in nets for name in pair)]
+        heads = [[head for pair in there for head in nets[pair[side]]] for side in (0, 1)]
+        if heads[0]:
+            arrays[f"pair {group} seed"] = np.array(
+                [k for k, pair in enumerate(there) for _ in nets[pair[0]]]
+            )
+            arrays[f"pair {group} layer"] = np.array([head["layer"] for head in heads[0]])
+            arrays |= {f"pair {group} {name}": values for name, values in _measured(heads).items()}
+        ends = [[runs[name]["last"] for name in pair] for pair in names if all(name in runs for name in pair)]
+        for kind in KINDS if ends else ():
+            for what in ("histogram", "large"):
+                counts = [[pair[side][f"{what}_{kind}"] for pair in ends] for side in (0, 1)]
+                arrays[f"pair {group} {what} {kind}"] = np.array(counts)
+    return arrays
+
+
+def _measured(heads: list[list[Named]]) -> dict[str, Float]:
+    """Every measure that the heads have, (2, n)."""
+    found: dict[str, Float] = {}
+    for name, path in PATHS.items():
+        values = [[_at(head, path) for head in side] for side in heads]
+        if not any(None in side for side in values):
+            found[name] = np.array(values)
+    return found
+
+
+def _at(head: Named, path: tuple[str, ...]) -> Any:
+    """What a record of a head has there, or None."""
+    found: Any = head
+    for name in path:
+        found = None if found is None else found.get(name)
+    return found
+
+
+def by_seed(arrays: Arrays, group: str, name: str) -> Float:
+    """Means over the heads of each seed: (2, seeds)."""
+    seeds, values = arrays[f"pair {group} seed"], arrays[f"pair {group} {name}"]
+    return np.array([values[:, seeds == seed].mean(1) for seed in np.unique(seeds)]).T
+
+
+def quotient(arrays: Arrays, group: str, name: str) -> Float:
+    """p = 1.1 over p = 2, of each seed."""
+    above, below = by_seed(arrays, group, name)
+    return np.asarray(above / below)
+
+
+def weights(arrays: Arrays, group: str, kind: str) -> dict[str, Float]:
+    """Of the weights of a kind, (2, seeds): how many are small, how many large, and their spread.
+
+    The spread (Σ|w|)² / (n Σw²) takes every weight to be in the middle of its bin of the histogram.
+    """
+    counts = arrays[f"pair {group} histogram {kind}"]
+    middle = BIN * (np.arange(counts.shape[-1]) + 0.5)
+    n, first, second = ((counts * middle**k).sum(-1) for k in range(3))
+    return {
+        "small": counts[..., 0],
+        "large": arrays[f"pair {group} large {kind}"],
+        "spread": first**2 / n / second,
+    }
+
+
+def _forest(ax: Axes, rows: list[tuple[str, Float, str]], title: str) -> None:
+    """Quotients of some measures: the seeds, and the interval of their mean, on a logarithmic axis."""
+    for row, (_, values, color) in enumerate(rows):
+        if len(values) > 1:
+            ax.plot(interval(values), (row, row), color=color, lw=5, alpha=0.35, solid_capstyle="butt")
+        ax.plot(values, np.full(len(values), row), "o", color=color, ms=3.5)
+    ax.axvline(1, color=GREY, lw=0.8)
+    ax.set_yticks(range(len(rows)), [name for name, *_ in rows], fontsize=7)
+    ax.invert_yaxis()
+    ax.set_xscale("log")
+    ticks = [x for x in (0.25, 0.5, 0.7, 1, 1.4, 2, 4) if ax.get_xlim()[0] <= x <= ax.get_xlim()[1]]
+    ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
+    ax.minorticks_off()
+    describe(ax, title, "p = 1.1 over p = 2, three seeds")
+
+
+def draw_margins(ax: Axes, arrays: Arrays, group: str) -> None:
+    """Margins at equal selections: the law's norms have their colours."""
+    colours = {"K and Q, l1.1": BLUE, "W, l1.1": BLUE, "K and Q, Frobenius": ORANGE, "W, nuclear": ORANGE}
+    there = [name for name in MARGINS if f"pair {group} {name}" in arrays and not name.endswith("at most")]
+    rows = [(name, quotient(arrays, group, name), colours.get(name, GREY)) for name in there]
+    if rows:
+        _forest(ax, rows, f"size {group}: share of the best margin")
+
+
+def draw_shapes(ax: Axes, arrays: Arrays, group: str) -> None:
+    """Shapes of heads and of the weights."""
+    rows = [
+        (name, quotient(arrays, group, name), BLUE) for name in SHAPES if f"pair {group} {name}" in arrays
+    ]
+    if rows:
+        _forest(ax, rows, f"size {group}: attention and weights")
+
+
+def draw_weights(ax: Axes, arrays: Arrays, group: str) -> None:
+    """Histograms of p = 1.1 over those of p = 2, mean over seeds."""
+    for kind, color in zip(KINDS, (BLUE, GREEN, ORANGE), strict=True):
+        if (counts := arrays.get(f"pair {group} histogram {kind}")) is not None:
+            enough = (counts >= ENOUGH).all((0, 1))
+            seeds = np.where(enough, counts[0], np.nan) / np.where(enough, counts[1], np.nan)
+            places = BIN * np.arange(counts.shape[-1])
+            ax.step(places, seeds.mean(0), where="post", color=color, lw=1.2, label=kind)
+            ax.fill_between(places, seeds.min(0), seeds.max(0), step="post", color=color, alpha=0.2, lw=0)
+    ax.axhline(1, color=GREY, lw=0.8)
+    ax.set_yscale("log")
+    ax.legend(fontsize=7, frameon=False)
+    describe(ax, f"size {group}: weights of one length", "|w|", "count of p = 1.1 over p = 2")
+
+
+ENOUGH = 20
+"""Weights in a bin of every net without which it is not drawn."""
