@@ -58,6 +58,7 @@ def pairs_of_heads() -> None:
                 sides = [x.round(3).tolist() for x in (above, below)]
                 print(f"  {kind} weights, {what}: {sides}; {_quotients(above / below)}")
     small = head_pairs.SMALL / head_pairs.START
+    print(f"spread of a first step by that of gradient descent: {head_pairs.first_step(1.1):.3f}")
     print(f"initial weights: {100 * small:.1f} % below {head_pairs.SMALL}, none above {head_pairs.LARGE}")
 
 

@@ -17,6 +17,7 @@ from tasks import Vision
 
 PLAN = """# a cell of the table, and what the other figures draw
 sentiment --size 3 --optimizer mirror:2 --seed 0 --keep
+sentiment --size 3 --optimizer mirror:1.1 --seed 0 --keep 0
 sentiment --size 3 --optimizer mirror:2 --seed 10 --init 0 --keep
 sentiment --size 3 --optimizer mirror:2 --seed 0 --no-half --keep
 vision --optimizer mirror:1.1
@@ -87,14 +88,15 @@ def test_every_recorded_figure_of_a_net_is_computed_again_from_data(data, tmp_pa
         figures.ALL[name].checks(arrays)
     arrays = found["sentiment"]
     tested = [name for name in arrays if name.startswith("test")]
-    assert tested == ["test 3 2 0", "test 3 2 10"]  # no control in float32
+    assert tested == ["test 3 1.1 0", "test 3 2 0", "test 3 2 10"]  # no control in float32
     assert arrays["epoch 3 2 0"].tolist() == [1, 2] and "CPU" not in figure.recorded
-    cell = [check.ours for check in figure.checks(arrays)]
-    assert cell == [arrays["test 3 2 0"].max()]
+    cells = [check.ours for check in figure.checks(arrays)]
+    assert cells == [arrays[f"test 3 {p} 0"].max() for p in ("1.1", "2")]
     assert reproduce.fingerprint(figure, "quick") != before
     heads = [name for name in found["head-ranks"] if name.startswith("heads")]
     assert heads == ["heads adam+muon"]
-    assert set(found["head-geometry"]["own rules"]) == {"mirror2"}
+    assert set(found["head-geometry"]["own rules"]) == {"mirror1.1", "mirror2"}
+    assert found["head-geometry"]["pair 3 K and Q, l1.1"].shape[0] == 2
     assert found["vision"]["epoch Adam"].tolist() == [1, 2]
     assert found["vision-sparsity"]["fixed from the start 0"].shape == (2, 3)
     assert found["language"]["fit adam"].shape == (1, 3)

@@ -12,6 +12,7 @@ import head_study
 import summary
 from attsvm import Entrywise, Tokens, frobenius, linf, max_margin, nuclear, spectral
 from attsvm.figures.ours import head_pairs
+from attsvm.torch import LpMirrorDescent
 from looks import TextLook
 from tasks import Sentiment
 from training import Settings, train
@@ -252,3 +253,17 @@ def test_pairs_are_recorded_beside_the_heads_and_exchanged_they_are_turned_over(
         for name in ("W, Frobenius", "W, l1.1", "cosine, nuclear"):
             (quotient,) = head_pairs.quotient(arrays, "3", name)
             assert (quotient > 1.02) == above and (quotient < 0.98) != above  # a cosine of 0.961
+
+
+@pytest.mark.parametrize("p", [1.1, 1.5, 2.0])
+def test_the_spread_of_a_first_step_is_the_closed_form_and_not_that_of_gradient_descent(p):
+    """A million weights: the quotient of spreads is known to about 0.002."""
+    rng = np.random.default_rng(7)
+    before, g = rng.uniform(-1, 1, 10**6), rng.standard_normal(10**6)
+    w = torch.nn.Parameter(torch.tensor(before))
+    w.grad = torch.tensor(g)
+    LpMirrorDescent([w], 1e-7, p).step()
+    moved = (w.detach().numpy() - before).reshape(1000, -1)
+    found, plain = (head_study.shaped("", np.eye(2), x, x)["spread"] for x in (moved, g.reshape(moved.shape)))
+    assert found / plain == pytest.approx(head_pairs.first_step(p), abs=0.01)
+    assert (found / plain == pytest.approx(1, abs=0.01)) == (p == 2)

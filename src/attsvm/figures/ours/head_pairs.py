@@ -122,6 +122,17 @@ def weights(arrays: Arrays, group: str, kind: str) -> dict[str, Float]:
     }
 
 
+def first_step(p: float) -> float:
+    """The spread of one short step of mirror descent from uniform weights, over that of gradient descent.
+
+        Δw ∝ |w|^(2 − p) g,     (E|w|^q)² / E|w|^2q = (2q + 1) / (q + 1)²,     q = 2 − p
+
+    if p < 2.5 and gradients g do not depend on w: what the shape of steps alone gives.
+    """
+    q = 2 - p
+    return (2 * q + 1) / (q + 1) ** 2
+
+
 def _forest(ax: Axes, rows: list[tuple[str, Float, str]], title: str) -> None:
     """Quotients of some measures: the seeds, and the interval of their mean, on a logarithmic axis."""
     for row, (_, values, color) in enumerate(rows):
