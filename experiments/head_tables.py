@@ -49,10 +49,13 @@ def pairs_of_heads() -> None:
         for name in (*head_pairs.MARGINS, *head_pairs.COSINES, *head_pairs.SHAPES):
             if (values := arrays.get(f"pair {group} {name}")) is not None:
                 values = 100 * values if name in head_pairs.MARGINS else values
-                each = ", ".join("{:.4f} [{:.4f}, {:.4f}]".format(*head_ranks.bootstrap(x)) for x in values)
+                each = ", ".join("{:.4g} [{:.4g}, {:.4g}]".format(*head_ranks.bootstrap(x)) for x in values)
                 print(f"  {name}: {each}; {_quotients(head_pairs.quotient(arrays, group, name))}")
                 means = [[x[layers == layer].mean() for layer in np.unique(layers)] for x in values]
                 print(f"    by layer: {np.round(means, 3).tolist()}")
+        for name, other in (("W, l1.1", "W, Frobenius"), ("K and Q, l1.1", "K and Q, Frobenius")):
+            if f"pair {group} {name}" in arrays:
+                print(f"  {name} by {other}: {_quotients(head_pairs.beside(arrays, group, name, other))}")
         for kind in head_pairs.KINDS:
             for what, (above, below) in head_pairs.weights(arrays, group, kind).items():
                 sides = [x.round(3).tolist() for x in (above, below)]

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from attsvm.figures.figure import Arrays
+from attsvm.figures.accuracy import exactly
+from attsvm.figures.figure import CONJECTURED, Arrays, Check
 from attsvm.figures.ours.head_ranks import interval
 from attsvm.figures.panels import describe
 from attsvm.figures.recorded import recorded
@@ -39,12 +40,13 @@ COSINES = {
 SHAPES = {
     "soft sparsity": "soft",
     "norm of W": "norm",
-    "stable rank of W": "rank",
-    "stable rank of what was added": "added rank",
-    "spread of K and Q": "spread",
-    "spread of what was added": "added spread",
+    "rank of W": "rank",
+    "rank, added": "added rank",
+    "spread": "spread",
+    "spread, added": "added spread",
 }
-"""Of a head: soft sparsity of its attention, ‖W‖_F, ‖W‖_F² / ‖W‖², (Σ|w|)² / (n Σw²) of its weights."""
+"""Of a head: soft sparsity 1/‖s‖² of its attention, ‖W‖_F, stable rank ‖W‖_F² / ‖W‖², and the spread of the
+weights in K and Q, (Σ|w|)² / (n Σw²), which is one where all have one size and 1/n where one is not zero."""
 PATHS = {name: ("margins", *path) for name, path in (MARGINS | COSINES).items()} | {
     name: (key,) for name, key in SHAPES.items()
 }
@@ -107,6 +109,11 @@ def quotient(arrays: Arrays, group: str, name: str) -> Float:
     return np.asarray(above / below)
 
 
+def beside(arrays: Arrays, group: str, name: str, other: str) -> Float:
+    """A quotient by that of another measure: a net that leads in every norm at once has one in both."""
+    return quotient(arrays, group, name) / quotient(arrays, group, other)
+
+
 def weights(arrays: Arrays, group: str, kind: str) -> dict[str, Float]:
     """Of the weights of a kind, (2, seeds): how many are small, how many large, and their spread.
 
@@ -143,32 +150,29 @@ def _forest(ax: Axes, rows: list[tuple[str, Float, str]], title: str) -> None:
     ax.set_yticks(range(len(rows)), [name for name, *_ in rows], fontsize=7)
     ax.invert_yaxis()
     ax.set_xscale("log")
-    ticks = [x for x in (0.25, 0.5, 0.7, 1, 1.4, 2, 4) if ax.get_xlim()[0] <= x <= ax.get_xlim()[1]]
-    ax.set_xticks(ticks, [f"{x:g}" for x in ticks])
+    ticks = [x for x in (0.25, 0.5, 1, 2, 4) if ax.get_xlim()[0] <= x <= ax.get_xlim()[1]]
+    ax.set_xticks(ticks, [f"{x:g}" for x in ticks], fontsize=8)
     ax.minorticks_off()
-    describe(ax, title, "p = 1.1 over p = 2, three seeds")
+    describe(ax, title, "p = 1.1 over p = 2")
 
 
 def draw_margins(ax: Axes, arrays: Arrays, group: str) -> None:
-    """Margins at equal selections: the law's norms have their colours."""
+    """Margins at equal selections, in blue the norms of p = 1.1 and in orange those of p = 2."""
     colours = {"K and Q, l1.1": BLUE, "W, l1.1": BLUE, "K and Q, Frobenius": ORANGE, "W, nuclear": ORANGE}
     there = [name for name in MARGINS if f"pair {group} {name}" in arrays and not name.endswith("at most")]
-    rows = [(name, quotient(arrays, group, name), colours.get(name, GREY)) for name in there]
-    if rows:
-        _forest(ax, rows, f"size {group}: share of the best margin")
+    if there:
+        rows = [(name, quotient(arrays, group, name), colours.get(name, GREY)) for name in there]
+        _forest(ax, rows, "margin by the best")
 
 
 def draw_shapes(ax: Axes, arrays: Arrays, group: str) -> None:
-    """Shapes of heads and of the weights."""
-    rows = [
-        (name, quotient(arrays, group, name), BLUE) for name in SHAPES if f"pair {group} {name}" in arrays
-    ]
-    if rows:
-        _forest(ax, rows, f"size {group}: attention and weights")
+    """Shapes of heads and spreads of their weights."""
+    if there := [name for name in SHAPES if f"pair {group} {name}" in arrays]:
+        _forest(ax, [(name, quotient(arrays, group, name), BLUE) for name in there], "shapes of heads")
 
 
 def draw_weights(ax: Axes, arrays: Arrays, group: str) -> None:
-    """Histograms of p = 1.1 over those of p = 2, mean over seeds."""
+    """Histograms of p = 1.1 over those of p = 2: mean over seeds, and from the least to the largest."""
     for kind, color in zip(KINDS, (BLUE, GREEN, ORANGE), strict=True):
         if (counts := arrays.get(f"pair {group} histogram {kind}")) is not None:
             enough = (counts >= ENOUGH).all((0, 1))
@@ -178,9 +182,31 @@ def draw_weights(ax: Axes, arrays: Arrays, group: str) -> None:
             ax.fill_between(places, seeds.min(0), seeds.max(0), step="post", color=color, alpha=0.2, lw=0)
     ax.axhline(1, color=GREY, lw=0.8)
     ax.set_yscale("log")
+    ax.set_yticks((1, 2, 5, 10), ("1", "2", "5", "10"))
+    ax.minorticks_off()
+    ax.tick_params(labelsize=8)
     ax.legend(fontsize=7, frameon=False)
-    describe(ax, f"size {group}: weights of one length", "|w|", "count of p = 1.1 over p = 2")
+    describe(ax, "weights by size", "|w|", "count, p = 1.1 over p = 2")
 
 
+def checks(arrays: Arrays) -> list[Check]:
+    """Whether each p leads in the norm of its steps on K and Q, and whether p = 1.1 adds sparser weights."""
+    found = []
+    for name, below, law in (
+        ("K and Q, l1.1", False, "p = 1.1 leads in the l1.1 margin of K and Q"),
+        ("K and Q, Frobenius", True, "p = 2 leads in the Frobenius margin of K and Q"),
+        ("spread, added", True, "what p = 1.1 adds to K and Q is sparser"),
+    ):
+        if f"pair 3 {name}" not in arrays or len(values := quotient(arrays, "3", name)) < 2:
+            continue
+        low, high = interval(values)
+        why = f"p = 1.1 over p = 2: {low:.2f} to {high:.2f}, {len(values)} seeds"
+        what = f"size 3, interval over seeds: {law}"
+        apart = float(high < 1 if below else low > 1)
+        found.append(Check(what, CONJECTURED, LAW, 1.0, apart, exactly("yes or no"), why))
+    return found
+
+
+LAW = "the law of halves, carried over to a deep net"
 ENOUGH = 20
 """Weights in a bin of every net without which it is not drawn."""
