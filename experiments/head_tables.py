@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from attsvm.figures.figure import Arrays
 from attsvm.figures.ours import head_geometry, head_pairs, head_ranks
 from attsvm.figures.recorded import recorded
 
@@ -42,20 +43,9 @@ def pairs_of_heads() -> None:
     """Heads and weights of p = 1.1 and 2, means and their quotient seed by seed, with Student's intervals."""
     arrays = head_pairs.experiment()
     for group in head_pairs.GROUPS:
-        if f"pair {group} seed" not in arrays:
-            continue
-        seeds, layers = arrays[f"pair {group} seed"], arrays[f"pair {group} layer"]
-        print(f"pairs of size {group}: heads by seed {np.bincount(seeds)}; p = 1.1, p = 2, quotients by seed")
-        for name in (*head_pairs.MARGINS, *head_pairs.COSINES, *head_pairs.SHAPES):
-            if (values := arrays.get(f"pair {group} {name}")) is not None:
-                values = 100 * values if name in head_pairs.MARGINS else values
-                each = ", ".join("{:.4g} [{:.4g}, {:.4g}]".format(*head_ranks.bootstrap(x)) for x in values)
-                print(f"  {name}: {each}; {_quotients(head_pairs.quotient(arrays, group, name))}")
-                means = [[x[layers == layer].mean() for layer in np.unique(layers)] for x in values]
-                print(f"    by layer: {np.round(means, 3).tolist()}")
-        for name, other in (("W, l1.1", "W, Frobenius"), ("K and Q, l1.1", "K and Q, Frobenius")):
-            if f"pair {group} {name}" in arrays:
-                print(f"  {name} by {other}: {_quotients(head_pairs.beside(arrays, group, name, other))}")
+        print(f"pairs of size {group}: p = 1.1, p = 2; quotients by seed")
+        if f"pair {group} seed" in arrays:
+            pairs_of_a_group(arrays, group)
         for kind in head_pairs.KINDS:
             for what, (above, below) in head_pairs.weights(arrays, group, kind).items():
                 sides = [x.round(3).tolist() for x in (above, below)]
@@ -63,6 +53,23 @@ def pairs_of_heads() -> None:
     small = head_pairs.SMALL / head_pairs.START
     print(f"spread of a first step by that of gradient descent: {head_pairs.first_step(1.1):.3f}")
     print(f"initial weights: {100 * small:.1f} % below {head_pairs.SMALL}, none above {head_pairs.LARGE}")
+
+
+def pairs_of_a_group(arrays: Arrays, group: str) -> None:
+    """Every measure of the heads, also by layer; and the norm of p = 1.1 beside the Frobenius one."""
+    seeds, layers = arrays[f"pair {group} seed"], arrays[f"pair {group} layer"]
+    print(f"  heads by seed {np.bincount(seeds)}")
+    for name in head_pairs.PATHS:
+        if (values := arrays.get(f"pair {group} {name}")) is None:
+            continue
+        values = 100 * values if name in head_pairs.MARGINS else values
+        each = ", ".join("{:.4g} [{:.4g}, {:.4g}]".format(*head_ranks.bootstrap(x)) for x in values)
+        print(f"  {name}: {each}; {_quotients(head_pairs.quotient(arrays, group, name))}")
+        means = [[x[layers == layer].mean() for layer in np.unique(layers)] for x in values]
+        print(f"    by layer: {np.round(means, 3).tolist()}")
+    for name, other in (("W, l1.1", "W, Frobenius"), ("K and Q, l1.1", "K and Q, Frobenius")):
+        if f"pair {group} {name}" in arrays:
+            print(f"  {name} by {other}: {_quotients(head_pairs.beside(arrays, group, name, other))}")
 
 
 def _quotients(values: Any) -> str:

@@ -20,7 +20,8 @@ from attsvm.numbers import Float
 
 Named = dict[str, Any]
 PAIR = ("mirror1.1", "mirror2")
-GROUPS = {"3": ("0", "1", "2"), "6": ("0", "1", "2"), "3, one start": ("0", "10-0", "11-0")}
+OWN = ("0", "1", "2")
+GROUPS = {"3": OWN, "4": OWN, "6": OWN, "3, one start": ("0", "10-0", "11-0")}
 """Size of the nets and their seeds; one start: other orders and dropout, the initial weights of seed 0."""
 MARGINS = {
     "W, Frobenius": ("Frobenius", "ratio"),
