@@ -47,7 +47,10 @@ NORMS: dict[str, Norm] = {
 
 FACTORS: dict[str, Norm] = {"nuclear": frobenius, "l1.1": NORMS["l1.1"]}
 """A norm of W, and N of its factors with N(K) N(Q) ≥ that norm of Kᵀ Q: so a best margin in it bounds what
-factors can have. Where N is Frobenius some reach it."""
+factors can have. Where N is Frobenius some reach it. For lp with p ≤ 2:
+
+    ‖Σ_j k_j q_jᵀ‖_p ≤ Σ_j ‖k_j‖_p ‖q_j‖_p ≤ (Σ_j ‖k_j‖_p² Σ_j ‖q_j‖_p²)^½ ≤ ‖K‖_p ‖Q‖_p
+"""
 ROUNDS, FAINT = 3, 1e-3
 """For other N: how often K and Q are solved for in turn, and rows that count as none, by the largest."""
 LEAST = 4
@@ -159,12 +162,18 @@ def zip_heads(files: list[Path]) -> Iterator[tuple[int, int, list[Kept]]]:
 def _opened(file: Path) -> tuple[dict[str, Any], int]:
     with safe_open(file, "numpy") as opened:
         arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        return arrays, int(opened.metadata()["heads"])
+        about = opened.metadata()
+    last = file.parent / "last.json"
+    if file.stem == "heads-last" and "epoch" in about and last.is_file():
+        end = json.loads(last.read_text(encoding="utf8"))["epoch"]
+        if int(about["epoch"]) != end:
+            raise ValueError(f"{file} is of epoch {about['epoch']}, last.json of {end}. Gather both again.")
+    return arrays, int(about["heads"])
 
 
-def _shape(file: Path) -> tuple[set[str], Any]:
+def _shape(file: Path) -> tuple[set[str], str]:
     with safe_open(file, "numpy") as opened:
-        return set(opened.keys()), opened.metadata()
+        return set(opened.keys()), opened.metadata()["heads"]
 
 
 def described(net: Kept, seen: Any) -> dict[str, float]:

@@ -85,14 +85,14 @@ def weights_of(model: nn.Module) -> dict[str, Any]:
     return out
 
 
-def keep_heads(model: nn.Module, states: list[Tensor], mask: Tensor, file: Path) -> None:
-    """The file of query and key weights and of the states, in float16."""
+def keep_heads(model: nn.Module, states: list[Tensor], mask: Tensor, file: Path, epoch: int) -> None:
+    """The file of query and key weights and of the states, in float16; it says of which epoch."""
     out = {"mask": mask.cpu()}
     for k, (block, x) in enumerate(zip(model.blocks, states, strict=True)):
         module = block.attention
         out |= {f"{k}.query": module.query.weight.half().cpu(), f"{k}.key": module.key.weight.half().cpu()}
         out[f"{k}.states"] = x.half().cpu().contiguous()
-    save_file(out, file, {"heads": str(model.blocks[0].attention.heads)})
+    save_file(out, file, {"heads": str(model.blocks[0].attention.heads), "epoch": str(epoch)})
 
 
 @dataclass(frozen=True)
@@ -111,12 +111,12 @@ class TextLook:
             if model.blocks[0].attention.token is not None:
                 out["temperature"] = self.temperatures(model)
             if epoch in self.keep:
-                self._keep(model, folder / f"heads-{epoch:04d}.safetensors")
+                self._keep(model, folder / f"heads-{epoch:04d}.safetensors", epoch)
         return out
 
     def last(self, model: nn.Module, epoch: int, folder: Path) -> dict[str, Any]:
         with exactly(model):
-            self._keep(model, folder / "heads-last.safetensors")
+            self._keep(model, folder / "heads-last.safetensors", epoch)
             return weights_of(model)
 
     def selection(self, model: nn.Module) -> float:
@@ -141,9 +141,9 @@ class TextLook:
     def _run(self, model: Any, ids: Tensor) -> None:
         model.padded(ids, ids > 0)
 
-    def _keep(self, model: nn.Module, file: Path) -> None:
+    def _keep(self, model: nn.Module, file: Path, epoch: int) -> None:
         states = states_of(model, lambda: self._run(model, self.held_out))
-        keep_heads(model, states, self.held_out > 0, file)
+        keep_heads(model, states, self.held_out > 0, file, epoch)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class ImageLook:
             save_file({"maps": seen.half().cpu().contiguous()}, folder / "maps-last.safetensors")
             states = states_of(model, self._run(model, 2))
             mask = torch.ones(states[0].shape[:2], dtype=torch.bool)
-            keep_heads(model, states, mask, folder / "heads-last.safetensors")
+            keep_heads(model, states, mask, folder / "heads-last.safetensors", epoch)
             return weights_of(model)
 
     def _run(self, model: Any, count: int) -> Any:

@@ -131,6 +131,9 @@ def test_trainings_become_the_record_of_what_they_added(tmp_path, capsys):
     assert one["epochs"] == 2 and np.shape(one["curve"]) == (2, 6) and np.shape(one["norms"]) == (3, 1)
     assert one["spectrum"][0] == 1 and one["heads"][0][0] >= 1
     assert one["heads"][0] != record["runs"]["net-1"]["heads"][0]
+    (tmp_path / "runs" / "net-0" / "last.json").write_text('{"epoch": 3}')  # left behind by its heads
+    with pytest.raises(ValueError, match=r"of epoch 2, last\.json of 3"):
+        head_study.study([tmp_path / "runs" / "net-0" / "heads-last.safetensors"], 8, [])
     (head,) = record["margins"]["own"]["net-0"]
     assert head["layer"] == 0 and len(head["Frobenius"]) == 5 and head["Frobenius"][4] is True
 
