@@ -56,17 +56,14 @@ def pairs_of_heads() -> None:
 
 
 def pairs_of_a_group(arrays: Arrays, group: str) -> None:
-    """Every measure of the heads, also by layer; and the norm of p = 1.1 beside the Frobenius one."""
-    seeds, layers = arrays[f"pair {group} seed"], arrays[f"pair {group} layer"]
-    print(f"  heads by seed {np.bincount(seeds)}")
+    """Every measure of the heads, and the norm of p = 1.1 beside the Frobenius one."""
+    print(f"  heads by seed {np.bincount(arrays[f'pair {group} seed'])}")
     for name in head_pairs.PATHS:
         if (values := arrays.get(f"pair {group} {name}")) is None:
             continue
         values = 100 * values if name in head_pairs.MARGINS else values
         each = ", ".join("{:.4g} [{:.4g}, {:.4g}]".format(*head_ranks.bootstrap(x)) for x in values)
         print(f"  {name}: {each}; {_quotients(head_pairs.quotient(arrays, group, name))}")
-        means = [[x[layers == layer].mean() for layer in np.unique(layers)] for x in values]
-        print(f"    by layer: {np.round(means, 3).tolist()}")
     for name, other in (("W, l1.1", "W, Frobenius"), ("K and Q, l1.1", "K and Q, Frobenius")):
         if f"pair {group} {name}" in arrays:
             print(f"  {name} by {other}: {_quotients(head_pairs.beside(arrays, group, name, other))}")

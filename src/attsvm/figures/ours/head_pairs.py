@@ -59,7 +59,7 @@ START = 384**-0.5
 
 
 def experiment() -> Arrays:
-    """By group: seed and layer of a head (n,), its measures (2, n), counts of weights (2, seeds, bins)."""
+    """By group: the seed of a head (n,), its measures (2, n), and counts of weights (2, seeds, bins)."""
     nets, runs = recorded("heads").get("pairs", {}).get("nets", {}), recorded("transformers")["runs"]
     arrays: Arrays = {}
     for group, seeds in GROUPS.items():
@@ -70,7 +70,6 @@ def experiment() -> Arrays:
             arrays[f"pair {group} seed"] = np.array(
                 [k for k, pair in enumerate(there) for _ in nets[pair[0]]]
             )
-            arrays[f"pair {group} layer"] = np.array([head["layer"] for head in heads[0]])
             arrays |= {f"pair {group} {name}": values for name, values in _measured(heads).items()}
         ends = [[runs[name]["last"] for name in pair] for pair in names if all(name in runs for name in pair)]
         for kind in KINDS if ends else ():
