@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from scipy.special import softmax
 
 import attsvm as att
 from attsvm.claims.claim import claim
@@ -104,12 +105,7 @@ def _fresh(case: tuple[int, float, int], weak: float, prompts: Float, outside: F
     )
     beyond = np.random.default_rng([case[0], case[2], 1]).standard_normal(tokens.keys.shape[:-1])
     logits = np.einsum("mtd,kd->kmt", tokens.keys, prompts) + outside[:, None, None] * beyond
-    return np.asarray(tokens.labels * _pooled(_softmax(logits), tokens.keys @ v))
-
-
-def _softmax(logits: Float) -> Float:
-    s = np.exp(logits - logits.max(-1, keepdims=True))
-    return np.asarray(s / s.sum(-1, keepdims=True))
+    return np.asarray(tokens.labels * _pooled(softmax(logits, axis=-1), tokens.keys @ v))
 
 
 def _pooled(attention: Float, scores: Float) -> Float:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 import attsvm as att
 from attsvm.claims.claim import claim
@@ -49,8 +50,7 @@ def descended(seed: int, snr: float, lr: float, steps: int, record: Sequence[int
     found = {"steps": path.index}
     for name, inputs in (("train", tokens), ("test", fresh)):
         logits = np.einsum("ntd,kd->knt", inputs.keys, path.W[..., 0])
-        s = np.exp(logits - logits.max(-1, keepdims=True))
-        f = (s * np.einsum("ntd,kd->knt", inputs.keys, path.v)).sum(-1)
+        f = (softmax(logits, axis=-1) * np.einsum("ntd,kd->knt", inputs.keys, path.v)).sum(-1)
         found[name] = (inputs.labels * f > 0).mean(-1)
     return found
 
@@ -218,9 +218,8 @@ def prompts_of_finite_length_approach_the_joint_margin(seed: int) -> att.Verdict
 def _finite(seed: int, radius: float) -> att.Verdict:
     best = joint(seed, 1.25).best
     assert best.prompt is not None
-    logits = radius * (best.tokens.keys @ best.prompt.W)[..., 0]
-    s = np.exp(logits - logits.max(-1, keepdims=True))
-    pooled = ((s / s.sum(-1, keepdims=True))[..., None] * best.tokens.values).sum(1)
+    s = softmax(radius * (best.tokens.keys @ best.prompt.W), axis=1)
+    pooled = (s * best.tokens.values).sum(1)
     lower = att.separate(best.tokens.labels[:, None] * pooled)
     return att.judge(
         "lower and upper bound at finite R meet",

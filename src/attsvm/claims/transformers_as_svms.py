@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 import attsvm as att
 from attsvm.claims.claim import claim
@@ -236,6 +237,5 @@ def _causal_loss(keys: Float, labels: Float, v: Float, W: Float) -> float:
     """Logistic loss of S(X Wᵀ Xᵀ, masked) X v, averaged over all positions of all sequences."""
     logits = keys @ W.T @ keys.swapaxes(-1, -2)
     logits = np.where(np.tri(keys.shape[1], dtype=bool), logits, -np.inf)
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    output = (weights / weights.sum(-1, keepdims=True)) @ keys @ v
+    output = softmax(logits, axis=-1) @ keys @ v
     return float(np.logaddexp(0, -labels * output).mean())

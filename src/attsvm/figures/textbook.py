@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, softmax
 
 import attsvm as att
 from attsvm.numbers import Float
@@ -81,9 +81,7 @@ def textbook_mirror(tokens: att.Tokens, v: Float, start: Float, p: float, steps:
 def attention(tokens: att.Tokens, W: Float) -> Float:
     """Softmax of the logits (…, n, T), W (…, d, e)."""
     looked = np.matmul(tokens.queries, W.swapaxes(-1, -2))
-    logits = np.matmul(tokens.keys, looked[..., None])[..., 0]
-    s = np.exp(logits - logits.max(-1, keepdims=True))
-    return np.asarray(s / s.sum(-1, keepdims=True))
+    return np.asarray(softmax(np.matmul(tokens.keys, looked[..., None])[..., 0], axis=-1))
 
 
 def gradient(tokens: att.Tokens, read: Read, W: Float) -> Float:

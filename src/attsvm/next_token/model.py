@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import softmax
 
 from attsvm.next_token.corpus import Corpus, Ids
 from attsvm.next_token.priorities import Priorities, Role
@@ -29,13 +30,13 @@ class OneLayer:
         last = rows[np.arange(len(rows)), (rows >= 0).sum(-1) - 1]
         asking = last if queries is None else np.asarray(queries)
         logits = token_logits(self.W_kq, self.embeddings)[rows, asking[:, None]]
-        return _softmax(np.where(rows >= 0, logits, -np.inf))
+        return np.asarray(softmax(np.where(rows >= 0, logits, -np.inf), axis=-1))
 
     def probabilities(self, ids: ArrayLike, queries: ArrayLike | None = None) -> Float:
         """Next-token probabilities of sentences ids (n, T): (n, V)."""
         rows = self._checked(ids)
         pooled = np.einsum("nt,ntd->nd", self.attention(rows, queries), self.embeddings[rows])
-        return _softmax(pooled @ self.W_ov.T)
+        return np.asarray(softmax(pooled @ self.W_ov.T, axis=-1))
 
     def predict(self, ids: ArrayLike, queries: ArrayLike | None = None) -> Ids:
         """The most probable next token of each sentence (n,)."""
@@ -87,8 +88,3 @@ def extended_pairs(corpus: Corpus, logits: Float) -> Ids:
             counts[0, q] += np.searchsorted(below, above, side="left").sum()
             counts[1, q] += above.size * below.size
     return counts
-
-
-def _softmax(logits: Float) -> Float:
-    shifted = np.exp(logits - logits.max(-1, keepdims=True))
-    return np.asarray(shifted / shifted.sum(-1, keepdims=True))

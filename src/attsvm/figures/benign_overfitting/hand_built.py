@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 import attsvm as att
 from attsvm.figures.accuracy import counted, digits
@@ -49,8 +50,7 @@ def _accuracies(seed: int) -> list[list[float]]:
 
 
 def _accuracy(tokens: att.Tokens, p: np.ndarray, v: np.ndarray) -> float:
-    logits = tokens.keys @ p
-    s = np.exp(logits - logits.max(-1, keepdims=True))
+    s = softmax(tokens.keys @ p, axis=-1)
     return float((tokens.labels * (s * (tokens.keys @ v)).sum(-1) > 0).mean())
 
 

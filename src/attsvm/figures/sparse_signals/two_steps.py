@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.figure import Figure as Canvas
+from scipy.special import softmax
 
 import attsvm as att
 from attsvm.figures.accuracy import within
@@ -79,9 +80,7 @@ def _turned(tokens: att.Tokens, own: Float, xi: Float) -> tuple[Float, Float]:
 
 
 def _attended(keys: Float, q: Float) -> Float:
-    logits = keys @ q
-    weights = np.exp(logits - logits.max(1, keepdims=True))
-    return np.asarray(np.einsum("nt,ntd->nd", weights / weights.sum(1, keepdims=True), keys))
+    return np.asarray(np.einsum("nt,ntd->nd", softmax(keys @ q, axis=-1), keys))
 
 
 def _error(train: tuple[Float, Float], test: tuple[Float, Float]) -> float:
