@@ -188,6 +188,24 @@ def frozen(array: NDArray[Any], runs: int | None, axes: int) -> NDArray[Any]:
     return view
 
 
+def as_positions(at: ArrayLike, mask: Bool) -> NDArray[np.intp]:
+    """One position per example (…, n), of tokens that are there; −1 is the last that is not masked."""
+    try:
+        position = np.broadcast_to(np.asarray(at), mask.shape[:-1])
+    except ValueError:
+        raise ValueError(
+            f"at has shape {np.shape(at)} but keys has n={mask.shape[-2]}. Pass one, or one per example. "
+            "For several queries per sequence use Tokens.every_query(keys)."
+        ) from None
+    if not np.issubdtype(position.dtype, np.integer):
+        raise ValueError(f"at has dtype {position.dtype}. Pass integer positions.")
+    last = mask.shape[-1] - 1 - np.argmax(mask[..., ::-1], axis=-1)
+    position = np.where(position < 0, last + 1 + position, position)
+    if (position < 0).any() or (position > last).any():
+        raise ValueError(f"at points outside a sequence: got {at!r}, T={mask.shape[-1]}.")
+    return position
+
+
 def as_padded(name: str, sequences: Sequence[ArrayLike], dtype: DTypeLike) -> tuple[Float, NDArray[np.intp]]:
     arrays = [np.asarray(s, dtype=dtype) for s in sequences]
     if not arrays:

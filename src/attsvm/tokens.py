@@ -19,6 +19,7 @@ from attsvm.token_arrays import (
     AXES,
     as_numpy_writes_it,
     as_padded,
+    as_positions,
     check_finite,
     checked,
     in_unit,
@@ -105,19 +106,7 @@ class Tokens:
         at: one position, or one per example (n,); −1 is the last token that is not masked.
         """
         base = cls(keys, None, labels, mask, values, dtype=dtype)  # type: ignore[arg-type]
-        try:
-            position = np.broadcast_to(np.asarray(at), base.labels.shape)
-        except ValueError:
-            raise ValueError(
-                f"at has shape {np.shape(at)} but keys has n={base.n}. Pass one, or one per example. "
-                "For several queries per sequence use Tokens.every_query(keys)."
-            ) from None
-        if not np.issubdtype(position.dtype, np.integer):
-            raise ValueError(f"at has dtype {position.dtype}. Pass integer positions.")
-        last = base.T - 1 - np.argmax(base.mask[..., ::-1], axis=-1)
-        position = np.where(position < 0, last + 1 + position, position)
-        if (position < 0).any() or (position > last).any():
-            raise ValueError(f"at points outside a sequence: got {at!r}, T={base.T}.")
+        position = as_positions(at, base.mask)
         if isinstance(base.keys, Stored):
             queries = base.keys[np.arange(base.n), position]
         else:
