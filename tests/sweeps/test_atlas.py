@@ -3,13 +3,16 @@
 import json
 import re
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import attsvm as att
+from attsvm.figures.recorded import recorded
 from attsvm.sweeps import atlas
 from attsvm.sweeps.study import read_study
+from tests.browsers import elements
 
 SIGNUM = "W: Signum, momentum 0.9"
 STUDY = Path(__file__).parents[2] / "studies" / "atlas.toml"
@@ -53,6 +56,15 @@ def test_the_page_holds_its_record_and_loads_nothing(done):
     assert json.loads(data) == json.loads((done.folder / "atlas.json").read_text(encoding="utf8"))
     assert not re.search(r'(src|href)="http', page)
     assert "attsvm sweep studies/" in data
+
+
+def test_the_page_has_one_heading_for_what_is_trained(chrome, tmp_path):
+    given = recorded("atlas")
+    groups = [told["group"] for told in given["trainings"].values()]
+    changes = 1 + sum(one != other for one, other in pairwise(groups))
+    (tmp_path / "atlas.html").write_text(atlas.page(given), encoding="utf8")
+    shown = re.findall(r'<tr class="group"><th[^>]*>([^<]*)', elements(chrome, tmp_path / "atlas.html"))
+    assert shown == list(dict.fromkeys(groups)) and len(shown) < changes
 
 
 @pytest.mark.parametrize(
