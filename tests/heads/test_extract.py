@@ -105,6 +105,7 @@ def test_the_model_is_left_as_it_was(bert):
         (lambda r: next(extract(r, TEXTS, layers=[7])), "layers 0 to 1"),
         (lambda r: load(r.model), "needs its tokenizer"),
         (lambda r: load("no-such-file.gguf"), "there is no file"),
+        (lambda r: load(Path(__file__).parent), r"cannot load .*[^:]\. Pass a hub name"),
     ],
 )
 def test_bad_input_gets_one_clear_error(bert, call, message):

@@ -81,5 +81,7 @@ def test_a_weight_that_is_none_is_refused(bert):
     ):
         with pytest.raises(ValueError, match=said):
             replace_head(bert, TEXTS, 0, 0, weight)
+    with pytest.raises(TypeError, match=r"norm is 'nuclear'\. Pass attsvm\.nuclear"):
+        replace_head(bert, TEXTS, 0, 0, "nuclear")
     with pytest.raises(ValueError, match="heads 0 to 5"):
         replace_head(bert, TEXTS, 0, 6, 1)

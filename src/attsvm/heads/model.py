@@ -125,9 +125,9 @@ def load(source: Any, tokenizer: Any = None) -> Reader:
         with _quiet_off_terminals(transformers):
             model = kind.from_pretrained(where, **options)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0].rstrip(".:")
         raise ValueError(
-            f"cannot load {source}: {reason} Pass a hub name, a folder or a .gguf file."
+            f"cannot load {source}: {reason}. Pass a hub name, a folder or a .gguf file."
         ) from error
     # GGUF weights are dequantised to float32 on loading, and refuse to be cast again.
     model = model if options else model.float()

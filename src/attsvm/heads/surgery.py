@@ -15,7 +15,7 @@ from attsvm.heads.head import Head, Place, Space, softmax
 from attsvm.heads.model import Reader, load
 from attsvm.heads.record import LayerRecord, hidden_states, record
 from attsvm.heads.texts import LENGTH, Texts
-from attsvm.norms import Norm
+from attsvm.norms import Norm, as_norm
 from attsvm.numbers import Float
 
 
@@ -97,8 +97,8 @@ def replace_head(
 
 
 def _weight(head: Head, weight: Norm | int | Float) -> Float:
-    if isinstance(weight, Norm):
-        return separating(head, weight)
+    if isinstance(weight, Norm | str):
+        return separating(head, as_norm(weight))
     if isinstance(weight, int | np.integer):
         if not 1 <= weight <= min(head.W.shape):
             raise ValueError(
