@@ -58,7 +58,7 @@ NOTES = (
     "A hierarchy of SVMs, as the second paper hopes for, is not what these nets are: mean margins stay "
     "below two percent of the best, and an optimizer that leads does so in nearly all norms at once. "
     "Three seeds do not tell p = 1.1 from p = 2 by any margin. What does is the spread of what was added "
-    "to K and Q, about half: sparser, and more so than the shape of a step explains. But at this size "
+    "to K and Q, about half: sparser, and more so than the shape of one step gives. But at this size "
     "large weights are more, not fewer."
 )
 
