@@ -18,12 +18,14 @@ def test_truth_values_words_and_fractions_are_not_whole(value):
     assert not whole(value)
 
 
-@pytest.mark.parametrize("value", [0, -3, 0.5, 1e-300, np.float64(2)])
+@pytest.mark.parametrize("value", [0, -3, 0.5, 1e-300, np.float64(2), np.float32(2), np.int8(2)])
 def test_what_float64_holds_is_real(value):
     assert real(value)
 
 
-@pytest.mark.parametrize("value", [True, np.nan, np.inf, -np.inf, 10**400, 1j, "0.5", None])
+@pytest.mark.parametrize(
+    "value", [True, np.True_, np.nan, np.inf, np.float32(-np.inf), 10**400, "0.5", [1.0]]
+)
 def test_truth_values_words_and_what_is_not_finite_are_not_real(value):
     assert not real(value)
 

@@ -14,9 +14,9 @@ def whole(value: object) -> TypeGuard[int]:
 
 
 def real(value: object) -> TypeGuard[float]:
-    """Whether it is a number that float64 holds, and neither NaN, infinite nor a truth value."""
+    """Whether it is a number, Python's or NumPy's, that float64 holds: no NaN, infinity or truth value."""
     try:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        return (whole(value) or isinstance(value, (float, np.floating))) and math.isfinite(value)
     except OverflowError:
         return False
 

@@ -269,10 +269,19 @@ def test_a_fit_that_was_cut_short_says_so(planted):
         AttentionProbe().fit(sequences, labels)
 
 
-@pytest.mark.parametrize("bad", [{"head_ridge": 0}, {"n_heads": 0}, {"tol": -1}, {"prompt_ridge": np.nan}])
-def test_a_bad_parameter_is_named(bad):
-    with pytest.raises(ValueError, match=next(iter(bad))):
-        AttentionProbe(**bad).fit(np.eye(2), [0, 1])
+BAD = {
+    "head_ridge": [0, True, [1.0]],
+    "prompt_ridge": [np.nan, "none"],
+    "tol": [-1, None, "auto"],
+    "n_heads": [0, 1.5, "2"],
+    "max_iter": [None, 2.5],
+}
+
+
+@pytest.mark.parametrize(("name", "bad"), [(name, bad) for name, values in BAD.items() for bad in values])
+def test_a_bad_parameter_is_named(name, bad):
+    with pytest.raises(ValueError, match=f"{name} is"):
+        AttentionProbe(**{name: bad}).fit(np.eye(2), [0, 1])
 
 
 @pytest.mark.parametrize("missing", ["sklearn", "sklearn.utils.validation"])

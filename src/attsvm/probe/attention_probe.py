@@ -18,6 +18,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from attsvm.given import real, whole
 from attsvm.numbers import Float, Values
 from attsvm.probe.data.importance import ClassWeight, importance_of
 from attsvm.probe.data.sequences import Sequences, of_table, plain, read
@@ -126,7 +127,7 @@ class AttentionProbe(
         store, labels = self._read_training(X, y)
         importance = importance_of(sample_weight, self.class_weight, labels)
         parts = folds(self.cv, labels, groups, importance)
-        several = max(self.cv, MEMBERS) if isinstance(self.cv, int | np.integer) else self.cv
+        several = max(self.cv, MEMBERS) if whole(self.cv) else self.cv
         kinds, judge = self._kinds(), self.features == AUTO
         many = folds(several, labels, groups, importance) if "relu" in kinds else parts
         kept = importance > 0  # an example without weight must not even shape the standardisation
@@ -265,11 +266,13 @@ class AttentionProbe(
 
     def _check_parameters(self) -> None:
         for name in ("head_ridge", "prompt_ridge", "tol"):
-            value, word = getattr(self, name), "" if name == "tol" else f' or "{AUTO}"'
-            if isinstance(value, str) and word and value == AUTO:
-                continue
-            if isinstance(value, str) or not 0 < value < np.inf:
-                raise ValueError(f"{name} is {value!r}. Pass a positive number{word}.")
+            value, other = getattr(self, name), "" if name == "tol" else f' or "{AUTO}"'
+            chosen = isinstance(value, str) and value == AUTO and other
+            if not (chosen or (real(value) and value > 0)):
+                raise ValueError(f"{name} is {value!r}. Pass a positive number{other}.")
+        for name in ("n_average", "n_heads", "n_starts", "max_iter"):
+            if not (whole(getattr(self, name)) and getattr(self, name) >= 1):
+                raise ValueError(f"{name} is {getattr(self, name)!r}. Pass an integer ≥ 1.")
         if "relu" not in self._kinds() and self.n_average > 1:
             raise ValueError(
                 f'n_average has no effect with features={self.features!r}. Pass "relu" or "{AUTO}".'
@@ -277,9 +280,6 @@ class AttentionProbe(
         if self.positive and self.head_ridge != self.prompt_ridge:
             both = f"head_ridge is {self.head_ridge!r}, prompt_ridge is {self.prompt_ridge!r}"
             raise ValueError(f"{both}. With positive=True they are one: pass the same.")
-        for name in ("n_average", "n_heads", "n_starts", "max_iter"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)!r}. Pass an integer ≥ 1.")
 
     def _kinds(self) -> list[str]:
         """The kinds of features."""
