@@ -127,12 +127,13 @@ def observe(model: Model, data: Data, fixed: Head, snapshots: Snapshot, places: 
     data, fixed = model.inside(data, count), model.to_last(fixed)
     look = model.over_runs(partial(_observe, model), 2)
 
+    @jax.jit  # traced once, for its shapes and for the loop
     def one(j: Any) -> Record:
         there = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, places[j], keepdims=False), snapshots)
         there = model.to_last(there)
         return model.to_first(look(data, there.params, fixed if there.head is None else there.head))
 
-    room = _room(jax.eval_shape(one, 0), len(places))
+    room = _room(jax.eval_shape(one, count), len(places))
     return lax.fori_loop(0, count, lambda j, records: _put(records, j, one(j)), room)
 
 
