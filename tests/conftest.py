@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     gc.freeze()  # they stay to the end: no collection need look at them
-    gc.set_threshold(20_000, 20, 50)  # tracing makes objects by the ten thousand, and few circles of them
+    gc.set_threshold(100_000, 20, 20)  # as in workers.py: tracing makes many objects, and few circles
     gc.enable()
 
 

@@ -129,17 +129,19 @@ def _shrunk_lp(size: Array, p: float) -> Array:
 
 
 def _log_root(log_size: Array, log_mu: Array, p: float) -> Array:
-    """u = log w with w + μ w^(p−1) = size, by Newton on the convex log(e^u + μ e^((p−1)u)) − log size.
+    """u = log w with w + μ w^(p−1) = size, by Halley's steps on the convex log(e^u + μ e^((p−1)u)) − log size.
 
-    The start is at most log 2 above the root in value, and the slopes lie between 1 and p − 1:
-    six steps reach rounding for every size and μ.
+    The start is at most log 2 above the root in value, and the slopes lie between 1 and p − 1: four steps
+    reach rounding for every size and μ if 1.01 ≤ p ≤ 100, where six of Newton's leave up to 2e-8.
     """
     finite = jnp.where(jnp.isfinite(log_size), log_size, 0)
 
-    def newton(_: int, u: Array) -> Array:
+    def halley(_: int, u: Array) -> Array:
         second = log_mu + (p - 1) * u
-        slope = 1 + (p - 2) * jax.nn.sigmoid(second - u)
-        return u - (jnp.logaddexp(u, second) - finite) / slope
+        share = jax.nn.sigmoid(second - u)
+        slope, bend = 1 + (p - 2) * share, (p - 2) ** 2 * share * (1 - share)
+        step = (jnp.logaddexp(u, second) - finite) / slope
+        return u - step / (1 - step * bend / (2 * slope))
 
-    u = lax.fori_loop(0, 6, newton, jnp.minimum(finite, (finite - log_mu) / (p - 1)))
+    u = lax.fori_loop(0, 4, halley, jnp.minimum(finite, (finite - log_mu) / (p - 1)))
     return jnp.where(jnp.isfinite(log_size), u, -jnp.inf)
