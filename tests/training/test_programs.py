@@ -19,7 +19,7 @@ FEW = 2
 
 @pytest.fixture(autouse=True)
 def little_garbage():
-    """What earlier tests left is none of ours: to look through all of it would take seconds, here and later."""
+    """What earlier tests left is none of ours: to look through it would take seconds, here and later."""
     gc.freeze()
 
 

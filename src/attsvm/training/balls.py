@@ -129,7 +129,7 @@ def _shrunk_lp(size: Array, p: float) -> Array:
 
 
 def _log_root(log_size: Array, log_mu: Array, p: float) -> Array:
-    """u = log w with w + μ w^(p−1) = size, by Halley's steps on the convex log(e^u + μ e^((p−1)u)) − log size.
+    """u = log w with w + μ w^(p−1) = size, by Halley steps on the convex log(e^u + μ e^((p−1)u)) − log size.
 
     The start is at most log 2 above the root in value, and the slopes lie between 1 and p − 1: four steps
     reach rounding for every size and μ if 1.01 ≤ p ≤ 100, where six of Newton's leave up to 2e-8.
