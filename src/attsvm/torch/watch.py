@@ -130,7 +130,7 @@ class Watch:
 
     def _start(self, n: int, device: torch.device) -> None:
         """Before the first pass over new sequences."""
-        self._length = 0
+        self._length, self._rows = 0, n
         self._answer: list[tuple[Tensor, Tensor]] = []
         self._running = Running(self._member, self._intercept, n, device)
         self._seen = torch.zeros((n, 1), dtype=torch.long, device=device)
@@ -155,10 +155,10 @@ class Watch:
         length = 0 if past is None else int(past.get_seq_length())
         if length == 0:
             self._start(n, given.device)
-        elif length != self._length or len(self._seen) != n:
+        elif length != self._length or n != self._rows:
             raise RuntimeError(
                 f"the model goes on after {length} tokens of {n} sequences, the watch has seen "
-                f"{self._length} of {len(self._seen)}. Begin before the first pass; keep the rows."
+                f"{self._length} of {self._rows}. Begin before the first pass; keep the rows."
             )
         block = length == 0 or count > 1 or self._turn
         if self._pending and (block or self._block or not self._fits(mask)):
@@ -166,10 +166,10 @@ class Watch:
         if block:
             ends = [] if self._ends is None else self._ends
             self._ending = torch.as_tensor(ends, dtype=torch.long, device=given.device).flatten()
-            self.begun, self._turn = self.begun + 1, False
+            self.begun, self._turn, self._may_end = self.begun + 1, False, len(self._ending) > 0
         self._length, self._count, self._block, self._mask = length + count, count, block, mask
         self._pending += 1
-        if not block and len(self._ending):
+        if self._may_end and not block:
             self._words.append(given.new_full((n, 1), -1).long() if ids is None else ids.clone())
 
     def _fits(self, mask: Tensor | None) -> bool:
