@@ -29,6 +29,7 @@ LAYERS = {
     "norms": 0,
     "max_norm": 0,
     "factored": 0,
+    "rates": 0,
     "progress": 0,
     "fingerprint": 0,
     "query_key": 0,

@@ -20,7 +20,6 @@ from attsvm.verdict import (
     compare,
     cosine,
     divergence,
-    fit_rate,
     judge,
     margin_ratio,
     told,
@@ -155,19 +154,6 @@ def test_one_radius_is_no_run_that_never_moved():
     tokens, v = datasets.single_input(0.0)
     alone = replace(ray(tokens, np.array([[1.0], [0.0]]), radii=(1.0,)), kind="radius")
     assert classify(alone, v) == "local"
-
-
-def test_a_power_law_is_recovered_with_its_interval():
-    x = np.geomspace(10, 1e5, 60)
-    noise = np.exp(0.01 * np.random.default_rng(0).standard_normal(60))
-    rate = fit_rate(x, 7 * x**-2 * noise)
-    assert rate.low < -2 < rate.high
-    assert rate.r2 > 0.999
-
-
-def test_a_rate_needs_three_points():
-    with pytest.raises(ValueError, match="pass ≥ 3"):
-        fit_rate([1.0, 100.0], [1.0, 0.1])
 
 
 def test_verdicts_print_and_plot(problem):

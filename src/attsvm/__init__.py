@@ -84,6 +84,7 @@ if TYPE_CHECKING:
         NotSeparable as NotSeparable,
         Solution as Solution,
     )
+    from attsvm.rates import fit_rate as fit_rate
     from attsvm.selection import (
         TiedScores as TiedScores,
         attended_tokens as attended_tokens,
@@ -149,7 +150,6 @@ if TYPE_CHECKING:
         compare as compare,
         cosine as cosine,
         divergence as divergence,
-        fit_rate as fit_rate,
         judge as judge,
         margin_ratio as margin_ratio,
         told as told,

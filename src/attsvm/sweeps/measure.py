@@ -17,10 +17,11 @@ from attsvm.numbers import Float
 from attsvm.path import Path
 from attsvm.program.max_margin import max_margin, separable
 from attsvm.program.solution import Solution
+from attsvm.rates import fit_rate
 from attsvm.selection import best_tokens
 from attsvm.sweeps.plugins import is_plugin, plugin
 from attsvm.tokens import Tokens
-from attsvm.verdict import classify, cosine, fit_rate, margin_ratio, unique
+from attsvm.verdict import classify, cosine, margin_ratio, unique
 from attsvm.words import WrongWord, norm_of
 
 NOISE = 1e-12

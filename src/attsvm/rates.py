@@ -1,0 +1,45 @@
+"""How fast something falls: a power law fitted to the end of a curve, with its interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A fitted power law  error ≈ c · x^exponent  with its 95 % interval and R²."""
+
+    exponent: float
+    low: float
+    high: float
+    r2: float
+
+    def __str__(self) -> str:
+        return f"exponent {self.exponent:.3f} [{self.low:.3f}, {self.high:.3f}], R² {self.r2:.4f}"
+
+
+def fit_rate(x: ArrayLike, error: ArrayLike, *, last: float = 10.0) -> Rate:
+    """Fit log error against log x over the last factor `last` of x (a decade by default).
+
+    For a rate in log steps pass x = log(steps). The interval treats residuals as independent, which
+    neighbouring records are not: read it as a lower bound of the uncertainty.
+    """
+    from scipy.special import stdtrit  # scipy.stats takes a second to load
+
+    x, error = np.asarray(x, float), np.asarray(error, float)
+    kept = (x > 0) & (x >= x.max() / last) & (error > 0)
+    free = int(kept.sum()) - 2
+    if free < 1:
+        raise ValueError(f"{kept.sum()} points with positive error in the last factor {last:g}; pass ≥ 3.")
+    u, v = np.log(x[kept]), np.log(error[kept])
+    u, v = u - u.mean(), v - v.mean()
+    if not u.any():
+        raise ValueError("x is the same at every point of the last factor: no rate can be fitted.")
+    slope = float(u @ v / (u @ u))
+    left = float(((v - slope * u) ** 2).sum())
+    half = float(stdtrit(free, 0.975) * np.sqrt(left / free / (u @ u)))
+    r2 = 1 - left / float(v @ v) if v.any() else 0.0
+    return Rate(slope, slope - half, slope + half, r2)

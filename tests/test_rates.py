@@ -1,0 +1,21 @@
+"""A power law is found, and two points are none."""
+
+import numpy as np
+import pytest
+
+from attsvm.rates import fit_rate
+
+pytestmark = pytest.mark.quick
+
+
+def test_a_power_law_is_recovered_with_its_interval():
+    x = np.geomspace(10, 1e5, 60)
+    noise = np.exp(0.01 * np.random.default_rng(0).standard_normal(60))
+    rate = fit_rate(x, 7 * x**-2 * noise)
+    assert rate.low < -2 < rate.high
+    assert rate.r2 > 0.999
+
+
+def test_a_rate_needs_three_points():
+    with pytest.raises(ValueError, match="pass ≥ 3"):
+        fit_rate([1.0, 100.0], [1.0, 0.1])
