@@ -137,6 +137,7 @@ def test_garbage_ends_with_code_1_and_one_line(tmp_path, name, said):
         (("solve", "--nrom", "l1"), 64, "--norm"),
         (("solve", "--slack", "much"), 64, "slack"),
         (("train", "--optimizer", "lion"), 64, "steepest, gd, mirror, polyak, adam"),
+        (("train", "--optimizer", "muon"), 64, "steepest with the norm spectral"),
         (("train", "--optimizer", "mirror", "--norm", "nuclear"), 64, "norm lp:P"),
         (("train", "--steps", "0"), 64, "steps"),
         (("show",), 1, "neither a path nor a solution"),

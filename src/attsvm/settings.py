@@ -20,8 +20,25 @@ ASKS = {
 OPTIONS = ("norm", "lr", "momentum", "decay", "eps", "b2")
 """Those that some optimizer does not take."""
 
+MEANT = {
+    "muon": "steepest with the norm spectral",
+    "sign": "steepest with the norm linf",
+    "signum": "steepest with the norm linf and momentum",
+    "adamw": "adam with decay",
+    "sgd": "gd",
+}
+"""Names that people know, and what they are in ours."""
+
 FACTORS = {"kq": ("rank", "separate"), "diagonal_kq": ("separate",), "diagonal": ("depth",)}
 """The options of weights that are products."""
+
+
+def asks(optimizer: str) -> tuple[str, ...]:
+    """The options that it takes; a name that people know otherwise is answered with ours."""
+    if optimizer in MEANT:
+        raise WrongWord(f"no optimizer {optimizer!r}: here it is {MEANT[optimizer]}.")
+    known: tuple[str, ...] = one_of("optimizer", optimizer, ASKS)
+    return known
 
 
 @dataclass(frozen=True)
@@ -56,7 +73,7 @@ class Settings:
     def asked(self) -> tuple[str, ...]:
         """The options that have an effect."""
         several = ("heads", "across") if self.heads else ()
-        return (*ASKS[self.optimizer], *FACTORS.get(self.weight, ()), *several, "batch", "train_head")
+        return (*asks(self.optimizer), *FACTORS.get(self.weight, ()), *several, "batch", "train_head")
 
     @property
     def factors(self) -> int:
@@ -88,6 +105,7 @@ class Settings:
         if self.heads:
             one_of("across", self.across, dict.fromkeys(weights.ACROSS))
             weight = weights.Heads(self.heads, weight, self.across)
+        asks(self.optimizer)
         rule = one_of("optimizer", self.optimizer, rules)
         return {
             "optimizer": rule(),

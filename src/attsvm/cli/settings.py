@@ -12,8 +12,8 @@ import numpy as np
 
 from attsvm.files import naming
 from attsvm.path import Path
-from attsvm.settings import ASKS, OPTIONS, Settings
-from attsvm.words import WrongWord, one_of
+from attsvm.settings import ASKS, OPTIONS, Settings, asks
+from attsvm.words import WrongWord
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Training(Settings):
 def chosen(words: Mapping[str, Any]) -> Training:
     """The settings of the options given; one without an effect is refused."""
     settings = Training(**words)
-    asked = one_of("optimizer", settings.optimizer, ASKS)
+    asked = asks(settings.optimizer)
     for name in OPTIONS:
         if name in words and name not in asked:
-            others = " or ".join(rule for rule, asks in ASKS.items() if name in asks)
+            others = " or ".join(rule for rule, taken in ASKS.items() if name in taken)
             raise WrongWord(
                 f"--{name} has no effect with --optimizer {settings.optimizer}. Drop it, or pass "
                 f"--optimizer {others}."

@@ -15,7 +15,7 @@ import numpy as np
 from attsvm import datasets
 from attsvm.fingerprint import SHOWING, code_fingerprint
 from attsvm.norms import Schatten
-from attsvm.settings import ASKS, Settings
+from attsvm.settings import Settings
 from attsvm.sweeps.measure import is_own
 from attsvm.sweeps.plugins import is_plugin, plugin, source
 from attsvm.tokens import Tokens
@@ -228,7 +228,6 @@ def _settings(words: Mapping[str, Any]) -> Settings:
     for name, least in (("steps", 1), ("rank", 0), ("depth", 1), ("heads", 0)):
         if getattr(settings, name) < least:
             raise WrongWord(f"train.{name} is {getattr(settings, name)}. Pass at least {least}.")
-    one_of("optimizer", settings.optimizer, ASKS)
     unused = {*ALWAYS, *OPTIONAL} - set(settings.asked)
     settings = Settings(**{name: value for name, value in fitting.items() if name not in unused})
     settings.arguments()
