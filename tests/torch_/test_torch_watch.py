@@ -348,6 +348,15 @@ def test_what_cannot_be_scored_passes_every_threshold(state, length):
     assert (len(calls) > 0) == (length == 7) == bool(watching.scores[1].isnan())
 
 
+@pytest.mark.parametrize(("threshold", "length"), [({0: 1e9}, 14), (1e9, 7)])
+def test_a_layer_without_a_threshold_stops_nothing_even_if_it_cannot_be_scored(threshold, length):
+    model, ids, broken = decoder(), prompts()["input_ids"][:1], probe()
+    broken.intercept.data[:] = torch.nan
+    with watch(model, {0: probe(1), 1: broken}) as watching:
+        how = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+        assert model.generate(ids, stopping_criteria=watching.stop_at(threshold), **how).shape[1] == length
+
+
 def test_a_stream_is_exported_with_its_state_in_and_out():
     one, tokens = probe(heads=2), torch.randn(3, 4, 16)
     example = (*one.start(3), tokens[:, 0])

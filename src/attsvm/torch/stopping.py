@@ -27,27 +27,30 @@ def number(threshold: Any, sure: bool) -> float:
 
 
 def criteria(watching: Watch, limits: list[float], every: int, stop: bool, call: Call | None) -> Any:
-    """A transformers.StoppingCriteriaList; `Watch.stop_at` says the rest. limits: one per score."""
+    """A transformers.StoppingCriteriaList; `Watch.stop_at` says the rest. limits: one per score, or NaN."""
     try:
         from transformers import StoppingCriteria, StoppingCriteriaList
     except ModuleNotFoundError as error:
         raise missing("stopping a generation needs transformers", "hf") from error
 
+    free = [math.isnan(limit) for limit in limits]
+
     class Passed(StoppingCriteria):
         def __init__(self) -> None:
             self.begun, self.asked, self.told = -1, 0, set[tuple[Any, int]]()
-            self.none = self.limits = torch.zeros(0)
+            self.none = self.limits = self.free = torch.zeros(0)
 
         def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
             if watching.begun != self.begun:
                 self.begun, self.asked, self.told = watching.begun, 0, set()
                 self.none = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-                self.limits = torch.tensor(limits, device=input_ids.device)
+                self.limits, self.free = (torch.tensor(x, device=input_ids.device) for x in (limits, free))
             self.asked += 1
             if self.asked % every:
                 return self.none
             recent = watching._recent(every)
             over = ~(recent < self.limits)  # what is NaN, too: what cannot be scored is not let through
+            over = over & ~self.free if any(free) else over
             passed = over.flatten(1).any(1)
             if stop:
                 watching._end(passed)

@@ -108,7 +108,7 @@ class Watch:
             raise ValueError(f"every is {every!r}. Pass a number of tokens, at least 1.")
         limits = {layer: number(one, sure) for layer, one in given.items()}
         layers = [key[0] if isinstance(key, tuple) else key for key in self._keys]
-        return criteria(self, [limits.get(layer, math.inf) for layer in layers], every, stop, call)
+        return criteria(self, [limits.get(layer, math.nan) for layer in layers], every, stop, call)
 
     def close(self) -> None:
         """Remove the hooks; the scores stay."""
