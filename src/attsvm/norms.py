@@ -140,8 +140,10 @@ class RowWise:
 
     def steepest(self, G: Any) -> Any:
         xp, M, shape = _matrix(G)
-        sizes = _lp_steepest(xp, _lp_value(xp, M, 2), self.p)
-        return xp.reshape(_unit(xp, M, -1) * sizes[..., None], shape)
+        rows = _unit(xp, M, -1)
+        if self.p < math.inf:
+            rows = rows * _lp_steepest(xp, _lp_value(xp, M, 2), self.p)[..., None]
+        return xp.reshape(rows, shape)
 
     def __str__(self) -> str:
         return {1: "sum of rows", 2: "Frobenius", math.inf: "longest row"}.get(self.p, f"rows l{self.p:g}")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from attsvm.norms import Entrywise, Norm, Schatten
+from attsvm.norms import Entrywise, Norm, RowWise, Schatten
 from attsvm.training.compilation import backend
 from attsvm.training.lanes import each
 from attsvm.training.small_svd import LARGEST, small_svd
@@ -47,10 +47,25 @@ def _of_matrices(norm: Norm, leaves: list[Array]) -> list[Array]:
         return _block_steepest(norm, leaves)
     if len(leaves) == 1:
         return [norm.steepest(leaves[0])]
+    if isinstance(norm, RowWise):
+        return _stacked_steepest(norm, leaves)
     # Of (Σ N^p)^(1/p) over the arrays: each has its own direction, and they share one length.
     sizes = jnp.stack([norm.dual.value(leaf) for leaf in leaves])
     shares = Entrywise(norm.p).steepest_along(sizes)
     return [share * norm.steepest(leaf) for share, leaf in zip(shares, leaves, strict=True)]
+
+
+def _stacked_steepest(norm: RowWise, leaves: list[Array]) -> list[Array]:
+    """That of all rows below each other, which takes half the time of one array after the other.
+
+    Zeros beside rows leave them as long as they are.
+    """
+    blocks = [leaf[:, None] if leaf.ndim == 1 else leaf for leaf in leaves]
+    width = max(block.shape[1] for block in blocks)
+    rows = jnp.concatenate([jnp.pad(block, ((0, 0), (0, width - block.shape[1]))) for block in blocks])
+    parts = jnp.split(norm.steepest(rows), np.cumsum([len(block) for block in blocks])[:-1])
+    own = zip(parts, blocks, leaves, strict=True)
+    return [part[:, : block.shape[1]].reshape(leaf.shape) for part, block, leaf in own]
 
 
 def _block_steepest(norm: Schatten, leaves: list[Array]) -> list[Array]:
