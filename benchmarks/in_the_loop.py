@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, scaled_dot_product_attention
 
+from attsvm.figures.ours.head_ranks import bootstrap
 from attsvm.torch import MarginMonitor, attention_statistics, watch
 from attsvm.torch.probe import Probe
 
@@ -243,9 +244,10 @@ def alone(width: int = 2_048, n: int = 8) -> dict[str, list[float]]:
 
 def middle(turns: list[list[list[float]]]) -> list[float]:
     """Microseconds more of neighbouring steps: the mean of the turns' medians, and their bootstrap's 95 %."""
-    each = np.array([1e6 * np.median(np.subtract(*sides)) for sides in turns])
-    drawn = np.random.default_rng(0).choice(each, (10_000, len(each))).mean(1)
-    return [float(x) for x in (each.mean(), *np.quantile(drawn, [0.025, 0.975]))]
+    found: list[float] = bootstrap(
+        np.array([1e6 * np.median(np.subtract(*sides)) for sides in turns])
+    ).tolist()
+    return found
 
 
 def generation() -> None:

@@ -233,7 +233,7 @@ def margins(
 def of_factors(
     tokens: Tokens, selected: Any, K: Any, Q: Any, N: Norm, solution: Solution
 ) -> dict[str, float]:
-    """The margin of factors, margin(Kᵀ Q) / (N(K) N(Q)), as a share of the best that factors can have.
+    """The margin of factors as a share of the best that factors can have.
 
         F(W) = min N(K) N(Q)  over  Kᵀ Q = W
 
@@ -241,7 +241,7 @@ def of_factors(
     so that the share is at least `factors ratio`. Where N is Frobenius some have as much; otherwise the share
     is at most `factors most`, by factors that were found.
     """
-    margin = least_margin(tokens, selected, K.T @ Q) / float(N.value(K) * N.value(Q))
+    margin = factors_margin(tokens, selected, K, Q, N)
     out = {"factors ratio": _short(margin / solution.margin)}
     if N.p != 2 and (found := found_factors(tokens, selected, N, solution.W)) > 0:
         out["factors most"] = _short(margin / found)
@@ -264,9 +264,14 @@ def found_factors(tokens: Tokens, selected: Any, N: Norm, W: Any) -> float:
             Q = max_margin(Tokens(tokens.keys @ K.T, tokens.queries, mask=tokens.mask), selected, N).W
         except NotSeparable:  # a faint piece was needed
             break
-        found = max(found, least_margin(tokens, selected, K.T @ Q) / float(N.value(K) * N.value(Q)))
+        found = max(found, factors_margin(tokens, selected, K, Q, N))
         Q = _loud(Q)
     return found
+
+
+def factors_margin(tokens: Tokens, selected: Any, K: Any, Q: Any, N: Norm) -> float:
+    """margin(Kᵀ Q) / (N(K) N(Q))."""
+    return least_margin(tokens, selected, K.T @ Q) / float(N.value(K) * N.value(Q))
 
 
 def _loud(factor: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +85,7 @@ class Settings:
         """The arguments of train() that they name."""
         from attsvm.training import losses, optimizers, weights
 
-        rules = {
+        rules: dict[str, Callable[[], Any]] = {
             "steepest": lambda: optimizers.steepest(
                 norm_of(self.norm), self.lr, momentum=self.momentum, decay=self.decay
             ),
@@ -105,8 +106,8 @@ class Settings:
         if self.heads:
             one_of("across", self.across, dict.fromkeys(weights.ACROSS))
             weight = weights.Heads(self.heads, weight, self.across)
-        asks(self.optimizer)
-        rule = one_of("optimizer", self.optimizer, rules)
+        asks(self.optimizer)  # refuses a name that is none of these
+        rule = rules[self.optimizer]
         return {
             "optimizer": rule(),
             "train_head": rule() if self.train_head else None,

@@ -64,9 +64,10 @@ class Layer:
         if not named:
             raise ValueError("a layer has no probes. Pass a probe, or {name: probe}.")
         modules = {name: _as_module(probe) for name, probe in named.items()}
-        self.wanted = {name: one.width for name, one in modules.items()}
-        if len(set(self.wanted.values())) > 1:
-            raise ValueError(f"probes of one layer have different widths: {self.wanted}. Pass one width.")
+        widths = {name: one.width for name, one in modules.items()}
+        if len(set(widths.values())) > 1:
+            raise ValueError(f"probes of one layer have different widths: {widths}. Pass one width.")
+        self.width = next(iter(widths.values()))
         plain = {name: one for name, one in modules.items() if not len(one.maps)}
         mapped = {name: one for name, one in modules.items() if len(one.maps)}
         groups = ([[*plain.values()]] if plain else []) + [[one] for one in mapped.values()]
@@ -74,7 +75,6 @@ class Layer:
         self.classes = {name: one.head.shape[2] for name, one in (plain | mapped).items()}  # as columns lie
         self.names = list(named)
         self.held: list[Tensor] = []
-        self.width = 1
 
     def take(self, states: Tensor, block: bool) -> None:
         """A block (n, t, d), or the next token of each sequence (n, 1, d)."""
@@ -90,16 +90,16 @@ class Layer:
 
     def products(self, states: Tensor) -> Tensor:
         """Logits and values of states (n, t, d), all probes side by side: (n, t, 2, H)."""
-        n, t, self.width = states.shape
-        if self.width != next(iter(self.wanted.values())):
+        n, t, width = states.shape
+        if width != self.width:
             raise ValueError(
-                f"a layer has states of {self.width} features, its probe was fitted on "
-                f"{next(iter(self.wanted.values()))}. Fit it on states of this model: heads.activations."
+                f"a layer has states of {width} features, its probe was fitted on {self.width}. "
+                "Fit it on states of this model: heads.activations."
             )
         if self.panels[0].centre.device != states.device:
             for panel in self.panels:
                 panel.to(states.device)
-        most = max(1, NUMBERS // (n * self.width))
+        most = max(1, NUMBERS // (n * width))
         some = states.split(most, 1) if t > most else [states]
         return joined([joined([panel(part) for panel in self.panels], -1) for part in some], 1)
 

@@ -11,11 +11,11 @@ from matplotlib.figure import Figure as Canvas
 from attsvm.figures.accuracy import exactly
 from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
 from attsvm.figures.ours import head_pairs
+from attsvm.figures.ours.head_ranks import bootstrap
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import OURS
 from attsvm.figures.recorded import facts, recorded
 from attsvm.figures.style import colours
-from attsvm.numbers import Float
 
 Named = dict[str, Any]
 RULES = {
@@ -31,8 +31,6 @@ W_Q and W_K are trained, and least products of their lp norms have no closed for
 NORMS = ("Frobenius", "nuclear", "spectral", "l1.1", "l3", "linf")
 START = "sentiment-3-mirror1.1-0/heads-0000"
 """The net before training, which is the same for all: they share the seed."""
-DRAWS = 2_000
-"""Resamples of the heads for an interval."""
 
 
 MIRRORS = ("mirror1.1", "mirror2", "mirror3")
@@ -103,16 +101,9 @@ def _compared(group: str, nets: dict[str, list[Named]], norms: tuple[str, ...]) 
     out: Arrays = {f"{group} rules": np.array(list(nets)), f"{group} norms": np.array(norms)}
     for name in ("ratio", "cosine"):
         values = [[[head["margins"][n][name] for head in net] for n in norms] for net in nets.values()]
-        out[f"{group} {name}"] = np.array(_interval(np.array(values)))
+        out[f"{group} {name}"] = bootstrap(np.moveaxis(np.array(values), -1, 0)).T
     out[f"{group} mass"] = np.array([np.mean([head["mass"] for head in net]) for net in nets.values()])
     return out | {f"{group} heads": np.array([len(net) for net in nets.values()])}
-
-
-def _interval(values: Float) -> tuple[Float, Float, Float]:
-    """Mean over the last axis, and its 95 % bootstrap interval."""
-    drawn = np.random.default_rng(0).integers(values.shape[-1], size=(DRAWS, values.shape[-1]))
-    low, high = np.quantile(values[..., drawn].mean(-1), [0.025, 0.975], axis=-1)
-    return values.mean(-1), low, high
 
 
 def _epoch(file: str, last: int) -> int:
