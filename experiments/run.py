@@ -73,6 +73,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         save_every=given.save_every,
         deadline=deadline,
         every=given.every,
+        late=given.late,
         start=start,
     )
     best = max((record.get("test_accuracy", 0.0) for record in records[1:]), default=math.nan)
@@ -111,6 +112,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--every", type=int, default=1, help="after ten epochs, test and look at every so many"
     )
+    parser.add_argument("--late", type=float, default=math.inf, help="and a fifth of these after so many")
     parser.add_argument("--device", help="cpu, cuda; default: a GPU where there is one")
     return parser.parse_args(arguments)
 

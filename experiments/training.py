@@ -28,8 +28,8 @@ from steps import Steps
 
 FILL = 1000
 """Lines of tokens are filled up to a multiple of this for recorded steps: eleven shapes, two percent more."""
-EARLY = 10
-"""So many first epochs are all tested, whatever `every` says."""
+EARLY, RARER = 10, 5
+"""So many first epochs are all tested, whatever `every` says; late ones so many times less often."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,15 @@ def train(
     save_every: float = 30.0,
     deadline: float = math.inf,
     every: int = 1,
+    late: float = math.inf,
     start: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Train until the train accuracy, the number of epochs or the deadline (seconds of time.time()).
 
-    Records of all epochs, with a test and a look after the first ten, every `every`-th, and the last of a
-    training that reached its end. The same call goes on after the last checkpoint; other settings are
-    refused. start: the checkpoint of another training, whose weights are the first ones.
+    Records of all epochs, with a test and a look after the first ten, every `every`-th, after `late` epochs a
+    fifth of these, and the last of a training that reached its end. The same call goes on after the last
+    checkpoint; other settings are refused. start: the checkpoint of another training, whose weights are the
+    first ones.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _same(folder, settings, task)
@@ -119,7 +121,8 @@ def train(
             record: dict[str, Any] = {"epoch": epoch}
             record |= steps.epoch(task.batches(settings.seed, epoch), settings.enough)
             record["train_seconds"] = time.monotonic() - start
-            if epoch <= EARLY or epoch % every == 0 or _finished([record], settings):
+            spacing = every if epoch <= late else RARER * every
+            if epoch <= EARLY or epoch % spacing == 0 or _finished([record], settings):
                 record |= _test(task, model)
                 if look is not None:
                     record |= look(model, epoch, folder)
