@@ -75,7 +75,7 @@ def test_the_published_several_inputs_favour_token_zero():
     assert best_tokens(tokens, v)[:, 0].all()
 
 
-@pytest.mark.parametrize("seed", [-1, range(0)])
+@pytest.mark.parametrize("seed", [-1, range(0), 1.5, [1.7], "12", True, [0, -1]])
 def test_bad_seeds_are_refused(seed):
     with pytest.raises(ValueError, match="seed is"):
         datasets.sphere(*SIZES, seed=seed)
@@ -152,3 +152,9 @@ def test_fresh_sequences_share_no_draw_with_those_of_training():
     assert set(train.queries[:, 2:-1].ravel()) == set(
         datasets.trigger_means(9, 6, 6)[0].queries[:, 2:-1].ravel()
     )
+
+
+@pytest.mark.parametrize("draw", [datasets.sphere, datasets.sparse_signals, datasets.one_location])
+def test_an_iterator_gives_its_seeds_to_every_draw(draw):
+    once, again = draw(*SIZES, seed=iter(np.arange(2)))[0], draw(*SIZES, seed=range(2))[0]
+    np.testing.assert_array_equal(once.keys, again.keys)

@@ -3,7 +3,18 @@
 import numpy as np
 import pytest
 
-from attsvm import TiedScores, Tokens, attended_tokens, best_tokens, datasets, scores, soft_sparsity
+from attsvm import (
+    TiedScores,
+    Tokens,
+    attended_tokens,
+    best_tokens,
+    datasets,
+    equal_losing_scores,
+    locally_optimal,
+    max_margin,
+    scores,
+    soft_sparsity,
+)
 from attsvm.selection import as_attention, as_head, as_selected
 
 pytestmark = pytest.mark.quick
@@ -99,3 +110,20 @@ def test_attention_rows_must_sum_to_one():
     assert as_attention([[0.5, 0.5]]).shape == (1, 2)
     with pytest.raises(ValueError, match="sum to 1"):
         as_attention([[0.5, 0.6]])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("of_head", [1e-200, 1e200])
+@pytest.mark.parametrize("of_values", [1e-30, 1e-200, 1e150])
+def test_no_order_of_scores_depends_on_the_length_of_head_or_values(dtype, of_head, of_values):
+    """At these lengths scores are 0 or infinite; float32 ends at 1e38, and keys of it stay within."""
+    tokens, v = datasets.sphere(4, 5, 6, seed=0)
+    size = of_values if dtype == np.float64 else 1e-30
+    other = Tokens(tokens.keys * size, tokens.queries, tokens.labels, dtype=dtype)
+    best = best_tokens(tokens, v)
+    solution = max_margin(tokens, best)
+    np.testing.assert_array_equal(best_tokens(other, of_head * v), best)
+    assert locally_optimal(other, of_head * v, solution) and not locally_optimal(
+        other, -of_head * v, solution
+    )
+    assert not equal_losing_scores(other, of_head * v)

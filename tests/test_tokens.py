@@ -74,6 +74,14 @@ def test_sequences_of_different_lengths_are_padded_and_masked():
     assert (tokens.keys[0, 2:] == 0).all()
 
 
+def test_a_query_that_is_masked_is_refused():
+    """Its key is set to zero, so that every weight would give every token the same logit."""
+    padded_left = [[False, True, True], [True, True, True]]
+    with pytest.raises(ValueError, match="token 0 of example 0, which is masked"):
+        Tokens.self_attention(KEYS, at=0, mask=padded_left)
+    assert Tokens.self_attention(KEYS, at=[1, 0], mask=padded_left).query_size.all()
+
+
 def test_self_attention_takes_the_query_from_the_sequence():
     np.testing.assert_array_equal(Tokens.self_attention(KEYS, at=1).queries, KEYS[:, 1])
     mask = np.array([[1, 1, 0], [1, 1, 1]], bool)

@@ -30,7 +30,14 @@ def fit_rate(x: ArrayLike, error: ArrayLike, *, last: float = 10.0) -> Rate:
     from scipy.special import stdtrit  # scipy.stats takes a second to load
 
     x, error = np.asarray(x, float), np.asarray(error, float)
+    if x.ndim != 1 or x.shape != error.shape or not x.size or not last > 1:
+        raise ValueError(
+            f"x has shape {x.shape}, error {error.shape}, and last is {last:g}. Pass one error per x, both "
+            "(k,), and a factor above 1; of several runs each by itself."
+        )
     kept = (x > 0) & (x >= x.max() / last) & (error > 0)
+    if not np.isfinite(x.max()) or np.isinf(error[kept]).any():
+        raise ValueError("x or an error is not finite. Leave such points out.")
     free = int(kept.sum()) - 2
     if free < 1:
         raise ValueError(f"{kept.sum()} points with positive error in the last factor {last:g}; pass ≥ 3.")

@@ -28,7 +28,7 @@ def scores(tokens: Tokens, v: ArrayLike) -> Float:
     v (c,), with runs also (runs, c); returns (n, T), with runs (runs, n, T).
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection in Attention Mechanism".
     """
-    head = as_head(tokens, v)
+    head = as_head(tokens, v).astype(tokens.keys.dtype)
     if isinstance(tokens.values, Stored):
         gamma = tokens.values.products(head) * tokens.labels[..., None]
     else:
@@ -41,9 +41,8 @@ def best_tokens(tokens: Tokens, v: ArrayLike) -> Bool:
 
     A tie is reported by the warning `TiedScores`, which names the first one.
     """
-    gamma = scores(tokens, v)
-    size = np.abs(np.where(tokens.mask, gamma, 0)).max(-1, keepdims=True)
-    best = gamma >= gamma.max(-1, keepdims=True) - TIE * size
+    gamma, size = _in_units(tokens, v)
+    best = gamma >= (gamma.max(-1) - TIE * size)[..., None]
     tied = best.sum(-1) > 1
     if tied.any():
         where = tuple(np.argwhere(tied)[0])
@@ -99,8 +98,7 @@ def locally_optimal(tokens: Tokens, v: ArrayLike, solution: Separated) -> Any:
     With several selected tokens in a row, the lowest of them is compared.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection", locally-optimal direction.
     """
-    gamma = scores(tokens, v)
-    size = np.abs(np.where(tokens.mask, gamma, 0)).max(-1)
+    gamma, size = _in_units(tokens, v)
     lowest = np.where(solution.selected, gamma, np.inf).min(-1)
     highest = np.where(solution.support, gamma, -np.inf).max(-1)
     good = (lowest > highest + TIE * size).all(-1)
@@ -109,14 +107,25 @@ def locally_optimal(tokens: Tokens, v: ArrayLike, solution: Separated) -> Any:
 
 def equal_losing_scores(tokens: Tokens, v: ArrayLike) -> Any:
     """Assumption B.2: in each example one best token, and one score shared by all others."""
-    gamma = np.sort(np.where(tokens.mask, scores(tokens, v), np.nan), axis=-1)  # NaN sorts last
-    size = np.nanmax(np.abs(gamma), axis=-1)
+    gamma, size = _in_units(tokens, v)
+    gamma = np.sort(np.where(tokens.mask, gamma, np.nan), axis=-1)  # NaN sorts last
     best = np.nanmax(gamma, axis=-1)
     count = tokens.lengths
     second = np.take_along_axis(gamma, np.maximum(count - 2, 0)[..., None], axis=-1)[..., 0]
     alone = count == 1
     good = (alone | ((second < best - TIE * size) & (second - gamma[..., 0] <= TIE * size))).all(-1)
     return bool(good) if good.ndim == 0 else good
+
+
+def _in_units(tokens: Tokens, v: ArrayLike) -> tuple[Float, Float]:
+    """The scores of v at length about one, and the largest (n,) in size.
+
+    No order of scores depends on the length of v. At its own, scores of 1e-200 · 1e-200 would all be 0, and
+    tie; of 1e150 · 1e200 all infinite.
+    """
+    head = as_head(tokens, v)
+    gamma = scores(tokens, np.ldexp(head, -np.frexp(np.abs(head).max(-1, keepdims=True))[1]))
+    return gamma, np.abs(np.where(tokens.mask, gamma, 0)).max(-1)
 
 
 # ---------------------------------------------------------------------- at the door
@@ -169,7 +178,7 @@ def matching_runs(tokens: Tokens, selected: ArrayLike) -> Tokens:
 def as_head(tokens: Tokens, v: ArrayLike) -> Float:
     """Check a linear head and return it with the last axis as wide as the values."""
     tokens = as_tokens(tokens)
-    head = np.asarray(v, dtype=tokens.keys.dtype)
+    head = np.asarray(v, dtype=np.float64)
     width = tokens.values.shape[-1]
     allowed = [(width,)] if tokens.runs is None else [(width,), (tokens.runs, width)]
     if head.shape not in allowed:

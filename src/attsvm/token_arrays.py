@@ -203,6 +203,13 @@ def as_positions(at: ArrayLike, mask: Bool) -> NDArray[np.intp]:
     position = np.where(position < 0, last + 1 + position, position)
     if (position < 0).any() or (position > last).any():
         raise ValueError(f"at points outside a sequence: got {at!r}, T={mask.shape[-1]}.")
+    there = np.take_along_axis(mask, position[..., None], axis=-1)[..., 0]
+    if not there.all():
+        *_, i = np.argwhere(~there)[0]
+        raise ValueError(
+            f"at points to token {position[~there][0]} of example {i}, which is masked. Pass the position of "
+            "a token that is there; −1 is the last one."
+        )
     return position
 
 

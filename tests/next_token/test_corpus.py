@@ -155,3 +155,21 @@ def test_a_random_corpus_has_different_tokens_and_repeats_with_its_seed():
     assert (random_corpus(200, 5, 1000, seed=3).ids == corpus.ids).all()
     with pytest.raises(ValueError, match="1 ≤ T ≤ V"):
         random_corpus(5, 6, 4)
+
+
+def test_an_explicit_collocation_is_taken_as_it_is_told():
+    corpus = Corpus.of([["a", "b", "a"]], collocation={"a": "a"})
+    assert corpus.collocation.tolist() == [0, -1]
+
+
+def test_a_text_that_would_be_read_as_another_corpus_is_not_written(tmp_path):
+    corpus = Corpus.of([["a", "b", "a"]], collocation={"a": "a"})
+    with pytest.raises(ValueError, match="which a text cannot say"):
+        corpus.write(tmp_path / "text")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path):
+    (tmp_path / "text").write_bytes("café café".encode("latin1"))
+    with pytest.raises(ValueError, match="text is not a text in UTF-8"):
+        Corpus.read(tmp_path / "text")

@@ -98,11 +98,20 @@ def test_draws_that_ignore_the_text_do_not_collapse():
 
 def test_bad_prompts_are_refused():
     chain = random_chain(3)
-    with pytest.raises(ValueError, match=r"prompt 1 is empty or has an unknown token: \[0, 7\]"):
+    with pytest.raises(ValueError, match="unknown token 7"):
         chain.probabilities([[0, 1], [0, 7]])
     with pytest.raises(ValueError, match="square matrix"):
         nt.ContextChain(np.zeros((2, 3)))
-    with pytest.raises(ValueError, match="Pass positive numbers"):
-        chain.simulate([0], steps=0)
+    for wrong in ({"steps": 0}, {"steps": 9, "record": 0}):
+        with pytest.raises(ValueError, match="Pass positive numbers"):
+            chain.simulate([0], **wrong)
     with pytest.raises(ValueError, match="Simulate more steps"):
         nt.collapse_exponent(chain.simulate([0, 1], steps=20)[1], 1, 0)
+
+
+def test_a_token_far_less_likely_than_all_others_is_drawn_where_it_is_alone():
+    chain = nt.ContextChain([[0.0, -1_000.0]] * 2)  # e^−1000 is 0 in double precision
+    lengths, counts = chain.simulate([1, 1, -1], steps=5)
+    assert (counts[0, :, 1] == lengths).all() and lengths[0] == 3
+    with pytest.raises(ValueError, match=r"tokens \[1\] holds none that its query 1 can choose"):
+        nt.ContextChain([[0.0, -np.inf]] * 2).simulate([1], steps=5)

@@ -75,12 +75,19 @@ def test_repeated_tokens_change_no_program():
     np.testing.assert_allclose(nt.graph_program(often, E).W, nt.graph_program(once, E).W, atol=1e-9)
 
 
-def test_a_shrunk_block_is_not_certified():
-    solution = nt.attention_program(nt.random_corpus(40, 4, 8))
-    first, *rest = solution.blocks
-    shrunk = replace(solution, blocks=(replace(first, W=0.9 * first.W), *rest))
+@pytest.mark.parametrize("program", [nt.attention_program, nt.feed_forward_program])
+@pytest.mark.parametrize("change", [lambda W: 0.9 * W, lambda W: 1.1 * W, lambda W: W[::-1]])
+def test_another_weight_is_not_certified_by_the_blocks(program, change):
+    solution = program(nt.random_corpus(40, 4, 8))
     assert solution.certified
-    assert not shrunk.certified
+    assert not replace(solution, W=change(solution.W)).certified
+
+
+def test_a_logit_that_no_query_asks_for_is_not_certified():
+    solution = nt.graph_program(nt.Corpus.of([[*"abqa"]], vocabulary="abqz"))
+    longer = solution.W + 1e-3 * (solution.W == 0)
+    assert solution.certified
+    assert not replace(solution, W=longer).certified
 
 
 def test_more_dimensions_than_tokens_are_solved_in_their_span():

@@ -92,3 +92,10 @@ def test_impossible_topics_are_refused():
         random_topic(3, 7)
     with pytest.raises(ValueError, match="T ≥ 2"):
         topic_corpus(random_topic(3, 2), T=1)
+
+
+@pytest.mark.parametrize("sizes", [{"n": 0}, {"T": 1}])
+def test_sentences_too_few_or_too_short_are_refused(sizes):
+    for draw in (lambda **k: topic_corpus(random_topic(), **k), lambda **k: topic_sentences(A, **k)):
+        with pytest.raises(ValueError, match="Pass n ≥ 1 sentences of T ≥ 2 tokens"):
+            draw(**sizes)

@@ -1,5 +1,7 @@
 """Training on corpora: the right loss, the right limits, past saturation."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -144,8 +146,62 @@ def test_bad_training_input_is_refused():
         nt.prediction_tokens(CORPUS, np.eye(3))
 
 
-def test_bad_sentences_are_refused_by_the_model(stages):
-    with pytest.raises(ValueError, match="sentence 1 has an unknown token"):
-        stages.model.predict([[0, 1], [0, 99]])
-    with pytest.raises(ValueError, match="sentence 0 has no token"):
-        stages.model.predict([[-1, -1]])
+def test_a_sentence_of_one_token_only_lowers_the_mean_gap(stages):
+    """It loses nothing, so that the gap of n sentences is n/(n + 1) of it, below underflow too."""
+    far = replace(stages.attention, W=100 * stages.attention.W)
+    x = CORPUS.ids[0, 0]
+    ids = np.vstack([CORPUS.ids, [x, -1, -1, -1]])
+    following = np.append(CORPUS.following, CORPUS.collocation[x])
+    more = nt.Corpus(ids, following, CORPUS.vocabulary, CORPUS.collocation)
+    tokens = nt.prediction_tokens(more, stages.feed_forward.final, stages.embeddings)
+    gap, own = nt.log_excess(replace(far, tokens=tokens), more), nt.log_excess(far, CORPUS)
+    assert own[-1] < -800
+    np.testing.assert_allclose(gap, own + np.log(CORPUS.n / more.n), rtol=1e-12)
+
+
+def test_a_sure_output_layer_leaves_the_loss_gap_exact(stages):
+    """Behind it wrong tokens have probability e^−1500, and e^Δ overflows before attention settles."""
+    import mpmath
+
+    def gap(values, logs, a):
+        others = [t for t in range(len(values)) if t != a]
+        odds = [mpmath.exp(value) for value in values[a]]
+        moved = [sum(mpmath.exp(logs[t]) * (values[t, v] - values[a, v]) for t in others) for v in range(7)]
+        rise = sum(o * mpmath.expm1(m) for o, m in zip(odds, moved, strict=True)) / (1 + sum(odds))
+        return mpmath.log1p(rise)
+
+    tokens = nt.prediction_tokens(CORPUS, 200 * stages.feed_forward.final, stages.embeddings)
+    path = replace(stages.attention, tokens=tokens, W=20 * stages.attention.W)
+    winner = np.argmax(CORPUS.ids == CORPUS.winners[:, None], axis=-1)
+    found, logs = nt.log_excess(path, CORPUS), path.log_attention
+    assert np.exp(found[0]) == pytest.approx(np.log(4)) and found[-1] < -1_000  # at W = 0 four tokens tie
+    for k in (0, 20, -1):
+        with mpmath.workdps(40):
+            each = [gap(*example) for example in zip(tokens.values, logs[k], winner, strict=True)]
+            assert found[k] == pytest.approx(float(mpmath.log(sum(each) / CORPUS.n)), rel=1e-11)
+
+
+def test_the_loss_gap_of_another_corpus_or_stage_is_refused(stages):
+    with pytest.raises(ValueError, match="and the same corpus"):
+        nt.log_excess(stages.attention, nt.random_corpus(30, 4, 9, seed=0))
+    with pytest.raises(ValueError, match="and the same corpus"):
+        nt.log_excess(stages.feed_forward, CORPUS)
+
+
+@pytest.mark.parametrize(
+    "ids, queries, told",
+    [
+        ([[0, 1], [0, 99]], None, "unknown token 99"),
+        ([[-1, -1]], None, "sentence 0 is empty"),
+        ([[0, -1, 1]], None, "padding before its last token"),  # its last token is 1, not the padding
+        ([[0, 1]], [-1], "unknown token -1"),
+        ([[0, 1], [1, 0]], [0], "1 entries but there are 2 sentences"),
+        ([[0, 1]], [0.0], "dtype float64"),
+        (np.array([[0, 2**64 - 1]], np.uint64), None, "unknown token"),
+    ],
+)
+def test_bad_sentences_are_refused_by_the_model_and_the_chain(stages, ids, queries, told):
+    chain = nt.ContextChain.of(stages.model.W_kq, stages.embeddings)
+    for reader in (stages.model.probabilities, stages.model.attention, chain.probabilities):
+        with pytest.raises(ValueError, match=told):
+            reader(ids, queries)

@@ -67,10 +67,16 @@ def test_shares_without_a_variable_do_not_collapse(planted):
     assert min(of("collapse:fit")(one, *cells).error(*cells) for one in variables().values()) > 0.2
 
 
-@pytest.mark.parametrize(("n", "d"), [(4, 2), (8, 3), (8, 6)])
+@pytest.mark.parametrize(("n", "d"), [(4, 2), (8, 3), (8, 6), (8, 9), (60, 10), (200, 2)])
 def test_with_two_tokens_the_count_is_that_of_cover(n, d):
-    cover = 2.0 ** (1 - n) * sum(comb(n - 1, k) for k in range(d))
-    assert separable_share(n, 2, d) == pytest.approx(cover, abs=1e-12)
+    cover = 2.0 ** (1 - n) * sum(comb(n - 1, k) for k in range(d))  # 2.5e-58 for (200, 2)
+    assert separable_share(n, 2, d) == pytest.approx(cover, rel=1e-10, abs=0)
+
+
+def test_a_few_in_many_are_separable_as_seldom_as_two_sums_of_volumes_say():
+    shares = np.array([separable_share(30, 4, d) for d in range(1, 91)])  # from 1e-27 to 1
+    assert (np.diff(shares[:60]) > 0).all() and 0 < shares[0] < 1e-15 and shares[-1] == 1
+    assert np.diff(np.log(shares[:30])).min() > 0.1
 
 
 def test_the_volumes_of_a_cone_are_chances_and_agree_with_draws():

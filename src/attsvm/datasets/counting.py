@@ -13,9 +13,10 @@ from attsvm.numbers import Float
 def separable_share(n: int, T: int, d: int) -> float:
     """The probability that a prompt of width d separates one token from T − 1 others in each of n inputs.
 
-        P = 1 − 2 (V_{d+1} + V_{d+3} + …),   V = the n-fold convolution of `face_shares(T)`
+        P = 1 − 2 (V_{d+1} + V_{d+3} + …) = 2 (V_{d−1} + V_{d−3} + …)
 
-    Exact for Gaussian keys and a selection that does not depend on them; for T = 2 it is Cover's count.
+    V is the n-fold convolution of `face_shares(T)`. Exact for Gaussian keys and a selection that does not
+    depend on them; for T = 2 it is Cover's count.
     There is a prompt unless the null space of the keys, a random space of codimension d, meets the product
     of n cones spanned by e_t − e_s; a cone's chance of that is told by its intrinsic volumes V.
     Reference: Amelunxen, Lotz, McCoy, Tropp 2014, "Living on the edge", conic kinematic formula [derived].
@@ -26,7 +27,8 @@ def separable_share(n: int, T: int, d: int) -> float:
     volumes = np.ones(1)
     for _ in range(n):
         volumes = np.convolve(volumes, face_shares(T))
-    return float(1 - 2 * volumes[d + 1 :: 2].sum())
+    above, below = 2 * volumes[d + 1 :: 2].sum(), 2 * volumes[(d - 1) % 2 : d : 2].sum()
+    return float(below if below < above else 1 - above)  # a chance near 0 has its own digits
 
 
 @lru_cache(maxsize=64)

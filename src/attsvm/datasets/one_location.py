@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.datasets.random import Seed, draw_runs, on_sphere
+from attsvm.datasets.random import Seed, as_seeds, draw_runs, on_sphere
 from attsvm.numbers import Float
 from attsvm.tokens import Tokens
 
@@ -51,7 +51,7 @@ def one_location(
     """
     if T < 2 or d < 2:
         raise ValueError(f"T={T}, d={d}. Pass T ≥ 2 tokens, and d ≥ 2 for two orthogonal directions.")
-    count = fresh or n
+    count, seed = fresh or n, as_seeds(seed)
 
     def directions(rng: np.random.Generator) -> dict[str, Float]:
         k, v = on_sphere(rng.standard_normal((2, d)))

@@ -9,9 +9,11 @@ stream of their own per seed, which training never draws from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
+from attsvm.given import told, whole
 from attsvm.numbers import Float
 from attsvm.tokens import Tokens
 
@@ -64,12 +66,23 @@ def draw_runs(
     draw: Callable[[np.random.Generator], dict[str, Float]], seed: Seed, *, test: bool = False
 ) -> dict[str, Float]:
     """One draw for an integer seed; stacked draws, runs first, for several. test: from the tests' stream."""
-    if isinstance(seed, (int, np.integer)):
-        return draw(_generator(int(seed), test))
-    each = [draw(_generator(int(s), test)) for s in seed]
-    if not each:
-        raise ValueError("seed is an empty range. Pass an integer or at least one seed.")
+    seeds = as_seeds(seed)
+    if isinstance(seeds, int):
+        return draw(_generator(seeds, test))
+    each = [draw(_generator(s, test)) for s in seeds]
     return {name: np.stack([part[name] for part in each]) for name in each[0]}
+
+
+def as_seeds(seed: Seed) -> int | list[int]:
+    """One seed, or the list of several: an iterator gives its seeds once only."""
+    several = isinstance(seed, Iterable) and not isinstance(seed, str) and getattr(seed, "ndim", 1) > 0
+    found: list[Any] = list(seed) if several else [seed]  # type: ignore[arg-type]
+    wrong = next((s for s in found if not whole(s) or s < 0), None)
+    if wrong is not None:
+        raise ValueError(f"seed is {told(wrong)}. Pass a nonnegative integer or a range of them.")
+    if not found:
+        raise ValueError("seed is an empty range. Pass an integer or at least one seed.")
+    return [int(s) for s in found] if several else int(found[0])
 
 
 def on_sphere(x: Float) -> Float:
@@ -90,8 +103,6 @@ def _sphere(n: int, T: int, d: int, seed: Seed) -> tuple[Float, Float, Float, Fl
 
 
 def _generator(seed: int, test: bool = False) -> np.random.Generator:
-    if seed < 0:
-        raise ValueError(f"seed is {seed}. Pass a nonnegative integer or a range of them.")
     return np.random.Generator(
         np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1,)) if test else seed)
     )

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from attsvm.datasets.counting import face_shares
-from attsvm.datasets.random import Seed, draw_runs, on_sphere
+from attsvm.datasets.random import Seed, as_seeds, draw_runs, on_sphere
 from attsvm.numbers import Float
 from attsvm.tokens import Tokens
 
@@ -40,7 +40,7 @@ def sparse_signals(
     """
     if not 1 <= rows <= T:
         raise ValueError(f"rows is {rows} of T={T} tokens. Pass 1 … {T}: so many carry the signal.")
-    count = fresh or n
+    count, seed = fresh or n, as_seeds(seed)
 
     def signal(rng: np.random.Generator) -> dict[str, Float]:
         return {"xi": on_sphere(rng.standard_normal(d))}

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attsvm.files import read_text
+from attsvm.next_token.ids import Ids, as_ids, as_queries, as_sentences
 from attsvm.next_token.sequences import Sentence, as_line, collocations, from_line, numbered, vocabulary_of
 from attsvm.numbers import Bool
-
-Ids = NDArray[np.intp]
+from attsvm.replacing import replacing
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,32 +49,20 @@ class Corpus:
             raise ValueError("vocabulary is empty or names a token twice. Pass distinct names.")
         object.__setattr__(self, "vocabulary", names)
         V = len(names)
-        self._set("ids", _integers("ids", self.ids, 2), -1, V)
-        self._set("following", _integers("following", self.following, 1), 0, V)
-        _check_sentences(self.ids, self.following)
-        n = len(self.ids)
-        last = self.ids[np.arange(n), self.lengths - 1]
-        queries = last if self.queries is None else _integers("queries", self.queries, 1)
-        if len(queries) != n:
-            raise ValueError(f"queries has {len(queries)} entries but there are {n} sentences.")
-        self._set("queries", queries, 0, V)
-        own = np.arange(V) if self.collocation is None else _integers("collocation", self.collocation, 1)
-        if len(own) != V:
-            raise ValueError(f"collocation has {len(own)} entries but the vocabulary has {V} tokens.")
-        self._set("collocation", own, -1, V)
+        ids = as_sentences(self.ids, V)
+        following = as_ids("following", self.following, 1, 0, V)
+        if len(following) != len(ids):
+            raise ValueError(f"following has {len(following)} entries but there are {len(ids)} sentences.")
+        told = np.arange(V) if self.collocation is None else self.collocation
+        collocation = as_ids("collocation", told, 1, -1, V)
+        if len(collocation) != V:
+            raise ValueError(f"collocation has {len(collocation)} entries but the vocabulary has {V} tokens.")
+        queries = as_queries(self.queries, ids, V)
+        parts = {"ids": ids, "following": following, "collocation": collocation, "queries": queries}
+        for name, array in parts.items():
+            object.__setattr__(self, name, array)
         _check_injective(self)
         _check_winners(self)
-
-    def _set(self, name: str, array: Ids, low: int, high: int) -> None:
-        if array.size and (array.min() < low or array.max() >= high):
-            where = tuple(np.argwhere((array < low) | (array >= high))[0])
-            raise ValueError(
-                f"{name} has the unknown token {array[where]} at {tuple(map(int, where))}. "
-                f"The vocabulary has the tokens 0…{high - 1}."
-            )
-        frozen = array.view()
-        frozen.flags.writeable = False
-        object.__setattr__(self, name, frozen)
 
     # ------------------------------------------------------------------ other ways to build
 
@@ -113,7 +101,7 @@ class Corpus:
         number = {name: i for i, name in enumerate(names)}
         ids, following = numbered(named, number)
         announced = None
-        if any(x != y for x, y in told.items()):
+        if collocation is not None or any(x != y for x, y in told.items()):
             announced = np.full(len(names), -1)
             announced[[number[x] for x in told]] = [number[y] for y in told.values()]
         query_ids = np.array([number[q] for q in asking])
@@ -126,7 +114,7 @@ class Corpus:
         Blank lines are skipped. Lines of two tokens teach the collocation, as in `Corpus.of`. A line may also
         be JSON, {"tokens": […], "next": …, "query": …}, for names with blanks and queries of your own.
         """
-        lines = Path(file).read_text(encoding="utf8").splitlines()
+        lines = read_text(file, "a text file with one sequence of tokens per line").splitlines()
         sentences = [from_line(line) for line in lines if line.strip()]
         if not sentences:
             raise ValueError(f"{file} holds no sentence. Write one sequence of tokens per line.")
@@ -143,14 +131,20 @@ class Corpus:
         stated = self.ids[self.lengths == 1, 0]
         known = np.flatnonzero(self.collocation >= 0)
         untold = np.setdiff1d(known, stated)
-        if self.copies:  # read takes copies for granted
+        if (self.collocation[known] == known).all():  # read takes copies for granted
+            if not self.copies:
+                raise ValueError(
+                    "some tokens announce themselves and the others nothing, which a text cannot say: it "
+                    "would be read as if all did. Write Corpus(ids, following, vocabulary), where they do."
+                )
             untold = known[:0]
         lines = [as_line(Sentence((names[x], names[self.collocation[x]]))) for x in untold]
         for row, y, q in zip(self.ids, self.following, self.queries, strict=True):
             tokens = row[row >= 0]
             query = None if q == tokens[-1] else names[q]
             lines.append(as_line(Sentence(tuple(names[x] for x in (*tokens, y)), query)))
-        Path(file).write_text("\n".join(lines) + "\n", encoding="utf8")
+        with replacing(Path(file)) as part:
+            part.write_text("\n".join(lines) + "\n", encoding="utf8")
 
     # ------------------------------------------------------------------ what it says
 
@@ -224,29 +218,6 @@ class Corpus:
 
 
 # ---------------------------------------------------------------------- details
-
-
-def _integers(name: str, value: Any, axes: int) -> Ids:
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        raise ValueError(f"{name} is ragged. Pad it with −1, or use Corpus.of(sequences).") from None
-    if array.ndim != axes or array.dtype.kind not in "iu":
-        raise ValueError(f"{name} has shape {array.shape}, dtype {array.dtype}. Pass {axes}-d integers.")
-    return array.astype(np.intp)
-
-
-def _check_sentences(ids: Ids, following: Ids) -> None:
-    if len(ids) == 0 or ids.shape[1] == 0:
-        raise ValueError("there is no sentence. Pass ids (n, T) with at least one token each.")
-    if len(following) != len(ids):
-        raise ValueError(f"following has {len(following)} entries but there are {len(ids)} sentences.")
-    holes = ((ids[:, :-1] < 0) & (ids[:, 1:] >= 0)).any(-1)
-    empty = np.asarray((ids < 0).all(-1))
-    if empty.any() or holes.any():
-        i = int(np.argmax(empty | holes))
-        what = "is empty" if empty[i] else "has padding before its last token"
-        raise ValueError(f"sentence {i} {what}: {ids[i].tolist()}. Put tokens first, then −1.")
 
 
 def _check_injective(corpus: Corpus) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.next_token.corpus import Corpus, Ids
+from attsvm.next_token.corpus import Corpus
+from attsvm.next_token.ids import Ids
 from attsvm.numbers import Float
 
 

@@ -9,9 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from attsvm.next_token.corpus import Corpus, Ids
+from attsvm.next_token.corpus import Corpus
+from attsvm.next_token.ids import Ids
 from attsvm.next_token.priorities import Priorities
-from attsvm.next_token.problems import sentence_tokens
+from attsvm.next_token.problems import as_embeddings, sentence_tokens
 from attsvm.numbers import Float
 from attsvm.program.finite_part import finite_part
 
@@ -132,11 +133,10 @@ def graph_finite_part(corpus: Corpus, embeddings: ArrayLike | None = None) -> Fl
     if embeddings is None:
         found = recover(corpus)
         return np.where(np.isnan(found.logits), 0.0, found.logits).T
-    cyclic = Priorities.of(corpus).cyclic()
-    d = np.shape(embeddings)[-1]
+    E, cyclic = as_embeddings(corpus, embeddings), Priorities.of(corpus).cyclic()
     if cyclic is None:
-        return np.zeros((d, d))
-    tokens = sentence_tokens(cyclic, embeddings)
+        return np.zeros((E.shape[1], E.shape[1]))
+    tokens = sentence_tokens(cyclic, E)
     theta = recover(cyclic).logits[cyclic.queries[:, None], cyclic.ids]
     weights = np.exp(np.where(tokens.mask, theta, -np.inf))
     return finite_part(tokens, weights / weights.sum(-1, keepdims=True), tokens.mask)

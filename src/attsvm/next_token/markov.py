@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma
 
-from attsvm.next_token.corpus import Corpus, Ids
+from attsvm.next_token.corpus import Corpus
+from attsvm.next_token.ids import Ids, as_queries, as_sentences
 from attsvm.next_token.model import token_logits
 from attsvm.numbers import Float
 
@@ -55,15 +57,10 @@ class ContextChain:
     def probabilities(self, ids: ArrayLike, queries: ArrayLike | None = None) -> Float:
         """Next-token probabilities of prompts ids (n, T), −1 beyond their end: (n, V)."""
         rows, asking = self._prompts(ids, queries)
-        logits = np.where(rows >= 0, self.log_base[asking[:, None], rows], -np.inf)
-        top = logits.max(-1, keepdims=True)
-        if not np.isfinite(top).all():
-            i = int(np.argmin(np.isfinite(top[:, 0])))
-            raise ValueError(f"prompt {i} {rows[i].tolist()} holds no token that its query can choose.")
-        weights = np.exp(logits - top)
-        out = np.zeros((len(rows), self.V))
-        np.add.at(out, (np.arange(len(rows))[:, None], rows), np.where(rows >= 0, weights, 0.0))
-        return np.asarray(out / out.sum(-1, keepdims=True))
+        counts = np.zeros((len(rows), self.V))
+        np.add.at(counts, (np.nonzero(rows >= 0)[0], rows[rows >= 0]), 1)
+        weights = self._weights(counts, asking)
+        return np.asarray(weights / weights.sum(-1, keepdims=True))
 
     def logs(self, ids: ArrayLike, seed: int = 0, queries: ArrayLike | None = None) -> Corpus:
         """Draw one next token for each prompt: a corpus of (prompt, next token) pairs."""
@@ -79,35 +76,37 @@ class ContextChain:
 
         All chains start from the same prompt and append their own draws to it.
         """
-        if steps < 1 or chains < 1:
-            raise ValueError(f"steps={steps}, chains={chains}. Pass positive numbers.")
+        if min(steps, chains, record) < 1:
+            raise ValueError(f"steps={steps}, chains={chains}, record={record}. Pass positive numbers.")
         start, asking = self._prompts([prompt], None)
+        text = start[start >= 0]
         rng = np.random.Generator(np.random.PCG64(seed))
-        counts = np.tile(np.bincount(start[0], minlength=self.V), (chains, 1))
+        counts = np.tile(np.bincount(text, minlength=self.V), (chains, 1))
         last = np.full(chains, asking[0])
         kept = np.unique(np.geomspace(1, steps, record).round().astype(np.intp))
-        base, each = self.base, np.arange(chains)
-        records: list[Ids] = []
+        each, records = np.arange(chains), list[Ids]()
         for step in range(1, steps + 1):
-            last = _draw(rng, counts * base[last])
+            last = _draw(rng, self._weights(counts, last))
             counts[each, last] += 1
             if step == kept[len(records)]:
                 records.append(counts.copy())
-        return len(start[0]) + kept, np.stack(records, axis=1)
+        return len(text) + kept, np.stack(records, axis=1)
+
+    def _weights(self, counts: NDArray[Any], asking: Ids) -> Float:
+        """m_j π_kj of texts with these counts (n, V), up to a factor each; the largest π_kj is 1."""
+        logits = np.where(counts > 0, self.log_base[asking], -np.inf)
+        top = logits.max(-1, keepdims=True)
+        if top.min() == -np.inf:
+            i = int(np.argmin(top))
+            raise ValueError(
+                f"text {i} with the tokens {np.flatnonzero(counts[i]).tolist()} holds none that its query "
+                f"{asking[i]} can choose: their entries of log_base are −∞."
+            )
+        return np.asarray(counts * np.exp(logits - top))
 
     def _prompts(self, ids: ArrayLike, queries: ArrayLike | None) -> tuple[Ids, Ids]:
-        rows = np.asarray(ids)
-        if rows.ndim != 2 or rows.dtype.kind not in "iu" or rows.size == 0:
-            raise ValueError(f"prompts have shape {rows.shape}, dtype {rows.dtype}. Pass integers (n, T).")
-        wrong = ((rows < -1) | (rows >= self.V)).any(-1) | (rows[:, 0] < 0)
-        if wrong.any():
-            i = int(np.argmax(wrong))
-            raise ValueError(
-                f"prompt {i} is empty or has an unknown token: {rows[i].tolist()}. "
-                f"The vocabulary is 0…{self.V - 1}."
-            )
-        last = rows[np.arange(len(rows)), (rows >= 0).sum(-1) - 1]
-        return rows.astype(np.intp), last if queries is None else np.asarray(queries, np.intp)
+        rows = as_sentences(ids, self.V)
+        return rows, as_queries(queries, rows, self.V)
 
 
 def collapse_exponent(counts: Ids, weak: int, strong: int, after: int = 100) -> float:

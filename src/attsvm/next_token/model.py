@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax
 
-from attsvm.next_token.corpus import Corpus, Ids
+from attsvm.next_token.corpus import Corpus
+from attsvm.next_token.ids import Ids, as_queries, as_sentences
 from attsvm.next_token.priorities import Priorities, Role
 from attsvm.numbers import Float
 
@@ -17,7 +18,8 @@ from attsvm.numbers import Float
 class OneLayer:
     """Next-token probabilities  softmax(W_ov X softmax(Xᵀ W_kq q)),  q the last token of X.
 
-    embeddings (V, d), W_ov (V, d), W_kq (d, d).
+    embeddings (V, d), W_ov (V, d), W_kq (d, d). Methods take sentences (n, T), −1 beyond their end, and the
+    tokens that ask (n,), by default the last of each.
     """
 
     embeddings: Float
@@ -26,34 +28,20 @@ class OneLayer:
 
     def attention(self, ids: ArrayLike, queries: ArrayLike | None = None) -> Float:
         """Attention over the tokens of sentences ids (n, T), −1 beyond their end: (n, T)."""
-        rows = self._checked(ids)
-        last = rows[np.arange(len(rows)), (rows >= 0).sum(-1) - 1]
-        asking = last if queries is None else np.asarray(queries)
+        rows = as_sentences(ids, len(self.embeddings))
+        asking = as_queries(queries, rows, len(self.embeddings))
         logits = token_logits(self.W_kq, self.embeddings)[rows, asking[:, None]]
         return np.asarray(softmax(np.where(rows >= 0, logits, -np.inf), axis=-1))
 
     def probabilities(self, ids: ArrayLike, queries: ArrayLike | None = None) -> Float:
         """Next-token probabilities of sentences ids (n, T): (n, V)."""
-        rows = self._checked(ids)
+        rows = as_sentences(ids, len(self.embeddings))
         pooled = np.einsum("nt,ntd->nd", self.attention(rows, queries), self.embeddings[rows])
         return np.asarray(softmax(pooled @ self.W_ov.T, axis=-1))
 
     def predict(self, ids: ArrayLike, queries: ArrayLike | None = None) -> Ids:
         """The most probable next token of each sentence (n,)."""
         return self.probabilities(ids, queries).argmax(-1)
-
-    def _checked(self, ids: ArrayLike) -> Ids:
-        rows = np.asarray(ids)
-        V = len(self.embeddings)
-        if rows.ndim != 2 or rows.dtype.kind not in "iu":
-            raise ValueError(f"ids has shape {rows.shape}, dtype {rows.dtype}. Pass integers (n, T).")
-        bad = (rows >= V) | (rows < -1)
-        wrong = bad.any(-1) | (rows[:, :1] < 0).any(-1)
-        if wrong.any():
-            i = int(np.argmax(wrong))
-            what = "an unknown token" if bad[i].any() else "no token"
-            raise ValueError(f"sentence {i} has {what}: {rows[i].tolist()}. The vocabulary is 0…{V - 1}.")
-        return rows.astype(np.intp)
 
 
 def token_logits(W: ArrayLike, embeddings: ArrayLike) -> Float:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from attsvm.next_token.corpus import Corpus, Ids
+from attsvm.next_token.corpus import Corpus
+from attsvm.next_token.ids import Ids
 from attsvm.numbers import Bool
 
 

@@ -9,12 +9,13 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attsvm.next_token.corpus import Corpus, Ids
+from attsvm.next_token.corpus import Corpus
+from attsvm.next_token.ids import Ids
 from attsvm.next_token.priorities import Priorities
 from attsvm.next_token.problems import as_embeddings, collocation_tokens, sentence_tokens
 from attsvm.norms import frobenius
 from attsvm.numbers import Bool, Float
-from attsvm.program.certificate import TOLERANCE, Certificate
+from attsvm.program.certificate import TOLERANCE, Certificate, certify
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import Solution
 from attsvm.program.span import basis
@@ -26,7 +27,8 @@ class Decoupled:
     """A Frobenius program of orthonormal tokens, solved one small vector problem per query.
 
     W (V, V): the logit of every token (row) under every query (column), W[x, q] = xᵀ W q.
-    blocks: the solutions, each a vector problem over the tokens that its query compares.
+    blocks: the solutions, each a vector problem over the tokens that its query compares; places: where in W
+    its vector stands, rows (tokens, c) of the columns (c,), c times where so many queries pose it.
 
     ‖W‖² is the sum of the blocks' squares and no constraint joins two blocks, so norms and lower
     bounds add in squares: the worst block bounds violations and relative gap of the whole.
@@ -34,6 +36,7 @@ class Decoupled:
 
     W: Float
     blocks: tuple[Solution, ...]
+    places: tuple[tuple[Ids, Ids], ...]
 
     @property
     def margin(self) -> float:
@@ -43,12 +46,18 @@ class Decoupled:
 
     @property
     def certificate(self) -> Certificate:
-        """The worst block's violations and gap, recomputed at every access."""
-        each = [block.certificate for block in self.blocks]
+        """The worst block's violations and gap, recomputed from W at every access."""
+        each, rest = [], self.W.copy()
+        for block, place in zip(self.blocks, self.places, strict=True):
+            for w in np.unique(self.W[place], axis=-1).T:
+                each.append(certify(block.constraints, frobenius, w[:, None], block.token_multipliers))
+            rest[place] = 0.0
         primal, dual, gap = (
             max((getattr(c, name) for c in each), default=0.0) for name in ("primal", "dual", "gap")
         )
-        return Certificate(primal, dual, gap, sum(c.rows for c in each))
+        # What no block asks for only makes W longer: ‖W‖ against the length of its blocks.
+        longer = 1 - float(frobenius.value(self.W - rest) * self.margin) if rest.any() else 0.0
+        return Certificate(primal, dual, gap + longer, sum(c.rows for c in each))
 
     @property
     def certified(self) -> bool:
@@ -127,26 +136,27 @@ def _query_after_query(corpus: Corpus) -> Decoupled:
     """The logits of each query:  min ‖w‖  s.t.  w_x − w_x' = 0 in a component,  ≥ 1 if x is above x'."""
     graph = Priorities.of(corpus)
     W = np.zeros((corpus.V, corpus.V))
-    blocks = []
+    blocks, places = [], []
     edges = np.flatnonzero(np.diff(graph.query, prepend=-1, append=corpus.V))
     for start, end in pairwise(edges):
         pairs = np.stack([graph.upper[start:end], graph.lower[start:end]], axis=-1)
         tied = ~graph.strict[start:end]
         present, place = np.unique(pairs, return_inverse=True)
         blocks.append(_one_query(place.reshape(pairs.shape), tied, len(present)))
-        W[present, graph.query[start]] = blocks[-1].W[:, 0]
-    return Decoupled(W, tuple(blocks))
+        places.append((present[:, None], graph.query[start : start + 1]))
+        W[places[-1]] = blocks[-1].W
+    return Decoupled(W, tuple(blocks), tuple(places))
 
 
 def _once_for_all_tokens(corpus: Corpus) -> Decoupled:
     V = corpus.V
     block = max_margin(Tokens(np.eye(V)[None]), [0])
-    w = block.W[:, 0]
     known = np.flatnonzero(corpus.collocation >= 0)
+    announced, others = corpus.collocation[known], np.arange(V - 1)[:, None]
+    place = np.concatenate([announced[None], others + (others >= announced)]), known
     W = np.zeros((V, V))
-    W[:, known] = w[1:].mean() if V > 1 else 0.0
-    W[corpus.collocation[known], known] = w[0]
-    return Decoupled(W, (block,))
+    W[place] = block.W
+    return Decoupled(W, (block,), (place,))
 
 
 def _one_query(pairs: Ids, tied: Bool, count: int) -> Solution:

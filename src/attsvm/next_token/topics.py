@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attsvm.next_token.corpus import Corpus, Ids
+from attsvm.next_token.corpus import Corpus
+from attsvm.next_token.ids import Ids
 from attsvm.next_token.priorities import Priorities
 from attsvm.numbers import Bool, Float
 
@@ -43,8 +44,6 @@ def topic_corpus(topic: Bool, n: int = 100, T: int = 4, seed: int = 0) -> Corpus
     below it are many; it stands at a random place, and the others are drawn from it and the tokens below it.
     """
     V = len(topic)
-    if not (n >= 1 and T >= 2):
-        raise ValueError(f"n={n}, T={T}. Pass n ≥ 1 sentences of T ≥ 2 tokens.")
     rng = np.random.Generator(np.random.PCG64(seed))
     return _written(rng, topic, rng.integers(V, size=n), np.zeros((V, V), np.intp), T)
 
@@ -131,6 +130,8 @@ def topic_changes(sentences: Corpus, corpus: Corpus, one: Bool, both: Bool, seed
 
 def _written(rng: np.random.Generator, topic: Bool, queries: Ids, place: Ids, T: int) -> Corpus:
     """A sentence for every query; place (V, V): how high a token stands under a query, as its weight."""
+    if not (len(queries) >= 1 and T >= 2):
+        raise ValueError(f"n={len(queries)}, T={T}. Pass n ≥ 1 sentences of T ≥ 2 tokens.")
     V = len(topic)
     ids, following = np.empty((len(queries), T), np.intp), np.empty(len(queries), np.intp)
     for i, q in enumerate(queries):
