@@ -10,6 +10,7 @@ the files of src/attsvm/figures/records. --tiny: a few examples for two epochs, 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import re
 import sys
@@ -29,18 +30,15 @@ FIGURES = {
     "sentiment": ("sentiment(?!.*--no-half)", "reviews"),
     "vision": ("vision", "images"),
     "vision-sparsity": ("patches|digits", "images"),
-    "head-geometry": (
-        "sentiment --size 3 (.*--seed 0|--optimizer mirror:(1.1|2) --seed [12]) --keep",
-        "reviews",
-    ),
+    "head-geometry": ("sentiment --size 3 --optimizer mirror:(1.1|2|3) --seed [012] --keep", "reviews"),
     "head-ranks": ("sentiment", "reviews"),
     "language": ("language", "reviews"),
 }
 """Which lines of its plan a figure draws, as a pattern, and the data they need."""
 OWN_PLAN = {"head-ranks": "plan-factors.txt", "language": "plan-language.txt"}
 """The others draw plan.txt."""
-PAIR, SEEDS, PAIR_NORMS = ("1.1", "2"), 3, ("Frobenius", "nuclear", "l1.1", "l3")
-"""Mirror descents whose heads are compared seed by seed, and in which norms."""
+PS, BASE, SEEDS, NORMS = ("1.1", "3"), "2", 3, ("Frobenius", "nuclear", "l1.1", "l3")
+"""Mirror descents whose heads are compared with gradient descent's, seed by seed, and in which norms."""
 TINY = ("--rows", "40", "--epochs", "2")
 
 
@@ -92,18 +90,14 @@ def studied(small: Path, given: argparse.Namespace) -> list[str]:
     """The certified programs of the heads, where a figure draws them; what summary.py is told of them."""
     if "head-geometry" not in given.figures:
         return []
-    file = given.out / "heads.json"
-    nets = sorted(x.name for x in small.iterdir() if re.fullmatch("sentiment-3-[^-]+-0", x.name))
-    for more in (*(["--only", f"{net}/"] for net in nets), ["--together", *nets]):
-        head_study.main([str(small), str(file), *more])
-    files = []
-    for seed in range(SEEDS):
-        nets = [x for p in PAIR if (small / (x := f"sentiment-3-mirror{p}-{seed}")).is_dir()]
-        if len(nets) == len(PAIR):
-            files.append(str(given.out / f"pair-{seed}.json"))
-            more = ["--norms", *PAIR_NORMS, "--together", *nets]
-            head_study.main([str(small), files[-1], *more])
-    return ["--heads", str(file), "--pairs", *files]
+    heads, files = str(given.out / "heads.json"), []
+    head_study.main([str(small), heads, "--norms", "Frobenius", "--only", "sentiment-3-mirror"])
+    for p, seed in itertools.product(PS, range(SEEDS)):
+        nets = [f"sentiment-3-mirror{x}-{seed}" for x in (p, BASE)]
+        if all((small / net).is_dir() for net in nets):
+            files.append(str(given.out / f"pair-{p}-{seed}.json"))
+            head_study.main([str(small), files[-1], "--norms", *NORMS, "--together", *nets])
+    return ["--heads", heads, "--pairs", *files]
 
 
 if __name__ == "__main__":

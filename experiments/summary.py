@@ -1,11 +1,12 @@
 """From folders of trainings to the small records that the package draws:
 
-    python experiments/summary.py RUNS [--heads HEADS.json] [--pairs PAIR.json …]
+    python experiments/summary.py RUNS [--heads HEADS.json …] [--pairs PAIR.json …]
 
 RUNS is what drive.py gathered (OUT/small), HEADS.json what head_study.py wrote, PAIR.json what it wrote with
 --together of two trainings that share their seed. Writes transformers.json, and heads.json where heads were
-studied, into src/attsvm/figures/records. Trainings that are recorded there stay,
-unless RUNS has one of the same name that went as far or farther; each says of which commit it is.
+studied, into src/attsvm/figures/records. What is recorded there stays: a training unless RUNS has one of the
+same name that went as far or farther, heads unless the files have some of the same name. Each training says
+of which commit it is.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("runs", type=Path)
     parser.add_argument("--heads", type=Path, nargs="*", default=(), help="files of head_study.py")
-    parser.add_argument("--layers", type=Path, nargs="*", default=(), help="others, kept as means by layer")
     parser.add_argument("--pairs", type=Path, nargs="*", default=(), help="others, of two nets of a seed")
     parser.add_argument("--heads-commit", default="unknown", help="of the code that studied the heads")
     parser.add_argument("--out", type=Path, default=RECORDS)
@@ -48,35 +48,38 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"no trainings in {given.runs}. Pass what drive.py gathered: OUT/small.")
     record = merged(given.out / "transformers.json", {name: training(folder) for name, folder in new.items()})
     write(given.out / "transformers.json", record)
-    file = given.out / "heads.json"
-    if given.heads:
-        write(file, studied(given.heads, given.heads_commit, record["runs"]))
-    if given.layers or given.pairs:
-        kept = json.loads(file.read_text(encoding="utf8"))
-        for each in given.layers:
-            nets = json.loads(each.read_text(encoding="utf8"))
-            kept["layers"] |= {name.split("/")[0]: by_layer(net) for name, net in nets.items()}
-        if given.pairs:
-            found = studied(given.pairs, given.heads_commit, record["runs"])
-            kept["pairs"] = {"made": found["made"], "last": found["last"], "nets": found["same"]}
-        write(file, kept)
+    if given.heads or given.pairs:
+        file = given.out / "heads.json"
+        write(file, studied(file, given.heads, given.pairs, given.heads_commit, record["runs"]))
 
 
-def studied(files: list[Path], commit: str, runs: dict[str, Any]) -> dict[str, Any]:
-    """What head_study.py found: `heads` on own selections, by layer, too, and on the `same`; last: epochs."""
-    heads: dict[str, Any] = {}
-    same: dict[str, Any] = {}
-    for file in files:
-        study = json.loads(file.read_text(encoding="utf8"))
-        for kind, found in ((same, study.pop("same", {})), (heads, study)):
-            kind |= {name: [head(one) for one in net] for name, net in found.items()}
-    made = here(commit) | {
-        "command": "python experiments/head_study.py out/runs/small heads.json [--together …]"
-    }
-    nets = {name.split("/")[0] for name in (*heads, *same)} & set(runs)
-    last = {name: runs[name]["trained"] for name in sorted(nets)}
-    ends = {name.split("/")[0]: by_layer(net) for name, net in heads.items() if name.endswith("last")}
-    return {"made": made, "last": last, "layers": ends, "heads": heads, "same": same}
+def studied(
+    file: Path, heads: list[Path], pairs: list[Path], commit: str, runs: dict[str, Any]
+) -> dict[str, Any]:
+    """The record with what head_study.py found: on own selections by layer, and of two nets on the same ones.
+
+    layers: training → its layers at the end; of a net before training with /heads-0000. pairs: `A beside B` →
+    heads of A on selections that B makes, too. last: epochs after which these heads are.
+    """
+    there: dict[str, Any] = {"made": here(commit), "last": {}, "layers": {}, "pairs": {}}
+    if file.is_file():
+        there = json.loads(file.read_text(encoding="utf8"))
+    commits = {*there["made"]["commit"].split(" and "), commit[:SHORT]}
+    made = there["made"] | {"commit": " and ".join(sorted(commits))}
+    made["command"] = "python experiments/head_study.py out/runs/small heads.json [--together …]"
+    layers, both = {}, {}
+    for own in map(_read, heads):
+        layers |= {name.removesuffix("/heads-last"): by_layer(net) for name, net in own.items()}
+    for same in (study["same"] for study in map(_read, pairs)):
+        for name, other in (tuple(same), tuple(same)[::-1]):
+            both[f"{name} beside {other}"] = [head(one) for one in same[name]]
+    last = {name: runs[name]["trained"] for name in (x.split()[0] for x in (*layers, *both)) if name in runs}
+    found = {"last": last, "layers": layers, "pairs": both}
+    return {"made": made} | {name: dict(sorted((there[name] | new).items())) for name, new in found.items()}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return dict(json.loads(file.read_text(encoding="utf8")))
 
 
 def merged(file: Path, new: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -182,6 +185,8 @@ def head(found: dict[str, Any]) -> dict[str, Any]:
 def by_layer(net: list[dict[str, Any]]) -> list[list[float]]:
     """[surest attention, share of the Frobenius margin, cosine to it], mean over the heads of every layer."""
     rows = [(one["layer"], one["mass"], one["margins"]["Frobenius"]) for one in net]
+    if not all(margin["certified"] for *_, margin in rows):
+        raise ValueError("a program of these heads is not certified. Study them again.")
     found = []
     for layer in sorted({layer for layer, *_ in rows}):
         some = [(mass, margin["ratio"], margin["cosine"]) for at, mass, margin in rows if at == layer]

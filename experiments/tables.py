@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,17 @@ import numpy as np
 from attsvm.figures.figure import Arrays
 from attsvm.figures.max_margin_selection import vision_sparsity
 from attsvm.figures.mirror_descent import sentiment, trials
-from attsvm.figures.ours import head_ranks
 from attsvm.figures.recorded import recorded
 
+PAIRS = (("1.1", "2"), ("1.1", "3"), ("2", "3"))
+LATE = 80
+"""Epochs after which p = 3 is tested a fifth as often."""
 ROWS = {"1.1": "mirror, p = 1.1", "2": "GD (p = 2)", "3": "mirror, p = 3"}
 
 
 def main() -> None:
     runs, arrays = recorded("transformers")["runs"], sentiment.experiment()
+    page_of_reviews(arrays)
     cells_of_reviews(arrays)
     for rule in sentiment.OTHERS:
         curve = arrays[f"test 3 {rule} 0"]
@@ -38,7 +42,7 @@ def main() -> None:
             print(f"  {name}: {counts}, {end['largest_key']:.3f}; {words[0]:.2f}, {words[-1]:.2f}")
     print("norm, entropy and top mass by layer, at the start and at the end (12 epochs for Adam)")
     for name, run in runs.items():
-        if name.startswith("sentiment") and name.endswith(("-0", "selective")):
+        if name.startswith("sentiment"):
             layers = np.array(run["layers"])
             at = 1 if "adam" in name else -1
             print(f"  {name}: {layers[0].round(3).tolist()} → {layers[at].round(3).tolist()}")
@@ -60,9 +64,55 @@ def main() -> None:
             least = f"{soft[0]:.2f}, {soft.min():.2f} (epoch {at}), {most}, {soft[-1]:.2f}"
         print(f"  {name}: {best}; {least}; {norm[0]:.3f} → {norm[-1]:.3f}, most {norm.max():.3f}")
         print(f"    rank correlation {vision_sparsity.ranks(soft, norm):.3f}")
-    added_to_heads()
-    margins_by_the_law()
-    temperatures()
+
+
+def page_of_reviews(arrays: Arrays) -> None:
+    """The two tables of the page, line by line: the best epoch, then the last one and how many there were."""
+    cells = {cell: trials.own(arrays, *cell) for cell in trials.PUBLISHED}
+    ended = [cell for cell, keys in cells.items() if len(trials.measured(arrays, keys, "best"))]
+    spread = trials.between(arrays)
+    for cell, keys in cells.items():
+        found = trials.measured(arrays, keys, "best")
+        ours, words = f"{_spread(found)} ({len(found)})", ["", ""]
+        if cell in ended:
+            less = float(found.mean()) - trials.PUBLISHED[cell].best[0]
+            alone, every = (trials.one_more(less, spread, len(found), of=of) for of in (1, len(ended)))
+            words = [
+                _bold(f"{round(less, 2) + 0.0:.2f} {_ends(*alone)}", *alone),
+                _bold(_ends(*every), *every),
+            ]
+        else:
+            ours = ", ".join(f"{trials.best(arrays, key):.2f}" for key in keys) + ", stopped"
+        print(f"| {_cell(*cell)} | {ours} | {_beside(*cell, 'best', 2)} | {words[0]} | {words[1]} |")
+    for cell in ended:
+        row = [_cell(*cell)]
+        for what, digits in (("last", 2), ("epochs", 1)):
+            values = trials.measured(arrays, cells[cell], what)
+            row += [_spread(values, digits), _beside(*cell, what, digits)]
+        print(f"| {' | '.join(row)} |")
+
+
+def _cell(size: int, p: str) -> str:
+    return f"{size}, {p}{' (GD)' if p == '2' else ''}"
+
+
+def _beside(size: int, p: str, what: str, digits: int) -> str:
+    """A published mean and spread; of size 6 that of this net, and what is printed."""
+    words = [
+        "{:.{d}f} ± {:.{d}f}".format(*getattr(of, what), d=digits)
+        for of in (trials.PUBLISHED[size, p], trials.UNMASKED[p])
+    ]
+    return f"{words[0]} (*printed: {words[1]}*)" if size == 6 else words[0]
+
+
+def _ends(_: float, low: float, high: float) -> str:
+    return f"[{low:.2f}, {high:.2f}]"
+
+
+def _bold(words: str, _: float, low: float, high: float) -> str:
+    """Bold where the interval leaves zero out."""
+    words = words.replace("-", "−")
+    return f"**{words}**" if low > 0 or high < 0 else words
 
 
 def cells_of_reviews(arrays: Arrays) -> None:
@@ -88,38 +138,32 @@ def _told(published: trials.Published) -> str:
     return ", ".join(f"{what} {mean:.2f} ± {spread:.2f}" for what, (mean, spread) in pairs)
 
 
-def _spread(values: Any) -> str:
+def _spread(values: Any, digits: int = 2) -> str:
     if len(values) < 2:
-        return " ".join(f"{x:.2f}" for x in values) or "none"
-    return f"{values.mean():.2f} ± {values.std(ddof=1):.2f}"
+        return " ".join(f"{x:.{digits}f}" for x in values) or "none"
+    return f"{values.mean():.{digits}f} ± {values.std(ddof=1):.{digits}f}"
 
 
 def gains_of_reviews(arrays: Arrays) -> None:
-    """p = 1.1 minus p = 2 seed by seed, with Student's intervals."""
-    for size in trials.SIZES:
-        for what in ("best", "last"):
-            gains, epochs = trials.gain(arrays, size, what)
-            words = "one seed" if len(gains) < 2 else "95 %: {:.2f} to {:.2f}".format(*trials.interval(gains))
-            theirs = [getattr(trials.PUBLISHED[size, p], what)[0] for p in trials.PS[:2]]
-            print(
-                f"gain of p = 1.1, size {size}, {what}, {epochs} epochs: {gains.round(2)}, mean "
-                f"{gains.mean():.2f}, n = {len(gains)}; {words}; published {theirs[0] - theirs[1]:.2f}"
-            )
-    for size in trials.SIZES:
-        for until in (10, 14, 20):
-            seeds = range(len(trials.gain(arrays, size)[0]))
-            sides = [[trials.best(arrays, f"{size} {p} {s}", until) for s in seeds] for p in trials.PS[:2]]
-            gains = np.subtract(*sides)
-            print(f"  size {size}, after {until} epochs: {gains.round(2)}, mean {gains.mean():.2f}")
-    for size in trials.SIZES:
-        for key in trials.own(arrays, size, "3"):
-            epochs, curve = arrays[f"epoch {key}"], arrays[f"test {key}"]
-            low, high = (trials.best(arrays, f"{size} {p} {key.split()[2]}") for p in ("2", "1.1"))
-            best, at, last = curve.max(), epochs[curve.argmax()], arrays[f"trained {key}"]
-            print(
-                f"  size {size}, p = 3, seed {key.split()[2]}: best {best:.2f} at epoch {at} of {last}, "
-                f"{best - low:.2f} above p = 2, {high - best:.2f} below p = 1.1"
-            )
+    """One p minus another seed by seed, with Student's intervals; early on; and where p = 3 is best."""
+    for ps, size, what in product(PAIRS, trials.SIZES, ("best", "last")):
+        gains, epochs = trials.gain(arrays, size, what, ps)
+        words = "one seed" if len(gains) < 2 else "95 %: {:.2f} to {:.2f}".format(*trials.interval(gains))
+        theirs = [getattr(trials.PUBLISHED[size, p], what)[0] for p in ps]
+        print(
+            f"p = {ps[0]} minus {ps[1]}, size {size}, {what}, {epochs} epochs: {gains.round(2)}, mean "
+            f"{gains.mean():.2f}, n = {len(gains)}; {words}; published {theirs[0] - theirs[1]:.2f}"
+        )
+    for size, until in product(trials.SIZES, (10, 14, 20)):
+        seeds = range(len(trials.gain(arrays, size)[0]))
+        sides = [[trials.best(arrays, f"{size} {p} {s}", until) for s in seeds] for p in trials.PS[:2]]
+        gains = np.subtract(*sides)
+        print(f"  size {size}, after {until} epochs: {gains.round(2)}, mean {gains.mean():.2f}")
+    for key in (key for size in trials.SIZES for key in trials.own(arrays, size, "3")):
+        epochs, curve = arrays[f"epoch {key}"], arrays[f"test {key}"]
+        late = f"{curve[epochs > LATE].max():.2f}" if epochs[-1] > LATE else "none"
+        place = f"at epoch {epochs[curve.argmax()]} of {arrays[f'trained {key}']}"
+        print(f"  p = 3, size, p, seed {key}: best {curve.max():.2f} {place}; best after {LATE}: {late}")
 
 
 def pairs_of_reviews(arrays: Arrays) -> None:
@@ -158,8 +202,8 @@ def initialisations(arrays: Arrays) -> None:
             if len(values):
                 found = float(values.mean()) - getattr(published, what)[0]
                 words = "{:.2f} [{:.2f}, {:.2f}]".format(*trials.one_more(found, between, len(values)))
-                _, *all_six = trials.one_more(found, between, len(values), of=6)
-                words += "; as one of six [{:.2f}, {:.2f}]".format(*all_six)
+                _, *every = trials.one_more(found, between, len(values), of=9)
+                words += "; as one of nine [{:.2f}, {:.2f}]".format(*every)
                 print(f"  size {cell[0]}, p = {cell[1]}, n = {len(values)}: ours less published {words}")
                 less[cell] = found, len(values)
         for size in trials.SIZES:
@@ -176,79 +220,13 @@ def initialisations(arrays: Arrays) -> None:
             f"best of size {cell[0]}, p = {cell[1]} from one initialisation: {each.round(2)} {_spread(each)}"
         )
     for words, within in (("ours", ours), ("published", (theirs, 9 * len(cells)))):
-        found = "{:.1f} [{:.1f}, {:.1f}]".format(*trials.ratio(apart, within))
+        ratio = trials.ratio(apart, within)
+        found = "{:.1f} [{:.1f}, {:.1f}]".format(*ratio)
+        found += ", of the deviations {:.1f} [{:.1f}, {:.1f}]".format(*np.sqrt(ratio))
         print(
             f"  of these cells, sd of own initialisations {apart[0]:.2f} ({apart[1]}), of one, {words}, "
             f"{within[0]:.2f} ({within[1]}); quotient of the variances {found}"
         )
-
-
-def added_to_heads() -> None:
-    """What optimizers of W_Q and W_K added, by seed, with intervals; by layer; and with longer steps."""
-    arrays, runs = head_ranks.experiment(), recorded("factors")["runs"]
-    print("what training added to a head: seeds, mean, 95 % interval")
-    for rule in (*head_ranks.RULES, *head_ranks.WHOLE):
-        print(f"  {rule}")
-        found = {measure: head_ranks.seeds(arrays, rule, measure) for measure in head_ranks.MEASURES}
-        found |= {name: 100 * arrays[f"{name} {rule}"] for name in ("best", "stop")}
-        found |= {name: arrays[f"{name} {rule}"] for name in ("epochs", "loss")}
-        for name, values in found.items():
-            low, high = head_ranks.interval(values)
-            each = ", ".join(f"{x:.4g}" for x in values)
-            print(f"    {name}: {each}; {_digits(values.mean())} [{_digits(low)}, {_digits(high)}]")
-        layers = arrays[f"heads {rule}"].mean(0).reshape(3, -1, 3).mean(1)
-        for measure, values in zip(head_ranks.MEASURES, layers.T, strict=True):
-            print(f"    by layer, {measure}: {', '.join(_digits(x) for x in values)}")
-        first = arrays[f"first {rule}"]
-        print(f"    after one epoch: {', '.join(_digits(x) for x in first[:, 3:].mean(0))}")
-        powers = np.log(found["length"] / first[:, 5]) / np.log(found["epochs"])
-        print(f"    length grows like epochs to the power {powers.mean():.2f}")
-    for name, run in runs.items():
-        if name.endswith("4e-4"):
-            ranks = ", ".join(_digits(x) for x in np.mean(run["heads"], 0))
-            print(f"  {name}: {ranks}; loss {run['loss']:.3f}, test {100 * run['best']:.2f}")
-
-
-def _digits(x: float) -> str:
-    """Two decimals below ten, one below a hundred."""
-    return f"{x:.2f}" if x < 10 else f"{x:.1f}"
-
-
-def margins_by_the_law() -> None:
-    """Shares of the certified margin and cosines, of W and of what was added, on shared selections."""
-    for kind in ("own", "same"):
-        if found := head_ranks.margins(kind):
-            print(f"margins by the law, {kind} selections: W, its cosine; what was added, its cosine")
-        for rule, norms in found.items():
-            for norm, (heads, numbers) in norms.items():
-                words = (f"{mean:.3f} [{low:.3f}, {high:.3f}]" for mean, low, high in numbers)
-                print(f"  {rule} {norm} ({heads} heads): {', '.join(words)}")
-
-
-def temperatures() -> None:
-    """Growth of the heads' norms by layer with Adam, with a learned temperature and without."""
-    runs, interval = recorded("factors")["runs"], trials.interval
-    plain, selective = (
-        [runs[f"sentiment-3-adam-{seed}{end}"] for seed in range(head_ranks.SEEDS)]
-        for end in ("", "-selective")
-    )
-    print("growth of norms by layer with Adam, without and with a learned temperature; percent saved")
-    for words, at in (("at equal loss", -1), ("after six epochs", 6)):
-        grown = np.array(
-            [[np.subtract(run["norms"][at], run["norms"][0]) for run in some] for some in (plain, selective)]
-        )
-        for layer, saved in enumerate(100 * (1 - grown[1] / grown[0]).T):
-            means = ", ".join(f"{x:.3f}" for x in grown[:, :, layer].mean(1))
-            ends = "{:.0f}, {:.0f}".format(*interval(saved))
-            print(f"  {words}, layer {layer + 1}: {means}; saved {saved.mean():.0f} [{ends}]")
-    lost = np.array([100 * (a["best"] - b["best"]) for a, b in zip(plain, selective, strict=True)])
-    means = ", ".join(f"{100 * np.mean([run['best'] for run in some]):.2f}" for some in (plain, selective))
-    ends = "{:.2f}, {:.2f}".format(*interval(lost))
-    print(f"  best test: {means}; lost {lost.mean():.2f} [{ends}]")
-    for run in selective:
-        print(f"  temperature {run['temperature']}; {run['epochs']:.1f} epochs, loss {run['loss']:.3f}")
-    last = np.mean([run["temperature"][1] for run in selective], 0)
-    print(f"  mean temperature at the end: {', '.join(f'{x:.2f}' for x in last)}")
 
 
 if __name__ == "__main__":

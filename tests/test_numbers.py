@@ -46,7 +46,7 @@ OTHERS = {
         "1.71": "its slopes of ‖W‖, first and last half decade",
         "1.82": "their mean log t",
     },
-    "findings.md": {"0.439": PIVOTAL},
+    "findings.md": {"0.439": PIVOTAL, "0.312": PIVOTAL},
     "practice/transformers.md": {
         "25,000": "reviews of the data set",
         "150.1": "published epochs",
@@ -55,6 +55,7 @@ OTHERS = {
         "18,206": LARGE,
         "27,224": LARGE,
         "0.439": PIVOTAL,
+        "0.312": PIVOTAL,
         "2.17": "seconds: benchmarks/epochs.py on a GPU",
         "178,000": "key weights in a bin, rounded to thousands",
         "0.995": "train accuracy at which a training ends",
@@ -229,6 +230,19 @@ def test_a_stale_number_is_noticed_and_a_present_one_is_not():
     page = "practice/transformers.md"
     assert held_by_a_record("83.70", page) and held_by_a_record("18,397", page)
     assert not held_by_a_record("83.71", page) and not held_by_a_record("18,398", page)
+
+
+CELL = re.compile(r"^\| [346], (?:1\.1|2 \(GD\)|3) \|.*$", flags=re.MULTILINE)
+"""A row of a table of the movie reviews, by size and p."""
+
+
+def test_tables_of_reviews_are_printed_line_by_line_with_their_counts_and_a_wrong_count_is_noticed():
+    """So a mean stands over as many trainings as it says, and all of them ended."""
+    rows = CELL.findall((DOCS / "practice" / "transformers.md").read_text(encoding="utf8"))
+    printed = CELL.findall(tables())
+    assert rows == printed and len(rows) >= 15
+    counted = [row for row in rows if "(3)" in row]
+    assert counted and not any(row.replace("(3)", "(4)") in printed for row in counted)
 
 
 def test_no_exception_is_kept_for_a_number_that_is_gone():

@@ -180,10 +180,13 @@ def test_a_longer_training_replaces_a_recorded_one_and_a_shorter_does_not(tmp_pa
 
 def test_heads_are_kept_as_means_by_layer():
     def head(layer, x):
-        return {"layer": layer, "mass": x, "margins": {"Frobenius": {"ratio": 2 * x, "cosine": 3 * x}}}
+        margin = {"ratio": 2 * x, "cosine": 3 * x, "certified": x < 8}
+        return {"layer": layer, "mass": x, "margins": {"Frobenius": margin}}
 
-    found = summary.by_layer([head(1, 7.0), head(0, 1.0), head(0, 3.0)])
-    assert found == [[2, 4, 6], [7, 14, 21]]
+    net = [head(1, 7.0), head(0, 1.0), head(0, 3.0)]
+    assert summary.by_layer(net) == [[2, 4, 6], [7, 14, 21]]
+    with pytest.raises(ValueError, match="not certified"):
+        summary.by_layer([*net, head(1, 9.0)])
 
 
 def test_the_same_weight_with_wasteful_factors_has_less_of_the_best_factors_margin():
@@ -241,20 +244,27 @@ def test_pairs_are_recorded_beside_the_heads_and_exchanged_they_are_turned_over(
     monkeypatch.setattr(head_study, "LEAST", 2)
     states, mask = np.eye(3)[None, :2], np.ones((1, 2), bool)
     best = np.array([[5.0, -5, 0], [-5, 5, 0], [0, 0, 0]])
-    names = [f"sentiment-3-{rule}-0" for rule in head_pairs.PAIR]
+    group = "1.1, size 3"
+    names = head_pairs.names(group)[0]
     for name, W in zip(names, (best, best + np.diag([4.0, 0, 0])), strict=True):
         (tmp_path / name).mkdir()
         head_file(tmp_path / name / "heads-last.safetensors", W, states, mask)
     norms = ["--norms", "Frobenius", "nuclear", "l1.1"]
     head_study.main([str(tmp_path), str(tmp_path / "pair.json"), *norms, "--together", *names])
-    found = summary.studied([tmp_path / "pair.json"], "unknown", {})["same"]
-    for nets, above in ((found, True), (dict(zip(names, reversed(found.values()), strict=True)), False)):
-        record = {"heads": {"pairs": {"nets": nets}}, "transformers": {"runs": {}}}
-        monkeypatch.setattr(head_pairs, "recorded", record.get)
+    file, runs = tmp_path / "heads.json", {name: {"trained": 7} for name in names}
+    record = summary.studied(file, [], [tmp_path / "pair.json"], "a", runs)
+    summary.write(file, record)
+    found = record["pairs"]
+    assert record["last"] == dict.fromkeys(names, 7) and len(found) == 2
+    again = summary.studied(file, [], [], "b", {})  # nothing new: what is there stays
+    assert again == record | {"made": record["made"] | {"commit": "a and b"}}
+    for nets, above in ((found, True), (dict(zip(found, reversed(found.values()), strict=True)), False)):
+        records = {"heads": {"pairs": nets}, "transformers": {"runs": {}}}
+        monkeypatch.setattr(head_pairs, "recorded", records.get)
         arrays = head_pairs.experiment()
-        assert arrays["pair 3 seed"].tolist() == [0]
+        assert arrays[f"pair {group} seed"].tolist() == [0]
         for name in ("W, Frobenius", "W, l1.1", "cosine, nuclear"):
-            (quotient,) = head_pairs.quotient(arrays, "3", name)
+            (quotient,) = head_pairs.quotient(arrays, group, name)
             assert (quotient > 1.02) == above and (quotient < 0.98) != above  # a cosine of 0.961
 
 

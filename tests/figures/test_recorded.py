@@ -8,7 +8,7 @@ import pytest
 from attsvm import figures
 from attsvm.figures.max_margin_selection import vision_sparsity
 from attsvm.figures.mirror_descent import sentiment
-from attsvm.figures.ours import head_pairs, head_ranks, language
+from attsvm.figures.ours import head_geometry, head_pairs, head_ranks, language
 from attsvm.figures.recorded import recorded
 
 NAMES = [name for name, figure in figures.ALL.items() if figure.recorded]
@@ -95,27 +95,42 @@ def test_ranks_that_optimizers_write_into_heads_are_apart_and_exchanged_or_mixed
 def test_pairs_are_apart_by_what_was_added_and_not_by_margins_and_exchanged_they_are_not():
     """A closed form bounds what the shape of one step explains; nets of one optimizer are not apart."""
     arrays = head_pairs.experiment()
+    group, added = "1.1, size 3", "pair 1.1, size 3 spread, added"
     assert [check.agrees for check in head_pairs.checks(arrays)] == [False, False, True]
-    assert (head_pairs.quotient(arrays, "3", "spread, added") < head_pairs.first_step(1.1)).all()
-    for twins in (arrays["pair 3 spread, added"][::-1], arrays["pair 3 spread, added"][[0, 0]]):
-        assert not head_pairs.checks(arrays | {"pair 3 spread, added": twins})[2].agrees
-    leading = {
-        f"pair 3 {name}": np.array([[2.0], [1.0]]) + arrays["pair 3 spread"] for name in ("K and Q, l1.1",)
-    }
+    assert (head_pairs.quotient(arrays, group, "spread, added") < head_pairs.first_step(1.1)).all()
+    for twins in (arrays[added][::-1], arrays[added][[0, 0]]):
+        assert not head_pairs.checks(arrays | {added: twins})[2].agrees
+    leading = {f"pair {group} K and Q, l1.1": np.array([[2.0], [1.0]]) + arrays[f"pair {group} spread"]}
     assert head_pairs.checks(arrays | leading)[0].agrees
 
 
 def test_in_every_pair_more_weights_are_small_and_at_size_six_fewer_keys_and_queries_are_large():
     arrays = head_pairs.experiment()
-    for group in ("3", "4", "6"):
+    for size in (3, 4, 6):
         for kind in head_pairs.KINDS:
-            small, large = (
-                np.divide(*head_pairs.weights(arrays, group, kind)[x]) for x in ("small", "large")
-            )
+            found = head_pairs.weights(arrays, f"1.1, size {size}", kind)
+            small, large = (np.divide(*found[x]) for x in ("small", "large"))
             assert len(small) == 3 and (small > 1).all()
-            if group == "3" or (group == "6" and kind != "value"):
-                assert (head_ranks.interval(large)[0] > 1) == (group == "3")
-                assert (head_ranks.interval(large)[1] < 1) == (group == "6")
+            if size == 3 or (size == 6 and kind != "value"):
+                assert (head_ranks.interval(large)[0] > 1) == (size == 3)
+                assert (head_ranks.interval(large)[1] < 1) == (size == 6)
+
+
+def test_alignment_has_risen_on_every_seed_and_before_training_it_has_not():
+    arrays = head_geometry.experiment()
+    start = {f"layers 3 {p}": arrays["layers 3 start"] for p in ("1.1", "2", "3")}
+    for given, wanted in ((arrays, True), (arrays | start, False)):
+        found = [check.agrees for check in head_geometry.checks(given) if "alignment" in check.what]
+        assert len(found) >= 2 and set(found) == {wanted}
+
+
+def test_every_recorded_head_is_of_the_end_of_its_training():
+    """Kept heads of a training that went on since say nothing about its end."""
+    runs, record = recorded("transformers")["runs"], recorded("heads")
+    named = {name.split()[0] for name in (*record["layers"], *record["pairs"]) if "/heads-0000" not in name}
+    assert named == set(record["last"])
+    for name, epochs in record["last"].items():
+        assert runs[name]["ended"] and runs[name]["trained"] == epochs, name
 
 
 def test_every_net_was_stopped_at_the_same_loss_and_has_nine_heads():

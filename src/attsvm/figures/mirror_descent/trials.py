@@ -121,12 +121,14 @@ def between(arrays: Arrays, what: str = "best") -> tuple[float, int]:
     return pooled([cell for cell in cells if len(cell) > 1])
 
 
-def gain(arrays: Arrays, size: int, what: str = "best") -> tuple[Float, float]:
-    """Test accuracy of p = 1.1 minus that of p = 2, seed by seed, and after how many epochs.
+def gain(
+    arrays: Arrays, size: int, what: str = "best", ps: tuple[str, str] = ("1.1", "2")
+) -> tuple[Float, float]:
+    """Test accuracy of the first p minus that of the second, seed by seed, and after how many epochs.
 
     Infinitely many where all of them were trained to their end, otherwise equally many.
     """
-    ours, theirs = (own(arrays, size, p) for p in PS[:2])
+    ours, theirs = (own(arrays, size, p) for p in ps)
     pairs = [(a, b) for a in ours for b in theirs if a.split()[2] == b.split()[2]]
     every = [key for pair in pairs for key in pair]
     if all(arrays[f"ended {key}"] for key in every):

@@ -1,4 +1,4 @@
-"""Mirror descent with p = 1.1 beside gradient descent, seed by seed: margins and shapes of heads, weights.
+"""Mirror descent with p = 1.1 and 3 beside gradient descent, seed by seed: margins, shapes and weights.
 
 The two nets of a seed start from the same weights, and their heads are judged on selections that both make.
 """
@@ -19,10 +19,10 @@ from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
 from attsvm.numbers import Float
 
 Named = dict[str, Any]
-PAIR = ("mirror1.1", "mirror2")
-OWN = ("0", "1", "2")
-GROUPS = {"3": OWN, "4": OWN, "6": OWN, "3, one start": ("0", "10-0", "11-0")}
-"""Size of the nets and their seeds; one start: other orders and dropout, the initial weights of seed 0."""
+PS, BASE, SEEDS = ("1.1", "3"), "2", 3
+"""Mirror descents that are compared, with what, and on how many seeds at most."""
+GROUPS = {f"{p}, size {size}": (p, size) for p in PS for size in (3, 4, 6)}
+"""p and size of the nets."""
 MARGINS = {
     "W, Frobenius": ("Frobenius", "ratio"),
     "W, nuclear": ("nuclear", "ratio"),
@@ -31,6 +31,7 @@ MARGINS = {
     "K and Q, Frobenius": ("nuclear", "factors ratio"),
     "K and Q, l1.1": ("l1.1", "factors ratio"),
     "K and Q, l1.1, at most": ("l1.1", "factors most"),
+    "K and Q, l3": ("l3", "factors ratio"),
 }
 """A head's share of the best margin: of W in a norm, or of its factors by the product of theirs."""
 COSINES = {
@@ -58,20 +59,26 @@ START = 384**-0.5
 """Initial weights are uniform between this and its negative."""
 
 
+def names(group: str) -> list[list[str]]:
+    """The two trainings of every seed."""
+    p, size = GROUPS[group]
+    return [[f"sentiment-{size}-mirror{x}-{seed}" for x in (p, BASE)] for seed in range(SEEDS)]
+
+
 def experiment() -> Arrays:
     """By group: the seed of a head (n,), its measures (2, n), and counts of weights (2, seeds, bins)."""
-    nets, runs = recorded("heads").get("pairs", {}).get("nets", {}), recorded("transformers")["runs"]
+    nets, runs = recorded("heads").get("pairs", {}), recorded("transformers")["runs"]
     arrays: Arrays = {}
-    for group, seeds in GROUPS.items():
-        names = [[f"sentiment-{group[0]}-{rule}-{seed}" for rule in PAIR] for seed in seeds]
-        there = [pair for pair in names if all(name in nets for name in pair)]
+    for group in GROUPS:
+        both = [[f"{a} beside {b}", f"{b} beside {a}"] for a, b in names(group)]
+        there = [pair for pair in both if all(name in nets for name in pair)]
         heads = [[head for pair in there for head in nets[pair[side]]] for side in (0, 1)]
         if heads[0]:
-            arrays[f"pair {group} seed"] = np.array(
-                [k for k, pair in enumerate(there) for _ in nets[pair[0]]]
-            )
+            seeds = [k for k, pair in enumerate(there) for _ in nets[pair[0]]]
+            arrays[f"pair {group} seed"] = np.array(seeds)
             arrays |= {f"pair {group} {name}": values for name, values in _measured(heads).items()}
-        ends = [[runs[name]["last"] for name in pair] for pair in names if all(name in runs for name in pair)]
+        ended = [pair for pair in names(group) if all(runs.get(name, {}).get("ended") for name in pair)]
+        ends = [[runs[name]["last"] for name in pair] for pair in ended]
         for kind in KINDS if ends else ():
             for what in ("histogram", "large"):
                 counts = [[pair[side][f"{what}_{kind}"] for pair in ends] for side in (0, 1)]
@@ -104,7 +111,7 @@ def by_seed(arrays: Arrays, group: str, name: str) -> Float:
 
 
 def quotient(arrays: Arrays, group: str, name: str) -> Float:
-    """p = 1.1 over p = 2, of each seed."""
+    """p over p = 2, of each seed."""
     above, below = by_seed(arrays, group, name)
     return np.asarray(above / below)
 
@@ -140,7 +147,12 @@ def first_step(p: float) -> float:
     return (2 * q + 1) / (q + 1) ** 2
 
 
-def _forest(ax: Axes, rows: list[tuple[str, Float, str]], title: str) -> None:
+def over(group: str) -> str:
+    """What the quotients of a group are, in words."""
+    return f"p = {GROUPS[group][0]} over p = {BASE}"
+
+
+def _forest(ax: Axes, rows: list[tuple[str, Float, str]], title: str, words: str) -> None:
     """Quotients of some measures: the seeds, and the interval of their mean, on a logarithmic axis."""
     for row, (_, values, color) in enumerate(rows):
         if len(values) > 1:
@@ -153,26 +165,28 @@ def _forest(ax: Axes, rows: list[tuple[str, Float, str]], title: str) -> None:
     ticks = [x for x in (0.25, 0.5, 1, 2, 4) if ax.get_xlim()[0] <= x <= ax.get_xlim()[1]]
     ax.set_xticks(ticks, [f"{x:g}" for x in ticks], fontsize=8)
     ax.minorticks_off()
-    describe(ax, title, "p = 1.1 over p = 2")
+    describe(ax, title, words)
 
 
 def draw_margins(ax: Axes, arrays: Arrays, group: str) -> None:
-    """Margins at equal selections, in blue the norms of p = 1.1 and in orange those of p = 2."""
-    colours = {"K and Q, l1.1": BLUE, "W, l1.1": BLUE, "K and Q, Frobenius": ORANGE, "W, nuclear": ORANGE}
+    """Margins at equal selections, in blue the norms of p and in orange those of p = 2."""
+    own, theirs = f"l{GROUPS[group][0]}", ("K and Q, Frobenius", "W, nuclear")
+    colours = {f"{what}, {own}": BLUE for what in ("W", "K and Q")} | dict.fromkeys(theirs, ORANGE)
     there = [name for name in MARGINS if f"pair {group} {name}" in arrays and not name.endswith("at most")]
     if there:
         rows = [(name, quotient(arrays, group, name), colours.get(name, GREY)) for name in there]
-        _forest(ax, rows, "margin by the best")
+        _forest(ax, rows, "margin by the best", over(group))
 
 
 def draw_shapes(ax: Axes, arrays: Arrays, group: str) -> None:
     """Shapes of heads and spreads of their weights."""
     if there := [name for name in SHAPES if f"pair {group} {name}" in arrays]:
-        _forest(ax, [(name, quotient(arrays, group, name), BLUE) for name in there], "shapes of heads")
+        rows = [(name, quotient(arrays, group, name), BLUE) for name in there]
+        _forest(ax, rows, "shapes of heads", over(group))
 
 
 def draw_weights(ax: Axes, arrays: Arrays, group: str) -> None:
-    """Histograms of p = 1.1 over those of p = 2: mean over seeds, and from the least to the largest."""
+    """Histograms of p over those of p = 2: mean over seeds, and from the least to the largest."""
     for kind, color in zip(KINDS, (BLUE, GREEN, ORANGE), strict=True):
         if (counts := arrays.get(f"pair {group} histogram {kind}")) is not None:
             enough = (counts >= ENOUGH).all((0, 1))
@@ -182,25 +196,30 @@ def draw_weights(ax: Axes, arrays: Arrays, group: str) -> None:
             ax.fill_between(places, seeds.min(0), seeds.max(0), step="post", color=color, alpha=0.2, lw=0)
     ax.axhline(1, color=GREY, lw=0.8)
     ax.set_yscale("log")
-    ax.set_yticks((1, 2, 5, 10), ("1", "2", "5", "10"))
+    ticks = [x for x in (0.1, 0.2, 0.5, 1, 2, 5, 10) if ax.get_ylim()[0] <= x <= ax.get_ylim()[1]]
+    ax.set_yticks(ticks, [f"{x:g}" for x in ticks])
     ax.minorticks_off()
     ax.tick_params(labelsize=8)
     ax.legend(fontsize=7, frameon=False)
-    describe(ax, "weights by size", "|w|", "count, p = 1.1 over p = 2")
+    describe(ax, "weights by size", "|w|", f"count, {over(group)}")
 
 
 def checks(arrays: Arrays) -> list[Check]:
-    """Whether each p leads in the norm of its steps on K and Q, and whether p = 1.1 adds sparser weights."""
+    """At size 3, whether each p leads in the norm of its steps on K and Q, and adds to them as it prefers."""
     found = []
-    for name, below, law in (
-        ("K and Q, l1.1", False, "p = 1.1 leads in the l1.1 margin of K and Q"),
-        ("K and Q, Frobenius", True, "p = 2 leads in the Frobenius margin of K and Q"),
-        ("spread, added", True, "what p = 1.1 adds to K and Q is sparser"),
+    for p, name, below, law in (
+        ("1.1", "K and Q, l1.1", False, "p = 1.1 leads in the l1.1 margin of K and Q"),
+        ("1.1", "K and Q, Frobenius", True, "p = 2 leads p = 1.1 in the Frobenius margin of K and Q"),
+        ("1.1", "spread, added", True, "what p = 1.1 adds to K and Q is sparser"),
+        ("3", "K and Q, l3", False, "p = 3 leads in the l3 margin of K and Q"),
+        ("3", "K and Q, Frobenius", True, "p = 2 leads p = 3 in the Frobenius margin of K and Q"),
+        ("3", "spread, added", False, "what p = 3 adds to K and Q is denser"),
     ):
-        if f"pair 3 {name}" not in arrays or len(values := quotient(arrays, "3", name)) < 2:
+        group = f"{p}, size 3"
+        if f"pair {group} {name}" not in arrays or len(values := quotient(arrays, group, name)) < 2:
             continue
         low, high = interval(values)
-        why = f"p = 1.1 over p = 2: {low:.2f} to {high:.2f}, {len(values)} seeds"
+        why = f"{over(group)}: {low:.2f} to {high:.2f}, {len(values)} seeds"
         what = f"size 3, interval over seeds: {law}"
         apart = float(high < 1 if below else low > 1)
         found.append(Check(what, CONJECTURED, LAW, 1.0, apart, exactly("yes or no"), why))
