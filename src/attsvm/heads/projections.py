@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.numbers import Float
-from attsvm.query_key import FUSED, query_key_layers
+from attsvm.query_key import Part, query_key_layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,36 +48,21 @@ class Projections:
 def attention_modules(model: Any) -> Iterator[tuple[Any, Any]]:
     """Every module with projections, and the first projection: what enters it is the hidden state."""
     for module in model.modules():
-        for first in _layers(module)[:1]:
-            yield module, first
+        for first in query_key_layers(module)[:1]:
+            yield module, first.layer
 
 
 def projections(module: Any, width: int) -> Projections | None:
     """The projections of a module whose heads are `width` wide; None where the names are unknown."""
-    layers = _layers(module)
-    if not layers:
-        return None
-    if len(layers) == 2:
-        found = [_affine(layer) for layer in layers]
-    else:
-        stacked = _affine(layers[0], transposed=True)
-        found = [part[: len(stacked) // 3] for part in (stacked, stacked[len(stacked) // 3 :])]
-    if any(len(matrix) % width for matrix in found):
+    found = [_affine(layer) for layer in query_key_layers(module)]
+    if not found or any(len(matrix) % width for matrix in found):
         return None
     query, key = (matrix.reshape(-1, width, matrix.shape[1]) for matrix in found)
     return Projections(query, key)
 
 
-def _layers(module: Any) -> tuple[Any, ...]:
-    """The layers of queries and of keys, the one of both, or none."""
-    fused = getattr(module, FUSED, None)
-    return query_key_layers(module) or ((fused,) if hasattr(fused, "weight") else ())
-
-
-def _affine(layer: Any, transposed: bool = False) -> Float:
+def _affine(layer: Part) -> Float:
     """[weight bias] (out, in + 1) in float64."""
     weight = layer.weight.detach().double().cpu().numpy()
-    weight = weight.T if transposed else weight
-    bias = getattr(layer, "bias", None)
-    column = np.zeros(len(weight)) if bias is None else bias.detach().double().cpu().numpy()
+    column = np.zeros(len(weight)) if layer.bias is None else layer.bias.detach().double().cpu().numpy()
     return np.column_stack([weight, column])

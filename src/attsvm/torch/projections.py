@@ -1,52 +1,10 @@
-"""Layers that project queries and keys, each on its own or side by side in one."""
+"""What a look needs of the layers that project queries and keys."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from torch import Tensor, nn
 
-from attsvm.query_key import FUSED, query_key_layers
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some of the outputs of a layer, start … stop − 1, as a layer of its own."""
-
-    layer: Any
-    start: int
-    stop: int
-
-    @property
-    def weight(self) -> Tensor:
-        return weight_of(self.layer)[self.start : self.stop]
-
-    @property
-    def bias(self) -> Tensor | None:
-        whole: Tensor | None = self.layer.bias
-        return None if whole is None else whole[self.start : self.stop]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        out: Tensor = self.layer(x)[..., self.start : self.stop]
-        return out
-
-
-def weight_of(layer: Any) -> Tensor:
-    """The matrix (out, in) of a layer; transformers' Conv1D holds it the other way round."""
-    weight: Tensor = layer.weight
-    return weight.mT if type(layer).__name__ == "Conv1D" else weight
-
-
-def layers_of(module: nn.Module) -> tuple[Any, ...]:
-    """The layers of queries and of keys of a Hugging Face module; none where there are no two such."""
-    fused = getattr(module, FUSED, None)
-    # Where is_causal is absent (ImageGPT), causality is hidden in the forward pass.
-    if fused is None or type(fused).__name__ != "Conv1D" or not hasattr(module, "is_causal"):
-        return query_key_layers(module)
-    width = fused.nf // 3
-    both = Part(fused, 0, width), Part(fused, width, 2 * width)
-    return both if fused.nf == 3 * fused.nx else ()  # cross attention has two of the three
+from attsvm.query_key import Part
 
 
 def split(x: Tensor, heads: int) -> Tensor:
@@ -70,11 +28,9 @@ def product_norms(Q: Tensor, K: Tensor, heads: int, groups: int) -> Tensor:
     return ((Q @ Q.mT) * (K @ K.mT)).sum((-2, -1)).clamp_min(0).sqrt()
 
 
-def tensors_of(layer: Any) -> list[Tensor]:
+def tensors_of(layer: Part) -> list[Tensor]:
     """What a layer's outputs are linear in: its matrix, rows first, and its bias where it has one."""
-    matrix = layer.weight if isinstance(layer, Part) else weight_of(layer)
-    bias = getattr(layer, "bias", None)
-    return [matrix] if bias is None else [matrix, bias]
+    return [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
 
 
 def shrink_each(weights: list[Tensor], factors: Tensor) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attsvm.torch.projections import Part, product_norms, shrink_rows, split, tensors_of, weight_of
+from attsvm.query_key import Part, matrix_of
+from attsvm.torch.projections import product_norms, shrink_rows, split, tensors_of
 from attsvm.torch.readers import Inputs, Look, masked
 
 
@@ -71,10 +72,8 @@ class QueryKey:
 
     def _matrix(self, module: nn.Module, name: str) -> Tensor:
         layers: dict[str, Any] = dict(module.named_modules())
-        known = [
-            one for one, layer in layers.items() if getattr(getattr(layer, "weight", None), "ndim", 0) == 2
-        ]
+        known = {one: matrix for one, layer in layers.items() if (matrix := matrix_of(layer)) is not None}
         if name not in known:
             told = f"{type(module).__name__} has no layer {name!r} with a matrix"
             raise ValueError(f"{told}. It has {', '.join(known) or 'none'}.")
-        return weight_of(layers[name])
+        return known[name]

@@ -2,7 +2,8 @@
 
 Three families are read: our AttentionPooling, torch.nn.MultiheadAttention, and Hugging Face's layers with
 projections of queries and keys (BERT, DistilBERT, ViT; Llama, Mistral, Qwen and their kin with rotary
-positions and grouped keys; GPT-2, whose projections are one layer). QueryKey describes a module of your own.
+positions and grouped keys; GPT-2, GPTBigCode, Phi-3 and ModernBERT, whose projections are one layer).
+QueryKey describes a module of your own.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from attsvm.query_key import named, query_key_layers
 from attsvm.torch.logits import Logits
 from attsvm.torch.pooling import AttentionPooling
 from attsvm.torch.projections import (
-    layers_of,
     product_norms,
     scale_of,
     shrink_each,
@@ -30,7 +31,15 @@ from attsvm.torch.projections import (
 )
 from attsvm.torch.selective import SelectiveAttention
 
-CHANGES_LOGITS = ("sinks", "distance_embedding", "relative_position_bias")
+CHANGES_LOGITS = (
+    *("sinks", "distance_embedding", "relative_position_bias", "relative_k_proj", "gru_rel_pos_linear"),
+    *("sinusoidal_pos", "embed_positions", "rotary_embeddings"),  # RoFormer, GPT-J, ESM: they rotate inside
+    *("layout_query", "w2e_query", "query_global"),  # LiLT, LUKE, Longformer: queries of two kinds
+    *("sequence_reduction", "spatial_reduction", "sr"),  # SegFormer, PVT, GLPN: keys of fewer tokens
+)
+"""Parts and inputs of a module that make its logits more than products of what we know."""
+
+NORMS = {"query": ("q_norm", "q_layernorm"), "key": ("k_norm", "k_layernorm")}
 
 FORBIDDEN = -9_999.0
 """A mask that adds less forbids the token: models write −10,000, −1e9, their dtype's minimum or −∞."""
@@ -57,7 +66,7 @@ def reader_of(module: nn.Module) -> Reader | None:
         return read_pooling
     if isinstance(module, nn.MultiheadAttention):
         return read_multihead
-    if layers_of(module) and "hidden_states" in inspect.signature(module.forward).parameters:
+    if query_key_layers(module) and "hidden_states" in inspect.signature(module.forward).parameters:
         return read_projected
     return None
 
@@ -102,14 +111,14 @@ def read_multihead(module: nn.MultiheadAttention, inputs: Inputs) -> Look:
 def read_projected(module: nn.Module, inputs: Inputs) -> Look:
     """Hugging Face's layers: projections, norms of queries and keys, rotary positions, grouped keys."""
     for name in CHANGES_LOGITS:
-        if getattr(module, name, None) is not None:
+        if getattr(module, name, None) is not None or inputs.get(name) is not None:
             raise NotImplementedError(f"{type(module).__name__} has {name}, which the monitor cannot read.")
-    first, second = layers_of(module)
+    first, second = query_key_layers(module)
     hidden, other = inputs["hidden_states"], _other_states(inputs)
     width = getattr(module, "attention_head_size", None) or module.head_dim
     heads, groups = first.weight.shape[0] // width, second.weight.shape[0] // width
-    q = _normed(module, "q_norm", first(hidden), heads)
-    k = _normed(module, "k_norm", second(hidden if other is None else other), groups)
+    q = _normed(module, "query", first(hidden), heads)
+    k = _normed(module, "key", second(hidden if other is None else other), groups)
     q, k = _rotated(module, q, k, inputs.get("position_embeddings"))
     scale = scale_of(module, width)
     logits = masked(q, k, scale, inputs.get("attention_mask"), bool(getattr(module, "is_causal", False)))
@@ -117,7 +126,7 @@ def read_projected(module: nn.Module, inputs: Inputs) -> Look:
     logits = replace(logits, soft_cap=cap, window=window if logits.causal else None)
     norms = abs(scale) * product_norms(first.weight, second.weight, heads, groups)
     shrink = partial(shrink_rows, tensors_of(first), tensors_of(second), groups)
-    if hasattr(module, "q_norm"):
+    if named(module, NORMS["query"]) is not None:
         shrink = partial(_no_shrinking, type(module).__name__)
     return Look(logits, norms, other is None, shrink)
 
@@ -148,11 +157,14 @@ def _other_states(inputs: Inputs) -> Tensor | None:
     return None
 
 
-def _normed(module: nn.Module, name: str, x: Tensor, heads: int) -> Tensor:
-    norm = getattr(module, name, None)
+def _normed(module: nn.Module, kind: str, x: Tensor, heads: int) -> Tensor:
+    """Heads as the module's norm leaves them, which is one of all heads or of each."""
+    norm = named(module, NORMS[kind])
     if norm is None:
         return split(x, heads)
-    return split(norm(x), heads) if norm.weight.numel() == x.shape[-1] else norm(split(x, heads))
+    weight = getattr(norm, "weight", None)
+    whole = weight is not None and weight.numel() == x.shape[-1]
+    return split(norm(x), heads) if whole else norm(split(x, heads))
 
 
 def _rotated(module: nn.Module, q: Tensor, k: Tensor, positions: Any) -> tuple[Tensor, Tensor]:

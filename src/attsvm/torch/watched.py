@@ -24,7 +24,7 @@ class Watched:
             raise ValueError(
                 f"{type(model).__name__} has no attention module that can be read. Expected "
                 "AttentionPooling, torch.nn.MultiheadAttention, or Hugging Face's layers with query/key, "
-                "q_proj/k_proj or c_attn. Describe one of your own: "
+                "q_proj/k_proj, c_attn, qkv_proj or Wqkv. Describe one of your own: "
                 'MarginMonitor(model, {ItsClass: QueryKey("q", "k", heads=4)}).'
             )
         self.inputs: dict[str, Inputs] = {}
