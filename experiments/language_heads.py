@@ -30,7 +30,8 @@ from safetensors.numpy import load_file
 from attsvm import next_token as nt
 from attsvm.heads.head import softmax
 from attsvm.progress import Line
-from head_study import LEAST, margins, surest
+from head_programs import margins
+from head_study import LEAST, surest
 from language import EARLIEST
 
 NORMS = ("nuclear", "Frobenius", "spectral")

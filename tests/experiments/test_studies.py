@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import factors
+import head_programs
 import head_study
 import summary
 from attsvm import Entrywise, Tokens, frobenius, linf, max_margin, nuclear, spectral
@@ -98,13 +99,13 @@ def test_a_program_in_the_span_of_its_queries_has_the_margin_of_the_whole(norm):
     rng = np.random.default_rng(3)
     queries = rng.standard_normal((3, 2)) @ rng.standard_normal((2, 6))  # in a plane
     tokens, selected = Tokens(rng.standard_normal((3, 4, 6)), queries), np.array([0, 1, 2])
-    small, basis = head_study.spanned(tokens)
+    small, basis = head_programs.spanned(tokens)
     whole, found = max_margin(tokens, selected, norm), max_margin(small, selected, norm)
     assert small.e == 2 and whole.certified and found.certified
     assert found.margin == pytest.approx(whole.margin, rel=1e-6)  # both are certified to 1e-8
     lifted = found.W @ basis
     assert norm.value(lifted) == pytest.approx(norm.value(found.W))
-    assert head_study.least_margin(tokens, selected, lifted) == pytest.approx(1, abs=1e-6)
+    assert head_programs.least_margin(tokens, selected, lifted) == pytest.approx(1, abs=1e-6)
     # Not so of entries: a rotation changes their norms.
     other = max_margin(small, selected, linf).margin
     assert other != pytest.approx(max_margin(tokens, selected, linf).margin, rel=0.01)
@@ -193,30 +194,35 @@ def test_the_same_weight_with_wasteful_factors_has_less_of_the_best_factors_marg
     """One row, e1 e1ᵀ: factors e1, e1 are the best in every norm; a row of K that Q ignores is waste."""
     tokens, selected = Tokens(np.eye(3)[None, [0, 0]] * [[[1], [0]]], np.eye(3)[:1]), np.array([0])
     K, Q = np.eye(3)[:2], np.diag([1.0, 0, 0])[:2]
-    for name, N in head_study.FACTORS.items():
+    for name, N in head_programs.FACTORS.items():
         lean, waste = (
-            head_study.margins(tokens, selected, {"": K.T @ Q}, name, factors)
+            head_programs.margins(tokens, selected, {"": K.T @ Q}, name, factors)
             for factors in ((K[:1], Q[:1]), (K, Q))
         )
         assert lean["ratio"] == waste["ratio"] == pytest.approx(1) == lean["factors ratio"]
-        assert waste["factors ratio"] == pytest.approx(2 ** (-1 / N.p))
+        less = 2 ** (-1 / N.p) / head_programs.rows_gain(N, 2)
+        assert waste["factors ratio"] == pytest.approx(less)
         most = [found.get("factors most", found["factors ratio"]) for found in (lean, waste)]
-        assert most == pytest.approx([1, 2 ** (-1 / N.p)])
+        assert most == pytest.approx([1, less])
 
 
-def test_no_factors_have_more_than_the_bound_and_with_p_above_two_some_would():
+def test_no_factors_have_more_than_the_bound_and_with_p_above_two_it_needs_the_rows():
     rng = np.random.default_rng(5)
     tokens, selected = Tokens(rng.standard_normal((2, 3, 4)), rng.standard_normal((2, 4))), np.array([0, 1])
-    for name, N in head_study.FACTORS.items():
-        best = max_margin(tokens, selected, head_study.NORMS[name])
-        found = head_study.found_factors(tokens, selected, N, best.W)
-        assert 0.3 * best.margin < found <= best.margin * (1 + 1e-6)  # both are certified to 1e-8
+    for name, N in head_programs.FACTORS.items():
+        best = max_margin(tokens, selected, head_programs.NORMS[name])
+        bound = best.margin * head_programs.rows_gain(N, 4)
+        found = head_programs.found_factors(tokens, selected, N, best.W, 4)
+        assert 0.3 * bound < found <= bound * (1 + 1e-6)  # both are certified to 1e-8
         U, sizes, V = np.linalg.svd(best.W)
         K, Q = np.sqrt(sizes)[:, None] * U.T, np.sqrt(sizes)[:, None] * V
-        share = head_study.of_factors(tokens, selected, K, Q, N, best)["factors ratio"]
+        share = head_programs.of_factors(tokens, selected, K, Q, N, best)["factors ratio"]
         assert (share == pytest.approx(1, abs=1e-5)) == (N.p == 2) and share < 1 + 1e-5
     ones, cubic = np.ones((9, 1)), Entrywise(3)
     assert cubic.value(ones) ** 2 < cubic.value(ones.T @ ones)
+    assert cubic.value(ones) ** 2 * head_programs.rows_gain(cubic, 9) == pytest.approx(
+        cubic.value(ones.T @ ones)
+    )
 
 
 def test_shapes_are_those_of_closed_forms():
