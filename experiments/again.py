@@ -37,7 +37,8 @@ FIGURES = {
 """Which lines of its plan a figure draws, as a pattern, and the data they need."""
 OWN_PLAN = {"head-ranks": "plan-factors.txt", "language": "plan-language.txt"}
 """The others draw plan.txt."""
-PS, BASE, SEEDS, NORMS = ("1.1", "3"), "2", 3, ("Frobenius", "nuclear", "l1.1", "l3")
+BASE, SEEDS, COMMON = "2", 3, ("Frobenius", "nuclear", "l3")
+NORMS = {"1.1": (*COMMON, "l1.1"), "3": COMMON}
 """Mirror descents whose heads are compared with gradient descent's, seed by seed, and in which norms."""
 TINY = ("--rows", "40", "--epochs", "2")
 
@@ -92,11 +93,11 @@ def studied(small: Path, given: argparse.Namespace) -> list[str]:
         return []
     heads, files = str(given.out / "heads.json"), []
     head_study.main([str(small), heads, "--norms", "Frobenius", "--only", "sentiment-3-mirror"])
-    for p, seed in itertools.product(PS, range(SEEDS)):
+    for p, seed in itertools.product(NORMS, range(SEEDS)):
         nets = [f"sentiment-3-mirror{x}-{seed}" for x in (p, BASE)]
         if all((small / net).is_dir() for net in nets):
             files.append(str(given.out / f"pair-{p}-{seed}.json"))
-            head_study.main([str(small), files[-1], "--norms", *NORMS, "--together", *nets])
+            head_study.main([str(small), files[-1], "--norms", *NORMS[p], "--together", *nets])
     return ["--heads", heads, "--pairs", *files]
 
 

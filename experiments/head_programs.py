@@ -67,26 +67,25 @@ def of_factors(
         F(W) = min N(K) N(Q)  over  Kᵀ Q = W
 
     That is what steps in N on K and Q make small by the law of halves. No factors have more than `solution`,
-    so that the share is at least `factors ratio`. Where N is Frobenius some have as much; otherwise the share
+    so that the share is at least `factors ratio`. Where N is Frobenius some have as much; for p < 2 the share
     is at most `factors most`, by factors that were found.
     """
     margin = factors_margin(tokens, selected, K, Q, N)
     out = {"factors ratio": _short(margin / solution.margin / rows_gain(N, len(K)))}
-    if N.p != 2 and (found := found_factors(tokens, selected, N, solution.W, len(K))) > 0:
+    if N.p < 2 and (found := found_factors(tokens, selected, N, solution.W)) > 0:
         out["factors most"] = _short(margin / found)
     return out
 
 
 def rows_gain(N: Norm, rows: int) -> float:
-    """How much more margin a pair of rows of K and Q has, cut into so many equal ones, which p > 2 likes."""
+    """How much more margin a row of K and of Q has when it is cut into so many equal ones: none if p ≤ 2."""
     return float(rows ** max(0.0, 1 - 2 / N.p))
 
 
-def found_factors(tokens: Tokens, selected: Any, N: Norm, W: Any, width: int) -> float:
+def found_factors(tokens: Tokens, selected: Any, N: Norm, W: Any) -> float:
     """A margin that some factors have: from the singular directions of W on the queries, K and Q in turn.
 
-    With one of them fixed the other is a program, whose answer has no smaller a margin. A local best; its few
-    rows are cut into as many as `width` has room for.
+    With one of them fixed the other is a program, whose answer has no smaller a margin. A local best.
     """
     _, basis = spanned(tokens)
     _, sizes, directions = np.linalg.svd(W @ basis.T, full_matrices=False)
@@ -99,8 +98,7 @@ def found_factors(tokens: Tokens, selected: Any, N: Norm, W: Any, width: int) ->
             Q = max_margin(Tokens(tokens.keys @ K.T, tokens.queries, mask=tokens.mask), selected, N).W
         except NotSeparable:  # a faint piece was needed
             break
-        more = rows_gain(N, max(1, width // len(K)))
-        found = max(found, factors_margin(tokens, selected, K, Q, N) * more)
+        found = max(found, factors_margin(tokens, selected, K, Q, N))
         Q = _loud(Q)
     return found
 

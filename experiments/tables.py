@@ -12,7 +12,6 @@ from attsvm.figures.max_margin_selection import vision_sparsity
 from attsvm.figures.mirror_descent import sentiment, trials
 from attsvm.figures.recorded import recorded
 
-PAIRS = (("1.1", "2"), ("1.1", "3"), ("2", "3"))
 LATE = 80
 """Epochs after which p = 3 is tested a fifth as often."""
 ROWS = {"1.1": "mirror, p = 1.1", "2": "GD (p = 2)", "3": "mirror, p = 3"}
@@ -146,7 +145,7 @@ def _spread(values: Any, digits: int = 2) -> str:
 
 def gains_of_reviews(arrays: Arrays) -> None:
     """One p minus another seed by seed, with Student's intervals; early on; and where p = 3 is best."""
-    for ps, size, what in product(PAIRS, trials.SIZES, ("best", "last")):
+    for ps, size, what in product(sentiment.PAIRS, trials.SIZES, ("best", "last")):
         gains, epochs = trials.gain(arrays, size, what, ps)
         words = "one seed" if len(gains) < 2 else "95 %: {:.2f} to {:.2f}".format(*trials.interval(gains))
         theirs = [getattr(trials.PUBLISHED[size, p], what)[0] for p in ps]

@@ -212,8 +212,8 @@ def test_no_factors_have_more_than_the_bound_and_with_p_above_two_it_needs_the_r
     for name, N in head_programs.FACTORS.items():
         best = max_margin(tokens, selected, head_programs.NORMS[name])
         bound = best.margin * head_programs.rows_gain(N, 4)
-        found = head_programs.found_factors(tokens, selected, N, best.W, 4)
-        assert 0.3 * bound < found <= bound * (1 + 1e-6)  # both are certified to 1e-8
+        found = head_programs.found_factors(tokens, selected, N, best.W)
+        assert 0.3 * best.margin < found <= bound * (1 + 1e-6)  # both are certified to 1e-8
         U, sizes, V = np.linalg.svd(best.W)
         K, Q = np.sqrt(sizes)[:, None] * U.T, np.sqrt(sizes)[:, None] * V
         share = head_programs.of_factors(tokens, selected, K, Q, N, best)["factors ratio"]

@@ -32,7 +32,6 @@ MARGINS = {
     "K and Q, l1.1": ("l1.1", "factors ratio"),
     "K and Q, l1.1, at most": ("l1.1", "factors most"),
     "K and Q, l3": ("l3", "factors ratio"),
-    "K and Q, l3, at most": ("l3", "factors most"),
 }
 """A head's share of the best margin: of W in a norm, or of its factors by the product of theirs."""
 COSINES = {
