@@ -12,16 +12,19 @@ TEXTS = ["a surprisingly touching , unforgettable triumph .", "the plot is dull 
 
 
 class Letters:
-    """A tokenizer of words: enough of one for the heads."""
+    """A tokenizer of words: enough of one for the heads. It does not see "~"."""
 
     pad_token, eos_token, all_special_ids, padding_side = "_", "_", [0, 1], "right"
+    begin = (1,)
 
     def __call__(self, texts, max_length=None, padding=False, **_):
-        rows = [[1, *(2 + sum(map(ord, w)) % 60 for w in t.split())][:max_length] for t in texts]
+        words = [[w for w in t.split() if w != "~"] for t in texts]
+        rows = [[*self.begin, *(2 + sum(map(ord, w)) % 60 for w in t)][:max_length] for t in words]
         if not padding:
             return {"input_ids": rows}
         width = max(map(len, rows))
-        self.words = [[None, *range(len(r) - 1), *[None] * (width - len(r))] for r in rows]
+        own, first = len(self.begin), [None] * len(self.begin)
+        self.words = [[*first, *range(len(r) - own), *[None] * (width - len(r))] for r in rows]
         coded = type("Coded", (dict,), {"word_ids": lambda _, i: self.words[i]})()
         coded["input_ids"] = [r + [0] * (width - len(r)) for r in rows]
         coded["attention_mask"] = [[1] * len(r) + [0] * (width - len(r)) for r in rows]

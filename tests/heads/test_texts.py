@@ -6,9 +6,9 @@ import warnings
 import numpy as np
 import pytest
 from tests.browsers import elements
-from tests.heads.conftest import TEXTS, tiny
+from tests.heads.conftest import TEXTS, Letters, tiny
 
-from attsvm.heads import CutTexts, activations, extract
+from attsvm.heads import CutTexts, activations, extract, load, replace_head
 from attsvm.heads.audit import Settings, audit
 from attsvm.heads.page import as_json, write
 
@@ -96,6 +96,47 @@ def test_pieces_with_the_marks_of_a_tokenizer_are_shown_as_text(bert, tmp_path, 
     texts = bert.tokenise(TEXTS)
     assert texts.pieces[0][1] == f" café{texts.ids[0, 1]}"
     assert activations(bert, TEXTS, [1], tmp_path).pieces(0) == texts.pieces[0][: texts.lengths[0]]
+
+
+class Bare(Letters):
+    """A tokenizer that adds nothing, as GPT-2's."""
+
+    begin = ()
+
+
+WAYS = {
+    "audit": lambda reader, texts, _: audit(reader, texts, Settings(margins=False)),
+    "extract": lambda reader, texts, _: list(extract(reader, texts)),
+    "surgery": lambda reader, texts, _: replace_head(reader, texts, 0, 0, 1),
+    "activations": lambda reader, texts, place: activations(reader, texts, [1], place),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("begin", [Letters, Bare])
+def test_a_text_without_a_token_of_its_own_is_refused_in_words(llama, tmp_path, way, begin):
+    reader = load(llama.model, begin())
+    for texts in (["~"], [*TEXTS, "~ ~"]):
+        with pytest.raises(ValueError, match=f"'{texts[-1]}' has no token beside special ones.*Leave"):
+            WAYS[way](reader, texts, tmp_path)
+    WAYS[way](reader, [*TEXTS, "~ film"], tmp_path)
+
+
+@pytest.mark.parametrize("way", ["audit", "extract", "surgery"])
+def test_texts_of_one_token_leave_no_choice_and_one_among_others_is_no_matter(llama, way):
+    reader = load(llama.model, Bare())
+    with pytest.raises(ValueError, match="every text is one token"):
+        WAYS[way](reader, ["film", "plot"], None)
+    WAYS[way](reader, ["film", *TEXTS], None)
+
+
+def test_a_text_of_unknown_words_only_is_read(llama):
+    reader = load(llama.model, Letters())
+    reader.tokenizer.all_special_ids = [0, 1, int(reader.tokenise(["film"]).ids[0, 1])]
+    with pytest.raises(ValueError, match="beside special ones"):
+        reader.tokenise(["film"])
+    reader.tokenizer.unk_token_id = reader.tokenizer.all_special_ids[-1]
+    assert reader.tokenise(["film"]).lengths.tolist() == [2]
 
 
 def test_what_a_reader_reads_is_told_in_one_line(bert, audits):

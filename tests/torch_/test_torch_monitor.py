@@ -203,6 +203,22 @@ def test_a_query_with_one_token_has_no_margin_and_zero_weights_have_margin_zero(
     assert monitors[0].records[0].entropy == pytest.approx(math.log(3))
 
 
+def test_a_batch_that_is_padding_throughout_has_no_entropy_and_one_such_row_does_not_count():
+    model, batch = model_of("Llama"), padded()
+    with MarginMonitor(model) as monitor:
+        model(input_ids=batch["input_ids"][:1])
+        alone = monitor.record(0)
+        batch["attention_mask"] = torch.ones_like(batch["attention_mask"])
+        batch["attention_mask"][1:] = 0
+        model(**batch)
+        read = monitor.record(1)
+        batch["attention_mask"][:] = 0
+        model(**batch)
+        nothing = monitor.record(2)
+    assert [r.entropy for r in read] == pytest.approx([r.entropy for r in alone], abs=SINGLE)
+    assert all(math.isnan(r.entropy) and math.isnan(r.top_mass) for r in nothing)
+
+
 class Block(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -28,6 +28,30 @@ def close(a, b):
     return a.shape == b.shape and torch.allclose(a, b, rtol=SINGLE, atol=SINGLE)
 
 
+@pytest.mark.parametrize("shape", [(1, 0), (0, 3)])
+def test_no_text_and_no_token_are_refused_in_words_and_the_watch_goes_on(shape):
+    model, batch = decoder(), prompts()
+    with watch(model, {1: probe()}) as watching:
+        model.generate(**batch, **HOW)
+        told = watching.history[1]
+        for run in (model, lambda ids: model.generate(ids, **HOW)):
+            with pytest.raises(ValueError, match="given {} texts of {} tokens".format(*shape)):
+                run(torch.zeros(shape, dtype=torch.long))
+        model.generate(**batch, **HOW)
+        assert torch.equal(watching.history[1], told)
+
+
+def test_a_text_that_is_padding_throughout_is_refused_and_one_of_one_token_is_not():
+    model, batch = decoder(), prompts()
+    with watch(model, {1: probe()}) as watching:
+        batch["attention_mask"][1, :-1] = 0
+        model(**batch)
+        assert watching.scores[1].isfinite().all()
+        batch["attention_mask"][1] = 0
+        with pytest.raises(ValueError, match=r"no token of text 1.*bos_token"):
+            model(**batch)
+
+
 @pytest.mark.parametrize(("at", "known"), [(1, 0), (2, 1), (5, 4)])
 def test_a_model_that_fails_leaves_the_scores_of_what_it_read_and_may_generate_again(at, known, monkeypatch):
     model, batch, passes = decoder(), prompts(), []

@@ -41,7 +41,7 @@ def tokenised(reader: Reader, texts: Sequence[str], length: int) -> tuple[Offset
     parts, whole, most = list[list[int]](), list[int](), min(length, reader.longest)
     for start in range(0, len(texts), 1000):
         some = list(texts[start : start + 1000])
-        coded = reader.tokenizer(some, verbose=False)["input_ids"]
+        coded = reader.coded(some)
         whole += map(len, coded)
         if max(map(len, coded)) > most:
             coded = reader.tokenizer(some, truncation=True, max_length=most)["input_ids"]

@@ -8,7 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from ssl import SSLError
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +19,9 @@ from numpy.typing import NDArray
 from attsvm.extras import missing
 from attsvm.heads.texts import LENGTH, CutTexts, Texts, cut_in_words
 from attsvm.pieces import readable, spelling
+
+PATIENCE = 5.0
+"""Seconds in which the hub must have answered."""
 
 
 class UnsupportedModel(ValueError):
@@ -53,7 +59,7 @@ class Reader:
         self.tokenizer.padding_side = "right"  # the left would shift rotary and learned positions
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
-        whole = np.array([len(ids) for ids in self.tokenizer(texts, verbose=False)["input_ids"]])
+        whole = np.array([len(ids) for ids in self.coded(texts)])
         most = min(length, self.longest)
         coded = self.tokenizer(texts, padding=True, truncation=True, max_length=most)
         ids, mask = np.array(coded["input_ids"]), np.array(coded["attention_mask"], bool)
@@ -63,6 +69,18 @@ class Reader:
         if read.cut:
             warnings.warn(cut_in_words(read.cut, len(read), length), CutTexts, stacklevel=3)
         return read
+
+    def coded(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text, uncut; one without a token beside special ones is refused."""
+        rows: list[list[int]] = self.tokenizer(list(texts), verbose=False)["input_ids"]
+        special = {*self.tokenizer.all_special_ids} - {getattr(self.tokenizer, "unk_token_id", None)}
+        for text, ids in zip(texts, rows, strict=True):
+            if special.issuperset(ids):
+                raise ValueError(
+                    f"{text[:60]!r} has no token beside special ones: the tokenizer reads {ids}. "
+                    "Leave this text out."
+                )
+        return rows
 
     @staticmethod
     def checked(texts: Sequence[str], length: int) -> list[str]:
@@ -109,29 +127,60 @@ def load(source: Any, tokenizer: Any = None) -> Reader:
         if tokenizer is None:
             raise ValueError("a loaded model needs its tokenizer: pass load(model, tokenizer).")
         return Reader(source.eval(), tokenizer, type(source).__name__)
-    place, options = Path(source), {}
-    if place.suffix == ".gguf":
+    place = Path(source)
+    options: dict[str, Any] = {}
+    quantised = place.suffix == ".gguf"
+    if quantised:
         if not place.is_file():
             raise ValueError(f"there is no file {place}. Pass a hub name, a folder or a .gguf file.")
         options, where = {"gguf_file": place.name}, str(place.parent)
     else:
         where = str(source)
+        if not place.is_dir() and not _hub_answers():
+            options = {"local_files_only": True}
     try:
         tokenizer = tokenizer or transformers.AutoTokenizer.from_pretrained(where, **options)
         config = transformers.AutoConfig.from_pretrained(where, **options)
         kinds = getattr(config, "architectures", None) or []
-        causal = bool(options) or any(kind.endswith(("ForCausalLM", "LMHeadModel")) for kind in kinds)
+        causal = quantised or any(kind.endswith(("ForCausalLM", "LMHeadModel")) for kind in kinds)
         kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
         with _quiet_off_terminals(transformers):
             model = kind.from_pretrained(where, **options)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0].rstrip(".:")
-        raise ValueError(
-            f"cannot load {source}: {reason}. Pass a hub name, a folder or a .gguf file."
-        ) from error
+        raise ValueError(_why_not(source, error, "local_files_only" in options)) from error
     # GGUF weights are dequantised to float32 on loading, and refuse to be cast again.
-    model = model if options else model.float()
-    return Reader(model.eval(), tokenizer, place.stem if options else "/".join(place.parts[-2:]))
+    model = model if quantised else model.float()
+    return Reader(model.eval(), tokenizer, place.stem if quantised else "/".join(place.parts[-2:]))
+
+
+def _hub_answers() -> bool:
+    """Whether the hub says anything within PATIENCE: its own library would ask again for a minute."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=PATIENCE).close()
+    except HTTPError:
+        return True
+    except OSError as error:  # a certificate that we do not know is an answer, too
+        return isinstance(getattr(error, "reason", None), SSLError)
+    return True
+
+
+def _why_not(source: Any, error: Exception, alone: bool) -> str:
+    """One line on a model that cannot be loaded; alone: the local cache was all there is."""
+    if not alone or not isinstance(error, OSError):
+        reason = str(error).strip().splitlines()[0].rstrip(".:")
+        return f"cannot load {source}: {reason}. Pass a hub name, a folder or a .gguf file."
+    from huggingface_hub import constants
+
+    silent = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT} does not answer"
+    return (
+        f"cannot load {source}: {silent}, there is no such folder, and no whole model of this name in "
+        f"{constants.HF_HUB_CACHE}. Pass a folder or a .gguf file, or fill that cache where there is a "
+        f"network: hf download {source}."
+    )
 
 
 @contextmanager

@@ -108,6 +108,8 @@ def record(
     wanted = sorted(set(range(count) if layers is None else layers))
     if not wanted or wanted[0] < 0 or wanted[-1] >= count:
         raise ValueError(f"layers are {wanted} but the model has layers 0 to {count - 1}.")
+    if texts.lengths.max() < 2:
+        raise ValueError("every text is one token, so that no query has a choice. Pass longer texts.")
     n, T = texts.ids.shape
     numbers = n * T * (3 * config.hidden_size + 12 * config.num_attention_heads)
     group = max(1, memory // (4 * numbers))

@@ -230,8 +230,8 @@ def change(reader: Reader, texts: Texts, layer: LayerRecord, head: int, W: Float
     """
     hidden = layer.hidden is not None
     kept, sure, divergences = [], [], []
-    for text in range(len(texts)):  # one text at a time: all queries of all texts would not fit
-        at = layer.at(head)
+    at = layer.at(head)
+    for text in np.unique(at[0]):  # one text at a time: all queries of all texts would not fit
         one = layer.head(head, at[:, at[0] == text])
         logits = np.matmul(one.tokens.keys, (one.tokens.queries @ W.T)[..., None])[..., 0]
         logits = np.where(one.tokens.mask, logits, -np.inf)

@@ -119,7 +119,7 @@ def _statistics(look: Look) -> tuple[Tensor, ...]:
     """norm, entropy, top mass, margin and median margin of every head, each (heads,)."""
     found = statistics_of(look.logits)
     counts = (found.where >= 0) & _own(look)
-    rows = counts.sum((0, 2)).clamp_min(1)
+    rows = counts.sum((0, 2))  # where no query counts, a mean is NaN
     mass = torch.exp(found.largest - found.logsumexp)
     means = [torch.where(counts, x, 0).sum((0, 2)) / rows for x in (found.entropy, mass)]
     gaps = torch.where(counts & torch.isfinite(found.margin), found.margin, torch.nan)  # one token only: ∞

@@ -15,6 +15,8 @@ from attsvm.torch.running import ENDED, Running, counting, joined
 from attsvm.torch.stopping import Call, criteria, number
 from attsvm.torch.watched_layer import Layer, decoder, place, room
 
+NOTHING = "Pass at least one each; a text that is empty may begin with the tokenizer's bos_token."
+
 
 class Watch:
     """Hooks on a decoder that keep the score of every sequence up to the token read last.
@@ -149,11 +151,16 @@ class Watch:
         ids = kwargs.get("input_ids", args[0] if args else None)
         given = ids if ids is not None else kwargs["inputs_embeds"]
         n, count = given.shape[:2]
+        if not n or not count:
+            raise ValueError(f"the model was given {n} texts of {count} tokens. {NOTHING}")
         if len(self._last.held) < self._pending:  # the pass before broke off
             self._catch_up()
         past, mask = kwargs.get("past_key_values"), _of_tokens(kwargs.get("attention_mask"))
         length = 0 if past is None else int(past.get_seq_length())
         if length == 0:
+            if mask is not None and not bool(mask.any(1).all()):
+                empty = int(mask.any(1).int().argmin())
+                raise ValueError(f"the mask leaves no token of text {empty}. {NOTHING}")
             self._start(n, given.device)
         elif length != self._length or n != self._rows:
             raise RuntimeError(
