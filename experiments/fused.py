@@ -14,14 +14,15 @@ from models import after_text
 
 
 def fuse(model: nn.Module) -> None:
-    """Compile what every block does after its attention, for half precision; looks stay as they are."""
+    """Compile what its blocks do, once for all of them, for half precision; looks stay as they are."""
     for block in model.blocks:
-        block.after = _fused(block.after)
+        block.way = _fused(block.way)
 
 
 @functools.cache
 def _fused(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    fast = torch.compile(plain, dynamic=True)  # lengths of texts differ from batch to batch
+    # Lengths of texts differ from batch to batch; pictures come in one shape for training, one for tests.
+    fast = torch.compile(plain, dynamic=plain is after_text)
     return lambda x, *rest: (fast if x.dtype == torch.bfloat16 else plain)(x, *rest)
 
 

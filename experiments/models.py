@@ -1,14 +1,12 @@
 """The networks of the experiments, in plain PyTorch.
 
-Weights stay in float32; `dtype` is what is computed in. What a block does after its attention is one function
-(`after_text`, `after_image`), which `fused.py` compiles for a GPU. An attention module has `query` and `key`
-layers and takes `hidden_states`, as Hugging Face's do, so that MarginMonitor can read it.
+Weights stay in float32; `dtype` is what is computed in. What a block of pictures does, or a block of texts
+after its attention, is one function (`image_block`, `after_text`), which `fused.py` compiles for a GPU. An
+attention module has `query` and `key` layers and takes `hidden_states`, as Hugging Face's do, so that
+MarginMonitor can read it.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -121,7 +119,7 @@ class TextBlock(nn.Module):
         self.attention = Attention(width, heads, dropout, False, selective)
         self.norm1, self.norm2 = (nn.LayerNorm(width, bias=False) for _ in range(2))
         self.up, self.down = nn.Linear(width, hidden, bias=False), nn.Linear(hidden, width, bias=False)
-        self.dropout, self.after = dropout, after_text
+        self.dropout, self.way = dropout, after_text
 
     def forward(self, x: Tensor, mask: Tensor | None, line: Line | None, first: bool) -> Tensor:
         mixed = self.attention(x, mask, line=line, first=first)
@@ -129,7 +127,7 @@ class TextBlock(nn.Module):
             x = x[:, :1] if line is None else x[line.first]
         layers = (self.attention.out, self.norm1, self.up, self.down, self.norm2)
         dropout = self.dropout if self.training else 0.0
-        return self.after(x, mixed, *(layer.weight for layer in layers), dropout)
+        return self.way(x, mixed, *(layer.weight for layer in layers), dropout)
 
 
 class SentimentEncoder(nn.Module):
@@ -176,42 +174,28 @@ class SentimentEncoder(nn.Module):
 # ---------------------------------------------------------------------- images
 
 
-def after_image(
-    x: Tensor,
-    mixed: Tensor,
-    out: Sequence[Tensor],
-    norm: Sequence[Tensor],
-    up: Any,
-    down: Any,
-    dropout: float,
-) -> Tensor:
-    """x ← x + out(mixed), x ← x + MLP(LN x); a layer is its weight and bias."""
-    out, up, down = ([w.to(x.dtype) for w in layer] for layer in (out, up, down))
-    x = x + F.dropout(F.linear(mixed, *out), dropout)
-    inner = F.dropout(F.gelu(F.linear(normed(x, *norm), *up)), dropout)
-    return x + F.dropout(F.linear(inner, *down), dropout)
+def image_block(x: Tensor, block: ImageBlock, first: bool) -> Tensor:
+    """x ← x + attention(LN x), x ← x + MLP(LN x)."""
+    dropout = block.dropout if block.training else 0.0
+    mixed = block.attention(normed(x, block.norm1.weight, block.norm1.bias), first=first)
+    x = x[:, :1] if first else x
+    x = x + F.dropout(linear(mixed, block.attention.out), dropout)
+    inner = F.gelu(linear(normed(x, block.norm2.weight, block.norm2.bias), block.up))
+    return x + F.dropout(linear(F.dropout(inner, dropout), block.down), dropout)
 
 
 class ImageBlock(nn.Module):
-    """x ← x + attention(LN x), x ← x + MLP(LN x)."""
+    """The weights of `image_block`; its attention is without dropout, as published."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float, causal: bool = False) -> None:
         super().__init__()
-        # Published without dropout on the weights.
         self.attention = Attention(width, heads, 0.0, bias=True, causal=causal)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
-        self.dropout, self.after = dropout, after_image
+        self.dropout, self.way = dropout, image_block
 
     def forward(self, x: Tensor, first: bool) -> Tensor:
-        mixed = self.attention(normed(x, self.norm1.weight, self.norm1.bias), first=first)
-        x = x[:, :1] if first else x
-        layers = (self.attention.out, self.norm2, self.up, self.down)
-        dropout = self.dropout if self.training else 0.0
-        rows = self.after(
-            *(y.flatten(0, 1) for y in (x, mixed)), *([y.weight, y.bias] for y in layers), dropout
-        )
-        return rows.view_as(x)
+        return self.way(x, self, first)
 
 
 class VisionTransformer(nn.Module):

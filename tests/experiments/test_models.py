@@ -1,15 +1,19 @@
 """Texts in one line, without padding, give what padded texts give."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+import fused
 from attend import Line
 from data import packed
 from models import SentimentEncoder, VisionTransformer
 from tasks import Sentiment
 
 ROUNDING = 1e-5  # float32, logits of size 0.1 to 1
+HALF = 0.05  # bfloat16, through four blocks and back
 LENGTHS = (5, 9, 3)
 TINY = {"vocabulary": 30, "length": 12, "width": 8, "hidden": 16}
 
@@ -118,6 +122,43 @@ def test_the_last_block_needs_the_class_token_only():
     assert torch.allclose(*logits, atol=ROUNDING, rtol=0)
     grads = [torch.autograd.grad(x.square().sum(), list(model.parameters())) for x in logits]
     assert all(torch.allclose(a, b, atol=ROUNDING, rtol=1e-3) for a, b in zip(*grads, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a processor without bfloat16 goes another way
+def test_compiled_blocks_give_the_same_in_half_precision_and_are_compiled_once_for_all(monkeypatch):
+    graphs = []
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=traced(graphs)))
+    fused._fused.cache_clear()
+    plain, fast, other = (picture_net(seed) for seed in (0, 0, 1))
+    pictures = torch.randn(3, 3, 8, 8)
+    fused.fuse(fast)
+    answers = [gradients(model, pictures) for model in (plain, fast, other)]
+    apart = [
+        max(float((a - b).norm() / b.norm()) for a, b in zip(x, answers[0], strict=True)) for x in answers
+    ]
+    assert apart[1] < HALF and apart[2] > 10 * HALF
+    assert len(graphs) == 2  # of four blocks: the last one asks for the first token only
+    fast.dtype = torch.float32  # looks take the plain way
+    gradients(fast, pictures)
+    assert len(graphs) == 2
+    fused._fused.cache_clear()
+
+
+def traced(graphs):
+    """A compiler that counts what it is given and computes it as it stands."""
+    return lambda graph, _: graphs.append(graph) or graph.forward
+
+
+def picture_net(seed):
+    torch.manual_seed(seed)
+    model = VisionTransformer(8, 2, 16, 4, 2, 16, dropout=0.0)
+    model.dtype = torch.bfloat16
+    return model
+
+
+def gradients(model, pictures):
+    out = model(pictures)
+    return [out.detach(), *torch.autograd.grad(out.float().square().sum(), list(model.parameters()))]
 
 
 def test_the_encoder_has_the_published_number_of_parameters():

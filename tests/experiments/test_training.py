@@ -55,7 +55,7 @@ def killed(arguments, records):
     return len(records.read_text().splitlines())
 
 
-def tested(records):
+def with_a_test(records):
     """The epochs with a test."""
     return [record["epoch"] for record in records if "test_accuracy" in record]
 
@@ -63,13 +63,13 @@ def tested(records):
 def test_late_epochs_are_tested_a_fifth_as_often(tmp_path):
     asked = ["digits", "--rows", "20", "--optimizer", "adam", "--epochs", "29", "--every", "2"]
     records = run.main([*asked, "--late", "14", "--out", str(tmp_path)])
-    assert tested(records) == [*range(1, 11), 12, 14, 20, 29]
+    assert with_a_test(records) == [*range(1, 11), 12, 14, 20, 29]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process")
 def test_a_killed_training_goes_on_bit_for_bit(tmp_path):
     whole = run.main([*ASKED, "--every", "5", "--out", str(tmp_path / "whole")])
-    assert tested(whole) == [*range(1, 11), 12]
+    assert with_a_test(whole) == [*range(1, 11), 12]
     cut = killed([*ASKED, "--out", str(tmp_path / "cut")], tmp_path / "cut" / "records.jsonl")
     assert 4 <= cut < 13  # it was cut in the middle
     run.main([*ASKED, "--out", str(tmp_path / "cut")])
