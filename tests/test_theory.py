@@ -1,8 +1,10 @@
 """What is proven is told with its reference; what is not is refused with the nearest case."""
 
+import numpy as np
 import optax
 import pytest
 
+from attsvm import Linear, datasets, train
 from attsvm.factored import Factored
 from attsvm.max_norm import MaxNorm
 from attsvm.norms import Entrywise, LongestRow, RowWise, Schatten, frobenius, l1, linf, nuclear, spectral
@@ -118,6 +120,9 @@ def test_what_people_train_has_a_limit_by_conjecture_at_most(weight, optimizer, 
         (Diagonal(3), gd(0.1), None, "l0.666667, a quasi-norm"),
         (KeyQuery(), compositional(0.1, decay=0.01), None, "without decay → spectral"),
         (Heads(3), steepest(spectral, 0.1), None, 'of the longest.*norm="apart" → spectral'),
+        (Heads(3), adam(0.1, eps=0.0), None, 'of the longest.*norm="apart" → l∞'),
+        (Heads(3, KeyQuery()), compositional(0.1), None, 'of the longest.*norm="apart" → spectral'),
+        (Heads(3, norm="concatenated"), steepest(RowWise(3), 0.1), None, "no sum over heads"),
         (Heads(3, KeyQuery(), "concatenated"), steepest(spectral, 0.1), None, "no sum over heads"),
     ],
     ids=[
@@ -128,6 +133,9 @@ def test_what_people_train_has_a_limit_by_conjecture_at_most(weight, optimizer, 
         "three diagonals",
         "compositional",
         "longest head",
+        "Adam of heads",
+        "compositional of heads",
+        "rows side by side",
         "Muon side by side",
     ],
 )
@@ -192,3 +200,21 @@ def test_a_norm_of_ones_own_with_p_2_is_not_taken_for_the_frobenius_norm():
 def test_what_is_no_weight_or_optimizer_is_not_called_an_open_question(weight, optimizer, message):
     with pytest.raises(TypeError, match=message):
         limit_norm(weight, optimizer)
+
+
+def test_a_vector_is_compared_by_its_largest_entry_in_the_max_norm():
+    assert limit_norm(Diagonal(), steepest(MaxNorm(), 0.1)).norm == linf
+
+
+@pytest.mark.parametrize(
+    ("rule", "alike"),
+    [(gd(0.5), True), (mirror(3.0, 0.1, normalised=False), True), (steepest(frobenius, 0.1), False)],
+)
+def test_heads_apart_end_as_those_together_where_steps_are_not_normalised(rule, alike):
+    """One training by two names has one limit, lengths included."""
+    tokens, _ = datasets.sphere(3, 4, 5, seed=0)
+    head = Linear(np.random.default_rng(0).standard_normal((2, 5)))
+    ways = [Heads(2, norm=across) for across in ("joint", "apart")]
+    joint, apart = (train(tokens, head, weight=way, optimizer=rule, steps=20).final for way in ways)
+    told = [limit_norm(way, rule).hypotheses for way in ways]
+    assert np.allclose(joint, apart, rtol=1e-9) == alike == (told[0] == told[1])

@@ -126,6 +126,8 @@ def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
             return Limit(Entrywise(rule.p), "theorem" if known else "conjecture", MIRROR, CONE)
         case Diagonal(depth=1), Steepest(norm=Schatten()):  # of a vector it is the length
             return Limit(frobenius, "conjecture", SPECTRAL)
+        case Diagonal(depth=1), Steepest(norm=MaxNorm()):  # its largest entry
+            return Limit(linf, "conjecture", SPECTRAL)
         case Diagonal(depth=1), Steepest(norm=RowWise()):  # whose rows are its entries
             return Limit(Entrywise(rule.norm.p), "conjecture", SPECTRAL)
         case ((FullWeight() | Diagonal(depth=1)), Steepest()):
@@ -163,21 +165,29 @@ def _of_batches(weight: Any, rule: Any) -> Limit:
 
 def _of_heads(weight: Any, rule: Any) -> Limit:
     """Of several heads: a sum over heads is least where every term is; a maximum says of the hardest only."""
-    from attsvm.training.rules import Steepest
+    from attsvm.training.compositional import Compositional
+    from attsvm.training.rules import Adam, GradientDescent, Mirror, Steepest
+    from attsvm.training.weights import Diagonal
 
-    norm = rule.norm if isinstance(rule, Steepest) else frobenius
-    if weight.norm == "concatenated" and isinstance(norm, Schatten) and norm.p != 2:
+    norm = frobenius
+    if isinstance(rule, (Adam, Compositional, Steepest)):
+        norm = getattr(rule, "norm", linf)  # Adam's steps are of one length in every entry, as those of l∞
+    rows = isinstance(norm, RowWise) and isinstance(weight.weight, Diagonal)  # whose rows are its entries
+    sums = isinstance(norm, Entrywise) or is_frobenius(norm) or rows
+    if weight.norm == "concatenated" and not sums:
         raise NoTheorem(
             f"the {norm} norm of matrices side by side is no sum over heads: no program of one head is known "
             f'for {weight!r}. Nearest: norm="apart" → {limit_norm(weight.weight, rule).norm}.'
         )
-    if weight.norm != "apart" and norm.p == np.inf:
+    if weight.norm != "apart" and not norm.p < np.inf:
         raise NoTheorem(
             f"the {norm} norm over all heads is that of the longest: of the others no direction is known. "
             f'Nearest: norm="apart" → {limit_norm(weight.weight, rule).norm}.'
         )
     one = limit_norm(weight.weight, rule)
-    own = EQUAL if weight.norm == "apart" else EACH
+    # Where a step is not normalised, heads apart take those of heads together.
+    free = isinstance(rule, GradientDescent) or (isinstance(rule, Mirror) and not rule.normalised)
+    own = EACH if weight.norm != "apart" or free else EQUAL
     return Limit(one.norm, "ours", HEADS, "; ".join(filter(None, (own, one.hypotheses))))
 
 

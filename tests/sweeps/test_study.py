@@ -2,6 +2,7 @@
 
 import pytest
 
+from attsvm.sweeps.grid import entries
 from attsvm.sweeps.study import example, read_study
 
 pytestmark = pytest.mark.quick
@@ -46,6 +47,11 @@ WRONG = [
     ({"measure": "margin_ratio:l1@2"}, "may be taken at a share of the steps: margin_ratio:l1@0.1"),
     ({"measure": "norm_growth:l1@0.1"}, "may be taken at a share of the steps"),
     ({"measure": "arrival:l1@1"}, "arrival at a ratio below 1: @0.95"),
+    ({"measure": "arrival:l1@1.0"}, "arrival at a ratio below 1: @0.95"),
+    ({"measure": "margin_ratio:l1@²"}, "may be taken at a share of the steps"),
+    ({"train": {"init": "gaussian:²"}}, "no init 'gaussian:²'"),
+    ({"data": {"steps": 3}}, "data.steps is the name of another column"),
+    ({"data": {"kind": 3}}, "data.kind is the name of another column"),
     ({"programs": -1}, "programs is -1. Pass of how many runs they are solved, 0 for all"),
     ({"train": {"batch": 10**6}}, "train.batch is 1000000. Pass 1 to n"),
     ({"train": {"batch": -1}}, "train.batch is -1. Pass 1 to n"),
@@ -110,11 +116,24 @@ def test_the_example_is_a_study():
         ({"from": 1, "to": 3}, [1, 2, 3]),
         ({"from": 1, "to": 100, "count": 3, "spacing": "log"}, [1, 10, 100]),
         ([4, 4, 2], [4, 2]),
+        ({"from": 1, "to": 9, "count": 1}, [1]),
     ],
 )
 def test_ranges_and_lists_spread_out(study, given, values):
     cells = read_study(change(study, data={"n": given, "T": 2, "d": 2})).cells
     assert [dict(cell.data)["n"] for cell in cells] == values
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ({"from": 0.1, "to": 0.5, "step": 0.1}, [0.1, 0.2, 0.3, 0.4, 0.5]),
+        ({"from": 0.1234567, "to": 1, "count": 2}, [0.1234567, 1.0]),
+        ({"from": 1_000_001, "to": 1_234_567, "count": 3}, [1_000_001, 1_117_284, 1_234_567]),
+    ],
+)
+def test_a_range_has_the_digits_that_one_would_write(given, values):
+    assert [(x, type(x)) for x in entries("x", given)] == [(x, type(x)) for x in values]
 
 
 def test_several_ways_of_training_add_up_and_what_has_no_effect_is_one_cell(study):

@@ -108,6 +108,31 @@ def test_functions_of_the_users_own_give_data_and_measures(here, tmp_path):
     np.testing.assert_array_equal(done.runs["own_study:best"], done.runs["kind"] == "global")
 
 
+TOLD = (
+    'measure = ["told:by"]\nseeds = 2\n[train]\nsteps = 2\n[data]\nmodel = "told:data"\nn = 1\nnoise = 1.0\n'
+)
+
+
+@pytest.mark.usefixtures("tables_only")
+def test_a_function_is_that_of_the_studys_own_folder_as_it_is_now(here, tmp_path):
+    """Two studies may call their files by one name, in one process and one out; and a file may be edited."""
+
+    def says(folder, word):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "helper_of_told.py").write_text(f"WORD = {word!r}\n")
+        own = f"{OWN}\nfrom helper_of_told import WORD\ndef by(path): return WORD  # {word}\n"
+        (tmp_path / folder / "told.py").write_text(own)
+        (tmp_path / folder / "study.toml").write_text(TOLD)
+        done = sweep(tmp_path / folder / "study.toml", here, out=tmp_path / "out")
+        return set(done.runs["told:by"])
+
+    assert [says("a", "first"), says("b", "second"), says("a", "third one")] == [
+        {"first"},
+        {"second"},
+        {"third one"},
+    ]
+
+
 def test_a_function_that_is_not_there_is_named(study, tmp_path):
     with pytest.raises(ValueError, match=r"nowhere:f: No module named 'nowhere'. Put nowhere\.py beside"):
         sweep(study | {"data": {"model": "nowhere:f"}}, out=tmp_path)

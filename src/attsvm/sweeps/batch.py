@@ -18,7 +18,7 @@ import numpy as np
 
 from attsvm.path import Path
 from attsvm.progress import silence
-from attsvm.sweeps.cell import Cell, Data, draw, study_code
+from attsvm.sweeps.cell import Cell, Data, draw, model_source, study_code
 from attsvm.sweeps.measure import RECORDS, Ended, is_own, measured, needs_the_way, of_the_worst
 from attsvm.sweeps.store import Columns
 from attsvm.theory import NoTheorem, limit_norm
@@ -165,7 +165,8 @@ def _trained(cell: Cell, seeds: range) -> tuple[Path, Any]:
     at = device()
     few = cost(cell, len(seeds), at) <= FREE[at]
     shape, heads = _shared_shape(cell, len(seeds), at), cell.training.heads
-    tokens, head, wide, wide_head = _data(cell.data, cell.folder, seeds, shape, heads)
+    source = model_source(cell.data, cell.folder)
+    tokens, head, wide, wide_head = _data(cell.data, cell.folder, seeds, shape, heads, source)
     record: Any = RECORDS if any(map(needs_the_way, cell.measures)) else [cell.training.steps]
     # XLA's optimiser would take longer than a short training.
     with one_thread(), few_optimisations() if few and at == "cpu" else nullcontext():
@@ -191,7 +192,7 @@ def as_prompts(path: Path) -> Path:
 
 @lru_cache(maxsize=2)
 def _data(
-    data: Data, folder: str, seeds: range, size: tuple[int, int, int], heads: int
+    data: Data, folder: str, seeds: range, size: tuple[int, int, int], heads: int, source: str
 ) -> tuple[Tokens, Any, Tokens, Any]:
     """Tokens and head, as drawn and padded; the next cell often differs in its training only."""
     from attsvm.training.heads import Head, Linear

@@ -16,13 +16,16 @@ from attsvm import datasets
 from attsvm.fingerprint import SHOWING, code_fingerprint
 from attsvm.norms import Schatten
 from attsvm.settings import Settings
-from attsvm.sweeps.measure import is_own
+from attsvm.sweeps.measure import KINDS, MEASURES, is_own
 from attsvm.sweeps.plugins import is_plugin, plugin, source
 from attsvm.tokens import Tokens
 from attsvm.words import WrongWord, norm_of, one_of
 
 ELSEWHERE = ("claims", "figures", "heads", "probe", "torch", "next_token")
 """Parts of the package that no study runs."""
+
+TAKEN = (*Settings.__dataclass_fields__, "init", "cell", "seed", "stopped", "runs", *MEASURES, *KINDS)
+"""Columns of the table, which no size of the data may be called: one would stand for both."""
 
 Data = tuple[tuple[str, Any], ...]
 """The model and its sizes, by name."""
@@ -77,9 +80,8 @@ class Cell:
 
     def key(self, few: bool) -> str:
         """Hash of everything its results depend on but the seed."""
-        own = [name for name in self.measures if is_own(name)]
-        own += [name for name in [str(dict(self.data)["model"])] if is_plugin(name)]
-        sources = [source(name, self.folder) for name in own]
+        own = [source(name, self.folder) for name in self.measures if is_own(name)]
+        sources = [*own, *filter(None, [model_source(self.data, self.folder)])]
         told = [
             self.words,
             self.measures,
@@ -133,7 +135,7 @@ def as_cell(
     """A cell, after checking names and sizes; errors say what is allowed."""
     data = {"model": data.get("model", "sphere"), **{k: v for k, v in data.items() if k != "model"}}
     chosen = tuple(data.items())
-    shape = _shape(chosen, folder)
+    shape = _shape(chosen, folder, model_source(chosen, folder))
     words = dict(training)
     given = words.pop("init", None)
     settings = _settings(words)
@@ -151,7 +153,7 @@ def as_cell(
 
 
 @cache
-def _shape(data: Data, folder: str) -> tuple[int, int, int, int]:
+def _shape(data: Data, folder: str, source: str) -> tuple[int, int, int, int]:
     _check_sizes(dict(data), folder)
     tokens, _ = draw(data, folder, range(1))
     if getattr(tokens, "runs", None) != 1:
@@ -159,6 +161,12 @@ def _shape(data: Data, folder: str) -> tuple[int, int, int, int]:
             f"{dict(data)['model']} returned no runs axis for seed=range(0, 1). Return one run per seed."
         )
     return tokens.n, tokens.T, tokens.d, tokens.e
+
+
+def model_source(data: Data, folder: str) -> str:
+    """Hash of the file of a model of the user's own, else nothing: data that are kept are kept with it."""
+    model = str(dict(data)["model"])
+    return source(model, folder) if is_plugin(model) else ""
 
 
 def _check_sizes(data: Mapping[str, Any], folder: str) -> None:
@@ -170,6 +178,8 @@ def _check_sizes(data: Mapping[str, Any], folder: str) -> None:
     names = [name for name in parameters if name != "seed"]
     free = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
     for name in data:
+        if name in TAKEN:
+            raise WrongWord(f"data.{name} is the name of another column of the table. Rename it in {model}.")
         if name != "model" and name not in names and not free:
             raise WrongWord(
                 f"data.{name} means nothing to {model}. It takes {', '.join(names) or 'no sizes'}."
@@ -243,7 +253,7 @@ def _start(told: Settings) -> str:
 
 def _check_init(init: str, told: Settings) -> None:
     name, colon, scale = init.partition(":")
-    number = scale.replace(".", "", 1).isdigit() and float(scale) > 0
+    number = scale.replace(".", "", 1).isdecimal() and float(scale) > 0
     ones = name == "ones" and told.weight.startswith("diagonal") and told.factors > 1
     known = name in ("zero", "gaussian", "uniform") or ones
     if not known or (colon and not (name == "gaussian" and number)):

@@ -62,7 +62,7 @@ def _range(name: str, given: Mapping[str, Any]) -> list[Any]:
         if (high - low) / step >= CELLS:
             raise WrongWord(f"{name}: from {low} to {high} in steps of {step!r} is too long. {HOW}.")
         count = math.floor((high - low) / step + 1e-9) + 1
-        return [low + k * step for k in range(count)]
+        return [_written(low + k * step) for k in range(count)]
     count, spacing = given["count"], given.get("spacing", "linear")
     if (
         not isinstance(count, int)
@@ -72,6 +72,13 @@ def _range(name: str, given: Mapping[str, Any]) -> list[Any]:
     ):
         raise WrongWord(f"{name} is {dict(given)}. {HOW}.")
     spaced = np.linspace if spacing == "linear" else np.geomspace
-    values = [float(f"{x:.6g}") for x in spaced(low, high, count)]
+    inner = [float(x) for x in spaced(low, high, count)][1:-1]
     whole = all(isinstance(x, int) for x in (low, high))
-    return [round(x) for x in values] if whole else values
+    between = [round(x) if whole else float(f"{x:.6g}") for x in inner]
+    first, last = (low, high) if whole else (float(low), float(high))
+    return [first, *between, last][:count]
+
+
+def _written(value: Any) -> Any:
+    """A number as one would write it: 0.3, not 0.1 + 2 · 0.1."""
+    return float(f"{value:.12g}") if isinstance(value, float) else value

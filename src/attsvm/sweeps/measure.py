@@ -175,8 +175,8 @@ def parts(name: str) -> tuple[str, str, float]:
     """
     told, sign, share = name.partition("@")
     measure, _, norm = told.partition(":")
-    number = share.replace(".", "", 1).isdigit() and 0 < float(share) <= 1
-    ratio = measure == "arrival" and share != "1"
+    number = share.replace(".", "", 1).isdecimal() and 0 < float(share) <= 1
+    ratio = measure == "arrival" and number and float(share) < 1
     if sign and not (number and (measure in AT_A_STEP or ratio)):
         at = f"{', '.join(AT_A_STEP)} may be taken at a share of the steps: margin_ratio:l1@0.1"
         raise WrongWord(f"no measure {name!r}. {at[0].upper()}{at[1:]}; arrival at a ratio below 1: @0.95.")

@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable
-from importlib import import_module
+from importlib import import_module, invalidate_caches
+from importlib.machinery import PathFinder
 from inspect import getsourcefile
 from pathlib import Path as File
+from types import ModuleType
 from typing import Any
 
 from attsvm.words import WrongWord
+
+_LOADED: dict[str, tuple[File, str]] = {}
+"""Modules that were imported from the folder of a study: their files, and the hashes of these at the time."""
 
 
 def is_plugin(name: object) -> bool:
@@ -22,10 +27,8 @@ def is_plugin(name: object) -> bool:
 def plugin(name: str, folder: str) -> Callable[..., Any]:
     """The function of module:function; the folder of the study is searched first."""
     module, _, function = name.partition(":")
-    if folder and folder not in sys.path:
-        sys.path.insert(0, folder)
     try:
-        found = getattr(import_module(module), function)
+        found = getattr(_module(module, folder), function)
     except (ImportError, AttributeError) as error:
         raise WrongWord(f"{name}: {error}. Put {module}.py beside the study, or on PYTHONPATH.") from None
     if not callable(found):
@@ -36,4 +39,41 @@ def plugin(name: str, folder: str) -> Callable[..., Any]:
 def source(name: str, folder: str) -> str:
     """Hash of the file that a function comes from: with the file the results change."""
     file = getsourcefile(plugin(name, folder))
-    return hashlib.sha256(File(file).read_bytes()).hexdigest() if file else name
+    return _hash(File(file)) if file else name
+
+
+# ---------------------------------------------------------------------- which module of that name
+
+
+def _module(name: str, folder: str) -> ModuleType:
+    """The module as it is in the folder now: one of another study, or of an hour ago, may have its name."""
+    if not folder:
+        return import_module(name)
+    if sys.path[:1] != [folder]:
+        sys.path[:] = [folder, *(place for place in sys.path if place != folder)]
+    home = File(folder)
+    if any(home not in file.parents or told != _hash(file) for file, told in list(_LOADED.values())):
+        _forget(*_LOADED)
+    top = name.partition(".")[0]
+    here = PathFinder.find_spec(top, [folder])
+    if here is not None and here.origin != getattr(sys.modules.get(top), "__file__", here.origin):
+        _forget(top)
+    before = set(sys.modules)
+    module = import_module(name)
+    for new in set(sys.modules) - before:
+        file = File(getattr(sys.modules[new], "__file__", None) or "/")
+        if home in file.parents:
+            _LOADED[new] = file, _hash(file)
+    return module
+
+
+def _forget(*names: str) -> None:
+    for name in names:
+        sys.modules.pop(name, None)
+        _LOADED.pop(name, None)
+    invalidate_caches()
+
+
+def _hash(file: File) -> str:
+    """Of its bytes; "" of a file that is gone."""
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
