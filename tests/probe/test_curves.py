@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.special import logit
 
 from attsvm.probe.reading.curves import area, curves, interval, threshold_at_fpr
 
@@ -19,7 +20,7 @@ def test_the_roc_curve_and_its_area_are_scikit_learns(ties):
 
     scores, truth = drawn(ties=ties)
     probability = 1 / (1 + np.exp(-scores))
-    found = curves(scores, probability, truth, 10)
+    found = curves(scores, truth, 10)
     fpr, tpr, thresholds = roc_curve(truth, scores, drop_intermediate=False)
     assert (
         np.allclose(found.fpr, fpr)
@@ -35,12 +36,27 @@ def test_calibrated_probabilities_have_a_small_error_and_shifted_ones_a_large_on
     rng = np.random.default_rng(0)
     probability = rng.random(4000)
     truth = rng.random(4000) < probability
-    good, bad = (curves(p, p, truth, 10) for p in (probability, probability**3))
+    good, bad = (curves(logit(p), truth, 10) for p in (probability, probability**3))
     assert good.calibration_error < 0.03 < 0.15 < bad.calibration_error
     assert (
         good.counts.sum() == 4000
         and ((good.low <= good.predicted) & (good.predicted <= good.high)).sum() >= 8
     )
+
+
+def test_sure_mistakes_have_the_loss_of_their_score_whichever_class_is_the_positive_one():
+    """1 − expit(40) is 0, and its logarithm −∞; the loss is 40."""
+    scores, truth = np.array([40.0, 50.0, -60.0, 1.0]), np.array([False, True, True, False])
+    one, other = curves(scores, truth, 2), curves(-scores, ~truth, 2)
+    assert one.log_loss == pytest.approx((40 + 60 + np.log1p(np.e)) / 4, rel=1e-12)
+    assert other.log_loss == one.log_loss and other.auc == one.auc
+    assert one.predicted[1] == 1 and one.observed[1] == 0.5  # 40 and 50, though both probabilities are 1
+
+
+@pytest.mark.parametrize("bins", [0, 2.5])
+def test_bins_are_counted_in_whole_numbers(bins):
+    with pytest.raises(ValueError, match="bins is"):
+        curves(*drawn(), bins)
 
 
 def test_the_interval_of_the_area_covers_it_as_often_as_it_says():

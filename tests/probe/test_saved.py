@@ -28,6 +28,15 @@ def test_a_saved_probe_comes_back_with_all_its_numbers(any_probe, X, tmp_path):
     assert np.allclose(back.transform(X), any_probe.transform(X), rtol=0, atol=1e-12)
 
 
+def test_numbers_of_numpy_and_tuples_are_kept_as_pythons(X, y, tmp_path):
+    from attsvm.probe import AttentionProbe
+
+    given = {"head_ridge": np.float64(0.5), "prompt_ridge": np.float32(0.5), "n_starts": np.int64(2)}
+    probe = AttentionProbe(**given, features=("linear",)).fit(X, y)
+    back = AttentionProbe.load(probe.save(tmp_path / "probe")).get_params()
+    assert {name: back[name] for name in given} == given and back["features"] == ["linear"]
+
+
 def test_the_file_is_plain_safetensors(probe, tmp_path):
     from safetensors.numpy import load_file
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, logit, xlogy
+from scipy.special import expit, logit
 from scipy.stats import beta, binom, norm, rankdata
 
+from attsvm.given import whole
 from attsvm.numbers import Bool, Float
 
 CONFIDENCE = 0.95
@@ -117,17 +118,20 @@ def threshold_at_fpr(scores: Float, truth: Bool, fpr: float) -> Threshold:
     return Threshold(fpr, threshold, low, float(above[least]), *rates, m, positives)
 
 
-def curves(scores: Float, probability: Float, truth: Bool, bins: int) -> Curves:
-    """ROC and calibration of scores and probabilities (n,) against the truth (n,)."""
+def curves(scores: Float, truth: Bool, bins: int) -> Curves:
+    """ROC and calibration of scores (n,), the log odds, against the truth (n,)."""
     _both(truth)
+    if not (whole(bins) and bins >= 1):
+        raise ValueError(f"bins is {bins!r}. Pass an integer ≥ 1.")
+    probability = expit(scores)
     order = np.argsort(-scores, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)  # one point per distinct score
     fpr, tpr = (np.append(0.0, np.cumsum(side[order])[ends] / side.sum()) for side in (~truth, truth))
-    parts = [part for part in np.array_split(np.argsort(probability, kind="stable"), bins) if len(part)]
+    parts = [part for part in np.array_split(order[::-1], bins) if len(part)]
     hits = [int(truth[part].sum()) for part in parts]
     counts = np.array([len(part) for part in parts])
     low, high = zip(*(interval(k, m) for k, m in zip(hits, counts.tolist(), strict=True)), strict=True)
-    loss = -(xlogy(truth, probability) + xlogy(~truth, 1 - probability)).mean()
+    loss = np.logaddexp(0, np.where(truth, -scores, scores)).mean()  # where 1 − probability is 0, too
     ranking = fpr, tpr, np.append(np.inf, scores[order][ends]), *area(scores, truth)
     predicted = np.array([probability[part].mean() for part in parts])
     bins_of = predicted, np.array(hits) / counts, np.array(low), np.array(high), counts

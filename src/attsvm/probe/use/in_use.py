@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
@@ -142,15 +141,15 @@ class InUse(Probe):
         X, y: sequences that the probe was not fitted on; those that are not `positive` (by default the last
         class) are the negatives. With more than two classes the score is the log odds of `positive`.
         """
-        scores, _, truth = self._against(X, y, positive)
+        scores, truth = self._against(X, y, positive)
         return curves.threshold_at_fpr(scores, truth, fpr)
 
     def curves(self, X: Sequences, y: ArrayLike, positive: object = None, bins: int = 10) -> Curves:
         """ROC and calibration on sequences that the probe was not fitted on; `.plot()` draws both."""
         return curves.curves(*self._against(X, y, positive), bins)
 
-    def _against(self, X: Sequences, y: ArrayLike, positive: object) -> tuple[Float, Float, Bool]:
-        """Scores and probabilities of the positive class, and the truth, (n,) each."""
+    def _against(self, X: Sequences, y: ArrayLike, positive: object) -> tuple[Float, Bool]:
+        """Scores of the positive class, which are its log odds, and the truth, (n,) each."""
         store = self._read(X)
         labels = explanation.read_labels(y, self.classes_, len(store))
         assert labels is not None
@@ -164,7 +163,7 @@ class InUse(Probe):
         else:
             others = np.delete(said, one, axis=1)
             scores = said[:, one] - np.logaddexp.reduce(others, axis=1)
-        return scores, expit(scores), labels == positive
+        return scores, labels == positive
 
     def _html_repr(self) -> str:
         """For notebooks: what was fitted, above scikit-learn's own diagram."""

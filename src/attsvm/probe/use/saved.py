@@ -41,7 +41,8 @@ def save(probe: Any, file: str | os.PathLike[str]) -> Path:
     path = Path(file)
     path = path if path.suffix == ".safetensors" else path.with_name(f"{path.name}.safetensors")
     about = {name: getattr(probe, name) for name in NUMBERS}
-    about |= {"parameters": {name: value for name, value in probe.get_params().items() if _plain(value)}}
+    given = {name: _in_python(value) for name, value in probe.get_params().items()}
+    about |= {"parameters": {name: value for name, value in given.items() if _plain(value)}}
     maps = maps_of(probe)
     about |= {"maps": [name for one in maps for name, kind in MAPS.items() if type(one) is kind]}
     about |= {"kinds": list(probe.kinds_)}
@@ -124,6 +125,13 @@ def _map(kind: str, i: int, stored: Any) -> FeatureMap:
     names = [field.name for field in fields(MAPS[kind])]
     found: FeatureMap = MAPS[kind](**{name: stored.get_tensor(f"map {i} {name}") for name in names})
     return found
+
+
+def _in_python(value: object) -> object:
+    """A number of NumPy's as Python's, a tuple as the list that JSON knows."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _plain(value: object) -> bool:
