@@ -11,8 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 import attsvm
+from attsvm import Tokens, datasets, max_margin
 from attsvm.claims import run as running
 from attsvm.cli import app
+from attsvm.cli.files import read_problem
 from attsvm.cli.show import program_of
 from attsvm.words import norm_of, seed_range
 
@@ -96,6 +98,37 @@ def test_a_saved_solution_is_solved_again_for_its_own_selection(problem, tmp_pat
     other = json.loads(run("solve", problem, "--norm", "nuclear", "--json").stdout)
     assert first["margin"] == pytest.approx(again["margin"], rel=1e-6)
     assert other["margin"] != pytest.approx(again["margin"], rel=1e-6)
+
+
+def test_the_file_that_holds_the_tokens_is_not_replaced_by_their_solution(problem, tmp_path):
+    before = problem.read_bytes()
+    done = run("solve", problem, "--out", problem)
+    assert (done.exit_code, problem.read_bytes()) == (64, before)
+    assert "itself, whose arrays it would replace" in done.stderr
+    mapped = tmp_path / "keys.npy"
+    np.save(mapped, np.random.default_rng(0).standard_normal((2, 3, 4)))
+    mapped = mapped.rename(tmp_path / "keys.npz")  # a name that a solution may have
+    keys = np.memmap(mapped, float, "r", mapped.stat().st_size - 8 * 24, (2, 3, 4))
+    solution = max_margin(Tokens(keys), [0, 0])
+    with pytest.raises(ValueError, match="holds the tokens, which would be lost"):
+        solution.save(mapped)
+    assert solution.save(tmp_path / "solution").exists() and mapped.stat().st_size > 8 * 24
+
+
+def test_indices_of_several_runs_are_no_truth_values(tmp_path):
+    """Three runs of three examples of three tokens: the shape of one index per example fits the other."""
+    tokens, _ = datasets.sphere(3, 3, 9, seed=range(3))
+    indices = np.array([[0, 1, 0], [1, 1, 0], [1, 0, 1]])
+    np.savez(tmp_path / "runs.npz", **tokens.arrays(), selected=indices)
+    assert read_problem(tmp_path / "runs.npz").selected.tolist() == indices.tolist()
+    np.savez(tmp_path / "one.npz", keys=tokens.keys[0], selected=indices)
+    assert read_problem(tmp_path / "one.npz").selected.dtype == bool
+
+
+def test_a_table_that_cannot_be_written_is_told_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "run", lambda *_: pytest.fail("the claims were run"))
+    done = run("claims", "aligned_factors_stay_aligned", "--table", tmp_path)
+    assert done.exit_code == 64 and "Pass a file in it" in done.stderr
 
 
 def broken_files(folder):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.numbers.archives import Archive, BadFile, Header, mapped, open_archive, widened
+from attsvm.numbers.archives import Archive, BadFile, Header, file_below, mapped, open_archive, widened
 from attsvm.numbers.stored import KEPT
 from attsvm.replacing import replacing
 
@@ -93,12 +93,18 @@ def take(
     }
 
 
-def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any]) -> File:
+def write_arrays(
+    file: str | os.PathLike[str], arrays: Mapping[str, Any], apart: Sequence[object] = ()
+) -> File:
     """Write an .npz file and return its name, `file` with .npz at its end.
 
     What was there before is replaced when the new file is complete, not while it is being written.
+    apart: arrays that are not written because they stay where they are; their files are not replaced.
     """
     path = npz_name(file)
+    homes = [home for array in apart if (home := file_below(getattr(array, "array", array)))]
+    if path.exists() and any(os.path.exists(home) and path.samefile(home) for home in homes):
+        raise ValueError(f"{path} holds the tokens, which would be lost. Pass another name.")
     with replacing(path) as part, part.open("wb") as stream:
         np.savez(stream, **arrays)
     return path

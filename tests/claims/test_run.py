@@ -68,6 +68,18 @@ def test_the_table_tells_statement_evidence_verdict_and_surprise(one_claim, tmp_
         assert part in text
 
 
+def test_a_table_of_some_claims_and_seeds_speaks_of_these_only(monkeypatch, one_claim, tmp_path):
+    refuted = Claim(broken, coin, "nothing", "nobody", "refuted as recalled")
+    monkeypatch.setattr(running, "by_module", lambda: {"coins": (one_claim, refuted)})
+    for names, seeds, said in (
+        (["coin"], (0, 2, 7), "0,2,7; .*below: none"),
+        (None, (1, 2), "1-2; .*`broken`"),
+    ):
+        running.write_table(running.run(names, seeds), tmp_path / "claims.md")
+        text = (tmp_path / "claims.md").read_text(encoding="utf8")
+        assert re.search(f"over the seeds {said}", text, re.DOTALL)
+
+
 def test_the_page_of_claims_begins_as_the_command_writes_it():
     docs = Path(__file__).parents[2] / "docs"
     page = (docs / "claims.md").read_text(encoding="utf8")

@@ -13,6 +13,7 @@ import numpy as np
 
 from attsvm.claims import by_module
 from attsvm.claims.claim import Check, Claim
+from attsvm.replacing import replacing
 from attsvm.verdict import Evidence, Status, Verdict
 from attsvm.workers import using
 
@@ -74,8 +75,10 @@ def run(
 def write_table(rows: Sequence[Row], file: File = TABLE) -> None:
     """Write the table of the claims that have a row, by paper."""
     named = {row.name: row for row in rows}
-    marked = [f"`{c.name}`" for group in by_module().values() for c in group if c.refuted]
-    seeds = f"{min(rows[0].seeds)}-{max(rows[0].seeds)}"
+    marked = [f"`{c.name}`" for group in by_module().values() for c in group if c.refuted and c.name in named]
+    first, last = min(rows[0].seeds), max(rows[0].seeds)
+    every = set(rows[0].seeds) == set(range(first, last + 1))
+    seeds = f"{first}-{last}" if every else ",".join(map(str, rows[0].seeds))
     sound = [row for row in rows if f"`{row.name}`" not in marked]
     text = [
         _PREAMBLE.format(
@@ -92,7 +95,8 @@ def write_table(rows: Sequence[Row], file: File = TABLE) -> None:
         entries = [_entry(claim, named[claim.name]) for claim in group if claim.name in named]
         text += [f"## {_title(module)}\n", *entries] if entries else []
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join(text), encoding="utf8")
+    with replacing(file) as part:
+        part.write_text("\n".join(text), encoding="utf8")
 
 
 # ---------------------------------------------------------------------- running

@@ -11,7 +11,7 @@ import typer
 from attsvm.cli.app import AsJson, Cluster, errors, say, say_json, warn
 from attsvm.cli.files import one_line_errors
 from attsvm.training.compilation import compile_quickly
-from attsvm.words import check_names, seed_range
+from attsvm.words import WrongWord, check_names, seed_range
 from attsvm.workers import begin, named
 
 
@@ -48,6 +48,10 @@ def claims(
 
         check_names("claim", names or (), known, "attsvm claims --list")
         chosen = seed_range(seeds)
+        if table is not None:  # before the work, and not after it
+            table.parent.mkdir(parents=True, exist_ok=True)
+            if table.is_dir():
+                raise WrongWord(f"--table is the folder {table}. Pass a file in it: {table / 'claims.md'}.")
         with errors.status("running claims", spinner="dots"):
             rows = run(names or None, chosen, executor)
         if table is not None:

@@ -69,8 +69,9 @@ def read_problem(file: File, *, in_place: bool = False) -> Problem:
     selected = arrays.get("selected")
     if selected is None and "path_W" in arrays:
         selected = Path.load(file).selected
-    if selected is not None and selected.ndim > 1 and np.isin(selected, (0, 1)).all():
-        selected = selected.astype(bool)  # safetensors of other tools may hold 0 and 1
+    # safetensors of other tools may hold 0 and 1 for every token; one number per example is an index
+    if selected is not None and selected.ndim > 1 and selected.shape != tokens.labels.shape:
+        selected = selected.astype(bool) if np.isin(selected, (0, 1)).all() else selected
     return Problem(file, tokens, selected, arrays.get("v"))
 
 

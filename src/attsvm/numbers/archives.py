@@ -202,13 +202,19 @@ def mapped(file: str | os.PathLike[str], header: Header) -> NDArray[Any]:
     return array
 
 
-def stamp(array: Any) -> tuple[int, int] | None:
-    """When the file below a memory map was written, and its size."""
+def file_below(array: Any) -> str | None:
+    """The file of a memory map, or of an array that is a view of one."""
     base = array
     while isinstance(base, np.ndarray) and not isinstance(base, np.memmap) and base.base is not None:
         base = base.base
     name = getattr(base, "filename", None)
-    if not isinstance(base, np.memmap) or name is None:
+    return os.fspath(name) if isinstance(base, np.memmap) and name is not None else None
+
+
+def stamp(array: Any) -> tuple[int, int] | None:
+    """When the file below a memory map was written, and its size."""
+    name = file_below(array)
+    if name is None:
         return None
     try:
         found = os.stat(name)

@@ -176,7 +176,7 @@ class Solution:
             name: getattr(self, name) for name in ("selected", *_AXES) if getattr(self, name) is not None
         }
         arrays["norm"] = np.array([type(self.norm).__name__, repr(self.norm.p)])
-        return write_arrays(file, arrays)
+        return write_arrays(file, arrays, (self.tokens.keys, self.tokens.values))
 
     @classmethod
     def load(cls, file: str | PathLike[str], tokens: Tokens | None = None) -> Solution:
