@@ -83,7 +83,8 @@ def trained(figures: list[str], plan: Path, runs: Path, given: argparse.Namespac
     for folder in (runs / drive.name_of(line) for line in chosen):
         if not drive.ended(folder):
             sys.exit(f"a training failed: {folder / 'log.txt'} says why.")
-    drive.gather(runs)
+    if short := drive.gather(runs):
+        sys.exit(f"records of {short[0]} could not be copied to {runs / 'small'}. Make room and call again.")
     return runs / "small"
 
 

@@ -5,7 +5,8 @@ after --keep does not enter its name. Some lines run at the same time, and when 
 Called again, every training goes on from its checkpoint. A training that begins with the weights of another
 one of the plan (--from) waits for it. --had RECORD leaves out what a record of summary.py has to its end, so
 that a plan is gone through over several machines. What is small (records, kept heads and maps, logs) is
-gathered under OUT/small; checkpoints stay behind.
+gathered under OUT/small; checkpoints stay behind. What failed is named, and the exit code is 1: where the
+disk was full, make room and call again.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from attsvm.replacing import replacing
 
 HERE = Path(__file__).parent
 SPARE = 12.0
@@ -40,8 +44,9 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     lines = read(given.plan)
     lines = lines if given.had is None else missing(lines, given.had)
-    drive(lines, given.out, given.data, given.seconds, given.at_once)
-    gather(given.out)
+    failed = [*drive(lines, given.out, given.data, given.seconds, given.at_once), *gather(given.out)]
+    if failed:
+        sys.exit(f"failed: {', '.join(dict.fromkeys(failed))}")
 
 
 def read(plan: Path) -> list[str]:
@@ -64,11 +69,12 @@ def source_of(line: str) -> str | None:
     return words[words.index("--from") + 1] if "--from" in words else None
 
 
-def drive(lines: list[str], out: Path, data: Path, seconds: float, at_once: int, *more: str) -> None:
+def drive(lines: list[str], out: Path, data: Path, seconds: float, at_once: int, *more: str) -> list[str]:
     """Run the lines in their order; one that fails, or outlives its time, does not disturb the others.
 
-    more: arguments for all of them, which do not enter their names.
+    more: arguments for all of them, which do not enter their names. Returns the names of those that failed.
     """
+    failed: list[str] = []
     end, waiting = time.time() + seconds, [line for line in lines if not ended(out / name_of(line))]
     running: dict[str, subprocess.Popen[bytes]] = {}
     while running or (waiting and time.time() < end - 2 * SPARE):
@@ -78,16 +84,39 @@ def drive(lines: list[str], out: Path, data: Path, seconds: float, at_once: int,
             if line is None:
                 break
             waiting.remove(line)
-            running[name_of(line)] = started(line, out / name_of(line), data, end - SPARE, more)
+            name = name_of(line)
+            try:
+                running[name] = started(line, out / name, data, end - SPARE, more)
+            except OSError as error:
+                failed.append(name)
+                say(f"{name}: not started: {error}")
         time.sleep(0.2)
         for name in [name for name, process in running.items() if process.poll() is not None]:
-            code, log = running.pop(name).returncode, out / name / "log.txt"
-            tail = log.read_text(encoding="utf8").strip().splitlines()[-1:]
+            code = running.pop(name).returncode
             left = f"{end - time.time():.0f} s left: " if end < math.inf else ""
-            print(f"{left}{name}: exit {code} {' '.join(tail)}", flush=True)
+            say(f"{left}{name}: {outcome(code, out / name)}")
+            failed += [name] if code else []
         if time.time() > end:
             for process in running.values():
                 process.kill()
+    return failed
+
+
+def outcome(code: int, place: Path) -> str:
+    """How a training ended, by its exit code and the last line of its log, which a full disk may have cut."""
+    log = place / "log.txt"
+    text = log.read_text(encoding="utf8", errors="replace") if log.is_file() else ""
+    tail = " ".join(text.strip().splitlines()[-1:])
+    if not code:
+        return f"exit 0 {tail}"
+    free = shutil.disk_usage(place).free / 2**20
+    return f"FAILED, exit {code}, {free:,.0f} MiB free on its disk; the last line of its log: {tail}"
+
+
+def say(text: str) -> None:
+    """Print, if that can be written: trainings go on while this waits for them."""
+    with suppress(OSError):
+        print(text, flush=True)
 
 
 def started(line: str, place: Path, data: Path, deadline: float, more: tuple[str, ...]) -> Any:
@@ -121,14 +150,21 @@ def name_of(line: str) -> str:
     return "-".join(words).replace(":", "").replace("/", "_").replace("--", "")
 
 
-def gather(out: Path) -> None:
-    """Copy what is small."""
+def gather(out: Path) -> list[str]:
+    """Copy what is small, each file whole or not at all; the trainings of which one could not be copied."""
+    failed = []
     for file in out.glob("*/*"):
         kind = file.name.startswith(("records", "about", "last.", "heads-", "maps-", "log"))
         if kind and file.parent.name != "small":
             place = out / "small" / file.parent.name
-            place.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file, place / file.name)
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+                with replacing(place / file.name) as part:
+                    shutil.copy2(file, part)
+            except OSError as error:
+                failed.append(file.parent.name)
+                say(f"{file.parent.name}: {file.name} not gathered: {error}")
+    return failed
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from torch import nn
 
 from added import Added, measures, shape_of
 from attsvm.progress import Line
+from attsvm.replacing import replacing
 from fused import fuse
 from optimizers import Together, optimizer
 from steps import Steps
@@ -210,9 +211,8 @@ def about(device: torch.device) -> dict[str, Any]:
 
 
 def _put(file: Path, text: str) -> None:
-    part = file.with_name(f".{file.name}.part")
-    part.write_text(text, encoding="utf8")
-    part.replace(file)
+    with replacing(file) as part:
+        part.write_text(text, encoding="utf8")
 
 
 def _keep_records(folder: Path, records: list[dict[str, Any]]) -> None:
@@ -227,9 +227,8 @@ def _save(folder: Path, model: nn.Module, rule: Together, device: torch.device, 
     if device.type == "cuda":
         tensors["random.cuda"] = torch.cuda.get_rng_state(device)
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    part = folder / ".checkpoint.part"
-    save_file(tensors, part, {"records": json.dumps(records)})
-    part.replace(folder / "checkpoint.safetensors")
+    with replacing(folder / "checkpoint.safetensors") as part:
+        save_file(tensors, part, {"records": json.dumps(records)})
 
 
 def _resumed(folder: Path, model: nn.Module, rule: Together, device: torch.device) -> list[dict[str, Any]]:
