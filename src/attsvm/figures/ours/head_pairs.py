@@ -162,7 +162,9 @@ def _forest(ax: Axes, rows: list[tuple[str, Float, str]], title: str, words: str
     ax.set_yticks(range(len(rows)), [name for name, *_ in rows], fontsize=7)
     ax.invert_yaxis()
     ax.set_xscale("log")
-    ticks = [x for x in (0.25, 0.5, 1, 2, 4) if ax.get_xlim()[0] <= x <= ax.get_xlim()[1]]
+    low, high = ax.get_xlim()
+    some = (0.25, 0.5, 1, 2, 4) if high > 4 * low else (0.6, 0.8, 1, 1.25)
+    ticks = [x for x in some if low <= x <= high]
     ax.set_xticks(ticks, [f"{x:g}" for x in ticks], fontsize=8)
     ax.minorticks_off()
     describe(ax, title, words)
@@ -196,7 +198,7 @@ def draw_weights(ax: Axes, arrays: Arrays, group: str) -> None:
             ax.fill_between(places, seeds.min(0), seeds.max(0), step="post", color=color, alpha=0.2, lw=0)
     ax.axhline(1, color=GREY, lw=0.8)
     ax.set_yscale("log")
-    ticks = [x for x in (0.1, 0.2, 0.5, 1, 2, 5, 10) if ax.get_ylim()[0] <= x <= ax.get_ylim()[1]]
+    ticks = [x for x in (0.01, 0.1, 0.5, 1, 2, 5, 10) if ax.get_ylim()[0] <= x <= ax.get_ylim()[1]]
     ax.set_yticks(ticks, [f"{x:g}" for x in ticks])
     ax.minorticks_off()
     ax.tick_params(labelsize=8)
@@ -211,9 +213,11 @@ def checks(arrays: Arrays) -> list[Check]:
         ("1.1", "K and Q, l1.1", False, "p = 1.1 leads in the l1.1 margin of K and Q"),
         ("1.1", "K and Q, Frobenius", True, "p = 2 leads p = 1.1 in the Frobenius margin of K and Q"),
         ("1.1", "spread, added", True, "what p = 1.1 adds to K and Q is sparser"),
+        ("1.1", "spread", True, "K and Q of p = 1.1 are sparser"),
         ("3", "K and Q, l3", False, "p = 3 leads in the l3 margin of K and Q"),
         ("3", "K and Q, Frobenius", True, "p = 2 leads p = 3 in the Frobenius margin of K and Q"),
         ("3", "spread, added", False, "what p = 3 adds to K and Q is denser"),
+        ("3", "spread", False, "K and Q of p = 3 are denser"),
     ):
         group = f"{p}, size 3"
         if f"pair {group} {name}" not in arrays or len(values := quotient(arrays, group, name)) < 2:
