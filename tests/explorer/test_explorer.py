@@ -148,3 +148,26 @@ def test_keys_that_the_page_could_not_multiply_are_refused():
         ValueError, match=r"the keys reach 2e\+09\. The explorer shows up to 1e\+09: rescale them"
     ):
         att.explore(att.Tokens(2 * keys))
+    for wrong in (
+        (att.Tokens(keys, 2 * keys[:, 0]), None, "queries reach"),
+        (att.Tokens(keys), [2e9, 0.0], "head reaches"),
+    ):
+        with pytest.raises(ValueError, match=wrong[2]):
+            att.explore(*wrong[:2])
+
+
+def test_a_head_that_is_none_is_refused():
+    tokens, _ = att.datasets.two_clouds()
+    for head in ([1.0, 2.0, 3.0], [1.0, np.nan]):
+        with pytest.raises(ValueError, match="the head v has"):
+            att.explore(tokens, head)
+
+
+def test_a_path_is_shown_with_the_tokens_asked_for_and_one_of_its_heads():
+    tokens, v = att.datasets.two_clouds()
+    rule, both = att.steepest(att.frobenius, 0.1), att.Linear(np.stack([v, -v]))
+    path = att.train(tokens, both, weight=att.Heads(2), optimizer=rule, steps=3)
+    with pytest.raises(ValueError, match=r"2 heads\. The explorer shows one: pass path\.head\(0\)"):
+        att.explore(path, v)
+    chosen = start_of(att.explore(path.head(0), v, selected=[2, 1]).html)
+    assert [each["chosen"] for each in chosen["inputs"]] == [[2], [1]]

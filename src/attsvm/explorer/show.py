@@ -63,7 +63,8 @@ def explore(
     """The explorer of two-dimensional tokens: drag them, and watch the program and training follow.
 
     tokens: keys (n, T, 2), a Path of such tokens, or None for a preset. v: the head (c,).
-    selected: the tokens whose program is shown, by default the best under v.
+    selected: the tokens whose program is shown, by default the best under v; of a path without v those that
+        it attends to.
     settings: of the page, such as rule="sign", lr=0.1, p=3, joint=True, usual=True, time=10_000,
         starts={"ring": 64, "radius": 1.5} or {"points": [[0, 1]]}; trained="kq" steps on the factors of the
         prompt, p = k ⊙ q, and rule="steepest", ruleP=4 takes steps in l4.
@@ -73,5 +74,6 @@ def explore(
         raise TypeError(f"explore has no setting {sorted(unknown)[0]!r}. Pass any of {', '.join(SETTINGS)}.")
     if tokens is None:
         return Explorer(page())
-    state = state_of_path(tokens, v=v) if isinstance(tokens, Path) else state_of(tokens, v, selected)
-    return Explorer(page(state | settings))
+    if isinstance(tokens, Path):
+        return Explorer(page(state_of_path(tokens, None, v, selected) | settings))
+    return Explorer(page(state_of(tokens, v, selected) | settings))

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from attsvm.numbers import Float
 from attsvm.path import Path
-from attsvm.selection import as_selected, scores
+from attsvm.selection import as_head, as_selected, scores
 from attsvm.tokens import Tokens, as_tokens
 
 INPUTS, TOKENS = 8, 12
@@ -32,24 +32,37 @@ def state_of(tokens: Tokens, v: ArrayLike | None = None, selected: ArrayLike | N
     """
     _check(tokens)
     tokens = tokens.in_memory()
-    largest = np.abs(tokens.keys).max()
-    if largest > LARGE:
-        raise ValueError(f"the keys reach {largest:g}. The explorer shows up to {LARGE:g}: rescale them.")
+    head = None if v is None else as_head(tokens, v)
+    for name, numbers in (("keys", tokens.keys), ("queries", tokens.queries), ("head", head)):
+        if numbers is not None and (largest := np.abs(numbers).max()) > LARGE:
+            many = f"the {name} reach{'es' * (name == 'head')} {largest:g}"
+            raise ValueError(f"{many}. The explorer shows up to {LARGE:g}: rescale them.")
     chosen = None if selected is None else as_selected(tokens, selected)
     by_head = tokens.values is tokens.keys and not (v is None and chosen is not None)
     gamma = None if by_head else _scores(tokens, v, chosen)
     inputs = [_input(tokens, i, gamma, chosen) for i in range(tokens.n)]
     state: dict[str, Any] = {"inputs": inputs, "byHead": by_head}
-    if by_head and v is not None:
-        state["head"] = np.asarray(v, float).tolist()
+    if by_head and head is not None:
+        state["head"] = head.tolist()
     return state if chosen is None else state | {"choose": "hand"}
 
 
-def state_of_path(path: Path, settings: Mapping[str, Any] | None = None, v: ArrayLike | None = None) -> Any:
-    """The state of a saved run: tokens, start, the path itself; `settings` as `attsvm train` keeps them."""
+def state_of_path(
+    path: Path,
+    settings: Mapping[str, Any] | None = None,
+    v: ArrayLike | None = None,
+    selected: ArrayLike | None = None,
+) -> Any:
+    """The state of a saved run, of several the first: tokens, start, the path itself.
+
+    settings: as `attsvm train` keeps them. selected: by default the best tokens under v, without v those that
+    the run attends to.
+    """
+    if path.heads is not None:
+        raise ValueError(f"the path has {path.heads} heads. The explorer shows one: pass path.head(0).")
     if path.runs is not None:
         path = path.run(0)
-    state = state_of(path.tokens, v, path.selected if v is None else None)
+    state = state_of(path.tokens, v, path.selected if v is None and selected is None else selected)
     W = path.W.reshape(len(path.index), -1)
     state["starts"] = {"points": [W[0].tolist()]}
     if path.tokens.e == 1:
