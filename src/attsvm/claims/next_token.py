@@ -171,8 +171,8 @@ def _decay(corpus: att.next_token.Corpus, stages: att.next_token.TwoStages) -> a
 
 
 def _extension(corpus: att.next_token.Corpus, W: Float, E: Float) -> att.Verdict:
-    # Tokens whose priorities are all slack tie at zero in the program: rounding must not break the ties.
-    best = np.round(att.next_token.token_logits(att.next_token.attention_program(corpus, E).W, E), 9)
+    # Tokens whose priorities are all slack tie at zero in the program.
+    best = att.next_token.token_logits(att.next_token.attention_program(corpus, E).W, E)
     best_right, pairs = att.next_token.extended_pairs(corpus, best).sum(-1)
     return att.judge(
         "the trained order extends the corpus",

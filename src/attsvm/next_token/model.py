@@ -13,6 +13,9 @@ from attsvm.next_token.ids import Ids, as_queries, as_sentences
 from attsvm.next_token.priorities import Priorities, Role
 from attsvm.numbers import Float
 
+TIE = 1e-9
+"""Of the largest logit of a query: what a certified solution does not tell apart."""
+
 
 @dataclass(frozen=True, eq=False)
 class OneLayer:
@@ -65,7 +68,11 @@ def extended_order(corpus: Corpus, logits: Float) -> Float:
 
 
 def extended_pairs(corpus: Corpus, logits: Float) -> Ids:
-    """Pairs of the extended order that logits rank rightly, and all of them, per query: (2, V)."""
+    """Pairs of the extended order that logits rank rightly, and all of them, per query: (2, V).
+
+    Logits closer than TIE times the largest of their query are equal, and rank nothing: a program's are known
+    up to rounding only.
+    """
     roles = Priorities.of(corpus).roles
     optimal, neither, non_optimal = Role.optimal, Role.non_comparable, Role.non_optimal
     order = ((optimal, neither), (neither, non_optimal), (optimal, non_optimal))
@@ -73,6 +80,7 @@ def extended_pairs(corpus: Corpus, logits: Float) -> Ids:
     for q in np.flatnonzero(roles.any(-1)):
         for high, low in order:
             above, below = logits[roles[q] == high, q], np.sort(logits[roles[q] == low, q])
+            below = below + TIE * np.abs(logits[:, q]).max()
             counts[0, q] += np.searchsorted(below, above, side="left").sum()
             counts[1, q] += above.size * below.size
     return counts
