@@ -23,7 +23,8 @@ LATER = {"p = 1.1": (150, 0.79), "Adam": (50, 0.79)}
 
 SHOWS = (
     "The published ViT (48 pixels, patches of 4, width 512, depth 6) with the published steps, 16 and 17 "
-    "epochs. Both start where the published curves do; Adam is far ahead of mirror descent with p = 1.1."
+    "epochs, one seed. Both start where the published curves do; Adam is far ahead of mirror descent with "
+    "p = 1.1."
 )
 NOTES = (
     "Three minutes of one GPU, shared with another training: 16 epochs of 1,000. What the paper shows at the "
