@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from attsvm.norms import Entrywise, Norm, frobenius, l1, linf, nuclear, spectral
+from attsvm.tokens import Tokens
 
 Array = np.ndarray
 Random = np.random.Generator
@@ -41,6 +42,14 @@ class Case:
 
 
 # ---------------------------------------------------------------------- a program to spoil
+
+
+def ranked(n: int = 5, T: int = 5, d: int = 4, e: int = 3, seed: int = 0) -> tuple[Tokens, Array]:
+    """Tokens, and of each example the one that a hidden W ranks first: separable by construction."""
+    rng = np.random.default_rng(seed)
+    keys, queries = rng.standard_normal((n, T, d)), rng.standard_normal((n, e))
+    hidden = rng.standard_normal((d, e))
+    return Tokens(keys, queries), np.argmax(np.einsum("itd,de,ie->it", keys, hidden, queries), 1)
 
 
 def planted(r: Random, shift: float = 0.2, sizes: tuple[int, int, int, int] = (5, 5, 5, 4)) -> Case:

@@ -9,9 +9,18 @@ import numpy as np
 from scipy.optimize import linprog, nnls
 
 from attsvm.norms import Entrywise, Norm
+from attsvm.program.constraints import Constraints
 from attsvm.tokens import Tokens
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def dense(rows: Constraints) -> Rows:
+    """The rows of a program written out (m, d e), their bounds (m,), and which are tied (m,)."""
+    example, token = np.nonzero(rows.active)
+    delta = rows.differences(example, token)
+    features = np.einsum("md,me->mde", delta, rows.queries[example]).reshape(len(example), -1)
+    return features, rows.bound[rows.active], rows.tied[rows.active]
 
 
 def rows_of(tokens: Tokens, selected: np.ndarray, required: float | np.ndarray = 1.0) -> Rows:

@@ -16,6 +16,7 @@ from attsvm.program.frobenius.written_out import solve_rows
 from attsvm.program.max_margin import in_tokens, max_margin
 from attsvm.program.second_look import second_look
 from attsvm.tokens import Tokens
+from tests.program.oracles import dense
 
 GAP = 1e-9
 """An order below the certified 1e-8."""
@@ -25,13 +26,6 @@ def random_runs(runs, n, T, d, e, seed=0):
     rng = np.random.default_rng(seed)
     tokens = Tokens(rng.standard_normal((runs, n, T, d)), rng.standard_normal((runs, n, e)))
     return tokens, rng.integers(T, size=(runs, n))
-
-
-def dense(rows):
-    example, token = np.nonzero(rows.active)
-    delta = rows.differences(example, token)
-    features = np.einsum("md,me->mde", delta, rows.queries[example]).reshape(len(example), -1)
-    return features, rows.bound[rows.active], rows.tied[rows.active]
 
 
 def gaps(rows, answer):

@@ -15,18 +15,11 @@ from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.rows import Rows
 from attsvm.program.solution import NotSeparable
 from attsvm.tokens import Tokens
+from tests.program.cases import ranked
 
 EXPONENTS = [1.01, 1.1, 1.5, 1.75, 3, 10, 100]
 ORACLE = 1e-6
 """Relative accuracy of cvxpy's power-cone reformulation."""
-
-
-def planted(n=5, T=5, d=4, e=3, seed=0):
-    """Tokens whose best token by a hidden W is selected: separable by construction."""
-    rng = np.random.default_rng(seed)
-    keys, queries = rng.standard_normal((n, T, d)), rng.standard_normal((n, e))
-    hidden = rng.standard_normal((d, e))
-    return Tokens(keys, queries), np.argmax(np.einsum("itd,de,ie->it", keys, hidden, queries), 1)
 
 
 def oracle(solution):
@@ -43,7 +36,7 @@ def oracle(solution):
 
 @pytest.mark.parametrize("p", [1.1, 1.5, 3, 10])
 def test_the_norm_agrees_with_cvxpy(p):
-    solution = max_margin(*planted(), Entrywise(p))
+    solution = max_margin(*ranked(), Entrywise(p))
     assert solution.certified
     assert 1 / solution.margin == pytest.approx(oracle(solution), rel=ORACLE)
 
@@ -51,14 +44,14 @@ def test_the_norm_agrees_with_cvxpy(p):
 @pytest.mark.parametrize("p", EXPONENTS)
 @pytest.mark.parametrize("seed", range(3))
 def test_every_exponent_is_certified_with_a_digit_to_spare(p, seed):
-    solution = max_margin(*planted(6, 8, 7, 6, seed), Entrywise(p))
+    solution = max_margin(*ranked(6, 8, 7, 6, seed), Entrywise(p))
     assert solution.certificate.worst < 1e-9
 
 
 @pytest.mark.parametrize("p", EXPONENTS)
 def test_a_solution_of_another_exponent_is_rejected(p):
-    solution = max_margin(*planted(), Entrywise(p))
-    other = max_margin(*planted(), Entrywise(2 * p))
+    solution = max_margin(*ranked(), Entrywise(p))
+    other = max_margin(*ranked(), Entrywise(2 * p))
     assert not type(solution)(**(vars_of(solution) | {"W": other.W})).certified
 
 
@@ -75,7 +68,7 @@ def test_one_row_has_the_closed_form_of_the_dual_norm():
 
 @pytest.mark.parametrize("p", [1.01, 1.5, 3, 100])
 def test_tied_tokens_and_bounds_of_zero_agree_with_cvxpy(p):
-    tokens, best = planted(4, 5, 6, 3, seed=1)
+    tokens, best = ranked(4, 5, 6, 3, seed=1)
     selected = np.arange(5) == best[:, None]
     selected[0, (best[0] + 1) % 5] = True
     solution = max_margin(tokens, selected, Entrywise(p), required=[1.0, 0.0, 2.0, 0.0])
@@ -86,16 +79,16 @@ def test_tied_tokens_and_bounds_of_zero_agree_with_cvxpy(p):
 
 @pytest.mark.parametrize("p", [1, 1.1, 3, np.inf])
 def test_a_small_problem_ends_where_one_that_starts_from_the_frobenius_solution_does(p, monkeypatch):
-    cold = max_margin(*planted(6, 6, 6, 5, seed=6), Entrywise(p))
+    cold = max_margin(*ranked(6, 6, 6, 5, seed=6), Entrywise(p))
     monkeypatch.setattr(entrywise, "FEW_ROWS", 0)
-    warm = max_margin(*planted(6, 6, 6, 5, seed=6), Entrywise(p))
+    warm = max_margin(*ranked(6, 6, 6, 5, seed=6), Entrywise(p))
     assert cold.margin == pytest.approx(warm.margin, rel=1e-9)
-    assert cold.margin != pytest.approx(max_margin(*planted(6, 6, 6, 5, seed=6)).margin, rel=1e-3)
+    assert cold.margin != pytest.approx(max_margin(*ranked(6, 6, 6, 5, seed=6)).margin, rel=1e-3)
 
 
 @pytest.mark.parametrize("p", [1.1, 3])
 def test_masked_duplicate_and_dependent_rows_change_nothing(p):
-    tokens, best = planted(4, 4, 5, 1, seed=2)
+    tokens, best = ranked(4, 4, 5, 1, seed=2)
     keys = np.concatenate([tokens.keys, tokens.keys[:, :2], 9 * tokens.keys], axis=1)
     mask = np.arange(10) < 6
     doubled = Tokens(keys, tokens.queries, mask=np.broadcast_to(mask, (4, 10)))
@@ -108,7 +101,7 @@ def test_masked_duplicate_and_dependent_rows_change_nothing(p):
 
 
 def test_vacuous_zero_rows_are_ignored_and_impossible_ones_are_named():
-    tokens, best = planted(3, 4, 4, 2, seed=3)
+    tokens, best = ranked(3, 4, 4, 2, seed=3)
     keys = np.array(tokens.keys)
     keys[0, (best[0] + 1) % 4] = keys[0, best[0]]
     twin = Tokens(keys, tokens.queries)
@@ -119,7 +112,7 @@ def test_vacuous_zero_rows_are_ignored_and_impossible_ones_are_named():
 
 @pytest.mark.parametrize("p", [1.1, 1.5, 3])
 def test_rows_outside_the_first_working_set_join(p):
-    tokens, best = planted(60, 12, 8, 1, seed=4)
+    tokens, best = ranked(60, 12, 8, 1, seed=4)
     solution = max_margin(tokens, best, Entrywise(p))
     assert solution.certificate.worst < 1e-9
     assert solution.support.sum() <= 8
@@ -127,7 +120,7 @@ def test_rows_outside_the_first_working_set_join(p):
 
 @pytest.mark.parametrize("shape", [(3, 4, 5, 2), (40, 4, 3, 2), (30, 5, 4, 1)], ids=str)
 def test_products_in_their_structure_are_those_of_explicit_features(shape):
-    rows, rng = Rows.of(Constraints.of(*planted(*shape))), np.random.default_rng(0)
+    rows, rng = Rows.of(Constraints.of(*ranked(*shape))), np.random.default_rng(0)
     features, k, structure = (
         rows.dense,
         len(rows),
@@ -157,7 +150,7 @@ def test_the_length_of_a_step_is_the_norm(p):
 @pytest.mark.parametrize("shape", [(1, 1), (3, 2)], ids=str)
 @pytest.mark.parametrize("together", [True, False], ids=["equal tokens", "zero queries"])
 def test_rows_that_are_zero_take_no_place_in_the_pool(p, shape, together):
-    tokens, best = planted(40, 5, *shape, seed=5)
+    tokens, best = ranked(40, 5, *shape, seed=5)
     few, keys, queries = np.arange(40) < 6, np.array(tokens.keys), np.array(tokens.queries)
     selected = np.arange(5) == best[:, None]
     if together:
@@ -172,7 +165,7 @@ def test_rows_that_are_zero_take_no_place_in_the_pool(p, shape, together):
 
 @pytest.mark.parametrize("p", [1.5, 3])
 def test_rows_that_ask_for_the_order_alone_leave_room_for_those_with_a_margin(p):
-    tokens, best = planted(80, 4, 3, 1, seed=6)
+    tokens, best = ranked(80, 4, 3, 1, seed=6)
     keys = np.concatenate([tokens.keys, 1e-3 * tokens.keys])
     twice = Tokens(keys, np.tile(tokens.queries, (2, 1)))
     asked = np.repeat([1.0, 0.0], 80)
@@ -183,7 +176,7 @@ def test_rows_that_ask_for_the_order_alone_leave_room_for_those_with_a_margin(p)
 
 @pytest.mark.parametrize("p", [1, 1.5, 3, np.inf])
 def test_what_is_not_a_number_is_no_gap(p):
-    tokens, best = planted()
+    tokens, best = ranked()
     program = Constraints.of(tokens, best)
     start, rows = solve_frobenius(program), Rows.of(program)
     run = Run(rows, Entrywise(p), (1.0, 0.0), start)

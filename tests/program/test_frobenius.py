@@ -17,6 +17,7 @@ from attsvm.program.max_margin import in_tokens, max_margin
 from attsvm.program.rows import Rows
 from attsvm.program.second_look import second_look
 from attsvm.tokens import Tokens
+from tests.program.oracles import dense
 
 GAP = 1e-9
 """An order below the certified 1e-8, so that the certificate never hovers at its limit."""
@@ -52,14 +53,6 @@ def at_length_one(rows):
     """All rows at length one, the largest bound one."""
     unit = Rows.of(rows)
     return replace(unit, bound=unit.bound / unit.bound.max())
-
-
-def dense(rows):
-    """Rows written out (m, d·e), for general solvers."""
-    example, token = np.nonzero(rows.active)
-    delta = rows.differences(example, token)
-    features = np.einsum("md,me->mde", delta, rows.queries[example]).reshape(len(example), -1)
-    return features, rows.bound[rows.active], rows.tied[rows.active]
 
 
 def is_farkas(rows, lam):

@@ -1,7 +1,6 @@
 """The nuclear program: closed forms, low rank, and its Newton matrix."""
 
 import numpy as np
-import pytest
 
 from attsvm import Tokens, datasets
 from attsvm.norms import frobenius, nuclear
@@ -11,20 +10,6 @@ from attsvm.program.rows import Rows
 from attsvm.program.schatten import staged
 from attsvm.program.schatten.nuclear import hadamard
 from attsvm.program.solution import NotSeparable
-
-
-def diagonal(required):
-    """Rows W_ii ≥ required_i."""
-    n = len(required)
-    keys = np.stack([np.eye(n), np.zeros((n, n))], axis=1)
-    return max_margin(Tokens(keys, np.eye(n)), np.zeros(n, int), nuclear, required=required)
-
-
-@pytest.mark.parametrize("required", [[1.0, 1, 1], [3.0, 1, 0.5, 2], [1.0, 0, 0]], ids=str)
-def test_rows_on_the_diagonal_cost_the_sum_of_their_margins(required):
-    solution = diagonal(required)
-    assert solution.certified
-    assert nuclear.value(solution.W) == pytest.approx(sum(required), rel=1e-9)
 
 
 def test_one_row_is_met_by_its_own_direction():

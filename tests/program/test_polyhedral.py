@@ -13,16 +13,9 @@ from attsvm.program.entrywise import route as entrywise
 from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.solution import NotSeparable
 from attsvm.tokens import Tokens
+from tests.program.cases import ranked
 
 NORMS = [l1, linf]
-
-
-def planted(n=5, T=5, d=4, e=3, seed=0):
-    """Tokens whose best token by a hidden W is selected: separable by construction."""
-    rng = np.random.default_rng(seed)
-    keys, queries = rng.standard_normal((n, T, d)), rng.standard_normal((n, e))
-    hidden = rng.standard_normal((d, e))
-    return Tokens(keys, queries), np.argmax(np.einsum("itd,de,ie->it", keys, hidden, queries), 1)
 
 
 def oracle(rows, norm):
@@ -43,15 +36,15 @@ def oracle(rows, norm):
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 @pytest.mark.parametrize("seed", range(4))
 def test_the_norm_agrees_with_a_simplex_method(norm, seed):
-    solution = max_margin(*planted(6, 6, 6, 5, seed), norm)
+    solution = max_margin(*ranked(6, 6, 6, 5, seed), norm)
     assert solution.certificate.worst < 1e-9
     assert 1 / solution.margin == pytest.approx(oracle(solution.constraints, norm), rel=1e-8)
 
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 def test_the_solution_of_the_other_norm_is_rejected(norm):
-    solution = max_margin(*planted(), norm)
-    other = max_margin(*planted(), linf if norm == l1 else l1)
+    solution = max_margin(*ranked(), norm)
+    other = max_margin(*ranked(), linf if norm == l1 else l1)
     assert not replace(solution, W=other.W).certified
     assert not replace(solution, multipliers=other.multipliers).certified
 
@@ -60,7 +53,7 @@ def test_the_solution_of_the_other_norm_is_rejected(norm):
 @pytest.mark.parametrize("rows_without_a_start", [0, 100])
 def test_tied_tokens_and_bounds_of_zero_agree_with_a_simplex_method(norm, rows_without_a_start, monkeypatch):
     monkeypatch.setattr(entrywise, "FEW_ROWS", rows_without_a_start)
-    tokens, best = planted(4, 5, 6, 3, seed=1)
+    tokens, best = ranked(4, 5, 6, 3, seed=1)
     selected = np.arange(5) == best[:, None]
     selected[0, (best[0] + 1) % 5] = True
     solution = max_margin(tokens, selected, norm, required=[1.0, 0.0, 2.0, 0.0])
@@ -76,14 +69,14 @@ def test_one_row_has_the_closed_forms():
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 def test_a_vector_problem_with_many_examples_needs_few_rows(norm):
-    solution = max_margin(*planted(200, 10, 12, 1, seed=2), norm)
+    solution = max_margin(*ranked(200, 10, 12, 1, seed=2), norm)
     assert solution.certificate.worst < 1e-9
     assert solution.support.sum() <= 12
 
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 def test_a_contradiction_is_an_answer_with_its_proof(norm):
-    tokens, best = planted(3, 4, 4, 2, seed=4)
+    tokens, best = ranked(3, 4, 4, 2, seed=4)
     twice = Tokens(np.concatenate([tokens.keys] * 2), np.concatenate([tokens.queries] * 2))
     with pytest.raises(NotSeparable) as proof:
         max_margin(twice, np.concatenate([best, (best + 1) % 4]), norm)
@@ -93,7 +86,7 @@ def test_a_contradiction_is_an_answer_with_its_proof(norm):
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 @pytest.mark.parametrize("shape", [(1, 2, 1, 1), (1, 2, 3, 1), (2, 2, 1, 4), (3, 4, 5, 1)], ids=str)
 def test_the_smallest_shapes_are_certified(norm, shape):
-    assert max_margin(*planted(*shape, seed=5), norm).certificate.worst < 1e-9
+    assert max_margin(*ranked(*shape, seed=5), norm).certificate.worst < 1e-9
 
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)

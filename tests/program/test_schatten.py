@@ -56,6 +56,17 @@ def path(request, monkeypatch):
         monkeypatch.setattr(small, "MOST", 0)
 
 
+@pytest.mark.parametrize("norm", [Schatten(1), Schatten(2), Schatten(3), Schatten(math.inf)], ids=str)
+@pytest.mark.parametrize("required", [[1.0, 1, 1], [3.0, 1, 0.5, 2], [1.0, 0, 0]], ids=str)
+def test_rows_on_the_diagonal_cost_the_length_of_their_margins(norm, required):
+    """Rows W_ii ≥ required_i: the diagonal of a matrix is no longer, as a vector in lp, than the matrix."""
+    n = len(required)
+    keys = np.stack([np.eye(n), np.zeros((n, n))], axis=1)
+    solution = max_margin(Tokens(keys, np.eye(n)), np.zeros(n, int), norm, required=required)
+    assert solution.certified
+    assert norm.value(solution.W) == pytest.approx(np.linalg.norm(required, norm.p), rel=TIGHT)
+
+
 @NORMS
 @pytest.mark.parametrize("shape", [(1, 2, 3, 2), (4, 5, 6, 3), (3, 4, 2, 7), (9, 7, 5, 5), (25, 9, 4, 4)])
 def test_the_value_is_that_of_a_general_solver(norm, shape, path):

@@ -12,20 +12,6 @@ from attsvm.program.schatten.scaling import Scaling
 from attsvm.program.schatten.spectral_elimination import ByRows, ByWeight, System, inverse_of
 
 
-def diagonal(required):
-    """Rows W_ii ≥ required_i."""
-    n = len(required)
-    keys = np.stack([np.eye(n), np.zeros((n, n))], axis=1)
-    return max_margin(Tokens(keys, np.eye(n)), np.zeros(n, int), spectral, required=required)
-
-
-@pytest.mark.parametrize("required", [[1.0, 1, 1], [3.0, 1, 0.5, 2], [1.0, 0, 0]], ids=str)
-def test_rows_on_the_diagonal_cost_their_largest_margin(required):
-    solution = diagonal(required)
-    assert solution.certified
-    assert spectral.value(solution.W) == pytest.approx(max(required), rel=1e-9)
-
-
 def test_the_spectral_solution_spreads_its_singular_values():
     tokens, _ = datasets.sphere(6, 8, 10, seed=0)
     selected = np.zeros(6, int)

@@ -6,6 +6,13 @@ import pytest
 from scipy.optimize import nnls
 
 from attsvm import l1, linf, nuclear, spectral
+from attsvm.datasets import sphere
+
+
+@pytest.fixture(scope="session")
+def problem():
+    """The small problem of most files: tokens and a head."""
+    return sphere(3, 4, 5, seed=0)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import optax
 import pytest
 
 from attsvm import frobenius, linf
-from attsvm.datasets import sphere
 from attsvm.training import engine
 from attsvm.training.heads import Linear
 from attsvm.training.optimizers import adam, polyak, steepest
@@ -15,11 +14,6 @@ from attsvm.training.weights import FullWeight, KeyQuery
 
 STEPS = 8
 CLOSE = 1e-9  # a few steps in float64 against other orders of the same sums
-
-
-@pytest.fixture(scope="module")
-def problem():
-    return sphere(3, 4, 5, seed=0)
 
 
 def run(problem, rule, steps=STEPS, **options):

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from attsvm import Schatten, frobenius, linf, spectral
-from attsvm.datasets import sphere
 from attsvm.training.heads import Linear
 from attsvm.training.optimizers import steepest
 from attsvm.training.train import train
@@ -14,11 +13,6 @@ from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQ
 LR, DECAY, STEPS = 0.1, 0.3, 6
 CLOSE = 1e-9  # a few steps in float64 against mpmath's gradients; a tenth of the decay would show at 1e-2
 NORMS = [frobenius, linf, Schatten(4)]
-
-
-@pytest.fixture(scope="module")
-def problem():
-    return sphere(3, 4, 5, seed=0)
 
 
 def run(problem, rule, steps=STEPS, **options):

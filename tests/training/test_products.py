@@ -5,7 +5,6 @@ import pytest
 from scipy.linalg import fractional_matrix_power
 
 from attsvm import frobenius, linf, spectral
-from attsvm.datasets import sphere
 from attsvm.training.heads import Linear
 from attsvm.training.init import gaussian
 from attsvm.training.optimizers import compositional, steepest
@@ -14,11 +13,6 @@ from attsvm.training.weights import Diagonal, DiagonalKeyQuery, Heads, KeyQuery
 
 LR, RIDGE = 0.1, 0.01
 CLOSE = 1e-9  # a few steps in float64 against mpmath's gradients; another rule shows at 1e-2
-
-
-@pytest.fixture(scope="module")
-def problem():
-    return sphere(3, 4, 5, seed=0)
 
 
 def run(problem, rule, steps=3, **options):

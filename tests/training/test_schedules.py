@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 import optax
-import pytest
 
 from attsvm import frobenius
 from attsvm.datasets import sphere
@@ -17,11 +16,6 @@ COMPILED = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, *_, **__: COMPILED.append(event) if event.endswith("backend_compile_duration") else None
 )
-
-
-@pytest.fixture(scope="module")
-def problem():
-    return sphere(3, 4, 5, seed=0)
 
 
 def run(tokens, v, **options):

@@ -11,7 +11,6 @@ import optax
 import pytest
 
 from attsvm import Interrupted, Path, Schatten, Tokens, frobenius, progress, spectral
-from attsvm.datasets import sphere
 from attsvm.training import host, segments
 from attsvm.training.batches import Batches
 from attsvm.training.heads import Linear
@@ -43,11 +42,6 @@ SETTINGS = {
 
 def run(tokens, v, **options):
     return train(tokens, Linear(v), **{"optimizer": NGD, "steps": 300, "record": 20} | options)
-
-
-@pytest.fixture(scope="module")
-def problem():
-    return sphere(3, 4, 5, seed=0)
 
 
 @pytest.fixture

@@ -14,11 +14,6 @@ from attsvm.training.train import train
 NGD = steepest(frobenius, 0.1)
 
 
-@pytest.fixture(scope="module")
-def problem():
-    return sphere(3, 4, 5, seed=0)
-
-
 def run(tokens, v, **options):
     return train(tokens, Linear(v), **{"optimizer": NGD, "steps": 2_000, "record": 20} | options)
 

@@ -28,11 +28,6 @@ def run(tokens, head, **options):
     return train(tokens, head, **settings | options)
 
 
-@pytest.fixture(scope="module")
-def problem():
-    return sphere(3, 4, 5, seed=0)
-
-
 # ---------------------------------------------------------------------- runs
 
 
