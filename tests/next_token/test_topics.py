@@ -99,3 +99,8 @@ def test_sentences_too_few_or_too_short_are_refused(sizes):
     for draw in (lambda **k: topic_corpus(random_topic(), **k), lambda **k: topic_sentences(A, **k)):
         with pytest.raises(ValueError, match="Pass n ≥ 1 sentences of T ≥ 2 tokens"):
             draw(**sizes)
+
+
+def test_logits_of_another_vocabulary_are_refused():
+    with pytest.raises(ValueError, match="of one vocabulary"):
+        likeliest(np.zeros((2, 2)), A, TEXT)

@@ -2,8 +2,10 @@
 
 import csv
 import json
-from concurrent.futures import BrokenExecutor
+import os
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 
+import jax
 import numpy as np
 import pytest
 
@@ -131,6 +133,18 @@ def test_a_function_is_that_of_the_studys_own_folder_as_it_is_now(here, tmp_path
         {"second"},
         {"third one"},
     ]
+
+
+@pytest.mark.usefixtures("tables_only")
+def test_batches_in_several_threads_leave_the_process_as_it_was(study, tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    optimised = jax.config.read("jax_disable_most_optimizations")
+    with ThreadPoolExecutor(4) as pool:
+        done = sweep(study | {"seeds": 40}, pool, out=tmp_path / "four")
+    assert "OMP_NUM_THREADS" not in os.environ
+    assert jax.config.read("jax_disable_most_optimizations") == optimised
+    alone = sweep(study | {"seeds": 40}, Here(), out=tmp_path / "one")
+    np.testing.assert_array_equal(done.runs["margin_ratio"], alone.runs["margin_ratio"])
 
 
 def test_a_function_that_is_not_there_is_named(study, tmp_path):

@@ -71,6 +71,9 @@ def likeliest(logits: Float, corpus: Corpus, sentences: Corpus, decimals: int | 
     one of them in the corpus and occurs as often is one of them. decimals: attention is rounded before it is
     counted, as the paper's script does to three.
     """
+    if not (logits.shape == (corpus.V, corpus.V) and sentences.V == corpus.V):
+        told = f"logits has shape {logits.shape}, the corpus V={corpus.V} and the sentences V={sentences.V}"
+        raise ValueError(f"{told}. Pass one logit per token and query of one vocabulary.")
     counts = _counts(sentences)
     own = logits.T[sentences.queries]
     shifted = np.where(counts > 0, own - np.where(counts > 0, own, -np.inf).max(-1, keepdims=True), -np.inf)

@@ -7,6 +7,7 @@ asked for, and a batch is always computed whole: so a run has the same digits in
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -36,6 +37,9 @@ SECONDS, ROOM = {"cpu": 1e-8, "gpu": 3e-11}, 1 << 31
 
 LONG, FREE = 20.0, {"cpu": 0.25, "gpu": 2.0}
 """Seconds that a batch should not exceed; and below which a larger shape costs less than a compilation."""
+
+_ALONE = threading.Lock()
+"""Held while a batch is trained: what that sets is of the whole process, and of no other thread's batch."""
 
 ROUND = {"cpu": 8, "gpu": 16}
 """What sizes are rounded up to there: a GPU compiles for longer, and computes small sums in no time."""
@@ -169,7 +173,7 @@ def _trained(cell: Cell, seeds: range) -> tuple[Path, Any]:
     tokens, head, wide, wide_head = _data(cell.data, cell.folder, seeds, shape, heads, source)
     record: Any = RECORDS if any(map(needs_the_way, cell.measures)) else [cell.training.steps]
     # XLA's optimiser would take longer than a short training.
-    with one_thread(), few_optimisations() if few and at == "cpu" else nullcontext():
+    with _ALONE, one_thread(), few_optimisations() if few and at == "cpu" else nullcontext():
         given = cell.training.arguments() | {"batch": cell.batches(seeds)}
         path = train(wide, wide_head, init=cell.start(seeds), record=record, **given)
     if wide is not tokens:
