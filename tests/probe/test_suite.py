@@ -42,3 +42,18 @@ def test_the_table_names_layers_and_concepts_and_is_drawn():
     assert len(table.plot().axes[0].texts) == 2
     with pytest.raises(ValueError, match="layer 5 was not fitted"):
         suite.auc({5: test}, truth[:, None])
+
+
+def test_what_does_not_fit_a_suite_is_refused():
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((30, 4, 3)), rng.integers(2, size=(30, 2))
+    suite = ProbeSuite(head_ridge=0.1, prompt_ridge=0.1).fit(X, Y)
+    for call, said in (
+        (lambda: suite.fit(X, Y, names=["lie", "lie"]), "all different"),  # one would stand for both
+        (lambda: suite.fit({}, Y), "no layers"),
+        (lambda: suite.decision_function(X[..., :2]), "layer 0 has tokens 2 wide, its probes read 3"),
+        (lambda: suite.auc(X, Y[:, :1]), "a column per concept"),
+        (lambda: suite.auc(X, Y[:3]), "a row per sequence"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()

@@ -59,10 +59,12 @@ class ProbeSuite(BaseEstimator):
     ) -> ProbeSuite:
         """Fit all probes. names: of the concepts, by default 0, 1, …; groups (n,): kept together in folds."""
         layers, targets = _layers(X), _targets(Y)
+        if not layers:
+            raise ValueError("X has no layers. Pass sequences, or a mapping from layers to them.")
         self.names_: list[Name] = list(range(targets.shape[1]) if names is None else names)
-        if len(self.names_) != targets.shape[1]:
-            wrong = f"{len(self.names_)} names for {targets.shape[1]} concepts"
-            raise ValueError(f"{wrong}. Pass one per column of Y.")
+        if not len(self.names_) == len(set(self.names_)) == targets.shape[1]:
+            wrong = f"names is {self.names_} for {targets.shape[1]} concepts"
+            raise ValueError(f"{wrong}. Pass one per column of Y, all different.")
         self.probes_ = {layer: self._fit_layer(tokens, targets, groups) for layer, tokens in layers.items()}
         return self
 
@@ -92,14 +94,19 @@ class ProbeSuite(BaseEstimator):
         check_is_fitted(self, "probes_")
         found = {}
         for layer, tokens in _layers(X, self.probes_).items():
-            probes = list(self.probes_[layer].values())
+            probes, store = list(self.probes_[layer].values()), as_store(tokens)
+            if store.width != (width := probes[0].n_features_in_):
+                raise ValueError(f"layer {layer!r} has tokens {store.width} wide, its probes read {width}.")
             weights = [probe._weights for probe in probes]
-            found[layer] = read_out(as_store(tokens), weights, probes[0].mean_)[1][:, 0].T
+            found[layer] = read_out(store, weights, probes[0].mean_)[1][:, 0].T
         return found
 
     def auc(self, X: Layers, Y: ArrayLike) -> AucTable:
         """How well every layer tells every concept, on sequences it did not learn from; Y (n, concepts)."""
         targets, scores = _targets(Y) > 0.5, self.decision_function(X)
+        sizes = {(len(of), len(self.names_)) for of in scores.values()}
+        if sizes != {targets.shape}:
+            raise ValueError(f"Y has shape {targets.shape}. Pass a row per sequence, a column per concept.")
         rows = [[roc_auc_score(y, s) for y, s in zip(targets.T, of.T, strict=True)] for of in scores.values()]
         return AucTable(list(scores), self.names_, np.array(rows))
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
+from attsvm.given import whole
 from attsvm.numbers import Float, Index, Values
 from attsvm.probe.data.sequences import Sequences
 from attsvm.progress import Line, silence
@@ -55,8 +56,8 @@ def stability(
     probe: Probe, X: Sequences, y: ArrayLike, resamples: int, groups: ArrayLike | None, seed: int
 ) -> Stability:
     """Fit the probe, with the ridges it has, on sequences (or groups of them) drawn with replacement."""
-    if resamples < 2:
-        raise ValueError(f"resamples is {resamples}. Pass at least 2.")
+    if not (whole(resamples) and resamples >= 2):
+        raise ValueError(f"resamples is {resamples!r}. Pass an integer ≥ 2.")
     chosen, label = _tokens(probe, X), probe.predict(X)
     own = probe.decision_function(X)
     column = None if own.ndim == 1 else own.argmax(1)
