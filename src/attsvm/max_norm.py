@@ -180,13 +180,20 @@ def _at(W: Float, root: Float, U: Float, sigma: Float, Vt: Float) -> Bracket:
 
 
 def _bend(X: Float, sigma: Float, d: int) -> Float:
-    """−∇²f in units of c: ½ Σ_ij σ_i σ_j / (σ_i + σ_j) (x_i x_iᵀ) ∘ (x_j x_jᵀ), negative between a and b."""
-    total = sigma[:, None] + sigma
-    share = sigma[:, None] * sigma / np.where(total > 0, 2 * total, 1.0)
-    out, some = np.empty((len(X), len(X))), max(1, PAIRS // X.size)
-    for m in range(0, len(X), some):
-        pairs = X[m : m + some, None] * X
-        out[m : m + some] = ((pairs @ share) * pairs).sum(-1)
+    """−∇²f in units of c: ½ Σ_ij σ_i σ_j / (σ_i + σ_j) (x_i x_iᵀ) ∘ (x_j x_jᵀ), negative between a and b.
+
+    The weights of the pairs are Σ_q s_q s_qᵀ, and few s_q exceed rounding: the eigenvalues of such a matrix
+    fall fast. Each of them adds the squared entries of X diag(s_q) Xᵀ, one product for all pairs.
+    """
+    real = sigma > EPSILON * sigma[0]
+    X, sigma = X[:, real], sigma[real]
+    sizes, vectors = np.linalg.eigh(sigma[:, None] * sigma / (2 * (sigma[:, None] + sigma)))
+    large = sizes > len(sizes) * EPSILON * sizes[-1]
+    shares, some = (vectors[:, large] * np.sqrt(sizes[large])).T, max(1, PAIRS // len(X) ** 2)
+    out = np.zeros((len(X), len(X)))
+    for q in range(0, len(shares), some):
+        products = (shares[q : q + some, None] * X) @ X.T
+        out += np.einsum("qij,qij->ij", products, products)
     out[:d, d:] *= -1
     out[d:, :d] *= -1
     return out

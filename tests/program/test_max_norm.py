@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attsvm import MaxNorm, NotSeparable, Solution, Tokens, linf, nuclear
-from attsvm.max_norm import DualMaxNorm
+from attsvm.max_norm import DualMaxNorm, _bend
 from attsvm.program.careful.route import solve_carefully
 from attsvm.program.certificate import certify
 from attsvm.program.constraints import Constraints
@@ -43,6 +43,30 @@ def matrices():
             np.round(W),
         )
         yield others[k % 5] * 10.0 ** (k % 7 - 3)
+
+
+DIFFERENCES = 1e-6
+"""Central differences at 1e-5 of a coordinate are right to about 1e-9."""
+
+
+@pytest.mark.parametrize("rank", [1, 2, 5])
+def test_the_bend_is_that_of_differences_of_the_slope(rank):
+    """f(c) = ‖diag(a)^½ W diag(b)^½‖_*, whose slope is ½ (x_i²ᵀ σ) / c_i."""
+    rng = np.random.default_rng(rank)
+    W = rng.standard_normal((5, rank)) @ rng.standard_normal((rank, 7))
+    c = rng.uniform(0.2, 2, 12)
+
+    def at(c):
+        U, sigma, Vt = np.linalg.svd(np.sqrt(c[:5, None]) * W * np.sqrt(c[5:]), full_matrices=False)
+        X = np.vstack([U, Vt.T])
+        return X, sigma, (X * X) @ sigma / (2 * c)
+
+    moves = 1e-5 * np.diag(c)
+    slopes = np.array([(at(c + move)[2] - at(c - move)[2]) / 2e-5 for move in moves])
+    X, sigma, _ = at(c)
+    found, wrong = _bend(X, sigma, 5), _bend(X, sigma + 0.1 * sigma[0], 5)
+    assert np.allclose(found, -slopes * c, atol=DIFFERENCES * np.abs(found).max())
+    assert not np.allclose(wrong, -slopes * c, atol=DIFFERENCES * np.abs(found).max())
 
 
 # ---------------------------------------------------------------------- the norm
