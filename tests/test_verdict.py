@@ -176,3 +176,11 @@ def test_what_is_no_path_or_no_solution_of_it_is_refused_in_words(problem):
         compare(path, short)
     with pytest.raises(ValueError, match=r"shapes \(4, 6, 6\) and \(3, 3\)"):
         cosine(path.W, np.ones((3, 3)))
+
+
+def test_a_claim_that_could_not_fail_is_refused():
+    for evidence in ((), (told("number", 1.0),)):
+        with pytest.raises(ValueError, match="it could not fail"):
+            judge("nothing", *evidence)
+    assert judge("nothing", given={"something": False}).status == "not applicable"
+    assert judge("something", told("number", 1.0), at_least("other", 1, 0)).holds

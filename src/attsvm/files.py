@@ -111,9 +111,9 @@ def write_arrays(
 
 
 def read_text(file: str | os.PathLike[str], expected: str) -> str:
-    """The text of a file in UTF-8. Errors name the file and what was expected."""
+    """The text of a file in UTF-8, without a byte order mark. Errors name the file and what was expected."""
     try:
-        return File(file).read_text(encoding="utf8")
+        return File(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise BadFile(f"{os.fspath(file)} is not a text in UTF-8. Pass {expected}.") from None
     except OSError as error:

@@ -100,11 +100,14 @@ def judge(
 
     given: the hypotheses, by name; the first false one makes the claim not applicable.
     on_its_way: what is not met is still improving, so that failing it proves nothing.
+    Raises ValueError where no evidence has a bound: such a claim could not fail.
     """
     numbers = numbers or {}
     broken = [name for name, true in (given or {}).items() if not true]
     if broken:
         return Verdict(claim, "not applicable", evidence, f"hypothesis false: {broken[0]}", numbers)
+    if not any(e.sense for e in evidence):
+        raise ValueError(f"{claim}: no number has a bound, so it could not fail. Pass at_least or at_most.")
     missed = [e.what for e in evidence if not e.met]
     if not missed:
         return Verdict(claim, "holds", evidence, "", numbers)

@@ -173,3 +173,8 @@ def test_a_file_that_is_no_text_is_named(tmp_path):
     (tmp_path / "text").write_bytes("café café".encode("latin1"))
     with pytest.raises(ValueError, match="text is not a text in UTF-8"):
         Corpus.read(tmp_path / "text")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path):
+    (tmp_path / "text").write_text("a b a\nb a b\n", encoding="utf-8-sig")
+    assert Corpus.read(tmp_path / "text").vocabulary == ("a", "b")

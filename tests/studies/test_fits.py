@@ -98,6 +98,12 @@ def test_the_capacity_without_a_signal_is_the_mean_distance_to_the_cone(T):
     assert distance != pytest.approx(1 / att.datasets.capacity(T + 1), rel=1e-2)
 
 
+def test_the_capacity_does_not_know_the_sign_of_the_signal():
+    assert att.datasets.capacity(4, -1.5) == att.datasets.capacity(4, 1.5) > 1.2 * att.datasets.capacity(4)
+    with pytest.raises(ValueError, match="strength is nan"):
+        att.datasets.capacity(4, float("nan"))
+
+
 def test_volumes_of_a_cone_of_many_tokens_neither_overflow_nor_lose_their_sum():
     volumes = face_shares(2_000)  # the quadrature of 200 points leaves 1e-9 here
     assert volumes.sum() == pytest.approx(1, abs=1e-7) and volumes[0] * 2_000 == pytest.approx(1, abs=1e-4)

@@ -12,6 +12,7 @@ import numpy as np
 
 from attsvm.datasets.counting import face_shares
 from attsvm.datasets.random import Seed, as_seeds, draw_runs, on_sphere
+from attsvm.given import real, told
 from attsvm.numbers import Float
 from attsvm.tokens import Tokens
 
@@ -92,6 +93,9 @@ def capacity(T: int, strength: float = 0.0) -> float:
     """
     if T < 2:
         raise ValueError(f"T is {T}. Pass T ≥ 2: with one token there is nothing to select.")
+    if not real(strength):
+        raise ValueError(f"strength is {told(strength)}. Pass a number.")
+    strength = abs(strength)  # ξ and −ξ are as likely
     if not strength:
         return float(1 / (face_shares(T) @ np.arange(T)))
     from scipy.optimize import minimize_scalar
