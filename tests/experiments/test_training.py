@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import warnings
 from dataclasses import replace
@@ -36,18 +37,24 @@ def reviews(count, seed):
     return packed(texts, [1 - k % 2 for k in range(count)])
 
 
-def killed(arguments, records):
-    """Train in a process that is killed once it has written four records; how many it wrote."""
+def begun(arguments):
+    """A process that trains; its number."""
+    if torch.get_num_threads() > 1:  # what is forked would wait for the threads of OpenMP, which stay behind
+        return subprocess.Popen([sys.executable, run.__file__, *arguments]).pid
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of threads, which the child does not use
         child = os.fork()  # not a new process: importing takes five times as long as all of this
     if child == 0:
-        torch.set_num_threads(1)
         try:
             run.main(arguments)
         finally:
             os._exit(0)
-    give_up = time.monotonic() + 60
+    return child
+
+
+def killed(arguments, records):
+    """Train in a process that is killed once it has written four records; how many it wrote."""
+    child, give_up = begun(arguments), time.monotonic() + 60
     while time.monotonic() < give_up and (not records.exists() or len(records.read_text().splitlines()) < 4):
         time.sleep(0.001)
     os.kill(child, signal.SIGKILL)
