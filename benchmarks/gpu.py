@@ -70,7 +70,8 @@ def loop_alone(runs: int, dtype: type) -> None:
             model = train._model(tokens, att.FullWeight(), att.logistic, runs)
             plan = Plan(replace(model, lanes=lanes, fused=fused), rule, None)
             start = {"W": np.zeros((runs, 10, 10), dtype)}
-            (part,) = devices.parts(plan, arrays(tokens), (start, att.Linear(v.astype(dtype))), runs)
+            given = arrays(tokens), (start, att.Linear(v.astype(dtype)), None)
+            (part,) = devices.parts(devices.shared(model, *given, runs), plan, *given)
             lengths = np.zeros(64, np.int64)
             lengths[0] = STEPS
             given = (plan, part.data, part.scores, part.state, lengths, 1)

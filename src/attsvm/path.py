@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from os import PathLike
 from pathlib import Path as File
 from typing import Any
@@ -30,6 +30,9 @@ _AXES = {
 }
 """The arrays of which every run has its own, and their axes."""
 
+_SEEN = ("loss", "log_excess")
+"""Those of a training cost a compiled program of their own, so they wait until they are asked for."""
+
 _UNITS = {"steps": "steps", "radius": "radii", "ridge": "ridges"}
 
 
@@ -40,7 +43,7 @@ class Path:
     index (k,): the recorded steps, radii or ridges; kind: which of them, "steps", "radius" or "ridge".
     W (k, d, e): the weights; K (k, d, r), Q (k, e, r) and the head v (k, c) where they were trained.
     loss (k,): the objective. log_excess (k,): log(L − L*), exact long after L − L* has underflowed;
-        NaN where the best loss L* is not known.
+        NaN where the best loss L* is not known. Those of a training are computed when first asked for.
     stopped: why the run ended: "steps", "saturated", "diverged" or, by Ctrl-C, "interrupted"; a
         regularisation path "converged".
     agreed (k,): how many fresh starts of a regularisation path found its smallest loss at that radius.
@@ -105,10 +108,15 @@ class Path:
         if self.runs is None:
             raise ValueError("this path has no runs axis.")
         tokens = self.tokens if self.tokens.runs is None else self.tokens.run(index)
-        parts = {name: getattr(self, name) for name in _AXES}
+        parts = {name: getattr(self, name) for name in _AXES if name not in _SEEN}
         picked: dict[str, Any] = {n: None if a is None else a[index] for n, a in parts.items()}
+        picked |= {"loss": lambda: self.loss[index], "log_excess": lambda: self.log_excess[index]}
         picked["stopped"] = str(picked["stopped"])
         return Path(tokens, self.index, kind=self.kind, heads=self.heads, **picked)
+
+    def changed(self, **parts: Any) -> Path:
+        """The path with other parts: dataclasses.replace, which would ask for loss and log_excess first."""
+        return Path(**{field.name: vars(self)[field.name] for field in fields(self)} | parts)
 
     def head(self, index: int) -> Path:
         """The path of one of several heads, with the loss of all of them."""
@@ -117,11 +125,14 @@ class Path:
         own: dict[str, Any] = {name: getattr(self, name) for name in ("W", "K", "Q")}
         own = {name: None if array is None else array[..., index, :, :] for name, array in own.items()}
         own["v"] = None if self.v is None else self.v[..., index, :]
-        return replace(self, heads=None, state=None, **own)
+        return self.changed(heads=None, state=None, **own)
 
     def _of_heads(self, what: Callable[[Path], Any]) -> Any:
         """Something (…, n, T) of every head, as the third axis from the end."""
         return np.stack([what(self.head(h)) for h in range(self.heads or 0)], axis=-3)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __repr__(self) -> str:
         span = f"{len(self.index)} records over {self.index[0]:g}…{self.index[-1]:g} {_UNITS[self.kind]}"
@@ -171,6 +182,28 @@ class Path:
             tokens = Tokens.from_arrays(arrays)
             state = {name.removeprefix(STATE): arrays[name] for name in arrays if name.startswith(STATE)}
             return cls(tokens, **_parts(tokens, arrays), state=state or None)
+
+
+class _WhenAsked:
+    """A field that may hold a function in the place of its array: called once, at the first question."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, path: Path | None, owner: type | None = None) -> Any:
+        if path is None:
+            return self
+        held = vars(path)
+        if callable(held[self.name]):
+            held[self.name] = held[self.name]()
+        return held[self.name]
+
+    def __set__(self, path: Path, value: Any) -> None:
+        vars(path)[self.name] = value
+
+
+for _name in _SEEN:
+    setattr(Path, _name, _WhenAsked(_name))
 
 
 def _parts(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

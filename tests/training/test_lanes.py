@@ -13,7 +13,7 @@ import pytest
 
 from attsvm import frobenius, l1, linf, spectral
 from attsvm.datasets import sphere
-from attsvm.training import devices, host, lanes
+from attsvm.training import devices, lanes, looks
 from attsvm.training.compilation import local_devices
 from attsvm.training.heads import Linear, QuadraticPenalty
 from attsvm.training.init import gaussian, uniform
@@ -157,8 +157,10 @@ def test_the_last_finite_weight_does_not_depend_on_where_calls_end(problem, monk
 
 def test_calls_with_room_for_one_record_reach_the_end(problem, monkeypatch):
     usual = run(*problem, record=[7, 59])
-    monkeypatch.setattr(host, "MOST_BYTES", 1)
-    np.testing.assert_array_equal(run(*problem, record=[7, 59]).W, usual.W)
+    monkeypatch.setattr(looks, "MOST_BYTES", 1)
+    again = run(*problem, record=[7, 59])
+    for name in ("W", "loss", "log_excess"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(usual, name))
 
 
 FOUR = """

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from attsvm import Interrupted, Path, Schatten, Tokens, frobenius, progress, spectral
-from attsvm.training import host, segments
+from attsvm.training import host, looks, segments
 from attsvm.training.batches import Batches
 from attsvm.training.heads import Linear
 from attsvm.training.init import gaussian
@@ -48,7 +48,7 @@ def run(tokens, v, **options):
 def short_segments(monkeypatch):
     """Calls of at most 7 steps, with room for few records."""
     monkeypatch.setattr(segments, "SEGMENT", 0.0)
-    monkeypatch.setattr(host, "MANY", 80)
+    monkeypatch.setattr(looks, "MANY", 80)
     monkeypatch.setattr("attsvm.training.train.first_steps", lambda *_: 7)
 
 

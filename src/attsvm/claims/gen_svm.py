@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -155,7 +154,7 @@ def _misread(prediction: Prediction) -> Prediction:
     """The same runs and kept tokens, beside the program of exchanged queries."""
     tokens = prediction.path.tokens
     turned = att.Tokens(tokens.keys, np.roll(tokens.queries, 1, axis=-2), tokens.labels)
-    return prediction._replace(path=replace(prediction.path, tokens=turned))
+    return prediction._replace(path=prediction.path.changed(tokens=turned))
 
 
 def _distances(prediction: Prediction, r: int) -> Any:

@@ -6,7 +6,6 @@ on data where all losing tokens of an example score alike.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -113,7 +112,7 @@ def _diagonal_limit(seed: int, weight: att.Weight, init: Any) -> att.Verdict:
     path = _train(seed, weight, att.steepest(att.frobenius, 0.1), STEPS, d=WIDE, init=init)
     prompts = att.Tokens(path.tokens.keys * path.tokens.queries[:, None, :])
     beta = np.diagonal(path.W, axis1=-2, axis2=-1)[..., None]
-    return _own_margin(replace(path, tokens=prompts, W=beta), att.l1)
+    return _own_margin(path.changed(tokens=prompts, W=beta), att.l1)
 
 
 def _own_margin(path: att.Path, norm: att.Norm) -> att.Verdict:

@@ -9,7 +9,6 @@ attention is not homogeneous. By Hölder's inequality min N(K) N(Q) over K Qᵀ 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -259,7 +258,7 @@ def trained_diagonals(tokens: att.Tokens, v: Float, p: float) -> att.Path:
         init=(np.ones(tokens.d), np.zeros(tokens.d)),
     )
     prompts = att.Tokens(tokens.keys * tokens.queries[..., None, :])
-    return replace(path, tokens=prompts, W=np.diagonal(path.W, axis1=-2, axis2=-1)[..., None])
+    return path.changed(tokens=prompts, W=np.diagonal(path.W, axis1=-2, axis2=-1)[..., None])
 
 
 def _diagonals(seed: int, judged: dict[float, float], count: int = DRAWS, least: bool = True) -> att.Verdict:

@@ -6,8 +6,6 @@ spectral norm, to first order: the law names the same limit as for Muon on K and
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 import attsvm as att
@@ -60,7 +58,7 @@ def _three(seed: int, p: float) -> att.Verdict:
         init=(np.ones(tokens.d), np.ones(tokens.d), np.zeros(tokens.d)),
     )
     prompts = att.Tokens(tokens.keys * tokens.queries[..., None, :])
-    flat = replace(path, tokens=prompts, W=np.diagonal(path.W, axis1=-2, axis2=-1)[..., None], state=None)
+    flat = path.changed(tokens=prompts, W=np.diagonal(path.W, axis1=-2, axis2=-1)[..., None], state=None)
     return _judged("l6 steps on three factors", _share(flat, att.Entrywise(p)), att.Entrywise(p))
 
 

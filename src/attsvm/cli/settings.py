@@ -49,7 +49,7 @@ def chosen(words: Mapping[str, Any]) -> Training:
 def kept(path: Path, settings: Training, v: Any) -> Path:
     """The path with the settings and the head, from which `continued` goes on."""
     words = np.array(json.dumps(asdict(settings)))
-    return replace(path, state={**(path.state or {}), "settings": words, "head": np.asarray(v)})
+    return path.changed(state={**(path.state or {}), "settings": words, "head": np.asarray(v)})
 
 
 def continued(file: File, words: Mapping[str, Any]) -> tuple[Training, Path, Any]:

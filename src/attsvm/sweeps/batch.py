@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -177,8 +177,8 @@ def _trained(cell: Cell, seeds: range) -> tuple[Path, Any]:
         given = cell.training.arguments() | {"batch": cell.batches(seeds)}
         path = train(wide, wide_head, init=cell.start(seeds), record=record, **given)
     if wide is not tokens:
-        path = replace(path, tokens=tokens, W=path.W[..., : tokens.d, : tokens.e], state=None)
-        path = path if path.v is None else replace(path, v=path.v[..., : tokens.values.shape[-1]])
+        path = path.changed(tokens=tokens, W=path.W[..., : tokens.d, : tokens.e], state=None)
+        path = path if path.v is None else path.changed(v=path.v[..., : tokens.values.shape[-1]])
     if cell.training.weight.startswith("diagonal"):
         path = as_prompts(path)
     if path.v is not None:
@@ -191,7 +191,7 @@ def as_prompts(path: Path) -> Path:
     told = path.tokens
     keys = np.asarray(told.keys) * np.asarray(told.queries)[..., None, :]
     prompts = Tokens(keys, labels=told.labels, mask=told.mask, values=told.values)
-    return replace(path, tokens=prompts, W=np.diagonal(path.W, axis1=-2, axis2=-1)[..., None], state=None)
+    return path.changed(tokens=prompts, W=np.diagonal(path.W, axis1=-2, axis2=-1)[..., None], state=None)
 
 
 @lru_cache(maxsize=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from attsvm.training import engine
 from attsvm.training.compilation import local_devices
 from attsvm.training.data import Data
 from attsvm.training.lanes import FEWEST
-from attsvm.training.plan import Plan, State
+from attsvm.training.plan import Model, Plan, State
 from attsvm.training.schedules import Rates
 
 _SPEC: Any = PartitionSpec
@@ -47,23 +47,30 @@ class Part:
         return jax.tree.map(cut, plan, is_leaf=lambda x: isinstance(x, Rates))
 
 
-def parts(plan: Plan, data: Data, start: Any, count: int | None, saved: Any = None) -> list[Part]:
+def shared(model: Model, data: Data, start: Any, count: int | None) -> Share:
+    """How these runs are shared out.
+
+    One CPU device computes as many parts at once as there are cores; several devices share one part.
+    """
+    own = (data, start) if model.data_runs else start
+    size = sum(x.nbytes for x in jax.tree.leaves(own))
+    settings: Any = jax.config
+    return replace(Share.of(local_devices(), count, size, model.lanes), device=settings.jax_default_device)
+
+
+def parts(share: Share, plan: Plan, data: Data, start: Any, saved: Any = None) -> list[Part]:
     """The runs in parts of equal size, ready for the first step; the last run fills up the last part.
 
     data, start, saved: NumPy's arrays, runs first; start: parameters, head, seed of mini-batches; saved: a
     state to go on from.
-    One CPU device computes as many parts at once as there are cores; several devices share one part.
     """
-    own = (data, start) if plan.model.data_runs else start
-    size = sum(x.nbytes for x in jax.tree.leaves(own))
-    share = _Share.of(local_devices(), count, size, plan.model.lanes)
     found = []
     for j in range(share.parts):
         given = share.placed(data, j) if plan.model.data_runs else share.everywhere(data)
         params, head, seed = share.placed(start, j)
         state = engine.begun(plan, params, head, seed) if saved is None else share.placed(saved, j)
         scores = engine.fixed_scores(plan, given, head)
-        runs = None if count is None else share.part(np.arange(count), j)
+        runs = None if share.count is None else share.part(np.arange(share.count), j)
         found.append(Part(given, scores, state, runs))
     return found
 
@@ -104,31 +111,40 @@ def cut(tree: Any, count: int | None, axis: int) -> Any:
 
 
 @dataclass(frozen=True)
-class _Share:
-    """How many parts, how many runs in each, and the sharding of one (None: JAX's default device)."""
+class Share:
+    """So many runs in how many parts, how many in each, and the sharding of one.
 
+    device: where there is no sharding, the user's jax.default_device, None for JAX's own.
+    """
+
+    count: int | None
     parts: int
     size: int | None
     sharding: NamedSharding | None
+    device: Any = None
 
     @classmethod
-    def of(cls, devices: list[Any], count: int | None, size: int, lanes: bool) -> _Share:
+    def of(cls, devices: list[Any], count: int | None, size: int, lanes: bool) -> Share:
         if count is None:
-            return cls(1, None, None)
+            return cls(None, 1, None, None)
         if len(devices) > 1 and count >= 2 * len(devices):
             sharding = NamedSharding(Mesh(np.array(devices), ("runs",)), _SPEC("runs"))
-            return cls(1, -(-count // len(devices)) * len(devices), sharding)
+            return cls(count, 1, -(-count // len(devices)) * len(devices), sharding)
         if devices[0].platform != "cpu" or len(devices) > 1:
-            return cls(1, count, None)
+            return cls(count, 1, count, None)
         turns = -(-min(size // CACHED + 1, MOST) // _cores())
         parts = max(1, min(turns * _cores(), count // (2 * FEWEST)))
         runs = -(-count // parts)
         runs = -(-runs // WHOLE) * WHOLE if lanes and runs >= PADDED else runs
-        return cls(-(-count // runs), runs, None)
+        return cls(count, -(-count // runs), runs, None)
 
     def placed(self, tree: Any, j: int) -> Any:
         """Part j of arrays with runs first."""
-        return jax.device_put(jax.tree.map(lambda x: self.part(x, j), tree), self.sharding)
+        return self.put(jax.tree.map(lambda x: self.part(x, j), tree))
+
+    def put(self, tree: Any) -> Any:
+        """Arrays of one part, runs first."""
+        return jax.device_put(tree, self.sharding)
 
     def everywhere(self, tree: Any) -> Any:
         """Arrays that all runs share."""

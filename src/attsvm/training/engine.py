@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from attsvm.training import attention, fused, holding, lanes, weights
@@ -47,12 +48,13 @@ def _scores(runs: bool, data_runs: bool, data: Data, head: Linear) -> Array:
 def begun(plan: Plan, params: Params, head: Head, seed: Array | None = None) -> State:
     """The state before the first step: a few arrays of zeros, made without a program."""
 
-    def one(params: Params, head: Head, seed: Array | None) -> State:
-        memory = plan.rule.init(params)
-        head_memory = None if plan.head_rule is None else plan.head_rule.init(head)
-        return State(params, head, memory, head_memory, jnp.asarray(True), jnp.asarray(True), seed)
+    def memories(params: Params, head: Head) -> tuple[Any, Any]:
+        return plan.rule.init(params), None if plan.head_rule is None else plan.head_rule.init(head)
 
-    return (jax.vmap(one) if plan.model.runs else one)(params, head, seed)
+    runs = next(iter(params.values())).shape[:1] if plan.model.runs else ()
+    memory, head_memory = (jax.vmap(memories) if plan.model.runs else memories)(params, head)
+    yes = jnp.asarray(np.ones(runs, bool))
+    return State(params, head, memory, head_memory, yes, yes, seed)
 
 
 def _advance(
@@ -122,19 +124,32 @@ def mended(
 
 
 @partial(Program, static=1)
-def observe(model: Model, data: Data, fixed: Head, snapshots: Snapshot, places: Any, count: Any) -> Record:
-    """Weight, loss and excess at the first `count` of the places; compiled once for all optimizers."""
-    data, fixed = model.inside(data, count), model.to_last(fixed)
+def observe(model: Model, data: Data, fixed: Head, records: Snapshot, count: Any) -> Record:
+    """Loss and excess (k, (runs)) of the first `count` records ((runs,) k, …), which are weights W alone."""
+    axis = int(model.runs)
     look = model.over_runs(partial(_observe, model), 2)
 
     @jax.jit  # traced once, for its shapes and for the loop
     def one(j: Any) -> Record:
-        there = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, places[j], keepdims=False), snapshots)
-        there = model.to_last(there)
-        return model.to_first(look(data, there.params, fixed if there.head is None else there.head))
+        there = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, j, axis, keepdims=False), records)
+        return look(data, there.params["W"], fixed if there.head is None else there.head)
 
-    room = _room(jax.eval_shape(one, count), len(places))
-    return lax.fori_loop(0, count, lambda j, records: _put(records, j, one(j)), room)
+    room = _room(jax.eval_shape(one, count), records.params["W"].shape[axis])
+    return lax.fori_loop(0, count, lambda j, seen: _put(seen, j, one(j)), room)
+
+
+@partial(Program, static=1)
+def matrices(model: Model, params: Params, places: Any, count: Any) -> Array:
+    """W at the first `count` of the places of parameters (k, (runs), …), (k, (runs), d, e)."""
+    look = model.over_runs(lambda _, params: weights.matrix(model.weight, params, False), 1)
+
+    def one(j: Any) -> Array:
+        return look(
+            None, jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, places[j], keepdims=False), params)
+        )
+
+    room: Array = _room(jax.eval_shape(one, count), len(places))
+    return lax.fori_loop(0, count, lambda j, W: _put(W, j, one(j)), room)
 
 
 @partial(Program, static=2)
@@ -245,10 +260,9 @@ def _checked(plan: Plan, old: State, new: State) -> State:
     return jax.tree.map(lambda new, old: new if new is old else jnp.where(kept, new, old), new, held)
 
 
-def _observe(model: Model, data: Data, params: Params, head: Head) -> Record:
-    W = weights.matrix(model.weight, params, model.lanes)
+def _observe(model: Model, data: Data, W: Array, head: Head) -> Record:
     found = over_examples(SEEN, model.loss, data, W, head, None, model.block)
-    return Record(W, found.loss, found.log_excess)
+    return Record(found.loss, found.log_excess)
 
 
 def _all(test: Any, runs: int, *trees: Any) -> Array:

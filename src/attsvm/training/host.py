@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,23 +11,19 @@ from numpy.typing import NDArray
 
 from attsvm.tokens import Tokens
 from attsvm.training import engine
-from attsvm.training.compilation import backend, few_optimisations
+from attsvm.training.compilation import backend
 from attsvm.training.devices import Part, joined, side_by_side
 from attsvm.training.heads import Linear
+from attsvm.training.looks import Arrays, quickly, room
 from attsvm.training.plan import Model, Plan, Snapshot, State
 from attsvm.training.segments import SEGMENT, Segments
 from attsvm.training.settling import Settling
-from attsvm.training.weights import OURS
+from attsvm.training.weights import OURS, FullWeight
 
-FEW, MANY, MOST_BYTES = 64, 1024, 2**23
-"""Records that a call has room for, in a run of few or of many; and the most bytes that they may take."""
-HASTY = 1 << 19
-"""Numbers of keys below which a record is computed sooner than a quick program for it compiled."""
 SCHEDULED = 4096
 """Steps of a call whose rates are written out."""
 
 Steps = NDArray[np.int64]
-Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ def ride(
             chosen.append(len(ends) - 1)
         if chosen:
             kept.append(ends[chosen])
-            found.coming = _looked(plan.model, parts, snapshots, chosen, room)
+            found.coming = _seen(plan.model, parts, snapshots, chosen, room)
         if settling.asked and due:
             parts, going = settling.settled(parts, taken, found.arrived()["W"][-1])
         marks = marks[due:]
@@ -129,20 +124,19 @@ def _ends(marks: Steps, taken: int, steps: int, room: int, final: bool) -> tuple
 
 
 def _room(parts: list[Part], records: int) -> int:
-    """Not the number of records itself, which would compile a program for each."""
     leaves = jax.tree.leaves([(part.state.params, part.state.head) for part in parts])
-    return max(1, min(FEW if records < FEW else MANY, MOST_BYTES // max(sum(x.nbytes for x in leaves), 1)))
+    return room(records, sum(x.nbytes for x in leaves))
 
 
 class _Seen(NamedTuple):
-    """What is known at the records of a call, part by part, on its way to the host; and where it stands."""
+    """The trained arrays at the records of a call, part by part, on their way to the host; and where."""
 
     parts: list[dict[str, Any]]
     places: dict[str, Any]
 
 
 class _Records:
-    """What is known at the recorded steps, at most so many of them; the last ones may still be coming."""
+    """The trained arrays at the recorded steps, at most so many; the last ones may still be coming."""
 
     def __init__(self, most: int) -> None:
         self.most, self.count = most, 0
@@ -162,29 +156,22 @@ class _Records:
         return {name: room[: self.count] for name, room in self.room.items()}
 
 
-def _looked(
-    model: Model, parts: list[Part], snapshots: list[Snapshot], chosen: list[int], room: int
-) -> _Seen:
+def _seen(model: Model, parts: list[Part], snapshots: list[Snapshot], chosen: list[int], room: int) -> _Seen:
+    whole = isinstance(model.weight, FullWeight)
     # Runs first, where the program is small: it compiles in two thirds of the time and is as fast.
     model = replace(model, lanes=False, fused=False, batch=None)
-    places = np.resize(np.array(chosen), room)
-    found, trained = [], {}
-    with few_optimisations() if _numbers(parts) < HASTY else nullcontext():
-        for part, there in zip(parts, snapshots, strict=True):
-            look = engine.observe(model, part.data, part.state.head, there, places, len(chosen))
-            trained = {name: array for name, array in there.params.items() if name in ("K", "Q")}
-            trained |= {"v": there.head.v} if isinstance(there.head, Linear) else {}
-            found.append(look._asdict() | trained)
+    places, found = np.resize(np.array(chosen), room), []
+    for part, there in zip(parts, snapshots, strict=True):
+        trained = {name: array for name, array in there.params.items() if name in ("W", "K", "Q")}
+        trained |= {"v": there.head.v} if isinstance(there.head, Linear) else {}
+        if not whole:
+            with quickly(part.data, part.state.going.size, len(parts)):
+                trained["W"] = engine.matrices(model, there.params, places, len(chosen))
+        found.append(trained)
     for leaf in jax.tree.leaves(found):
         if isinstance(leaf, jax.Array):
             leaf.copy_to_host_async()
     # All of them without another copy: where there is room for one only, it is large.
     of_trained = slice(None) if len(chosen) == room else chosen
-    return _Seen(found, {name: of_trained if name in trained else slice(len(chosen)) for name in found[0]})
-
-
-def _numbers(parts: list[Part]) -> int:
-    """Numbers of keys that a look at all runs reads."""
-    data, state = parts[0].data, parts[0].state
-    runs = 1 if data.keys.ndim == 4 else state.going.size
-    return len(parts) * runs * data.keys.size
+    of_made = slice(len(chosen))
+    return _Seen(found, {name: of_made if name == "W" and not whole else of_trained for name in found[0]})

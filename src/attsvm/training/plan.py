@@ -18,7 +18,7 @@ from attsvm.training.losses import Loss
 from attsvm.training.optimizers import needs_excess
 from attsvm.training.rule import Rule
 from attsvm.training.sums import Asked
-from attsvm.training.weights import Params, Weight
+from attsvm.training.weights import FULL, Params, Weight
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,11 @@ class Model:
 
         mapped = self.over_runs(one, 1 + states)
         return lambda data, *states: mapped(data, own, *states)
+
+    @property
+    def of_records(self) -> Model:
+        """The model that looks at weights W, whatever they were made of and however they were trained."""
+        return replace(self, weight=FULL, lanes=False, fused=False, batch=None)
 
     def inside(self, data: Data, open_: Any) -> Data:
         """The data as the compiled loop sees it; open_: a number ≥ 0 that XLA does not know."""
@@ -140,6 +145,5 @@ class Snapshot(NamedTuple):
 class Record(NamedTuple):
     """What is known at a recorded step."""
 
-    W: Array
     loss: Array | None
     log_excess: Array | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import jax
@@ -52,7 +52,7 @@ def signed(path: Path, words: Words) -> Path:
     return (
         path
         if path.state is None
-        else replace(path, state={**path.state, "trained": np.array(json.dumps(words))})
+        else path.changed(state={**path.state, "trained": np.array(json.dumps(words))})
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -34,6 +34,7 @@ from attsvm.training.holding import per_run
 from attsvm.training.host import Ride, first_steps, ride
 from attsvm.training.init import starting_point
 from attsvm.training.lanes import FEWEST, FEWEST_ON_GPU, LONGEST, LONGEST_ON_GPU
+from attsvm.training.looks import Look
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.optimizers import adapted, needs_excess, over_heads, per_block
 from attsvm.training.plan import Model, Plan
@@ -82,6 +83,7 @@ def train(
     lacks it is shared.
     Keys that are stored in half or single precision stay so; what the device cannot hold is read from where
     it is, chunk by chunk, once per step.
+    loss and log_excess of the records are computed when they are first asked for, by a program of their own.
     log_excess is relative to the best tokens under the current head. `stopped` per run: "steps";
     "saturated", the last step changed no weight; "diverged", the last finite weight is kept.
     Ctrl-C raises Interrupted, a KeyboardInterrupt whose `path` holds the records so far and can resume.
@@ -116,7 +118,7 @@ def train(
     settling = Settling(_tolerance(tolerance), np.zeros(() if count is None else count, bool))
     segments = Segments("training", steps, first_steps(tokens, count))
     with segments as watch, kept_programs(), jax.enable_x64(True):
-        first, saved = plan.at(0, 1), None
+        first, saved, look = plan.at(0, 1), None, None
         if resume is not None:
             fresh = jax.eval_shape(partial(engine.begun, first), *start)
             saved = going_on.restored(resume, fresh, start[1], train_head is not None)
@@ -126,9 +128,11 @@ def train(
             state = engine.begun(first, *start) if saved is None else saved
             done = streaming.ride(plan, tokens, state, asked, taken, watch, settling)
         else:
-            parts = devices.parts(first, arrays(tokens), start, count, saved)
-            done = ride(plan, parts, asked, taken, watch, settling)
-    path = replace(_path(tokens, done, settling, count, resume, asked), heads=several)
+            data = arrays(tokens)
+            share = devices.shared(model, data, start, count)
+            done = ride(plan, devices.parts(share, first, data, start, saved), asked, taken, watch, settling)
+            look = partial(Look, model.of_records, share, tokens, start[1])
+    path = _path(tokens, done, settling, count, resume, asked, look).changed(heads=several)
     path = going_on.signed(path, words)
     if watch.by_hand or done.interrupted:
         raise (Interrupted if watch.by_hand else Paused)(path)
@@ -217,18 +221,25 @@ def _path(
     count: int | None,
     before: Path | None,
     asked: NDArray[Any],
+    look: Callable[..., Look] | None,
 ) -> Path:
+    """look: at the losses of the records, later; None where they are known."""
     index, arrays = done.index, devices.cut(done.arrays, count, 1)
     state = devices.cut(done.state, count, 0)
     if count is not None:
         arrays = {name: array.swapaxes(0, 1) for name, array in arrays.items()}
+    later: dict[str, Any] = {}
+    if look is not None:
+        there = look(arrays["W"], arrays.get("v"))
+        later = {"loss": lambda: there.seen["loss"], "log_excess": lambda: there.seen["log_excess"]}
     if before is not None:
+        arrays |= {name: of() for name, of in later.items()}
         index, arrays = going_on.joined(before, index, arrays, asked)
     going, moving = np.asarray(state.going), np.asarray(state.moving)
     reasons = np.where(moving, np.where(settling.reached, "converged", "steps"), "saturated")
     reasons = np.where(going | settling.reached, reasons, "diverged")
     if done.interrupted:
         reasons = np.where(settling.reached, "converged", "interrupted")
-    parts: dict[str, Any] = {**arrays, "stopped": reasons if count is not None else str(reasons)}
+    parts: dict[str, Any] = {**later, **arrays, "stopped": reasons if count is not None else str(reasons)}
     state = state._replace(going=going | settling.reached)
     return Path(tokens, index, state=going_on.kept(state), **parts)

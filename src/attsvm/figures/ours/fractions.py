@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -101,7 +100,7 @@ def _train(tokens: att.Tokens, v: Float, steps: int) -> tuple[att.Path, Float]:
         steps=steps,
         record=[steps],
     )
-    return replace(path, tokens=tokens, W=path.W.astype(float)), v
+    return path.changed(tokens=tokens, W=path.W.astype(float)), v
 
 
 def _count(ended: tuple[att.Path, Float]) -> list[int]:
