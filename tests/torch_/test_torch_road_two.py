@@ -47,10 +47,10 @@ def distance(make, rule, read=pool, steps=100):
         gradient, loss = problem()
         theirs = 0.1 * np.random.default_rng(5).standard_normal((10, 10))
         ours, state = torch.nn.Parameter(torch.from_numpy(theirs.copy())), rule.init(theirs)
-        optimizer = make([ours])
+        optimizer, update = make([ours]), jax.jit(rule.update)
         for _ in range(steps):
             grads = gradient(theirs)
-            step, state = rule.update(grads.mantissa, state, theirs, log_scale=grads.log_scale)
+            step, state = update(grads.mantissa, state, theirs, log_scale=grads.log_scale)
             theirs = theirs + np.asarray(step)
             optimizer.zero_grad()
             loss(ours, read).backward()

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from scipy.linalg import block_diag
 
 from attsvm import Entrywise, LongestRow, RowWise, Schatten, frobenius, l1, linf, nuclear, spectral
 from attsvm.training.optimizers import gd, mirror, per_block, polyak, scale_free, steepest
@@ -22,12 +23,17 @@ def double_precision():
 
 
 def one_step(optimizer, grads, params=None, **known):
-    params = jax.tree.map(jnp.zeros_like, grads) if params is None else params
-    return optimizer.update(grads, optimizer.init(params), params, **known)[0]
+    """NumPy's arrays, by one program: each operation on its own would be another to compile."""
+
+    def step(grads, params, known):
+        params = jax.tree.map(jnp.zeros_like, grads) if params is None else params
+        return optimizer.update(grads, optimizer.init(params), params, **known)[0]
+
+    return jax.tree.map(np.asarray, jax.jit(step)(grads, params, known))
 
 
 def matrix(seed=0, shape=(4, 3)):
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape))
+    return np.random.default_rng(seed).standard_normal(shape)
 
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)
@@ -50,8 +56,8 @@ def test_several_parameters_are_one_vector_for_an_entrywise_norm(norm):
 def test_several_parameters_are_one_block_matrix_for_norms_of_singular_values_and_rows(norm):
     grads = {"K": matrix(1), "Q": matrix(2, (5, 3))}
     step = one_step(steepest(norm, 0.1), grads)
-    joint = jax.scipy.linalg.block_diag(step["K"], step["Q"])
-    dual = norm.dual.value(jax.scipy.linalg.block_diag(grads["K"], grads["Q"]))
+    joint = block_diag(step["K"], step["Q"])
+    dual = norm.dual.value(block_diag(grads["K"], grads["Q"]))
     assert float(norm.value(joint)) == pytest.approx(0.1, rel=1e-12)
     assert -sum(float((step[k] * grads[k]).sum()) for k in grads) == pytest.approx(0.1 * float(dual))
 

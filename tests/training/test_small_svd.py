@@ -1,7 +1,6 @@
 """Small matrices taken apart by rotations, as on a GPU, against LAPACK."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -29,7 +28,7 @@ def stack(d, m):
 def test_rotations_find_the_singular_values_of_lapack(shape):
     M = stack(*shape)
     with jax.enable_x64(True):
-        U, sigma, Vt = map(np.asarray, jax.vmap(small_svd)(jnp.asarray(M)))
+        U, sigma, Vt = map(np.asarray, jax.jit(jax.vmap(small_svd))(M))
     assert np.abs((U * sigma[:, None]) @ Vt - M).max() < ROUNDING
     assert np.abs(-np.sort(-sigma) - np.linalg.svd(M, compute_uv=False)).max() < ROUNDING
     turned = Vt @ Vt.swapaxes(1, 2) if shape[0] >= shape[1] else U.swapaxes(1, 2) @ U
@@ -39,12 +38,12 @@ def test_rotations_find_the_singular_values_of_lapack(shape):
 @pytest.mark.parametrize("norm", [Schatten(3), Schatten(8), spectral], ids=str)
 def test_a_direction_is_the_same_by_rotations_and_by_lapack(norm, monkeypatch):
     rng = np.random.default_rng(0)
+    tree = {name: rng.standard_normal((8, 4)) for name in ("K", "Q")}
     with jax.enable_x64(True):
-        tree = {"K": jnp.asarray(rng.standard_normal((8, 4))), "Q": jnp.asarray(rng.standard_normal((8, 4)))}
-        by_lapack = directions.direction(norm, tree, False)
+        by_lapack = jax.jit(lambda tree: directions.direction(norm, tree, False))(tree)
         monkeypatch.setattr(directions, "backend", lambda: "gpu")
-        by_rotations = directions.direction(norm, tree, False)
-        other = directions.direction(norm, {**tree, "Q": -tree["K"]}, False)
+        turning = jax.jit(lambda tree: directions.direction(norm, tree, False))
+        by_rotations, other = turning(tree), turning({**tree, "Q": -tree["K"]})
     for name in tree:
         np.testing.assert_allclose(by_rotations[name], by_lapack[name], atol=ROUNDING)
     assert not np.allclose(other["Q"], by_lapack["Q"], atol=1e-3)
