@@ -2,6 +2,7 @@
 
 import os
 
+import jax
 import pytest
 
 from attsvm.training import compilation
@@ -19,3 +20,20 @@ def test_the_users_own_flags_stay(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--mine")
     compilation.compile_quickly()
     assert os.environ["XLA_FLAGS"] == "--mine"
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_of_two_that_are_in_haste_at_once_the_last_puts_back_what_was_set(before):
+    settings, name = jax.config, "jax_disable_most_optimizations"
+    usual = settings.read(name)
+    settings.update(name, before)
+    try:
+        first, second = compilation.few_optimisations(), compilation.few_optimisations()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert settings.read(name)
+        second.__exit__(None, None, None)
+        assert settings.read(name) == before
+    finally:
+        settings.update(name, usual)

@@ -17,11 +17,6 @@ from attsvm.training.train import train
 from attsvm.training.weights import Diagonal, KeyQuery
 
 
-@pytest.fixture(scope="module")
-def problem():
-    return sphere(3, 4, 5, seed=0)
-
-
 @pytest.fixture
 def looks(monkeypatch):
     """The calls of the program that looks."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 # XLA ends the process at a flag it does not know; the first of these is gone from jaxlib 0.11 on.
@@ -59,18 +60,29 @@ def backend() -> str:
     return str(local_devices()[0].platform)
 
 
+_haste, _before = Lock(), list[bool]()
+"""For each thread that is in haste, what was set before the first of them."""
+
+
 @contextmanager
 def few_optimisations() -> Iterator[None]:
-    """Compile with few optimisations: for runs so short that compiling them takes longer."""
+    """Compile with few optimisations: for runs so short that compiling them takes longer.
+
+    The setting is of the whole process: of several threads the first sets it, and the last puts it back.
+    """
     import jax
 
     settings: Any = jax.config
-    before = settings.read("jax_disable_most_optimizations")
-    settings.update("jax_disable_most_optimizations", True)
+    with _haste:
+        _before.append(_before[0] if _before else settings.read("jax_disable_most_optimizations"))
+        settings.update("jax_disable_most_optimizations", True)
     try:
         yield
     finally:
-        settings.update("jax_disable_most_optimizations", before)
+        with _haste:
+            before = _before.pop()
+            if not _before:
+                settings.update("jax_disable_most_optimizations", before)
 
 
 MOST_BYTES = 2**29
