@@ -1,5 +1,6 @@
 """Studies: what they mean, and what they refuse, in words."""
 
+import numpy as np
 import pytest
 
 from attsvm.sweeps.grid import entries
@@ -52,6 +53,8 @@ WRONG = [
     ({"train": {"init": "gaussian:²"}}, "no init 'gaussian:²'"),
     ({"data": {"steps": 3}}, "data.steps is the name of another column"),
     ({"data": {"kind": 3}}, "data.kind is the name of another column"),
+    ({"along": [2]}, "along holds 2. Pass shares of the steps"),
+    ({"along": "a"}, "along holds 'a'. Pass shares of the steps"),
     ({"programs": -1}, "programs is -1. Pass of how many runs they are solved, 0 for all"),
     ({"train": {"batch": 10**6}}, "train.batch is 1000000. Pass 1 to n"),
     ({"train": {"batch": -1}}, "train.batch is -1. Pass 1 to n"),
@@ -117,6 +120,8 @@ def test_the_example_is_a_study():
         ({"from": 1, "to": 100, "count": 3, "spacing": "log"}, [1, 10, 100]),
         ([4, 4, 2], [4, 2]),
         ({"from": 1, "to": 9, "count": 1}, [1]),
+        (np.arange(2, 4), [2, 3]),
+        (np.int64(5), [5]),
     ],
 )
 def test_ranges_and_lists_spread_out(study, given, values):

@@ -21,9 +21,10 @@ HOW = 'Pass {from = 2, to = 8, step = 2}, or {from = 0.01, to = 1.0, count = 5, 
 
 
 def entries(name: str, given: Any) -> list[Any]:
-    """The values of one key: a single one, a list, or a range."""
+    """The values of one key: a single one, a list, or a range; NumPy's numbers as Python's."""
     found = _range(name, given) if isinstance(given, Mapping) else given
-    values = list(found) if isinstance(found, (list, tuple, range)) else [found]
+    values = list(found) if isinstance(found, (list, tuple, range, np.ndarray)) else [found]
+    values = [value.item() if isinstance(value, np.generic) else value for value in values]
     if not values:
         raise WrongWord(f"{name} is an empty list. Pass at least one value.")
     for value in values:

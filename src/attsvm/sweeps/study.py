@@ -13,7 +13,7 @@ from pathlib import Path as File
 from typing import Any
 
 from attsvm.files import read_text
-from attsvm.given import whole
+from attsvm.given import real, whole
 from attsvm.sweeps.batch import predicted
 from attsvm.sweeps.cell import Cell, as_cell
 from attsvm.sweeps.finished import name_of
@@ -123,6 +123,10 @@ def _study(given: dict[str, Any], name: str, folder: str, scale: str) -> Study:
 
 def _along(measures: tuple[str, ...], shares: Any) -> tuple[str, ...]:
     """The measures, and those of the margin in named norms at shares of the steps too."""
+    shares = [] if isinstance(shares, list) and not shares else entries("along", shares)
+    wrong = [share for share in shares if not (real(share) and 0 < share <= 1)]
+    if wrong:
+        raise WrongWord(f"along holds {wrong[0]!r}. Pass shares of the steps, such as [0.01, 0.1].")
     early = [f"{name}@{share:g}" for name in measures if _named_margin(name) for share in shares]
     return tuple(dict.fromkeys([*measures, *early]))
 
