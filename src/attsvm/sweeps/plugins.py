@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import threading
 from collections.abc import Callable
 from importlib import import_module, invalidate_caches
 from importlib.machinery import PathFinder
@@ -18,6 +19,9 @@ _LOADED: dict[str, tuple[File, str]] = {}
 """Modules that were imported from the folder of a study: their files, and the hashes of these at the time."""
 
 
+_LOCK = threading.RLock()
+
+
 def is_plugin(name: object) -> bool:
     """Whether a name reads module:function."""
     module, colon, function = str(name).partition(":")
@@ -28,7 +32,8 @@ def plugin(name: str, folder: str) -> Callable[..., Any]:
     """The function of module:function; the folder of the study is searched first."""
     module, _, function = name.partition(":")
     try:
-        found = getattr(_module(module, folder), function)
+        with _LOCK:  # the path and the modules are of the whole process
+            found = getattr(_module(module, folder), function)
     except (ImportError, AttributeError) as error:
         raise WrongWord(f"{name}: {error}. Put {module}.py beside the study, or on PYTHONPATH.") from None
     if not callable(found):
