@@ -178,3 +178,6 @@ def test_a_file_that_is_no_text_is_named(tmp_path):
 def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path):
     (tmp_path / "text").write_text("a b a\nb a b\n", encoding="utf-8-sig")
     assert Corpus.read(tmp_path / "text").vocabulary == ("a", "b")
+    marked = Corpus.of([["\ufeffa", "b", "\ufeffa"]])
+    marked.write(tmp_path / "text")
+    assert Corpus.read(tmp_path / "text").vocabulary == marked.vocabulary  # where it is one

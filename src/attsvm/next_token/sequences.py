@@ -87,7 +87,8 @@ def as_line(sentence: Sentence) -> str:
 
 
 def from_line(line: str) -> Sentence:
-    """The sentence of a line that `as_line` wrote, or of plain text."""
+    """The sentence of a line that `as_line` wrote, or of plain text; a byte order mark is no part of it."""
+    line = line.removeprefix("\ufeff")
     if line.startswith("{"):
         with suppress(ValueError, TypeError, KeyError):  # a text may begin so
             record = json.loads(line)
