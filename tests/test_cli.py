@@ -131,6 +131,16 @@ def test_a_table_that_cannot_be_written_is_told_before_the_work(tmp_path, monkey
     assert done.exit_code == 64 and "Pass a file in it" in done.stderr
 
 
+def test_claims_that_are_interrupted_say_so_to_people_and_machines(monkeypatch):
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "run", pressed)
+    done = run("claims", "aligned_factors_stay_aligned", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["code"]) == (130, 130)
+    assert done.stderr == "interrupted. Nothing is kept.\n"
+
+
 def broken_files(folder):
     (folder / "words.npz").write_text("hello")
     (folder / "words.safetensors").write_text("hello")

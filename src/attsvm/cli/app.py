@@ -27,6 +27,7 @@ INTERRUPTED, TERMINATED = 130, 143
 
 _terminated = ContextVar("terminated", default=False)
 _speaks_json = ContextVar("speaks_json", default=False)
+_explained = ContextVar("explained", default=False)
 _WrongUsage: Any = typer.BadParameter.__mro__[1]  # UsageError, of click or of the copy inside newer typers
 
 
@@ -36,6 +37,7 @@ class Commands(TyperGroup):
     def main(self, *args: Any, **settings: Any) -> NoReturn:
         words = settings.get("args", args[0] if args else None)
         _speaks_json.set("--json" in (sys.argv[1:] if words is None else words))
+        _explained.set(False)
         use_plain_letters(sys.stdout, sys.stderr)
         with _terminating():
             try:
@@ -44,6 +46,10 @@ class Commands(TyperGroup):
                 code = _explain(error)
             except typer.Abort:
                 code = INTERRUPTED
+            if (
+                code == INTERRUPTED and not _explained.get()
+            ):  # a command that keeps nothing says nothing of it
+                _fail("interrupted. Nothing is kept.", _final(code), {})
             sys.exit(_final(code))
 
 
@@ -142,6 +148,7 @@ def _explain(error: Any) -> int:
 
 
 def _fail(message: object, code: int, facts: dict[str, Any]) -> None:
+    _explained.set(True)
     warn(message)
     if _speaks_json.get():
         say_json({"error": " ".join(str(message).split()), "code": code} | facts)
