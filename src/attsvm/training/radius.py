@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +97,12 @@ def best_weight(
     each, cone = None if scores is None else 0, None if region.cone is None else 0
     inner = (None, 0, each, Region(0, 0, None), 0, None)  # type: ignore[arg-type]
     outer = (0 if problem.data_runs else None, 0, each, Region(0, 0, cone), 0, None)  # type: ignore[arg-type]
-    starts = jax.vmap(partial(_best_weight, problem), in_axes=inner)
+    starts: Any = jax.vmap(partial(_best_weight, problem), in_axes=inner)
+    if region.radius.shape[0] == 1:  # one map is traced in three quarters of the time of two
+        one = jax.tree.map(lambda x: x[0], (head, scores, region, state))
+        own = jax.tree.map(lambda x: x[0], data) if problem.data_runs else data
+        found: tuple[Descent, Answer] = jax.tree.map(lambda x: x[None], starts(own, *one, stop))
+        return found
     return jax.vmap(starts, in_axes=outer)(data, head, scores, region, state, stop)
 
 
