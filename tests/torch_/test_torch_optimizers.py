@@ -379,3 +379,25 @@ def test_without_torch_the_import_says_what_to_install():
     code = "import sys; sys.modules['torch'] = None; import attsvm.torch"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "needs PyTorch" in done.stderr and "pip install" in done.stderr and done.returncode == 1
+
+
+@pytest.mark.parametrize("joint", [False, True], ids=["each", "joint"])
+@pytest.mark.parametrize("norm", [n for n in NORMS if not isinstance(n, Schatten)], ids=str)
+def test_a_gradient_with_a_nan_is_seen_in_the_weight_and_lengthens_no_other_step(norm, joint):
+    params = [torch.nn.Parameter(torch.zeros(3, 3, dtype=torch.float64)) for _ in range(2)]
+    for k, w in enumerate(params):
+        w.grad = 1e6 * torch.randn(3, 3, generator=torch.Generator().manual_seed(k)).double()
+    params[1].grad[1, 2] = torch.nan
+    SteepestDescent(params, 0.1, norm, joint=joint).step()
+    assert params[1][1, 2].isnan()
+    moved = torch.cat([w.detach().abs().flatten() for w in params])
+    assert moved.nan_to_num(0).max() <= 0.1 * (1 + 1e-9)
+    assert joint or not params[0].isnan().any()
+
+
+@pytest.mark.parametrize("p", [1.5, 2, 3])
+def test_a_nan_leaves_no_step_of_normalised_mirror_descent_unnormalised(p):
+    w = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    w.grad = torch.tensor([1e6, torch.nan, 1.0], dtype=torch.float64)
+    LpMirrorDescent([w], 0.1, p, normalised=True).step()
+    assert w.isnan().all()

@@ -52,7 +52,7 @@ def steepest(
     if isinstance(norm, Schatten) and norm.p != 2:
         return _schatten(norm, grads, joint) if polar == "svd" else _by_products(norm, grads)
     if norm.p == math.inf:
-        return list(torch._foreach_sign(grads))
+        return _signs(grads)
     if norm.p == 1:
         return _largest_coordinate(grads, joint)
     units = torch._foreach_div(grads, dual_sizes(Entrywise(norm.p), grads, joint))
@@ -92,6 +92,13 @@ def _rows(norm: RowWise, grads: Tensors, joint: bool) -> Tensors:
     return [(unit / or_one(size) * step).reshape(g.shape) for g, unit, size, step in parts]
 
 
+def _signs(grads: Tensors) -> Tensors:
+    """sign(g), and NaN where g is no finite number: torch calls the sign of NaN zero."""
+    signs = torch._foreach_sign(grads)
+    torch._foreach_add_(signs, torch._foreach_sub(grads, grads))
+    return list(signs)
+
+
 def _largest_coordinate(grads: Tensors, joint: bool) -> Tensors:
     """The sign of the first largest entry, zero elsewhere."""
     if any(hasattr(g, "placements") for g in grads):
@@ -104,9 +111,10 @@ def _largest_coordinate(grads: Tensors, joint: bool) -> Tensors:
     entries = [g.flatten()[place] for g, place in zip(grads, places, strict=True)]
     chosen = range(len(grads))
     if joint:
-        chosen = range(best := max(chosen, key=lambda k: abs(float(entries[k]))), best + 1)
+        best = int(torch.stack([entry.abs().cpu() for entry in entries]).argmax())  # NaN is the largest
+        chosen = range(best, best + 1)
     for k in chosen:
-        out[k].view(-1)[places[k]] = torch.sign(entries[k])
+        out[k].view(-1)[places[k]] = _signs([entries[k]])[0]
     return out
 
 

@@ -60,5 +60,5 @@ def rooted(M: Tensor, G: Tensor, r: int, steps: int) -> Tensor:
 
 
 def or_one(size: Tensor) -> Tensor:
-    """What may be divided by: one where a size is zero."""
-    return torch.where(size > 0, size, torch.ones_like(size))
+    """What may be divided by: one where a size is zero. What is NaN stays so."""
+    return torch.where(size == 0, torch.ones_like(size), size)
