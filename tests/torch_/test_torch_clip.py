@@ -77,7 +77,11 @@ def test_pooling_multihead_and_modules_of_ones_own_are_clipped():
 
 def test_models_that_normalise_queries_are_refused_and_limits_are_checked():
     model = model_of("Qwen3")
-    with clip_logits(model, 1e-3) as clip, pytest.raises(NotImplementedError, match="normalises queries"):
+    with clip_logits(model, 1e-3) as clip, pytest.raises(NotImplementedError, match="normalises or limits"):
+        model(**padded())
+        clip.step()
+    model = model_of("Olmo", clip_qkv=0.5)  # its logits stay, however short its weights are
+    with clip_logits(model, 1e-3) as clip, pytest.raises(NotImplementedError, match="not proportional"):
         model(**padded())
         clip.step()
     for limit in (0, float("inf"), "high"):

@@ -3,12 +3,15 @@
 import csv
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 
 from attsvm.torch import AttentionPooling, MarginMonitor, QueryKey  # noqa: E402
+from attsvm.torch.handed import handed  # noqa: E402
+from attsvm.torch.projections import scale_of  # noqa: E402
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"intermediate_size": 20, "initializer_range": 0.5, "attn_implementation": "eager"}
@@ -61,6 +64,62 @@ def test_the_monitor_reads_the_models_own_attention(family):
     assert agrees(records[4:], maps[1], counts)
     assert not agrees(records[:4], maps[1], counts)
     assert not agrees(records[4:], maps[1], torch.ones_like(counts))  # padding must not count
+
+
+BETWEEN = {
+    "Esm": {"pad_token_id": 0, "position_embedding_type": "absolute"},  # scales queries itself
+    "HunYuanDenseV1": {"num_key_value_heads": 2, "head_dim": 4},  # normalises what it has rotated
+    "Olmo": {"clip_qkv": 0.5},
+    "Phi": {},  # rotates half of each head
+}
+
+
+@pytest.mark.parametrize("family", BETWEEN)
+def test_what_a_model_does_between_its_projections_and_its_attention_is_read(family):
+    if not hasattr(transformers(), f"{family}Config"):
+        pytest.skip(f"this transformers has no {family}")
+    model, batch = model_of(family, **BETWEEN[family]), padded()
+    with MarginMonitor(model) as monitor:
+        maps = model(**batch, output_attentions=True).attentions
+        records, counts = monitor.record(0), batch["attention_mask"].bool()
+        chosen = model.config._attn_implementation
+    assert agrees(records[4:], maps[1], counts) and not agrees(records[:4], maps[1], counts)
+    assert chosen == "eager"
+
+
+def test_the_norm_of_a_model_that_scales_its_queries_itself_has_that_scale():
+    model, monitor = (m := model_of("Esm", **BETWEEN["Esm"])), MarginMonitor(m)
+    model(**padded())
+    layer = model.encoder.layer[0].attention.self
+    Q, K = (x.weight[:4] for x in (layer.query, layer.key))
+    assert monitor.record(0)[0].norm == pytest.approx((K.T @ Q / 2).norm().item(), rel=SINGLE)
+
+
+class Handing(torch.nn.Module):
+    """Hands its states to the attention of transformers, with something beside them."""
+
+    def __init__(self, name, value):
+        super().__init__()
+        self.config = SimpleNamespace(_attn_implementation_internal="eager")
+        self.beside = {name: value}
+
+    def forward(self, hidden_states):
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        attention = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation_internal]
+        return attention(self, hidden_states, hidden_states, hidden_states, None, **self.beside)
+
+
+def test_numbers_that_a_module_adds_to_its_logits_are_refused_and_its_attention_stays_chosen():
+    transformers()
+    x, ids, bias = random(1, 1, 3, 2), torch.arange(3), random(3, 3)
+    assert torch.equal(handed(Handing("position_ids", ids), {"hidden_states": x}).query, x)
+    biased = Handing("position_bias", bias)
+    with pytest.raises(NotImplementedError, match="position_bias"):
+        handed(biased, {"hidden_states": x})
+    with pytest.raises(NotImplementedError, match="inputs alone"):
+        handed(biased, {"states": x})
+    assert biased.config._attn_implementation_internal == "eager"
 
 
 def test_without_a_mask_a_causal_model_is_read_causally():
@@ -135,10 +194,10 @@ def test_the_scale_of_gpt_2_is_read_where_it_is_two_switches_too(said):
         maps = model(**batch, output_attentions=True).attentions
         counts, layer = batch["attention_mask"].bool(), model.h[1].attn
         assert agrees(monitor.record(0)[4:], maps[1], counts)
-        vars(layer).pop("scaling", None)
-        assert agrees(monitor.record(1)[4:], maps[1], counts)
-        layer.scaling = 0.123
-        assert not agrees(monitor.record(2)[4:], maps[1], counts)
+        layer.scaling, own = 0.123, getattr(layer, "scaling", None)
+        assert not agrees(monitor.record(1)[4:], maps[1], counts)
+    del layer.scaling  # as in transformers 4
+    assert scale_of(layer, 4) == (own or scale_of(layer, 4)) != 4**-0.5
 
 
 class Own(torch.nn.Module):

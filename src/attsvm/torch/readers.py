@@ -9,7 +9,6 @@ QueryKey describes a module of your own.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from attsvm.query_key import named, query_key_layers
+from attsvm.torch.handed import handed
 from attsvm.torch.logits import Logits
 from attsvm.torch.pooling import AttentionPooling
 from attsvm.torch.projections import (
@@ -34,12 +34,16 @@ from attsvm.torch.selective import SelectiveAttention
 CHANGES_LOGITS = (
     *("sinks", "distance_embedding", "relative_position_bias", "relative_k_proj", "gru_rel_pos_linear"),
     *("sinusoidal_pos", "embed_positions", "rotary_embeddings"),  # RoFormer, GPT-J, ESM: they rotate inside
+    "query_activation",  # I-BERT: whole numbers
     *("layout_query", "w2e_query", "query_global"),  # LiLT, LUKE, Longformer: queries of two kinds
     *("sequence_reduction", "spatial_reduction", "sr"),  # SegFormer, PVT, GLPN: keys of fewer tokens
 )
 """Parts and inputs of a module that make its logits more than products of what we know."""
 
-NORMS = {"query": ("q_norm", "q_layernorm"), "key": ("k_norm", "k_layernorm")}
+NORMS = ("q_norm", "q_layernorm")
+
+SAME = 0.03
+"""Lengths that differ by less, of the longest, are equal: half precision rounds by 0.01."""
 
 FORBIDDEN = -9_999.0
 """A mask that adds less forbids the token: models write −10,000, −1e9, their dtype's minimum or −∞."""
@@ -66,7 +70,11 @@ def reader_of(module: nn.Module) -> Reader | None:
         return read_pooling
     if isinstance(module, nn.MultiheadAttention):
         return read_multihead
-    if query_key_layers(module) and "hidden_states" in inspect.signature(module.forward).parameters:
+    if (
+        query_key_layers(module)
+        and _width(module)
+        and "hidden_states" in inspect.signature(module.forward).parameters
+    ):
         return read_projected
     return None
 
@@ -109,25 +117,29 @@ def read_multihead(module: nn.MultiheadAttention, inputs: Inputs) -> Look:
 
 
 def read_projected(module: nn.Module, inputs: Inputs) -> Look:
-    """Hugging Face's layers: projections, norms of queries and keys, rotary positions, grouped keys."""
+    """Hugging Face's layers: queries and keys as they hand them to their attention, else the projections."""
     for name in CHANGES_LOGITS:
         if getattr(module, name, None) is not None or inputs.get(name) is not None:
             raise NotImplementedError(f"{type(module).__name__} has {name}, which the monitor cannot read.")
     first, second = query_key_layers(module)
-    hidden, other = inputs["hidden_states"], _other_states(inputs)
-    width = getattr(module, "attention_head_size", None) or module.head_dim
+    width = _width(module)
     heads, groups = first.weight.shape[0] // width, second.weight.shape[0] // width
-    q = _normed(module, "query", first(hidden), heads)
-    k = _normed(module, "key", second(hidden if other is None else other), groups)
-    q, k = _rotated(module, q, k, inputs.get("position_embeddings"))
-    scale = scale_of(module, width)
-    logits = masked(q, k, scale, inputs.get("attention_mask"), bool(getattr(module, "is_causal", False)))
-    cap, window = (getattr(module, name, None) for name in ("attn_logit_softcapping", "sliding_window"))
+    other, met = _other_states(inputs), handed(module, inputs)
+    plain = [split(first(hidden := inputs["hidden_states"]), heads)]
+    plain.append(split(second(hidden if other is None else other), groups))
+    q, k, mask, options = met or (*_alone(module, plain, inputs), inputs.get("attention_mask"), {})
+    scale = options.get("scaling")
+    scale = scale_of(module, width) if scale is None else float(scale)
+    logits = masked(q, k, scale, mask, bool(getattr(module, "is_causal", False)))
+    cap, window = (
+        options.get(option, getattr(module, name, None))
+        for option, name in (("softcap", "attn_logit_softcapping"), ("sliding_window", "sliding_window"))
+    )
     logits = replace(logits, soft_cap=cap, window=window if logits.causal else None)
-    norms = abs(scale) * product_norms(first.weight, second.weight, heads, groups)
+    stretch = _stretch((q, k), plain)
+    norms = abs(scale) * stretch.nan_to_num(1.0) * product_norms(first.weight, second.weight, heads, groups)
     shrink = partial(shrink_rows, tensors_of(first), tensors_of(second), groups)
-    if named(module, NORMS["query"]) is not None:
-        shrink = partial(_no_shrinking, type(module).__name__)
+    shrink = partial(_shrunk, module, stretch, shrink)
     return Look(logits, norms, other is None, shrink)
 
 
@@ -157,24 +169,35 @@ def _other_states(inputs: Inputs) -> Tensor | None:
     return None
 
 
-def _normed(module: nn.Module, kind: str, x: Tensor, heads: int) -> Tensor:
-    """Heads as the module's norm leaves them, which is one of all heads or of each."""
-    norm = named(module, NORMS[kind])
-    if norm is None:
-        return split(x, heads)
-    weight = getattr(norm, "weight", None)
-    whole = weight is not None and weight.numel() == x.shape[-1]
-    return split(norm(x), heads) if whole else norm(split(x, heads))
+def _width(module: Any) -> int:
+    """Of a head; 0 where the module does not say it, and is no attention."""
+    width = getattr(module, "attention_head_size", None) or getattr(module, "head_dim", None)
+    return width if isinstance(width, int) else 0
 
 
-def _rotated(module: nn.Module, q: Tensor, k: Tensor, positions: Any) -> tuple[Tensor, Tensor]:
-    """Rotary positions by the model's own function: families differ in which entries they pair."""
-    if positions is None:
-        return q, k
-    rotate = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
-    if rotate is None or positions[0].shape[-1] != q.shape[-1]:
-        raise NotImplementedError(f"the rotary positions of {type(module).__name__} cannot be read.")
-    return rotate(q, k, *positions)
+def _alone(module: nn.Module, plain: list[Tensor], inputs: Inputs) -> list[Tensor]:
+    """Queries and keys of a module with an attention of its own, where they are the projections."""
+    if inputs.get("position_embeddings") is not None or named(module, NORMS) is not None:
+        raise NotImplementedError(f"{type(module).__name__} turns or normalises queries inside itself.")
+    return plain
+
+
+def _stretch(met: tuple[Tensor, Tensor], plain: list[Tensor]) -> Tensor:
+    """How much longer queries times keys are than the projections; NaN where it is not the same for all.
+
+    Rotary positions turn and do not stretch. Norms do, each vector by a factor of its own.
+    """
+    whole = met[0].new_ones((), dtype=torch.double)
+    for x, p in zip(met, plain, strict=True):
+        if p.ndim != x.ndim or p.shape[::2] != x.shape[::2] or x.shape[1] % p.shape[1]:
+            return whole * torch.nan
+        p = p.repeat_interleave(x.shape[1] // p.shape[1], 1)
+        long, short = (torch.linalg.vector_norm(y.detach().double(), dim=-1) for y in (x, p))
+        square = (short * short).sum()
+        factor = torch.where(square > 0, (long * short).sum() / square, 1.0)
+        same = (long - factor * short).abs().max() <= SAME * long.max()
+        whole = whole * torch.where(same, factor, torch.nan)
+    return whole
 
 
 def _multihead_mask(padding: Tensor | None, mask: Tensor | None, heads: int) -> Tensor | None:
@@ -196,8 +219,10 @@ def _added(mask: Tensor) -> Tensor:
     return mask.masked_fill(mask <= FORBIDDEN, -torch.inf)
 
 
-def _no_shrinking(kind: str, factors: Tensor) -> None:
-    raise NotImplementedError(
-        f"{kind} normalises queries and keys, so that the size of their weights does not matter: its logits "
-        "are bounded by the weights of these norms."
-    )
+def _shrunk(module: nn.Module, stretch: Tensor, shrink: Callable[[Tensor], None], factors: Tensor) -> None:
+    if named(module, NORMS) is not None or bool(stretch.isnan()):
+        raise NotImplementedError(
+            f"{type(module).__name__} normalises or limits queries and keys, so that its logits are not "
+            "proportional to their weights: they are bounded by the weights of norms, or already."
+        )
+    shrink(factors)

@@ -100,6 +100,6 @@ def _detached(value: Any, memory: dict[int, Any]) -> Any:
     """Tensors without their graph, which would keep the whole last step in memory; no caches."""
     if isinstance(value, Tensor):
         return memory.setdefault(id(value), value.detach())
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return tuple(_detached(part, memory) for part in value)
     return value if isinstance(value, bool | int | float) else None
