@@ -13,10 +13,11 @@ SINGLE = 1e-4
 FAMILIES = ["Bert", "Llama", "GPT2"]  # biases; rotary positions and shared keys; one layer for all three
 
 
-def largest(watched):
-    """The largest logit of every head, by module."""
+def largest(watched, counts=slice(None)):
+    """The largest logit of every head over the queries that count (n, T), by module."""
     with torch.no_grad():
-        return {name: statistics_of(look.logits).largest.amax((0, 2)) for name, look in watched.looks()}
+        found = {name: statistics_of(look.logits).largest for name, look in watched.looks()}
+    return {name: x.transpose(1, 2)[counts].flatten(0, -2).amax(0) for name, x in found.items()}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -25,10 +26,10 @@ def test_heads_above_the_limit_come_down_to_it_and_the_others_stay(family):
     watched = Watched(model)
     with clip_logits(model, 1.0) as clip:
         model(**batch)
-        before = largest(watched)
+        before = largest(watched, counts := batch["attention_mask"].bool())
         clip.limit = limit = float(torch.cat(list(before.values())).median())
         told = clip.step()
-        after = largest(watched)
+        after = largest(watched, counts)
     for name in before:
         expected = before[name].clamp(max=limit)
         assert torch.allclose(after[name], expected, rtol=SINGLE)
@@ -73,6 +74,30 @@ def test_pooling_multihead_and_modules_of_ones_own_are_clipped():
             assert clip.step() and not clip.step()
             (found,) = largest(watched).values()
             assert found.tolist() == pytest.approx([0.1] * len(found), rel=SINGLE)
+
+
+def test_numbers_that_a_mask_adds_do_not_count_and_a_second_step_changes_nothing():
+    torch.manual_seed(0)
+    attention, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), 3 * torch.randn(2, 5, 8)
+    with clip_logits(attention, 1.0) as clip:
+        attention(x, x, x, attn_mask=torch.full((5, 5), 5.0))
+        assert clip.step() and not clip.step()
+        attention(x, x, x)
+        assert not clip.step()
+        clip.limit = 0.9  # the largest product is at the limit of one
+        assert clip.step()
+
+
+def test_queries_of_padding_tokens_do_not_count():
+    torch.manual_seed(0)
+    attention, x = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 5, 8)
+    x[:, 4] *= 100
+    padding = torch.tensor([[False] * 4 + [True]])
+    with clip_logits(attention, 10.0) as clip:
+        attention(x, x, x, key_padding_mask=padding)
+        assert not clip.step()
+        attention(x, x, x)
+        assert clip.step()
 
 
 def test_models_that_normalise_queries_are_refused_and_limits_are_checked():

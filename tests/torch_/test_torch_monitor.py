@@ -133,6 +133,18 @@ def test_without_a_mask_a_causal_model_is_read_causally():
     assert not agrees(monitor.record(1)[:4], eager, everything)
 
 
+def test_a_module_that_is_told_to_be_causal_is_read_causally():
+    library, ids = transformers(), {"input_ids": padded()["input_ids"]}
+    torch.manual_seed(0)
+    model = library.CLIPTextModel(library.CLIPTextConfig(**SIZES, pad_token_id=0)).eval()
+    monitor, everything = MarginMonitor(model), torch.ones(3, 7, dtype=torch.bool)
+    eager = model(**ids, output_attentions=True).attentions[0]
+    model.set_attn_implementation("sdpa")
+    model(**ids)
+    assert agrees(monitor.record(0)[:4], eager, everything)
+    assert not agrees(monitor.record(1)[4:], eager, everything)
+
+
 @pytest.mark.parametrize("mask", ["the model's", "none"])
 def test_soft_caps_and_sliding_windows_are_read(mask):
     shape = {"head_dim": 4, "num_key_value_heads": 2, "pad_token_id": 0, "query_pre_attn_scalar": 4}

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from attsvm.given import real
 from attsvm.torch.query_key import QueryKey
+from attsvm.torch.readers import Look
 from attsvm.torch.statistics import statistics_of
 from attsvm.torch.watched import Watched
 
@@ -34,7 +35,7 @@ class LogitClip:
         clipped = []
         with torch.no_grad():
             for name, look in self._watched.looks():
-                largest = statistics_of(replace(look.logits, soft_cap=None)).largest.amax((0, 2))
+                largest = _largest(look)
                 over = largest > self.limit * (1 + 4 * torch.finfo(look.logits.query.dtype).eps)  # rounding
                 if bool(over.any()):
                     look.shrink(torch.where(over, self.limit / torch.where(over, largest, 1), 1))
@@ -68,8 +69,17 @@ def clip_logits(
     pass, at any length of context. Where it is above the limit the head's rows of W_Q and W_K, with their
     biases, are multiplied by √(limit/largest) each, so that it is the limit; where heads share keys, W_Q by
     limit/largest. Rotary positions and scales are the model's; models that normalise queries and keys are
-    refused. own: modules of your own, as for MarginMonitor. Reference: Kimi Team 2025, Kimi K2 (MuonClip).
+    refused. Queries of padding tokens, and numbers that a mask adds, do not count.
+    own: modules of your own, as for MarginMonitor. Reference: Kimi Team 2025, Kimi K2 (MuonClip).
     """
     if not (real(limit) and limit > 0):
         raise ValueError(f"limit is {limit!r}. Pass a positive number, such as 100.")
     return LogitClip(Watched(model, own), float(limit))
+
+
+def _largest(look: Look) -> Tensor:
+    """The largest product of query and key of every head, before a soft cap and what a mask adds."""
+    mask = look.logits.mask
+    allowed = mask if mask is None or mask.dtype == torch.bool else mask > -torch.inf
+    largest = statistics_of(replace(look.logits, soft_cap=None, mask=allowed)).largest
+    return torch.where(torch.as_tensor(look.own(), device=largest.device), largest, -torch.inf).amax((0, 2))

@@ -118,7 +118,7 @@ class MarginMonitor:
 def _statistics(look: Look) -> tuple[Tensor, ...]:
     """norm, entropy, top mass, margin and median margin of every head, each (heads,)."""
     found = statistics_of(look.logits)
-    counts = (found.where >= 0) & _own(look)
+    counts = (found.where >= 0) & look.own()
     rows = counts.sum((0, 2))  # where no query counts, a mean is NaN
     mass = torch.exp(found.largest - found.logsumexp)
     means = [torch.where(counts, x, 0).sum((0, 2)) / rows for x in (found.entropy, mass)]
@@ -128,12 +128,3 @@ def _statistics(look: Look) -> tuple[Tensor, ...]:
     safe = torch.where(norms > 0, norms, 1)  # W_QK = 0 has equal logits: gap 0, margin 0
     least, middle = torch.nan_to_num(gaps, torch.inf).amin(1), torch.nanmedian(gaps, 1).values
     return norms, *means, least / safe, torch.nan_to_num(middle, torch.inf) / safe
-
-
-def _own(look: Look) -> Tensor | bool:
-    """Whether a query's own token counts: the rows of padding tokens are left out."""
-    mask = look.logits.mask
-    if mask is None or not look.selfward:
-        return True
-    own = mask.expand(look.logits.shape).diagonal(dim1=-2, dim2=-1)
-    return own if own.dtype == torch.bool else own > -torch.inf

@@ -59,6 +59,14 @@ class Look(NamedTuple):
         [Tensor], None
     ]  # multiplies the logits of head h by a factor_h, (heads,), in the weights
 
+    def own(self) -> Tensor | bool:
+        """Whether a query's own token counts: the rows of padding tokens are left out."""
+        mask = self.logits.mask
+        if mask is None or not self.selfward:
+            return True
+        own = mask.expand(self.logits.shape).diagonal(dim1=-2, dim2=-1)
+        return own if own.dtype == torch.bool else own > -torch.inf
+
 
 Inputs = dict[str, Any]
 Reader = Callable[[Any, Inputs], Look]
@@ -130,7 +138,9 @@ def read_projected(module: nn.Module, inputs: Inputs) -> Look:
     q, k, mask, options = met or (*_alone(module, plain, inputs), inputs.get("attention_mask"), {})
     scale = options.get("scaling")
     scale = scale_of(module, width) if scale is None else float(scale)
-    logits = masked(q, k, scale, mask, bool(getattr(module, "is_causal", False)))
+    causal = options.get("is_causal")  # which CLIP's texts are told, and not the module
+    causal = getattr(module, "is_causal", False) if causal is None else causal
+    logits = masked(q, k, scale, mask, bool(causal))
     cap, window = (
         options.get(option, getattr(module, name, None))
         for option, name in (("softcap", "attn_logit_softcapping"), ("sliding_window", "sliding_window"))
