@@ -133,6 +133,17 @@ def test_without_a_mask_a_causal_model_is_read_causally():
     assert not agrees(monitor.record(1)[:4], eager, everything)
 
 
+def test_a_pass_that_goes_on_from_a_cache_is_refused():
+    model, ids = model_of("Llama"), padded()["input_ids"]
+    model.set_attn_implementation("sdpa")  # which makes no mask for one query
+    with MarginMonitor(model) as monitor:
+        cache = model(input_ids=ids, use_cache=True).past_key_values
+        assert monitor.record(0)
+        model(input_ids=ids[:, :1], past_key_values=cache)
+        with pytest.raises(ValueError, match="7 keys of a cache"):
+            monitor.record(1)
+
+
 def test_a_module_that_is_told_to_be_causal_is_read_causally():
     library, ids = transformers(), {"input_ids": padded()["input_ids"]}
     torch.manual_seed(0)

@@ -132,7 +132,7 @@ def read_projected(module: nn.Module, inputs: Inputs) -> Look:
     first, second = query_key_layers(module)
     width = _width(module)
     heads, groups = first.weight.shape[0] // width, second.weight.shape[0] // width
-    other, met = _other_states(inputs), handed(module, inputs)
+    other, met = other_states(inputs), handed(module, inputs)
     plain = [split(first(hidden := inputs["hidden_states"]), heads)]
     plain.append(split(second(hidden if other is None else other), groups))
     q, k, mask, options = met or (*_alone(module, plain, inputs), inputs.get("attention_mask"), {})
@@ -171,7 +171,7 @@ def masked(q: Tensor, k: Tensor, scale: float, mask: Any, causal: bool) -> Logit
 # ---------------------------------------------------------------------- details
 
 
-def _other_states(inputs: Inputs) -> Tensor | None:
+def other_states(inputs: Inputs) -> Tensor | None:
     """The states that the keys come from, in cross attention."""
     for name in ("encoder_hidden_states", "key_value_states"):
         if inputs.get(name) is not None:

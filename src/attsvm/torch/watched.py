@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attsvm.torch.query_key import QueryKey
-from attsvm.torch.readers import Inputs, Look, Reader, reader_of
+from attsvm.torch.readers import Inputs, Look, Reader, other_states, reader_of
 
 
 class Watched:
@@ -28,6 +28,7 @@ class Watched:
                 'MarginMonitor(model, {ItsClass: QueryKey("q", "k", heads=4)}).'
             )
         self.inputs: dict[str, Inputs] = {}
+        self._earlier: dict[str, Any] = {}  # how many keys a cache held before the pass
         self._hooks = [
             module.register_forward_pre_hook(self._keep(name), with_kwargs=True)
             for name, (module, _) in self._modules.items()
@@ -42,13 +43,18 @@ class Watched:
             raise RuntimeError("the model has not run since it is watched. Ask after a forward pass.")
         for name, inputs in self.inputs.items():
             module, read = self._modules[name]
+            if int(self._earlier.get(name, 0)) and other_states(inputs) is None:
+                raise ValueError(
+                    f"the last forward pass went on from {int(self._earlier[name])} keys of a cache, which "
+                    "are not kept. Record after a pass over whole sequences."
+                )
             yield name, read(module, _in_dtype_of(module, inputs))
 
     def close(self) -> None:
         """Remove the hooks and forget the kept inputs."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks, self.inputs = [], {}
+        self._hooks, self.inputs, self._earlier = [], {}, {}
 
     def _keep(self, name: str) -> Callable[..., None]:
         names = list(inspect.signature(self._modules[name][0].forward).parameters)
@@ -58,6 +64,9 @@ class Watched:
             inputs = {**dict(zip(names, args, strict=False)), **kwargs}
             memory: dict[int, Any] = {}  # the same tensor twice stays the same: self-attention is told by it
             self.inputs[name] = {key: _detached(value, memory) for key, value in inputs.items()}
+            caches = [value for value in inputs.values() if hasattr(value, "get_seq_length")]
+            layer = getattr(module, "layer_idx", None) or 0
+            self._earlier[name] = caches[0].get_seq_length(layer) if caches else 0
 
         return keep
 
