@@ -13,8 +13,8 @@ from attsvm.heads.audit import Settings, audit
 from attsvm.heads.blocks import measured
 from attsvm.heads.record import record
 
-SAME = 1e-6
-"""Maps in float32 add up differently in blocks: 1e-7 was seen."""
+SAME = 1e-5
+"""Maps in float32 add up differently in blocks: 1e-7 was seen, 1e-6 with another release of transformers."""
 
 MODELS = {
     "BertModel": {},

@@ -34,7 +34,7 @@ class Mask:
         from transformers.masking_utils import eager_mask
 
         asked = dict(self.asked)
-        if "cache_position" in asked:  # transformers 4
+        if "cache_position" in asked:  # transformers 5.0
             asked["cache_position"] = asked["cache_position"][own]
         else:
             asked |= {"q_length": own.stop - own.start, "q_offset": asked.get("q_offset", 0) + own.start}
