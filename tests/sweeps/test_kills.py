@@ -73,7 +73,7 @@ def test_a_dask_cluster_goes_on_without_a_killed_worker(undisturbed, tmp_path):
         os.kill(pid, signal.SIGKILL)
 
     with named("local:1") as pool:
-        killer = threading.Thread(target=kill, args=[pool.submit(os.getpid).result()])
+        killer = threading.Thread(target=kill, args=[pool.submit(os.getpid).result()], daemon=True)
         killer.start()
         sweep(STUDY, pool, out=tmp_path)
         killer.join()
