@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import attsvm
 from attsvm import best_tokens, datasets, scores
 
 pytestmark = pytest.mark.quick
@@ -77,8 +78,9 @@ def test_the_published_several_inputs_favour_token_zero():
 
 @pytest.mark.parametrize("seed", [-1, range(0), 1.5, [1.7], "12", True, [0, -1]])
 def test_bad_seeds_are_refused(seed):
-    with pytest.raises(ValueError, match="seed is"):
-        datasets.sphere(*SIZES, seed=seed)
+    for drawn in (lambda: datasets.sphere(*SIZES, seed=seed), lambda: attsvm.uniform(seed)):
+        with pytest.raises(ValueError, match="seed is"):
+            drawn()
 
 
 def test_two_scores_differ_only_in_the_best_score():

@@ -1,9 +1,10 @@
-"""What a caller gives: whether it is a number, and how an error tells it."""
+"""What a caller gives: whether it is a number or a seed, and how an error tells it."""
 
 from __future__ import annotations
 
 import math
-from typing import TypeGuard
+from collections.abc import Iterable
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -25,3 +26,15 @@ def told(value: object) -> str:
     """A value for an error; of a huge whole number its size, for Python may refuse to write it."""
     huge = isinstance(value, int) and value.bit_length() > 64
     return f"a whole number of {value.bit_length():,} bits" if huge else repr(value)  # type: ignore[attr-defined]
+
+
+def as_seeds(seed: int | Iterable[int]) -> int | list[int]:
+    """One seed, or the list of several: an iterator gives its seeds once only."""
+    several = isinstance(seed, Iterable) and not isinstance(seed, str) and getattr(seed, "ndim", 1) > 0
+    found: list[Any] = list(seed) if several else [seed]  # type: ignore[arg-type]
+    wrong = next((s for s in found if not whole(s) or s < 0), None)
+    if wrong is not None:
+        raise ValueError(f"seed is {told(wrong)}. Pass a nonnegative integer or a range of them.")
+    if not found:
+        raise ValueError("seed is an empty range. Pass an integer or at least one seed.")
+    return [int(s) for s in found] if several else int(found[0])

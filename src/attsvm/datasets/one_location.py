@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.datasets.random import Seed, as_seeds, draw_runs, on_sphere
+from attsvm.datasets.random import Seed, draw_runs, on_sphere
+from attsvm.given import as_seeds
 from attsvm.numbers import Float
 from attsvm.tokens import Tokens
 

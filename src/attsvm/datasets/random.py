@@ -9,11 +9,10 @@ stream of their own per seed, which training never draws from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
-from attsvm.given import told, whole
+from attsvm.given import as_seeds
 from attsvm.numbers import Float
 from attsvm.tokens import Tokens
 
@@ -71,18 +70,6 @@ def draw_runs(
         return draw(_generator(seeds, test))
     each = [draw(_generator(s, test)) for s in seeds]
     return {name: np.stack([part[name] for part in each]) for name in each[0]}
-
-
-def as_seeds(seed: Seed) -> int | list[int]:
-    """One seed, or the list of several: an iterator gives its seeds once only."""
-    several = isinstance(seed, Iterable) and not isinstance(seed, str) and getattr(seed, "ndim", 1) > 0
-    found: list[Any] = list(seed) if several else [seed]  # type: ignore[arg-type]
-    wrong = next((s for s in found if not whole(s) or s < 0), None)
-    if wrong is not None:
-        raise ValueError(f"seed is {told(wrong)}. Pass a nonnegative integer or a range of them.")
-    if not found:
-        raise ValueError("seed is an empty range. Pass an integer or at least one seed.")
-    return [int(s) for s in found] if several else int(found[0])
 
 
 def on_sphere(x: Float) -> Float:

@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 
 from attsvm.datasets.counting import face_shares
-from attsvm.datasets.random import Seed, as_seeds, draw_runs, on_sphere
-from attsvm.given import real, told
+from attsvm.datasets.random import Seed, draw_runs, on_sphere
+from attsvm.given import as_seeds, real, told
 from attsvm.numbers import Float
 from attsvm.tokens import Tokens
 

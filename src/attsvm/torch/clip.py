@@ -79,7 +79,5 @@ def clip_logits(
 
 def _largest(look: Look) -> Tensor:
     """The largest product of query and key of every head, before a soft cap and what a mask adds."""
-    mask = look.logits.mask
-    allowed = mask if mask is None or mask.dtype == torch.bool else mask > -torch.inf
-    largest = statistics_of(replace(look.logits, soft_cap=None, mask=allowed)).largest
+    largest = statistics_of(replace(look.logits, soft_cap=None, mask=look.logits.allowed)).largest
     return torch.where(torch.as_tensor(look.own(), device=largest.device), largest, -torch.inf).amax((0, 2))

@@ -50,6 +50,11 @@ class Logits:
         return batch, heads, t, self.key.shape[2]
 
     @property
+    def allowed(self) -> Tensor | None:
+        """The mask as yes and no, without the numbers that it adds."""
+        return self.mask if self.mask is None or self.mask.dtype == torch.bool else self.mask > -torch.inf
+
+    @property
     def wide(self) -> torch.dtype:
         """The type that is computed in."""
         return torch.float64 if self.query.dtype == torch.float64 else torch.float32

@@ -61,11 +61,10 @@ class Look(NamedTuple):
 
     def own(self) -> Tensor | bool:
         """Whether a query's own token counts: the rows of padding tokens are left out."""
-        mask = self.logits.mask
-        if mask is None or not self.selfward:
+        allowed = self.logits.allowed
+        if allowed is None or not self.selfward:
             return True
-        own = mask.expand(self.logits.shape).diagonal(dim1=-2, dim2=-1)
-        return own if own.dtype == torch.bool else own > -torch.inf
+        return allowed.expand(self.logits.shape).diagonal(dim1=-2, dim2=-1)
 
 
 Inputs = dict[str, Any]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from attsvm.given import as_seeds
 from attsvm.training.weights import Heads, Weight
 
 Shape = tuple[int, ...]
@@ -80,11 +81,9 @@ def _drawn(init: Draw, weight: Weight, size: tuple[int, int]) -> Arrays:
 
 
 def seeds_of(seed: int | Iterable[int]) -> tuple[tuple[int, ...], bool]:
-    one = isinstance(seed, (int, np.integer))
-    seeds = (int(seed),) if one else tuple(int(s) for s in seed)  # type: ignore[arg-type, union-attr]
-    if not seeds or min(seeds) < 0:
-        raise ValueError(f"seed is {seed!r}. Pass a nonnegative integer or at least one of them.")
-    return seeds, not one
+    """The seeds, and whether several were given."""
+    found = as_seeds(seed)
+    return ((found,), False) if isinstance(found, int) else (tuple(found), True)
 
 
 def _named(init: Any, shapes: Mapping[str, Shape]) -> Mapping[str, ArrayLike]:
