@@ -123,10 +123,12 @@ def _fit(setting: tuple[int, float], seed: int, weak: float = 0.1) -> Fits:
     f"{ON_NOISE}, the benign regime",
     "text",
     removed="SNR above d^(−1/4): ‖μ‖ = 5 in d = 4,500",
-    twin=lambda seed: _benign(seed, HARMFUL),
+    twin={"setting": HARMFUL},
     chosen_on=CHOSEN_ON,
 )
-def attention_fits_wrong_labels_and_generalises(seed: int) -> att.Verdict:
+def attention_fits_wrong_labels_and_generalises(
+    seed: int, setting: tuple[int, float] = BENIGN
+) -> att.Verdict:
     """With SNR between d^(−1/4) and n^(−1/2) training fits all labels, a fifth of them wrong, and new
     inputs are right.
 
@@ -134,10 +136,6 @@ def attention_fits_wrong_labels_and_generalises(seed: int) -> att.Verdict:
     some runs still miss a label. Measured: accuracy on the training labels, and on 1,000 fresh inputs
     (published: 1 and 0.996).
     """
-    return _benign(seed, BENIGN)
-
-
-def _benign(seed: int, setting: tuple[int, float]) -> att.Verdict:
     fit = _fit(setting, seed)
     return att.judge(
         "wrong labels are fitted and new inputs are right",
@@ -151,19 +149,15 @@ def _benign(seed: int, setting: tuple[int, float]) -> att.Verdict:
     f"{ON_NOISE}, the harmful regime",
     "text",
     removed="SNR below d^(−1/4): ‖μ‖ = 20 in d = 2,000",
-    twin=lambda seed: _harmful(seed, BENIGN),
+    twin={"setting": BENIGN},
     chosen_on=CHOSEN_ON,
 )
-def weak_signals_are_overfitted_harmfully(seed: int) -> att.Verdict:
+def weak_signals_are_overfitted_harmfully(seed: int, setting: tuple[int, float] = HARMFUL) -> att.Verdict:
     """With SNR below d^(−1/4) training fits all labels and learns nothing about new inputs.
 
     The published setting: d = 4,500, ‖μ‖ = 5. Measured: training accuracy; how much training adds to the
     test accuracy of even attention (published: 0.867 at the end); how much it takes from the test loss.
     """
-    return _harmful(seed, HARMFUL)
-
-
-def _harmful(seed: int, setting: tuple[int, float]) -> att.Verdict:
     fit = _fit(setting, seed)
     return att.judge(
         "wrong labels are fitted and nothing is learnt",
@@ -178,10 +172,10 @@ def _harmful(seed: int, setting: tuple[int, float]) -> att.Verdict:
     f"{ON_NOISE}, the regime without overfitting",
     "text",
     removed="SNR above n^(−1/2): ‖μ‖ = 20 in d = 2,000",
-    twin=lambda seed: _ignored(seed, BENIGN),
+    twin={"setting": BENIGN},
     chosen_on=CHOSEN_ON,
 )
-def strong_signals_ignore_wrong_labels(seed: int) -> att.Verdict:
+def strong_signals_ignore_wrong_labels(seed: int, setting: tuple[int, float] = IGNORED) -> att.Verdict:
     """With SNR above n^(−1/2) training selects x₁ everywhere and does not fit the wrong labels.
 
     d = 250, ‖μ‖ = 80, in the corner of the published map, at the published time. Measured: training accuracy,
@@ -191,10 +185,6 @@ def strong_signals_ignore_wrong_labels(seed: int) -> att.Verdict:
     Surprise: it passes. After twelve times that time some draws have fitted half of their wrong labels here,
     and every draw all of them at d = 1,000, ‖μ‖ = 80, where SNR √n = 11.
     """
-    return _ignored(seed, IGNORED)
-
-
-def _ignored(seed: int, setting: tuple[int, float]) -> att.Verdict:
     fit = _fit(setting, seed)
     then = int(np.flatnonzero(fit.steps == PUBLISHED)[0])
     plateau = (1 - WRONG) * RIGHT + WRONG * float(np.logaddexp(0, 0.5**0.5))
@@ -211,10 +201,10 @@ def _ignored(seed: int, setting: tuple[int, float]) -> att.Verdict:
     f"{ON_NOISE}, the tokens that are selected",
     "text",
     removed="a weak signal well above the noise: weak = 0.1, as published",
-    twin=lambda seed: _selected(seed, 0.1),
+    twin={"weak": 0.1},
     chosen_on=CHOSEN_ON,
 )
-def wrong_labels_select_the_weak_signal_of_their_class(seed: int) -> att.Verdict:
+def wrong_labels_select_the_weak_signal_of_their_class(seed: int, weak: float = 0.3) -> att.Verdict:
     """In the benign regime inputs with a right label select x₁, those with a wrong one x₃, whose signal
     fits it.
 
@@ -223,10 +213,6 @@ def wrong_labels_select_the_weak_signal_of_their_class(seed: int) -> att.Verdict
 
     Surprise: in the published setting, weak ‖μ‖ = 2, a noise token often serves a wrong label better than x₃.
     """
-    return _selected(seed, 0.3)
-
-
-def _selected(seed: int, weak: float) -> att.Verdict:
     attention, wrong = _fit(BENIGN, seed, weak=weak).attention[0, -1], att.datasets.flipped_examples(N, WRONG)
     return att.judge(
         "right labels select x₁, wrong ones x₃",
@@ -239,20 +225,16 @@ def _selected(seed: int, weak: float) -> att.Verdict:
     f"{ON_NOISE}, two time scales",
     "text",
     removed="SNR below n^(−1/2): ‖μ‖ = 80 in d = 1,000",
-    twin=lambda seed: _later(seed, BETWEEN),
+    twin={"setting": BETWEEN},
     chosen_on=CHOSEN_ON,
 )
-def training_fits_first_and_generalises_later(seed: int) -> att.Verdict:
+def training_fits_first_and_generalises_later(seed: int, setting: tuple[int, float] = BENIGN) -> att.Verdict:
     """In the benign regime all labels are fitted long before the test loss is near its floor.
 
     Measured over twelve times the published time: the first record with test loss within 0.03 of the floor
     log(1 + e^(−1/√2)), over the first with every training label right. The paper's gap is exponential in d;
     at one d there is the order.
     """
-    return _later(seed, BENIGN)
-
-
-def _later(seed: int, setting: tuple[int, float]) -> att.Verdict:
     fit = _fit(setting, seed)
     fitted, general = fit.first(fit.train >= 1), fit.first(fit.test_loss <= RIGHT + 0.03)
     return att.judge(

@@ -59,19 +59,15 @@ def descended(seed: int, snr: float, lr: float, steps: int, record: Sequence[int
     f"{PAPER}, two steps of gradient descent",
     "text",
     removed="a short step: 0.5 instead of 0.025",
-    twin=lambda seed: _two_steps(seed, 0.5),
+    twin={"lr": 0.5},
     chosen_on=CHOSEN_ON,
 )
-def two_steps_fit_wrong_labels_and_generalise(seed: int) -> att.Verdict:
+def two_steps_fit_wrong_labels_and_generalise(seed: int, lr: float = LR) -> att.Verdict:
     """With SNR of order n^(−1/2) two steps of gradient descent from zero fit all labels, and new inputs are
     right.
 
     n = 100, d = 11,000, a tenth of the labels wrong, SNR √n = 1.9, steps of 0.025 of head and prompt.
     """
-    return _two_steps(seed, LR)
-
-
-def _two_steps(seed: int, lr: float) -> att.Verdict:
     found = descended(seed, 1.9, lr, 2)
     return att.judge(
         "two steps fit and generalise",
@@ -84,19 +80,15 @@ def _two_steps(seed: int, lr: float) -> att.Verdict:
     f"{PAPER}, after the two steps (ours)",
     "conjecture",
     removed="SNR √n below √(2/0.9) = 1.49: 2.8 instead of 0.95",
-    twin=lambda seed: _unlearns(seed, 2.8),
+    twin={"snr": 2.8},
     chosen_on=CHOSEN_ON,
 )
-def below_the_threshold_longer_training_unlearns(seed: int) -> att.Verdict:
+def below_the_threshold_longer_training_unlearns(seed: int, snr: float = 0.95) -> att.Verdict:
     """Below the threshold of the max-margin program two steps generalise and 2,000 do not.
 
     The setting as above with SNR √n = 0.95. Descent goes on to the max-margin program, which prefers noise
     there. Measured: test accuracy after two steps, and after 2,000.
     """
-    return _unlearns(seed, 0.95)
-
-
-def _unlearns(seed: int, snr: float) -> att.Verdict:
     found = descended(seed, snr, LR, 2000)
     return att.judge(
         "what two steps learnt is unlearnt",
@@ -145,10 +137,10 @@ def joint(seed: int, ratio: float) -> Joint:
     f"{PAPER}, the max-margin classifier above C n^(−1/2)",
     "text",
     removed="SNR above the threshold: 0.8 of it",
-    twin=lambda seed: _program_benign(seed, 0.8),
+    twin={"ratio": 0.8},
     chosen_on=CHOSEN_ON,
 )
-def above_the_threshold_the_joint_program_is_benign(seed: int) -> att.Verdict:
+def above_the_threshold_the_joint_program_is_benign(seed: int, ratio: float = 1.25) -> att.Verdict:
     """Above the threshold the best (v, p) selects the signal of every right label and the noise of every
     wrong one, and new inputs are right.
 
@@ -156,10 +148,6 @@ def above_the_threshold_the_joint_program_is_benign(seed: int) -> att.Verdict:
     ours [derived]; here SNR is 1.25 times the larger one. The program is solved over all 2²⁰ selections,
     certified.
     """
-    return _program_benign(seed, 1.25)
-
-
-def _program_benign(seed: int, ratio: float) -> att.Verdict:
     found = joint(seed, ratio)
     return att.judge(
         "the joint program is benign",
@@ -175,19 +163,15 @@ def _program_benign(seed: int, ratio: float) -> att.Verdict:
     f"{PAPER}, the max-margin classifier below c n^(−1/2)",
     "text",
     removed="SNR below the threshold: 1.25 times it",
-    twin=lambda seed: _program_harmful(seed, 1.25),
+    twin={"ratio": 1.25},
     chosen_on=CHOSEN_ON,
 )
-def below_the_threshold_the_joint_program_is_harmful(seed: int) -> att.Verdict:
+def below_the_threshold_the_joint_program_is_harmful(seed: int, ratio: float = 0.8) -> att.Verdict:
     """Below the threshold the best (v, p) selects noise in every input, and new inputs are a coin's throw.
 
     The setting as above; SNR is 0.8 times the smaller threshold of the two classes. A coin's throw: 1,000
     fresh inputs within four standard errors of one half.
     """
-    return _program_harmful(seed, 0.8)
-
-
-def _program_harmful(seed: int, ratio: float) -> att.Verdict:
     found = joint(seed, ratio)
     return att.judge(
         "the joint program is harmful",
@@ -202,20 +186,16 @@ def _program_harmful(seed: int, ratio: float) -> att.Verdict:
     f"{PAPER}, the max-margin classifier at finite R (ours)",
     "derived",
     removed="a long prompt: R = ‖p^mm‖",
-    twin=lambda seed: _finite(seed, 1.0),
+    twin={"radius": 1.0},
     chosen_on=CHOSEN_ON,
 )
-def prompts_of_finite_length_approach_the_joint_margin(seed: int) -> att.Verdict:
+def prompts_of_finite_length_approach_the_joint_margin(seed: int, radius: float = 10.0) -> att.Verdict:
     """For ‖p‖ ≤ R the best margin lies between that of the pooled tokens at R p^mm/‖p^mm‖ and its limit R →
     ∞.
 
     Measured at R = 10 ‖p^mm‖, above the threshold: the lower bound, a certified program of the pooled
     tokens, over the upper one.
     """
-    return _finite(seed, 10.0)
-
-
-def _finite(seed: int, radius: float) -> att.Verdict:
     best = joint(seed, 1.25).best
     assert best.prompt is not None
     s = softmax(radius * (best.tokens.keys @ best.prompt.W), axis=1)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import attsvm as att
 
@@ -54,18 +56,19 @@ REGISTERED: dict[str, Claim] = {}
 
 
 def claim(
-    reference: str, mark: str, *, removed: str, twin: Check, chosen_on: range = range(20)
-) -> Callable[[Check], Claim]:
+    reference: str, mark: str, *, removed: str, twin: Check | Mapping[str, Any], chosen_on: range = range(20)
+) -> Callable[[Callable[..., att.Verdict]], Claim]:
     """Make a claim of the check below, and register it by its name.
 
-        @claim("Somebody 2026, Theorem 1", "text", removed="a fair coin", twin=lambda seed: _throw(seed, 0.9))
-        def coins_land_on_heads_half_of_the_time(seed): ...
+        @claim("Somebody 2026, Theorem 1", "text", removed="a fair coin", twin={"heads": 0.9})
+        def coins_land_on_heads_half_of_the_time(seed, heads=0.5): ...
 
-    The arguments are the fields of `Claim`.
+    The arguments are the fields of `Claim`; a twin is the check with these arguments, or a check of its own.
     """
 
-    def register(check: Check) -> Claim:
-        made = Claim(check, twin, removed, reference, mark, chosen_on)
+    def register(check: Callable[..., att.Verdict]) -> Claim:
+        broken = twin if callable(twin) else partial(check, **twin)
+        made = Claim(check, broken, removed, reference, mark, chosen_on)
         REGISTERED[made.name] = made
         return made
 

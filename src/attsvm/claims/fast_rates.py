@@ -92,22 +92,17 @@ def polyak_steps_find_the_direction_at_rate_one_over_t(seed: int) -> att.Verdict
 
 
 @claim(
-    REFERENCE,
-    "recalled-M",
-    removed="Polyak's step length: a hundredth of it",
-    twin=lambda seed: _race(_run(SHORT_POLYAK, seed), _run(NGD, seed), _run(GD, seed)),
+    REFERENCE, "recalled-M", removed="Polyak's step length: a hundredth of it", twin={"polyak": SHORT_POLYAK}
 )
-def polyak_is_faster_than_normalised_descent_and_that_faster_than_gd(seed: int) -> att.Verdict:
+def polyak_is_faster_than_normalised_descent_and_that_faster_than_gd(
+    seed: int, polyak: att.Optimizer = POLYAK
+) -> att.Verdict:
     """To 1 − cosine ≤ 1e-3, Polyak's step takes fewer steps than normalised GD (lr 0.1), and GD (lr 1) most.
 
     Wanted: both quotients of step counts ≥ 2; a run that never arrives counts 3,000 steps.
     The twin takes a hundredth of Polyak's step.
     """
-    return _race(_run(POLYAK, seed), _run(NGD, seed), _run(GD, seed))
-
-
-def _race(*runs: Descent) -> att.Verdict:
-    steps = [_arrival(run) for run in runs]
+    steps = [_arrival(_run(rule, seed)) for rule in (polyak, NGD, GD)]
     return att.judge(
         "Polyak before normalised GD before GD",
         att.at_least("steps of normalised GD over Polyak's", steps[1] / steps[0], 2.0),
@@ -136,17 +131,14 @@ def _direction(run: Descent) -> att.Verdict:
 # ---------------------------------------------------------------------- norm and attention
 
 
-@claim(REFERENCE, "recalled-H", removed=_RAW, twin=lambda seed: _growth(_run(GD, seed)))
-def normalised_descent_grows_linearly(seed: int) -> att.Verdict:
+@claim(REFERENCE, "recalled-H", removed=_RAW, twin={"rule": GD})
+def normalised_descent_grows_linearly(seed: int, rule: att.Optimizer = NGD) -> att.Verdict:
     """Under normalised GD the norm of W is Θ(t).
 
     Wanted: a line through ‖W(t)‖ with R² ≥ 0.99 and ‖W(t)‖ ≥ 0.9 · lr · t at the end: the steps
     hardly cancel. The twin takes GD's raw steps.
     """
-    return _growth(_run(NGD, seed))
-
-
-def _growth(run: Descent) -> att.Verdict:
+    run = _run(rule, seed)
     path, size = run.path, run.path.norm()
     return att.judge(
         "‖W(t)‖ grows linearly",
@@ -156,17 +148,14 @@ def _growth(run: Descent) -> att.Verdict:
     )
 
 
-@claim(REFERENCE, "paper summary", removed=_RAW, twin=lambda seed: _residual(_run(GD, seed)))
-def normalised_descent_selects_exponentially_fast(seed: int) -> att.Verdict:
+@claim(REFERENCE, "paper summary", removed=_RAW, twin={"rule": GD})
+def normalised_descent_selects_exponentially_fast(seed: int, rule: att.Optimizer = NGD) -> att.Verdict:
     """Under normalised GD the softmax residual 1 − s of the best tokens decays exponentially in t.
 
     Measured past underflow by log attention. Wanted: over the last 29 thirtieths of the run the
     logarithm of the largest residual is a falling line, R² ≥ 0.99. The twin takes GD's raw steps.
     """
-    return _residual(_run(NGD, seed))
-
-
-def _residual(run: Descent) -> att.Verdict:
+    run = _run(rule, seed)
     path, residual = run.path, run.log_residual
     late = path.index >= STEPS / 30
     slope = np.polyfit(path.index[late], residual[late], 1)[0]
@@ -179,22 +168,14 @@ def _residual(run: Descent) -> att.Verdict:
     )
 
 
-@claim(
-    REFERENCE,
-    "recalled-H",
-    removed="the raw gradient: its length is normalised",
-    twin=lambda seed: _logarithmic(_run(NGD, seed)),
-)
-def plain_descent_grows_logarithmically(seed: int) -> att.Verdict:
+@claim(REFERENCE, "recalled-H", removed="the raw gradient: its length is normalised", twin={"rule": NGD})
+def plain_descent_grows_logarithmically(seed: int, rule: att.Optimizer = GD) -> att.Verdict:
     """Under GD with a constant step the norm of W is Θ(log t), so its direction improves in log t only.
 
     Wanted: over the last two decades a line through ‖W‖ against log t with R² ≥ 0.99, and an exponent of
     1 − cosine in t above −0.5: no power law of a fast method. The twin normalises the steps.
     """
-    return _logarithmic(_run(GD, seed))
-
-
-def _logarithmic(run: Descent) -> att.Verdict:
+    run = _run(rule, seed)
     path, away = run.path, run.away[1:]
     late = path.index >= STEPS / 100
     return att.judge(

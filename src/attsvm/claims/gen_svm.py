@@ -184,9 +184,11 @@ def _cosine(one: Float, other: Float) -> float:
     f"{PAPER}, closed form of the quadratic head",
     "derived",
     removed="orthonormal tokens",
-    twin=lambda seed: _count(_quadratic(seed, orthonormal=False)),
+    twin={"orthonormal": False},
 )
-def selected_tokens_are_the_support_of_a_simplex_projection(seed: int) -> att.Verdict:
+def selected_tokens_are_the_support_of_a_simplex_projection(
+    seed: int, orthonormal: bool = True
+) -> att.Verdict:
     """With orthonormal tokens and the head vᵀ r − λ‖r‖², trained attention is the projection of γ/(2λ) on the
     simplex; so the number of selected tokens is the size of its support, and grows with λ.
 
@@ -195,10 +197,7 @@ def selected_tokens_are_the_support_of_a_simplex_projection(seed: int) -> att.Ve
     of the closed form, averaged over λ (a few examples end in local solutions when λ is small), and at
     least 0.5 more for λ = 0.5 than for λ = 0.1.
     """
-    return _count(_quadratic(seed, orthonormal=True))
-
-
-def _count(prediction: Prediction) -> att.Verdict:
+    prediction = _quadratic(seed, orthonormal)
     s, best = prediction.path.attention[:, -1], prediction.attention
     counts = [(a >= KEPT).sum(-1).reshape(len(STRENGTHS), -1).mean(-1) for a in (s, best)]
     return att.judge(

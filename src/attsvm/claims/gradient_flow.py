@@ -29,23 +29,21 @@ REFERENCE = "Sheen et al. 2024, arXiv 2403.08699"
     f"{REFERENCE}, balance of the factors",
     "derived",
     removed="one common step: K and Q are normalised each by its own gradient",
-    twin=lambda seed: _balance(att.KeyQuery(separate=True), seed, normalised=True),
+    twin={"separate": True},
 )
-def key_query_descent_conserves_the_balance(seed: int) -> att.Verdict:
+def key_query_descent_conserves_the_balance(seed: int, separate: bool = False) -> att.Verdict:
     """Gradient flow on (K, Q) conserves KᵀK − QᵀQ; gradient descent drifts from it in proportion to lr.
 
     One common step for K and Q; three rates over the same flow time 10. Every step adds
     lr² (∇_KᵀL ∇_KL − ∇_QᵀL ∇_QL), so the drift over a fixed time is linear in lr. Wanted: exponent of
     the drift in lr between 0.9 and 1.1, and a drift of at most 1 % of how far KᵀK itself moved.
     """
-    return _balance(att.KeyQuery(), seed, normalised=False)
-
-
-def _balance(weight: att.KeyQuery, seed: int, normalised: bool) -> att.Verdict:
     drifts, moved = [], 0.0
     for lr in RATES:
-        rule = att.steepest(att.frobenius, lr) if normalised else att.gd(lr)
-        path = _train(seed, weight, rule, round(TIME / lr), record=(1,), init=att.uniform(seed))
+        rule = att.steepest(att.frobenius, lr) if separate else att.gd(lr)
+        path = _train(
+            seed, att.KeyQuery(separate=separate), rule, round(TIME / lr), record=(1,), init=att.uniform(seed)
+        )
         assert path.K is not None and path.Q is not None
         keys, queries = (np.swapaxes(A, -1, -2) @ A for A in (path.K, path.Q))
         drifts.append(float(np.linalg.norm((keys - queries)[-1] - (keys - queries)[0])))
@@ -66,9 +64,11 @@ def _balance(weight: att.KeyQuery, seed: int, normalised: bool) -> att.Verdict:
     f"{REFERENCE}, main theorem",
     "paper",
     removed="gradient steps of K and Q: here spectral ones",
-    twin=lambda seed: _limit(seed, att.steepest(att.spectral, 0.1)),
+    twin={"norm": att.spectral},
 )
-def key_query_descent_tends_to_the_nuclear_direction(seed: int) -> att.Verdict:
+def key_query_descent_tends_to_the_nuclear_direction(
+    seed: int, norm: att.Norm = att.frobenius
+) -> att.Verdict:
     """Trained factors W = K Qᵀ tend to the max-margin direction of the nuclear norm.
 
     Separable best tokens, losing tokens of equal score, exponential loss, normalised descent from a
@@ -79,11 +79,7 @@ def key_query_descent_tends_to_the_nuclear_direction(seed: int) -> att.Verdict:
     Partial: normalised descent from generic starts; the paper's hypothesis that the factors are aligned
     is not tested, nor what breaks without it.
     """
-    return _limit(seed, att.steepest(att.frobenius, 0.1))
-
-
-def _limit(seed: int, rule: att.Optimizer) -> att.Verdict:
-    path = _train(seed, att.KeyQuery(), rule, STEPS, init=att.uniform(seed))
+    path = _train(seed, att.KeyQuery(), att.steepest(norm, 0.1), STEPS, init=att.uniform(seed))
     return _own_margin(path, att.nuclear)
 
 
@@ -135,19 +131,15 @@ def _own_margin(path: att.Path, norm: att.Norm) -> att.Verdict:
     f"{REFERENCE}, aligned regime",
     "recalled-M",
     removed="the alignment of Q(0) with the features",
-    twin=lambda seed: _alignment(seed, aligned=False),
+    twin={"aligned": False},
 )
-def aligned_factors_stay_aligned(seed: int) -> att.Verdict:
+def aligned_factors_stay_aligned(seed: int, aligned: bool = True) -> att.Verdict:
     """Factors whose singular spaces are the data's features at the start keep them: Uᵀ W V stays diagonal.
 
     Features: example i has query V_i and token differences along U_i, for orthogonal U and V; the start
     is K = U Λ_K, Q = V Λ_Q. Gradient descent, lr 0.05. Wanted: off-diagonal part of Uᵀ W V ≤ 1e-10 of
     its size (rounding), while W at least doubles. The twin turns Q(0) out of the features.
     """
-    return _alignment(seed, aligned=True)
-
-
-def _alignment(seed: int, aligned: bool) -> att.Verdict:
     rng = np.random.Generator(np.random.PCG64(seed))
     U, V, R = (np.linalg.qr(rng.standard_normal((D, D)))[0] for _ in range(3))
     lengths = np.concatenate([np.full((D, 1), 1.0), -rng.random((D, T - 1))], axis=1)

@@ -81,9 +81,9 @@ def _joint_path(tokens: att.Tokens, radii: Float, ratio: float) -> att.Path:
     f"{PAPER}, joint regularisation path",
     "recalled-H",
     removed="Assumption C: leaking attention costs label margin",
-    twin=lambda seed: _joint_limit(loose_problem(seed), seed),
+    twin={"tight": False},
 )
-def head_and_prompt_both_find_their_max_margin(seed: int) -> att.Verdict:
+def head_and_prompt_both_find_their_max_margin(seed: int, tight: bool = True) -> att.Verdict:
     """The smallest loss over ‖v‖ ≤ r, ‖p‖ ≤ R has v/r → v^mm and p/R → p^mm(α) as r, R → ∞.
 
     Hypotheses: logistic loss, p^mm(α) exists, the label-margin assumption: attention that leaks away from
@@ -93,10 +93,7 @@ def head_and_prompt_both_find_their_max_margin(seed: int) -> att.Verdict:
     Partial: three inputs of two tokens, searches that start at the head of the label program, and r = R;
     the theorem has any n and T and does not tie r to R.
     """
-    return _joint_limit(tight_problem(seed), seed)
-
-
-def _joint_limit(tokens: att.Tokens, seed: int) -> att.Verdict:
+    tokens = (tight_problem if tight else loose_problem)(seed)
     head, mm = att.label_svm(tokens, CHOSEN), att.max_margin(tokens, CHOSEN)
     path = _joint_path(tokens, np.linalg.norm(mm.W) * np.array([10.0, 100.0]), 1.0)
     assert path.v is not None
@@ -112,9 +109,11 @@ def _joint_limit(tokens: att.Tokens, seed: int) -> att.Verdict:
     f"{PAPER}, joint regularisation path, relaxed",
     "recalled-M",
     removed="the head's radius grows first",
-    twin=lambda seed: _relaxed_limit(loose_problem(seed), 0.1),
+    twin={"ratio": 0.1},
 )
-def inputs_with_label_margin_to_spare_drop_out_of_the_prompt_program(seed: int) -> att.Verdict:
+def inputs_with_label_margin_to_spare_drop_out_of_the_prompt_program(
+    seed: int, ratio: float = 10.0
+) -> att.Verdict:
     """If some inputs do not support the head and r grows before R, p/R → p^relax: margin 1 where the
     input supports the head, only the right order elsewhere.
 
@@ -123,10 +122,7 @@ def inputs_with_label_margin_to_spare_drop_out_of_the_prompt_program(seed: int) 
 
     Partial: three inputs of two tokens, and r = 10 R instead of r → ∞ before R.
     """
-    return _relaxed_limit(loose_problem(seed), 10.0)
-
-
-def _relaxed_limit(tokens: att.Tokens, ratio: float) -> att.Verdict:
+    tokens = loose_problem(seed)
     relax = relaxed(tokens)
     path = _joint_path(tokens, np.linalg.norm(relax.W) * np.array([10.0, 100.0]), ratio)
     return att.judge(
@@ -140,9 +136,11 @@ def _relaxed_limit(tokens: att.Tokens, ratio: float) -> att.Verdict:
     f"{PAPER}, between the tight and the relaxed joint path",
     "derived",
     removed="the program knows the ratio of the radii",
-    twin=lambda seed: _without_the_ratio_in_the_program(seed),
+    twin={"known": False},
 )
-def the_ratio_of_the_two_radii_decides_how_far_the_program_relaxes(seed: int) -> att.Verdict:
+def the_ratio_of_the_two_radii_decides_how_far_the_program_relaxes(
+    seed: int, known: bool = True
+) -> att.Verdict:
     """With r = ρR the prompt tends to the direction that maximises min_i (m_i + ρ (Γ_i − Γ)), m_i the
     margin of input i and Γ_i its label margin: p^mm for ρ → 0, p^relax for ρ → ∞.
 
@@ -152,15 +150,7 @@ def the_ratio_of_the_two_radii_decides_how_far_the_program_relaxes(seed: int) ->
     """
     tokens = loose_problem(seed)
     rho = _half_way(tokens)
-    return _ratio_limit(tokens, rho, program_of_ratio(tokens, rho))
-
-
-def _without_the_ratio_in_the_program(seed: int) -> att.Verdict:
-    tokens = loose_problem(seed)
-    return _ratio_limit(tokens, _half_way(tokens), relaxed(tokens))
-
-
-def _ratio_limit(tokens: att.Tokens, rho: float, target: att.Solution) -> att.Verdict:
+    target = program_of_ratio(tokens, rho) if known else relaxed(tokens)
     path = _joint_path(tokens, np.linalg.norm(target.W) * np.array([10.0, 100.0, 300.0]), rho)
     return att.judge(
         "the limit of r = ρR",

@@ -104,9 +104,9 @@ def factors_reach_the_spectral_margin(seed: int) -> att.Verdict:
     REFERENCE,
     "conjecture",
     removed="the halving: judged in the Schatten norms of the steps",
-    twin=lambda seed: _between(seed, 1.0),
+    twin={"factor": 1.0},
 )
-def schatten_steps_on_factors_maximise_the_margin_of_half_p(seed: int) -> att.Verdict:
+def schatten_steps_on_factors_maximise_the_margin_of_half_p(seed: int, factor: float = 0.5) -> att.Verdict:
     """Steepest descent in Schatten(p) on K and on Q reaches the best Schatten(p/2) margin of its tokens, for
     p = 3, 6 and 8.
 
@@ -114,25 +114,28 @@ def schatten_steps_on_factors_maximise_the_margin_of_half_p(seed: int) -> att.Ve
     Schatten 1.5, 3 and 4, and in the nuclear and the spectral norm medians ≤ 0.95. The Frobenius norm lies
     too near to tell: its best margin differs by less than that from those of 1.5 and 3.
     """
-    return _between(seed, 0.5)
+    evidence, certified = [], True
+    for p in (3.0, 6.0, 8.0):
+        shares, norm = _shares(seed, p), att.Schatten(factor * p)
+        certified &= bool(np.isfinite(list(shares.values())).all())
+        steps = f"margin ratio of Schatten {p:g} steps"
+        evidence.append(att.at_least(f"least {norm} {steps}", shares[norm].min(), ENOUGH))
+        for other in (att.nuclear, att.spectral):
+            evidence.append(att.at_most(f"median {other} {steps}", np.median(shares[other]), OTHERS))
+    return att.judge(
+        "steps in Schatten(p) on K and Q reach the best Schatten(p/2) margin",
+        *evidence,
+        given={"the programs are certified": certified},
+    )
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed="a width that is enough: K and Q have one column",
-    twin=lambda seed: _wide(seed, 1),
-)
-def factors_as_wide_as_the_inputs_are_many_suffice(seed: int) -> att.Verdict:
+@claim(REFERENCE, "conjecture", removed="a width that is enough: K and Q have one column", twin={"width": 1})
+def factors_as_wide_as_the_inputs_are_many_suffice(seed: int, width: int = SIZE[0]) -> att.Verdict:
     """K and Q of width min(n, d, e) reach the best margin: wider ones have nothing to add.
 
     Schatten 4 and the Frobenius program, setting as above with 5,000 steps of 0.014; width 4 of 8. Wanted:
     least margin ratio ≥ 0.98. Medians of 40 draws at width 1, 2, 3, 4, 8: 0.53, 0.86, 0.97, 0.998, 0.999.
     """
-    return _wide(seed, min(SIZE[0], SIZE[2]))
-
-
-def _wide(seed: int, width: int) -> att.Verdict:
     tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, DRAWS))
     path = att.train(
         tokens,
@@ -180,23 +183,6 @@ def _factors(seed: int, p: float, norm: att.Norm) -> att.Verdict:
         att.at_least(f"least {norm} margin ratio", shares[norm].min(), ENOUGH),
         *(att.at_most(f"median {name} margin ratio", share, OTHERS) for name, share in others.items()),
         given={"the programs are certified": bool(np.isfinite(list(shares.values())).all())},
-    )
-
-
-def _between(seed: int, factor: float) -> att.Verdict:
-    """Schatten 3, 6 and 8, each judged in Schatten(factor · p)."""
-    evidence, certified = [], True
-    for p in (3.0, 6.0, 8.0):
-        shares, norm = _shares(seed, p), att.Schatten(factor * p)
-        certified &= bool(np.isfinite(list(shares.values())).all())
-        steps = f"margin ratio of Schatten {p:g} steps"
-        evidence.append(att.at_least(f"least {norm} {steps}", shares[norm].min(), ENOUGH))
-        for other in (att.nuclear, att.spectral):
-            evidence.append(att.at_most(f"median {other} {steps}", np.median(shares[other]), OTHERS))
-    return att.judge(
-        "steps in Schatten(p) on K and Q reach the best Schatten(p/2) margin",
-        *evidence,
-        given={"the programs are certified": certified},
     )
 
 

@@ -81,9 +81,11 @@ def stays(starts: Starts, radius: float, directions: Float | None = None) -> tup
     f"{PAPER}, local convergence of gradient descent",
     "recalled-H",
     removed="α is locally optimal",
-    twin=lambda seed: _attraction(seed, local=False),
+    twin={"local": False},
 )
-def gradient_descent_near_a_locally_optimal_direction_tends_to_it(seed: int) -> att.Verdict:
+def gradient_descent_near_a_locally_optimal_direction_tends_to_it(
+    seed: int, local: bool = True
+) -> att.Verdict:
     """For a locally optimal selection α there is a cone C_{μ,R} around p^mm(α) without stationary points
     from which gradient descent tends to p^mm(α).
 
@@ -95,10 +97,6 @@ def gradient_descent_near_a_locally_optimal_direction_tends_to_it(seed: int) -> 
     Partial: normalised steps only, and problems of nine selections; the theorem is about plain steps η ≤
     1/L_p.
     """
-    return _attraction(seed, local=True)
-
-
-def _attraction(seed: int, local: bool) -> att.Verdict:
     starts = enumerate_starts(seed)
     which = starts.local == local
     tilted = _tilted(starts.axes, np.random.default_rng(seed), starts.openings)
@@ -120,9 +118,11 @@ def _attraction(seed: int, local: bool) -> att.Verdict:
     f"{PAPER}, key inequality of local convergence",
     "recalled-H",
     removed="α is locally optimal",
-    twin=lambda seed: _pull(seed, local=False),
+    twin={"local": False},
 )
-def in_the_cone_descent_gains_more_along_the_axis_than_along_the_prompt(seed: int) -> att.Verdict:
+def in_the_cone_descent_gains_more_along_the_axis_than_along_the_prompt(
+    seed: int, local: bool = True
+) -> att.Verdict:
     """For every π > 0 and large R, ⟨∇L(p), p/‖p‖⟩ ≥ (1 + π)⟨∇L(p), p^mm/‖p^mm‖⟩ for p in the cone of
     p^mm(α) with ‖p‖ ≥ R.
 
@@ -130,10 +130,6 @@ def in_the_cone_descent_gains_more_along_the_axis_than_along_the_prompt(seed: in
     axis. Measured: the largest ratio of the two falls over 200 points of each cone at R = 10,000, which
     may exceed 1 by π = 0.01.
     """
-    return _pull(seed, local=True)
-
-
-def _pull(seed: int, local: bool) -> att.Verdict:
     starts = enumerate_starts(seed)
     along_axis, along_prompt = _slopes_in_cones(starts, starts.local == local, RADII[-1], seed)
     excess = 1.01 * along_axis - along_prompt
@@ -234,12 +230,11 @@ def _slack(tokens: att.Tokens, solution: att.Solution) -> float:
 
 
 @claim(
-    f"{PAPER}, local regularisation path",
-    "recalled-H",
-    removed="α is locally optimal",
-    twin=lambda seed: _drift(seed, local=False),
+    f"{PAPER}, local regularisation path", "recalled-H", removed="α is locally optimal", twin={"local": False}
 )
-def the_local_regularisation_path_tends_to_a_locally_optimal_direction(seed: int) -> att.Verdict:
+def the_local_regularisation_path_tends_to_a_locally_optimal_direction(
+    seed: int, local: bool = True
+) -> att.Verdict:
     """The smallest loss in a cone around p^mm(α) and in growing balls has the direction of p^mm(α) in the
     limit if α is locally optimal.
 
@@ -247,10 +242,6 @@ def the_local_regularisation_path_tends_to_a_locally_optimal_direction(seed: int
     one), large R. Measured: the largest 1 − cosine over all such α at R = 10,000 in units of μ. It falls
     like 1/R² inside; a path that leaves its axis ends on the edge, at 1.
     """
-    return _drift(seed, local=True)
-
-
-def _drift(seed: int, local: bool) -> att.Verdict:
     starts = enumerate_starts(seed)
     return att.judge(
         "the local path tends to p^mm(α)",
@@ -263,19 +254,15 @@ def _drift(seed: int, local: bool) -> att.Verdict:
     f"{PAPER}, local regularisation path, the converse",
     "recalled-M",
     removed="α is not locally optimal",
-    twin=lambda seed: _departure(seed, local=True),
+    twin={"local": True},
 )
-def the_local_regularisation_path_leaves_every_other_direction(seed: int) -> att.Verdict:
+def the_local_regularisation_path_leaves_every_other_direction(seed: int, local: bool = False) -> att.Verdict:
     """If a support token of α scores higher than α's own, the local path does not tend to p^mm(α).
 
     Local optimality is necessary, not only sufficient. Hypotheses: as before, α not locally optimal and
     no two scores equal. Measured: the least 1 − cosine over all such α at R = 10,000 in units of μ; the
     edge of the cone is 1.
     """
-    return _departure(seed, local=False)
-
-
-def _departure(seed: int, local: bool) -> att.Verdict:
     starts = enumerate_starts(seed)
     return att.judge(
         "the local path leaves p^mm(α)",

@@ -16,15 +16,22 @@ REFERENCE = "Ildiz et al. 2024, From Self-Attention to Markov Models"
     f"{REFERENCE}, distribution collapse",
     "derived",
     removed="the text is its own context",
-    twin=lambda seed: _fading_without_feedback(seed),
+    twin={"feedback": False},
 )
-def weak_tokens_fade_with_exponent_q_over_p(seed: int) -> att.Verdict:
+def weak_tokens_fade_with_exponent_q_over_p(seed: int, feedback: bool = True) -> att.Verdict:
     """A chain that draws from its own text with weights p > q repeats itself: the weak token's count grows
     like the strong one's to the power q/p.
 
     p = 0.7, 200 chains of 30,000 draws. Wanted: the exponent within 5 %.
     """
-    return _collapse(fading(0.7, 30_000, 200, seed)[1])
+    counts = fading(0.7, 30_000, 200, seed)[1] if feedback else _without_feedback(seed)
+    exponent, predicted = weak_exponent(counts), 0.3 / 0.7
+    return att.judge(
+        "the weak token fades with exponent q/p",
+        att.at_most("relative error of the exponent", abs(exponent / predicted - 1), 0.05),
+        att.told("exponent", exponent),
+        att.told("share of the weak token at the end", (counts[:, -1, 1] / counts[:, -1].sum(-1)).mean()),
+    )
 
 
 def fading(p: float, steps: int, chains: int, seed: int = 0) -> tuple[Any, Any]:
@@ -38,41 +45,22 @@ def weak_exponent(counts: Any) -> float:
     return att.next_token.collapse_exponent(counts, weak=1, strong=0)
 
 
-def _fading_without_feedback(seed: int) -> att.Verdict:
+def _without_feedback(seed: int) -> Any:
     """The same weights drawn without regard to the text."""
     kept = np.unique(np.geomspace(1, 30_000, 40).astype(int)) - 1
     drawn = np.random.Generator(np.random.PCG64(seed)).random((200, 30_000)) < 0.3
     weak = drawn.cumsum(-1)[:, kept] + 1
-    return _collapse(np.stack([kept + 3 - weak, weak], axis=-1))
+    return np.stack([kept + 3 - weak, weak], axis=-1)
 
 
-def _collapse(counts: Any) -> att.Verdict:
-    exponent, predicted = weak_exponent(counts), 0.3 / 0.7
-    return att.judge(
-        "the weak token fades with exponent q/p",
-        att.at_most("relative error of the exponent", abs(exponent / predicted - 1), 0.05),
-        att.told("exponent", exponent),
-        att.told("share of the weak token at the end", (counts[:, -1, 1] / counts[:, -1].sum(-1)).mean()),
-    )
-
-
-@claim(
-    f"{REFERENCE}, consistency",
-    "paper summary",
-    removed="connected co-occurrence",
-    twin=lambda seed: _recovery(seed, halves=True),
-)
-def likelihood_recovers_the_chain(seed: int) -> att.Verdict:
+@claim(f"{REFERENCE}, consistency", "paper summary", removed="connected co-occurrence", twin={"halves": True})
+def likelihood_recovers_the_chain(seed: int, halves: bool = False) -> att.Verdict:
     """Maximum likelihood from pairs of prompt and next token finds the chain when the prompts of every
     query connect all tokens.
 
     Six tokens, prompts of four. Wanted: from 4,000 to 64,000 prompts the error of the logits falls by
     more than 2.5 (√16 = 4 expected), below 0.1.
     """
-    return _recovery(seed, halves=False)
-
-
-def _recovery(seed: int, halves: bool) -> att.Verdict:
     rng = np.random.Generator(np.random.PCG64(seed))
     chain = att.next_token.ContextChain(rng.standard_normal((6, 6)))
     truth = chain.log_base - chain.log_base.mean(-1, keepdims=True)

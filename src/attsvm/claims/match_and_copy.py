@@ -23,10 +23,12 @@ EXAMPLES = 400
     f"{REFERENCE}, direction of the key-query matrix",
     "text",
     removed="an exact target: noise of size 0.5 on it",
-    twin=lambda seed: _direction(seed, 0.5),
+    twin={"target_noise": 0.5},
     chosen_on=range(5),
 )
-def copying_under_squared_loss_ends_at_the_max_margin_match(seed: int) -> att.Verdict:
+def copying_under_squared_loss_ends_at_the_max_margin_match(
+    seed: int, target_noise: float = 0.0
+) -> att.Verdict:
     """Descent on the squared error of the copy tends in direction to the max-margin separator of the match.
 
     n = 8, T = 5, d = 16, W(0) = 0, 2,000 normalised steps of 0.1, to squared errors of e^(−1900). Wanted: the
@@ -34,44 +36,6 @@ def copying_under_squared_loss_ends_at_the_max_margin_match(seed: int) -> att.Ve
     cosine of .8 to .95, plain descent of ours .95 to .99 after 10,000 steps (told beside): the angle closes
     like 1/log t there.
     """
-    return _direction(seed, 0.0)
-
-
-@claim(
-    f"{REFERENCE}, growth; the exponents are derived",
-    "derived",
-    removed="the squared loss: its slope is replaced by that of the attention mass itself",
-    twin=lambda seed: _growth(seed, squared=False),
-    chosen_on=range(5),
-)
-def squared_loss_grows_margins_half_as_fast_as_log_t(seed: int) -> att.Verdict:
-    """Under gradient descent on squared loss margins grow like ½ log t, ‖W‖ like ½ ‖W_mm‖ log t, and the loss
-    falls like 1/t.
-
-    The residual is e^(−m) and its square is the loss, so that m' ~ e^(−2m). Setting as above, steps of 0.02
-    without normalisation. Wanted, from t = 300 to 10,000: exponents 0.5 ± 0.06 and −1 ± 0.1, and ‖W‖ within
-    10 %. A loss that is linear in the residual has m' ~ e^(−m), exponent 1.
-    """
-    return _growth(seed, squared=True)
-
-
-@claim(
-    f"{REFERENCE}, what is learnt",
-    "derived",
-    removed="queries that repeat a token: noise of three times its size is added",
-    twin=lambda seed: _generalises(seed, 3.0),
-    chosen_on=range(5),
-)
-def what_learnt_to_copy_copies_fresh_sequences(seed: int) -> att.Verdict:
-    """Trained on 400 sequences, the match is found in fresh ones.
-
-    T = 5, d = 16, 500 normalised steps of 0.1. Wanted: the match wins in 95 % of 1,000 inputs of another
-    stream.
-    """
-    return _generalises(seed, 0.0)
-
-
-def _direction(seed: int, target_noise: float) -> att.Verdict:
     tokens, place = att.datasets.match_and_copy(seed=seed, target_noise=target_noise)
     path = att.train(tokens, att.SquaredError(), steps=FAR, record=[FAR], **_rule(LENGTH))
     best = att.max_margin(tokens, place)
@@ -85,7 +49,21 @@ def _direction(seed: int, target_noise: float) -> att.Verdict:
     )
 
 
-def _growth(seed: int, squared: bool) -> att.Verdict:
+@claim(
+    f"{REFERENCE}, growth; the exponents are derived",
+    "derived",
+    removed="the squared loss: its slope is replaced by that of the attention mass itself",
+    twin={"squared": False},
+    chosen_on=range(5),
+)
+def squared_loss_grows_margins_half_as_fast_as_log_t(seed: int, squared: bool = True) -> att.Verdict:
+    """Under gradient descent on squared loss margins grow like ½ log t, ‖W‖ like ½ ‖W_mm‖ log t, and the loss
+    falls like 1/t.
+
+    The residual is e^(−m) and its square is the loss, so that m' ~ e^(−2m). Setting as above, steps of 0.02
+    without normalisation. Wanted, from t = 300 to 10,000: exponents 0.5 ± 0.06 and −1 ± 0.1, and ‖W‖ within
+    10 %. A loss that is linear in the residual has m' ~ e^(−m), exponent 1.
+    """
     path = _plain(seed, squared)
     best = att.max_margin(path.tokens, path.selected)
     margin, length = att.margin_ratio(path, best) * path.norm() * best.margin, path.norm()
@@ -102,7 +80,19 @@ def _growth(seed: int, squared: bool) -> att.Verdict:
     )
 
 
-def _generalises(seed: int, query_noise: float) -> att.Verdict:
+@claim(
+    f"{REFERENCE}, what is learnt",
+    "derived",
+    removed="queries that repeat a token: noise of three times its size is added",
+    twin={"query_noise": 3.0},
+    chosen_on=range(5),
+)
+def what_learnt_to_copy_copies_fresh_sequences(seed: int, query_noise: float = 0.0) -> att.Verdict:
+    """Trained on 400 sequences, the match is found in fresh ones.
+
+    T = 5, d = 16, 500 normalised steps of 0.1. Wanted: the match wins in 95 % of 1,000 inputs of another
+    stream.
+    """
     draw: dict[str, Any] = {"n": EXAMPLES, "seed": seed, "query_noise": query_noise}
     tokens, _ = att.datasets.match_and_copy(**draw)
     path = att.train(tokens, att.SquaredError(), steps=500, record=[500], **_rule(LENGTH))

@@ -32,12 +32,9 @@ PAIR = np.array([[[1.0, 0.0], [0.0, 0.0]], [[-2.0, 1.0], [0.0, 0.0]]])
 
 
 @claim(
-    f"{PAPER}, global regularisation path",
-    "recalled-H",
-    removed="unique best tokens",
-    twin=lambda seed: _without_unique_best_tokens(seed),
+    f"{PAPER}, global regularisation path", "recalled-H", removed="unique best tokens", twin={"unique": False}
 )
-def the_regularisation_path_tends_to_the_best_direction(seed: int) -> att.Verdict:
+def the_regularisation_path_tends_to_the_best_direction(seed: int, unique: bool = True) -> att.Verdict:
     """The prompt of smallest loss in the ball of radius R has the direction of p^mm(best) as R → ∞.
 
     Hypotheses: a decreasing loss, one best token per input, p^mm exists; nothing about the other scores.
@@ -45,18 +42,10 @@ def the_regularisation_path_tends_to_the_best_direction(seed: int) -> att.Verdic
     1/R², and must do so by a factor ≥ 4 from R = 100 ‖p^mm‖ (9 in the limit).
     """
     tokens = small(seed)
-    return _global_path(tokens, att.max_margin(tokens, best_indices(tokens)))
-
-
-def _without_unique_best_tokens(seed: int) -> att.Verdict:
-    tokens = small(seed)
-    gamma = tokens.values[..., 0]
-    second = np.sort(gamma, axis=-1)[:, -2:-1]
-    tied = scored(tokens.keys, np.minimum(gamma, second))
-    return _global_path(tied, att.max_margin(tied, best_indices(tokens)))
-
-
-def _global_path(tokens: att.Tokens, solution: att.Solution) -> att.Verdict:
+    best, gamma = best_indices(tokens), tokens.values[..., 0]
+    if not unique:
+        tokens = scored(tokens.keys, np.minimum(gamma, np.sort(gamma, axis=-1)[:, -2:-1]))
+    solution = att.max_margin(tokens, best)
     radii = np.linalg.norm(solution.W) * np.array([10.0, 30.0, 100.0, 300.0])
     path = att.regularisation_path(tokens, att.Linear(HEAD), radii=radii, starts=4)
     off = 1 - att.cosine(path.W, solution.W)
@@ -72,9 +61,11 @@ def _global_path(tokens: att.Tokens, solution: att.Solution) -> att.Verdict:
     f"{PAPER}, global convergence of gradient descent, for n = 1",
     "recalled-H",
     removed="Assumption B: equal losing scores",
-    twin=lambda seed: _one_input(seed, equal=False),
+    twin={"equal": False},
 )
-def gradient_descent_on_one_input_tends_to_its_best_token_from_anywhere(seed: int) -> att.Verdict:
+def gradient_descent_on_one_input_tends_to_its_best_token_from_anywhere(
+    seed: int, equal: bool = True
+) -> att.Verdict:
     """With one input, gradient descent with η ≤ 1/L_p from any start has p(t)/‖p(t)‖ → p^mm(best).
 
     Hypotheses: n = 1, a decreasing loss, Assumption B (equal losing scores), p^mm exists. Eight tokens
@@ -85,10 +76,6 @@ def gradient_descent_on_one_input_tends_to_its_best_token_from_anywhere(seed: in
 
     Partial: one input only; for two it is false, as the next claim shows.
     """
-    return _one_input(seed, equal=True)
-
-
-def _one_input(seed: int, equal: bool) -> att.Verdict:
     rng = np.random.default_rng(seed)
     angle = 2 * np.pi * (np.arange(8) + 0.3 * rng.random(8)) / 8
     gamma = np.where(np.arange(8) == 0, 1.0, 0.0 if equal else rng.uniform(-1, 1, 8))
@@ -112,11 +99,11 @@ def _one_input(seed: int, equal: bool) -> att.Verdict:
     f"{PAPER}, global convergence of gradient descent, for any n",
     REFUTED,
     removed="Assumption B: a third token scores between the two",
-    twin=lambda seed: _two_inputs(
-        np.concatenate([PAIR, [[[-1.0, -1.0]]] * 2], axis=1), (1.0, 0.0, 0.5), seed
-    ),
+    twin={"keys": np.concatenate([PAIR, [[[-1.0, -1.0]]] * 2], axis=1), "scores": (1.0, 0.0, 0.5)},
 )
-def gradient_descent_from_anywhere_tends_to_the_best_direction(seed: int) -> att.Verdict:
+def gradient_descent_from_anywhere_tends_to_the_best_direction(
+    seed: int, keys: Float = PAIR, scores: Sequence[float] = (1.0, 0.0)
+) -> att.Verdict:
     """With any number of inputs, gradient descent from any start tends to p^mm(best) under Assumption B.
 
     Refuted for n ≥ 2, as recalled. Two inputs of two tokens, so that Assumption B is empty, with
@@ -128,10 +115,6 @@ def gradient_descent_from_anywhere_tends_to_the_best_direction(seed: int) -> att
     ‖p(t)‖ → ∞: see the neighbouring claims. Here the pair is rotated at random and run from R = 10
     with normalised steps and from R = 5 with constant steps η ≤ 1/L_p.
     """
-    return _two_inputs(PAIR, (1.0, 0.0), seed)
-
-
-def _two_inputs(keys: Float, scores: Sequence[float], seed: int) -> att.Verdict:
     angle = np.random.default_rng(seed).uniform(0, 2 * np.pi)
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     tokens = scored(keys @ turn, np.array([scores, scores]))
@@ -155,9 +138,9 @@ def _two_inputs(keys: Float, scores: Sequence[float], seed: int) -> att.Verdict:
     f"{PAPER}, global convergence of gradient descent, growth of the norm",
     "recalled-H",
     removed="p^mm(best) exists",
-    twin=lambda seed: _with_best_tokens_between_the_others(seed),
+    twin={"separable": False},
 )
-def gradient_descent_never_stops_growing(seed: int) -> att.Verdict:
+def gradient_descent_never_stops_growing(seed: int, separable: bool = True) -> att.Verdict:
     """Under Assumption B gradient descent with η ≤ 1/L_p from any start has ‖p(t)‖ → ∞.
 
     Hypotheses: a decreasing loss, Assumption B, p^mm(best) exists; any n. Nine random starts. Slopes fall
@@ -165,17 +148,7 @@ def gradient_descent_never_stops_growing(seed: int) -> att.Verdict:
     by at least about ln 4 / 2 when the steps quadruple; half of that is asked for. Measured: the growth
     between 5,000 and 20,000 steps, and that ⟨p, p^mm⟩ never fell.
     """
-    return _growing(equal_losers(seed))
-
-
-def _with_best_tokens_between_the_others(seed: int) -> att.Verdict:
-    tokens = equal_losers(seed)
-    best = tokens.values == tokens.values.max(-2, keepdims=True)
-    middle = np.where(best, 0, tokens.keys).sum(-2, keepdims=True) / 2
-    return _growing(scored(np.where(best, middle, tokens.keys), tokens.values[..., 0]))
-
-
-def _growing(tokens: att.Tokens) -> att.Verdict:
+    tokens = equal_losers(seed) if separable else _best_tokens_between_the_others(seed)
     mm = att.max_margin(tokens, best_indices(tokens)[None])
     starts = np.random.default_rng(0).standard_normal((9, tokens.d, 1))
     run = _run(tokens, att.gd(RATE), 20_000, starts, [5_000])
@@ -187,6 +160,13 @@ def _growing(tokens: att.Tokens) -> att.Verdict:
     return att.judge("‖p(t)‖ → ∞", *evidence, given={"η ≤ 1/L_p": _short_steps(tokens)})
 
 
+def _best_tokens_between_the_others(seed: int) -> att.Tokens:
+    tokens = equal_losers(seed)
+    best = tokens.values == tokens.values.max(-2, keepdims=True)
+    middle = np.where(best, 0, tokens.keys).sum(-2, keepdims=True) / 2
+    return scored(np.where(best, middle, tokens.keys), tokens.values[..., 0])
+
+
 # ---------------------------------------------------------------------- transient bias
 
 
@@ -194,9 +174,9 @@ def _growing(tokens: att.Tokens) -> att.Verdict:
     f"{PAPER}, experiment on the transient bias of the loss",
     "derived",
     removed="losing tokens score zero",
-    twin=lambda seed: _without_losing_scores_of_zero(seed),
+    twin={"losing": 0.5},
 )
-def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int) -> att.Verdict:
+def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int, losing: float = 0.0) -> att.Verdict:
     """On two inputs that differ in the score of their best token only, C against 1, the path keeps the
     offset p_y → ½ ln(C |ℓ'(C)| / |ℓ'(1)|) from its limit direction (1, 0).
 
@@ -206,17 +186,8 @@ def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int) -> att
     jitter across the path is ≪ 0.1/1,000 per step).
     """
     high = np.random.default_rng(seed).uniform(2, 8)
-    return _bend(att.datasets.two_scores(high)[0], high)
-
-
-def _without_losing_scores_of_zero(seed: int) -> att.Verdict:
-    high = np.random.default_rng(seed).uniform(2, 8)
-    return _bend(
-        scored(att.datasets.two_scores(high)[0].keys, np.array([[high / 2, high], [0.0, 1.0]])), high
-    )
-
-
-def _bend(tokens: att.Tokens, high: float) -> att.Verdict:
+    keys = att.datasets.two_scores(high)[0].keys
+    tokens = scored(keys, np.array([[losing * high, high], [0.0, 1.0]]))
     slopes: dict[att.Loss, float] = {
         att.correlation: 0.0,
         att.logistic: float(log_slope(np.array(high)) - log_slope(np.array(1.0))),

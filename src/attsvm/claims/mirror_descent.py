@@ -63,23 +63,18 @@ def late_rate(steps: Float, away: Float) -> Any:
 # ---------------------------------------------------------------------- regularisation path
 
 
-@claim(
-    f"{REFERENCE}, regularisation path", "recalled-H", removed=_WRONG, twin=lambda seed: _paths(seed, OTHERS)
-)
-def the_lp_path_tends_to_the_lp_program(seed: int) -> att.Verdict:
+@claim(f"{REFERENCE}, regularisation path", "recalled-H", removed=_WRONG, twin={"own": False})
+def the_lp_path_tends_to_the_lp_program(seed: int, own: bool = True) -> att.Verdict:
     """The smallest loss in growing lp balls tends in direction to the lp max-margin program.
 
     Unique best tokens, separable; p = 1.75 and 3; radii up to 300 times the program's norm.
     Wanted: margin ratio ≥ 1 − 6/300 in each p. The twin judges each path by the other program.
     """
-    return _paths(seed, {1.75: 1.75, 3.0: 3.0})
-
-
-def _paths(seed: int, judged: dict[float, float]) -> att.Verdict:
     tokens, v = att.datasets.sphere(N, T, D, seed=seed)
     best = att.best_tokens(tokens, v)
     evidence = []
-    for p, q in judged.items():
+    for p, other in OTHERS.items():
+        q = p if own else other
         ratio = att.margin_ratio(_path(seed, p), att.max_margin(tokens, best, att.Entrywise(q)))
         evidence.append(att.at_least(f"l{q:g} margin ratio of the l{p:g} path", ratio[-1], 1 - SMOOTHING))
     return att.judge("W_R/R tends to the lp program", *evidence)
@@ -102,9 +97,9 @@ def _path(seed: int, p: float) -> att.Path:
     f"{REFERENCE}, norm divergence",
     "recalled-H",
     removed="separability: the best token lies amid the others, which score alike",
-    twin=lambda seed: _divergence(seed, separable=False),
+    twin={"separable": False},
 )
-def mirror_descent_diverges_in_norm_like_log_k(seed: int) -> att.Verdict:
+def mirror_descent_diverges_in_norm_like_log_k(seed: int, separable: bool = True) -> att.Verdict:
     """Mirror descent lowers the loss at every record and its norm diverges like log k.
 
     Separable tokens, small constant step; p = 1.5 and 3 from W(0) = 0, 100,000 steps. Wanted: growth
@@ -112,10 +107,6 @@ def mirror_descent_diverges_in_norm_like_log_k(seed: int) -> att.Verdict:
     margin log k). In the twin the best token of each example is the mean of the others, which share one
     score: nothing separates it, and the loss has a finite minimum.
     """
-    return _divergence(seed, separable=True)
-
-
-def _divergence(seed: int, separable: bool) -> att.Verdict:
     evidence = []
     for p in (1.5, 3.0):
         path, norm = _descent(seed, p, separable), att.Entrywise(p)
@@ -224,10 +215,8 @@ def _amid(tokens: att.Tokens) -> att.Tokens:
 # ---------------------------------------------------------------------- normalised descent
 
 
-@claim(
-    f"{REFERENCE}, experiment A", "code", removed=_WRONG, twin=lambda seed: _normalised(seed, swapped=True)
-)
-def normalised_mirror_descent_tends_to_its_own_program(seed: int) -> att.Verdict:
+@claim(f"{REFERENCE}, experiment A", "code", removed=_WRONG, twin={"swapped": True})
+def normalised_mirror_descent_tends_to_its_own_program(seed: int, swapped: bool = False) -> att.Verdict:
     """Normalised mirror descent ends near the program of its own p, far from those of other p.
 
     p = 1.75 (3,000 steps) and 3 (30,000), lr 0.1, W(0) = 0; all programs for the tokens the run attends
@@ -236,10 +225,6 @@ def normalised_mirror_descent_tends_to_its_own_program(seed: int) -> att.Verdict
 
     Partial: ends of the runs; the trajectories of the experiment are not compared.
     """
-    return _normalised(seed, swapped=False)
-
-
-def _normalised(seed: int, swapped: bool) -> att.Verdict:
     tokens, v = att.datasets.sphere(N, T, D, seed=seed)
     evidence = []
     for p, steps in NORMALISED.items():
@@ -257,9 +242,9 @@ def _normalised(seed: int, swapped: bool) -> att.Verdict:
     f"{REFERENCE}, directional convergence",
     "recalled-H",
     removed="local optimality of the start",
-    twin=lambda seed: _from_selection(seed, optimal=False),
+    twin={"optimal": False},
 )
-def mirror_descent_stays_at_locally_optimal_selections(seed: int) -> att.Verdict:
+def mirror_descent_stays_at_locally_optimal_selections(seed: int, optimal: bool = True) -> att.Verdict:
     """Started at R · W_mm(α) for a locally optimal α, mirror descent keeps α and its direction.
 
     p = 1.75, normalised steps, R = 100 ‖W_mm(α)‖, n = 2, T = 3, d = 4; α: of all locally optimal selections
@@ -269,10 +254,6 @@ def mirror_descent_stays_at_locally_optimal_selections(seed: int) -> att.Verdict
 
     Partial: one p, from starts on the direction itself; generic starts and several p are not here.
     """
-    return _from_selection(seed, optimal=True)
-
-
-def _from_selection(seed: int, optimal: bool) -> att.Verdict:
     tokens, v = att.datasets.sphere(2, 3, 4, seed=seed)
     norm = att.Entrywise(1.75)
     found = att.selections(tokens, v, norm)

@@ -14,9 +14,9 @@ from attsvm.numbers import Float
     f"{PAPER}, nonlinear heads, regularisation path",
     "recalled-M",
     removed="mixing tokens is strictly worse",
-    twin=lambda seed: _nonlinear(seed, 1.0),
+    twin={"strength": 1.0},
 )
-def a_head_that_mixing_hurts_selects_one_token_each(seed: int) -> att.Verdict:
+def a_head_that_mixing_hurts_selects_one_token_each(seed: int, strength: float = -0.5) -> att.Verdict:
     """With a nonlinear head for which mixing tokens is strictly worse than the best one, the
     regularisation path tends to p^mm of the best tokens.
 
@@ -28,10 +28,6 @@ def a_head_that_mixing_hurts_selects_one_token_each(seed: int) -> att.Verdict:
     Partial: one head function, and one best token per input; the version with sets of equally good tokens
     is not here.
     """
-    return _nonlinear(seed, -0.5)
-
-
-def _nonlinear(seed: int, strength: float) -> att.Verdict:
     source, v = att.datasets.prompt_sphere(2, 3, 4, seed=seed)
     tokens, head = att.Tokens(source.keys), att.QuadraticPenalty(v, np.array(strength))
     mm = att.max_margin(tokens, (tokens.keys @ v - strength * (tokens.keys**2).sum(-1)).argmax(-1))

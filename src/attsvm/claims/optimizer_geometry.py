@@ -117,19 +117,15 @@ def coordinate_descent_maximises_the_l1_margin(seed: int) -> att.Verdict:
     REFERENCE,
     "conjecture",
     removed="the optimizer's own norm: the next one in the table",
-    twin=lambda seed: _lead(seed, shift=1),
+    twin={"shift": 1},
     chosen_on=CHOSEN_ON,
 )
-def each_steepest_descent_leads_in_its_own_norm(seed: int) -> att.Verdict:
+def each_steepest_descent_leads_in_its_own_norm(seed: int, shift: int = 0) -> att.Verdict:
     """Of the four steepest descents, the one in a norm ends with the largest margin in that norm.
 
     Same data, same tokens, same number of steps. Wanted: in each norm, own ratio minus the best other
     ratio ≥ 0. The twin deals the norms out in another order: each run leads in the next one's.
     """
-    return _lead(seed, shift=0)
-
-
-def _lead(seed: int, shift: int) -> att.Verdict:
     norms = list(ENOUGH)
     evidence = []
     for k, norm in enumerate(norms):

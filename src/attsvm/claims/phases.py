@@ -28,10 +28,10 @@ SIZE, SCALES = (4, 4, 8), (1e-3, 1e-1, 1.0)
     "derived, after Amelunxen, Lotz, McCoy, Tropp 2014, Living on the edge",
     "derived",
     removed="an input's rows share its selected token",
-    twin=lambda seed: _counted(seed, shared=False),
+    twin={"shared": False},
     chosen_on=CHOSEN,
 )
-def the_share_of_separable_selections_is_counted(seed: int) -> att.Verdict:
+def the_share_of_separable_selections_is_counted(seed: int, shared: bool = True) -> att.Verdict:
     """A prompt of width d separates a selection of n inputs of T Gaussian tokens with probability
     1 − 2 (V_{d+1} + V_{d+3} + …), V the volumes of n cones: Cover's count for any number of tokens.
 
@@ -39,10 +39,6 @@ def the_share_of_separable_selections_is_counted(seed: int) -> att.Verdict:
     and (4, 8, 7), decided by certified programs. Wanted: each share within four standard errors. The twin:
     as many constraints, each on two tokens of its own.
     """
-    return _counted(seed, shared=True)
-
-
-def _counted(seed: int, shared: bool) -> att.Verdict:
     off = []
     for k, (n, T, d) in enumerate(COUNTED):
         shape = (n, T) if shared else (n * (T - 1), 2)
@@ -64,19 +60,17 @@ def _counted(seed: int, shared: bool) -> att.Verdict:
     REFERENCE,
     "conjecture",
     removed="each input by itself: whole runs are compared",
-    twin=lambda seed: _global(seed, each=False),
+    twin={"each": False},
     chosen_on=CHOSEN,
 )
-def a_prompt_is_as_often_right_on_an_input_where_width_over_the_others_is_equal(seed: int) -> att.Verdict:
+def a_prompt_is_as_often_right_on_an_input_where_width_over_the_others_is_equal(
+    seed: int, each: bool = True
+) -> att.Verdict:
     """The share of global runs of a prompt is the n-th power of a function of d / ((n − 1) (T − 1)^1.6).
 
     (2, 8, 16) and (8, 3, 15) have the same variable, 0.71. 600 draws each, normalised descent from zero, 400
     steps of 0.5. Wanted: the n-th roots of the two shares within 0.06 of each other.
     """
-    return _global(seed, each=True)
-
-
-def _global(seed: int, each: bool) -> att.Verdict:
     share = []
     for n, T, d in ((2, 8, 16), (8, 3, 15)):
         tokens, v = att.datasets.prompt_sphere(n, T, d, seed=draws(seed, 600))
@@ -179,13 +173,9 @@ def _matches(ended: Any, chosen: Any) -> Float:
 
 
 @claim(
-    REFERENCE,
-    "derived",
-    removed="plain steps: they are normalised",
-    twin=lambda seed: _waits(seed, att.steepest(att.frobenius, 0.01)),
-    chosen_on=CHOSEN,
+    REFERENCE, "derived", removed="plain steps: they are normalised", twin={"plain": False}, chosen_on=CHOSEN
 )
-def descent_on_factors_waits_for_the_logarithm_of_its_start(seed: int) -> att.Verdict:
+def descent_on_factors_waits_for_the_logarithm_of_its_start(seed: int, plain: bool = True) -> att.Verdict:
     """Gradient descent on K and Q from α (K₀, Q₀) leaves zero after log(1/α) / log(1 + η σ₁) steps, σ₁ the
     largest singular value of ∇L(W = 0), and a bounded number more.
 
@@ -194,18 +184,15 @@ def descent_on_factors_waits_for_the_logarithm_of_its_start(seed: int) -> att.Ve
     start of α = 10⁻⁵ has ‖W‖ = 0.1 than one of 10⁻³, against log(100) / log(1 + η σ₁). Wanted: median ratio
     within 3 %. Normalised steps do not wait: they have one length.
     """
-    return _waits(seed, att.gd(1.0))
-
-
-def _waits(seed: int, rule: Any) -> att.Verdict:
+    rule = att.gd(1.0) if plain else att.steepest(att.frobenius, 0.01)
     tokens, v = att.datasets.sphere(*SIZE, seed=np.repeat(draws(seed, 8), 2))
     small = np.tile([1e-3, 1e-5], 8)[:, None, None]
     start = [small * np.repeat(x, 2, axis=0) for x in _factors(seed, 8)]
-    weight, steps = att.KeyQuery(), 3000
+    steps = 3000
     path = att.train(
         tokens,
         att.Linear(v),
-        weight=weight,
+        weight=att.KeyQuery(),
         optimizer=rule,
         steps=steps,
         init=tuple(start),
@@ -234,10 +221,16 @@ def _first_gradient(tokens: att.Tokens, v: Float) -> Float:
     REFERENCE,
     "conjecture",
     removed="gradient descent: spectral steps lift small and large directions alike",
-    twin=lambda seed: _middle(seed, att.spectral, att.spectral, 0.01, 2000),
+    twin={"rule": att.spectral, "norm": att.spectral, "lr": 0.01, "steps": 2000},
     chosen_on=CHOSEN,
 )
-def descent_on_factors_is_quickest_from_a_start_of_middle_size(seed: int) -> att.Verdict:
+def descent_on_factors_is_quickest_from_a_start_of_middle_size(
+    seed: int,
+    rule: att.Norm = att.frobenius,
+    norm: att.Norm = att.nuclear,
+    lr: float = 0.03,
+    steps: int = 6000,
+) -> att.Verdict:
     """Normalised gradient descent on K and Q reaches 0.95 of the best nuclear margin sooner from α = 0.1 than
     from α = 0.001 and from α = 1.
 
@@ -246,10 +239,6 @@ def descent_on_factors_is_quickest_from_a_start_of_middle_size(seed: int) -> att
     geometric mean of the steps over those from α = 0.1, 6,000 where a run does not arrive. Wanted: ≥ 1.1 for
     both. The twin: spectral descent, 2,000 steps of 0.01, and its margin, which small starts do not delay.
     """
-    return _middle(seed, att.frobenius, att.nuclear, 0.03, 6000)
-
-
-def _middle(seed: int, rule: att.Norm, norm: att.Norm, lr: float, steps: int) -> att.Verdict:
     count = 16
     tokens, v = att.datasets.sphere(*SIZE, seed=np.repeat(draws(seed, count), len(SCALES)))
     scale = np.tile(SCALES, count)[:, None, None]

@@ -27,10 +27,10 @@ TARGET = 16.0
     f"{REFERENCE}, logistic loss; the rates are derived",
     "derived",
     removed="values that differ at the start: all entries of u are equal",
-    twin=lambda seed: _logistic(seed, equal=True),
+    twin={"equal": True},
     chosen_on=range(5),
 )
-def attention_and_values_trained_together_polarise(seed: int) -> att.Verdict:
+def attention_and_values_trained_together_polarise(seed: int, equal: bool = False) -> att.Verdict:
     """Under logistic loss attention tends to the token of the largest value at the start, u_max ~ log t, and
     (1 − σ_max) log² t → 2(d − 1)/d.
 
@@ -38,27 +38,6 @@ def attention_and_values_trained_together_polarise(seed: int) -> att.Verdict:
     held against it at t = 3,000. Wanted: the winner of u(0), u_max/log t within 10 % of 1 at 1e12, the ratio
     to the limit between 1 and 1.6 there and falling since 1e6; descent's u_max within 1 % of the flow's.
     """
-    return _logistic(seed, equal=False)
-
-
-@claim(
-    f"{REFERENCE}, squared loss",
-    "text",
-    removed="values that differ at the start: all entries of u are equal",
-    twin=lambda seed: _squared(seed, equal=True),
-    chosen_on=range(5),
-)
-def squared_loss_polarises_as_far_as_its_target_is_large(seed: int) -> att.Verdict:
-    """Under squared loss attention becomes sharp, too, though the flow ends: the sharper, the larger the
-    target.
-
-    The same flow with γ = y − f, y = 16, to t = 1e4. Wanted: at most 5 % of the attention off the winner.
-    With y = 1 what is left there is told beside: the flow is over before it has polarised.
-    """
-    return _squared(seed, equal=False)
-
-
-def _logistic(seed: int, equal: bool) -> att.Verdict:
     begin = _start(seed, equal)
     u, log_losing, first = _flow(begin, lambda f: 1 / (1 + np.exp(f)), TIMES)
     limit, log_t = 2 * (WIDTH - 1) / WIDTH, np.log(TIMES)
@@ -84,7 +63,20 @@ def _logistic(seed: int, equal: bool) -> att.Verdict:
     )
 
 
-def _squared(seed: int, equal: bool) -> att.Verdict:
+@claim(
+    f"{REFERENCE}, squared loss",
+    "text",
+    removed="values that differ at the start: all entries of u are equal",
+    twin={"equal": True},
+    chosen_on=range(5),
+)
+def squared_loss_polarises_as_far_as_its_target_is_large(seed: int, equal: bool = False) -> att.Verdict:
+    """Under squared loss attention becomes sharp, too, though the flow ends: the sharper, the larger the
+    target.
+
+    The same flow with γ = y − f, y = 16, to t = 1e4. Wanted: at most 5 % of the attention off the winner.
+    With y = 1 what is left there is told beside: the flow is over before it has polarised.
+    """
     begin, ends = _start(seed, equal), {}
     for target in (1.0, TARGET):
         u, log_losing, _ = _flow(begin, partial(_residual, target), (1e4,))

@@ -32,18 +32,16 @@ ROUNDING = 1e-12
     f"{PAPER}, equivalence of prompt and weight",
     "recalled-H",
     removed="the step of W is η/‖u‖²",
-    twin=lambda seed: _prompt_and_weight(seed, 0.5),
+    twin={"step": 0.5},
 )
-def training_the_prompt_is_training_the_weight_on_a_fixed_query(seed: int) -> att.Verdict:
+def training_the_prompt_is_training_the_weight_on_a_fixed_query(
+    seed: int, step: float = 0.5 / 4
+) -> att.Verdict:
     """Gradient descent on p in softmax(X p) with step η and on W in softmax(X W u) with step η/‖u‖²
     give W(t) = p(t) uᵀ/‖u‖² at every step.
 
     Hypothesis: W(0) = p(0) uᵀ/‖u‖². Measured: the largest difference over all records of 300 steps.
     """
-    return _prompt_and_weight(seed, 0.5 / 4)
-
-
-def _prompt_and_weight(seed: int, step: float) -> att.Verdict:
     prompt = small(seed)
     rng = np.random.default_rng(seed)
     u, start = rng.standard_normal(3), rng.standard_normal((4, 1))
@@ -74,9 +72,9 @@ def _prompt_and_weight(seed: int, step: float) -> att.Verdict:
     f"{PAPER}, optimal tokens minimise the loss",
     "recalled-H",
     removed="the ray selects the best tokens",
-    twin=lambda seed: _without_the_best_tokens_on_the_ray(seed),
+    twin={"best": False},
 )
-def only_the_best_tokens_reach_the_smallest_loss(seed: int) -> att.Verdict:
+def only_the_best_tokens_reach_the_smallest_loss(seed: int, best: bool = True) -> att.Verdict:
     """Every finite prompt has L(p) > L* = 1/n Σ ℓ(γ_best), and L(R p^mm) → L* as R grows.
 
     Hypotheses: a decreasing loss, a token that is not best, p^mm of the best tokens. Measured: the
@@ -84,16 +82,7 @@ def only_the_best_tokens_reach_the_smallest_loss(seed: int) -> att.Verdict:
     where every losing token has a margin ≥ 1, log(L − L*) must fall by at least 1 per unit of R.
     """
     tokens = small(seed)
-    return _ray(tokens, best_indices(tokens), seed)
-
-
-def _without_the_best_tokens_on_the_ray(seed: int) -> att.Verdict:
-    tokens = small(seed)
-    worst = att.scores(tokens, HEAD).argmin(-1)
-    return _ray(tokens, worst, seed)
-
-
-def _ray(tokens: att.Tokens, selected: Float, seed: int) -> att.Verdict:
+    selected = best_indices(tokens) if best else att.scores(tokens, HEAD).argmin(-1)
     rng = np.random.default_rng(seed)
     mm = att.max_margin(tokens, selected).W
     scales = np.repeat([0.1, 1.0, 4.0, 10.0], 50)[:, None, None]
@@ -106,11 +95,11 @@ def _ray(tokens: att.Tokens, selected: Float, seed: int) -> att.Verdict:
         steps=1,
         init=starts,
     )
-    best = np.logaddexp(0.0, -att.scores(tokens, HEAD).max(-1)).mean()
+    least = np.logaddexp(0.0, -att.scores(tokens, HEAD).max(-1)).mean()
     fall = -np.diff(at.log_excess[200:, 0]) / np.diff(radii)
     return att.judge(
         "L(p) > L*, and the ray of the best tokens reaches L*",
-        att.at_least("smallest L − L* at a random prompt", (at.loss[:200, 0] - best).min(), 1e-12),
+        att.at_least("smallest L − L* at a random prompt", (at.loss[:200, 0] - least).min(), 1e-12),
         att.at_least("fall of log(L − L*) per unit of R, R = 50 … 1,000", fall.min(), 1 - ROUNDING),
     )
 
@@ -122,18 +111,15 @@ def _ray(tokens: att.Tokens, selected: Float, seed: int) -> att.Verdict:
     f"{PAPER}, key inequality of global convergence",
     "recalled-H",
     removed="Assumption B: equal losing scores",
-    twin=lambda seed: _towards_the_best(small(seed, CROWDED), seed),
+    twin={"equal": False},
 )
-def descent_always_moves_towards_the_best_direction(seed: int) -> att.Verdict:
+def descent_always_moves_towards_the_best_direction(seed: int, equal: bool = True) -> att.Verdict:
     """⟨∇L(p), p^mm⟩ < 0 at every finite prompt: there is no stationary point.
 
     Hypotheses: a decreasing loss, Assumption B (the losing tokens of an input share one score), p^mm
     exists. Measured: violations over 3,000 random prompts of length 0.1 … 30.
     """
-    return _towards_the_best(equal_losers(seed, CROWDED), seed)
-
-
-def _towards_the_best(tokens: att.Tokens, seed: int) -> att.Verdict:
+    tokens = (equal_losers if equal else small)(seed, CROWDED)
     directions = np.random.default_rng(seed).standard_normal((3_000, tokens.d))
     directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
     prompts = np.geomspace(0.1, 30, 3_000)[:, None] * directions
@@ -151,18 +137,16 @@ def _towards_the_best(tokens: att.Tokens, seed: int) -> att.Verdict:
     f"{PAPER}, smoothness constant",
     "recalled-H",
     removed="Assumption A: |ℓ'| ≤ M₁",
-    twin=lambda seed: _smoothness(seed, lambda f: -f),
+    twin={"slope": lambda f: -f},
 )
-def the_gradient_is_lipschitz_with_the_stated_constant(seed: int) -> att.Verdict:
+def the_gradient_is_lipschitz_with_the_stated_constant(
+    seed: int, slope: Callable[[Float], Float] = log_slope
+) -> att.Verdict:
     """‖∇L(p) − ∇L(p')‖ ≤ L_p ‖p − p'‖ with L_p = 1/n Σ (M₀ ‖v‖² ‖X_i‖⁴ + 3 M₁ ‖v‖ ‖X_i‖³).
 
     Hypotheses (Assumption A): |ℓ''| ≤ M₀ and |ℓ'| ≤ M₁; logistic: ¼ and 1. Measured: the largest ratio
     of the two sides over 2,000 pairs, near and far, for heads of length 1 and 50; the constant is loose.
     """
-    return _smoothness(seed, log_slope)
-
-
-def _smoothness(seed: int, slope: Callable[[Float], Float]) -> att.Verdict:
     keys, gamma = (tokens := small(seed, CROWDED)).keys, tokens.values[..., 0]
     rng = np.random.default_rng(seed)
     p, step = rng.standard_normal((2, 2_000, tokens.d))
@@ -181,12 +165,9 @@ def _smoothness(seed: int, slope: Callable[[Float], Float]) -> att.Verdict:
 
 
 @claim(
-    f"{PAPER}, expansion lemma",
-    "recalled-M",
-    removed="softmax weights sum to one",
-    twin=lambda seed: _without_weights_that_sum_to_one(seed),
+    f"{PAPER}, expansion lemma", "recalled-M", removed="softmax weights sum to one", twin={"softmax": False}
 )
-def the_pull_of_a_selected_token_is_first_order_in_the_leak(seed: int) -> att.Verdict:
+def the_pull_of_a_selected_token_is_first_order_in_the_leak(seed: int, softmax: bool = True) -> att.Verdict:
     """|aᵀ(diag(s) − ssᵀ)γ − Σ_{t≥2} (a_1 − a_t)(γ_1 − γ_t) s_t| ≤ A Γ (1 − s_1)² with A and Γ the ranges
     of a and γ.
 
@@ -197,16 +178,7 @@ def the_pull_of_a_selected_token_is_first_order_in_the_leak(seed: int) -> att.Ve
     rng = np.random.default_rng(seed)
     logits = rng.standard_normal((4_000, 5)) * rng.exponential(2, (4_000, 1))
     weights = np.exp(logits)
-    return _expansion(weights / weights.sum(-1, keepdims=True), rng)
-
-
-def _without_weights_that_sum_to_one(seed: int) -> att.Verdict:
-    rng = np.random.default_rng(seed)
-    logits = rng.standard_normal((4_000, 5)) * rng.exponential(2, (4_000, 1))
-    return _expansion(1 / (1 + np.exp(-logits)), rng)  # sigmoid attention
-
-
-def _expansion(s: Float, rng: np.random.Generator) -> att.Verdict:
+    s = weights / (weights.sum(-1, keepdims=True) if softmax else 1 + weights)  # the twin: sigmoid attention
     a, gamma = rng.standard_normal((2, *s.shape)) * rng.exponential(2, (2, len(s), 1))
     exact = (a * s * gamma).sum(-1) - (a * s).sum(-1) * (gamma * s).sum(-1)
     first = ((a[:, :1] - a) * (gamma[:, :1] - gamma) * s).sum(-1)
@@ -224,22 +196,13 @@ def _expansion(s: Float, rng: np.random.Generator) -> att.Verdict:
 # ---------------------------------------------------------------------- the program
 
 
-@claim(
-    f"{PAPER}, feasibility of the p-SVM",
-    "derived",
-    removed="d ≥ n(T − 1)",
-    twin=lambda seed: _all_separable(seed, 4),
-)
-def every_selection_is_separable_once_the_width_reaches_the_constraints(seed: int) -> att.Verdict:
+@claim(f"{PAPER}, feasibility of the p-SVM", "derived", removed="d ≥ n(T − 1)", twin={"d": 4})
+def every_selection_is_separable_once_the_width_reaches_the_constraints(seed: int, d: int = 9) -> att.Verdict:
     """With generic keys and d ≥ n(T − 1) every selection of tokens is separable.
 
     The n(T − 1) rows are then linearly independent. Measured: the share of the 64 selections of
     n = 3, T = 4, d = 9 that a program separates.
     """
-    return _all_separable(seed, 9)
-
-
-def _all_separable(seed: int, d: int) -> att.Verdict:
     keys = att.datasets.prompt_sphere(3, 4, d, seed=seed)[0].keys
     every = np.stack(np.meshgrid(*[np.arange(4)] * 3, indexing="ij"), -1).reshape(-1, 3)
     return att.judge(

@@ -121,7 +121,7 @@ def _run_module(module: str, names: Sequence[str], seeds: Sequence[int]) -> list
 def _run_claim(claim: Claim, seeds: Sequence[int]) -> Row:
     began = time.process_time()
     # Check and twin of one seed in turn: they often judge the same cached run.
-    pairs = [(_verdict(claim.check, seed), _verdict(claim.twin, seed)) for seed in seeds]
+    pairs = [[_verdict(claim.name, run, seed) for run in (claim.check, claim.twin)] for seed in seeds]
     checks = [check for check, _ in pairs]
     return Row(
         claim.name,
@@ -135,12 +135,12 @@ def _run_claim(claim: Claim, seeds: Sequence[int]) -> Row:
     )
 
 
-def _verdict(check: Check, seed: int) -> Verdict:
+def _verdict(name: str, check: Check, seed: int) -> Verdict:
     """The verdict; an experiment that cannot even be set up (NotSeparable, say) is not applicable."""
     try:
         return check(seed)
     except ValueError as error:
-        return Verdict(check.__name__, "not applicable", (), f"{type(error).__name__}: {error}")
+        return Verdict(name, "not applicable", (), f"{type(error).__name__}: {error}")
 
 
 def _medians(verdicts: Sequence[Verdict]) -> tuple[Evidence, ...]:

@@ -26,9 +26,9 @@ RELU_STEPS, RELU_LR, START = 1_000, 0.02, 0.1
     f"{PAPER}; that it is a program: ours",
     "conjecture",
     removed="a first token without content: its content is drawn as the others' is",
-    twin=lambda seed: _selection(seed, silent=False),
+    twin={"silent": False},
 )
-def a_sink_is_a_max_margin_selection(seed: int) -> att.Verdict:
+def a_sink_is_a_max_margin_selection(seed: int, silent: bool = True) -> att.Verdict:
     """Trained on the squared error, every row but the trigger's attends BOS alone, and W grows by ½ log t
     along the max-margin program that selects BOS there and ties all other tokens at the trigger.
 
@@ -38,23 +38,45 @@ def a_sink_is_a_max_margin_selection(seed: int) -> att.Verdict:
     keeps its own cosine lower, drops out. Contents span their space, so that the program has a closed form,
     ‖W*‖² = 4/3.
     """
-    return _selection(seed, silent=True)
+    tokens, selected = att.datasets.trigger_means(*SIZE, seed=seed)
+    path, best = _trained(seed, silent), att.max_margin(tokens, selected)
+    there, bos = at_trigger(selected), path.attention[-1, :, 0]
+    moved = path.W[-1] - path.W[-2]
+    share = np.linalg.norm(moved) * float(best.margin) / (0.5 * np.log(10))
+    return att.judge(
+        "a sink is a max-margin selection",
+        att.at_least("least attention of BOS but at triggers", bos[~there].min(), 0.97),
+        att.at_most("largest attention of BOS at a trigger", bos[there].max(), 0.03),
+        att.at_least("cosine of the growth of W to the program", att.cosine(moved[None], best.W)[0], 0.99),
+        att.at_most("growth of W / (½ log 10 ‖W*‖), away from 1", abs(share - 1), 0.1),
+        att.told("‖W*‖² of the program", 1 / float(best.margin) ** 2),
+        att.told("loss", path.loss[-1]),
+        given={"the program is certified": bool(best.certified)},
+    )
 
 
-@claim(
-    f"{PAPER}, ReLU attention",
-    "text",
-    removed="ReLU: softmax attention",
-    twin=lambda seed: _without(seed, "softmax"),
-)
-def relu_attention_solves_the_task_without_a_sink(seed: int) -> att.Verdict:
+@claim(f"{PAPER}, ReLU attention", "text", removed="ReLU: softmax attention", twin={"kind": "softmax"})
+def relu_attention_solves_the_task_without_a_sink(seed: int, kind: str = "relu") -> att.Verdict:
     """relu(logits)/(i − 1) in place of softmax gives the same answers, and no row attends BOS.
 
     The same sequences, Adam, 1,000 steps of 0.02 that shrink to zero, from N(0, 0.1²); judged on 200 fresh
     sequences. Wanted: root mean squared error ≤ 5 % of that of the answer zero, mean weight of BOS in rows
     but the trigger's ≤ 0.1.
     """
-    return _without(seed, "relu")
+    fresh, selected = att.datasets.trigger_means(*SIZE, seed=seed, fresh=FRESH)
+    if kind == "relu":
+        W = _relu_trained(seed)
+        weights, loss = relu_weights(W, fresh), relu_loss(W, fresh)[0]
+    else:
+        weights = softmax_weights(_trained(seed, True).final, fresh)
+        loss = (np.einsum("nt,ntc->nc", weights, fresh.values) ** 2).sum(-1).mean() / 2
+    silent = (fresh.values[:, 0] ** 2).sum(-1).mean() / 2
+    return att.judge(
+        "the task is solved without a sink",
+        att.at_most("error relative to that of the answer zero", np.sqrt(loss / silent), 0.05),
+        att.at_most("mean weight of BOS but at triggers", weights[~at_trigger(selected), 0].mean(), 0.1),
+        att.told("largest weight of BOS but at triggers", weights[~at_trigger(selected), 0].max()),
+    )
 
 
 def softmax_weights(W: Float, tokens: att.Tokens) -> Float:
@@ -83,24 +105,6 @@ def _trained(seed: int, silent: bool) -> att.Path:
         optimizer=att.gd(LR),
         steps=STEPS,
         record=[STEPS // 10],
-    )
-
-
-def _selection(seed: int, silent: bool) -> att.Verdict:
-    tokens, selected = att.datasets.trigger_means(*SIZE, seed=seed)
-    path, best = _trained(seed, silent), att.max_margin(tokens, selected)
-    there, bos = at_trigger(selected), path.attention[-1, :, 0]
-    moved = path.W[-1] - path.W[-2]
-    share = np.linalg.norm(moved) * float(best.margin) / (0.5 * np.log(10))
-    return att.judge(
-        "a sink is a max-margin selection",
-        att.at_least("least attention of BOS but at triggers", bos[~there].min(), 0.97),
-        att.at_most("largest attention of BOS at a trigger", bos[there].max(), 0.03),
-        att.at_least("cosine of the growth of W to the program", att.cosine(moved[None], best.W)[0], 0.99),
-        att.at_most("growth of W / (½ log 10 ‖W*‖), away from 1", abs(share - 1), 0.1),
-        att.told("‖W*‖² of the program", 1 / float(best.margin) ** 2),
-        att.told("loss", path.loss[-1]),
-        given={"the program is certified": bool(best.certified)},
     )
 
 
@@ -138,20 +142,3 @@ def _relu_trained(seed: int) -> Float:
         step = first / (1 - 0.9**k) / (np.sqrt(second / (1 - 0.95**k)) + 1e-8)
         W = W - RELU_LR * (1 - k / RELU_STEPS) * step
     return np.asarray(W)
-
-
-def _without(seed: int, kind: str) -> att.Verdict:
-    fresh, selected = att.datasets.trigger_means(*SIZE, seed=seed, fresh=FRESH)
-    if kind == "relu":
-        W = _relu_trained(seed)
-        weights, loss = relu_weights(W, fresh), relu_loss(W, fresh)[0]
-    else:
-        weights = softmax_weights(_trained(seed, True).final, fresh)
-        loss = (np.einsum("nt,ntc->nc", weights, fresh.values) ** 2).sum(-1).mean() / 2
-    silent = (fresh.values[:, 0] ** 2).sum(-1).mean() / 2
-    return att.judge(
-        "the task is solved without a sink",
-        att.at_most("error relative to that of the answer zero", np.sqrt(loss / silent), 0.05),
-        att.at_most("mean weight of BOS but at triggers", weights[~at_trigger(selected), 0].mean(), 0.1),
-        att.told("largest weight of BOS but at triggers", weights[~at_trigger(selected), 0].max()),
-    )

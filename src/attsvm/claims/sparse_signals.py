@@ -29,10 +29,10 @@ DRAWS, LOADS = 30, (0.75, 1.0, 1.35)
     f"{REFERENCE}, two gradient steps",
     "text",
     removed="labels that tell where the signal is: they are permuted",
-    twin=lambda seed: _two_steps(seed, permuted=True),
+    twin={"permuted": True},
     chosen_on=range(5),
 )
-def two_gradient_steps_find_the_signal(seed: int) -> att.Verdict:
+def two_gradient_steps_find_the_signal(seed: int, permuted: bool = False) -> att.Verdict:
     """From zero, one step of the head and one of the prompt align it with the signal: 1 − cosine = C/α, α =
     n/d.
 
@@ -40,62 +40,6 @@ def two_gradient_steps_find_the_signal(seed: int) -> att.Verdict:
     gradient descent is the paper's q. Wanted: a cosine ≥ 0.9 at α = 32, and 1 − cosine there between 1/8 and
     1/2 of that at α = 8 (C/α: a quarter).
     """
-    return _two_steps(seed, permuted=False)
-
-
-@claim(
-    f"{REFERENCE}, error of attention and of linear classifiers",
-    "text",
-    removed="a strength that grows with log L: it stays at 2.5",
-    twin=lambda seed: _errors(seed, growing=False),
-    chosen_on=range(5),
-)
-def attention_needs_a_signal_of_log_l_where_pooling_needs_its_root(seed: int) -> att.Verdict:
-    """With strength 1.5 log L the error of attention falls with L, while that of pooled tokens tends to one
-    half.
-
-    Attention with prompt and head ξ, and the mean token read along ξ, each with its best threshold on 1,000
-    training inputs, judged on 1,000 fresh ones; L = 64, 512, 2048. Wanted: attention ≤ 2 % at every L, and no
-    more at the last than at the first; pooling ≥ 35 % at the last.
-    """
-    return _errors(seed, growing=True)
-
-
-@claim(
-    "ours: docs/papers/sparse_signals.md, by the kinematic formula of Amelunxen et al. 2014",
-    "derived",
-    removed="the right number of tokens: the capacity of half as many, or of twice as many for T = 2",
-    twin=lambda seed: _capacity(seed, lambda T: T // 2 if T > 2 else 4),
-    chosen_on=range(5),
-)
-def a_prompt_selects_planted_tokens_up_to_its_capacity(seed: int) -> att.Verdict:
-    """Gaussian tokens with a planted one can be selected in n examples up to n* = d · max_s (1 − s²)/D(s ·
-    strength), no further.
-
-    D(τ) = E dist²(g + τe_1, {u: u_1 ≥ u_t}). d = 48; T and strength: 2 and 0, 8 and 0, 4 and 2; 30 draws
-    each, separable or not by certified programs. Wanted: ≥ 80 % separable at n = 0.75 n*, ≤ 20 % at 1.35 n*,
-    and at n* itself 50 % ± 30 %.
-    """
-    return _capacity(seed, lambda T: T)
-
-
-@claim(
-    "ours: docs/papers/sparse_signals.md",
-    "conjecture",
-    removed="queries of their own: every example has the same one",
-    twin=lambda seed: _matrix(seed, own=False),
-    chosen_on=range(5),
-)
-def a_matrix_has_the_capacity_of_a_prompt_with_as_many_entries(seed: int) -> att.Verdict:
-    """With Gaussian queries of width e a matrix W selects planted tokens in n* = d e/D(0) examples.
-
-    d = e = 8, no signal, T = 2, 4 and 16; 30 draws each. Wanted: as for prompts. Surprise: the rows x zᵀ are
-    no Gaussian matrices. Where n* is near e it fails (d = e = 4, T = 16: half are separable at 0.75 n*).
-    """
-    return _matrix(seed, own=True)
-
-
-def _two_steps(seed: int, permuted: bool) -> att.Verdict:
     gaps = []
     for ratio in RATIOS:
         cosines = []
@@ -114,20 +58,23 @@ def _two_steps(seed: int, permuted: bool) -> att.Verdict:
     )
 
 
-def prompt(tokens: att.Tokens) -> Float:
-    """The direction of the prompt after the two steps."""
-    path = att.train(
-        tokens,
-        att.Linear(np.zeros(tokens.d)),
-        optimizer=att.gd(1.0),
-        train_head=att.gd(1.0),
-        steps=2,
-        record=[2],
-    )
-    return np.asarray(path.final[:, 0] / np.linalg.norm(path.final))
+@claim(
+    f"{REFERENCE}, error of attention and of linear classifiers",
+    "text",
+    removed="a strength that grows with log L: it stays at 2.5",
+    twin={"growing": False},
+    chosen_on=range(5),
+)
+def attention_needs_a_signal_of_log_l_where_pooling_needs_its_root(
+    seed: int, growing: bool = True
+) -> att.Verdict:
+    """With strength 1.5 log L the error of attention falls with L, while that of pooled tokens tends to one
+    half.
 
-
-def _errors(seed: int, growing: bool) -> att.Verdict:
+    Attention with prompt and head ξ, and the mean token read along ξ, each with its best threshold on 1,000
+    training inputs, judged on 1,000 fresh ones; L = 64, 512, 2048. Wanted: attention ≤ 2 % at every L, and no
+    more at the last than at the first; pooling ≥ 35 % at the last.
+    """
     attention, pooled = [], []
     for L in LENGTHS:
         strength = 1.5 * np.log(L) if growing else 2.5
@@ -147,6 +94,69 @@ def _errors(seed: int, growing: bool) -> att.Verdict:
     )
 
 
+@claim(
+    "ours: docs/papers/sparse_signals.md, by the kinematic formula of Amelunxen et al. 2014",
+    "derived",
+    removed="the right number of tokens: the capacity of half as many, or of twice as many for T = 2",
+    twin={"tokens_of": lambda T: T // 2 if T > 2 else 4},
+    chosen_on=range(5),
+)
+def a_prompt_selects_planted_tokens_up_to_its_capacity(
+    seed: int, tokens_of: Callable[[int], int] = lambda T: T
+) -> att.Verdict:
+    """Gaussian tokens with a planted one can be selected in n examples up to n* = d · max_s (1 − s²)/D(s ·
+    strength), no further.
+
+    D(τ) = E dist²(g + τe_1, {u: u_1 ≥ u_t}). d = 48; T and strength: 2 and 0, 8 and 0, 4 and 2; 30 draws
+    each, separable or not by certified programs. Wanted: ≥ 80 % separable at n = 0.75 n*, ≤ 20 % at 1.35 n*,
+    and at n* itself 50 % ± 30 %.
+    """
+    found = []
+    for T, strength in CAPACITY:
+        most = 48 * att.datasets.capacity(tokens_of(T), strength)
+        for n in (round(part * most) for part in LOADS):
+            tokens, _ = att.datasets.planted(n, T, 48, strength, _draws(seed))
+            found.append(att.separable(tokens, np.zeros(n, int)))
+    return _judged("selection up to the capacity", _shares(found))
+
+
+@claim(
+    "ours: docs/papers/sparse_signals.md",
+    "conjecture",
+    removed="queries of their own: every example has the same one",
+    twin={"own": False},
+    chosen_on=range(5),
+)
+def a_matrix_has_the_capacity_of_a_prompt_with_as_many_entries(seed: int, own: bool = True) -> att.Verdict:
+    """With Gaussian queries of width e a matrix W selects planted tokens in n* = d e/D(0) examples.
+
+    d = e = 8, no signal, T = 2, 4 and 16; 30 draws each. Wanted: as for prompts. Surprise: the rows x zᵀ are
+    no Gaussian matrices. Where n* is near e it fails (d = e = 4, T = 16: half are separable at 0.75 n*).
+    """
+    found, d = [], 8
+    for T in (2, 4, 16):
+        most = d * d * att.datasets.capacity(T)
+        for n in (round(part * most) for part in LOADS):
+            keys = att.datasets.planted(n, T, d, seed=_draws(seed))[0].keys
+            queries = np.random.default_rng([1, seed]).standard_normal((DRAWS, n if own else 1, d))
+            tokens = att.Tokens(keys, np.broadcast_to(queries, (DRAWS, n, d)))
+            found.append(att.separable(tokens, np.zeros(n, int)))
+    return _judged("the capacity of a matrix", _shares(found))
+
+
+def prompt(tokens: att.Tokens) -> Float:
+    """The direction of the prompt after the two steps."""
+    path = att.train(
+        tokens,
+        att.Linear(np.zeros(tokens.d)),
+        optimizer=att.gd(1.0),
+        train_head=att.gd(1.0),
+        steps=2,
+        record=[2],
+    )
+    return np.asarray(path.final[:, 0] / np.linalg.norm(path.final))
+
+
 def _attended(a: Float) -> Float:
     weights = np.exp(a - a.max(1, keepdims=True))
     return np.asarray((weights * a).sum(1) / weights.sum(1))
@@ -162,28 +172,6 @@ def _error(train: tuple[Float, Float], test: tuple[Float, Float]) -> float:
     padded = np.concatenate([[-np.inf], train[0][order], [np.inf]])
     threshold = (padded[k] + padded[k + 1]) / 2
     return float(((test[0] > threshold) != (test[1] > 0)).mean())
-
-
-def _capacity(seed: int, tokens_of: Callable[[int], int]) -> att.Verdict:
-    found = []
-    for T, strength in CAPACITY:
-        most = 48 * att.datasets.capacity(tokens_of(T), strength)
-        for n in (round(part * most) for part in LOADS):
-            tokens, _ = att.datasets.planted(n, T, 48, strength, _draws(seed))
-            found.append(att.separable(tokens, np.zeros(n, int)))
-    return _judged("selection up to the capacity", _shares(found))
-
-
-def _matrix(seed: int, own: bool) -> att.Verdict:
-    found, d = [], 8
-    for T in (2, 4, 16):
-        most = d * d * att.datasets.capacity(T)
-        for n in (round(part * most) for part in LOADS):
-            keys = att.datasets.planted(n, T, d, seed=_draws(seed))[0].keys
-            queries = np.random.default_rng([1, seed]).standard_normal((DRAWS, n if own else 1, d))
-            tokens = att.Tokens(keys, np.broadcast_to(queries, (DRAWS, n, d)))
-            found.append(att.separable(tokens, np.zeros(n, int)))
-    return _judged("the capacity of a matrix", _shares(found))
 
 
 def _draws(seed: int) -> range:

@@ -97,72 +97,15 @@ def changes(
     f"{PAPER}, Theorem 2",
     "paper summary",
     removed="topic A among the sentences: the model of topic B",
-    twin=lambda seed: _order(seed, "B"),
+    twin={"which": "B"},
 )
-def training_on_two_topics_keeps_the_order_of_each(seed: int) -> att.Verdict:
+def training_on_two_topics_keeps_the_order_of_each(seed: int, which: str = "both") -> att.Verdict:
     """What topic A puts above another token, the model of A and B does not put below it.
 
     Four pairs of topics. Wanted: in the program of both topics no strict priority of A is reversed (least gap
     ≥ −1e-6 of a margin); trained, 2,000 normalised steps of 0.04, all that are strict in both topics together
     stand, to one in a thousand. Those that B ties have finite odds, of either sign.
     """
-    return _order(seed, "both")
-
-
-@claim(
-    f"{PAPER}, Theorem 3",
-    "paper summary",
-    removed="the program's direction: the trained weight, whose odds inside a component are finite",
-    twin=lambda seed: _outnumbered(seed, "trained"),
-)
-def a_topic_changes_only_where_lower_tokens_outnumber_all_top_ones(seed: int) -> att.Verdict:
-    """After a text of topic A the model of both topics leaves the topic only where a token of lower priority
-    occurs more often than every token of the highest priority.
-
-    Programs of A and of both topics, 300 sentences of 16 tokens for each of four pairs. Wanted: no exception.
-    Hypothesis: the topic changes somewhere.
-
-    Surprise: it is a statement about the limit direction. Trained weights change the topic three times as
-    often, in half of the cases to another top token, and in a third to a lower one that is outnumbered.
-    """
-    return _outnumbered(seed, "program")
-
-
-@claim(
-    f"{PAPER}, Theorem 4",
-    "paper summary",
-    removed="the program's direction: the trained weight, whose odds inside a component are finite",
-    twin=lambda seed: _vanishes(seed, "trained"),
-)
-def topic_changes_vanish_in_long_texts(seed: int) -> att.Verdict:
-    """Where tokens of high priority are likelier, the share of texts that change the topic vanishes with
-    length.
-
-    Programs, 300 texts of 8 and of 256 tokens for each of four pairs. Wanted: no change among the long ones.
-    Hypothesis: some among the short ones.
-
-    Surprise: trained weights do not show it, because odds inside a component stay finite. A published table
-    does, with weights scaled to length one and attention rounded to three decimals (docs/papers/topics.md).
-    """
-    return _vanishes(seed, "program")
-
-
-# ---------------------------------------------------------------------- details
-
-
-@lru_cache(maxsize=2)
-def _topics(seed: int) -> tuple[Topics, ...]:
-    return tuple(drawn(DRAWS * seed + k) for k in range(DRAWS))
-
-
-@lru_cache(maxsize=8)
-def _weights(seed: int, kind: str, which: str) -> Float:
-    """Of one corpus of every pair."""
-    topics = _topics(seed)
-    return FAR * programs(topics, which) if kind == "program" else trained(topics, which, first=DRAWS * seed)
-
-
-def _order(seed: int, which: str) -> att.Verdict:
     best, found = (_weights(seed, kind, which) for kind in ("program", "trained"))
     least, kept, tied = np.inf, [], []
     for one, program, W in zip(_topics(seed), best / FAR, found, strict=True):
@@ -182,20 +125,24 @@ def _order(seed: int, which: str) -> att.Verdict:
     )
 
 
-def _gaps(W: Float, E: Float, edges: NDArray[np.intp]) -> Float:
-    logits = att.next_token.token_logits(W, E)
-    return np.asarray(logits[edges[1], edges[0]] - logits[edges[2], edges[0]])
+@claim(
+    f"{PAPER}, Theorem 3",
+    "paper summary",
+    removed="the program's direction: the trained weight, whose odds inside a component are finite",
+    twin={"kind": "trained"},
+)
+def a_topic_changes_only_where_lower_tokens_outnumber_all_top_ones(
+    seed: int, kind: str = "program"
+) -> att.Verdict:
+    """After a text of topic A the model of both topics leaves the topic only where a token of lower priority
+    occurs more often than every token of the highest priority.
 
+    Programs of A and of both topics, 300 sentences of 16 tokens for each of four pairs. Wanted: no exception.
+    Hypothesis: the topic changes somewhere.
 
-def _seen(seed: int, kind: str, T: int) -> list[att.next_token.TopicChanges]:
-    weights = zip(_topics(seed), *(_weights(seed, kind, which) for which in ("A", "both")), strict=True)
-    return [
-        changes(one, att.next_token.topic_sentences(one.A, TESTS, T, k), A, both, k)
-        for k, (one, A, both) in enumerate(weights, DRAWS * seed)
-    ]
-
-
-def _outnumbered(seed: int, kind: str) -> att.Verdict:
+    Surprise: it is a statement about the limit direction. Trained weights change the topic three times as
+    often, in half of the cases to another top token, and in a third to a lower one that is outnumbered.
+    """
     seen = _seen(seed, kind, TEST_LENGTH)
     changed = sum(int(one.changed.sum()) for one in seen)
     allowed = sum(int((one.changed & one.lower & one.outnumbers_all).sum()) for one in seen)
@@ -208,7 +155,22 @@ def _outnumbered(seed: int, kind: str) -> att.Verdict:
     )
 
 
-def _vanishes(seed: int, kind: str) -> att.Verdict:
+@claim(
+    f"{PAPER}, Theorem 4",
+    "paper summary",
+    removed="the program's direction: the trained weight, whose odds inside a component are finite",
+    twin={"kind": "trained"},
+)
+def topic_changes_vanish_in_long_texts(seed: int, kind: str = "program") -> att.Verdict:
+    """Where tokens of high priority are likelier, the share of texts that change the topic vanishes with
+    length.
+
+    Programs, 300 texts of 8 and of 256 tokens for each of four pairs. Wanted: no change among the long ones.
+    Hypothesis: some among the short ones.
+
+    Surprise: trained weights do not show it, because odds inside a component stay finite. A published table
+    does, with weights scaled to length one and attention rounded to three decimals (docs/papers/topics.md).
+    """
     short, long = (sum(int(one.changed.sum()) for one in _seen(seed, kind, T)) for T in (8, 256))
     return att.judge(
         "topic changes vanish in long texts",
@@ -216,3 +178,31 @@ def _vanishes(seed: int, kind: str) -> att.Verdict:
         att.told("changes in texts of 8 tokens", short),
         given={"some short text changes the topic": short > 0},
     )
+
+
+# ---------------------------------------------------------------------- details
+
+
+@lru_cache(maxsize=2)
+def _topics(seed: int) -> tuple[Topics, ...]:
+    return tuple(drawn(DRAWS * seed + k) for k in range(DRAWS))
+
+
+@lru_cache(maxsize=8)
+def _weights(seed: int, kind: str, which: str) -> Float:
+    """Of one corpus of every pair."""
+    topics = _topics(seed)
+    return FAR * programs(topics, which) if kind == "program" else trained(topics, which, first=DRAWS * seed)
+
+
+def _gaps(W: Float, E: Float, edges: NDArray[np.intp]) -> Float:
+    logits = att.next_token.token_logits(W, E)
+    return np.asarray(logits[edges[1], edges[0]] - logits[edges[2], edges[0]])
+
+
+def _seen(seed: int, kind: str, T: int) -> list[att.next_token.TopicChanges]:
+    weights = zip(_topics(seed), *(_weights(seed, kind, which) for which in ("A", "both")), strict=True)
+    return [
+        changes(one, att.next_token.topic_sentences(one.A, TESTS, T, k), A, both, k)
+        for k, (one, A, both) in enumerate(weights, DRAWS * seed)
+    ]

@@ -6,8 +6,6 @@ heads that mix tokens in `gen_svm.py`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.special import softmax
 
@@ -27,22 +25,20 @@ ROUNDING = 1e-6
     f"{PAPER}, feasibility by over-parameterisation",
     "recalled-H",
     removed="d ≥ max(T − 1, n): here d = 2",
-    twin=lambda seed: _separability(seed, [(5, 6, 2), (3, 6, 2), (8, 4, 2)]),
+    twin={"widths": (2, 2, 2)},
 )
-def every_selection_is_separable_at_d_of_T_minus_1_and_n(seed: int) -> att.Verdict:
+def every_selection_is_separable_at_d_of_T_minus_1_and_n(
+    seed: int, widths: tuple[int, int, int] = (5, 5, 8)
+) -> att.Verdict:
     """If d ≥ max(T − 1, n), then for almost all tokens every selection is separable, in cross- and in
     self-attention.
 
     Tested at equality: 20 draws of unit tokens with random targets for each of three sizes
     (n, T, d) and both kinds of query. Wanted: every program has a certified solution.
     """
-    return _separability(seed, [(5, 6, 5), (3, 6, 5), (8, 4, 8)])
-
-
-def _separability(seed: int, sizes: list[tuple[int, int, int]]) -> att.Verdict:
     rng = np.random.default_rng(seed)
     evidence = []
-    for n, T, d in sizes:
+    for (n, T), d in zip(((5, 6), (3, 6), (8, 4)), widths, strict=True):
         cross, _ = att.datasets.sphere(n, T, d, seed=draws(seed, 20))
         within = att.Tokens.self_attention(cross.keys, at=0)
         targets = rng.integers(T, size=(20, n))
@@ -56,9 +52,9 @@ def _separability(seed: int, sizes: list[tuple[int, int, int]]) -> att.Verdict:
     f"{PAPER}, optimal tokens minimise the loss",
     "recalled-H",
     removed="the selected tokens are the best",
-    twin=lambda seed: _least_loss_of_other_tokens(seed),
+    twin={"best": False},
 )
-def only_the_best_tokens_reach_the_least_loss(seed: int) -> att.Verdict:
+def only_the_best_tokens_reach_the_least_loss(seed: int, best: bool = True) -> att.Verdict:
     """No finite weight reaches L* = 1/n Σ ℓ(γ_best), and along the Frobenius and the nuclear solution of
     the best tokens the loss tends to it.
 
@@ -67,15 +63,7 @@ def only_the_best_tokens_reach_the_least_loss(seed: int) -> att.Verdict:
     the slope of log(L − L*) from R = 20 to 40, which must be −1.
     """
     tokens, v = att.datasets.sphere(2, 3, 8, seed=draws(seed, 4))
-    return _least_loss(seed, tokens, v, att.best_tokens(tokens, v))
-
-
-def _least_loss_of_other_tokens(seed: int) -> att.Verdict:
-    tokens, v = att.datasets.sphere(2, 3, 8, seed=draws(seed, 4))
-    return _least_loss(seed, tokens, v, att.scores(tokens, v).argmin(-1))
-
-
-def _least_loss(seed: int, tokens: att.Tokens, v: Float, selected: Any) -> att.Verdict:
+    selected = att.best_tokens(tokens, v) if best else att.scores(tokens, v).argmin(-1)
     radii = np.array([10.0, 20.0, 30.0, 40.0])
     rays = [
         radii[:, None, None] * att.max_margin(tokens, selected, norm).W[:, None]
@@ -99,9 +87,11 @@ def _least_loss(seed: int, tokens: att.Tokens, v: Float, selected: Any) -> att.V
     f"{PAPER}, rank of the solutions",
     "recalled-H",
     removed="a norm of singular values: here l1",
-    twin=lambda seed: _rank(seed, (att.l1,)),
+    twin={"norms": (att.l1,)},
 )
-def solutions_have_rank_at_most_n_inside_the_queries(seed: int) -> att.Verdict:
+def solutions_have_rank_at_most_n_inside_the_queries(
+    seed: int, norms: tuple[att.Norm, ...] = (att.frobenius, att.nuclear)
+) -> att.Verdict:
     """Frobenius and nuclear solutions have rank at most n, and their row space lies in span{z_i}.
 
     On four draws (3, 4, 6). Measured: the next singular value and the part of W outside the
@@ -109,10 +99,6 @@ def solutions_have_rank_at_most_n_inside_the_queries(seed: int) -> att.Verdict:
 
     Partial: one number of tokens, T = 4.
     """
-    return _rank(seed, (att.frobenius, att.nuclear))
-
-
-def _rank(seed: int, norms: tuple[att.Norm, ...]) -> att.Verdict:
     tokens, v = att.datasets.sphere(3, 4, 6, seed=draws(seed, 4))
     best = att.best_tokens(tokens, v)
     outside = np.eye(6) - np.linalg.pinv(tokens.queries) @ tokens.queries
@@ -138,9 +124,11 @@ def _rank(seed: int, norms: tuple[att.Norm, ...]) -> att.Verdict:
     f"{PAPER}, over-parameterisation",
     "recalled-M",
     removed="independent tokens: here all in one R⁴",
-    twin=lambda seed: _proliferation(seed, (4, 4, 4)),
+    twin={"widths": (4, 4, 4)},
 )
-def all_tokens_become_support_vectors_as_d_grows(seed: int) -> att.Verdict:
+def all_tokens_become_support_vectors_as_d_grows(
+    seed: int, widths: tuple[int, int, int] = (4, 32, 256)
+) -> att.Verdict:
     """For independent random tokens the share of problems where every token is a support vector
     (Assumption B.1) rises to one with d.
 
@@ -148,13 +136,8 @@ def all_tokens_become_support_vectors_as_d_grows(seed: int) -> att.Verdict:
     to 256, and reaches 0.9 (the paper's threshold is a recalled polynomial in n and T, so only the limit
     is tested).
     """
-    return _proliferation(seed, (4, 32, 256))
-
-
-def _proliferation(seed: int, widths: tuple[int, int, int]) -> att.Verdict:
-    """widths: the dimension of the space that the tokens span, inside d = 4, 32, 256."""
     share = []
-    for d, width in zip((4, 32, 256), widths, strict=True):
+    for d, width in zip((4, 32, 256), widths, strict=True):  # the tokens span `width` of d dimensions
         tokens, v = embedded(2, 3, width, d, draws(seed, 100))
         share.append(
             float(np.mean(att.all_tokens_support(att.max_margin(tokens, att.best_tokens(tokens, v)))))
@@ -174,9 +157,9 @@ def _proliferation(seed: int, widths: tuple[int, int, int]) -> att.Verdict:
     f"{PAPER}, sequential and causal attention",
     "recalled-M",
     removed="the flattened examples keep the causal mask",
-    twin=lambda seed: _causality(seed, np.ones((4, 4), bool)),
+    twin={"causal": False},
 )
-def causal_attention_is_the_flattened_problem(seed: int) -> att.Verdict:
+def causal_attention_is_the_flattened_problem(seed: int, causal: bool = True) -> att.Verdict:
     """Causal attention with a label per position is the base problem with one example per position, so
     its program, its loss and the limit of its training are those of the flattened tokens.
 
@@ -186,13 +169,10 @@ def causal_attention_is_the_flattened_problem(seed: int) -> att.Verdict:
     same loss along 20,000 normalised steps on the flattened tokens, and a margin ratio ≥ 0.99 of that run
     to the sequential program of the tokens it attends to.
     """
-    return _causality(seed, np.tri(4, dtype=bool))
-
-
-def _causality(seed: int, visible: Any) -> att.Verdict:
     tokens, v = att.datasets.sphere(3, 4, 6, seed=seed)
     keys = tokens.keys
     labels = np.where(np.random.default_rng(seed).random((3, 4)) < 0.5, -1.0, 1.0)
+    visible = np.tri(4, dtype=bool) if causal else np.ones((4, 4), bool)
     flat = att.Tokens.every_query(keys, labels, visible=visible)
     best = att.best_tokens(flat, v)
     one, other = att.max_margin(flat, best).W, att.separate(_causal_rows(keys, best)).W.reshape(6, 6)

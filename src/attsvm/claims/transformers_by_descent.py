@@ -81,9 +81,9 @@ def _descent_along(seed: int, tokens: att.Tokens, v: Float, solution: att.Soluti
     f"{PAPER}, no stationary weights and divergence of the norm",
     "recalled-H",
     removed="the best tokens are separable: here every example has both labels",
-    twin=lambda seed: _norm_with_contradicting_labels(seed),
+    twin={"separable": False},
 )
-def the_norm_diverges_from_every_start(seed: int) -> att.Verdict:
+def the_norm_diverges_from_every_start(seed: int, separable: bool = True) -> att.Verdict:
     """Gradient descent on W has ‖W(k)‖_F → ∞ from any start when Assumption B holds and the best tokens are
     separable.
 
@@ -93,18 +93,7 @@ def the_norm_diverges_from_every_start(seed: int) -> att.Verdict:
 
     Partial: steps of 1, above the theorem's 1/L_W (about 0.06 to 0.09 here).
     """
-    tokens, v = two_scores(2, 3, 8, draws(seed, 8))
-    return _divergence(seed, tokens, v)
-
-
-def _norm_with_contradicting_labels(seed: int) -> att.Verdict:
-    """Each example twice, with both labels: no weight separates the best tokens."""
-    tokens, v = att.datasets.sphere(1, 3, 8, seed=draws(seed, 8))
-    keys, queries = (np.repeat(a, 2, axis=1) for a in (tokens.keys, tokens.queries))
-    return _divergence(seed, att.Tokens(keys, queries, np.array([1.0, -1.0])), v)
-
-
-def _divergence(seed: int, tokens: att.Tokens, v: Float) -> att.Verdict:
+    tokens, v = two_scores(2, 3, 8, draws(seed, 8)) if separable else _contradicting_labels(seed)
     init = np.random.default_rng(seed).standard_normal((8, 8, 8)) / 4
     path = att.train(
         tokens,
@@ -125,6 +114,13 @@ def _divergence(seed: int, tokens: att.Tokens, v: Float) -> att.Verdict:
     )
 
 
+def _contradicting_labels(seed: int) -> tuple[att.Tokens, Float]:
+    """Each example twice, with both labels: no weight separates the best tokens."""
+    tokens, v = att.datasets.sphere(1, 3, 8, seed=draws(seed, 8))
+    keys, queries = (np.repeat(a, 2, axis=1) for a in (tokens.keys, tokens.queries))
+    return att.Tokens(keys, queries, np.array([1.0, -1.0])), v
+
+
 # ---------------------------------------------------------------------- local convergence, factors
 
 
@@ -132,9 +128,9 @@ def _divergence(seed: int, tokens: att.Tokens, v: Float) -> att.Verdict:
     f"{PAPER}, local convergence of gradient descent",
     "recalled-H",
     removed="the tokens are locally optimal",
-    twin=lambda seed: _near(seed, optimal=False),
+    twin={"optimal": False},
 )
-def descent_near_a_locally_optimal_direction_tends_to_it(seed: int) -> att.Verdict:
+def descent_near_a_locally_optimal_direction_tends_to_it(seed: int, optimal: bool = True) -> att.Verdict:
     """From a cone around W^mm_α far from the origin gradient descent tends to W^mm_α if the tokens α are
     locally optimal.
 
@@ -144,10 +140,6 @@ def descent_near_a_locally_optimal_direction_tends_to_it(seed: int) -> att.Verdi
 
     Partial: normalised steps, and only selections whose better-scoring tokens have margin ≥ 1.5.
     """
-    return _near(seed, optimal=True)
-
-
-def _near(seed: int, optimal: bool) -> att.Verdict:
     solution, v = locally_optimal_selections(seed, att.frobenius, optimal, runs=16)
     tilt = np.random.default_rng(seed).standard_normal(solution.W.shape)
     axis, tilt = (a / np.asarray(att.frobenius.value(a))[:, None, None] for a in (solution.W, tilt))
@@ -165,9 +157,9 @@ def _near(seed: int, optimal: bool) -> att.Verdict:
     f"{PAPER}, experiments with (K, Q)",
     "recalled-H",
     removed="W is trained as K Qᵀ",
-    twin=lambda seed: _factored(seed, att.FullWeight()),
+    twin={"factored": False},
 )
-def key_and_query_prefer_the_nuclear_margin(seed: int) -> att.Verdict:
+def key_and_query_prefer_the_nuclear_margin(seed: int, factored: bool = True) -> att.Verdict:
     """Gradient descent on (K, Q) ends with nearly the best nuclear margin of the tokens it attends to, and a
     better one than descent on W has for its own tokens.
 
@@ -176,13 +168,9 @@ def key_and_query_prefer_the_nuclear_margin(seed: int) -> att.Verdict:
     what the start leaves in W fades slowly), and 0.02 above the runs of W on average. Of seeds 0–19 one
     (12) is inconclusive: a run is at 0.934, and rises to 0.975 by 200,000 steps.
     """
-    return _factored(seed, att.KeyQuery())
-
-
-def _factored(seed: int, weight: att.Weight) -> att.Verdict:
     tokens, v = att.datasets.sphere(3, 4, 5, seed=draws(seed, 4))
     ratios = []
-    for one in (weight, att.FullWeight()):
+    for one in (att.KeyQuery() if factored else att.FullWeight(), att.FullWeight()):
         path = att.train(
             tokens,
             att.Linear(v),

@@ -72,9 +72,9 @@ def _path(seed: int, factors: bool) -> att.Path:
     f"{PAPER}, local regularisation paths",
     "recalled-M",
     removed="the tokens are locally optimal",
-    twin=lambda seed: _local(seed, stay=False),
+    twin={"stay": False},
 )
-def local_paths_tend_to_locally_optimal_directions(seed: int) -> att.Verdict:
+def local_paths_tend_to_locally_optimal_directions(seed: int, stay: bool = True) -> att.Verdict:
     """The path kept in a cone around the solution of locally optimal tokens α tends to that solution, for
     the Frobenius and for the nuclear norm.
 
@@ -85,10 +85,6 @@ def local_paths_tend_to_locally_optimal_directions(seed: int) -> att.Verdict:
     Partial: only selections whose better-scoring tokens have margin ≥ 1.5; the theorem has all locally
     optimal ones.
     """
-    return _local(seed, stay=True)
-
-
-def _local(seed: int, stay: bool) -> att.Verdict:
     evidence = []
     for norm in (att.frobenius, att.nuclear):
         solution, v = locally_optimal_selections(seed, norm, stay, runs=8)

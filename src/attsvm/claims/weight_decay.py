@@ -29,9 +29,9 @@ OVER = 0.05
     "ours; for Adam and for Muon Xie and Li 2024, Chen et al. 2025",
     "conjecture",
     removed="the radius 1/λ: the path is taken at 2/λ",
-    twin=lambda seed: _decayed(seed, 2 / DECAY),
+    twin={"radius": 2 / DECAY},
 )
-def decay_ends_on_the_regularisation_path(seed: int) -> att.Verdict:
+def decay_ends_on_the_regularisation_path(seed: int, radius: float = 1 / DECAY) -> att.Verdict:
     """Steepest descent on W with decoupled weight decay λ ends at the least loss of the ball of radius 1/λ in
     its own norm: on the regularisation path.
 
@@ -41,10 +41,6 @@ def decay_ends_on_the_regularisation_path(seed: int) -> att.Verdict:
     Surprise: in the l∞ norm the loss agrees but the weights need not: many weights of the ball are nearly as
     good.
     """
-    return _decayed(seed, 1 / DECAY)
-
-
-def _decayed(seed: int, radius: float) -> att.Verdict:
     tokens, v = equal_losers(3, 4, 5, seed)
     evidence = []
     for norm in (att.frobenius, att.linf, att.spectral):
@@ -58,19 +54,17 @@ def _decayed(seed: int, radius: float) -> att.Verdict:
     "ours: docs/law_of_halves.md",
     "conjecture",
     removed="the square: the path is taken at radius 1/λ",
-    twin=lambda seed: _decayed_factors(seed, 1 / FACTOR_DECAY),
+    twin={"radius": 1 / FACTOR_DECAY},
 )
-def decay_of_factors_ends_on_the_path_at_the_squared_radius(seed: int) -> att.Verdict:
+def decay_of_factors_ends_on_the_path_at_the_squared_radius(
+    seed: int, radius: float = 1 / FACTOR_DECAY**2
+) -> att.Verdict:
     """Steepest descent in Schatten(p) on K and on Q with decay λ ends at the least loss of the Schatten(p/2)
     ball of radius 1/λ², p = 2, 4 and ∞.
 
     K and Q apart; λ = 0.3, 1,667 steps of 0.02; data as above. Wanted: an excess loss at most 5 % above the
     path's, and a norm of W within 1 % of the radius.
     """
-    return _decayed_factors(seed, 1 / FACTOR_DECAY**2)
-
-
-def _decayed_factors(seed: int, radius: float) -> att.Verdict:
     tokens, v = equal_losers(3, 4, 5, seed)
     evidence = []
     for p, norm in ((2.0, att.nuclear), (4.0, att.frobenius), (math.inf, att.spectral)):
