@@ -12,6 +12,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
+from attsvm.claims.instances import certified_share
 from attsvm.claims.transformers_setup import draws
 from attsvm.numbers import Float
 
@@ -66,9 +67,7 @@ def sign_steps_on_factors_stay_in_the_bracket_of_grothendieck(
 
 
 def _share(seed: int, name: str, norm: att.Norm) -> Float:
-    path = _trained(seed, name)
-    solution = att.max_margin(path.tokens, path.selected, norm)
-    return np.where(solution.certified, att.margin_ratio(path, solution)[:, -1], np.nan)
+    return certified_share(_trained(seed, name), norm)
 
 
 @lru_cache(maxsize=2)

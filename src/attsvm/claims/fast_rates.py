@@ -14,6 +14,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
+from attsvm.claims.instances import r2
 from attsvm.numbers import Float
 
 N, T, D, NARROW = 6, 4, 40, 3
@@ -142,7 +143,7 @@ def normalised_descent_grows_linearly(seed: int, rule: att.Optimizer = NGD) -> a
     path, size = run.path, run.path.norm()
     return att.judge(
         "‖W(t)‖ grows linearly",
-        att.at_least("R² against t", _r2(path.index, size), STRAIGHT),
+        att.at_least("R² against t", r2(path.index, size), STRAIGHT),
         att.at_least("‖W‖/(lr t)", size[-1] / (0.1 * path.index[-1]), 0.9),
         numbers={"index": path.index, "norm": size},
     )
@@ -161,7 +162,7 @@ def normalised_descent_selects_exponentially_fast(seed: int, rule: att.Optimizer
     slope = np.polyfit(path.index[late], residual[late], 1)[0]
     return att.judge(
         "1 − attention on the best token decays exponentially",
-        att.at_least("R² of log residual against t", _r2(path.index[late], residual[late]), STRAIGHT),
+        att.at_least("R² of log residual against t", r2(path.index[late], residual[late]), STRAIGHT),
         att.at_most("log residual at the end", residual[-1], -50.0),
         att.told("slope per step", slope),
         numbers={"index": path.index, "log residual": residual},
@@ -180,7 +181,7 @@ def plain_descent_grows_logarithmically(seed: int, rule: att.Optimizer = GD) -> 
     late = path.index >= STEPS / 100
     return att.judge(
         "‖W(t)‖ grows like log t",
-        att.at_least("R² against log t", _r2(np.log(path.index[late]), path.norm()[late]), STRAIGHT),
+        att.at_least("R² against log t", r2(np.log(path.index[late]), path.norm()[late]), STRAIGHT),
         att.at_least("exponent of 1 − cosine in t", att.fit_rate(path.index[1:], away).exponent, -0.5),
         att.told("exponent of 1 − cosine in log t", att.fit_rate(np.log(path.index[1:]), away).exponent),
     )
@@ -224,7 +225,3 @@ def _train(
         tokens, att.Linear(v), loss=att.exponential, optimizer=rule, steps=steps,
         record=record, init=init,
     )  # fmt: skip
-
-
-def _r2(x: Float, y: Float) -> float:
-    return float(np.corrcoef(x, y)[0, 1] ** 2)

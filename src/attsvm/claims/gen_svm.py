@@ -38,10 +38,10 @@ def _quadratic(seed: int, orthonormal: bool) -> Prediction:
     left, _, right = np.linalg.svd(tokens.keys)
     tokens = att.Tokens(left @ right if orthonormal else tokens.keys, tokens.queries)
     strength = np.repeat(STRENGTHS, 8)
-    optimizer = att.steepest(att.frobenius, _decaying)
+    optimizer = att.steepest(att.frobenius, decaying)
     head = att.QuadraticPenalty(v, strength)
     path = att.train(tokens, head, optimizer=optimizer, steps=10_000, record=2)
-    best = _on_simplex(np.einsum("rntd,rd->rnt", tokens.keys, v) / (2 * strength[:, None, None]))
+    best = on_simplex(np.einsum("rntd,rd->rnt", tokens.keys, v) / (2 * strength[:, None, None]))
     left_over = np.where(best > 0, 0.0, path.attention[:, -1]).sum(-1).max(-1)
     clear = np.where(best > 0, best, 1.0).min((-2, -1)) >= 0.02
     return Prediction(path, best > 0, best, clear & (left_over <= KEPT) & _mixed(best > 0), True)
@@ -209,7 +209,7 @@ def selected_tokens_are_the_support_of_a_simplex_projection(
     )
 
 
-def _on_simplex(x: Float) -> Float:
+def on_simplex(x: Float) -> Float:
     """Nearest points of the simplex {s ≥ 0, Σ s = 1} along the last axis: max(x − θ, 0)."""
     high = -np.sort(-x, axis=-1)
     level = (high.cumsum(-1) - 1) / np.arange(1, x.shape[-1] + 1)
@@ -220,7 +220,7 @@ def _on_simplex(x: Float) -> Float:
 # ---------------------------------------------------------------------- the runs
 
 
-def _decaying(step: Any) -> Any:
+def decaying(step: Any) -> Any:
     """A normalised step never settles below its own length: from 0.1 down to 0.001."""
     return 10 / (100 + step)
 

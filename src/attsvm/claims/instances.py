@@ -1,6 +1,8 @@
-"""Data that several claims share."""
+"""What several claims share: data, and what is measured of a run."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -25,3 +27,14 @@ def first_tokens(tokens: att.Tokens) -> Bool:
 
 def _first(n: int, T: int) -> Bool:
     return np.asarray(np.arange(T) == np.zeros((n, 1)))
+
+
+def certified_share(path: att.Path, norm: att.Norm) -> Float:
+    """Margin ratio (runs,) at the end, for the tokens that each run attends to; NaN without a certificate."""
+    solution = att.max_margin(path.tokens, path.selected, norm)
+    return np.where(solution.certified, att.margin_ratio(path, solution)[:, -1], np.nan)
+
+
+def r2(x: Any, y: Any) -> float:
+    """R² of a line; 0 where y does not move."""
+    return float(np.corrcoef(x, y)[0, 1] ** 2) if np.ptp(y) > 0 else 0.0

@@ -15,6 +15,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
+from attsvm.claims.instances import certified_share
 from attsvm.claims.transformers_setup import draws
 from attsvm.numbers import Float
 
@@ -145,7 +146,7 @@ def factors_as_wide_as_the_inputs_are_many_suffice(seed: int, width: int = SIZE[
         steps=5_000,
         record=[5_000],
     )
-    ratio = _share(path, att.frobenius)
+    ratio = certified_share(path, att.frobenius)
     return att.judge(
         f"K and Q of width {width} reach the best Frobenius margin",
         att.at_least("least Frobenius margin ratio", ratio.min(), ENOUGH),
@@ -167,12 +168,7 @@ def _shares(seed: int, p: float) -> dict[att.Norm, Float]:
         record=[steps],
     )
     between = () if p in (2, 4, math.inf) else (att.Schatten(p / 2), att.Schatten(p))
-    return {norm: _share(path, norm) for norm in (*NORMS, *between)}
-
-
-def _share(path: att.Path, norm: att.Norm) -> Float:
-    solution = att.max_margin(path.tokens, path.selected, norm)
-    return np.where(solution.certified, att.margin_ratio(path, solution)[:, -1], np.nan)
+    return {norm: certified_share(path, norm) for norm in (*NORMS, *between)}
 
 
 def _factors(seed: int, p: float, norm: att.Norm) -> att.Verdict:
@@ -250,7 +246,7 @@ def trained_diagonals(tokens: att.Tokens, v: Float, p: float) -> att.Path:
 def _diagonals(seed: int, judged: dict[float, float], count: int = DRAWS, least: bool = True) -> att.Verdict:
     evidence, certified = [], True
     for p, q in judged.items():
-        share = _share(_diagonal_path(seed, p, count), att.Entrywise(q))
+        share = certified_share(_diagonal_path(seed, p, count), att.Entrywise(q))
         certified &= bool(np.isfinite(share).all())
         which, number = ("least", share.min()) if least else ("median", np.median(share))
         evidence.append(

@@ -12,6 +12,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
+from attsvm.claims.instances import certified_share
 from attsvm.claims.transformers_setup import draws
 from attsvm.numbers import Float
 
@@ -69,9 +70,7 @@ def adam_in_batches_of_one_leaves_the_max_norm_margin(seed: int, batch: int | No
 
 
 def _share(seed: int, name: str, batch: int | None, norm: att.Norm) -> Float:
-    path = _trained(seed, name, batch)
-    solution = att.max_margin(path.tokens, path.selected, norm)
-    return np.where(solution.certified, att.margin_ratio(path, solution)[:, -1], np.nan)
+    return certified_share(_trained(seed, name, batch), norm)
 
 
 @lru_cache(maxsize=4)

@@ -10,6 +10,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
+from attsvm.claims.instances import r2
 from attsvm.numbers import Float
 
 SENTENCES, LENGTH, VOCABULARY = 120, 5, 20
@@ -98,7 +99,7 @@ def both_stages_tend_to_their_programs(seed: int, normalised: bool = True) -> at
         index, away, size = layer.path.index, layer.away, layer.path.norm()
         evidence += [
             att.at_most(f"1 − cosine, {name}", away[-1], close),
-            att.at_least(f"R² of linear growth, {name}", _r2(index, size), 0.999),
+            att.at_least(f"R² of linear growth, {name}", r2(index, size), 0.999),
             att.told(f"norm, {name}", size[-1]),
         ]
         numbers |= {f"index, {name}": index, f"1 − cosine, {name}": away, f"norm, {name}": size}
@@ -124,7 +125,7 @@ def the_loss_gap_decays_exponentially(seed: int, normalised: bool = True) -> att
     slope = np.polyfit(path.index[late], gap[late], 1)[0]
     return att.judge(
         "the loss gap decays exponentially",
-        att.at_least("R² of log gap against steps", _r2(path.index[late], gap[late]), 0.999),
+        att.at_least("R² of log gap against steps", r2(path.index[late], gap[late]), 0.999),
         att.at_most("slope per step", slope, 0.0),
         att.told("log gap at the end", gap[-1]),
         numbers={"index": path.index, "log gap": gap},
@@ -226,8 +227,3 @@ def weights_split_into_direction_and_finite_part(seed: int) -> att.Verdict:
     Partial: one toy corpus, whatever the seed: its 20 of 20 is one run.
     """
     return _split(True)
-
-
-def _r2(x: Any, y: Any) -> float:
-    """R² of a line; 0 where y does not move."""
-    return float(np.corrcoef(x, y)[0, 1] ** 2) if np.ptp(y) > 0 else 0.0

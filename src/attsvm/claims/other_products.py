@@ -10,6 +10,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
+from attsvm.claims.instances import certified_share
 from attsvm.claims.transformers_setup import draws
 from attsvm.numbers import Float
 
@@ -38,7 +39,7 @@ def three_factors_maximise_the_margin_of_a_third_of_p(seed: int, p: float = 2.0)
     )
     prompts = att.Tokens(tokens.keys * tokens.queries[..., None, :])
     flat = path.changed(tokens=prompts, W=np.diagonal(path.W, axis1=-2, axis2=-1)[..., None], state=None)
-    return _judged("l6 steps on three factors", _share(flat, att.Entrywise(p)), att.Entrywise(p))
+    return _judged("l6 steps on three factors", certified_share(flat, att.Entrywise(p)), att.Entrywise(p))
 
 
 @claim(
@@ -54,12 +55,7 @@ def compositional_muon_reaches_the_spectral_margin(seed: int, norm: att.Norm = a
     path = att.train(
         tokens, att.Linear(v), weight=att.KeyQuery(), optimizer=rule, steps=1_600, record=[1_600]
     )
-    return _judged("compositional Muon", _share(path, norm), norm)
-
-
-def _share(path: att.Path, norm: att.Norm) -> Float:
-    solution = att.max_margin(path.tokens, path.selected, norm)
-    return np.where(solution.certified, att.margin_ratio(path, solution)[:, -1], np.nan)
+    return _judged("compositional Muon", certified_share(path, norm), norm)
 
 
 def _judged(who: str, share: Float, norm: att.Norm) -> att.Verdict:

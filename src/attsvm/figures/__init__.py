@@ -8,24 +8,34 @@ numbers against their references, each of which says where it comes from:
     figure.picture(figure.compute("quick")).savefig("two-clouds.svg")
 """
 
-from attsvm.figures import (  # noqa: F401 (loading registers)
-    benign_overfitting,
-    even_pairs,
-    fast_rates,
-    match_and_copy,
-    max_margin_selection,
-    mirror_descent,
-    next_token,
-    one_location,
-    ours,
-    sinks,
-    sparse_signals,
-    topics,
-    transformers_as_svms,
-)
+from importlib import import_module
+
 from attsvm.figures.accuracy import Accuracy, axis, counted, digits, exactly, sampled, within
 from attsvm.figures.figure import KINDS, STATUSES, Check, Figure, Paper, Provenance, Scale, Status
 from attsvm.figures.papers import PAPERS
+
+FILES = {
+    "max_margin_selection": "single_input several_inputs losses joint random_data vision_sparsity",
+    "transformers_as_svms": "two_clouds two_fans local_convergence rank where_it_ends relu_head "
+    "quadratic_head",
+    "mirror_descent": "own_program rates joint sentiment vision",
+    "next_token": "two_stages extended_order soft_composition collapse",
+    "fast_rates": "three_methods",
+    "even_pairs": "two_phases",
+    "benign_overfitting": "hand_built level phases regimes two_steps",
+    "match_and_copy": "past_the_last_digit",
+    "sparse_signals": "capacity two_steps",
+    "one_location": "where_descent_ends",
+    "topics": "changes",
+    "sinks": "trigger",
+    "ours": "past_saturation optimizer_norms joint_family fractions real_tokens head_geometry head_ranks "
+    "language collapse basins factor_times",
+}
+"""The figures of each folder, in the order of the page: loading one registers it with its paper."""
+
+for _folder, _names in FILES.items():
+    for _name in _names.split():
+        import_module(f"attsvm.figures.{_folder}.{_name}")
 
 ALL: dict[str, Figure] = {figure.name: figure for paper in PAPERS for figure in paper.figures}
 

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
+from attsvm.claims.gen_svm import decaying, on_simplex
 from attsvm.figures.accuracy import digits, sampled, within
 from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check
 from attsvm.figures.panels import describe
@@ -74,19 +75,6 @@ def experiment(instances: int, steps: int) -> Arrays:
     best = on_simplex(np.einsum("rntd,rd->rnt", keys, v) / (2 * strength[:, None, None]))
     arrays = {"trained": path.attention[:, -1], "projected": best} | _distances(tokens, path.final, best)
     return {name: each.reshape(*shape, *each.shape[1:]) for name, each in arrays.items()}
-
-
-def decaying(step: Any) -> Any:
-    """A normalised step never settles below its own length: from 0.1 down, like 10/(100 + step)."""
-    return 10 / (100 + step)
-
-
-def on_simplex(x: Float) -> Float:
-    """Nearest points of the simplex {s ≥ 0, Σ s = 1} along the last axis: max(x − θ, 0)."""
-    high = -np.sort(-x, axis=-1)
-    level = (high.cumsum(-1) - 1) / np.arange(1, x.shape[-1] + 1)
-    last = (high > level).sum(-1, keepdims=True) - 1
-    return np.maximum(x - np.take_along_axis(level, last, axis=-1), 0.0)
 
 
 def _distances(tokens: att.Tokens, W: Float, best: Float) -> Arrays:
