@@ -6,7 +6,7 @@ largest entry, m F lies between γ₂ and, for m → ∞, 1.7823 γ₂ (Grothend
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from attsvm.claims.transformers_setup import draws
 from attsvm.numbers import Float
 
 REFERENCE = "ours: docs/law_of_halves.md, after Tsilivis et al. 2024, arXiv 2410.22069"
+conjecture = partial(claim, REFERENCE, "conjecture")
 DRAWS, SIZE, WIDTH = 4, (4, 4, 8), 16
 RULES = {"row": att.steepest(att.LongestRow(), 0.005), "sign": att.steepest(att.linf, 0.003)}
 STEPS = 10_000
@@ -25,7 +26,7 @@ GAMMA = att.MaxNorm()
 ENOUGH, OTHERS = 0.98, 0.95
 
 
-@claim(REFERENCE, "conjecture", removed="the norm γ₂: judged in the nuclear norm", twin={"norm": att.nuclear})
+@conjecture(removed="the norm γ₂: judged in the nuclear norm", twin={"norm": att.nuclear})
 def row_steps_on_factors_maximise_the_max_norm_margin(seed: int, norm: att.Norm = GAMMA) -> att.Verdict:
     """Steps that give every row of K and of Q the same length reach the best γ₂ margin of their tokens.
 
@@ -45,12 +46,7 @@ def row_steps_on_factors_maximise_the_max_norm_margin(seed: int, norm: att.Norm 
     )
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed="the norm γ₂: the same bracket of the spectral margin",
-    twin={"norm": att.spectral},
-)
+@conjecture(removed="the norm γ₂: the same bracket of the spectral margin", twin={"norm": att.spectral})
 def sign_steps_on_factors_stay_in_the_bracket_of_grothendieck(
     seed: int, norm: att.Norm = GAMMA
 ) -> att.Verdict:

@@ -6,7 +6,7 @@ every batch size if it remembers for long (Baek et al., arXiv 2510.26303). Ours:
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from attsvm.claims.transformers_setup import draws
 from attsvm.numbers import Float
 
 REFERENCE = "ours, for attention; linear models: Baek et al. 2025, arXiv 2510.26303"
+conjecture = partial(claim, REFERENCE, "conjecture")
 DRAWS, SIZE, LR, STEPS, MEMORY = 8, (4, 4, 8), 0.03, 6_000, 0.9
 RULES = {
     "Signum": att.steepest(att.linf, LR, momentum=MEMORY),
@@ -26,9 +27,7 @@ RULES = {
 ENOUGH, FAR = 0.98, 0.85
 
 
-@claim(
-    REFERENCE, "conjecture", removed="the momentum: sign descent on single examples", twin={"name": "sign"}
-)
+@conjecture(removed="the momentum: sign descent on single examples", twin={"name": "sign"})
 def signum_keeps_the_max_norm_margin_in_batches_of_one(seed: int, name: str = "Signum") -> att.Verdict:
     """Sign descent with momentum reaches the best l∞ margin of its tokens from single examples, as from all.
 
@@ -47,9 +46,7 @@ def signum_keeps_the_max_norm_margin_in_batches_of_one(seed: int, name: str = "S
     return att.judge(f"{name} reaches the l∞ margin", *evidence)
 
 
-@claim(
-    REFERENCE, "conjecture", removed="the batches of one: all examples at every step", twin={"batch": None}
-)
+@conjecture(removed="the batches of one: all examples at every step", twin={"batch": None})
 def adam_in_batches_of_one_leaves_the_max_norm_margin(seed: int, batch: int | None = 1) -> att.Verdict:
     """Adam on single examples ends far from the best l∞ margin, and nearer to the Frobenius one than on all.
 

@@ -7,7 +7,7 @@ these claims is a conjecture. Data: losing tokens of equal score, so all optimiz
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import attsvm as att
@@ -27,7 +27,7 @@ TOO_FAST = 30
 """The twins' factor on MOMENTUM_LR, which puts lr · margin beyond −log MOMENTUM."""
 CHOSEN_ON = range(40)
 """The width was checked on all of these seeds."""
-REFERENCE = "Fan et al. 2025, arXiv 2502.04664"
+conjecture = partial(claim, "Fan et al. 2025, arXiv 2502.04664", "conjecture", chosen_on=CHOSEN_ON)
 _SLOW = "the slow steps: 30 times longer, gradients fade faster than the average forgets"
 
 
@@ -41,45 +41,29 @@ def _run(norm: Geometry, seed: int, lr: float = LR, momentum: float = 0.0) -> at
 # ---------------------------------------------------------------------- plain steepest descent
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed="the optimizer's own norm: judged in l∞",
-    twin=lambda seed: _margin(_run(att.frobenius, seed), att.linf),
-    chosen_on=CHOSEN_ON,
-)
-def normalised_descent_maximises_the_frobenius_margin(seed: int) -> att.Verdict:
+@conjecture(removed="the optimizer's own norm: judged in l∞", twin={"norm": att.linf})
+def normalised_descent_maximises_the_frobenius_margin(
+    seed: int, norm: Geometry = att.frobenius
+) -> att.Verdict:
     """Steepest descent in the Frobenius norm (normalised GD) reaches the best Frobenius margin.
 
     Separable best tokens, losing tokens of equal score, constant lr 0.1. Wanted: margin ratio ≥ 0.99.
     The twin judges the run in the l∞ norm.
     """
-    return _margin(_run(att.frobenius, seed), att.frobenius)
+    return _margin(_run(att.frobenius, seed), norm)
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed="the optimizer's own norm: judged in Frobenius",
-    twin=lambda seed: _margin(_run(att.linf, seed), att.frobenius),
-    chosen_on=CHOSEN_ON,
-)
-def sign_descent_maximises_the_max_norm_margin(seed: int) -> att.Verdict:
+@conjecture(removed="the optimizer's own norm: judged in Frobenius", twin={"norm": att.frobenius})
+def sign_descent_maximises_the_max_norm_margin(seed: int, norm: Geometry = att.linf) -> att.Verdict:
     """Steepest descent in the l∞ norm (sign descent) reaches the best l∞ margin.
 
     Setting as above; wanted: margin ratio ≥ 0.99. The twin judges the run in the Frobenius norm.
     """
-    return _margin(_run(att.linf, seed), att.linf)
+    return _margin(_run(att.linf, seed), norm)
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed="the optimizer's own norm: judged in l∞",
-    twin=lambda seed: _margin(_run(att.spectral, seed), att.linf),
-    chosen_on=CHOSEN_ON,
-)
-def spectral_descent_maximises_the_spectral_margin(seed: int) -> att.Verdict:
+@conjecture(removed="the optimizer's own norm: judged in l∞", twin={"norm": att.linf})
+def spectral_descent_maximises_the_spectral_margin(seed: int, norm: Geometry = att.spectral) -> att.Verdict:
     """Steepest descent in the spectral norm (Muon's exact direction) reaches the best spectral margin.
 
     Setting as above; wanted: margin ratio ≥ 0.99. The twin judges the run in the l∞ norm.
@@ -88,17 +72,11 @@ def spectral_descent_maximises_the_spectral_margin(seed: int) -> att.Verdict:
     not unique, so weights drift inside its face and a better-scoring token may become a support token:
     on `sphere(4, 5, 6, seed=4)`, lr 0.1, the ratio rises to 0.995 at step 6,250 and then falls to 0.48.
     """
-    return _margin(_run(att.spectral, seed), att.spectral)
+    return _margin(_run(att.spectral, seed), norm)
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed="the optimizer's own norm: judged in the spectral norm",
-    twin=lambda seed: _margin(_run(att.l1, seed), att.spectral),
-    chosen_on=CHOSEN_ON,
-)
-def coordinate_descent_maximises_the_l1_margin(seed: int) -> att.Verdict:
+@conjecture(removed="the optimizer's own norm: judged in the spectral norm", twin={"norm": att.spectral})
+def coordinate_descent_maximises_the_l1_margin(seed: int, norm: Geometry = att.l1) -> att.Verdict:
     """Steepest descent in the l1 norm (one coordinate per step) reaches the best l1 margin.
 
     Setting as above; wanted: margin ratio ≥ 0.97. The twin judges the run in the spectral norm.
@@ -107,19 +85,13 @@ def coordinate_descent_maximises_the_l1_margin(seed: int) -> att.Verdict:
     the run saturates with example 2 on a losing token: the coordinates that serve the others push its best
     token ever further down. Of 40 seeds, one ends so at width 6, one at 8, none at 10.
     """
-    return _margin(_run(att.l1, seed), att.l1)
+    return _margin(_run(att.l1, seed), norm)
 
 
 # ---------------------------------------------------------------------- the table
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed="the optimizer's own norm: the next one in the table",
-    twin={"shift": 1},
-    chosen_on=CHOSEN_ON,
-)
+@conjecture(removed="the optimizer's own norm: the next one in the table", twin={"shift": 1})
 def each_steepest_descent_leads_in_its_own_norm(seed: int, shift: int = 0) -> att.Verdict:
     """Of the four steepest descents, the one in a norm ends with the largest margin in that norm.
 
@@ -139,31 +111,19 @@ def each_steepest_descent_leads_in_its_own_norm(seed: int, shift: int = 0) -> at
 # ---------------------------------------------------------------------- momentum
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed=_SLOW,
-    twin=lambda seed: _with_momentum(att.frobenius, seed, TOO_FAST),
-    chosen_on=CHOSEN_ON,
-)
-def momentum_keeps_the_frobenius_margin(seed: int) -> att.Verdict:
+@conjecture(removed=_SLOW, twin={"times": TOO_FAST})
+def momentum_keeps_the_frobenius_margin(seed: int, times: int = 1) -> att.Verdict:
     """Normalised descent on averaged gradients (momentum 0.9) reaches the best Frobenius margin too.
 
     The average of raw gradients; lr · margin below −log(0.9), so that gradients, which fade like
     exp(−lr · margin) per step, fade slower than the average forgets them. Wanted: margin ratio ≥ 0.99.
     The twin's steps are 30 times longer: the average is then ruled by old gradients.
     """
-    return _with_momentum(att.frobenius, seed, 1)
+    return _with_momentum(att.frobenius, seed, times)
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed=_SLOW,
-    twin=lambda seed: _with_momentum(att.linf, seed, TOO_FAST),
-    chosen_on=CHOSEN_ON,
-)
-def signum_maximises_the_max_norm_margin(seed: int) -> att.Verdict:
+@conjecture(removed=_SLOW, twin={"times": TOO_FAST})
+def signum_maximises_the_max_norm_margin(seed: int, times: int = 1) -> att.Verdict:
     """Signum (the sign of averaged gradients) reaches the best l∞ margin.
 
     Setting and twin as for the Frobenius norm; wanted: margin ratio ≥ 0.99.
@@ -171,22 +131,16 @@ def signum_maximises_the_max_norm_margin(seed: int) -> att.Verdict:
     Surprise: lr 0.1, harmless without momentum, is too long here (l∞ margins are 1 to 2.6): on
     `sphere(4, 5, 6)` the ratios of 20 seeds end between 0.43 and 0.99. The theorem's rates decrease.
     """
-    return _with_momentum(att.linf, seed, 1)
+    return _with_momentum(att.linf, seed, times)
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed=_SLOW,
-    twin=lambda seed: _with_momentum(att.spectral, seed, TOO_FAST),
-    chosen_on=CHOSEN_ON,
-)
-def muon_maximises_the_spectral_margin(seed: int) -> att.Verdict:
+@conjecture(removed=_SLOW, twin={"times": TOO_FAST})
+def muon_maximises_the_spectral_margin(seed: int, times: int = 1) -> att.Verdict:
     """Muon (the orthogonal factor of averaged gradients) reaches the best spectral margin.
 
     Setting and twin as for the Frobenius norm; wanted: margin ratio ≥ 0.99.
     """
-    return _with_momentum(att.spectral, seed, 1)
+    return _with_momentum(att.spectral, seed, times)
 
 
 def _with_momentum(norm: Geometry, seed: int, times: int) -> att.Verdict:

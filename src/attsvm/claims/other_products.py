@@ -6,6 +6,8 @@ spectral norm, to first order: the law names the same limit as for Muon on K and
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 import attsvm as att
@@ -14,13 +16,11 @@ from attsvm.claims.instances import certified_share
 from attsvm.claims.transformers_setup import draws
 from attsvm.numbers import Float
 
-REFERENCE = "ours: docs/law_of_halves.md"
+conjecture = partial(claim, "ours: docs/law_of_halves.md", "conjecture")
 DRAWS, ENOUGH = 8, 0.98
 
 
-@claim(
-    REFERENCE, "conjecture", removed="the third: judged in l3, as if there were two factors", twin={"p": 3.0}
-)
+@conjecture(removed="the third: judged in l3, as if there were two factors", twin={"p": 3.0})
 def three_factors_maximise_the_margin_of_a_third_of_p(seed: int, p: float = 2.0) -> att.Verdict:
     """Steepest descent in l6 on three factors of a diagonal reaches the best l2 margin of their product.
 
@@ -42,9 +42,7 @@ def three_factors_maximise_the_margin_of_a_third_of_p(seed: int, p: float = 2.0)
     return _judged("l6 steps on three factors", certified_share(flat, att.Entrywise(p)), att.Entrywise(p))
 
 
-@claim(
-    REFERENCE, "conjecture", removed="the norm: judged in the Frobenius norm", twin={"norm": att.frobenius}
-)
+@conjecture(removed="the norm: judged in the Frobenius norm", twin={"norm": att.frobenius})
 def compositional_muon_reaches_the_spectral_margin(seed: int, norm: att.Norm = att.spectral) -> att.Verdict:
     """Compositional Muon on K and Q reaches the best spectral margin of its tokens, as Muon does.
 

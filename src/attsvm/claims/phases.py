@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from attsvm.numbers import Float
 
 REFERENCE = "ours: docs/phases.md"
 CHOSEN = range(5)
+conjecture = partial(claim, REFERENCE, "conjecture", chosen_on=CHOSEN)
 
 COUNTED, KEYS = ((4, 4, 4), (6, 3, 5), (4, 8, 7)), 1000
 BASINS, DRAWS, STARTS, NEAR, FAR = (3, 5, 4), 20, 64, 0.1, 10.0
@@ -56,13 +57,7 @@ def the_share_of_separable_selections_is_counted(seed: int, shared: bool = True)
 # ---------------------------------------------------------------------- where descent is global
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed="each input by itself: whole runs are compared",
-    twin={"each": False},
-    chosen_on=CHOSEN,
-)
+@conjecture(removed="each input by itself: whole runs are compared", twin={"each": False})
 def a_prompt_is_as_often_right_on_an_input_where_width_over_the_others_is_equal(
     seed: int, each: bool = True
 ) -> att.Verdict:
@@ -88,36 +83,24 @@ def a_prompt_is_as_often_right_on_an_input_where_width_over_the_others_is_equal(
 # ---------------------------------------------------------------------- where runs end
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed="the selections' own angles: those of the draw are shuffled",
-    twin=lambda seed: _basins(seed, FAR, "angle", shuffled=True),
-    chosen_on=CHOSEN,
-)
-def far_starts_end_where_the_cone_is_wide(seed: int) -> att.Verdict:
+@conjecture(removed="the selections' own angles: those of the draw are shuffled", twin={"shuffled": True})
+def far_starts_end_where_the_cone_is_wide(seed: int, shuffled: bool = False) -> att.Verdict:
     """From long random starts a locally optimal selection is the likelier, the larger the solid angle of the
     directions that attend to it.
 
     Prompts on twenty draws of (3, 5, 4) with four or more locally optimal selections, 64 starts N(0, 10²)
     each, 500 normalised steps of 0.1. Wanted: mean rank correlation over draws ≥ 0.2.
     """
-    return _basins(seed, FAR, "angle", shuffled=False)
+    return _basins(seed, FAR, "angle", shuffled)
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed="the selections' own scores: those of the draw are shuffled",
-    twin=lambda seed: _basins(seed, NEAR, "score", shuffled=True),
-    chosen_on=CHOSEN,
-)
-def near_starts_end_where_the_score_is_high(seed: int) -> att.Verdict:
+@conjecture(removed="the selections' own scores: those of the draw are shuffled", twin={"shuffled": True})
+def near_starts_end_where_the_score_is_high(seed: int, shuffled: bool = False) -> att.Verdict:
     """From short random starts a locally optimal selection is the likelier, the higher its tokens score.
 
     Setting as above, starts N(0, 0.1²).
     """
-    return _basins(seed, NEAR, "score", shuffled=False)
+    return _basins(seed, NEAR, "score", shuffled)
 
 
 def _basins(seed: int, scale: float, predictor: str, shuffled: bool) -> att.Verdict:
@@ -217,12 +200,9 @@ def _first_gradient(tokens: att.Tokens, v: Float) -> Float:
     return np.einsum("rit,ritd,rie->rde", pull, tokens.keys, tokens.queries)
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
+@conjecture(
     removed="gradient descent: spectral steps lift small and large directions alike",
     twin={"rule": att.spectral, "norm": att.spectral, "lr": 0.01, "steps": 2000},
-    chosen_on=CHOSEN,
 )
 def descent_on_factors_is_quickest_from_a_start_of_middle_size(
     seed: int,

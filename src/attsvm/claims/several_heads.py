@@ -6,7 +6,7 @@ is hard. Muon on each head alone and on all of them side by side are different n
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -14,17 +14,12 @@ import attsvm as att
 from attsvm.claims.claim import claim
 from attsvm.numbers import Float
 
-REFERENCE = "ours: docs/law_of_halves.md"
+conjecture = partial(claim, "ours: docs/law_of_halves.md", "conjecture")
 HEADS, SIZE = 3, (4, 4, 8)
 STEPS, LR = 10_000, 0.1
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed="the joint norm: every head is normalised by itself",
-    twin={"norm": "apart"},
-)
+@conjecture(removed="the joint norm: every head is normalised by itself", twin={"norm": "apart"})
 def a_head_is_as_long_as_its_task_is_hard(seed: int, norm: str = "joint") -> att.Verdict:
     """Under normalised gradient descent in one norm of all heads, length times margin is the same for each.
 
@@ -43,11 +38,8 @@ def a_head_is_as_long_as_its_task_is_hard(seed: int, norm: str = "joint") -> att
     )
 
 
-@claim(
-    REFERENCE,
-    "conjecture",
-    removed="a norm for each head: the heads side by side are one matrix",
-    twin={"norm": "concatenated"},
+@conjecture(
+    removed="a norm for each head: the heads side by side are one matrix", twin={"norm": "concatenated"}
 )
 def muon_per_head_maximises_the_spectral_margin_of_each(seed: int, norm: str = "apart") -> att.Verdict:
     """Spectral descent on each head by itself reaches the best spectral margin of every head.
