@@ -8,7 +8,7 @@ from scipy.special import comb, erf
 from scipy.stats import norm
 
 import attsvm as att
-from attsvm.datasets.one_location import zeta, zeta_slope
+from attsvm.datasets.one_location import zeta
 from attsvm.datasets.sparse_signals import cone_distance
 
 FRESH = {
@@ -65,11 +65,10 @@ def test_the_response_is_what_the_marked_token_says():
 
 
 @pytest.mark.parametrize(("t", "a"), [(0.0, 0.5), (0.7, 0.4), (-2.0, 1.5)])
-def test_zeta_and_its_slope_are_those_of_mpmath_and_not_zeta_with_exchanged_arguments(t, a):
+def test_zeta_is_that_of_mpmath_and_its_slope_not_zeta_with_exchanged_arguments(t, a):
     exact = mp.quad(lambda g: mp.erf(t + a * g) ** 2 * mp.npdf(g), [-9, 0, 9])
     slope = (zeta(t + 1e-5, a) - zeta(t - 1e-5, a)) / 2e-5
     assert float(zeta(t, a)) == pytest.approx(float(exact), rel=1e-12)
-    assert float(zeta_slope(t, a)) == pytest.approx(float(slope), rel=1e-7, abs=1e-9)
     assert abs(float(zeta(a, t)) - float(slope)) > 1e-2  # what the published code takes for the slope
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
 from attsvm import __version__, strict_json
@@ -94,6 +95,14 @@ def say(text: object) -> None:
 def say_json(record: Any) -> None:
     """Print one JSON object; what is not finite is null."""
     print(strict_json.dumps(record))
+
+
+def bar() -> Progress:
+    """A bar on stderr, which goes when the work is done; none where that is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(
+        *columns, TextColumn("left"), console=errors, transient=True, disable=not errors.is_terminal
+    )
 
 
 def warn(message: object) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path as File
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from attsvm.cli.app import AsJson, Cluster, errors, say, say_json, warn
+from attsvm.cli.app import AsJson, Cluster, bar, say, say_json, warn
 from attsvm.cli.files import check_folder, one_line_errors
 from attsvm.files import read_text
 from attsvm.heads.texts import LENGTH, CutTexts, cut_in_words
@@ -19,8 +18,6 @@ from attsvm.workers import named
 
 if TYPE_CHECKING:
     from attsvm.heads.audit import Audit, Settings
-
-COLUMNS = (TextColumn("heads"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
 
 
 def heads(
@@ -83,13 +80,10 @@ def _audited(model: str, texts: list[str], settings: Settings, executor: Executo
     """The audit behind a progress bar; what was cut is said after it, in words of the command line."""
     from attsvm.heads.audit import audit
 
-    with (
-        warnings.catch_warnings(action="ignore", category=CutTexts),
-        Progress(*COLUMNS, console=errors, transient=True, disable=not errors.is_terminal) as bar,
-    ):
-        task = bar.add_task("heads", total=None)
+    with warnings.catch_warnings(action="ignore", category=CutTexts), bar() as shown:
+        task = shown.add_task("heads", total=None)
 
         def seen(heads: int, of: int) -> None:
-            bar.update(task, completed=heads, total=of)
+            shown.update(task, completed=heads, total=of)
 
         return audit(model, texts, settings, progress=seen, executor=executor)

@@ -9,9 +9,8 @@ from pathlib import Path as File
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from attsvm.cli.app import INTERRUPTED, AsJson, Cluster, errors, say, say_json, stop
+from attsvm.cli.app import INTERRUPTED, AsJson, Cluster, bar, errors, say, say_json, stop
 from attsvm.cli.files import one_line_errors
 from attsvm.training.compilation import compile_quickly
 from attsvm.words import check_names, one_of
@@ -22,13 +21,6 @@ if TYPE_CHECKING:
     from attsvm.reproduce import Result
 
 SCALES = {"quick": "quick", "default": "default", "paper": "paper"}
-COLUMNS = (
-    TextColumn("{task.description}"),
-    BarColumn(),
-    MofNCompleteColumn(),
-    TimeRemainingColumn(),
-    TextColumn("left"),
-)
 
 
 def reproduce(
@@ -127,11 +119,11 @@ def _list(as_json: bool) -> None:
 def _run(names: list[str], scale: Any, out: File, executor: Executor | None) -> list[Result]:
     from attsvm.reproduce import reproduce as run
 
-    with Progress(*COLUMNS, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("figures", total=len(names))
+    with bar() as shown:
+        task = shown.add_task("figures", total=len(names))
 
         def finished(result: Result) -> None:
-            bar.advance(task)
+            shown.advance(task)
             line = f"{result.name:<20} {result.outcome}   ({result.seconds:g} s)"
             errors.print(line, markup=False, soft_wrap=True)
 

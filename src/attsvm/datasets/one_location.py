@@ -157,16 +157,6 @@ def zeta(t: Float | float, a: Float | float) -> Float:
     return np.asarray(1 - 8 * owens_t(np.sqrt(2) * t / np.sqrt(1 + 2 * a * a), 1 / np.sqrt(1 + 4 * a * a)))
 
 
-def zeta_slope(t: Float | float, a: Float | float) -> Float:
-    """∂ζ/∂t = 4/√(π(1 + 2a²)) · e^(−t²/(1 + 2a²)) · erf(t/√((1 + 2a²)(1 + 4a²)))."""
-    from scipy.special import erf
-
-    t, wide = np.asarray(t, dtype=float), 1 + 2 * np.asarray(a, dtype=float) ** 2
-    return np.asarray(
-        4 / np.sqrt(np.pi * wide) * np.exp(-t * t / wide) * erf(t / np.sqrt(wide * (2 * wide - 1)))
-    )
-
-
 def _erf(sharpness: float, x: Float) -> tuple[Float, Float]:
     """erf(λx) and its slope in x."""
     from scipy.special import erf

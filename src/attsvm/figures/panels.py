@@ -40,6 +40,13 @@ def band(ax: Axes, x: Any, runs: Float, color: str, **options: Any) -> Float:
     return np.asarray(middle)
 
 
+def spread_band(ax: Axes, x: Any, each: Float, color: str, **options: Any) -> None:
+    """Mean over the runs, first axis, ± one standard deviation; NaN runs are left out."""
+    mean, spread = np.nanmean(each, 0), np.nanstd(each, 0)
+    ax.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.2, lw=0)
+    ax.plot(x, mean, color=color, **options)
+
+
 def beside(ax: Axes, x: float, y: float, text: str, color: str, shift: float = 0.0) -> None:
     """Write a word to the right of a curve's end, moved up by `shift` points where words would meet."""
     place = {"xytext": (4, shift), "textcoords": "offset points", "annotation_clip": False}

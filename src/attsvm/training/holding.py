@@ -16,8 +16,11 @@ from attsvm.training.rule import Rule, Tree, numbers, times
 
 @numbers()
 @dataclass(frozen=True)
-class TrueScale:
+class Foreign:
+    """A rule of optax's, given the gradient at its true scale or its mantissa alone."""
+
     optimizer: optax.GradientTransformationExtraArgs
+    scaled: bool
 
     def init(self, params: Tree) -> Tree:
         return self.optimizer.init(params)
@@ -25,21 +28,10 @@ class TrueScale:
     def update(
         self, grads: Tree, state: Tree, params: Tree = None, *, log_scale: Any = 0.0, **known: Any
     ) -> tuple[Tree, Tree]:
-        return self.optimizer.update(times(jnp.exp(log_scale), grads), state, params, **known)
-
-
-@numbers()
-@dataclass(frozen=True)
-class ScaleFree:
-    optimizer: optax.GradientTransformationExtraArgs
-
-    def init(self, params: Tree) -> Tree:
-        return self.optimizer.init(params)
-
-    def update(
-        self, grads: Tree, state: Tree, params: Tree = None, **known: Any
-    ) -> tuple[Tree, Tree]:  # log_scale stays known: members of a chain that are ours may use it
-        return self.optimizer.update(grads, state, params, **known)
+        if self.scaled:
+            return self.optimizer.update(times(jnp.exp(log_scale), grads), state, params, **known)
+        # log_scale stays known: members of a chain that are ours may use it.
+        return self.optimizer.update(grads, state, params, log_scale=log_scale, **known)
 
 
 @numbers("rule")
@@ -143,4 +135,4 @@ def per_run(rule: Any) -> dict[str, int]:
 
 def foreign(rule: Any) -> bool:
     """Whether a rule is one of optax's, which may use whatever is known."""
-    return foreign(rule.rule) if isinstance(rule, AROUND) else isinstance(rule, (TrueScale, ScaleFree))
+    return foreign(rule.rule) if isinstance(rule, AROUND) else isinstance(rule, Foreign)

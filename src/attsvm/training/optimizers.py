@@ -25,7 +25,7 @@ import optax
 from attsvm.given import real, told
 from attsvm.norms import Norm, as_norm, spectral
 from attsvm.training.compositional import Compositional
-from attsvm.training.holding import AROUND, OverHeads, PerBlock, ScaleFree, TrueScale
+from attsvm.training.holding import AROUND, Foreign, OverHeads, PerBlock
 from attsvm.training.rule import Number, Optimizer, Rate, Rule
 from attsvm.training.rules import Adam, GradientDescent, Mirror, Polyak, Steepest
 
@@ -107,7 +107,7 @@ def scale_free(optimizer: optax.GradientTransformation) -> Optimizer:
     Its entries are of order one at every step. Right for optimizers that do not use the gradient's
     length (Muon, Lion, sign steps); it changes what Adam averages.
     """
-    return Optimizer(ScaleFree(_optax(optimizer)))
+    return Optimizer(Foreign(_optax(optimizer), scaled=False))
 
 
 def per_block(optimizer: optax.GradientTransformation) -> Optimizer:
@@ -124,14 +124,14 @@ def adapted(optimizer: object) -> Optimizer:
     """The optimizer as one of ours; any other optax optimizer sees the gradient at its true scale."""
     if isinstance(optimizer, Optimizer):
         return optimizer
-    return Optimizer(TrueScale(_optax(optimizer)))
+    return Optimizer(Foreign(_optax(optimizer), scaled=True))
 
 
 def needs_excess(rule: Rule, foreign: bool = False) -> bool:
     """Whether a step uses the excess loss L − L*; `foreign` answers for an optax chain we cannot see into."""
     if isinstance(rule, AROUND):
         return needs_excess(rule.rule, foreign)
-    if isinstance(rule, (TrueScale, ScaleFree)):
+    if isinstance(rule, Foreign):
         inner = rule.optimizer
         return needs_excess(inner.rule, foreign) if isinstance(inner, Optimizer) else foreign
     return isinstance(rule, Polyak)

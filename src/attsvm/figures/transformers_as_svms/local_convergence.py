@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.figures.accuracy import along, axis, counted, digits, sampled
 from attsvm.figures.figure import PLOT, RUN, Arrays, Check, Provenance
-from attsvm.figures.panels import describe
+from attsvm.figures.panels import describe, spread_band
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
 from attsvm.figures.textbook import (
@@ -22,7 +22,6 @@ from attsvm.figures.textbook import (
     linear_head,
     textbook_descent,
 )
-from attsvm.figures.transformers_as_svms.drawing import band
 from attsvm.numbers import Float
 
 STARTS = 10_000
@@ -129,8 +128,8 @@ def draw(arrays: Arrays) -> Canvas:
     """Attention of both runs, then the cosines of each with both programs; mean ± standard deviation."""
     figure, (left, middle, right) = canvas(3, height=3.0)
     steps = arrays["steps"]
-    band(left, steps, arrays["full_mass"], BLUE)
-    band(left, steps, arrays["factored_mass"], ORANGE)
+    spread_band(left, steps, arrays["full_mass"], BLUE)
+    spread_band(left, steps, arrays["factored_mass"], ORANGE)
     label(left, 130, 0.72, "train W", BLUE)
     label(left, 66, 0.30, "train (K, Q)", ORANGE)
     left.plot([34, 64], [0.56, 0.34], color=ORANGE, lw=0.6)
@@ -140,8 +139,8 @@ def draw(arrays: Arrays) -> Canvas:
         (middle, "full", BLUE, "frobenius", "nuclear", "train W"),
         (right, "factored", ORANGE, "nuclear", "frobenius", "train (K, Q)"),
     ):
-        band(ax, steps, arrays[f"{run}_{own}"], color)
-        band(ax, steps, arrays[f"{run}_{other}"], GREY)
+        spread_band(ax, steps, arrays[f"{run}_{own}"], color)
+        spread_band(ax, steps, arrays[f"{run}_{other}"], GREY)
         label(ax, 980, 0.905, PROGRAMS[own], color, ha="right")
         label(ax, 980, 0.745, PROGRAMS[other], GREY, ha="right")
         ax.set(ylim=(0.4, 1.04), xlim=(0, 1000))

@@ -12,11 +12,10 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.figures.accuracy import axis, digits, sampled
 from attsvm.figures.figure import PLOT, RUN, Arrays, Check
-from attsvm.figures.panels import describe, grid
+from attsvm.figures.panels import describe, grid, spread_band
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.recorded import recorded
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
-from attsvm.figures.transformers_as_svms.drawing import band
 from attsvm.numbers import Float
 
 RECORD = "rank"
@@ -122,7 +121,7 @@ def _ranks(ax: Axes, ranks: Float, color: str) -> None:
     """Mean ± standard deviation over the feasible draws; nothing where there is none."""
     each = np.where(ranks > 0, ranks, np.nan)
     known = np.flatnonzero((ranks > 0).any(-1))
-    band(ax, known, each[known].T, color, marker=".")
+    spread_band(ax, known, each[known].T, color, marker=".")
 
 
 @experiment.checked_by
