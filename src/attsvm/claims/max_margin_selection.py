@@ -196,14 +196,7 @@ def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int, losing
     errors, sideways = [], []
     for loss, slope in slopes.items():
         rule = att.steepest(att.frobenius, 0.1)
-        run = att.train(
-            tokens,
-            att.Linear(HEAD),
-            loss=loss,
-            optimizer=rule,
-            steps=1_000,
-            record=2,
-        )
+        run = att.train(tokens, att.Linear(HEAD), loss=loss, optimizer=rule, steps=1_000, record=2)
         expected = (np.log(high) + slope) / 2
         errors.append(abs(run.final[1, 0] - expected))
         sideways.append(abs(run.final[1, 0] / run.final[0, 0]))
@@ -223,14 +216,7 @@ def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int, losing
 def _run(
     tokens: att.Tokens, optimizer: att.Optimizer, steps: int, starts: Float, record: Sequence[int] = ()
 ) -> att.Path:
-    return att.train(
-        tokens,
-        att.Linear(HEAD),
-        optimizer=optimizer,
-        steps=steps,
-        init=starts,
-        record=record,
-    )
+    return att.train(tokens, att.Linear(HEAD), optimizer=optimizer, steps=steps, init=starts, record=record)
 
 
 def _growth(run: att.Path) -> Float:
