@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attsvm import datasets
+from attsvm.claims.gen_svm import on_simplex
 from attsvm.figures import textbook
 from attsvm.figures.ours import past_saturation
 from attsvm.figures.papers import TRANSFORMERS
@@ -76,8 +77,8 @@ def test_keeping_one_token_is_not_what_the_penalty_does(tokens_kept):
 
 def test_points_of_the_simplex_project_to_themselves_and_others_move():
     inside, outside = np.array([0.2, 0.3, 0.5]), np.array([2.0, 0.0, 0.0])
-    np.testing.assert_allclose(quadratic_head.on_simplex(inside), inside)
-    np.testing.assert_allclose(quadratic_head.on_simplex(outside), [1.0, 0.0, 0.0])
+    np.testing.assert_allclose(on_simplex(inside), inside)
+    np.testing.assert_allclose(on_simplex(outside), [1.0, 0.0, 0.0])
 
 
 def test_the_textbook_descent_is_ours_until_attention_saturates(fans):
