@@ -100,7 +100,7 @@ def test_every_recorded_figure_of_a_net_is_computed_again_from_data(data, tmp_pa
     assert layers == {f"layers 3 {p}": (1, 3) for p in ("1.1", "2", "start")}
     assert heads["pair 1.1, size 3 K and Q, l1.1"].shape[0] == 2
     assert found["vision"]["epoch Adam"].tolist() == [1, 2]
-    assert found["vision-sparsity"]["fixed from the start 0"].shape == (2, 3)
+    assert found["vision-sparsity"]["fixed from the start 0"].shape == (3, 3)
     assert found["language"]["fit adam"].shape == (1, 3)
 
 

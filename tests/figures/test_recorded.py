@@ -67,7 +67,7 @@ def test_soft_sparsity_follows_the_norm_where_tokens_are_fixed_and_a_reversed_cu
         "digits, fixed tokens: rank correlation, worst of three seeds",
     )
     turned = {
-        name: x[:, ::-1] * [[1], [-1]] for name, x in arrays.items() if name == "fixed from the start 1"
+        name: x[:, ::-1] * [[1], [1], [-1]] for name, x in arrays.items() if name == "fixed from the start 1"
     }
     for given, wanted in ((arrays, True), (arrays | turned, False)):
         (found,) = [check.agrees for check in vision_sparsity.checks(given) if check.what == what]
