@@ -146,7 +146,7 @@ def test_compiled_blocks_give_the_same_in_half_precision_and_are_compiled_once_f
 
 def traced(graphs):
     """A compiler that counts what it is given and computes it as it stands."""
-    return lambda graph, _: graphs.append(graph) or graph.forward
+    return lambda graph, _, options: graphs.append(graph) or graph.forward
 
 
 def picture_net(seed):
