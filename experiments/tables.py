@@ -9,7 +9,7 @@ import numpy as np
 
 from attsvm.figures.figure import Arrays
 from attsvm.figures.max_margin_selection import vision_sparsity
-from attsvm.figures.mirror_descent import sentiment, trials
+from attsvm.figures.mirror_descent import sentiment, trials, vision
 from attsvm.figures.recorded import recorded
 
 LATE = 80
@@ -63,6 +63,17 @@ def main() -> None:
             least = f"{soft[0]:.2f}, {soft.min():.2f} (epoch {at}), {most}, {soft[-1]:.2f}"
         print(f"  {name}: {best}; {least}; {norm[0]:.3f} → {norm[-1]:.3f}, most {norm.max():.3f}")
         print(f"    rank correlation {vision_sparsity.ranks(soft, norm):.3f}")
+        if name.startswith("vision"):
+            curve, end = dict(zip(run["epoch"], run["test_accuracy"], strict=True)), run["last"]
+            points = ", ".join(
+                f"{x:.3f} ({at})" for at, x in curve.items() if at in (1, 20, 50, 100, 150, 200)
+            )
+            counts = ((kind, end[f"histogram_{kind}"][0], end[f"large_{kind}"]) for kind in vision.KINDS)
+            print(f"    test accuracy {points}; best {max(curve.values()):.3f}, {run['seconds']:.0f} s")
+            print(
+                "    weights below 0.005, above 0.06: "
+                + "; ".join("{} {:,}, {:,}".format(*x) for x in counts)
+            )
 
 
 def page_of_reviews(arrays: Arrays) -> None:
