@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from attsvm import NotSeparable, Tokens, frobenius, max_margin, nuclear, separable
+from attsvm.numbers import library
 from attsvm.numbers.stored import Stored, as_stored, device as devices
 from attsvm.numbers.stored.device import OnDevice
 from tests.program.test_working_set import SAME, problem
@@ -51,6 +52,15 @@ def test_margins_on_a_device_are_those_in_memory(put, dtype):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
+@LIBRARIES
+def test_the_largest_entries_are_those_in_memory_and_no_number_is_infinite(put):
+    keys = numbers(5, 3, 4)
+    keys[2, 1, 0], keys[3, 0, 1] = -9, np.nan
+    expected = np.abs(keys).max(-1)
+    expected[3, 0] = np.inf
+    np.testing.assert_array_equal(OnDevice(put(keys)).largest(), expected)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize(("T", "d"), [(1, 1), (5, 8), (64, 64), (70, 130)])
 def test_the_kernel_of_one_reading_agrees_with_plain_torch(monkeypatch, dtype, T, d):
@@ -87,8 +97,8 @@ def test_the_answer_is_the_one_in_memory(device, put, shape, norm):
 def test_the_newton_matrix_of_a_nuclear_program_is_factored_on_the_device(device, put, monkeypatch):
     keys, queries, best = problem(24, 6, 24, 20)
     tokens, calls, full = Tokens(put(keys), queries), [], []
-    library = type(tokens.keys.library)
-    real = library.factor
+    home = type(tokens.keys.library)
+    real = home.factor
 
     def factor(*arguments):
         calls.append(1)
@@ -97,7 +107,7 @@ def test_the_newton_matrix_of_a_nuclear_program_is_factored_on_the_device(device
         return real(*arguments)
 
     monkeypatch.setattr("attsvm.program.schatten.nuclear.MANY", 1)
-    monkeypatch.setattr(library, "factor", factor)
+    monkeypatch.setattr(home, "factor", factor)
     there, here = max_margin(tokens, best, nuclear), max_margin(Tokens(keys, queries), best, nuclear)
     assert calls and there.certified
     assert nuclear.value(there.W) == pytest.approx(nuclear.value(here.W), rel=SAME)
@@ -105,14 +115,28 @@ def test_the_newton_matrix_of_a_nuclear_program_is_factored_on_the_device(device
     assert max_margin(tokens, best, nuclear).certified
 
 
+def test_rows_of_jax_are_taken_by_few_programs_however_many_they_are():
+    array = numbers(64, 3, 2)
+    stored, place = OnDevice(in_jax(array)), np.arange(64)
+    stored[place[:2], place[:2] % 3]
+    taken = library._program(stored.library.jax, library._taken)
+    before = taken._cache_size()
+    for count in (5, 6, 7, 8):
+        found = stored[place[:count], place[:count] % 3]
+        np.testing.assert_array_equal(found, array[place[:count], place[:count] % 3])
+    assert taken._cache_size() == before + 1
+    stored[place[:9], place[:9] % 3]
+    assert taken._cache_size() == before + 2
+
+
 @LIBRARIES
 def test_a_matrix_that_is_not_positive_has_no_factor_on_the_device(put):
-    library = OnDevice(put(numbers(2, 2, 2))).library
-    with library.scope():
-        matrix, added = library.put(np.array([[1.0, 2.0], [2.0, 1.0]])), library.put(np.zeros(2))
-        assert library.factor(matrix, added, 1e-7) is None
-        factor = library.factor(matrix, library.put(np.full(2, 3.0)), 0.0)
-    np.testing.assert_allclose(library.solve(factor, np.array([6.0, 0.0])), [2.0, -1.0], rtol=1e-12)
+    home = OnDevice(put(numbers(2, 2, 2))).library
+    with home.scope():
+        matrix, added = home.put(np.array([[1.0, 2.0], [2.0, 1.0]])), home.put(np.zeros(2))
+        assert home.factor(matrix, added, 1e-7) is None
+        factor = home.factor(matrix, home.put(np.full(2, 3.0)), 0.0)
+    np.testing.assert_allclose(home.solve(factor, np.array([6.0, 0.0])), [2.0, -1.0], rtol=1e-12)
 
 
 @LIBRARIES

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,14 @@ class Torch:
     def double(self, x: Any) -> Any:
         return self.to(x, self.xp.float64)
 
+    def taken(self, x: Any, *places: NDArray[Any]) -> NDArray[Any]:
+        """x[places] of places (k,) in float64, in the host's memory."""
+        return self.numpy(self.double(x[tuple(map(self.put, places))]))
+
+    def compiled(self, function: Any, *given: Any) -> Any:
+        """function(library, …) of arrays where they are."""
+        return function(self, *given)
+
     def numpy(self, x: Any) -> NDArray[Any]:
         """A copy in memory that the GPU can write to itself, which torch keeps for the next one."""
         here = self.xp.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda)
@@ -122,6 +131,22 @@ class Jax:
     def double(self, x: Any) -> Any:
         return self.to(x, self.xp.float64)
 
+    def taken(self, x: Any, *places: NDArray[Any]) -> NDArray[Any]:
+        """As torch's; so many places are filled up that a program serves all numbers to a power of two."""
+        count = len(places[0])
+        room = (0, (1 << (count - 1).bit_length()) - count if count else 0)
+        return self.numpy(self.compiled(_taken, x, *(np.pad(place, room) for place in places)))[:count]
+
+    def compiled(self, function: Any, *given: Any) -> Any:
+        """As torch's, in one program: else JAX compiles every operation on its own."""
+        return _program(self.jax, function)(self, *given)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Jax) and self.device == other.device
+
+    def __hash__(self) -> int:
+        return hash(self.device)
+
     def numpy(self, x: Any) -> NDArray[Any]:
         return np.asarray(x)
 
@@ -132,11 +157,24 @@ class Jax:
         return self.xp.matmul(a, b, precision="highest")  # else JAX rounds factors to fewer digits
 
     def factor(self, matrix: Any, added: Any, ridge: float) -> Any:
-        place = self.xp.arange(len(matrix))
-        diagonal = (matrix[place, place] + added) * (1 + ridge)
-        factor = self.xp.linalg.cholesky(matrix.at[place, place].set(diagonal))
+        factor = self.compiled(_factor, matrix, added, ridge)
         return None if bool(self.xp.isnan(factor[-1, -1])) else factor
 
     def solve(self, factor: Any, right: Float) -> Float:
         with self.scope():
             return self.numpy(self.jax.scipy.linalg.cho_solve((factor, True), self.put(right)))
+
+
+@cache
+def _program(jax: Any, function: Any) -> Any:
+    return jax.jit(function, static_argnums=0)
+
+
+def _taken(library: Jax, x: Any, *places: Any) -> Any:
+    return library.double(x[places])
+
+
+def _factor(library: Jax, matrix: Any, added: Any, ridge: Any) -> Any:
+    place = library.xp.arange(len(matrix))
+    diagonal = (matrix[place, place] + added) * (1 + ridge)
+    return library.xp.linalg.cholesky(matrix.at[place, place].set(diagonal))

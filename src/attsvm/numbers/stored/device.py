@@ -34,13 +34,7 @@ class OnDevice(Stored):
 
     def largest(self) -> Float:
         self.passes += 1
-        xp = self.library.xp
-
-        def work(x: Any) -> Any:
-            top = self.library.double(xp.maximum(xp.amax(x, -1), -xp.amin(x, -1)))
-            return xp.where(xp.isnan(top), xp.inf, top)
-
-        return self._each(work, np.arange(len(self)))
+        return self._each(lambda x: self.library.compiled(_largest, x), np.arange(len(self)))
 
     def products(self, vector: Float) -> Float:
         with self.library.scope():
@@ -62,15 +56,11 @@ class OnDevice(Stored):
         once = _one_reading() if self.library.cuda else None
         if once is not None:
             return once(x.detach(), anchor, y)
-        place = self.library.put(np.arange(len(x)))
-        first = self.library.double(x[place, anchor])[:, None]
-        # Numbers are widened as they are read: float64 less a half is float64.
-        return self.library.product(first - self.library.to(x, x.dtype), y[:, :, None])[..., 0]
+        return self.library.compiled(_margins, x, anchor, y)
 
     def _rows(self, example: Index, token: Index) -> Float:
         with self.library.scope():
-            found = self.array[self.library.put(example), self.library.put(token)]
-            return self._units(self.library.numpy(self.library.double(found)), example)
+            return self._units(self.library.taken(self.array, example, token), example)
 
     def _each(self, work: Any, examples: Index, *arrays: Any) -> Float:
         """`work` on parts of the examples and of arrays (k, …), smaller ones where memory is short: (k, T).
@@ -99,6 +89,18 @@ class OnDevice(Stored):
         with self.library.scope():
             found = self.library.numpy(self.library.joined(parts)) if parts else np.zeros((0, self.shape[1]))
         return found if found.flags.writeable else found.copy()
+
+
+def _largest(library: Any, x: Any) -> Any:
+    xp = library.xp
+    top = library.double(xp.maximum(xp.amax(x, -1), -xp.amin(x, -1)))
+    return xp.where(xp.isnan(top), xp.inf, top)
+
+
+def _margins(library: Any, x: Any, anchor: Any, y: Any) -> Any:
+    first = library.double(x[library.put(np.arange(len(x))), anchor])[:, None]
+    # Numbers are widened as they are read: float64 less a half is float64.
+    return library.product(first - library.to(x, x.dtype), y[:, :, None])[..., 0]
 
 
 def _sliced(examples: slice | Index) -> Any:
