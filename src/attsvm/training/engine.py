@@ -65,7 +65,6 @@ def _advance(
         state = state._replace(order=jnp.zeros((*state.going.shape, data.labels.shape[-1]), jnp.int64))
     data, scores, state = model.inside(data, count), model.to_last(scores), model.to_last(state)
     checked = model.over_runs(lambda _, old, new: _checked(plan, old, new), 2)
-    begin = jnp.cumsum(lengths) - lengths
 
     kernel: Any = fused.steps(_step, plan, data, scores) if model.fused and scores is not None else None
 
@@ -80,16 +79,17 @@ def _advance(
     if kernel is not None and not careful:
         repeated = kernel
 
-    def piece(j: Array, carry: tuple[State, Snapshot]) -> tuple[State, Snapshot]:
-        state = carry[0]
-        after = checked(data, state, repeated(state, begin[j], lengths[j]))
-        return after, _put(carry[1], j, snapshot(after))
+    def piece(j: Array, carry: tuple[State, Snapshot, Array]) -> tuple[State, Snapshot, Array]:
+        state, seen, taken = carry
+        length = lengths[j]
+        after = checked(data, state, repeated(state, taken, length))
+        return after, _put(seen, j, snapshot(after)), taken + length
 
     def snapshot(state: State) -> Snapshot:
         return model.to_first(Snapshot(state.params, None if plan.head_rule is None else state.head))
 
     room = _room(jax.eval_shape(snapshot, state), len(lengths))
-    state, snapshots = lax.fori_loop(0, count, piece, (state, room))
+    state, snapshots, _ = lax.fori_loop(0, count, piece, (state, room, jnp.int64(0)))
     return model.to_first(state._replace(order=None)), snapshots
 
 
