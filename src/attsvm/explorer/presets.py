@@ -21,16 +21,7 @@ RING = {"ring": 64, "radius": 1.5}
 
 def presets() -> list[dict[str, Any]]:
     """Each preset with id, title, paper, two sentences of advice, state, and the paper's own starts."""
-    return [
-        *_one_input(),
-        _several_inputs(),
-        *_losses(),
-        *_joint(),
-        *_weights(),
-        _joint_mirror(),
-        _halves(),
-        _many(),
-    ]
+    return [*_prompts(), *_losses(), *_joint(), *_weights(), _halves(), _many()]
 
 
 def _preset(
@@ -53,7 +44,7 @@ def _preset(
     }
 
 
-def _one_input() -> list[dict[str, Any]]:
+def _prompts() -> list[dict[str, Any]]:
     return [
         _preset(
             "one-input-global",
@@ -75,20 +66,17 @@ def _one_input() -> list[dict[str, Any]]:
             published.SINGLE_INPUT_STARTS,
             starts=RING,
         ),
+        _preset(
+            "several-inputs",
+            FIRST_PAPER,
+            "Fig. 1c: three inputs of seven tokens",
+            "One direction must serve three inputs at once; the ringed tokens are those that hold it. Change "
+            "the optimizer: sign descent tends to the l∞ program, coordinate descent to the l1 program.",
+            datasets.several_inputs(),
+            published.SEVERAL_INPUTS_STARTS,
+            starts=RING,
+        ),
     ]
-
-
-def _several_inputs() -> dict[str, Any]:
-    return _preset(
-        "several-inputs",
-        FIRST_PAPER,
-        "Fig. 1c: three inputs of seven tokens",
-        "One direction must serve three inputs at once; the ringed tokens are those that hold it. Change the "
-        "optimizer: sign descent tends to the l∞ program, coordinate descent to the l1 program.",
-        datasets.several_inputs(),
-        published.SEVERAL_INPUTS_STARTS,
-        starts=RING,
-    )
 
 
 def _losses() -> list[dict[str, Any]]:
@@ -152,23 +140,19 @@ def _weights() -> list[dict[str, Any]]:
             "token at the edge of a fan: it has a program too, but training does not end there.",
             datasets.two_fans(),
         ),
+        _preset(
+            "joint-mirror",
+            MIRROR_PAPER,
+            "Joint mirror descent: the tokens depend on p",
+            "Weight and head train together by mirror descent with p = 3 and select tokens 1a and 2a. Slide "
+            "its p down to 2 and play again: input 1 changes to token 1b.",
+            datasets.joint_mirror(),
+            joint=True,
+            rule="mirror",
+            ruleP=3,
+            **_chosen([0, 0], datasets.joint_mirror()),
+        ),
     ]
-
-
-def _joint_mirror() -> dict[str, Any]:
-    problem = datasets.joint_mirror()
-    return _preset(
-        "joint-mirror",
-        MIRROR_PAPER,
-        "Joint mirror descent: the tokens depend on p",
-        "Weight and head train together by mirror descent with p = 3 and select tokens 1a and 2a. Slide its "
-        "p down to 2 and play again: input 1 changes to token 1b.",
-        problem,
-        joint=True,
-        rule="mirror",
-        ruleP=3,
-        **_chosen([0, 0], problem),
-    )
 
 
 def _halves() -> dict[str, Any]:
