@@ -167,6 +167,12 @@ def told(counts: Mapping[Status, int], of: str) -> str:
     return "; ".join(parts)
 
 
+def scales(**each: tuple[Any, Any, Any]) -> dict[Scale, dict[str, Any]]:
+    """What every scale passes to an experiment, from the values of each argument at quick, default, paper."""
+    names: tuple[Scale, ...] = ("quick", "default", "paper")
+    return {scale: {name: values[k] for name, values in each.items()} for k, scale in enumerate(names)}
+
+
 Experiment = Callable[..., Arrays]
 Drawing = Callable[[Arrays], Canvas]
 Checks = Callable[[Arrays], Sequence[Check]]

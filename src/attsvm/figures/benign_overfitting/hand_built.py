@@ -12,7 +12,7 @@ from scipy.special import softmax
 
 import attsvm as att
 from attsvm.figures.accuracy import counted, digits
-from attsvm.figures.figure import PRINTED, Arrays, Check
+from attsvm.figures.figure import PRINTED, Arrays, Check, scales
 from attsvm.figures.papers import BENIGN as PAPER
 
 N, T, D, SIGNAL, WEAK, WRONG = 100, 8, 10_000, 20.0, 0.2, 0.2
@@ -28,7 +28,7 @@ GIVEN = {1.0: (1.0, 0.62), 0.06: (1.0, 1.0), 0.001: (0.8, 1.0)}
         "labels are ignored, with much of it fresh inputs are lost, and between the two everything is "
         "right."
     ),
-    sizes={"quick": {"runs": 2}, "default": {"runs": 4}, "paper": {"runs": 20}},
+    sizes=scales(runs=(2, 4, 20)),
     seconds=6,
 )
 def experiment(runs: int) -> Arrays:

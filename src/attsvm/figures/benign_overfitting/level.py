@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm.claims.benign_overfitting import LR, STEPS, trained
 from attsvm.figures.accuracy import Accuracy, axis, sampled, within
-from attsvm.figures.figure import CONJECTURED, PLOT, Arrays, Check
+from attsvm.figures.figure import CONJECTURED, PLOT, Arrays, Check, scales
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import BENIGN as PAPER
 from attsvm.figures.style import BLUE, ORANGE, label
@@ -36,11 +36,14 @@ SOURCE = "Sakamoto and Sato 2025, heat map"
         "Steps are twelve times as long and as many times fewer. The heat map has cells of 125 in d and 2.5 "
         "in ‖μ‖, one run each."
     ),
-    sizes={
-        "quick": {"runs": 1, "around": (0.75, 1.0, 1.3)},
-        "default": {"runs": 4, "around": (0.6, 0.75, 0.9, 1.05, 1.25, 1.5)},
-        "paper": {"runs": 20, "around": (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)},
-    },
+    sizes=scales(
+        runs=(1, 4, 20),
+        around=(
+            (0.75, 1.0, 1.3),
+            (0.6, 0.75, 0.9, 1.05, 1.25, 1.5),
+            (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0),
+        ),
+    ),
     seconds=10,
 )
 def experiment(runs: int, around: tuple[float, ...]) -> Arrays:

@@ -22,7 +22,7 @@ from attsvm.claims.benign_overfitting import (
     trained,
 )
 from attsvm.figures.accuracy import counted, digits, within
-from attsvm.figures.figure import DERIVED, PRINTED, Arrays, Check
+from attsvm.figures.figure import DERIVED, PRINTED, Arrays, Check, scales
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.papers import BENIGN as PAPER
 from attsvm.figures.style import BLUE, GREEN, ORANGE, PURPLE
@@ -64,7 +64,7 @@ SOURCE = "Sakamoto and Sato 2025, the runs of their code"
         "their 1,000 test inputs are training inputs, two of them with the wrong label: at most 0.002 of "
         "their accuracy. Ours are fresh."
     ),
-    sizes={"quick": {"runs": 3}, "default": {"runs": 10}, "paper": {"runs": 50}},
+    sizes=scales(runs=(3, 10, 50)),
     seconds=20,
 )
 def experiment(runs: int) -> Arrays:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.claims.benign_overfitting_joint import LR, MANY, descended, joint
 from attsvm.figures.accuracy import Accuracy, counted, digits, exactly, sampled
-from attsvm.figures.figure import DERIVED, RUN, Arrays, Check
+from attsvm.figures.figure import DERIVED, RUN, Arrays, Check, scales
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import BENIGN as PAPER
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
@@ -38,11 +38,7 @@ THRESHOLD = float(np.sqrt(2 / (1 - MANY["flipped"])))
         "in units of the threshold."
     ),
     notes="The paper's constants are not known. The threshold is ours; nobody had run the program.",
-    sizes={
-        "quick": {"runs": 1, "steps": 200, "snr": (0.48, 0.95, 1.9, 5.7)},
-        "default": {"runs": 5, "steps": 2_000, "snr": SNR},
-        "paper": {"runs": 20, "steps": 10_000, "snr": SNR},
-    },
+    sizes=scales(runs=(1, 5, 20), steps=(200, 2_000, 10_000), snr=((0.48, 0.95, 1.9, 5.7), SNR, SNR)),
     seconds=30,
 )
 def experiment(runs: int, steps: int, snr: tuple[float, ...]) -> Arrays:

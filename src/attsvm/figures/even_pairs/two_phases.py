@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.claims.even_pairs import PHASE_ONE, attended, by_place, separator, trained
 from attsvm.figures.accuracy import Accuracy, significant, within
-from attsvm.figures.figure import DERIVED, RUN, STATED, Arrays, Check
+from attsvm.figures.figure import DERIVED, RUN, STATED, Arrays, Check, scales
 from attsvm.figures.panels import beside, describe, grid
 from attsvm.figures.papers import EVEN_PAIRS
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, colours
@@ -51,7 +51,7 @@ SOURCE, PAPER = "independent sketch, from zero", "Huang et al. 2025, phases 1 an
         "e-fold of the steps, which is growth like log log t. A summary of the paper has a loss of 1/√t; "
         "its abstract and our runs have 1/t."
     ),
-    sizes={"quick": {"steps": 6_000}, "default": {"steps": 20_000}, "paper": {"steps": 200_000}},
+    sizes=scales(steps=(6_000, 20_000, 200_000)),
     seconds=8,
 )
 def experiment(steps: int) -> Arrays:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.claims.fast_rates import descend
 from attsvm.figures.accuracy import log_digits, sampled, within
-from attsvm.figures.figure import CONJECTURED, RUN, Arrays, Check
+from attsvm.figures.figure import CONJECTURED, RUN, Arrays, Check, scales
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.papers import FAST_RATES
 from attsvm.figures.style import BLUE, GREEN, ORANGE
@@ -53,7 +53,7 @@ GIVEN = {
         "independent script on data that were not kept. Our 1 − cosine "
         "falls like t⁻², faster than the stated (log t)²/t."
     ),
-    sizes={"quick": {"runs": 3}, "default": {"runs": 10}, "paper": {"runs": 50}},
+    sizes=scales(runs=(3, 10, 50)),
     seconds=10,
 )
 def experiment(runs: int) -> Arrays:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import within
-from attsvm.figures.figure import DERIVED, STATED, Arrays, Check
+from attsvm.figures.figure import DERIVED, STATED, Arrays, Check, scales
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.papers import MATCH_AND_COPY
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
@@ -27,11 +27,7 @@ PAPER = "Gonon et al. 2026, direction"
         "do, past the smallest number of float64."
     ),
     notes="The paper's run, of a full two-layer model with AdamW, reached a cosine of .8 to .95.",
-    sizes={
-        "quick": {"runs": 4, "steps": 3_000},
-        "default": {"runs": 10, "steps": 30_000},
-        "paper": {"runs": 20, "steps": 300_000},
-    },
+    sizes=scales(runs=(4, 10, 20), steps=(3_000, 30_000, 300_000)),
     seconds=12,
 )
 def experiment(runs: int, steps: int) -> Arrays:

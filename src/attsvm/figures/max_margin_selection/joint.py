@@ -13,7 +13,7 @@ from scipy.special import expit
 import attsvm as att
 from attsvm.claims.joint_selection import CHOSEN, joint_descent, relaxed
 from attsvm.figures.accuracy import along, axis, digits, within
-from attsvm.figures.figure import DERIVED, PLOT, PRINTED, Arrays, Check
+from attsvm.figures.figure import DERIVED, PLOT, PRINTED, Arrays, Check, scales
 from attsvm.figures.max_margin_selection.protocol import (
     COST,
     PAPER,
@@ -51,7 +51,7 @@ READINGS = {
         "1.1) after 1,000 steps, to every digit of an independent script; without them ‖p‖ and ‖v‖ go "
         "on growing by 0.1 a step."
     ),
-    sizes={"quick": {"steps": 1_000}, "default": {"steps": 1_000}, "paper": {"steps": 1_000}},
+    sizes=scales(steps=(1_000, 1_000, 1_000)),
     seconds=3,
 )
 def experiment(steps: int) -> Arrays:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import within
-from attsvm.figures.figure import DERIVED, Arrays, Check
+from attsvm.figures.figure import DERIVED, Arrays, Check, scales
 from attsvm.figures.max_margin_selection.protocol import beside, descend, published_loop, stack
 from attsvm.figures.papers import MAX_MARGIN
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
@@ -55,11 +55,9 @@ def offset(loss: str, high: Float) -> Float:
         "the gradient; it looks like a slow transient. Without the constant p₂ reaches its limit −47.0 "
         "within 1,000 steps."
     ),
-    sizes={
-        "quick": {"steps": 1_000, "losses": ("linear", "logistic")},
-        "default": {"steps": 1_000, "losses": tuple(LOSSES)},
-        "paper": {"steps": 100_000, "losses": tuple(LOSSES)},
-    },
+    sizes=scales(
+        steps=(1_000, 1_000, 100_000), losses=(("linear", "logistic"), tuple(LOSSES), tuple(LOSSES))
+    ),
     seconds=7,
 )
 def experiment(steps: int, losses: tuple[str, ...]) -> Arrays:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import counted, digits
-from attsvm.figures.figure import RUN, Arrays, Check
+from attsvm.figures.figure import RUN, Arrays, Check, scales
 from attsvm.figures.max_margin_selection.protocol import descend
 from attsvm.figures.papers import MAX_MARGIN
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
@@ -54,11 +54,7 @@ PLACES = {
         "The independent share 0.60 of runs with all tokens supporting (n = 1, d = 20) is 2.8 of its "
         "standard errors too high: 20,000 programs give 0.501."
     ),
-    sizes={
-        "quick": {"runs": 50, "steps": 1_000, "inputs": (2,)},
-        "default": {"runs": 200, "steps": 2_000, "inputs": (1, 2)},
-        "paper": {"runs": 5_000, "steps": 2_000, "inputs": (1, 2)},
-    },
+    sizes=scales(runs=(50, 200, 5_000), steps=(1_000, 2_000, 2_000), inputs=((2,), (1, 2), (1, 2))),
     seconds=9,
 )
 def experiment(runs: int, steps: int, inputs: Sequence[int]) -> Arrays:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import along, axis, digits
-from attsvm.figures.figure import PLOT, PRINTED, Arrays, Check
+from attsvm.figures.figure import PLOT, PRINTED, Arrays, Check, scales
 from attsvm.figures.max_margin_selection.protocol import COST, PAPER, descend
 from attsvm.figures.papers import MAX_MARGIN
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
@@ -44,7 +44,7 @@ FAR = 20.0
         "scores differ by ½ in every constraint, which lowers all required margins alike, so that both "
         "directions are the same."
     ),
-    sizes={"quick": {"steps": 1_000}, "default": {"steps": 1_000}, "paper": {"steps": 100_000}},
+    sizes=scales(steps=(1_000, 1_000, 100_000)),
     seconds=5,
 )
 def experiment(steps: int) -> Arrays:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import digits, exactly
-from attsvm.figures.figure import PRINTED, RUN, Arrays, Check
+from attsvm.figures.figure import PRINTED, RUN, Arrays, Check, scales
 from attsvm.figures.max_margin_selection.protocol import (
     COST,
     SCRIPT,
@@ -45,7 +45,7 @@ ADDED = 1e-9
         "and reach cosine 0.9997 after 1,000 steps; with it we find the ends of an independent script "
         "to every digit."
     ),
-    sizes={"quick": {"steps": 1_000}, "default": {"steps": 1_000}, "paper": {"steps": 20_000}},
+    sizes=scales(steps=(1_000, 1_000, 20_000)),
     seconds=3,
 )
 def experiment(steps: int) -> Arrays:

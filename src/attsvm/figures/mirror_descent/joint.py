@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.claims.joint_mirror import PUBLISHED, joint_run
 from attsvm.figures.accuracy import axis, exactly, significant
-from attsvm.figures.figure import PLOT, PRINTED, RUN, Arrays, Check
+from attsvm.figures.figure import PLOT, PRINTED, RUN, Arrays, Check, scales
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import MIRROR
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
@@ -39,11 +39,7 @@ FIRST = 120
         "relative to the winning token W goes on and comes 30 to 1,000 times nearer to its ray. The "
         "selected tokens are the same."
     ),
-    sizes={
-        "quick": {"exponents": (2.0, 3.0)},
-        "default": {"exponents": (1.75, 2.0, 3.0)},
-        "paper": {"exponents": (1.75, 2.0, 3.0)},
-    },
+    sizes=scales(exponents=((2.0, 3.0), (1.75, 2.0, 3.0), (1.75, 2.0, 3.0))),
     seconds=8,
 )
 def experiment(exponents: tuple[float, ...]) -> Arrays:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.claims.mirror_descent import away, mirror_descent, program_of
 from attsvm.figures.accuracy import axis, digits, exactly, sampled
-from attsvm.figures.figure import PLOT, RUN, STATED, Arrays, Check
+from attsvm.figures.figure import PLOT, RUN, STATED, Arrays, Check, scales
 from attsvm.figures.panels import beside, describe, grid
 from attsvm.figures.papers import MIRROR
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
@@ -45,11 +45,7 @@ MEASURED |= {(2.0, 1.75): 0.0114, (2.0, 2.0): 0.0053, (2.0, 3.0): 0.0417}
         "q-program is that of the q-run. Done the same way our runs give the published values; with the "
         "same tokens they are 0.05 and 0.10."
     ),
-    sizes={
-        "quick": {"runs": 6, "exponents": (1.75, 2.0)},
-        "default": {"runs": 160, "exponents": (1.75, 2.0, 3.0)},
-        "paper": {"runs": 400, "exponents": (1.75, 2.0, 3.0)},
-    },
+    sizes=scales(runs=(6, 160, 400), exponents=((1.75, 2.0), (1.75, 2.0, 3.0), (1.75, 2.0, 3.0))),
     seconds=30,
 )
 def experiment(runs: int, exponents: tuple[float, ...]) -> Arrays:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.claims.mirror_descent import away, late_rate, mirror_descent, program_of
 from attsvm.figures.accuracy import sampled, within
-from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check
+from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, scales
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.papers import MIRROR
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
@@ -36,11 +36,7 @@ MEASURED = {1.5: (0.088, 0.014), 2.0: (0.060, 0.009), 3.0: (0.023, 0.009)}
         "steeper than the orders; a run of feasible length can refute the bound but not show its exact "
         "power."
     ),
-    sizes={
-        "quick": {"runs": 6, "steps": 10_000},
-        "default": {"runs": 12, "steps": 100_000},
-        "paper": {"runs": 50, "steps": 1_000_000},
-    },
+    sizes=scales(runs=(6, 12, 50), steps=(10_000, 100_000, 1_000_000)),
     seconds=14,
 )
 def experiment(runs: int, steps: int) -> Arrays:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 
 from attsvm.claims.markov import fading, weak_exponent
 from attsvm.figures.accuracy import sampled
-from attsvm.figures.figure import DERIVED, Arrays, Check
+from attsvm.figures.figure import DERIVED, Arrays, Check, scales
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.papers import NEXT_TOKEN
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE
@@ -27,11 +27,7 @@ STRONG = {0.6: GREEN, 0.7: BLUE, 0.8: ORANGE}
         "token's count grows like the strong one's to the power q/p, so its share tends to zero. Drawn "
         "without feedback it would stay at q (dashed)."
     ),
-    sizes={
-        "quick": {"steps": 5_000, "chains": 500},
-        "default": {"steps": 20_000, "chains": 500},
-        "paper": {"steps": 100_000, "chains": 1_000},
-    },
+    sizes=scales(steps=(5_000, 20_000, 100_000), chains=(500, 500, 1_000)),
     seconds=4,
 )
 def experiment(steps: int, chains: int) -> Arrays:

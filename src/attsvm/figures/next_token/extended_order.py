@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.claims.next_token import corpus_of, ordered_share
 from attsvm.figures.accuracy import exactly, within
-from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
+from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, scales
 from attsvm.figures.next_token.two_stages import KINDS, embeddings
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.papers import NEXT_TOKEN
@@ -31,11 +31,7 @@ ROLES = (att.next_token.Role.optimal, att.next_token.Role.non_comparable, att.ne
         "non-optimal, also pairs that never met in a sentence. With orthonormal tokens the very first "
         "step does so; for random ones a quarter of the order is never found."
     ),
-    sizes={
-        "quick": {"corpora": 1, "steps": 2_000},
-        "default": {"corpora": 3, "steps": 5_000},
-        "paper": {"corpora": 20, "steps": 200_000},
-    },
+    sizes=scales(corpora=(1, 3, 20), steps=(2_000, 5_000, 200_000)),
     seconds=10,
 )
 def experiment(corpora: int, steps: int) -> Arrays:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.claims.next_token import QUERY, composition
 from attsvm.figures.accuracy import digits, within
-from attsvm.figures.figure import DERIVED, RUN, Arrays, Check
+from attsvm.figures.figure import DERIVED, RUN, Arrays, Check, scales
 from attsvm.figures.panels import beside, describe, grid
 from attsvm.figures.papers import NEXT_TOKEN
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
@@ -30,7 +30,7 @@ COSINES = (0.981, 0.993, 0.9965, 0.9979)
         "component: their logits leave the others without bound, along Graph-SVM, while the odds "
         "between them settle at log 2."
     ),
-    sizes={"quick": {"steps": 10_000}, "default": {"steps": 100_000}, "paper": {"steps": 1_000_000}},
+    sizes=scales(steps=(10_000, 100_000, 1_000_000)),
     seconds=3,
 )
 def experiment(steps: int) -> Arrays:

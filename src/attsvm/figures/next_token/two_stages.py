@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.claims.next_token import VOCABULARY, corpus_of, layers
 from attsvm.figures.accuracy import Accuracy, within
-from attsvm.figures.figure import CONJECTURED, DERIVED, STATED, Arrays, Check, Provenance
+from attsvm.figures.figure import CONJECTURED, DERIVED, STATED, Arrays, Check, Provenance, scales
 from attsvm.figures.panels import band, describe, grid
 from attsvm.figures.papers import NEXT_TOKEN
 from attsvm.figures.style import BLUE, GREY, ORANGE
@@ -45,11 +45,7 @@ EXACT = ("ov", "orthonormal")
         "orthonormal tokens the first stage has the right direction from its first step, by symmetry, "
         "so no curve is drawn there."
     ),
-    sizes={
-        "quick": {"corpora": 1, "steps": (2_000, 10_000)},
-        "default": {"corpora": 2, "steps": (2_000, 10_000)},
-        "paper": {"corpora": 20, "steps": (2_000, 200_000)},
-    },
+    sizes=scales(corpora=(1, 2, 20), steps=((2_000, 10_000), (2_000, 10_000), (2_000, 200_000))),
     long_runs=True,
     seconds=12,
 )

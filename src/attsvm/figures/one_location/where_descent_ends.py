@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.claims.one_location import on_manifold
 from attsvm.figures.accuracy import exactly, within
-from attsvm.figures.figure import DERIVED, STATED, Arrays, Check
+from attsvm.figures.figure import DERIVED, STATED, Arrays, Check, scales
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import ONE_LOCATION
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
@@ -32,11 +32,7 @@ WIDTH = 4
         "±k*. So weak an erf is nearly linear, and key and value may change places, at nearly the same risk."
     ),
     notes="The second end is ours to tell. With a sharper erf, λ = 0.9, six short runs did not show it.",
-    sizes={
-        "quick": {"runs": 6, "steps": 6_000},
-        "default": {"runs": 30, "steps": 20_000},
-        "paper": {"runs": 30, "steps": 20_000},
-    },
+    sizes=scales(runs=(6, 30, 30), steps=(6_000, 20_000, 20_000)),
     seconds=30,
 )
 def experiment(runs: int, steps: int) -> Arrays:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import counted, digits, exactly, within
-from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check
+from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, scales
 from attsvm.figures.papers import OURS
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
 from attsvm.numbers import Float
@@ -42,11 +42,7 @@ TABLE = {(1, 5, 2): 1.00, (2, 5, 4): 0.77, (2, 5, 8): 0.82, (2, 5, 16): 0.94}
         "= 2 many runs are still on their way, or at a finite minimum, so that the dotted lines there "
         "are lower bounds."
     ),
-    sizes={
-        "quick": {"runs": 100, "inputs": (2,)},
-        "default": {"runs": 2_800, "inputs": (1, 2, 4)},
-        "paper": {"runs": 10_000, "inputs": (1, 2, 4, 8)},
-    },
+    sizes=scales(runs=(100, 2_800, 10_000), inputs=((2,), (1, 2, 4), (1, 2, 4, 8))),
     seconds=37,
 )
 def experiment(runs: int, inputs: Sequence[int]) -> Arrays:

@@ -16,7 +16,7 @@ from attsvm.claims.joint_selection import (
     program_of_ratio,
 )
 from attsvm.figures.accuracy import within
-from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
+from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, scales
 from attsvm.figures.papers import OURS
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
 from attsvm.numbers import Float
@@ -48,11 +48,7 @@ def closed_form(ratio: Float) -> Float:
         "Not in the papers, which prove the two ends only; the rule is a heuristic argument on the tail "
         "of the loss, confirmed here by regularisation paths and by gradient descent."
     ),
-    sizes={
-        "quick": {"problems": 10, "steps": 2_000, "radii": ()},
-        "default": {"problems": 60, "steps": 20_000, "radii": RADII},
-        "paper": {"problems": 500, "steps": 100_000, "radii": RADII},
-    },
+    sizes=scales(problems=(10, 60, 500), steps=(2_000, 20_000, 100_000), radii=((), RADII, RADII)),
     seconds=10,
 )
 def experiment(problems: int, steps: int, radii: tuple[float, ...]) -> Arrays:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import exactly
-from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
+from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, scales
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import OURS
 from attsvm.numbers import Float
@@ -49,11 +49,11 @@ OPTIMIZERS: dict[str, tuple[att.Norm, Any, Any]] = {
         "choice of the optimizer is the choice of the norm. Medians over random data; all trainings "
         "select the same tokens."
     ),
-    sizes={
-        "quick": {"runs": 4, "steps": 3_000, "optimizers": tuple(OPTIMIZERS)[:4]},
-        "default": {"runs": 8, "steps": 10_000, "optimizers": tuple(OPTIMIZERS)[:7]},
-        "paper": {"runs": 50, "steps": 100_000, "optimizers": tuple(OPTIMIZERS)},
-    },
+    sizes=scales(
+        runs=(4, 8, 50),
+        steps=(3_000, 10_000, 100_000),
+        optimizers=(tuple(OPTIMIZERS)[:4], tuple(OPTIMIZERS)[:7], tuple(OPTIMIZERS)),
+    ),
     seconds=18,
 )
 def experiment(runs: int, steps: int, optimizers: tuple[str, ...]) -> Arrays:

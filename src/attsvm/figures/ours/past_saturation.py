@@ -7,7 +7,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import log_digits, sampled, within
-from attsvm.figures.figure import DERIVED, RUN, Arrays, Check
+from attsvm.figures.figure import DERIVED, RUN, Arrays, Check, scales
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import OURS
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
@@ -22,11 +22,7 @@ from attsvm.figures.textbook import RATE, linear_head, textbook_descent
         "relative to the winning token it goes on, and 1 − cosine to the certified limit falls like "
         "1/steps²."
     ),
-    sizes={
-        "quick": {"runs": 5, "steps": 10_000},
-        "default": {"runs": 8, "steps": 100_000},
-        "paper": {"runs": 100, "steps": 100_000},
-    },
+    sizes=scales(runs=(5, 8, 100), steps=(10_000, 100_000, 100_000)),
     seconds=17,
 )
 def experiment(runs: int, steps: int) -> Arrays:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import exactly, within
-from attsvm.figures.figure import DERIVED, Arrays, Check
+from attsvm.figures.figure import DERIVED, Arrays, Check, scales
 from attsvm.figures.panels import band, describe
 from attsvm.figures.papers import OURS
 from attsvm.figures.style import GREY, canvas, colours
@@ -61,11 +61,11 @@ NOTES = (
     "real-tokens",
     "The theorem on real tokens",
     shows=SHOWS,
-    sizes={
-        "quick": {"starts": 8, "steps": 10_000, "ways": ("prompt, p = 2", "prompt, p = 3", "(K, Q)")},
-        "default": {"starts": 20, "steps": 10_000, "ways": tuple(WAYS)},
-        "paper": {"starts": 100, "steps": 10_000, "ways": tuple(WAYS)},
-    },
+    sizes=scales(
+        starts=(8, 20, 100),
+        steps=(10_000, 10_000, 10_000),
+        ways=(("prompt, p = 2", "prompt, p = 3", "(K, Q)"), tuple(WAYS), tuple(WAYS)),
+    ),
     notes=NOTES,
     long_runs=True,
     seconds=42,

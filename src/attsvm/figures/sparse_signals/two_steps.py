@@ -8,7 +8,7 @@ from scipy.special import softmax
 
 import attsvm as att
 from attsvm.figures.accuracy import within
-from attsvm.figures.figure import STATED, Arrays, Check
+from attsvm.figures.figure import STATED, Arrays, Check, scales
 from attsvm.figures.panels import band, beside, describe, grid
 from attsvm.figures.papers import SPARSE_SIGNALS
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
@@ -29,7 +29,7 @@ PAPER = "Barnfield et al. 2026"
         "the mean token."
     ),
     notes="The ridge classifier is least squares with the paper's λ = 1e-5; its loss and d are not ours.",
-    sizes={"quick": {"runs": 3, "d": 40}, "default": {"runs": 8, "d": 60}, "paper": {"runs": 8, "d": 200}},
+    sizes=scales(runs=(3, 8, 8), d=(40, 60, 200)),
     seconds=12,
 )
 def experiment(runs: int, d: int) -> Arrays:

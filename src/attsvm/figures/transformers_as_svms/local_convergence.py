@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import along, axis, counted, digits, sampled
-from attsvm.figures.figure import PLOT, RUN, Arrays, Check, Provenance
+from attsvm.figures.figure import PLOT, RUN, Arrays, Check, Provenance, scales
 from attsvm.figures.panels import describe, spread_band
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
@@ -67,7 +67,7 @@ TWIN_KQ = Source("independent NumPy run", RUN, 30)
         "a ridge, with gradients that survive saturation, turns the same way but more slowly: 0.98 "
         "after 2,000 steps (orange)."
     ),
-    sizes={"quick": {"runs": 16}, "default": {"runs": 50}, "paper": {"runs": 100}},
+    sizes=scales(runs=(16, 50, 100)),
     seconds=11,
 )
 def experiment(runs: int) -> Arrays:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.claims.gen_svm import decaying, on_simplex
 from attsvm.figures.accuracy import digits, sampled, within
-from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check
+from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, scales
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
@@ -44,11 +44,7 @@ COLORS = {"both": BLUE, "direction": ORANGE, "single": GREY}
         "tokens come from the closed form, not from the run; runs that end in another local optimum, a "
         "few for small λ, are included."
     ),
-    sizes={
-        "quick": {"instances": 12, "steps": 4_000},
-        "default": {"instances": 60, "steps": 10_000},
-        "paper": {"instances": 500, "steps": 10_000},
-    },
+    sizes=scales(instances=(12, 60, 500), steps=(4_000, 10_000, 10_000)),
     seconds=12,
 )
 def experiment(instances: int, steps: int) -> Arrays:

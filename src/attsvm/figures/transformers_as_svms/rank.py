@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import axis, digits, sampled
-from attsvm.figures.figure import PLOT, RUN, Arrays, Check
+from attsvm.figures.figure import PLOT, RUN, Arrays, Check, scales
 from attsvm.figures.panels import describe, grid, spread_band
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.recorded import recorded
@@ -54,11 +54,7 @@ ACCURATE = {(5, 5): 2.45, (5, 10): 2.65, (5, 20): 2.60, (10, 10): 3.6, (10, 20):
         "singular values of 1e-7 to 1e-5, and the absolute tolerance 1e-7 counts them. cvxpy and SCS on "
         "100 draws of every cell, counted so, give the dotted line."
     ),
-    sizes={
-        "quick": {"runs": 100, "nuclear_runs": 3},
-        "default": {"runs": 400, "nuclear_runs": 100},
-        "paper": {"runs": 400, "nuclear_runs": 100},
-    },
+    sizes=scales(runs=(100, 400, 400), nuclear_runs=(3, 100, 100)),
     seconds=8,
     record=RECORD,
 )

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.figures import textbook
 from attsvm.figures.accuracy import axis, exactly, sampled
-from attsvm.figures.figure import PLOT, STATED, Arrays, Check
+from attsvm.figures.figure import PLOT, STATED, Arrays, Check, scales
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
@@ -55,11 +55,9 @@ PUBLISHED = {
         "describe the stopping rule as much as the limit; that W tends to C·W^mm + W^fin is a "
         "conjecture. Paper scale here accepts some 200 runs per width, the paper 500."
     ),
-    sizes={
-        "quick": {"draws": {4: 60, 6: 20}},
-        "default": {"draws": {4: 100, 6: 140, 8: 200, 10: 260}},
-        "paper": {"draws": {4: 1_000, 6: 2_000, 8: 4_000, 10: 8_000}},
-    },
+    sizes=scales(
+        draws=({4: 60, 6: 20}, {4: 100, 6: 140, 8: 200, 10: 260}, {4: 1_000, 6: 2_000, 8: 4_000, 10: 8_000})
+    ),
     seconds=12,
 )
 def experiment(draws: Mapping[int, int]) -> Arrays:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import axis
-from attsvm.figures.figure import PLOT, Arrays, Check
+from attsvm.figures.figure import PLOT, Arrays, Check, scales
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import GREY, canvas, label
 from attsvm.figures.transformers_as_svms.trajectories import SOURCE, draw_trajectories, trajectories
@@ -25,7 +25,7 @@ WINDOW = (-16, 16, -100, 100)
         "Training W turns to the rays W^mm z_i of the Frobenius program, training (K, Q) to those of "
         "the nuclear one; the two programs have visibly different rays."
     ),
-    sizes={"quick": {"steps": 2_000}, "default": {"steps": 2_000}, "paper": {"steps": 2_000}},
+    sizes=scales(steps=(2_000, 2_000, 2_000)),
     seconds=4,
 )
 def experiment(steps: int) -> Arrays:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import axis, within
-from attsvm.figures.figure import DERIVED, PLOT, Arrays, Check
+from attsvm.figures.figure import DERIVED, PLOT, Arrays, Check, scales
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import GREY, canvas, label
@@ -29,7 +29,7 @@ WINDOW = (-10, 60, -75, 75)
         "Each line is orthogonal to W^mm z_i and separates the token that input i selects from its "
         "other tokens: attention is an SVM. Training turns W z_i, and K Qᵀ z_i, to these directions."
     ),
-    sizes={"quick": {"steps": 2_000}, "default": {"steps": 2_000}, "paper": {"steps": 2_000}},
+    sizes=scales(steps=(2_000, 2_000, 2_000)),
     seconds=5,
 )
 def experiment(steps: int) -> Arrays:

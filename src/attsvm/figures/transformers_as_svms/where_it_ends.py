@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import counted, digits
-from attsvm.figures.figure import RUN, Arrays, Check
+from attsvm.figures.figure import RUN, Arrays, Check, scales
 from attsvm.figures.panels import describe
 from attsvm.figures.papers import TRANSFORMERS
 from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
@@ -51,11 +51,7 @@ WORDS = {
         "The bars of the paper give no sizes, trial counts or percentages that could be recovered; the "
         "numbers are compared with an independent computation of the same experiment."
     ),
-    sizes={
-        "quick": {"runs": 12, "steps": 1_000},
-        "default": {"runs": 100, "steps": 1_000},
-        "paper": {"runs": 500, "steps": 1_000},
-    },
+    sizes=scales(runs=(12, 100, 500), steps=(1_000, 1_000, 1_000)),
     long_runs=True,
     seconds=14,
 )
