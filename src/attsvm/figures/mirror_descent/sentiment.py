@@ -56,11 +56,7 @@ NOTES = (
 
 
 @MIRROR.figure(
-    "sentiment",
-    "Movie reviews by mirror descent",
-    shows=SHOWS,
-    notes=NOTES,
-    **facts("transformers"),
+    "sentiment", "Movie reviews by mirror descent", shows=SHOWS, notes=NOTES, **facts("transformers")
 )
 def experiment() -> Arrays:
     """Test accuracy by epoch, key weights and pivotal words of every run, from the record."""

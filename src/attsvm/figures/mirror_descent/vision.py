@@ -37,11 +37,7 @@ NOTES = (
 
 
 @MIRROR.figure(
-    "vision",
-    "A vision transformer by mirror descent",
-    shows=SHOWS,
-    notes=NOTES,
-    **facts("transformers"),
+    "vision", "A vision transformer by mirror descent", shows=SHOWS, notes=NOTES, **facts("transformers")
 )
 def experiment() -> Arrays:
     """Test accuracy by epoch and weights at the end, from the record."""

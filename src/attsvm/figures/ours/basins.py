@@ -23,12 +23,7 @@ SHOWS = (
 )
 
 
-@OURS.figure(
-    "basins",
-    "Which locally optimal selection wins",
-    shows=SHOWS,
-    **facts("basins"),
-)
+@OURS.figure("basins", "Which locally optimal selection wins", shows=SHOWS, **facts("basins"))
 def experiment() -> Arrays:
     """sizes (k, 3), scales (s,), and rank (k, s, predictors, 3): mean correlation with its interval."""
     cells = recorded("basins")["cells"]

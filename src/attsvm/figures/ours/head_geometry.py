@@ -40,11 +40,7 @@ NOTES = (
 
 
 @OURS.figure(
-    "head-geometry",
-    "The optimizer's geometry inside the heads",
-    shows=SHOWS,
-    notes=NOTES,
-    **facts("heads"),
+    "head-geometry", "The optimizer's geometry inside the heads", shows=SHOWS, notes=NOTES, **facts("heads")
 )
 def experiment() -> Arrays:
     """The pairs, whether their programs are certified, and MEASURES by layer before and after training.

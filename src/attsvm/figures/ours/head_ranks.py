@@ -50,11 +50,7 @@ NOTES = (
 
 
 @OURS.figure(
-    "head-ranks",
-    "What an optimizer writes into a head",
-    shows=SHOWS,
-    notes=NOTES,
-    **facts("factors"),
+    "head-ranks", "What an optimizer writes into a head", shows=SHOWS, notes=NOTES, **facts("factors")
 )
 def experiment() -> Arrays:
     """Of every optimizer (seeds, …): singular values by the largest, ranks, lengths, epochs and accuracies.
