@@ -27,7 +27,6 @@ LIMIT, MEMORY, SLOW = 60, 8 << 30, 20
 """Seconds after which a program hangs, bytes that are too much memory, CPU seconds that are too many."""
 
 PAGE = ROOT / "docs" / "certificates.md"
-BEGIN, END = "<!-- hostile: begin -->", "<!-- hostile: end -->"
 
 
 def one(job: tuple[str, int]) -> tuple[str, int, str, float]:
@@ -63,6 +62,8 @@ def prepare() -> None:
 def main() -> None:
     from tests.program.hostile import FAMILIES
 
+    from measure import into_page
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--count", type=int, default=100_000, help="programs in all")
     parser.add_argument("--first", type=int, default=1_000, help="first seed; the tests use 0 to 18")
@@ -94,9 +95,7 @@ def main() -> None:
     tried = sum(count.total() for count in counts.values())
     print(f"\n{tried:,} programs from seed {options.first}" + ", stopped by the clock" * stopped)
     if not options.only and not stopped:
-        page = PAGE.read_text()
-        before, after = page.split(BEGIN)[0], page.split(END)[1]
-        PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+        into_page(PAGE, "hostile", text)
 
 
 def table(counts: dict[str, Counter[str]], slowest: dict[str, float]) -> list[str]:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 Result = dict[str, Any]
@@ -36,6 +37,13 @@ def in_child(who: str, index: int, *, threads: int = 1, cap: int = 180, **enviro
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1][:200]}
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def into_page(page: Path, name: str, text: str) -> None:
+    """Put a text between the marks of this name in a page of the docs."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    old = page.read_text()
+    page.write_text(f"{old.split(begin)[0]}{begin}\n{text}\n{end}{old.split(end)[1]}")
 
 
 # ---------------------------------------------------------------------- in the child

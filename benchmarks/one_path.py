@@ -7,7 +7,6 @@ rows, to a gap of 1e-8; the engines run to theirs. Prints steps, CPU time and th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from attsvm.program.careful.balls import unit_ball
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import solved
 from attsvm.program.rows import Rows
+from measure import cpu_seconds
 
 SIZES = ((6, 8, 10), (15, 8, 16), (25, 12, 20))
 NORMS = (att.frobenius, att.Entrywise(1.5), att.linf, att.spectral, att.nuclear)
@@ -53,16 +53,6 @@ def general(program: Constraints, norm: Norm) -> int:
     return count
 
 
-def seconds(work: Callable[[], object], times: int) -> float:
-    """Median CPU time."""
-    taken = []
-    for _ in range(times):
-        start = time.process_time()
-        work()
-        taken.append(time.process_time() - start)
-    return float(np.median(taken))
-
-
 def main() -> None:
     print("| (n, T, d) | norm | engine, ms | one path, ms | steps | ratio |\n|---|---|---|---|---|---|")
     for size in SIZES:
@@ -73,7 +63,7 @@ def main() -> None:
                 continue  # more than 400 heights: minutes
             with single_thread(), np.errstate(all="ignore"):
                 solved(program, norm)
-                own = seconds(lambda: solved(program, norm), 5)  # noqa: B023
+                own = cpu_seconds(lambda: solved(program, norm))  # noqa: B023
                 start = time.process_time()
                 steps = general(program, norm)
                 other = time.process_time() - start

@@ -20,12 +20,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cases import CASES
-from measure import Result, in_child
+from measure import Result, in_child, into_page
 
 ROOT = Path(__file__).parent.parent
 JSON = ROOT / "benchmarks" / "solvers.json"
 PAGE = ROOT / "docs" / "performance.md"
-BEGIN, END = "<!-- programs: begin -->", "<!-- programs: end -->"
 
 
 def main() -> None:
@@ -50,7 +49,7 @@ def main() -> None:
     text = "\n".join(tables(results))
     console.print(text, markup=False, soft_wrap=True)
     if not options.only:
-        _write_page(text)
+        into_page(PAGE, "programs", text)
 
 
 def _options() -> argparse.Namespace:
@@ -167,12 +166,6 @@ def _call_lines(calls: dict[str, dict[str, Result]]) -> Iterator[str]:
 
 def _cell(result: Result, key: str, scale: float) -> str:
     return f"{scale * result[key]:.3g}" if key in result else str(result.get("error", "–"))
-
-
-def _write_page(text: str) -> None:
-    page = PAGE.read_text()
-    before, after = page.split(BEGIN)[0], page.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -112,14 +112,11 @@ def direction_error(tokens: Tokens, W: np.ndarray) -> float:
     return float(np.median(errors))
 
 
-def cpu(function: Callable[[], object], repeats: int = 1) -> float:
-    """Least CPU time of some calls."""
-    times = []
-    for _ in range(repeats):
-        begin = time.process_time()
-        function()
-        times.append(time.process_time() - begin)
-    return min(times)
+def cpu(function: Callable[[], object]) -> float:
+    """CPU time of a call."""
+    begin = time.process_time()
+    function()
+    return time.process_time() - begin
 
 
 def small(turns: int = 5) -> None:

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import adam_probe
 import numpy as np
@@ -41,23 +42,17 @@ def pooled(pool: Callable[[np.ndarray], np.ndarray], train: Reviews, test: Revie
     features, unseen = ([pool(s.astype(float)) for s in part.sequences] for part in (train, test))
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
     grid = {"logisticregression__C": np.logspace(-4, 0, 9)}
-    start = time.process_time()
-    found = GridSearchCV(model, grid, cv=FOLDS).fit(features, train.labels)
-    searched = time.process_time() - start
-    start = time.process_time()
-    found.best_estimator_.fit(features, train.labels)
-    return outcome(found.predict(unseen), None, time.process_time() - start, searched, found.best_params_)
+    found, searched = timed(lambda: GridSearchCV(model, grid, cv=FOLDS).fit(features, train.labels))
+    _, spent = timed(lambda: found.best_estimator_.fit(features, train.labels))
+    return outcome(found.predict(unseen), None, spent, searched, found.best_params_)
 
 
 def attention_probe(train: Reviews, test: Reviews) -> Outcome:
     """Ours, its two ridges by cross-validation."""
     probe = AttentionProbe(certify=False, max_iter=200, tol=1e-4)
-    start = time.process_time()
-    found = GridSearchCV(probe, GRID, cv=FOLDS, refit=False).fit(train.sequences, train.labels)
-    searched = time.process_time() - start
-    start = time.process_time()
-    probe.set_params(**found.best_params_).fit(train.sequences, train.labels)
-    spent = time.process_time() - start
+    search = GridSearchCV(probe, GRID, cv=FOLDS, refit=False)
+    found, searched = timed(lambda: search.fit(train.sequences, train.labels))
+    _, spent = timed(lambda: probe.set_params(**found.best_params_).fit(train.sequences, train.labels))
     return outcome(
         probe.predict(test.sequences), probe.select(test.sequences), spent, searched, found.best_params_
     )
@@ -65,14 +60,16 @@ def attention_probe(train: Reviews, test: Reviews) -> Outcome:
 
 def by_adam(train: Reviews, test: Reviews) -> Outcome:
     """The same model by Adam, its rate, decay and epochs on a held-out fifth of the training part."""
-    start = time.process_time()
-    settings = adam_probe.search(train.sequences, train.labels)
-    searched = time.process_time() - start
-    start = time.process_time()
-    probe, _ = adam_probe.train(train.sequences, train.labels, **settings)  # type: ignore[arg-type]
-    spent = time.process_time() - start
+    settings, searched = timed(lambda: adam_probe.search(train.sequences, train.labels))
+    (probe, _), spent = timed(lambda: adam_probe.train(train.sequences, train.labels, **settings))
     predicted, selected = probe.predict(test.sequences)
     return outcome(predicted, selected, spent, searched, settings)
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """What it gives, and its CPU seconds."""
+    start = time.process_time()
+    return work(), time.process_time() - start
 
 
 def outcome(predicted, selected, fit: float, search: float, settings: dict) -> Outcome:

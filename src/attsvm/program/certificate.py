@@ -150,9 +150,6 @@ def _in_doubled(sums: Sums) -> Sums:
     return replace(sums, short=short, doubt=doubt, M=M.hi, blur=blur)
 
 
-Judge = Callable[[Sums, Float, float], Certificate]
-
-
 def _at_most(
     judge: Callable[..., Certificate], program: Constraints, W: Float, multipliers: Float, *more: Float
 ) -> Certificate:
