@@ -133,10 +133,6 @@ def alone(one: Kept, queries: int, norms: list[str]) -> dict[str, Any]:
     }
 
 
-def _T(one: Kept) -> int:
-    return int(one.states.shape[1])
-
-
 def right(attention: Any) -> float:
     """The share of queries of the second reading that choose the next token."""
     at, after = wanted(attention.shape[1])
@@ -187,7 +183,7 @@ def judged(one: Kept, choices: Any, norms: list[str]) -> dict[str, Any]:
     """A head on some choices: the program of their corpus, by norm."""
     if len(choices) < LEAST:
         return {"used": len(choices)}
-    corpus, text = of_places(choices, len(one.states), _T(one)), choices[:, 0]
+    corpus, text = of_places(choices, len(one.states), one.states.shape[1]), choices[:, 0]
     tokens = nt.sentence_tokens(corpus, one.states.reshape(-1, one.states.shape[-1]))
     weights = {"": one.W} | ({} if one.added is None else {"added ": one.added})
     mass = float(one.attention[text, choices[:, 1], choices[:, 2]].mean())

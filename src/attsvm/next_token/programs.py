@@ -126,7 +126,8 @@ def feed_forward_program(corpus: Corpus, embeddings: ArrayLike | None = None) ->
     """
     if embeddings is None:
         return _once_for_all_tokens(corpus)
-    return max_margin(collocation_tokens(corpus, embeddings), _announced(corpus))
+    announced = corpus.collocation[corpus.collocation >= 0]
+    return max_margin(collocation_tokens(corpus, embeddings), announced)
 
 
 # ---------------------------------------------------------------------- orthonormal tokens
@@ -163,7 +164,3 @@ def _one_query(pairs: Ids, tied: Bool, count: int) -> Solution:
     """The priorities of one query over the tokens it compares: examples of two tokens, upper first."""
     selected = np.stack([np.ones(len(pairs), bool), tied], axis=-1)
     return max_margin(Tokens(np.eye(count)[pairs]), selected)
-
-
-def _announced(corpus: Corpus) -> Ids:
-    return corpus.collocation[corpus.collocation >= 0]
