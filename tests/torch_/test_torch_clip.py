@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 
 from attsvm.torch import AttentionPooling, MarginMonitor, QueryKey, clip_logits  # noqa: E402
+from attsvm.torch.clip import _largest  # noqa: E402
 from attsvm.torch.statistics import statistics_of  # noqa: E402
 from attsvm.torch.watched import Watched  # noqa: E402
 from tests.torch_.test_torch_monitor import Own, model_of, padded, random  # noqa: E402
@@ -98,6 +99,26 @@ def test_queries_of_padding_tokens_do_not_count():
         assert not clip.step()
         attention(x, x, x)
         assert clip.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_clipped_head_does_not_pass_its_limit_by_rounding(dtype, monkeypatch):
+    def passing():
+        """How many heads are above the limit that they were just put to."""
+        above = 0
+        for seed in range(4):
+            torch.manual_seed(seed)
+            model = torch.nn.MultiheadAttention(64, 8, batch_first=True).to(dtype)
+            x = 3 * torch.randn(2, 16, 64).to(dtype)
+            with clip_logits(model, 0.5) as clip, torch.no_grad():
+                model(x, x, x)
+                assert len(clip.step()) == 8
+                above += sum(int((_largest(look) > 0.5).sum()) for _, look in clip._watched.looks())
+        return above
+
+    assert passing() == 0
+    monkeypatch.setattr("attsvm.torch.clip._aim", lambda limit, _: limit)
+    assert passing() > 0
 
 
 def test_models_that_normalise_queries_are_refused_and_limits_are_checked():

@@ -110,16 +110,17 @@ class Handing(torch.nn.Module):
         return attention(self, hidden_states, hidden_states, hidden_states, None, **self.beside)
 
 
-def test_numbers_that_a_module_adds_to_its_logits_are_refused_and_its_attention_stays_chosen():
+def test_numbers_that_change_logits_in_an_unknown_way_are_refused_and_the_attention_stays_chosen():
     transformers()
-    x, ids, bias = random(1, 1, 3, 2), torch.arange(3), random(3, 3)
-    assert torch.equal(handed(Handing("position_ids", ids), {"hidden_states": x}).query, x)
-    biased = Handing("position_bias", bias)
-    with pytest.raises(NotImplementedError, match="position_bias"):
-        handed(biased, {"hidden_states": x})
+    x, ids, sinks = random(1, 1, 3, 2), torch.arange(3), random(3)
+    for known in (Handing("position_ids", ids), Handing("position_bias", random(1, 1, 3, 3))):
+        assert torch.equal(handed(known, {"hidden_states": x}).met.query, x)
+    odd = Handing("s_aux", sinks)
+    with pytest.raises(NotImplementedError, match="s_aux"):
+        handed(odd, {"hidden_states": x})
     with pytest.raises(NotImplementedError, match="inputs alone"):
-        handed(biased, {"states": x})
-    assert biased.config._attn_implementation_internal == "eager"
+        handed(odd, {"states": x})
+    assert odd.config._attn_implementation_internal == "eager"
 
 
 def test_without_a_mask_a_causal_model_is_read_causally():
@@ -164,8 +165,8 @@ def test_soft_caps_and_sliding_windows_are_read(mask):
     with MarginMonitor(model) as monitor:
         maps = model(**batch, output_attentions=True).attentions
         if mask == "none":  # flash attention gets no mask
-            for inputs in monitor._watched.inputs.values():
-                inputs["attention_mask"] = None
+            for (call,) in monitor._watched.calls.values():
+                call.inputs["attention_mask"] = None
         records = monitor.record(0)
         assert agrees(records[:4], maps[0], counts) and agrees(records[4:], maps[1], counts)
         model.layers[0].self_attn.attn_logit_softcapping = None

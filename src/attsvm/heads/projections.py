@@ -48,13 +48,14 @@ class Projections:
 def attention_modules(model: Any) -> Iterator[tuple[Any, Any]]:
     """Every module with projections, and the first projection: what enters it is the hidden state."""
     for module in model.modules():
-        for first in query_key_layers(module)[:1]:
+        for first, _ in query_key_layers(module)[:1]:
             yield module, first.layer
 
 
 def projections(module: Any, width: int) -> Projections | None:
-    """The projections of a module whose heads are `width` wide; None where the names are unknown."""
-    found = [_affine(layer) for layer in query_key_layers(module)]
+    """The projections of a module whose heads are `width` wide; None where there is not one of each known."""
+    pairs = query_key_layers(module)
+    found = [_affine(layer) for layer in pairs[0]] if len(pairs) == 1 else []
     if not found or any(len(matrix) % width for matrix in found):
         return None
     query, key = (matrix.reshape(-1, width, matrix.shape[1]) for matrix in found)

@@ -36,9 +36,10 @@ class LogitClip:
         with torch.no_grad():
             for name, look in self._watched.looks():
                 largest = _largest(look)
-                over = largest > self.limit * (1 + 4 * torch.finfo(look.logits.query.dtype).eps)  # rounding
+                over = largest > self.limit
                 if bool(over.any()):
-                    look.shrink(torch.where(over, self.limit / torch.where(over, largest, 1), 1))
+                    aim = _aim(self.limit, look.logits.query.dtype)
+                    look.shrink(torch.where(over, aim / torch.where(over, largest, 1), 1))
                     heads = torch.nonzero(over)[:, 0].tolist()
                     clipped += [Clipped(name, head, float(largest[head])) for head in heads]
         return clipped
@@ -67,9 +68,10 @@ def clip_logits(
 
     After the optimizer's step the largest logit of every head is computed anew from the inputs of the last
     pass, at any length of context. Where it is above the limit the head's rows of W_Q and W_K, with their
-    biases, are multiplied by √(limit/largest) each, so that it is the limit; where heads share keys, W_Q by
-    limit/largest. Rotary positions and scales are the model's; models that normalise queries and keys are
-    refused. Queries of padding tokens, and numbers that a mask adds, do not count.
+    biases, are multiplied by √(limit/largest) each, so that it is the limit less its rounding (1e-5 of it,
+    in bfloat16 3 %); where heads share keys, W_Q by limit/largest. Latent attention has keys of both kinds.
+    Rotary positions and scales are the model's; models that normalise queries and keys are refused. Queries
+    of padding tokens, and numbers that a mask or positions add, do not count.
     own: modules of your own, as for MarginMonitor. Reference: Kimi Team 2025, Kimi K2 (MuonClip).
     """
     if not (real(limit) and limit > 0):
@@ -81,3 +83,8 @@ def _largest(look: Look) -> Tensor:
     """The largest product of query and key of every head, before a soft cap and what a mask adds."""
     largest = statistics_of(replace(look.logits, soft_cap=None, mask=look.logits.allowed)).largest
     return torch.where(torch.as_tensor(look.own(), device=largest.device), largest, -torch.inf).amax((0, 2))
+
+
+def _aim(limit: float, dtype: torch.dtype) -> float:
+    """Below the limit by four roundings, or by those of a long sum: a head put there does not pass again."""
+    return limit * (1 - max(4 * torch.finfo(dtype).eps, 1e-5))

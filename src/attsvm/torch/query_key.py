@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attsvm.query_key import Part, matrix_of
-from attsvm.torch.projections import product_norms, shrink_rows, split, tensors_of
+from attsvm.torch.projections import product_norms, shrink_rows, split
 from attsvm.torch.readers import Inputs, Look, masked
 
 
@@ -42,11 +42,14 @@ class QueryKey:
         """What the module's heads saw."""
         states: Tensor = inputs[next(iter(inspect.signature(module.forward).parameters))]
         first, second, width, groups = self._layers(module)
-        q, k = split(first(states), self.heads), split(second(states), groups)
+        q, k = (
+            split(part.of(part.layer(states)), heads)
+            for part, heads in ((first, self.heads), (second, groups))
+        )
         scale = width**-0.5 if self.scale is None else self.scale
         logits = masked(q, k, scale, inputs.get(self.mask or ""), self.causal)
         norms = abs(scale) * product_norms(first.weight, second.weight, self.heads, groups)
-        return Look(logits, norms, True, partial(shrink_rows, tensors_of(first), tensors_of(second), groups))
+        return Look(logits, norms, True, partial(shrink_rows, first.tensors, second.tensors, groups))
 
     def check(self, module: nn.Module) -> None:
         """Refuse names and sizes that the module does not have."""

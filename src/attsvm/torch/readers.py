@@ -1,15 +1,13 @@
 """Queries and keys of an attention module, recomputed from its inputs and its weights as they are now.
 
 Three families are read: our AttentionPooling, torch.nn.MultiheadAttention, and Hugging Face's layers with
-projections of queries and keys (BERT, DistilBERT, ViT; Llama, Mistral, Qwen and their kin with rotary
-positions and grouped keys; GPT-2, GPTBigCode, Phi-3 and ModernBERT, whose projections are one layer).
-QueryKey describes a module of your own.
+projections of queries and keys whose names `attsvm.query_key` knows. QueryKey describes a module of your own.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,33 +15,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attsvm.query_key import named, query_key_layers
-from attsvm.torch.handed import handed
+from attsvm.query_key import named, query_key_layers, width_of
+from attsvm.torch.handed import ADDED, handed
 from attsvm.torch.logits import Logits
 from attsvm.torch.pooling import AttentionPooling
 from attsvm.torch.projections import (
+    Projected,
     product_norms,
+    projected,
     scale_of,
     shrink_each,
     shrink_rows,
     split,
-    tensors_of,
 )
 from attsvm.torch.selective import SelectiveAttention
 
-CHANGES_LOGITS = (
-    *("sinks", "distance_embedding", "relative_position_bias", "relative_k_proj", "gru_rel_pos_linear"),
-    *("sinusoidal_pos", "embed_positions", "rotary_embeddings"),  # RoFormer, GPT-J, ESM: they rotate inside
-    "query_activation",  # I-BERT: whole numbers
-    *("layout_query", "w2e_query", "query_global"),  # LiLT, LUKE, Longformer: queries of two kinds
-    *("sequence_reduction", "spatial_reduction", "sr"),  # SegFormer, PVT, GLPN: keys of fewer tokens
-)
-"""Parts and inputs of a module that make its logits more than products of what we know."""
-
 NORMS = ("q_norm", "q_layernorm")
-
-SAME = 0.03
-"""Lengths that differ by less, of the longest, are equal: half precision rounds by 0.01."""
 
 FORBIDDEN = -9_999.0
 """A mask that adds less forbids the token: models write −10,000, −1e9, their dtype's minimum or −∞."""
@@ -79,7 +66,7 @@ def reader_of(module: nn.Module) -> Reader | None:
         return read_multihead
     if (
         query_key_layers(module)
-        and _width(module)
+        and width_of(module)
         and "hidden_states" in inspect.signature(module.forward).parameters
     ):
         return read_projected
@@ -116,55 +103,56 @@ def read_multihead(module: nn.MultiheadAttention, inputs: Inputs) -> Look:
     logits = Logits(split(q, heads), split(k, heads), mask, scale)
     shrink = partial(
         shrink_rows,
-        [x for x in (Q, biases[0]) if x is not None],
-        [x for x in (K, biases[1]) if x is not None],
+        [x[None] for x in (Q, biases[0]) if x is not None],
+        [x[None] for x in (K, biases[1]) if x is not None],
         heads,
     )
     return Look(logits, scale * product_norms(Q, K, heads, heads), selfward, shrink)
 
 
 def read_projected(module: nn.Module, inputs: Inputs) -> Look:
-    """Hugging Face's layers: queries and keys as they hand them to their attention, else the projections."""
-    for name in CHANGES_LOGITS:
-        if getattr(module, name, None) is not None or inputs.get(name) is not None:
-            raise NotImplementedError(f"{type(module).__name__} has {name}, which the monitor cannot read.")
-    first, second = query_key_layers(module)
-    width = _width(module)
-    heads, groups = first.weight.shape[0] // width, second.weight.shape[0] // width
-    other, met = other_states(inputs), handed(module, inputs)
-    plain = [split(first(hidden := inputs["hidden_states"]), heads)]
-    plain.append(split(second(hidden if other is None else other), groups))
-    q, k, mask, options = met or (*_alone(module, plain, inputs), inputs.get("attention_mask"), {})
+    """Hugging Face's layers: queries and keys as they meet in the module's own attention."""
+    pairs = query_key_layers(module)
+    (q, k, mask, options), outputs = handed(module, inputs, {part.layer for pair in pairs for part in pair})
     scale = options.get("scaling")
-    scale = scale_of(module, width) if scale is None else float(scale)
+    scale = scale_of(module, q.shape[-1]) if scale is None else float(scale)
     causal = options.get("is_causal")  # which CLIP's texts are told, and not the module
     causal = getattr(module, "is_causal", False) if causal is None else causal
-    logits = masked(q, k, scale, mask, bool(causal))
+    logits = masked(q, k, scale, mask, bool(causal), options.get(ADDED))
     cap, window = (
         options.get(option, getattr(module, name, None))
         for option, name in (("softcap", "attn_logit_softcapping"), ("sliding_window", "sliding_window"))
     )
     logits = replace(logits, soft_cap=cap, window=window if logits.causal else None)
-    stretch = _stretch((q, k), plain)
-    norms = abs(scale) * stretch.nan_to_num(1.0) * product_norms(first.weight, second.weight, heads, groups)
-    shrink = partial(shrink_rows, tensors_of(first), tensors_of(second), groups)
-    shrink = partial(_shrunk, module, stretch, shrink)
-    return Look(logits, norms, other is None, shrink)
+    other, met = other_states(inputs), projected(pairs, q, k)
+    hidden = inputs["hidden_states"]
+    sources = [(first, hidden) for first, _ in pairs]
+    sources += [(second, hidden if other is None else other) for _, second in pairs]
+    for part, states in sources:
+        if part.layer not in outputs:  # its weights were taken without a call
+            outputs[part.layer] = part.layer(states)
+    stretches = torch.stack([one.stretch(outputs) for one in met])
+    norms = torch.stack([one.norms for one in met]) * stretches.nan_to_num(1.0)[:, None]
+    shrink = partial(_shrunk, module, stretches, met)
+    selfward = other is None and q.shape[2] == k.shape[2]
+    return Look(logits, abs(scale) * torch.linalg.vector_norm(norms, dim=0), selfward, shrink)
 
 
-def masked(q: Tensor, k: Tensor, scale: float, mask: Any, causal: bool) -> Logits:
+def masked(q: Tensor, k: Tensor, scale: float, mask: Any, causal: bool, added: Any = None) -> Logits:
     """Logits under one of Hugging Face's masks: booleans (True counts) or numbers to add.
 
     A mask (n, 1 or heads, T, T) says everything; one of tokens (n, T), or none, leaves causality.
+    added: more numbers (n or 1, heads, T, T) for the logits.
     """
     if mask is not None and mask.shape[-1] != k.shape[2]:
         raise ValueError(
             f"the last forward pass had {mask.shape[-1]} keys but {k.shape[2]} tokens (cached keys). "
             "Record after a pass over whole sequences."
         )
-    if mask is not None and mask.ndim == 4:
-        return Logits(q, k, mask if mask.dtype == torch.bool else _added(mask), scale)
-    return Logits(q, k, None if mask is None else mask.bool()[:, None, None], scale, causal)
+    causal = causal and (mask is None or mask.ndim != 4)
+    if mask is not None and mask.ndim != 4:
+        mask = mask.bool()[:, None, None]
+    return Logits(q, k, _all_of([mask, added]), scale, causal)
 
 
 # ---------------------------------------------------------------------- details
@@ -178,44 +166,18 @@ def other_states(inputs: Inputs) -> Tensor | None:
     return None
 
 
-def _width(module: Any) -> int:
-    """Of a head; 0 where the module does not say it, and is no attention."""
-    width = getattr(module, "attention_head_size", None) or getattr(module, "head_dim", None)
-    return width if isinstance(width, int) else 0
-
-
-def _alone(module: nn.Module, plain: list[Tensor], inputs: Inputs) -> list[Tensor]:
-    """Queries and keys of a module with an attention of its own, where they are the projections."""
-    if inputs.get("position_embeddings") is not None or named(module, NORMS) is not None:
-        raise NotImplementedError(f"{type(module).__name__} turns or normalises queries inside itself.")
-    return plain
-
-
-def _stretch(met: tuple[Tensor, Tensor], plain: list[Tensor]) -> Tensor:
-    """How much longer queries times keys are than the projections; NaN where it is not the same for all.
-
-    Rotary positions turn and do not stretch. Norms do, each vector by a factor of its own.
-    """
-    whole = met[0].new_ones((), dtype=torch.double)
-    for x, p in zip(met, plain, strict=True):
-        if p.ndim != x.ndim or p.shape[::2] != x.shape[::2] or x.shape[1] % p.shape[1]:
-            return whole * torch.nan
-        p = p.repeat_interleave(x.shape[1] // p.shape[1], 1)
-        long, short = (torch.linalg.vector_norm(y.detach().double(), dim=-1) for y in (x, p))
-        square = (short * short).sum()
-        factor = torch.where(square > 0, (long * short).sum() / square, 1.0)
-        same = (long - factor * short).abs().max() <= SAME * long.max()
-        whole = whole * torch.where(same, factor, torch.nan)
-    return whole
-
-
 def _multihead_mask(padding: Tensor | None, mask: Tensor | None, heads: int) -> Tensor | None:
     """torch's masks as one of ours: there True means ignore; numbers are added to the logits."""
     if padding is not None:
         padding = padding[:, None, None] if padding.ndim == 2 else padding[None, None, None]
     if mask is not None and mask.ndim == 3:
         mask = mask.unflatten(0, (-1, heads))
-    given = [~m if m.dtype == torch.bool else _added(m) for m in (padding, mask) if m is not None]
+    return _all_of(~m if m is not None and m.dtype == torch.bool else m for m in (padding, mask))
+
+
+def _all_of(masks: Iterable[Tensor | None]) -> Tensor | None:
+    """Masks as one: booleans where all are, True for what counts, else numbers to add."""
+    given = [m if m.dtype == torch.bool else _added(m) for m in masks if m is not None]
     if len(given) < 2:
         return given[0] if given else None
     if all(m.dtype == torch.bool for m in given):
@@ -228,10 +190,11 @@ def _added(mask: Tensor) -> Tensor:
     return mask.masked_fill(mask <= FORBIDDEN, -torch.inf)
 
 
-def _shrunk(module: nn.Module, stretch: Tensor, shrink: Callable[[Tensor], None], factors: Tensor) -> None:
-    if named(module, NORMS) is not None or bool(stretch.isnan()):
+def _shrunk(module: nn.Module, stretches: Tensor, met: Sequence[Projected], factors: Tensor) -> None:
+    if named(module, NORMS) is not None or bool(stretches.isnan().any()):
         raise NotImplementedError(
             f"{type(module).__name__} normalises or limits queries and keys, so that its logits are not "
             "proportional to their weights: they are bounded by the weights of norms, or already."
         )
-    shrink(factors)
+    for one in met:
+        one.shrink(factors)

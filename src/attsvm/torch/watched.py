@@ -5,17 +5,29 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from attsvm.query_key import FUSED, LATENT, PAIRS, named
 from attsvm.torch.query_key import QueryKey
 from attsvm.torch.readers import Inputs, Look, Reader, other_states, reader_of
 
 
+class Call(NamedTuple):
+    """What a module was given, and how many keys a cache held before it."""
+
+    inputs: Inputs
+    earlier: Any
+
+
 class Watched:
-    """Hooks that keep what every attention module was given; `looks` reads queries and keys from it anew."""
+    """Hooks that keep what every attention module was given; `looks` reads queries and keys from it anew.
+
+    A module that one pass of the model calls several times (ALBERT's only layer) is read at each call,
+    which are named `module#0`, `module#1`, …
+    """
 
     def __init__(self, model: nn.Module, own: Mapping[type[nn.Module], QueryKey] | None = None) -> None:
         readers = {name: (module, _reader(module, own or {})) for name, module in _modules(model)}
@@ -23,15 +35,21 @@ class Watched:
         if not self._modules:
             raise ValueError(
                 f"{type(model).__name__} has no attention module that can be read. Expected "
-                "AttentionPooling, torch.nn.MultiheadAttention, or Hugging Face's layers with query/key, "
-                "q_proj/k_proj, c_attn, qkv_proj or Wqkv. Describe one of your own: "
+                "AttentionPooling, torch.nn.MultiheadAttention, or Hugging Face's layers with "
+                f"{', '.join(map('/'.join, PAIRS))}, {', '.join(FUSED)} or {' and '.join(LATENT)}. "
+                "Describe one of your own: "
                 'MarginMonitor(model, {ItsClass: QueryKey("q", "k", heads=4)}).'
             )
-        self.inputs: dict[str, Inputs] = {}
-        self._earlier: dict[str, Any] = {}  # how many keys a cache held before the pass
+        self.calls: dict[str, tuple[Call, ...]] = {}
+        self._running = False  # whether the model itself runs, and not a part of it alone
+        whole = next(module for _, module in _modules(model))
         self._hooks = [
-            module.register_forward_pre_hook(self._keep(name), with_kwargs=True)
-            for name, (module, _) in self._modules.items()
+            whole.register_forward_pre_hook(self._begin),
+            *(
+                module.register_forward_pre_hook(self._keep(name), with_kwargs=True)
+                for name, (module, _) in self._modules.items()
+            ),
+            whole.register_forward_hook(self._end),
         ]
         if "torch._dynamo" in sys.modules:
             # Compiled code does not look for hooks again: what ran before must be compiled anew, with them.
@@ -39,22 +57,30 @@ class Watched:
 
     def looks(self) -> Iterator[tuple[str, Look]]:
         """What the heads of every module saw, with the weights as they are now."""
-        if not self.inputs:
+        if not self.calls:
             raise RuntimeError("the model has not run since it is watched. Ask after a forward pass.")
-        for name, inputs in self.inputs.items():
+        for name, calls in self.calls.items():
             module, read = self._modules[name]
-            if int(self._earlier.get(name, 0)) and other_states(inputs) is None:
-                raise ValueError(
-                    f"the last forward pass went on from {int(self._earlier[name])} keys of a cache, which "
-                    "are not kept. Record after a pass over whole sequences."
-                )
-            yield name, read(module, _in_dtype_of(module, inputs))
+            for number, (inputs, earlier) in enumerate(calls):
+                if int(earlier) and other_states(inputs) is None:
+                    raise ValueError(
+                        f"the last forward pass went on from {int(earlier)} keys of a cache, which are not "
+                        "kept. Record after a pass over whole sequences."
+                    )
+                told = name if len(calls) == 1 else f"{name}#{number}"
+                yield told, read(module, _in_dtype_of(module, inputs))
 
     def close(self) -> None:
         """Remove the hooks and forget the kept inputs."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks, self.inputs, self._earlier = [], {}, {}
+        self._hooks, self.calls = [], {}
+
+    def _begin(self, *_: Any) -> None:
+        self.calls, self._running = {}, True
+
+    def _end(self, *_: Any) -> None:
+        self._running = False
 
     def _keep(self, name: str) -> Callable[..., None]:
         names = list(inspect.signature(self._modules[name][0].forward).parameters)
@@ -63,10 +89,16 @@ class Watched:
             # Not by Signature.bind, which torch.compile(fullgraph=True) cannot follow.
             inputs = {**dict(zip(names, args, strict=False)), **kwargs}
             memory: dict[int, Any] = {}  # the same tensor twice stays the same: self-attention is told by it
-            self.inputs[name] = {key: _detached(value, memory) for key, value in inputs.items()}
+            kept = {key: _detached(value, memory) for key, value in inputs.items()}
             caches = [value for value in inputs.values() if hasattr(value, "get_seq_length")]
-            layer = getattr(module, "layer_idx", None) or 0
-            self._earlier[name] = caches[0].get_seq_length(layer) if caches else 0
+            layer = named(module, ("layer_idx", "layer_id")) or 0
+            call = Call(kept, caches[0].get_seq_length(layer) if caches else 0)
+            if self._running:
+                self.calls[name] = (*self.calls.get(name, ()), call)
+            elif (
+                len(self.calls.get(name, ())) < 2
+            ):  # else a checkpoint is computed again, in the backward pass
+                self.calls[name] = (call,)
 
         return keep
 
