@@ -87,7 +87,7 @@ def run(kind, rotated=True):
     """
     torch, model = built(kind)
     from attsvm.heads.blocks import attending, eager_function
-    from attsvm.heads.record import hidden_states
+    from attsvm.heads.projections import hidden_states
     from attsvm.torch.watched import Watched
 
     met = []

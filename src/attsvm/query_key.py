@@ -88,6 +88,9 @@ def query_key_layers(module: Any) -> tuple[Pair, ...]:
         rows = [len(matrix) for matrix in map(matrix_of, layers) if matrix is not None]
         if len(rows) == 2:
             query, key = (Part(layer, 0, count) for layer, count in zip(layers, rows, strict=True))
+            heads, width = _heads(module), width_of(module)
+            if rows[0] == 2 * heads * width:  # and after each query the gate of its head: Qwen3-Next
+                query = Part(layers[0], 0, width, heads)
             return ((query, key),)
     if all(matrix_of(getattr(module, name, None)) is not None for name in LATENT):
         return _latent(module)
@@ -95,11 +98,16 @@ def query_key_layers(module: Any) -> tuple[Pair, ...]:
     return () if matrix_of(fused) is None or _hides(module) else (_fused(module, fused),)
 
 
+def _heads(module: Any) -> int:
+    heads = getattr(getattr(module, "config", None), "num_attention_heads", 0)
+    return heads if isinstance(heads, int) else 0
+
+
 def _fused(module: Any, layer: Any) -> Pair:
     """Queries and keys of one projection: all queries first, or block by block with the keys they share."""
     shared, blocks, out = getattr(module, "num_key_value_groups", 1), 1, len(matrix_of(layer))
     if getattr(module, "query_key_value", None) is not None or not getattr(module, "multi_query", True):
-        heads = module.config.num_attention_heads  # out = (heads + 2 blocks) · width
+        heads = _heads(module)  # out = (heads + 2 blocks) · width
         blocks = (out // width_of(module) - heads) // 2
         shared = heads // blocks
     keys = out // blocks // (shared + 2)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from tests.heads.conftest import TEXTS, tiny
 
-from attsvm.heads import UnsupportedModel, extract, load
+from attsvm.heads import UnsupportedModel, extract, load, replace_head
+from attsvm.heads.audit import Settings, audit
 from attsvm.heads.record import record
 
 EXACT = 1e-5
@@ -40,6 +41,14 @@ KINDS = {
     "LlamaForCausalLM": ("head", {"num_key_value_heads": 2}),
     "MistralForCausalLM": ("head", {"num_key_value_heads": 2, "sliding_window": 4}),
     "Qwen3ForCausalLM": ("head", {"num_key_value_heads": 2, "head_dim": 8}),
+    "GPTNeoXForCausalLM": ("head", {}),
+    "AlbertModel": ("hidden", {"embedding_size": 16}),  # one layer, which is two
+    "FalconForCausalLM": ("head", {}),  # an attention of its own, as those below
+    "GPTNeoForCausalLM": (
+        "hidden",
+        {"num_heads": 6, "num_layers": 2, "attention_types": [[["global", "local"], 1]], "window_size": 4},
+    ),
+    "RoFormerModel": ("head", {}),
 }
 
 
@@ -63,16 +72,47 @@ def test_rotation_cannot_be_left_out(llama):
     assert unrotated == ((6, 8, 49), (2, 8, 49)) and layer.hidden is None
 
 
+def test_the_spectrum_of_a_head_is_that_of_its_own_rows_of_one_projection():
+    reader = tiny("GPTNeoXForCausalLM")
+    layer = next(iter(record(reader, reader.tokenise(TEXTS), [0])))
+    weight = reader.model.base_model.layers[0].attention.query_key_value.weight.detach().double().numpy()
+    Q, K, _ = weight.reshape(6, 3, 8, 48).transpose(1, 0, 2, 3)
+    wrong = weight.reshape(3, 6, 8, 48)  # side by side, as GPT-2 has them
+    for q, k, right in ((Q, K, True), (wrong[0], wrong[1], False)):
+        values = np.linalg.eigvals(k[1].T @ q[1] * layer.scaling)
+        spread = (values * values).mean() - values.mean() ** 2
+        found = layer.projections.spectrum(1, layer.scaling)
+        assert np.allclose((values.mean().real, spread.real), found[:2], rtol=1e-6) is right
+
+
+T5 = {"d_model": 48, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 6}
+CAPPED = {"num_key_value_heads": 2, "head_dim": 8, "attn_logit_softcapping": 0.1}
+MORE = "no W gives.*MarginMonitor"
+
+
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    ("kind", "options", "said"),
     [
-        ("Gemma2ForCausalLM", {"num_key_value_heads": 2, "head_dim": 8, "attn_logit_softcapping": 0.1}),
-        ("BloomModel", {"n_layer": 2, "n_head": 6}),
+        ("Gemma2ForCausalLM", CAPPED, MORE),
+        ("FalconForCausalLM", {"alibi": True}, MORE),
+        ("DebertaV2Model", {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}, MORE),
+        ("BloomModel", {"n_layer": 2, "n_head": 6}, "no attention module that can be read"),
+        ("LongformerModel", {"attention_window": 4}, "no softmax of products"),
+        ("T5Model", T5, "Pass its encoder"),
     ],
 )
-def test_a_model_whose_logits_are_more_than_products_is_refused(kind, options):
-    with pytest.raises(UnsupportedModel, match="Supported are"):
+def test_a_model_whose_logits_are_more_than_products_is_refused_in_words(kind, options, said):
+    with pytest.raises(UnsupportedModel, match=said):
         list(extract(tiny(kind, **options), TEXTS))
+
+
+def test_the_encoder_of_two_is_read_or_says_what_it_adds():
+    bart = {"encoder_layers": 2, "encoder_attention_heads": 6, "d_model": 48, "decoder_layers": 1}
+    both = tiny("BartModel", **bart), tiny("T5Model", **T5)
+    first, second = (load(reader.model.get_encoder(), reader.tokenizer) for reader in both)
+    assert max(head.error for head in extract(first, TEXTS)) <= EXACT
+    with pytest.raises(UnsupportedModel, match=MORE):
+        list(extract(second, TEXTS))
 
 
 def test_memory_and_batches_do_not_change_what_is_read(bert):
@@ -96,6 +136,14 @@ def test_the_model_is_left_as_it_was(bert):
     list(extract(bert, TEXTS, layers=[0]))
     assert bert.model.config._attn_implementation == before
     assert not any(m._forward_pre_hooks for m in bert.model.modules())
+
+
+def test_a_head_of_an_attention_of_its_own_is_read_and_not_replaced():
+    reader = tiny("FalconForCausalLM")
+    with pytest.raises(UnsupportedModel, match="not replaced or silenced"):
+        replace_head(reader, TEXTS, 0, 0, 2)
+    assert audit(reader, TEXTS, Settings(margins=False)).heads[0].scores.keys() >= {"induction", "sink"}
+    assert reader.model.config._attn_implementation != "attsvm"
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ BLOCK = 2**22
 """Attention weights held at once."""
 
 SUPPORTED = (
-    "Supported are models built on the attention interface of transformers whose logits are scaled "
-    "products of queries and keys: BERT-like encoders, Llama, Mistral, Qwen, GPT-2 and their kin."
+    "Supported are models of transformers whose logits are scaled products of queries and keys: BERT-like "
+    "encoders, Llama, Mistral, Qwen, GPT-2, GPT-NeoX, Falcon with rotary positions and their kin."
 )
 
 
@@ -81,15 +81,21 @@ def attending(model: Any, function: Any) -> Iterator[None]:
     from transformers import AttentionInterface, AttentionMaskInterface
 
     name, before = "attsvm", model.config._attn_implementation
+    if not exchangeable(model):
+        told = f"{type(model).__name__} has an attention of its own, which cannot be exchanged"
+        raise UnsupportedModel(f"{told}: its heads can be read, not replaced or silenced.")
     AttentionInterface.register(name, function)
     AttentionMaskInterface.register(name, Mask)
     model.set_attn_implementation(name)
-    if model.config._attn_implementation != name:
-        raise UnsupportedModel(f"{type(model).__name__} does not let its attention be read. {SUPPORTED}")
     try:
         yield
     finally:
         model.set_attn_implementation(before)
+
+
+def exchangeable(model: Any) -> bool:
+    """Whether the model computes attention with whatever function it is told."""
+    return bool(model._can_set_attn_implementation())
 
 
 def eager_function(module: Any) -> Any:
@@ -126,6 +132,15 @@ class Selections(NamedTuple):
 def joined(parts: Sequence[Selections], axis: int) -> Selections:
     """Blocks of queries (axis −1) or batches of texts (axis 0) as one."""
     return Selections(*(np.concatenate(arrays, axis) for arrays in zip(*parts, strict=True)))
+
+
+def visible(mask: Bool, own: slice, some: Any) -> Bool:
+    """Which tokens these queries may see (n, own, T): real ones that the model's mask allows."""
+    seen = mask[:, own, None] & mask[:, None, :]
+    if some is None:
+        return seen
+    allowed = some if str(some.dtype) == "torch.bool" else some > -1e4
+    return np.asarray(seen & allowed[:, 0].cpu().numpy())
 
 
 def measured(attention: Float, logits: Float, visible: Bool, drains: Bool) -> Selections:

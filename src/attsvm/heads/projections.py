@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,18 @@ def attention_modules(model: Any) -> Iterator[tuple[Any, Any]]:
             yield module, first.layer
 
 
+@contextmanager
+def hidden_states(model: Any) -> Iterator[dict[int, Any]]:
+    """Inside, the latest hidden states that entered each attention module, by the id of the module."""
+    states: dict[int, Any] = {}
+    hooks = [first.register_forward_pre_hook(_keeper(states, id(m))) for m, first in attention_modules(model)]
+    try:
+        yield states
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def projections(module: Any, width: int) -> Projections | None:
     """The projections of a module whose heads are `width` wide; None where there is not one of each known."""
     pairs = query_key_layers(module)
@@ -67,3 +80,10 @@ def _affine(layer: Part) -> Float:
     weight = layer.weight.detach().double().cpu().numpy()
     column = np.zeros(len(weight)) if layer.bias is None else layer.bias.detach().double().cpu().numpy()
     return np.column_stack([weight, column])
+
+
+def _keeper(states: dict[int, Any], name: int) -> Any:
+    def keep(_: Any, inputs: Any) -> None:
+        states[name] = inputs[0]
+
+    return keep

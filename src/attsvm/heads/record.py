@@ -10,10 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.heads.blocks import SUPPORTED, Selections, attended, attending, joined, measured
+from attsvm.heads.blocks import (
+    SUPPORTED,
+    Selections,
+    attended,
+    attending,
+    exchangeable,
+    joined,
+    measured,
+    visible,
+)
+from attsvm.heads.eager import seen_in_eager
 from attsvm.heads.head import Head, Space, softmax
 from attsvm.heads.model import Reader, UnsupportedModel
-from attsvm.heads.projections import Projections, attention_modules, projections
+from attsvm.heads.projections import Projections, hidden_states, projections
 from attsvm.heads.texts import Texts
 from attsvm.numbers import Bool, Float
 from attsvm.tokens import Tokens
@@ -104,6 +114,9 @@ def record(
     Raises UnsupportedModel where the attention recomputed from queries and keys is not the model's.
     """
     config = reader.model.config
+    if getattr(config, "is_encoder_decoder", False) and hasattr(reader.model.base_model, "decoder"):
+        told = f"{type(reader.model).__name__} is an encoder with a decoder, which read two texts at once"
+        raise UnsupportedModel(f"{told}. Pass its encoder: load(model.get_encoder(), tokenizer).")
     count = config.num_hidden_layers
     wanted = sorted(set(range(count) if layers is None else layers))
     if not wanted or wanted[0] < 0 or wanted[-1] >= count:
@@ -125,8 +138,11 @@ def _pass(reader: Reader, texts: Texts, layers: Sequence[int]) -> list[LayerReco
     body = reader.model.base_model  # without a language model's predictions, which are wider than its states
     for batch in texts.batches():
         ids, mask = (torch.as_tensor(x[batch]) for x in (texts.ids, texts.mask.astype(int)))
-        with torch.no_grad(), recording(reader.model, layers, texts, batch) as seen:
-            body(input_ids=ids, attention_mask=mask)
+        if exchangeable(reader.model):
+            with torch.no_grad(), recording(reader.model, layers, texts, batch) as seen:
+                body(input_ids=ids, attention_mask=mask)
+        else:
+            seen = seen_in_eager(body, ids, mask, texts.drains[batch])
         if len(seen) != reader.model.config.num_hidden_layers:
             raise UnsupportedModel(
                 f"{type(reader.model).__name__} has {reader.model.config.num_hidden_layers} layers but "
@@ -161,7 +177,7 @@ def recording(
 
         def look(own: slice, weights: Any, some: Any) -> None:
             logits = scaling * np.matmul(queries[:, :, own].astype(float), across)
-            parts.append(measured(weights.float().cpu().numpy(), logits, _visible(mask, own, some), drains))
+            parts.append(measured(weights.float().cpu().numpy(), logits, visible(mask, own, some), drains))
 
         out = attended(module, query, key, value, masked, look, **options)
         call = {"module": module, "queries": queries, "keys": keys, "scaling": scaling}
@@ -172,35 +188,7 @@ def recording(
         yield seen
 
 
-@contextmanager
-def hidden_states(model: Any) -> Iterator[dict[int, Any]]:
-    """Inside, the latest hidden states that entered each attention module, by the id of the module."""
-    states: dict[int, Any] = {}
-    hooks = [first.register_forward_pre_hook(_keeper(states, id(m))) for m, first in attention_modules(model)]
-    try:
-        yield states
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 # ---------------------------------------------------------------------- details
-
-
-def _keeper(states: dict[int, Any], name: int) -> Any:
-    def keep(_: Any, inputs: Any) -> None:
-        states[name] = inputs[0]
-
-    return keep
-
-
-def _visible(mask: Bool, own: slice, some: Any) -> Bool:
-    """Which tokens these queries may see (n, own, T): real ones that the model's mask allows."""
-    visible = mask[:, own, None] & mask[:, None, :]
-    if some is None:
-        return visible
-    allowed = some if str(some.dtype) == "torch.bool" else some > -1e4
-    return np.asarray(visible & allowed[:, 0].cpu().numpy())
 
 
 def _batch(layer: int, seen: dict[str, Any], mask: Bool) -> LayerRecord:
@@ -210,7 +198,9 @@ def _batch(layer: int, seen: dict[str, Any], mask: Bool) -> LayerRecord:
     if not error <= EXACT:
         raise UnsupportedModel(
             f"layer {layer}: attention recomputed from queries and keys differs from the model's by "
-            f"{error:.1e} (allowed: {EXACT:.0e}), so its logits hold more than their product. {SUPPORTED}"
+            f"{error:.1e} (allowed: {EXACT:.0e}), so its logits hold more than their product (biases of "
+            f"positions, soft caps, sinks), which no W gives. {SUPPORTED} attsvm.torch.MarginMonitor reads "
+            "entropy and gaps of logits with biases and caps, too."
         )
     maps, hidden = projections(seen["module"], query.shape[-1]), seen["hidden"]
     if maps is None or hidden is None:

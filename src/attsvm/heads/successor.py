@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from attsvm.heads.blocks import attended, attending
+from attsvm.heads.blocks import attended, attending, exchangeable
 from attsvm.heads.head import Place
 from attsvm.heads.model import Reader
 from attsvm.query_key import BLOCKS, NORMS, named
@@ -40,7 +40,8 @@ def successor(reader: Reader) -> dict[Place, float]:
     body, model = reader.model.base_model, reader.model
     blocks, norm = named(body, BLOCKS), named(body, NORMS)
     follows = _pairs(reader)
-    if not reader.generates or blocks is None or norm is None or not follows:
+    known = blocks is not None and norm is not None and exchangeable(model)
+    if not (reader.generates and known and follows):
         return {}
     ids = torch.tensor(sorted({i for pair in follows for i in pair}), device=model.device)
     place = {int(i): k for k, i in enumerate(ids)}

@@ -13,7 +13,8 @@ from attsvm.heads.blocks import attended, attending, rows
 from attsvm.heads.extract import sample
 from attsvm.heads.head import Head, Place, Space, softmax
 from attsvm.heads.model import Reader, load
-from attsvm.heads.record import LayerRecord, hidden_states, record
+from attsvm.heads.projections import hidden_states
+from attsvm.heads.record import LayerRecord, record
 from attsvm.heads.texts import LENGTH, Texts
 from attsvm.norms import Norm, as_norm
 from attsvm.numbers import Float

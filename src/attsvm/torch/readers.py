@@ -29,11 +29,9 @@ from attsvm.torch.projections import (
     split,
 )
 from attsvm.torch.selective import SelectiveAttention
+from attsvm.torch.softmax_seen import FORBIDDEN
 
 NORMS = ("q_norm", "q_layernorm")
-
-FORBIDDEN = -9_999.0
-"""A mask that adds less forbids the token: models write −10,000, −1e9, their dtype's minimum or −∞."""
 
 
 class Look(NamedTuple):

@@ -12,6 +12,9 @@ PRODUCTS = ("matmul", "__matmul__", "bmm")
 SAME = 1e-3
 """Derivatives by products that differ by less, of the largest, are equal: half precision rounds so."""
 
+FORBIDDEN = -9_999.0
+"""A mask that adds less forbids the token: models write −10,000, −1e9, their dtype's minimum or −∞."""
+
 
 class Met(NamedTuple):
     """Queries (n, heads, T, width), keys (n, groups, S, width), the mask, and the options by name."""
@@ -31,8 +34,8 @@ class SoftmaxSeen(TorchFunctionMode):
 
         logits = scale · query · key + the rest
 
-    scale is the derivative of what enters the softmax by the product, which must be one number wherever it is
-    not zero; the rest (masks, biases, positions) becomes a mask to add.
+    scale is the derivative of what enters the softmax by the product, which must be one number wherever a
+    token is not forbidden; the rest (masks, biases, positions) becomes a mask to add.
     """
 
     def __init__(self, inputs: dict[str, Any]) -> None:
@@ -78,8 +81,9 @@ class SoftmaxSeen(TorchFunctionMode):
                 continue
             with torch.enable_grad():
                 (slope,) = torch.autograd.grad(logits.sum(), product, retain_graph=True, allow_unused=True)
-            scale = 0.0 if slope is None else float(slope.flatten()[slope.abs().argmax()])
-            if scale and bool((((slope - scale).abs() <= SAME * abs(scale)) | (slope == 0)).all()):
+            slopes = torch.zeros(1) if slope is None else slope.reshape(logits.shape)[logits > FORBIDDEN]
+            scale = float(slopes[0]) if len(slopes) else 0.0
+            if scale and bool(((slopes - scale).abs() <= SAME * abs(scale)).all()):
                 rest = self._by_head(logits.detach()) - scale * self._by_head(product.detach())
                 options = {"scaling": scale, "is_causal": False}
                 return Met(self._by_head(query), self._by_head(key.mT), rest, options)

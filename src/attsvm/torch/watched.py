@@ -55,6 +55,11 @@ class Watched:
             # Compiled code does not look for hooks again: what ran before must be compiled anew, with them.
             torch.compiler.reset()
 
+    def modules(self) -> Iterator[tuple[nn.Module, Look]]:
+        """Each module that was called, and what its heads saw then."""
+        for name, look in self.looks():
+            yield self._modules[name.partition("#")[0]][0], look
+
     def looks(self) -> Iterator[tuple[str, Look]]:
         """What the heads of every module saw, with the weights as they are now."""
         if not self.calls:
