@@ -69,6 +69,33 @@ def test_the_gradient_agrees_with_mpmath_at_every_size_of_the_weight(size, direc
     assert log_scale + np.log(np.linalg.norm(mantissa)) == pytest.approx(log_size, rel=1e-12, abs=1e-12)
 
 
+def tied(tokens, v, kind, W):
+    """Tokens of which some have the winner's score and are as strong, in every example or in the last."""
+    keys, values = tokens.keys.copy(), tokens.keys.copy()
+    order = np.argsort(-np.einsum("ntd,de,ne->nt", keys, W, tokens.queries), 1)
+    if kind == "one of them says nothing":
+        values[-1] = values[-1, :1]
+        keys[-1] = 1e-5 * keys[-1]  # at a weight of 1e4 no token has won there
+    for i in range(tokens.n if kind == "two winners" else 0):
+        first, second = order[i, :2]
+        values[i, second] = values[i, first]
+        keys[i, second] = keys[i, first] + 1e-5 * keys[i, second]
+    if kind == "copies":
+        keys, values = (np.concatenate([x, x], 1) for x in (keys, values))
+    return Tokens(keys, tokens.queries, tokens.labels, values=values)
+
+
+@pytest.mark.parametrize("kind", ["two winners", "one of them says nothing", "copies"])
+def test_tokens_with_the_score_of_the_winner_do_not_hide_the_others(kind, direction, exact_gradient):
+    tokens, v = sphere(3, 4, 5, seed=0)
+    tokens = tied(tokens, v, kind, direction)
+    mantissa, log_scale = scaled_gradient(tokens, Linear(v), logistic, 1e4 * direction)
+    exact, log_size = exact_gradient(tokens, v, 1e4 * direction)
+    assert log_size < -1_000  # beside a token as strong as the winner this is no float64
+    assert np.linalg.norm(mantissa / np.linalg.norm(mantissa) - exact) <= FLOOR
+    assert log_scale + np.log(np.linalg.norm(mantissa)) == pytest.approx(log_size, rel=1e-12)
+
+
 @pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 @pytest.mark.parametrize("kind", ["linear", "relu", "quadratic"])
 def test_the_gradient_is_that_of_autodiff_before_saturation(kind, loss):

@@ -6,7 +6,7 @@ import pytest
 
 from attsvm import Schatten, frobenius, linf, spectral
 from attsvm.training.heads import Linear
-from attsvm.training.optimizers import steepest
+from attsvm.training.optimizers import adam, steepest
 from attsvm.training.train import train
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
 
@@ -90,6 +90,12 @@ def test_a_decay_that_turns_the_weight_round_is_refused():
     with pytest.raises(ValueError, match="decay ≤ 1/lr = 10"):
         steepest(frobenius, 0.1, decay=11.0)
     assert steepest(frobenius, 0.1, decay=10.0) != steepest(frobenius, 0.1)
+
+
+def test_a_decay_is_held_against_the_rate_of_its_own_run():
+    adam([1.0, 0.01], decay=[0.5, 50.0])
+    with pytest.raises(ValueError, match=r"lr · decay is 50.*1/lr = 1"):
+        adam([0.01, 1.0], decay=[0.5, 50.0])
 
 
 def test_decay_asks_for_the_parameters():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attsvm import frobenius
+from attsvm import Tokens, frobenius
 from attsvm.datasets import sphere
 from attsvm.training import segments
 from attsvm.training.heads import Linear
@@ -31,6 +31,16 @@ def test_a_tolerance_that_is_not_reached_changes_nothing(problem):
     whole, strict = run(*problem), run(*problem, tolerance=1e-15)
     assert strict.stopped == "steps"
     np.testing.assert_array_equal(strict.W, whole.W)
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e200])
+def test_directions_of_weights_of_every_size_are_told_apart(unit, problem):
+    tokens, v = problem
+    units = Tokens(tokens.keys / unit, tokens.queries, tokens.labels, values=tokens.keys)
+    rule = steepest(frobenius, 0.1 * unit)
+    one, other = run(tokens, v, tolerance=1e-2), run(units, v, tolerance=1e-2, optimizer=rule)
+    assert one.stopped == other.stopped == "converged"
+    np.testing.assert_array_equal(one.index, other.index)
 
 
 def test_every_run_settles_for_itself_and_keeps_its_weight(problem):

@@ -7,7 +7,7 @@ import pytest
 from attsvm import Path, Tokens, compare, frobenius, max_margin, regularisation_path, spectral
 from attsvm.datasets import sphere
 from attsvm.training import streaming
-from attsvm.training.batches import Batches
+from attsvm.training.batches import Batches, Choice, on_host
 from attsvm.training.heads import Linear, LogOdds
 from attsvm.training.init import gaussian, uniform
 from attsvm.training.optimizers import adam, gd, polyak, steepest
@@ -174,6 +174,18 @@ def test_a_run_cut_in_two_saved_and_loaded_is_the_whole_run(weight, problem, tmp
     np.testing.assert_array_equal(whole.run(1).head(0).W, whole.head(0).run(1).W)
     assert whole.head(1).v.shape == (3, 2, 5) and whole.v.shape == (3, 2, H, 5)
     assert np.abs(whole.final[0] - whole.final[1]).max() > 1e-2
+
+
+@pytest.mark.parametrize(("heads", "form"), [(H, Choice(2, False)), (3, Choice(3, True))])
+def test_a_mini_batch_of_heads_that_stay_is_a_step_on_its_examples(heads, form, problem):
+    v = np.random.default_rng(6).standard_normal((heads, 5))
+    batch = Batches(form.size, 4, "replacement" if form.replacement else "shuffled")
+    given = {"weight": Heads(heads), "head": v, "init": gaussian(0)}
+    chosen = on_host(form, 4, problem.n, 0)
+    some = Tokens(problem.keys[chosen], problem.queries[chosen], problem.labels[chosen])
+    found, expected = run(problem, gd(LR), 1, batch=batch, **given), run(some, gd(LR), 1, **given)
+    np.testing.assert_allclose(found.final, expected.final, atol=ROUNDING)
+    assert np.abs(found.final - run(problem, gd(LR), 1, **given).final).max() > 1e-4
 
 
 def test_heads_train_from_a_file_and_in_blocks_as_from_memory(problem, tmp_path, monkeypatch):

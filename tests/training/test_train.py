@@ -277,6 +277,10 @@ BAD = {
     "saddle": {"weight": KeyQuery(), "init": (np.zeros((5, 5)), np.zeros((5, 5)))},
     "init must give K and Q": {"weight": KeyQuery(), "init": np.ones((5, 5))},
     "record is 0": {"record": 0},
+    "record is True": {"record": True},
+    r"init W is not an array of real numbers \(5, 5\)": {"init": [[1.0, 2.0], [3.0]]},
+    "the schedule lr asks which step it is": {"optimizer": gd(lambda k: 0.1 if k < 5 else 0.01)},
+    r"the schedule lr has shape \(2,\)": {"optimizer": gd(lambda k: np.ones(2))},
     r"steps in 0…200": {"record": [300]},
     "train_head.* is not an optimizer|not an optimizer": {"train_head": 0.1},
 }
@@ -362,6 +366,14 @@ def test_a_diagonal_weight_needs_equal_widths():
 def test_a_rank_that_is_not_positive_is_refused():
     with pytest.raises(ValueError, match="rank is 0"):
         KeyQuery(0)
+    with pytest.raises(ValueError, match="rank is True"):
+        KeyQuery(True)
+    assert KeyQuery(np.int64(2)) == KeyQuery(2)
+
+
+def test_a_scale_that_is_no_number_is_refused():
+    with pytest.raises(ValueError, match="scale is 'wide'"):
+        gaussian(0, "wide")
 
 
 def test_a_seed_must_not_be_negative():

@@ -2,6 +2,7 @@
 
 The usual formulas cancel to zero once softmax saturates. Here every number that tends to zero is a
 sum of terms that each carry the factor s_t of a losing token, kept as (mantissa, log scale).
+The scale is that of the strongest token that pulls; one with the score of the winner does not.
 Axes are counted from the front: every array may carry the runs behind its own axes (see lanes.py).
 """
 
@@ -27,21 +28,17 @@ class Scaled(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """Attention of n queries: the losing tokens relative to the winner, one exponential for each.
-
-    e^relative_t = e^top · share_t,     s_t = e^relative_t / (1 + total)
-    """
+    """Attention of n queries: the losing tokens relative to the winner, s_t = odds_t / (1 + total)."""
 
     relative: Array  # (n, T) logit minus the winner's, −∞ where masked
     winner: Array  # (n, T) bool, the first largest logit of each row
-    top: Array  # (n,) the largest of the losing tokens, −∞ where there is none
-    shares: Array  # (n, T) up to 1; zero for the winner
-    total: Array  # (n,) Σ e^relative_t of the losing tokens
+    odds: Array  # (n, T) e^relative_t of the losing tokens, zero for the winner
+    total: Array  # (n,) their sum
 
     @property
     def losing(self) -> Array:
         """s_t of the losing tokens (n, T), zero for the winner."""
-        return self.shares * (jnp.exp(self.top) / (1 + self.total))[:, None]
+        return self.odds / (1 + self.total)[:, None]
 
     @property
     def log_weights(self) -> Array:
@@ -79,10 +76,8 @@ def attend_along(data: Data, directions: Array, radius: Array | float = 1.0) -> 
     position = jnp.arange(relative.shape[1], dtype=jnp.int32).reshape(-1, *[1] * (relative.ndim - 2))
     first = jnp.where(relative == 0, position, position.size).min(1, keepdims=True)
     winner = position == first
-    losing = jnp.where(winner, -jnp.inf, relative)
-    top = losing.max(1)
-    shares = jnp.exp(losing - jnp.where(top > -jnp.inf, top, 0)[:, None])
-    return Attention(relative, winner, top, shares, jnp.exp(top) * shares.sum(1))
+    odds = jnp.where(winner, 0, jnp.exp(relative))
+    return Attention(relative, winner, odds, odds.sum(1))
 
 
 def pooled(data: Data, look: Attention) -> Array:
@@ -130,21 +125,27 @@ def _residual(data: Data, look: Attention) -> tuple[Array, Array, Array]:
     return contract("nt,ntc->nc", weights, values, data.fence), log_scale, unmasked(data, ~off, False).any(1)
 
 
-def pulls(data: Data, look: Attention, reading: Reading) -> Array:
-    """Gradient of each margin in W z (n, d), relative to the winning token a.
+def pulls(data: Data, look: Attention, reading: Reading) -> Scaled:
+    """Gradient of each margin in W z, relative to the winning token a: mantissa (n, d), log scale (n,).
 
         ∂f/∂(W z) = Σ_{t≠a} s_t (g_t − ḡ)(x_t − x_a),     g_t = γ_t − γ_a,   ḡ = Σ_{t≠a} s_t g_t
 
-    With share_t in the place of s_t: without the factor e^top / (1 + total), which may underflow.
+    The factor e^log_scale may underflow.
     """
-    relative_scores, mean = _relative(look, reading)
-    return _along(data, look, look.shares * (relative_scores - mean))
+    coefficients, top = _coefficients(look, reading)
+    return Scaled(_along(data, look, coefficients), top)
 
 
-def _relative(look: Attention, reading: Reading) -> tuple[Array, Array]:
-    """g_t of all tokens (n, T) and ḡ (n, 1)."""
-    relative_scores = reading.scores - _of_winner(look, reading.scores)[:, None]
-    return relative_scores, (look.losing * relative_scores).sum(1, keepdims=True)
+def _coefficients(look: Attention, reading: Reading) -> tuple[Array, Array]:
+    """s_t (g_t − ḡ) of the losing tokens (n, T) without a factor e^top; top (n,), −∞ where none pulls."""
+    g = reading.scores - _of_winner(look, reading.scores)[:, None]
+    pulling = jnp.where(g != 0, jnp.where(look.winner, -jnp.inf, look.relative), -jnp.inf)
+    top = pulling.max(1)
+    shares = jnp.exp(pulling - jnp.where(top > -jnp.inf, top, 0)[:, None]) * g
+    # Of a token that ties with the winner s_t is large, but its g_t is zero and ḡ as small as the others.
+    share = 1 / (1 + look.total)[:, None]
+    mean = share * shares.sum(1, keepdims=True)
+    return share * (shares - look.odds * mean), top
 
 
 def _along(data: Data, look: Attention, losing: Array) -> Array:
@@ -155,7 +156,7 @@ def _along(data: Data, look: Attention, losing: Array) -> Array:
 
 
 def gradient(
-    data: Data, look: Attention, reading: Reading, loss: Loss, pulled: Array | None = None
+    data: Data, look: Attention, reading: Reading, loss: Loss, pulled: Scaled | None = None
 ) -> Scaled:
     """Gradient of the mean loss in W: 1/n Σ_i ℓ'(f_i) ∂f_i/∂(W z_i) z_iᵀ.
 
@@ -163,15 +164,12 @@ def gradient(
     largest exponent factored out: mantissa (d, e), true gradient mantissa · e^log_scale.
     pulled: the pulls, where they are known; else ℓ' enters the coefficients of tokens, which are fewer.
     """
-    relative_scores, mean = _relative(look, reading)
+    losing, top = _coefficients(look, reading) if pulled is None else pulled
     log_slope = loss.log_slope(reading.margin)
     log_slope = log_slope if reading.log_scale is None else log_slope + reading.log_scale
-    row, log_scale = _factored(look.top, log_slope)
-    row = -_shared(data, row / (1 + look.total))[:, None]
-    if pulled is None:
-        along_query = _along(data, look, row * look.shares * (relative_scores - mean))
-    else:
-        along_query = row * pulled
+    row, log_scale = _factored(top, log_slope)
+    row = -_shared(data, row)[:, None]
+    along_query = _along(data, look, row * losing) if pulled is None else row * losing
     return Scaled(contract("nd,ne->de", along_query, data.queries, data.fence), log_scale)
 
 
@@ -254,6 +252,6 @@ def _factored(top: Array, log_slope: Array) -> tuple[Array, Array]:
     adding −5000.1 and −0.7 first would round away four digits of the ratio of two tokens.
     """
     token, largest = top.max(0), (top + log_slope).max(0)
-    some = jnp.isfinite(largest)  # False where no example has a losing token: factors 0, scale 1
+    some = jnp.isfinite(largest)  # False where no token of any example pulls: factors 0, scale 1
     token, log_scale = jnp.where(some, token, 0), jnp.where(some, largest, 0)
     return jnp.exp((top - token) + (log_slope - (log_scale - token))), log_scale

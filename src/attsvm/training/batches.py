@@ -110,8 +110,9 @@ def drawn(form: Choice, seed: Any, order: Any, place: Any) -> tuple[Array, Array
 
 
 def some(data: Data, scores: Array | None, chosen: Array, share: Array | None) -> tuple[Data, Array | None]:
-    """The chosen examples of the data, and their scores."""
-    data, scores = jax.tree.map(lambda x: x[chosen], (data, scores))
+    """The chosen examples of the data, and their scores (n, T), which may have several heads first."""
+    data = jax.tree.map(lambda x: x[chosen], data)
+    scores = None if scores is None else scores[..., chosen, :]
     return data if share is None else data._replace(share=share.astype(data.queries.dtype)), scores
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from attsvm.given import as_seeds
+from attsvm.given import as_seeds, real, told
 from attsvm.training.weights import Heads, Weight
 
 Shape = tuple[int, ...]
@@ -46,6 +46,8 @@ class Draw:
 
 def gaussian(seed: int | Iterable[int], scale: float = 1.0) -> Draw:
     """Entries N(0, scale²)."""
+    if not real(scale):
+        raise ValueError(f"scale is {told(scale)}. Pass a number, the standard deviation.")
     return Draw(*seeds_of(seed), lambda rng, shape: scale * rng.standard_normal(shape))
 
 
@@ -103,13 +105,11 @@ def _checked(name: str, value: ArrayLike, shape: Shape, dtype: DTypeLike) -> NDA
         given = np.asarray(value)
         if given.dtype.kind in "SUOMm":
             raise TypeError
-        if given.dtype.kind == "c":
-            raise ValueError(
-                f"init {name} is complex. Pass an array of real numbers {shape}, such as its .real."
-            )
-        array = given.astype(dtype)
-    except (TypeError, OverflowError):
+        array = given.real.astype(dtype)
+    except (TypeError, ValueError, OverflowError):  # a list of rows of different lengths, say
         raise ValueError(f"init {name} is not an array of real numbers {shape}.") from None
+    if given.dtype.kind == "c":
+        raise ValueError(f"init {name} is complex. Pass an array of real numbers {shape}, such as its .real.")
     if array.shape[-len(shape) :] != shape or array.ndim > len(shape) + 1:
         many = f"(runs, {', '.join(map(str, shape))})"
         raise ValueError(f"init {name} has shape {array.shape}. Pass {shape}, or {many}.")

@@ -152,11 +152,15 @@ def _momentum(momentum: Number, name: str = "momentum") -> Number:
 
 def _decay(decay: Number, lr: Rate) -> Number:
     decay = _number("decay", decay, lambda x: x >= 0, "a number ≥ 0, such as 0.01; 0 is none")
-    most = 0.0 if callable(lr) else float(np.max(lr))
-    if most * np.max(decay) > 1:
+    rate = np.atleast_1d(0.0 if callable(lr) else lr)
+    if 1 < rate.size != np.size(decay) > 1:
+        return decay  # train() says whose runs differ
+    product = rate * decay
+    if product.max() > 1:
+        worst = np.broadcast_to(rate, product.shape)[product.argmax()]
         raise ValueError(
-            f"lr · decay is {most * np.max(decay):g}: a step would turn the weight round. "
-            f"Pass decay ≤ 1/lr = {1 / most:g}."
+            f"lr · decay is {product.max():g}: a step would turn the weight round. "
+            f"Pass decay ≤ 1/lr = {1 / worst:g}."
         )
     return decay
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attsvm.given import whole
+from attsvm.given import real, whole
 from attsvm.norms import Entrywise, Norm, Schatten, frobenius
 from attsvm.path import Path
 from attsvm.tokens import Tokens, as_tokens
@@ -131,7 +131,7 @@ def _check_modes(
         raise ValueError("around takes radii and a fixed head. Drop ridge and head_radii.")
     if around is not None and not isinstance(weight, FullWeight):
         raise ValueError(f"around keeps W in a cone and needs FullWeight(), got {type(weight).__name__}.")
-    if around is not None and not (isinstance(cone, (int, float)) and 0 < cone < 1):
+    if around is not None and not (real(cone) and 0 < cone < 1):
         raise ValueError(f"cone is {cone!r}. Pass a number in (0, 1): 1 minus the smallest cosine.")
     if head_index is not None and not isinstance(head, Linear):
         raise ValueError(f"head_radii trains the head Linear(v), got {type(head).__name__}.")

@@ -32,7 +32,15 @@ def written_out(rule: Any, first: int, count: int) -> Any:
     if isinstance(rule, AROUND):
         return replace(rule, rule=written_out(rule.rule, first, count))
     # Not compiled as a whole: its operations are the same for every schedule of a kind.
-    rates = jax.vmap(rule.lr)(jnp.arange(first, first + count, dtype=jnp.int32))
+    try:
+        rates = jax.vmap(rule.lr)(jnp.arange(first, first + count, dtype=jnp.int32))
+    except jax.errors.ConcretizationTypeError as error:
+        raise ValueError(
+            "the schedule lr asks which step it is, in an `if` say, but is called for many at once. "
+            "Write it with jax.numpy, as jnp.where(step < 5, 0.1, 0.01), or take one of optax."
+        ) from error
+    if rates.shape != (count,):
+        raise ValueError(f"the schedule lr has shape {rates.shape[1:]} at a step. Return one number.")
     return replace(rule, lr=Rates(np.asarray(rates)))
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.path import Path
+from attsvm.path import Path, exponent
 from attsvm.training.devices import Part
 from attsvm.training.plan import State
 
@@ -73,8 +73,9 @@ class Settling:
 
 def change(W: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
     """1 − cosine of every run, through the distance of unit vectors; NaN where a weight is zero."""
+    scaled = (np.ldexp(x, -exponent(x)) for x in (W, before))  # squares of 1e160 would be infinite
     with np.errstate(invalid="ignore"):
-        units = [x / np.linalg.norm(x, axis=(-2, -1), keepdims=True) for x in (W, before)]
+        units = [x / np.linalg.norm(x, axis=(-2, -1), keepdims=True) for x in scaled]
         return np.asarray(((units[0] - units[1]) ** 2).sum((-2, -1)) / 2)
 
 

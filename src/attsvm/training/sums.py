@@ -61,7 +61,7 @@ class Seen(NamedTuple):
 
     look: Attention
     reading: Reading
-    pulled: Array | None
+    pulled: Scaled | None
     attended: Array | None
 
 

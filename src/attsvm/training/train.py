@@ -144,7 +144,7 @@ def record_steps(steps: int, record: int | Sequence[int]) -> NDArray[np.int64]:
     if not (whole(steps) and 1 <= steps <= MOST_STEPS):
         raise ValueError(f"steps is {told(steps)}. Pass a positive integer, 2⁵³ at most.")
     if isinstance(record, (int, np.integer)):
-        if record < 1:
+        if isinstance(record, bool) or record < 1:
             raise ValueError(f"record is {record}. Pass a positive count, or a sequence of steps.")
         inner = np.geomspace(steps, 1, max(int(record) - 1, 1)).round()
     else:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attsvm.given import told, whole
 from attsvm.training.lanes import contract, each
 
 Params = dict[str, Array]
@@ -63,8 +64,8 @@ class KeyQuery:
     separate: bool = False
 
     def __post_init__(self) -> None:
-        if self.rank is not None and not (isinstance(self.rank, int) and self.rank >= 1):
-            raise ValueError(f"rank is {self.rank!r}. Pass a positive integer, or None for full rank.")
+        if self.rank is not None:
+            _positive(self, "rank", "a positive integer, or None for full rank")
 
     def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]:
         r = max(d, e) if self.rank is None else self.rank
@@ -89,8 +90,7 @@ class Diagonal:
     separate: bool = False
 
     def __post_init__(self) -> None:
-        if type(self.depth) is not int or self.depth < 1:
-            raise ValueError(f"depth is {self.depth!r}. Pass how many factors, a positive integer.")
+        _positive(self, "depth", "how many factors, a positive integer")
 
     def __repr__(self) -> str:
         # What a saved run says of its weight: one factor has no norm of all, so separate means nothing to it.
@@ -148,8 +148,7 @@ class Heads:
     norm: str = "joint"
 
     def __post_init__(self) -> None:
-        if type(self.count) is not int or self.count < 1:
-            raise ValueError(f"count is {self.count!r}. Pass how many heads, a positive integer.")
+        _positive(self, "count", "how many heads, a positive integer")
         check(self.weight)
         if isinstance(self.weight, Heads):
             raise ValueError("weight is Heads again. Pass a weight of one head, such as KeyQuery().")
@@ -190,6 +189,14 @@ def check(weight: object) -> None:
         raise TypeError(
             f"{weight!r} is not a weight. Pass FullWeight(), KeyQuery(), Diagonal() or Heads(count)."
         )
+
+
+def _positive(weight: Any, name: str, wanted: str) -> None:
+    """Make a field an int of Python, by which equal weights are equal and a saved run knows its own."""
+    value = getattr(weight, name)
+    if not (whole(value) and value >= 1):
+        raise ValueError(f"{name} is {told(value)}. Pass {wanted}.")
+    object.__setattr__(weight, name, int(value))
 
 
 def _square(weight: Weight, d: int, e: int) -> int:
