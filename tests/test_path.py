@@ -26,6 +26,16 @@ def test_attention_is_softmax_of_the_logits(path):
     assert (path.attention[:, 0] == 0.25).all()
 
 
+@pytest.mark.parametrize("place", [2, -3, 1.0, slice(0, 2), None, True, [0]])
+def test_what_is_no_single_run_or_head_is_refused(path, place):
+    with pytest.raises(IndexError, match=r"run is .* from 0 to 1"):
+        path.run(place)
+    of_heads = replace(path, W=path.W[0][:, None].repeat(2, 1), stopped="steps", heads=2)
+    with pytest.raises(IndexError, match=r"head is .* from 0 to 1"):
+        of_heads.head(place)
+    np.testing.assert_array_equal(path.run(-1).W, path.run(np.int64(1)).W)
+
+
 def test_log_attention_survives_saturation(path):
     assert (path.attention[:, 2].min(-1) == 0).any()
     assert np.isfinite(path.log_attention).all()

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.files import STATE, check_shapes, naming, read_arrays, write_arrays
+from attsvm.given import told, whole
 from attsvm.norms import Norm, frobenius
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.stored import Stored
@@ -107,6 +108,7 @@ class Path:
         """The path of one run."""
         if self.runs is None:
             raise ValueError("this path has no runs axis.")
+        _check_place("run", index, self.runs)
         tokens = self.tokens if self.tokens.runs is None else self.tokens.run(index)
         parts = {name: getattr(self, name) for name in _AXES if name not in _SEEN}
         picked: dict[str, Any] = {n: None if a is None else a[index] for n, a in parts.items()}
@@ -122,6 +124,7 @@ class Path:
         """The path of one of several heads, with the loss of all of them."""
         if self.heads is None:
             raise ValueError("this path has no heads. Train them with weight=Heads(count).")
+        _check_place("head", index, self.heads)
         own: dict[str, Any] = {name: getattr(self, name) for name in ("W", "K", "Q")}
         own = {name: None if array is None else array[..., index, :, :] for name, array in own.items()}
         own["v"] = None if self.v is None else self.v[..., index, :]
@@ -182,6 +185,11 @@ class Path:
             tokens = Tokens.from_arrays(arrays)
             state = {name.removeprefix(STATE): arrays[name] for name in arrays if name.startswith(STATE)}
             return cls(tokens, **_parts(tokens, arrays), state=state or None)
+
+
+def _check_place(what: str, index: object, count: int) -> None:
+    if not (whole(index) and -count <= index < count):
+        raise IndexError(f"{what} is {told(index)}. Pass an integer from 0 to {count - 1}.")
 
 
 class _WhenAsked:

@@ -19,7 +19,7 @@ from attsvm.training.data import arrays
 from attsvm.training.heads import Linear, QuadraticPenalty
 from attsvm.training.losses import logistic
 from attsvm.training.regularise import regularisation_path
-from attsvm.training.weights import DiagonalKeyQuery, FullWeight, KeyQuery
+from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
 from tests.training.geometry import angle, max_margin, rows
 
 RADII = np.array([10.0, 30, 100, 300, 1000])
@@ -240,6 +240,10 @@ BAD = {
     r"radii is \[0.0": {"radii": [0.0, 1.0]},
     r"radii is \[nan": {"radii": [np.nan]},
     "radii is 'far'": {"radii": "far"},
+    r"radii is \['1'": {"radii": ["1", "2"]},
+    r"radii is \[True": {"radii": [True]},
+    "Diagonal has 3 factors": {"radii": [1.0], "weight": Diagonal(3), "norm": l1},
+    "around.W is not an array": {"radii": [1.0], "around": SimpleNamespace(W="far")},
     "ridge must be strictly decreasing": {"ridge": [0.1, 0.2]},
     "starts is 0": {"radii": [1.0], "starts": 0},
     "seed is -1": {"radii": [1.0], "seed": -1},

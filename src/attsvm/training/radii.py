@@ -69,9 +69,10 @@ def _sizes(tokens: Tokens) -> tuple[NDArray[Any], NDArray[Any]]:
 def _positive(name: str, values: ArrayLike | None, order: int) -> NDArray[Any]:
     """A vector of positive numbers, increasing (order 1), decreasing (−1) or free (0)."""
     try:
-        array = np.asarray(values, dtype=np.float64)
+        given = np.asarray(values)
+        array = given.astype(np.float64) if given.dtype.kind in "iuf" else np.zeros(0)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} is {values!r}. Pass a sequence of positive numbers.") from None
+        array = np.zeros(0)
     if array.ndim != 1 or not array.size or not np.isfinite(array).all() or (array <= 0).any():
         raise ValueError(f"{name} is {values!r}. Pass a sequence of positive numbers.")
     if (order * np.diff(array) <= 0).any() and order:

@@ -108,6 +108,11 @@ def _check_norm(norm: object, weight: Weight, tokens: Tokens) -> None:
             f"{norm!r} is not a norm of paths. Pass frobenius, nuclear, Entrywise(p) or Schatten(p)."
         )
     shapes = weight.shapes(tokens.d, tokens.e)
+    if len(shapes) > 2:
+        raise ValueError(
+            f"{type(weight).__name__} has {len(shapes)} factors, whose squares bound no norm of W. "
+            "Pass a weight of two factors at most."
+        )
     if len(shapes) > 1:
         matrices = all(len(shape) == 2 for shape in shapes.values())
         if norm.p != 1 or (matrices and not isinstance(norm, Schatten)):
@@ -139,7 +144,10 @@ def _check_modes(
 
 def _axis(around: Direction, tokens: Tokens) -> NDArray[Any]:
     """The direction of a solution, (d, e) or (runs, d, e), of unit Frobenius length."""
-    W = np.asarray(getattr(around, "W", None), dtype=np.float64)
+    try:
+        W = np.asarray(getattr(around, "W", None), dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError("around.W is not an array of numbers. Pass a solution of max_margin.") from None
     if W.shape[-2:] != (tokens.d, tokens.e) or W.ndim not in (2, 3):
         raise ValueError(
             f"around.W has shape {W.shape}. Pass a solution with W ({tokens.d}, {tokens.e}), or runs of it."
