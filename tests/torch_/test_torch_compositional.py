@@ -136,3 +136,18 @@ def test_pairs_that_do_not_fit_are_refused(how, said):
         Compositional([params], 0.1, **how)
     with pytest.raises(ValueError, match="1 parameters"):
         Compositional([params[:1]], 0.1)
+
+
+def test_a_gradient_with_a_nan_is_seen_in_its_head_and_in_no_other():
+    torch.manual_seed(0)
+    pair = [torch.nn.Parameter(torch.randn(4, 5, dtype=torch.float64)) for _ in range(2)]
+    optimizer = Compositional([pair], lr=0.1, heads=2)
+    for step in range(2):  # the second with weights that are NaN
+        for w in pair:
+            w.grad = torch.ones_like(w)
+        if not step:
+            pair[0].grad[0, 0] = torch.nan
+        optimizer.step()
+    query, key = pair
+    assert query[:2].isnan().all() and key[:2].isnan().all()
+    assert not query[2:].isnan().any() and not key[2:].isnan().any()

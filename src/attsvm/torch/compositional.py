@@ -12,6 +12,7 @@ from attsvm.given import real, whole
 from attsvm.norms import Norm, spectral
 from attsvm.torch.directions import steepest
 from attsvm.torch.optimizer import Group, Tensors, wide
+from attsvm.torch.roots import finite
 from attsvm.torch.steepest import SteepestDescent
 
 
@@ -96,5 +97,6 @@ class Compositional(SteepestDescent):
 
 def _inverse_root(factor: Tensor, ridge: float) -> Tensor:
     """(F Fᵀ + ridge · I)^(−½) of every factor (heads, width, d)."""
-    values, vectors = torch.linalg.eigh(factor @ factor.mT)
-    return (vectors / torch.sqrt(values.clamp_min(0) + ridge)[:, None]) @ vectors.mT
+    square, trace = finite(factor @ factor.mT)
+    values, vectors = torch.linalg.eigh(square)
+    return (vectors / torch.sqrt(values.clamp_min(0) + ridge + trace)[:, None]) @ vectors.mT

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attsvm.norms import Entrywise, RowWise, Schatten
-from attsvm.torch.roots import directions, or_one
+from attsvm.torch.roots import directions, finite, or_one
 
 Tensors = list[Tensor]
 
@@ -119,10 +119,10 @@ def _largest_coordinate(grads: Tensors, joint: bool) -> Tensors:
 
 
 def _schatten(norm: Schatten, grads: Tensors, joint: bool) -> Tensors:
-    factors = [torch.linalg.svd(matrix, full_matrices=False) for matrix in _matrices(norm, grads)]
-    steps = _spectrum_steps(
-        norm, [(f.U.shape[0], f.Vh.shape[1]) for f in factors], [f.S for f in factors], joint
-    )
+    matrices, traces = zip(*map(finite, _matrices(norm, grads)), strict=True)
+    factors = [torch.linalg.svd(matrix, full_matrices=False) for matrix in matrices]
+    spectra = [f.S + trace for f, trace in zip(factors, traces, strict=True)]
+    steps = _spectrum_steps(norm, [(f.U.shape[0], f.Vh.shape[1]) for f in factors], spectra, joint)
     parts = zip(grads, factors, steps, strict=True)
     return [((f.U * step) @ f.Vh).reshape(g.shape) for g, f, step in parts]
 
@@ -162,4 +162,4 @@ def _spectrum_steps(norm: Schatten, shapes: list[Any], spectra: Tensors, joint: 
 
 def _spectrum_step(norm: Schatten, size: int, sigma: Tensor) -> Tensor:
     cut = size * torch.finfo(sigma.dtype).eps * sigma.max()
-    return steepest(Entrywise(norm.p), [torch.where(sigma > cut, sigma, 0)], joint=False)[0]
+    return steepest(Entrywise(norm.p), [torch.where(sigma <= cut, 0, sigma)], joint=False)[0]  # NaN stays

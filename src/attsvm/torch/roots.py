@@ -62,3 +62,8 @@ def rooted(M: Tensor, G: Tensor, r: int, steps: int) -> Tensor:
 def or_one(size: Tensor) -> Tensor:
     """What may be divided by: one where a size is zero. What is NaN stays so."""
     return torch.where(size == 0, torch.ones_like(size), size)
+
+
+def finite(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Matrices (…, m, n) that can be factored, and what to add to their spectra (…, 1): 0, or NaN for NaN."""
+    return torch.where(torch.isfinite(matrix), matrix, 0), (matrix - matrix).sum(-1).sum(-1, keepdim=True)
