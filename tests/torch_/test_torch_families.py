@@ -30,7 +30,7 @@ FAMILIES = {
     "Albert": {"embedding_size": 16},  # one layer for all
     "Falcon": {},  # one group of keys, an attention of its own
     "Falcon, groups": {"new_decoder_architecture": True, "num_kv_heads": 2},
-    "Falcon, alibi": {"alibi": True, "multi_query": False},
+    "Falcon, alibi": {"alibi": True, "multi_query": False, "attention_dropout": 0.1},
     "T5": T5,  # adds a bias of positions
     "DebertaV2": RELATIVE,  # positions meet queries and keys
     "DebertaV2, shared": RELATIVE | {"share_att_key": True},
@@ -243,8 +243,9 @@ def test_the_bias_of_t5_counts_in_its_logits_and_not_for_the_limit():
     assert torch.equal(*found) and not torch.allclose(*maps, atol=0.1)
 
 
-def test_reading_a_module_with_dropout_draws_no_random_numbers():
-    model = model_of("DebertaV2").train()
+@pytest.mark.parametrize("family", ["DebertaV2", "Falcon, alibi"])
+def test_reading_a_module_with_dropout_draws_no_random_numbers(family):
+    model = model_of(family).train()
     watched = Watched(model)
     model(**batch_of(model))
     before = torch.get_rng_state()

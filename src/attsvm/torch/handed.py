@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ def handed(module: nn.Module, inputs: dict[str, Any], layers: Iterable[nn.Module
     missed: Exception | None = None
     for name in (NAME, chosen) if chosen is not None and library is not None else (chosen,):
         try:
-            with _outputs(layers) as outputs, SoftmaxSeen(inputs) if name is chosen else nullcontext():
+            with _outputs(layers) as outputs, SoftmaxSeen(inputs, ends=name is chosen):
                 if name is NAME:
                     library.AttentionInterface.register(NAME, _reached)
                     config._attn_implementation_internal = NAME  # its setter would change parts of a model

@@ -36,10 +36,12 @@ class SoftmaxSeen(TorchFunctionMode):
 
     scale is the derivative of what enters the softmax by the product, which must be one number wherever a
     token is not forbidden; the rest (masks, biases, positions) becomes a mask to add.
+    ends: False for a pass without dropout that nothing of this ends.
     """
 
-    def __init__(self, inputs: dict[str, Any]) -> None:
+    def __init__(self, inputs: dict[str, Any], ends: bool = True) -> None:
         super().__init__()
+        self.ends = ends
         self.batch = len(inputs["hidden_states"])
         self.products: list[tuple[Tensor, Tensor, Tensor]] = []
 
@@ -47,6 +49,8 @@ class SoftmaxSeen(TorchFunctionMode):
         name, kwargs = getattr(function, "__name__", ""), kwargs or {}
         if name == "dropout":  # it would draw numbers that the training was to draw
             return args[0]
+        if not self.ends:
+            return function(*args, **kwargs)
         if name == "scaled_dot_product_attention":
             raise Reached(self._attended(*args, **kwargs))
         if name == "softmax" and (met := self._before(args[0])):
