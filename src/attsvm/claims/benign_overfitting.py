@@ -192,7 +192,7 @@ def strong_signals_ignore_wrong_labels(seed: int, setting: tuple[int, float] = I
         "wrong labels are ignored",
         att.at_most("training accuracy", fit.train[0, then], 1 - WRONG),
         att.at_least("test accuracy", fit.test[0, then], 0.999),
-        att.at_most("training loss away from its plateau", abs(fit.loss[0, then] - plateau), 0.01),
+        att.at_most("training loss away from its plateau", abs(fit.loss[0, then] - plateau), 0.005),
         att.told("training accuracy at the end", fit.train[0, -1]),
     )
 
@@ -216,8 +216,8 @@ def wrong_labels_select_the_weak_signal_of_their_class(seed: int, weak: float = 
     attention, wrong = _fit(BENIGN, seed, weak=weak).attention[0, -1], att.datasets.flipped_examples(N, WRONG)
     return att.judge(
         "right labels select x₁, wrong ones x₃",
-        att.at_least("attention on x₁, right labels", attention[~wrong, 0].mean(), 0.95),
-        att.at_least("attention on x₃, wrong labels", attention[wrong, 2].mean(), 0.9),
+        att.at_least("attention on x₁, right labels", attention[~wrong, 0].mean(), 0.99),
+        att.at_least("attention on x₃, wrong labels", attention[wrong, 2].mean(), 0.99),
     )
 
 

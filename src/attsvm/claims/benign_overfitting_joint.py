@@ -153,7 +153,7 @@ def above_the_threshold_the_joint_program_is_benign(seed: int, ratio: float = 1.
         "the joint program is benign",
         att.at_least("right labels on their signal", found.right, 1.0),
         att.at_most("wrong labels on their signal", found.wrong, 0.0),
-        att.at_least("test accuracy", found.test, 0.95),
+        att.at_least("test accuracy", found.test, 0.99),
         att.told("programs solved", found.best.programs),
         given={"certified": found.best.certified},
     )
@@ -203,7 +203,7 @@ def prompts_of_finite_length_approach_the_joint_margin(seed: int, radius: float 
     lower = att.separate(best.tokens.labels[:, None] * pooled)
     return att.judge(
         "lower and upper bound at finite R meet",
-        att.at_least("lower over upper bound", float(lower.margin) / best.bound, 0.999),
+        att.at_least("lower over upper bound", float(lower.margin) / best.bound, 0.9998),
         att.at_most("excess over the upper bound", float(lower.margin) / best.bound - 1, 1e-8),
         given={"certified": bool(lower.certified and best.certified)},
     )

@@ -14,15 +14,16 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
-from attsvm.claims.instances import r2
+from attsvm.claims.instances import r2, solved
 from attsvm.numbers import Float
 
 N, T, D, NARROW = 6, 4, 40, 3
 STEPS = 3_000
 RECORD = tuple(int(k) for k in np.unique(np.geomspace(10, STEPS, 30).round()))
 NGD, GD, POLYAK, SHORT_POLYAK = att.steepest(att.frobenius, 0.1), att.gd(1.0), att.polyak(), att.polyak(0.01)
-STRAIGHT = 0.99
-"""R² of a line: what GD's curves reach in the wrong scale is below 0.9."""
+STRAIGHT, NEARLY = 0.9999, 0.99
+"""R² of a line, and of the norm of plain GD against log t: what its curves reach in the wrong scale is below
+0.9."""
 INITS, SPREAD = 8, 3.0
 REFERENCE = "Vasudeva et al. 2024, arXiv 2402.05738"
 _RAW = "the normalisation: GD's raw steps"
@@ -37,7 +38,7 @@ class Descent:
     @cached_property
     def best(self) -> att.Solution:
         """The Frobenius program of the class tokens."""
-        return att.max_margin(self.path.tokens, self.path.selected)
+        return solved(self.path.tokens, self.path.selected)
 
     @cached_property
     def away(self) -> Float:
@@ -70,10 +71,12 @@ def _run(rule: att.Optimizer, seed: int) -> Descent:
 def normalised_descent_finds_the_direction_at_rate_one_over_t(seed: int) -> att.Verdict:
     """Under normalised GD, 1 − cosine to the Frobenius max-margin direction falls at least like (log t)²/t.
 
-    Wanted: fitted exponent of 1 − cosine over the last decade of 3,000 steps ≤ −0.9; the statement's own
-    steepness there is −1 + 2/log t ≈ −0.7, GD's is about −0.25. The twin takes GD's raw steps.
+    Wanted: a fitted exponent of 1 − cosine over the last decade of 3,000 steps between −2.1 and −1. The
+    statement's own steepness there is −1 + 2/log t ≈ −0.7, GD's is about −0.25. The twin takes GD's raw
+    steps.
 
-    Surprise: the measured exponent is −2, as for linear separators: the statement is not tight here.
+    Surprise: it tends to −2, as for linear separators: the statement is not tight here. Three of sixteen
+    seeds are still above −1.85 after 3,000 steps.
     """
     return _direction(_run(NGD, seed))
 
@@ -87,9 +90,11 @@ def normalised_descent_finds_the_direction_at_rate_one_over_t(seed: int) -> att.
 def polyak_steps_find_the_direction_at_rate_one_over_t(seed: int) -> att.Verdict:
     """Under Polyak's step with the known best loss, 1 − cosine falls at least like (log t)²/t.
 
-    Wanted and twin as for normalised GD. Surprise: the exponent is −2 again.
+    Wanted: an exponent of −2 to 0.1, more than is stated. Twin as for normalised GD.
+
+    Surprise: the exponent is −2 again, and on every seed.
     """
-    return _direction(_run(POLYAK, seed))
+    return _direction(_run(POLYAK, seed), slowest=-1.9)
 
 
 @claim(
@@ -100,13 +105,13 @@ def polyak_is_faster_than_normalised_descent_and_that_faster_than_gd(
 ) -> att.Verdict:
     """To 1 − cosine ≤ 1e-3, Polyak's step takes fewer steps than normalised GD (lr 0.1), and GD (lr 1) most.
 
-    Wanted: both quotients of step counts ≥ 2; a run that never arrives counts 3,000 steps.
+    Wanted: quotients of step counts of at least 5 and 2; a run that never arrives counts 3,000 steps.
     The twin takes a hundredth of Polyak's step.
     """
     steps = [_arrival(_run(rule, seed)) for rule in (polyak, NGD, GD)]
     return att.judge(
         "Polyak before normalised GD before GD",
-        att.at_least("steps of normalised GD over Polyak's", steps[1] / steps[0], 2.0),
+        att.at_least("steps of normalised GD over Polyak's", steps[1] / steps[0], 5.0),
         att.at_least("steps of GD over normalised GD's", steps[2] / steps[1], 2.0),
         att.told("steps of Polyak", steps[0]),
     )
@@ -117,12 +122,13 @@ def _arrival(run: Descent) -> float:
     return float(run.path.index[near[0]]) if near.size else float(STEPS)
 
 
-def _direction(run: Descent) -> att.Verdict:
+def _direction(run: Descent, slowest: float = -1.0) -> att.Verdict:
     away, steps = run.away[1:], run.path.index[1:]
     rate = att.fit_rate(steps, away)
     return att.judge(
-        "1 − cosine falls at least like 1/t",
-        att.at_most("exponent in t", rate.exponent, -0.9),
+        "1 − cosine falls faster than 1/t",
+        att.at_most("exponent in t", rate.exponent, slowest),
+        att.at_least("the same, from below", rate.exponent, -2.1),
         att.told("R² of the power law", rate.r2),
         att.told("1 − cosine at the end", away[-1]),
         numbers={"index": steps, "1 − cosine": away},
@@ -136,7 +142,7 @@ def _direction(run: Descent) -> att.Verdict:
 def normalised_descent_grows_linearly(seed: int, rule: att.Optimizer = NGD) -> att.Verdict:
     """Under normalised GD the norm of W is Θ(t).
 
-    Wanted: a line through ‖W(t)‖ with R² ≥ 0.99 and ‖W(t)‖ ≥ 0.9 · lr · t at the end: the steps
+    Wanted: a line through ‖W(t)‖ with R² ≥ 0.9999 and ‖W(t)‖ ≥ 0.99 · lr · t at the end: the steps
     hardly cancel. The twin takes GD's raw steps.
     """
     run = _run(rule, seed)
@@ -144,7 +150,8 @@ def normalised_descent_grows_linearly(seed: int, rule: att.Optimizer = NGD) -> a
     return att.judge(
         "‖W(t)‖ grows linearly",
         att.at_least("R² against t", r2(path.index, size), STRAIGHT),
-        att.at_least("‖W‖/(lr t)", size[-1] / (0.1 * path.index[-1]), 0.9),
+        att.at_least("‖W‖/(lr t)", size[-1] / (0.1 * path.index[-1]), 0.99),
+        att.at_most("the same, from above", size[-1] / (0.1 * path.index[-1]), 1 + 1e-9),
         numbers={"index": path.index, "norm": size},
     )
 
@@ -154,17 +161,18 @@ def normalised_descent_selects_exponentially_fast(seed: int, rule: att.Optimizer
     """Under normalised GD the softmax residual 1 − s of the best tokens decays exponentially in t.
 
     Measured past underflow by log attention. Wanted: over the last 29 thirtieths of the run the
-    logarithm of the largest residual is a falling line, R² ≥ 0.99. The twin takes GD's raw steps.
+    logarithm of the largest residual is a line, R² ≥ 0.9999, that falls by lr times the best margin a step,
+    to 0.1 % [derived: margins grow by that]. The twin takes GD's raw steps.
     """
     run = _run(rule, seed)
     path, residual = run.path, run.log_residual
     late = path.index >= STEPS / 30
-    slope = np.polyfit(path.index[late], residual[late], 1)[0]
+    slope, fall = np.polyfit(path.index[late], residual[late], 1)[0], 0.1 * run.best.margin
     return att.judge(
         "1 − attention on the best token decays exponentially",
         att.at_least("R² of log residual against t", r2(path.index[late], residual[late]), STRAIGHT),
-        att.at_most("log residual at the end", residual[-1], -50.0),
-        att.told("slope per step", slope),
+        att.at_most("slope per step / (lr · best margin), away from −1", abs(slope / fall + 1), 1e-3),
+        att.told("log residual at the end", residual[-1]),
         numbers={"index": path.index, "log residual": residual},
     )
 
@@ -173,15 +181,19 @@ def normalised_descent_selects_exponentially_fast(seed: int, rule: att.Optimizer
 def plain_descent_grows_logarithmically(seed: int, rule: att.Optimizer = GD) -> att.Verdict:
     """Under GD with a constant step the norm of W is Θ(log t), so its direction improves in log t only.
 
-    Wanted: over the last two decades a line through ‖W‖ against log t with R² ≥ 0.99, and an exponent of
-    1 − cosine in t above −0.5: no power law of a fast method. The twin normalises the steps.
+    Wanted: over the last two decades a line through ‖W‖ against log t with R² ≥ 0.99 and a slope between 1
+    and 1.4 times ‖W^mm‖ (1 in the limit), and an exponent of 1 − cosine in t above −0.5: no power law of a
+    fast method. The twin normalises the steps.
     """
     run = _run(rule, seed)
     path, away = run.path, run.away[1:]
     late = path.index >= STEPS / 100
+    slope = np.polyfit(np.log(path.index[late]), path.norm()[late], 1)[0] * run.best.margin
     return att.judge(
         "‖W(t)‖ grows like log t",
-        att.at_least("R² against log t", r2(np.log(path.index[late]), path.norm()[late]), STRAIGHT),
+        att.at_least("R² against log t", r2(np.log(path.index[late]), path.norm()[late]), NEARLY),
+        att.at_least("slope / ‖W^mm‖", slope, 1.0),
+        att.at_most("the same, from above", slope, 1.4),
         att.at_least("exponent of 1 − cosine in t", att.fit_rate(path.index[1:], away).exponent, -0.5),
         att.told("exponent of 1 − cosine in log t", att.fit_rate(np.log(path.index[1:]), away).exponent),
     )

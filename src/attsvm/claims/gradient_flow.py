@@ -12,7 +12,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
-from attsvm.claims.instances import equal_losers, first_tokens
+from attsvm.claims.instances import equal_losers, first_tokens, solved
 
 N, T, D, WIDE = 3, 4, 5, 12
 STEPS, RECORD = 30_000, (100, 1_000, 10_000)
@@ -36,7 +36,7 @@ def key_query_descent_conserves_the_balance(seed: int, separate: bool = False) -
 
     One common step for K and Q; three rates over the same flow time 10. Every step adds
     lr² (∇_KᵀL ∇_KL − ∇_QᵀL ∇_QL), so the drift over a fixed time is linear in lr. Wanted: exponent of
-    the drift in lr between 0.9 and 1.1, and a drift of at most 1 % of how far KᵀK itself moved.
+    the drift in lr between 0.97 and 1.03, and a drift of at most 0.3 % of how far KᵀK itself moved.
     """
     drifts, moved = [], 0.0
     for lr in RATES:
@@ -51,9 +51,9 @@ def key_query_descent_conserves_the_balance(seed: int, separate: bool = False) -
     rate = att.fit_rate(RATES, drifts, last=100)
     return att.judge(
         "KᵀK − QᵀQ is conserved up to O(lr)",
-        att.at_least("exponent of the drift in lr", rate.exponent, 0.9),
-        att.at_most("the same exponent, from above", rate.exponent, 1.1),
-        att.at_most("drift relative to the movement, smallest lr", drifts[-1] / moved, 0.01),
+        att.at_least("exponent of the drift in lr", rate.exponent, 0.97),
+        att.at_most("the same exponent, from above", rate.exponent, 1.03),
+        att.at_most("drift relative to the movement, smallest lr", drifts[-1] / moved, 0.003),
     )
 
 
@@ -113,13 +113,12 @@ def _diagonal_limit(seed: int, weight: att.Weight, init: Any) -> att.Verdict:
 
 def _own_margin(path: att.Path, norm: att.Norm) -> att.Verdict:
     """Margin ratio of the path's end, for the tokens that score best."""
-    solution = att.max_margin(path.tokens, first_tokens(path.tokens), norm)
+    solution = solved(path.tokens, first_tokens(path.tokens), norm)
     ratio = att.margin_ratio(path, solution)
     return att.judge(
         f"W/N(W) tends to the {norm} max-margin direction",
         att.at_least("margin ratio", ratio[-1], ENOUGH),
         att.told("margin ratio at a third of the steps", ratio[-2]),
-        given={"the program is certified": bool(solution.certified)},
         numbers={"index": path.index, "margin ratio": ratio},
     )
 

@@ -1,4 +1,4 @@
-"""What several claims share: data, and what is measured of a run."""
+"""What several claims share: data, programs with their certificates, and what is measured of a run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,20 @@ import numpy as np
 
 import attsvm as att
 from attsvm.numbers import Bool, Float
+
+
+def solved(
+    tokens: att.Tokens, selected: Any, norm: att.Norm = att.frobenius, *, required: Any = 1.0
+) -> att.Solution:
+    """The program of `max_margin`, whose certificate holds in every run that it separates.
+
+    Beside a program that is not the best one, a run would have a margin to spare. Raises ValueError where the
+    certificate does not hold: the claim is then not applicable.
+    """
+    found = att.max_margin(tokens, selected, norm, required=required)
+    if not np.all(np.asarray(found.certified) | ~np.asarray(found.separable)):
+        raise ValueError(f"the {norm} program is not certified: {found.certificate}")
+    return found
 
 
 def equal_losers(n: int, T: int, d: int, seed: int) -> tuple[att.Tokens, Float]:
@@ -30,9 +44,8 @@ def _first(n: int, T: int) -> Bool:
 
 
 def certified_share(path: att.Path, norm: att.Norm) -> Float:
-    """Margin ratio (runs,) at the end, for the tokens that each run attends to; NaN without a certificate."""
-    solution = att.max_margin(path.tokens, path.selected, norm)
-    return np.where(solution.certified, att.margin_ratio(path, solution)[:, -1], np.nan)
+    """Margin ratio (runs,) at the end, for the tokens that each run attends to, by certified programs."""
+    return att.margin_ratio(path, solved(path.tokens, path.selected, norm))[:, -1]
 
 
 def r2(x: Any, y: Any) -> float:

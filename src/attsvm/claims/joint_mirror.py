@@ -8,6 +8,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
+from attsvm.claims.instances import solved
 from attsvm.numbers import Float
 
 REFERENCE = "Julistiono et al. 2024, arXiv 2410.14581"
@@ -23,7 +24,7 @@ STARTS = 64
 def joint_mirror_descent_selects_the_published_tokens(seed: int, zero: bool = True) -> att.Verdict:
     """Joint normalised mirror descent on W and v from zero selects (1, 0), (1, 0), (0, 0) for p = 1.75, 2, 3.
 
-    The paper's two inputs with noise 0.02 per seed. Wanted: these tokens, and W within divergence 0.02
+    The paper's two inputs with noise 0.02 per seed. Wanted: these tokens, and W within divergence 0.001
     of its own program. An experiment of the paper, not a theorem. The twin starts at a random head.
     """
     v = np.zeros(2) if zero else np.random.Generator(np.random.PCG64(seed)).standard_normal(2)
@@ -34,7 +35,7 @@ def joint_mirror_descent_selects_the_published_tokens(seed: int, zero: bool = Tr
         agreed = (path.selected.argmax(-1) == chosen).mean()
         evidence += [
             att.at_least(f"published tokens, p = {p:g}", agreed, 1.0),
-            att.at_most(f"divergence of W, p = {p:g}", _away(path, p), 0.02),
+            att.at_most(f"divergence of W, p = {p:g}", _away(path, p), 1e-3),
         ]
     return att.judge("the joint runs select the published tokens", *evidence)
 
@@ -57,7 +58,7 @@ def the_joint_path_finds_the_tokens_of_largest_label_margin(seed: int) -> att.Ve
     """The joint path over ‖v‖ ≤ r, ‖W‖ ≤ R tends to (v_mm, W_mm) of the tokens with the largest label margin.
 
     p = 2, the paper's two inputs with noise 0.0003 per seed, r = R = 100; both examples support the head.
-    Wanted: no separable selection has a larger label margin, and 1 − cosine of v and of W ≤ 1e-3.
+    Wanted: no separable selection has a larger label margin, and 1 − cosine of v and of W ≤ 1e-4.
     The twin trains by joint descent instead of minimising over balls.
 
     Partial: one problem, and tight label margins; other p and the relaxed program are not here.
@@ -89,14 +90,14 @@ def _joint_descent_finds_the_tokens_of_largest_label_margin(seed: int) -> att.Ve
 def _joint_limit(path: att.Path) -> att.Verdict:
     assert path.v is not None
     head = att.label_svm(path.tokens, path.selected)
-    weight = att.max_margin(path.tokens, path.selected)
+    weight = solved(path.tokens, path.selected)
     every = [att.label_svm(path.tokens, s.selected).margin for s in att.selections(path.tokens)]
     two = att.Entrywise(2)
     return att.judge(
         "the joint path tends to the pair of programs of largest label margin",
         att.at_least("label margin over the largest", head.margin / max(every), 1.0 - 1e-9),
-        att.at_most("1 − cosine of v", att.divergence(path.v[..., None], head.W, two)[-1], 1e-3),
-        att.at_most("1 − cosine of W", att.divergence(path.W, weight.W, two)[-1], 1e-3),
+        att.at_most("1 − cosine of v", att.divergence(path.v[..., None], head.W, two)[-1], 1e-4),
+        att.at_most("1 − cosine of W", att.divergence(path.W, weight.W, two)[-1], 1e-4),
         given={"both examples support the head": bool(head.support.any(-1).all())},
     )
 
@@ -111,4 +112,4 @@ def _perturbed(seed: int, noise: float) -> att.Tokens:
 def _away(path: att.Path, p: float) -> float:
     """Directional divergence of W to the lp program of the tokens the run attends to."""
     norm = att.Entrywise(p)
-    return float(att.divergence(path.W, att.max_margin(path.tokens, path.selected, norm).W, norm)[-1])
+    return float(att.divergence(path.W, solved(path.tokens, path.selected, norm).W, norm)[-1])

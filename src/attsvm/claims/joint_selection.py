@@ -9,6 +9,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import REFUTED, claim
+from attsvm.claims.instances import solved
 from attsvm.claims.prompt_instances import PAPER
 from attsvm.numbers import Float
 
@@ -43,7 +44,7 @@ def loose_problem(seed: int) -> att.Tokens:
         first, third = rng.standard_normal((2, 2))
         second = -rng.uniform(0.3, 1.5) * first
         tokens = _labelled(rng, np.array([1.0, 1.0, LOOSE]), np.array([first, second, third]))
-        full, relax = att.max_margin(tokens, CHOSEN).W, relaxed(tokens).W
+        full, relax = solved(tokens, CHOSEN).W, relaxed(tokens).W
         if (full * relax).sum() <= 0.95 * np.linalg.norm(full) * np.linalg.norm(relax) and np.linalg.norm(
             full
         ) < 5:
@@ -53,13 +54,13 @@ def loose_problem(seed: int) -> att.Tokens:
 def relaxed(tokens: att.Tokens) -> att.Solution:
     """The relaxed program: margin 1 where the input supports the head, the right order elsewhere."""
     support = att.label_support(att.label_svm(tokens, CHOSEN))
-    return att.max_margin(tokens, CHOSEN, required=np.where(support, 1.0, 0.0))
+    return solved(tokens, CHOSEN, required=np.where(support, 1.0, 0.0))
 
 
 def asking_of_the_third(tokens: att.Tokens, third: Float | float) -> att.Solution:
     """Margin 1 of the first two inputs, `third` of the last: p^mm for 1, p^relax for 0. One for each run."""
     required = np.stack(np.broadcast_arrays(1.0, 1.0, third), axis=-1)
-    return att.max_margin(tokens, CHOSEN, required=required)
+    return solved(tokens, CHOSEN, required=required)
 
 
 def _labelled(rng: np.random.Generator, margins: Float, across: Float) -> att.Tokens:
@@ -94,7 +95,7 @@ def head_and_prompt_both_find_their_max_margin(seed: int, tight: bool = True) ->
     the theorem has any n and T and does not tie r to R.
     """
     tokens = (tight_problem if tight else loose_problem)(seed)
-    head, mm = att.label_svm(tokens, CHOSEN), att.max_margin(tokens, CHOSEN)
+    head, mm = att.label_svm(tokens, CHOSEN), solved(tokens, CHOSEN)
     path = _joint_path(tokens, np.linalg.norm(mm.W) * np.array([10.0, 100.0]), 1.0)
     assert path.v is not None
     return att.judge(
@@ -127,8 +128,8 @@ def inputs_with_label_margin_to_spare_drop_out_of_the_prompt_program(
     path = _joint_path(tokens, np.linalg.norm(relax.W) * np.array([10.0, 100.0]), ratio)
     return att.judge(
         "p/R → p^relax",
-        att.at_least("cosine to p^relax", att.cosine(path.W, relax.W)[-1], 0.999),
-        att.told("cosine to p^mm", att.cosine(path.W, att.max_margin(tokens, CHOSEN).W)[-1]),
+        att.at_least("cosine to p^relax", att.cosine(path.W, relax.W)[-1], 0.9995),
+        att.told("cosine to p^mm", att.cosine(path.W, solved(tokens, CHOSEN).W)[-1]),
     )
 
 
@@ -154,8 +155,8 @@ def the_ratio_of_the_two_radii_decides_how_far_the_program_relaxes(
     path = _joint_path(tokens, np.linalg.norm(target.W) * np.array([10.0, 100.0, 300.0]), rho)
     return att.judge(
         "the limit of r = ρR",
-        att.at_least("cosine to the program of ρ", att.cosine(path.W, target.W)[-1], 0.999),
-        att.told("cosine to p^mm", att.cosine(path.W, att.max_margin(tokens, CHOSEN).W)[-1]),
+        att.at_least("cosine to the program of ρ", att.cosine(path.W, target.W)[-1], 0.9999),
+        att.told("cosine to p^mm", att.cosine(path.W, solved(tokens, CHOSEN).W)[-1]),
         att.told("cosine to p^relax", att.cosine(path.W, relaxed(tokens).W)[-1]),
     )
 
@@ -204,7 +205,7 @@ def joint_gradient_descent_follows_the_program_of_its_own_ratio(seed: int) -> at
 
 def _descent_without_the_ratio(seed: int) -> att.Verdict:
     tokens = loose_problem(seed)
-    return _descent_limit(_joint_descent(tokens), att.max_margin(tokens, CHOSEN), 0.0)
+    return _descent_limit(_joint_descent(tokens), solved(tokens, CHOSEN), 0.0)
 
 
 @claim(
@@ -228,9 +229,9 @@ def joint_gradient_descent_follows_the_relaxed_program(seed: int) -> att.Verdict
 def _descent_limit(run: att.Path, target: att.Solution, rho: float) -> att.Verdict:
     return att.judge(
         "joint gradient descent tends to the program of a ratio",
-        att.at_least("cosine to the program", att.cosine(run.W, target.W)[-1], 0.9995),
+        att.at_least("cosine to the program", att.cosine(run.W, target.W)[-1], 0.9998),
         att.told("ρ of the program", rho),
-        att.told("cosine to p^mm", att.cosine(run.W, att.max_margin(run.tokens, CHOSEN).W)[-1]),
+        att.told("cosine to p^mm", att.cosine(run.W, solved(run.tokens, CHOSEN).W)[-1]),
         att.told("cosine to p^relax", att.cosine(run.W, relaxed(run.tokens).W)[-1]),
     )
 

@@ -12,6 +12,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
+from attsvm.claims.instances import solved
 
 REFERENCE = "Gonon, Cordonnier, Boumal 2026, arXiv 2602.07562"
 RATE, STEPS = 0.02, 10_000
@@ -38,7 +39,7 @@ def copying_under_squared_loss_ends_at_the_max_margin_match(
     """
     tokens, place = att.datasets.match_and_copy(seed=seed, target_noise=target_noise)
     path = att.train(tokens, att.SquaredError(), steps=FAR, record=[FAR], **_rule(LENGTH))
-    best = att.max_margin(tokens, place)
+    best = solved(tokens, place)
     plain = _plain(seed, True)
     gap = 1 - float(att.cosine(path.W, best.W)[-1])
     return att.judge(
@@ -65,7 +66,7 @@ def squared_loss_grows_margins_half_as_fast_as_log_t(seed: int, squared: bool = 
     10 %. A loss that is linear in the residual has m' ~ e^(−m), exponent 1.
     """
     path = _plain(seed, squared)
-    best = att.max_margin(path.tokens, path.selected)
+    best = solved(path.tokens, path.selected)
     margin, length = att.margin_ratio(path, best) * path.norm() * best.margin, path.norm()
     begin, end = (int(np.flatnonzero(path.index == step)[0]) for step in (300, STEPS))
     folds = np.log(STEPS / 300)

@@ -8,6 +8,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import REFUTED, claim
+from attsvm.claims.instances import solved
 from attsvm.claims.prompt_instances import (
     HEAD,
     PAPER,
@@ -45,7 +46,7 @@ def the_regularisation_path_tends_to_the_best_direction(seed: int, unique: bool 
     best, gamma = best_indices(tokens), tokens.values[..., 0]
     if not unique:
         tokens = scored(tokens.keys, np.minimum(gamma, np.sort(gamma, axis=-1)[:, -2:-1]))
-    solution = att.max_margin(tokens, best)
+    solution = solved(tokens, best)
     radii = np.linalg.norm(solution.W) * np.array([10.0, 30.0, 100.0, 300.0])
     path = att.regularisation_path(tokens, att.Linear(HEAD), radii=radii, starts=4)
     off = 1 - att.cosine(path.W, solution.W)
@@ -80,8 +81,8 @@ def gradient_descent_on_one_input_tends_to_its_best_token_from_anywhere(
     angle = 2 * np.pi * (np.arange(8) + 0.3 * rng.random(8)) / 8
     gamma = np.where(np.arange(8) == 0, 1.0, 0.0 if equal else rng.uniform(-1, 1, 8))
     tokens = scored(np.stack([np.cos(angle), np.sin(angle)], -1)[None], gamma[None])
-    mm = att.max_margin(tokens, [0])
-    towards = unit(att.max_margin(tokens, np.arange(8)[:, None]).W)
+    mm = solved(tokens, [0])
+    towards = unit(solved(tokens, np.arange(8)[:, None]).W)
     constant = _run(tokens, att.gd(RATE), 20_000, 2 * towards, [5_000])
     normalised = _run(enlarged(tokens, 20), att.steepest(att.frobenius, 0.02), 4_000, towards)
     return att.judge(
@@ -89,7 +90,9 @@ def gradient_descent_on_one_input_tends_to_its_best_token_from_anywhere(
         att.at_least(
             "least cosine of the growth, constant steps", att.cosine(_growth(constant), mm.W).min(), 0.99
         ),
-        att.at_least("least cosine, normalised steps", att.cosine(normalised.W, mm.W)[:, -1].min(), 0.999),
+        att.at_most(
+            "largest 1 − cosine, normalised steps", 1 - att.cosine(normalised.W, mm.W)[:, -1].min(), 1e-6
+        ),
         att.told("least cosine, constant steps", att.cosine(constant.W, mm.W)[:, -1].min()),
         given={"η ≤ 1/L_p": _short_steps(tokens)},
     )
@@ -121,7 +124,7 @@ def gradient_descent_from_anywhere_tends_to_the_best_direction(
     start = turn[0][None, :, None]
     run = _run(tokens, att.steepest(att.frobenius, 0.1), 2_000, 10 * start)
     constant = _run(tokens, att.gd(RATE), 20_000, 5 * start, [5_000])
-    mm = att.max_margin(tokens, np.zeros((1, 2), int))
+    mm = solved(tokens, np.zeros((1, 2), int))
     return att.judge(
         "gradient descent from anywhere tends to p^mm(best)",
         att.at_least("cosine, normalised steps", att.cosine(run.W, mm.W)[0, -1], 0.999),
@@ -145,15 +148,18 @@ def gradient_descent_never_stops_growing(seed: int, separable: bool = True) -> a
 
     Hypotheses: a decreasing loss, Assumption B, p^mm(best) exists; any n. Nine random starts. Slopes fall
     like e^(−margin) and margins grow at most 2 per unit of length (unit tokens), so that the length grows
-    by at least about ln 4 / 2 when the steps quadruple; half of that is asked for. Measured: the growth
-    between 5,000 and 20,000 steps, and that ⟨p, p^mm⟩ never fell.
+    by at least about ln 4 / 2 when the steps quadruple. Measured: the growth between 5,000 and 20,000 steps,
+    and that ⟨p, p^mm⟩ never fell.
+
+    Partial: that it grows, not how fast: after 20,000 steps of 0.02 runs are not at their final rate
+    ‖p^mm‖ ln t yet.
     """
     tokens = equal_losers(seed) if separable else _best_tokens_between_the_others(seed)
-    mm = att.max_margin(tokens, best_indices(tokens)[None])
+    mm = solved(tokens, best_indices(tokens)[None])
     starts = np.random.default_rng(0).standard_normal((9, tokens.d, 1))
     run = _run(tokens, att.gd(RATE), 20_000, starts, [5_000])
     length = np.linalg.norm(_growth(run), axis=(-2, -1))
-    evidence = [att.at_least("least growth", length.min(), np.log(4) / 4)]
+    evidence = [att.at_least("least growth", length.min(), np.log(4) / 2)]
     if mm.separable[0]:  # the twin's are not, and it is judged by its growth
         along = np.diff((run.W * mm.W[:, None]).sum((-2, -1)), axis=-1)
         evidence.append(att.at_least("least change of ⟨p, p^mm⟩", along.min(), 0))
@@ -182,8 +188,8 @@ def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int, losing
 
     Hypothesis: losing tokens of score 0, so that the pull of a nearly selected token is |ℓ'(γ)| γ. The
     linear loss bends to the high score, logistic and exponential to the low one. C is drawn from 2 … 8.
-    Measured: p_y after 1,000 normalised steps of 0.1 against the closed form, tolerance 1e-3 (the step
-    jitter across the path is ≪ 0.1/1,000 per step).
+    Measured: p_y after 1,000 normalised steps of 0.1 against the closed form, to rounding (1e-10: the offset
+    attracts, so that errors do not add up), and |p_y/p_x| ≤ 0.03 there.
     """
     high = np.random.default_rng(seed).uniform(2, 8)
     keys = att.datasets.two_scores(high)[0].keys
@@ -203,10 +209,10 @@ def the_loss_bends_the_path_by_half_the_log_ratio_of_its_pulls(seed: int, losing
     return att.judge(
         "p_y → ½ ln(C |ℓ'(C)| / |ℓ'(1)|)",
         *(
-            att.at_most(f"error, {loss}", e, 1e-3)
+            att.at_most(f"error, {loss}", e, 1e-10)
             for loss, e in zip(("linear", "logistic", "exponential"), errors, strict=True)
         ),
-        att.at_most("largest |p_y/p_x|", max(sideways), 0.1),
+        att.at_most("largest |p_y/p_x|", max(sideways), 0.03),
     )
 
 

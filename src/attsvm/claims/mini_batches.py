@@ -24,7 +24,7 @@ RULES = {
     "sign": att.steepest(att.linf, LR),
     "Adam": att.adam(LR, MEMORY, MEMORY, eps=0),
 }
-ENOUGH, FAR = 0.98, 0.85
+ENOUGH, FAR = 0.98, 0.75
 
 
 @conjecture(removed="the momentum: sign descent on single examples", twin={"name": "sign"})
@@ -50,7 +50,7 @@ def signum_keeps_the_max_norm_margin_in_batches_of_one(seed: int, name: str = "S
 def adam_in_batches_of_one_leaves_the_max_norm_margin(seed: int, batch: int | None = 1) -> att.Verdict:
     """Adam on single examples ends far from the best l∞ margin, and nearer to the Frobenius one than on all.
 
-    Setting as above, b1 = b2 = 0.9, eps = 0. Wanted: median l∞ margin ratio ≤ 0.85, and a median Frobenius
+    Setting as above, b1 = b2 = 0.9, eps = 0. Wanted: median l∞ margin ratio ≤ 0.75, and a median Frobenius
     ratio that is 0.02 or more above that of all examples.
 
     Surprise: it does not reach the Frobenius margin either, 0.83 of it. With b2 = 0.999 and steps of one

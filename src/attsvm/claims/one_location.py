@@ -57,8 +57,8 @@ def projected_descent_on_the_manifold_finds_the_location(seed: int, start: float
     """Projected gradient descent on the risk from that manifold ends at (k*, v*) or at (−k*, −v*).
 
     The paper's run: d = 400, L = 10, γ² = 0.5, λ = 0.1, 20,000 steps of 4e-3, a start uniform on the spheres,
-    which is followed in κ and ν alone. Wanted: |κ| ≥ 0.95, |ν| ≥ 0.999, κν > 0, and a risk within 1 % of the
-    oracle's, 0.1135. The best linear risk of that setting is γ² − γ⁴/(L − 1 + γ²) = 0.4737 [ours]; the
+    which is followed in κ and ν alone. Wanted: |κ| ≥ 0.97, |ν| ≥ 0.9999, κν > 0, and a risk within 0.3 % of
+    the oracle's, 0.1135. The best linear risk of that setting is γ² − γ⁴/(L − 1 + γ²) = 0.4737 [ours]; the
     paper's γ² is its limit for many tokens.
     """
     drawn = np.random.default_rng(seed).standard_normal((2, RISK.d))
@@ -68,9 +68,9 @@ def projected_descent_on_the_manifold_finds_the_location(seed: int, start: float
     oracle = float(RISK.on_manifold(1.0, 1.0))
     return att.judge(
         "projected descent finds the location",
-        att.at_least("κ, with the sign of ν", kappa * np.sign(nu), 0.95),
-        att.at_least("|ν|", abs(nu), 0.999),
-        att.at_most("risk / the oracle's", risk / oracle, 1.01),
+        att.at_least("κ, with the sign of ν", kappa * np.sign(nu), 0.97),
+        att.at_least("|ν|", abs(nu), 0.9999),
+        att.at_most("risk / the oracle's", risk / oracle, 1.003),
     )
 
 
@@ -85,10 +85,20 @@ def linear_regression_does_not_find_the_location(seed: int, fixed: bool = False)
     """The best linear predictor of all tokens keeps the risk noise² + γ² − γ⁴/(L − 1 + γ²), which tends to
     noise² + γ².
 
-    d = 8, L = 10, γ² = 0.5, noise 0.2; least squares on 4,000 inputs, judged on 4,000 fresh ones. Wanted: the
-    fresh error within 10 % of it. (80 coefficients on 4,000 inputs add 2 %.)
+    d = 8, γ² = 0.5, noise 0.2; least squares on 4,000 inputs of L = 10 tokens, and on 20,000 of L = 3, judged
+    on as many fresh ones. Wanted: the fresh error within 10 % and 5 % of it. (80 coefficients on 4,000 inputs
+    add 2 %. The last term is 5 % for L = 10, where it could be missing, and 23 % for L = 3.)
     """
-    n, L, d, noise, var = 4_000, 10, 8, 0.2, 0.5
+    return att.judge(
+        "linear regression does not find the location",
+        att.at_most("|fresh error / best linear risk − 1|, L = 10", abs(_off(seed, 4_000, 10, fixed)), 0.1),
+        att.at_most("the same, L = 3", abs(_off(seed, 20_000, 3, fixed)), 0.05),
+    )
+
+
+def _off(seed: int, n: int, L: int, fixed: bool) -> float:
+    """The fresh error of least squares on n inputs of L tokens, over the best linear risk, less one."""
+    d, noise, var = 8, 0.2, 0.5
     best = noise**2 + var - var**2 / (L - 1 + var)
     sets = []
     for fresh in (0, n):
@@ -99,11 +109,7 @@ def linear_regression_does_not_find_the_location(seed: int, fixed: bool = False)
             keys[every, truth.place], keys[:, 0] = keys[:, 0], tokens.keys[every, truth.place]
         sets.append((keys.reshape(n, -1), truth.response))
     fit = np.linalg.lstsq(*sets[0], rcond=None)[0]
-    error = float(((sets[1][1] - sets[1][0] @ fit) ** 2).mean())
-    return att.judge(
-        "linear regression does not find the location",
-        att.at_most("|fresh error / best linear risk − 1|", abs(error / best - 1), 0.1),
-    )
+    return float(((sets[1][1] - sets[1][0] @ fit) ** 2).mean() / best - 1)
 
 
 def on_manifold(risk: att.datasets.LocationRisk, begin: Float, rate: float, steps: int) -> Float:

@@ -12,13 +12,13 @@ from typing import Any
 
 import attsvm as att
 from attsvm.claims.claim import claim
-from attsvm.claims.instances import equal_losers, first_tokens
+from attsvm.claims.instances import equal_losers, first_tokens, solved
 
 Geometry = att.Entrywise | att.Schatten
 N, T, D = 4, 5, 10
 STEPS, RECORD = 10_000, (100, 1_000)
 LR = 0.1
-ENOUGH: dict[Geometry, float] = {att.frobenius: 0.99, att.linf: 0.99, att.spectral: 0.99, att.l1: 0.97}
+ENOUGH: dict[Geometry, float] = {att.frobenius: 0.99, att.linf: 0.99, att.spectral: 0.99, att.l1: 0.985}
 """Own margin ratio after STEPS steps of LR: 1 − ratio falls like 1/steps, slowest with one coordinate."""
 MOMENTUM = 0.9
 MOMENTUM_LR: dict[Geometry, float] = {att.frobenius: 0.1, att.linf: 0.02, att.spectral: 0.05, att.l1: 0.3}
@@ -79,7 +79,7 @@ def spectral_descent_maximises_the_spectral_margin(seed: int, norm: Geometry = a
 def coordinate_descent_maximises_the_l1_margin(seed: int, norm: Geometry = att.l1) -> att.Verdict:
     """Steepest descent in the l1 norm (one coordinate per step) reaches the best l1 margin.
 
-    Setting as above; wanted: margin ratio ≥ 0.97. The twin judges the run in the spectral norm.
+    Setting as above; wanted: margin ratio ≥ 0.985. The twin judges the run in the spectral norm.
 
     Surprise: equal losing scores alone do not make this global when tokens are narrow. At width 6, seed 14,
     the run saturates with example 2 on a losing token: the coordinates that serve the others push its best
@@ -96,7 +96,7 @@ def each_steepest_descent_leads_in_its_own_norm(seed: int, shift: int = 0) -> at
     """Of the four steepest descents, the one in a norm ends with the largest margin in that norm.
 
     Same data, same tokens, same number of steps. Wanted: in each norm, own ratio minus the best other
-    ratio ≥ 0. The twin deals the norms out in another order: each run leads in the next one's.
+    ratio ≥ 0.02. The twin deals the norms out in another order: each run leads in the next one's.
     """
     norms = list(ENOUGH)
     evidence = []
@@ -104,7 +104,7 @@ def each_steepest_descent_leads_in_its_own_norm(seed: int, shift: int = 0) -> at
         best = _best(_run(norm, seed), norm)
         ratios = [float(att.margin_ratio(_run(run, seed), best)[-1]) for run in norms]
         own = ratios.pop((k - shift) % len(norms))
-        evidence.append(att.at_least(f"lead in {norm}", own - max(ratios), 0.0))
+        evidence.append(att.at_least(f"lead in {norm}", own - max(ratios), 0.02))
     return att.judge("each steepest descent leads in its own norm", *evidence)
 
 
@@ -152,7 +152,7 @@ def _with_momentum(norm: Geometry, seed: int, times: int) -> att.Verdict:
 
 
 def _best(path: att.Path, norm: Geometry) -> Any:
-    return att.max_margin(path.tokens, first_tokens(path.tokens), norm)
+    return solved(path.tokens, first_tokens(path.tokens), norm)
 
 
 def _margin(path: att.Path, norm: Geometry, lr: float = LR) -> att.Verdict:
@@ -163,6 +163,5 @@ def _margin(path: att.Path, norm: Geometry, lr: float = LR) -> att.Verdict:
         att.at_least("margin ratio", ratio[-1], ENOUGH[norm]),
         att.told("margin ratio at a tenth of the steps", ratio[-2]),
         att.told("lr · margin, in units of −log 0.9", lr * best.margin / -math.log(MOMENTUM)),
-        given={"the program is certified": bool(best.certified)},
         numbers={"index": path.index, "margin ratio": ratio},
     )

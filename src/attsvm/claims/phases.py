@@ -10,6 +10,7 @@ from scipy.stats import spearmanr
 
 import attsvm as att
 from attsvm.claims.claim import claim
+from attsvm.claims.instances import solved
 from attsvm.claims.transformers_setup import draws
 from attsvm.numbers import Float
 
@@ -57,25 +58,29 @@ def the_share_of_separable_selections_is_counted(seed: int, shared: bool = True)
 # ---------------------------------------------------------------------- where descent is global
 
 
-@conjecture(removed="each input by itself: whole runs are compared", twin={"each": False})
+@conjecture(removed="the exponent 1.6: with 2 the second size would be (8, 3, 9)", twin={"d": 9})
 def a_prompt_is_as_often_right_on_an_input_where_width_over_the_others_is_equal(
-    seed: int, each: bool = True
+    seed: int, d: int = 15
 ) -> att.Verdict:
     """The share of global runs of a prompt is the n-th power of a function of d / ((n − 1) (T − 1)^1.6).
 
     (2, 8, 16) and (8, 3, 15) have the same variable, 0.71. 600 draws each, normalised descent from zero, 400
-    steps of 0.5. Wanted: the n-th roots of the two shares within 0.06 of each other.
+    steps of 0.5. Wanted: the n-th roots of the two shares within 0.035 of each other: three and a half
+    standard errors.
+
+    Partial: two sizes. The exponent is not known better than to 0.3: with (8, 3, 22), which 1.3 would ask
+    for, the roots are 0.01 to 0.04 apart.
     """
     share = []
-    for n, T, d in ((2, 8, 16), (8, 3, 15)):
-        tokens, v = att.datasets.prompt_sphere(n, T, d, seed=draws(seed, 600))
+    for n, T, wide in ((2, 8, 16), (8, 3, d)):
+        tokens, v = att.datasets.prompt_sphere(n, T, wide, seed=draws(seed, 600))
         rule = att.steepest(att.frobenius, 0.5)
         path = att.train(tokens, att.Linear(v), optimizer=rule, steps=400, record=[400])
         right = (path.selected == att.best_tokens(tokens, v)).all((-2, -1)).mean()
-        share.append(float(right) ** (1 / n if each else 1))
+        share.append(float(right) ** (1 / n))
     return att.judge(
         "one variable says how often a prompt is right",
-        att.at_most("distance of the two shares", abs(share[0] - share[1]), 0.06),
+        att.at_most("distance of the two shares", abs(share[0] - share[1]), 0.035),
         att.told("share at (2, 8, 16)", share[0]),
     )
 
@@ -89,7 +94,7 @@ def far_starts_end_where_the_cone_is_wide(seed: int, shuffled: bool = False) -> 
     directions that attend to it.
 
     Prompts on twenty draws of (3, 5, 4) with four or more locally optimal selections, 64 starts N(0, 10²)
-    each, 500 normalised steps of 0.1. Wanted: mean rank correlation over draws ≥ 0.2.
+    each, 500 normalised steps of 0.1. Wanted: mean rank correlation over draws ≥ 0.3.
     """
     return _basins(seed, FAR, "angle", shuffled)
 
@@ -111,7 +116,7 @@ def _basins(seed: int, scale: float, predictor: str, shuffled: bool) -> att.Verd
             found.append(spearmanr(order, share)[0])
     return att.judge(
         f"the {predictor} predicts where runs end",
-        att.at_least("mean rank correlation", np.mean(found), 0.2),
+        att.at_least("mean rank correlation", np.mean(found), 0.3),
     )
 
 
@@ -165,7 +170,7 @@ def descent_on_factors_waits_for_the_logarithm_of_its_start(seed: int, plain: bo
     Near zero the gradient in W is that at zero, so that K and Q grow by a factor 1 + η σ₁ a step along its
     first singular vectors. Eight draws of sphere(4, 4, 8), η = 1, width 8. Measured: how many steps later a
     start of α = 10⁻⁵ has ‖W‖ = 0.1 than one of 10⁻³, against log(100) / log(1 + η σ₁). Wanted: median ratio
-    within 3 %. Normalised steps do not wait: they have one length.
+    within 1 %. Normalised steps do not wait: they have one length.
     """
     rule = att.gd(1.0) if plain else att.steepest(att.frobenius, 0.01)
     tokens, v = att.datasets.sphere(*SIZE, seed=np.repeat(draws(seed, 8), 2))
@@ -187,7 +192,7 @@ def descent_on_factors_waits_for_the_logarithm_of_its_start(seed: int, plain: bo
     ratio = (left[:, 1] - left[:, 0]) * grown / np.log(100)
     return att.judge(
         "K and Q leave a small start after log(1/α) / log(1 + η σ₁) steps",
-        att.at_most("|median ratio of steps − 1|", abs(np.median(ratio) - 1), 0.03),
+        att.at_most("|median ratio of steps − 1|", abs(np.median(ratio) - 1), 0.01),
         given={"every run leaves": bool(there.any(1).all())},
     )
 
@@ -216,7 +221,7 @@ def descent_on_factors_is_quickest_from_a_start_of_middle_size(
 
     A small start must grow its second direction from almost nothing, a large one must be outgrown. Sixteen
     draws of sphere(4, 4, 8), width 8, one start scaled by each α, 6,000 steps of 0.03. Measured: the
-    geometric mean of the steps over those from α = 0.1, 6,000 where a run does not arrive. Wanted: ≥ 1.1 for
+    geometric mean of the steps over those from α = 0.1, 6,000 where a run does not arrive. Wanted: ≥ 1.3 for
     both. The twin: spectral descent, 2,000 steps of 0.01, and its margin, which small starts do not delay.
     """
     count = 16
@@ -232,16 +237,15 @@ def descent_on_factors_is_quickest_from_a_start_of_middle_size(
         init=start,
         record=60,
     )
-    solution = att.max_margin(tokens, path.selected, norm)
+    solution = solved(tokens, path.selected, norm)
     there = att.margin_ratio(path, solution) >= 0.95
     stays = np.logical_and.accumulate(there[:, ::-1], axis=1)[:, ::-1]
     came = np.where(stays[:, -1], path.index[stays.argmax(1)], steps).reshape(count, -1)
     later = np.exp(np.log(came / came[:, 1:2]).mean(0))
     return att.judge(
         "a start of middle size is the quickest",
-        att.at_least("steps from α = 0.001 over those from 0.1", later[0], 1.1),
-        att.at_least("steps from α = 1 over those from 0.1", later[2], 1.1),
-        given={"the programs are certified": bool(np.all(solution.certified))},
+        att.at_least("steps from α = 0.001 over those from 0.1", later[0], 1.3),
+        att.at_least("steps from α = 1 over those from 0.1", later[2], 1.3),
     )
 
 

@@ -19,8 +19,9 @@ from attsvm.numbers import Float
 REFERENCE = "Varre et al. 2026, arXiv 2603.06248"
 WIDTH, SIZE = 8, 0.1
 RATE, STEPS = 0.1, 30_000
-TIMES = (1e6, 1e9, 1e12)
-TARGET = 16.0
+TIMES = (1e6, 1e100, 1e200)
+"""The limits are approached like 1/log t, so that t must be huge; the flow is followed in log t."""
+TARGETS = (1.0, 4.0, 16.0, 64.0)
 
 
 @claim(
@@ -34,9 +35,9 @@ def attention_and_values_trained_together_polarise(seed: int, equal: bool = Fals
     """Under logistic loss attention tends to the token of the largest value at the start, u_max ~ log t, and
     (1 − σ_max) log² t → 2(d − 1)/d.
 
-    d = 8, u(0) of size 0.1, a(0) = 0. The flow in log t by LSODA, to t = 1e12; training by steps of 0.1 is
-    held against it at t = 3,000. Wanted: the winner of u(0), u_max/log t within 10 % of 1 at 1e12, the ratio
-    to the limit between 1 and 1.6 there and falling since 1e6; descent's u_max within 1 % of the flow's.
+    d = 8, u(0) of size 0.1, a(0) = 0. The flow in log t by LSODA, to t = 1e200; training by steps of 0.1 is
+    held against it at t = 3,000. Wanted: the winner of u(0), u_max/log t within 1e-4 of 1 at 1e200, the ratio
+    to the limit between 1 and 1.02 there and falling since 1e6; descent's u_max within 0.1 % of the flow's.
     """
     begin = _start(seed, equal)
     u, log_losing, first = _flow(begin, lambda f: 1 / (1 + np.exp(f)), TIMES)
@@ -54,12 +55,12 @@ def attention_and_values_trained_together_polarise(seed: int, equal: bool = Fals
     assert path.v is not None
     return att.judge(
         "attention and values polarise",
-        att.at_most("|u_max/log t − 1| at 1e12", abs(float(u[-1].max() / log_t[-1]) - 1), 0.1),
-        att.at_most("(1 − σ_max) log² t over its limit, at 1e12", float(ratio[-1]), 1.6),
+        att.at_most("|u_max/log t − 1| at 1e200", abs(float(u[-1].max() / log_t[-1]) - 1), 1e-4),
+        att.at_most("(1 − σ_max) log² t over its limit, at 1e200", float(ratio[-1]), 1.02),
         att.at_least("the same", float(ratio[-1]), 1.0),
         att.at_most("the same, relative to 1e6", float(ratio[-1] / ratio[0]), 1.0),
         att.at_least("the winner is that of u(0)", float((first == begin.argmax()).all()), 1.0),
-        att.at_most("descent's u_max away from the flow's", abs(float(path.v[-1].max() / there) - 1), 0.01),
+        att.at_most("descent's u_max away from the flow's", abs(float(path.v[-1].max() / there) - 1), 1e-3),
     )
 
 
@@ -74,18 +75,17 @@ def squared_loss_polarises_as_far_as_its_target_is_large(seed: int, equal: bool 
     """Under squared loss attention becomes sharp, too, though the flow ends: the sharper, the larger the
     target.
 
-    The same flow with γ = y − f, y = 16, to t = 1e4. Wanted: at most 5 % of the attention off the winner.
-    With y = 1 what is left there is told beside: the flow is over before it has polarised.
+    The same flow with γ = y − f, y = 1, 4, 16 and 64, to t = 1e4. Wanted: with every fourfold target at most
+    two thirds as much attention off the winner, and at most 2 % with y = 16. With y = 1 the flow is over
+    before it has polarised: half or more is left.
     """
-    begin, ends = _start(seed, equal), {}
-    for target in (1.0, TARGET):
-        u, log_losing, _ = _flow(begin, partial(_residual, target), (1e4,))
-        ends[target] = u[-1], float(np.exp(log_losing[-1]))
-    lost, one = ends[TARGET][1], ends[1.0][1]
+    begin = _start(seed, equal)
+    lost = np.array([np.exp(_flow(begin, partial(_residual, y), (1e4,))[1][-1]) for y in TARGETS])
     return att.judge(
         "squared loss polarises",
-        att.at_most("attention off the winner, target 16", lost, 0.05),
-        att.told("attention off the winner, target 1", one),
+        att.at_least("attention off the winner, target 1", lost[0], 0.5),
+        att.at_most("the same, target 16", lost[2], 0.02),
+        att.at_most("largest of one target over that of the one before", (lost[1:] / lost[:-1]).max(), 2 / 3),
     )
 
 

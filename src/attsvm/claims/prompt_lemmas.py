@@ -8,6 +8,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
+from attsvm.claims.instances import solved
 from attsvm.claims.prompt_instances import (
     CROWDED,
     HEAD,
@@ -23,6 +24,8 @@ from attsvm.numbers import Float
 
 ROUNDING = 1e-12
 """Two runs of the same numbers in float64, a few hundred steps apart from rounding only."""
+PROGRAM = 1e-7
+"""Certified margins are exact to 1e-8."""
 
 
 # ---------------------------------------------------------------------- prompt and weight
@@ -79,12 +82,13 @@ def only_the_best_tokens_reach_the_smallest_loss(seed: int, best: bool = True) -
 
     Hypotheses: a decreasing loss, a token that is not best, p^mm of the best tokens. Measured: the
     smallest L − L* over 200 random prompts, L from the training road, L* from the scores; along the ray,
-    where every losing token has a margin ≥ 1, log(L − L*) must fall by at least 1 per unit of R.
+    whose least margin is 1, log(L − L*) must fall by exactly 1 per unit of R: never slower, and between
+    R = 100 and 1,000 by no more than 1.001. (Any weight of least margin 1 does that, not p^mm alone.)
     """
     tokens = small(seed)
     selected = best_indices(tokens) if best else att.scores(tokens, HEAD).argmin(-1)
     rng = np.random.default_rng(seed)
-    mm = att.max_margin(tokens, selected).W
+    mm = solved(tokens, selected).W
     scales = np.repeat([0.1, 1.0, 4.0, 10.0], 50)[:, None, None]
     radii = np.array([50.0, 100.0, 1000.0])
     starts = np.concatenate([scales * rng.standard_normal((200, 4, 1)), radii[:, None, None] * mm])
@@ -101,6 +105,7 @@ def only_the_best_tokens_reach_the_smallest_loss(seed: int, best: bool = True) -
         "L(p) > L*, and the ray of the best tokens reaches L*",
         att.at_least("smallest L − L* at a random prompt", (at.loss[:200, 0] - least).min(), 1e-12),
         att.at_least("fall of log(L − L*) per unit of R, R = 50 … 1,000", fall.min(), 1 - ROUNDING),
+        att.at_most("the same, R = 100 … 1,000", fall[-1], 1.001),
     )
 
 
@@ -117,19 +122,26 @@ def descent_always_moves_towards_the_best_direction(seed: int, equal: bool = Tru
     """⟨∇L(p), p^mm⟩ < 0 at every finite prompt: there is no stationary point.
 
     Hypotheses: a decreasing loss, Assumption B (the losing tokens of an input share one score), p^mm
-    exists. Measured: violations over 3,000 random prompts of length 0.1 … 30.
+    exists. Then −∇L = Σ c_it (k_best − k_it) with c ≥ 0, and all margins of p^mm are 1 or more: the pull
+    along it is Σ c or more [derived], and 1 is the best such constant. Measured: the least pull over Σ c at
+    3,000 random prompts of length 0.1 … 30. (Any direction that separates is one of descent; of its length
+    p^mm has the largest least pull.)
     """
     tokens = (equal_losers if equal else small)(seed, CROWDED)
     directions = np.random.default_rng(seed).standard_normal((3_000, tokens.d))
     directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
     prompts = np.geomspace(0.1, 30, 3_000)[:, None] * directions
-    slope, _ = gradient(tokens.values[..., 0], tokens.keys, prompts)
-    mm = att.max_margin(tokens, best_indices(tokens)).W[:, 0]
-    cosine = slope @ mm / (np.linalg.norm(slope, axis=-1) * np.linalg.norm(mm))
+    best = best_indices(tokens)
+    # One more coordinate, in which the best token leads by one: its slope is −Σ c.
+    lead = (np.arange(tokens.T) == best[:, None])[..., None]
+    slope, _ = gradient(
+        tokens.values[..., 0], np.concatenate([tokens.keys, lead], -1), np.pad(prompts, ((0, 0), (0, 1)))
+    )
+    pull = slope[:, :-1] @ solved(tokens, best).W[:, 0] / slope[:, -1]
     return att.judge(
         "⟨∇L(p), p^mm⟩ < 0 everywhere",
-        att.at_most("prompts with ⟨∇L, p^mm⟩ ≥ 0", (cosine >= 0).sum(), 0),
-        att.told("largest cosine of ∇L and p^mm", cosine.max()),
+        att.at_least("least ⟨−∇L, p^mm⟩ / Σ c", pull.min(), 1 - PROGRAM),
+        att.at_most("the same, from above", pull.min(), 1.001),
     )
 
 
@@ -145,23 +157,34 @@ def the_gradient_is_lipschitz_with_the_stated_constant(
     """‖∇L(p) − ∇L(p')‖ ≤ L_p ‖p − p'‖ with L_p = 1/n Σ (M₀ ‖v‖² ‖X_i‖⁴ + 3 M₁ ‖v‖ ‖X_i‖³).
 
     Hypotheses (Assumption A): |ℓ''| ≤ M₀ and |ℓ'| ≤ M₁; logistic: ¼ and 1. Measured: the largest ratio
-    of the two sides over 2,000 pairs, near and far, for heads of length 1 and 50; the constant is loose.
+    of the two sides over 2,000 pairs, near and far, for heads of length 1 and 50. There the constant is loose
+    by a factor of hundreds; so two opposite tokens and a head of length 1,000 are looked at, where it may be
+    at most five times too large (four in the limit [derived], from the part of M₀).
     """
-    keys, gamma = (tokens := small(seed, CROWDED)).keys, tokens.values[..., 0]
-    rng = np.random.default_rng(seed)
+    tokens, rng = small(seed, CROWDED), np.random.default_rng(seed)
     p, step = rng.standard_normal((2, 2_000, tokens.d))
     p *= np.geomspace(0.05, 5, 2_000)[:, None]
     step *= rng.permutation(np.geomspace(1e-4, 3, 2_000))[:, None]
-    size = np.linalg.norm(keys, ord=2, axis=(-2, -1))
-    ratios = []
-    for head in (1, 50):
-        (first, a), (second, b) = (gradient(head * gamma, keys, x, slope) for x in (p, p + step))
-        change = np.linalg.norm(np.exp(a)[:, None] * first - np.exp(b)[:, None] * second, axis=-1)
-        ratios.append(change / np.linalg.norm(step, axis=-1) / lipschitz(head * size, size))
+    ratios = [_change(head * tokens.values[..., 0], tokens.keys, p, step, slope, head) for head in (1, 50)]
+    opposite = np.stack([tokens.keys[0, :1], -tokens.keys[0, :1]], axis=1)
+    near = 1e-4 * tokens.keys[0, :1]
+    worst = _change(1_000 * np.array([[1.0, -1.0]]), opposite, 0 * near, near, slope, 1_000)
     return att.judge(
         "∇L is L_p-Lipschitz",
-        att.at_most("largest ‖∇L(p) − ∇L(p')‖ / (L_p ‖p − p'‖)", np.max(ratios), 1),
+        att.at_most("largest ‖∇L(p) − ∇L(p')‖ / (L_p ‖p − p'‖)", max(*map(np.max, ratios), worst.max()), 1),
+        att.at_least("the same, two opposite tokens", worst.max(), 0.2),
+        att.told("the same, random tokens", np.max(ratios)),
     )
+
+
+def _change(
+    gamma: Float, keys: Float, p: Float, step: Float, slope: Callable[[Float], Float], head: float
+) -> Float:
+    """‖∇L(p + step) − ∇L(p)‖ / (L_p ‖step‖) for a head of this length, (m,)."""
+    (first, a), (second, b) = (gradient(gamma, keys, x, slope) for x in (p, p + step))
+    change = np.linalg.norm(np.exp(a)[:, None] * first - np.exp(b)[:, None] * second, axis=-1)
+    size = np.linalg.norm(keys, ord=2, axis=(-2, -1))
+    return np.asarray(change / np.linalg.norm(step, axis=-1) / lipschitz(head * size, size))
 
 
 @claim(
@@ -173,7 +196,8 @@ def the_pull_of_a_selected_token_is_first_order_in_the_leak(seed: int, softmax: 
 
     Hypothesis: s sums to one. The paper's constant is 2 (recalled-M); 1 is enough, because the difference
     is exactly (Σ_t (a_1 − a_t) s_t)(Σ_t (γ_1 − γ_t) s_t) [derived], and token 1 need not be the largest;
-    two tokens give equality, so 1 is the best constant. Measured over 4,000 draws.
+    two tokens give equality, so 1 is the best constant. Measured over 4,000 draws, some of which must come
+    within a tenth of it.
     """
     rng = np.random.default_rng(seed)
     logits = rng.standard_normal((4_000, 5)) * rng.exponential(2, (4_000, 1))
@@ -190,6 +214,7 @@ def the_pull_of_a_selected_token_is_first_order_in_the_leak(seed: int, softmax: 
     return att.judge(
         "the expansion is exact to second order",
         att.at_most("largest error / (A Γ (1 − s_1)²)", ratio.max(), 1),
+        att.at_least("the same, from below", ratio.max(), 0.9),
     )
 
 

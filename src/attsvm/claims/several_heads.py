@@ -12,6 +12,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
+from attsvm.claims.instances import solved
 from attsvm.numbers import Float
 
 conjecture = partial(claim, "ours: docs/law_of_halves.md", "conjecture")
@@ -57,7 +58,7 @@ def muon_per_head_maximises_the_spectral_margin_of_each(seed: int, norm: str = "
 def _judged(path: att.Path, norm: att.Norm) -> tuple[Float, Float]:
     """The margin ratio and the best margin of each head."""
     heads = [path.head(h) for h in range(HEADS)]
-    best = [att.max_margin(head.tokens, head.selected, norm) for head in heads]
+    best = [solved(head.tokens, head.selected, norm) for head in heads]
     ratio = [att.margin_ratio(head, one)[-1] for head, one in zip(heads, best, strict=True)]
     return np.array(ratio), np.array([float(one.margin) for one in best])
 

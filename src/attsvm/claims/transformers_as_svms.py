@@ -11,6 +11,7 @@ from scipy.special import softmax
 
 import attsvm as att
 from attsvm.claims.claim import claim
+from attsvm.claims.instances import solved
 from attsvm.claims.transformers_setup import PAPER, draws, embedded, one_step, random_weights
 from attsvm.numbers import Bool, Float
 
@@ -66,7 +67,7 @@ def only_the_best_tokens_reach_the_least_loss(seed: int, best: bool = True) -> a
     selected = att.best_tokens(tokens, v) if best else att.scores(tokens, v).argmin(-1)
     radii = np.array([10.0, 20.0, 30.0, 40.0])
     rays = [
-        radii[:, None, None] * att.max_margin(tokens, selected, norm).W[:, None]
+        radii[:, None, None] * solved(tokens, selected, norm).W[:, None]
         for norm in (att.frobenius, att.nuclear)
     ]
     W = np.concatenate([random_weights(seed, tokens, 48), *rays], axis=1)
@@ -102,10 +103,9 @@ def solutions_have_rank_at_most_n_inside_the_queries(
     tokens, v = att.datasets.sphere(3, 4, 6, seed=draws(seed, 4))
     best = att.best_tokens(tokens, v)
     outside = np.eye(6) - np.linalg.pinv(tokens.queries) @ tokens.queries
-    evidence, certified = [], True
+    evidence = []
     for norm in norms:
-        solution = att.max_margin(tokens, best, norm)
-        certified &= bool(np.all(solution.certified))
+        solution = solved(tokens, best, norm)
         sigma = np.linalg.svd(solution.W, compute_uv=False)
         out = att.frobenius.value(solution.W @ outside) / att.frobenius.value(solution.W)
         evidence += [
@@ -116,7 +116,6 @@ def solutions_have_rank_at_most_n_inside_the_queries(
     return att.judge(
         "rank at most n, rows in the span of the queries",
         *evidence,
-        given={"the solutions are certified": certified},
     )
 
 
@@ -132,20 +131,19 @@ def all_tokens_become_support_vectors_as_d_grows(
     """For independent random tokens the share of problems where every token is a support vector
     (Assumption B.1) rises to one with d.
 
-    100 draws (2, 3, d) of unit tokens. Wanted: the share rises from d = 4 over 32
-    to 256, and reaches 0.9 (the paper's threshold is a recalled polynomial in n and T, so only the limit
-    is tested).
+    100 draws (2, 3, d) of unit tokens. Wanted: the share rises by 0.3 from d = 4 to 32, does not fall from
+    there to 256, and reaches 0.97 (the paper's threshold is a recalled polynomial in n and T, so only the
+    limit is tested).
     """
     share = []
     for d, width in zip((4, 32, 256), widths, strict=True):  # the tokens span `width` of d dimensions
         tokens, v = embedded(2, 3, width, d, draws(seed, 100))
-        share.append(
-            float(np.mean(att.all_tokens_support(att.max_margin(tokens, att.best_tokens(tokens, v)))))
-        )
+        share.append(float(np.mean(att.all_tokens_support(solved(tokens, att.best_tokens(tokens, v))))))
     return att.judge(
         "all tokens become support vectors as d grows",
-        att.at_least("share at d = 32 less share at d = 4", share[1] - share[0], 0.05),
-        att.at_least("share at d = 256", share[2], 0.9),
+        att.at_least("share at d = 32 less share at d = 4", share[1] - share[0], 0.3),
+        att.at_least("share at d = 256 less share at d = 32", share[2] - share[1], 0.0),
+        att.at_least("share at d = 256", share[2], 0.97),
         att.told("share at d = 4", share[0]),
     )
 
@@ -175,7 +173,7 @@ def causal_attention_is_the_flattened_problem(seed: int, causal: bool = True) ->
     visible = np.tri(4, dtype=bool) if causal else np.ones((4, 4), bool)
     flat = att.Tokens.every_query(keys, labels, visible=visible)
     best = att.best_tokens(flat, v)
-    one, other = att.max_margin(flat, best).W, att.separate(_causal_rows(keys, best)).W.reshape(6, 6)
+    one, other = solved(flat, best).W, att.separate(_causal_rows(keys, best)).W.reshape(6, 6)
     path = att.train(
         flat,
         att.Linear(v),

@@ -6,6 +6,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import REFUTED, claim
+from attsvm.claims.instances import solved
 from attsvm.claims.transformers_setup import (
     PAPER,
     draws,
@@ -93,7 +94,7 @@ def descent_is_global_if_losing_scores_are_equal(seed: int) -> att.Verdict:
 
 
 def _global(seed: int, tokens: att.Tokens, v: Float, size: float = 1.0) -> att.Verdict:
-    solution = att.max_margin(tokens, att.best_tokens(tokens, v))
+    solution = solved(tokens, att.best_tokens(tokens, v))
     init = size * np.random.default_rng(seed).standard_normal(solution.W.shape)
     path = normalised_run(tokens, v, init, lr=1.0)
     can = np.asarray(solution.separable)
@@ -130,7 +131,7 @@ def descent_maximises_the_margin_of_the_examples_it_wins(seed: int, equal: bool 
     lost = (path.selected != best).any(-1)
     # An example whose mask holds its best token alone asks for nothing.
     mask = best | ~lost[..., None]
-    won = att.max_margin(att.Tokens(tokens.keys, tokens.queries, tokens.labels, mask), best)
+    won = solved(att.Tokens(tokens.keys, tokens.queries, tokens.labels, mask), best)
     logits = np.einsum("rntd,rde,rne->rnt", tokens.keys, won.W, tokens.queries)
     gap = np.where(best, -np.inf, logits).max(-1) - np.where(best, logits, -np.inf).max(-1)
     ratio = att.margin_ratio(path, won)[:, -1]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 import attsvm as att
+from attsvm.claims.instances import solved
 from attsvm.numbers import Bool, Float
 
 CLEAR = 1.5
@@ -37,7 +38,7 @@ def locally_optimal_selections(
         np.stack([getattr(one.tokens, name) for one, _ in kept]) for name in ("keys", "queries", "labels")
     )
     selected = np.stack([one.selected for one, _ in kept])
-    return att.max_margin(att.Tokens(keys, queries, labels), selected, norm), np.stack([v for _, v in kept])
+    return solved(att.Tokens(keys, queries, labels), selected, norm), np.stack([v for _, v in kept])
 
 
 def _not_optimal(solution: att.Solution, v: Float) -> bool:
@@ -73,11 +74,10 @@ def random_weights(seed: int, tokens: att.Tokens, count: int, largest: float = 1
 def one_step(tokens: att.Tokens, v: Float, W: Float) -> att.Path:
     """One step of length one along −∇L from every weight W (runs, count, d, e), as runs · count runs."""
     count = W.shape[1]
-    keys, queries, labels = (
-        np.repeat(a, count, axis=0) for a in (tokens.keys, tokens.queries, tokens.labels)
-    )
+    parts = (tokens.keys, tokens.queries, tokens.labels, tokens.values)
+    keys, queries, labels, values = (np.repeat(a, count, axis=0) for a in parts)
     return att.train(
-        att.Tokens(keys, queries, labels),
+        att.Tokens(keys, queries, labels, values=values),
         att.Linear(np.repeat(v, count, axis=0)),
         optimizer=att.steepest(att.frobenius, 1.0),
         steps=1,
@@ -119,8 +119,8 @@ def four_problems(
 ) -> tuple[att.Tokens, Float, att.Solution]:
     """The first four of 32 unit-sphere problems that satisfy a hypothesis, cyclically if there are fewer."""
     tokens, v = att.datasets.sphere(*size, seed=draws(seed, 32))
-    solution = att.max_margin(tokens, att.best_tokens(tokens, v))
+    solution = solved(tokens, att.best_tokens(tokens, v))
     found = np.flatnonzero(wanted(tokens, v, solution))
     kept = found[np.arange(4) % len(found)]
     tokens = att.Tokens(tokens.keys[kept], tokens.queries[kept], tokens.labels[kept])
-    return tokens, v[kept], att.max_margin(tokens, att.best_tokens(tokens, v[kept]))
+    return tokens, v[kept], solved(tokens, att.best_tokens(tokens, v[kept]))
