@@ -87,6 +87,8 @@ def test_an_unknown_limit_names_the_nearest_case(weight, optimizer, nearest):
     [
         (FullWeight(), adam(0.1, eps=0.0), None, linf, "conjecture"),
         (FullWeight(), steepest(linf, 0.1, 0.9), 4, linf, "conjecture"),
+        (FullWeight(), steepest(frobenius, 0.1, [0.0, 0.0]), None, frobenius, "theorem"),
+        (FullWeight(), steepest(frobenius, 0.1, [0.0, 0.9]), None, frobenius, "conjecture"),
         (KeyQuery(), compositional(0.1), None, spectral, "ours"),
         (Diagonal(3), steepest(Entrywise(6), 0.1), None, Entrywise(2), "ours"),
         (Heads(3), steepest(frobenius, 0.1), None, frobenius, "ours"),
@@ -97,6 +99,8 @@ def test_an_unknown_limit_names_the_nearest_case(weight, optimizer, nearest):
     ids=[
         "Adam",
         "Signum of batches",
+        "no momentum in any run",
+        "momentum in one run",
         "compositional",
         "three diagonals",
         "heads",

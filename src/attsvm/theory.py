@@ -108,7 +108,7 @@ def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
         return _of_batches(weight, rule)
     # Steps along the gradient itself, whatever their length, and without momentum.
     along = isinstance(rule, (GradientDescent, Polyak)) or (
-        isinstance(rule, Steepest) and is_frobenius(rule.norm) and not rule.momentum
+        isinstance(rule, Steepest) and is_frobenius(rule.norm) and not np.any(rule.momentum)
     )
     if isinstance(rule, (Steepest, Adam, Compositional)) and np.any(rule.decay):
         raise NoTheorem(_bounded(weight, rule))
@@ -139,7 +139,7 @@ def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
             return Limit(nuclear, "regularisation path only", TFSVM, WIDE, f"{HALF}_nuclear_margin")
         case Diagonal(depth=2), _ if along:
             return Limit(l1, "theorem", FLOW, FLOWING, "diagonal_key_query_descent_tends_to_the_l1_direction")
-        case ((KeyQuery() | Diagonal()), Steepest()) if not rule.momentum:
+        case ((KeyQuery() | Diagonal()), Steepest()) if not np.any(rule.momentum):
             limit = _halved(_factored(weight, rule.norm))
             if limit is not None:
                 return limit
@@ -152,7 +152,8 @@ def _of_batches(weight: Any, rule: Any) -> Limit:
     from attsvm.training.rules import Steepest
     from attsvm.training.weights import FullWeight
 
-    if isinstance(weight, FullWeight) and isinstance(rule, Steepest) and rule.norm == linf and rule.momentum:
+    signs = isinstance(rule, Steepest) and rule.norm == linf
+    if isinstance(weight, FullWeight) and signs and np.all(rule.momentum):
         return Limit(
             linf, "conjecture", BATCHES, "momentum near 1, small steps, every example once per epoch"
         )

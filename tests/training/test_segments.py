@@ -1,5 +1,6 @@
 """Long runs in segments: Ctrl-C, going on, progress, and one compiled program for all of them."""
 
+import json
 import os
 import signal
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from attsvm.training.batches import Batches
 from attsvm.training.heads import Linear
 from attsvm.training.init import gaussian
 from attsvm.training.losses import exponential
-from attsvm.training.optimizers import adam, gd, mirror, polyak, steepest
+from attsvm.training.optimizers import adam, gd, mirror, polyak, scale_free, steepest
 from attsvm.training.train import train
 from attsvm.training.weights import Diagonal, FullWeight, KeyQuery
 
@@ -190,6 +191,15 @@ def test_what_may_differ_goes_on_and_so_does_a_path_of_an_earlier_version(proble
     state = {name: array for name, array in path.state.items() if name.isdigit()}
     assert len(state) < len(path.state)
     run(*problem, steps=310, resume=replace(path, state=state))
+
+
+def test_a_run_by_optax_goes_on_from_what_0_2_0_said_of_it(problem):
+    rule = optax.adam(0.1)
+    path = run(*problem, optimizer=rule)
+    words = json.loads(str(path.state["trained"]))
+    assert words["optimizer"] == "TrueScale(optimizer=GradientTransformationExtraArgs)"
+    with pytest.raises(ValueError, match="now ScaleFree"):
+        run(*problem, optimizer=scale_free(rule), steps=310, resume=path)
 
 
 def test_another_problem_does_not_go_on(problem):

@@ -15,12 +15,16 @@ from attsvm.training.rule import Rule, Tree, numbers, times
 
 
 @numbers()
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Foreign:
     """A rule of optax's, given the gradient at its true scale or its mantissa alone."""
 
     optimizer: optax.GradientTransformationExtraArgs
     scaled: bool
+
+    def __repr__(self) -> str:  # a saved run says it, and goes on with what it said in 0.2.0
+        name = "TrueScale" if self.scaled else "ScaleFree"
+        return f"{name}(optimizer={type(self.optimizer).__name__})"
 
     def init(self, params: Tree) -> Tree:
         return self.optimizer.init(params)

@@ -90,9 +90,13 @@ def begin(lr: Rate) -> Array | None:
     return jnp.zeros((), jnp.int32) if callable(lr) else None
 
 
+LAST = np.iinfo(np.int32).max
+"""Counts stop there, as optax's do: the next one would be negative."""
+
+
 def after(updates: Array | None) -> Array | None:
     """The count after one more."""
-    return None if updates is None else updates + 1
+    return None if updates is None else updates + (updates < LAST)
 
 
 def rate_at(lr: Rate, updates: Array | None) -> Any:

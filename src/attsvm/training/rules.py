@@ -12,6 +12,7 @@ from jax import Array
 from attsvm.norms import Entrywise, Norm, frobenius
 from attsvm.training.directions import direction, vector
 from attsvm.training.rule import (
+    LAST,
     Count,
     Number,
     Rate,
@@ -94,7 +95,7 @@ class Adam:
     def update(
         self, grads: Tree, state: Moments, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
     ) -> tuple[Tree, Moments]:
-        rate, t = rate_at(self.lr, state.updates), state.updates + 1
+        rate, t = rate_at(self.lr, state.updates), state.updates + (state.updates < LAST)
         mean = _average(state.mean, grads, log_scale, self.b1)
         root = _average(state.root, grads, log_scale, self.b2, squares=True)
         log_mean = mean.log_scale - jnp.log(-jnp.expm1(t * jnp.log(self.b1)))

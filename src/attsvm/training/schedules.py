@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attsvm.training.holding import AROUND
-from attsvm.training.rule import Rule
+from attsvm.training.rule import LAST, Rule
 
 
 class Rates(NamedTuple):
@@ -33,7 +33,7 @@ def written_out(rule: Any, first: int, count: int) -> Any:
         return replace(rule, rule=written_out(rule.rule, first, count))
     # Not compiled as a whole: its operations are the same for every schedule of a kind.
     try:
-        rates = jax.vmap(rule.lr)(jnp.arange(first, first + count, dtype=jnp.int32))
+        rates = jax.vmap(rule.lr)(np.minimum(np.arange(first, first + count), LAST).astype(np.int32))
     except jax.errors.ConcretizationTypeError as error:
         raise ValueError(
             "the schedule lr asks which step it is, in an `if` say, but is called for many at once. "
