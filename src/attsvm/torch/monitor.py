@@ -31,7 +31,8 @@ class MarginMonitor:
     For transformers' Trainer pass callbacks=[monitor.callback()], for Lightning's [monitor.lightning()]. A
     hook keeps the inputs of each module's last forward pass; queries and keys are recomputed only when a
     record is asked for, with the weights as they are then, and their logits a block at a time. Rows of
-    padding tokens do not count.
+    padding tokens do not count. Each call of a module that a pass calls several times is a module of its own:
+    `name#0`, `name#1`, …
 
     own: how to read modules of your own, by their class: {SelfAttention: QueryKey("q", "k", heads=4)}.
 

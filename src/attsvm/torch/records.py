@@ -15,7 +15,8 @@ class HeadRecord:
     norm: ‖W_QK‖_F, with the scaling of the logits in it. entropy: mean entropy of the attention, in nats.
     top_mass: mean attention on the attended token, the one with the largest logit.
     margin: least logit gap between the attended and the next token, over ‖W_QK‖_F; median_margin: the
-    median gap instead. Infinite where no query has two tokens to choose from.
+    median gap instead. Infinite where no query has two tokens to choose from. Logits are the model's, with
+    what positions or a mask add; the norm is that of W_QK alone.
     """
 
     step: int
