@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.heads.blocks import measured, visible
+from attsvm.heads.blocks import SUPPORTED, measured, visible
 from attsvm.heads.model import UnsupportedModel
 from attsvm.heads.projections import hidden_states
 from attsvm.numbers import Bool
@@ -25,10 +25,9 @@ def seen_in_eager(model: Any, ids: Any, mask: Any, drains: Bool) -> list[dict[st
 
     try:
         watched = Watched(model)
-    except ValueError as error:
-        raise UnsupportedModel(
-            f"{type(model).__name__} does not let its attention be read: {error}"
-        ) from None
+    except ValueError:
+        told = f"{type(model).__name__} does not let its attention be read. It has one of its own, in modules"
+        raise UnsupportedModel(f"{told} that do not say where queries and keys are. {SUPPORTED}") from None
     entries = []
     with torch.no_grad(), _eager(model), hidden_states(model) as states:
         maps = model(input_ids=ids, attention_mask=mask, output_attentions=True).attentions
