@@ -18,7 +18,9 @@ from typing import Any
 _KNOWN = ((0, 8), (0, 11))
 _FLAGS = (
     "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1 "
-    "--xla_cpu_parallel_codegen_split_count=1"
+    "--xla_cpu_parallel_codegen_split_count=1 "
+    # A loop over a megabyte at most is one function: quicker to compile, and a step of a tiny problem to run.
+    "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000"
 )
 
 
