@@ -38,7 +38,7 @@ class Attention(NamedTuple):
     @property
     def losing(self) -> Array:
         """s_t of the losing tokens (n, T), zero for the winner."""
-        return self.odds / (1 + self.total)[:, None]
+        return self.odds * (1 / (1 + self.total))[:, None]
 
     @property
     def log_weights(self) -> Array:
@@ -139,11 +139,11 @@ def pulls(data: Data, look: Attention, reading: Reading) -> Scaled:
 def _coefficients(look: Attention, reading: Reading) -> tuple[Array, Array]:
     """s_t (g_t − ḡ) of the losing tokens (n, T) without a factor e^top; top (n,), −∞ where none pulls."""
     g = reading.scores - _of_winner(look, reading.scores)[:, None]
-    pulling = jnp.where(g != 0, jnp.where(look.winner, -jnp.inf, look.relative), -jnp.inf)
+    pulling = jnp.where(g != 0, look.relative, -jnp.inf)  # not the winner, whose g is zero
     top = pulling.max(1)
     shares = jnp.exp(pulling - jnp.where(top > -jnp.inf, top, 0)[:, None]) * g
     # Of a token that ties with the winner s_t is large, but its g_t is zero and ḡ as small as the others.
-    share = 1 / (1 + look.total)[:, None]
+    share = (1 / (1 + look.total))[:, None]
     mean = share * shares.sum(1, keepdims=True)
     return share * (shares - look.odds * mean), top
 
