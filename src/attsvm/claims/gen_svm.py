@@ -17,6 +17,8 @@ KEPT, GONE = 1e-3, 1e-6
 """Attention from which a token counts as selected, and below which as masked."""
 STRENGTHS = (0.1, 0.2, 0.3, 0.5)
 """Of the quadratic penalty: from one to two or three selected tokens of four."""
+NEAR = 0.02
+"""Median 1 − cosine to C · W^mm + W^fin of a quadratic head."""
 
 
 class Prediction(NamedTuple):
@@ -98,22 +100,22 @@ def a_relu_head_trains_to_a_direction_and_a_finite_part(seed: int) -> att.Verdic
     f"{PAPER}, in place of the Gen-SVM conjecture",
     "observed",
     removed="the queries that were trained on: each example is predicted with the next one's",
-    twin=lambda seed: _split(_misread(_relu(seed, steps=500))),
+    twin=lambda seed: _split(_misread(_relu(seed, steps=500)), 0.03),
 )
 def early_on_a_relu_head_is_near_a_direction_and_a_finite_part(seed: int) -> att.Verdict:
     """After 500 normalised steps under a ReLU head, W is near C · W^mm + W^fin, with the ordering above.
 
-    What is left of the claim above: an observation about a norm of about 45, not about the limit. The
-    horizon was chosen after seeing 500, 2,000 and 6,000 steps on one seed.
+    What is left of the claim above, with a median 1 − cosine of at most 0.03: an observation about a norm of
+    about 45, not about the limit. The horizon was chosen after seeing 500, 2,000 and 6,000 steps on one seed.
     """
-    return _split(_relu(seed, steps=500))
+    return _split(_relu(seed, steps=500), 0.03)
 
 
 @claim(
     f"{PAPER}, Gen-SVM, a conjecture",
     "recalled-M",
     removed="orthonormal tokens",
-    twin=lambda seed: _split(_quadratic(seed, orthonormal=False)),
+    twin=lambda seed: _split(_quadratic(seed, orthonormal=False), NEAR),
 )
 def a_quadratic_head_trains_to_a_direction_and_a_finite_part(seed: int) -> att.Verdict:
     """With orthonormal tokens and the head vᵀ r − λ‖r‖², gradient descent on W ends near C · W^mm + W^fin
@@ -121,21 +123,22 @@ def a_quadratic_head_trains_to_a_direction_and_a_finite_part(seed: int) -> att.V
 
     32 draws (3, 4, 4), four strengths λ, W(0) = 0. Both parts come from the closed form of the next claim;
     only C is fitted. Runs count whose attention left the other tokens (below 1e-3), with several tokens
-    kept somewhere, each by 0.02. Wanted: as for the ReLU head, and attention within 0.001 of the predicted.
+    kept somewhere, each by 0.02. Wanted: a median 1 − cosine of at most 0.02, the same ordering, and
+    attention within 0.001 of the predicted.
 
     Partial: the Frobenius norm only; the nuclear Gen-SVM is not here.
     """
-    return _split(_quadratic(seed, orthonormal=True))
+    return _split(_quadratic(seed, orthonormal=True), NEAR)
 
 
-def _split(prediction: Prediction) -> att.Verdict:
+def _split(prediction: Prediction, near: float = 0.05) -> att.Verdict:
     each = [_distances(prediction, int(r)) for r in np.flatnonzero(prediction.judged)]
     away = np.array([one for one in each if one is not None]).reshape(-1, 3)
     enough = len(away) >= 3
     both, direction, single = np.median(away, axis=0) if enough else np.ones(3)
     return att.judge(
         "W ≈ C · W^mm + W^fin",
-        att.at_most("1 − cosine to C · W^mm + W^fin", both, 0.05),
+        att.at_most("1 − cosine to C · W^mm + W^fin", both, near),
         att.at_most("the same, relative to W^mm alone", both / direction, 0.95),
         att.at_most("1 − cosine to W^mm, relative to W^1token", direction / single, 0.95),
         *([_missed(prediction)] if prediction.foretold and enough else []),
