@@ -225,7 +225,11 @@ def main() -> None:
         for claim in group:
             if claim.refuted or (given.names and not {claim.name, module} & set(given.names)):
                 continue
-            found = noticed(claim, [seed for seed in given.seeds if verdict(claim, seed) == "holds"])
+            seeds = [seed for seed in given.seeds if verdict(claim, seed) == "holds"]
+            if not seeds:
+                print(f"{claim.name} does not hold on these seeds, or not in {PATIENCE} s", file=sys.stderr)
+                continue
+            found = noticed(claim, seeds)
             told = {1: "✓", 0: "–", None: "·"}
             shown = [told.get(size := found.get(name), f"{100 * (size or 0):g} %") for name in MUTANTS]
             print(f"| `{claim.name}` | {' | '.join(shown)} |", flush=True)
