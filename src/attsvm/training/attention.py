@@ -27,6 +27,19 @@ class Scaled(NamedTuple):
     log_scale: Array
 
 
+class Pulling(NamedTuple):
+    """The tokens that pull, in their own scale: those whose score is not the winner's."""
+
+    g: Array  # (n, T) score minus the winner's
+    top: Array  # (n,) the largest relative logit of those that pull, −∞ where none does
+    shares: Array  # (n, T) e^(relative_t − top); e^relative_t of the others
+
+    @property
+    def odds(self) -> Array:
+        """e^relative_t of all tokens (n, T)."""
+        return self.shares * jnp.where(self.g != 0, jnp.exp(self.top)[:, None], 1)
+
+
 class Attention(NamedTuple):
     """Attention of n queries: the losing tokens relative to the winner, s_t = odds_t / (1 + total)."""
 
@@ -34,6 +47,7 @@ class Attention(NamedTuple):
     winner: Array  # (n, T) bool, the first largest logit of each row
     odds: Array  # (n, T) e^relative_t of the losing tokens, zero for the winner
     total: Array  # (n,) their sum
+    pulling: Pulling | None = None  # where the scores were known before
 
     @property
     def losing(self) -> Array:
@@ -63,21 +77,31 @@ def directions(data: Data, W: Array) -> Array:
     return contract("ne,de->nd", data.queries, W, data.fence)
 
 
-def attend(data: Data, W: Array, radius: Array | float = 1.0) -> Attention:
+def attend(data: Data, W: Array, radius: Array | float = 1.0, scores: Array | None = None) -> Attention:
     """Attention s = softmax(a) of the logits a_t = radius · x_tᵀ W z."""
-    return attend_along(data, directions(data, W), radius)
+    return attend_along(data, directions(data, W), radius, scores)
 
 
-def attend_along(data: Data, directions: Array, radius: Array | float = 1.0) -> Attention:
-    """The same for the directions W z."""
+def attend_along(
+    data: Data, directions: Array, radius: Array | float = 1.0, scores: Array | None = None
+) -> Attention:
+    """The same for the directions W z; scores, where they are known, save a second exponential per token."""
     logits = radius * contract("ntd,nd->nt", data.keys, directions, data.fence)
     logits = unmasked(data, logits, -jnp.inf)
     relative = logits - logits.max(1, keepdims=True)
     position = jnp.arange(relative.shape[1], dtype=jnp.int32).reshape(-1, *[1] * (relative.ndim - 2))
     first = jnp.where(relative == 0, position, position.size).min(1, keepdims=True)
     winner = position == first
-    odds = jnp.where(winner, 0, jnp.exp(relative))
-    return Attention(relative, winner, odds, odds.sum(1))
+    pulling = None if scores is None else _pulling(relative, winner, scores)
+    odds = jnp.where(winner, 0, jnp.exp(relative) if pulling is None else pulling.odds)
+    return Attention(relative, winner, odds, odds.sum(1), pulling)
+
+
+def _pulling(relative: Array, winner: Array, scores: Array) -> Pulling:
+    g = scores - jnp.where(winner, scores, 0).sum(1)[:, None]
+    top = jnp.where(g != 0, relative, -jnp.inf).max(1)
+    scale = jnp.where(top > -jnp.inf, top, 0)[:, None]
+    return Pulling(g, top, jnp.exp(jnp.where(g != 0, relative - scale, relative)))
 
 
 def pooled(data: Data, look: Attention) -> Array:
@@ -93,13 +117,18 @@ def fixed_scores(data: Data, v: Array) -> Array:
     return data.labels[:, None] * contract("ntc,c->nt", _values(data), v, data.fence)
 
 
+def known_scores(data: Data, head: Head, scores: Array | None) -> Array | None:
+    """Scores that do not depend on the attention: those of a linear head, which may be there already."""
+    return fixed_scores(data, head.v) if scores is None and isinstance(head, Linear) else scores
+
+
 def read(data: Data, look: Attention, head: Head, scores: Array | None = None) -> Reading:
     """Margin and token scores of a head; `scores` saves a linear head the pass over the values."""
     if isinstance(head, Linear):
         scores = fixed_scores(data, head.v) if scores is None else scores
-        best = _of_winner(look, scores)
-        drop = (look.losing * (scores - best[:, None])).sum(1)
-        return Reading(best + drop, scores)
+        pulling = look.pulling or _pulling(look.relative, look.winner, scores)
+        drop = jnp.exp(pulling.top) / (1 + look.total) * (pulling.shares * pulling.g).sum(1)
+        return Reading(_of_winner(look, scores) + drop, scores)
     squared = isinstance(head, SquaredError)
     r, log_scale, attained = _residual(data, look) if squared else (pooled(data, look), None, None)
     last = r.ndim == 3
@@ -138,14 +167,11 @@ def pulls(data: Data, look: Attention, reading: Reading) -> Scaled:
 
 def _coefficients(look: Attention, reading: Reading) -> tuple[Array, Array]:
     """s_t (g_t − ḡ) of the losing tokens (n, T) without a factor e^top; top (n,), −∞ where none pulls."""
-    g = reading.scores - _of_winner(look, reading.scores)[:, None]
-    pulling = jnp.where(g != 0, look.relative, -jnp.inf)  # not the winner, whose g is zero
-    top = pulling.max(1)
-    shares = jnp.exp(pulling - jnp.where(top > -jnp.inf, top, 0)[:, None]) * g
+    g, top, shares = look.pulling or _pulling(look.relative, look.winner, reading.scores)
     # Of a token that ties with the winner s_t is large, but its g_t is zero and ḡ as small as the others.
-    share = (1 / (1 + look.total))[:, None]
-    mean = share * shares.sum(1, keepdims=True)
-    return share * (shares - look.odds * mean), top
+    share, pull = (1 / (1 + look.total))[:, None], shares * g
+    mean = share * pull.sum(1, keepdims=True)
+    return share * (pull - look.odds * mean), top
 
 
 def _along(data: Data, look: Attention, losing: Array) -> Array:

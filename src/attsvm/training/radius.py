@@ -126,7 +126,7 @@ def _best_weight(
     stop: Array,
 ) -> tuple[Descent, Answer]:
     def slope(params: Params) -> Slope:
-        look = attention.attend(data, problem.weight.matrix(params), region.radius)
+        look = attention.attend(data, problem.weight.matrix(params), region.radius, scores)
         reading = attention.read(data, look, head, scores)
         G, log_scale = attention.gradient(data, look, reading, problem.loss)
         return _unit(problem.weight.pullback(params, G), log_scale)

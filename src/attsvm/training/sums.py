@@ -110,7 +110,8 @@ def _of_all_heads(each: Array, head: Head) -> Array:
 
 
 def _seen(data: Data, W: Array, head: Head, scores: Array | None) -> Seen:
-    look = attention.attend(data, W)
+    scores = attention.known_scores(data, head, scores)
+    look = attention.attend(data, W, scores=scores)
     return Seen(look, attention.read(data, look, head, scores), None, None)
 
 
@@ -149,10 +150,11 @@ def in_blocks(function: Callable[..., Any], n: int, block: int, *given: Any) -> 
 
 def _looked(asked: Asked, data: Data, directions: Array, head: Head, scores: Array | None) -> Seen:
     data = widened(data, directions.dtype)
-    look = attention.attend_along(data, directions)
+    scores = attention.known_scores(data, head, scores)
+    look = attention.attend_along(data, directions, scores=scores)
     reading = attention.read(data, look, head, scores)
     return Seen(
-        look,
+        look._replace(pulling=None),
         reading,
         attention.pulls(data, look, reading) if asked.slope else None,
         attention.pooled(data, look) if asked.pull else None,
