@@ -27,14 +27,19 @@ PAGES = (
 DECIMAL = re.compile(r"(?<![\w.,])(?:\d+\.\d+|\d{1,3}(?:,\d{3})+)(?![\w]|\.\d)")
 LOOSE = re.compile(r"[-−]?\d[\d,]*\.?\d*(?:e[-−]?\d+)?")
 OTHERS = {
-    "papers/sparse_signals.md": {"115,200": "draws in records/capacity.json"},
+    "papers/sparse_signals.md": {
+        "115,200": "draws in records/capacity.json",
+        "0.44": "an end of their interval",
+    },
+    "papers/one_location.md": {"20,000": "inputs and steps of the settings"},
+    "papers/match_and_copy.md": {"1.23": "at t = 1e12, where the claim does not judge"},
     "papers/benign_overfitting.md": {
         **dict.fromkeys(
             ("3,000", "4,500", "11,000", "40,000", "0.48", "5.7"), "sizes and signals of settings"
         ),
         **dict.fromkeys(("182,784", "1,024", "4,096"), "runs in records/benign_overfitting.json"),
         **dict.fromkeys(
-            ("1.16", "2.03", "1.89", "2.02", "0.075"), "shares in records/benign_overfitting.json"
+            ("1.16", "1.76", "2.03", "1.89", "2.02", "0.075"), "shares in records/benign_overfitting.json"
         ),
         "1.49": "√(2/0.9)",
         "0.36": "exponent of the five published levels",
@@ -183,7 +188,7 @@ QUOTED = {
         ("({held} of {seeds} seeds agree", "joint_gradient_descent_follows_the_relaxed_program"),
     ),
     "papers/sinks.md": (
-        ("on {held} of {seeds} fresh seeds (the other misses", "a_sink_is_a_max_margin_selection"),
+        ("on {held} of {seeds} fresh seeds (the others miss", "a_sink_is_a_max_margin_selection"),
         ("without a sink, on {held} of {seeds} seeds", "relu_attention_solves_the_task_without_a_sink"),
     ),
     "papers/topics.md": (

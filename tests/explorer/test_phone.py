@@ -31,8 +31,13 @@ def slide(browser, start, by, moves=20):
 
 
 MIDDLE = """
+// A page that a finger has thrown scrolls on: where a node is can be said when it rests.
+for (let before = NaN, k = 0; before !== scrollY && k < 100; k++) {
+  before = scrollY;
+  for (let wait = 0; wait < 5; wait++) await pause();
+}
 const node = document.querySelector(given[0]);
-node.closest("svg").scrollIntoView({ block: "center" });
+node.closest("svg").scrollIntoView({ block: "center", behavior: "instant" });
 const { left, top, width, height } = node.getBoundingClientRect();
 return [left + width / 2, top + height / 2];
 """
