@@ -48,6 +48,11 @@ def main() -> None:
             if "temperature" in run:
                 best = 100 * max(run["test_accuracy"])
                 print(f"    temperature {run['temperature'][0]} → {run['temperature'][at]}; best {best:.2f}")
+    images(runs)
+
+
+def images(runs: dict[str, Any]) -> None:
+    """Nets of pictures and digits: accuracy, soft sparsity and norm; weights of the ViTs at their end."""
     print(
         "images: test accuracy, soft sparsity and key-query norm at the start, at its least, and at the end"
     )

@@ -126,9 +126,12 @@ def read(data: Data, look: Attention, head: Head, scores: Array | None = None) -
     """Margin and token scores of a head; `scores` saves a linear head the pass over the values."""
     if isinstance(head, Linear):
         scores = fixed_scores(data, head.v) if scores is None else scores
-        pulling = look.pulling or _pulling(look.relative, look.winner, scores)
-        drop = jnp.exp(pulling.top) / (1 + look.total) * (pulling.shares * pulling.g).sum(1)
-        return Reading(_of_winner(look, scores) + drop, scores)
+        best = _of_winner(look, scores)
+        if (pulling := look.pulling) is None:
+            drop = (look.losing * (scores - best[:, None])).sum(1)
+        else:  # a sum that the gradient takes, too
+            drop = jnp.exp(pulling.top) / (1 + look.total) * (pulling.shares * pulling.g).sum(1)
+        return Reading(best + drop, scores)
     squared = isinstance(head, SquaredError)
     r, log_scale, attained = _residual(data, look) if squared else (pooled(data, look), None, None)
     last = r.ndim == 3
