@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import ast
 import sys
-import warnings
-from collections.abc import Mapping
 from importlib import import_module
-from types import MappingProxyType
-from typing import Any, Final
-
-NONE: Final[Mapping[str, str]] = MappingProxyType({})
+from typing import Any
 
 
 def homes(package: str) -> dict[str, str]:
@@ -21,13 +16,8 @@ def homes(package: str) -> dict[str, str]:
     return {alias.name: str(node.module) for node in imports for alias in node.names}
 
 
-def loaded(package: str, name: str, homes: dict[str, str], renamed: Mapping[str, str] = NONE) -> Any:
-    """What a package gives out under a name; under one of the last version (old → new) with a warning."""
-    if name in renamed:
-        new = f"{package}.{renamed[name]}"
-        words = f"{package}.{name} is now {new}. The old name will be gone in the next version."
-        warnings.warn(words, DeprecationWarning, stacklevel=3)
-        name = renamed[name]
+def loaded(package: str, name: str, homes: dict[str, str]) -> Any:
+    """What a package gives out under a name."""
     if name not in homes:
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     if homes[name] == package:

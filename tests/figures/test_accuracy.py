@@ -103,6 +103,11 @@ def test_a_bound_set_by_hand_beside_a_measured_number_is_refused():
     assert row(1.0, within(0.5, "because"), "derived").agrees
 
 
+def test_a_bare_number_is_no_accuracy():
+    with pytest.raises(TypeError, match=r"its accuracy is 0\.002\. Pass one that says how well"):
+        row(1.0, 0.002)
+
+
 def test_a_recipe_of_another_number_is_refused():
     with pytest.raises(ValueError, match="its recipe is about 1, not 2"):
         Check("two", "printed", "nobody", 2.0, 2.0, exactly(), recipe=row(1.0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -77,10 +76,9 @@ class Check:
     def __post_init__(self) -> None:
         if self.provenance not in KINDS:
             raise ValueError(f"provenance is {self.provenance!r}. Pass one of: {', '.join(KINDS)}.")
-        if not isinstance(self.accuracy, Accuracy):  # a tolerance, as in 0.1.0
-            words = "a Check now takes an accuracy, which says why: digits, axis, sampled, counted, within."
-            warnings.warn(f"{words} A bare number will be refused.", DeprecationWarning, stacklevel=3)
-            object.__setattr__(self, "accuracy", Accuracy(float(self.accuracy), words=self.because))
+        if not isinstance(self.accuracy, Accuracy):
+            words = "Pass one that says how well both are known: digits, axis, sampled, counted, within."
+            raise TypeError(f"{self.what}: its accuracy is {self.accuracy!r}. {words}")
         if self.accuracy.criterion and self.provenance in MEASURED:
             raise ValueError(
                 f"{self.what}: a bound set by hand beside a number that somebody measured. "

@@ -7,19 +7,11 @@ from attsvm.lazy import homes, loaded
 # Modules load at first use: analysing a corpus needs neither JAX nor the solvers.
 _HOME = homes(__name__)
 
-# Names of 0.1.0: without embeddings tokens are orthonormal, and the programs split by themselves.
-_RENAMED = {
-    "attention_program_by_query": "attention_program",
-    "feed_forward_program_by_token": "feed_forward_program",
-    "graph_finite_part_by_query": "graph_finite_part",
-    "graph_program_by_query": "graph_program",
-}
-
 __all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    return loaded(__name__, name, _HOME, _RENAMED)
+    return loaded(__name__, name, _HOME)
 
 
 def __dir__() -> list[str]:
