@@ -79,6 +79,8 @@ class Check:
         if not isinstance(self.accuracy, Accuracy):
             words = "Pass one that says how well both are known: digits, axis, sampled, counted, within."
             raise TypeError(f"{self.what}: its accuracy is {self.accuracy!r}. {words}")
+        for name in ("reference", "ours"):  # NumPy's numbers, too, and what is true or false
+            object.__setattr__(self, name, float(getattr(self, name)))
         if self.accuracy.criterion and self.provenance in MEASURED:
             raise ValueError(
                 f"{self.what}: a bound set by hand beside a number that somebody measured. "

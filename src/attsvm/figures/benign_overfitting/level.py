@@ -108,7 +108,7 @@ def checks(arrays: Arrays) -> list[Check]:
         others = np.delete(ours * (means[k] / means)[:, None], k, axis=0)  # they spread alike, relatively
         known = axis(5, 100) + Accuracy(CELL, words="cells of 2.5")
         known = known + sampled(own, 1, alike=list(others)) if len(own) > 1 else known
-        found.append(Check(f"‖μ‖ at test loss ½, d = {d:,}", PLOT, SOURCE, given, float(own.mean()), known))
+        found.append(Check(f"‖μ‖ at test loss ½, d = {d:,}", PLOT, SOURCE, given, own.mean(), known))
     exponent = float(np.polyfit(np.log(list(GIVEN)), np.log(ours.mean(-1)), 1)[0])
     what, source = "exponent of that ‖μ‖ in d", "the theory's order, SNR ~ d^(−1/4)"
     order = within(0.05, "an order, at finite d")

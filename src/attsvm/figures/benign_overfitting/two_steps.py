@@ -106,14 +106,12 @@ def checks(arrays: Arrays) -> list[Check]:
         found.append(Check(what, RUN, SOURCE, given, mean, known, short=few))
     for k, (name, given) in enumerate(WEIGHTS.items()):
         each, what = arrays["weight"][:, k], f"attention on the signal after two steps, {name} labels"
-        found.append(
-            Check(what, RUN, SOURCE, given, float(each.mean()), digits(2) + _between(each), short=few)
-        )
+        found.append(Check(what, RUN, SOURCE, given, each.mean(), digits(2) + _between(each), short=few))
     sides = {"below": np.array(RATIOS) < 1, "above": np.array(RATIOS) > 1}
     for side, here in sides.items():
         what = f"{side} the threshold: right labels that select their signal"
         ours = float(arrays["right"][here].mean())
-        found.append(Check(what, DERIVED, "counting", float(side == "above"), ours, exactly("every input")))
+        found.append(Check(what, DERIVED, "counting", side == "above", ours, exactly("every input")))
     what = "share of programs certified over all selections"
     ours = float(arrays["certified"].mean())
     return [*found, Check(what, DERIVED, "by construction", 1.0, ours, exactly("every program"))]

@@ -122,7 +122,7 @@ def checks(arrays: Arrays) -> list[Check]:
         at = arrays["steps"] == step
         for name, given in numbers.items() if at.any() else ():
             what, accuracy = f"{NAMES[name]} after {step:,} steps", _given(name, given)
-            found.append(Check(what, RUN, SOURCE, given, float(own[name][at][0]), accuracy))
+            found.append(Check(what, RUN, SOURCE, given, own[name][at][0], accuracy))
     one, others = float(arrays["exponents"][0]), arrays["exponents"][1:]
     far = float(others[np.argmax(np.abs(others - 2))])
     near = within(0.1, "Θ, measured between 20 and 200 steps of 0.001")
@@ -133,7 +133,7 @@ def checks(arrays: Arrays) -> list[Check]:
         Check("exponent of ⟨u, E_1⟩ in t, phase 1", STATED, PAPER, 1.0, one, near),
         Check("exponent of ⟨u, E_l⟩ farthest from 2, phase 1", STATED, PAPER, 2.0, far, near),
         Check("accuracy after 600 steps", RUN, SOURCE, 1.0, right, Accuracy(words="all strings")),
-        Check("cosine of u and the separator", DERIVED, PAPER, 1.0, float(arrays["cosine"][0]), close),
+        Check("cosine of u and the separator", DERIVED, PAPER, 1.0, arrays["cosine"][0], close),
     ]
 
 

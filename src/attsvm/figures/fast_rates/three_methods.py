@@ -124,7 +124,7 @@ def _beside(arrays: Arrays, quantity: str, method: str, step: int, given: float)
     each = each if quantity == "residual" else np.log10(each)
     known = log_digits(given, 2) + sampled(each, 1)
     what = f"{method}: {NAMES[quantity]} after {step:,} steps"
-    return Check(what, RUN, REFERENCE, float(np.log10(given)), float(each.mean()), known, OTHER)
+    return Check(what, RUN, REFERENCE, np.log10(given), each.mean(), known, OTHER)
 
 
 def _median(arrays: Arrays, quantity: str, method: str, step: int) -> float:

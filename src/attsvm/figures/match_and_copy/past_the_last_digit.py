@@ -92,8 +92,8 @@ def checks(arrays: Arrays) -> list[Check]:
     normalised = float(arrays["away_normalised"][:, -1].max())
     matched = float(min(arrays[f"matched_{name}"].min() for name in METHODS))
     return [
-        Check("exponent of e^margin in t, plain descent", DERIVED, source, 0.5, float(slopes.mean()), near),
-        Check("exponent of the squared error in t", DERIVED, source, -1.0, float(falls.mean()), near),
+        Check("exponent of e^margin in t, plain descent", DERIVED, source, 0.5, slopes.mean(), near),
+        Check("exponent of the squared error in t", DERIVED, source, -1.0, falls.mean(), near),
         Check(
             "share of matches selected, both methods", STATED, PAPER, 1.0, matched, within(0, "all of them")
         ),

@@ -46,8 +46,8 @@ def descend(
 def beside(what: str, given: float, pair: tuple[Any, Any], decimals: int) -> list[Check]:
     """A number of the published loop, which we find with its constants, and what it is without them."""
     known = digits(decimals)
-    loop = Check(f"{what}, published loop", RUN, SCRIPT, given, float(pair[0]), known, item=what)
-    return [loop, Check(what, RUN, SCRIPT, given, float(pair[1]), known, FROZEN, recipe=loop)]
+    loop = Check(f"{what}, published loop", RUN, SCRIPT, given, pair[0], known, item=what)
+    return [loop, Check(what, RUN, SCRIPT, given, pair[1], known, FROZEN, recipe=loop)]
 
 
 def stack(problems: Sequence[att.Tokens]) -> att.Tokens:

@@ -134,7 +134,7 @@ def checks(arrays: Arrays) -> list[Check]:
             for d, published, share in zip(WIDTHS[n], shares, ours, strict=True):
                 known = digits(2) + counted(float(share), runs, published, TRIALS)
                 what = f"{NAMES[name]}, n = {n}, T = {T}, d = {d}"
-                found.append(Check(what, RUN, SOURCE, published, float(share), known))
+                found.append(Check(what, RUN, SOURCE, published, share, known))
     return found
 
 

@@ -143,5 +143,5 @@ def _readings(arrays: Arrays) -> list[Check]:
         for step, published in readings.items():
             read = AXES[what] + along(np.arange(len(curve)), curve, step, 0, 200)
             named = f"{names[what]}, {rule}, step {step}"
-            found.append(Check(named, PLOT, PAPER, published, float(curve[step]), read))
+            found.append(Check(named, PLOT, PAPER, published, curve[step], read))
     return found

@@ -144,7 +144,7 @@ def _against_the_sketch(arrays: Arrays, p: float, q: float, measured: float) -> 
     for kind, words, why in (("usual", ", usual gradient", ""), ("own", "", CANCELS)):
         each = _end(arrays, kind, p, q)
         known = digits(4) + sampled(each, 6)
-        recipe = Check(f"{what}{words}", RUN, SKETCH, measured, float(each.mean()), known, why, what, recipe)
+        recipe = Check(f"{what}{words}", RUN, SKETCH, measured, each.mean(), known, why, what, recipe)
         found.append(recipe)
     return found
 

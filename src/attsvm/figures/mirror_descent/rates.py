@@ -128,4 +128,4 @@ def _against_two_instances(p: float, arrays: Arrays) -> Check:
     what = f"p = {p:g}: log10 of the divergence after 100,000 steps"
     known = sampled(ours, len(MEASURED[p]))
     given = float(np.log10(MEASURED[p]).mean())
-    return Check(what, RUN, "independent sketch, 2 seeds", given, float(ours.mean()), known)
+    return Check(what, RUN, "independent sketch, 2 seeds", given, ours.mean(), known)

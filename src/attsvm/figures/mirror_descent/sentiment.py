@@ -192,7 +192,7 @@ def _gain(arrays: Arrays, size: int, ps: tuple[str, str]) -> list[Check]:
     published = PUBLISHED[size, more].best[0] - PUBLISHED[size, less].best[0]
     why = f"{gains.mean():.2f} points, {low:.2f} to {high:.2f}; published {published:.2f}"
     what = f"size {size}: the 95 % interval of the gain of p = {more} over p = {less} is above zero"
-    return [Check(what, DERIVED, "Student's interval", 1.0, float(low > 0), exactly("yes or no"), why)]
+    return [Check(what, DERIVED, "Student's interval", 1.0, low > 0, exactly("yes or no"), why)]
 
 
 def _tail(arrays: Arrays) -> Check:
@@ -201,13 +201,13 @@ def _tail(arrays: Arrays) -> Check:
     ratios = large[0][:seeds] / np.maximum(large[1][:seeds], 1.0)
     what = "size 6: key weights above 0.06, p = 1.1 over p = 2"
     short = "" if seeds > 1 else "one trial each, no spread known"
-    return Check(what, PRINTED, TABLE, LARGE, float(ratios.mean()), sampled(ratios, 1), TAIL, short=short)
+    return Check(what, PRINTED, TABLE, LARGE, ratios.mean(), sampled(ratios, 1), TAIL, short=short)
 
 
 def _words(arrays: Arrays) -> Check:
     score = [np.mean([arrays[f"pivotal {key}"][-1] for key in own(arrays, 6, p)]) for p in PS[:2]]
     what, short = "size 6: score of pivotal words, p = 1.1 minus p = 2", "sentences of our own"
-    return Check(what, PRINTED, TABLE, PIVOTAL, float(score[0] - score[1]), digits(3), WORDS, short=short)
+    return Check(what, PRINTED, TABLE, PIVOTAL, score[0] - score[1], digits(3), WORDS, short=short)
 
 
 TABLE = "authors' saved results"

@@ -74,7 +74,7 @@ def checks(arrays: Arrays) -> list[Check]:
             DERIVED,
             "closed form",
             (1 - p) / p,
-            float(arrays[f"exponent_{p:g}"]),
+            arrays[f"exponent_{p:g}"],
             sampled(arrays[f"groups_{p:g}"], np.inf),
         )
         for p in STRONG

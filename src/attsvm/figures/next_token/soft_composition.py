@@ -84,7 +84,7 @@ def draw(arrays: Arrays) -> Canvas:
 def checks(arrays: Arrays) -> list[Check]:
     """log 2 of the program, and the run at four steps against an independent script."""
     near, odds_of = within(1e-12, "a closed form"), float(arrays["finite_odds"])
-    found = [Check("finite odds of the toy", DERIVED, "closed form", float(np.log(2)), odds_of, near)]
+    found = [Check("finite odds of the toy", DERIVED, "closed form", np.log(2), odds_of, near)]
     source = "independent sketch, GD step 0.5"
     for step, odds, cosine in zip(RECORD, ODDS, COSINES, strict=True):
         at = arrays["steps"] == step
@@ -92,7 +92,7 @@ def checks(arrays: Arrays) -> list[Check]:
             w, ours = arrays["logits"][at][0], float(arrays["cosine"][at][0])
             given = digits(3 if step < 10_000 else 4)
             found += [
-                Check(f"w_0 − w_1 after {step:,} steps", RUN, source, odds, float(w[0] - w[1]), digits(5)),
+                Check(f"w_0 − w_1 after {step:,} steps", RUN, source, odds, w[0] - w[1], digits(5)),
                 Check(f"cosine after {step:,} steps", RUN, source, cosine, ours, given),
             ]
     return found

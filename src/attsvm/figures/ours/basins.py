@@ -70,7 +70,7 @@ def checks(arrays: Arrays) -> list[Check]:
             ("from long starts the angle says more than from short ones", long[angle] > short[angle]),
             ("all intervals of the shuffled order hold zero", held.all()),
         ):
-            found.append(Check(f"{size}: {what}", CONJECTURED, OWN, 1.0, float(true), words))
+            found.append(Check(f"{size}: {what}", CONJECTURED, OWN, 1.0, true, words))
     return found
 
 

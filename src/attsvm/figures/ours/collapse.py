@@ -116,7 +116,5 @@ def checks(arrays: Arrays) -> list[Check]:
     near = within(0.03, "tokens on a sphere, chosen by a head, instead of Gaussian ones")
     for model in MODELS:
         what = f"{WORDS[model]}: separable shares, root mean square to the counted ones"
-        found.append(
-            Check(what, DERIVED, "conic kinematic formula", 0.0, float(arrays[f"off {model}"][0]), near)
-        )
+        found.append(Check(what, DERIVED, "conic kinematic formula", 0.0, arrays[f"off {model}"][0], near))
     return found

@@ -70,23 +70,16 @@ def checks(arrays: Arrays) -> list[Check]:
     """The quickest start lies inside the range at full width; plain descent does not arrive."""
     at = list(arrays["widths"]).index(8)
     steps = np.where(np.isnan(arrays["steepest 0.95"][at, :, 0]), np.inf, arrays["steepest 0.95"][at, :, 0])
-    inside = 0 < steps.argmin() < len(steps) - 1
+    inside = bool(0 < steps.argmin() < len(steps) - 1)
     words = exactly("yes or no")
     return [
-        Check(
-            "m = 8: the quickest start is neither end of the range",
-            CONJECTURED,
-            OWN,
-            1.0,
-            float(inside),
-            words,
-        ),
+        Check("m = 8: the quickest start is neither end of the range", CONJECTURED, OWN, 1.0, inside, words),
         Check(
             "plain GD: largest share that arrives at 0.95 in 10,000 steps",
             CONJECTURED,
             "‖W‖ grows like log t, so that the direction closes like 1/log t",
             0.0,
-            float(arrays["arrived gd 0.95"][..., 0].max()),
+            arrays["arrived gd 0.95"][..., 0].max(),
             within(0.005, "a few runs in a thousand"),
         ),
     ]

@@ -104,7 +104,7 @@ def checks(arrays: Arrays) -> list[Check]:
             least, most = after[..., 2].mean(1).min(), before[..., 2].mean(1).max()
             why = f"cosines of {len(after)} seeds: at least {least:.3f}, before training at most {most:.3f}"
             what = f"size 3, p = {p}: alignment has risen on every seed"
-            found.append(Check(what, CONJECTURED, LAYER, 1.0, float(least > most), exactly("yes or no"), why))
+            found.append(Check(what, CONJECTURED, LAYER, 1.0, least > most, exactly("yes or no"), why))
     return found + head_pairs.checks(arrays)
 
 

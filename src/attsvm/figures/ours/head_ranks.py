@@ -175,7 +175,7 @@ def checks(arrays: Arrays) -> list[Check]:
         for measure in MEASURES[:2]:
             apart = interval(seeds(arrays, low, measure))[1] < interval(seeds(arrays, high, measure))[0]
             what = f"{measure}: interval of {names[low]} below that of {names[high]}"
-            found.append(Check(what, CONJECTURED, LAW, 1.0, float(apart), exactly("yes or no")))
+            found.append(Check(what, CONJECTURED, LAW, 1.0, apart, exactly("yes or no")))
     return found
 
 

@@ -172,7 +172,7 @@ def checks(arrays: Arrays) -> list[Check]:
             below, above = (interval(at_loss(arrays, rule, measure, level(arrays))) for rule in (low, high))
             apart = below[1] < above[0]
             what = f"{measure} at equal loss: interval of {RULES[low][0]} below that of {RULES[high][0]}"
-            found.append(Check(what, CONJECTURED, LAW, 1.0, float(apart), exactly("yes or no")))
+            found.append(Check(what, CONJECTURED, LAW, 1.0, apart, exactly("yes or no")))
     return found
 
 

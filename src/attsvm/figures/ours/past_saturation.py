@@ -85,7 +85,7 @@ def checks(arrays: Arrays) -> list[Check]:
         if steps == FULL:
             each, what = np.log10(arrays[name][:, -1]), f"log10(1 − cos) after {steps:,} steps, {words}"
             known = log_digits(given, 2) + sampled(each, 20, median=True)
-            found.append(Check(what, RUN, SKETCH, float(np.log10(given)), float(np.median(each)), known))
+            found.append(Check(what, RUN, SKETCH, np.log10(given), np.median(each), known))
     return found
 
 

@@ -171,7 +171,7 @@ def checks(arrays: Arrays) -> list[Check]:
             DERIVED,
             "definition",
             1.0,
-            float(arrays["certified"].mean()),
+            arrays["certified"].mean(),
             exactly("every program"),
         ),
     ]

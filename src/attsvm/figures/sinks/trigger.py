@@ -116,7 +116,7 @@ def checks(arrays: Arrays) -> list[Check]:
             STATED,
             sources["stated"],
             1.0,
-            float(arrays["bos_softmax"].min()),
+            arrays["bos_softmax"].min(),
             near,
         ),
         Check(
@@ -124,12 +124,10 @@ def checks(arrays: Arrays) -> list[Check]:
             STATED,
             sources["stated"],
             0.0,
-            float(arrays["bos_relu"].max()),
+            arrays["bos_relu"].max(),
             near,
         ),
         Check("least cosine of W_KᵀW_Q and the program", CONJECTURED, sources["ours"], 1.0, cosine, rough),
-        Check(
-            "trigger's row: gap of tied keys / ‖W‖", DERIVED, sources["ours"], 0.0, float(tie.max()), nothing
-        ),
-        Check("contents: share of ‖W‖", DERIVED, sources["ours"], 0.0, float(rest.max()), nothing),
+        Check("trigger's row: gap of tied keys / ‖W‖", DERIVED, sources["ours"], 0.0, tie.max(), nothing),
+        Check("contents: share of ‖W‖", DERIVED, sources["ours"], 0.0, rest.max(), nothing),
     ]

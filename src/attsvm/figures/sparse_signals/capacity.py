@@ -112,12 +112,7 @@ def checks(arrays: Arrays) -> list[Check]:
     return [
         Check("largest |n/n* − 1| at one half, d = 64", DERIVED, LAW, 0.0, off, near),
         Check(
-            "exponent of the window in d",
-            DERIVED,
-            "a sum over examples",
-            -0.5,
-            float(arrays["exponent"][0]),
-            window,
+            "exponent of the window in d", DERIVED, "a sum over examples", -0.5, arrays["exponent"][0], window
         ),
         Check(
             "T = 2: largest distance from Cover's count, in standard errors",
@@ -127,14 +122,7 @@ def checks(arrays: Arrays) -> list[Check]:
             worst,
             within(4.0, f"the largest of {len(n)} cells"),
         ),
-        Check(
-            "draws that no certificate decides",
-            DERIVED,
-            "certificates",
-            0.0,
-            float(arrays["undecided"]),
-            NONE,
-        ),
+        Check("draws that no certificate decides", DERIVED, "certificates", 0.0, arrays["undecided"], NONE),
     ]
 
 

@@ -137,7 +137,7 @@ def checks(arrays: Arrays) -> list[Check]:
             DERIVED,
             "Theorem 3",
             0.0,
-            float((changed - allowed).sum()),
+            (changed - allowed).sum(),
             exactly(),
         ),
         Check("programs: changes in texts of 256 and 512 tokens", DERIVED, "Theorem 4", 0.0, long, exactly()),
@@ -151,13 +151,7 @@ def _stored(arrays: Arrays, axis: str, kind: str) -> Check:
     what = f"{kind} of 100 texts, mean over {'T = 4 … 512' if axis == 'lengths' else 'L = 4, 8, 12, 18'}"
     rows = [
         Check(
-            f"{what}{word}",
-            PRINTED,
-            SOURCE,
-            given,
-            float(each[name].mean()),
-            sampled(each[name], PAIRS),
-            item=what,
+            f"{what}{word}", PRINTED, SOURCE, given, each[name].mean(), sampled(each[name], PAIRS), item=what
         )
         for name, word in (("published", ", weights of length one, three decimals"), ("trained", ""))
     ]

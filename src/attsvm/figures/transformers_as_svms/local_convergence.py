@@ -178,9 +178,7 @@ def _check(
     if source.kind == PLOT:
         given = axis(0, 1) + along(arrays["steps"], np.nanmean(arrays[name], 0), step, 0, 1000)
     known = given + sampled(each, source.runs)
-    return Check(
-        f"{what}, step {step}", source.kind, source.name, published, float(each.mean()), known, **more
-    )
+    return Check(f"{what}, step {step}", source.kind, source.name, published, each.mean(), known, **more)
 
 
 def _recipes(arrays: Arrays) -> list[Check]:

@@ -146,10 +146,10 @@ def checks(arrays: Arrays) -> list[Check]:
         counts = _tokens(arrays[name])
         for k, strength in enumerate(STRENGTHS):
             known, what = digits(2) + sampled(counts[k], 100), f"tokens per input {words}, λ = {strength:g}"
-            found.append(Check(what, RUN, TWIN, published[k], float(counts[k].mean()), known))
+            found.append(Check(what, RUN, TWIN, published[k], counts[k].mean(), known))
     away = np.abs(arrays["trained"] - arrays["projected"]).max((-2, -1))
     near = within(0.003, "a last step of length 0.001 moves an attention by at most about that much")
-    found.append(Check("median of max |s − s*|", DERIVED, "closed form", 0.0, float(np.median(away)), near))
+    found.append(Check("median of max |s − s*|", DERIVED, "closed form", 0.0, np.median(away), near))
     return found + [_order(arrays, strength) for strength in (0.2, 0.3, 0.5)]
 
 
@@ -158,7 +158,7 @@ def _order(arrays: Arrays, strength: float) -> Check:
     medians = [np.nanmedian(arrays[target][STRENGTHS.index(strength)]) for target in TARGETS]
     what = f"order C·W^mm + W^fin, W^mm, W^1token, λ = {strength:g}"
     known = within(0.0, "1 when the three medians are in the published order")
-    return Check(what, CONJECTURED, PAPER, 1.0, float(medians == sorted(medians)), known)
+    return Check(what, CONJECTURED, PAPER, 1.0, medians == sorted(medians), known)
 
 
 TWIN = "independent NumPy run"

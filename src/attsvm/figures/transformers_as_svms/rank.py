@@ -132,9 +132,7 @@ def checks(arrays: Arrays) -> list[Check]:
     for (n, d), value in ACCURATE.items():
         ranks = arrays["nuclear"][EXAMPLES.index(n), WIDTHS.index(d)]
         known = digits(2) + sampled(ranks, 20, alike=_wide(arrays["nuclear"]))
-        found.append(
-            Check(f"nuclear rank, n = {n}, d = {d}, solver", RUN, ADMM, value, float(ranks.mean()), known)
-        )
+        found.append(Check(f"nuclear rank, n = {n}, d = {d}, solver", RUN, ADMM, value, ranks.mean(), known))
     return found
 
 
@@ -144,12 +142,12 @@ def _published(arrays: Arrays, norm: str, cell: tuple[int, int], where: str) -> 
     counted, exact = arrays[f"{norm}_counted"][cell], arrays[norm][cell]
     exact, item = exact[exact > 0], f"{norm} rank, {where}"
     what, known = f"{item}, {COUNTED[norm]}", axis(0, 15) + sampled(counted, 100)
-    recipe = Check(what, PLOT, SOURCE, published, float(counted.mean()), known, item=item)
+    recipe = Check(what, PLOT, SOURCE, published, counted.mean(), known, item=item)
     if not len(exact):
         return [recipe]
     alike = _wide(arrays["nuclear"]) if norm == "nuclear" else ()
     known, what = axis(0, 15) + sampled(exact, 100, alike=alike), f"{item}, of the feasible draws"
-    own = Check(what, PLOT, SOURCE, published, float(exact.mean()), known, ARTEFACT, item, recipe)
+    own = Check(what, PLOT, SOURCE, published, exact.mean(), known, ARTEFACT, item, recipe)
     return [recipe, own]
 
 

@@ -211,7 +211,7 @@ def _orders(arrays: Arrays, d: int) -> list[Check]:
         if len(ends[0]):
             means = [end.mean() for end in ends]
             what = f"order C·W^mm + W^fin, W^mm, W^1token, d = {d}, {name} gradient"
-            found.append(Check(what, STATED, SOURCE, 1.0, float(means == sorted(means)), known))
+            found.append(Check(what, STATED, SOURCE, 1.0, means == sorted(means), known))
     return found
 
 

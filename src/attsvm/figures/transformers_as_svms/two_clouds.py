@@ -51,5 +51,5 @@ def checks(arrays: Arrays) -> list[Check]:
         for i, (place, edge) in enumerate(zip(places, (100, -100), strict=True)):
             x, y = arrays[f"ray_{name}"][i]
             what = f"{norm} ray of z{i + 1}, x at y = {edge}".replace("-", "−")
-            found.append(Check(what, PLOT, SOURCE, place, float(edge * x / y), axis(*WINDOW[:2])))
+            found.append(Check(what, PLOT, SOURCE, place, edge * x / y, axis(*WINDOW[:2])))
     return found

@@ -86,7 +86,7 @@ def checks(arrays: Arrays) -> list[Check]:
             DERIVED,
             "by definition",
             1.0,
-            float(least),
+            least,
             within(1e-8, "solver accuracy"),
         ),
     ]
@@ -96,4 +96,4 @@ def _ray(i: int, slope: float, ray: Float) -> Check:
     """Where a drawn ray, read as this slope, leaves the published plot above or below."""
     edge = np.copysign(WINDOW[3], slope)
     what = f"Frobenius ray of z{i + 1}, x at y = {edge:g}".replace("-", "−")
-    return Check(what, PLOT, SOURCE, edge / slope, float(edge * ray[0] / ray[1]), axis(*WINDOW[:2]))
+    return Check(what, PLOT, SOURCE, edge / slope, edge * ray[0] / ray[1], axis(*WINDOW[:2]))

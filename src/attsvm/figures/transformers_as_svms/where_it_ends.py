@@ -150,9 +150,7 @@ def checks(arrays: Arrays) -> list[Check]:
             for d, share in zip(widths, TWIN[name][n], strict=True):
                 ours = arrays[f"{name}_{n}_{d}"]
                 known = digits(2) + counted(float(ours.mean()), len(ours), share, 100)
-                found.append(
-                    Check(f"{words}, n = {n}, d = {d}", RUN, SOURCE, share, float(ours.mean()), known)
-                )
+                found.append(Check(f"{words}, n = {n}, d = {d}", RUN, SOURCE, share, ours.mean(), known))
     return found
 
 
