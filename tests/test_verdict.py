@@ -9,7 +9,8 @@ from attsvm import datasets
 from attsvm.norms import Entrywise, Schatten, frobenius, nuclear
 from attsvm.path import Path
 from attsvm.program.max_margin import max_margin
-from attsvm.selection import best_tokens
+from attsvm.selection import TiedScores, best_tokens
+from attsvm.tokens import Tokens
 from attsvm.training.heads import Linear
 from attsvm.training.optimizers import gd
 from attsvm.training.train import train
@@ -139,6 +140,22 @@ def test_a_run_that_never_moved_is_not_called_local():
         still = ray(tokens, W, radii=(1.0, 1.0))
         assert classify(still, v) == "unmoved"
     assert classify(ray(tokens, W), v) == "local"
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-20, 1e-300])
+def test_where_a_run_ended_does_not_depend_on_how_far_it_came(size):
+    tokens, v = datasets.single_input(0.0)
+    ways = (np.array(p)[:, None] for p in ([-0.1, 1.0], [1.0, 0.0], [-1.0, -1.0]))
+    assert [classify(ray(tokens, size * W), v) for W in ways] == ["global", "local", "neither"]
+
+
+def test_tokens_that_tie_with_different_scores_are_no_local_optimum():
+    tokens = Tokens([[[1.0, 0.0], [0.0, 1.0]]])
+    along = ray(tokens, np.array([[1.0], [1.0]]))
+    assert along.selected.all()
+    assert classify(along, [1.0, 0.0]) == "neither"
+    with pytest.warns(TiedScores):
+        assert classify(along, [1.0, 1.0]) == "global"  # both are best
 
 
 @pytest.mark.parametrize("moving", [True, False])

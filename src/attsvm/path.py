@@ -16,7 +16,6 @@ from attsvm.given import told, whole
 from attsvm.norms import Norm, frobenius
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.stored import Stored
-from attsvm.selection import attended_tokens
 from attsvm.tokens import Tokens
 
 _AXES = {
@@ -96,9 +95,8 @@ class Path:
         """The tokens the last weight attends to most, bool (n, T), with runs (runs, n, T)."""
         if self.heads is not None:
             return self._of_heads(lambda head: head.selected)
-        last = _log_attention(self.tokens, self.W[..., -1:, :, :])[..., 0, :, :]
-        # One token per example holds all the mass here: the logits decide where softmax has underflowed.
-        return attended_tokens(_one_hot_mass(last))
+        # The logits decide: the softmax ties where it has underflowed, and where W is still tiny.
+        return np.asarray(_relative(self.tokens, self.W[..., -1:, :, :])[0][..., 0, :, :] == 0)
 
     def norm(self, norm: Norm = frobenius) -> Float:
         """N(W) at every record (k,), with runs (runs, k); of several heads each, as the last axis."""
@@ -244,9 +242,17 @@ def _parts(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]
 
 
 def _log_attention(tokens: Tokens, W: Float) -> Float:
-    """log softmax of x_tᵀ W z for weights (…, k, d, e) → (…, k, n, T).
+    """log softmax of x_tᵀ W z for weights (…, k, d, e) → (…, k, n, T)."""
+    relative, power = _relative(tokens, W)
+    with np.errstate(over="ignore"):
+        shifted = np.ldexp(relative, power)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
 
-    Logits beyond 1e308 would be ∞ − ∞: their powers of two are set aside until the winner's is taken off.
+
+def _relative(tokens: Tokens, W: Float) -> tuple[Float, NDArray[np.intc]]:
+    """Logits x_tᵀ W z minus the winner's (…, k, n, T), −∞ where masked; and the power of two of each example.
+
+    Logits beyond 1e308 would be ∞ − ∞, and below 1e-308 all equal: their powers of two are set aside.
     """
     weight = exponent(W)
     query = np.asarray(np.frexp(tokens.query_size)[1])[..., None, :, None]
@@ -261,16 +267,9 @@ def _log_attention(tokens: Tokens, W: Float) -> Float:
     else:
         logits = np.matmul(keys[..., None, :, :, :], directions[..., None])[..., 0]
     logits = np.where(tokens.mask[..., None, :, :], logits, -np.inf)
-    with np.errstate(over="ignore"):
-        shifted = np.ldexp(logits - logits.max(-1, keepdims=True), weight + query + key)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+    return logits - logits.max(-1, keepdims=True), weight + query + key
 
 
 def exponent(W: Float) -> NDArray[np.intc]:
     """The power of two just above the largest entry of each weight: (…, d, e) → (…, 1, 1)."""
     return np.asarray(np.frexp(np.abs(W).max((-2, -1), keepdims=True))[1])
-
-
-def _one_hot_mass(log_attention: Float) -> Float:
-    top = log_attention == log_attention.max(-1, keepdims=True)
-    return np.asarray(top / top.sum(-1, keepdims=True))

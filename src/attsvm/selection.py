@@ -95,13 +95,14 @@ def locally_optimal(tokens: Tokens, v: ArrayLike, solution: Separated) -> Any:
         γ_{iα_i} > γ_it  for all i and all t ∈ T_i
 
     Tokens whose constraint is not active may score higher. One boolean, with runs (runs,).
-    With several selected tokens in a row, the lowest of them is compared.
+    Several selected tokens in a row must score alike: of others attention would move to the better ones.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection", locally-optimal direction.
     """
     gamma, size = _in_units(tokens, v)
     lowest = np.where(solution.selected, gamma, np.inf).min(-1)
+    alike = np.where(solution.selected, gamma, -np.inf).max(-1) <= lowest + TIE * size
     highest = np.where(solution.support, gamma, -np.inf).max(-1)
-    good = (lowest > highest + TIE * size).all(-1)
+    good = (alike & (lowest > highest + TIE * size)).all(-1)
     return bool(good) if good.ndim == 0 else good
 
 
