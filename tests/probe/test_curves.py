@@ -107,3 +107,26 @@ def test_the_interval_of_a_rate_is_scipys():
     for hits, count in ((0, 10), (3, 10), (10, 10)):
         exact = binomtest(hits, count).proportion_ci(method="exact")
         assert interval(hits, count) == pytest.approx((exact.low, exact.high))
+
+
+def test_a_score_that_all_share_is_calibrated_by_its_share_in_every_order():
+    """Bins that part equal scores would tell the order of the sequences: here 0 and 1 for a half."""
+    truth = np.arange(40) >= 20
+    for scores, error in ((np.zeros(40), 0.0), (np.full(40, logit(0.8)), 0.3)):
+        found = [curves(scores[order], truth[order], 10) for order in (np.arange(40), np.arange(40)[::-1])]
+        assert [each.calibration_error for each in found] == pytest.approx([error] * 2, abs=1e-12)
+
+
+def test_the_order_of_sequences_changes_no_curve():
+    scores, truth = drawn(ties=True)
+    order = np.random.default_rng(1).permutation(len(truth))
+    one, other = curves(scores, truth, 7), curves(scores[order], truth[order], 7)
+    for name in ("predicted", "observed", "counts", "fpr", "tpr"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-12)
+    apart = curves(scores + 1e-9 * np.arange(300), truth, 7)  # without ties all bins are alike
+    assert np.ptp(apart.counts) <= 1 < np.ptp(one.counts)
+
+
+def test_scores_that_all_tie_do_not_tell_their_area_for_certain():
+    area_, (low, high) = area(np.zeros(40), np.arange(40) >= 20)
+    assert area_ == 0.5 and (low, high) == interval(10, 20) and low < 0.3 < 0.7 < high

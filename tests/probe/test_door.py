@@ -24,6 +24,25 @@ def test_only_the_ratios_of_weights_matter_however_large_they_are(X, y, power):
     assert not np.array_equal(scores(X, y, weight + 1), expected)
 
 
+@pytest.mark.parametrize("classes", [None, "balanced", {"no": 1, "yes": 3}], ids=str)
+def test_a_weight_of_two_is_two_copies_and_of_none_is_none(X, y, classes):
+    weight = np.where(y == "no", 1, np.arange(len(X)) % 3)
+    places = np.repeat(np.arange(len(X)), weight)
+    settings = {**FIXED, "class_weight": classes, "tol": 1e-9}
+    copies = AttentionProbe(**settings).fit([X[i] for i in places], y[places])
+    expected, found = copies.decision_function(X), scores(X, y, weight, **settings)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert np.abs(scores(X, y, **settings) - expected).max() > 1e-2
+
+
+def test_balanced_classes_do_not_know_how_large_the_weights_of_one_are(X, y):
+    """Of 1e-300 and 1 the sums of both classes are the same in the end; of 1e±300 they would overflow."""
+    even = scores(X, y, class_weight="balanced", **FIXED)
+    for size in (1e-300, 1e300):
+        found = scores(X, y, np.where(y == "no", size, 1.0), class_weight="balanced", **FIXED)
+        np.testing.assert_allclose(found, even, atol=1e-4)
+
+
 def test_weights_below_zero_are_refused_by_name(X, y):
     weight = np.ones(len(X))
     weight[7] = -2

@@ -155,3 +155,13 @@ def test_labels_in_the_place_of_texts_are_told_apart():
 
     with pytest.raises(ValueError, match=r"a text is True\. Pass a string"):
         read_pieces([True, False], np.array([2, 2]))
+
+
+def test_a_score_just_above_zero_predicts_as_the_probe_does():
+    """The chances of both classes are then one half to the last digit."""
+    from attsvm.probe.reading.explanation import Explanation
+
+    one = (np.ones((1, 1)),)
+    for score, name in ((1e-20, "yes"), (-1e-20, "no"), (0.0, "no")):
+        read = Explanation((("a",),), (np.ones(1),), one, np.array([[score]]), np.array(["no", "yes"]))
+        assert read.predicted.tolist() == [name]

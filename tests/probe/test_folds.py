@@ -27,3 +27,24 @@ def test_copies_in_one_group_do_not_look_like_evidence():
     fooled = AttentionProbe(cv=3).fit(copies, labels)
     honest = AttentionProbe(cv=3).fit(copies, labels, groups=groups)
     assert fooled.path_["held_out"].min() < 0.1 < 0.5 < honest.path_["held_out"].min()
+
+
+@pytest.mark.parametrize(
+    "groups", [np.arange(80), np.arange(20), np.zeros((40, 1))], ids=["long", "short", "2-d"]
+)
+def test_groups_that_are_not_one_per_sequence_are_refused(groups):
+    with pytest.raises(ValueError, match=r"groups has shape .* Pass one per sequence: \(40,\)"):
+        folds(3, np.arange(40) % 2, groups, np.ones(40))
+
+
+def test_folds_of_a_generator_serve_all_kinds_of_features(monkeypatch):
+    """It gives its pairs once, and trained maps ask for them a second time."""
+    monkeypatch.setattr("attsvm.probe.fitting.relu.MOST", 50)
+    rng = np.random.default_rng(0)
+    X, y, places = rng.standard_normal((40, 3, 4)), np.arange(40) % 2, np.arange(40)
+    pairs = [(places[places % 4 != k], places[places % 4 == k]) for k in (0, 1)]
+    given, once = (
+        AttentionProbe(features="relu", cv=cv).fit(X, y) for cv in (pairs, (pair for pair in pairs))
+    )
+    assert given.path_["folds"].shape == (1, 2)
+    assert np.array_equal(given.path_["folds"], once.path_["folds"])

@@ -146,3 +146,16 @@ def test_a_damaged_probe_is_read_or_refused_in_words(three, tmp_path, damage):
     assert refused or damage.__name__ == "headless"
     with pytest.raises(FileNotFoundError):
         AttentionProbe.load(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize(
+    "weights", [{"yes": 1.0, "no": 3.0}, {0: 1.0, 1: np.float64(3)}, "balanced", None], ids=str
+)
+def test_weights_of_classes_are_kept_with_their_names(X, y, tmp_path, weights):
+    from attsvm.probe import AttentionProbe
+
+    labels = (y == "yes").astype(int) if isinstance(weights, dict) and 0 in weights else y
+    probe = AttentionProbe(head_ridge=0.5, prompt_ridge=0.5, class_weight=weights).fit(X, labels)
+    back = AttentionProbe.load(probe.save(tmp_path / "probe"))
+    assert back.class_weight == weights
+    assert np.array_equal(back.fit(X, labels).coef_, probe.coef_)

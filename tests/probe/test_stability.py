@@ -39,3 +39,27 @@ def test_the_stability_of_trained_maps_does_not_count_their_networks(X, y, monke
     part, labels = [X[i] for i in few], y[few]
     found = AttentionProbe(features="relu").fit(part, labels).stability(part, labels, resamples=3)
     assert found.same_token.shape == (24,) and np.isnan(found.prompts).any()
+
+
+def test_resamples_keep_groups_in_one_fold(X, y, monkeypatch):
+    """Trained maps stop by sequences set aside: of a group's turns none may tell of the others."""
+    seen, own, groups = [], AttentionProbe.fit, np.arange(len(y)) // 3
+    probe = AttentionProbe(features="relu", n_average=2)
+
+    def fit(self, X, y, sample_weight=None, groups=None):
+        seen.append(groups)
+        return own(self, X, y, sample_weight, groups)
+
+    monkeypatch.setattr("attsvm.probe.fitting.relu.MOST", 50)
+    monkeypatch.setattr(AttentionProbe, "fit", fit)
+    probe.fit(X, y, groups=groups).stability(X, y, resamples=2, groups=groups)
+    assert len(seen) == 3 and all(np.array_equal(one, groups) for one in seen)
+    with pytest.raises(ValueError, match=r"groups has shape \(3,\). Pass one per sequence: \(60,\)"):
+        probe.stability(X, y, resamples=2, groups=groups[:3])
+
+
+def test_a_probe_whose_features_were_chosen_is_fitted_again_with_the_chosen_ones(X, y, probe):
+    chosen = clone(probe).set_params(features="auto", n_average=2)
+    vars(chosen).update({name: value for name, value in vars(probe).items() if name.endswith("_")})
+    one, other = (each.stability(X, y, resamples=2) for each in (chosen, probe))
+    assert np.array_equal(one.spread, other.spread)

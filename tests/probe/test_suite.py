@@ -57,3 +57,12 @@ def test_what_does_not_fit_a_suite_is_refused():
     ):
         with pytest.raises(ValueError, match=said):
             call()
+
+
+def test_a_table_is_sequences_of_one_token_as_for_a_probe():
+    X, y = everywhere(60, 0)
+    fixed = {"head_ridge": 0.1, "prompt_ridge": 0.1}
+    suite, alone = ProbeSuite(**fixed).fit(X[:, 0], y[:, None]), AttentionProbe(**fixed).fit(X[:, 0], y)
+    np.testing.assert_allclose(suite.decision_function(X[:, 0])[0][:, 0], alone.decision_function(X[:, 0]))
+    with pytest.raises(ValueError, match="NaN"):
+        ProbeSuite(**fixed).fit(np.full((60, 2), np.nan), y[:, None])

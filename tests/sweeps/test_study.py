@@ -29,6 +29,7 @@ WRONG = [
     ({"data": {"n": {"from": 1, "to": 10**400}}}, r"Pass \{from = 2, to = 8, step = 2\}"),
     ({"data": {"n": {"from": 1, "to": 10**18}}}, "from 1 to 1000000000000000000 in steps of 1 is too long"),
     ({"data": {"n": {"from": 1, "to": 2, "count": 10**18}}}, r"Pass \{from = 2, to = 8, step = 2\}"),
+    ({"data": {"n": {"from": 4, "to": 0, "count": 3, "spacing": "log"}}}, r"n is .* Pass \{from = 2"),
     ({"train": {x: {"from": 1, "to": 2000} for x in ("lr", "steps")}}, "train has 4,000,000 combinations"),
     ({"data": {"n": {"start": 3}}}, r"Pass \{from = 2, to = 8, step = 2\}"),
     ({"train": {"optimizer": "lion"}}, "no optimizer 'lion'. Pass steepest, gd, mirror, polyak, adam"),

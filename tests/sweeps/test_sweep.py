@@ -12,6 +12,7 @@ import pytest
 import attsvm as att
 from attsvm.figures.sweeps import Layout, Point, draw_curves
 from attsvm.sweeps.batch import FEW
+from attsvm.sweeps.plugins import source
 from attsvm.sweeps.result import Sweep
 from attsvm.sweeps.store import read_table, write_table
 from attsvm.sweeps.sweep import sweep
@@ -110,6 +111,26 @@ def test_functions_of_the_users_own_give_data_and_measures(here, tmp_path):
     np.testing.assert_array_equal(done.runs["own_study:best"], done.runs["kind"] == "global")
 
 
+def test_results_depend_on_every_file_that_a_function_imports_from_beside_it(tmp_path):
+    texts = {
+        "mine.py": "def f(path):\n    import parts.one\n    return 0\n",
+        "parts/__init__.py": "",
+        "parts/one.py": "from .deep import two\n",
+        "parts/deep/__init__.py": "",
+        "parts/deep/two.py": "",
+        "other.py": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text)
+    known = source("mine:f", str(tmp_path))
+    for name, text in texts.items():
+        (tmp_path / name).write_text(f"{text}# edited\n")
+        assert (source("mine:f", str(tmp_path)) == known) == (name == "other.py")
+        (tmp_path / name).write_text(text)
+    assert source("mine:f", str(tmp_path)) == known
+
+
 TOLD = (
     'measure = ["told:by"]\nseeds = 2\n[train]\nsteps = 2\n[data]\nmodel = "told:data"\nn = 1\nnoise = 1.0\n'
 )
@@ -117,12 +138,15 @@ TOLD = (
 
 @pytest.mark.usefixtures("tables_only")
 def test_a_function_is_that_of_the_studys_own_folder_as_it_is_now(here, tmp_path):
-    """Two studies may call their files by one name, in one process and one out; and a file may be edited."""
+    """Two studies may call their files by one name, in one process and one out; and a file may be edited.
+
+    Here it is the one that the function's own imports: results are not those that the old one gave.
+    """
 
     def says(folder, word):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "helper_of_told.py").write_text(f"WORD = {word!r}\n")
-        own = f"{OWN}\nfrom helper_of_told import WORD\ndef by(path): return WORD  # {word}\n"
+        own = f"{OWN}\nfrom helper_of_told import WORD\ndef by(path): return WORD\n"
         (tmp_path / folder / "told.py").write_text(own)
         (tmp_path / folder / "study.toml").write_text(TOLD)
         done = sweep(tmp_path / folder / "study.toml", here, out=tmp_path / "out")

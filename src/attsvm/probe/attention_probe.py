@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -126,8 +126,9 @@ class AttentionProbe(
         self._check_parameters()
         store, labels = self._read_training(X, y)
         importance = importance_of(sample_weight, self.class_weight, labels)
-        parts = folds(self.cv, labels, groups, importance)
-        several = max(self.cv, MEMBERS) if whole(self.cv) else self.cv
+        cv = list(self.cv) if isinstance(self.cv, Iterable) else self.cv  # a generator gives its pairs once
+        parts = folds(cv, labels, groups, importance)
+        several = max(cv, MEMBERS) if whole(cv) else cv
         kinds, judge = self._kinds(), self.features == AUTO
         many = folds(several, labels, groups, importance) if "relu" in kinds else parts
         kept = importance > 0  # an example without weight must not even shape the standardisation

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.metrics import roc_auc_score
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_array, check_is_fitted
 
 from attsvm.numbers import Float
 from attsvm.probe.attention_probe import AttentionProbe
-from attsvm.probe.data.sequences import Sequences, as_store
+from attsvm.probe.data.sequences import Sequences, of_table, read
+from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import read_out
 from attsvm.probe.fitting.concepts import Plan, choose_ridges, fit_concepts
 from attsvm.probe.fitting.folds import Folding, folds
@@ -71,7 +72,7 @@ class ProbeSuite(BaseEstimator):
     def _fit_layer(
         self, X: Sequences, targets: Float, groups: ArrayLike | None
     ) -> dict[Name, AttentionProbe]:
-        store, n = as_store(X), len(targets)
+        store, n = _store(X), len(targets)
         if len(store) != n:
             raise ValueError(f"X has {len(store)} sequences, Y has {n} rows.")
         settings = self.get_params()
@@ -94,7 +95,7 @@ class ProbeSuite(BaseEstimator):
         check_is_fitted(self, "probes_")
         found = {}
         for layer, tokens in _layers(X, self.probes_).items():
-            probes, store = list(self.probes_[layer].values()), as_store(tokens)
+            probes, store = list(self.probes_[layer].values()), _store(tokens)
             if store.width != (width := probes[0].n_features_in_):
                 raise ValueError(f"layer {layer!r} has tokens {store.width} wide, its probes read {width}.")
             weights = [probe._weights for probe in probes]
@@ -141,6 +142,11 @@ def _layers(X: Layers, known: Mapping[Name, object] | None = None) -> Mapping[Na
     if unknown:
         raise ValueError(f"layer {unknown[0]!r} was not fitted. Pass some of {list(known or ())}.")
     return layers
+
+
+def _store(X: Sequences) -> TokenStore:
+    found = read(X)
+    return found if isinstance(found, TokenStore) else of_table(check_array(found, dtype=np.float64))
 
 
 def _targets(Y: ArrayLike) -> Float:

@@ -69,7 +69,7 @@ def _range(name: str, given: Mapping[str, Any]) -> list[Any]:
         not isinstance(count, int)
         or not 1 <= count <= CELLS
         or spacing not in ("linear", "log")
-        or (spacing == "log" and low <= 0)
+        or (spacing == "log" and min(low, high) <= 0)
     ):
         raise WrongWord(f"{name} is {dict(given)}. {HOW}.")
     spaced = np.linspace if spacing == "linear" else np.geomspace

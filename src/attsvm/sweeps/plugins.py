@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module, invalidate_caches
 from importlib.machinery import PathFinder
 from inspect import getsourcefile
@@ -42,9 +44,44 @@ def plugin(name: str, folder: str) -> Callable[..., Any]:
 
 
 def source(name: str, folder: str) -> str:
-    """Hash of the file that a function comes from: with the file the results change."""
-    file = getsourcefile(plugin(name, folder))
-    return _hash(File(file)) if file else name
+    """Hash of the files that a function comes from: with each of them the results change.
+
+    They are its own, that of the module it was named by, and what these import from beside them; a module
+    that is imported by other words than `import` is not seen.
+    """
+    function, module = plugin(name, folder), name.partition(":")[0]
+    own = [getsourcefile(function), getattr(sys.modules.get(module), "__file__", None)]
+    files = {File(file) for file in own if file}
+    for file in (todo := list(files)):
+        new = _beside(file) - files
+        files |= new
+        todo += new
+    return hashlib.sha256("".join(map(_hash, sorted(files))).encode()).hexdigest() if files else name
+
+
+def _beside(file: File) -> set[File]:
+    """The files that a file imports from its folder, or from those above it that make its package."""
+    top, found = file.parent, set[File]()
+    while (top / "__init__.py").is_file():
+        top, found = top.parent, found | {top / "__init__.py"}
+    for level, name in _imports(file.read_bytes()):
+        at = file.parents[level - 1] if level else top
+        for part in name.split("."):
+            at = at / part
+            found |= {one for one in (at.with_suffix(".py"), at / "__init__.py") if one.is_file()}
+    return found
+
+
+@cache
+def _imports(text: bytes) -> frozenset[tuple[int, str]]:
+    """What a source imports: how many dots are before a name, and the name."""
+    found = set[tuple[int, str]]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {(0, one.name) for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {(node.level, ".".join(filter(None, (node.module, one.name)))) for one in node.names}
+    return frozenset(found)
 
 
 # ---------------------------------------------------------------------- which module of that name

@@ -29,7 +29,7 @@ def importance_of(sample_weight: ArrayLike | None, class_weight: ClassWeight, la
             i = int(np.argmax(weight < 0))
             raise ValueError(f"sample_weight[{i}] is {weight[i]:g}. Pass numbers ≥ 0.")
     if class_weight is not None:
-        of_class = compute_sample_weight(class_weight, labels)
+        of_class = _of_classes(class_weight, weight, labels)
         wrong = ~((of_class >= 0) & (of_class < np.inf))
         if wrong.any():
             name, value = (each[wrong].tolist()[0] for each in (labels, of_class))
@@ -38,6 +38,18 @@ def importance_of(sample_weight: ArrayLike | None, class_weight: ClassWeight, la
     if not weight.any():
         raise ValueError("Sample weights must contain at least one non-zero number: all are zero.")
     return _halved(weight)
+
+
+def _of_classes(class_weight: ClassWeight, weight: Float, labels: Values) -> Float:
+    """What each sequence's class counts (n,); balanced: in all, every class counts the same.
+
+    scikit-learn's own would count sequences, those without weight among them; a weight of two is two copies.
+    """
+    if not (isinstance(class_weight, str) and class_weight == "balanced"):
+        return np.asarray(compute_sample_weight(class_weight, labels))
+    _, member = np.unique(labels, return_inverse=True)
+    total = np.bincount(member, _halved(weight))[member]
+    return np.divide(1.0, total, out=np.zeros(len(labels)), where=total > 0)
 
 
 def _halved(weight: Float) -> Float:

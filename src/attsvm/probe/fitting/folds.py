@@ -28,6 +28,7 @@ def folds(cv: Folding, labels: Values, groups: ArrayLike | None, importance: Flo
     cv: a number (stratified by class and, where given, by group), a splitter, or pairs (train, test).
     """
     n = len(labels)
+    groups = None if groups is None else as_groups(groups, n)
     if isinstance(cv, int | np.integer):
         splits = _stratified(int(cv), labels, groups, importance > 0)
     elif hasattr(cv, "split"):
@@ -42,15 +43,21 @@ def folds(cv: Folding, labels: Values, groups: ArrayLike | None, importance: Flo
     return parts[np.array(usable, bool)] if len(parts) else parts
 
 
-def _stratified(
-    count: int, labels: Values, groups: ArrayLike | None, kept: Bool
-) -> list[tuple[Index, Index]]:
+def as_groups(groups: ArrayLike, n: int) -> Values:
+    """One group per sequence (n,)."""
+    found = np.asarray(groups)
+    if found.shape != (n,):
+        raise ValueError(f"groups has shape {found.shape}. Pass one per sequence: ({n},).")
+    return found
+
+
+def _stratified(count: int, labels: Values, groups: Values | None, kept: Bool) -> list[tuple[Index, Index]]:
     """Folds with the same share of every class; their shuffle has a fixed seed."""
     places = np.flatnonzero(kept)
     _, sizes = np.unique(labels[places], return_counts=True)
     most = min(count, int(sizes.min()) if len(sizes) else 0)
     if groups is not None:
-        groups = np.asarray(groups)[places]
+        groups = groups[places]
         most = min(most, len(np.unique(groups)))
     if most < 2:
         return []

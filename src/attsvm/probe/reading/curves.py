@@ -58,8 +58,8 @@ class Curves:
     """Ranking and calibration of scores against the truth.
 
     fpr, tpr, thresholds (m,): the ROC curve; auc with its interval (DeLong et al. 1988, on the logit scale).
-    predicted, observed, low, high, counts (bins,): probabilities in bins of equal counts, and the share of
-        positives in each with its Clopper–Pearson interval.
+    predicted, observed, low, high, counts (bins,): probabilities in bins of equal counts, equal scores in one
+        bin, and the share of positives in each with its Clopper–Pearson interval.
     calibration_error: mean |observed − predicted|; log_loss, brier: mean squared error of the probabilities.
     """
 
@@ -127,7 +127,7 @@ def curves(scores: Float, truth: Bool, bins: int) -> Curves:
     order = np.argsort(-scores, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)  # one point per distinct score
     fpr, tpr = (np.append(0.0, np.cumsum(side[order])[ends] / side.sum()) for side in (~truth, truth))
-    parts = [part for part in np.array_split(order[::-1], bins) if len(part)]
+    parts = _bins(scores, bins)
     hits = [int(truth[part].sum()) for part in parts]
     counts = np.array([len(part) for part in parts])
     low, high = zip(*(interval(k, m) for k, m in zip(hits, counts.tolist(), strict=True)), strict=True)
@@ -141,8 +141,9 @@ def curves(scores: Float, truth: Bool, bins: int) -> Curves:
 def area(scores: Float, truth: Bool) -> tuple[float, Interval]:
     """AUC, the share of pairs in the right order (ties count half), and its interval.
 
-    The interval is taken on the logit scale, inside [0, 1]; where all pairs are in one order, it is that of a
-    rate with as many trials as the smaller class has members. Reference: DeLong, DeLong, Clarke-Pearson 1988.
+    The interval is taken on the logit scale, inside [0, 1]; where all pairs are in one order, or all tie, it
+    is that of a rate with as many trials as the smaller class has members.
+    Reference: DeLong, DeLong, Clarke-Pearson 1988.
     """
     positive, negative = scores[truth], scores[~truth]
     m, n = len(positive), len(negative)
@@ -150,11 +151,20 @@ def area(scores: Float, truth: Bool) -> tuple[float, Interval]:
     over = (ranks[:m] - rankdata(positive)) / n  # share of negatives below each positive
     under = 1 - (ranks[m:] - rankdata(negative)) / m
     auc = float(over.mean())
-    if not 0 < auc < 1 or min(m, n) < 2:
+    error = np.sqrt(over.var(ddof=1) / m + under.var(ddof=1) / n) if min(m, n) > 1 else 0.0
+    if error == 0:
         return auc, interval(round(auc * min(m, n)), min(m, n))
-    error = np.sqrt(over.var(ddof=1) / m + under.var(ddof=1) / n)
     width = norm.ppf((1 + CONFIDENCE) / 2) * error / (auc * (1 - auc))
     return auc, (float(expit(logit(auc) - width)), float(expit(logit(auc) + width)))
+
+
+def _bins(scores: Float, bins: int) -> list[NDArray[np.intp]]:
+    """Places of the scores in bins of about equal counts, the lowest first; no bin parts equal scores."""
+    order = np.argsort(scores, kind="stable")
+    up = scores[order]
+    cuts = np.cumsum([len(part) for part in np.array_split(up, bins)])[:-1]
+    cuts = np.unique(np.searchsorted(up, up[cuts[cuts < len(up)]], side="left"))
+    return np.split(order, cuts[cuts > 0])
 
 
 def interval(hits: int, count: int) -> Interval:

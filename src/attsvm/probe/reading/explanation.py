@@ -59,7 +59,8 @@ class Explanation:
 
     @property
     def predicted(self) -> Values:
-        return np.asarray(self.classes[self.probabilities.argmax(1)])
+        two = self.scores.shape[1] == 1
+        return np.asarray(self.classes[(self.scores[:, 0] > 0).astype(int) if two else self.scores.argmax(1)])
 
     def votes(self, i: int) -> Float:
         """Contributions (T,) to the score of two classes, or to that of the predicted class."""

@@ -12,6 +12,7 @@ from sklearn.base import clone
 from attsvm.given import whole
 from attsvm.numbers import Float, Index, Values
 from attsvm.probe.data.sequences import Sequences
+from attsvm.probe.fitting.folds import as_groups
 from attsvm.progress import Line, silence
 
 
@@ -63,14 +64,16 @@ def stability(
     column = None if own.ndim == 1 else own.argmax(1)
     ridges = {"head_ridge": probe.head_ridge_, "prompt_ridge": probe.prompt_ridge_}
     kinds = probe.kinds_
-    known = {"features": kinds} | (ridges if kinds in (["linear"], ["rbf"]) else {})
+    known: dict[str, object] = {"features": kinds, **(ridges if kinds in (["linear"], ["rbf"]) else {})}
+    known |= {} if "relu" in kinds else {"n_average": 1}
+    groups = None if groups is None else as_groups(groups, len(label))
     rng, found = np.random.default_rng(seed), list[tuple[object, ...]]()
     with Line(total=resamples) as line:
         for number in range(resamples):
             line.show(f"resample {number + 1} of {resamples}", float(number))
             weight = _drawn(rng, np.asarray(y), groups)
             with silence():
-                other = clone(probe).set_params(**known, certify=False).fit(X, y, sample_weight=weight)
+                other = clone(probe).set_params(**known, certify=False).fit(X, y, weight, groups)
             scores = other.decision_function(X)
             scores = scores if column is None else np.take_along_axis(scores, column[:, None], 1)[:, 0]
             same = _tokens(other, X) == chosen, other.predict(X) == label
@@ -85,9 +88,9 @@ def _tokens(probe: Probe, X: Sequences) -> Index:
     return (attention if attention.ndim == 2 else attention.mean(0)).argmax(-1)
 
 
-def _drawn(rng: np.random.Generator, y: Values, groups: ArrayLike | None) -> Float:
+def _drawn(rng: np.random.Generator, y: Values, groups: Values | None) -> Float:
     """How often each sequence is drawn (n,); until every class is there."""
-    member = np.arange(len(y)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    member = np.arange(len(y)) if groups is None else np.unique(groups, return_inverse=True)[1]
     count = int(member.max()) + 1
     while True:
         drawn = np.bincount(rng.integers(count, size=count), minlength=count)[member].astype(float)

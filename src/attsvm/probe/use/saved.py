@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,10 @@ def load(kind: Any, file: str | os.PathLike[str]) -> Any:
         arrays, maps, about = _contents(file)
         _check(arrays, maps, about)
         known = kind().get_params()
-        probe = kind(**{name: value for name, value in about["parameters"].items() if name in known})
+        given = {name: value for name, value in about["parameters"].items() if name in known}
+        if isinstance(given.get("class_weight"), list):
+            given["class_weight"] = dict(given["class_weight"])
+        probe = kind(**given)
         for name, value in (arrays | {name: about[name] for name in NUMBERS if name in about}).items():
             setattr(probe, name, value)
         probe.features_, probe.kinds_ = _side_by_side(maps), about["kinds"]
@@ -128,9 +132,11 @@ def _map(kind: str, i: int, stored: Any) -> FeatureMap:
 
 
 def _in_python(value: object) -> object:
-    """A number of NumPy's as Python's, a tuple as the list that JSON knows."""
+    """A number of NumPy's as Python's, a tuple as the list that JSON knows, a weight per class as pairs."""
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, Mapping):  # the keys of JSON's own are text
+        return [[_in_python(name), _in_python(weight)] for name, weight in value.items()]
     return list(value) if isinstance(value, tuple) else value
 
 
