@@ -1,6 +1,6 @@
-"""Frames per second of the explorer while a script drags a token, and pictures of the page.
+"""Frames per second of the explorer while a script drags a token.
 
-    python benchmarks/explorer.py [--seconds 5] [--rounds 1] [--against PAGE] [--pictures FOLDER]
+    python benchmarks/explorer.py [--seconds 5] [--rounds 1] [--against PAGE]
 
 Six inputs of eight tokens with 64 starts, in headless Chromium without a GPU. The page's own animation frames
 are counted while pointer events move a token. Processor times per frame are told too, because a busy machine
@@ -12,7 +12,6 @@ chromium-driver.
 from __future__ import annotations
 
 import argparse
-import base64
 import shutil
 import statistics
 import tempfile
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from selenium import webdriver
 
-from attsvm.explorer import page, presets
+from attsvm.explorer import page
 
 DRAG = """
 const done = arguments[2], [seconds, selector] = arguments;
@@ -57,7 +56,7 @@ const done = arguments[2], [seconds, selector] = arguments;
 TOKEN = '[data-input="2"][data-token="3"] .mark'
 
 
-def browser(width: int, height: int, mobile: bool = False) -> webdriver.Chrome:
+def browser(width: int, height: int) -> webdriver.Chrome:
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
     flags = (
@@ -69,9 +68,6 @@ def browser(width: int, height: int, mobile: bool = False) -> webdriver.Chrome:
     )
     for flag in flags:
         options.add_argument(flag)
-    if mobile:
-        metrics = {"width": width, "height": height, "pixelRatio": 2.0}
-        options.add_experimental_option("mobileEmulation", {"deviceMetrics": metrics})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
     driver.set_script_timeout(120)
     return driver
@@ -140,40 +136,11 @@ def busy(driver: webdriver.Chrome) -> dict[str, float]:
     return {each["name"]: each["value"] for each in metrics if each["name"] in WANTED}
 
 
-def pictures(file: Path, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for width, height, mobile in ((1280, 980, False), (390, 844, True)):
-        driver = browser(width, height, mobile)
-        driver.get(file.as_uri())
-        time.sleep(4)
-        for name in [preset["id"] for preset in presets()]:
-            driver.execute_script(
-                "explorer.started = true; explorer.loadPreset(arguments[0], {}, false)", name
-            )
-            time.sleep(2)
-            for theme in ("light", "dark"):
-                driver.execute_script("explorer.theme(arguments[0])", theme)
-                time.sleep(0.4)
-                high = (
-                    height
-                    if not mobile
-                    else driver.execute_script("return document.documentElement.scrollHeight")
-                )
-                clip = {"x": 0, "y": 0, "width": width, "height": high, "scale": 1}
-                shot = driver.execute_cdp_cmd(
-                    "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
-                )
-                (folder / f"{name}-{width}-{theme}.png").write_bytes(base64.b64decode(shot["data"]))
-        driver.quit()
-    print(f"pictures in {folder}")
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--against", type=Path, help="another page, as attsvm explore has written it")
-    parser.add_argument("--pictures", type=Path)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         written = Path(place) / "explorer.html"
@@ -184,5 +151,3 @@ if __name__ == "__main__":
         for k, driver in enumerate(drivers):
             told(pages[k].stem, [each[k] for each in rounds])
             driver.quit()
-        if asked.pictures:
-            pictures(written, asked.pictures)

@@ -1,11 +1,9 @@
-"""The tables of docs/law_of_halves.md, by name (factors, diagonals, ranks; all by default):
+"""The tables of docs/law_of_halves.md, by name (factors, diagonals; both by default):
 
     python benchmarks/law_of_halves.py factors
-    python benchmarks/law_of_halves.py diagonals ranks
 
-factors and diagonals: 100 draws from seed 3000 on, which chose no setting, trained with the settings of
-claims/law_of_halves.py; each cell is the least and the median share of the certified best margin, in percent.
-ranks: programs alone, no training; 12 draws. A few minutes each on one core.
+100 draws from seed 3000 on, which chose no setting, with the settings of claims/law_of_halves.py. Each
+cell is the least and the median share of the certified best margin, in percent. A few minutes each, one core.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import sys
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.law_of_halves import DIAGONALS, FACTORS, NORMS, SIZE, WIDE, trained_diagonals
+from attsvm.claims.law_of_halves import DIAGONALS, FACTORS, SIZE, WIDE, trained_diagonals
 
 SEEDS = range(3000, 3100)
 BETWEEN = (0.01, 10_000)
@@ -55,35 +53,6 @@ def diagonals() -> None:
         _row(f"l{p:g}", [_share(flat, norm) for norm in norms])
 
 
-def ranks(n: int = 80, T: int = 5, d: int = 12, draws: int = 12) -> None:
-    """Share of fresh inputs on which a program's W picks the winner of a planted W* of rank r, in percent."""
-    _head("rank of the truth", [str(norm) for norm in NORMS])
-    for r in (1, 2, 4, 12):
-        found = np.array([_picked(seed, r, n, T, d) for seed in range(draws)])
-        error = found.std(0, ddof=1) / math.sqrt(draws)
-        cells = [f"{m:.1f} ± {e:.1f}" for m, e in zip(found.mean(0), error, strict=True)]
-        print(f"| {r} | {' | '.join(cells)} |", flush=True)
-
-
-def _picked(seed: int, r: int, n: int, T: int, d: int) -> list[float]:
-    rng = np.random.default_rng(seed)
-    U, V = (np.linalg.qr(rng.standard_normal((d, d)))[0][:, :r] for _ in range(2))
-    keys, queries = rng.standard_normal((2_000 + n, T, d)), rng.standard_normal((2_000 + n, d))
-    winners = _logits(keys, queries, U @ V.T).argmax(-1)
-    tokens = att.Tokens(keys[:n], queries[:n])
-    shares = []
-    for norm in NORMS:
-        solution = att.max_margin(tokens, winners[:n], norm)
-        assert solution.certified, (seed, r, norm)
-        picks = _logits(keys[n:], queries[n:], solution.W).argmax(-1)
-        shares.append(100 * float((picks == winners[n:]).mean()))
-    return shares
-
-
-def _logits(keys: np.ndarray, queries: np.ndarray, W: np.ndarray) -> np.ndarray:
-    return np.einsum("ntd,de,ne->nt", keys, W, queries)
-
-
 def _share(path: att.Path, norm: att.Norm) -> np.ndarray:
     solution = att.max_margin(path.tokens, path.selected, norm)
     assert np.all(solution.certified), str(norm)
@@ -100,5 +69,5 @@ def _row(name: str, shares: list[np.ndarray]) -> None:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ["factors", "diagonals", "ranks"]:
-        {"factors": factors, "diagonals": diagonals, "ranks": ranks}[name]()
+    for name in sys.argv[1:] or ["factors", "diagonals"]:
+        {"factors": factors, "diagonals": diagonals}[name]()

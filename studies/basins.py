@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from resampling import bootstrap
+from resampling import bootstrap, rounded
 from scipy.stats import kendalltau, spearmanr
 
 import attsvm as att
@@ -97,18 +97,14 @@ def summary(done: Any) -> dict[str, Any]:
 
 def _cell(kept: list[dict[str, Any]], cell: Any) -> dict[str, Any]:
     told: dict[str, Any] = {"draws": len(kept), "selections": sum(len(one["share"]) for one in kept)}
-    told["elsewhere"] = _rounded([1 - cell.quantities["global"].value - cell.quantities["local"].value])[0]
+    told["elsewhere"] = rounded([1 - cell.quantities["global"].value - cell.quantities["local"].value])[0]
     for name in ("rank", "pairs", "first"):
         values = np.array([one[name] for one in kept])
         low, high = bootstrap(lambda at, v=values: np.nanmean(v[at], 0), len(values))
-        told[name] = [_rounded(x) for x in zip(np.nanmean(values, 0), low, high, strict=True)]
-    told["likeliest"] = _rounded([np.mean([one["share"].max() for one in kept])])[0]
+        told[name] = [rounded(x) for x in zip(np.nanmean(values, 0), low, high, strict=True)]
+    told["likeliest"] = rounded([np.mean([one["share"].max() for one in kept])])[0]
     relative, share = (np.concatenate([one[name] for one in kept]) for name in ("relative", "share"))
     edges = np.quantile(relative, np.linspace(0, 1, 7))
     at = np.clip(np.searchsorted(edges, relative, side="right") - 1, 0, 5)
-    told["curve"] = [_rounded([relative[at == j].mean(), share[at == j].mean()]) for j in range(6)]
+    told["curve"] = [rounded([relative[at == j].mean(), share[at == j].mean()]) for j in range(6)]
     return told
-
-
-def _rounded(values: Any) -> list[float]:
-    return [round(float(x), 4) for x in values]

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from resampling import rounded
 from scipy.special import ndtr
 
 import attsvm as att
@@ -84,7 +85,7 @@ def fitted(cells: list[dict[str, Any]], resamples: int = RESAMPLES) -> dict[str,
         again = [window(load, rng.binomial(draws, hits / draws), draws) for _ in range(resamples)]
         low, high = np.quantile(again, [0.025, 0.975], axis=0)
         row = {"T": T, "strength": strength, "d": d, "capacity": round(most / d, 4)}
-        row |= {name: _rounded([best[k], low[k], high[k]]) for k, name in enumerate(("place", "width"))}
+        row |= {name: rounded([best[k], low[k], high[k]]) for k, name in enumerate(("place", "width"))}
         rows.append(row)
         logs.append(((T, strength), np.log(d), np.log(best[1]), np.log(np.array(again)[:, 1])))
     return {"groups": rows, "exponent": _exponent(logs)}
@@ -115,8 +116,4 @@ def _exponent(logs: list[tuple[Any, ...]]) -> list[float]:
 
     places, again = np.array([one[1] for one in logs]), np.array([one[3] for one in logs])
     low, high = np.quantile([slope(column) for column in again.T], [0.025, 0.975])
-    return _rounded([slope(np.array([one[2] for one in logs])), low, high])
-
-
-def _rounded(values: Any) -> list[float]:
-    return [round(float(x), 4) for x in values]
+    return rounded([slope(np.array([one[2] for one in logs])), low, high])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from resampling import bootstrap
+from resampling import bootstrap, rounded
 from scipy.optimize import least_squares
 from scipy.special import expit
 
@@ -113,14 +113,14 @@ def compared(n: Any, T: Any, d: Any, share: Any) -> list[dict[str, Any]]:
     low, high = bootstrap(again, seen.shape[1], resamples=RESAMPLES)
     told = []
     for k, one in enumerate(fits):
-        curve = {"cubic": _rounded(one.cubic), "at": _rounded([one.middle, one.spread, *one.ends])}
+        curve = {"cubic": rounded(one.cubic), "at": rounded([one.middle, one.spread, *one.ends])}
         told.append(
             {
                 "variable": one.variable.name,
-                "exponents": [_rounded([θ, low[k, j], high[k, j]]) for j, θ in enumerate(one.θ)],
-                "error": _rounded([one.error(*seen), low[k, 2], high[k, 2]]),
-                "behind": _rounded([low[k, 3], high[k, 3]]),
-                "held out": _rounded([one.error(*ahead)])[0],
+                "exponents": [rounded([θ, low[k, j], high[k, j]]) for j, θ in enumerate(one.θ)],
+                "error": rounded([one.error(*seen), low[k, 2], high[k, 2]]),
+                "behind": rounded([low[k, 3], high[k, 3]]),
+                "held out": rounded([one.error(*ahead)])[0],
             }
             | curve
         )
@@ -149,12 +149,8 @@ def summary(done: Any) -> dict[str, Any]:
         exact = np.array([counted(*map(int, size), name == "prompt") for size in zip(n, T, d, strict=True)])
         columns = {"n": n, "T": T, "d": d, "runs": np.array([cell.runs for cell in own])}
         cells[name] = {key: [int(x) for x in column] for key, column in columns.items()}
-        cells[name] |= {key: _rounded(column) for key, column in (shares | {"counted": exact}).items()}
+        cells[name] |= {key: rounded(column) for key, column in (shares | {"counted": exact}).items()}
         fits[name] = {key: compared(n, T, d, share) for key, share in shares.items()}
         error = float(np.sqrt(np.mean((exact - shares["separable"]) ** 2)))
-        fits[name]["counted"] = _rounded([error, np.abs(exact - shares["separable"]).max()])
+        fits[name]["counted"] = rounded([error, np.abs(exact - shares["separable"]).max()])
     return {"held out": HELD_OUT, "cells": cells, "fits": fits}
-
-
-def _rounded(values: Any) -> list[float]:
-    return [round(float(x), 4) for x in values]

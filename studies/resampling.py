@@ -1,4 +1,4 @@
-"""Intervals by resampling, for the studies beside it."""
+"""What the studies beside it share: intervals by resampling, and how many digits a record keeps."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def bootstrap(statistic: Callable[[Any], Any], count: int, seed: int = 0, resamp
     rng = np.random.default_rng(seed)
     found = [statistic(rng.integers(count, size=count)) for _ in range(resamples)]
     return np.nanquantile(np.asarray(found, float), [0.025, 0.975], axis=0)
+
+
+def rounded(values: Any) -> list[float]:
+    """To four decimals, as plain numbers."""
+    return [round(float(x), 4) for x in values]

@@ -5,8 +5,8 @@ python benchmarks/practice/probes.py reviews CACHE.npz [--train 2000] [--seeds 2
 python benchmarks/practice/probes.py needle
 python benchmarks/practice/probes.py scale | many CACHE.npz                       (memory, CPU; 36 probes)
 
-Peers: probelab from the index where it is installed; plain Adam (adam_probe.py) and pooling with logistic
-regression. CPU seconds of the whole process, methods interleaved; nothing is chosen on a test part.
+Peers: probelab from the index where it is installed, and pooling with logistic regression. CPU seconds of the
+whole process, methods interleaved; nothing is chosen on a test part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Movie reviews: AttentionProbe beside pooling and Adam, on frozen MiniLM token states.
+"""Movie reviews: AttentionProbe beside pooling, on frozen MiniLM token states.
 
 python benchmarks/practice/review_tokens.py CACHE.npz        (once)
 python benchmarks/practice/reviews.py CACHE.npz [--lexicon vader_lexicon.txt] [--only NAME …]
@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import adam_probe
 import numpy as np
 from files import find
 from review_tokens import Reviews, load
@@ -56,14 +55,6 @@ def attention_probe(train: Reviews, test: Reviews) -> Outcome:
     return outcome(
         probe.predict(test.sequences), probe.select(test.sequences), spent, searched, found.best_params_
     )
-
-
-def by_adam(train: Reviews, test: Reviews) -> Outcome:
-    """The same model by Adam, its rate, decay and epochs on a held-out fifth of the training part."""
-    settings, searched = timed(lambda: adam_probe.search(train.sequences, train.labels))
-    (probe, _), spent = timed(lambda: adam_probe.train(train.sequences, train.labels, **settings))
-    predicted, selected = probe.predict(test.sequences)
-    return outcome(predicted, selected, spent, searched, settings)
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -119,8 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("cache", type=Path)
     parser.add_argument("--lexicon", type=Path)
-    special = {"AttentionProbe": attention_probe, "Adam probe": by_adam}
-    methods = [*POOLING, *special]
+    methods = [*POOLING, "AttentionProbe"]
     parser.add_argument("--only", nargs="+", choices=methods, default=methods)
     options = parser.parse_args()
     (train, test), known = load(options.cache), lexicon(options.lexicon)
@@ -129,12 +119,10 @@ def main() -> None:
     rights: dict[str, np.ndarray] = {}
     for name in methods:
         if name in options.only or name == "mean pooling":
-            done = special[name](train, test) if name in special else pooled(POOLING[name], train, test)
+            own = name not in POOLING
+            done = attention_probe(train, test) if own else pooled(POOLING[name], train, test)
             rights[name] = done["predicted"] == test.labels
             print(json.dumps(told(name, done, test, known, rights["mean pooling"])), flush=True)
-    if set(special) <= set(rights):
-        pair = against(rights["Adam probe"], rights["AttentionProbe"])
-        print("AttentionProbe over Adam:", json.dumps(pair))
 
 
 if __name__ == "__main__":

