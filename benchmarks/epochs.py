@@ -1,6 +1,6 @@
 """Seconds of an epoch of the trainings of experiments/, on one GPU, in three ways:
 
-    python benchmarks/epochs.py out/data [--profile]
+    python benchmarks/epochs.py out/data
 
 plain: PyTorch's own kernels, launched one by one; recorded: the same as CUDA graphs; fused: compiled kernels
 as CUDA graphs, which is how run.py trains. The first losses must be the same up to half precision: with
@@ -39,21 +39,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", type=Path)
-    parser.add_argument("--profile", action="store_true", help="the longest kernels of ten steps")
     given = parser.parse_args()
     halves, start = reviews(given.data), time.time()
     print(f"fusing works: {fusing_works()}, {time.time() - start:.0f} s", flush=True)
     for dropout, ways in ((0.2, ("plain", "recorded")), (0.0, tuple(WAYS))):
         same(Sentiment(halves, 3, "cuda", dropout=dropout), "mirror:1.1", ways)
-    for k, (size, rule, steps) in enumerate(CASES):
+    for size, rule, steps in CASES:
         task = Sentiment(halves, size, "cuda")
-        compared(task, f"size {size}, {rule}", rule, steps, 250, given.profile and k == 0)
+        compared(task, f"size {size}, {rule}", rule, steps, 250)
     pixels = torch.randint(0, 256, (5000, 3, 32, 32), dtype=torch.uint8)
     pictures = Images(pixels, torch.randint(0, 10, (5000,)))
-    compared(Vision((pictures, pictures), "cuda"), "ViT, mirror:1.1", "mirror:1.1", 25, 500, given.profile)
+    compared(Vision((pictures, pictures), "cuda"), "ViT, mirror:1.1", "mirror:1.1", 25, 500)
 
 
-def compared(task: Any, name: str, rule: str, steps: int, epoch: int, profile: bool) -> None:
+def compared(task: Any, name: str, rule: str, steps: int, epoch: int) -> None:
     """Seconds of an epoch, each way twice, and of a test pass."""
     ways = {way: made(task, rule, way) for way in WAYS}
     seconds: dict[str, list[float]] = {way: [] for way in ways}
@@ -71,8 +70,6 @@ def compared(task: Any, name: str, rule: str, steps: int, epoch: int, profile: b
     print(
         f"{name}: epoch {words}, {gain:.2f} times; test {test}; {shapes} graphs, {memory:.1f} GB", flush=True
     )
-    if profile:
-        print("  fused:", *kernels(lambda: ways["fused"].epoch(batches[:10])), sep="\n    ", flush=True)
 
 
 def made(task: Any, rule: str, way: str) -> Steps:
@@ -113,21 +110,6 @@ def timed(call: Any) -> float:
     call()
     torch.cuda.synchronize()
     return time.perf_counter() - start
-
-
-def kernels(call: Any) -> list[str]:
-    """Milliseconds of the longest kernels, per ten steps."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
-        call()
-        torch.cuda.synchronize()
-    rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)
-    total = sum(row.self_device_time_total for row in rows)
-    lines = [
-        f"{row.self_device_time_total / 1000:7.2f} ms {row.count:5d} {row.key[:90]}" for row in rows[:22]
-    ]
-    return [f"{total / 1000:.2f} ms in kernels", *lines]
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("runs", type=Path)
     parser.add_argument("--margins", type=Path, nargs="*", default=(), help="files of head_study.py")
-    parser.add_argument("--margins-commit", default="unknown", help="of the code that studied the heads")
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -38,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
     record: dict[str, Any] = {"made": made, "runs": {folder.name: training(folder) for folder in folders}}
     if given.margins:
         command = "python experiments/head_study.py out/factors/small margins.json [--together …]"
-        record["margins"] = {"made": here(given.margins_commit) | {"command": command}}
+        record["margins"] = {"made": here() | {"command": command}}
         for file in given.margins:
             for name, found in _studied(file).items():
                 record["margins"].setdefault(name, {}).update(found)

@@ -31,7 +31,6 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("runs", type=Path)
     parser.add_argument("--heads", type=Path, help="the file of language_heads.py")
-    parser.add_argument("--heads-commit", default="unknown", help="of the code that studied the heads")
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -42,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     if given.heads:
         command = "python experiments/language_heads.py out/language/small heads.json"
         nets = json.loads(given.heads.read_text(encoding="utf8"))
-        record["programs"] = {"made": here(given.heads_commit) | {"command": command}}
+        record["programs"] = {"made": here() | {"command": command}}
         record["programs"]["same"] = {name: _heads(pair) for name, pair in nets.pop("same").items()}
         record["programs"]["own"] = {name: _heads(net) for name, net in nets.items()}
     write(given.out / "language.json", record)

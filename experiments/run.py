@@ -26,13 +26,15 @@ from training import ONLY, Settings, train
 
 PATCHES = {"side": 32, "patch": 2, "width": 192, "depth": 6, "heads": 3, "hidden": 384}
 DIGITS = {"border": 0, "side": 8, "patch": 2, "width": 32, "depth": 2, "heads": 2, "hidden": 64}
+UNTIL = 0.995
+"""The train accuracy at which a training on reviews ends."""
 HELD_OUT, CUT = 8, 48
 """So many test reviews, cut to so many tokens, are what the heads are judged on."""
 
 
 def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
     given = parsed(arguments)
-    device = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = False  # looks are in plain float32
     try:
@@ -41,14 +43,13 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         sys.exit(str(error))
     rate = task.step(given.optimizer) if given.lr is None else given.lr
     half = device.type == "cuda" if given.half is None else given.half
-    until = given.until if given.until is not None else 0.995 if given.task == "sentiment" else math.inf
     out = (
         given.out or Path("out") / f"{given.task}{given.size}-{given.optimizer.replace(':', '')}-{given.seed}"
     )
     start = None if given.start is None else weights_of(given.start, out)
     kinds = [name for name in ("selective", "unmasked") if getattr(given, name)]
     task_name = " ".join([given.task, *kinds])
-    fused = half and device.type == "cuda" and given.fused and (not task.compiled or fusing_works())
+    fused = half and device.type == "cuda" and (not task.compiled or fusing_works())
     settings = Settings(
         task_name,
         given.size,
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> list[dict[str, Any]]:
         rate,
         given.seed,
         given.epochs,
-        until,
+        UNTIL if given.task == "sentiment" else math.inf,
         half,
         fused,
         given.enough,
@@ -96,7 +97,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--from", dest="start", type=Path, help="begin with a training's weights: its folder")
     parser.add_argument("--only", choices=ONLY, help="train these weights only")
     parser.add_argument("--epochs", type=int, default=1000)
-    parser.add_argument("--until", type=float, help="stop at this train accuracy; default 0.995 for text")
     parser.add_argument("--enough", type=float, default=0.0, help="or at this train loss, within an epoch")
     parser.add_argument("--data", type=Path, default=Path("out/data"), help="folder of experiments/data.py")
     parser.add_argument("--out", type=Path, help="folder of this training; the same call goes on from it")
@@ -107,13 +107,9 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, help="only so many examples of each half, for a try")
     parser.add_argument("--half", action=argparse.BooleanOptionalAction, help="bfloat16; default on a GPU")
     parser.add_argument(
-        "--fused", action=argparse.BooleanOptionalAction, default=True, help="compiled kernels, on a GPU"
-    )
-    parser.add_argument(
         "--every", type=int, default=1, help="after ten epochs, test and look at every so many"
     )
     parser.add_argument("--late", type=float, default=math.inf, help="and a fifth of these after so many")
-    parser.add_argument("--device", help="cpu, cuda; default: a GPU where there is one")
     return parser.parse_args(arguments)
 
 

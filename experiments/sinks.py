@@ -96,7 +96,6 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=50_000)
-    parser.add_argument("--commit", default="unknown", help="of the code")
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args()
     runs: dict[str, list[dict[str, Any]]] = {"softmax": [], "relu": []}
@@ -104,7 +103,7 @@ def main() -> None:
         for seed in range(given.seeds):
             found.append(seen(*trained(kind, seed, given.steps)))
             print(kind, seed, {k: v for k, v in found[-1].items() if k not in ("attention", "W")}, flush=True)
-    made = here(given.commit) | {"command": "python experiments/sinks.py"}
+    made = here() | {"command": "python experiments/sinks.py"}
     made["versions"] |= {"torch": torch.__version__}
     write(given.out / "sinks.json", {"made": made, "runs": runs})
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("runs", type=Path)
     parser.add_argument("--heads", type=Path, nargs="*", default=(), help="files of head_study.py")
     parser.add_argument("--pairs", type=Path, nargs="*", default=(), help="others, of two nets of a seed")
-    parser.add_argument("--heads-commit", default="unknown", help="of the code that studied the heads")
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
@@ -50,21 +51,19 @@ def main(arguments: list[str] | None = None) -> None:
     write(given.out / "transformers.json", record)
     if given.heads or given.pairs:
         file = given.out / "heads.json"
-        write(file, studied(file, given.heads, given.pairs, given.heads_commit, record["runs"]))
+        write(file, studied(file, given.heads, given.pairs, record["runs"]))
 
 
-def studied(
-    file: Path, heads: list[Path], pairs: list[Path], commit: str, runs: dict[str, Any]
-) -> dict[str, Any]:
+def studied(file: Path, heads: list[Path], pairs: list[Path], runs: dict[str, Any]) -> dict[str, Any]:
     """The record with what head_study.py found: on own selections by layer, and of two nets on the same ones.
 
     layers: training → its layers at the end; of a net before training with /heads-0000. pairs: `A beside B` →
     heads of A on selections that B makes, too. last: epochs after which these heads are.
     """
-    there: dict[str, Any] = {"made": here(commit), "last": {}, "layers": {}, "pairs": {}}
+    there: dict[str, Any] = {"made": here(), "last": {}, "layers": {}, "pairs": {}}
     if file.is_file():
         there = json.loads(file.read_text(encoding="utf8"))
-    commits = {*there["made"]["commit"].split(" and "), commit[:SHORT]}
+    commits = {*there["made"]["commit"].split(" and "), commit()[:SHORT]}
     made = there["made"] | {"commit": " and ".join(sorted(commits))}
     made["command"] = "python experiments/head_study.py out/runs/small heads.json [--together …]"
     layers, both = {}, {}
@@ -102,10 +101,17 @@ def merged(file: Path, new: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {"made": facts, "runs": dict(sorted(runs.items()))}
 
 
-def here(commit: str) -> dict[str, Any]:
-    """This machine, which solved the programs of heads that another one trained."""
+def here() -> dict[str, Any]:
+    """This machine, which solved the programs of heads that another one trained, and this code."""
     versions = {"python": platform.python_version(), "numpy": np.__version__}
-    return {"machine": f"{platform.machine()} CPU", "versions": versions, "commit": commit[:SHORT]}
+    return {"machine": f"{platform.machine()} CPU", "versions": versions, "commit": commit()[:SHORT]}
+
+
+def commit() -> str:
+    """That of this code; ATTSVM_COMMIT where a copy of it has no history."""
+    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return os.environ.get("ATTSVM_COMMIT") or done.stdout.strip() or "unknown"
 
 
 def read(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -62,14 +62,13 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=50)
     parser.add_argument("--sentences", type=int, default=100)
     parser.add_argument("--steps", type=int, default=2_000, help="of 80/steps; published: 8,000 of 0.01")
-    parser.add_argument("--commit", default="unknown", help="of the code")
     parser.add_argument("--out", type=Path, default=RECORDS)
     given = parser.parse_args()
     lengths: dict[str, dict[str, list[list[int]]]] = {reading: {} for reading in READINGS}
     arrows: dict[str, dict[str, list[list[int]]]] = {reading: {} for reading in READINGS}
     cosines: dict[int, dict[str, float]] = {}
     record = {"counted": COUNTED, "lengths": lengths, "arrows": arrows, "cosines": cosines}
-    made = here(given.commit) | {"command": "python experiments/topics.py"}
+    made = here() | {"command": "python experiments/topics.py"}
     for L in ARROWS:
         topics = [drawn(pair, L) for pair in range(given.pairs)]
         found = {which: trained(topics, which, given.steps, 80 / given.steps) for which in ("A", "both")}

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
-import subprocess
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +24,7 @@ from attsvm.replacing import replacing
 from fused import fuse
 from optimizers import Together, optimizer
 from steps import Steps
+from summary import commit
 
 FILL = 1000
 """Lines of tokens are filled up to a multiple of this for recorded steps: eleven shapes, two percent more."""
@@ -200,14 +199,10 @@ def _same(folder: Path, settings: Settings, task: Any) -> None:
 
 
 def about(device: torch.device) -> dict[str, Any]:
-    """The machine, the versions and the commit, ATTSVM_COMMIT where a copy of the code has no history."""
+    """The machine, the versions and the commit."""
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-    done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
-    )
-    commit = os.environ.get("ATTSVM_COMMIT") or done.stdout.strip() or "unknown"
     versions = {"python": platform.python_version(), "torch": torch.__version__}
-    return {"machine": gpu or platform.machine(), "versions": versions, "commit": commit}
+    return {"machine": gpu or platform.machine(), "versions": versions, "commit": commit()}
 
 
 def _put(file: Path, text: str) -> None:

@@ -258,11 +258,13 @@ def test_pairs_are_recorded_beside_the_heads_and_exchanged_they_are_turned_over(
     norms = ["--norms", "Frobenius", "nuclear", "l1.1"]
     head_study.main([str(tmp_path), str(tmp_path / "pair.json"), *norms, "--together", *names])
     file, runs = tmp_path / "heads.json", {name: {"trained": 7} for name in names}
-    record = summary.studied(file, [], [tmp_path / "pair.json"], "a", runs)
+    monkeypatch.setenv("ATTSVM_COMMIT", "a")
+    record = summary.studied(file, [], [tmp_path / "pair.json"], runs)
     summary.write(file, record)
     found = record["pairs"]
     assert record["last"] == dict.fromkeys(names, 7) and len(found) == 2
-    again = summary.studied(file, [], [], "b", {})  # nothing new: what is there stays
+    monkeypatch.setenv("ATTSVM_COMMIT", "b")
+    again = summary.studied(file, [], [], {})  # nothing new: what is there stays
     assert again == record | {"made": record["made"] | {"commit": "a and b"}}
     for nets, above in ((found, True), (dict(zip(found, reversed(found.values()), strict=True)), False)):
         records = {"heads": {"pairs": nets}, "transformers": {"runs": {}}}
