@@ -137,8 +137,9 @@ def compare(
         sizes = f"{path.tokens.mask.shape[-2:]}, the solution's {solution.selected.shape[-2:]}"
         raise ValueError(f"the path's tokens are (n, T) = {sizes}. Solve for path.tokens.")
     ratio = margin_ratio(path, solution)
-    mass = _mass(path, solution)
-    last, middle = ratio[..., -1], ratio[..., _middle(path.index)]
+    mass = np.where(solution.selected[..., None, :, :], path.attention, 0.0).sum(-1)
+    halfway = np.searchsorted(path.index, path.index[-1] / 2)
+    last, middle = ratio[..., -1], ratio[..., halfway]
     on_its_way = bool(np.all((last >= 1 - tolerance) | (1 - last < 0.9 * (1 - middle))))
     evidence = [at_least("margin ratio", last.min(), 1 - tolerance)]
     if last.ndim:
@@ -163,7 +164,7 @@ def compare(
         given={
             "the selection leaves tokens to win over": bool(solution.constraints.separating.any()),
             "the solution is certified": bool(np.all(solution.certified)),
-            "the path attends to the selected tokens": bool(np.all(_attends(path, solution))),
+            "the path attends to the selected tokens": not (path.selected & ~solution.selected).any(),
         },
         on_its_way=on_its_way,
         numbers=numbers,
@@ -254,20 +255,7 @@ def _check(path: object, solution: object) -> None:
         )
 
 
-def _middle(index: NDArray[Any]) -> int:
-    """The record where half of the last index was reached."""
-    return int(np.searchsorted(index, index[-1] / 2))
-
-
 def _moved(path: Path) -> Any:
     """Whether the last weight differs from the start; a path of radii starts at zero."""
     last, start = path.final, path.W[..., 0, :, :] if path.kind == "steps" and len(path.index) > 1 else 0
     return (last != start).any((-2, -1)) & (last != 0).any((-2, -1))
-
-
-def _mass(path: Path, solution: Solution) -> Float:
-    return np.asarray(np.where(solution.selected[..., None, :, :], path.attention, 0.0).sum(-1))
-
-
-def _attends(path: Path, solution: Solution) -> Any:
-    return (path.selected & ~solution.selected).sum((-2, -1)) == 0

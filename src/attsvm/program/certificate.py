@@ -176,12 +176,11 @@ def _at_most(
                 for name in ("primal", "dual", "gap"):
                     getattr(most, name)[k] = getattr(again, name)
     # What is not finite certifies nothing.
-    primal, dual, gap = (plain(_number(x, finite)) for x in (most.primal, most.dual, most.gap))
+    primal, dual, gap = (
+        plain(np.where(finite & ~np.isnan(x), np.maximum(x, 0.0), np.inf))
+        for x in (most.primal, most.dual, most.gap)
+    )
     return Certificate(primal, dual, gap, plain(program.m))
-
-
-def _number(x: Any, finite: Any) -> Any:
-    return np.where(finite & ~np.isnan(x), np.maximum(x, 0.0), np.inf)
 
 
 # ---------------------------------------------------------------------- what follows from them

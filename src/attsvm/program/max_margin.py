@@ -113,14 +113,13 @@ def separable(tokens: Tokens, selected: ArrayLike) -> bool | np.ndarray:
 def _answer(program: Constraints, norm: Norm) -> Answer:
     """The answer in the units of the tokens, at margin one, as exact as float64 can hold it."""
     norm = on_vectors(program, norm)
-    work = partial(_looked_at, norm=norm)
+
+    def work(program: Constraints) -> Answer:
+        return second_look(program, norm, in_tokens(program, solved(program, norm)))
+
     if is_frobenius(norm):  # a small problem takes microseconds, among many, and copies cost little
         return over_runs(work, program, quick=True)
     return over_runs(partial(one_by_one, partial(without_copies, work)), program, quick=False)
-
-
-def _looked_at(program: Constraints, norm: Norm) -> Answer:
-    return second_look(program, norm, in_tokens(program, solved(program, norm)))
 
 
 def solved(program: Constraints, norm: Norm) -> Answer:

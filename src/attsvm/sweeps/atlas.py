@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attsvm import strict_json
 from attsvm.pages import page as in_one_file
 from attsvm.settings import Settings
 from attsvm.sweeps.cell import ALWAYS, OPTIONAL
@@ -40,7 +41,7 @@ def record(done: Sweep) -> dict[str, Any]:
     trainings: dict[str, dict[str, Any]] = {}
     edges = [*np.flatnonzero(np.diff(done.runs["cell"], prepend=-1)), len(done.runs["cell"])]
     for cell, start, stop in zip(done.cells, edges[:-1], edges[1:], strict=True):
-        words = {name: _plain(value) for name, value in cell.words.items()}
+        words = strict_json.plain(cell.words)
         way = {name: words[name] for name in WAYS if name in words}
         told = trainings.setdefault(
             name_of(way), {"words": way, "group": group_of(way), "theory": theory(way), "sizes": {}}
@@ -157,7 +158,3 @@ def _exponent(early: Float, ends: Float) -> float:
 
 def _rounded(value: Any) -> float | None:
     return round(float(value), DIGITS) if np.isfinite(value) else None
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

@@ -126,7 +126,7 @@ def read(data: Data, look: Attention, head: Head, scores: Array | None = None) -
     """Margin and token scores of a head; `scores` saves a linear head the pass over the values."""
     if isinstance(head, Linear):
         scores = fixed_scores(data, head.v) if scores is None else scores
-        best = _of_winner(look, scores)
+        best = jnp.where(look.winner, scores, 0).sum(1)
         if (pulling := look.pulling) is None:
             drop = (look.losing * (scores - best[:, None])).sum(1)
         else:  # a sum that the gradient takes, too
@@ -268,10 +268,6 @@ def _values(data: Data) -> Array:
 
 def _shared(data: Data, per_example: Array) -> Array:
     return per_example / data.labels.shape[0] if data.share is None else per_example * data.share
-
-
-def _of_winner(look: Attention, per_token: Array) -> Array:
-    return jnp.where(look.winner, per_token, 0).sum(1)
 
 
 def _factored(top: Array, log_slope: Array) -> tuple[Array, Array]:

@@ -5,8 +5,6 @@ Beyond "Benign Overfitting in Single-Head Attention", whose theory has two token
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -55,14 +53,9 @@ def experiment() -> Arrays:
         for T in COLOURS:
             own = sorted((c for c in cells if c["T"] == T and c["lr"] == lr), key=lambda cell: cell["snr"])
             for word in ("benign", "unfitted"):
-                arrays[_name(kind, word, T, lr)] = np.array(
-                    [_share(cell, f"{kind} = {word}") for cell in own]
-                )
+                none, quantity = (0.0, 0.0, 0.0), f"{kind} = {word}"
+                arrays[_name(kind, word, T, lr)] = np.array([cell.get(quantity, none) for cell in own])
     return arrays
-
-
-def _share(cell: dict[str, Any], quantity: str) -> list[float]:
-    return list(cell.get(quantity, (0.0, 0.0, 0.0)))
 
 
 def _name(kind: str, word: str, T: int, lr: float) -> str:

@@ -90,7 +90,7 @@ def draw(arrays: Arrays) -> Canvas:
             for name, (_, color) in SETTINGS.items():
                 end = band(ax, steps, arrays[f"{kind}_{name}"][:, seen], color)[-1]
                 if kind == "test_loss":
-                    beside(ax, steps[-1], end, name, color, shift=_shift(name))
+                    beside(ax, steps[-1], end, name, color, {"between": 6.0, "ignored": -6.0}.get(name, 0.0))
             ax.set(xscale="log", xlim=(steps[0], steps[-1]))
     (train, test), (loss, test_loss) = rows
     for ax, levels in ((loss, _plateaux().values()), (test_loss, (RIGHT,))):
@@ -101,10 +101,6 @@ def draw(arrays: Arrays) -> Canvas:
     describe(loss, "", "steps of 0.005", "loss")
     describe(test_loss, "", "steps of 0.005", "loss")
     return figure
-
-
-def _shift(name: str) -> float:
-    return {"between": 6.0, "ignored": -6.0}.get(name, 0.0)
 
 
 @experiment.checked_by

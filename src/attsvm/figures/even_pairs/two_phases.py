@@ -121,8 +121,9 @@ def checks(arrays: Arrays) -> list[Check]:
     for step, numbers in GIVEN.items():
         at = arrays["steps"] == step
         for name, given in numbers.items() if at.any() else ():
-            what, accuracy = f"{NAMES[name]} after {step:,} steps", _given(name, given)
-            found.append(Check(what, RUN, SOURCE, given, own[name][at][0], accuracy))
+            known = significant(given, 3 if name in ("head", "weight") or given >= 100 else 2)
+            what = f"{NAMES[name]} after {step:,} steps"
+            found.append(Check(what, RUN, SOURCE, given, own[name][at][0], known))
     one, others = float(arrays["exponents"][0]), arrays["exponents"][1:]
     far = float(others[np.argmax(np.abs(others - 2))])
     near = within(0.1, "Θ, measured between 20 and 200 steps of 0.001")
@@ -135,7 +136,3 @@ def checks(arrays: Arrays) -> list[Check]:
         Check("accuracy after 600 steps", RUN, SOURCE, 1.0, right, Accuracy(words="all strings")),
         Check("cosine of u and the separator", DERIVED, PAPER, 1.0, arrays["cosine"][0], close),
     ]
-
-
-def _given(name: str, value: float) -> Accuracy:
-    return significant(value, 3 if name in ("head", "weight") or value >= 100 else 2)

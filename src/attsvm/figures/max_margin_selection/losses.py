@@ -64,16 +64,13 @@ def experiment(steps: int, losses: tuple[str, ...]) -> Arrays:
     """Prompts (11, k, 2) from zero for each score C and each loss; the published loop for C = 100."""
     tokens = stack([att.datasets.two_scores(high)[0] for high in HIGH])
     arrays: Arrays = {"high": HIGH}
+    record = sorted({*range(0, 1_001, 5), *range(1_000, steps + 1, 100)})
     for name in losses:
-        path = descend(tokens, np.ones(1), _record(steps), loss=LOSSES[name])
+        path = descend(tokens, np.ones(1), record, loss=LOSSES[name])
         arrays |= {"steps": path.index, f"prompts_{name}": path.W[..., 0]}
     slowest = tokens.run(len(HIGH) - 1)
     prompts, _ = published_loop(slowest, np.ones(1), np.zeros(2), 1_000, (ADDED, None))
     return arrays | {"published": prompts}
-
-
-def _record(steps: int) -> list[int]:
-    return sorted({*range(0, 1_001, 5), *range(1_000, steps + 1, 100)})
 
 
 @experiment.draws

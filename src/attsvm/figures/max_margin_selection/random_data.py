@@ -80,16 +80,13 @@ def _problems(n: int, runs: int) -> tuple[att.Tokens, Float, Float]:
     starts = [att.gaussian(seeds, 0.01)({"W": (d, 1)})["W"][..., 0] for d in widths]
 
     def join(arrays: list[Float]) -> Float:
-        return np.concatenate([_padded(array, max(widths)) for array in arrays])
+        # Zeros behind the last axis change no product, and so all widths train at once.
+        rooms = ([(0, 0)] * (array.ndim - 1) + [(0, max(widths) - array.shape[-1])] for array in arrays)
+        return np.concatenate(list(map(np.pad, arrays, rooms)))
 
     labels = np.concatenate([tokens.labels for tokens, _ in drawn])
     keys, v = join([tokens.keys for tokens, _ in drawn]), join([head for _, head in drawn])
     return att.Tokens(keys, labels=labels), v, join(starts)[..., None]
-
-
-def _padded(array: Float, width: int) -> Float:
-    """Zeros behind the last axis up to a width: they change no product, and all widths train at once."""
-    return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, width - array.shape[-1])])
 
 
 def error(share: Float, runs: int) -> Float:

@@ -53,7 +53,9 @@ def experiment(steps: int) -> Arrays:
     every = list(range(201))
     path = descend(tokens, v, [*every, 1_000, steps], [[[x], [0.0]] for x in STARTS])
     slow = descend(tokens, v, every, optimizer=att.gd(1.0))
-    exact, seen = att.max_margin(tokens, [0, 0, 0]), att.max_margin(_with_scores(tokens), [0, 0, 0])
+    # The notebook's program sees the score as a third coordinate, hidden from its model.
+    scored = att.Tokens(np.concatenate([tokens.keys, tokens.values], axis=-1))
+    exact, seen = (att.max_margin(each, [0, 0, 0]) for each in (tokens, scored))
     return {
         "steps": path.index,
         "prompts": path.W[..., 0],
@@ -67,11 +69,6 @@ def experiment(steps: int) -> Arrays:
         "norm_normalised": path.norm()[FROM_ZERO, :201],
         "norm_plain": slow.norm(),
     }
-
-
-def _with_scores(tokens: att.Tokens) -> att.Tokens:
-    """The keys that the notebook's program sees: the score is a third coordinate, hidden from its model."""
-    return att.Tokens(np.concatenate([tokens.keys, tokens.values], axis=-1))
 
 
 @experiment.draws

@@ -145,15 +145,12 @@ def _curves(ax: Axes, arrays: Arrays, rules: Mapping[str, Any], name: str) -> No
         values = arrays[f"{name} {rule}"][arrays[f"ended {rule}"]]
         values = values[..., 0] if values.ndim == 3 else values
         tokens = arrays[f"tokens {rule}"][-values.shape[1] :]
-        ax.fill_between(tokens[tokens > 0], *_range(values[:, tokens > 0]), color=color, alpha=0.25, lw=0)
-        ax.plot(tokens[tokens > 0], values[:, tokens > 0].mean(0), color=color, lw=1.5, label=words)
+        tokens, values = tokens[tokens > 0], values[:, tokens > 0]
+        ax.fill_between(tokens, values.min(0), values.max(0), color=color, alpha=0.25, lw=0)
+        ax.plot(tokens, values.mean(0), color=color, lw=1.5, label=words)
     ax.set_xscale("log")
     if name == "fit":
         ax.legend(fontsize=7, frameon=False)
-
-
-def _range(values: Float) -> tuple[Float, Float]:
-    return np.asarray(values.min(0)), np.asarray(values.max(0))
 
 
 @experiment.checked_by

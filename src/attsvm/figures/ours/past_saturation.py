@@ -80,17 +80,14 @@ def checks(arrays: Arrays) -> list[Check]:
     """The error at the last step against an independent script, and the rate at which it falls."""
     steps = int(arrays["steps"][-1])
     what, rate = "exponent of the error, relative to the winner", within(0.15, SLOPE)
-    found = [Check(what, DERIVED, "asymptotics of the run", -2.0, _exponent(arrays), rate)]
+    slope = att.fit_rate(arrays["steps"], np.median(arrays["ours"], axis=0)).exponent
+    found = [Check(what, DERIVED, "asymptotics of the run", -2.0, slope, rate)]
     for name, words, given in (("ours", "relative to the winner", 5.3e-7), ("usual", "usual formula", 0.13)):
         if steps == FULL:
             each, what = np.log10(arrays[name][:, -1]), f"log10(1 − cos) after {steps:,} steps, {words}"
             known = log_digits(given, 2) + sampled(each, 20, median=True)
             found.append(Check(what, RUN, SKETCH, np.log10(given), np.median(each), known))
     return found
-
-
-def _exponent(arrays: Arrays) -> float:
-    return att.fit_rate(arrays["steps"], np.median(arrays["ours"], axis=0)).exponent
 
 
 PLACES = {
