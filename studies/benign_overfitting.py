@@ -57,15 +57,10 @@ def summary(done):
 
 
 def _outcome(path, record):
-    if (_margins(path, record) <= 0).any():
+    p, v = path.W[record, :, 0], path.v[record]
+    if (path.tokens.labels * _pooled(path.tokens.keys @ p, path.tokens.keys @ v) <= 0).any():
         return "unfitted"
     return "benign" if (fresh_margins(path, record) > 0).mean() >= BENIGN else "harmful"
-
-
-def _margins(path, record):
-    """Y f of the training inputs (n,)."""
-    p, v = path.W[record, :, 0], path.v[record]
-    return path.tokens.labels * _pooled(path.tokens.keys @ p, path.tokens.keys @ v)
 
 
 def fresh_margins(path, record, count=FRESH):

@@ -77,7 +77,7 @@ def summary(done: Any) -> dict[str, Any]:
             came = share(np.isfinite(t))
             levels[level] = {
                 "arrived": [_digits(x) for x in (came.value, came.low, came.high)],
-                "steps": [_finite(x) for x in (median(t), low, high)],
+                "steps": [_digits(x) if np.isfinite(x) else None for x in (median(t), low, high)],
             }
         ratio = done.runs["margin_ratio:nuclear"][own]
         end = float(np.nanmedian(ratio))
@@ -111,10 +111,6 @@ def median(t: Any) -> float:
     if not len(came) or came[-1] < 0.5:
         return np.inf
     return float(np.exp(np.interp(0.5, came, np.log(steps))))
-
-
-def _finite(x: float) -> float | None:
-    return _digits(x) if np.isfinite(x) else None
 
 
 def _digits(x: Any) -> float:

@@ -80,10 +80,13 @@ class Path:
 
     @property
     def log_attention(self) -> Float:
-        """Logarithm of the attention at every record (k, n, T), exact past saturation; −∞ where masked."""
+        """log softmax of x_tᵀ W z at every record (k, n, T), exact past saturation; −∞ where masked."""
         if self.heads is not None:
             return self._of_heads(lambda head: head.log_attention)
-        return _log_attention(self.tokens, self.W)
+        relative, power = _relative(self.tokens, self.W)
+        with np.errstate(over="ignore"):
+            shifted = np.ldexp(relative, power)
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
 
     @property
     def attention(self) -> Float:
@@ -239,14 +242,6 @@ def _parts(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]
         raise ValueError(f"path_kind is {parts['kind'].tolist()!r}. Known: {', '.join(_UNITS)}.")
     stopped = parts["stopped"] if runs else str(parts["stopped"])
     return parts | {"kind": str(parts["kind"]), "stopped": stopped}
-
-
-def _log_attention(tokens: Tokens, W: Float) -> Float:
-    """log softmax of x_tᵀ W z for weights (…, k, d, e) → (…, k, n, T)."""
-    relative, power = _relative(tokens, W)
-    with np.errstate(over="ignore"):
-        shifted = np.ldexp(relative, power)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
 
 
 def _relative(tokens: Tokens, W: Float) -> tuple[Float, NDArray[np.intc]]:

@@ -59,7 +59,9 @@ def textbook_descent(
         pulls = [G] if len(blocks) == 1 else [np.matmul(G, blocks[1]), np.matmul(G.swapaxes(1, 2), blocks[0])]
         if ridge:
             pulls = [pull + 2 * ridge * block for pull, block in zip(pulls, blocks, strict=True)]
-        blocks = [block - _step(pull) for pull, block in zip(pulls, blocks, strict=True)]
+        sizes = [np.sqrt((pull * pull).sum((1, 2), keepdims=True)) for pull in pulls]
+        moves = [RATE / (size + MACHINE) * pull for size, pull in zip(sizes, pulls, strict=True)]
+        blocks = [block - move for block, move in zip(blocks, moves, strict=True)]
     return np.stack(kept, axis=1)
 
 
@@ -109,8 +111,3 @@ def _of_weight(tokens: att.Tokens, s: Float, outer: Float, slopes: Float) -> Flo
     residual = outer[..., None] * s * (slopes - (s * slopes).sum(-1, keepdims=True))
     sums = np.matmul(residual[..., None, :], tokens.keys)[..., 0, :]
     return np.asarray(np.matmul(sums.swapaxes(-1, -2), tokens.queries))
-
-
-def _step(pull: Float) -> Float:
-    size = np.sqrt((pull * pull).sum((1, 2), keepdims=True))
-    return RATE / (size + MACHINE) * pull

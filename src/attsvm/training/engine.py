@@ -127,7 +127,12 @@ def mended(
 def observe(model: Model, data: Data, fixed: Head, records: Snapshot, count: Any) -> Record:
     """Loss and excess (k, (runs)) of the first `count` records ((runs,) k, …), which are weights W alone."""
     axis = int(model.runs)
-    look = model.over_runs(partial(_observe, model), 2)
+
+    def seen(data: Data, W: Array, head: Head) -> Record:
+        found = over_examples(SEEN, model.loss, data, W, head, None, model.block)
+        return Record(found.loss, found.log_excess)
+
+    look = model.over_runs(seen, 2)
 
     @jax.jit  # traced once, for its shapes and for the loop
     def one(j: Any) -> Record:
@@ -258,11 +263,6 @@ def _checked(plan: Plan, old: State, new: State) -> State:
         held = held._replace(head=new.head)  # which is the old one
     kept = old.going & finite
     return jax.tree.map(lambda new, old: new if new is old else jnp.where(kept, new, old), new, held)
-
-
-def _observe(model: Model, data: Data, W: Array, head: Head) -> Record:
-    found = over_examples(SEEN, model.loss, data, W, head, None, model.block)
-    return Record(found.loss, found.log_excess)
 
 
 def _all(test: Any, runs: int, *trees: Any) -> Array:

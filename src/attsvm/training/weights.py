@@ -102,10 +102,15 @@ class Diagonal:
         return few.get(self.depth, tuple(f"w{j}" for j in range(1, self.depth + 1)))
 
     def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]:
-        return dict.fromkeys(self.names, (_square(self, d, e),))
+        if d != e:
+            name = type(self).__name__
+            raise ValueError(f"{name} needs keys and queries of equal width, got d={d}, e={e}.")
+        return dict.fromkeys(self.names, (d,))
 
     def matrix(self, params: Params) -> Array:
-        return _diagonal(_product([params[name] for name in self.names]))
+        w = _product([params[name] for name in self.names])
+        here = jnp.eye(len(w), dtype=bool).reshape(len(w), len(w), *[1] * (w.ndim - 1))
+        return jnp.where(here, w[:, None], 0)
 
     def pullback(self, params: Params, G: Array) -> Params:
         g = jnp.einsum("dd...->d...", G)
@@ -199,16 +204,5 @@ def _positive(weight: Any, name: str, wanted: str) -> None:
     object.__setattr__(weight, name, int(value))
 
 
-def _square(weight: Weight, d: int, e: int) -> int:
-    if d != e:
-        raise ValueError(f"{type(weight).__name__} needs keys and queries of equal width, got d={d}, e={e}.")
-    return d
-
-
 def _product(factors: list[Array]) -> Array:
     return reduce(jnp.multiply, factors)
-
-
-def _diagonal(w: Array) -> Array:
-    here = jnp.eye(len(w), dtype=bool).reshape(len(w), len(w), *[1] * (w.ndim - 1))
-    return jnp.where(here, w[:, None], 0)

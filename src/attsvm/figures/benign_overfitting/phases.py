@@ -6,7 +6,6 @@ Beyond "Benign Overfitting in Single-Head Attention", whose theory has two token
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from scipy.special import gammaln
 
@@ -75,18 +74,14 @@ def draw(arrays: Arrays) -> Canvas:
         if kind == "outcome":
             fine = np.geomspace(arrays["snr"][0], arrays["snr"][-1], 200)
             ax.plot(fine, program(fine), color="black", lw=0.8, ls=":")
-        _axis(ax)
+        ax.set(xscale="log", ylim=(-0.02, 1.03))
+        ax.set_xticks([0.25, 0.5, 1, 2, 4, 8], ["¼", "½", "1", "2", "4", "8"])
+        ax.minorticks_off()
         describe(ax, title, "SNR·√n")
     describe(axes[0], PANELS[0][0], "SNR·√n", "share of runs")
     for k, (T, color) in enumerate(COLOURS.items()):
         label(axes[0], 0.27, 0.9 - 0.1 * k, f"T = {T}", color)
     return figure
-
-
-def _axis(ax: Axes) -> None:
-    ax.set(xscale="log", ylim=(-0.02, 1.03))
-    ax.set_xticks([0.25, 0.5, 1, 2, 4, 8], ["¼", "½", "1", "2", "4", "8"])
-    ax.minorticks_off()
 
 
 def program(snr: Float) -> Float:

@@ -54,7 +54,9 @@ def draw(arrays: Arrays) -> Canvas:
     for ax, model in zip(rows[0], MODELS, strict=False):
         _collapsed(ax, arrays, model)
     for ax, model in zip(rows[1], MODELS, strict=False):
-        _counted(ax, arrays, model)
+        ax.plot([0, 1], [0, 1], color=GREY, lw=1)
+        _points(ax, arrays, model, arrays[f"counted {model}"], arrays[f"separable {model}"])
+        describe(ax, f"{WORDS[model]}: separable", "counted share", "share of draws")
     for row, share in zip(rows, SHARES, strict=True):
         _left(row[2], arrays, share)
     for k, (T, color) in enumerate(TOKENS.items()):
@@ -71,12 +73,6 @@ def _collapsed(ax: Axes, arrays: Arrays, model: str) -> None:
     ax.plot(line, _curve(arrays[f"curve {model} global"], np.log(line)), color=GREY, lw=1)
     ax.set(xscale="log", ylim=(0.35, 1.02))
     describe(ax, f"{WORDS[model]}: global", f"d / (n−1)$^{{{a:.2f}}}$ (T−1)$^{{{b:.2f}}}$", "share of inputs")
-
-
-def _counted(ax: Axes, arrays: Arrays, model: str) -> None:
-    ax.plot([0, 1], [0, 1], color=GREY, lw=1)
-    _points(ax, arrays, model, arrays[f"counted {model}"], arrays[f"separable {model}"])
-    describe(ax, f"{WORDS[model]}: separable", "counted share", "share of draws")
 
 
 def _points(ax: Axes, arrays: Arrays, model: str, x: Float, y: Float) -> None:

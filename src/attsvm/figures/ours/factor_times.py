@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
@@ -49,20 +47,17 @@ def draw(arrays: Arrays) -> Canvas:
     figure, (axes,) = grid(1, len(PANELS), 3.1)
     for ax, (rule, level) in zip(axes, PANELS, strict=True):
         for k, (m, color) in enumerate(zip(arrays["widths"], colours(len(arrays["widths"])), strict=True)):
-            _line(ax, arrays["starts"], arrays[f"{rule} {level}"][k], color)
+            starts, steps = arrays["starts"], arrays[f"{rule} {level}"][k]
+            never = np.isnan(steps[:, 0])
+            ax.fill_between(starts, steps[:, 1], steps[:, 2], color=color, alpha=0.2, lw=0)
+            ax.plot(starts, steps[:, 0], "o-", color=color, ms=3, lw=1.3)
+            ax.plot(starts[never], np.full(never.sum(), 12_000), "^", color=color, ms=4, mfc="white")
             if ax is axes[0]:
                 label(ax, 0.02, 0.98 - 0.07 * k, f"m = {m}", color, xycoords="axes fraction", va="top")
         ax.set(xscale="log", yscale="log", ylim=(90, 14_000))
         describe(ax, f"{NAMES[rule]}, to {level}", "scale α of the start")
     axes[0].set_ylabel("median steps", fontsize=9)
     return figure
-
-
-def _line(ax: Any, starts: Any, steps: Any, color: Any) -> None:
-    never = np.isnan(steps[:, 0])
-    ax.fill_between(starts, steps[:, 1], steps[:, 2], color=color, alpha=0.2, lw=0)
-    ax.plot(starts, steps[:, 0], "o-", color=color, ms=3, lw=1.3)
-    ax.plot(starts[never], np.full(never.sum(), 12_000), "^", color=color, ms=4, mfc="white")
 
 
 @experiment.checked_by
