@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.figures.accuracy import Accuracy
+from attsvm.figures.accuracy import Accuracy, exactly
 from attsvm.figures.recorded import made
 from attsvm.figures.style import TITLE_SIZE, plain_powers
 
@@ -133,6 +133,12 @@ class Check:
         """The check that `dataclasses.asdict` wrote."""
         inner = record["recipe"] and cls.from_record(record["recipe"])
         return cls(**{**record, "accuracy": Accuracy(**record["accuracy"]), "recipe": inner})
+
+
+def certified(arrays: Arrays) -> Check:
+    """Whether all programs of a figure are, by its array `certified`."""
+    share = arrays["certified"].mean()
+    return Check("share of certified programs", DERIVED, "definition", 1.0, share, exactly("every program"))
 
 
 def items(checks: Sequence[Check]) -> dict[str, Status]:

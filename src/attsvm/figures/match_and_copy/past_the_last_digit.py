@@ -91,18 +91,10 @@ def checks(arrays: Arrays) -> list[Check]:
     source, near = "m' ~ e^(−2m)", within(0.05, "up to lower order, at these steps")
     normalised = float(arrays["away_normalised"][:, -1].max())
     matched = float(min(arrays[f"matched_{name}"].min() for name in METHODS))
+    every, falling = within(0, "all of them"), within(1e-5, "it falls like 1/steps²")
     return [
         Check("exponent of e^margin in t, plain descent", DERIVED, source, 0.5, slopes.mean(), near),
         Check("exponent of the squared error in t", DERIVED, source, -1.0, falls.mean(), near),
-        Check(
-            "share of matches selected, both methods", STATED, PAPER, 1.0, matched, within(0, "all of them")
-        ),
-        Check(
-            "largest 1 − cosine of normalised descent",
-            STATED,
-            PAPER,
-            0.0,
-            normalised,
-            within(1e-5, "it falls like 1/steps²"),
-        ),
+        Check("share of matches selected, both methods", STATED, PAPER, 1.0, matched, every),
+        Check("largest 1 − cosine of normalised descent", STATED, PAPER, 0.0, normalised, falling),
     ]

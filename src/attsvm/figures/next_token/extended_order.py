@@ -88,15 +88,9 @@ def checks(arrays: Arrays) -> list[Check]:
     nearly = within(1e-3, "one pair in a thousand may still be crossing")
     no_gradient = within(1e-9, "orthonormal tokens that no sentence compares get no gradient")
     broken = float(shares["random"] < 1 - nearly.tolerance)
+    what = "share of pairs ordered right, orthonormal tokens"
     return [
-        Check(
-            "share of pairs ordered right, orthonormal tokens",
-            CONJECTURED,
-            SOURCE,
-            1.0,
-            shares["orthonormal"],
-            nearly,
-        ),
+        Check(what, CONJECTURED, SOURCE, 1.0, shares["orthonormal"], nearly),
         Check("random tokens break the extended order", DERIVED, CONTROL, 1.0, broken, exactly("yes or no")),
         Check("largest logit of a non-comparable token", DERIVED, "closed form", 0.0, zero, no_gradient),
     ]

@@ -66,18 +66,14 @@ def checks(arrays: Arrays) -> list[Check]:
     at = list(arrays["widths"]).index(8)
     steps = np.where(np.isnan(arrays["steepest 0.95"][at, :, 0]), np.inf, arrays["steepest 0.95"][at, :, 0])
     inside = bool(0 < steps.argmin() < len(steps) - 1)
-    words = exactly("yes or no")
+    words, few = exactly("yes or no"), within(0.005, "a few runs in a thousand")
+    what = "plain GD: largest share that arrives at 0.95 in 10,000 steps"
+    most = arrays["arrived gd 0.95"][..., 0].max()
     return [
         Check("m = 8: the quickest start is neither end of the range", CONJECTURED, OWN, 1.0, inside, words),
-        Check(
-            "plain GD: largest share that arrives at 0.95 in 10,000 steps",
-            CONJECTURED,
-            "‖W‖ grows like log t, so that the direction closes like 1/log t",
-            0.0,
-            arrays["arrived gd 0.95"][..., 0].max(),
-            within(0.005, "a few runs in a thousand"),
-        ),
+        Check(what, CONJECTURED, GROWS, 0.0, most, few),
     ]
 
 
+GROWS = "‖W‖ grows like log t, so that the direction closes like 1/log t"
 OWN = "small starts must grow their second direction, large ones must be outgrown"

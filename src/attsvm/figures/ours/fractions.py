@@ -146,17 +146,8 @@ def checks(arrays: Arrays) -> list[Check]:
     runs, rows = int(arrays["runs"]), {int(n): k for k, n in enumerate(arrays["inputs"])}
     share, found = arrays["global"] / runs, []
     if 1 in rows:
-        only = share[rows[1], 0].min()
-        found.append(
-            Check(
-                "one input of two tokens: least global share",
-                DERIVED,
-                "one losing token: equal losing scores",
-                1.0,
-                only,
-                exactly("every run"),
-            )
-        )
+        what, source = "one input of two tokens: least global share", "one losing token: equal losing scores"
+        found.append(Check(what, DERIVED, source, 1.0, share[rows[1], 0].min(), exactly("every run")))
     for (n, T, d), published in TABLE.items():
         if n in rows:
             ours = share[rows[n], LENGTHS.index(T), WIDTHS.index(d)]

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from attsvm.figures.accuracy import exactly
-from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check
+from attsvm.figures.figure import CONJECTURED, Arrays, Check, certified
 from attsvm.figures.ours import head_pairs
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import OURS
@@ -94,10 +94,7 @@ def _layers(ax: Axes, arrays: Arrays, size: int, measure: str) -> None:
 @experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """Certificates; whether alignment rises with training; and what pairs show."""
-    share, found = float(arrays["certified"].mean()), []
-    found.append(
-        Check("share of certified programs", DERIVED, "definition", 1.0, share, exactly("every program"))
-    )
+    found = [certified(arrays)]
     for p in ("1.1", "2", "3"):
         before, after = (arrays.get(f"layers 3 {x}") for x in ("start", p))
         if before is not None and after is not None:

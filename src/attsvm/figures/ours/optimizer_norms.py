@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import exactly
-from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, scales
+from attsvm.figures.figure import CONJECTURED, Arrays, Check, certified, scales
 from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import OURS
 from attsvm.numbers import Float
@@ -124,36 +124,13 @@ def draw(arrays: Arrays) -> Canvas:
 def checks(arrays: Arrays) -> list[Check]:
     """Every training is nearest to the best margin in its own norm, and leads the column of that norm."""
     table, rows = np.median(arrays["ratio"], axis=-1), [str(row) for row in arrays["optimizers"]]
-    found = [
-        Check(
-            "share of runs that select the best tokens",
-            CONJECTURED,
-            "expected: all other scores are equal",
-            1.0,
-            arrays["chosen"].mean(),
-            exactly("every run"),
-        ),
-        Check(
-            "share of certified programs",
-            DERIVED,
-            "by construction",
-            1.0,
-            arrays["certified"].mean(),
-            exactly("every program"),
-        ),
-    ]
+    best, expected = arrays["chosen"].mean(), "expected: all other scores are equal"
+    what, every = "share of runs that select the best tokens", exactly("every run")
+    found = [Check(what, CONJECTURED, expected, 1.0, best, every), certified(arrays)]
     for row, optimizer in enumerate(rows):
         own = NORMS.index(OPTIMIZERS[optimizer][0])
-        found.append(
-            Check(
-                f"{optimizer}: best column is its own norm, {NORMS[own]}",
-                CONJECTURED,
-                "conjecture after Fan et al. 2025",
-                own,
-                int(table[row].argmax()),
-                exactly("the number of a column"),
-            )
-        )
+        what = f"{optimizer}: best column is its own norm, {NORMS[own]}"
+        found.append(Check(what, CONJECTURED, FAN, own, table[row].argmax(), exactly("a column's number")))
     owned = {NORMS.index(OPTIMIZERS[optimizer][0]) for optimizer in rows}
     return found + [_leads(table, rows, column) for column in sorted(owned)]
 
@@ -163,11 +140,8 @@ def _leads(table: Float, rows: list[str], column: int) -> Check:
     owners = [row for row, optimizer in enumerate(rows) if OPTIMIZERS[optimizer][0] == NORMS[column]]
     others = np.delete(table[:, column], owners)
     lead = float(table[owners, column].max() - others.max(initial=0.0))
-    return Check(
-        f"{NORMS[column]}: shortfall of its own training behind the best other",
-        CONJECTURED,
-        "conjecture after Fan et al. 2025",
-        0.0,
-        max(-lead, 0.0),
-        exactly("it leads"),
-    )
+    what = f"{NORMS[column]}: shortfall of its own training behind the best other"
+    return Check(what, CONJECTURED, FAN, 0.0, max(-lead, 0.0), exactly("it leads"))
+
+
+FAN = "conjecture after Fan et al. 2025"

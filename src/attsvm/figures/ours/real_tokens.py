@@ -14,7 +14,7 @@ from matplotlib.figure import Figure as Canvas
 
 import attsvm as att
 from attsvm.figures.accuracy import exactly, within
-from attsvm.figures.figure import DERIVED, Arrays, Check, scales
+from attsvm.figures.figure import DERIVED, Arrays, Check, certified, scales
 from attsvm.figures.panels import band, describe
 from attsvm.figures.papers import OURS
 from attsvm.figures.style import GREY, canvas, colours
@@ -165,38 +165,16 @@ def _ends(ax: Axes, ways: list[str], arrays: Arrays) -> None:
 @experiment.checked_by
 def checks(arrays: Arrays) -> list[Check]:
     """Of the starts whose selection is locally optimal at least 80 % arrive; at another's program none do."""
-    found = [
-        Check(
-            "share of certified programs",
-            DERIVED,
-            "definition",
-            1.0,
-            arrays["certified"].mean(),
-            exactly("every program"),
-        ),
-    ]
+    found = [certified(arrays)]
     for row, way in enumerate(arrays["ways"]):
         local = arrays["local"][row]
         near = float((arrays["error"][row, local, -1] <= NEAR).mean()) if local.any() else 0.0
         wrong = float((arrays["other"][row, local, -1] <= NEAR).mean()) if local.any() else 1.0
-        found += [
-            Check(
-                f"{way}: share of locally optimal starts at 1 − cosine ≤ 1e-4",
-                DERIVED,
-                THEOREM,
-                1.0,
-                near,
-                within(0.2, ASKED),
-            ),
-            Check(
-                f"{way}: the same to the program of another norm",
-                DERIVED,
-                THEOREM,
-                0.0,
-                wrong,
-                exactly("no run"),
-            ),
-        ]
+        for what, reference, share, known in (
+            ("share of locally optimal starts at 1 − cosine ≤ 1e-4", 1.0, near, within(0.2, ASKED)),
+            ("the same to the program of another norm", 0.0, wrong, exactly("no run")),
+        ):
+            found.append(Check(f"{way}: {what}", DERIVED, THEOREM, reference, share, known))
     return found
 
 

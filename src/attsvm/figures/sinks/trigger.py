@@ -109,25 +109,12 @@ def checks(arrays: Arrays) -> list[Check]:
     tie = np.abs(W[:, 1, 1] - W[:, -1, 1]) / np.linalg.norm(W, axis=(1, 2))
     near, nothing = within(0.01, "one, as a limit"), within(0.01, "a hundredth of ‖W‖")
     rough = within(0.1, "the direction is that of the program, still on its way")
-    sources = {"stated": PAPER, "ours": "the program of the same rows"}
+    bos, ours = "BOS in rows but the trigger's", "the program of the same rows"
+    least, most = arrays["bos_softmax"].min(), arrays["bos_relu"].max()
     return [
-        Check(
-            "softmax: BOS in rows but the trigger's, least mean of a seed",
-            STATED,
-            sources["stated"],
-            1.0,
-            arrays["bos_softmax"].min(),
-            near,
-        ),
-        Check(
-            "ReLU: BOS in rows but the trigger's, largest mean",
-            STATED,
-            sources["stated"],
-            0.0,
-            arrays["bos_relu"].max(),
-            near,
-        ),
-        Check("least cosine of W_KᵀW_Q and the program", CONJECTURED, sources["ours"], 1.0, cosine, rough),
-        Check("trigger's row: gap of tied keys / ‖W‖", DERIVED, sources["ours"], 0.0, tie.max(), nothing),
-        Check("contents: share of ‖W‖", DERIVED, sources["ours"], 0.0, rest.max(), nothing),
+        Check(f"softmax: {bos}, least mean of a seed", STATED, PAPER, 1.0, least, near),
+        Check(f"ReLU: {bos}, largest mean", STATED, PAPER, 0.0, most, near),
+        Check("least cosine of W_KᵀW_Q and the program", CONJECTURED, ours, 1.0, cosine, rough),
+        Check("trigger's row: gap of tied keys / ‖W‖", DERIVED, ours, 0.0, tie.max(), nothing),
+        Check("contents: share of ‖W‖", DERIVED, ours, 0.0, rest.max(), nothing),
     ]

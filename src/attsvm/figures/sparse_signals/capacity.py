@@ -108,20 +108,14 @@ def checks(arrays: Arrays) -> list[Check]:
     cover = binom.cdf(d - 1, n - 1, 0.5)
     error = np.sqrt(np.maximum(cover * (1 - cover), 1 / draws) / draws)
     worst = float((np.abs(arrays["share"][two] - cover) / error).max())
+    slope, sums = arrays["exponent"][0], "a sum over examples"
+    far = within(4.0, f"the largest of {len(n)} cells")
     near, window = within(0.03, "finite d"), within(0.05, "finite d: 8 to 64")
+    count = "T = 2: largest distance from Cover's count, in standard errors"
     return [
         Check("largest |n/n* − 1| at one half, d = 64", DERIVED, LAW, 0.0, off, near),
-        Check(
-            "exponent of the window in d", DERIVED, "a sum over examples", -0.5, arrays["exponent"][0], window
-        ),
-        Check(
-            "T = 2: largest distance from Cover's count, in standard errors",
-            DERIVED,
-            "Cover 1965",
-            0.0,
-            worst,
-            within(4.0, f"the largest of {len(n)} cells"),
-        ),
+        Check("exponent of the window in d", DERIVED, sums, -0.5, slope, window),
+        Check(count, DERIVED, "Cover 1965", 0.0, worst, far),
         Check("draws that no certificate decides", DERIVED, "certificates", 0.0, arrays["undecided"], NONE),
     ]
 

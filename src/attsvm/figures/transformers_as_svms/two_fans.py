@@ -18,6 +18,7 @@ from attsvm.figures.style import GREY, canvas, label
 from attsvm.figures.transformers_as_svms.trajectories import COLORS, SOURCE, draw_trajectories, trajectories
 from attsvm.numbers import Float
 
+SOLVED = within(1e-8, "solver accuracy")
 WINDOW = (-10, 60, -75, 75)
 """The axes of the published plots."""
 
@@ -81,14 +82,7 @@ def checks(arrays: Arrays) -> list[Check]:
     least = np.sort(margins[..., 0], axis=-1)[:, 1].min()  # the winner's own margin is 0
     return [
         *(_ray(i, slope, full[i]) for i, slope in enumerate((1.3, -1.67))),
-        Check(
-            "least margin of the program",
-            DERIVED,
-            "by definition",
-            1.0,
-            least,
-            within(1e-8, "solver accuracy"),
-        ),
+        Check("least margin of the program", DERIVED, "by definition", 1.0, least, SOLVED),
     ]
 
 
