@@ -6,7 +6,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from attsvm.training.losses import correlation, exponential, logistic
+from attsvm import Linear, Tokens, frobenius, gd, regularisation_path, train
+from attsvm.training.losses import correlation, exponential, log_loss, logistic
 
 pytestmark = pytest.mark.quick
 
@@ -45,3 +46,31 @@ def test_no_drop_is_no_increase(loss):
 def test_the_slope_of_the_logistic_loss_is_known_where_it_underflows():
     with jax.enable_x64(True):
         assert float(logistic.log_slope(jnp.asarray(5_000.0))) == -5_000.0
+
+
+@pytest.mark.parametrize("f", [1e-9, 0.5, 1.0])
+def test_the_log_loss_rises_exactly_up_to_where_it_ends(f):
+    drops = f * np.array([1e-300, 1e-20, 1e-8, 0.3, 0.999, 1 - 1e-12])
+    with jax.enable_x64(True):
+        ours = log_loss.log_increase(jnp.full(len(drops), f), jnp.asarray(np.log(drops)))
+        assert log_loss.log_increase(jnp.asarray(f), jnp.log(jnp.asarray(f))) == jnp.inf
+    with mp.workdps(400):
+        exact = [float(mp.log(-mp.log1p(-mp.mpf(float(d)) / mp.mpf(f)))) for d in drops]
+    # Near its end, 1 − δ/f has the rounding of δ/f: one bit of 1e-12.
+    np.testing.assert_allclose(ours[:5], exact[:5], rtol=1e-12, atol=1e-12)
+    assert ours[5] == pytest.approx(exact[5], rel=1e-4)
+
+
+@pytest.mark.parametrize("values", [[1.0, -0.5], [0.0, 0.0]])
+def test_the_log_loss_of_what_is_no_probability_is_refused_in_words(values):
+    keys = np.array([[[1.0, 0.0], [0.0, 1.0]]])
+    tokens, fine = (Tokens(keys, values=np.array(v)[None, :, None]) for v in (values, [1.0, 0.0]))
+    for use in (
+        lambda data, head: train(data, head, loss=log_loss, optimizer=gd(0.1), steps=2),
+        lambda data, head: regularisation_path(data, head, loss=log_loss, norm=frobenius, radii=[1.0]),
+    ):
+        with pytest.raises(ValueError, match=r"−log of a probability, and example 0 has scores from -?0"):
+            use(tokens, Linear(np.ones(1)))
+        with pytest.raises(ValueError, match="−log of a probability"):
+            use(fine, Linear(np.array([[1.0], [-1.0]])))  # of two runs, one
+        assert np.isfinite(use(fine, Linear(np.ones(1))).loss).all()

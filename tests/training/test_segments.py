@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -183,6 +184,33 @@ def test_a_head_of_the_same_arrays_is_another_one(problem):
     (tokens, v), path = problem, run(*problem)
     with pytest.raises(ValueError, match="another head: Linear, now Cubic"):
         train(tokens, Cubic(v), optimizer=NGD, steps=400, resume=path)
+
+
+class Own:
+    """A norm of one's own, told apart by what its instances hold."""
+
+    def __init__(self, norm, note=None):
+        self.p, self.dual, self.value, self.steepest, self.note = (
+            norm.p,
+            norm.dual,
+            norm.value,
+            norm.steepest,
+            note,
+        )
+
+    @cached_property
+    def asked(self):
+        return 1
+
+
+def test_a_norm_of_ones_own_that_holds_something_else_is_another_one(problem):
+    norm = Own(frobenius, np.arange(3.0))
+    path = run(*problem, optimizer=steepest(norm, 0.1))
+    assert norm.asked  # kept in the instance, and no part of what it is
+    run(*problem, optimizer=steepest(norm, 0.2), steps=310, resume=path)
+    for other in (Own(Schatten(3), np.arange(3.0)), Own(frobenius, np.arange(3.0)[::-1].copy())):
+        with pytest.raises(ValueError, match="another optimizer"):
+            run(*problem, optimizer=steepest(other, 0.1), steps=310, resume=path)
 
 
 def test_what_may_differ_goes_on_and_so_does_a_path_of_an_earlier_version(problem):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 PRODUCTS = ("matmul", "__matmul__", "bmm")
-SAME = 1e-3
+ALIKE = 1e-3
 """Derivatives by products that differ by less, of the largest, are equal: half precision rounds so."""
 
 FORBIDDEN = -9_999.0
@@ -87,7 +87,7 @@ class SoftmaxSeen(TorchFunctionMode):
                 (slope,) = torch.autograd.grad(logits.sum(), product, retain_graph=True, allow_unused=True)
             slopes = torch.zeros(1) if slope is None else slope.reshape(logits.shape)[logits > FORBIDDEN]
             scale = float(slopes[0]) if len(slopes) else 0.0
-            if scale and bool(((slopes - scale).abs() <= SAME * abs(scale)).all()):
+            if scale and bool(((slopes - scale).abs() <= ALIKE * abs(scale)).all()):
                 rest = self._by_head(logits.detach()) - scale * self._by_head(product.detach())
                 options = {"scaling": scale, "is_causal": False}
                 return Met(self._by_head(query), self._by_head(key.mT), rest, options)

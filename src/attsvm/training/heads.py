@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from attsvm.numbers import Float
 from attsvm.numbers.stored import Stored
+from attsvm.selection import scores
 from attsvm.tokens import Tokens
-from attsvm.training.losses import Correlation, Loss
+from attsvm.training.losses import Correlation, Loss, NegativeLog
 
 
 @runtime_checkable
@@ -192,11 +194,27 @@ def checked(head: Head, tokens: Tokens, count: int | None = None) -> Head:
     return head
 
 
-def check_loss(head: Head, loss: Loss) -> None:
-    """Refuse another loss of what is one already."""
+def check_loss(head: Head, loss: Loss, tokens: Tokens) -> None:
+    """Refuse another loss of what is one already, and the log-loss of what is no probability."""
+    if isinstance(head, Linear) and isinstance(loss, NegativeLog):
+        v = np.asarray(head.v)
+        for own in [v] if v.ndim == 1 or tokens.runs else v:
+            _check_positive(scores(tokens, own), tokens)
     if isinstance(head, SquaredError) and not isinstance(loss, Correlation):
         raise ValueError(
             f"SquaredError is a loss by itself, got {type(loss).__name__} of it. Pass loss=correlation."
+        )
+
+
+def _check_positive(gamma: Float, tokens: Tokens) -> None:
+    """Scores (n, T) that a mean of them, which attention is, leaves positive: f > 0 at every weight."""
+    least, most = np.where(tokens.mask, gamma, np.inf).min(-1), gamma.max(-1)
+    wrong = (least < 0) | (most <= 0)
+    if wrong.any():
+        where = tuple(np.argwhere(wrong)[0])
+        raise ValueError(
+            f"log_loss is −log of a probability, and example {where[-1]} has scores from {least[where]:.3g} "
+            f"to {most[where]:.3g}. Pass scores of at least 0, one of them above, or another loss."
         )
 
 

@@ -73,7 +73,7 @@ def regularisation_path(
     if isinstance(weight, weights.Heads):
         raise ValueError("regularisation_path takes one head. Pass one weight, such as FullWeight().")
     losses.check(loss)
-    heads.check_loss(head, loss)
+    heads.check_loss(head, loss, tokens)
     _check_norm(norm, weight, tokens)
     _check_counts(starts, seed)
     index, head_index = radius_rules.checked(radii, ridge, head_radii)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, is_dataclass
+from functools import cached_property
+from hashlib import sha256
+from inspect import isroutine
 from typing import Any
 
 import jax
@@ -119,11 +122,20 @@ def joined(path: Path, index: NDArray[Any], arrays: Arrays, asked: NDArray[Any])
 
 def _word(thing: object) -> str:
     """Its type and, of a record, what distinguishes it: plain values and other records."""
-    if not is_dataclass(thing):
-        return repr(thing) if isinstance(thing, (str, int, float, type(None))) else type(thing).__name__
-    if not getattr(thing, "__dataclass_params__").repr:  # noqa: B009 - it says itself what distinguishes it
+    if isinstance(thing, (str, int, float, type(None))):
         return repr(thing)
-    own = {field.name: getattr(thing, field.name) for field in fields(thing) if field.name not in NUMBERS}
+    if isinstance(thing, np.ndarray):
+        return f"array {thing.shape} {sha256(thing.tobytes()).hexdigest()[:12]}"
+    if is_dataclass(thing) and not getattr(thing, "__dataclass_params__").repr:  # noqa: B009
+        return repr(thing)  # it says itself what distinguishes it
+    if is_dataclass(thing):
+        own = {field.name: getattr(thing, field.name) for field in fields(thing)}
+    else:  # a class of the user's own; of a function no more than that can be told
+        own = {} if isroutine(thing) else dict(getattr(thing, "__dict__", {}))
+        own = {n: x for n, x in own.items() if not isinstance(getattr(type(thing), n, None), cached_property)}
+        if not own:
+            return type(thing).__name__
+    own = {name: value for name, value in own.items() if name not in NUMBERS}
     return f"{type(thing).__name__}({', '.join(f'{name}={_word(value)}' for name, value in own.items())})"
 
 

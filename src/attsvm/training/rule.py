@@ -94,9 +94,14 @@ LAST = np.iinfo(np.int32).max
 """Counts stop there, as optax's do: the next one would be negative."""
 
 
-def after(updates: Array | None) -> Array | None:
+def one_more(updates: Array) -> Array:
     """The count after one more."""
-    return None if updates is None else updates + (updates < LAST)
+    return updates + (updates < LAST)
+
+
+def after(updates: Array | None) -> Array | None:
+    """The same where a schedule asks for it."""
+    return None if updates is None else one_more(updates)
 
 
 def rate_at(lr: Rate, updates: Array | None) -> Any:

@@ -12,7 +12,6 @@ from jax import Array
 from attsvm.norms import Entrywise, Norm, frobenius
 from attsvm.training.directions import direction, vector
 from attsvm.training.rule import (
-    LAST,
     Count,
     Number,
     Rate,
@@ -22,6 +21,7 @@ from attsvm.training.rule import (
     decayed,
     is_zero,
     numbers,
+    one_more,
     rate_at,
     times,
 )
@@ -95,7 +95,7 @@ class Adam:
     def update(
         self, grads: Tree, state: Moments, params: Tree = None, *, log_scale: Any = 0.0, **_: Any
     ) -> tuple[Tree, Moments]:
-        rate, t = rate_at(self.lr, state.updates), state.updates + (state.updates < LAST)
+        rate, t = rate_at(self.lr, state.updates), one_more(state.updates)
         mean = _average(state.mean, grads, log_scale, self.b1)
         root = _average(state.root, grads, log_scale, self.b2, squares=True)
         log_mean = mean.log_scale - jnp.log(-jnp.expm1(t * jnp.log(self.b1)))

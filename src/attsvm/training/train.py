@@ -96,7 +96,7 @@ def train(
     several = weight.count if isinstance(weight, Heads) else None
     head = heads.checked(head, tokens, several)
     losses.check(loss)
-    heads.check_loss(head, loss)
+    heads.check_loss(head, loss, tokens)
     if train_head is not None and not isinstance(head, Linear):
         raise ValueError(f"train_head trains the head Linear(v), got {type(head).__name__}.")
     asked = record_steps(steps, record)
