@@ -125,6 +125,13 @@ def test_heads_are_described_without_margins(llama, audited, tmp_path):
     assert "no margins" in repr(light) and "certified" in repr(audited)
 
 
+def test_heads_without_a_confident_query_have_no_certified_margins(audited):
+    unsure = replace(audited.heads[0], frobenius=None, nuclear=None, used=0)
+    mixed = replace(audited, heads=(unsure, *audited.heads[1:]))
+    assert (audited.certified, mixed.certified) == (6, 5)
+    assert [head["certified"] for head in json.loads(as_json(mixed))["heads"]] == [None, *[True] * 5]
+
+
 def test_progress_counts_every_head_once_and_its_ablation_once(llama):
     steps = []
     settings = Settings(margins=False, ablation=1)

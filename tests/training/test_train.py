@@ -379,3 +379,28 @@ def test_a_scale_that_is_no_number_is_refused():
 def test_a_seed_must_not_be_negative():
     with pytest.raises(ValueError, match="seed"):
         uniform(-1)
+
+
+@pytest.mark.parametrize(
+    "units", [(1.0, 1.0, 1.0), (2.0**-300, 2.0**-300, 2.0**-300), (2.0**300, 2.0**-300, 2.0**-200)]
+)
+def test_units_of_keys_queries_and_values_change_those_of_the_weight_only(problem, units):
+    (tokens, v), (a, b, c) = problem, units
+    other = Tokens(a * tokens.keys, b * tokens.queries, tokens.labels, values=c * tokens.keys)
+    path = run(other, Linear(v / c), optimizer=steepest(frobenius, 0.1 / (a * b)))
+    plain = run(Tokens(tokens.keys, tokens.queries, tokens.labels, values=tokens.keys), Linear(v))
+    np.testing.assert_allclose(a * b * path.W, plain.W, rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("size", [1e-150, 1e150])
+def test_tokens_whose_gradient_no_number_holds_are_not_called_saturated_or_diverged(problem, size):
+    tokens, v = problem
+    with pytest.raises(
+        ValueError, match=r"their product, as a gradient has it, is beyond float64. Divide each"
+    ):
+        run(Tokens(size * tokens.keys, size * tokens.queries, tokens.labels), Linear(v))
+    single = Tokens(tokens.keys, 1e-25 * tokens.queries, tokens.labels, dtype=np.float32)
+    with pytest.raises(ValueError, match="beyond float32"):
+        run(Tokens(1e-15 * single.keys, single.queries, tokens.labels, dtype=np.float32), Linear(v))
+    assert run(single, Linear(v)).stopped == "steps"
+    assert run(Tokens(0 * tokens.keys, tokens.queries, tokens.labels), Linear(v)).stopped == "saturated"

@@ -71,7 +71,7 @@ def heads(
         solved = f", {found.certified} with certified margins" if margins else ""
         say(f"{len(found.heads)} heads, {sure} with confident selections{solved}.")
         say("Open " + ", ".join(map(str, files)))
-    if found.certified < len(found.heads):
+    if not all(head.certified for head in found.heads):
         warn("some margins are not certified: their gap exceeds 1e-8.")
         raise typer.Exit(3)
 

@@ -98,7 +98,7 @@ class HeadReport:
 
     @property
     def certified(self) -> bool:
-        """Whether every margin of this head is certified."""
+        """Whether every margin of this head is certified; it may have none."""
         return all(m.certified for m in (self.frobenius, self.nuclear) if m is not None)
 
 
@@ -119,8 +119,8 @@ class Audit:
 
     @property
     def certified(self) -> int:
-        """How many heads have certified margins."""
-        return sum(head.certified for head in self.heads)
+        """How many heads have margins, and all of them certified."""
+        return sum(head.certified for head in self.heads if head.frobenius is not None)
 
     def __repr__(self) -> str:
         read = f"{self.texts} texts, {self.tokens} tokens, {len(self.cut)} cut"

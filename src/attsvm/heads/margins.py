@@ -21,7 +21,8 @@ from attsvm.verdict import cosine
 class Margins:
     """A weight beside the best one of a norm, on the same selections.
 
-    own, best: least margin of W / N(W) and of the solution; ratio = own / best, at most 1.
+    own, best: least margin of W / N(W), 0 for W = 0, and of the solution; ratio = own / best, at most 1.
+        Where every query sees one token, both are infinite and the ratio is NaN.
     cosine: between W and the solution; rank: of the solution.
     conflict: why no W makes these selections, in words; then best, ratio, cosine are those of the
         soft-margin program if a slack was given, else NaN.
@@ -45,7 +46,8 @@ def margins(
     slack: the price C of the soft-margin program, which is solved where no W makes all selections.
     """
     program = Constraints.of(tokens, selected)
-    own = float(program.token_margins(W)[program.separating].min() / norm.value(W))
+    least, size = program.token_margins(W)[program.separating].min(initial=np.inf), norm.value(W)
+    own = float(least / size) if size > 0 else 0.0
     try:
         solution, conflict = max_margin(tokens, selected, norm), ""
     except NotSeparable as error:

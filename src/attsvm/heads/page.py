@@ -53,8 +53,8 @@ def _margins(report: HeadReport) -> dict[str, Any]:
     for norm, found in (("Frobenius", report.frobenius), ("nuclear", report.nuclear)):
         for name in MARGINS:
             flat[f"{norm} {name}"] = None if found is None else getattr(found, name)
-    conflict = report.frobenius.conflict if report.frobenius else ""
-    return flat | {"attention error": report.error, "certified": report.certified, "conflict": conflict}
+    conflict, sure = (report.frobenius.conflict, report.certified) if report.frobenius else ("", None)
+    return flat | {"attention error": report.error, "certified": sure, "conflict": conflict}
 
 
 def as_json(audit: Audit) -> str:

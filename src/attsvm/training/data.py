@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
 from attsvm.numbers.stored import KEPT, Stored
+from attsvm.token_arrays import sizes
 from attsvm.tokens import Tokens
 
 
@@ -22,6 +24,26 @@ class Data(NamedTuple):
     values: Array | None  # (n, T, c); None where they are the keys
     fence: Array | None = None  # see lanes.contract
     share: Array | None = None  # (n,) of each example in a mean; None: 1/n
+
+
+def check_size(tokens: Tokens, v: NDArray[Any] | None) -> None:
+    """Refuse tokens whose gradient, a product of keys, queries and scores, no number can hold.
+
+    It would be zero, and the run "saturated", or infinite and "diverged". v: of a linear head.
+    """
+    values = tokens.key_size
+    if tokens.values is not tokens.keys:  # what lies elsewhere is not read for this
+        values = np.ones(1) if isinstance(tokens.values, Stored) else sizes(tokens.values, tokens.mask)
+    head, known = np.ones(1) if v is None else np.abs(v).max(), np.finfo(tokens.keys.dtype)
+    with np.errstate(divide="ignore"):
+        parts = [np.log2(size.astype(float)) for size in (tokens.key_size, tokens.query_size, values * head)]
+    power = sum(parts).max()  # −∞ where all are zero, which has no gradient at any scale
+    if power >= known.maxexp or -np.inf < power < known.minexp + known.nmant:
+        told = ", ".join(f"2^{part.max():.0f}" for part in parts)
+        raise ValueError(
+            f"keys, queries and scores reach {told}: their product, as a gradient has it, is beyond "
+            f"{known.dtype}. Divide each of them by its size."
+        )
 
 
 def arrays(tokens: Tokens) -> Data:

@@ -28,7 +28,7 @@ from attsvm.training import (
 )
 from attsvm.training.batches import Batches
 from attsvm.training.compilation import backend, kept_programs
-from attsvm.training.data import arrays, in_place
+from attsvm.training.data import arrays, check_size, in_place
 from attsvm.training.heads import Head, Linear
 from attsvm.training.holding import per_run
 from attsvm.training.host import Ride, first_steps, ride
@@ -97,6 +97,7 @@ def train(
     head = heads.checked(head, tokens, several)
     losses.check(loss)
     heads.check_loss(head, loss, tokens)
+    check_size(tokens, np.asarray(head.v) if isinstance(head, Linear) and train_head is None else None)
     if train_head is not None and not isinstance(head, Linear):
         raise ValueError(f"train_head trains the head Linear(v), got {type(head).__name__}.")
     asked = record_steps(steps, record)
