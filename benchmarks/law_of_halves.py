@@ -32,14 +32,8 @@ def factors() -> None:
         if isinstance(own, att.Schatten):
             rank, (lr, steps) = None, BETWEEN if own.p in (3, 6, 8) else FACTORS[own.p]
         rule = att.steepest(own, lr)
-        path = att.train(
-            tokens,
-            att.Linear(v),
-            weight=att.KeyQuery(rank, separate=True),
-            optimizer=rule,
-            steps=steps,
-            record=[steps],
-        )
+        weight = att.KeyQuery(rank, separate=True)
+        path = att.train(tokens, att.Linear(v), weight=weight, optimizer=rule, steps=steps, record=[steps])
         _row(str(own), [_share(path, norm) for norm in programs])
 
 

@@ -37,14 +37,8 @@ def experiment(runs: int, steps: int) -> Arrays:
     record = np.unique(np.geomspace(10, steps, 40).astype(int))
     arrays: Arrays = {"steps": record, "certified": best.certified}
     for name, (rule, _) in METHODS.items():
-        path = att.train(
-            tokens,
-            att.SquaredError(),
-            loss=att.correlation,
-            optimizer=rule,
-            steps=steps,
-            record=record.tolist(),
-        )
+        head, loss = att.SquaredError(), att.correlation
+        path = att.train(tokens, head, loss=loss, optimizer=rule, steps=steps, record=record.tolist())
         kept = path.index > 0
         ratio, length = att.margin_ratio(path, best)[:, kept], path.norm()[:, kept]
         arrays |= {

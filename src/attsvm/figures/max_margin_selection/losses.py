@@ -110,17 +110,8 @@ def _slow(ax: Axes, arrays: Arrays) -> None:
     ax.plot(arrays["steps"], ours, color=BLUE)
     ax.plot(arrays["published"][:, 1], color="black", lw=1)
     ax.axhline(limit, color=GREY, ls="--", lw=1)
-    label(
-        ax,
-        1_000,
-        limit,
-        f"limit {limit:.1f}",
-        GREY,
-        ha="right",
-        va="top",
-        xytext=(0, -3),
-        textcoords="offset points",
-    )
+    below = {"ha": "right", "va": "top", "xytext": (0, -3), "textcoords": "offset points"}
+    label(ax, 1_000, limit, f"limit {limit:.1f}", GREY, **below)
     label(ax, 1_000, -11, "the published loop\nfreezes", "black", ha="right", va="bottom")
     label(ax, 440, -27, "no constant in\nthe normaliser", BLUE)
     ax.set(title="p₂ for C = 100, logistic", xlabel="steps", xlim=(0, 1_000), ylim=(-54, 2))

@@ -32,15 +32,8 @@ def descend(
     optimizer: Any = NORMALISED,
 ) -> att.Path:
     """Train the prompt, by default with normalised steps of 0.1, and keep it at the steps of `record`."""
-    return att.train(
-        tokens,
-        att.Linear(v),
-        loss=loss,
-        optimizer=optimizer,
-        steps=max(record),
-        init=init,
-        record=record,
-    )
+    head, steps = att.Linear(v), max(record)
+    return att.train(tokens, head, loss=loss, optimizer=optimizer, steps=steps, init=init, record=record)
 
 
 def beside(what: str, given: float, pair: tuple[Any, Any], decimals: int) -> list[Check]:

@@ -120,15 +120,8 @@ def draw(arrays: Arrays) -> Canvas:
         describe(weight, f"p = {p:g} selects tokens ({chosen})", "$W_{00}$", "$W_{01}$")
         describe(head, "", "$v_0$", "$v_1$")
         describe(chances, "", "iterations", "mean over inputs")
-    rows[1][0].text(
-        0.04,
-        0.97,
-        "wide: ray of\nthe program\nthin: training",
-        transform=rows[1][0].transAxes,
-        fontsize=8,
-        color=GREY,
-        va="top",
-    )
+    remark = "wide: ray of\nthe program\nthin: training"
+    rows[1][0].text(0.04, 0.97, remark, transform=rows[1][0].transAxes, fontsize=8, color=GREY, va="top")
     remark = "solid: attention on\nthe top token\ndashed: probability\nof the label there"
     rows[2][0].text(0.98, 0.06, remark, transform=rows[2][0].transAxes, fontsize=8, color=GREY, ha="right")
     return figure

@@ -59,17 +59,8 @@ def draw(arrays: Arrays) -> Canvas:
         beside(logits, steps[-1], w[-1, token], f"token {token}", color, shift)
     odds.plot(steps, w[:, 0] - w[:, 1], color=BLUE)
     odds.axhline(np.log(2), color=GREY, ls=":", lw=1.2)
-    label(
-        odds,
-        steps[-1],
-        np.log(2),
-        "log 2",
-        GREY,
-        va="top",
-        ha="right",
-        textcoords="offset points",
-        xytext=(0, -4),
-    )
+    below = {"ha": "right", "va": "top", "xytext": (0, -4), "textcoords": "offset points"}
+    label(odds, steps[-1], np.log(2), "log 2", GREY, **below)
     direction.plot(steps, 1 - arrays["cosine"][1:], color=BLUE)
     direction.set_yscale("log")
     for ax in (logits, odds, direction):

@@ -97,14 +97,8 @@ def draw(arrays: Arrays) -> Canvas:
 def _explain(gap: Axes, away: Axes, norm: Axes) -> None:
     for (kind, color), height in zip(KINDS.items(), (0.88, 0.76), strict=True):
         gap.text(0.97, height, f"{kind} tokens", transform=gap.transAxes, fontsize=8, color=color, ha="right")
-    away.text(
-        0.05,
-        0.06,
-        "orthonormal: exact\nfrom the first step",
-        transform=away.transAxes,
-        fontsize=8,
-        color=KINDS["orthonormal"],
-    )
+    words, color = "orthonormal: exact\nfrom the first step", KINDS["orthonormal"]
+    away.text(0.05, 0.06, words, transform=away.transAxes, fontsize=8, color=color)
     norm.text(
         0.97, 0.06, "dotted:\nstep length × t", transform=norm.transAxes, fontsize=8, color=GREY, ha="right"
     )

@@ -89,13 +89,8 @@ def _mixed(n: int, runs: int) -> tuple[att.Tokens, Float]:
 def _train(tokens: att.Tokens, v: Float, steps: int) -> tuple[att.Path, Float]:
     """Runs from zero in single precision, twice as fast; their programs are solved in double."""
     single = att.Tokens(tokens.keys, labels=tokens.labels, mask=tokens.mask, dtype=np.float32)
-    path = att.train(
-        single,
-        att.Linear(v),
-        optimizer=att.steepest(att.frobenius, RATE),
-        steps=steps,
-        record=[steps],
-    )
+    rule = att.steepest(att.frobenius, RATE)
+    path = att.train(single, att.Linear(v), optimizer=rule, steps=steps, record=[steps])
     return path.changed(tokens=tokens, W=path.W.astype(float)), v
 
 

@@ -92,28 +92,16 @@ def draw(arrays: Arrays) -> Canvas:
     figure, ((ax,),) = grid(1, 1, 1.0 + 0.36 * len(rows))
     image = ax.imshow(table, cmap="cividis", vmin=0.2, vmax=1.0, aspect="auto")
     for (row, column), ratio in np.ndenumerate(table):
-        own = OPTIMIZERS[rows[row]][0] == NORMS[column]
+        bold = "bold" if OPTIMIZERS[rows[row]][0] == NORMS[column] else "normal"
         color = "black" if ratio > 0.65 else "white"
-        ax.text(
-            column,
-            row,
-            f"{ratio:.3f}",
-            ha="center",
-            va="center",
-            fontsize=9,
-            color=color,
-            fontweight="bold" if own else "normal",
-        )
+        words = ax.text(column, row, f"{ratio:.3f}", ha="center", va="center", fontsize=9, color=color)
+        words.set_fontweight(bold)
     ax.set_yticks(range(len(rows)), rows)
     ax.set_xticks(range(len(NORMS)), [str(norm) for norm in NORMS])
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0, labelsize=9)
-    describe(
-        ax,
-        "margin of the trained W as a fraction of the best possible in the norm of the column",
-        "margin measured in the norm",
-        "trained by",
-    )
+    title = "margin of the trained W as a fraction of the best possible in the norm of the column"
+    describe(ax, title, "margin measured in the norm", "trained by")
     bar = figure.colorbar(image, ax=ax, pad=0.01)
     bar.ax.tick_params(labelsize=8)
     bar.outline.set_visible(False)

@@ -29,13 +29,8 @@ def experiment(runs: int, steps: int) -> Arrays:
     """1 − cosine to the certified program of the attended tokens, (runs, k), for both formulas."""
     tokens, v = att.datasets.sphere(6, 8, 10, seed=range(runs))
     record = np.unique(np.geomspace(10, steps, 60).astype(int))
-    path = att.train(
-        tokens,
-        att.Linear(v),
-        optimizer=att.steepest(att.frobenius, RATE),
-        steps=steps,
-        record=record.tolist(),
-    )
+    rule = att.steepest(att.frobenius, RATE)
+    path = att.train(tokens, att.Linear(v), optimizer=rule, steps=steps, record=record.tolist())
     solution = att.max_margin(tokens, path.selected)
     start = np.zeros((runs, tokens.d, tokens.e))
     usual = textbook_descent(tokens, linear_head(tokens, v), (start,), record)

@@ -99,14 +99,9 @@ def reviews(queries: bool = False) -> tuple[att.Tokens, Float]:
 
 def _one(way: Way, starts: int, record: Any) -> Arrays:
     tokens, v = reviews(way.queries)
+    head, init, steps = att.Linear(v), att.gaussian(range(starts)), record.tolist()
     path = att.train(
-        tokens,
-        att.Linear(v),
-        weight=way.weight,
-        optimizer=way.rule,
-        steps=int(record[-1]),
-        init=att.gaussian(range(starts)),
-        record=record.tolist(),
+        tokens, head, weight=way.weight, optimizer=way.rule, steps=steps[-1], init=init, record=steps
     )
     return _judged(path, tokens, v, way)
 

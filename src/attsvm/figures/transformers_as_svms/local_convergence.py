@@ -79,15 +79,10 @@ def experiment(runs: int) -> Arrays:
     tokens, v = att.datasets.sphere(6, 8, 10, seed=range(runs))
     init = att.uniform(range(STARTS, STARTS + runs))
     arrays: Arrays = {"steps": RECORD}
+    rule, steps = att.steepest(att.frobenius, 0.1), RECORD.tolist()
     for name, weight in (("full", att.FullWeight()), ("factored", att.KeyQuery(separate=True))):
         path = att.train(
-            tokens,
-            att.Linear(v),
-            weight=weight,
-            optimizer=att.steepest(att.frobenius, 0.1),
-            steps=int(RECORD[-1]),
-            init=init,
-            record=RECORD.tolist(),
+            tokens, att.Linear(v), weight=weight, optimizer=rule, steps=steps[-1], init=init, record=steps
         )
         arrays |= _measured(name, path)
         arrays[f"best_{name}"] = (path.selected == att.best_tokens(tokens, v)).all((-2, -1))

@@ -61,13 +61,8 @@ def experiment(instances: int, steps: int) -> Arrays:
         for a in (left @ right, drawn.queries, v)
     )
     tokens, strength = att.Tokens(keys, queries), np.repeat(STRENGTHS, instances)
-    path = att.train(
-        tokens,
-        att.QuadraticPenalty(v, strength),
-        optimizer=att.steepest(att.frobenius, decaying),
-        steps=steps,
-        record=2,
-    )
+    head, rule = att.QuadraticPenalty(v, strength), att.steepest(att.frobenius, decaying)
+    path = att.train(tokens, head, optimizer=rule, steps=steps, record=2)
     best = on_simplex(np.einsum("rntd,rd->rnt", keys, v) / (2 * strength[:, None, None]))
     arrays = {"trained": path.attention[:, -1], "projected": best} | _distances(tokens, path.final, best)
     return {name: each.reshape(*shape, *each.shape[1:]) for name, each in arrays.items()}

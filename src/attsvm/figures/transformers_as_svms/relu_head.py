@@ -71,14 +71,9 @@ def experiment(draws: Mapping[int, int]) -> Arrays:
     width = np.repeat(list(draws), list(draws.values()))
     mixed = (labels < 0).any(-1)  # all labels 1: every loss falls without choosing
     tokens, V, start = att.Tokens(keys[mixed], queries[mixed], labels[mixed]), V[mixed], start[mixed]
-    path = att.train(
-        tokens,
-        att.ReLUNetwork(V, np.ones(WIDEST)),
-        optimizer=att.steepest(att.frobenius, 0.1),
-        steps=int(RECORD[-1]),
-        init=start,
-        record=RECORD.tolist(),
-    )
+    head, rule = att.ReLUNetwork(V, np.ones(WIDEST)), att.steepest(att.frobenius, 0.1)
+    steps = RECORD.tolist()
+    path = att.train(tokens, head, optimizer=rule, steps=steps[-1], init=start, record=steps)
     usual = textbook.textbook_descent(tokens, textbook.relu_head(tokens, V), (start,), RECORD)
     arrays: Arrays = {"steps": RECORD, "widths": np.array([*draws]), "draws": np.array([*draws.values()])}
     for name, W in (("exact", path.W[:, 1:]), ("textbook", usual)):

@@ -25,18 +25,13 @@ def trajectories(tokens: att.Tokens, v: Float, steps: int) -> Arrays:
     """
     start = (0.1 * np.random.default_rng(0).standard_normal((2, 2)), np.zeros((2, 2)))
     arrays: Arrays = {"keys": tokens.keys}
+    rule, record = att.steepest(att.frobenius, 0.1), RECORD[steps > RECORD].tolist()
     for name, weight, init, norm in (
         ("full", att.FullWeight(), None, att.frobenius),
         ("factored", att.KeyQuery(separate=True), start, att.nuclear),
     ):
         path = att.train(
-            tokens,
-            att.Linear(v),
-            weight=weight,
-            optimizer=att.steepest(att.frobenius, 0.1),
-            steps=steps,
-            init=init,
-            record=RECORD[steps > RECORD].tolist(),
+            tokens, att.Linear(v), weight=weight, optimizer=rule, steps=steps, init=init, record=record
         )
         solution = att.max_margin(tokens, path.selected, norm)
         arrays[f"path_{name}"] = np.einsum("kde,ne->nkd", path.W, tokens.queries)

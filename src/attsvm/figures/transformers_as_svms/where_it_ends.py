@@ -63,14 +63,8 @@ def experiment(runs: int, steps: int) -> Arrays:
     sizes = [(n, d) for n, widths in WIDTHS.items() for d in widths]
     parts = [_padded(n, d, runs) for n, d in sizes]
     keys, queries, labels, mask, v, init = (np.concatenate(each) for each in zip(*parts, strict=True))
-    path = att.train(
-        att.Tokens(keys, queries, labels, mask),
-        att.Linear(v),
-        optimizer=att.steepest(att.frobenius, 0.1),
-        steps=steps,
-        init=init,
-        record=2,
-    )
+    tokens, rule = att.Tokens(keys, queries, labels, mask), att.steepest(att.frobenius, 0.1)
+    path = att.train(tokens, att.Linear(v), optimizer=rule, steps=steps, init=init, record=2)
     arrays: Arrays = {}
     for name, each in _ends(path, v).items():
         by_size = np.split(each, len(sizes))
