@@ -46,9 +46,7 @@ def warm(pool: Executor, count: int) -> None:
     timed(WORK, pool)
 
 
-def compare(
-    names: tuple[str, str], pools: list[AbstractContextManager], counts: list[int], rounds: int = 5
-) -> None:
+def compare(names: tuple[str, str], pools: list[AbstractContextManager], counts: list[int]) -> None:
     """Seconds of the same study on two executors, in turn."""
     with pools[0] as one, pools[1] as other:
         for pool, count in zip((one, other), counts, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -30,14 +30,8 @@ class Norm(Protocol):
 
 
 @dataclass(frozen=True)
-class Entrywise:
-    """Entrywise lp norm, p in [1, ∞].
-
-        N(W) = (Σ |W_ij|^p)^(1/p),     steepest(G) = sign(G) |G|^(q−1) / ‖G‖_q^(q−1),   1/p + 1/q = 1
-
-    Steepest directions: p = 2 normalised gradient, p = ∞ sign, p = 1 one signed coordinate
-    (the first largest). Reference: Julistiono et al. 2024, "Optimizing Attention with Mirror Descent".
-    """
+class _Exponent:
+    """A norm by its exponent p in [1, ∞]; its dual is of the same kind, with 1/p + 1/q = 1."""
 
     p: float
 
@@ -45,8 +39,19 @@ class Entrywise:
         object.__setattr__(self, "p", _exponent(self.p))
 
     @property
-    def dual(self) -> Entrywise:
-        return Entrywise(_conjugate(self.p))
+    def dual(self) -> Self:
+        return type(self)(_conjugate(self.p))
+
+
+@dataclass(frozen=True)
+class Entrywise(_Exponent):
+    """Entrywise lp norm, p in [1, ∞].
+
+        N(W) = (Σ |W_ij|^p)^(1/p),     steepest(G) = sign(G) |G|^(q−1) / ‖G‖_q^(q−1),   1/p + 1/q = 1
+
+    Steepest directions: p = 2 normalised gradient, p = ∞ sign, p = 1 one signed coordinate
+    (the first largest). Reference: Julistiono et al. 2024, "Optimizing Attention with Mirror Descent".
+    """
 
     def value(self, W: Any) -> Any:
         xp, flat, _ = _flatten(W)
@@ -69,7 +74,7 @@ class Entrywise:
 
 
 @dataclass(frozen=True)
-class Schatten:
+class Schatten(_Exponent):
     """Schatten p norm, the lp norm of the singular values, p in [1, ∞].
 
         N(W) = ‖σ(W)‖_p,     steepest(U diag(σ) Vᵀ) = U diag(steepest_lp(σ)) Vᵀ
@@ -79,15 +84,6 @@ class Schatten:
     (max(d, e)·ε·σ_max) count as zero, or noise would be blown up to full size.
     Reference: Fan et al. 2025, "Implicit Bias of Spectral Descent and Muon".
     """
-
-    p: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "p", _exponent(self.p))
-
-    @property
-    def dual(self) -> Schatten:
-        return Schatten(_conjugate(self.p))
 
     def value(self, W: Any) -> Any:
         xp, M, _ = _matrix(W)
@@ -116,7 +112,7 @@ class Schatten:
 
 
 @dataclass(frozen=True)
-class RowWise:
+class RowWise(_Exponent):
     """lp norm of the lengths of the rows, p in [1, ∞]; p = 2 is the Frobenius norm.
 
         N(W) = (Σ_i |w_i|^p)^(1/p),     steepest(G): rows g_i / |g_i| times steepest_lp of the lengths |g_i|
@@ -124,15 +120,6 @@ class RowWise:
     p = ∞ is the longest row, `LongestRow()`: its steepest direction has every row at length one. A vector is
     a column: its rows are its entries.
     """
-
-    p: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "p", _exponent(self.p))
-
-    @property
-    def dual(self) -> RowWise:
-        return RowWise(_conjugate(self.p))
 
     def value(self, W: Any) -> Any:
         xp, M, _ = _matrix(W)

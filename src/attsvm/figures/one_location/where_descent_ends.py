@@ -19,8 +19,6 @@ from attsvm.numbers import Float
 RISK = att.datasets.LocationRisk()
 RATE, EVERY = 4e-3, 100
 PAPER = "Marion et al. 2025, projected gradient descent"
-WIDTH = 4
-"""k*, v*, and what k(0) and v(0) add to them: descent never leaves their span."""
 
 
 @ONE_LOCATION.figure(
@@ -53,7 +51,7 @@ def experiment(runs: int, steps: int) -> Arrays:
 
 
 def in_span(k: Float, v: Float) -> tuple[Float, Float]:
-    """The starts in coordinates (runs, 4): k* = e_1, v* = e_2, and two of the rest."""
+    """The starts in coordinates (runs, 4): k* = e_1, v* = e_2, two more: a span never left."""
     own, other = k[:, 2:], v[:, 2:]
     length = np.linalg.norm(own, axis=1)
     along = (own * other).sum(1) / length
