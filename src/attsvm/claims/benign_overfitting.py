@@ -200,8 +200,8 @@ def strong_signals_ignore_wrong_labels(seed: int, setting: tuple[int, float] = I
 @claim(
     f"{ON_NOISE}, the tokens that are selected",
     "text",
-    removed="a weak signal well above the noise: weak = 0.1, as published",
-    twin={"weak": 0.1},
+    removed="a weak signal: weak = 0, so that x₃ is one noise token of six",
+    twin={"weak": 0.0},
     chosen_on=CHOSEN_ON,
 )
 def wrong_labels_select_the_weak_signal_of_their_class(seed: int, weak: float = 0.3) -> att.Verdict:
@@ -211,7 +211,8 @@ def wrong_labels_select_the_weak_signal_of_their_class(seed: int, weak: float = 
     Hypothesis: the weak signal exceeds the noise, weak ‖μ‖ ≫ 1; here 0.3 · 20. Measured: the mean attention
     on x₁ and on x₃ after twelve times the published time.
 
-    Surprise: in the published setting, weak ‖μ‖ = 2, a noise token often serves a wrong label better than x₃.
+    Surprise: in the published setting, weak ‖μ‖ = 2, a noise token often serves a wrong label better than x₃:
+    the statement holds on 3 of 20 seeds there.
     """
     attention, wrong = _fit(BENIGN, seed, weak=weak).attention[0, -1], att.datasets.flipped_examples(N, WRONG)
     return att.judge(

@@ -48,6 +48,16 @@ def certified_share(path: att.Path, norm: att.Norm) -> Float:
     return att.margin_ratio(path, solved(path.tokens, path.selected, norm))[:, -1]
 
 
+def limit_share(path: att.Path, norm: att.Norm) -> Float:
+    """What `certified_share` tends to, 2 r(t) − r(t/2), by records at t/2 and t.
+
+    What a run learnt before it selected stays in its factors, where it is outgrown like 1/t: 1 − r ~ c/t.
+    Next to it is a term in 1/t², by which runs that selected late end above one.
+    """
+    ratio = att.margin_ratio(path, solved(path.tokens, path.selected, norm))
+    return np.asarray(2 * ratio[:, -1] - ratio[:, -2])
+
+
 def r2(x: Any, y: Any) -> float:
     """R² of a line; 0 where y does not move."""
     return float(np.corrcoef(x, y)[0, 1] ** 2) if np.ptp(y) > 0 else 0.0

