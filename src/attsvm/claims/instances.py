@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,17 @@ def limit_share(path: att.Path, norm: att.Norm) -> Float:
     """
     ratio = att.margin_ratio(path, solved(path.tokens, path.selected, norm))
     return np.asarray(2 * ratio[:, -1] - ratio[:, -2])
+
+
+@lru_cache(maxsize=16)
+def growing(first: float, faster: float) -> Any:
+    """Steps that grow with time, η e^(faster k): where slopes fall like 1/t, so does the curvature."""
+    return lambda step: first * math.e ** (faster * step)
+
+
+def log_time(steps: Any, faster: float) -> Float:
+    """log t after so many of these steps, t = Σ e^(faster k) = (e^(faster k) − 1)/faster; faster = 0: log k."""
+    return np.log(np.expm1(faster * np.asarray(steps)) / faster if faster else np.asarray(steps))
 
 
 def r2(x: Any, y: Any) -> float:

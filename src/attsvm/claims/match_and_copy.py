@@ -5,7 +5,6 @@ The reduced model: T pairs of neighbours, the query repeats the first of one pai
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 import attsvm as att
 from attsvm.claims.claim import claim
-from attsvm.claims.instances import solved
+from attsvm.claims.instances import growing, log_time, solved
 
 REFERENCE = "Gonon, Cordonnier, Boumal 2026, arXiv 2602.07562"
 RATE, FASTER, STEPS = 0.02, 0.003, 8_000
@@ -75,7 +74,7 @@ def squared_loss_grows_margins_half_as_fast_as_log_t(seed: int, squared: bool = 
     best = solved(path.tokens, path.selected)
     margin, length = att.margin_ratio(path, best) * path.norm() * best.margin, path.norm()
     begin, end = (int(np.flatnonzero(path.index == step)[0]) for step in (STEPS // 2, STEPS))
-    folds = float(np.diff(np.log(np.expm1(FASTER * np.array([STEPS // 2, STEPS]))))[0])
+    folds = float(np.ptp(log_time([STEPS // 2, STEPS], FASTER)))
     slope = float(margin[end] - margin[begin]) / folds
     fall = float(path.log_excess[end] - path.log_excess[begin]) / folds
     growth = float(length[end] - length[begin]) / folds / (0.5 / float(best.margin))
@@ -124,14 +123,10 @@ def _plain(seed: int, squared: bool) -> att.Path:
         tokens,
         head,
         loss=att.correlation,
-        optimizer=att.gd(_growing),
+        optimizer=att.gd(growing(RATE, FASTER)),
         steps=STEPS,
         record=[STEPS // 2, STEPS],
     )
-
-
-def _growing(step: Any) -> Any:
-    return RATE * math.e ** (FASTER * step)
 
 
 def _rule(lr: float) -> dict[str, Any]:
