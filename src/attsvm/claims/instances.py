@@ -67,7 +67,7 @@ def growing(first: float, faster: float) -> Any:
 
 
 def log_time(steps: Any, faster: float) -> Float:
-    """log t after so many of these steps, t = Σ e^(faster k) = (e^(faster k) − 1)/faster; faster = 0: log k."""
+    """log t after so many of these steps, t = (e^(faster k) − 1)/faster; faster = 0: log k."""
     return np.log(np.expm1(faster * np.asarray(steps)) / faster if faster else np.asarray(steps))
 
 

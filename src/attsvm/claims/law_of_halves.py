@@ -76,14 +76,14 @@ def factors_reach_the_frobenius_margin(seed: int, norm: att.Norm = att.frobenius
 def factors_reach_the_spectral_margin(seed: int, norm: att.Norm = att.spectral) -> att.Verdict:
     """Spectral descent on K and on Q, Muon's exact direction, reaches the best spectral margin of its tokens.
 
-    Setting as above, 7,000 steps of 0.007. The ratio r(t) to the best margin closes like 1/t, so that its limit
-    is taken as 2 r(t) − r(t/2). Wanted: least limit ≥ 0.98, median limit ≤ 1.01, and in the nuclear and the
-    Frobenius norm a median ratio ≤ 0.95.
+    Setting as above, 7,000 steps of 0.007. The ratio r(t) to the best margin closes like 1/t, so that its
+    limit is taken as 2 r(t) − r(t/2). Wanted: least limit ≥ 0.98, median limit ≤ 1.01, and in the nuclear and
+    the Frobenius norm a median ratio ≤ 0.95.
 
     Surprise: long steps undo it. A step moves W by lr times the length of the factors, lr² t, which grows:
     with 2,000 steps of 0.1 the least ratio of eight draws falls from 0.885 at a third of the steps to 0.827.
-    Of 80 draws that took 10,000 steps of 0.01 seven were below 0.98 at the end: three were late, with a limit of
-    one, and four undone: at 0.994 where lr² t = 0.5, and at 0.91 to 0.97 where it is 1. Here it is 0.34.
+    Of 80 draws that took 10,000 steps of 0.01 seven were below 0.98 at the end: three were late, with a limit
+    of one, and four undone: at 0.994 where lr² t = 0.5, and at 0.91 to 0.97 where it is 1. Here it is 0.34.
     """
     path, others = _trained(seed, math.inf), (other for other in NORMS if other != norm)
     limit = limit_share(path, norm)
@@ -184,7 +184,8 @@ def lp_steps_on_diagonals_maximise_the_margin_of_half_p(seed: int, factor: float
     p = 3, 4, 6 and 8.
 
     Four draws of sphere(2, 4, 16), logistic loss, one norm of the pair, start k = 1, q = 0, 20,000 steps of
-    0.01. Wanted: least margin ratio ≥ 0.98 for each p.
+    0.01. The limit of the margin ratio is taken as above. Wanted for each p: least limit ≥ 0.98, median ≤
+    1.01.
 
     Surprise: with 30,000 steps of 0.03 the l8 runs of wider draws fall from 0.94 to 0.67: lr² t is then 27.
     """
@@ -222,7 +223,7 @@ def trained_diagonals(tokens: att.Tokens, v: Float, p: float) -> att.Path:
         weight=att.DiagonalKeyQuery(),
         optimizer=att.steepest(att.Entrywise(p), lr),
         steps=steps,
-        record=[steps],
+        record=[steps // 2, steps],
         init=(np.ones(tokens.d), np.zeros(tokens.d)),
     )
     prompts = att.Tokens(tokens.keys * tokens.queries[..., None, :])
@@ -232,11 +233,15 @@ def trained_diagonals(tokens: att.Tokens, v: Float, p: float) -> att.Path:
 def _diagonals(seed: int, judged: dict[float, float], count: int = DRAWS, least: bool = True) -> att.Verdict:
     evidence = []
     for p, q in judged.items():
-        share = certified_share(_diagonal_path(seed, p, count), att.Entrywise(q))
-        which, number = ("least", share.min()) if least else ("median", np.median(share))
-        evidence.append(
-            att.at_least(f"{which} {att.Entrywise(q)} margin ratio of l{p:g} steps", number, ENOUGH)
-        )
+        path, norm = _diagonal_path(seed, p, count), att.Entrywise(q)
+        told = f"{norm} margin ratio of l{p:g} steps"
+        if least:
+            limit = limit_share(path, norm)
+            evidence.append(att.at_least(f"least limit of the {told}", limit.min(), ENOUGH))
+            evidence.append(att.at_most(f"median limit of the {told}", np.median(limit), ABOVE))
+        else:
+            share = np.median(certified_share(path, norm))
+            evidence.append(att.at_least(f"median {told}", share, ENOUGH))
     return att.judge(
         "lp steps on k and q reach the best l(p/2) margin",
         *evidence,

@@ -62,10 +62,10 @@ def squared_loss_grows_margins_half_as_fast_as_log_t(seed: int, squared: bool = 
     """Under gradient descent on squared loss margins grow like ½ log t, ‖W‖ like ½ ‖W_mm‖ log t, and the loss
     falls like 1/t.
 
-    The residual is e^(−m) and its square is the loss, so that m' ~ e^(−2m). Setting as above. As the slope falls
-    like 1/t, so does the curvature, and steps may grow with t: 8,000 of 0.02 e^(0.003 k), t = Σ e^(0.003 k).
-    Wanted, from t = 5e7 to 9e12: exponents 0.5 ± 0.01 and −1 ± 0.005, and ‖W‖ within 4 %. A loss that is
-    linear in the residual has m' ~ e^(−m), exponent 1.
+    The residual is e^(−m) and its square is the loss, so that m' ~ e^(−2m). Setting as above. As the slope
+    falls like 1/t, so does the curvature, and steps may grow with t: 8,000 of 0.02 e^(0.003 k), t = Σ
+    e^(0.003 k). Wanted, from t = 5e7 to 9e12: exponents 0.5 ± 0.01 and −1 ± 0.005, and ‖W‖ within 4 %. A loss
+    that is linear in the residual has m' ~ e^(−m), exponent 1.
 
     Surprise: ‖W‖ is late. With steps of 0.02 throughout, from t = 300 to 10,000, it grew by 4 to 20 % less
     on a few of forty seeds, and its margin did not.

@@ -5,13 +5,14 @@ Potential ψ = ‖W‖_p^p / p, entrywise; distances are the directional Bregman
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 import attsvm as att
-from attsvm.claims.claim import claim
+from attsvm.claims.claim import Claim, claim
 from attsvm.claims.instances import growing, log_time, solved
 from attsvm.claims.transformers_setup import draws
 from attsvm.numbers import Float
@@ -106,16 +107,17 @@ def _path(seed: int, p: float) -> att.Path:
     twin={"separable": False},
 )
 def mirror_descent_diverges_in_norm_like_log_k(seed: int, separable: bool = True) -> att.Verdict:
-    """Mirror descent lowers the loss at every record, and ‖W‖_p grows like (log t − (p − 2) log log t) ‖W_mm‖_p.
+    """Mirror descent lowers the loss at every record, and ‖W‖_p grows like log t − (p − 2) log log t times
+    ‖W_mm‖_p.
 
-    Separable tokens with equal losing scores, p = 1.5 and 3 from W(0) = 0, eight draws. ∇ψ(W) grows like
-    (log t)^(p−1), so that slopes are (log t)^(p−2)/t [derived]. As they fall, steps may grow with t: 20,000 of
-    η e^(0.01 k), t = Σ e^(0.01 k), which ends at log t = 205. Wanted: the growth since log t = 25 within 1 % of
+    Separable tokens with equal losing scores, p = 1.5 and 3 from W(0) = 0, eight draws. ∇ψ(W) grows like (log
+    t)^(p−1), so that slopes are (log t)^(p−2)/t [derived]. As they fall, steps may grow with t: 20,000 of η
+    e^(0.01 k), t = Σ e^(0.01 k), which ends at log t = 205. Wanted: the growth since log t = 25 within 1 % of
     that. In the twin the best token of each example is the mean of the others: nothing separates it, the loss
     has a finite minimum, and steps do not grow.
 
-    Surprise: one draw in twenty with losing scores of its own has an example that stays between two tokens for
-    long; its slopes do not fall, and long steps throw it off.
+    Surprise: one draw in twenty with losing scores of its own has an example that stays between two tokens
+    for long; its slopes do not fall, and long steps throw it off.
     """
     evidence = []
     for p in (1.5, 3.0):
@@ -132,7 +134,7 @@ def mirror_descent_diverges_in_norm_like_log_k(seed: int, separable: bool = True
     return att.judge("‖W(t)‖ diverges like log t", *evidence)
 
 
-def _rate_claim(which: str, p: float) -> Any:
+def _rate_claim(which: str, p: float) -> Callable[[Callable[..., att.Verdict]], Claim]:
     reference = f"{REFERENCE}, rate, {which}; the power is derived"
     return claim(reference, "recalled-M", removed=_WRONG, twin=lambda seed: _rate(seed, p, FAR[p]))
 
@@ -168,9 +170,9 @@ def the_divergence_falls_at_its_rate_for_p_two(seed: int) -> att.Verdict:
 def the_divergence_falls_at_its_rate_for_p_above_two(seed: int) -> att.Verdict:
     """For p > 2 the directional divergence is O(log log t/log t), and of the power 2.
 
-    The margins of the support vectors differ by constants, which log t outgrows, as for p = 2; what losing tokens
-    left behind falls faster [derived]. p = 3. Wanted: as above, all exponents ≤ −1, the median within 20 % of −2.
-    The twin measures against the program of p = 1.1.
+    The margins of the support vectors differ by constants, which log t outgrows, as for p = 2; what losing
+    tokens left behind falls faster [derived]. p = 3. Wanted: as above, all exponents ≤ −1, the median within
+    20 % of −2. The twin measures against the program of p = 1.1.
     """
     return _rate(seed, 3.0, 3.0)
 
@@ -183,7 +185,9 @@ def _rate(seed: int, p: float, q: float) -> att.Verdict:
     return att.judge(
         f"the divergence to the l{q:g} program falls at its rate",
         att.at_most("largest exponent in log t", exponents.max(), -min(1.0, p - 1)),
-        att.at_most(f"median exponent / −{power:g}, away from 1", abs(np.median(exponents) / -power - 1), 0.2),
+        att.at_most(
+            f"median exponent / −{power:g}, away from 1", abs(np.median(exponents) / -power - 1), 0.2
+        ),
         att.told("median exponent", np.median(exponents)),
         att.told("divergence at the end", np.median(apart[:, -1])),
     )

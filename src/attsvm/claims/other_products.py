@@ -23,8 +23,9 @@ DRAWS, WITHIN = 8, 0.01
 def three_factors_maximise_the_margin_of_a_third_of_p(seed: int, p: float = 2.0) -> att.Verdict:
     """Steepest descent in l6 on three factors of a diagonal reaches the best l2 margin of their product.
 
-    Eight draws of sphere(2, 4, 16), logistic loss, start 1, 1, 0, 10,000 steps of 0.005. The ratio r(t) to the
-    best margin closes like 1/t: its limit is taken as 2 r(t) − r(t/2). Wanted: median limit within 1 % of one.
+    Eight draws of sphere(2, 4, 16), logistic loss, start 1, 1, 0, 10,000 steps of 0.005. The ratio r(t) to
+    the best margin closes like 1/t: its limit is taken as 2 r(t) − r(t/2). Wanted: median limit within 1 % of
+    one.
 
     Surprise: single draws are late or undone. One of 160 turns back from 0.92 to 0.65 in the last quarter.
     """
@@ -61,6 +62,8 @@ def _judged(who: str, path: att.Path, norm: att.Norm) -> att.Verdict:
     limit = limit_share(path, norm)
     return att.judge(
         f"{who} reach the best {norm} margin",
-        att.at_most(f"median limit of the {norm} margin ratio, away from 1", abs(np.median(limit) - 1), WITHIN),
+        att.at_most(
+            f"median limit of the {norm} margin ratio, away from 1", abs(np.median(limit) - 1), WITHIN
+        ),
         att.told("least limit", limit.min()),
     )

@@ -26,7 +26,8 @@ def a_head_is_as_long_as_its_task_is_hard(seed: int, norm: str = "joint") -> att
 
     Three heads with values of their own on sphere(4, 4, 8), logistic loss, 10,000 steps of 0.1. Wanted: the
     products within 2 % of each other, and every head's Frobenius margin ratio ≥ 0.98. Hypothesis: the best
-    margins differ by 10 % or more, or it would say nothing. Values are drawn until that is so, up to eight times.
+    margins differ by 10 % or more, or it would say nothing. Values are drawn until that is so, up to eight
+    times.
     """
     for draw in range(8):
         path = _trained(seed, att.frobenius, norm, draw)
