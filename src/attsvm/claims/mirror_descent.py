@@ -14,7 +14,7 @@ import numpy as np
 import attsvm as att
 from attsvm.claims.claim import Claim, claim
 from attsvm.claims.instances import growing, log_time, solved
-from attsvm.claims.transformers_setup import draws
+from attsvm.claims.transformers_setup import clearly_optimal, draws
 from attsvm.numbers import Float
 
 N, T, D = 3, 4, 5
@@ -240,17 +240,21 @@ def normalised_mirror_descent_tends_to_its_own_program(seed: int, swapped: bool 
 def mirror_descent_stays_at_locally_optimal_selections(seed: int, optimal: bool = True) -> att.Verdict:
     """Started at R · W_mm(α) for a locally optimal α, mirror descent keeps α and its direction.
 
-    p = 1.75, normalised steps, R = 100 ‖W_mm(α)‖, n = 2, T = 3, d = 4; α: of all locally optimal selections
-    the one with the smallest score. Wanted: the same tokens after 10,000 steps, divergence ≤ 1e-5.
-    The twin starts at the separable selection of smallest score that is not locally optimal.
-    (p near 1, because the dual variable R^(p−1) must be small against steps · lr, or nothing could leave.)
+    p = 1.75, normalised steps, R = 100 ‖W_mm(α)‖, n = 2, T = 3, d = 4; α: of all clearly locally optimal
+    selections, in which better tokens have a margin of 1.5 or more, the one with the smallest score. Wanted:
+    the same tokens after 10,000 steps, divergence ≤ 1e-5. The twin starts at the separable selection of
+    smallest score that is not locally optimal. (With a margin of 1.04 for a better token the run left on one
+    of forty seeds: e^(−104) is not small enough beside e^(−100). And p near 1, because the dual variable
+    R^(p−1) must be small against steps · lr, or nothing could leave.)
 
     Partial: one p, from starts on the direction itself; generic starts and several p are not here.
     """
     tokens, v = att.datasets.sphere(2, 3, 4, seed=seed)
     norm = att.Entrywise(1.75)
     found = att.selections(tokens, v, norm)
-    if not optimal:
+    if optimal:
+        found = [one for one in found if clearly_optimal(one, v)]
+    else:
         known = {tuple(s.selected.argmax(-1)) for s in found}
         found = [s for s in att.selections(tokens, None, norm) if tuple(s.selected.argmax(-1)) not in known]
     score = (tokens.values @ v) * tokens.labels[:, None]

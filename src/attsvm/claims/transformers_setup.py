@@ -31,7 +31,7 @@ def locally_optimal_selections(
     found: list[tuple[att.Solution, Float]] = []
     for draw in draws(seed, 2):
         tokens, v = att.datasets.sphere(2, 3, 4, seed=draw)
-        wanted = _clearly_optimal if optimal else _not_optimal
+        wanted = clearly_optimal if optimal else _not_optimal
         found += [(one, v) for one in att.selections(tokens, norm=norm) if wanted(one, v)]
     kept = [found[k % len(found)] for k in range(runs)]
     keys, queries, labels = (
@@ -45,7 +45,7 @@ def _not_optimal(solution: att.Solution, v: Float) -> bool:
     return not att.locally_optimal(solution.tokens, v, solution)
 
 
-def _clearly_optimal(solution: att.Solution, v: Float) -> bool:
+def clearly_optimal(solution: att.Solution, v: Float) -> bool:
     """Whether every token that scores higher than the selected one has a margin ≥ CLEAR, not only > 1."""
     gamma = att.scores(solution.tokens, v)
     higher = gamma >= np.where(solution.selected, gamma, np.inf).min(-1, keepdims=True)
