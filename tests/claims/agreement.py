@@ -12,6 +12,7 @@ SEEDS = (0, 1)
 
 LONG_RUNS = {
     "a_prompt_is_as_often_right_on_an_input_where_width_over_the_others_is_equal",
+    "a_sink_is_a_max_margin_selection",
     "both_stages_tend_to_their_programs",
     "causal_attention_is_the_flattened_problem",
     "descent_becomes_global_as_d_grows",
