@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attsvm.training.choosing import where
 from attsvm.training.data import Data
 from attsvm.training.heads import Head, Linear, SquaredError
 from attsvm.training.lanes import contract, each
@@ -37,7 +38,7 @@ class Pulling(NamedTuple):
     @property
     def odds(self) -> Array:
         """e^relative_t of all tokens (n, T)."""
-        return self.shares * jnp.where(self.g != 0, jnp.exp(self.top)[:, None], 1)
+        return self.shares * where(self.g != 0, jnp.exp(self.top)[:, None], 1)
 
 
 class Attention(NamedTuple):
@@ -90,25 +91,25 @@ def attend_along(
     logits = unmasked(data, logits, -jnp.inf)
     relative = logits - logits.max(1, keepdims=True)
     position = jnp.arange(relative.shape[1], dtype=jnp.int32).reshape(-1, *[1] * (relative.ndim - 2))
-    first = jnp.where(relative == 0, position, position.size).min(1, keepdims=True)
+    first = where(relative == 0, position, position.size).min(1, keepdims=True)
     winner = position == first
     pulling = None if scores is None else _pulling(relative, winner, scores)
-    odds = jnp.where(winner, 0, jnp.exp(relative) if pulling is None else pulling.odds)
+    odds = where(winner, 0, jnp.exp(relative) if pulling is None else pulling.odds)
     return Attention(relative, winner, odds, odds.sum(1), pulling)
 
 
 def _pulling(relative: Array, winner: Array, scores: Array) -> Pulling:
-    g = scores - jnp.where(winner, scores, 0).sum(1)[:, None]
-    top = jnp.where(g != 0, relative, -jnp.inf).max(1)
-    scale = jnp.where(top > -jnp.inf, top, 0)[:, None]
-    return Pulling(g, top, jnp.exp(jnp.where(g != 0, relative - scale, relative)))
+    g = scores - where(winner, scores, 0).sum(1)[:, None]
+    top = where(g != 0, relative, -jnp.inf).max(1)
+    scale = where(top > -jnp.inf, top, 0)[:, None]
+    return Pulling(g, top, jnp.exp(where(g != 0, relative - scale, relative)))
 
 
 def pooled(data: Data, look: Attention) -> Array:
     """The attended value r = value_a + Σ_t s_t (value_t − value_a), (n, c)."""
     # The winner's weight is 1 − Σ losing: exact, while the softmax weights need not sum to one.
     losing = look.losing
-    weights = jnp.where(look.winner, 1 - losing.sum(1, keepdims=True), losing)
+    weights = where(look.winner, 1 - losing.sum(1, keepdims=True), losing)
     return contract("nt,ntc->nc", weights, _values(data), data.fence)
 
 
@@ -126,7 +127,7 @@ def read(data: Data, look: Attention, head: Head, scores: Array | None = None) -
     """Margin and token scores of a head; `scores` saves a linear head the pass over the values."""
     if isinstance(head, Linear):
         scores = fixed_scores(data, head.v) if scores is None else scores
-        best = jnp.where(look.winner, scores, 0).sum(1)
+        best = where(look.winner, scores, 0).sum(1)
         if (pulling := look.pulling) is None:
             drop = (look.losing * (scores - best[:, None])).sum(1)
         else:  # a sum that the gradient takes, too
@@ -139,7 +140,7 @@ def read(data: Data, look: Attention, head: Head, scores: Array | None = None) -
     scores = contract("ntc,nc->nt", _values(data), slope, data.fence) * data.labels[:, None]
     if log_scale is None or attained is None:
         return Reading(data.labels * value, scores)
-    log_drop = jnp.where(attained, jnp.log(-value) + 2 * log_scale, jnp.nan)
+    log_drop = where(attained, jnp.log(-value) + 2 * log_scale, jnp.nan)
     return Reading(value * jnp.exp(2 * log_scale), scores, log_scale, log_drop)
 
 
@@ -151,9 +152,9 @@ def _residual(data: Data, look: Attention) -> tuple[Array, Array, Array]:
     """
     values = _values(data)
     off = (values != 0).any(2)
-    strongest = jnp.where(unmasked(data, off, False), look.relative, -jnp.inf).max(1)
-    log_scale = jnp.where(strongest > -jnp.inf, strongest, 0)
-    weights = jnp.where(off, jnp.exp(look.relative - log_scale[:, None]), 0) / (1 + look.total)[:, None]
+    strongest = where(unmasked(data, off, False), look.relative, -jnp.inf).max(1)
+    log_scale = where(strongest > -jnp.inf, strongest, 0)
+    weights = where(off, jnp.exp(look.relative - log_scale[:, None]), 0) / (1 + look.total)[:, None]
     return contract("nt,ntc->nc", weights, values, data.fence), log_scale, unmasked(data, ~off, False).any(1)
 
 
@@ -180,7 +181,7 @@ def _coefficients(look: Attention, reading: Reading) -> tuple[Array, Array]:
 def _along(data: Data, look: Attention, losing: Array) -> Array:
     """Σ_{t≠a} c_t (x_t − x_a) (n, d) of coefficients c of the tokens that lose (n, T)."""
     # Winner's coefficient = −(sum of the others): the direct formula cancels to 0 in saturation.
-    coefficients = jnp.where(look.winner, -losing.sum(1, keepdims=True), losing)
+    coefficients = where(look.winner, -losing.sum(1, keepdims=True), losing)
     return contract("nt,ntd->nd", coefficients, data.keys, data.fence)
 
 
@@ -247,14 +248,14 @@ def log_excess(data: Data, best: Array, log_drop: Array, loss: Loss) -> Array:
 
 def unmasked(data: Data, per_token: Array, other: float) -> Array:
     """Numbers (n, T) with another in the place of masked tokens."""
-    return per_token if data.mask is None else jnp.where(data.mask, per_token, other)
+    return per_token if data.mask is None else where(data.mask, per_token, other)
 
 
 def added(one: Scaled, other: Scaled) -> Scaled:
     """The sum of two arrays in log scale; the scale of one that is zero does not count."""
-    scales = [jnp.where((x.mantissa != 0).any(), x.log_scale, -jnp.inf) for x in (one, other)]
+    scales = [where((x.mantissa != 0).any(), x.log_scale, -jnp.inf) for x in (one, other)]
     top = jnp.maximum(*scales)
-    top = jnp.where(top > -jnp.inf, top, 0)
+    top = where(top > -jnp.inf, top, 0)
     parts = (jnp.exp(scale - top) * x.mantissa for scale, x in zip(scales, (one, other), strict=True))
     return Scaled(sum(parts), top)  # type: ignore[arg-type]
 
@@ -278,5 +279,5 @@ def _factored(top: Array, log_slope: Array) -> tuple[Array, Array]:
     """
     token, largest = top.max(0), (top + log_slope).max(0)
     some = jnp.isfinite(largest)  # False where no token of any example pulls: factors 0, scale 1
-    token, log_scale = jnp.where(some, token, 0), jnp.where(some, largest, 0)
+    token, log_scale = where(some, token, 0), where(some, largest, 0)
     return jnp.exp((top - token) + (log_slope - (log_scale - token))), log_scale

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from attsvm.norms import Entrywise, Norm, Schatten
+from attsvm.training.choosing import where
 
 State = tuple[Array, Array, Array, Array, Array]
 TIGHT = 1e-14
@@ -23,7 +24,7 @@ def project_ball(x: Array, norm: Norm, radius: Array) -> Array:
     """
     if norm.p == 2:
         size = jnp.sqrt((x * x).sum())
-        return x * jnp.where(size > radius, radius / jnp.where(size > 0, size, 1), 1)
+        return x * where(size > radius, radius / where(size > 0, size, 1), 1)
     if isinstance(norm, Schatten) and x.ndim == 2:
         U, sigma, Vt = jnp.linalg.svd(x, full_matrices=False)
         return (U * _shrunk(sigma, norm.p, radius)) @ Vt
@@ -37,10 +38,10 @@ def project_cone(x: Array, axis: Array, cosine: Array) -> Array:
     across = x - along * axis
     width = jnp.sqrt((across * across).sum())
     sine = jnp.sqrt((1 - cosine) * (1 + cosine))
-    edge = cosine * axis + sine * across / jnp.where(width > 0, width, 1)
+    edge = cosine * axis + sine * across / where(width > 0, width, 1)
     on_edge = jnp.maximum(cosine * along + sine * width, 0) * edge
     inside = along * sine >= cosine * width
-    return jnp.where(inside & (along >= 0), x, on_edge)
+    return where(inside & (along >= 0), x, on_edge)
 
 
 def project_both(x: Array, norm: Norm, radius: Array, axis: Array, cosine: Array) -> Array:
@@ -106,18 +107,18 @@ def _shrunk_lp(size: Array, p: float) -> Array:
         """log ‖w(μ)‖ and minus its derivative, d log w/dμ = −w^(p−2) / (1 + (p−1) μ w^(p−2))."""
         u = _log_root(log_size, jnp.log(mu), p)
         weights = jax.nn.softmax(p * u)
-        power = jnp.exp(jnp.where(weights > 0, (p - 2) * u, 0))
+        power = jnp.exp(where(weights > 0, (p - 2) * u, 0))
         return jax.nn.logsumexp(p * u) / p, (weights * power / (1 + (p - 1) * mu * power)).sum()
 
     def newton(state: State) -> State:
         count, mu, low, high, _ = state
         value, fall = excess(mu)
-        low, high = jnp.where(value > 0, mu, low), jnp.where(value > 0, high, mu)
+        low, high = where(value > 0, mu, low), where(value > 0, high, mu)
         ahead = mu + value / fall
         inside = (ahead > low) & (ahead < high)
-        middle = jnp.where(low > 0, jnp.sqrt(low * high), high / 1024)
+        middle = where(low > 0, jnp.sqrt(low * high), high / 1024)
         settled = (jnp.abs(value) <= TIGHT) | ((mu == 0) & (value < 0))  # the latter: inside the ball
-        mu = jnp.where(settled, mu, jnp.where(inside, ahead, middle))
+        mu = where(settled, mu, where(inside, ahead, middle))
         return count + 1, mu, low, high, settled
 
     zero = jnp.zeros_like(size, shape=())
@@ -134,7 +135,7 @@ def _log_root(log_size: Array, log_mu: Array, p: float) -> Array:
     The start is at most log 2 above the root in value, and the slopes lie between 1 and p − 1: four steps
     reach rounding for every size and μ if 1.01 ≤ p ≤ 100, where six of Newton's leave up to 2e-8.
     """
-    finite = jnp.where(jnp.isfinite(log_size), log_size, 0)
+    finite = where(jnp.isfinite(log_size), log_size, 0)
 
     def halley(_: int, u: Array) -> Array:
         second = log_mu + (p - 1) * u
@@ -144,4 +145,4 @@ def _log_root(log_size: Array, log_mu: Array, p: float) -> Array:
         return u - step / (1 - step * bend / (2 * slope))
 
     u = lax.fori_loop(0, 4, halley, jnp.minimum(finite, (finite - log_mu) / (p - 1)))
-    return jnp.where(jnp.isfinite(log_size), u, -jnp.inf)
+    return where(jnp.isfinite(log_size), u, -jnp.inf)

@@ -13,6 +13,7 @@ from jax import Array, lax
 from numpy.typing import NDArray
 
 from attsvm.given import told, whole
+from attsvm.training.choosing import where
 from attsvm.training.data import Data
 from attsvm.training.init import seeds_of
 
@@ -105,7 +106,7 @@ def drawn(form: Choice, seed: Any, order: Any, place: Any) -> tuple[Array, Array
     places = turn * size + jnp.arange(size)
     share = None
     if n % size:
-        share = jnp.where(places < n, 1 / jnp.minimum(size, n - turn * size), 0.0)
+        share = where(places < n, 1 / jnp.minimum(size, n - turn * size), 0.0)
     return order[jnp.minimum(places, n - 1)], order, share
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from attsvm.training.choosing import where
 from attsvm.training.weights import Params
 
 GROW, SHRINK = 1.05, 0.5
@@ -73,12 +74,12 @@ def descend(
     def advance(state: Descent) -> Descent:
         g, known = state.slope.mantissa, state.taken > 0
         steepness = jnp.sqrt(_dot(g, g))
-        safe = jnp.where(steepness > 0, steepness, 1)
+        safe = where(steepness > 0, steepness, 1)
         x = project(_plus(state.y, -state.step / safe, g))
         move, turn = _plus(x, -1.0, state.y), _plus(x, -1.0, state.x)
         against = _dot(move, turn) < 0
-        momentum = jnp.where(against, 1.0, (1 + jnp.sqrt(1 + 4 * state.momentum**2)) / 2)
-        y = _plus(x, jnp.where(against, 0.0, (state.momentum - 1) / momentum), turn)
+        momentum = where(against, 1.0, (1 + jnp.sqrt(1 + 4 * state.momentum**2)) / 2)
+        y = _plus(x, where(against, 0.0, (state.momentum - 1) / momentum), turn)
         there, way = slope(y), _plus(y, -1.0, state.y)
         ratio = jnp.exp(there.log_scale - state.slope.log_scale)
         rise = (_dot(there.mantissa, way) * ratio - _dot(g, way)) / safe
@@ -88,13 +89,13 @@ def descend(
         still = (length <= tolerance * state.step) | (free & (length <= tolerance))
         after = Descent(x, y, there, momentum, GROW * state.step, state.taken, known & still)
         held = state._replace(step=SHRINK * state.step)
-        chosen = jax.tree.map(lambda new, old: jnp.where(kept, new, old), after, held)
+        chosen = jax.tree.map(lambda new, old: where(kept, new, old), after, held)
         return chosen._replace(taken=state.taken + 1)
 
     # The first pass stands still and only takes the slope: a second copy of it would compile twice as long.
     inside = project(state.x)
-    x = {name: jnp.where(state.taken == 0, inside[name], state.x[name]) for name in inside}
-    y = {name: jnp.where(state.taken == 0, inside[name], state.y[name]) for name in inside}
+    x = {name: where(state.taken == 0, inside[name], state.x[name]) for name in inside}
+    y = {name: where(state.taken == 0, inside[name], state.y[name]) for name in inside}
     return lax.while_loop(lambda s: ~s.stationary & (s.taken < stop), advance, state._replace(x=x, y=y))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from attsvm.norms import Entrywise, Norm, RowWise, Schatten
+from attsvm.training.choosing import where
 from attsvm.training.compilation import backend
 from attsvm.training.lanes import each
 from attsvm.training.small_svd import LARGEST, small_svd
@@ -72,12 +73,12 @@ def _block_steepest(norm: Schatten, leaves: list[Array]) -> list[Array]:
     """That of one block matrix: every block has its own singular vectors, their values are one vector."""
     blocks = [leaf[:, None] if leaf.ndim == 1 else leaf for leaf in leaves]
     largest = jnp.stack([jnp.abs(block).max() for block in blocks]).max()
-    scale = 1 / jnp.where(largest > 0, largest, 1)  # powers of 1e±150 would over- or underflow
+    scale = 1 / where(largest > 0, largest, 1)  # powers of 1e±150 would over- or underflow
     U, values, Vt = zip(*decomposed([block * scale for block in blocks]), strict=True)
     sigma = jnp.concatenate(values)
     # As norms.Schatten: noise would be blown up to full size.
     size = max(sum(block.shape[0] for block in blocks), sum(block.shape[1] for block in blocks))
-    sigma = jnp.where(sigma > size * np.finfo(sigma.dtype).eps * sigma.max(), sigma, 0)
+    sigma = where(sigma > size * np.finfo(sigma.dtype).eps * sigma.max(), sigma, 0)
     unit = jnp.split(Entrywise(norm.p).steepest_along(sigma), np.cumsum([len(one) for one in values])[:-1])
     return [
         ((u * own) @ vt).reshape(leaf.shape) for u, own, vt, leaf in zip(U, unit, Vt, leaves, strict=True)

@@ -12,6 +12,7 @@ from jax import Array, lax
 
 from attsvm.training import attention, fused, holding, lanes, weights
 from attsvm.training.batches import drawn, some
+from attsvm.training.choosing import where
 from attsvm.training.compilation import wide_vectors
 from attsvm.training.data import Data
 from attsvm.training.heads import Head, Linear, over_heads
@@ -113,7 +114,7 @@ def mended(
     def chosen(axis: int) -> Any:
         def one(quick: Array, slow: Array) -> Array:
             wide = lost.reshape((1,) * axis + lost.shape + (1,) * (quick.ndim - axis - lost.ndim))
-            return jnp.where(wide, slow, quick)
+            return where(wide, slow, quick)
 
         return one
 
@@ -262,7 +263,7 @@ def _checked(plan: Plan, old: State, new: State) -> State:
     if plan.head_rule is None:
         held = held._replace(head=new.head)  # which is the old one
     kept = old.going & finite
-    return jax.tree.map(lambda new, old: new if new is old else jnp.where(kept, new, old), new, held)
+    return jax.tree.map(lambda new, old: new if new is old else where(kept, new, old), new, held)
 
 
 def _all(test: Any, runs: int, *trees: Any) -> Array:

@@ -15,6 +15,7 @@ from attsvm.numbers import Float
 from attsvm.numbers.stored import Stored
 from attsvm.selection import scores
 from attsvm.tokens import Tokens
+from attsvm.training.choosing import where
 from attsvm.training.losses import Correlation, Loss, NegativeLog
 
 
@@ -92,7 +93,7 @@ class ReLUNetwork:
         return jnp.maximum(pooled @ self.V, 0) @ self.u
 
     def gradient(self, pooled: Array) -> Array:
-        return jnp.where(pooled @ self.V > 0, self.u, 0) @ self.V.T
+        return where(pooled @ self.V > 0, self.u, 0) @ self.V.T
 
 
 @jax.tree_util.register_dataclass

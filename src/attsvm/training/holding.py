@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from attsvm.training.choosing import where
 from attsvm.training.directions import vector
 from attsvm.training.lanes import each
 from attsvm.training.rule import Rule, Tree, numbers, times
@@ -77,9 +78,9 @@ class OverHeads:
 
             return jax.vmap(one)(grads, state, params, log_scale)
         some = jax.vmap(lambda grads: (vector(grads, False) != 0).any())(grads)
-        top = jnp.where(some, log_scale, -jnp.inf).max()
-        top = jnp.where(top > -jnp.inf, top, 0)
-        share = jnp.where(some, jnp.exp(log_scale - top), 0)
+        top = where(some, log_scale, -jnp.inf).max()
+        top = where(top > -jnp.inf, top, 0)
+        share = where(some, jnp.exp(log_scale - top), 0)
         grads = jax.tree.map(lambda x: share.reshape(-1, *[1] * (x.ndim - 1)) * x, grads)
         owners = None if params is None else self._laid(params)
         updates, state = self.rule.update(self._laid(grads), state, owners, log_scale=top, **known)

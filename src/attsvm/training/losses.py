@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from attsvm.training.choosing import where
+
 NEGLIGIBLE = 1e-30
 """Below it, (e^δ − 1)/δ and log(1 + δ)/δ are 1 to the last bit."""
 
@@ -105,11 +107,11 @@ def _log_expm1(log_x: Array) -> Array:
     moderate = jnp.clip(x, NEGLIGIBLE, 1.0)
     small = log_x + jnp.log(jnp.expm1(moderate) / moderate)
     large = jnp.maximum(x, 1.0)
-    return jnp.where(x < 1, small, large + jnp.log1p(-jnp.exp(-large)))
+    return where(x < 1, small, large + jnp.log1p(-jnp.exp(-large)))
 
 
 def _log_log1p(log_y: Array) -> Array:
     """log(log(1 + y)) from log y."""
     y = jnp.clip(jnp.exp(log_y), NEGLIGIBLE, 1.0)
     small = log_y + jnp.log(jnp.log1p(y) / y)
-    return jnp.where(log_y < 0, small, jnp.log(jax.nn.softplus(jnp.maximum(log_y, 0.0))))
+    return where(log_y < 0, small, jnp.log(jax.nn.softplus(jnp.maximum(log_y, 0.0))))

@@ -18,6 +18,7 @@ from attsvm.norms import Entrywise, Norm, frobenius
 from attsvm.training import attention
 from attsvm.training.attention import Attention, Reading
 from attsvm.training.balls import ball_of, project_ball, project_both
+from attsvm.training.choosing import where
 from attsvm.training.data import Data
 from attsvm.training.descent import Descent, Slope, descend
 from attsvm.training.heads import Head, Linear, SquaredError
@@ -180,7 +181,7 @@ def _inside(problem: Problem, region: Region, params: Params) -> Params:
     if len(params) > 1:
         size = jnp.sqrt(jnp.stack([(x * x).sum() for x in params.values()]).sum())
         bound = math.sqrt(2)
-        shrink = jnp.where(size > bound, bound / jnp.where(size > 0, size, 1), 1)
+        shrink = where(size > bound, bound / where(size > 0, size, 1), 1)
         return {name: x * shrink for name, x in params.items()}
     ((name, x),) = params.items()
     norm, one = ball_of(problem.norm, x.ndim), jnp.ones_like(region.radius)
@@ -189,14 +190,14 @@ def _inside(problem: Problem, region: Region, params: Params) -> Params:
     axis, cosine, inner = region.cone
     x = project_both(x, norm, one, axis, cosine)
     size = norm.value(x)
-    grown = jnp.where(size > 0, x / jnp.where(size > 0, size, 1), axis / norm.value(axis)) * inner
-    return {name: jnp.where(size < inner, grown, x)}
+    grown = where(size > 0, x / where(size > 0, size, 1), axis / norm.value(axis)) * inner
+    return {name: where(size < inner, grown, x)}
 
 
 def _unit(mantissa: Params, log_scale: Array) -> Slope:
     """The slope with a largest entry of one: the squares of tiny tokens and scores would underflow."""
     largest = jnp.stack([jnp.abs(x).max() for x in mantissa.values()]).max()
-    safe = jnp.where(largest > 0, largest, 1)
+    safe = where(largest > 0, largest, 1)
     return Slope({name: x / safe for name, x in mantissa.items()}, log_scale + jnp.log(safe))
 
 
@@ -213,10 +214,10 @@ def _rank_near(problem: Problem, data: Data, look: Attention, reading: Reading, 
     Near a selection that is not the best, L − L* is a constant plus e^(−R·margin): the sign of the small
     part, which decides whether leaving pays, is seen relative to L_α only.
     """
-    chosen = jnp.where(attention.attend(data, axis).winner, reading.scores, 0).sum(-1)
+    chosen = where(attention.attend(data, axis).winner, reading.scores, 0).sum(-1)
     gap = attention.unmasked(data, chosen[:, None] - reading.scores, 0)
     log_drop, sign = jax.nn.logsumexp(look.log_weights, b=gap, axis=-1, return_sign=True)
-    top = chosen + jnp.where(sign < 0, jnp.exp(log_drop), 0)
+    top = chosen + where(sign < 0, jnp.exp(log_drop), 0)
     increase = problem.loss.log_increase(top, log_drop)
     log_size, sign = jax.nn.logsumexp(increase, b=sign, return_sign=True)
     return sign * (FAR + jnp.maximum(log_size, -FAR))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attsvm.norms import Entrywise, Norm, frobenius
+from attsvm.training.choosing import where
 from attsvm.training.directions import direction, vector
 from attsvm.training.rule import (
     Count,
@@ -102,11 +103,11 @@ class Adam:
         log_root = root.log_scale - jnp.log(-jnp.expm1(t * jnp.log(self.b2))) / 2
         # Both over e^log_root, which may be too small for a number; where nothing was seen yet, 0/0 is 0.
         seen = log_root > -jnp.inf
-        size = jnp.where(seen, jnp.exp(jnp.where(seen, log_mean - log_root, 0)), 0)
-        least = 0.0 if is_zero(self.eps) else jnp.exp(jnp.log(self.eps) - jnp.where(seen, log_root, 0))
+        size = where(seen, jnp.exp(where(seen, log_mean - log_root, 0)), 0)
+        least = 0.0 if is_zero(self.eps) else jnp.exp(jnp.log(self.eps) - where(seen, log_root, 0))
 
         def along(m: Array, r: Array) -> Array:
-            return jnp.where(r > 0, m / (jnp.where(r > 0, r, 1) + least), 0) * size
+            return where(r > 0, m / (where(r > 0, r, 1) + least), 0) * size
 
         updates = times(-rate, jax.tree.map(along, mean.mantissa, root.mantissa))
         return decayed(self.decay, updates, rate, params), Moments(t, mean, root)
@@ -145,7 +146,7 @@ class Mirror:
         rate = rate_at(self.lr, state.updates)
         if self.normalised:
             size = Entrywise(self.p).dual.value_along(vector(grads, jnp.ndim(log_scale) == 1))
-            rate = rate / jnp.where(size > 0, size, 1)
+            rate = rate / where(size > 0, size, 1)
         else:
             rate = rate * jnp.exp(log_scale)
         U = jax.tree.map(jnp.subtract, state.U, times(rate, grads))
@@ -174,10 +175,10 @@ class Polyak:
         if log_excess is None:
             raise ValueError("polyak needs the excess loss: call update(…, log_excess=log(L − L*)).")
         size = frobenius.value_along(vector(grads, jnp.ndim(log_scale) == 1))
-        safe = jnp.where(size > 0, size, 1)
+        safe = where(size > 0, size, 1)
         # Divide twice: size² overflows or underflows where size does not.
         length = self.factor * jnp.exp(log_excess - log_scale) / safe / safe
-        return times(-jnp.where(size > 0, length, 0), grads), state
+        return times(-where(size > 0, length, 0), grads), state
 
 
 # ---------------------------------------------------------------------- details
@@ -198,11 +199,11 @@ def _average(state: Averaged, grads: Tree, log_scale: Any, momentum: Any, square
     part = 2 if squares else 1
     # A maximum, because a kernel (fused.py) knows no "any".
     entries = vector(grads, jnp.ndim(log_scale) == 1)
-    some = jnp.where(entries == 0, jnp.zeros_like(entries), 1).max(0) > 0
+    some = where(entries == 0, jnp.zeros_like(entries), 1).max(0) > 0
     old = state.log_scale + jnp.log(momentum) / part
-    new = jnp.where(some, log_scale + jnp.log1p(-momentum) / part, -jnp.inf)
+    new = where(some, log_scale + jnp.log1p(-momentum) / part, -jnp.inf)
     top = jnp.maximum(old, new)
-    safe = jnp.where(top > -jnp.inf, top, 0)
+    safe = where(top > -jnp.inf, top, 0)
     before, now = jnp.exp(old - safe), jnp.exp(new - safe)
 
     def both(m: Array, g: Array) -> Array:

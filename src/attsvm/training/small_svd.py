@@ -9,6 +9,8 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array, lax
 
+from attsvm.training.choosing import where
+
 LARGEST = 16
 """Columns, at most: the rounds grow with them."""
 
@@ -41,7 +43,7 @@ def small_svd(M: Array) -> tuple[Array, Array, Array]:
     both = lax.fori_loop(0, sweeps * (wide - 1), turned, jnp.concatenate([A, V]))
     A, V = both[: len(A)], both[len(A) :]
     sigma = jnp.sqrt((A * A).sum(0))
-    U = A / jnp.where(sigma > 0, sigma, 1)
+    U = A / where(sigma > 0, sigma, 1)
     if wide > m:  # the column that was added is zero still, wherever the tournament left it
         kept = jnp.argsort(jnp.abs(V[m]) > 0.5, stable=True)[:m]
         return U[:, kept], sigma[kept], V[:m, kept].T
@@ -51,9 +53,9 @@ def small_svd(M: Array) -> tuple[Array, Array, Array]:
 def _rotation(alpha: Array, beta: Array, gamma: Array) -> tuple[Array, Array]:
     """Cosine and sine that make columns of squared lengths α, β and product γ orthogonal."""
     apart = gamma == 0
-    zeta = (beta - alpha) / (2 * jnp.where(apart, 1, gamma))
-    sign = jnp.where(zeta >= 0, 1, -1)
-    t = jnp.where(apart, 0, sign / (jnp.abs(zeta) + jnp.sqrt(1 + zeta * zeta)))
+    zeta = (beta - alpha) / (2 * where(apart, 1, gamma))
+    sign = where(zeta >= 0, 1, -1)
+    t = where(apart, 0, sign / (jnp.abs(zeta) + jnp.sqrt(1 + zeta * zeta)))
     c = 1 / jnp.sqrt(1 + t * t)
     return c, c * t
 

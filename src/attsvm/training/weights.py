@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attsvm.given import told, whole
+from attsvm.training.choosing import where
 from attsvm.training.lanes import contract, each
 
 Params = dict[str, Array]
@@ -110,7 +111,7 @@ class Diagonal:
     def matrix(self, params: Params) -> Array:
         w = _product([params[name] for name in self.names])
         here = jnp.eye(len(w), dtype=bool).reshape(len(w), len(w), *[1] * (w.ndim - 1))
-        return jnp.where(here, w[:, None], 0)
+        return where(here, w[:, None], 0)
 
     def pullback(self, params: Params, G: Array) -> Params:
         g = jnp.einsum("dd...->d...", G)
