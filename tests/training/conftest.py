@@ -93,7 +93,7 @@ def _exact_gradient(tokens, v, W, digits=60):
     The textbook formula cancels, so mpmath works with `digits` more than the smallest weight needs.
     """
     gap = np.ptp(np.einsum("ntd,de,ne->nt", tokens.keys, W, tokens.queries), axis=1).max()
-    with mp.workdps(int(digits + gap)):
+    with mp.workdps(int(digits + gap / np.log(10))):
         G = mp.zeros(tokens.d, tokens.e)
         for i in range(tokens.n):
             X, z = mp.matrix(tokens.keys[i].tolist()), mp.matrix(tokens.queries[i].tolist())

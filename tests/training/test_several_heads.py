@@ -36,7 +36,7 @@ def run(tokens, rule, steps=4, weight=None, head=V, **options):
 def exact_gradients(tokens, W, digits=60):
     """Textbook gradients of the mean logistic loss of Σ_h v_hᵀ Xᵀ softmax(X W_h z), in mpmath."""
     gap = np.ptp(np.einsum("ntd,hde,ne->hnt", tokens.keys, W, tokens.queries), axis=2).max()
-    with mp.workdps(int(digits + gap)):
+    with mp.workdps(int(digits + gap / np.log(10))):
         G = [mp.zeros(tokens.d, tokens.e) for _ in range(H)]
         for i in range(tokens.n):
             X, z = mp.matrix(tokens.keys[i].tolist()), mp.matrix(tokens.queries[i].tolist())

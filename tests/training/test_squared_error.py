@@ -49,7 +49,7 @@ def ours(tokens, W, head=SQUARED):
 def exact(tokens, W):
     """Direction of the textbook gradient, log of its length, and log of the loss, by mpmath."""
     logits = np.einsum("ntd,de,ne->nt", tokens.keys, W, tokens.queries)
-    with mp.workdps(int(60 + 2 * np.ptp(logits, axis=1).max())):
+    with mp.workdps(int(60 + 2 * np.ptp(logits, axis=1).max() / np.log(10))):
         G, loss = mp.zeros(tokens.d, tokens.e), mp.mpf(0)
         for X, z, V in zip(tokens.keys, tokens.queries, tokens.values, strict=True):
             X, z, V = (mp.matrix(part.tolist()) for part in (X, z, V))
