@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN = .venv/bin
 SCALE ?= default
 CONSTRAINTS ?= constraints.txt
+# Tests wait for processes, clusters and browsers: a third worker keeps two cores busy meanwhile.
+WORKERS ?= 3
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 # Our own modules are compiled once and kept, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE =
@@ -13,7 +15,7 @@ reproduce: .venv/ready
 	$(BIN)/attsvm reproduce --scale $(SCALE)
 
 test: .venv/ready-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 quick: .venv/ready-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m quick tests

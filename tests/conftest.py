@@ -34,7 +34,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()
 
 # On a fresh clone the first file compiles the solvers, for three quarters of a minute; the next three
-# need none of them, so the second worker finds them in the cache. Then the longest files.
+# need none of them, so the other workers find them in the cache. Then the longest files.
 ORDER = (
     "tests/program/test_max_margin.py",
     "tests/training/test_train.py",
