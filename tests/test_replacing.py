@@ -84,3 +84,19 @@ def test_the_disk_of_windows_refuses_to_flush_what_was_opened_for_reading(tmp_pa
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fsync(handle)
     os.close(handle)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has neither such links nor such modes")
+def test_a_link_stays_one_and_a_private_file_private(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    file, link = tmp_path / "elsewhere" / "file", tmp_path / "link"
+    file.write_text("old")
+    file.chmod(0o600)
+    link.symlink_to(file)
+    with replacing.replacing(link) as part:
+        part.write_text("new")
+    assert link.is_symlink() and file.read_text() == "new" and file.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(RuntimeError, match="halfway"), replacing.replacing(link) as part:
+        part.write_text("half")
+        raise RuntimeError("halfway")
+    assert file.read_text() == "new" and len(list(tmp_path.rglob("*"))) == 3

@@ -6,9 +6,10 @@ Files that grow and are resumed keep their unfinished name until then (`heads/te
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -20,10 +21,16 @@ PATIENCE: Final = 2.0
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """The name to write to: it becomes `file` when the block ends well, and is on the disk by then."""
+    """The name to write to: it becomes `file` when the block ends well, and is on the disk by then.
+
+    What a link points to is replaced, not the link; who may read the old file may read the new one.
+    """
+    file = Path(os.path.realpath(file))
     part = file.with_name(f".{file.name}.{uuid4().hex}.part")
     try:
         yield part
+        with suppress(FileNotFoundError):
+            part.chmod(stat.S_IMODE(file.stat().st_mode))
         named(part, file)
     finally:
         part.unlink(missing_ok=True)

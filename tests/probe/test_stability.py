@@ -63,3 +63,10 @@ def test_a_probe_whose_features_were_chosen_is_fitted_again_with_the_chosen_ones
     vars(chosen).update({name: value for name, value in vars(probe).items() if name.endswith("_")})
     one, other = (each.stability(X, y, resamples=2) for each in (chosen, probe))
     assert np.array_equal(one.spread, other.spread)
+
+
+def test_classes_that_no_resample_holds_are_an_error_and_no_endless_loop():
+    """Of 20 sequences of 20 classes a resample has all with a chance of 20!/20²⁰, one in forty million."""
+    with pytest.raises(ValueError, match="resamples in a row lack a class: of 20 classes"):
+        _drawn(np.random.default_rng(0), np.arange(20), None)
+    assert _drawn(np.random.default_rng(0), np.arange(4), None).tolist() == [1.0] * 4

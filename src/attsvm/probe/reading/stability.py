@@ -15,6 +15,9 @@ from attsvm.probe.data.sequences import Sequences
 from attsvm.probe.fitting.folds import as_groups
 from attsvm.progress import Line, silence
 
+TRIES = 10_000
+"""Resamples that are drawn until one has every class."""
+
 
 class Probe(Protocol):
     """What is asked of a fitted probe."""
@@ -91,11 +94,13 @@ def _tokens(probe: Probe, X: Sequences) -> Index:
 def _drawn(rng: np.random.Generator, y: Values, groups: Values | None) -> Float:
     """How often each sequence is drawn (n,); until every class is there."""
     member = np.arange(len(y)) if groups is None else np.unique(groups, return_inverse=True)[1]
-    count = int(member.max()) + 1
-    while True:
+    count, classes = int(member.max()) + 1, len(np.unique(y))
+    for _ in range(TRIES):
         drawn = np.bincount(rng.integers(count, size=count), minlength=count)[member].astype(float)
-        if len(np.unique(y[drawn > 0])) == len(np.unique(y)):
+        if len(np.unique(y[drawn > 0])) == classes:
             return drawn
+    few = f"{TRIES:,} resamples in a row lack a class: of {classes} classes some have very few sequences"
+    raise ValueError(f"{few} or groups. Leave out the rarest classes.")
 
 
 def _cosine(one: Probe, other: Probe, name: str) -> float:
