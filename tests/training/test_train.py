@@ -9,9 +9,10 @@ import numpy as np
 import optax
 import pytest
 
-from attsvm import Tokens, frobenius, spectral
+from attsvm import Tokens, frobenius, max_margin, spectral
 from attsvm.datasets import sphere
 from attsvm.training import engine
+from attsvm.training.data import merged
 from attsvm.training.heads import Linear, QuadraticPenalty, ReLUNetwork
 from attsvm.training.init import gaussian, uniform
 from attsvm.training.losses import correlation, exponential, logistic
@@ -404,3 +405,46 @@ def test_tokens_whose_gradient_no_number_holds_are_not_called_saturated_or_diver
         run(Tokens(1e-15 * single.keys, single.queries, tokens.labels, dtype=np.float32), Linear(v))
     assert run(single, Linear(v)).stopped == "steps"
     assert run(Tokens(0 * tokens.keys, tokens.queries, tokens.labels), Linear(v)).stopped == "saturated"
+
+
+@pytest.fixture(scope="module")
+def doubled():
+    """The first token of every example is there twice, with two values; a head, a weight that selects it."""
+    tokens, _ = sphere(3, 4, 5, seed=0)
+    keys = np.concatenate([tokens.keys, tokens.keys[:, :1]], 1)
+    keys[0, [0, 4], 0] = 0.0, -0.0  # equal numbers of different bits
+    values = np.random.default_rng(1).standard_normal((3, 5, 2))
+    ends = max_margin(Tokens(keys[:, :4], tokens.queries), np.zeros(3, int)).W
+    return Tokens(keys, tokens.queries, tokens.labels, values=values), np.array([1.0, -0.5]), ends
+
+
+def test_tokens_of_one_key_and_different_values_do_not_hide_the_others(doubled, exact_gradient):
+    tokens, v, ends = doubled
+    start = 3_000 * ends  # all others are below e^(−3000)
+    path = run(tokens, Linear(v), init=start, steps=1, optimizer=steepest(frobenius, 1.0))
+    assert path.stopped == "steps"
+    unit, _ = exact_gradient(tokens, v, start)
+    np.testing.assert_allclose(start - path.final, unit, rtol=0, atol=1e-9)  # start has errors of 1e-12
+
+
+def test_tokens_of_one_key_are_trained_by_the_mean_of_their_values(doubled):
+    tokens, v, _ = doubled
+    mean, single = np.array(tokens.values), tokens.mask.copy()
+    mean[:, [0, 4]] = mean[:, [0, 4]].mean(1, keepdims=True)
+    by_hand = Tokens(tokens.keys, tokens.queries, tokens.labels, values=mean)
+    path, other = (run(each, Linear(v), record=range(201)) for each in (tokens, by_hand))
+    assert np.array_equal(path.W, other.W) and np.array_equal(path.log_excess, other.log_excess)
+    assert np.array_equal(path.tokens.values, tokens.values)
+    again = run(tokens, Linear(v), steps=300, resume=path)
+    assert np.array_equal(again.final, run(by_hand, Linear(v), steps=300).final)
+    single[:, 4] = False
+    alone = Tokens(tokens.keys, tokens.queries, tokens.labels, single, values=tokens.values)
+    assert np.abs(run(alone, Linear(v)).final - path.final).max() > 1e-2  # two tokens are more than one
+
+
+def test_a_masked_token_has_no_key_that_another_could_share():
+    keys = np.array([[[0.0, 0.0], [1.0, 0.0], [5.0, 5.0]]])
+    mask, values = np.array([[True, True, False]]), np.array([[[1.0], [0.0], [7.0]]])
+    cut, whole = Tokens(keys[:, :2], values=values[:, :2]), Tokens(keys, mask=mask, values=values)
+    assert merged(whole) is whole
+    np.testing.assert_allclose(run(whole, Linear([1.0])).W, run(cut, Linear([1.0])).W, atol=1e-14)

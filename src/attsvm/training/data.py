@@ -46,6 +46,34 @@ def check_size(tokens: Tokens, v: NDArray[Any] | None) -> None:
         )
 
 
+def merged(tokens: Tokens) -> Tokens:
+    """The tokens; where several of an example have one key and different values, each with their mean.
+
+    No weight tells them apart, so that attention averages them anyhow. But beside the winner one of another
+    score would pull as strongly for ever, though nowhere, and hide the others past e^(−745).
+    """
+    if tokens.values is tokens.keys or tokens.stored:
+        return tokens
+    mix = np.random.default_rng(0).random(tokens.d)
+    sums = np.where(tokens.mask, np.einsum("...d,d->...", tokens.keys, mix), np.nan)  # of equal keys equal
+    order = np.argsort(sums, axis=-1)
+    near = np.diff(np.take_along_axis(sums, order, -1), axis=-1) == 0
+    rows = np.nonzero(near.any(-1))
+    ordered = np.take_along_axis(tokens.values[rows], order[rows][..., None], 1)
+    told = (near[rows] & (np.diff(ordered, axis=1) != 0).any(-1)).any(-1)
+    if not told.any():
+        return tokens
+    values = np.array(tokens.values)
+    for row in zip(*(place[told] for place in rows), strict=True):
+        own = np.flatnonzero(tokens.mask[row])
+        _, group = np.unique(tokens.keys[row][own] + 0.0, axis=0, return_inverse=True)  # −0 is 0
+        for alike in (own[group == one] for one in range(group.max() + 1)):
+            if (values[row][alike] != values[row][alike[0]]).any():
+                values[row][alike] = values[row][alike].mean(0)
+    parts = (tokens.keys, tokens.queries, tokens.labels, tokens.mask)
+    return Tokens(*parts, values, dtype=tokens.keys.dtype)
+
+
 def arrays(tokens: Tokens) -> Data:
     """The tokens as NumPy's arrays."""
     return some(tokens, slice(0, tokens.n))

@@ -28,7 +28,7 @@ from attsvm.training import (
 )
 from attsvm.training.batches import Batches
 from attsvm.training.compilation import backend, kept_programs
-from attsvm.training.data import arrays, check_size, in_place
+from attsvm.training.data import arrays, check_size, in_place, merged
 from attsvm.training.heads import Head, Linear
 from attsvm.training.holding import per_run
 from attsvm.training.host import Ride, first_steps, ride
@@ -91,7 +91,8 @@ def train(
     compiled in, once per object. Programs are kept on disk for other processes (compilation.py). Runs share
     the cores of a CPU, or all devices that JAX sees; on one GPU, small problems are one kernel (fused.py).
     """
-    tokens = in_place(as_tokens(tokens))
+    given = in_place(as_tokens(tokens))
+    tokens = merged(given)
     weights.check(weight)
     several = weight.count if isinstance(weight, Heads) else None
     head = heads.checked(head, tokens, several)
@@ -101,7 +102,7 @@ def train(
     if train_head is not None and not isinstance(head, Linear):
         raise ValueError(f"train_head trains the head Linear(v), got {type(head).__name__}.")
     asked = record_steps(steps, record)
-    taken = -1 if resume is None else going_on.taken_steps(resume, tokens, steps, init)
+    taken = -1 if resume is None else going_on.taken_steps(resume, given, steps, init)
     chosen = batches.asked(batch, tokens.n)
     rules = _rules(optimizer, train_head, weight, head, tokens)
     known = {"tokens": tokens.runs, "resume": None if resume is None else resume.runs}
@@ -133,7 +134,7 @@ def train(
             share = devices.shared(model, data, start, count)
             done = ride(plan, devices.parts(share, first, data, start, saved), asked, taken, watch, settling)
             look = partial(Look, model.of_records, share, tokens, start[1])
-    path = _path(tokens, done, settling, count, resume, asked, look).changed(heads=several)
+    path = _path(given, done, settling, count, resume, asked, look).changed(heads=several)
     path = going_on.signed(path, words)
     if watch.by_hand or done.interrupted:
         raise (Interrupted if watch.by_hand else Paused)(path)
