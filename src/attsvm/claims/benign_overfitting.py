@@ -212,7 +212,7 @@ def wrong_labels_select_the_weak_signal_of_their_class(seed: int, weak: float = 
     on x₁ and on x₃ after twelve times the published time.
 
     Surprise: in the published setting, weak ‖μ‖ = 2, a noise token often serves a wrong label better than x₃:
-    the statement holds on 3 of 20 seeds there.
+    the statement holds on two of the seeds 0 to 19 there.
     """
     attention, wrong = _fit(BENIGN, seed, weak=weak).attention[0, -1], att.datasets.flipped_examples(N, WRONG)
     return att.judge(
