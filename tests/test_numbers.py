@@ -188,7 +188,7 @@ QUOTED = {
         ("({held} of {seeds} seeds agree", "joint_gradient_descent_follows_the_relaxed_program"),
     ),
     "papers/sinks.md": (
-        ("on {held} of {seeds} fresh seeds (the others miss", "a_sink_is_a_max_margin_selection"),
+        ("on {held} of {seeds} fresh seeds. Where BOS", "a_sink_is_a_max_margin_selection"),
         ("without a sink, on {held} of {seeds} seeds", "relu_attention_solves_the_task_without_a_sink"),
     ),
     "papers/topics.md": (
