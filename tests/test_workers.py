@@ -70,6 +70,8 @@ def test_a_dask_cluster_is_an_executor_and_found_by_its_address():
         address = local._client.scheduler.address
         with named(address) as remote:
             assert remote.submit(os.getpid).result() == local.submit(os.getpid).result() != os.getpid()
+        asked = local._client.run(lambda dask_worker: sorted(dask_worker.periodic_callbacks))
+        assert all("heartbeat" in calls and "profile" not in calls for calls in asked.values())
 
 
 def test_workers_end_with_a_client_that_was_killed():
