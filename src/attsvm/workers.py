@@ -151,7 +151,7 @@ def _dask(where: int | str) -> Iterator[Any]:
     if isinstance(where, int):
         # The profiler asks for every thread's frame, by which Python 3.11 may lock itself up for ever
         # (python/cpython#106883): after five minutes the worker was started anew, and its work lost.
-        calm = {"distributed": {"worker": {"profile": {"enabled": False}}}}
+        calm = {"distributed.worker.profile.enabled": False}
         home = dask.LocalCluster(n_workers=where, threads_per_worker=1, config=calm, **quiet)
     else:
         _reach(dask, where)
