@@ -45,18 +45,22 @@ def _first(n: int, T: int) -> Bool:
     return np.asarray(np.arange(T) == np.zeros((n, 1)))
 
 
+def certified_ratio(path: att.Path, norm: att.Norm) -> Float:
+    """Margin ratio (runs, k) for the tokens that each run attends to at the end, by certified programs."""
+    return att.margin_ratio(path, solved(path.tokens, path.selected, norm))
+
+
 def certified_share(path: att.Path, norm: att.Norm) -> Float:
-    """Margin ratio (runs,) at the end, for the tokens that each run attends to, by certified programs."""
-    return att.margin_ratio(path, solved(path.tokens, path.selected, norm))[:, -1]
+    """The same at the end (runs,)."""
+    return certified_ratio(path, norm)[:, -1]
 
 
-def limit_share(path: att.Path, norm: att.Norm) -> Float:
-    """What `certified_share` tends to, 2 r(t) − r(t/2), by records at t/2 and t.
+def limit(ratio: Float) -> Float:
+    """What margin ratios (runs, k) tend to, 2 r(t) − r(t/2) (runs,); their last records are at t/2 and t.
 
     What a run learnt before it selected stays in its factors, where it is outgrown like 1/t: 1 − r ~ c/t.
     Next to it is a term in 1/t², by which runs that selected late end above one.
     """
-    ratio = att.margin_ratio(path, solved(path.tokens, path.selected, norm))
     return np.asarray(2 * ratio[:, -1] - ratio[:, -2])
 
 

@@ -212,10 +212,10 @@ def _check_positive(gamma: Float, tokens: Tokens) -> None:
     least, most = np.where(tokens.mask, gamma, np.inf).min(-1), gamma.max(-1)
     wrong = (least < 0) | (most <= 0)
     if wrong.any():
-        where = tuple(np.argwhere(wrong)[0])
+        place = tuple(np.argwhere(wrong)[0])
         raise ValueError(
-            f"log_loss is −log of a probability, and example {where[-1]} has scores from {least[where]:.3g} "
-            f"to {most[where]:.3g}. Pass scores of at least 0, one of them above, or another loss."
+            f"log_loss is −log of a probability, and example {place[-1]} has scores from {least[place]:.3g} "
+            f"to {most[place]:.3g}. Pass scores of at least 0, one of them above, or another loss."
         )
 
 
