@@ -116,10 +116,11 @@ class Doubled:
     def __matmul__(self, other: Any) -> Doubled:
         """The product of a matrix (n, k) with a matrix (k, m) or a vector (k,)."""
         other = Doubled.of(other)
-        across = (other if other.ndim == 2 else other[:, None]).T
-        out = np.empty((2, len(self), len(across)))
-        loops.product(*self._contiguous(), *across._contiguous(), *out)
-        return Doubled(*out) if other.ndim == 2 else Doubled(*out[:, :, 0])
+        if other.ndim == 1:
+            return (other[None] @ self.T)[0]  # a long row, which the loop takes in vectors
+        out = np.zeros((2, len(self), other.shape[1]))
+        loops.product(*self._contiguous(), *other._contiguous(), *out)
+        return Doubled(*out)
 
     def _contiguous(self) -> tuple[Float, Float]:
         return np.ascontiguousarray(self.hi), np.ascontiguousarray(self.lo)

@@ -48,13 +48,15 @@ def _quotient(a, a_low, b, b_low):  # type: ignore[no-untyped-def]
 
 @exactly
 def product(a, a_low, b, b_low, out, out_low):  # type: ignore[no-untyped-def]
-    """out = A Bᵀ: (n, k), (m, k) → (n, m)."""
+    """out += A B: (n, k), (k, m) → (n, m). Column by column the sums are independent, and so in vectors."""
     for i in range(out.shape[0]):
+        for c in range(a.shape[1]):
+            for j in range(out.shape[1]):
+                out[i, j], out_low[i, j] = _add_product(
+                    out[i, j], out_low[i, j], a[i, c], a_low[i, c], b[c, j], b_low[c, j], 1.0
+                )
         for j in range(out.shape[1]):
-            total = rest = 0.0
-            for c in range(a.shape[1]):
-                total, rest = _add_product(total, rest, a[i, c], a_low[i, c], b[j, c], b_low[j, c], 1.0)
-            out[i, j], out_low[i, j] = _normal(total, rest)
+            out[i, j], out_low[i, j] = _normal(out[i, j], out_low[i, j])
 
 
 @exactly

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ def root(x: Numbers) -> Numbers:
 
 def power(x: Numbers, exponent: float) -> Numbers:
     """x^exponent for x > 0."""
+    if exponent == 2:
+        return x * x
     return _exp(_log(x) * exponent) if isinstance(x, Doubled) else x**exponent
 
 
@@ -53,16 +56,17 @@ def solve_positive(matrix: Numbers, right: Numbers) -> Numbers:
 
 
 LOG_2 = (0.6931471805599453, 2.3190468138462996e-17)
+SERIES = [Doubled(1.0) / float(math.factorial(k)) for k in range(9, 0, -1)]
+"""1/9! … 1/1!."""
 
 
 def _exp(x: Doubled) -> Doubled:
     """eˣ by the series of x/512 less a multiple of log 2, squared nine times."""
     count = np.round(x.hi / LOG_2[0])
     small = (x - Doubled(*LOG_2) * count) * 2.0**-9
-    term = total = small
-    for k in range(2, 10):
-        term = term * small / float(k)
-        total = total + term
+    total = Doubled(0.0)
+    for coefficient in SERIES:
+        total = (total + coefficient) * small
     for _ in range(9):
         total = total * 2.0 + total * total  # (1 + t)² − 1
     total = total + 1.0
