@@ -12,9 +12,10 @@ SEEDS = (0, 1)
 
 LONG_RUNS = {
     "a_prompt_is_as_often_right_on_an_input_where_width_over_the_others_is_equal",
+    "a_quadratic_head_trains_to_a_direction_and_a_finite_part",
+    "a_relu_head_trains_to_a_direction_and_a_finite_part",
     "a_sink_is_a_max_margin_selection",
     "both_stages_tend_to_their_programs",
-    "causal_attention_is_the_flattened_problem",
     "descent_becomes_global_as_d_grows",
     "descent_is_global_if_losing_scores_are_equal",
     "descent_maximises_the_margin_of_the_examples_it_wins",
@@ -22,15 +23,16 @@ LONG_RUNS = {
     "descent_on_factors_is_quickest_from_a_start_of_middle_size",
     "descent_on_one_example_is_global_if_losing_scores_are_equal",
     "factors_reach_the_nuclear_margin",
+    "far_starts_end_where_the_cone_is_wide",
     "gd_and_sign_on_diagonals_maximise_the_l1_and_the_max_margin",
     "key_and_query_prefer_the_nuclear_margin",
-    "mirror_descent_diverges_in_norm_like_log_k",
     "normalised_descent_selects_the_best_tokens_from_any_start",
     "the_loss_gap_decays_exponentially",
     "the_norm_diverges_from_every_start",
     "the_path_of_K_and_Q_tends_to_the_nuclear_direction",
     "the_path_of_W_tends_to_the_frobenius_direction",
     "the_trained_order_extends_the_corpus",
+    "training_on_two_topics_keeps_the_order_of_each",
     "weights_split_into_direction_and_finite_part",
 }
 """Claims that run for longer than XLA takes to optimise them."""
