@@ -1,4 +1,4 @@
-"""What every page of the package is made of: data in it, and text as a reader should see it."""
+"""What every page of the package is made of: a template, its parts, and text as a reader should see it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ RAISED = re.compile(r"(?<=[^\s^])\^(?:\{([^}]*)\}|\(([^)]*)\)|([^\W_]+))")
 """An exponent in plain text: W^mm, e^(−R), C^{1,2}."""
 
 
-def page(room: str, template: str, **records: Any) -> str:
-    """A page in one file: a template of the package, the style all such pages share, and data by name.
+def page(room: str, template: str, **parts: Any) -> str:
+    """A page in one file: a template of the package, and its parts by name; nothing is loaded from elsewhere.
 
-    `__STYLE__` and the names in capitals, `__DATA__`, are where they go; nothing is loaded from elsewhere.
+    `__DATA__` is where the part `data` goes: text as it is, anything else as JSON. The style that pages
+    share is theirs unless they have their own.
     """
-    parts = {f"__{name.upper()}__": embedded(record) for name, record in records.items()}
-    parts["__STYLE__"] = files("attsvm").joinpath("pages.css").read_text(encoding="utf8").strip()
-    text = files(room).joinpath(template).read_text(encoding="utf8")
-    return re.sub("|".join(parts), lambda found: parts[found[0]], text)
+    parts = {"style": asset("attsvm", "pages.css").strip()} | parts
+    texts = {name: part if isinstance(part, str) else embedded(part) for name, part in parts.items()}
+    return re.sub(r"__([A-Z]+)__", lambda found: texts[found[1].lower()], asset(room, template))
+
+
+def asset(room: str, name: str) -> str:
+    """A file of a package of ours, as text."""
+    return files(room).joinpath(name).read_text(encoding="utf8")
 
 
 def embedded(record: Any) -> str:

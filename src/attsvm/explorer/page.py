@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from string import Template
 from typing import Any
 
 from attsvm import __version__
 from attsvm.explorer.presets import presets
-from attsvm.pages import embedded
+from attsvm.pages import asset, page as in_one_file
 
+ROOM = "attsvm.explorer"
 FIRST = "one-input-local"
 """The preset with which the page opens: two basins in one picture."""
 
@@ -19,10 +19,12 @@ FIRST = "one-input-local"
 def page(start: Mapping[str, Any] | None = None) -> str:
     """The whole page; `start` is the state it opens with, by default a preset."""
     data = {"presets": presets(), "start": {"preset": FIRST} if start is None else start}
-    return Template(_asset("page.html")).substitute(
-        style=_asset("page.css"),
-        drawing=_asset("drawing.css"),
-        data=embedded(data),
+    return in_one_file(
+        ROOM,
+        "web/page.html",
+        style=asset(ROOM, "web/page.css"),
+        drawing=asset(ROOM, "web/drawing.css"),
+        data=data,
         modules="\n".join(_modules()),
         version=__version__,
     )
@@ -31,10 +33,6 @@ def page(start: Mapping[str, Any] | None = None) -> str:
 @cache
 def _modules() -> tuple[str, ...]:
     """Each module of the page as an inert script, which the page's last lines turn into a module."""
-    names = sorted(file.name for file in files("attsvm.explorer").joinpath("web").iterdir())
-    scripts = [name for name in names if name.endswith(".js")]
-    return tuple(f'<script type="explorer/module" id="{name}">\n{_asset(name)}</script>' for name in scripts)
-
-
-def _asset(name: str) -> str:
-    return files("attsvm.explorer").joinpath("web", name).read_text(encoding="utf8")
+    names = sorted(file.name for file in files(ROOM).joinpath("web").iterdir())
+    scripts = {name: asset(ROOM, f"web/{name}") for name in names if name.endswith(".js")}
+    return tuple(f'<script type="explorer/module" id="{name}">\n{x}</script>' for name, x in scripts.items())

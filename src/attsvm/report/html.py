@@ -1,11 +1,10 @@
-"""Parts of every page: tables, pictures inside the page, the files of its style."""
+"""Parts of every page: tables, and pictures inside the page."""
 
 from __future__ import annotations
 
 import base64
 import re
 from collections.abc import Iterable
-from importlib.resources import files
 from pathlib import Path as File
 
 from attsvm.pages import escaped
@@ -41,8 +40,3 @@ def picture(file: File, words: str) -> str:
         f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{escaped(words)}" {size}loading="lazy">'
         "</figure>"
     )
-
-
-def asset(name: str) -> str:
-    """A file of the report's folder, as text."""
-    return files("attsvm.report").joinpath(name).read_text(encoding="utf8")

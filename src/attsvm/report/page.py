@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path as File
-from string import Template
 
 from attsvm import __version__, strict_json
 from attsvm.claims import claims as known_claims
 from attsvm.claims.run import Row
 from attsvm.explorer.page import page as explorer_page
 from attsvm.figures import KINDS, STATUSES, Check, Paper, Provenance, Status
-from attsvm.pages import code, escaped, prose
-from attsvm.report.html import asset, line, picture, table
+from attsvm.pages import asset, code, escaped, page as in_one_file, prose
+from attsvm.report.html import line, picture, table
 from attsvm.report.summary import Report, broken
 from attsvm.reproduce import Result
 
+ROOM = "attsvm.report"
 TITLE = "Attention as max-margin token selection, reproduced"
 MARKS: dict[Status, tuple[str, str]] = dict(
     zip(STATUSES, (("good", "✓"), ("reason", "≈"), ("bad", "✗"), ("open", "…")), strict=True)
@@ -37,10 +37,12 @@ CLASSES: dict[Provenance, str] = {
 
 def page(report: Report, out: File) -> str:
     """The whole page; `out` is the folder with the figures' .svg files."""
-    return Template(asset("page.html")).substitute(
+    return in_one_file(
+        ROOM,
+        "page.html",
         title=escaped(TITLE),
-        style=asset("page.css"),
-        script=asset("page.js"),
+        style=asset(ROOM, "page.css"),
+        script=asset(ROOM, "page.js"),
         sentence=prose(report.sentence),
         others=prose(f"{report.others} {report.power}"),
         statuses=_statuses(),

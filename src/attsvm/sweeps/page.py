@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path as File
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 from attsvm import __version__
 from attsvm.figures.sweeps import Layout, Point, draw_curves, draw_map
-from attsvm.pages import escaped
-from attsvm.report.html import asset, line, picture, table
+from attsvm.pages import asset, escaped, page as in_one_file
+from attsvm.report.html import line, picture, table
 from attsvm.reproduce import write_svg
 
 if TYPE_CHECKING:
@@ -48,13 +46,14 @@ def page(done: Sweep) -> str:
         parts = [_across_norms(done, name, layout) for name in _in_several_norms(done)]
         sections = "\n".join([*parts, *(_section(done, quantity, layout) for quantity in done.quantities)])
     contents = "".join(f'<li><a href="#{_slug(q)}">{escaped(_title(q))}</a></li>' for q in done.quantities)
-    return Template(files("attsvm.sweeps").joinpath("page.html").read_text(encoding="utf8")).substitute(
+    return in_one_file(
+        "attsvm.sweeps",
+        "page.html",
         title=escaped(facts["title"]),
         about=escaped(facts["about"]),
         scale=escaped(facts["scale"]),
-        name=escaped(facts["name"]),
-        style=asset("page.css"),
-        script=asset("page.js"),
+        style=asset("attsvm.report", "page.css"),
+        script=asset("attsvm.report", "page.js"),
         tiles=_tiles(done),
         contents=contents if layout else "",
         sections=sections,
