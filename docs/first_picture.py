@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 
 import attsvm as att
 from attsvm.claims.law_of_halves import FACTORS, SIZE
-from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label, plain_powers
+from attsvm.figures.panels import band, grid
+from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label, plain_powers
 
 SEEDS = range(3000, 3020)
 NORMS = {1.0: "nuclear", 1.5: "1.5", 2.0: "Frobenius", 3.0: "3", 4.0: "4", math.inf: "spectral"}
@@ -36,20 +37,13 @@ def shares(p: float) -> np.ndarray:
     return np.array(found)
 
 
-def band(ax, x, each, color, axis):
-    low, middle, high = np.quantile(each, [0.25, 0.5, 0.75], axis=axis)
-    ax.fill_between(x, low, high, color=color, alpha=0.2, lw=0)
-    ax.plot(x, middle, color=color)
-    return middle
-
-
 def draw(past: dict[str, np.ndarray], halves: dict[float, np.ndarray]) -> Figure:
-    figure, (left, right) = canvas(2, width=8.6, height=3.1)
+    figure, ((left, right),) = grid(1, 2, 3.1, width=8.6)
     left.set_xscale("log")
     left.set_yscale("log")
     names = {"usual": ("usual softmax gradient", ORANGE, (0, 8)), "ours": ("attsvm", BLUE, (-34, 2))}
     for name, (text, color, shift) in names.items():
-        middle = band(left, past["steps"], past[name], color, 0)
+        middle = band(left, past["steps"], past[name], color)
         place = {"ha": "right", "textcoords": "offset points", "xytext": shift}
         label(left, past["steps"][-1], middle[-1], text, color, **place)
     left.set_title("Training goes on past saturation", fontsize=10)
@@ -59,7 +53,7 @@ def draw(past: dict[str, np.ndarray], halves: dict[float, np.ndarray]) -> Figure
     x = range(len(NORMS))
     places = {2.0: (4, "right", (-8, -10)), 4.0: (2, "center", (0, 7)), math.inf: (5, "right", (0, 7))}
     for p, (text, color) in STEPS.items():
-        middle = band(right, x, halves[p], color, 1)
+        middle = band(right, x, halves[p].T, color)
         best = int(middle.argmax())
         right.plot(best, middle[best], "o", color=color)
         at, side, shift = places[p]

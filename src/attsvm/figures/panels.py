@@ -14,10 +14,10 @@ from attsvm.numbers import Float
 
 
 def grid(
-    rows: int, columns: int, height: float, heights: Sequence[float] | None = None
+    rows: int, columns: int, height: float, heights: Sequence[float] | None = None, width: float = 7.2
 ) -> tuple[Canvas, list[list[Axes]]]:
     """A page-wide figure with rows of axes of these relative heights, no frames at the top and right."""
-    figure = Canvas(figsize=(7.2, height), layout="constrained")
+    figure = Canvas(figsize=(width, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, height_ratios=heights)
     for ax in axes.flat:
         ax.spines[["top", "right"]].set_visible(False)

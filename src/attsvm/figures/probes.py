@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as Canvas
 
-from attsvm.figures.panels import describe
-from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
+from attsvm.figures.panels import describe, grid
+from attsvm.figures.style import BLUE, GREY, ORANGE, label
 
 RATE = 0.01
 
 
 def draw_curves(curves: Any) -> Canvas:
     """The ROC curve with its rate at 1 % false positives, and observed against predicted probability."""
-    figure, (left, right) = canvas(2, width=8.4, height=3.9)
+    figure, ((left, right),) = grid(1, 2, 3.9, width=8.4)
     left.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=":")
     left.step(curves.fpr, curves.tpr, where="post", color=BLUE, lw=1.5)
     found = curves.tpr_at(RATE)

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
 
 import attsvm as att
-from attsvm.figures.panels import band, describe
-from attsvm.figures.style import BLUE, GREY, ORANGE, TITLE_SIZE, canvas, label, plain_powers
+from attsvm.figures.panels import band, describe, grid
+from attsvm.figures.style import BLUE, GREY, ORANGE, TITLE_SIZE, label, plain_powers
 from attsvm.numbers import Float
 
 FEW = 20
@@ -55,7 +55,7 @@ def draw_solution(solution: Any) -> Canvas:
     """Margins of all constraints over the required ones, and the singular values of W."""
     runs = solution.tokens.runs
     one = solution if runs is None else solution.run(0)
-    figure, (left, right) = canvas(2)
+    figure, ((left, right),) = grid(1, 2, 3.4)
     which = "" if runs is None else f"run 0 of {runs}: "
     figure.suptitle(f"{which}{str(one).splitlines()[0]}", fontsize=TITLE_SIZE)
     rows = one.constraints
@@ -80,7 +80,7 @@ def draw_verdict(verdict: Any) -> Canvas:
     curves = {name: curve for name, curve in others if np.shape(curve)[-1:] == index.shape}
     if not curves:
         raise ValueError("this verdict carries no curves to plot.")
-    figure, axes = canvas(len(curves), width=max(3.2 * len(curves), 5.0))
+    figure, (axes,) = grid(1, len(curves), 3.4, width=max(3.2 * len(curves), 5.0))
     figure.suptitle(f"{verdict.claim}: {verdict.status}", fontsize=TITLE_SIZE)
     bounds = {e.what: e for e in verdict.evidence if e.sense}
     for ax, (name, curve) in zip(axes, curves.items(), strict=True):
@@ -97,7 +97,7 @@ def draw_verdict(verdict: Any) -> Canvas:
 def draw_auc(table: Any) -> Canvas:
     """AUC by layer and concept as a shaded table."""
     layers, concepts = table.auc.shape
-    figure, (ax,) = canvas(1, width=2.0 + 0.7 * concepts)
+    figure, ((ax,),) = grid(1, 1, 3.4, width=2.0 + 0.7 * concepts)
     ax.imshow(table.auc, vmin=0.5, vmax=1.0, cmap="Blues", aspect="auto")
     ax.set_xticks(range(concepts), [str(name) for name in table.concepts])
     ax.set_yticks(range(layers), [str(layer) for layer in table.layers])

@@ -7,22 +7,10 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogFormatter, NullLocator
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
 TITLE_SIZE = 10
-
-
-def canvas(columns: int = 1, width: float = 7.2, height: float = 3.4) -> tuple[Canvas, list[Axes]]:
-    """A figure with so many axes side by side, without frames at the top and right."""
-    figure = Canvas(figsize=(width, height), layout="constrained")
-    axes = [figure.add_subplot(1, columns, k + 1) for k in range(columns)]
-    for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.tick_params(labelsize=8)
-        ax.title.set_fontsize(TITLE_SIZE)
-    return figure, axes
 
 
 def colours(count: int) -> list[Any]:

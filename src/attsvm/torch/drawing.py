@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Any
 
-from attsvm.figures.style import canvas, colours
+from attsvm.figures.panels import grid
+from attsvm.figures.style import colours
 from attsvm.torch.records import HeadRecord
 
 PANELS = {
@@ -30,7 +31,7 @@ def draw(records: Sequence[HeadRecord]) -> Any:
     names = line_names(curves)
     legend = dict(zip(dict.fromkeys(names.values()), colours(len({*names.values()})), strict=True))
     columns, width = -(-len(legend) // ROWS), 1.3 if len(curves) <= APART else 0.7
-    figure, axes = canvas(len(PANELS), width=12.0 + columns)
+    figure, (axes,) = grid(1, len(PANELS), 3.4, width=12.0 + columns)
     for ax, (what, title) in zip(axes, PANELS.items(), strict=True):
         for place, curve in curves.items():
             heights = [getattr(record, what) for record in curve]

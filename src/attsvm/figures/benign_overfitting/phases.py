@@ -44,10 +44,7 @@ PANELS = (
 def experiment() -> Arrays:
     """Shares (snr, 3), value and interval, by what, token count and step length; snr (k,)."""
     cells = recorded(RECORD)["cells"]
-    arrays: Arrays = {
-        "snr": np.array(sorted({cell["snr"] for cell in cells})),
-        "runs": sum(c["runs"] for c in cells),
-    }
+    arrays: Arrays = {"snr": np.array(sorted({cell["snr"] for cell in cells}))}
     for _, kind, lr in PANELS:
         for T in COLOURS:
             own = sorted((c for c in cells if c["T"] == T and c["lr"] == lr), key=lambda cell: cell["snr"])

@@ -50,7 +50,6 @@ def experiment(runs: int, steps: int, snr: tuple[float, ...]) -> Arrays:
         "snr": np.array(snr),
         "steps": np.array(kept),
         "test": np.array([[run["test"][1:] for run in row] for row in found]),
-        "train": np.array([[run["train"][1:] for run in row] for row in found]),
         "right": np.array([[one.right for one in row] for row in solved]),
         "program": np.array([[one.test for one in row] for row in solved]),
         "certified": np.array([[one.best.certified for one in row] for row in solved]),

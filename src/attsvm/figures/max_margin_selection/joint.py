@@ -21,8 +21,9 @@ from attsvm.figures.max_margin_selection.protocol import (
     published_loop,
     stack,
 )
+from attsvm.figures.panels import grid
 from attsvm.figures.papers import MAX_MARGIN
-from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
+from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
 
 THIRD = {"tight": (0.5, 1.0), "loose": (0.5, 1.5)}
 START = np.array(att.datasets.published.JOINT_TRAINING_START)
@@ -61,22 +62,23 @@ def experiment(steps: int) -> Arrays:
     path = joint_descent(tokens, head, steps, range(END + 1), START[:, None])
     loop = published_loop(tokens, np.tile(head, (2, 1)), np.tile(START, (2, 1)), END, ADDED)
     assert path.v is not None
-    arrays: Arrays = {"steps": path.index, "attention": path.attention[0, ..., 1]}
+    arrays: Arrays = {"steps": path.index}
     for k, (name, one) in enumerate(problems.items()):
         arrays |= {f"p_{name}": path.W[k, ..., 0], f"v_{name}": path.v[k]}
         arrays |= {f"loop_p_{name}": loop[0][:, k], f"loop_v_{name}": loop[1][:, k]}
         svm = att.label_svm(one, CHOSEN)
         arrays |= {f"mm_{name}": att.max_margin(one, CHOSEN).W[:, 0], f"svm_{name}": svm.W[:, 0]}
         arrays[f"relaxed_{name}"] = relaxed(one).W[:, 0]
-    pooled = np.einsum("kn,nc->knc", arrays["attention"], problems["tight"].keys[:, 1])
+    attention = path.attention[0, ..., 1]
+    pooled = np.einsum("kn,nc->knc", attention, problems["tight"].keys[:, 1])
     margin = problems["tight"].labels * np.einsum("knc,kc->kn", pooled, arrays["v_tight"])
-    return arrays | {"mass": arrays["attention"].mean(-1), "probability": expit(margin).mean(-1)}
+    return arrays | {"mass": attention.mean(-1), "probability": expit(margin).mean(-1)}
 
 
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Prompt and head in the plane, tight and not; probabilities by step."""
-    figure, (tight, loose, chances) = canvas(3, height=3.0)
+    figure, ((tight, loose, chances),) = grid(1, 3, 3.0)
     _plane(tight, arrays, "tight", ("mm",))
     _plane(loose, arrays, "loose", ("mm", "relaxed"))
     tight.set(title="all label margins tight", ylabel="second coordinate")

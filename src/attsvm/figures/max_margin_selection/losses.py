@@ -15,8 +15,9 @@ import attsvm as att
 from attsvm.figures.accuracy import within
 from attsvm.figures.figure import DERIVED, Arrays, Check, scales
 from attsvm.figures.max_margin_selection.protocol import beside, descend, published_loop, stack
+from attsvm.figures.panels import grid
 from attsvm.figures.papers import MAX_MARGIN
-from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
+from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm.numbers import Float
 
 HIGH = np.array([*range(1, 11), 100.0])
@@ -63,7 +64,7 @@ def offset(loss: str, high: Float) -> Float:
 def experiment(steps: int, losses: tuple[str, ...]) -> Arrays:
     """Prompts (11, k, 2) from zero for each score C and each loss; the published loop for C = 100."""
     tokens = stack([att.datasets.two_scores(high)[0] for high in HIGH])
-    arrays: Arrays = {"high": HIGH}
+    arrays: Arrays = {}
     record = sorted({*range(0, 1_001, 5), *range(1_000, steps + 1, 100)})
     for name in losses:
         path = descend(tokens, np.ones(1), record, loss=LOSSES[name])
@@ -76,7 +77,7 @@ def experiment(steps: int, losses: tuple[str, ...]) -> Arrays:
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Paths that lean; offsets against C; the slowest of them against steps."""
-    figure, (plane, offsets, slow) = canvas(3, height=3.1)
+    figure, ((plane, offsets, slow),) = grid(1, 3, 3.1)
     for name in (name for name in LOSSES if f"prompts_{name}" in arrays):
         _paths(plane, arrays[f"prompts_{name}"], name)
         _offsets(offsets, arrays, name)

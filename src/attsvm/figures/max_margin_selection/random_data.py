@@ -15,8 +15,9 @@ import attsvm as att
 from attsvm.figures.accuracy import counted, digits
 from attsvm.figures.figure import RUN, Arrays, Check, scales
 from attsvm.figures.max_margin_selection.protocol import descend
+from attsvm.figures.panels import grid
 from attsvm.figures.papers import MAX_MARGIN
-from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
+from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm.numbers import Float
 
 T = 5
@@ -98,7 +99,7 @@ def error(share: Float, runs: int) -> Float:
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Shares against the width d, one panel per number of inputs."""
-    figure, axes = canvas(len(arrays["inputs"]), height=3.2)
+    figure, (axes,) = grid(1, len(arrays["inputs"]), 3.2)
     for ax, n in zip(axes, map(int, arrays["inputs"]), strict=True):
         _panel(ax, arrays, n, WIDTHS[n])
         ax.set_title(f"{n} input{'s' if n > 1 else ''} of {T} tokens")

@@ -13,8 +13,9 @@ import attsvm as att
 from attsvm.figures.accuracy import along, axis, digits
 from attsvm.figures.figure import PLOT, PRINTED, Arrays, Check, scales
 from attsvm.figures.max_margin_selection.protocol import COST, PAPER, descend
+from attsvm.figures.panels import grid
 from attsvm.figures.papers import MAX_MARGIN
-from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
+from attsvm.figures.style import BLUE, GREY, ORANGE, label
 
 STARTS = tuple(x for x, _ in att.datasets.published.SEVERAL_INPUTS_STARTS)
 FROM_ZERO = STARTS.index(0.0)
@@ -57,13 +58,9 @@ def experiment(steps: int) -> Arrays:
     scored = att.Tokens(np.concatenate([tokens.keys, tokens.values], axis=-1))
     exact, seen = (att.max_margin(each, [0, 0, 0]) for each in (tokens, scored))
     return {
-        "steps": path.index,
         "prompts": path.W[..., 0],
         "exact": exact.W[:, 0],
         "seen": seen.W[:, 0],
-        "certified": np.array(exact.certified and seen.certified),
-        "cosine": att.cosine(path.W, exact.W),
-        "cosine_seen": att.cosine(path.W, seen.W[:2]),
         "mass_normalised": path.attention[FROM_ZERO, :201, :, 0].mean(-1),
         "mass_plain": slow.attention[..., 0].mean(-1),
         "norm_normalised": path.norm()[FROM_ZERO, :201],
@@ -74,7 +71,7 @@ def experiment(steps: int) -> Arrays:
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Paths against the exact and the published line; attention and length by step."""
-    figure, (plane, mass, norm) = canvas(3, width=7.2, height=3.0)
+    figure, ((plane, mass, norm),) = grid(1, 3, 3.0)
     _paths(plane, arrays)
     _curves(mass, arrays, "mass", {"normalised": (62, 1.03), "plain": (95, 0.84)})
     _curves(norm, arrays, "norm", {"normalised": (8, 17.5), "plain": (95, 5.2)})

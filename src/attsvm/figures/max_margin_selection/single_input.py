@@ -20,8 +20,9 @@ from attsvm.figures.max_margin_selection.protocol import (
     published_loop,
     stack,
 )
+from attsvm.figures.panels import grid
 from attsvm.figures.papers import MAX_MARGIN
-from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
+from attsvm.figures.style import BLUE, GREY, ORANGE, label
 from attsvm.numbers import Float
 
 THIRD_SCORES = (0.9, 0.0)
@@ -64,14 +65,13 @@ def experiment(steps: int) -> Arrays:
         program = att.max_margin(tokens.run(0), [token])
         arrays[f"program_{token}"] = program.W[:, 0]
         arrays[f"cosine_{token}"] = att.cosine(path.W, program.W).reshape(shape)
-        arrays[f"certified_{token}"] = np.array(program.certified)
     return arrays
 
 
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Six paths and the rays of the two programs, one panel per third score."""
-    figure, axes = canvas(2, height=3.9)
+    figure, (axes,) = grid(1, 2, 3.9)
     titles = ("c = 0.9: every start selects token 1", "c = 0: two starts select token 2")
     for ax, paths, ends, title in zip(axes, arrays["prompts"], arrays["published"], titles, strict=True):
         _panel(ax, paths, (arrays["program_0"], arrays["program_1"]), local=ax is axes[1])

@@ -53,8 +53,7 @@ def experiment(runs: int, exponents: tuple[float, ...]) -> Arrays:
 
     own_p_q: both programs for the tokens that the p-run attends to. mixed_p_q: the q-program for the
     tokens of the q-run, as published; every p starts at its own W(0), drawn N(0, 1).
-    agree_p_q: share of examples in which the two runs attend to the same token. usual_p_q (runs,): the same
-    end as own_p_q with the textbook gradient, which cancels.
+    usual_p_q (runs,): the same end as own_p_q with the textbook gradient, which cancels.
     """
     tokens, v = att.datasets.sphere(6, 8, 10, seed=range(1, runs + 1))
     paths = {
@@ -67,7 +66,6 @@ def experiment(runs: int, exponents: tuple[float, ...]) -> Arrays:
         for q in paths:
             arrays[f"own_{p:g}_{q:g}"] = away(path, p, q)
             arrays[f"mixed_{p:g}_{q:g}"] = att.divergence(path.W, programs[q], att.Entrywise(p))
-            arrays[f"agree_{p:g}_{q:g}"] = (path.selected == paths[q].selected).all(-1).mean()
     return arrays | _usual(tokens, v, exponents)
 
 

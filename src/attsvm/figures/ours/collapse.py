@@ -31,19 +31,20 @@ SHOWS = (
 
 @OURS.figure("collapse", "Where descent is global: one variable", shows=SHOWS, **facts("collapse"))
 def experiment() -> Arrays:
-    """Of both models: the cells' sizes and shares, and of every fit exponents and what is left."""
+    """Of both models the cells' sizes and shares, exponents and curve of the best fit, what every fit leaves."""
     told = recorded("collapse")
     arrays: Arrays = {"variables": np.array([one["variable"] for one in told["fits"]["W"]["global"]])}
     arrays["held"] = np.array(told["held out"])
     for model in MODELS:
         arrays |= {f"{key} {model}": np.array(x) for key, x in told["cells"][model].items()}
         arrays[f"off {model}"] = np.array(told["fits"][model]["counted"])
+        best = told["fits"][model]["global"][0]
+        arrays[f"exponents {model}"] = np.array(best["exponents"])
+        arrays[f"curve {model}"] = np.array([*best["cubic"], *best["at"]])
         for share in SHARES:
-            fits, name = told["fits"][model][share], f"{model} {share}"
-            arrays[f"exponents {name}"] = np.array(fits[0]["exponents"])
-            arrays[f"curve {name}"] = np.array([*fits[0]["cubic"], *fits[0]["at"]])
-            arrays[f"error {name}"] = np.array([one["error"] for one in fits])
-            arrays[f"ahead {name}"] = np.array([one["held out"] for one in fits])
+            fits = told["fits"][model][share]
+            arrays[f"error {model} {share}"] = np.array([one["error"] for one in fits])
+            arrays[f"ahead {model} {share}"] = np.array([one["held out"] for one in fits])
     return arrays
 
 
@@ -66,11 +67,11 @@ def draw(arrays: Arrays) -> Canvas:
 
 def _collapsed(ax: Axes, arrays: Arrays, model: str) -> None:
     n, T, d = (arrays[f"{key} {model}"] for key in "nTd")
-    (a, *_), (b, *_) = arrays[f"exponents {model} global"]
+    (a, *_), (b, *_) = arrays[f"exponents {model}"]
     x = d / (n - 1) ** a / (T - 1) ** b
     _points(ax, arrays, model, x, arrays[f"global {model}"] ** (1 / n))
     line = np.geomspace(x.min(), x.max(), 200)
-    ax.plot(line, _curve(arrays[f"curve {model} global"], np.log(line)), color=GREY, lw=1)
+    ax.plot(line, _curve(arrays[f"curve {model}"], np.log(line)), color=GREY, lw=1)
     ax.set(xscale="log", ylim=(0.35, 1.02))
     describe(ax, f"{WORDS[model]}: global", f"d / (n−1)$^{{{a:.2f}}}$ (T−1)$^{{{b:.2f}}}$", "share of inputs")
 

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.figures.accuracy import counted, digits, exactly, within
 from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, scales
+from attsvm.figures.panels import grid
 from attsvm.figures.papers import OURS
-from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
+from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm.numbers import Float
 
 LENGTHS, WIDTHS = (2, 5, 8), (2, 4, 8, 16)
@@ -102,7 +103,7 @@ def _count(ended: tuple[att.Path, Float]) -> list[int]:
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Shares against the width d with their sampling error, one panel per number of inputs."""
-    figure, axes = canvas(len(arrays["inputs"]), height=3.3)
+    figure, (axes,) = grid(1, len(arrays["inputs"]), 3.3)
     for ax, n, best, local in zip(axes, arrays["inputs"], arrays["global"], arrays["local"], strict=True):
         _panel(ax, int(n), best / arrays["runs"], local / arrays["runs"], int(arrays["runs"]))
     total = arrays["global"].size * int(arrays["runs"])

@@ -17,8 +17,9 @@ from attsvm.claims.joint_selection import (
 )
 from attsvm.figures.accuracy import within
 from attsvm.figures.figure import CONJECTURED, DERIVED, Arrays, Check, scales
+from attsvm.figures.panels import grid
 from attsvm.figures.papers import OURS
-from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
+from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm.numbers import Float
 
 RATIOS = np.array([0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.1, 1.3])
@@ -64,12 +65,11 @@ def experiment(problems: int, steps: int, radii: tuple[float, ...]) -> Arrays:
     run = joint_descent(wide, head, steps, [*range(0, 401, 10), steps])
     assert run.v is not None
     own = ratio * np.linalg.norm(run.v[:, -1], axis=-1) / run.norm()[:, -1]
-    arrays: Arrays = {"radii": np.array(radii)}
+    arrays: Arrays = {}
     if radii:
         path = att.regularisation_path(wide, att.Linear(head), radii=radii, head_radii=radii, starts=2)
         arrays["path"] = path.W[..., 0]
     return arrays | {
-        "ratio": ratio,
         "own_ratio": own,
         "length": run.norm()[:, -1],
         "descent": run.W[..., 0],
@@ -97,7 +97,7 @@ def _problems(count: int) -> tuple[att.Tokens, Float]:
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """The fan in the plane, its angle against ρ, and random problems."""
-    figure, (fan, angle, random) = canvas(3, height=3.2)
+    figure, ((fan, angle, random),) = grid(1, 3, 3.2)
     _fan(fan, arrays)
     _angle(angle, arrays)
     _random(random, arrays)

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.figures.accuracy import log_digits, sampled, within
 from attsvm.figures.figure import DERIVED, RUN, Arrays, Check, scales
-from attsvm.figures.panels import describe
+from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import OURS
-from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
+from attsvm.figures.style import BLUE, GREY, ORANGE, label
 from attsvm.figures.textbook import RATE, linear_head, textbook_descent
 
 
@@ -41,14 +41,13 @@ def experiment(runs: int, steps: int) -> Arrays:
         "usual": 1 - att.cosine(usual, solution.W),
         "norm_ours": path.norm()[:, kept],
         "norm_usual": att.frobenius.value(usual),
-        "certified": solution.certified,
     }
 
 
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Median and quartiles of 1 − cosine against steps; norms beside it."""
-    figure, (left, right) = canvas(2, height=3.2)
+    figure, ((left, right),) = grid(1, 2, 3.2)
     steps = arrays["steps"]
     for name, color, text in (("usual", ORANGE, "usual formula"), ("ours", BLUE, "relative to the winner")):
         for ax, each in ((left, arrays[name]), (right, arrays[f"norm_{name}"])):

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.figures.accuracy import exactly, within
 from attsvm.figures.figure import DERIVED, Arrays, Check, certified, scales
-from attsvm.figures.panels import band, describe
+from attsvm.figures.panels import band, describe, grid
 from attsvm.figures.papers import OURS
-from attsvm.figures.style import GREY, canvas, colours
+from attsvm.figures.style import GREY, colours
 from attsvm.numbers import Float
 
 NEAR = 1e-4
@@ -126,7 +126,7 @@ def _judged(path: att.Path, tokens: att.Tokens, v: Float, way: Way) -> Arrays:
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Errors against steps; where the starts end."""
-    figure, (left, right) = canvas(2, height=3.4)
+    figure, ((left, right),) = grid(1, 2, 3.4)
     steps, ways = arrays["steps"], [str(way) for way in arrays["ways"]]
     for way, color, error, other in zip(
         ways, colours(len(ways)), arrays["error"], arrays["other"], strict=True

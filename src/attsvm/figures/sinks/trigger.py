@@ -42,16 +42,13 @@ PAPER = "Ran-Milo 2026, the single layer"
     **facts("sinks"),
 )
 def experiment() -> Arrays:
-    """Attention (T, T) of the first seed, BOS shares and errors (seeds,), and W (seeds, d, d), of both
-    kinds.
-    """
+    """Attention (T, T) of the first seed, BOS shares (seeds,) and W (seeds, d, d), of both kinds."""
     arrays: Arrays = {"program": closed_form(16)}
     for kind, runs in recorded("sinks")["runs"].items():
         arrays |= {
             f"attention_{kind}": np.array(runs[0]["attention"]),
             f"W_{kind}": np.array([run["W"] for run in runs]),
             f"bos_{kind}": np.array([run["mean BOS"] for run in runs]),
-            f"error_{kind}": np.array([run["root mean squared error"] for run in runs]),
         }
     return arrays
 

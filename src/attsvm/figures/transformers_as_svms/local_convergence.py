@@ -13,9 +13,9 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.figures.accuracy import along, axis, counted, digits, sampled
 from attsvm.figures.figure import PLOT, RUN, Arrays, Check, Provenance, scales
-from attsvm.figures.panels import describe, spread_band
+from attsvm.figures.panels import describe, grid, spread_band
 from attsvm.figures.papers import TRANSFORMERS
-from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
+from attsvm.figures.style import BLUE, GREY, ORANGE, label
 from attsvm.figures.textbook import (
     MACHINE,
     attention,
@@ -86,7 +86,8 @@ def experiment(runs: int) -> Arrays:
         )
         arrays |= _measured(name, path)
         arrays[f"best_{name}"] = (path.selected == att.best_tokens(tokens, v)).all((-2, -1))
-        arrays[f"local_{name}"] = np.isin(att.classify(path, v), ("global", "local"))
+        if name == "full":
+            arrays["local_full"] = np.isin(att.classify(path, v), ("global", "local"))
     return arrays | _as_published(tokens, v, init)
 
 
@@ -96,7 +97,6 @@ def _measured(name: str, path: att.Path) -> Arrays:
     for norm, program in ((att.frobenius, "frobenius"), (att.nuclear, "nuclear")):
         solution = att.max_margin(path.tokens, path.selected, norm)
         found[f"{name}_{program}"] = _turn(path.W, solution)
-        found[f"{name}_{program}_certified"] = solution.certified
     return found
 
 
@@ -121,7 +121,7 @@ def _turn(W: Float, solution: Any) -> Float:
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Attention of both runs, then the cosines of each with both programs; mean ± standard deviation."""
-    figure, (left, middle, right) = canvas(3, height=3.0)
+    figure, ((left, middle, right),) = grid(1, 3, 3.0)
     steps = arrays["steps"]
     spread_band(left, steps, arrays["full_mass"], BLUE)
     spread_band(left, steps, arrays["factored_mass"], ORANGE)

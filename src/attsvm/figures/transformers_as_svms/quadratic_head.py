@@ -15,9 +15,9 @@ import attsvm as att
 from attsvm.claims.gen_svm import decaying, on_simplex
 from attsvm.figures.accuracy import digits, sampled, within
 from attsvm.figures.figure import CONJECTURED, DERIVED, RUN, Arrays, Check, scales
-from attsvm.figures.panels import describe
+from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import TRANSFORMERS
-from attsvm.figures.style import BLUE, GREY, ORANGE, canvas, label
+from attsvm.figures.style import BLUE, GREY, ORANGE, label
 from attsvm.numbers import Float
 
 STRENGTHS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
@@ -90,7 +90,7 @@ def _distances(tokens: att.Tokens, W: Float, best: Float) -> Arrays:
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Tokens per input against λ; 1 − correlation against λ, and against the number of tokens."""
-    figure, (left, middle, right) = canvas(3, height=3.0)
+    figure, ((left, middle, right),) = grid(1, 3, 3.0)
     trained, projected = (_tokens(arrays[name]) for name in ("trained", "projected"))
     error = trained.std(-1) / np.sqrt(trained.shape[-1])
     left.plot(STRENGTHS, projected.mean(-1), color=GREY, lw=3, alpha=0.5)

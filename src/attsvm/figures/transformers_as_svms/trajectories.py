@@ -19,7 +19,7 @@ SOURCE = "Transformers as SVMs, trajectories"
 
 
 def trajectories(tokens: att.Tokens, v: Float, steps: int) -> Arrays:
-    """Paths W(k) z_i (2, k, 2), rays W z_i (2, 2) and certified gaps of W (full) and (K, Q) (factored).
+    """Paths W(k) z_i (2, k, 2) and rays W z_i (2, 2) of W (full) and (K, Q) (factored).
 
     W starts at 0; Q at 0 and K at 0.1 times normal numbers. K and Q are normalised each on its own.
     """
@@ -36,7 +36,6 @@ def trajectories(tokens: att.Tokens, v: Float, steps: int) -> Arrays:
         solution = att.max_margin(tokens, path.selected, norm)
         arrays[f"path_{name}"] = np.einsum("kde,ne->nkd", path.W, tokens.queries)
         arrays[f"ray_{name}"] = np.einsum("de,ne->nd", solution.W, tokens.queries)
-        arrays[f"gap_{name}"] = np.array(solution.certificate.gap)
         arrays["selected"] = path.selected.argmax(-1)
     return arrays
 

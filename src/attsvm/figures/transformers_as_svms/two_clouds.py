@@ -10,8 +10,9 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.figures.accuracy import axis
 from attsvm.figures.figure import PLOT, Arrays, Check, scales
+from attsvm.figures.panels import grid
 from attsvm.figures.papers import TRANSFORMERS
-from attsvm.figures.style import GREY, canvas, label
+from attsvm.figures.style import GREY, label
 from attsvm.figures.transformers_as_svms.trajectories import SOURCE, draw_trajectories, trajectories
 
 WINDOW = (-16, 16, -100, 100)
@@ -36,7 +37,7 @@ def experiment(steps: int) -> Arrays:
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Paths against rays, one panel per parameterisation, in the window of the published plot."""
-    figure, axes = canvas(2, height=3.6)
+    figure, (axes,) = grid(1, 2, 3.6)
     for ax, name, other in zip(axes, ("full", "factored"), ("nuclear", "Frobenius"), strict=True):
         draw_trajectories(ax, arrays, name, window=WINDOW)
         label(ax, -15, 88, f"dashed: the {other} rays", GREY)

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.figures.accuracy import axis, within
 from attsvm.figures.figure import DERIVED, PLOT, Arrays, Check, scales
-from attsvm.figures.panels import describe
+from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import TRANSFORMERS
-from attsvm.figures.style import GREY, canvas, label
+from attsvm.figures.style import GREY, label
 from attsvm.figures.transformers_as_svms.trajectories import COLORS, SOURCE, draw_trajectories, trajectories
 from attsvm.numbers import Float
 
@@ -41,7 +41,7 @@ def experiment(steps: int) -> Arrays:
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Tokens with their separating lines; then the paths of W and of (K, Q)."""
-    figure, (left, middle, right) = canvas(3, height=3.1)
+    figure, ((left, middle, right),) = grid(1, 3, 3.1)
     for i in range(2):
         _separated(left, arrays, i)
     left.set(xlim=(-2.2, 2.1), ylim=(-2.8, 2.8))

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.figures.accuracy import counted, digits
 from attsvm.figures.figure import RUN, Arrays, Check, scales
-from attsvm.figures.panels import describe
+from attsvm.figures.panels import describe, grid
 from attsvm.figures.papers import TRANSFORMERS
-from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, canvas, label
+from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label
 from attsvm.numbers import Float
 
 STARTS = 10_000
@@ -112,7 +112,7 @@ def _ends(path: att.Path, v: Float) -> dict[str, Any]:
 @experiment.draws
 def draw(arrays: Arrays) -> Canvas:
     """Shares in percent against d, with binomial standard errors; one panel per n."""
-    figure, axes = canvas(2, height=3.2)
+    figure, (axes,) = grid(1, 2, 3.2)
     for ax, (n, widths) in zip(axes, WIDTHS.items(), strict=True):
         for shift, name, color in ((-0.27, "global", ORANGE), (0.0, "local", BLUE), (0.27, "support", GREEN)):
             _bars(ax, [arrays[f"{name}_{n}_{d}"] for d in widths], shift, color)
