@@ -1,22 +1,11 @@
-"""The figures of benign overfitting: what they read off curves, and numbers that they would miss."""
+"""The figures of benign overfitting: what they read off curves."""
 
 import numpy as np
 import pytest
 
 from attsvm import datasets
-from attsvm.figures.benign_overfitting import hand_built, level, phases, regimes
+from attsvm.figures.benign_overfitting import level, phases, regimes
 from attsvm.figures.recorded import recorded
-
-
-def agreements(figure, arrays):
-    return {check.what: check.agreement for check in figure.checks(arrays)}
-
-
-def test_prompts_by_hand_have_the_published_accuracies_and_others_do_not():
-    arrays = hand_built.experiment(runs=1)
-    assert set(agreements(hand_built.experiment, arrays).values()) == {"agrees"}
-    swapped = {"accuracy": arrays["accuracy"][:, ::-1]}
-    assert "differs, not explained" in agreements(hand_built.experiment, swapped).values()
 
 
 def test_a_level_is_found_between_two_points_of_a_curve():
@@ -35,14 +24,10 @@ def test_the_share_of_the_program_is_that_of_random_classes():
     np.testing.assert_allclose(phases.program(snr), drawn, atol=5 * 0.5 / 4000**0.5)
 
 
-def test_the_record_is_whole_and_its_thresholds_are_those_of_the_program():
+def test_the_record_is_whole():
     cells = recorded(phases.RECORD)["cells"]
     assert len({(cell["T"], cell["lr"], cell["snr"]) for cell in cells}) == 3 * 2 * 17
     assert sum(cell["runs"] for cell in cells) >= 100_000
-    arrays = phases.experiment()
-    assert set(agreements(phases.experiment, arrays).values()) == {"agrees"}
-    early = {phases._name("outcome", "benign", 2, lr): arrays["early benign 2 0.03"] for lr in (0.03, 0.003)}
-    assert "differs, not explained" in agreements(phases.experiment, arrays | early).values()
 
 
 def test_a_shared_seed_of_training_and_test_costs_two_inputs_in_a_thousand():

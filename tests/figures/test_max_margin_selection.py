@@ -1,83 +1,24 @@
-"""Figures of "Max-Margin Token Selection": their numbers agree with the published ones, and can disagree."""
-
-from functools import cache
+"""Figures of "Max-Margin Token Selection": what the published loop, line and table say."""
 
 import numpy as np
 import pytest
 
-from attsvm import datasets
-from attsvm.figures.max_margin_selection import joint, losses, random_data, several_inputs, single_input
+from attsvm import datasets, figures
+from attsvm.figures.max_margin_selection import random_data
 from attsvm.figures.max_margin_selection.protocol import published_loop
 from attsvm.program.max_margin import max_margin
 from attsvm.report import Report
 from attsvm.reproduce import Result
 from attsvm.selection import best_tokens
 from attsvm.tokens import Tokens
-
-TABLE = {
-    f"{kind}_{n}": np.round(np.array(shares) * 200)
-    for kind, rows in random_data.PUBLISHED.items()
-    for n, shares in rows.items()
-}
-MODULES = {m.experiment.name: m for m in (single_input, several_inputs, losses, joint, random_data)}
-
-
-@cache
-def arrays(name):
-    """Quick arrays; one loss is enough here, and the counts of random data are the published table."""
-    if name == "losses":
-        return losses.experiment(steps=1_000, losses=("logistic",))
-    if name == "random-data":
-        return TABLE | {"runs": np.array(200), "inputs": np.array([1, 2])}
-    return MODULES[name].experiment.compute("quick")
-
-
-def broken(name):
-    """The same arrays with one thing wrong: selection, optimizer, loss, program, widths."""
-    a = arrays(name)
-    return (
-        a
-        | {
-            "single-input": lambda: {"cosine_0": a["cosine_1"], "cosine_1": a["cosine_0"]},
-            "several-inputs": lambda: {"mass_plain": a["mass_normalised"]},
-            "losses": lambda: {"prompts_linear": a["prompts_logistic"]},
-            "joint": lambda: {"relaxed_loose": a["mm_loose"]},
-            "random-data": lambda: {"global_2": a["global_2"][::-1]},
-        }[name]()
-    )
-
-
-def disagreements(name, found):
-    return [
-        check.what
-        for check in MODULES[name].experiment.checks(found)
-        if check.agreement == "differs, not explained"
-    ]
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_no_number_disagrees_without_a_reason(name):
-    assert not disagreements(name, arrays(name))
-    assert all(check.accuracy.words for check in MODULES[name].experiment.checks(arrays(name)))
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_a_wrong_experiment_disagrees(name):
-    assert disagreements(name, broken(name))
+from tests.figures.arrays import arrays
 
 
 def test_shuffled_references_fail_in_nine_of_ten_rows():
     names = ("single-input", "several-inputs", "joint")
-    found = [Result(n, "quick", {}, tuple(MODULES[n].experiment.checks(arrays(n))), 0.0) for n in names]
+    found = [Result(n, "quick", {}, tuple(figures.ALL[n].checks(arrays(n))), 0.0) for n in names]
     differ, pairs = Report("quick", tuple(found)).shuffled
     assert pairs > 100 and differ >= 0.9 * pairs
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_every_panel_names_its_axes(name):
-    axes = MODULES[name].experiment.draw(arrays(name)).axes
-    assert all(ax.get_xlabel() and ax.get_title() for ax in axes)
-    assert axes[0].get_ylabel()
 
 
 def test_without_its_constant_the_published_loop_does_not_freeze():

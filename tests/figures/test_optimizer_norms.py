@@ -1,36 +1,14 @@
-"""The map of optimizers and norms: a diagonal is seen, and so is its absence."""
+"""The map of optimizers and norms."""
 
 import numpy as np
-import pytest
 
 from attsvm.figures.ours.optimizer_norms import NORMS, OPTIMIZERS, experiment
+from tests.figures.arrays import arrays
 
 
-@pytest.fixture
-def arrays():
-    names = tuple(OPTIMIZERS)
-    own = np.array([[OPTIMIZERS[row][0] == norm for norm in NORMS] for row in names])
-    return {
-        "optimizers": np.array(names),
-        "ratio": np.where(own, 0.99, 0.6)[..., None].repeat(3, -1),
-        "chosen": np.ones((len(names), 3), bool),
-        "certified": np.ones((len(NORMS), 3), bool),
-    }
-
-
-def test_a_diagonal_of_best_margins_agrees(arrays):
-    assert {check.agreement for check in experiment.checks(arrays)} == {"agrees"}
-
-
-def test_norms_dealt_out_in_another_order_disagree(arrays):
-    shifted = arrays | {"ratio": np.roll(arrays["ratio"], 1, axis=1)}
-    assert {check.agreement for check in experiment.checks(shifted)} == {"agrees", "differs, not explained"}
-
-
-def test_the_map_writes_a_number_into_every_cell(arrays):
-    axes = experiment.draw(arrays).axes[0]
-    assert len(axes.texts) == arrays["ratio"][..., 0].size
-    assert axes.get_xlabel() and axes.get_ylabel()
+def test_the_map_writes_a_number_into_every_cell():
+    found = arrays("optimizer-norms")
+    assert len(experiment.draw(found).axes[0].texts) == found["ratio"][..., 0].size
 
 
 def test_sign_descent_comes_nearest_to_the_best_margin_in_its_own_norm():

@@ -19,11 +19,9 @@ def test_there_are_recorded_figures():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recorded_figure_says_who_made_it_and_is_drawn(name):
-    figure = figures.ALL[name]
-    arrays = figure.compute("quick")
-    assert "commit" in figure.recorded and re.search("python (experiments|benchmarks)/", figure.recorded)
-    assert any(ax.get_xlabel() for ax in figure.picture(arrays).axes)
+def test_a_recorded_figure_says_who_made_it(name):
+    told = figures.ALL[name].recorded
+    assert "commit" in told and re.search("python (experiments|benchmarks)/", told)
 
 
 def test_every_run_records_its_settings_and_a_curve():
