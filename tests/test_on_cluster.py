@@ -10,20 +10,15 @@ from functools import partial
 import numpy as np
 import pytest
 
-from attsvm import NotSeparable, Tokens, frobenius, max_margin, nuclear, scores, separable
+from attsvm import Tokens, frobenius, max_margin
 from attsvm.numbers.stored import as_stored, tasks
 from attsvm.numbers.stored.cluster import OnCluster, _in_parts, _margins
-from tests.program.test_working_set import SAME, problem
-from tests.test_stored import INDICES, numbers
+from tests.program.test_working_set import problem
+from tests.test_homes import chunked
+from tests.test_stored import numbers
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
-
-CHUNKS = [6, (1, 3, 2), (2, 2, 2)]
-
-
-def chunked(array, chunks=-1):
-    return da.from_array(array, chunks=(chunks, -1, -1))
 
 
 def loaded(load, array, size):
@@ -33,15 +28,6 @@ def loaded(load, array, size):
         da.from_delayed(dask.delayed(load)(i, part), part.shape, part.dtype) for i, part in enumerate(parts)
     ]
     return da.concatenate(one)
-
-
-@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
-@pytest.mark.parametrize("index", INDICES, ids=str)
-def test_what_is_in_chunks_is_read_as_numpy_reads_it(index, chunks):
-    array = numbers(6, 4, 3, dtype="float16")
-    found = OnCluster(chunked(array, chunks))[index]
-    assert found.dtype == np.float64
-    assert np.array_equal(found, array.astype(float)[index])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -63,7 +49,7 @@ def test_margins_in_chunks_are_those_in_memory(dtype, same):
 
 def test_large_chunks_are_widened_a_part_at_a_time(monkeypatch):
     keys, directions = numbers(30, 5, 8), np.random.default_rng(1).standard_normal((30, 8))
-    stored = OnCluster(chunked(keys))
+    stored = OnCluster(chunked(keys, len(keys)))
     whole = stored.margins(np.arange(30), np.zeros(30, int), directions, np.eye(8))
     monkeypatch.setattr("attsvm.numbers.stored.cluster.PART", 100)
     assert np.array_equal(stored.margins(np.arange(30), np.zeros(30, int), directions, np.eye(8)), whole)
@@ -81,56 +67,17 @@ def test_only_chunks_that_are_asked_are_computed():
     assert len(asked) == 7
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize(("shape", "norm"), [((200, 6, 12, 1), frobenius), ((40, 4, 5, 4), nuclear)], ids=str)
-def test_the_answer_is_the_one_in_memory(shape, norm, dtype):
-    keys, queries, best = problem(*shape, dtype)
-    tokens = Tokens(chunked(keys, 23), queries)
-    assert isinstance(tokens.keys, OnCluster)
-    there, here = max_margin(tokens, best, norm), max_margin(Tokens(keys, queries), best, norm)
-    assert there.certified
-    assert norm.value(there.W) == pytest.approx(norm.value(here.W), rel=SAME)
-
-
 @pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
 def test_the_answer_depends_neither_on_the_chunks_nor_on_who_computes_them(scheduler):
     keys, _, best = problem(120, 5, 8, 1)
-    expected = max_margin(Tokens(chunked(keys)), best).W
+    expected = max_margin(Tokens(chunked(keys, len(keys))), best).W
     with dask.config.set(scheduler=scheduler):
         found = max_margin(Tokens(da.from_array(keys, chunks=(17, 2, 5))), best).W
     assert np.array_equal(found, expected)
 
 
-def test_soft_margins_are_those_in_memory():
-    keys, queries, best = problem(100, 5, 5, 4)
-    best[::7] = (best[::7] + 1) % 5  # no W separates these
-    there = max_margin(Tokens(chunked(keys, 30), queries), best, slack=1.0)
-    here = max_margin(Tokens(keys, queries), best, slack=1.0)
-    assert there.certified
-    np.testing.assert_allclose(there.W, here.W, rtol=0, atol=1e-6 * np.abs(here.W).max())
-
-
-def test_bad_numbers_and_contradictions_are_named():
-    keys, _, best = problem(50, 4, 6, 1)
-    assert separable(Tokens(chunked(keys, 8)), best)
-    keys[20], best[20] = keys[10], (best[10] + 1) % 4
-    assert not separable(Tokens(chunked(keys, 8)), best)
-    with pytest.raises(NotSeparable, match="10"):
-        max_margin(Tokens(chunked(keys, 8)), best)
-    keys[31, 2, 5] = np.nan
-    with pytest.raises(ValueError, match=r"keys\[31, 2, 5\] is not finite"):
-        Tokens(chunked(keys, 8))
-
-
-def test_a_head_scores_values_in_chunks():
-    array, v = numbers(6, 4, 3), np.array([1.0, -2.0, 0.5])
-    assert np.allclose(scores(Tokens(chunked(array, 4)), v), array @ v, rtol=1e-6)
-
-
 def test_arrays_that_are_none_are_refused():
     keys = chunked(numbers(8, 4, 3), 3)
-    with pytest.raises(ValueError, match=r"keys has shape \(4, 3\)"):
-        Tokens(keys[0])
     with pytest.raises(ValueError, match=r"unknown size\. Pass keys\.compute_chunk_sizes\(\)"):
         Tokens(keys[keys[:, 0, 0] > 0])
     with pytest.raises(ValueError, match="not an array of real numbers"):

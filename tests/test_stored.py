@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attsvm import Path, Solution, Tokens, best_tokens, finite_part, max_margin, scores, selections, tokens
+from attsvm import Path, Solution, Tokens, finite_part, max_margin, selections, tokens
 from attsvm.numbers.stored import KEPT, Stored
 
 
@@ -26,30 +26,6 @@ def mapped(tmp_path, array, name="keys"):
 
 def numbers(*shape, dtype="float32"):
     return np.random.default_rng(0).standard_normal(shape).astype(dtype)
-
-
-INDICES = [
-    slice(None),
-    slice(2, 5),
-    np.array([4, 0, 4]),
-    np.array([True, False, True, False, False, True]),
-    (np.array([5, 1, 5]), np.array([0, 3, 0])),
-    (2, 1),
-    (np.array([3, 1]), slice(None), 0),
-    np.arange(24).reshape(6, 4) % 5 == 0,
-    (np.array([3, 1]), np.array([2, 0]), 1),
-]
-
-
-@pytest.mark.parametrize("index", INDICES, ids=str)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_what_is_stored_is_read_as_numpy_reads_it(tmp_path, index, dtype):
-    array = numbers(6, 4, 3, dtype=dtype)
-    expected = array.astype(float)[index]
-    for where in (mapped(tmp_path, array), Sliced(array)):
-        found = Stored(where)[index]
-        assert found.dtype == np.float64
-        assert np.array_equal(found, expected)
 
 
 def test_examples_are_read_in_units_of_their_own(tmp_path):
@@ -117,11 +93,6 @@ def test_what_cannot_be_read_names_its_place():
         Stored(Broken(numbers(6, 4, 3)))[np.array([3])]
 
 
-def test_a_shape_that_is_none_is_refused():
-    with pytest.raises(ValueError, match=r"keys has shape \(4, 3\)\. Pass \(n, T, d\)"):
-        Tokens(Sliced(numbers(4, 3)))
-
-
 def test_what_numpy_can_read_whole_is_read_if_it_is_small(monkeypatch):
     class Whole(Sliced):
         def __array__(self, dtype=None, copy=None):
@@ -136,12 +107,6 @@ def test_what_numpy_can_read_whole_is_read_if_it_is_small(monkeypatch):
 def test_what_is_stored_stays_so(tmp_path):
     tokens = Tokens(mapped(tmp_path, numbers(6, 4, 3)))
     assert Tokens(tokens.keys).keys is tokens.keys
-
-
-def test_a_head_scores_stored_values(tmp_path):
-    array, v = numbers(6, 4, 3), np.array([1.0, -2.0, 0.5])
-    assert np.allclose(scores(Tokens(mapped(tmp_path, array)), v), array @ v, rtol=1e-6)
-    assert np.array_equal(best_tokens(Tokens(mapped(tmp_path, array)), v), best_tokens(Tokens(array), v))
 
 
 def test_many_runs_need_memory(tmp_path):
