@@ -25,6 +25,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, scaled_dot_pro
 from attsvm.figures.ours.head_ranks import bootstrap
 from attsvm.torch import MarginMonitor, attention_statistics, watch
 from attsvm.torch.probe import Probe
+from measure import device_clock, in_turn
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = "--small" in sys.argv
@@ -34,25 +35,12 @@ TOKENS, LIMIT = 24, 60.0
 """Of a generation, and the seconds for all of them."""
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-    begin = time.perf_counter()
-    work()
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begin
+clock = device_clock if DEVICE == "cuda" else time.perf_counter
 
 
-def in_turn(works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each; the first round compiles."""
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for turn in range(rounds + 1):
-        for name, work in works.items():
-            took = seconds(work)
-            if turn:
-                times[name].append(took)
-    return {name: statistics.median(some) for name, some in times.items()}
+def medians(works: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median seconds of each, in turn."""
+    return {name: statistics.median(some) for name, some in in_turn(works, rounds, clock).items()}
 
 
 def attention() -> None:
@@ -74,7 +62,7 @@ def attention() -> None:
                         q, k, v, is_causal=c
                     ),
                 }
-                took = in_turn(works, 3)
+                took = medians(works, 3)
                 about = f"{heads} × {length:,} × 128 | {str(dtype)[6:]} | {causal}"
                 ours, theirs = 1e3 * took["statistics"], 1e3 * took["attention"]
                 room = _memory(works["statistics"])
@@ -115,7 +103,7 @@ def monitor() -> None:
                     watching.record(step)
                 optimizer.step()
 
-    took = in_turn({"plain": lambda: steps(False), "monitored": lambda: steps(True)}, ROUNDS)
+    took = medians({"plain": lambda: steps(False), "monitored": lambda: steps(True)}, ROUNDS)
     more = took["monitored"] / took["plain"] - 1
     print(f"training, {1e3 * took['plain'] / 50:.2f} ms a step; monitor every 50 steps: {more:+.2%}")
 
@@ -180,7 +168,9 @@ def beside(model: Any, twin: Any, prompt: Any, given: dict[Any, Any], every: int
         stack.callback(gc.enable)
         for turn in range(TOKENS):
             for k in (0, 1) if turn % 2 else (1, 0):
-                times[k].append(seconds(lambda k=k: next(sides[k])))
+                begin = clock()
+                next(sides[k])
+                times[k].append(clock() - begin)
     return times
 
 

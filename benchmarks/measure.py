@@ -218,6 +218,27 @@ def cpu_seconds(call: Callable[[], Any]) -> float:
     return statistics.median(groups) / count
 
 
+def in_turn(
+    works: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[], float] = time.process_time
+) -> dict[str, list[float]]:
+    """Seconds of each, all taken in turn so that a busy machine slows them alike; a round before compiles."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(rounds + 1):
+        for name, work in works.items():
+            begin = clock()
+            work()
+            times[name] += [clock() - begin] if turn else []
+    return times
+
+
+def device_clock() -> float:
+    """Seconds by the wall clock, with the GPU idle."""
+    import torch
+
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 SPECIAL = {f.__name__: f for f in (ours, batch, batch_daqp, first_call, tiny_call)}
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import torch
 
 import attsvm as att
 from attsvm.torch import AttentionPooling, LpMirrorDescent, SteepestDescent, pool
+from measure import device_clock, in_turn
 
 ROUNDS, LR = 15, 1e-4
 
@@ -70,39 +71,22 @@ def matrix_cases() -> dict[str, Callable[[Any], torch.optim.Optimizer]]:
     }
 
 
-def measure(steps: dict[str, Callable[[], Any]], device: str, rounds: int) -> dict[str, float]:
-    """Median seconds of each, all taken in turn so that a busy machine slows them alike."""
-    clock = time.process_time if device == "cpu" else _device_clock
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(rounds + 1):
-        for name, step in steps.items():
-            begin = clock()
-            step()
-            if turn:  # the first turn makes the states
-                times[name].append(clock() - begin)
-    return {name: statistics.median(some) for name, some in times.items()}
-
-
-def _device_clock() -> float:
-    torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def table(title: str, seconds: dict[str, float]) -> None:
-    first = next(iter(seconds.values()))
+def table(title: str, works: dict[str, Callable[[], Any]], device: str, rounds: int = ROUNDS) -> None:
+    """Median seconds of each; the round before makes the states."""
+    times = in_turn(works, rounds, time.process_time if device == "cpu" else device_clock)
+    first = statistics.median(next(iter(times.values())))
     print(f"\n| {title} | ms | ratio |\n|---|---|---|")
-    for name, value in seconds.items():
+    for name, some in times.items():
+        value = statistics.median(some)
         print(f"| {name} | {1e3 * value:.3g} | {value / first:.2f} |")
 
 
 def optimizers(device: str) -> None:
     for width in (16, 256):
-        params = {name: make(tensors(device, width)) for name, make in cases().items()}
-        seconds = measure({name: optimizer.step for name, optimizer in params.items()}, device, ROUNDS)
-        table(f"one step, 50 matrices {width} × {width} and 50 vectors", seconds)
-    params = {name: make(tensors(device, 128)) for name, make in matrix_cases().items()}
-    seconds = measure({name: optimizer.step for name, optimizer in params.items()}, device, 3)
-    table("one step, 50 matrices 128 × 128", seconds)
+        steps = {name: make(tensors(device, width)).step for name, make in cases().items()}
+        table(f"one step, 50 matrices {width} × {width} and 50 vectors", steps, device)
+    steps = {name: make(tensors(device, 128)).step for name, make in matrix_cases().items()}
+    table("one step, 50 matrices 128 × 128", steps, device, 3)
 
 
 def pooling(device: str, n: int = 64, T: int = 128, d: int = 256) -> None:
@@ -117,7 +101,7 @@ def pooling(device: str, n: int = 64, T: int = 128, d: int = 256) -> None:
     both = {
         name: lambda read=read: read(module.logits(tokens)).sum().backward() for name, read in reads.items()
     }
-    table(f"forward and backward, tokens ({n}, {T}, {d}), 4 heads", measure(both, device, ROUNDS))
+    table(f"forward and backward, tokens ({n}, {T}, {d}), 4 heads", both, device)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,7 @@ from attsvm.training import devices
 from attsvm.training.heads import Linear
 from attsvm.training.optimizers import steepest
 from attsvm.training.train import train
+from measure import in_turn
 
 RUNS, EAGER_RUNS, LR = 100, 2, 0.1
 NUDGE = np.finfo(np.float64).eps  # what the authors' code adds to the norm it divides by
@@ -128,20 +130,15 @@ def small(turns: int = 5) -> None:
         "jax.grad, scan + vmap": (plain_jax, tokens, v, 2_000),
         "attsvm": (ours, tokens, v, 2_000),
     }
-    for program, data, head, steps in programs.values():
-        program(data, head, steps)  # compile
-    times: dict[str, list[float]] = {name: [] for name in programs}
-    for _ in range(turns):
-        for name, (program, data, head, steps) in programs.items():
-            seconds = cpu(lambda p=program, d=data, h=head, s=steps: p(d, h, s))
-            times[name].append(seconds / len(head) / steps * 1e6)
-    mine = np.array(times["attsvm"])
+    seconds = in_turn({name: partial(*given) for name, given in programs.items()}, turns)
+    units = {name: len(head) * steps / 1e6 for name, (_, _, head, steps) in programs.items()}
+    times = {name: np.array(some) / units[name] for name, some in seconds.items()}
     print(
         "| program | µs per run-step | 100 × 2,000 | of attsvm, turn by turn | error at 2,000 | at 10,000 |"
     )
     print("|---|---|---|---|---|---|")
     for name, (program, data, head, _) in programs.items():
-        unit, ratio = np.median(times[name]), np.median(np.array(times[name]) / mine)
+        unit, ratio = np.median(times[name]), np.median(times[name] / times["attsvm"])
         far = [] if program is eager_torch else [10_000]
         errors = [f"{direction_error(data, program(data, head, k)):.1e}" for k in [2_000, *far]] + ["–"]
         print(
@@ -157,14 +154,14 @@ def cores(turns: int = 7) -> None:
     print("\n| runs | cores | times as fast as one, turn by turn |\n|---|---|---|")
     for runs, steps in ((RUNS, 10_000), (16 * RUNS, 1_000)):
         tokens, v = sphere(6, 8, 10, seed=range(runs))
-        seconds = np.empty((turns + 1, len(counts)))
-        for turn in range(turns + 1):  # the first one compiles
-            for j, count in enumerate(counts):
-                devices._cores = lambda count=count: count
-                begin = time.perf_counter()
-                ours(tokens, v, steps)
-                seconds[turn, j] = time.perf_counter() - begin
-        ratios = np.sort(seconds[1:, :1] / seconds[1:], axis=0)
+
+        def go(count: int, tokens: Tokens = tokens, v: np.ndarray = v, steps: int = steps) -> None:
+            devices._cores = lambda: count
+            ours(tokens, v, steps)
+
+        works = {str(count): partial(go, count) for count in counts}
+        seconds = np.array([*in_turn(works, turns, time.perf_counter).values()]).T
+        ratios = np.sort(seconds[:, :1] / seconds, axis=0)
         for j, count in enumerate(counts[1:], 1):
             span = f"{np.median(ratios[:, j]):.2f} ({ratios[0, j]:.2f} to {ratios[-1, j]:.2f})"
             print(f"| {runs:,} | {count} | {span} |", flush=True)

@@ -131,7 +131,7 @@ def make(name: str, scale: Scale, out: File) -> Result:
         short = scale == "quick" and not figure.long_runs
         with few_optimisations() if short else nullcontext():
             arrays = figure.compute(scale)
-        checks = tuple(_plain(check) for check in figure.checks(arrays))
+        checks = tuple(figure.checks(arrays))
         np.savez(folder / f"{name}.npz", **arrays)
         if (picture := figure.picture(arrays)) is not None:
             write_svg(picture, folder / f"{name}.svg")
@@ -148,15 +148,6 @@ def make(name: str, scale: Scale, out: File) -> Result:
 
 def _since(began: float) -> float:
     return round(time.process_time() - began, 1)
-
-
-def _plain(check: Check) -> Check:
-    """The check with Python's numbers, which JSON can write."""
-    a = check.accuracy
-    plain = replace(a, known_to=float(a.known_to), error=float(a.error), freedom=float(a.freedom))
-    recipe = check.recipe and _plain(check.recipe)
-    reference, ours = float(check.reference), float(check.ours)
-    return replace(check, reference=reference, ours=ours, accuracy=plain, recipe=recipe)
 
 
 def _folder(name: str, scale: Scale, out: File) -> File:

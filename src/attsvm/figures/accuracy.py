@@ -41,6 +41,10 @@ class Accuracy:
     words: str = ""
     criterion: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("known_to", "error", "freedom"):  # NumPy's numbers, too, which JSON cannot write
+            object.__setattr__(self, name, float(getattr(self, name)))
+
     @property
     def tolerance(self) -> float:
         """bound + t · error, with the two-sided quantile t of Student's distribution at LEVEL."""

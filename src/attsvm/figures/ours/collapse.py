@@ -31,7 +31,7 @@ SHOWS = (
 
 @OURS.figure("collapse", "Where descent is global: one variable", shows=SHOWS, **facts("collapse"))
 def experiment() -> Arrays:
-    """Of both models the cells' sizes and shares, exponents and curve of the best fit, what every fit leaves."""
+    """Of both models the cells' sizes and shares, the best fit's exponents and curve, what is left."""
     told = recorded("collapse")
     arrays: Arrays = {"variables": np.array([one["variable"] for one in told["fits"]["W"]["global"]])}
     arrays["held"] = np.array(told["held out"])
