@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from attsvm import datasets
 from attsvm.norms import Entrywise, frobenius, l1, nuclear
 from attsvm.path import Path
-from attsvm.selection import scores
+from attsvm.selection import TiedScores, best_tokens, scores
 from attsvm.tokens import Tokens
 from attsvm.training import attention
 from attsvm.training.data import arrays
@@ -271,3 +271,35 @@ def test_a_head_of_wrong_width_is_named():
     tokens, v = datasets.sphere(2, 3, 4, seed=0)
     with pytest.raises(ValueError, match="3 wide but the values are 4 wide"):
         regularisation_path(tokens, Linear(v[:3]), radii=[1.0])
+
+
+def test_tokens_of_one_key_count_by_the_mean_of_their_values():
+    random = np.random.default_rng(0)
+    keys, values, head = (
+        random.standard_normal((3, 4, 4)),
+        random.standard_normal((3, 4, 2)),
+        Linear([1.0, 0.5]),
+    )
+    keys[:, 1] = keys[:, 0]
+    mean = values.copy()
+    mean[:, :2] = values[:, :2].mean(1, keepdims=True)
+    by_hand = Tokens(keys, values=mean)
+    path, other = (
+        regularisation_path(each, head, radii=[100.0, 1e5], starts=2)
+        for each in (Tokens(keys, values=values), by_hand)
+    )
+    assert np.array_equal(path.W, other.W) and np.array_equal(path.log_excess, other.log_excess)
+    assert np.array_equal(path.tokens.values, values)
+    with pytest.warns(TiedScores):  # one of the two will do: no weight tells them apart
+        best = best_tokens(by_hand, head.v).argmax(1)
+    delta = np.take_along_axis(keys, best[:, None, None], 1) - keys
+    limit = max_margin(delta[(delta != 0).any(-1)][..., None])
+    assert angle(path.final, limit) < 5e-5 < angle(path.W[0], limit)  # 0.5/R
+
+
+@pytest.mark.parametrize("size", [1e-170, 1e170])
+def test_scores_that_no_number_holds_have_no_path(size):
+    tokens, v = datasets.sphere(2, 3, 4, seed=0)
+    for scaled in (Tokens(tokens.keys, values=size * tokens.keys), Tokens(size * tokens.keys)):
+        with pytest.raises(ValueError, match=r"scores reach .*beyond float64"):
+            regularisation_path(scaled, Linear(size * v), radii=[1 / np.abs(scaled.keys).max()])

@@ -397,12 +397,15 @@ def test_units_of_keys_queries_and_values_change_those_of_the_weight_only(proble
 def test_tokens_whose_gradient_no_number_holds_are_not_called_saturated_or_diverged(problem, size):
     tokens, v = problem
     with pytest.raises(
-        ValueError, match=r"their product, as a gradient has it, is beyond float64. Divide each"
+        ValueError, match=r"their product, as a gradient has it, are beyond float64. Divide each"
     ):
         run(Tokens(size * tokens.keys, size * tokens.queries, tokens.labels), Linear(v))
     single = Tokens(tokens.keys, 1e-25 * tokens.queries, tokens.labels, dtype=np.float32)
     with pytest.raises(ValueError, match="beyond float32"):
         run(Tokens(1e-15 * single.keys, single.queries, tokens.labels, dtype=np.float32), Linear(v))
+    tiny = Tokens(np.float32(1e-40) * single.keys, labels=tokens.labels, dtype=np.float32)  # 0 on a device
+    with pytest.raises(ValueError, match=r"reach 2\^-13\d, 2\^0, 2\^-\d\d: they or their product"):
+        run(tiny, Linear(1e36 * v))
     assert run(single, Linear(v)).stopped == "steps"
     assert run(Tokens(0 * tokens.keys, tokens.queries, tokens.labels), Linear(v)).stopped == "saturated"
 

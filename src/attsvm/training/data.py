@@ -26,22 +26,29 @@ class Data(NamedTuple):
     share: Array | None = None  # (n,) of each example in a mean; None: 1/n
 
 
-def check_size(tokens: Tokens, v: NDArray[Any] | None) -> None:
+def check_size(tokens: Tokens, v: NDArray[Any] | None, units: Any = None) -> None:
     """Refuse tokens whose gradient, a product of keys, queries and scores, no number can hold.
 
-    It would be zero, and the run "saturated", or infinite and "diverged". v: of a linear head.
+    It would be zero, and the run "saturated", or infinite and "diverged". v: of a linear head; units: powers
+    of two by which keys and queries are divided before, in float64.
     """
-    values = tokens.key_size
+    values, known = tokens.key_size, np.finfo(tokens.keys.dtype if units is None else np.float64)
     if tokens.values is not tokens.keys:  # what lies elsewhere is not read for this
         values = np.ones(1) if isinstance(tokens.values, Stored) else sizes(tokens.values, tokens.mask)
-    head, known = np.ones(1) if v is None else np.abs(v).max(), np.finfo(tokens.keys.dtype)
+    of_keys, of_queries = (0, 0) if units is None else units
     with np.errstate(divide="ignore"):
-        parts = [np.log2(size.astype(float)) for size in (tokens.key_size, tokens.query_size, values * head)]
+        head = 0.0 if v is None else np.log2(np.abs(v).max())
+        keys, queries, scores = (
+            np.log2(x.astype(float)) for x in (tokens.key_size, tokens.query_size, values)
+        )
+    parts = [keys - of_keys, queries - of_queries, scores + head]
     power = sum(parts).max()  # −∞ where all are zero, which has no gradient at any scale
-    if power >= known.maxexp or -np.inf < power < known.minexp + known.nmant:
+    least = min(part.max() for part in (*parts, scores))  # what is less than normal is zero on a device
+    small = power < known.minexp + known.nmant or least < known.minexp
+    if power >= known.maxexp or (-np.inf < power and small):
         told = ", ".join(f"2^{part.max():.0f}" for part in parts)
         raise ValueError(
-            f"keys, queries and scores reach {told}: their product, as a gradient has it, is beyond "
+            f"keys, queries and scores reach {told}: they or their product, as a gradient has it, are beyond "
             f"{known.dtype}. Divide each of them by its size."
         )
 

@@ -15,6 +15,7 @@ from attsvm.norms import Entrywise, Norm, Schatten, frobenius
 from attsvm.path import Path
 from attsvm.tokens import Tokens, as_tokens
 from attsvm.training import heads, losses, radii as radius_rules, runs, weights
+from attsvm.training.data import check_size, merged
 from attsvm.training.heads import Head, Linear
 from attsvm.training.host import first_steps
 from attsvm.training.losses import Loss, logistic
@@ -67,7 +68,8 @@ def regularisation_path(
     KeyboardInterrupt whose `path` holds the radii solved so far, or None before the first.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection" and "Transformers as SVMs", RP.
     """
-    tokens = as_tokens(tokens).in_memory()
+    given = as_tokens(tokens).in_memory()
+    tokens = merged(given)
     head = heads.checked(head, tokens)
     weights.check(weight)
     if isinstance(weight, weights.Heads):
@@ -80,6 +82,8 @@ def regularisation_path(
     _check_modes(head, weight, around, cone, ridge, head_index)
     if ridge is None:
         radius_rules.check_size(tokens, index, head_index)
+    v = np.asarray(head.v) if isinstance(head, Linear) and head_index is None else None
+    check_size(tokens, v, radius_rules.units(tokens))
     axis = None if around is None else _axis(around, tokens)
     count = _count_runs(tokens, head, axis)
     problem = Problem(weight, loss, norm, head_index is not None, tokens.runs is not None)
@@ -93,7 +97,7 @@ def regularisation_path(
             for one in along:
                 found.append(one)
                 watch.done = len(found)
-    path = _path(tokens, found, index, problem, count, "radius" if ridge is None else "ridge")
+    path = _path(given, found, index, problem, count, "radius" if ridge is None else "ridge")
     if path is None or watch.pressed:
         raise Interrupted(path)
     return path
