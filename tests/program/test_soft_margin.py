@@ -12,7 +12,7 @@ from attsvm.norms import frobenius, l1, nuclear
 from attsvm.program import soft as prices, working_set
 from attsvm.program.careful import route as careful
 from attsvm.program.max_margin import max_margin, separate
-from attsvm.program.solution import Solution
+from attsvm.program.solution import NotSeparable, Solution
 from attsvm.tokens import Tokens
 from tests.program.conftest import CONFLICTS, VARIANTS, Instance, name
 from tests.program.oracles import rows_of
@@ -200,6 +200,21 @@ def test_a_price_that_makes_no_sense_is_refused(slack, norm, message):
     tokens, selected = planted(5, 4, 6, seed=7)
     with pytest.raises(ValueError, match=re.escape(message)):
         max_margin(tokens, selected, norm, slack=slack)
+
+
+@pytest.mark.parametrize("e", [1, 6], ids=["prompt", "matrix"])
+@pytest.mark.parametrize("slack", [0.1, 3.0, 1e6])
+def test_a_copy_of_a_selected_token_is_paid_for_wherever_the_keys_lie(e, slack):
+    tokens, selected = planted(5, 4, 9, e=e, seed=4)
+    keys = tokens.keys.round(6)
+    keys[2, (selected[2] + 1) % 4] = keys[2, selected[2]]  # a row of no length beside rows that are short
+    far = keys + 2.0**24
+    near = Tokens(far - 2.0**24, tokens.queries)  # the same differences, to the bit
+    solution = max_margin(Tokens(far, tokens.queries), selected, slack=slack)
+    assert solution.certified
+    assert cost(solution) == pytest.approx(least_cost(Instance(near, selected), slack), rel=ORACLE)
+    with pytest.raises(NotSeparable, match="identical keys"):
+        max_margin(Tokens(far, tokens.queries), selected)
 
 
 @pytest.mark.parametrize("e", [1, 6], ids=["prompt", "matrix"])

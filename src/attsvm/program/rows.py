@@ -35,7 +35,7 @@ class Rows:
     owner (k,): which of the g; example, token (k,): the rows' names in the program.
     length (k,): what a row was divided by, so that its multiplier in the program is λ_j / length_j.
     price (k,): what a unit costs that its example falls short; ∞: it must not. Zero rows are left out, but
-    where they can be paid for, or are asked for: these have length one, and δ = 0.
+    where they can be paid for, or are asked for: these have the length of the longest, and δ = 0.
     shape (n, T): that of the program's arrays.
 
     Matrices and vectors differ in two ways. Rows of matrices (e > 1) are sorted by example and token, and
@@ -78,7 +78,7 @@ class Rows:
             kept = ~zero | (price < np.inf) | zeros
             if not kept.all():
                 return cls.named(program, example[kept], token[kept])
-            delta[zero], length[zero] = 0.0, 1.0
+            delta[zero], length[zero] = 0.0, float(length.max()) if not zero.all() else 1.0
         bound, tied = program.bound[at] / length, program.tied[at]
         return cls(delta, queries, owner, bound, tied, price, length, *at, program.active.shape)
 
