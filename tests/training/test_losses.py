@@ -6,7 +6,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from attsvm import Linear, Tokens, frobenius, gd, regularisation_path, train
+from attsvm import Heads, Linear, Tokens, frobenius, gd, regularisation_path, train
 from attsvm.training.losses import correlation, exponential, log_loss, logistic
 
 pytestmark = pytest.mark.quick
@@ -61,16 +61,48 @@ def test_the_log_loss_rises_exactly_up_to_where_it_ends(f):
     assert ours[5] == pytest.approx(exact[5], rel=1e-4)
 
 
-@pytest.mark.parametrize("values", [[1.0, -0.5], [0.0, 0.0]])
-def test_the_log_loss_of_what_is_no_probability_is_refused_in_words(values):
+def test_the_log_loss_of_what_no_attention_makes_positive_is_refused_in_words():
     keys = np.array([[[1.0, 0.0], [0.0, 1.0]]])
-    tokens, fine = (Tokens(keys, values=np.array(v)[None, :, None]) for v in (values, [1.0, 0.0]))
+    tokens, fine = (Tokens(keys, values=np.array(v)[None, :, None]) for v in ([-1.0, 0.0], [1.0, 0.0]))
     for use in (
         lambda data, head: train(data, head, loss=log_loss, optimizer=gd(0.1), steps=2),
         lambda data, head: regularisation_path(data, head, loss=log_loss, norm=frobenius, radii=[1.0]),
     ):
-        with pytest.raises(ValueError, match=r"−log of a probability, and example 0 has scores from -?0"):
+        with pytest.raises(
+            ValueError, match=r"of a positive number, and example 0 has scores up to 0: no att"
+        ):
             use(tokens, Linear(np.ones(1)))
-        with pytest.raises(ValueError, match="−log of a probability"):
+        with pytest.raises(ValueError, match="−log of a positive number"):
             use(fine, Linear(np.array([[1.0], [-1.0]])))  # of two runs, one
         assert np.isfinite(use(fine, Linear(np.ones(1))).loss).all()
+
+
+def test_of_several_heads_the_sum_must_become_positive():
+    tokens = Tokens(np.ones((2, 3, 2, 2)) * [1.0, 2.0], values=np.ones((3, 2, 1)))
+    both = np.array([[2.0], [-1.0]])
+    for v in (both, np.stack([both, both])):
+        path = train(tokens, Linear(v), weight=Heads(2), loss=log_loss, optimizer=gd(0.1), steps=2)
+        np.testing.assert_allclose(path.loss, 0, atol=1e-14)  # −log(2 − 1)
+    with pytest.raises(ValueError, match="example 0 has scores up to -1:"):
+        train(tokens, Linear(both - 1), weight=Heads(2), loss=log_loss, optimizer=gd(0.1), steps=2)
+
+
+def test_the_log_loss_trains_among_negative_scores_as_long_as_their_mean_is_positive():
+    keys = np.array([[1.0, 0.0, 0.4], [0.3, -1.0, 0.0]])[..., None]
+
+    def mean_loss(w, gamma):  # ∞ where it has no value
+        s = np.exp(keys[..., 0] * w)
+        f = (s * gamma).sum(1) / s.sum(1)
+        return -np.log(np.where(f > 0, f, 0)).mean() if (f > 0).all() else np.inf
+
+    gamma = np.array([[1.0, -2.0, 0.1], [0.2, 0.3, -0.1]])  # f > 0 from W = 0.6 on
+    tokens, head = Tokens(keys, values=gamma[..., None]), Linear(np.ones(1))
+    path = regularisation_path(tokens, head, loss=log_loss, radii=[0.5, 2.0], starts=2)
+    least = [min(mean_loss(w, gamma) for w in np.linspace(-r, r, 4001)) for r in path.index]
+    np.testing.assert_allclose(np.nan_to_num(path.loss, nan=np.inf), least, rtol=1e-6)
+    assert path.stopped == "steps"  # not "converged": the first ball has no point with a loss
+    init = np.array([[[1.5]], [[0.0]]])
+    runs = train(tokens, head, loss=log_loss, optimizer=gd(0.1), steps=100, init=init, record=[0])
+    assert list(runs.stopped) == ["steps", "diverged"]
+    assert runs.loss[0, -1] == pytest.approx(mean_loss(runs.final[0].item(), gamma), rel=1e-12)
+    assert runs.loss[0, -1] < mean_loss(1.5, gamma) - 0.1 and np.isnan(runs.loss[1]).all()

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from attsvm.numbers import Float
 from attsvm.numbers.stored import Stored
 from attsvm.selection import scores
 from attsvm.tokens import Tokens
@@ -196,26 +195,21 @@ def checked(head: Head, tokens: Tokens, count: int | None = None) -> Head:
 
 
 def check_loss(head: Head, loss: Loss, tokens: Tokens) -> None:
-    """Refuse another loss of what is one already, and the log-loss of what is no probability."""
+    """Refuse another loss of what is one already, and the log-loss of what no attention makes positive."""
     if isinstance(head, Linear) and isinstance(loss, NegativeLog):
-        v = np.asarray(head.v)
-        for own in [v] if v.ndim == 1 or tokens.runs else v:
-            _check_positive(scores(tokens, own), tokens)
+        v, several = np.asarray(head.v), isinstance(head, LinearHeads)
+        for own in v if v.ndim > head.axes["v"] and tokens.runs is None else [v]:
+            of_heads = np.moveaxis(own, -2, 0) if several else [own]
+            most = np.asarray(sum(scores(tokens, one).max(-1) for one in of_heads))
+            if not (most > 0).all():
+                place = tuple(np.argwhere(most <= 0)[0])
+                raise ValueError(
+                    f"log_loss is −log of a positive number, and example {place[-1]} has scores up to "
+                    f"{most[place]:.3g}: no attention has a positive mean. Pass another loss."
+                )
     if isinstance(head, SquaredError) and not isinstance(loss, Correlation):
         raise ValueError(
             f"SquaredError is a loss by itself, got {type(loss).__name__} of it. Pass loss=correlation."
-        )
-
-
-def _check_positive(gamma: Float, tokens: Tokens) -> None:
-    """Scores (n, T) that a mean of them, which attention is, leaves positive: f > 0 at every weight."""
-    least, most = np.where(tokens.mask, gamma, np.inf).min(-1), gamma.max(-1)
-    wrong = (least < 0) | (most <= 0)
-    if wrong.any():
-        place = tuple(np.argwhere(wrong)[0])
-        raise ValueError(
-            f"log_loss is −log of a probability, and example {place[-1]} has scores from {least[place]:.3g} "
-            f"to {most[place]:.3g}. Pass scores of at least 0, one of them above, or another loss."
         )
 
 

@@ -74,7 +74,10 @@ class Correlation:
 
 @dataclass(frozen=True)
 class NegativeLog:
-    """ℓ(f) = −log f of a probability f: with the head that reads the mass on the right tokens, log-loss."""
+    """ℓ(f) = −log f of a probability f: with the head that reads the mass on the right tokens, log-loss.
+
+    Scores may be negative, where f is not: a run that begins or comes where f ≤ 0 is "diverged".
+    """
 
     def value(self, f: Array) -> Array:
         return -jnp.log(f)
