@@ -142,6 +142,12 @@ NAN[1, 2, 0] = np.nan
         ({"keys": KEYS, "values": np.ones((2, 2, 1))}, "values has shape"),
         ({"keys": KEYS[None], "queries": np.ones((2, 2, 5))}, "runs axes differ"),
         ({"keys": KEYS, "dtype": np.int64}, "Pass np.float64 or np.float32"),
+        ({"keys": KEYS + 1e39, "dtype": np.float32}, r"keys\[0, 0, 0\] is inf. float32 ends at 3.4e38"),
+        ({"keys": NAN, "dtype": np.float32}, "is nan. Remove or mask the token"),
+        (
+            {"keys": 1e-60 * (KEYS + 1), "dtype": np.float32},
+            "-59, less than float32 holds. Pass dtype=np.float64",
+        ),
     ],
 )
 def test_bad_input_is_named(arguments, message):
@@ -167,3 +173,10 @@ def test_several_positions_per_sequence_are_pointed_to_every_query():
 def test_bad_sequences_are_named(sequences, message):
     with pytest.raises(ValueError, match=message):
         Tokens.from_sequences(sequences)
+
+
+def test_sequences_that_would_vanish_in_single_precision_are_named():
+    small = [np.ones((2, 3)), np.full((1, 3), 1e-60)]
+    with pytest.raises(ValueError, match=r"sequences\[1\] reaches 1e-60, less than float32 holds"):
+        Tokens.from_sequences(small, dtype=np.float32)
+    assert Tokens.from_sequences(small).keys[1, 0, 0] == 1e-60

@@ -14,6 +14,8 @@ from attsvm.numbers.stored import Stored, as_stored
 TAME = 8
 """Binary exponents of sizes that stay as they are: no copy of large data that needs none."""
 
+WIDE = "Pass dtype=np.float64, or numbers of moderate size."
+
 AXES = {"keys": "nTd", "queries": "ne", "labels": "n", "mask": "nT", "values": "nTc"}
 """The arrays of Tokens in the order of its arguments, with their axes; runs may come before them."""
 
@@ -46,10 +48,10 @@ def numbers(name: str, value: ArrayLike, dtype: DTypeLike) -> Float:
         array = np.asarray(value)
         if array.dtype == object or np.iscomplexobj(array) or array.dtype.kind in "USMm":
             raise TypeError
-        array = np.asarray(array, dtype=dtype)
     except (TypeError, ValueError):
         hint = " For sequences of different lengths use Tokens.from_sequences." * (name == "keys")
         raise ValueError(f"{name} is not an array of real numbers {shape}.{hint}") from None
+    array = _converted(name, array, dtype)
     if array.ndim not in (axes, axes + 1):
         raise ValueError(
             f"{name} has shape {array.shape}. Pass {shape}, or (runs, {shape[1:]} for many runs."
@@ -57,6 +59,16 @@ def numbers(name: str, value: ArrayLike, dtype: DTypeLike) -> Float:
     if 0 in array.shape:
         raise ValueError(f"{name} is empty: shape {array.shape}. Pass at least one of each axis.")
     return cast(Float, array)
+
+
+def _converted(name: str, given: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
+    """Numbers in another type, unless all of them would be zero there, or nearly; `check_finite` sees ∞."""
+    with np.errstate(over="ignore", under="ignore"):
+        array = np.asarray(given, dtype=dtype)
+    lost = array.dtype != given.dtype and np.abs(array).max(initial=0) < np.finfo(array.dtype).tiny
+    if lost and given.any():
+        raise ValueError(f"{name} reaches {np.abs(given).max():.0e}, less than {array.dtype} holds. {WIDE}")
+    return array
 
 
 def keys_or_values(name: str, value: Any, dtype: DTypeLike) -> Float:
@@ -166,6 +178,8 @@ def check_finite(name: str, array: Float, size: Float, mask: Bool | None = None)
             raise ValueError(f"{name}{list(where)} is not finite. Remove or mask the token.")
         where = tuple(int(k) for k in np.argwhere(~np.isfinite(array))[0])
         advice = "Remove the example." if name == "queries" else "Remove or mask the token."
+        if array.dtype == np.float32 and np.isinf(array[where]):
+            advice = f"float32 ends at 3.4e38. {WIDE}"
         raise ValueError(f"{name}{list(where)} is {array[where]}. {advice}")
 
 
@@ -214,7 +228,7 @@ def as_positions(at: ArrayLike, mask: Bool) -> NDArray[np.intp]:
 
 
 def as_padded(name: str, sequences: Sequence[ArrayLike], dtype: DTypeLike) -> tuple[Float, NDArray[np.intp]]:
-    arrays = [np.asarray(s, dtype=dtype) for s in sequences]
+    arrays = [_converted(f"{name}[{i}]", np.asarray(s), dtype) for i, s in enumerate(sequences)]
     if not arrays:
         raise ValueError(f"{name} is empty. Pass at least one array (T_i, d).")
     for i, a in enumerate(arrays):
