@@ -37,6 +37,25 @@ def test_numbers_of_numpy_and_tuples_are_kept_as_pythons(X, y, tmp_path):
     assert {name: back[name] for name in given} == given and back["features"] == ["linear"]
 
 
+def test_a_splitter_is_not_kept_and_not_replaced_by_another(X, y, tmp_path):
+    from sklearn.base import clone
+    from sklearn.model_selection import KFold
+
+    from attsvm.probe import AttentionProbe
+
+    probe = AttentionProbe(cv=KFold(4, shuffle=True, random_state=5), random_state=np.random.RandomState(0))
+    back = AttentionProbe.load(probe.fit(X, y).save(tmp_path / "probe"))
+    back = AttentionProbe.load(back.save(tmp_path / "again"))
+    assert np.array_equal(back.predict_proba(X), probe.predict_proba(X))
+    told = r"cv was KFold\(n_splits=4, random_state=5, shuffle=True\), which the probe's file does not hold"
+    with pytest.raises(ValueError, match=told):
+        clone(back).fit(X, y)
+    with pytest.raises(ValueError, match=r"random_state was RandomState.*probe.set_params\(random_state=…\)"):
+        back.set_params(cv=probe.cv).fit(X, y)
+    again = back.set_params(random_state=0).fit(X, y)
+    assert again.head_ridge_ == probe.head_ridge_ and np.array_equal(again.coef_, probe.coef_)
+
+
 def test_the_file_is_plain_safetensors(probe, tmp_path):
     from safetensors.numpy import load_file
 

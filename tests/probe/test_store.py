@@ -89,6 +89,18 @@ def test_parts_of_a_store_read_the_rows_they_name(flat):
     assert [span.stop - span.start for span in store.spans(20)] == [2, 1, 1]
 
 
+def test_a_store_has_one_axis_and_may_be_empty_but_nothing_is_learnt_of_none(flat, probe):
+    store = TokenStore.from_flat(flat, OFFSETS)
+    for key in ([[0, 1], [1, 2]], (0, 1), True, "a", [0.5]):
+        with pytest.raises(IndexError, match="a store has one axis"):
+            store[key]
+    for none in (store[[]], store[0:0], store[np.zeros(len(store), bool)]):
+        assert len(none) == 0 and none.mask.shape == (0, 0) and none.split() == []
+        for use in (probe.predict, probe.attention, lambda X: probe.fit(X, [])):
+            with pytest.raises(ValueError, match="X has no sequences"):
+                use(none)
+
+
 def test_splitters_and_searches_index_a_store():
     rng = np.random.default_rng(0)
     flat, labels = rng.standard_normal((160, 4)).astype(np.float32), np.arange(40) % 2

@@ -34,6 +34,7 @@ from attsvm.probe.fitting.relu import MEMBERS
 from attsvm.probe.fitting.ridge_path import AUTO
 from attsvm.probe.reading.separation import Separation, separate_selected
 from attsvm.probe.use.in_use import InUse
+from attsvm.probe.use.saved import check_kept
 from attsvm.program.certificate import Certificate
 
 
@@ -266,6 +267,7 @@ class AttentionProbe(
         return [None if isinstance(ridge, str) else float(ridge) for ridge in ridges]
 
     def _check_parameters(self) -> None:
+        check_kept(self)
         for name in ("head_ridge", "prompt_ridge", "tol"):
             value, other = getattr(self, name), "" if name == "tol" else f' or "{AUTO}"'
             chosen = isinstance(value, str) and value == AUTO and other

@@ -51,6 +51,8 @@ def read(X: Sequences) -> TokenStore | Array:
     The one place that knows all forms in which sequences come.
     """
     X = plain(X)
+    if isinstance(X, TokenStore | list | tuple) and not len(X):
+        raise ValueError("X has no sequences. Pass at least one.")
     if isinstance(X, TokenStore):
         return X
     if isinstance(X, Tokens):
@@ -58,11 +60,9 @@ def read(X: Sequences) -> TokenStore | Array:
     if isinstance(X, tuple) and len(X) == 2 and _axes(X[0]) == 3:
         return _of_padded(*X)
     if isinstance(X, list | tuple):
-        if not X:
-            raise ValueError("X has no sequences. Pass at least one.")
         if isinstance(X[0], str):
             raise ValueError("X holds texts. Pass their hidden states, such as heads.activations writes.")
-        nested = len(X) > 0 and not hasattr(X[0], "toarray") and _axes(X[0]) == 2
+        nested = not hasattr(X[0], "toarray") and _axes(X[0]) == 2
         return _of_list(X) if nested else X
     return _of_padded(X, None) if getattr(X, "ndim", 0) == 3 else X
 

@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attsvm.given import whole
 from attsvm.numbers import Array, Bool, Index, Values
 from attsvm.numbers.stored.matrix import Matrix, as_matrix
 from attsvm.probe.data.on_disk import opened, sequences
@@ -75,12 +76,17 @@ class TokenStore:
     @overload
     def __getitem__(self, key: slice | ArrayLike | tuple[ArrayLike, ...]) -> TokenStore: ...
     def __getitem__(self, key: Array) -> Values | TokenStore:
-        if isinstance(key, tuple):  # scikit-learn asks for store[indices, ...]
-            key = key[0]
-        if isinstance(key, int | np.integer):
+        if isinstance(key, tuple) and len(key) == 2 and key[1] is Ellipsis:
+            key = key[0]  # scikit-learn asks for store[indices, ...]
+        if whole(key):
             start = int(self.starts[key])
             return self.rows.numpy(self.rows.read(slice(start, start + int(self.lengths[key]))))
-        key = np.asarray(key) if not isinstance(key, slice) else key
+        if not isinstance(key, slice):
+            several, key = isinstance(key, tuple), np.asarray(key, None if np.size(key) else np.intp)
+            if several or key.ndim != 1 or key.dtype.kind not in "biu":
+                raise IndexError(
+                    "a store has one axis. Pass a number, a slice, numbers or truth values (n,)."
+                )
         mask = None if self.given_mask is None else self.given_mask[key]
         return TokenStore(self.rows, self.starts[key], self.lengths[key], mask)
 
@@ -142,7 +148,7 @@ class TokenStore:
         """Where the tokens stand in a padded array, bool (n, T)."""
         if self.given_mask is not None:
             return self.given_mask
-        return np.arange(self.lengths.max()) < self.lengths[:, None]
+        return np.arange(self.lengths.max(initial=0)) < self.lengths[:, None]
 
     def padded(self, of_tokens: Values) -> Values:
         """Numbers of all tokens (N, …) laid out as (n, T, …), zero where there is no token."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,28 @@ LONGEST = 1 << 16
 """Bytes that the name of a class may have."""
 
 
+LONGEST_TOLD = 80
+"""Letters of a parameter that is not kept."""
+
+
+class NotKept:
+    """In the place of a parameter that a file does not hold, such as a splitter: what it was, in words."""
+
+    def __init__(self, told: str) -> None:
+        self.told = str(told)
+
+    def __repr__(self) -> str:
+        return self.told
+
+
+def check_kept(probe: Any) -> None:
+    """Refuse to fit with parameters that a file has left out: others would take their place."""
+    for name, value in probe.get_params().items():
+        if isinstance(value, NotKept):
+            what = f"{name} was {value}, which the probe's file does not hold"
+            raise ValueError(f"{what}. Give it again before a fit: probe.set_params({name}=…).")
+
+
 def save(probe: Any, file: str | os.PathLike[str]) -> Path:
     """Write a fitted probe, and return the file's name, which ends in .safetensors."""
     from safetensors.numpy import save_file
@@ -44,6 +67,8 @@ def save(probe: Any, file: str | os.PathLike[str]) -> Path:
     about = {name: getattr(probe, name) for name in NUMBERS}
     given = {name: _in_python(value) for name, value in probe.get_params().items()}
     about |= {"parameters": {name: value for name, value in given.items() if _plain(value)}}
+    left_out = given.keys() - about["parameters"].keys()
+    about |= {"left out": {name: shorten(repr(given[name]), LONGEST_TOLD) for name in left_out}}
     maps = maps_of(probe)
     about |= {"maps": [name for one in maps for name, kind in MAPS.items() if type(one) is kind]}
     about |= {"kinds": list(probe.kinds_)}
@@ -67,6 +92,7 @@ def load(kind: Any, file: str | os.PathLike[str]) -> Any:
         _check(arrays, maps, about)
         known = kind().get_params()
         given = {name: value for name, value in about["parameters"].items() if name in known}
+        given |= {name: NotKept(told) for name, told in about.get("left out", {}).items() if name in known}
         if isinstance(given.get("class_weight"), list):
             given["class_weight"] = dict(given["class_weight"])
         probe = kind(**given)
