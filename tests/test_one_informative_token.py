@@ -136,9 +136,9 @@ def test_capacity_falls_with_tokens_and_grows_with_the_signal():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: att.datasets.match_and_copy(T=1), "Pass T ≥ 2 pairs"),
+        (lambda: att.datasets.match_and_copy(T=1), "Pass T ≥ 2, a whole number"),
         (lambda: att.datasets.sparse_signals(T=3, rows=4), r"Pass 1 … 3"),
-        (lambda: att.datasets.one_location(d=1), "Pass T ≥ 2 tokens"),
+        (lambda: att.datasets.one_location(d=1), "d is 1. Pass d ≥ 2"),
         (lambda: att.datasets.capacity(1), "Pass T ≥ 2"),
     ],
 )

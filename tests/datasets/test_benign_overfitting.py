@@ -88,7 +88,7 @@ def test_a_rotation_into_the_span_changes_no_loss_and_no_fresh_margin():
 
 @pytest.mark.parametrize("model", MODELS)
 def test_bad_sizes_are_refused(model):
-    with pytest.raises(ValueError, match="T=1"):
+    with pytest.raises(ValueError, match="T is 1"):
         model(4, 1, 10)
     with pytest.raises(ValueError, match="below one half"):
         datasets.signal_and_noise(4, 3, 10, flipped=0.5)

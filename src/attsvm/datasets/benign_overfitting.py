@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.datasets.random import Seed, draw_runs
+from attsvm.given import check_share, check_sizes, real, told
 from attsvm.numbers import Bool, Float
 from attsvm.tokens import Tokens
 
@@ -43,7 +44,9 @@ def signal_and_noise(
     Returns keys (n, T, d) and the fixed head (μ₊ − μ₋)/(√2 signal²).
     Reference: Sakamoto and Sato 2025, "Benign Overfitting in Token Selection of Attention Mechanism".
     """
-    _check(n, T, d, least=3)
+    check_sizes(n=(n, 2), T=(T, 3), d=(d, SIGNALS + 1), fresh=(fresh, 0))
+    if not (real(signal) and signal):
+        raise ValueError(f"signal is {told(signal)}. Pass a number that is not 0: the head is its inverse.")
     classes = np.arange(fresh or n) % 2
     wrong = np.zeros(fresh, bool) if fresh else flipped_examples(n, flipped)
     strength = np.zeros((T, SIGNALS))
@@ -82,7 +85,8 @@ def signal_beside_noise(
     Returns keys (n, T, d) and the head v = 0: the theory trains it together with the prompt, from zero.
     Reference: Magen et al. 2025, "Benign Overfitting in Single-Head Attention", for T = 2.
     """
-    _check(n, T, d, least=2)
+    check_sizes(n=(n, 2), T=(T, 2), d=(d, SIGNALS + 1), fresh=(fresh, 0))
+    check_share("flipped", flipped)
     count = fresh or n
 
     def draw(rng: np.random.Generator) -> dict[str, Float]:
@@ -128,10 +132,3 @@ def _noise(
 
 def _joined(along: Float, across: Float) -> Float:
     return np.concatenate([along, across], axis=-1)
-
-
-def _check(n: int, T: int, d: int, least: int) -> None:
-    if n < 2 or least > T or d < SIGNALS + 1:
-        raise ValueError(
-            f"n={n}, T={T}, d={d}. Pass n ≥ 2, T ≥ {least} and d ≥ 3: two classes, their tokens, noise."
-        )

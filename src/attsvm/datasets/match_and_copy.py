@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.datasets.random import Seed, draw_runs
+from attsvm.given import check_sizes
 from attsvm.numbers import Float
 from attsvm.tokens import Tokens
 
@@ -35,8 +36,7 @@ def match_and_copy(
     stream of their own. Draw order: e, s, noise of the query, noise of the target. Returns keys, values (n,
     T, d), queries (n, d), and s (n,).
     """
-    if T < 2:
-        raise ValueError(f"T is {T}. Pass T ≥ 2 pairs: with one there is nothing to find.")
+    check_sizes(n=(n, 1), T=(T, 2), d=(d, 1), fresh=(fresh, 0))
     count = fresh or n
 
     def draw(rng: np.random.Generator) -> dict[str, Float]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.datasets.random import Seed, draw_runs, on_sphere
-from attsvm.given import as_seeds
+from attsvm.given import as_seeds, check_sizes, real, told
 from attsvm.numbers import Float
 from attsvm.tokens import Tokens
 
@@ -50,8 +50,9 @@ def one_location(
     regression with v* known. fresh: 0 for the training inputs, or so many test inputs, from a stream of their
     own, with the same k* and v*. Draw order: k*, v*; places, tokens, noise. Returns Tokens and the truth.
     """
-    if T < 2 or d < 2:
-        raise ValueError(f"T={T}, d={d}. Pass T ≥ 2 tokens, and d ≥ 2 for two orthogonal directions.")
+    check_sizes(n=(n, 1), T=(T, 2), d=(d, 2), fresh=(fresh, 0))
+    if not (real(variance) and variance >= 0):
+        raise ValueError(f"variance is {told(variance)}. Pass a number of at least 0.")
     count, seed = fresh or n, as_seeds(seed)
 
     def directions(rng: np.random.Generator) -> dict[str, Float]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from attsvm.datasets.counting import face_shares
 from attsvm.datasets.random import Seed, draw_runs, on_sphere
-from attsvm.given import as_seeds, real, told
+from attsvm.given import as_seeds, check_share, check_sizes, real, told
 from attsvm.numbers import Float
 from attsvm.tokens import Tokens
 
@@ -39,7 +39,9 @@ def sparse_signals(
     Draw order: ξ; labels, Z, places. Returns keys (n, T, d), labels (n,), and ξ (d,), which serves as prompt
     and head.
     """
-    if not 1 <= rows <= T:
+    check_sizes(n=(n, 1), T=(T, 1), d=(d, 1), rows=(rows, 1), fresh=(fresh, 0))
+    check_share("share", share)
+    if rows > T:
         raise ValueError(f"rows is {rows} of T={T} tokens. Pass 1 … {T}: so many carry the signal.")
     count, seed = fresh or n, as_seeds(seed)
 
@@ -69,6 +71,7 @@ def planted(
     The value of the first token is 1, that of the others 0, and the head is 1: the first token is the best
     one. Draw order: ξ, z. Returns keys (n, T, d), values (n, T, 1) and the head (1,).
     """
+    check_sizes(n=(n, 1), T=(T, 1), d=(d, 1))
 
     def draw(rng: np.random.Generator) -> dict[str, Float]:
         xi, keys = on_sphere(rng.standard_normal(d)), rng.standard_normal((n, T, d))
@@ -91,8 +94,7 @@ def capacity(T: int, strength: float = 0.0) -> float:
     for T = 2, which is Cover's n* = 2d; it grows with log T. The limit for large d: exact without a signal
     (`separable_share` is one half there), else to about a thousandth.
     """
-    if T < 2:
-        raise ValueError(f"T is {T}. Pass T ≥ 2: with one token there is nothing to select.")
+    check_sizes(T=(T, 2))
     if not real(strength):
         raise ValueError(f"strength is {told(strength)}. Pass a number.")
     strength = abs(strength)  # ξ and −ξ are as likely
