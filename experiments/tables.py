@@ -98,7 +98,9 @@ def page_of_reviews(arrays: Arrays) -> None:
             ]
         else:
             ours = ", ".join(f"{trials.best(arrays, key):.2f}" for key in keys) + ", stopped"
-        print(f"| {_cell(*cell)} | {ours} | {_beside(*cell, 'best', 2)} | {words[0]} | {words[1]} |")
+        one = trials.alike(arrays, *cell)
+        row = [_cell(*cell), ours, f"{_spread(one)} ({len(one)})", _beside(*cell, "best", 2), *words]
+        print(f"| {' | '.join(row)} |")
     for cell in ended:
         row = [_cell(*cell)]
         for what, digits in (("last", 2), ("epochs", 1)):
@@ -169,6 +171,15 @@ def gains_of_reviews(arrays: Arrays) -> None:
             f"p = {ps[0]} minus {ps[1]}, size {size}, {what}, {epochs} epochs: {gains.round(2)}, mean "
             f"{gains.mean():.2f}, n = {len(gains)}; {words}; published {theirs[0] - theirs[1]:.2f}"
         )
+    for size, what in product(trials.SIZES, ("best", "last")):
+        gains, epochs = trials.gain(arrays, size, what, of=trials.shared)
+        if what == "last" and epochs < np.inf:
+            continue
+        words = "{:.2f} to {:.2f}".format(*trials.interval(gains))
+        print(
+            f"p = 1.1 minus 2, size {size}, {what}, {epochs} epochs, from one initialisation: "
+            f"{gains.round(2)}, mean {gains.mean():.2f}; 95 %: {words}"
+        )
     for size, until in product(trials.SIZES, (10, 14, 20)):
         seeds = range(len(trials.gain(arrays, size)[0]))
         sides = [[trials.best(arrays, f"{size} {p} {s}", until) for s in seeds] for p in trials.PS[:2]]
@@ -226,14 +237,21 @@ def initialisations(arrays: Arrays) -> None:
             words = "{:.2f} [{:.2f}, {:.2f}]".format(*trials.one_more((a + b) / 2, between, n, 2))
             print(f"  size {size}, p = 1.1 and 2 together: {words}")
     cells = [cell for cell in trials.PUBLISHED if len(trials.alike(arrays, *cell)) > 1]
-    ours = trials.pooled([trials.alike(arrays, *cell) for cell in cells])
-    apart = trials.pooled([trials.measured(arrays, trials.own(arrays, *cell), "best") for cell in cells])
+    ours = trials.pooled({cell: trials.alike(arrays, *cell) for cell in cells})
+    apart = trials.between(arrays, cells=cells)
     theirs = float(np.sqrt(np.mean([trials.PUBLISHED[cell].best[1] ** 2 for cell in cells])))
     for cell in cells:
         each = trials.alike(arrays, *cell)
         print(
             f"best of size {cell[0]}, p = {cell[1]} from one initialisation: {each.round(2)} {_spread(each)}"
         )
+    for size in trials.SIZES:
+        some = [cell for cell in cells if cell[0] == size]
+        own, one = (
+            trials.between(arrays, cells=some),
+            trials.pooled({c: trials.alike(arrays, *c) for c in some}),
+        )
+        print(f"  of those of size {size}: sd of own initialisations {own[0]:.2f}, of one {one[0]:.2f}")
     for words, within in (("ours", ours), ("published", (theirs, 9 * len(cells)))):
         ratio = trials.ratio(apart, within)
         found = "{:.1f} [{:.1f}, {:.1f}]".format(*ratio)

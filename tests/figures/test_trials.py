@@ -38,19 +38,24 @@ def test_the_published_trial_at_its_cap_is_the_one_at_chance():
 
 
 def test_a_mean_of_one_initialisation_is_covered_as_often_as_the_interval_says():
-    """Three initialisations of ours in four cells, one of theirs with ten trials; a narrower one fails."""
-    rng, between, within = np.random.default_rng(0), 0.4, 0.1
+    """Three initialisations of ours, one of theirs with ten trials; a narrower interval fails.
+
+    A seed gives the same to every p of a size: with the freedom of nine cells, not of three sizes, it covers
+    too little.
+    """
+    rng, initial, within = np.random.default_rng(0), 0.4, 0.1
     hits = []
-    for _ in range(2000):
-        cells = [between * rng.standard_normal(3) + within * rng.standard_normal(3) for _ in range(4)]
-        theirs = between * rng.standard_normal() + within * rng.standard_normal(10)
-        ours = cells[0]
-        _, low, high = trials.one_more(ours.mean() - theirs.mean(), trials.pooled(cells), 3)
+    for _ in range(3000):
+        seeds = {size: initial * rng.standard_normal(3) for size in trials.SIZES}
+        cells = {cell: seeds[cell[0]] + within * rng.standard_normal(3) for cell in trials.PUBLISHED}
+        theirs = initial * rng.standard_normal() + within * rng.standard_normal(10)
+        less, spread = cells[3, "2"].mean() - theirs.mean(), trials.pooled(cells)
         width = stats.t.ppf(0.975, 11) * theirs.std(ddof=1) * np.sqrt(1 / 3 + 1 / 10)
-        hits.append((low <= 0 <= high, abs(ours.mean() - theirs.mean()) <= width))
-    covered, naive = np.mean(hits, 0)
-    assert covered == pytest.approx(0.955, abs=0.015)  # three standard errors; a bit more than 0.95
-    assert naive < 0.5
+        both = (trials.one_more(less, (spread[0], freedom), 3) for freedom in (spread[1], 18))
+        hits.append((*(low <= 0 <= high for _, low, high in both), abs(less) <= width))
+    covered, nine, naive = np.mean(hits, 0)
+    assert covered == pytest.approx(0.955, abs=0.012)  # three standard errors; a bit more than 0.95
+    assert nine < 0.935 and naive < 0.5
 
 
 def test_a_quotient_of_variances_has_the_interval_of_fisher():
@@ -58,7 +63,7 @@ def test_a_quotient_of_variances_has_the_interval_of_fisher():
     hits = []
     for _ in range(1000):
         a, b = 2 * rng.standard_normal((2, 3)), rng.standard_normal((2, 3))
-        found, low, high = trials.ratio(trials.pooled(list(a)), trials.pooled(list(b)))
+        found, low, high = trials.ratio(*(trials.pooled({(3, "2"): x[0], (4, "2"): x[1]}) for x in (a, b)))
         assert low < found < high
         hits.append(low <= 4 <= high)
     assert np.mean(hits) == pytest.approx(0.95, abs=0.021)  # three standard errors

@@ -29,14 +29,14 @@ DIGITS = {
 SHOWS = (
     "A ViT on 2 × 2 patches (T = 256), trained by Adam, three seeds. Attention of the class token in the "
     "last layer: its soft sparsity falls from 233, 239 and 233 tokens to 25, 16 and 29 within three epochs "
-    "while the key-query norm rises. Then both rise: at the end it is 75, 62 and 81, and the norm has "
+    "while the key-query norm rises. Then both rise: at the end it is 75, 62 and 75, and the norm has "
     "about doubled since. A larger norm alone does not make attention sparser. On digits, right, three "
     "seeds: where only queries and keys of the last layer are trained, on tokens that stay, it falls with "
     "the norm all the way; after 20 epochs of everything it rises first and falls then. Below, maps of "
     "four test images."
 )
 NOTES = (
-    "A net of width 192, depth 6 and 3 heads, Adam at 1e-4, two seeds of 400 epochs and one of 340; the "
+    "A net of width 192, depth 6 and 3 heads, Adam at 1e-4, three seeds of 400 epochs; the "
     "paper has ViT-base, 400 epochs at 3e-3. We know its figure from recollection and the authors' slides, "
     "and remember no turn after three epochs: a smaller net and smaller steps turn, what its own do is not "
     "known."

@@ -48,7 +48,7 @@ NOTES = (
     "All 27 trainings came to their end. After the tenth epoch every other one was tested, of p = 3 after "
     "the 80th every tenth, where it is a point and more below its best. The published trials of a cell "
     "share their initial weights: their spread is that of order and dropout. Initial weights spread ours "
-    "about four times as far; by that all cells agree but p = 2 at size 4, and by intervals that hold for "
+    "two to three times as far; by that all cells agree but p = 2 at size 4, and by intervals that hold for "
     "all nine at once all do. At size 4 we do not find p = 3 above p = 2. For size 6 the authors' "
     "notebook prints, to all digits, what it had saved a month before for another net, which takes the "
     "mean over all places without a mask; beside ours are those it had saved for this net."

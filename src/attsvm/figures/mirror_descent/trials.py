@@ -7,7 +7,8 @@ their mean is of one initialisation. Ours differ in it (`own`), or share it (`sh
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.stats import f as fisher, t as student
@@ -15,6 +16,9 @@ from scipy.stats import f as fisher, t as student
 from attsvm.figures.figure import Arrays
 from attsvm.numbers import Float
 
+Cell: TypeAlias = tuple[int, str]
+"""Size and p."""
+Trained: TypeAlias = Callable[[Arrays, int, str], list[str]]
 PS, SIZES = ("1.1", "2", "3"), (3, 4, 6)
 SEEDS = 3
 """At most so many initialisations of every cell."""
@@ -115,20 +119,19 @@ def alike(arrays: Arrays, size: int, p: str) -> Float:
     return np.array([best(arrays, key, until) for key in keys])
 
 
-def between(arrays: Arrays, what: str = "best") -> tuple[float, int]:
+def between(arrays: Arrays, what: str = "best", cells: Iterable[Cell] = PUBLISHED) -> tuple[float, int]:
     """The standard deviation over initialisations, pooled over the cells, and its degrees of freedom."""
-    cells = [measured(arrays, own(arrays, *cell), what) for cell in PUBLISHED]
-    return pooled([cell for cell in cells if len(cell) > 1])
+    return pooled({cell: measured(arrays, own(arrays, *cell), what) for cell in cells})
 
 
 def gain(
-    arrays: Arrays, size: int, what: str = "best", ps: tuple[str, str] = ("1.1", "2")
+    arrays: Arrays, size: int, what: str = "best", ps: tuple[str, str] = ("1.1", "2"), of: Trained = own
 ) -> tuple[Float, float]:
     """Test accuracy of the first p minus that of the second, seed by seed, and after how many epochs.
 
-    Infinitely many where all of them were trained to their end, otherwise equally many.
+    Infinitely many where all of them were trained to their end, otherwise equally many. of: own or shared.
     """
-    ours, theirs = (own(arrays, size, p) for p in ps)
+    ours, theirs = (of(arrays, size, p) for p in ps)
     pairs = [(a, b) for a in ours for b in theirs if a.split()[2] == b.split()[2]]
     every = [key for pair in pairs for key in pair]
     if all(arrays[f"ended {key}"] for key in every):
@@ -144,11 +147,17 @@ def interval(values: Float) -> tuple[float, float]:
     return float(values.mean() - width), float(values.mean() + width)
 
 
-def pooled(groups: list[Float]) -> tuple[float, int]:
-    """The standard deviation within groups, and its degrees of freedom."""
-    freedom = sum(len(group) - 1 for group in groups)
+def pooled(cells: dict[Cell, Float]) -> tuple[float, int]:
+    """The standard deviation within cells, and its degrees of freedom.
+
+    Cells of one size share their seeds, and what a seed gives to one p it gives to the others: they count
+    once.
+    """
+    groups = [values for values in cells.values() if len(values)]
     squares = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
-    return (math.sqrt(squares / freedom) if freedom else math.nan), freedom
+    count = sum(len(group) - 1 for group in groups)
+    most = [max((len(x) for (of, _), x in cells.items() if of == size), default=0) for size in SIZES]
+    return (math.sqrt(squares / count) if count else math.nan), sum(max(n - 1, 0) for n in most)
 
 
 def one_more(
