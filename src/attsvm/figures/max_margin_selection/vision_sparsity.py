@@ -118,7 +118,6 @@ def checks(arrays: Arrays) -> list[Check]:
     All of them of the seed on which it holds least.
     """
     nets, fixed = of(arrays, "patches"), of(arrays, "fixed from the start")
-    short = f"{min(int(net[0, -1]) for net in nets)} of 400 epochs of another net"
     yes, near = within(0.0, "yes or no"), within(0.5, "nearer to −1 than to 0")
     falls = min(float(soft[-1] < soft[0]) for _, _, soft in nets)
     rises = min(float(norm[-1] > norm[0]) for _, norm, _ in nets)
@@ -127,7 +126,7 @@ def checks(arrays: Arrays) -> list[Check]:
         ("the key-query norm rises from start to end", 1.0, rises, yes),
         ("rank correlation of the two over epochs", -1.0, max(ranks(*net[1:]) for net in nets), near),
     ]
-    found = [_check(*row, TURN, short) for row in rows]
+    found = [_check(*row, TURN, "of a smaller net at smaller steps") for row in rows]
     if fixed:
         what = "digits, fixed tokens: rank correlation, worst of three seeds"
         found.append(_check(what, -1.0, max(ranks(*net[1:]) for net in fixed), near, FIXED))
