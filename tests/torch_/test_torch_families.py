@@ -26,6 +26,14 @@ LATENT = {"kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_h
 LATENT |= {"num_key_value_heads": 6, "first_k_dense_replace": 2, "n_routed_experts": 2, "n_group": 1}
 LATENT |= {"num_experts_per_tok": 1, "topk_group": 1, "moe_intermediate_size": 8}
 FAMILIES = {
+    "CLIPText": {},  # told to be causal by an argument
+    "Esm": {"position_embedding_type": "absolute"},  # scales queries itself
+    "Gemma2": {"attn_logit_softcapping": 1.5, "sliding_window": 3, "num_key_value_heads": 2, "head_dim": 8},
+    "GPT2, by layer": {"scale_attn_by_inverse_layer_idx": True},
+    "GPT2, unscaled": {"scale_attn_weights": False},
+    "HunYuanDenseV1": {"num_key_value_heads": 2, "head_dim": 8},  # normalises what it has rotated
+    "Olmo": {"clip_qkv": 0.5},
+    "Phi": {},  # rotates half of each head
     "GPTNeoX": {},  # one projection head by head, a quarter of each head rotated
     "Albert": {"embedding_size": 16},  # one layer for all
     "Falcon": {},  # one group of keys, an attention of its own
@@ -42,7 +50,7 @@ FAMILIES = {
     "Persimmon": {},  # normalises
     "Qwen3_5Text": {"num_key_value_heads": 2, "head_dim": 8, "layer_types": ["full_attention"] * 2},  # gates
 }
-EAGER = ("DebertaV2", "DebertaV2, shared", "GPTJ", "GPTNeo", "Lilt", "Falcon, alibi")
+EAGER = ("DebertaV2", "DebertaV2, shared", "Gemma2", "GPTJ", "GPTNeo", "Lilt", "Falcon, alibi")
 """Without torch's attention; Falcon's eager one adds alibi twice, so that its map is not the other's."""
 
 SINGLE = {"GPTJ": 1e-5, "GPTNeo": 1e-5}
