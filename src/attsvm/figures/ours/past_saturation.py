@@ -8,7 +8,7 @@ from matplotlib.figure import Figure as Canvas
 import attsvm as att
 from attsvm.figures.accuracy import log_digits, sampled, within
 from attsvm.figures.figure import DERIVED, RUN, Arrays, Check, scales
-from attsvm.figures.panels import describe, grid
+from attsvm.figures.panels import band, describe, grid
 from attsvm.figures.papers import OURS
 from attsvm.figures.style import BLUE, GREY, ORANGE, label
 from attsvm.figures.textbook import RATE, linear_head, textbook_descent
@@ -51,9 +51,8 @@ def draw(arrays: Arrays) -> Canvas:
     steps = arrays["steps"]
     for name, color, text in (("usual", ORANGE, "usual formula"), ("ours", BLUE, "relative to the winner")):
         for ax, each in ((left, arrays[name]), (right, arrays[f"norm_{name}"])):
-            low, middle, high = np.quantile(each, [0.25, 0.5, 0.75], axis=0)
-            ax.fill_between(steps, low, high, color=color, alpha=0.2, lw=0)
-            ax.loglog(steps, middle, color=color)
+            middle = band(ax, steps, each, color)
+            ax.set(xscale="log", yscale="log")
             at, shift = PLACES[name, ax is left]
             k = min(int(at * len(steps)), len(steps) - 1)
             place = {"ha": "right", "va": "center", "textcoords": "offset points", "xytext": shift}
