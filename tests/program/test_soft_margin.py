@@ -79,13 +79,33 @@ def test_one_example_with_two_tokens_has_a_closed_form():
         assert np.allclose(solution.multipliers, [weight], rtol=1e-12)
 
 
-@pytest.mark.parametrize("price", [1e-3, 1e-30, 1e-150])
-def test_a_small_price_is_paid_in_full_and_scales_the_weight(price):
+def shortest_mean(tokens, selected):
+    """The shortest Σ_i (mean of example i's rows), however they are weighed: W/C of small C, by Clarabel."""
+    A, _, _ = rows_of(tokens, selected, np.ones(tokens.n))
+    shares = cp.Variable((tokens.n, tokens.T - 1), nonneg=True)
+    mean = A.T @ cp.vec(shares, order="C")
+    exact = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13}
+    whole = [cp.sum(shares, axis=1) == 1]
+    cp.Problem(cp.Minimize(cp.sum_squares(mean)), whole).solve(solver=cp.CLARABEL, **exact)
+    return mean.value.reshape(tokens.d, tokens.e)
+
+
+@pytest.mark.parametrize("price", [1e-3, 1e-10, 1e-30, 1e-250])
+@pytest.mark.parametrize("offset", [0.0, 2.0**20])
+def test_a_small_price_is_paid_in_full_and_the_weight_is_the_shortest_mean_of_rows(price, offset):
     tokens, selected = planted(6, 5, 4, seed=2)
-    solution, half = (max_margin(tokens, selected, slack=c) for c in (price, price / 2))
-    assert np.allclose(solution.token_multipliers.sum(1), price, rtol=1e-12)
-    assert np.allclose(solution.W, 2 * half.W, rtol=0, atol=1e-6 * np.abs(solution.W).max())
-    assert np.abs(solution.W).max() > 0
+    keys = tokens.keys + offset
+    solution = max_margin(Tokens(keys, tokens.queries), selected, slack=price)
+    limit = shortest_mean(Tokens(keys - offset, tokens.queries), selected)
+    assert solution.certified
+    assert np.allclose(solution.token_multipliers.sum(1), price, rtol=1e-12, atol=0)
+    assert np.allclose(solution.W / price, limit, rtol=0, atol=1e-6 * np.abs(limit).max())
+    even = np.full_like(solution.multipliers, price / 4)  # it costs nearly as little, and is another weight
+    other = solution.constraints.combine(np.where(solution.constraints.separating, price / 4, 0.0))
+    other = np.ldexp(other, solution.constraints.exponent[0])
+    assert np.abs(other / price - limit).max() > 0.1 * np.abs(limit).max()
+    for wrong in (replace(solution, W=other, multipliers=even), replace(solution, W=0 * other)):
+        assert not wrong.certified
 
 
 def test_without_tokens_it_is_the_linear_svm_of_liblinear():

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from attsvm.norms import Norm, Schatten
 from attsvm.numbers import Float, doubled
 from attsvm.numbers.doubled import Doubled
-from attsvm.program.constraints import Constraints
+from attsvm.program.constraints import FEW_KEYS, Constraints
 from attsvm.program.runs import each_run
 
 TOLERANCE = 1e-8
@@ -73,8 +73,33 @@ def certify_soft(program: Constraints, W: Float, multipliers: Float, slack: Floa
     primal: largest error of a tie, relative to the largest required margin.
     dual: largest negative multiplier, and excess of Σ_t λ_it over C_i, both relative.
     gap: 1 − (Σ λ_j b_j − ½‖Σ λ_j A_j‖²) / (½‖W‖² + Σ_i C_i ξ_i).
+
+    A small C is looked at where it is larger (`proportional`): at its own, any short W would do.
     """
-    return _at_most(_soft, program, W, multipliers, slack)
+    power = np.maximum.reduce(
+        [np.frexp(np.abs(x).max((-2, -1)))[1] for x in (W, multipliers, slack[..., None])]
+    )
+    up = np.minimum(proportional(program, slack), 1000 - power)[..., None]
+    raised = (np.ldexp(W, up[..., None]), np.ldexp(multipliers, up[..., None]), np.ldexp(slack, up))
+    return _at_most(_soft, program, *raised)
+
+
+def proportional(program: Constraints, slack: Float) -> NDArray[np.int_]:
+    """By how many binary exponents C may be larger while W and λ are proportional to it (…,).
+
+    ‖W‖ ≤ Σ_i C_i |A_i| for rows no longer than |A_i|: as long as no margin reaches half of what is asked,
+    every example that asks for one falls short. With a small C nothing is seen of ‖W‖² next to Σ C_i b_i.
+    """
+    longest = program.reach
+    if program.fits(FEW_KEYS):
+        longest = np.linalg.norm(program.all_differences, axis=-1).max(-1)
+        longest = longest * np.linalg.norm(program.queries, axis=-1)
+    up = program.exponent - program.unit[..., None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        length = (np.log2(slack) + up + np.log2(longest)).max(-1) + np.log2(program.n)
+        asked = np.log2(program.required).min(-1, initial=np.inf, where=program.required > 0)
+        room = asked - 1 - np.log2(longest.max(-1)) - length
+    return np.where(np.isfinite(room), np.maximum(room, 0), 0).astype(int)
 
 
 def plain(x: Any) -> Any:

@@ -10,6 +10,7 @@ from attsvm.norms import Norm, frobenius, is_frobenius
 from attsvm.numbers import Float
 from attsvm.numbers.threads import in_threads, single_thread
 from attsvm.program import working_set
+from attsvm.program.certificate import proportional
 from attsvm.program.constraints import Constraints, in_range
 from attsvm.program.engine import Answer, on_vectors
 from attsvm.program.runs import each_run, joined
@@ -23,10 +24,7 @@ PROBE = 2
 """Rows per unknown in the first pool of others."""
 
 RANGE = 200
-"""Binary exponents of C, in the units of the rows, between which the algorithm works.
-
-Below, all examples fall short and W is proportional to C; above, a margin that can be had is had.
-"""
+"""Binary exponent of C, in the units of the rows, above which a margin that can be had is had."""
 
 
 def solve_soft(program: Constraints, norm: Norm, slack: Float) -> Answer:
@@ -43,9 +41,7 @@ def _solve_one(program: Constraints, slack: Float) -> Answer:
     from attsvm.program.frobenius.soft_margin import SoftMargin
 
     up = program.exponent - program.unit
-    # Where C is out of range its exponent is moved there: the weight below is exactly proportional.
-    size = int((np.frexp(slack)[1] + up)[slack > 0].max(initial=0))
-    raised = max(-RANGE - size, 0)
+    raised = int(proportional(program, slack))
     scaled = np.minimum(np.ldexp(slack, np.clip(up + raised, -2000, 2000)), 2.0**RANGE)
     priced = replace(program, price=scaled)
     with single_thread(), np.errstate(all="ignore"):
