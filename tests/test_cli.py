@@ -100,11 +100,23 @@ def test_a_saved_solution_is_solved_again_for_its_own_selection(problem, tmp_pat
     assert other["margin"] != pytest.approx(again["margin"], rel=1e-6)
 
 
+def test_a_folder_is_not_taken_for_a_file(problem, tmp_path):
+    for words in (("solve", tmp_path), ("solve", "."), ("train", "."), ("explore", ".", "--no-open")):
+        done = run(*words)
+        assert done.exit_code == 1 and "is a folder. Pass an .npz" in done.stderr
+    for words in (("solve", problem), ("train", problem), ("explore", "--no-open")):
+        done = run(*words, "--out", tmp_path)
+        assert done.exit_code == 64 and "--out is the folder" in done.stderr
+    with pytest.raises(IsADirectoryError, match="'.' is no name of a file"):
+        Tokens(np.ones((1, 2, 3))).save(".")
+
+
 def test_the_file_that_holds_the_tokens_is_not_replaced_by_their_solution(problem, tmp_path):
     before = problem.read_bytes()
-    done = run("solve", problem, "--out", problem)
-    assert (done.exit_code, problem.read_bytes()) == (64, before)
-    assert "itself, whose arrays it would replace" in done.stderr
+    for command in ("solve", "train"):
+        done = run(command, problem, "--out", problem)
+        assert (done.exit_code, problem.read_bytes()) == (64, before)
+        assert "itself, whose arrays it would replace" in done.stderr
     mapped = tmp_path / "keys.npy"
     np.save(mapped, np.random.default_rng(0).standard_normal((2, 3, 4)))
     mapped = mapped.rename(tmp_path / "keys.npz")  # a name that a solution may have

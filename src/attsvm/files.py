@@ -102,6 +102,8 @@ def write_arrays(
     apart: arrays that are not written because they stay where they are; their files are not replaced.
     """
     path = npz_name(file)
+    if path.name == ".npz":
+        raise IsADirectoryError(f"{os.fspath(file)!r} is no name of a file. Pass one that ends in .npz.")
     homes = [home for array in apart if (home := file_below(getattr(array, "array", array)))]
     if path.exists() and any(os.path.exists(home) and path.samefile(home) for home in homes):
         raise ValueError(f"{path} holds the tokens, which would be lost. Pass another name.")
@@ -125,7 +127,7 @@ def read_text(file: str | os.PathLike[str], expected: str) -> str:
 def npz_name(file: str | os.PathLike[str]) -> File:
     """The name with .npz at its end, as NumPy writes it."""
     path = File(file)
-    return path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
+    return path if path.suffix == ".npz" else path.parent / f"{path.name}.npz"
 
 
 @contextmanager

@@ -75,17 +75,21 @@ def read_problem(file: File, *, in_place: bool = False) -> Problem:
     return Problem(file, tokens, selected, arrays.get("v"))
 
 
-def out_file(out: File, *endings: str) -> File:
+def out_file(out: File, *endings: str, source: File | None = None) -> File:
     """The file to write, checked before the work and not after it: its folder, and the end of its name.
 
-    A name without an end gets the first of the endings.
+    A name without an end gets the first of the endings. source: what is read, and must not be replaced.
     """
+    if out.is_dir():
+        raise WrongWord(f"--out is the folder {out}. Pass a file in it, such as {out / 'out'}{endings[0]}.")
     named = out if out.suffix else out.with_name(f"{out.name}{endings[0]}")
     if named.suffix not in endings:
         raise WrongWord(
             f"{out} ends in {out.suffix}, expected {' or '.join(endings)}. Pass {out}{endings[0]}."
         )
     check_folder(named)
+    if source is not None and named.exists() and source.exists() and named.samefile(source):
+        raise WrongWord(f"--out is {source} itself, whose arrays it would replace. Pass another name.")
     return named
 
 

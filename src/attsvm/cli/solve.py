@@ -10,7 +10,7 @@ import typer
 
 from attsvm.cli.app import AsJson, say, say_json, stop, warn
 from attsvm.cli.files import one_line_errors, out_file, read_problem
-from attsvm.words import WrongWord, norm_of
+from attsvm.words import norm_of
 
 if TYPE_CHECKING:
     from attsvm.program.solution import Solution
@@ -59,10 +59,8 @@ def solve(
 
     with one_line_errors():
         kind = norm_of(norm)
-        out = out and out_file(out, ".npz")
+        out = out and out_file(out, ".npz", source=file)
         problem = read_problem(file, in_place=True)
-        if out is not None and out.exists() and file.exists() and out.samefile(file):
-            raise WrongWord(f"--out is {file} itself, whose arrays it would replace. Pass another name.")
         try:
             solution = max_margin(problem.tokens, problem.choose(select), kind, slack=slack)
         except NotSeparable as error:

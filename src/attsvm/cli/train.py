@@ -81,7 +81,7 @@ def train(
     words = {name: value for name, value in given.items() if value is not None}
     out = file if resume and out is None else out
     with one_line_errors():
-        out = out and out_file(out, ".npz")
+        out = out and out_file(out, ".npz", source=None if resume else file)
         if resume:
             settings, before, v = continued(file, words)
             path = _run(before.tokens, v, settings, before, out, checkpoint)
