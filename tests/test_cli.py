@@ -107,7 +107,7 @@ def test_a_folder_is_not_taken_for_a_file(problem, tmp_path):
     for words in (("solve", problem), ("train", problem), ("explore", "--no-open")):
         done = run(*words, "--out", tmp_path)
         assert done.exit_code == 64 and "--out is the folder" in done.stderr
-    with pytest.raises(IsADirectoryError, match="'.' is no name of a file"):
+    with pytest.raises(IsADirectoryError, match=r"'.' is no name of a file"):
         Tokens(np.ones((1, 2, 3))).save(".")
 
 
