@@ -6,10 +6,9 @@ import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from attsvm.cli import app
 from attsvm.files import widened
+from tests.commands import run
 
 ALL = np.arange(2**16, dtype=np.uint16)
 
@@ -42,7 +41,7 @@ def write(file, kind, numbers):
 
 
 def solve(file):
-    done = CliRunner().invoke(app, ["solve", str(file), "--select", "first"])
+    done = run("solve", file, "--select", "first")
     return done.exit_code, done.stdout, done.stderr
 
 

@@ -8,19 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import attsvm
 from attsvm import Tokens, datasets, max_margin
 from attsvm.claims import run as running
-from attsvm.cli import app
 from attsvm.cli.files import read_problem
 from attsvm.cli.show import program_of
 from attsvm.words import norm_of, seed_range
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
+from tests.commands import run
 
 
 @pytest.fixture(scope="module")
@@ -245,13 +240,11 @@ def test_what_is_not_finite_is_null_and_a_rank_is_an_integer(tmp_path):
     ("charset", "shown"), [("ascii", "W 6 x 6"), ("latin-1", "W 6 × 6"), ("utf-8", "W 6 × 6")]
 )
 def test_a_terminal_without_unicode_gets_plain_letters(problem, charset, shown):
-    def python(*words):
-        return CliRunner(charset=charset).invoke(app, [str(word) for word in words])
-
-    solved, wrong = python("solve", problem), python("solve", problem, "--norm", "l3")
+    solved, wrong = (run("solve", problem, *more, charset=charset) for more in ((), ("--norm", "l3")))
     assert (solved.exit_code, shown in solved.stdout) == (0, True)
     assert ("P ≥ 1" if charset == "utf-8" else "P >= 1") in wrong.stderr
-    assert all(python(command, "--help").exit_code == 0 for command in ("solve", "claims", "train"))
+    for command in ("solve", "claims", "train"):
+        assert run(command, "--help", charset=charset).exit_code == 0
 
 
 def test_the_interpreter_may_speak_ascii_only(problem):

@@ -5,10 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from attsvm.cli import app
 from attsvm.workers import LostWorkers, named, using
+from tests.commands import run
 
 pytest.importorskip("distributed", reason="needs attsvm[dask]")
 
@@ -85,7 +84,7 @@ def test_every_command_says_that_its_workers_are_lost(monkeypatch):
         raise LostWorkers("their cluster went away")
 
     monkeypatch.setattr("attsvm.claims.run.run", lost)
-    done = CliRunner().invoke(app, ["claims", "aligned_factors_stay_aligned"])
+    done = run("claims", "aligned_factors_stay_aligned")
     assert (done.exit_code, "their cluster went away" in done.stderr) == (1, True)
 
 
@@ -94,12 +93,12 @@ def test_an_address_where_no_scheduler_answers_is_named(silent, monkeypatch):
     monkeypatch.setattr("attsvm.workers.PATIENCE", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1] if silent else 9
-        done = CliRunner().invoke(app, ["claims", "--cluster", f"tcp://127.0.0.1:{port}"])
+        done = run("claims", "--cluster", f"tcp://127.0.0.1:{port}")
     assert done.exit_code == 1
     assert f"no Dask scheduler answers at tcp://127.0.0.1:{port}" in done.stderr
 
 
 @pytest.mark.parametrize("word", ["nowhere", "post://127.0.0.1:9"])
 def test_an_address_that_is_none_is_wrong_usage(word):
-    done = CliRunner().invoke(app, ["claims", "--cluster", word])
+    done = run("claims", "--cluster", word)
     assert (done.exit_code, "Pass local:8, or an address" in done.stderr) == (64, True)

@@ -9,10 +9,9 @@ import time
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import attsvm
-from attsvm.cli import app
+from tests.commands import run
 
 FOREVER = 10**12
 TIMEOUT = 120
@@ -61,7 +60,7 @@ def _rest(terminal):
 def goes_on(problem, file, other, steps):
     """Resume the run of a file, and train another to the same number of steps without a stop."""
     for words in ((file, "--resume"), (problem, "--out", other)):
-        done = CliRunner().invoke(app, ["train", *map(str, words), "--steps", str(steps)])
+        done = run("train", *words, "--steps", steps)
         assert done.exit_code == 0, done.output
 
 

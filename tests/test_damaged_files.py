@@ -6,10 +6,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from attsvm import Path, Solution, Tokens, datasets, max_margin
-from attsvm.cli import app
+from tests.commands import run
 from tests.test_files import write_safetensors
 
 KINDS = ("problem", "safetensors", "path", "solution")
@@ -151,7 +150,7 @@ def ends_in_words(kind, file, command="solve"):
     except (ValueError, OSError) as error:
         loaded = str(error)
         assert file.name in loaded and "\n" not in loaded and "pickle" not in loaded, loaded
-    done = CliRunner().invoke(app, [command, str(file)])
+    done = run(command, file)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert done.exit_code in (0, 1, 2, 3) and "pickle" not in done.stderr
     return loaded, done

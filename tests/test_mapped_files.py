@@ -5,12 +5,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from attsvm import Solution, Tokens, files, max_margin
-from attsvm.cli import app
 from attsvm.files import BadFile, read_arrays
 from attsvm.numbers.stored import Stored, array
+from tests.commands import run
 from tests.program.test_working_set import SAME, problem
 from tests.test_damaged_files import BYTES, damaged, ends_in_words
 from tests.test_files import write_npz, write_safetensors
@@ -34,7 +33,7 @@ def write_brain(file, arrays):
 
 
 def as_json(*words):
-    done = CliRunner().invoke(app, [*map(str, words), "--json"])
+    done = run(*words, "--json")
     return json.loads(done.stdout), done.exit_code
 
 

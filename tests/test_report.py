@@ -10,16 +10,15 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from matplotlib.figure import Figure as Canvas
-from typer.testing import CliRunner
 
 from attsvm import figures, reproduce
 from attsvm.claims import claims
 from attsvm.claims.run import Row
-from attsvm.cli import app
 from attsvm.figures import Check, Figure, Paper
 from attsvm.pages import code
 from attsvm.report import Report, page, summary, write_gallery, write_report
 from attsvm.workers import Here
+from tests import commands
 from tests.browsers import driven, elements
 
 
@@ -83,7 +82,7 @@ def report_of(out, scale="quick"):
 
 
 def run(out, *options):
-    return CliRunner().invoke(app, ["reproduce", "--scale", "quick", "--out", str(out), *options])
+    return commands.run("reproduce", "--scale", "quick", "--out", out, *options)
 
 
 # ---------------------------------------------------------------------- running and keeping

@@ -4,12 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import attsvm as att
-from attsvm.cli import app
 from attsvm.explorer import Explorer, page, presets, state_of, state_of_path
 from attsvm.numbers.archives import BadFile
+from tests.commands import run
 
 
 def start_of(html):
@@ -62,11 +61,10 @@ def test_what_the_plane_cannot_show_is_refused_with_the_reason(tokens, message):
 def test_a_saved_run_opens_with_its_start_its_settings_and_its_path(tmp_path):
     tokens, v = att.datasets.several_inputs()
     np.savez(tmp_path / "problem.npz", keys=tokens.keys, values=tokens.values, v=v)
-    run = CliRunner().invoke
     words = ["train", f"{tmp_path}/problem.npz", "--norm", "linf", "--lr", "0.2", "--steps", "60"]
-    assert run(app, [*words, "--out", f"{tmp_path}/run.npz"]).exit_code == 0
+    assert run(*words, "--out", f"{tmp_path}/run.npz").exit_code == 0
     out = tmp_path / "run.html"
-    assert run(app, ["explore", f"{tmp_path}/run.npz", "--out", str(out), "--no-open"]).exit_code == 0
+    assert run("explore", f"{tmp_path}/run.npz", "--out", out, "--no-open").exit_code == 0
     state = start_of(out.read_text(encoding="utf8"))
     assert (state["rule"], state["lr"], state["time"]) == ("sign", 0.2, 60)
     path = att.Path.load(tmp_path / "run.npz")
@@ -76,7 +74,7 @@ def test_a_saved_run_opens_with_its_start_its_settings_and_its_path(tmp_path):
 
 def test_explore_writes_a_page_and_says_where(tmp_path):
     out = tmp_path / "lecture.html"
-    answer = CliRunner().invoke(app, ["explore", "--out", str(out), "--no-open", "--json"])
+    answer = run("explore", "--out", out, "--no-open", "--json")
     assert json.loads(answer.stdout) == {"page": str(out), "opened": False}
     assert start_of(out.read_text(encoding="utf8")) == {"preset": "one-input-local"}
 
@@ -84,8 +82,8 @@ def test_explore_writes_a_page_and_says_where(tmp_path):
 def test_bad_input_ends_in_one_line(tmp_path):
     np.save(tmp_path / "wide.npy", np.ones((2, 3, 5)))
     for words, code in ((["wide.npy"], 1), (["missing.npz"], 1), (["--out", "page.pdf"], 64)):
-        files = [str(tmp_path / word) if "." in word else word for word in words]
-        answer = CliRunner().invoke(app, ["explore", *files, "--no-open"])
+        files = [tmp_path / word if "." in word else word for word in words]
+        answer = run("explore", *files, "--no-open")
         assert answer.exit_code == code and answer.stderr.count("\n") == 1
 
 

@@ -4,11 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import attsvm as att
-from attsvm.cli import app
 from attsvm.explorer import page, presets
+from tests.commands import run
 from tests.explorer.conftest import load
 
 SHOWN = """
@@ -275,7 +274,7 @@ def saved(browser, tmp_path):
 def test_tokens_and_solve_read_what_the_page_saves(saved, name):
     file, margin = saved(name)
     assert att.Tokens.load(file).d == 2
-    answer = CliRunner().invoke(app, ["solve", str(file), "--json"])
+    answer = run("solve", file, "--json")
     assert answer.exit_code == 0
     assert json.loads(answer.stdout)["margin"] == pytest.approx(margin, rel=1e-8)
 
@@ -283,7 +282,7 @@ def test_tokens_and_solve_read_what_the_page_saves(saved, name):
 def test_explore_opens_what_the_page_saved(saved, tmp_path):
     file, _ = saved("joint-loose")
     out = tmp_path / "again.html"
-    assert CliRunner().invoke(app, ["explore", str(file), "--out", str(out), "--no-open"]).exit_code == 0
+    assert run("explore", file, "--out", out, "--no-open").exit_code == 0
     start = json.loads(out.read_text(encoding="utf8").split('id="data">')[1].split("</script>")[0])["start"]
     assert (
         start["joint"]

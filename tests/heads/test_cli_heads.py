@@ -3,13 +3,11 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
-
-from attsvm.cli import app
+from tests import commands
 
 
 def run(*words):
-    return CliRunner().invoke(app, ["heads", *map(str, words)])
+    return commands.run("heads", *words)
 
 
 def test_a_missing_file_or_model_ends_the_command_with_one_line(tmp_path):

@@ -6,12 +6,12 @@ import sys
 from contextlib import nullcontext
 
 import pytest
-from typer.testing import CliRunner
 
-from attsvm.cli import app, sweep as command
+from attsvm.cli import sweep as command
 from attsvm.sweeps.sweep import sweep as sweep_study
 from attsvm.words import WrongWord
 from attsvm.workers import Here
+from tests import commands
 from tests.browsers import elements
 
 STUDY = """
@@ -34,7 +34,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "begin", lambda *modules: None)
     monkeypatch.setattr(command, "named", lambda cluster: nullcontext(Here()))
     (tmp_path / "small.toml").write_text(STUDY)
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+    return commands.run
 
 
 def test_a_study_is_run_printed_and_shown_again(run, tmp_path):
