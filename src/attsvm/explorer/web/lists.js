@@ -5,6 +5,9 @@ import { nameOf } from "explorer/program.js";
 import { shapeOf } from "explorer/scenery.js";
 import { isWeight, removeInput } from "explorer/state.js";
 
+const button = (onclick, attributes, ...children) =>
+  html("button", { type: "button", ...attributes, onclick }, ...children);
+
 /** The inputs: look, flip the label, add a token, remove. */
 export function drawInputs(controls, state, now) {
   const key = JSON.stringify([
@@ -19,51 +22,33 @@ export function drawInputs(controls, state, now) {
     ...state.inputs.map(({ label }, i) => {
       const mark = html("span", { class: "shape" });
       mark.innerHTML = `<svg viewBox="-11 -11 22 22" aria-hidden="true"><path d="${shapeOf(i)}"/></svg>`;
+      const looked = i === state.focus;
       return html(
         "li",
-        { class: i === state.focus ? "on" : "" },
-        html(
-          "button",
-          {
-            type: "button",
-            class: "plain",
-            "aria-label": `Look at input ${i + 1}`,
-            "aria-pressed": i === state.focus,
-            onclick: () => app.look(i, 0),
-          },
+        { class: looked ? "on" : "" },
+        button(
+          () => app.look(i, 0),
+          { class: "plain", "aria-label": `Look at input ${i + 1}`, "aria-pressed": looked },
           mark,
           `input ${i + 1}`,
         ),
         html("span", { class: "picked" }, now.selected[i].map((t) => nameOf(i, t)).join(" = ")),
-        html(
-          "button",
+        button(
+          () => ((state.inputs[i].label = -label), app.changed("tokens")),
           {
-            type: "button",
             class: "label-flip",
             "aria-label": `Label of input ${i + 1}, ${label > 0 ? "plus" : "minus"} one: flip`,
-            onclick: () => ((state.inputs[i].label = -label), app.changed("tokens")),
           },
           label > 0 ? "+1" : "−1",
         ),
-        html(
-          "button",
-          {
-            type: "button",
-            class: "plain",
-            "aria-label": `Add a token to input ${i + 1}`,
-            onclick: () => ((state.focus = i), app.addTokenAt(app.tokensView.middle)),
-          },
+        button(
+          () => ((state.focus = i), app.addTokenAt(app.tokensView.middle)),
+          { class: "plain", "aria-label": `Add a token to input ${i + 1}` },
           "+",
         ),
-        html(
-          "button",
-          {
-            type: "button",
-            class: "plain",
-            disabled: state.inputs.length === 1,
-            "aria-label": `Remove input ${i + 1}`,
-            onclick: () => (removeInput(state, i), (app.token = 0), app.changed("structure")),
-          },
+        button(
+          () => (removeInput(state, i), (app.token = 0), app.changed("structure")),
+          { class: "plain", disabled: state.inputs.length === 1, "aria-label": `Remove input ${i + 1}` },
           "×",
         ),
       );
@@ -94,14 +79,12 @@ export function drawRanking(controls, state, now) {
       html(
         "li",
         {},
-        html(
-          "button",
+        button(
+          () => take(app, each),
           {
-            type: "button",
             class: each === now.chosen ? "rank chosen" : "rank",
             style: `--own:${colourOf(each.slot)}`,
             "aria-pressed": each === now.chosen,
-            onclick: () => take(app, each),
           },
           html("b", {}, letterOf(each.slot)),
           html("span", { class: "picked" }, each.selected.map((chosen, i) => nameOf(i, chosen[0])).join(" ")),
