@@ -123,7 +123,7 @@ def mirror_descent_diverges_in_norm_like_log_k(seed: int, separable: bool = True
     evidence = []
     for p in (1.5, 3.0):
         path, norm = _descent(seed, p, separable), att.Entrywise(p)
-        unit = np.asarray(norm.value(program_of(_descent(seed, p), p).W))
+        unit = np.asarray(norm.value(program_of(_descent(seed, p, True), p).W))
         log_t = log_time(path.index[[DECADE, -1]], FASTER if separable else 0.0)
         expected = np.ptp(log_t - (p - 2) * np.log(log_t))
         growth = np.ptp(path.norm(norm)[:, [DECADE, -1]], axis=-1) / unit / expected
@@ -179,7 +179,7 @@ def the_divergence_falls_at_its_rate_for_p_above_two(seed: int) -> att.Verdict:
 
 
 def _rate(seed: int, p: float, q: float) -> att.Verdict:
-    path = _descent(seed, p)
+    path = _descent(seed, p, True)
     log_t, apart = log_time(path.index[LATE:], FASTER), away(path, p, q)[:, LATE:]
     exponents = np.array([att.fit_rate(log_t, one).exponent for one in apart])
     power = 2 * min(1.0, p - 1)
@@ -195,7 +195,7 @@ def _rate(seed: int, p: float, q: float) -> att.Verdict:
 
 
 @lru_cache(maxsize=8)
-def _descent(seed: int, p: float, separable: bool = True) -> att.Path:
+def _descent(seed: int, p: float, separable: bool) -> att.Path:
     drawn, _ = att.datasets.sphere(N, T, D, seed=draws(seed, DRAWS))
     keys, scores = drawn.keys.copy(), np.zeros((DRAWS, N, T, 1))
     scores[..., 0, :] = 1

@@ -62,7 +62,7 @@ def ordered_share(corpus: att.next_token.Corpus, W: Float, E: Float) -> float:
 
 
 @lru_cache(maxsize=4)
-def _stages(seed: int, normalised: bool = True) -> att.next_token.TwoStages:
+def _stages(seed: int, normalised: bool) -> att.next_token.TwoStages:
     """Both stages by normalised steps, or by gradient descent at the true scale."""
     if normalised:
         return att.next_token.train_two_stages(corpus_of(seed), steps=STEPS)
