@@ -44,7 +44,8 @@ def attending_pass(raw, shift, places, weights, asked, which, rooms, found):  # 
                 for j in range(k):
                     for q in range(K):
                         _root(scores[q], j, np.sqrt(training[fold[q], at + i]), pulls[q])
-                        on_intercepts[i * k + j, q] = pulls[q]
+                        for c in range(k):  # a row at once would compile for seconds
+                            on_intercepts[i * k + j, q, c] = pulls[q, c]
                     _pull_back(read, pulls, attention, worth, few, written)
                     np.dot(written.T, x[begin:end], rows[i * k + j])
             else:
