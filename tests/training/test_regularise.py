@@ -22,8 +22,8 @@ from attsvm.training.regularise import regularisation_path
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
 from tests.training.geometry import angle, max_margin, rows
 
-RADII = np.array([10.0, 30, 100, 300, 1000])
-RUNS, STARTS = 2, 3
+RADII = np.array([10.0, 100, 1000])
+RUNS, STARTS = 2, 2
 CASES = {
     "Frobenius": (frobenius, FullWeight()),
     "nuclear": (nuclear, FullWeight()),
@@ -90,7 +90,7 @@ def test_the_margin_is_the_best_of_the_norm_up_to_a_constant(case):
         best = best_margin(norm, run)
         reached = margin(found.W[run], best_rows(run)[0])
         assert (reached <= RADII * best * (1 + 1e-4)).all()  # 1e-4: the general solver's accuracy
-        assert (reached >= RADII * best * (1 - 1e-4) - log_slack(run))[2:].all()
+        assert (reached >= RADII * best * (1 - 1e-4) - log_slack(run))[1:].all()
 
 
 @pytest.mark.parametrize("run", range(RUNS))
@@ -167,10 +167,10 @@ def test_nothing_underflows_at_a_radius_of_a_hundred_thousand():
 
 def test_a_run_alone_gives_what_it_gives_among_others():
     tokens, v = problem()
-    alone = regularisation_path(tokens.run(1), Linear(v[1]), radii=RADII[:3], starts=STARTS)
-    np.testing.assert_allclose(alone.W, path("Frobenius").W[1, :3], rtol=0, atol=1e-5 * RADII[2])
-    assert alone.W.shape == (3, 4, 4)
-    assert alone.agreed.shape == (3,)
+    alone = regularisation_path(tokens.run(1), Linear(v[1]), radii=RADII[:2], starts=STARTS)
+    np.testing.assert_allclose(alone.W, path("Frobenius").W[1, :2], rtol=0, atol=1e-5 * RADII[1])
+    assert alone.W.shape == (2, 4, 4)
+    assert alone.agreed.shape == (2,)
 
 
 def test_diagonal_factors_take_the_l1_ball():

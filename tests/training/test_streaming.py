@@ -65,11 +65,10 @@ def test_narrow_keys_train_as_the_numbers_they_are(dtype, tmp_path, small_chunks
     "options",
     # Polyak's steps are long here, and a rounding error grows tenfold with each.
     [
-        {"optimizer": polyak(0.1), "steps": 4},
-        {"train_head": steepest(frobenius, 0.1)},
+        {"optimizer": polyak(0.1), "steps": 4, "train_head": steepest(frobenius, 0.1)},
         {"init": gaussian(range(2))},
     ],
-    ids=["polyak", "trained head", "runs"],
+    ids=["polyak and a trained head", "runs"],
 )
 def test_what_is_streamed_is_what_fits(options, tmp_path, small_chunks, monkeypatch):
     stored, wide = tokens_on_disk(tmp_path, np.float32)
