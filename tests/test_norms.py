@@ -5,7 +5,6 @@ import math
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from attsvm.norms import (
     Entrywise,
@@ -79,12 +78,11 @@ def test_a_zero_gradient_has_no_direction(norm):
 
 
 @every_norm
-@pytest.mark.parametrize("scale", SCALES)
-def test_norms_are_homogeneous_from_1e_minus_150_to_1e150(norm, scale):
-    W = matrices(5)
-    np.testing.assert_allclose(norm.value(scale * W), scale * norm.value(W), rtol=ROUNDING)
+def test_norms_are_homogeneous_from_1e_minus_150_to_1e150(norm):
+    W, scale = matrices(5), np.array(SCALES)[:, None, None, None]
+    np.testing.assert_allclose(norm.value(scale * W), scale[..., 0, 0] * norm.value(W), rtol=ROUNDING)
     # Signs and largest entries do not change: the direction must not either.
-    np.testing.assert_allclose(norm.steepest(scale * W), norm.steepest(W), atol=1e-12)
+    np.testing.assert_allclose(norm.steepest(scale * W), [norm.steepest(W)] * len(SCALES), atol=1e-12)
 
 
 @every_norm
@@ -103,11 +101,9 @@ def test_batches_equal_one_by_one(norm):
 
 
 @every_norm
-@settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 10_000))
-def test_the_triangle_inequality_holds(norm, seed):
-    A, B = matrices(seed, (2, 3, 3))
-    assert norm.value(A + B) <= (norm.value(A) + norm.value(B)) * (1 + ROUNDING)
+def test_the_triangle_inequality_holds(norm):
+    A, B = matrices(9, (2, 200, 3, 3))
+    assert (norm.value(A + B) <= (norm.value(A) + norm.value(B)) * (1 + ROUNDING)).all()
 
 
 @pytest.mark.parametrize("p", EXPONENTS)
@@ -162,8 +158,8 @@ def test_rounding_noise_is_not_blown_up_by_the_spectral_direction():
 def test_norms_compute_in_jax_as_in_numpy(norm):
     G = matrices(13)
     with jax.enable_x64(True):
-        value = np.asarray(jax.jit(jax.vmap(norm.value))(G))
-        direction = np.asarray(jax.jit(jax.vmap(norm.steepest))(jax.numpy.asarray(G)))
+        both = jax.jit(jax.vmap(lambda G: (norm.value(G), norm.steepest(G))))
+        value, direction = map(np.asarray, both(G))
     np.testing.assert_allclose(value, norm.value(G), rtol=1e-12)
     np.testing.assert_allclose(direction, norm.steepest(G), atol=1e-11)
 
