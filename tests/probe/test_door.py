@@ -16,11 +16,10 @@ def scores(X, y, weight=None, **settings):
     return AttentionProbe(**settings).fit(X, y, sample_weight=weight).decision_function(X)
 
 
-@pytest.mark.parametrize("power", [-1060, 0, 1020])
-def test_only_the_ratios_of_weights_matter_however_large_they_are(X, y, power):
+def test_only_the_ratios_of_weights_matter_however_large_they_are(X, y):
     weight = np.random.default_rng(0).integers(1, 9, len(X)).astype(float)
     expected = scores(X, y, weight)
-    assert np.array_equal(scores(X, y, np.ldexp(weight, power)), expected)
+    assert all(np.array_equal(scores(X, y, np.ldexp(weight, power)), expected) for power in (-1060, 1020))
     assert not np.array_equal(scores(X, y, weight + 1), expected)
 
 

@@ -47,7 +47,8 @@ def split(Q: Float, a: Float, q: int, v: Float, part: Float, outside: Float, flo
 
     floor: |outside|² below which nothing is left; part: scratch.
     """
-    outside[:] = a
+    for i in range(len(a)):  # as a whole it would compile for seconds
+        outside[i] = a[i]
     v[:q] = 0.0
     before = dot(a, a)
     while True:
