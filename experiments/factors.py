@@ -8,14 +8,13 @@ with --together on shared ones, one file per seed. Writes factors.json into src/
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from summary import RECORDS, gathered, here, layers, read, write
+from summary import asked, here, layers, origin, read, write
 
 JUDGED = ("ratio", "cosine", "added ratio", "added cosine", "certified")
 """What is kept of a head in a norm: share of the best margin and cosine to it, of W and of what was added."""
@@ -24,17 +23,10 @@ KEPT = 128
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("runs", type=Path)
-    parser.add_argument("--margins", type=Path, nargs="*", default=(), help="files of head_study.py")
-    parser.add_argument("--out", type=Path, default=RECORDS)
-    given = parser.parse_args(arguments)
-    given.out.mkdir(parents=True, exist_ok=True)
+    given = asked(__doc__, arguments, margins="files of head_study.py")
     command = "python experiments/drive.py experiments/plan-factors.txt out/factors"
-    folders, made = gathered(given.runs, command)
-    record: dict[str, Any] = {"made": made, "runs": {folder.name: training(folder) for folder in folders}}
+    record: dict[str, Any] = {"made": origin(given.folders[0], command)}
+    record["runs"] = {folder.name: training(folder) for folder in given.folders}
     if given.margins:
         command = "python experiments/head_study.py out/factors/small margins.json [--together …]"
         record["margins"] = {"made": here() | {"command": command}}

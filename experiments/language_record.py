@@ -8,7 +8,6 @@ src/attsvm/figures/records.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 import language
 from factors import JUDGED, rounded
 from language import BATCH, COLUMNS, LENGTH, SELECTS, mark
-from summary import RECORDS, gathered, here, read, write
+from summary import asked, here, origin, read, write
 
 CURVES = ("top mass", "first", "previous", "induction")
 """Columns that are kept of every head at every look, of the trainings of seed 0."""
@@ -26,24 +25,18 @@ KINDS = {"first": language.SINKS, "previous": language.REACHES_BACK, "induction"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("runs", type=Path)
-    parser.add_argument("--heads", type=Path, help="the file of language_heads.py")
-    parser.add_argument("--out", type=Path, default=RECORDS)
-    given = parser.parse_args(arguments)
-    given.out.mkdir(parents=True, exist_ok=True)
+    given = asked(__doc__, arguments, heads="the file of language_heads.py")
     command = "python experiments/drive.py experiments/plan-language.txt out/language"
-    folders, made = gathered(given.runs, command)
-    record: dict[str, Any] = {"made": made, "selects": SELECTS, "kinds": KINDS, "columns": COLUMNS}
-    record["runs"] = {folder.name: training(folder) for folder in folders}
+    record: dict[str, Any] = {"made": origin(given.folders[0], command)}
+    record |= {"selects": SELECTS, "kinds": KINDS, "columns": COLUMNS}
+    record["runs"] = {folder.name: training(folder) for folder in given.folders}
     if given.heads:
         command = "python experiments/language_heads.py out/language/small heads.json"
-        nets = json.loads(given.heads.read_text(encoding="utf8"))
-        record["programs"] = {"made": here() | {"command": command}}
-        record["programs"]["same"] = {name: _heads(pair) for name, pair in nets.pop("same").items()}
-        record["programs"]["own"] = {name: _heads(net) for name, net in nets.items()}
+        record["programs"] = {"made": here() | {"command": command}, "same": {}, "own": {}}
+    for file in given.heads:
+        nets = json.loads(file.read_text(encoding="utf8"))
+        record["programs"]["same"] |= {name: _heads(pair) for name, pair in nets.pop("same").items()}
+        record["programs"]["own"] |= {name: _heads(net) for name, net in nets.items()}
     write(given.out / "language.json", record)
 
 

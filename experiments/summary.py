@@ -35,23 +35,28 @@ BINS = 40
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("runs", type=Path)
-    parser.add_argument("--heads", type=Path, nargs="*", default=(), help="files of head_study.py")
-    parser.add_argument("--pairs", type=Path, nargs="*", default=(), help="others, of two nets of a seed")
-    parser.add_argument("--out", type=Path, default=RECORDS)
-    given = parser.parse_args(arguments)
-    given.out.mkdir(parents=True, exist_ok=True)
-    new = {file.parent.name: file.parent for file in sorted(given.runs.glob("*/records.jsonl"))}
-    if not new:
-        parser.error(f"no trainings in {given.runs}. Pass what drive.py gathered: OUT/small.")
-    record = merged(given.out / "transformers.json", {name: training(folder) for name, folder in new.items()})
+    given = asked(__doc__, arguments, heads="files of head_study.py", pairs="others, of two nets of a seed")
+    record = merged(given.out / "transformers.json", {one.name: training(one) for one in given.folders})
     write(given.out / "transformers.json", record)
     if given.heads or given.pairs:
         file = given.out / "heads.json"
         write(file, studied(file, given.heads, given.pairs, record["runs"]))
+
+
+def asked(about: str | None, arguments: list[str] | None, **files: str) -> argparse.Namespace:
+    """The words of a script that writes a record: RUNS, whose trainings are `folders`, and more files."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=about, formatter_class=form)
+    parser.add_argument("runs", type=Path)
+    for name, words in files.items():
+        parser.add_argument(f"--{name}", type=Path, nargs="*", default=(), help=words)
+    parser.add_argument("--out", type=Path, default=RECORDS)
+    given = parser.parse_args(arguments)
+    given.out.mkdir(parents=True, exist_ok=True)
+    given.folders = sorted(file.parent for file in given.runs.glob("*/records.jsonl"))
+    if not given.folders:
+        parser.error(f"no trainings in {given.runs}. Pass what drive.py gathered: OUT/small.")
+    return given
 
 
 def studied(file: Path, heads: list[Path], pairs: list[Path], runs: dict[str, Any]) -> dict[str, Any]:
@@ -121,12 +126,11 @@ def read(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return [json.loads(line) for line in lines], about
 
 
-def gathered(runs: Path, command: str) -> tuple[list[Path], dict[str, Any]]:
-    """The folders of trainings of one plan, and where, with what and by which command they were made."""
-    folders = sorted(file.parent for file in runs.glob("*/records.jsonl"))
-    about = read(folders[0])[1]
-    made = {name: about[name] for name in ("machine", "versions")} | {"commit": about["commit"][:SHORT]}
-    return folders, made | {"command": command}
+def origin(folder: Path, command: str) -> dict[str, Any]:
+    """Where, with what and by which command a training was made."""
+    about = read(folder)[1]
+    facts = {name: about[name] for name in ("machine", "versions")} | {"commit": about["commit"][:SHORT]}
+    return facts | {"command": command}
 
 
 def training(folder: Path) -> dict[str, Any]:
