@@ -1,5 +1,6 @@
 """The finite part reproduces attention ratios with the smallest weight."""
 
+import mpmath as mp
 import numpy as np
 import pytest
 
@@ -49,6 +50,35 @@ def test_contradicting_ratios_are_refused():
     keys = np.array([[[1.0], [0.0]], [[1.0], [0.0]]])
     with pytest.raises(ValueError, match="contradict each other"):
         finite_part(Tokens(keys), [[0.9, 0.1], [0.1, 0.9]], np.ones((2, 2), bool))
+
+
+@pytest.mark.parametrize("apart", [1e-3, 1e-9, 1e-12])
+def test_a_contradiction_shows_beside_tokens_that_are_near_each_other(apart):
+    near = [[0.0, 0.0, 1.0], [0.0, 0.0, 1.0 + apart]]  # their ratio needs a large W
+    keys = np.array([near, [[1, 0, 0], [0, 0, 0]], [[1, 0, 0], [0, 0, 0]]])
+    attention, both = np.array([[0.75, 0.25], [0.9, 0.1], [0.1, 0.9]]), np.ones((3, 2), bool)
+    with pytest.raises(ValueError, match=r"contradict each other, or nearly, .* example [12]"):
+        finite_part(Tokens(keys), attention, both)
+    W = finite_part(Tokens(keys[:2]), attention[:2], both[:2])[:, 0]
+    found = (keys[:2, 0] - keys[:2, 1]) @ W
+    np.testing.assert_allclose(found, np.log([3.0, 9.0]), rtol=1e-9)
+
+
+def test_ratios_of_nearly_parallel_rows_contradict_each_other_only_where_they_do():
+    random = np.random.default_rng(4)
+    rows = random.standard_normal(8) + 3e-7 * random.standard_normal((6, 8))
+    attention = random.uniform(0.1, 0.9, (6, 1)) * [1, -1] + [0, 1]
+    tokens, both = Tokens(np.stack([rows, 0 * rows], 1)), np.ones((6, 2), bool)
+    W = finite_part(tokens, attention, both)[:, 0]
+    with mp.workdps(40):  # the smallest solution, Aᵀ(A Aᵀ)⁻¹ b
+        A, b = (
+            mp.matrix(rows.tolist()),
+            mp.matrix([mp.log(mp.mpf(s) / mp.mpf(t)) for s, t in attention.tolist()]),
+        )
+        exact = np.array([float(x) for x in A.T * mp.lu_solve(A * A.T, b)])
+    assert np.linalg.norm(W - exact) < 1e-6 * np.linalg.norm(exact)  # cond 1e7 times rounding: 1e-8
+    with pytest.raises(ValueError, match="contradict each other"):
+        finite_part(Tokens(np.stack([np.tile(rows[:1], (6, 1)), 0 * rows], 1)), attention, both)
 
 
 def test_a_selected_token_needs_attention():
