@@ -19,7 +19,7 @@ CONSISTENT = 1e-8
 """Largest error of a logit difference, relative to the largest one, that counts as solved."""
 
 WRITTEN = 1 << 18
-"""Numbers of rows that are written out: more are solved by products with them."""
+"""Most numbers in rows that are written out."""
 
 
 def finite_part(tokens: Tokens, attention: ArrayLike, selected: ArrayLike) -> Float:
@@ -58,35 +58,46 @@ def _divided(program: Constraints, attention: Float) -> Float:
     power = power - program.exponent[example]
     top = int(power[right != 0].max())
     right = np.ldexp(right, np.clip(power - top, -2000, 0))
+    for solve in (_by_products, _by_singular_values):
+        W = solve(delta.unit, queries.unit, right)
+        with np.errstate(over="ignore", invalid="ignore"):  # in logits a short row counts as others do
+            logit = np.ldexp(length, program.exponent[example] + top)
+            error = logit * np.abs(_margins(delta.unit, queries.unit, W) - right)
+        if error.max() <= CONSISTENT * np.abs(target).max():
+            return in_range("W", W, np.asarray(top))
+        if delta.unit.size * program.e > WRITTEN:
+            break
+    raise _contradiction(program, example[error.argmax()], token[error.argmax()])
 
-    W = _smallest(delta.unit, queries.unit, right)
-    with np.errstate(over="ignore", invalid="ignore"):  # in logits: a short row has a large right-hand side
-        logit = np.ldexp(length, program.exponent[example] + top)
-        error = logit * np.abs(np.einsum("jd,de,je->j", delta.unit, W, queries.unit, optimize=True) - right)
-    if not error.max() <= CONSISTENT * np.abs(target).max():
-        raise _contradiction(program, example[error.argmax()], token[error.argmax()])
-    return in_range("W", W, np.asarray(top))
+
+def _margins(delta: Float, queries: Float, W: Float) -> Float:
+    """δ_jᵀ W z_j (k,)."""
+    return np.asarray(np.einsum("jd,de,je->j", delta, W, queries, optimize=True))
 
 
-def _smallest(delta: Float, queries: Float, right: Float) -> Float:
-    """The least W (d, e) with δ_jᵀ W z_j = right_j: by all singular values where the rows are few."""
+def _by_products(delta: Float, queries: Float, right: Float) -> Float:
+    """The least W (d, e) with δ_jᵀ W z_j = right_j."""
     shape = delta.shape[1], queries.shape[1]
-
-    def forward(W: Float) -> Float:
-        return np.einsum("jd,de,je->j", delta, W.reshape(shape), queries, optimize=True)
 
     def adjoint(multipliers: Float) -> Float:
         return ((multipliers[:, None] * delta).T @ queries).ravel()
 
-    def solved(right: Float) -> Float:
-        if delta.size * shape[1] <= WRITTEN:
-            rows = (delta[:, :, None] * queries[:, None]).reshape(len(delta), -1)
-            return np.asarray(np.linalg.lstsq(rows, right, rcond=None)[0])
-        system = LinearOperator((len(delta), math.prod(shape)), matvec=forward, rmatvec=adjoint, dtype=float)
-        return np.asarray(lsmr(system, right, atol=1e-15, btol=1e-15, maxiter=20 * len(delta) + 100)[0])
+    system = LinearOperator(
+        (len(delta), math.prod(shape)),
+        matvec=lambda W: _margins(delta, queries, W.reshape(shape)),
+        rmatvec=adjoint,
+        dtype=float,
+    )
+    W = lsmr(system, right, atol=1e-15, btol=1e-15, maxiter=20 * len(delta) + 100)[0]
+    return np.asarray(W.reshape(shape))
 
-    W = solved(right)
-    return (W + solved(right - forward(W))).reshape(shape)
+
+def _by_singular_values(delta: Float, queries: Float, right: Float) -> Float:
+    """The same of few rows that are nearly parallel; what rounding leaves is solved for again."""
+    rows = (delta[:, :, None] * queries[:, None]).reshape(len(delta), -1)
+    W = np.linalg.lstsq(rows, right, rcond=None)[0]
+    W = W + np.linalg.lstsq(rows, right - rows @ W, rcond=None)[0]
+    return np.asarray(W.reshape(delta.shape[1], queries.shape[1]))
 
 
 def _contradiction(program: Constraints, example: np.intp, token: np.intp) -> ValueError:
