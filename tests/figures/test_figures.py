@@ -5,7 +5,7 @@ import pytest
 
 from attsvm import figures
 from attsvm.figures.mirror_descent import rates
-from tests.figures.arrays import agreements, arrays
+from tests.figures.arrays import IDEAL, agreements, arrays, computed
 
 AGREES, RECIPE, UNEXPLAINED, SHORT = figures.STATUSES
 
@@ -28,6 +28,12 @@ def test_every_number_agrees_or_is_explained(name):
 @pytest.mark.parametrize("name", OPEN)
 def test_no_more_numbers_are_open_than_are_known_to_be(name):
     assert agreements(name).count(UNEXPLAINED) <= OPEN[name]
+
+
+def test_every_program_of_a_figure_is_certified():
+    found = {name: computed(name)[1] for name in figures.ALL if name not in IDEAL}
+    assert all(all(every) for every in found.values())
+    assert sum(map(len, found.values())) > 20
 
 
 @pytest.mark.parametrize("name", [name for name, figure in figures.ALL.items() if figure.draw is not None])
