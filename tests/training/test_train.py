@@ -11,7 +11,7 @@ import pytest
 
 from attsvm import Tokens, frobenius, max_margin, spectral
 from attsvm.datasets import sphere
-from attsvm.training import engine
+from attsvm.training import data, engine
 from attsvm.training.data import merged
 from attsvm.training.heads import Linear, QuadraticPenalty, ReLUNetwork
 from attsvm.training.init import gaussian, uniform
@@ -443,6 +443,25 @@ def test_tokens_of_one_key_are_trained_by_the_mean_of_their_values(doubled):
     single[:, 4] = False
     alone = Tokens(tokens.keys, tokens.queries, tokens.labels, single, values=tokens.values)
     assert np.abs(run(alone, Linear(v)).final - path.final).max() > 1e-2  # two tokens are more than one
+
+
+def test_tokens_of_one_key_in_a_file_count_as_those_in_memory(doubled, tmp_path, monkeypatch):
+    (tokens, v, ends), maps = doubled, {}
+    monkeypatch.setattr(data, "KEPT", 0)  # as if they were too large to be read
+    monkeypatch.setattr("attsvm.numbers.stored.array.PART", tokens.T * tokens.d)  # one example at a time
+    for name in ("keys", "values"):
+        np.save(tmp_path / f"{name}.npy", getattr(tokens, name))
+        maps[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r")
+    stays = Tokens(maps["keys"], tokens.queries, tokens.labels, values=maps["values"])
+    assert data.in_place(stays).stored
+    for part in (slice(0, 3), slice(1, 3), slice(2, 3)):
+        assert np.array_equal(merged(stays).values[part], merged(tokens).values[part])
+    for init in (None, 3_000 * ends):
+        path, other = (run(each, Linear(v), init=init, steps=20) for each in (stays, tokens))
+        np.testing.assert_allclose(path.W, other.W, rtol=1e-13, atol=1e-13)
+        np.testing.assert_allclose(path.log_excess, other.log_excess, rtol=1e-12)
+    single = Tokens(maps["keys"][:, :4], tokens.queries, tokens.labels, values=maps["values"][:, :4])
+    assert merged(single) is single
 
 
 def test_a_masked_token_has_no_key_that_another_could_share():
