@@ -184,14 +184,14 @@ def calls_of_a_path(tokens, v, radii):
 
 def test_an_interrupted_path_holds_the_radii_solved_so_far(ctrl_c, monkeypatch):
     tokens, v = hidden_minimum()
-    radii = np.geomspace(1, 100, 12)
+    radii = np.geomspace(1, 100, 6)
     whole = calls_of_a_path(tokens, v, radii)
     monkeypatch.setattr("attsvm.training.regularise.first_steps", lambda *_: 50)
-    ctrl_c(1_200)
+    ctrl_c(600)
     with pytest.raises(Interrupted) as interrupted:
         calls_of_a_path(tokens, v, radii)
     path = interrupted.value.path
-    assert 0 < len(path.index) < 12
+    assert 0 < len(path.index) < 6
     np.testing.assert_array_equal(path.W, whole.W[: len(path.index)])
 
 
