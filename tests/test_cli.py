@@ -332,7 +332,7 @@ def test_what_is_written_on_the_way_changes_no_bit(problem, tmp_path, words, mon
     monkeypatch.setattr("attsvm.training.train.first_steps", lambda *_: 7)
     written, save = [], attsvm.Path.save
     monkeypatch.setattr(attsvm.Path, "save", lambda path, file: written.append(path) or save(path, file))
-    words = ("train", problem, *words, "--steps", "300", "--tolerance", "1e-3")
+    words = ("train", problem, *words, "--steps", "100", "--tolerance", "1e-3")
     often, once = tmp_path / "often.npz", tmp_path / "once.npz"
     assert run(*words, "--out", often, "--checkpoint", "1e-9").exit_code == 0
     assert len(written) > 3 and written[0].stopped == "interrupted"
@@ -356,7 +356,8 @@ def test_a_path_is_shown_beside_the_program_of_its_training(problem, tmp_path, w
     found = program_of(path, None)
     assert (found and found.norm) == norm
     assert program_of(path, "l1").norm == attsvm.l1
-    assert run("show", tmp_path / "run.npz", "--norm", "l1", "--out", tmp_path / "run.png").exit_code == 0
+    if norm is None:  # one picture of the three: it takes a second
+        assert run("show", tmp_path / "run.npz", "--norm", "l1", "--out", tmp_path / "run.png").exit_code == 0
 
 
 def test_seed_tolerance_and_adam_mean_what_they_mean_in_python(problem, tmp_path):

@@ -44,7 +44,7 @@ def run(tokens, **options):
 
 def assert_close(path, other):
     np.testing.assert_array_equal(path.index, other.index)
-    for name in ("W", "loss", "log_excess"):
+    for name in ("W", "loss", "log_excess", *(("v",) if other.v is not None else ())):
         np.testing.assert_allclose(getattr(path, name), getattr(other, name), rtol=ROUNDING, atol=ROUNDING)
 
 
