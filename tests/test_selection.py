@@ -1,19 +1,26 @@
 """Scores, best and attended tokens."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
 from attsvm import (
+    Linear,
     TiedScores,
     Tokens,
     attended_tokens,
     best_tokens,
+    classify,
+    correlation,
     datasets,
     equal_losing_scores,
+    gd,
     locally_optimal,
     max_margin,
     scores,
     soft_sparsity,
+    train,
 )
 from attsvm.selection import as_attention, as_head, as_selected
 
@@ -71,6 +78,23 @@ def test_a_threshold_that_selects_nothing_is_refused(above):
 
 def test_soft_sparsity_runs_from_one_to_the_number_of_tokens():
     assert soft_sparsity([[1.0, 0, 0, 0], [0.25] * 4, [0.5, 0.5, 0, 0]]).tolist() == [1, 4, 2]
+
+
+@pytest.mark.parametrize(("of_copies", "best"), [((2.0, 1.0), [0, 1]), ((2.0, -1.0), [2])])
+def test_tokens_of_one_key_score_as_attention_reads_them(of_copies, best):
+    """The best loss of a program in closed form: attention on both copies, or on the third token."""
+    keys = np.array([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]]])
+    gamma = np.array([[*of_copies, 0.9, 0.0]])
+    tokens, v = Tokens(keys, values=gamma[..., None]), np.ones(1)
+    path = train(tokens, Linear(v), optimizer=gd(5.0), loss=correlation, steps=2_000)
+    assert path.loss[-1] == pytest.approx(-max(np.mean(of_copies), 0.9), rel=1e-2)
+    with pytest.warns(TiedScores) if len(best) > 1 else nullcontext():
+        chosen, kind = best_tokens(tokens, v), classify(path, v)
+    assert np.flatnonzero(chosen[0]).tolist() == best
+    assert locally_optimal(tokens, v, max_margin(tokens, chosen))
+    assert np.array_equal(path.selected, chosen) and kind == "global"
+    other = max_margin(tokens, ~chosen & (gamma >= 0.9) if len(best) > 1 else [[True, True, False, False]])
+    assert not locally_optimal(tokens, v, other)
 
 
 def test_a_selection_may_be_indices_or_booleans():

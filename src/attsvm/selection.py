@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attsvm.equal_keys import merged
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.stored import Stored
 from attsvm.tokens import Tokens, as_tokens
@@ -39,6 +40,7 @@ def scores(tokens: Tokens, v: ArrayLike) -> Float:
 def best_tokens(tokens: Tokens, v: ArrayLike) -> Bool:
     """The tokens with the highest score, bool (n, T): all of them where scores tie.
 
+    Tokens of one key, which no weight tells apart, score the mean of theirs.
     A tie is reported by the warning `TiedScores`, which names the first one.
     """
     gamma, size = _in_units(tokens, v)
@@ -119,13 +121,13 @@ def equal_losing_scores(tokens: Tokens, v: ArrayLike) -> Any:
 
 
 def _in_units(tokens: Tokens, v: ArrayLike) -> tuple[Float, Float]:
-    """The scores of v at length about one, and the largest (n,) in size.
+    """The scores of v at length about one, of equal keys their mean, and the largest (n,) in size.
 
     No order of scores depends on the length of v. At its own, scores of 1e-200 · 1e-200 would all be 0, and
     tie; of 1e150 · 1e200 all infinite.
     """
     head = as_head(tokens, v)
-    gamma = scores(tokens, np.ldexp(head, -np.frexp(np.abs(head).max(-1, keepdims=True))[1]))
+    gamma = scores(merged(tokens), np.ldexp(head, -np.frexp(np.abs(head).max(-1, keepdims=True))[1]))
     return gamma, np.abs(np.where(tokens.mask, gamma, 0)).max(-1)
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from attsvm import Tokens, frobenius, max_margin, spectral
 from attsvm.datasets import sphere
+from attsvm.equal_keys import merged
 from attsvm.training import data, engine
-from attsvm.training.data import merged
 from attsvm.training.heads import Linear, QuadraticPenalty, ReLUNetwork
 from attsvm.training.init import gaussian, uniform
 from attsvm.training.losses import correlation, exponential, logistic

@@ -10,12 +10,13 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attsvm.equal_keys import merged
 from attsvm.given import real, whole
 from attsvm.norms import Entrywise, Norm, Schatten, frobenius
 from attsvm.path import Path
 from attsvm.tokens import Tokens, as_tokens
 from attsvm.training import heads, losses, radii as radius_rules, runs, weights
-from attsvm.training.data import check_size, merged
+from attsvm.training.data import check_size
 from attsvm.training.heads import Head, Linear
 from attsvm.training.host import first_steps
 from attsvm.training.losses import Loss, logistic

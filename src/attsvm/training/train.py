@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.equal_keys import merged
 from attsvm.given import real, told, whole
 from attsvm.path import Path
 from attsvm.tokens import Tokens, as_tokens
@@ -28,7 +29,7 @@ from attsvm.training import (
 )
 from attsvm.training.batches import Batches
 from attsvm.training.compilation import backend, kept_programs
-from attsvm.training.data import arrays, check_size, in_place, merged
+from attsvm.training.data import arrays, check_size, in_place
 from attsvm.training.heads import Head, Linear
 from attsvm.training.holding import per_run
 from attsvm.training.host import Ride, first_steps, ride
