@@ -1,8 +1,11 @@
 """Every figure: its numbers agree, falsified ones do not, and its panels have names."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+import attsvm as att
 from attsvm import figures
 from attsvm.figures.mirror_descent import rates
 from tests.figures.arrays import IDEAL, agreements, arrays, computed
@@ -100,3 +103,20 @@ def counted_without_none(found):
 def test_what_is_falsified_disagrees(name, what, change):
     right, wrong = agreements(name), agreements(name, **change(arrays(name)))
     assert wrong.count(UNEXPLAINED) > right.count(UNEXPLAINED)
+
+
+@pytest.mark.parametrize(("along", "open_numbers"), [("program", 0), ("mm", 2)])
+def test_joint_paths_are_judged_by_the_programs_of_their_ratios(monkeypatch, along, open_numbers):
+    """Paths take long, and scale quick has none: here they lie on their rays, or all on one ray."""
+    figure, size = figures.ALL["joint-family"], {"problems": 3, "steps": 2_000}
+    rays = figure(**size, radii=())[along]
+
+    def path(tokens, head, *, radii, **rest):
+        lengths = np.array(radii)[:, None] / np.linalg.norm(rays, axis=-1)[:, None, None]
+        return SimpleNamespace(W=(lengths * rays[:, None])[..., None])
+
+    monkeypatch.setattr(att, "regularisation_path", path)
+    found = figure(**size, radii=(30.0, 300.0))
+    statuses = [check.agreement for check in figure.checks(found)]
+    assert len(statuses) == 5 and statuses.count(UNEXPLAINED) == open_numbers
+    assert len(figure.picture(found).axes) == 3

@@ -68,7 +68,7 @@ def experiment(problems: int, steps: int, radii: tuple[float, ...]) -> Arrays:
     arrays: Arrays = {}
     if radii:
         path = att.regularisation_path(wide, att.Linear(head), radii=radii, head_radii=radii, starts=2)
-        arrays["path"] = path.W[..., 0]
+        arrays = {"radii": np.array(radii), "ratio": ratio, "path": path.W[..., 0]}
     return arrays | {
         "own_ratio": own,
         "length": run.norm()[:, -1],
