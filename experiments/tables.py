@@ -236,23 +236,17 @@ def initialisations(arrays: Arrays) -> None:
             (a, n), (b, _) = less[size, "1.1"], less[size, "2"]  # ours share their initial weights
             words = "{:.2f} [{:.2f}, {:.2f}]".format(*trials.one_more((a + b) / 2, between, n, 2))
             print(f"  size {size}, p = 1.1 and 2 together: {words}")
-    cells = [cell for cell in trials.PUBLISHED if len(trials.alike(arrays, *cell)) > 1]
-    ours = trials.pooled({cell: trials.alike(arrays, *cell) for cell in cells})
-    apart = trials.between(arrays, cells=cells)
-    theirs = float(np.sqrt(np.mean([trials.PUBLISHED[cell].best[1] ** 2 for cell in cells])))
-    for cell in cells:
-        each = trials.alike(arrays, *cell)
-        print(
-            f"best of size {cell[0]}, p = {cell[1]} from one initialisation: {each.round(2)} {_spread(each)}"
-        )
+    alike = {cell: trials.alike(arrays, *cell) for cell in trials.PUBLISHED}
+    alike = {cell: each for cell, each in alike.items() if len(each) > 1}
+    ours, apart = trials.pooled(alike), trials.between(arrays, cells=alike)
+    theirs = float(np.sqrt(np.mean([trials.PUBLISHED[cell].best[1] ** 2 for cell in alike])))
+    for (size, p), each in alike.items():
+        print(f"best of size {size}, p = {p} from one initialisation: {each.round(2)} {_spread(each)}")
     for size in trials.SIZES:
-        some = [cell for cell in cells if cell[0] == size]
-        own, one = (
-            trials.between(arrays, cells=some),
-            trials.pooled({c: trials.alike(arrays, *c) for c in some}),
-        )
+        some = {cell: each for cell, each in alike.items() if cell[0] == size}
+        own, one = trials.between(arrays, cells=some), trials.pooled(some)
         print(f"  of those of size {size}: sd of own initialisations {own[0]:.2f}, of one {one[0]:.2f}")
-    for words, within in (("ours", ours), ("published", (theirs, 9 * len(cells)))):
+    for words, within in (("ours", ours), ("published", (theirs, 9 * len(alike)))):
         ratio = trials.ratio(apart, within)
         found = "{:.1f} [{:.1f}, {:.1f}]".format(*ratio)
         found += ", of the deviations {:.1f} [{:.1f}, {:.1f}]".format(*np.sqrt(ratio))
