@@ -37,8 +37,8 @@ lint: .venv/ready-test
 	$(BIN)/python .ci/check_examples.py
 
 bench: .venv/ready-bench
-	$(BIN)/python benchmarks/solvers.py
-	$(BIN)/python benchmarks/training.py
+	$(BIN)/python lab/benchmarks/solvers.py
+	$(BIN)/python lab/benchmarks/training.py
 
 out/report.html: | .venv/ready
 	$(BIN)/attsvm reproduce --scale quick
@@ -48,7 +48,7 @@ out/report.html: | .venv/ready
 	  { echo "attsvm needs Python 3.11 or newer; run: make PYTHON=python3.11"; exit 1; }
 	@echo "Setting up .venv (once, a minute or two) …"
 	@$(PYTHON) -m venv .venv
-	@$(PIP) -e ".[sweep]"
+	@$(PIP) -e ".[lab]"
 	@$(BIN)/python -c "from attsvm.program.warm_up import warm_up; warm_up()"  # compiled once, kept on disk
 	@touch $@
 

@@ -19,17 +19,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CODE, RECORDED = 1_200_000, 500_000  # bytes in the wheel; a claim or a figure takes some 2,500
-RECORDS = ("attsvm/figures/records/", "attsvm/figures/ours/review_tokens.npz")  # of larger machines
+RECORDS = ("attsvm_lab/figures/records/", "attsvm_lab/figures/ours/review_tokens.npz")  # of larger machines
 TEMPLATES = (
-    "explorer/web/main.js",
-    "heads/page.html",
-    "probe/reading/explanation.html",
-    "py.typed",
-    "report/page.css",
-    "report/page.html",
-    "report/page.js",
-    "sweeps/example.toml",
-    "sweeps/page.html",
+    "attsvm/_support/pages.css",
+    "attsvm/explorer/web/main.js",
+    "attsvm/heads/page.html",
+    "attsvm/probe/reading/explanation.html",
+    "attsvm/py.typed",
+    "attsvm_lab/py.typed",
+    "attsvm_lab/report/page.css",
+    "attsvm_lab/report/page.html",
+    "attsvm_lab/report/page.js",
+    "attsvm_lab/sweeps/example.toml",
+    "attsvm_lab/sweeps/page.html",
 )
 
 
@@ -50,6 +52,7 @@ def main():
         the_readme(programs, away)
         the_commands(programs, away)
         said(programs / "python", "-c", TEMPLATES_THERE.format(TEMPLATES), at=away)
+        said(*pip, "-c", given.constraints.resolve(), f"{wheel}[lab]", at=away)
         last = said(programs / "attsvm", "reproduce", "--only", "single-input", "--scale", "quick", at=away)
         assert (away / "out" / "report.html").exists()
         print(last.strip().splitlines()[0])
@@ -87,12 +90,12 @@ COMMANDS = ("claims", "explore", "heads", "reproduce", "show", "solve", "sweep",
 VERSIONS = """
 import sys
 from importlib.metadata import version
-names = ("attsvm", "numpy", "scipy", "numba", "jax", "optax", "matplotlib", "typer")
+names = ("attsvm", "numpy", "scipy", "numba", "jax", "optax", "typer")
 print("Python", sys.version.split()[0], *(f"{name} {version(name)}" for name in names))
 """
 TEMPLATES_THERE = """
 from importlib.resources import files
-missing = [name for name in {} if not files("attsvm").joinpath(name).is_file()]
+missing = [name for name in {} if not files("attsvm").parent.joinpath(name).is_file()]
 assert not missing, missing
 """
 

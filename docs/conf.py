@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import json
 import os
 import re
 import shutil
@@ -11,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import attsvm
+from attsvm._support.pages import RAISED
 from attsvm.explorer.page import page as explorer_page
-from attsvm.figures.recorded import recorded
-from attsvm.pages import RAISED
-from attsvm.sweeps.atlas import page as atlas_page
+from attsvm_lab.sweeps.atlas import page as atlas_page
 
 KEPT = {".html", ".json", ".svg", ".npz"}
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+ATLAS = ROOT / "lab" / "records" / "atlas.json"
 
 project = "attsvm"
 author = "The attsvm authors"
@@ -134,7 +135,9 @@ def beside(app):
     live = Path(app.outdir) / "live"
     live.mkdir(parents=True, exist_ok=True)
     (live / "explorer.html").write_text(explorer_page(), encoding="utf8")
-    (live / "atlas.html").write_text(atlas_page(recorded("atlas")), encoding="utf8")
+    (live / "atlas.html").write_text(
+        atlas_page(json.loads(ATLAS.read_text(encoding="utf8"))), encoding="utf8"
+    )
     for file in (file for file in (ROOT / "out").glob("*.*") if file.suffix in KEPT):
         shutil.copyfile(file, live / file.name)
 

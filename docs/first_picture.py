@@ -14,9 +14,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import attsvm as att
-from attsvm.claims.law_of_halves import FACTORS, SIZE
-from attsvm.figures.panels import band, grid
-from attsvm.figures.style import BLUE, GREEN, GREY, ORANGE, label, plain_powers
+import attsvm_lab as lab
+from attsvm.plotting.panels import band, grid
+from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label, plain_powers
+from attsvm_lab.claims.law_of_halves import FACTORS, SIZE
 
 SEEDS = range(3000, 3020)
 NORMS = {1.0: "nuclear", 1.5: "1.5", 2.0: "Frobenius", 3.0: "3", 4.0: "4", math.inf: "spectral"}
@@ -69,7 +70,7 @@ def draw(past: dict[str, np.ndarray], halves: dict[float, np.ndarray]) -> Figure
 
 
 def main(out: str = "") -> None:
-    past = att.figures.ALL["past-saturation"].compute("default")
+    past = lab.figures.ALL["past-saturation"].compute("default")
     picture = draw(past, {p: shares(p) for p in STEPS})
     file = Path(out) if out else Path(__file__).parent / "images" / "first.svg"
     picture.savefig(file, metadata={"Date": None})

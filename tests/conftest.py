@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 import typer.testing
 
-from attsvm.training.compilation import compile_quickly
+from attsvm._support.xla_flags import compile_quickly
 from tests.browsers import driven
 
 # Most of the suite's time would be XLA compiling small programs once each, so it compiles them in half
@@ -40,8 +40,8 @@ ORDER = (
     "tests/training/test_train.py",
     "tests/training/test_regularise.py",
     "tests/training/test_limits.py",
-    "tests/claims/test_transformers_as_svms.py",
-    "tests/claims/test_mirror_descent_and_rates.py",
+    "tests/lab/claims/test_transformers_as_svms.py",
+    "tests/lab/claims/test_mirror_descent_and_rates.py",
     "tests/next_token/test_next_token_claims.py",
 )
 

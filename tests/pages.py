@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 EXTRAS = {
     "sklearn": ("sklearn",),
     "dask": ("dask.array", "distributed"),
-    "sweep": ("pyarrow",),
+    "lab": ("pyarrow", "matplotlib"),
     "torch": ("torch",),
     "hf": ("torch", "transformers", "accelerate"),
 }
@@ -128,7 +128,7 @@ def read(line):
 
 def study(example):
     """A TOML block is a study that `attsvm sweep` accepts."""
-    skip_if_missing("# needs attsvm[sweep]", {})
-    from attsvm.sweeps.study import read_study
+    skip_if_missing("# needs attsvm[lab]", {})
+    from attsvm_lab.sweeps.study import read_study
 
     read_study(tomllib.loads(str(example.parsed)))

@@ -8,6 +8,9 @@ that are given by name only have a star.
 
 import importlib
 import inspect
+import warnings
+
+from attsvm._support import renamed
 
 PACKAGES = ("", ".claims", ".datasets", ".figures", ".heads", ".next_token", ".probe", ".torch")
 
@@ -15,9 +18,10 @@ PACKAGES = ("", ".claims", ".datasets", ".figures", ".heads", ".next_token", ".p
 def public() -> dict[str, list[str]]:
     """The parts of every public name: arguments in their order, then members."""
     found = {}
+    warnings.simplefilter("ignore", DeprecationWarning)  # of names that moved
     for package in PACKAGES:
         module = importlib.import_module(f"attsvm{package}")
-        names = getattr(module, "__all__", dir(module)) if package else dir(module)
+        names = getattr(module, "__all__", dir(module)) if package else [*dir(module), *renamed.NAMES]
         for name in sorted(name for name in names if not name.startswith("_")):
             thing = getattr(module, name)
             if not inspect.ismodule(thing):

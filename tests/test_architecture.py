@@ -11,33 +11,44 @@ from pathlib import Path
 import pytest
 
 import attsvm
+import attsvm_lab
 
 pytestmark = pytest.mark.quick
 
 ROOT = Path(attsvm.__file__).parent
+LABORATORY = Path(attsvm_lab.__file__).parent
 
-HOUSE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf8")
+CONTRIBUTING = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf8")
+DRAWING = re.findall(r"^ (\d)   (.*)$", CONTRIBUTING, re.MULTILINE)
 LAYERS = {
-    part: int(floor)
-    for floor, parts in re.findall(r"^ (\d)   (.*)$", HOUSE, re.MULTILINE)
+    part: int(layer)
+    for layer, parts in DRAWING
+    if not parts.startswith("attsvm_lab")
+    for part in re.findall(r"(\w+)/", parts)
+}
+"""The layer of every package of the library, as CONTRIBUTING draws it."""
+LABORATORY_PARTS = {
+    part
+    for _, parts in DRAWING
+    if parts.startswith("attsvm_lab")
     for part in re.findall(r"(\w+)(?:/|\.py)", parts)
 }
-"""As the house is drawn for those who contribute: the floor of every part."""
 HOMES = {
     "numba": {"numbers"},
-    "jax": {"training", "theory"},
-    "optax": {"training", "theory"},
-    "matplotlib": {"figures"},
+    "jax": {"training", "comparison"},
+    "optax": {"training", "comparison"},
+    "matplotlib": {"plotting"},
     "torch": {"torch", "heads"},
     "triton": {"numbers", "torch"},
     "transformers": {"heads", "torch"},
     "sklearn": {"probe"},
     "dask": set(),
-    "distributed": {"workers"},
-    "pyarrow": {"sweeps"},
-    "pandas": set(),  # what users bring is known by what it can do
+    "distributed": {"_support"},
+    "pyarrow": set(),
+    "pandas": set(),  # data frames of users are recognised by their methods
     "typer": {"cli"},
 }
+"""The packages of the library that may import a heavy library."""
 HEAVY = {*HOMES, "scipy", "rich"}
 
 
@@ -84,42 +95,52 @@ def imports(source):
 def violations(part, source):
     """What an import of this source breaks, in words."""
     for name in imports(source):
-        top, *rest = name.split(".")
-        if top == "attsvm" and rest and rest[0] in LAYERS and rest[0] != part:
-            if LAYERS[rest[0]] > LAYERS[part]:
+        top, *inner = name.split(".")
+        if top == "attsvm_lab":
+            yield f"the library imports the laboratory: {part} imports {name}"
+        if top == "attsvm" and inner and inner[0] in LAYERS and inner[0] != part:
+            if LAYERS[inner[0]] > LAYERS[part]:
                 yield f"{part} imports upwards: {name}"
-            if {part, rest[0]} == {"program", "training"}:
+            if {part, inner[0]} == {"program", "training"}:
                 yield f"the two roads meet: {part} imports {name}"
         if top in HOMES and part not in HOMES[top]:
             yield f"{top} does not live in {part}"
 
 
-FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
+FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT)
 
 
-def test_the_house_is_drawn_with_every_part_and_no_other():
+def test_no_module_lies_at_the_root_of_the_library():
+    assert {path.name for path in ROOT.glob("*.*")} == {"__init__.py", "__main__.py", "py.typed"}
+
+
+def test_the_drawing_shows_every_package_and_no_other():
     assert set(LAYERS) == {part_of(path) for path in FILES}
+    names = {path.relative_to(LABORATORY).parts[0] for path in LABORATORY.rglob("*.py")}
+    assert {name.removesuffix(".py") for name in names} - {"__init__"} == LABORATORY_PARTS
 
 
 def test_imports_point_down():
-    found = {str(path): list(violations(part_of(path), path.read_text(encoding="utf8"))) for path in FILES}
-    assert not {path: words for path, words in found.items() if words}
+    broken = {str(path): list(violations(part_of(path), path.read_text(encoding="utf8"))) for path in FILES}
+    assert not {path: words for path, words in broken.items() if words}
 
 
 @pytest.mark.parametrize(
     ("part", "source"),
     [
-        ("tokens", "from attsvm.selection import scores"),
-        ("selection", "import attsvm.program.max_margin"),
+        ("norms", "from attsvm.data.selection import scores"),
+        ("data", "import attsvm.program.max_margin"),
         ("program", "def f():\n    from attsvm.training import train"),
         ("training", "from attsvm import program"),
-        ("selection", "import numba"),
-        ("verdict", "from matplotlib import pyplot"),
+        ("data", "import numba"),
+        ("comparison", "from matplotlib import pyplot"),
         ("probe", "import pandas"),
         ("probe", "import torch"),
+        ("cli", "from attsvm_lab.sweeps import sweep"),
+        ("plotting", "import attsvm_lab"),
     ],
 )
-def test_a_wrong_import_is_seen(part, source):
+def test_a_wrong_import_is_reported(part, source):
     assert list(violations(part, source))
 
 
@@ -157,40 +178,48 @@ def test_a_room_that_reaches_up_is_seen(module, source):
     assert not reaches_up("attsvm.probe.suite", source)
 
 
-# ---------------------------------------------------------------------- figures and claims
+# ---------------------------------------------------------------------- the laboratory
 
 
-OUTSIDE = ("attsvm.figures", "attsvm.claims")
-"""Figures and claims stand outside: of the package they use what any user can …"""
+TOOLS = (
+    "attsvm._support",
+    "attsvm.plotting",
+    "attsvm.numbers.atomic_write",
+    "attsvm.numbers.files",
+    "attsvm.training.compilation",
+    "attsvm.training.settings",
+    "attsvm.norms.names",
+    "attsvm.explorer.page",
+)
+"""Modules that the laboratory uses beside public names: pages, files, workers, options in words, drawing."""
+OF_COMMANDS = ("attsvm.cli.app", "attsvm.cli.files")
+"""What a command that joins `attsvm` uses besides."""
 TYPES = {"attsvm.numbers", "attsvm.numbers.Float", "attsvm.numbers.Bool"}
-"""… and two names for arrays."""
 PUBLIC = {
     "att": dir(attsvm),
     "att.datasets": [*attsvm.datasets.__all__, "published"],
     "att.next_token": attsvm.next_token.__all__,
 }
-MACHINERY = ROOT / "claims" / "run.py"  # runs the claims on workers, and states none
 
 
-def reaches_inside(source):
-    """Imports of the package's inner modules, and names that are not public."""
-    yield from (
-        f"imports {name}" for name in imports(source) if name.startswith("attsvm.") and not is_outside(name)
-    )
+def reaches_inside(source, allowed=TOOLS):
+    """Imports of the library's inner modules, and attributes of it that are not public."""
+    for name in imports(source):
+        public = name.removeprefix("attsvm.") in PUBLIC["att"]
+        if name.startswith("attsvm.") and not (name.startswith(allowed) or name in TYPES or public):
+            yield f"imports {name}"
     for node in every_node(source):
         owner = dotted(node.value) if isinstance(node, ast.Attribute) else ""
         if owner in PUBLIC and node.attr not in PUBLIC[owner]:
             yield f"{owner}.{node.attr} is not public"
 
 
-def is_outside(name):
-    return name.startswith(OUTSIDE) or name in TYPES
-
-
-def test_figures_and_claims_use_the_public_names_only():
-    outside = [path for path in FILES if part_of(path) in ("figures", "claims") and path != MACHINERY]
-    found = {str(path): list(reaches_inside(path.read_text(encoding="utf8"))) for path in outside}
-    assert not {path: words for path, words in found.items() if words}
+def test_the_laboratory_uses_public_names_and_tools_only():
+    broken = {}
+    for path in sorted(LABORATORY.rglob("*.py")):
+        allowed = (*TOOLS, *OF_COMMANDS) if path.parent.name == "cli" else TOOLS
+        broken[str(path)] = list(reaches_inside(path.read_text(encoding="utf8"), allowed))
+    assert not {path: words for path, words in broken.items() if words}
 
 
 @pytest.mark.parametrize(
@@ -199,13 +228,13 @@ def test_figures_and_claims_use_the_public_names_only():
         "from attsvm.training.train import train",
         "from attsvm import training",
         "from attsvm.numbers import linear",
-        "def f():\n    import attsvm.verdict",
+        "def f():\n    import attsvm.comparison.verdict",
         "import attsvm as att\natt.program.rows",
         "import attsvm as att\natt.datasets.draw_runs(f, 0)",
         "import attsvm as att\ndef f(x: att.Constraints): ...",
     ],
 )
-def test_a_reach_into_the_package_is_seen(source):
+def test_a_reach_into_the_library_is_reported(source):
     assert list(reaches_inside(source))
     assert not list(reaches_inside("import attsvm as att\natt.datasets.sphere(2, 3, 4)\natt.train"))
 
@@ -223,7 +252,7 @@ def test_the_door_of_a_folder_only_exports():
 
 
 def module_of(path):
-    parts = ["attsvm", *path.relative_to(ROOT).with_suffix("").parts]
+    parts = [*path.relative_to(ROOT.parent).with_suffix("").parts]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -258,7 +287,8 @@ def everything_from(name, graph):
 
 
 def test_no_module_imports_itself_through_others():
-    found = circles({module_of(path): path.read_text(encoding="utf8") for path in ROOT.rglob("*.py")})
+    files = [*ROOT.rglob("*.py"), *LABORATORY.rglob("*.py")]
+    found = circles({module_of(path): path.read_text(encoding="utf8") for path in files})
     assert not found, f"circles: {[sorted(circle) for circle in found]}"
 
 
@@ -337,7 +367,7 @@ def knows_where_keys_live(source):
 
 ONE_OF_EACH = [
     (looks_at_other_rows, {"working_set.py"}, "new = Slacks(program).worst(W).outside(chosen, 9)"),
-    (opens_runs, {"runs.py"}, "[solve(program.run(k)) for k in range(program.runs)]"),
+    (opens_runs, {"answer.py"}, "[solve(program.run(k)) for k in range(program.runs)]"),
     (computes_a_gap, {"bounds.py", "certificate.py"}, "gap = 1 - float(y @ b * least / X.trace())"),
     (computes_a_gap, {"bounds.py", "certificate.py"}, "gap = 1.0 - gained / steepness * least / size"),
     (knows_where_keys_live, {"working_set.py"}, "few and not self.program.stored"),
@@ -356,8 +386,8 @@ def test_road_one_has_one_loop_one_opener_of_runs_and_one_gap(finds, homes, wron
 KNOW_THE_PROGRAM = {
     "entrywise": {"route"},
     "schatten": {"route"},
-    "frobenius": {"route", "batch", "written_out"},  # the last two take all runs of a batch at once
-    "careful": {"route", "pool"},  # doubled numbers are made from the keys
+    "frobenius": {"route", "batch", "dense"},  # the last two take all runs of a batch at once
+    "extended_precision": {"route", "pool"},  # doubled numbers are made from the keys
 }
 
 

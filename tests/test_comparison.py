@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "comparison.md").read_text(encoding="utf8")
-ROWS = json.loads((ROOT / "benchmarks" / "solvers.json").read_text(encoding="utf8"))["rows"]
+ROWS = json.loads((ROOT / "lab" / "benchmarks" / "solvers.json").read_text(encoding="utf8"))["rows"]
 NAMES = {"a hidden contradiction, prompt": "hidden contradiction, prompt"}
 
 

@@ -11,7 +11,8 @@ from sybil.example import SybilFailure
 from sybil.parsers.markdown import CodeBlockParser
 
 import attsvm
-from attsvm import claims, datasets, figures, next_token
+from attsvm import datasets, next_token
+from attsvm_lab import claims, figures
 from tests import pages
 
 ROOT = Path(__file__).parents[1]
@@ -50,7 +51,7 @@ def test_a_sound_page_passes(tmp_path):
         ("```sh\nattsvm solve FILE --nrom l1\n```\n", SybilFailure),
         ("```sh\nattsvm resolve FILE\n```\n", SybilFailure),
         ("```sh\nmake tests\n```\n", SybilFailure),
-        ("```sh\npython benchmarks/nothing.py\n```\n", SybilFailure),
+        ("```sh\npython lab/benchmarks/nothing.py\n```\n", SybilFailure),
     ],
 )
 def test_a_broken_block_fails(page, error, tmp_path):
@@ -86,7 +87,7 @@ NAMES = [
         for name in module.__all__
     ),
 ]
-FOLDERS = {"attsvm.claims", "attsvm.next_token"}  # pages, or parts of one, of their own
+FOLDERS = {"attsvm_lab.claims", "attsvm.next_token"}  # pages, or parts of one, of their own
 
 
 def public(folder):

@@ -124,7 +124,7 @@ def differences(recipe, project):
     """Fields of the recipe that do not say what the project says."""
     told, about = yaml.safe_load(recipe), project["project"]
     run = bounds(each for each in told["requirements"]["run"] if not each.startswith("python "))
-    extras = [each for name in ("sklearn", "dask", "sweep", "torch", "hf") for each in about[EXTRAS][name]]
+    extras = [each for name in ("lab", "sklearn", "dask", "torch", "hf") for each in about[EXTRAS][name]]
     (command,) = about["scripts"].items()
     same = {
         "name": (told["package"]["name"], about["name"]),

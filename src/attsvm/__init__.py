@@ -3,23 +3,26 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
-from attsvm.lazy import homes, loaded
+from attsvm._support import renamed
+from attsvm._support.lazy import defining_modules, load
 
 __version__ = "0.2.0"
 
 # The public names and their modules are those below. Modules load at first use, so that `import attsvm` is
 # instant and pulls in neither JAX nor numba nor matplotlib.
-_HOME = homes(__name__)
+_HOME = defining_modules(__name__)
 
-# Reached by name, but not by `from attsvm import *`: they need an extra, or matplotlib.
-_APART = ("AttentionProbe", "figures", "heads", "probe", "torch")
+# Reached by name, but not by `from attsvm import *`: they need an extra.
+_APART = ("AttentionProbe", "heads", "probe", "torch")
 
 __all__ = [name for name in _HOME if name not in _APART]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
+    if name in renamed.NAMES:
+        return renamed.attribute(name)
     try:
-        return loaded(__name__, name, _HOME)
+        return load(__name__, name, _HOME)
     except ImportError as missing:
         # Without an extra its names do not exist, so that help() and hasattr() work. But
         # `from attsvm import name` would answer an AttributeError with "cannot import name": it asks from
@@ -35,30 +38,59 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from attsvm import (
-        claims as claims,
         datasets as datasets,
-        figures as figures,
         heads as heads,
         next_token as next_token,
         probe as probe,
         torch as torch,
     )
+    from attsvm.comparison.joint_path import regularisation_path as regularisation_path
+    from attsvm.comparison.rates import fit_rate as fit_rate
+    from attsvm.comparison.theory import (
+        NoTheorem as NoTheorem,
+        limit_norm as limit_norm,
+    )
+    from attsvm.comparison.verdict import (
+        Evidence as Evidence,
+        Verdict as Verdict,
+        at_least as at_least,
+        at_most as at_most,
+        classify as classify,
+        compare as compare,
+        cosine as cosine,
+        divergence as divergence,
+        judge as judge,
+        margin_ratio as margin_ratio,
+        reported as reported,
+    )
+    from attsvm.data.path import Path as Path
+    from attsvm.data.selection import (
+        TiedScores as TiedScores,
+        attended_tokens as attended_tokens,
+        best_tokens as best_tokens,
+        equal_losing_scores as equal_losing_scores,
+        locally_optimal as locally_optimal,
+        scores as scores,
+        soft_sparsity as soft_sparsity,
+    )
+    from attsvm.data.tokens import Tokens as Tokens
     from attsvm.explorer.show import explore as explore
-    from attsvm.factored import Factored as Factored
-    from attsvm.max_norm import MaxNorm as MaxNorm
     from attsvm.norms import (
+        Capabilities as Capabilities,
         Entrywise as Entrywise,
         LongestRow as LongestRow,
+        MaxNorm as MaxNorm,
         Norm as Norm,
         RowWise as RowWise,
         Schatten as Schatten,
+        capabilities_of as capabilities_of,
         frobenius as frobenius,
         l1 as l1,
         linf as linf,
         nuclear as nuclear,
         spectral as spectral,
     )
-    from attsvm.path import Path as Path
+    from attsvm.norms.factored import Factored as Factored
     from attsvm.probe import AttentionProbe as AttentionProbe
     from attsvm.program.assumptions import (
         all_tokens_support as all_tokens_support,
@@ -81,34 +113,11 @@ if TYPE_CHECKING:
     )
     from attsvm.program.selections import selections as selections
     from attsvm.program.solution import (
+        NotCertified as NotCertified,
         NotSeparable as NotSeparable,
         Solution as Solution,
     )
-    from attsvm.rates import fit_rate as fit_rate
-    from attsvm.selection import (
-        TiedScores as TiedScores,
-        attended_tokens as attended_tokens,
-        best_tokens as best_tokens,
-        equal_losing_scores as equal_losing_scores,
-        locally_optimal as locally_optimal,
-        scores as scores,
-        soft_sparsity as soft_sparsity,
-    )
-    from attsvm.sweeps.sweep import sweep as sweep
-    from attsvm.theory import (
-        NoTheorem as NoTheorem,
-        limit_norm as limit_norm,
-    )
-    from attsvm.tokens import Tokens as Tokens
     from attsvm.training.batches import Batches as Batches
-    from attsvm.training.heads import (
-        Head as Head,
-        Linear as Linear,
-        LogOdds as LogOdds,
-        QuadraticPenalty as QuadraticPenalty,
-        ReLUNetwork as ReLUNetwork,
-        SquaredError as SquaredError,
-    )
     from attsvm.training.init import (
         gaussian as gaussian,
         uniform as uniform,
@@ -129,28 +138,23 @@ if TYPE_CHECKING:
         scale_free as scale_free,
         steepest as steepest,
     )
-    from attsvm.training.regularise import regularisation_path as regularisation_path
-    from attsvm.training.rule import Optimizer as Optimizer
+    from attsvm.training.prediction_heads import (
+        Head as Head,
+        Linear as Linear,
+        LogOdds as LogOdds,
+        QuadraticPenalty as QuadraticPenalty,
+        ReLUNetwork as ReLUNetwork,
+        SquaredError as SquaredError,
+    )
+    from attsvm.training.regularise import StartsDisagree as StartsDisagree
+    from attsvm.training.rules import Optimizer as Optimizer
     from attsvm.training.segments import Interrupted as Interrupted
     from attsvm.training.train import train as train
     from attsvm.training.weights import (
         Diagonal as Diagonal,
         DiagonalKeyQuery as DiagonalKeyQuery,
         FullWeight as FullWeight,
-        Heads as Heads,
         KeyQuery as KeyQuery,
+        MultiHead as MultiHead,
         Weight as Weight,
-    )
-    from attsvm.verdict import (
-        Evidence as Evidence,
-        Verdict as Verdict,
-        at_least as at_least,
-        at_most as at_most,
-        classify as classify,
-        compare as compare,
-        cosine as cosine,
-        divergence as divergence,
-        judge as judge,
-        margin_ratio as margin_ratio,
-        told as told,
     )

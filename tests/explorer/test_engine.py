@@ -338,3 +338,30 @@ return [end(false), end(true)];
 def test_past_saturation_only_the_gradient_relative_to_the_winner_goes_on(browser):
     ours, usual = browser.run(SATURATE)
     assert ours < 1e-6 < 1e-5 < usual
+
+
+def tied_problems(seed, count=60, n=3, T=4):
+    """Scores of whole numbers, copies of tokens, queries of zero, and starts far past saturation."""
+    rng = np.random.default_rng(seed)
+    keys, queries = rng.standard_normal((count, n, T, 2)).round(1), rng.standard_normal((count, n, 2))
+    keys[::3, :, 1] = keys[::3, :, 0]
+    queries[::4, 0] = 0
+    scores = rng.integers(0, 3, (count, n, T)) * 0.1
+    starts = rng.standard_normal((count, 2, 2)) * 10 ** rng.uniform(0, 3.5, (count, 1, 1))
+    labels = rng.choice([-1.0, 1.0], (count, n))
+    rounded = scores * (1 + 2.0**-52 * rng.integers(-1, 2, scores.shape))  # as sums of products may be
+    return att.Tokens(keys, queries, labels, values=(scores * labels[..., None])[..., None]), rounded, starts
+
+
+@pytest.mark.parametrize("name", ["normalised", "mirror"])
+def test_tied_scores_copies_and_blind_queries_hide_no_other_token_as_in_the_package(browser, name):
+    tokens, scores, starts = tied_problems(7)
+    rule = {"optimizer": optimizers(1.0)[name], "loss": att.correlation, "init": starts}
+    path = att.train(tokens, att.Linear(np.ones(1)), steps=3, record=[3], **rule)
+    ours = path.final.reshape(len(starts), 4)
+    gap = np.sort(np.einsum("rntd,rde,rne->rnt", tokens.keys, starts, tokens.queries), -1)
+    assert ((gap[..., -1] - gap[..., -2]).min(-1) > 745).any()  # where a gradient beside 1 is no float64
+    asked = (tokens.keys, tokens.queries, tokens.labels, scores, starts.reshape(len(starts), 4))
+    page = np.array(browser.run(TRAIN, name, 1.0, "correlation", 3, *(x.tolist() for x in asked), None))
+    np.testing.assert_allclose(page, ours, rtol=0, atol=1e-9 * np.abs(starts).max())
+    assert (np.abs(page - asked[-1]).max(1) > 0).mean() > 0.8

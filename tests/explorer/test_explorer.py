@@ -164,7 +164,7 @@ def test_a_head_that_is_none_is_refused():
 def test_a_path_is_shown_with_the_tokens_asked_for_and_one_of_its_heads():
     tokens, v = att.datasets.two_clouds()
     rule, both = att.steepest(att.frobenius, 0.1), att.Linear(np.stack([v, -v]))
-    path = att.train(tokens, both, weight=att.Heads(2), optimizer=rule, steps=3)
+    path = att.train(tokens, both, weight=att.MultiHead(2), optimizer=rule, steps=3)
     with pytest.raises(ValueError, match=r"2 heads\. The explorer shows one: pass path\.head\(0\)"):
         att.explore(path, v)
     chosen = start_of(att.explore(path.head(0), v, selected=[2, 1]).html)

@@ -51,6 +51,23 @@ def tiny(kind, **options):
     return load(getattr(transformers, kind)(config(**size | options)), Letters())
 
 
+CONVOLVING = {
+    "ConvBertModel": {"embedding_size": 48, "head_ratio": 1},
+    "NystromformerModel": {"num_landmarks": 4, "segment_means_seq_len": 4, "conv_kernel_size": 3},
+}
+"""Models whose tokens depend on padding beside them."""
+
+
+@pytest.fixture(scope="session")
+def convbert():
+    return tiny("ConvBertModel", **CONVOLVING["ConvBertModel"])
+
+
+@pytest.fixture(scope="session")
+def nystromformer():
+    return tiny("NystromformerModel", **CONVOLVING["NystromformerModel"])
+
+
 @pytest.fixture(scope="session")
 def llama():
     return tiny("LlamaForCausalLM", num_key_value_heads=2)

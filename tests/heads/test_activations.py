@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from tests.heads.conftest import TEXTS
 
 from attsvm.heads import Activations, CutTexts, activations, activations as function, load
 from attsvm.heads.tensor_files import NotANumber
+from tests.heads.conftest import TEXTS
 
 MANY = [*TEXTS, "a film", "the plot is dull .", "one two three two one", "never again , never", "fine ."]
 HALF = 2.0**-10
@@ -37,7 +37,7 @@ def own(reader, text):
     return [state[0].numpy() for state in states]
 
 
-@pytest.mark.parametrize("name", ["llama", "bert"])
+@pytest.mark.parametrize("name", ["llama", "bert", "convbert", "nystromformer"])
 def test_every_file_holds_the_models_own_states(name, request, tmp_path):
     reader = request.getfixturevalue(name)
     read = activations(reader, MANY, [0, 1, -1], tmp_path, batch=20)
@@ -55,7 +55,7 @@ def test_every_file_holds_the_models_own_states(name, request, tmp_path):
 
 def test_an_interrupted_call_ends_in_the_bits_of_one_that_was_not(llama, tmp_path, monkeypatch, module):
     whole = activations(llama, MANY, [1, 2], tmp_path / "whole", batch=10)
-    calls, one = [], module._one
+    calls, one = [], module._write_batch
 
     def stops(*given):
         calls.append(given[2])
@@ -64,7 +64,7 @@ def test_an_interrupted_call_ends_in_the_bits_of_one_that_was_not(llama, tmp_pat
         one(*given)
 
     monkeypatch.setattr(module, "SAVED_EVERY", -1.0)
-    monkeypatch.setattr(module, "_one", stops)
+    monkeypatch.setattr(module, "_write_batch", stops)
     with pytest.raises(KeyboardInterrupt):
         activations(llama, MANY, [1, 2], tmp_path / "cut", batch=10)
     assert (
@@ -83,18 +83,18 @@ def test_an_interrupted_call_ends_in_the_bits_of_one_that_was_not(llama, tmp_pat
 
 def test_what_was_not_noted_is_written_again(llama, tmp_path, monkeypatch, module):
     whole = activations(llama, MANY, [1], tmp_path / "whole", batch=10)
-    one, left = module._one, iter([True] * 3)
+    one, left = module._write_batch, iter([True] * 3)
 
     def killed(*given):
         if not next(left, False):
             raise SystemExit
         one(*given)
 
-    monkeypatch.setattr(module, "_one", killed)
+    monkeypatch.setattr(module, "_write_batch", killed)
     with pytest.raises(SystemExit):
         activations(llama, MANY, [1], tmp_path / "cut", batch=10)
     assert not (tmp_path / "cut/progress.json").exists()  # less than two seconds: nothing was noted
-    monkeypatch.setattr(module, "_one", one)
+    monkeypatch.setattr(module, "_write_batch", one)
     again = activations(llama, MANY, [1], tmp_path / "cut", batch=10)
     assert whole.files[1].read_bytes() == again.files[1].read_bytes()
 
@@ -103,7 +103,7 @@ def test_a_finished_folder_is_not_computed_again_and_another_call_is_refused(
     llama, bert, tmp_path, monkeypatch, module
 ):
     first = activations(llama, MANY, [1], tmp_path)
-    monkeypatch.setattr(module, "_one", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(module, "_write_batch", lambda *_: pytest.fail("computed again"))
     assert activations(llama, MANY, [1], tmp_path).files == first.files
     for call, what in (
         (lambda: activations(llama, MANY[:3], [1], tmp_path), "texts"),

@@ -9,17 +9,17 @@ from html import escape
 
 import numpy as np
 import pytest
-from tests.browsers import elements
-from tests.heads.conftest import TEXTS
 
 import attsvm as att
+from attsvm._support.workers import SerialExecutor
 from attsvm.heads.audit import Settings, audit
-from attsvm.heads.kinds import KINDS, kinds
+from attsvm.heads.detectors import KINDS, kinds
+from attsvm.heads.examples import mapped_texts
 from attsvm.heads.margins import margins
 from attsvm.heads.page import as_json, write
 from attsvm.heads.record import record
-from attsvm.heads.sentences import shown
-from attsvm.workers import Here
+from tests.browsers import elements
+from tests.heads.conftest import TEXTS
 
 
 @pytest.fixture(scope="module")
@@ -152,13 +152,17 @@ def test_the_page_holds_the_whole_attention_of_its_sentences(audited, llama):
 
 def test_sentences_that_do_not_fit_the_page_are_left_out(llama, monkeypatch):
     texts = llama.tokenise(["one two", *TEXTS, "three four"])
-    assert shown(texts, 8) == [0, 1, 2, 3] and shown(texts, 2) == [0, 1] and shown(texts, 0) == []
-    monkeypatch.setattr("attsvm.heads.sentences.MAP_BYTES", 20)
-    assert shown(texts, 8) == [0, 3]
-    monkeypatch.setattr("attsvm.heads.sentences.MAP_BYTES", 1)
-    assert shown(texts, 8) == [0]
-    monkeypatch.setattr("attsvm.heads.sentences.LONGEST", 2)
-    assert shown(texts, 8) == []
+    assert (
+        mapped_texts(texts, 8) == [0, 1, 2, 3]
+        and mapped_texts(texts, 2) == [0, 1]
+        and mapped_texts(texts, 0) == []
+    )
+    monkeypatch.setattr("attsvm.heads.examples.MAP_BYTES", 20)
+    assert mapped_texts(texts, 8) == [0, 3]
+    monkeypatch.setattr("attsvm.heads.examples.MAP_BYTES", 1)
+    assert mapped_texts(texts, 8) == [0]
+    monkeypatch.setattr("attsvm.heads.examples.LONGEST", 2)
+    assert mapped_texts(texts, 8) == []
 
 
 def test_settings_outside_their_range_are_refused():
@@ -168,7 +172,7 @@ def test_settings_outside_their_range_are_refused():
         Settings(ablation=-1)
 
 
-class Elsewhere(Here):
+class Elsewhere(SerialExecutor):
     """This process behind a border that only pickles cross, as to worker processes or a cluster."""
 
     def submit(self, fn, /, *args, **options):

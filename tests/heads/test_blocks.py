@@ -5,13 +5,13 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from tests.heads.conftest import TEXTS, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attsvm.heads import UnsupportedModel, blocks
 from attsvm.heads.audit import Settings, audit
 from attsvm.heads.blocks import measured
 from attsvm.heads.record import record
+from tests.heads.conftest import TEXTS, tiny
 
 SAME = 1e-5
 """Maps in float32 add up differently in blocks: 1e-7 was seen, 1e-6 with another release of transformers."""
@@ -46,7 +46,7 @@ def test_selections_in_blocks_are_those_of_the_whole_map(kind, monkeypatch):
         assert np.array_equal(found.token, s.argmax(-1)) and np.abs(found.mass - s.max(-1)).max() < SAME
         assert np.abs(found.entropy + (s * np.log(np.maximum(s, 1e-300))).sum(-1)).max() < 10 * SAME
         assert np.abs(found.soft_sparsity * (s**2).sum(-1) - 1).max() < 10 * SAME
-        assert np.abs(found.sink - (s * texts.drains[text]).sum(-1)).max() < SAME
+        assert np.abs(found.sink - (s * texts.sinks[text]).sum(-1)).max() < SAME
         assert np.abs(layer.attention(5, at) - s).max() < SAME
         assert np.abs(layer.attention(4, at) - s).max() > 1e3 * SAME  # another head is another map
 

@@ -1,8 +1,12 @@
 """The command says what is wrong in one line, and what it found in a page, JSON and CSV."""
 
 import json
+import sys
 
 import pytest
+from typer.testing import CliRunner
+
+from attsvm.cli import app
 from tests import commands
 
 
@@ -49,3 +53,60 @@ def test_margins_may_be_left_out_and_heads_silenced(llama, tmp_path, monkeypatch
     assert done.exit_code == 0 and "certified" not in done.stdout
     table = (tmp_path / "audit/heads.csv").read_text(encoding="utf8")
     assert "ablation" in table and "Frobenius" not in table
+
+
+# ---------------------------------------------------------------------- code that comes with a model
+
+CODE = """
+from pathlib import Path
+
+from transformers import PretrainedConfig
+
+Path({marker!r}).touch()
+
+
+class OwnConfig(PretrainedConfig):
+    model_type = "own"
+"""
+
+
+@pytest.fixture
+def own_code(tmp_path, monkeypatch):
+    """A folder whose configuration is a class of its own, and the file that its code makes."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder, marker = tmp_path / "model", tmp_path / "ran"
+    folder.mkdir()
+    about = {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}}
+    (folder / "config.json").write_text(json.dumps(about), encoding="utf8")
+    (folder / "own.py").write_text(CODE.format(marker=str(marker)), encoding="utf8")
+    (tmp_path / "texts.txt").write_text("a touching film .\n", encoding="utf8")
+    return folder, marker
+
+
+@pytest.mark.parametrize("words", [(), ("--trust-remote-code",)], ids=["plain", "trusted"])
+def test_code_of_a_folder_runs_with_the_flag_that_says_so_only(own_code, tmp_path, words):
+    folder, marker = own_code
+    command = [
+        "heads",
+        str(folder),
+        "--texts",
+        str(tmp_path / "texts.txt"),
+        "--out",
+        str(tmp_path / "out"),
+        *words,
+    ]
+    done = CliRunner().invoke(app, command, input="y\ny\ny\n")
+    assert done.exit_code == 1 and done.stderr.count("\n") == 1  # this one has no model
+    assert marker.exists() is bool(words)
+    assert ("has Python code of its own, which is not run" in done.stderr) is not bool(words)
+    assert ("--trust-remote-code" in done.stderr) is not bool(words)
+
+
+def test_code_of_a_folder_does_not_run_in_python_either(own_code):
+    from attsvm.heads import load
+
+    folder, marker = own_code
+    with pytest.raises(ValueError, match="pass trust_remote_code=True"):
+        load(folder)
+    assert not marker.exists()

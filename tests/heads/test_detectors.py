@@ -4,15 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.heads.conftest import TEXTS, tiny
 
 from attsvm.heads import detectors
-from attsvm.heads.ablation import ablation, silenced
 from attsvm.heads.blocks import measured
-from attsvm.heads.detectors import HALF, REPEATS, on_repeats, repeats, sink
+from attsvm.heads.detectors import HALF, ORDERS, REPEATS, on_repeats, repeats, sink, successor
 from attsvm.heads.record import record
-from attsvm.heads.successor import ORDERS, successor
-from attsvm.heads.surgery import output
+from attsvm.heads.surgery import ablation, output, silenced
+from tests.heads.conftest import TEXTS, tiny
 
 
 def test_a_head_that_looks_after_the_copy_is_an_induction_head_and_one_at_the_copy_is_not(llama, monkeypatch):
@@ -45,7 +43,7 @@ def test_a_sink_is_the_first_token_or_a_special_one(bert):
     at, (n, T) = layer.at(0), texts.ids.shape
     for token, score in ((0, 1.0), (2, 0.0)):
         attention = np.broadcast_to(np.eye(T)[token], (n, 1, T, T))
-        selections = measured(attention, attention, np.ones((n, T, T), bool), texts.drains)
+        selections = measured(attention, attention, np.ones((n, T, T), bool), texts.sinks)
         assert sink(replace(layer, selections=selections), 0, texts, at) == score
 
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.heads.conftest import TEXTS
 
 from attsvm.heads.audit import Settings, audit
 from attsvm.heads.examples import SHOWN, representative
+from tests.heads.conftest import TEXTS
 
 
 def queries(kinds, texts=4, seed=0):

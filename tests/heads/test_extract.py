@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.heads.conftest import TEXTS, tiny
 
 from attsvm.heads import UnsupportedModel, extract, load, replace_head
 from attsvm.heads.audit import Settings, audit
 from attsvm.heads.record import record
+from tests.heads.conftest import CONVOLVING, TEXTS, tiny
 
 EXACT = 1e-5
 """The model computes in float32: 1e-5 is what the issue asks, about 1e-6 is reached."""
@@ -60,6 +60,40 @@ def test_every_supported_kind_of_model_is_read_exactly(kind):
     assert max(head.error for head in heads) <= EXACT
 
 
+# ---------------------------------------------------------------------- other texts of the batch
+
+LENGTHS = [
+    "no .",
+    "a touching film , and so on .",
+    "the plot is dull and the jokes are stale and we all left .",
+]
+TOGETHER = 1e-4
+"""Of attention. Padding changes the order of float32 sums by 2e-6, a convolution over it attention by 0.8."""
+
+
+def apart(reader):
+    """The largest difference between attention in a batch and that of each text alone, and heads' errors."""
+    together, error = list(extract(reader, LENGTHS, queries=None)), 0.0
+    for i, text in enumerate(LENGTHS):
+        for head, alone in zip(together, extract(reader, [text], queries=None), strict=True):
+            of_text = head.attention[head.text == i]
+            error = max(error, np.abs(of_text[:, : alone.tokens.T] - alone.attention).max())
+    return error, max(head.error for head in together)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *CONVOLVING])
+def test_attention_does_not_depend_on_the_other_texts(kind):
+    reader = tiny(kind, **CONVOLVING.get(kind, KINDS.get(kind, (None, {}))[1]))
+    error, told = apart(reader)
+    assert error < TOGETHER and told <= EXACT
+
+
+def test_the_error_of_a_head_counts_what_other_texts_change(monkeypatch):
+    monkeypatch.setattr("attsvm.heads.record.depends_on_padding", lambda *_: False)
+    error, told = apart(tiny("ConvBertModel", **CONVOLVING["ConvBertModel"]))
+    assert error > 0.1 and told > 0.01
+
+
 def test_a_causal_head_sees_no_later_token(llama):
     for head in extract(llama, TEXTS, queries=None):
         later = np.arange(head.tokens.T) > head.position[:, None]
@@ -86,6 +120,7 @@ def test_the_spectrum_of_a_head_is_that_of_its_own_rows_of_one_projection():
 
 
 T5 = {"d_model": 48, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 6}
+JAMBA = {"num_key_value_heads": 2, "mamba_d_state": 4, "num_experts": 2}
 CAPPED = {"num_key_value_heads": 2, "head_dim": 8, "attn_logit_softcapping": 0.1}
 MORE = "no W gives.*MarginMonitor"
 
@@ -99,6 +134,10 @@ MORE = "no W gives.*MarginMonitor"
         ("BloomModel", {"n_layer": 2, "n_head": 6}, "not let its attention be read.*Supported are"),
         ("LongformerModel", {"attention_window": 4}, "no softmax of products"),
         ("T5Model", T5, "Pass its encoder"),
+        ("BigBirdModel", {"attention_type": "block_sparse"}, "attention_type='original_full'"),
+        ("JambaForCausalLM", JAMBA, "JambaForCausalLM cannot be read .*Supported are"),
+        ("JambaForCausalLM", JAMBA | {"attn_layer_period": 2, "attn_layer_offset": 1}, "2 layers but called"),
+        ("MraModel", {}, "MraModel cannot be read .*Supported are"),
     ],
 )
 def test_a_model_whose_logits_are_more_than_products_is_refused_in_words(kind, options, said):

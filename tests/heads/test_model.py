@@ -6,9 +6,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import pytest
-from tests.heads.conftest import Letters
 
 from attsvm.heads import load, model
+from tests.heads.conftest import Letters
 
 NAME = "nobody/tiny"
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.heads.conftest import TEXTS
 
 import attsvm as att
 from attsvm.heads import replace_head
 from attsvm.heads.surgery import change, divergence, fitted, layer_of, output, separating, truncated
+from tests.heads.conftest import TEXTS
 
 
 @pytest.fixture(params=["bert", "llama"])
@@ -81,7 +81,7 @@ def test_a_weight_that_is_none_is_refused(bert):
     ):
         with pytest.raises(ValueError, match=said):
             replace_head(bert, TEXTS, 0, 0, weight)
-    with pytest.raises(TypeError, match=r"norm is 'nuclear'\. Pass attsvm\.nuclear"):
-        replace_head(bert, TEXTS, 0, 0, "nuclear")
+    with pytest.raises(ValueError, match=r"no norm 'nuclaer'\. Did you mean nuclear\?"):
+        replace_head(bert, TEXTS, 0, 0, "nuclaer")
     with pytest.raises(ValueError, match="heads 0 to 5"):
         replace_head(bert, TEXTS, 0, 6, 1)

@@ -5,12 +5,12 @@ import warnings
 
 import numpy as np
 import pytest
-from tests.browsers import elements
-from tests.heads.conftest import TEXTS, Letters, tiny
 
 from attsvm.heads import CutTexts, activations, extract, load, replace_head
 from attsvm.heads.audit import Settings, audit
 from attsvm.heads.page import as_json, write
+from tests.browsers import elements
+from tests.heads.conftest import TEXTS, Letters, tiny
 
 LONG = [TEXTS[0], " ".join([TEXTS[1]] * 2)]
 """8 and 21 tokens."""
@@ -21,7 +21,7 @@ def test_a_text_is_read_as_far_as_asked_and_the_warning_says_where(bert):
         CutTexts, match=r"1 of 2 texts cut after 9 tokens \(text 1; the longest has 21\).*length=21"
     ):
         texts = bert.tokenise(LONG, length=9)
-    assert texts.ids.shape == (2, 9) and texts.whole.tolist() == [8, 21]
+    assert texts.ids.shape == (2, 9) and texts.full_lengths.tolist() == [8, 21]
     assert [(c.text, c.read, c.tokens) for c in texts.cut] == [(1, 9, 21)]
 
 
@@ -53,7 +53,9 @@ def test_real_tokenizers_count_their_special_tokens(minilm):
     with pytest.warns(CutTexts, match="after 6 tokens"):
         texts = minilm.tokenise(["a dull film", "a surprisingly touching film , a triumph ."], 6)
     assert (
-        texts.whole.tolist() == [5, 10] and texts.pieces[1][0] == "[CLS]" and texts.pieces[1][-1] == "[SEP]"
+        texts.full_lengths.tolist() == [5, 10]
+        and texts.pieces[1][0] == "[CLS]"
+        and texts.pieces[1][-1] == "[SEP]"
     )
 
 

@@ -1,6 +1,6 @@
 """Every claim holds, and its broken twin does not."""
 
-from tests.claims.agreement import check, each_claim
+from tests.lab.claims.agreement import check, each_claim
 
 
 @each_claim("next_token", "markov")

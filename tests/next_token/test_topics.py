@@ -60,6 +60,16 @@ def test_rounding_makes_ties_that_are_none():
     assert likeliest(close, A, text, decimals=3)[0].sum() == 3
 
 
+@pytest.mark.parametrize(("counts", "one"), [((2, 3), 0.3), ((3, 6), 0.1), ((6, 7), 0.7)])
+def test_masses_that_only_rounding_tells_apart_are_a_tie(counts, one):
+    # b occurs so often at odds 1, c so often at odds that make up for it
+    text = Corpus.of([[*("b" * counts[0] + "c" * counts[1] + "dc")]], NAMES)
+    said = logits(b=np.log(one), c=np.log(one * counts[0] / counts[1]), d=-50.0)
+    assert likeliest(said, A, text)[0].sum() == 2
+    said = logits(b=np.log(one), c=np.log(one * counts[0] / counts[1] * (1 + 1e-9)), d=-50.0)
+    assert likeliest(said, A, text)[0].sum() == 1
+
+
 def test_tied_tokens_that_occur_as_often_are_said_alike():
     tied = Corpus.of(["bcdc", "bcdb"], NAMES)
     both = likeliest(logits(c=1.0), tied, Corpus.of([[*"bcdc"]], NAMES))[0]

@@ -9,11 +9,11 @@ import pytest
 from scipy.special import logsumexp
 
 from attsvm import next_token as nt
+from attsvm.comparison.verdict import cosine
 from attsvm.norms import frobenius
-from attsvm.training.heads import LogOdds
 from attsvm.training.losses import log_loss
 from attsvm.training.optimizers import gd, steepest
-from attsvm.verdict import cosine
+from attsvm.training.prediction_heads import LogOdds
 
 CORPUS = nt.random_corpus(30, 4, 8, seed=0)
 RULES = (steepest(frobenius, 0.1), steepest(frobenius, 0.05))

@@ -19,8 +19,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from attsvm import Tokens, max_margin
+from attsvm.comparison.verdict import cosine
 from attsvm.probe import AttentionProbe, PerToken, as_sequences
-from attsvm.verdict import cosine
 
 WEAK = {"certify": True, "prompt_ridge": 1e-7, "head_ridge": 0.1, "tol": 1e-13, "max_iter": 20_000}
 """A prompt long enough to have nearly its limit direction; below 1e-8 the objective's rounding ends a fit."""

@@ -7,11 +7,11 @@ import pytest
 
 pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 
-from attsvm import files
-from attsvm.files import BadFile
+from attsvm.numbers import files
+from attsvm.numbers.files import BadFile
 from attsvm.probe import AttentionProbe, TokenStore
-from tests.test_damaged_files import ARRAYS, BYTES
-from tests.test_files import write_safetensors
+from tests.numbers.test_damaged_files import ARRAYS, BYTES
+from tests.numbers.test_files import write_safetensors
 
 OFFSETS = np.array([0, 3, 4, 9, 12])
 FIXED = {"head_ridge": 0.1, "prompt_ridge": 0.1}

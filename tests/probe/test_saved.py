@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attsvm.numbers.archives import BadFile
-from tests.test_damaged_files import BYTES
+from tests.numbers.test_damaged_files import BYTES
 
 pytest.importorskip("safetensors", reason="probes are saved as safetensors")
 
@@ -80,10 +80,15 @@ def test_files_that_hold_no_probe_are_refused(probe, tmp_path):
     from safetensors import safe_open
 
     with safe_open(file, "numpy") as stored:
-        names = stored.metadata()
+        names = without_digest(stored.metadata())
     save_file(load_file(file) | {"mean_": np.zeros(3)}, other, names)
     with pytest.raises(BadFile, match="mean_ and coef_ do not fit"):
         AttentionProbe.load(other)
+
+
+def without_digest(metadata):
+    """The header of a file that an older version wrote."""
+    return {name: text for name, text in metadata.items() if name != "sha256"}
 
 
 def rewritten(file, about=None, **arrays):
@@ -94,7 +99,7 @@ def rewritten(file, about=None, **arrays):
     from safetensors.numpy import load_file, save_file
 
     with safe_open(file, "numpy") as stored:
-        names = stored.metadata()
+        names = without_digest(stored.metadata())
     kept = json.loads(names["probe"]) | (about or {})
     kept = {name: value for name, value in kept.items() if value is not None}
     other = file.with_name("other.safetensors")
@@ -133,6 +138,22 @@ def test_a_crafted_header_is_refused_in_words(probe, tmp_path, about):
     with pytest.raises(BadFile, match=r"^\S*other.safetensors: .*\. Write it again"):
         AttentionProbe.load(rewritten(file, about))
     assert AttentionProbe.load(rewritten(file, {"unknown": 1})).classes_.tolist() == ["no", "yes"]
+
+
+def test_a_file_of_an_older_version_has_no_digest_and_a_wrong_one_is_damage(probe, X, tmp_path):
+    from safetensors import safe_open
+    from safetensors.numpy import load_file, save_file
+
+    from attsvm.probe import AttentionProbe
+
+    file = probe.save(tmp_path / "probe")
+    older = AttentionProbe.load(rewritten(file))
+    assert np.array_equal(older.decision_function(X), probe.decision_function(X))
+    with safe_open(file, "numpy") as stored:
+        names = stored.metadata()
+    save_file(load_file(file) | {"coef_": 1.001 * probe.coef_}, file, names)
+    with pytest.raises(BadFile, match=r"probe.safetensors: the file is damaged \(its digest does not fit\)"):
+        AttentionProbe.load(file)
 
 
 @pytest.mark.parametrize("name", ["coef_", "scale_", "map 0 root"])

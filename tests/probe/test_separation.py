@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from attsvm.data.tokens import Tokens
 from attsvm.probe import AttentionProbe
 from attsvm.probe.data.sequences import as_store
 from attsvm.probe.data.standard import Standard
 from attsvm.probe.reading import separation
 from attsvm.probe.reading.separation import Standardised
 from attsvm.program.constraints import Constraints
-from attsvm.tokens import Tokens
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_tokens_are_priced_where_they_are_as_in_a_padded_array(size, monkeypatch
         Constraints.of(Tokens(each, mask=mask), np.full(7, 3)) for each in (keys, np.asarray(keys))
     )
     W, multipliers = rng.standard_normal((5, 1)), rng.random((7, 9)) * here.active
-    assert there.stored and not here.stored and bool(there.exponent.any()) == (size > 1)
+    assert there.stored and not here.stored and bool(there.units.exponent.any()) == (size > 1)
     for name, asked in (("margins", W), ("combine", multipliers)):
         found, wanted = getattr(there, name)(asked), getattr(here, name)(asked)
         assert np.allclose(found, wanted, rtol=1e-12, atol=1e-12)

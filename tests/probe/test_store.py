@@ -8,7 +8,7 @@ pytest.importorskip("sklearn", reason="attsvm.probe needs the extra 'sklearn'")
 from sklearn.model_selection import GridSearchCV, train_test_split
 
 from attsvm import Tokens
-from attsvm.files import BadFile
+from attsvm.numbers.files import BadFile
 from attsvm.probe import AttentionProbe, TokenStore, as_sequences
 from attsvm.probe.data.sequences import as_store
 

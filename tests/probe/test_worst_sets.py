@@ -1,11 +1,11 @@
-"""The sets of benchmarks/practice/worst.py: labels are what the tokens say, in use and for training."""
+"""The sets of lab/benchmarks/practice/worst.py: labels are what the tokens say, in use and for training."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-PRACTICE = Path(__file__).parents[2] / "benchmarks" / "practice"
+PRACTICE = Path(__file__).parents[2] / "lab" / "benchmarks" / "practice"
 
 
 @pytest.fixture

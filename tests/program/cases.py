@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from attsvm.data.tokens import Tokens
 from attsvm.norms import Entrywise, Norm, frobenius, l1, linf, nuclear, spectral
-from attsvm.tokens import Tokens
 
 Array = np.ndarray
 Random = np.random.Generator

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from benchmarks.instances import contradiction, planted, unit
+from lab.benchmarks.instances import contradiction, planted, unit
 
+from attsvm.data.tokens import Tokens
 from attsvm.norms import Entrywise, Schatten, frobenius, l1, linf, nuclear, spectral
-from attsvm.tokens import Tokens
 
 SMOOTH = [Schatten(4 / 3), Schatten(4)]
 ALL_NORMS = [l1, linf, frobenius, nuclear, spectral, Entrywise(1.5), Entrywise(3), *SMOOTH]

@@ -1,7 +1,7 @@
 """Hostile programs: numbers of absurd size, near-ties, tiny margins, ties, copies, contradictions.
 
 `FAMILIES` maps a name to a function that draws one program from a random generator. `tests/program/exact.py`
-checks the answers in exact arithmetic; 100,000 of them run by `python benchmarks/hostile.py`.
+checks the answers in exact arithmetic; 100,000 of them run by `python lab/benchmarks/hostile.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attsvm.max_norm import MaxNorm
-from attsvm.norms import Entrywise, Schatten, frobenius
+from attsvm.norms import Entrywise, MaxNorm, Schatten, frobenius
 from tests.program import degenerate
 from tests.program.cases import Case, Random, anchors, choice, planted, powers, tied
 
@@ -66,6 +65,19 @@ def scales(r: Random) -> Case:
     keys = case.keys * powers(r, -size, size, (len(case.keys), 1, 1))
     queries = np.ones((len(keys), 1)) if case.queries is None else case.queries
     return replace(case, keys=keys, queries=queries * powers(r, -size, size, (len(keys), 1)))
+
+
+def tied_scales(r: Random) -> Case:
+    """Ties, and examples that ask for the order alone, beside examples 1e±4 … 1e±12 times as large."""
+    size = r.uniform(4, 12)
+    case = tied(r, planted(r), r.choice([0.0, 0.15, 0.3]))
+    asked = np.where(r.random(len(case.keys)) < r.choice([0.0, 0.3]), 0.0, 1.0)
+    return replace(case, keys=case.keys * powers(r, -size, size, (len(asked), 1, 1)), required=asked)
+
+
+def soft_tied_scales(r: Random) -> Case:
+    """The same with a price for falling short."""
+    return replace(tied_scales(r), norm=frobenius, slack=powers(r, -6, 6))
 
 
 def soft(r: Random) -> Case:
@@ -282,7 +294,7 @@ def spectra(r: Random) -> Case:
     names = [
         name for name in FAMILIES if "soft" not in name and name not in ("spectra", "max_norms", "planes")
     ]
-    case = FAMILIES[names[r.integers(len(names))]](r)
+    case = replace(FAMILIES[names[r.integers(len(names))]](r), slack=None)
     return replace(case, norm=Schatten(float(r.choice([1.01, 1.25, 1.5, 1.9, 2.5, 3, 4, 8, 50]))))
 
 
@@ -291,4 +303,37 @@ def max_norms(r: Random) -> Case:
     return replace(spectra(r), norm=MaxNorm())
 
 
-FAMILIES |= {"spectra": spectra, "max_norms": max_norms}
+def large(r: Random) -> Case:
+    """Up to 5,000 inputs of plain tokens: rows by the tens of thousands for a few unknowns."""
+    return _of_size(r, int(10 ** r.uniform(2.7, 3.7)), int(r.integers(2, 9)))
+
+
+def long_sequences(r: Random) -> Case:
+    """Up to 200 tokens, of which one is selected."""
+    return _of_size(r, int(10 ** r.uniform(0, 2)), int(10 ** r.uniform(1.5, 2.3)))
+
+
+def large_ties(r: Random) -> Case:
+    """The same with ties, soft margins, required margins of zero, and any selection."""
+    case, kind = _of_size(r, int(10 ** r.uniform(2, 3.3)), int(r.integers(2, 9))), r.integers(4)
+    if kind == 0:
+        return tied(r, case, 0.5 / case.selected.size)
+    if kind == 1:
+        return replace(case, norm=frobenius, slack=powers(r, -3, 3))
+    if kind == 2:
+        return replace(case, required=np.where(r.random(len(case.keys)) < 0.3, 0.0, 1.0))
+    return replace(case, selected=r.permuted(case.selected, axis=1))
+
+
+def _of_size(r: Random, n: int, T: int) -> Case:
+    """n plain examples of T tokens; their selection is that of a random W."""
+    d, e = int(r.integers(1, 5)), int(r.choice([1, 2, 3]))
+    keys, queries = r.standard_normal((n, T, d)), r.standard_normal((n, e))
+    best = np.argmax(np.einsum("ntd,nd->nt", keys, queries @ r.standard_normal((e, d))), axis=1)
+    return Case(keys, queries, best[:, None] == np.arange(T), choice(r))
+
+
+FAMILIES |= {
+    function.__name__: function
+    for function in (spectra, max_norms, tied_scales, soft_tied_scales, large, long_sequences, large_ties)
+}

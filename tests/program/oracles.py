@@ -8,9 +8,9 @@ import cvxpy as cp
 import numpy as np
 from scipy.optimize import linprog, nnls
 
+from attsvm.data.tokens import Tokens
 from attsvm.norms import Entrywise, Norm
 from attsvm.program.constraints import Constraints
-from attsvm.tokens import Tokens
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from attsvm import datasets
+from attsvm.data.selection import best_tokens, equal_losing_scores
 from attsvm.program.assumptions import (
     all_tokens_support,
     in_cone,
@@ -13,7 +14,6 @@ from attsvm.program.assumptions import (
     leakage_cost,
 )
 from attsvm.program.max_margin import max_margin
-from attsvm.selection import best_tokens, equal_losing_scores
 
 
 def test_all_tokens_support_in_high_dimension_but_not_in_low():
@@ -54,6 +54,28 @@ def test_the_solution_is_in_its_cones_and_a_random_weight_is_not():
     assert not in_cone(solution.W, solution, width=0.1, radius=1e6)
     assert in_margin_cone(solution.W, solution, 0.99)
     assert not in_margin_cone(other, solution, 0.5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e5])
+def test_the_margin_cone_honours_the_margins_that_the_solution_requires(scale):
+    tokens, v = datasets.sphere(3, 4, 6, seed=1)
+    required = scale * np.array([1.0, 5.0, 0.0])
+    solution = max_margin(tokens, best_tokens(tokens, v), required=required)
+    assert in_margin_cone(solution.W, solution, 0.999) and in_margin_cone(7 * solution.W, solution, 0.999)
+    assert not in_margin_cone(solution.W, solution, 1.001)
+    even = max_margin(tokens, best_tokens(tokens, v))
+    assert not in_margin_cone(even.W, solution, 0.99)  # its second example falls short
+    assert in_margin_cone(even.W, even, 0.999)
+
+
+def test_the_label_margin_of_several_tokens_in_an_example_is_refused():
+    tokens, _ = datasets.joint_training((0.5, 1.0))
+    for selected in ([[False, True], [True, True], [False, True]], np.ones((3, 2), bool)):
+        for ask in (label_svm, leakage_cost):
+            with pytest.raises(ValueError, match=r"picks 2 tokens in example \d"):
+                ask(tokens, selected)
+    with pytest.raises(ValueError, match="2 runs"):
+        label_svm(tokens.repeated(2), [1, 1, 1])
 
 
 @pytest.mark.parametrize("samples", [20])

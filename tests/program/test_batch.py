@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from attsvm.data.tokens import Tokens
 from attsvm.norms import frobenius as norm
-from attsvm.program.certificate import certify
+from attsvm.program.certificate import certify_scaled
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius import batch
 from attsvm.program.frobenius.batch import solve_runs_by_gram
+from attsvm.program.frobenius.dense import solve_rows
 from attsvm.program.frobenius.route import GRAM_ROWS, solve_frobenius
-from attsvm.program.frobenius.written_out import solve_rows
-from attsvm.program.max_margin import in_tokens, max_margin
-from attsvm.program.second_look import second_look
-from attsvm.tokens import Tokens
+from attsvm.program.max_margin import max_margin
+from attsvm.program.solve import refined
 from tests.program.oracles import dense
 
 GAP = 1e-9
@@ -29,8 +29,8 @@ def random_runs(runs, n, T, d, e, seed=0):
 
 
 def gaps(rows, answer):
-    solved = second_look(rows, norm, in_tokens(rows, answer))
-    return certify(rows, norm, solved.W, solved.multipliers).worst
+    solved = refined(rows, norm, answer)
+    return certify_scaled(rows, norm, solved.W, solved.multipliers).worst
 
 
 def residuals(rows, answer):
@@ -126,7 +126,7 @@ def test_small_problems_come_with_the_required_margins(e):
     for k in range(30):
         alone, answer = rows.run(k), solve_frobenius(rows.run(k))
         ratio = (alone.margins(answer.W) / np.where(alone.bound > 0, alone.bound, np.nan))[alone.bound > 0]
-        shrunk = certify(alone, norm, alone.weight(0.9 * answer.W), answer.multipliers)
+        shrunk = certify_scaled(alone, norm, 0.9 * answer.W, answer.multipliers)
         assert ratio.min() == pytest.approx(1, rel=1e-11)
         assert norm.dual.value(alone.combine(answer.multipliers)) == pytest.approx(1, rel=1e-11)
         assert shrunk.primal > 0.09

@@ -1,16 +1,17 @@
 """Certificates and proofs: right answers pass, and every kind of wrong answer is rejected."""
 
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 
 import numpy as np
 import pytest
 
+from attsvm.data.tokens import Tokens
 from attsvm.norms import frobenius, l1
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
-from attsvm.program.solution import NotSeparable
-from attsvm.tokens import Tokens
+from attsvm.program.solution import NotCertified, NotSeparable
 from tests.program import conftest
 from tests.program.oracles import farkas_residual, feasible, rows_of
 
@@ -48,6 +49,61 @@ def test_the_certificate_is_what_plain_numpy_computes(instance, norm):
     gap, primal = 1 - lower / upper, np.abs(margins[tied]).max(initial=0) / b.max()
     assert gap - SAME <= certificate.gap <= gap + ROUNDING
     assert primal - SAME <= certificate.primal <= primal + ROUNDING
+
+
+SIZES = (1e-9, 1e-4, 1.0, 1e4, 1e9)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("beside", SIZES)
+def test_a_row_without_a_margin_is_measured_in_logits_whatever_the_scale_of_its_example(size, beside, norm):
+    # Example 0 asks for a margin, example 1 for a tie, or for the order alone: it is off by half a logit.
+    keys = np.array([[[beside, 0.0], [0, 0]], [[0, size], [0, 0]]])
+    W, lam = np.array([[1 / beside], [0.5 / size]]), np.array([1.0, 0.0])
+    cases = (([[True, False], [True, True]], 1.0, None), ([0, 1], [1.0, 0.0], None))
+    soft = (([[True, False], [True, True]], 1.0, 1.0),) if norm == frobenius else ()
+    for selected, required, slack in cases + soft:
+        solution = max_margin(Tokens(keys), selected, norm, required=required, slack=slack)
+        off = replace(solution, W=W, multipliers=lam).certificate
+        assert off.primal >= 0.5 - SAME
+        assert solution.certified
+
+
+def _exact_logit(key, W):
+    return float(sum(Fraction(x) * Fraction(w) for x, w in zip(key.tolist(), W[:, 0].tolist(), strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("large", "selected", "required"),
+    [([1e8, 3e7], [[True, False], [True, True]], 1.0), ([1e8, -1e8 * (1 - 1e-9)], [0, 1], [1.0, 0.0])],
+)
+def test_rows_of_large_examples_are_rounded_until_they_hold_in_logits(large, selected, required):
+    keys = np.array([[[1e-9, 0.0], [0, 0]], [large, [0, 0]]])
+    solution = max_margin(Tokens(keys), selected, required=required)
+    logit = _exact_logit(keys[1, 0], solution.W)
+    assert solution.certified
+    assert logit <= 1e-8
+    assert logit >= -1e-8 or required != 1.0
+
+
+def test_a_tie_that_float64_cannot_hold_is_not_certified():
+    keys = np.array([[[1e-9, 0.0], [0, 0]], [[np.pi * 1e12, np.e * 1e12], [0, 0]]])
+    with pytest.warns(NotCertified, match=r"not certified: .* gap .* W attains the margin .* at most"):
+        tie = max_margin(Tokens(keys), [[True, False], [True, True]])
+    assert abs(_exact_logit(keys[1, 0], tie.W)) > 0.01
+    assert not tie.certified
+    assert str(tie).startswith("NOT certified")
+
+
+def test_the_margin_is_what_the_weight_attains_and_the_bound_what_any_can(solution):
+    bad = replace(solution, W=solution.W + 0.1 * np.abs(solution.W).max())
+    A, b, _ = rows_of(solution.tokens, solution.selected, solution.required)
+    attained = (A @ bad.W.ravel() / b).min() / solution.norm.value(bad.W)
+    assert bad.margin == pytest.approx(attained, rel=1e-9)
+    assert solution.margin == pytest.approx(1 / solution.norm.value(solution.W), rel=1e-15)
+    assert bad.margin < solution.margin <= bad.margin_bound * (1 + 1e-9)
+    assert bad.margin_bound == pytest.approx(solution.margin, rel=1e-7)
+    assert f"margin {bad.margin:.6g}, the best one at most {bad.margin_bound:.6g}" in str(bad)
 
 
 def test_the_certificate_says_over_how_many_rows_it_was_taken(instance):

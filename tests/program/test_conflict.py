@@ -11,7 +11,7 @@ from attsvm.norms import frobenius, l1, nuclear
 from attsvm.program.conflict import explain
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius.route import solve_frobenius
-from attsvm.program.solution import NotSeparable, unpack
+from attsvm.program.solution import NotSeparable
 
 pytestmark = pytest.mark.quick
 
@@ -33,7 +33,7 @@ def explained(keys, selected, queries=None, required=1.0, norm=frobenius):
 def checked(rows, error):
     """Farkas: λ ≥ 0 on inequalities, Σ λ_j A_j = 0, Σ λ_j b_j > 0; and the pairs are its support."""
     assert isinstance(error, NotSeparable)
-    multipliers = np.ldexp(unpack(rows, error.multipliers), rows.exponent[:, None])
+    multipliers = np.ldexp(rows.unpack(error.multipliers), rows.units.exponent[:, None])
     assert (multipliers[rows.separating] >= 0).all()
     gain = (multipliers * rows.bound).sum()
     assert gain > 0

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from attsvm.numbers.doubled import ROUNDING, Doubled, exact_product, exact_sum
-from attsvm.program.careful import numbers
+from attsvm.program.extended_precision import numbers
 
 mp = mpmath.mp.clone()
 mp.dps = 60

@@ -6,15 +6,17 @@ import cvxpy as cp
 import numpy as np
 import pytest
 
+from attsvm.data.tokens import Tokens
 from attsvm.norms import Entrywise
+from attsvm.program import interior_engine
 from attsvm.program.constraints import Constraints
-from attsvm.program.entrywise import products, route as entrywise
-from attsvm.program.entrywise.interior_point import Run, length
+from attsvm.program.entrywise import newton
+from attsvm.program.entrywise.interior_point import EntrywisePoint
 from attsvm.program.frobenius.route import solve_frobenius
+from attsvm.program.interior_engine import length
 from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.rows import Rows
 from attsvm.program.solution import NotSeparable
-from attsvm.tokens import Tokens
 from tests.program.cases import ranked
 
 EXPONENTS = [1.01, 1.1, 1.5, 1.75, 3, 10, 100]
@@ -80,7 +82,7 @@ def test_tied_tokens_and_bounds_of_zero_agree_with_cvxpy(p):
 @pytest.mark.parametrize("p", [1, 1.1, 3, np.inf])
 def test_a_small_problem_ends_where_one_that_starts_from_the_frobenius_solution_does(p, monkeypatch):
     cold = max_margin(*ranked(6, 6, 6, 5, seed=6), Entrywise(p))
-    monkeypatch.setattr(entrywise, "FEW_ROWS", 0)
+    monkeypatch.setattr(interior_engine, "FEW_ROWS", 0)
     warm = max_margin(*ranked(6, 6, 6, 5, seed=6), Entrywise(p))
     assert cold.margin == pytest.approx(warm.margin, rel=1e-9)
     assert cold.margin != pytest.approx(max_margin(*ranked(6, 6, 6, 5, seed=6)).margin, rel=1e-3)
@@ -129,9 +131,9 @@ def test_products_in_their_structure_are_those_of_explicit_features(shape):
     V, theta, line = rng.random(features.shape[1]), rng.random(k), np.empty(rows.d)
     matrix, margins, total = np.empty((k, k)), np.empty(k), np.empty(len(V))
     scratch = (np.zeros((count, rows.d)) for count in (rows.e, len(rows.queries), k))
-    products.gram(*structure, V, theta, 2 * theta, *scratch, matrix)
-    products.margins(*structure, line, V, margins)
-    products.combine(*structure, line, theta, total)
+    newton.gram(*structure, V, theta, 2 * theta, *scratch, matrix)
+    newton.margins(*structure, line, V, margins)
+    newton.combine(*structure, line, theta, total)
     expected = (features * V) @ features.T + np.outer(theta, theta) + 2 * np.diag(theta)
     np.testing.assert_allclose(np.triu(matrix), np.triu(expected), atol=1e-13)
     np.testing.assert_allclose(margins, features @ V, atol=1e-13)
@@ -179,7 +181,7 @@ def test_what_is_not_a_number_is_no_gap(p):
     tokens, best = ranked()
     program = Constraints.of(tokens, best)
     start, rows = solve_frobenius(program), Rows.of(program)
-    run = Run(rows, Entrywise(p), (1.0, 0.0), start)
+    run = EntrywisePoint(rows, Entrywise(p), (1.0, 0.0), start)
     run.p = run.goal
     run.entries[0, 0] = np.nan
     run._settle()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from attsvm import datasets
+from attsvm.data.selection import best_tokens
+from attsvm.data.tokens import Tokens
 from attsvm.program.max_margin import max_margin, separable
-from attsvm.selection import best_tokens
-from attsvm.tokens import Tokens
 from tests.program.oracles import farkas_residual, feasible, rows_of
 
 PROOF = 1e-9

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from attsvm.data.tokens import Tokens
 from attsvm.norms import frobenius as norm
-from attsvm.program.certificate import certify
+from attsvm.program.certificate import certify_scaled
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius import contradiction, interior_point as interior, pivoting, route as frobenius
-from attsvm.program.max_margin import in_tokens, max_margin
+from attsvm.program.max_margin import max_margin
 from attsvm.program.rows import Rows
-from attsvm.program.second_look import second_look
-from attsvm.tokens import Tokens
+from attsvm.program.solve import refined
 from tests.program.oracles import dense
 
 GAP = 1e-9
@@ -45,8 +45,7 @@ def planted(n, T, d, e, seed=0, ties=0.0, zeros=0.0, masked=0.0, spread=0.0):
 
 
 def worst(rows, answer):
-    solved = in_tokens(rows, answer)
-    return certify(rows, norm, solved.W, solved.multipliers).worst
+    return certify_scaled(rows, norm, answer.W, answer.multipliers).worst
 
 
 def at_length_one(rows):
@@ -76,8 +75,8 @@ SHAPES = [(60, 12, 20, 16), (25, 16, 40, 6), (80, 16, 10, 12)]
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_is_certified_below_the_target(shape, variant):
     rows = planted(*shape, seed=1, **VARIANTS[variant])
-    answer = second_look(rows, norm, in_tokens(rows, frobenius.solve_frobenius(rows)))
-    assert certify(rows, norm, answer.W, answer.multipliers).worst <= GAP
+    answer = refined(rows, norm, frobenius.solve_frobenius(rows))
+    assert worst(rows, answer) <= GAP
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -108,7 +107,8 @@ def test_the_norm_is_that_of_a_general_solver(variant):
     limits += [features[tied] @ w == 0] if tied.any() else []
     program = cp.Problem(cp.Minimize(cp.norm(w)), limits)
     program.solve(solver=cp.CLARABEL, tol_gap_rel=1e-10, tol_feas=1e-10, tol_gap_abs=1e-10)
-    W = in_tokens(rows, frobenius.solve_frobenius(rows)).W
+    answer = frobenius.solve_frobenius(rows)
+    W, *_ = rows.units.restored(answer.W, answer.multipliers)
     assert np.linalg.norm(W) == pytest.approx(program.value, rel=1e-7)  # Clarabel's accuracy
 
 

@@ -5,14 +5,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from benchmarks.instances import planted
 from hypothesis import HealthCheck, given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
+from lab.benchmarks.instances import planted
 
+from attsvm.data.tokens import Tokens
 from attsvm.norms import Entrywise, Norm, frobenius, l1, linf, nuclear, spectral
 from attsvm.program.max_margin import max_margin, separable
 from attsvm.program.solution import NotSeparable
-from attsvm.tokens import Tokens
 from tests.program.conftest import ALL_NORMS, ROTATION_INVARIANT
 from tests.program.oracles import farkas_residual, feasible, rows_of
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from attsvm import datasets
+from attsvm.data.selection import best_tokens
+from attsvm.data.tokens import Tokens
 from attsvm.norms import frobenius, nuclear
 from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.solution import Solution
-from attsvm.selection import best_tokens
-from attsvm.tokens import Tokens
 from tests.program import conftest
 from tests.program.conftest import ALL_NORMS, STRICTLY_CONVEX, VARIANTS
 from tests.program.oracles import least_squares_solution, rows_of, smallest

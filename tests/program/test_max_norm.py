@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from attsvm import MaxNorm, NotSeparable, Solution, Tokens, linf, nuclear
-from attsvm.max_norm import DualMaxNorm, _bend
-from attsvm.program.careful.route import solve_carefully
+from attsvm.norms.max_norm import _negative_hessian
+from attsvm.norms.norms import DualMaxNorm
 from attsvm.program.certificate import certify
 from attsvm.program.constraints import Constraints
+from attsvm.program.extended_precision.route import solve_in_extended_precision
 from attsvm.program.max_margin import max_margin, separate
 from tests.program.oracles import rows_of
 from tests.program.test_schatten import planted
@@ -64,7 +65,7 @@ def test_the_bend_is_that_of_differences_of_the_slope(rank):
     moves = 1e-5 * np.diag(c)
     slopes = np.array([(at(c + move)[2] - at(c - move)[2]) / 2e-5 for move in moves])
     X, sigma, _ = at(c)
-    found, wrong = _bend(X, sigma, 5), _bend(X, sigma + 0.1 * sigma[0], 5)
+    found, wrong = _negative_hessian(X, sigma, 5), _negative_hessian(X, sigma + 0.1 * sigma[0], 5)
     assert np.allclose(found, -slopes * c, atol=DIFFERENCES * np.abs(found).max())
     assert not np.allclose(wrong, -slopes * c, atol=DIFFERENCES * np.abs(found).max())
 
@@ -198,8 +199,8 @@ def test_the_careful_way_serves_it():
     keys = tokens.keys.copy()
     keys[0, order[0, 1]] = keys[0, order[0, 0]] - 1e-9 * keys[0, order[0, 2]]
     program = Constraints.of(Tokens(keys, tokens.queries), selected)
-    answer = solve_carefully(program, MaxNorm())
-    W, multipliers = program.weight(answer.W), program.multipliers(answer.multipliers)
+    answer = solve_in_extended_precision(program, MaxNorm())
+    W, multipliers, _ = program.units.restored(answer.W, answer.multipliers)
     assert certify(program, MaxNorm(), W, multipliers).worst < 1e-8
     assert certify(program, MaxNorm(), 0.99 * W, multipliers).worst > 1e-3
 

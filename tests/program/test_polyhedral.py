@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
+from attsvm.data.tokens import Tokens
 from attsvm.norms import l1, linf
-from attsvm.program.entrywise import route as entrywise
+from attsvm.program import interior_engine
 from attsvm.program.max_margin import max_margin, separate
 from attsvm.program.solution import NotSeparable
-from attsvm.tokens import Tokens
 from tests.program.cases import ranked
 
 NORMS = [l1, linf]
@@ -52,7 +52,7 @@ def test_the_solution_of_the_other_norm_is_rejected(norm):
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 @pytest.mark.parametrize("rows_without_a_start", [0, 100])
 def test_tied_tokens_and_bounds_of_zero_agree_with_a_simplex_method(norm, rows_without_a_start, monkeypatch):
-    monkeypatch.setattr(entrywise, "FEW_ROWS", rows_without_a_start)
+    monkeypatch.setattr(interior_engine, "FEW_ROWS", rows_without_a_start)
     tokens, best = ranked(4, 5, 6, 3, seed=1)
     selected = np.arange(5) == best[:, None]
     selected[0, (best[0] + 1) % 5] = True

@@ -7,9 +7,8 @@ from attsvm import Tokens
 from attsvm.norms import frobenius
 from attsvm.program.certificate import certify
 from attsvm.program.constraints import Constraints
-from attsvm.program.frobenius import active_set, resumed, route, written_out
+from attsvm.program.frobenius import active_set, dense as written_out, resumed, route
 from attsvm.program.frobenius.route import solve_frobenius
-from attsvm.program.max_margin import in_tokens
 
 EXACT = 1e-12
 GAP = 1e-9  # a tenth of what the package promises
@@ -31,8 +30,7 @@ def solved(rows):
     """The engine's answer with its certificate."""
     answer = solve_frobenius(rows)
     assert answer.separable
-    solved = in_tokens(rows, answer)
-    W, multipliers = solved.W, solved.multipliers
+    W, multipliers, _ = rows.units.restored(answer.W, answer.multipliers)
     return W, multipliers, certify(rows, frobenius, W, multipliers)
 
 
@@ -198,9 +196,9 @@ def test_a_batch_gives_what_its_problems_give_alone(keys, queries):
     rng = np.random.default_rng(6)
     tokens = Tokens(rng.standard_normal(keys), rng.standard_normal((*keys[:2], queries)))
     rows = Constraints.of(tokens, rng.integers(0, keys[2], keys[:2]))
-    answer = in_tokens(rows, solve_frobenius(rows))
+    answer = solve_frobenius(rows)
     for run in range(keys[0]):
-        alone = in_tokens(rows.run(run), solve_frobenius(rows.run(run)))
+        alone = solve_frobenius(rows.run(run))
         assert alone.separable == answer.separable[run]
         # The least margin, one, that W is scaled to is a sum in another order: its rounding grows with W.
         rounding = 1e-14 * (1 + np.linalg.norm(alone.W))

@@ -8,8 +8,7 @@ import pytest
 from attsvm import Tokens, nuclear
 from attsvm.numbers.linear import Cholesky, conjugate_gradients
 from attsvm.program.constraints import Constraints
-from attsvm.program.rows import Rows
-from attsvm.program.span import Span
+from attsvm.program.rows import Rows, Span
 
 pytestmark = pytest.mark.quick
 

@@ -9,11 +9,11 @@ from attsvm import Tokens
 from attsvm.norms import Schatten
 from attsvm.program.constraints import Constraints
 from attsvm.program.frobenius.route import solve_frobenius
-from attsvm.program.max_margin import max_margin, solved
-from attsvm.program.rows import Rows
+from attsvm.program.max_margin import max_margin
+from attsvm.program.rows import Rows, Span
 from attsvm.program.schatten import interior_point, route as schatten, small, staged
 from attsvm.program.schatten.scaling import Scaling
-from attsvm.program.span import Span
+from attsvm.program.solve import by_engines
 
 NORMS = pytest.mark.parametrize("norm", [Schatten(1), Schatten(math.inf)], ids=str)
 TIGHT = 5e-9
@@ -186,7 +186,7 @@ def test_a_contradiction_is_answered_with_its_proof(norm):
     tokens, selected, order = planted((4, 5, 6, 4))
     twin = Tokens(np.vstack([tokens.keys, tokens.keys[:1]]), np.vstack([tokens.queries, tokens.queries[:1]]))
     rows = Constraints.of(twin, np.vstack([selected, np.arange(5) == order[0, 1]]))
-    answer = solved(rows, norm)
+    answer = by_engines(rows, norm)
     assert not answer.separable
     assert (answer.multipliers >= 0).all() and (answer.multipliers * rows.bound).sum() > 0
     assert np.abs(rows.combine(answer.multipliers)).max() < 1e-12 * answer.multipliers.max()

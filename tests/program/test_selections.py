@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from attsvm import datasets
+from attsvm.data.selection import best_tokens, locally_optimal
 from attsvm.program import selections as module
 from attsvm.program.max_margin import max_margin
 from attsvm.program.selections import selections
 from attsvm.program.solution import NotSeparable
-from attsvm.selection import best_tokens, locally_optimal
 
 
 def chosen(solutions):

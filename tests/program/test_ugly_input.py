@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from benchmarks.instances import planted
+from lab.benchmarks.instances import planted
 from threadpoolctl import threadpool_info
 
-from attsvm.norms import frobenius, nuclear
+from attsvm.data.selection import as_head, as_selected
+from attsvm.data.tokens import Tokens
+from attsvm.norms import Entrywise, frobenius, nuclear
 from attsvm.program.max_margin import max_margin, separable, separate
 from attsvm.program.solution import NotSeparable
-from attsvm.selection import as_head, as_selected
-from attsvm.tokens import Tokens
 from tests.program import conftest
 
 SINGLE = 1e-5
@@ -279,10 +279,12 @@ def test_separate_refuses_rows_that_are_not_finite():
         separate([[1.0, 2.0], [1.0, np.nan]])
 
 
-def test_a_norm_that_is_no_norm_is_refused():
+@pytest.mark.parametrize("wrong", ["nuclaer", "lp:0.5", 2, None, Entrywise], ids=repr)
+def test_a_norm_that_is_no_norm_is_refused(wrong):
     instance = conftest.matrix()
-    with pytest.raises((TypeError, ValueError), match="norm"):
-        max_margin(instance.tokens, instance.selected, "nuclear")
+    with pytest.raises((TypeError, ValueError), match=r"norm.*Pass"):
+        max_margin(instance.tokens, instance.selected, wrong)
+    assert max_margin(instance.tokens, instance.selected, "nuclear").norm == nuclear
 
 
 def test_masked_nan_is_no_problem(norm):

@@ -1,8 +1,8 @@
 """Compiling ahead: after it no small problem meets a loop that is not compiled."""
 
 from attsvm.program.entrywise.newton import step
+from attsvm.program.frobenius.dense import solve_all
 from attsvm.program.frobenius.gram import pivot
-from attsvm.program.frobenius.written_out import solve_all
 from attsvm.program.schatten.compiled_path import follow
 from attsvm.program.warm_up import warm_up
 

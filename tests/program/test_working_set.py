@@ -1,7 +1,5 @@
 """The one loop: rows that join, engines on their pools, and keys that are stored elsewhere."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -14,17 +12,17 @@ from attsvm import (
     linf,
     max_margin,
     nuclear,
-    progress,
     separable,
     separate,
 )
+from attsvm._support import progress
 from attsvm.numbers.stored import Stored
-from attsvm.program import passes
-from attsvm.program.constraints import Constraints
+from attsvm.program import working_set
+from attsvm.program.constraints import Constraints, stored_margins
 from attsvm.program.frobenius import resumed, route
 from attsvm.program.rows import Rows
 from attsvm.program.working_set import Slacks
-from tests.test_stored import Sliced, mapped, numbers
+from tests.numbers.test_stored import Sliced, mapped, numbers
 
 SAME = 1e-8
 """Two certified answers of one program: their norms agree to 1e-8."""
@@ -48,10 +46,10 @@ def test_margins_of_stored_keys_are_those_in_memory(tmp_path, dtype):
     wide = keys.astype(float)
     expected = np.einsum("ntd,nd->nt", wide[np.arange(50), anchor][:, None] - wide, directions)
     examples = np.array([0, 1, 2, 3, 7, 30, 31, 49])
-    found = passes.stored_margins(
+    margins = stored_margins(
         Stored(mapped(tmp_path, keys)), examples, anchor[examples], directions[examples], np.eye(33)
     )
-    np.testing.assert_allclose(found, expected[examples], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(margins, expected[examples], rtol=1e-12, atol=1e-12)
 
 
 def test_margins_of_bfloat16_are_those_in_memory():
@@ -59,8 +57,8 @@ def test_margins_of_bfloat16_are_those_in_memory():
     keys = numbers(9, 4, 12).astype(ml_dtypes.bfloat16)
     directions = np.ones((9, 12))
     wide = keys.astype(float)
-    found = passes.stored_margins(Stored(keys), np.arange(9), np.zeros(9, int), directions, np.eye(12))
-    np.testing.assert_allclose(found, (wide[:, :1] - wide).sum(-1), rtol=1e-12, atol=1e-12)
+    margins = stored_margins(Stored(keys), np.arange(9), np.zeros(9, int), directions, np.eye(12))
+    np.testing.assert_allclose(margins, (wide[:, :1] - wide).sum(-1), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -167,14 +165,14 @@ def test_a_row_is_read_again_when_the_weight_has_moved_far_enough(tmp_path, monk
     tokens = Tokens(mapped(tmp_path, keys)) if stored else Tokens(keys)
     assert max_margin(tokens, best).certified
     kernel = "doubt" if stored else "price"
-    place, real = (1 if stored else 6), getattr(passes, kernel)
+    place, real = (1 if stored else 6), getattr(working_set, kernel)
 
     def forgetful(*args):
         moved = np.where(np.isinf(args[place]), np.inf, 0.0)
         return real(*args[:place], moved, *args[place + 1 :])
 
-    monkeypatch.setattr(passes, kernel, forgetful)
-    monkeypatch.setattr("attsvm.program.max_margin.second_look", lambda rows, norm, answer: answer)
+    monkeypatch.setattr(working_set, kernel, forgetful)
+    monkeypatch.setattr("attsvm.program.solve.refined", lambda rows, norm, answer: answer)
     assert not max_margin(tokens, best).certified
 
 
@@ -205,14 +203,14 @@ def test_a_pool_may_gain_rows_and_lose_others(kind, monkeypatch):
     everything, engine = Rows.of(program), kind(6)
     for count in (20, 35, 40):
         pool = everything.some(np.arange(count))
-        found, direct = engine(pool), separate(rows[:count])
-        W = found.W / (rows[:count] @ found.W).min()
+        stage, direct = engine(pool), separate(rows[:count])
+        W = stage.candidate.W / (rows[:count] @ stage.candidate.W).min()
         np.testing.assert_allclose(W, direct.W, rtol=1e-9, atol=1e-12)
-        assert (found.kept is None) == (count < 40)
-    assert found.kept.sum() == 18 and found.kept[found.multipliers > 0].all()
-    again = engine(pool.some(found.kept))
-    kept = rows[found.kept]
-    np.testing.assert_allclose(again.W / (kept @ again.W).min(), direct.W, rtol=1e-9, atol=1e-12)
+        assert (stage.retained is None) == (count < 40)
+    assert stage.retained.sum() == 18 and stage.retained[stage.candidate.multipliers > 0].all()
+    again = engine(pool.some(stage.retained)).candidate
+    retained = rows[stage.retained]
+    np.testing.assert_allclose(again.W / (retained @ again.W).min(), direct.W, rtol=1e-9, atol=1e-12)
     wrong = separate(rows[:20])
     assert np.abs(wrong.W - direct.W).max() > 1e-6
 
@@ -220,10 +218,10 @@ def test_a_pool_may_gain_rows_and_lose_others(kind, monkeypatch):
 @ENGINES
 def test_an_engine_proves_a_contradiction(kind):
     keys = np.array([[[1.0, 0], [0, 0]], [[-1.0, 0], [0, 0]]])
-    found = kind(2)(Rows.of(Constraints.of(Tokens(keys), [0, 0])))
-    assert not found.separable
-    np.testing.assert_allclose(found.multipliers / found.multipliers.max(), [1, 1], rtol=1e-12)
-    assert kind(2)(Rows.of(Constraints.of(Tokens(keys[:1]), [0]))).separable
+    proof = kind(2)(Rows.of(Constraints.of(Tokens(keys), [0, 0]))).candidate
+    assert not proof.separable
+    np.testing.assert_allclose(proof.multipliers / proof.multipliers.max(), [1, 1], rtol=1e-12)
+    assert kind(2)(Rows.of(Constraints.of(Tokens(keys[:1]), [0]))).candidate.separable
 
 
 @pytest.mark.parametrize("slack", [None, 1.0])
@@ -274,5 +272,5 @@ def test_a_row_that_is_zero_stays_where_it_is_asked_for_or_paid_for():
     keys, _, best = problem(6, 4, 5, 1, "float64")
     keys[2, (best[2] + 1) % 4] = keys[2, best[2]]
     program = Constraints.of(Tokens(keys), best)
-    priced = replace(program, price=np.ones(6))
+    priced = Constraints.of(Tokens(keys), best, slack=np.ones(6))
     assert [len(Rows.of(program)), len(Rows.of(program, zeros=True)), len(Rows.of(priced))] == [17, 18, 18]

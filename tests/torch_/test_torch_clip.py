@@ -5,32 +5,32 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 
 from attsvm.torch import AttentionPooling, MarginMonitor, QueryKey, clip_logits  # noqa: E402
+from attsvm.torch.attention_hooks import AttentionHooks  # noqa: E402
 from attsvm.torch.clip import _largest  # noqa: E402
 from attsvm.torch.statistics import statistics_of  # noqa: E402
-from attsvm.torch.watched import Watched  # noqa: E402
 from tests.torch_.test_torch_monitor import Own, model_of, padded, random  # noqa: E402
 
 SINGLE = 1e-4
 FAMILIES = ["Bert", "Llama", "GPT2"]  # biases; rotary positions and shared keys; one layer for all three
 
 
-def largest(watched, counts=slice(None)):
+def largest(hooks, counts=slice(None)):
     """The largest logit of every head over the queries that count (n, T), by module."""
     with torch.no_grad():
-        found = {name: statistics_of(look.logits).largest for name, look in watched.looks()}
+        found = {name: statistics_of(look.logits).largest for name, look in hooks.readings()}
     return {name: x.transpose(1, 2)[counts].flatten(0, -2).amax(0) for name, x in found.items()}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_heads_above_the_limit_come_down_to_it_and_the_others_stay(family):
     model, batch = model_of(family), padded()
-    watched = Watched(model)
+    hooks = AttentionHooks(model)
     with clip_logits(model, 1.0) as clip:
         model(**batch)
-        before = largest(watched, counts := batch["attention_mask"].bool())
+        before = largest(hooks, counts := batch["attention_mask"].bool())
         clip.limit = limit = float(torch.cat(list(before.values())).median())
         told = clip.step()
-        after = largest(watched, counts)
+        after = largest(hooks, counts)
     for name in before:
         expected = before[name].clamp(max=limit)
         assert torch.allclose(after[name], expected, rtol=SINGLE)
@@ -70,10 +70,10 @@ def test_pooling_multihead_and_modules_of_ones_own_are_clipped():
     }
     for module, run in runs.items():
         with clip_logits(module, 0.1, {Own: told}) as clip:
-            watched = Watched(module, {Own: told})
+            hooks = AttentionHooks(module, {Own: told})
             run()
             assert clip.step() and not clip.step()
-            (found,) = largest(watched).values()
+            (found,) = largest(hooks).values()
             assert found.tolist() == pytest.approx([0.1] * len(found), rel=SINGLE)
 
 
@@ -113,11 +113,11 @@ def test_a_clipped_head_does_not_pass_its_limit_by_rounding(dtype, monkeypatch):
             with clip_logits(model, 0.5) as clip, torch.no_grad():
                 model(x, x, x)
                 assert len(clip.step()) == 8
-                above += sum(int((_largest(look) > 0.5).sum()) for _, look in clip._watched.looks())
+                above += sum(int((_largest(look) > 0.5).sum()) for _, look in clip._hooks.readings())
         return above
 
     assert passing() == 0
-    monkeypatch.setattr("attsvm.torch.clip._aim", lambda limit, _: limit)
+    monkeypatch.setattr("attsvm.torch.clip._target", lambda limit, _: limit)
     assert passing() > 0
 
 

@@ -11,7 +11,7 @@ import jax  # noqa: E402
 
 from attsvm import frobenius, spectral  # noqa: E402
 from attsvm.torch import Compositional, SteepestDescent  # noqa: E402
-from attsvm.training import compositional as road_two  # noqa: E402
+from attsvm.training import rules as road_two  # noqa: E402
 
 SAME = 1e-9
 """Two float64 programs with eigenvalues and singular values of 6 × 6 in each of thirty steps."""

@@ -12,8 +12,8 @@ from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from attsvm.torch import MarginMonitor, clip_logits  # noqa: E402
+from attsvm.torch.attention_hooks import AttentionHooks  # noqa: E402
 from attsvm.torch.clip import _largest  # noqa: E402
-from attsvm.torch.watched import Watched  # noqa: E402
 
 DOUBLE = 1e-10
 """The models compute in float64; about 1e-15 is reached."""
@@ -97,11 +97,11 @@ def maps_of(model):
 
 
 def looked(model):
-    watched = Watched(model)
+    hooks = AttentionHooks(model)
     with torch.no_grad():
         model(**batch_of(model))
-        looks = list(watched.looks())
-    watched.close()
+        looks = list(hooks.readings())
+    hooks.close()
     return looks
 
 
@@ -109,7 +109,8 @@ def apart(look, attention):
     """The largest difference of a look's softmax to a map, over the queries that count."""
     *_, t, s = look.logits.shape
     read = look.logits.block(slice(0, t), slice(0, s)).softmax(-1)
-    return torch.where(torch.as_tensor(look.own()), (read - attention).abs().amax(-1), 0).max().item()
+    counts = torch.as_tensor(look.query_counts())
+    return torch.where(counts, (read - attention).abs().amax(-1), 0).max().item()
 
 
 WAYS = [(one, way) for one in FAMILIES for way in ("eager", "sdpa") if way == "eager" or one not in EAGER]
@@ -216,9 +217,9 @@ def test_heads_above_the_limit_come_down_to_it_and_nothing_else_moves(family):
     before = layer.weight.detach().clone().unflatten(0, shape)
     with clip_logits(model, 1.0) as clip, torch.no_grad():
         model(**batch_of(model))
-        first = [_largest(look) for _, look in clip._watched.looks()]
+        first = [_largest(look) for _, look in clip._hooks.readings()]
         clip.limit = limit = float(torch.cat(first).median())
-        told, after = clip.step(), [_largest(look) for _, look in clip._watched.looks()]
+        told, after = clip.step(), [_largest(look) for _, look in clip._hooks.readings()]
     for old, new in zip(first, after, strict=True):
         assert torch.allclose(new, old.clamp(max=limit), rtol=1e-4) and bool((new <= limit).all())
     assert 0 < len(told) < len(torch.cat(first))
@@ -227,10 +228,10 @@ def test_heads_above_the_limit_come_down_to_it_and_nothing_else_moves(family):
 
 
 def test_rows_of_another_layout_are_seen_and_not_clipped(monkeypatch):
-    from attsvm import query_key
+    from attsvm._support import architectures as query_key
 
     model = model_of("GPTNeoX")
-    wrong = lambda _, layer: tuple(query_key.Part(layer, k * 48, (k + 1) * 48) for k in (0, 1))  # noqa: E731
+    wrong = lambda _, layer: tuple(query_key.LayerSlice(layer, k * 48, (k + 1) * 48) for k in (0, 1))  # noqa: E731
     monkeypatch.setattr(query_key, "_fused", wrong)
     with clip_logits(model, 1e-2) as clip, torch.no_grad():
         model(**batch_of(model))
@@ -254,10 +255,10 @@ def test_the_bias_of_t5_counts_in_its_logits_and_not_for_the_limit():
 @pytest.mark.parametrize("family", ["DebertaV2", "Falcon, alibi"])
 def test_reading_a_module_with_dropout_draws_no_random_numbers(family):
     model = model_of(family).train()
-    watched = Watched(model)
+    hooks = AttentionHooks(model)
     model(**batch_of(model))
     before = torch.get_rng_state()
-    list(watched.looks())
+    list(hooks.readings())
     assert torch.equal(torch.get_rng_state(), before)
     model(**batch_of(model))
     assert not torch.equal(torch.get_rng_state(), before)

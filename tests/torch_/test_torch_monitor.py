@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 
 from attsvm.torch import AttentionPooling, MarginMonitor, QueryKey  # noqa: E402
-from attsvm.torch.handed import handed  # noqa: E402
+from attsvm.torch.hf_attention_inputs import hf_attention_inputs  # noqa: E402
 from attsvm.torch.projections import scale_of  # noqa: E402
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -96,12 +96,12 @@ def test_numbers_that_change_logits_in_an_unknown_way_are_refused_and_the_attent
     transformers()
     x, ids, sinks = random(1, 1, 3, 2), torch.arange(3), random(3)
     for known in (Handing("position_ids", ids), Handing("position_bias", random(1, 1, 3, 3))):
-        assert torch.equal(handed(known, {"hidden_states": x}).met.query, x)
+        assert torch.equal(hf_attention_inputs(known, {"hidden_states": x}).attention.query, x)
     odd = Handing("s_aux", sinks)
     with pytest.raises(NotImplementedError, match="s_aux"):
-        handed(odd, {"hidden_states": x})
+        hf_attention_inputs(odd, {"hidden_states": x})
     with pytest.raises(NotImplementedError, match="inputs alone"):
-        handed(odd, {"states": x})
+        hf_attention_inputs(odd, {"states": x})
     assert odd.config._attn_implementation_internal == "eager"
 
 
@@ -133,7 +133,7 @@ def test_soft_caps_and_sliding_windows_are_read_where_there_is_no_mask():
     batch, counts = {"input_ids": padded()["input_ids"]}, torch.ones(3, 7, dtype=torch.bool)
     with MarginMonitor(model) as monitor:
         maps = model(**batch, output_attentions=True).attentions
-        for (call,) in monitor._watched.calls.values():
+        for (call,) in monitor._hooks.calls.values():
             call.inputs["attention_mask"] = None  # as flash attention gets it
         records = monitor.record(0)
         assert agrees(records[:4], maps[0], counts) and agrees(records[4:], maps[1], counts)

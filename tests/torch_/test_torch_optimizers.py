@@ -66,7 +66,7 @@ def moved(w, gradient, make):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("p", [1.1, 2, 3])
 def test_a_fused_step_is_the_same_step(monkeypatch, p, dtype):
-    """The formula of the one pass, uncompiled: compiling takes a minute, and benchmarks/epochs.py does it."""
+    """The formula of the one pass, uncompiled: compiling takes a minute: lab/benchmarks/epochs.py."""
     monkeypatch.setattr("attsvm.torch.mirror._compiled", lambda step: step)
     ends = []
     for fused in (False, True):
@@ -354,7 +354,7 @@ def test_closures_and_schedulers_work():
         (lambda q: LpMirrorDescent(q, -0.1), "lr is -0.1"),
         (lambda q: LpMirrorDescent(q, 0.1, weight_decay=-1), "weight_decay is -1"),
         (lambda q: SteepestDescent(q, float("nan"), linf), "lr is nan"),
-        (lambda q: SteepestDescent(q, 0.1, "spectral"), "norm is 'spectral'"),
+        (lambda q: SteepestDescent(q, 0.1, "spectra"), "no norm 'spectra'"),
         (lambda q: SteepestDescent(q, 0.1, linf, momentum=1.0), "momentum is 1.0"),
         (lambda q: SteepestDescent([{"params": q, "lr": None}], 0.1, linf), "lr is None"),
     ],

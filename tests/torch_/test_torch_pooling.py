@@ -108,6 +108,41 @@ def test_a_scale_free_gradient_is_a_multiple_of_the_true_one_and_values_get_thei
     torch.testing.assert_close(values.grad, twin.grad)
 
 
+TIED = [(5.0, c, T) for c in (1, 2, 7) for T in (3, 5, 33)]
+TIED += [(80.0, 1, 9), (80.0, 7, 3), (300.0, 1, 3), (300.0, 2, 5), (2e3, 2, 3)]
+
+
+@pytest.mark.parametrize(("far", "c", "T"), TIED)
+def test_a_losing_token_with_the_value_of_the_winner_hides_no_other(far, c, T):
+    rows = 3
+    logits = -far * (1 + random(rows, T, seed=T).abs())
+    values, direction = random(rows, T, c, seed=c), random(rows, c, seed=2)
+    for i in range(rows):
+        winner, tied = (i + 1) % T, (i + 2) % T
+        logits[i, winner], logits[i, tied] = 1.0, -0.5
+        values[i, tied] = values[i, winner]
+    exact = [
+        exact_gradient(a.tolist(), (x @ u).tolist())
+        for a, x, u in zip(logits, values, direction, strict=True)
+    ]
+    size, sign = (np.array(part) for part in zip(*exact, strict=True))
+    wanted = sign * np.exp(size - size.max())
+    ours = gradient(pool, logits, values, direction, scale_free=True).numpy()
+    np.testing.assert_allclose(ours / np.abs(ours).max(), wanted, rtol=0, atol=1e-10)
+
+
+def test_each_head_has_a_winner_of_its_own_and_ties_of_its_own():
+    logits = torch.tensor([[[0.0, -1.0, -900.0], [-900.0, -1.0, 0.0]]]).double()
+    values, direction = random(1, 1, 3, 2), random(1, 2, 2, seed=1)
+    values[..., 1, :] = values[..., 0, :]  # tied for the first head; for the second it pulls, and is all
+    ours = gradient(pool, logits, values, direction, scale_free=True)[0].numpy()
+    size, sign = exact_gradient(logits[0, 1].tolist(), (values[0, 0] @ direction[0, 1]).tolist())
+    np.testing.assert_allclose(ours[1] / np.abs(ours[1]).max(), sign * np.exp(size - size.max()), atol=1e-12)
+    alone = gradient(pool, logits[:, :1], values, direction[:, :1], scale_free=True)[0, 0].numpy()
+    size, sign = exact_gradient(logits[0, 0].tolist(), (values[0, 0] @ direction[0, 0]).tolist())
+    np.testing.assert_allclose(alone / np.abs(alone).max(), sign * np.exp(size - size.max()), atol=1e-12)
+
+
 # ---------------------------------------------------------------------- the module
 
 

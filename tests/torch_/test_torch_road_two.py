@@ -14,9 +14,9 @@ from attsvm.datasets import sphere  # noqa: E402
 from attsvm.torch import LpMirrorDescent, SteepestDescent, pool  # noqa: E402
 from attsvm.training import attention as road_two  # noqa: E402
 from attsvm.training.data import arrays  # noqa: E402
-from attsvm.training.heads import Linear  # noqa: E402
 from attsvm.training.losses import logistic  # noqa: E402
 from attsvm.training.optimizers import mirror, steepest  # noqa: E402
+from attsvm.training.prediction_heads import Linear  # noqa: E402
 
 NORMS = [l1, linf, frobenius, nuclear, spectral, Entrywise(3), Schatten(1.5)]
 SAME = 1e-12

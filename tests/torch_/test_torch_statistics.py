@@ -139,7 +139,7 @@ def test_torch_compile_keeps_the_operator_whole():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"key": torch.ones(1, 3, 5, 8)}, "heads a multiple"),
+        ({"key": torch.ones(1, 3, 5, 8)}, "multiple of the groups"),
         ({"key": torch.ones(1, 2, 5, 4)}, r"expected \(batch, heads, t, d\)"),
         ({"key": torch.ones(1, 2, 5, 8).double()}, "one floating type"),
         ({"window": 0}, "at least 1"),

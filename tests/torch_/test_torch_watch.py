@@ -1,15 +1,16 @@
 """watch: running scores while a decoder generates equal the probe's scores of the states it had."""
 
+import gc
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 transformers = pytest.importorskip("transformers", reason="needs attsvm[hf]")
 
-from attsvm.torch import watch, watched_layer  # noqa: E402
+from attsvm.torch import running, watch  # noqa: E402
 from attsvm.torch.probe import Probe, Rectified  # noqa: E402
-from attsvm.torch.running import Running  # noqa: E402
-from attsvm.torch.watched_layer import Panel  # noqa: E402
+from attsvm.torch.running import Panel, RunningScores  # noqa: E402
 
 SINGLE = 1e-4
 """A batch with padding and one text alone differ by rounding of float32, which attention can stretch."""
@@ -96,11 +97,11 @@ def test_running_scores_are_those_of_one_pass_over_each_text(family, layer):
 
 @pytest.mark.parametrize("held", [1, 3, 64])
 def test_every_column_of_the_history_is_the_score_of_its_part_of_the_text(held, monkeypatch):
-    monkeypatch.setattr(watched_layer, "HELD", held)
+    monkeypatch.setattr(running, "MAX_PENDING", held)
     model, batch, one = decoder(), prompts(), probe()
     with watch(model, {2: one}) as watching:
         out = model.generate(**batch, max_new_tokens=8, do_sample=False, eos_token_id=None)
-    assert watching._room == held
+    assert watching._pending_limit == held
     parts = [out[0, : 6 + k].tolist() for k in range(8)]
     expected = [scored(model, one, 2, part) for part in parts]
     assert watching.history[2][0].tolist() == pytest.approx(expected, rel=SINGLE, abs=SINGLE)
@@ -109,7 +110,7 @@ def test_every_column_of_the_history_is_the_score_of_its_part_of_the_text(held, 
 
 @pytest.mark.parametrize("numbers", [1, 70, 2**22])
 def test_a_prompt_is_read_in_parts_that_fit(numbers, monkeypatch):
-    monkeypatch.setattr(watched_layer, "NUMBERS", numbers)
+    monkeypatch.setattr(running, "MAX_ENTRIES", numbers)
     model, batch, one = decoder(), prompts(), probe()
     with watch(model, {2: one}) as watching, torch.no_grad():
         model(**batch)
@@ -163,17 +164,17 @@ def test_reading_in_any_parts_has_the_scores_of_one_step_after_the_other_at_any_
     tokens[0, :2] = torch.nan  # what does not count may be anything
     for one in (probe(heads=2), probe(classes=3)):
         panel = Panel([one])
-        running = Running(panel.member, panel.intercept, 3, tokens.device)
+        sums = RunningScores(panel.member, panel.intercept, 3, tokens.device)
         with torch.no_grad():
             for some, counts in zip(tokens.split(parts, 1), mask.split(parts, 1), strict=True):
-                running.read(panel(some), counts, True)
+                sums.read(panel(some), counts, True)
             state, steps = one.start(3), []
             for t in range(9):
                 state, after = one.step(state, tokens[:, t], mask[:, t : t + 1])
                 steps.append(after.view(3, 1, -1))
         steps = torch.cat(steps, 1)
-        assert torch.allclose(running.told(None), steps, rtol=1e-5, atol=1e-5)
-        assert not torch.allclose(running.told(None).roll(1, 1), steps, rtol=1e-2, atol=1e-2)
+        assert torch.allclose(sums.recent(None), steps, rtol=1e-5, atol=1e-5)
+        assert not torch.allclose(sums.recent(None).roll(1, 1), steps, rtol=1e-2, atol=1e-2)
 
 
 def test_autocast_does_not_reach_the_probes():
@@ -219,10 +220,10 @@ def test_a_panel_gives_each_probes_own_scores():
     probes, tokens = [probe(k, heads=k + 1, classes=3 - k) for k in range(3)], torch.randn(5, 4, 16)
     with torch.no_grad():
         panel = Panel(probes)
-        running = Running(panel.member, panel.intercept, 5, tokens.device)
-        running.read(panel(tokens), torch.ones(5, 4, dtype=torch.bool), False)
+        sums = RunningScores(panel.member, panel.intercept, 5, tokens.device)
+        sums.read(panel(tokens), torch.ones(5, 4, dtype=torch.bool), False)
         alone = torch.cat([one(tokens).view(5, -1) for one in probes], 1)
-    together = running.told(1)[:, 0]
+    together = sums.recent(1)[:, 0]
     assert torch.allclose(together, alone, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(together, alone.roll(1, 1), rtol=1e-2)
 
@@ -273,12 +274,13 @@ def test_a_stop_that_cannot_be_is_said(how, error):
 
 
 def test_a_threshold_with_an_interval_is_taken_at_its_upper_end_when_sure():
-    from attsvm.torch.stopping import number as _number
+    from attsvm.torch.watch import threshold_number
 
     at = type("Threshold", (), {"threshold": 0.5, "high": 0.9})()
-    assert (_number(at, False), _number(at, True), _number(2, True)) == (0.5, 0.9, 2.0)
+    assert [threshold_number(at, sure) for sure in (False, True)] == [0.5, 0.9]
+    assert threshold_number(2, True) == 2.0
     with pytest.raises(TypeError, match="threshold_at_fpr"):
-        _number("high", False)
+        threshold_number("high", False)
 
 
 @pytest.mark.parametrize("how", [{"num_beams": 3}, {"prompt_lookup_num_tokens": 2}])
@@ -324,11 +326,46 @@ def test_what_cannot_be_watched_is_said(probes, error):
     watch(decoder(), {np.int64(2): probe()}, skip=0).close()
 
 
-def test_a_probe_of_another_width_than_the_states_is_said_and_the_model_goes_on():
+def hooks(model):
+    """How many hooks the modules of a model have."""
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+@pytest.mark.parametrize("family", ["Llama", "GPT2"])
+@pytest.mark.parametrize("layer", [0, 1, 3, -1])
+def test_a_probe_of_another_width_than_the_states_is_refused_at_once_and_the_layer_named(family, layer):
+    model, narrow = decoder(family), Probe(*map(np.zeros, ((9, 1), (9, 1, 1), 1, 9)))
+    said = f"layer {layer} has states of 16 features, its probe was fitted on 9"
+    for probes in ({2: probe(), layer: narrow}, {layer: {"a": narrow}}):
+        with pytest.raises(ValueError, match=said):
+            watch(model, probes)
+    assert hooks(model) == 0 and "generate" not in vars(model)
+    model(**prompts())
+
+
+def test_a_watch_that_is_deleted_takes_its_hooks_along():
+    model, batch = decoder(), prompts()
+    watching = repr(watch(model, {1: probe(), 3: probe()}))  # nobody holds it
+    assert watching == "Watch(LlamaForCausalLM, probes on layers 1, 3: 0 sequences of 0 tokens read)"
+    assert hooks(model) == 0 and "generate" not in vars(model)
+    one, two = watch(model, {1: probe()}), watch(model, {0: probe(1), 3: probe()})
+    del one
+    assert hooks(model) == 3
+    model.generate(**batch, max_new_tokens=2)
+    assert two.scores[3].shape == (2,)
+    stopping = two.stop_at(1e9)
+    del two
+    assert hooks(model) == 3  # the criteria need it
+    model.generate(**batch, max_new_tokens=2, stopping_criteria=stopping)
+    del stopping
+    gc.collect()  # their class refers to itself
+    assert hooks(model) == 0 and "generate" not in vars(model)
+    model.generate(**batch, max_new_tokens=2)
+
+
+def test_a_probe_on_features_is_as_wide_as_the_tokens_that_it_reads():
     model, batch = decoder(), prompts()
     narrow = Probe(*map(np.zeros, ((9, 1), (9, 1, 1), 1, 9)))
-    with watch(model, {1: narrow}), pytest.raises(ValueError, match="16 features, its probe was fitted on 9"):
-        model(**batch)
     with watch(model, {1: mapped()}) as watching:  # reads 16, maps to 21
         model(**batch)
     assert watching.scores[1].shape == (2,)

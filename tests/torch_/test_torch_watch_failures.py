@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 pytest.importorskip("transformers", reason="needs attsvm[hf]")
 
-from attsvm.torch import watch, watched_layer  # noqa: E402
+from attsvm.torch import running, watch  # noqa: E402
 from tests.torch_.test_torch_watch import END, PAD, SINGLE, decoder, probe, prompts  # noqa: E402
 
 HOW = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
@@ -79,7 +79,7 @@ def test_a_model_that_fails_leaves_the_scores_of_what_it_read_and_may_generate_a
 
 
 def test_a_probe_without_memory_says_so_and_reads_on_when_there_is_some(monkeypatch):
-    monkeypatch.setattr(watched_layer, "HELD", 3)
+    monkeypatch.setattr(running, "MAX_PENDING", 3)
     model, batch, one = decoder(), prompts(), probe()
     with watch(model, {1: one}) as watching:
         said, mask = model.generate(**batch, **HOW), batch["attention_mask"]

@@ -7,8 +7,8 @@ import pytest
 
 from attsvm import frobenius, linf
 from attsvm.training import engine
-from attsvm.training.heads import Linear
 from attsvm.training.optimizers import adam, polyak, steepest
+from attsvm.training.prediction_heads import Linear
 from attsvm.training.train import train
 from attsvm.training.weights import FullWeight, KeyQuery
 

@@ -11,8 +11,8 @@ from attsvm import Tokens
 from attsvm.datasets import sphere
 from attsvm.training import attention
 from attsvm.training.data import arrays
-from attsvm.training.heads import Linear, QuadraticPenalty, ReLUNetwork
 from attsvm.training.losses import correlation, exponential, logistic
+from attsvm.training.prediction_heads import Linear, QuadraticPenalty, ReLUNetwork
 
 pytestmark = pytest.mark.quick
 

@@ -8,8 +8,8 @@ from attsvm import Tokens, frobenius, linf
 from attsvm.datasets import sphere
 from attsvm.training import batches, streaming
 from attsvm.training.batches import Batches, Choice
-from attsvm.training.heads import Linear
 from attsvm.training.optimizers import adam, gd, polyak, steepest
+from attsvm.training.prediction_heads import Linear
 from attsvm.training.train import train
 
 N, SIZE, STEPS = 5, 2, 6

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from attsvm import Schatten, frobenius, linf, spectral
-from attsvm.training.heads import Linear
 from attsvm.training.optimizers import adam, steepest
+from attsvm.training.prediction_heads import Linear
 from attsvm.training.train import train
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
 

@@ -12,9 +12,9 @@ from attsvm import Entrywise, Tokens, frobenius, l1, spectral
 from attsvm.datasets import sphere
 from attsvm.next_token import log2_toy, train_choice
 from attsvm.training import fused
-from attsvm.training.heads import Linear, QuadraticPenalty
 from attsvm.training.losses import exponential, logistic
 from attsvm.training.optimizers import gd, mirror, polyak, steepest
+from attsvm.training.prediction_heads import Linear, QuadraticPenalty
 from attsvm.training.train import _rules, train
 from attsvm.training.weights import FULL, KeyQuery
 
@@ -113,16 +113,29 @@ def test_single_precision_stays_single(problem, request):
 
 
 def test_a_run_that_diverges_in_the_kernel_keeps_its_last_finite_weight(problem, request):
-    start = np.zeros((RUNS, 6, 6))
-    start[1] = 1.7e308
-    options = {"init": start, "optimizer": steepest(frobenius, 1e307)}
-    general = run(*problem, **options)
-    request.getfixturevalue("kernel")
-    path = run(*problem, **options)
+    # Small tokens: their logits stay finite in sums of every order, while the weight itself overflows.
+    tokens, v = Tokens(1e-3 * problem[0].keys, labels=problem[0].labels, mask=problem[0].mask), problem[1]
+    start = np.zeros((RUNS, 6, 1))
+    start[1] = 1.797e308  # the largest number is 1.7977e308; seven steps from zero stay below it
+    options = {"init": start, "optimizer": steepest(frobenius, 2e307)}
+    general = run(tokens, v, **options)
+    calls = request.getfixturevalue("kernel")
+    path = run(tokens, v, **options)
+    assert calls
+    np.testing.assert_array_equal(path.stopped, ["steps", "diverged", "steps"])
     np.testing.assert_array_equal(path.stopped, general.stopped)
-    assert path.stopped[1] == "diverged"
-    np.testing.assert_array_equal(path.final[1], general.final[1])
+    np.testing.assert_array_equal(path.final[1], start[1])
     assert distance(path, general) <= STEPS * PER_STEP
+
+
+def test_a_run_whose_logits_are_no_numbers_diverges_in_the_kernel(problem, request):
+    start = np.zeros((RUNS, 6, 6))
+    start[1] = 1.7e308  # logits of one example are ∞ − ∞, whatever the order of their sums
+    calls = request.getfixturevalue("kernel")
+    path = run(*problem, init=start)
+    assert calls
+    assert path.stopped[1] == "diverged"
+    np.testing.assert_array_equal(path.final[1], start[1])
 
 
 def test_what_the_kernel_leaves_to_the_loop(problem, kernel):

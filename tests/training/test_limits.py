@@ -5,10 +5,10 @@ import pytest
 
 from attsvm import Entrywise, Tokens, frobenius, l1, linf, spectral
 from attsvm.datasets import sphere
-from attsvm.training.heads import Linear
 from attsvm.training.init import gaussian
 from attsvm.training.losses import correlation, exponential, logistic
 from attsvm.training.optimizers import gd, mirror, steepest
+from attsvm.training.prediction_heads import Linear
 from attsvm.training.train import train
 
 NGD = steepest(frobenius, 0.1)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from attsvm import datasets
+from attsvm.data.selection import scores
+from attsvm.data.tokens import Tokens
 from attsvm.norms import Entrywise
-from attsvm.selection import scores
-from attsvm.tokens import Tokens
-from attsvm.training.heads import Linear
+from attsvm.training.prediction_heads import Linear
 from attsvm.training.regularise import regularisation_path
 from tests.training.geometry import angle, max_margin, rows
 

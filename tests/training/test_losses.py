@@ -6,7 +6,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from attsvm import Heads, Linear, Tokens, frobenius, gd, regularisation_path, train
+from attsvm import Linear, MultiHead, Tokens, frobenius, gd, regularisation_path, train
 from attsvm.training.losses import correlation, exponential, log_loss, logistic
 
 pytestmark = pytest.mark.quick
@@ -81,10 +81,10 @@ def test_of_several_heads_the_sum_must_become_positive():
     tokens = Tokens(np.ones((2, 3, 2, 2)) * [1.0, 2.0], values=np.ones((3, 2, 1)))
     both = np.array([[2.0], [-1.0]])
     for v in (both, np.stack([both, both])):
-        path = train(tokens, Linear(v), weight=Heads(2), loss=log_loss, optimizer=gd(0.1), steps=2)
+        path = train(tokens, Linear(v), weight=MultiHead(2), loss=log_loss, optimizer=gd(0.1), steps=2)
         np.testing.assert_allclose(path.loss, 0, atol=1e-14)  # −log(2 − 1)
     with pytest.raises(ValueError, match="example 0 has scores up to -1:"):
-        train(tokens, Linear(both - 1), weight=Heads(2), loss=log_loss, optimizer=gd(0.1), steps=2)
+        train(tokens, Linear(both - 1), weight=MultiHead(2), loss=log_loss, optimizer=gd(0.1), steps=2)
 
 
 def test_the_log_loss_trains_among_negative_scores_as_long_as_their_mean_is_positive():

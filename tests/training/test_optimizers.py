@@ -179,7 +179,7 @@ def test_other_impossible_settings_are_refused():
         polyak(0)
     with pytest.raises(TypeError, match="not an optimizer"):
         scale_free("adam")
-    with pytest.raises(TypeError, match=r"norm is 'spectral'\. Pass attsvm\.spectral"):
-        steepest("spectral", 0.1)
+    with pytest.raises(ValueError, match=r"no norm 'spectra'\. Did you mean spectral\? Pass frobenius, "):
+        steepest("spectra", 0.1)
     with pytest.raises(ValueError, match="excess"):
         one_step(polyak(), {"W": matrix()})

@@ -5,11 +5,11 @@ import pytest
 from scipy.linalg import fractional_matrix_power
 
 from attsvm import frobenius, linf, spectral
-from attsvm.training.heads import Linear
 from attsvm.training.init import gaussian
 from attsvm.training.optimizers import compositional, steepest
+from attsvm.training.prediction_heads import Linear
 from attsvm.training.train import train
-from attsvm.training.weights import Diagonal, DiagonalKeyQuery, Heads, KeyQuery
+from attsvm.training.weights import Diagonal, DiagonalKeyQuery, KeyQuery, MultiHead
 
 LR, RIDGE = 0.1, 0.01
 CLOSE = 1e-9  # a few steps in float64 against mpmath's gradients; another rule shows at 1e-2
@@ -76,12 +76,12 @@ def test_compositional_steps_in_lanes_and_of_heads_are_those_of_one(problem):
     lanes = run(problem, rule, 10, weight=several, init=gaussian(range(9)))
     alone = run(problem, rule, 10, weight=several, init=gaussian(3))
     np.testing.assert_allclose(lanes.final[3], alone.final, atol=1e-8)
-    one = run(problem, rule, 10, weight=Heads(1, several, "apart"), init=gaussian(3))
+    one = run(problem, rule, 10, weight=MultiHead(1, several, "apart"), init=gaussian(3))
     np.testing.assert_allclose(one.final[0], alone.final, atol=1e-8)
 
 
 @pytest.mark.parametrize(
-    "weight", [None, KeyQuery(separate=True), Heads(2, KeyQuery())], ids=["full", "separate", "heads"]
+    "weight", [None, KeyQuery(separate=True), MultiHead(2, KeyQuery())], ids=["full", "separate", "heads"]
 )
 def test_compositional_steps_need_key_and_query_of_one_head(weight, problem):
     with pytest.raises(ValueError, match="K and Q of one head together"):

@@ -13,7 +13,7 @@ SCRIPT = """
 import jax
 from attsvm.datasets import sphere
 from attsvm import frobenius, steepest
-from attsvm.training.heads import Linear
+from attsvm.training.prediction_heads import Linear
 from attsvm.training.train import train
 
 hits = []
@@ -38,9 +38,11 @@ def run_script(folder, **settings):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="XDG_CACHE_HOME names the folder on Linux")
 def test_a_second_process_compiles_nothing_again(tmp_path):
-    first, second = run_script(tmp_path), run_script(tmp_path)
+    first = run_script(tmp_path)
+    kept = len(list(tmp_path.rglob("jit_*-cache")))
+    second = run_script(tmp_path)
     assert first == ["0", "None"]
-    assert int(second[0]) >= 3
+    assert int(second[0]) == kept > 0
     assert second[1] == "None"  # the user's own programs go where they went before
 
 

@@ -10,14 +10,14 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from attsvm import datasets
+from attsvm.data.path import Path
+from attsvm.data.selection import TiedScores, best_tokens, scores
+from attsvm.data.tokens import Tokens
 from attsvm.norms import Entrywise, frobenius, l1, nuclear
-from attsvm.path import Path
-from attsvm.selection import TiedScores, best_tokens, scores
-from attsvm.tokens import Tokens
 from attsvm.training import attention
 from attsvm.training.data import arrays
-from attsvm.training.heads import Linear, QuadraticPenalty
 from attsvm.training.losses import logistic
+from attsvm.training.prediction_heads import Linear, QuadraticPenalty
 from attsvm.training.regularise import regularisation_path
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
 from tests.training.geometry import angle, max_margin, rows

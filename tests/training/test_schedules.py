@@ -7,9 +7,9 @@ import optax
 
 from attsvm import frobenius
 from attsvm.datasets import sphere
-from attsvm.training.heads import Linear
 from attsvm.training.optimizers import adam, gd, steepest
-from attsvm.training.rule import LAST
+from attsvm.training.prediction_heads import Linear
+from attsvm.training.rules import LAST
 from attsvm.training.schedules import written_out
 from attsvm.training.train import train
 from attsvm.training.weights import KeyQuery
@@ -44,7 +44,7 @@ def test_another_size_is_seen_to_compile():
 
 
 def test_a_schedule_is_the_rate_of_its_step_in_every_call(problem, monkeypatch):
-    monkeypatch.setattr("attsvm.training.host.SCHEDULED", 7)
+    monkeypatch.setattr("attsvm.training.driver.SCHEDULED", 7)
     path = run(*problem, steps=30, record=range(31), optimizer=steepest(frobenius, lambda k: 1 / (1 + k)))
     sizes = np.linalg.norm(np.diff(path.W, axis=0), axis=(1, 2))
     np.testing.assert_allclose(sizes, 1 / np.arange(1, 31), rtol=1e-6)  # JAX divides int32 in float32

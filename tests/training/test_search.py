@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from attsvm import Interrupted, datasets
+from attsvm.data.tokens import Tokens
 from attsvm.norms import frobenius, nuclear, spectral
-from attsvm.tokens import Tokens
 from attsvm.training import search, segments
-from attsvm.training.heads import Linear, QuadraticPenalty
+from attsvm.training.prediction_heads import Linear, QuadraticPenalty
 from attsvm.training.regularise import regularisation_path
 
 SHARE = 1e-4
@@ -88,7 +88,13 @@ def test_a_minimum_that_no_branch_leads_to_is_found(seed):
 
 def test_without_fresh_starts_the_branch_from_the_first_radius_is_all_there_is(monkeypatch):
     tokens, v = hidden_minimum()
-    monkeypatch.setattr(search.Search, "fresh", lambda self, *_: self)
+    fresh, calls = search.fresh_answers, iter(range(2))
+
+    def once(*arguments):
+        answer, radius = fresh(*arguments)
+        return answer if next(calls) == 0 else answer._replace(rank=np.full_like(answer.rank, np.inf)), radius
+
+    monkeypatch.setattr(search, "fresh_answers", once)
     blind = regularisation_path(tokens, Linear(v), norm=nuclear, radii=(1, 30))
     assert blind.loss[-1] > 1.1 * smallest_loss(tokens, tuple(v), nuclear, 30.0)
 
@@ -99,9 +105,9 @@ def test_starts_that_follow_one_branch_are_not_said_to_agree():
         found = dict.fromkeys(search.Answer._fields, nothing)
         return search.Answer(**found | {"rank": np.array([rank]), "head": Linear(nothing), "params": {}})
 
-    better, agreed = search.compared(answer(1.0, 1.0, 1.0), answer(0.0, 1.0, 2.0))
-    assert (better.tolist(), agreed.tolist()) == ([[True, False, False]], [1])
-    assert search.compared(answer(0.0, 0.0, 0.0), answer(1.0, 2.0, np.inf))[1] == [0]
+    better, same = search.compared(answer(1.0, 1.0, 1.0), answer(0.0, 1.0, 2.0))
+    assert (better.tolist(), same.tolist()) == ([[True, False, False]], [[True, False, False]])
+    assert not search.compared(answer(0.0, 0.0, 0.0), answer(1.0, 2.0, np.inf))[1].any()
 
 
 @pytest.mark.parametrize(
@@ -114,6 +120,58 @@ def test_no_independent_search_finds_a_smaller_loss(norm, strength, seed):
     head = QuadraticPenalty(v, strength) if strength else Linear(v)
     path = regularisation_path(tokens, head, norm=norm, radii=(1, 20))
     assert path.loss[-1] <= smallest_loss(tokens, tuple(v), norm, 20.0, strength) * (1 + SHARE)
+
+
+# ---------------------------------------------------------------------- prompts in the plane
+
+
+RADII = np.array([0.7, 3.3, 17.0])
+
+
+@cache
+def prompts():
+    """Prompts of width 2; the first has a minimum at radius 17 that only a rare random start finds."""
+    rng = np.random.default_rng(0)
+    keys, v, labels = (
+        rng.standard_normal((100, 3, 8, 2)),
+        rng.standard_normal((100, 2)),
+        rng.choice([-1, 1], (100, 3)),
+    )
+    some = [69, *range(7)]
+    return Tokens(keys[some], None, labels[some]), v[some]
+
+
+def smallest_in_the_plane(tokens, v, radius):
+    """The smallest loss over a grid of directions and lengths in the disc."""
+    angle, length = np.linspace(0, 2 * np.pi, 1440, endpoint=False), radius * np.linspace(0, 1, 40)
+    points = length[:, None, None] * np.stack([np.cos(angle), np.sin(angle)], -1)
+    return loss_and_slope(tokens, v, points.reshape(-1, 2, 1))[0].min()
+
+
+@cache
+def plane_path():
+    tokens, v = prompts()
+    return regularisation_path(tokens, Linear(v), radii=RADII)
+
+
+def test_no_point_of_a_grid_in_the_plane_has_a_smaller_loss():
+    tokens, v = prompts()
+    least = [[smallest_in_the_plane(tokens.run(k), v[k], R) for R in RADII] for k in range(tokens.runs)]
+    assert (plane_path().loss <= np.array(least) + 1e-6).all()
+    assert (np.array(least) <= plane_path().loss + 1e-2).all()  # the grid is fine enough to find it, too
+
+
+@pytest.mark.parametrize("k", range(len(RADII)))
+def test_radii_together_are_never_worse_than_a_radius_alone(k):
+    tokens, v = prompts()
+    alone = regularisation_path(tokens, Linear(v), radii=RADII[[k]])
+    assert (
+        plane_path().log_excess[:, k] <= alone.log_excess[:, 0] + 10 * search.SWITCH * search.AGREEMENT
+    ).all()
+
+
+def test_starts_do_not_all_agree_where_the_minimum_is_rare():
+    assert 1 <= plane_path().agreed[0, -1] <= 4 < plane_path().agreed[1:].min()
 
 
 # ---------------------------------------------------------------------- tokens and radii of every size

@@ -12,13 +12,14 @@ import numpy as np
 import optax
 import pytest
 
-from attsvm import Interrupted, Path, Schatten, Tokens, frobenius, progress, spectral
-from attsvm.training import host, looks, segments
+from attsvm import Interrupted, Path, Schatten, Tokens, frobenius, spectral
+from attsvm._support import progress
+from attsvm.training import driver, lazy_records, segments
 from attsvm.training.batches import Batches
-from attsvm.training.heads import Linear
 from attsvm.training.init import gaussian
 from attsvm.training.losses import exponential
 from attsvm.training.optimizers import adam, gd, mirror, polyak, scale_free, steepest
+from attsvm.training.prediction_heads import Linear
 from attsvm.training.train import train
 from attsvm.training.weights import Diagonal, FullWeight, KeyQuery
 
@@ -49,14 +50,14 @@ def run(tokens, v, **options):
 def short_segments(monkeypatch):
     """Calls of at most 7 steps, with room for few records."""
     monkeypatch.setattr(segments, "SEGMENT", 0.0)
-    monkeypatch.setattr(looks, "MANY", 80)
+    monkeypatch.setattr(lazy_records, "MANY", 80)
     monkeypatch.setattr("attsvm.training.train.first_steps", lambda *_: 7)
 
 
 @pytest.fixture
 def ctrl_c(monkeypatch):
     """A real SIGINT in the call that passes step 30."""
-    advance = host.engine.advance
+    advance = driver.engine.advance
     steps = []
 
     def pressing(plan, data, scores, state, lengths, count):
@@ -65,7 +66,7 @@ def ctrl_c(monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
         return advance(plan, data, scores, state, lengths, count)
 
-    monkeypatch.setattr(host.engine, "advance", pressing)
+    monkeypatch.setattr(driver.engine, "advance", pressing)
 
 
 def assert_equal(path, other):

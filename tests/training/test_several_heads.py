@@ -8,11 +8,11 @@ from attsvm import Path, Tokens, compare, frobenius, max_margin, regularisation_
 from attsvm.datasets import sphere
 from attsvm.training import streaming
 from attsvm.training.batches import Batches, Choice, on_host
-from attsvm.training.heads import Linear, LogOdds
 from attsvm.training.init import gaussian, uniform
 from attsvm.training.optimizers import adam, gd, polyak, steepest
+from attsvm.training.prediction_heads import Linear, LogOdds
 from attsvm.training.train import train
-from attsvm.training.weights import Diagonal, Heads, KeyQuery
+from attsvm.training.weights import Diagonal, KeyQuery, MultiHead
 
 H, LR = 2, 0.1
 CLOSE = 1e-9  # a few steps in float64 against mpmath's gradients; another norm shows at 1e-2
@@ -27,7 +27,7 @@ def problem():
 
 
 def run(tokens, rule, steps=4, weight=None, head=V, **options):
-    weight = Heads(H) if weight is None else weight
+    weight = MultiHead(H) if weight is None else weight
     return train(
         tokens, Linear(head), weight=weight, optimizer=rule, steps=steps, **{"record": [steps]} | options
     )
@@ -67,9 +67,9 @@ def test_a_step_goes_along_the_exact_gradients_of_all_heads(norm, scale, problem
         units, logs = exact_gradients(problem, W)
         sizes = np.exp(logs - logs.max()) if norm == "joint" else np.ones(H)
         W = W - LR * (sizes / (np.linalg.norm(sizes) if norm == "joint" else 1))[:, None, None] * units
-    found = run(problem, steepest(frobenius, LR), 3, Heads(H, norm=norm), init=start).final
+    found = run(problem, steepest(frobenius, LR), 3, MultiHead(H, norm=norm), init=start).final
     np.testing.assert_allclose(found - start, W - start, atol=CLOSE)
-    other = Heads(H, norm="apart" if norm == "joint" else "joint")
+    other = MultiHead(H, norm="apart" if norm == "joint" else "joint")
     assert np.abs(run(problem, steepest(frobenius, LR), 3, other, init=start).final - W).max() > 1e-2
     assert scale < 1 or np.ptp(logs) > 100
 
@@ -101,9 +101,9 @@ def test_the_loss_and_its_excess_are_those_of_the_sum(problem):
 
 def test_one_head_is_the_weight_alone(problem):
     alone = run(problem, steepest(spectral, LR), 20, KeyQuery(3), V[0], init=uniform(1))
-    one = run(problem, steepest(spectral, LR), 20, Heads(1, KeyQuery(3)), V[:1], init=uniform(1))
+    one = run(problem, steepest(spectral, LR), 20, MultiHead(1, KeyQuery(3)), V[:1], init=uniform(1))
     np.testing.assert_allclose(one.final[0], alone.final, atol=ROUNDING)
-    shared = run(problem, steepest(spectral, LR), 20, Heads(1, KeyQuery(3)), V[0], init=uniform(1))
+    shared = run(problem, steepest(spectral, LR), 20, MultiHead(1, KeyQuery(3)), V[0], init=uniform(1))
     np.testing.assert_array_equal(shared.final, one.final)
 
 
@@ -121,7 +121,7 @@ def test_muon_per_head_and_on_all_heads_side_by_side_take_different_steps(proble
 
     rule = steepest(spectral, LR)
     steps = {
-        norm: (run(problem, rule, 1, Heads(H, norm=norm), init=W).final - W) / -LR
+        norm: (run(problem, rule, 1, MultiHead(H, norm=norm), init=W).final - W) / -LR
         for norm in ("joint", "apart", "concatenated")
     }
     each = np.array([polar(g) for g in G])
@@ -135,8 +135,8 @@ def test_muon_per_head_and_on_all_heads_side_by_side_take_different_steps(proble
 def test_one_norm_over_all_heads_makes_a_head_as_long_as_its_task_is_hard():
     tokens, rule = sphere(4, 4, 8, seed=0)[0], steepest(frobenius, 0.1)
     v = np.random.default_rng(0).standard_normal((3, 8))
-    joint = run(tokens, rule, 6_000, Heads(3), v)
-    apart = run(tokens, rule, 6_000, Heads(3, norm="apart"), v)
+    joint = run(tokens, rule, 6_000, MultiHead(3), v)
+    apart = run(tokens, rule, 6_000, MultiHead(3, norm="apart"), v)
     assert joint.heads == 3 and joint.runs is None and joint.selected.shape == (3, 4, 4)
 
     def lengths_and_margins(path):
@@ -157,7 +157,7 @@ def test_one_norm_over_all_heads_makes_a_head_as_long_as_its_task_is_hard():
 
 @pytest.mark.parametrize(
     "weight",
-    [Heads(H, KeyQuery(2, separate=True), "concatenated"), Heads(H, Diagonal(), "apart")],
+    [MultiHead(H, KeyQuery(2, separate=True), "concatenated"), MultiHead(H, Diagonal(), "apart")],
     ids=["factors", "diagonals"],
 )
 def test_a_run_cut_in_two_saved_and_loaded_is_the_whole_run(weight, problem, tmp_path):
@@ -180,7 +180,7 @@ def test_a_run_cut_in_two_saved_and_loaded_is_the_whole_run(weight, problem, tmp
 def test_a_mini_batch_of_heads_that_stay_is_a_step_on_its_examples(heads, form, problem):
     v = np.random.default_rng(6).standard_normal((heads, 5))
     batch = Batches(form.size, 4, "replacement" if form.replacement else "shuffled")
-    given = {"weight": Heads(heads), "head": v, "init": gaussian(0)}
+    given = {"weight": MultiHead(heads), "head": v, "init": gaussian(0)}
     chosen = on_host(form, 4, problem.n, 0)
     some = Tokens(problem.keys[chosen], problem.queries[chosen], problem.labels[chosen])
     found, expected = run(problem, gd(LR), 1, batch=batch, **given), run(some, gd(LR), 1, **given)
@@ -211,20 +211,35 @@ def test_a_run_of_heads_converges_as_one_direction(problem):
     assert path.stopped == "converged" and path.index[-1] < 2_000
 
 
+def test_a_file_of_0_2_0_in_which_the_weight_is_called_heads_is_resumed(problem, tmp_path):
+    rule = steepest(frobenius, LR)
+    path, steps = run(problem, rule, 5), {"steps": 9, "weight": MultiHead(H)}
+    words = str(path.state["trained"])
+    for name in ("Heads(count=2", "Heads(count=3"):
+        old = np.array(words.replace("MultiHead(count=2", name))
+        path.changed(state=path.state | {"trained": old}).save(tmp_path / f"{name}.npz")
+    saved, wrong = (Path.load(tmp_path / f"Heads(count={count}.npz") for count in (2, 3))
+    np.testing.assert_array_equal(
+        run(problem, rule, resume=saved, **steps).final, run(problem, rule, **steps).final
+    )
+    with pytest.raises(ValueError, match=r"another weight: MultiHead\(count=3.*now MultiHead\(count=2"):
+        run(problem, rule, resume=wrong, **steps)
+
+
 def test_what_heads_cannot_be_is_refused(problem):
     for wrong, said in [
         ({"count": 0}, "count is 0"),
         ({"count": 2, "norm": "none"}, "norm is 'none'. Pass 'joint', 'apart', 'concatenated'"),
-        ({"count": 2, "weight": Heads(2)}, "Heads again"),
+        ({"count": 2, "weight": MultiHead(2)}, "MultiHead again"),
     ]:
         with pytest.raises(ValueError, match=said):
-            Heads(**wrong)
+            MultiHead(**wrong)
     with pytest.raises(ValueError, match=r"v has shape \(3, 5\) for 2 heads"):
         run(problem, gd(0.1), head=np.ones((3, 5)))
     with pytest.raises(ValueError, match=r"read by Linear\(v\)"):
-        train(problem, LogOdds(), weight=Heads(2), optimizer=gd(0.1), steps=1)
+        train(problem, LogOdds(), weight=MultiHead(2), optimizer=gd(0.1), steps=1)
     with pytest.raises(ValueError, match="takes one head"):
-        regularisation_path(problem, Linear(V[0]), weight=Heads(2), radii=[1.0])
+        regularisation_path(problem, Linear(V[0]), weight=MultiHead(2), radii=[1.0])
     path = run(problem, gd(0.1))
     with pytest.raises(ValueError, match="has 2 heads"):
         compare(path, max_margin(problem, path.head(0).selected))

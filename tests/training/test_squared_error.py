@@ -9,8 +9,8 @@ import pytest
 import attsvm as att
 from attsvm.training import attention
 from attsvm.training.data import arrays
-from attsvm.training.heads import QuadraticPenalty, SquaredError
 from attsvm.training.losses import correlation
+from attsvm.training.prediction_heads import QuadraticPenalty, SquaredError
 
 FLOOR = 1e-11  # logits of size 1e3 carry a rounding error of 1e-13, which is a relative error in s_t
 SQUARED = SquaredError()

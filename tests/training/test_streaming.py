@@ -7,9 +7,9 @@ from ml_dtypes import bfloat16
 from attsvm import Interrupted, Tokens, frobenius
 from attsvm.training import streaming
 from attsvm.training.data import arrays
-from attsvm.training.heads import Linear
 from attsvm.training.init import gaussian
 from attsvm.training.optimizers import polyak, steepest
+from attsvm.training.prediction_heads import Linear
 from attsvm.training.train import train
 
 ROUNDING = 1e-12  # what 20 steps make of sums in another order

@@ -7,8 +7,8 @@ import pytest
 from attsvm.training import attention, sums
 from attsvm.training.attention import Scaled
 from attsvm.training.data import Data, arrays
-from attsvm.training.heads import Linear, QuadraticPenalty
 from attsvm.training.losses import logistic
+from attsvm.training.prediction_heads import Linear, QuadraticPenalty
 from tests.training.test_streaming import tokens_on_disk
 
 ROUNDING = 1e-12  # what 20 steps make of sums in another order

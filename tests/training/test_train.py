@@ -10,13 +10,13 @@ import optax
 import pytest
 
 from attsvm import Tokens, frobenius, max_margin, spectral
+from attsvm.data.equal_keys import merged
 from attsvm.datasets import sphere
-from attsvm.equal_keys import merged
 from attsvm.training import data, engine
-from attsvm.training.heads import Linear, QuadraticPenalty, ReLUNetwork
 from attsvm.training.init import gaussian, uniform
 from attsvm.training.losses import correlation, exponential, logistic
 from attsvm.training.optimizers import gd, mirror, polyak, scale_free, steepest
+from attsvm.training.prediction_heads import Linear, QuadraticPenalty, ReLUNetwork
 from attsvm.training.train import record_steps, train
 from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery
 

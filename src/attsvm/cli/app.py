@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
-from attsvm import __version__, strict_json
+from attsvm import __version__
+from attsvm._support import strict_json
 from attsvm.cli.letters import use_plain_letters
 
 USAGE = 64
@@ -43,6 +44,9 @@ class Commands(TyperGroup):
         with _terminating():
             try:
                 code = super().main(*args, **settings | {"standalone_mode": False})
+                print(end="", flush=True)  # which also works where there is no standard output
+            except OSError as error:  # commands tell those of files, so it is what they print
+                code = _unprinted(error)
             except _WrongUsage as error:
                 code = _explain(error)
             except typer.Abort:
@@ -123,12 +127,15 @@ def _terminating() -> Iterator[None]:
     owner = os.getpid()
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        pressed = signal.getsignal(signal.SIGINT)
-        if os.getpid() != owner or not callable(pressed):  # a worker that was forked, which may just end
+        if os.getpid() != owner:  # a worker that was forked, which may just end
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
         _terminated.set(True)
+        pressed = signal.getsignal(signal.SIGINT)
+        if not callable(pressed):  # ignored, as in the background of a script: what runs is told directly
+            segments = sys.modules.get("attsvm.training.segments")
+            pressed = signal.default_int_handler if segments is None else segments.press
         pressed(signal.SIGINT, frame)
 
     # A handler that is not the system's own is somebody's wish; other threads cannot set one.
@@ -146,6 +153,16 @@ def _terminating() -> Iterator[None]:
 
 def _final(code: Any) -> Any:
     return TERMINATED if code == INTERRUPTED and _terminated.get() else code
+
+
+def _unprinted(error: OSError) -> int:
+    """The exit code where standard output takes no more; a reader that has closed it knows that."""
+    if not isinstance(error, BrokenPipeError):
+        _explained.set(True)
+        warn(f"cannot write to standard output: {error.strerror}. Write it elsewhere.")
+    with suppress(OSError, ValueError):  # at its end Python would try to write the rest again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _explain(error: Any) -> int:

@@ -11,9 +11,10 @@ import typer
 
 from attsvm.cli.app import AsJson, say, say_json
 from attsvm.cli.files import one_line_errors, out_file, read_problem
-from attsvm.files import array_names, naming
+from attsvm.data.path import Path
 from attsvm.numbers.archives import PAGE
-from attsvm.path import Path
+from attsvm.numbers.atomic_write import write_text
+from attsvm.numbers.files import array_names, naming
 
 
 def explore(
@@ -43,7 +44,7 @@ def explore(
     with one_line_errors():
         out = out_file(out, ".html")
         start = None if file is None else _start(file)
-        out.write_text(page(start), encoding="utf8")
+        write_text(out, page(start))
     shown = opened and webbrowser.open(out.absolute().as_uri())
     if as_json:
         say_json({"page": out, "opened": shown})

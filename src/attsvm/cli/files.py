@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm._support.options import BadOption
+from attsvm._support.workers import BadWorkers
 from attsvm.cli.app import USAGE, stop, warn
-from attsvm.files import naming, read_arrays
-from attsvm.path import Path
-from attsvm.selection import TiedScores, best_tokens
-from attsvm.tokens import Tokens
-from attsvm.words import WrongWord
-from attsvm.workers import BadWorkers
+from attsvm.data.path import Path
+from attsvm.data.selection import TiedScores, best_tokens
+from attsvm.data.tokens import Tokens
+from attsvm.numbers.files import naming, read_arrays
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Problem:
         try:
             indices = np.array([int(word) for word in str(words).split(",")])
         except ValueError:
-            raise WrongWord(f"no selection {words!r}. Pass best, first, file, or indices: 0,2,1.") from None
+            raise BadOption(f"no selection {words!r}. Pass best, first, file, or indices: 0,2,1.") from None
         return np.full(self.tokens.n, indices[0]) if indices.size == 1 else indices
 
 
@@ -81,15 +81,15 @@ def out_file(out: File, *endings: str, source: File | None = None) -> File:
     A name without an end gets the first of the endings. source: what is read, and must not be replaced.
     """
     if out.is_dir():
-        raise WrongWord(f"--out is the folder {out}. Pass a file in it, such as {out / 'out'}{endings[0]}.")
+        raise BadOption(f"--out is the folder {out}. Pass a file in it, such as {out / 'out'}{endings[0]}.")
     named = out if out.suffix else out.with_name(f"{out.name}{endings[0]}")
     if named.suffix not in endings:
-        raise WrongWord(
+        raise BadOption(
             f"{out} ends in {out.suffix}, expected {' or '.join(endings)}. Pass {out}{endings[0]}."
         )
     check_folder(named)
     if source is not None and named.exists() and source.exists() and named.samefile(source):
-        raise WrongWord(f"--out is {source} itself, whose arrays it would replace. Pass another name.")
+        raise BadOption(f"--out is {source} itself, whose arrays it would replace. Pass another name.")
     return named
 
 
@@ -105,7 +105,7 @@ def one_line_errors() -> Iterator[None]:
     with warnings.catch_warnings(record=True, action="always", category=TiedScores) as ties:
         try:
             yield
-        except WrongWord as error:
+        except BadOption as error:
             stop(error, USAGE)
         except (ValueError, TypeError, ImportError, OSError, BadWorkers) as error:
             stop(error)

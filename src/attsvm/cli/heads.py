@@ -6,15 +6,15 @@ import json
 import warnings
 from concurrent.futures import Executor
 from pathlib import Path as File
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attsvm._support.workers import cluster_executor
 from attsvm.cli.app import AsJson, Cluster, bar, say, say_json, warn
 from attsvm.cli.files import check_folder, one_line_errors
-from attsvm.files import read_text
-from attsvm.heads.texts import LENGTH, CutTexts, cut_in_words
-from attsvm.workers import named
+from attsvm.heads.texts import LENGTH, CutTexts, cut_message
+from attsvm.numbers.files import read_text
 
 if TYPE_CHECKING:
     from attsvm.heads.audit import Audit, Settings
@@ -31,6 +31,9 @@ def heads(
     ablate: Annotated[int, typer.Option(help="Silence every head once, on so many of the texts.", min=0)] = 0,
     length: Annotated[int, typer.Option(help="Tokens read of each text, the rest is cut.", min=2)] = LENGTH,
     seed: Annotated[int, typer.Option(help="Draws the queries and the examples.")] = 0,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run the Python code that comes with the model.")
+    ] = False,
     out: Annotated[File, typer.Option(help="Folder for heads.html, heads.json and heads.csv.")] = File(
         "heads"
     ),
@@ -49,8 +52,9 @@ def heads(
     Exit code 0 when every margin is certified, 1 bad input, 3 some margin is not certified, 64 wrong
     usage.
     """
-    with one_line_errors(), named(cluster) as executor:
+    with one_line_errors(), cluster_executor(cluster) as executor:
         from attsvm.heads.audit import Settings
+        from attsvm.heads.model import load
         from attsvm.heads.page import as_json as written_as_json, write
 
         check_folder(out)
@@ -59,10 +63,11 @@ def heads(
         settings = Settings(
             above=above, queries=queries, margins=margins, ablation=ablate, length=length, seed=seed
         )
-        found = _audited(model, list(lines.values()), settings, executor)
+        source = load(model, trust_remote_code=True) if trust_remote_code else model
+        found = _audited(source, list(lines.values()), settings, executor)
         files = write(found, out)
     if found.cut:
-        said = cut_in_words(found.cut, found.texts, length, option="--length ", lines=list(lines))
+        said = cut_message(found.cut, found.texts, length, option="--length ", lines=list(lines))
         warn(f"note: {said}")
     if as_json:
         say_json(json.loads(written_as_json(found)))
@@ -76,7 +81,7 @@ def heads(
         raise typer.Exit(3)
 
 
-def _audited(model: str, texts: list[str], settings: Settings, executor: Executor | None) -> Audit:
+def _audited(model: Any, texts: list[str], settings: Settings, executor: Executor | None) -> Audit:
     """The audit behind a progress bar; what was cut is said after it, in words of the command line."""
     from attsvm.heads.audit import audit
 

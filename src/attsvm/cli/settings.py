@@ -10,10 +10,10 @@ from typing import Any, get_type_hints
 
 import numpy as np
 
-from attsvm.files import naming
-from attsvm.path import Path
-from attsvm.settings import ASKS, OPTIONS, Settings, asks
-from attsvm.words import WrongWord
+from attsvm._support.options import BadOption
+from attsvm.data.path import Path
+from attsvm.numbers.files import naming
+from attsvm.training.settings import ASKS, OPTIONS, Settings, asks
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def chosen(words: Mapping[str, Any]) -> Training:
     for name in OPTIONS:
         if name in words and name not in asked:
             others = " or ".join(rule for rule, taken in ASKS.items() if name in taken)
-            raise WrongWord(
+            raise BadOption(
                 f"--{name} has no effect with --optimizer {settings.optimizer}. Drop it, or pass "
                 f"--optimizer {others}."
             )
@@ -60,7 +60,7 @@ def continued(file: File, words: Mapping[str, Any]) -> tuple[Training, Path, Any
             f"{file} is no run of attsvm train. Go on in Python: attsvm.train(…, resume=Path.load(file))."
         )
     for name in words.keys() - {"steps"}:
-        raise WrongWord(f"--{name} cannot change with --resume: the run keeps its own. Drop it.")
+        raise BadOption(f"--{name} cannot change with --resume: the run keeps its own. Drop it.")
     with naming(file):
         settings = replace(read_settings(str(path.state["settings"])), **words)
     if settings.steps <= path.index[-1]:

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from attsvm._support.options import BadOption
 from attsvm.cli.app import AsJson, say, say_json
 from attsvm.cli.files import one_line_errors, out_file
+from attsvm.cli.plugins import show_folder
 from attsvm.cli.settings import read_settings
 from attsvm.cli.solve import solution_record
-from attsvm.cli.sweep import tell
 from attsvm.cli.train import path_record
-from attsvm.files import array_names
-from attsvm.path import Path
-from attsvm.words import WrongWord, norm_of
+from attsvm.data.path import Path
+from attsvm.norms.names import norm_of
+from attsvm.numbers.atomic_write import naming_disk_errors
+from attsvm.numbers.files import array_names
 
 if TYPE_CHECKING:
     from attsvm.norms import Norm
@@ -59,10 +61,11 @@ def show(
     with one_line_errors():
         if file.is_dir():
             if out is not None or norm is not None:
-                raise WrongWord(
+                raise BadOption(
                     "--out and --norm are of a picture; a study has a page of its own. Drop them."
                 )
-            _show_study(file, as_json)
+            if not show_folder(file, as_json):
+                raise ValueError(f"{file} is a folder, and no study. Pass a .npz file, or a study's folder.")
             return
         picture = out_file(out or file.with_suffix(".svg"), ".svg", ".pdf", ".png")
         thing = _load(file)
@@ -73,14 +76,6 @@ def show(
     else:
         say(thing)
         say(f"picture: {picture}")
-
-
-def _show_study(folder: File, as_json: bool) -> None:
-    from attsvm.sweeps.result import Sweep
-
-    done = Sweep.load(folder)
-    done.write()
-    tell(done, as_json)
 
 
 def _load(file: File) -> Path | Solution:
@@ -115,7 +110,7 @@ def program_of(path: Path, word: str | None) -> Solution | None:
 
 def _limit(path: Path) -> Norm | None:
     """The norm that the settings of `attsvm train` imply."""
-    from attsvm.theory import NoTheorem, limit_norm
+    from attsvm.comparison.theory import NoTheorem, limit_norm
 
     if path.state is None or "settings" not in path.state:
         return None
@@ -129,9 +124,10 @@ def _limit(path: Path) -> Norm | None:
 
 
 def _draw(canvas: Any, picture: File) -> None:
-    from attsvm.reproduce import write_svg
+    from attsvm.plotting.svg import write_svg
 
-    if picture.suffix == ".svg":
-        write_svg(canvas, picture)
-    else:
-        canvas.savefig(picture, dpi=160)
+    with naming_disk_errors(picture):
+        if picture.suffix == ".svg":
+            write_svg(canvas, picture)
+        else:
+            canvas.savefig(picture, dpi=160)

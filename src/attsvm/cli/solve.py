@@ -10,7 +10,7 @@ import typer
 
 from attsvm.cli.app import AsJson, say, say_json, stop, warn
 from attsvm.cli.files import one_line_errors, out_file, read_problem
-from attsvm.words import norm_of
+from attsvm.norms.names import norm_of
 
 if TYPE_CHECKING:
     from attsvm.program.solution import Solution

@@ -12,7 +12,7 @@ import typer
 from attsvm.cli.app import INTERRUPTED, AsJson, say, say_json, stop
 from attsvm.cli.files import one_line_errors, out_file, read_problem
 from attsvm.cli.settings import Training, chosen, continued, kept
-from attsvm.path import Path
+from attsvm.data.path import Path
 
 CHECKPOINT = 600.0
 """Seconds of work that a killed run may lose."""
@@ -128,7 +128,7 @@ def _run(
 ) -> Path:
     """Train, and write the path: at the end, on the way, and after Ctrl-C."""
     try:
-        from attsvm.training.heads import Linear
+        from attsvm.training.prediction_heads import Linear
         from attsvm.training.segments import Paused, pausing
         from attsvm.training.train import train as descend
 

@@ -1,5 +1,8 @@
 """Random models and paper instances: functions that return Tokens and a head."""
 
+from typing import NoReturn
+
+from attsvm._support.lazy import no_attribute
 from attsvm.datasets import published as published
 from attsvm.datasets.benign_overfitting import flipped_examples, signal_and_noise, signal_beside_noise
 from attsvm.datasets.counting import separable_share
@@ -39,3 +42,7 @@ __all__ = [
     "two_fans",
     "two_scores",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise no_attribute(__name__, name, __all__)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from attsvm._support.validation import check_share, check_sizes, describe, is_finite
+from attsvm.data.tokens import Tokens
 from attsvm.datasets.random import Seed, draw_runs
-from attsvm.given import check_share, check_sizes, real, told
 from attsvm.numbers import Bool, Float
-from attsvm.tokens import Tokens
 
 SIGNALS = 2
 
@@ -44,9 +44,11 @@ def signal_and_noise(
     Returns keys (n, T, d) and the fixed head (μ₊ − μ₋)/(√2 signal²).
     Reference: Sakamoto and Sato 2025, "Benign Overfitting in Token Selection of Attention Mechanism".
     """
-    check_sizes(n=(n, 2), T=(T, 3), d=(d, SIGNALS + 1), fresh=(fresh, 0))
-    if not (real(signal) and signal):
-        raise ValueError(f"signal is {told(signal)}. Pass a number that is not 0: the head is its inverse.")
+    n, T, d, fresh = check_sizes(n=(n, 2), T=(T, 3), d=(d, SIGNALS + 1), fresh=(fresh, 0))
+    if not (is_finite(signal) and signal):
+        raise ValueError(
+            f"signal is {describe(signal)}. Pass a number that is not 0: the head is its inverse."
+        )
     classes = np.arange(fresh or n) % 2
     wrong = np.zeros(fresh, bool) if fresh else flipped_examples(n, flipped)
     strength = np.zeros((T, SIGNALS))
@@ -85,7 +87,7 @@ def signal_beside_noise(
     Returns keys (n, T, d) and the head v = 0: the theory trains it together with the prompt, from zero.
     Reference: Magen et al. 2025, "Benign Overfitting in Single-Head Attention", for T = 2.
     """
-    check_sizes(n=(n, 2), T=(T, 2), d=(d, SIGNALS + 1), fresh=(fresh, 0))
+    n, T, d, fresh = check_sizes(n=(n, 2), T=(T, 2), d=(d, SIGNALS + 1), fresh=(fresh, 0))
     check_share("flipped", flipped)
     count = fresh or n
 

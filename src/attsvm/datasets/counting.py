@@ -7,7 +7,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from attsvm.given import check_sizes
+from attsvm._support.validation import check_sizes
 from attsvm.numbers import Float
 
 
@@ -22,7 +22,7 @@ def separable_share(n: int, T: int, d: int) -> float:
     of n cones spanned by e_t − e_s; a cone's chance of that is told by its intrinsic volumes V.
     Reference: Amelunxen, Lotz, McCoy, Tropp 2014, "Living on the edge", conic kinematic formula [derived].
     """
-    check_sizes(n=(n, 1), T=(T, 2), d=(d, 1))
+    n, T, d = check_sizes(n=(n, 1), T=(T, 2), d=(d, 1))
     volumes = np.ones(1)
     for _ in range(n):
         volumes = np.convolve(volumes, face_shares(T))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.given import check_sizes
+from attsvm._support.validation import check_sizes
+from attsvm.data.tokens import Tokens
 from attsvm.numbers import Float
-from attsvm.tokens import Tokens
 
 LONGEST = 12
 """Longer strings are too many to hold."""
@@ -44,7 +44,7 @@ def parity(L: int = 6) -> tuple[Tokens, Float]:
 
 def _strings(L: int) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
     """Symbols (n, L) of all strings, zero beyond their ends, and where there are symbols (n, L)."""
-    check_sizes(L=(L, 1))
+    (L,) = check_sizes(L=(L, 1))
     if L > LONGEST:
         raise ValueError(f"L is {L}. Pass 1 … {LONGEST}: there are L 2^L strings, copies included.")
     lengths = np.repeat(np.arange(1, L + 1), 2**L)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm._support.validation import check_sizes
+from attsvm.data.tokens import Tokens
 from attsvm.datasets.random import Seed, draw_runs
-from attsvm.given import check_sizes
 from attsvm.numbers import Float
-from attsvm.tokens import Tokens
 
 
 def match_and_copy(
@@ -36,7 +36,7 @@ def match_and_copy(
     stream of their own. Draw order: e, s, noise of the query, noise of the target. Returns keys, values (n,
     T, d), queries (n, d), and s (n,).
     """
-    check_sizes(n=(n, 1), T=(T, 2), d=(d, 1), fresh=(fresh, 0))
+    n, T, d, fresh = check_sizes(n=(n, 1), T=(T, 2), d=(d, 1), fresh=(fresh, 0))
     count = fresh or n
 
     def draw(rng: np.random.Generator) -> dict[str, Float]:

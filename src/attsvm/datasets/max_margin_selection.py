@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attsvm.data.tokens import Tokens
 from attsvm.datasets.published import SEVERAL_INPUTS
 from attsvm.datasets.random import Seed, draw_runs
 from attsvm.numbers import Float
-from attsvm.tokens import Tokens
 
 
 def single_input(third_score: float = 0.9) -> tuple[Tokens, Float]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from attsvm.data.tokens import Tokens
 from attsvm.numbers import Float
-from attsvm.tokens import Tokens
 
 
 def joint_mirror() -> tuple[Tokens, Float]:

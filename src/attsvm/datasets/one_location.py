@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm._support.validation import as_seeds, check_sizes, describe, is_finite
+from attsvm.data.tokens import Tokens
 from attsvm.datasets.random import Seed, draw_runs, on_sphere
-from attsvm.given import as_seeds, check_sizes, real, told
 from attsvm.numbers import Float
-from attsvm.tokens import Tokens
 
 NODES = 120
 """Of the Gauss-Hermite rule: 1e-12 for λ up to 1, 1e-6 at 2."""
@@ -50,9 +50,9 @@ def one_location(
     regression with v* known. fresh: 0 for the training inputs, or so many test inputs, from a stream of their
     own, with the same k* and v*. Draw order: k*, v*; places, tokens, noise. Returns Tokens and the truth.
     """
-    check_sizes(n=(n, 1), T=(T, 2), d=(d, 2), fresh=(fresh, 0))
-    if not (real(variance) and variance >= 0):
-        raise ValueError(f"variance is {told(variance)}. Pass a number of at least 0.")
+    n, T, d, fresh = check_sizes(n=(n, 1), T=(T, 2), d=(d, 2), fresh=(fresh, 0))
+    if not (is_finite(variance) and variance >= 0):
+        raise ValueError(f"variance is {describe(variance)}. Pass a number of at least 0.")
     count, seed = fresh or n, as_seeds(seed)
 
     def directions(rng: np.random.Generator) -> dict[str, Float]:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from attsvm.given import as_seeds, check_sizes
+from attsvm._support.validation import as_seeds, check_sizes
+from attsvm.data.tokens import Tokens
 from attsvm.numbers import Float
-from attsvm.tokens import Tokens
 
 Seed = int | Iterable[int]
 
@@ -45,7 +45,7 @@ def orthogonal(n: int = 10, T: int = 6, d: int = 300, seed: Seed = 0) -> tuple[T
     Returns the head v = difference of the class tokens.
     Serves "Implicit Bias and Fast Convergence Rates for Self-attention" (Vasudeva et al. 2024).
     """
-    check_sizes(n=(n, 1), T=(T, 1), d=(d, 3))
+    n, T, d = check_sizes(n=(n, 1), T=(T, 1), d=(d, 3))
 
     def draw(rng: np.random.Generator) -> dict[str, Float]:
         labels = np.where(rng.standard_normal(n) < 0, -1.0, 1.0)
@@ -78,7 +78,7 @@ def on_sphere(x: Float) -> Float:
 
 def _sphere(n: int, T: int, d: int, seed: Seed) -> tuple[Float, Float, Float, Float]:
     """v, labels, keys and queries: all numbers of a run in one draw, all runs normalised at once."""
-    check_sizes(n=(n, 1), T=(T, 1), d=(d, 1))
+    n, T, d = check_sizes(n=(n, 1), T=(T, 1), d=(d, 1))
     shapes = ((d,), (n,), (n, T, d), (n, d))
     counts = [int(np.prod(shape)) for shape in shapes]
     flat = draw_runs(lambda rng: {"flat": rng.standard_normal(sum(counts))}, seed)["flat"]

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm._support.validation import check_sizes
+from attsvm.data.tokens import Tokens
 from attsvm.datasets.random import Seed, draw_runs
-from attsvm.given import check_sizes
 from attsvm.numbers import Bool, Float
-from attsvm.tokens import Tokens
 
 
 def trigger_means(n: int, T: int = 16, d: int = 16, seed: Seed = 0, *, fresh: int = 0) -> tuple[Tokens, Bool]:
@@ -25,7 +25,7 @@ def trigger_means(n: int, T: int = 16, d: int = 16, seed: Seed = 0, *, fresh: in
     fresh: 0 for the training sequences, or so many test sequences, from a stream of their own. Draw order:
     content, places. Returns the selection, too: BOS in every row but the trigger's, there all others seen.
     """
-    check_sizes(n=(n, 1), T=(T, 3), d=(d, 4), fresh=(fresh, 0))
+    n, T, d, fresh = check_sizes(n=(n, 1), T=(T, 3), d=(d, 4), fresh=(fresh, 0))
     count = fresh or n
 
     def draw(rng: np.random.Generator) -> dict[str, Float]:

@@ -10,11 +10,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from attsvm._support.validation import as_seeds, check_share, check_sizes, describe, is_finite
+from attsvm.data.tokens import Tokens
 from attsvm.datasets.counting import face_shares
 from attsvm.datasets.random import Seed, draw_runs, on_sphere
-from attsvm.given import as_seeds, check_share, check_sizes, real, told
 from attsvm.numbers import Float
-from attsvm.tokens import Tokens
 
 SAMPLES = 1 << 16
 """Points of the mean in the capacity, low-discrepancy ones: a thousandth of it."""
@@ -39,7 +39,7 @@ def sparse_signals(
     Draw order: ξ; labels, Z, places. Returns keys (n, T, d), labels (n,), and ξ (d,), which serves as prompt
     and head.
     """
-    check_sizes(n=(n, 1), T=(T, 1), d=(d, 1), rows=(rows, 1), fresh=(fresh, 0))
+    n, T, d, rows, fresh = check_sizes(n=(n, 1), T=(T, 1), d=(d, 1), rows=(rows, 1), fresh=(fresh, 0))
     check_share("share", share)
     if rows > T:
         raise ValueError(f"rows is {rows} of T={T} tokens. Pass 1 … {T}: so many carry the signal.")
@@ -71,7 +71,7 @@ def planted(
     The value of the first token is 1, that of the others 0, and the head is 1: the first token is the best
     one. Draw order: ξ, z. Returns keys (n, T, d), values (n, T, 1) and the head (1,).
     """
-    check_sizes(n=(n, 1), T=(T, 1), d=(d, 1))
+    n, T, d = check_sizes(n=(n, 1), T=(T, 1), d=(d, 1))
 
     def draw(rng: np.random.Generator) -> dict[str, Float]:
         xi, keys = on_sphere(rng.standard_normal(d)), rng.standard_normal((n, T, d))
@@ -94,9 +94,9 @@ def capacity(T: int, strength: float = 0.0) -> float:
     for T = 2, which is Cover's n* = 2d; it grows with log T. The limit for large d: exact without a signal
     (`separable_share` is one half there), else to about a thousandth.
     """
-    check_sizes(T=(T, 2))
-    if not real(strength):
-        raise ValueError(f"strength is {told(strength)}. Pass a number.")
+    (T,) = check_sizes(T=(T, 2))
+    if not is_finite(strength):
+        raise ValueError(f"strength is {describe(strength)}. Pass a number.")
     strength = abs(strength)  # ξ and −ξ are as likely
     if not strength:
         return float(1 / (face_shares(T) @ np.arange(T)))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from attsvm.data.tokens import Tokens
 from attsvm.datasets.published import TWO_CLOUDS, TWO_FANS
 from attsvm.datasets.random import Seed, draw_runs, on_sphere
 from attsvm.numbers import Float
-from attsvm.tokens import Tokens
 
 
 def two_clouds(seed: Seed | None = None) -> tuple[Tokens, Float]:

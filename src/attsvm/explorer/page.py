@@ -8,8 +8,8 @@ from importlib.resources import files
 from typing import Any
 
 from attsvm import __version__
+from attsvm._support.pages import asset, page as in_one_file
 from attsvm.explorer.presets import presets
-from attsvm.pages import asset, page as in_one_file
 
 ROOM = "attsvm.explorer"
 FIRST = "one-input-local"

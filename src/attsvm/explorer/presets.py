@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from attsvm import datasets
+from attsvm.data.tokens import Tokens
 from attsvm.datasets import published
 from attsvm.explorer.state import state_of
 from attsvm.numbers import Float
-from attsvm.tokens import Tokens
 
 FIRST_PAPER = "Max-Margin Token Selection"
 SECOND_PAPER = "Transformers as SVMs"

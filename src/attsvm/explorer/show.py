@@ -10,10 +10,11 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from attsvm.data.path import Path
+from attsvm.data.tokens import Tokens
 from attsvm.explorer.page import page
 from attsvm.explorer.state import state_of, state_of_path
-from attsvm.path import Path
-from attsvm.tokens import Tokens
+from attsvm.numbers.atomic_write import write_text
 
 SETTINGS = (
     "trained",
@@ -41,7 +42,7 @@ class Explorer:
     def save(self, file: str | PathLike[str] = "explorer.html") -> File:
         """Write the page and return its name."""
         path = File(file)
-        path.write_text(self.html, encoding="utf8")
+        write_text(path, self.html)
         return path
 
     def _repr_html_(self) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attsvm.data.path import Path
+from attsvm.data.selection import as_head, as_selected, scores
+from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.numbers import Float
-from attsvm.path import Path
-from attsvm.selection import as_head, as_selected, scores
-from attsvm.tokens import Tokens, as_tokens
 
 INPUTS, TOKENS = 8, 12
 """What the page has room for: so many inputs, and tokens in each."""

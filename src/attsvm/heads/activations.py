@@ -1,4 +1,4 @@
-"""From a model and texts to hidden states on disk: one file of tokens and offsets per layer."""
+"""The hidden states of a model on texts, written to disk: one file of tokens and offsets per layer."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.heads.batches import Ids, Offsets, Read, batches, tokenised
-from attsvm.heads.model import Reader, load
+from attsvm._support.progress import ProgressLine
+from attsvm._support.token_text import PieceToBytes, decode_pieces, piece_to_bytes
+from attsvm.heads.model import Reader, depends_on_padding, load
 from attsvm.heads.tensor_files import DTYPES, NotANumber, TokenFile, unfinished
-from attsvm.heads.texts import LENGTH, Cut, CutTexts, cut_in_words, cuts
-from attsvm.pieces import Spelling, read, spelling
-from attsvm.progress import Line
-from attsvm.replacing import replacing
+from attsvm.heads.texts import LENGTH, Cut, CutTexts, cut_message, cuts
+from attsvm.numbers.atomic_write import write_text
 
 ABOUT, PROGRESS = "activations.json", "progress.json"
 
 SAVED_EVERY = 2.0
-"""Seconds between two notes of what is on disk: a run that is killed repeats at most so much."""
+"""Seconds between two checkpoints: after a kill at most so much is computed again."""
+
+Ids = NDArray[np.int32]
+Offsets = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,30 +52,30 @@ class Activations:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Activations:
-        """What `activations` wrote into a folder."""
-        place = Path(folder)
-        if not (place / ABOUT).is_file():
+        """The activations that `activations` wrote into a folder."""
+        path = Path(folder)
+        if not (path / ABOUT).is_file():
             raise FileNotFoundError(
-                f"{place} holds no finished activations. Write them: activations(…, out=…)."
+                f"{path} holds no finished activations. Write them: activations(…, out=…)."
             )
-        about = json.loads((place / ABOUT).read_text(encoding="utf8"))
-        files = {layer: _file(place, layer) for layer in about["layers"]}
+        about = json.loads((path / ABOUT).read_text(encoding="utf8"))
+        files = {layer: _file(path, layer) for layer in about["layers"]}
         vocabulary = {int(k): piece for k, piece in about["vocabulary"].items()}
-        cut = tuple(Cut(**each) for each in about["cut"])
-        return cls(place, about["model"], files, about["texts"], about["tokens"], cut, vocabulary)
+        cut = tuple(Cut(**entry) for entry in about["cut"])
+        return cls(path, about["model"], files, about["texts"], about["tokens"], cut, vocabulary)
 
     def pieces(self, text: int) -> list[str]:
-        """What the tokens of a text read, one piece for each."""
-        offsets, ids = self._spelled
-        written = [self.vocabulary[int(i)] for i in ids[offsets[text] : offsets[text + 1]]]
-        return read(written, self._spelling)
+        """The tokens of a text as readable pieces, one for each."""
+        offsets, ids = self._offsets_and_ids
+        spellings = [self.vocabulary[int(i)] for i in ids[offsets[text] : offsets[text + 1]]]
+        return decode_pieces(spellings, self._piece_to_bytes)
 
     @cached_property
-    def _spelling(self) -> Spelling | None:
-        return spelling(self.vocabulary.values())
+    def _piece_to_bytes(self) -> PieceToBytes | None:
+        return piece_to_bytes(self.vocabulary.values())
 
     @cached_property
-    def _spelled(self) -> tuple[Offsets, Ids]:
+    def _offsets_and_ids(self) -> tuple[Offsets, Ids]:
         from safetensors import safe_open
 
         with safe_open(next(iter(self.files.values())), "numpy") as file:
@@ -98,65 +100,122 @@ def activations(
     batch: int = 4096,
     dtype: str = "float16",
 ) -> Activations:
-    """Write the hidden states of texts into a folder, batch after batch, and say where they are.
+    """Write the hidden states of texts into a folder, batch after batch, and return where they are.
 
-    model: hub name, folder, `.gguf` file, or `load(model, tokenizer)`; it runs where it lies, CPU or GPU.
-    layers: 0 are the embeddings, k the states after block k, −1 those after the last (and its norm).
-    out: a folder. The same call goes on where an interrupted one was, and returns at once when all is there.
+    model: hub name, folder, `.gguf` file, or `load(model, tokenizer)`; it runs on its device, CPU or GPU.
+    layers: 0 are the embeddings, k the states after block k, −1 those after the last block (and its norm).
+    out: a folder. The same call resumes an interrupted one, and returns at once when all files are finished.
     length: at most so many tokens are read of each text; warns CutTexts where one is longer.
-    skip: so many first tokens of each text are read but not kept (its last one always is). None: one of a
-        language model, because it is a sink whose state may be a thousand times as large as others, which
-        ruins the fit of a probe; none of an encoder.
+    skip: so many first tokens of each text are read but not stored (the last token always is). None: one
+        token of a language model, because this token is a sink whose state may be a thousand times as large
+        as others, which ruins the fit of a probe; no token of an encoder.
     batch: padded tokens per forward pass. dtype: float16, bfloat16 or float32.
     Raises NotANumber where a state does not fit the dtype.
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}. Pass one of {', '.join(DTYPES)}.")
     reader, folder = load(model), Path(out)
-    wanted = _layers(layers, reader.model.config.num_hidden_layers)
-    offsets, ids, whole = tokenised(reader, texts, length)
-    cut = cuts(np.diff(offsets), whole)
+    indices = _layer_indices(layers, reader.model.config.num_hidden_layers)
+    offsets, ids, full_lengths = _tokenised(reader, texts, length)
+    cut = cuts(np.diff(offsets), full_lengths)
     if cut:
-        warnings.warn(cut_in_words(cut, len(whole), length), CutTexts, stacklevel=2)
+        warnings.warn(cut_message(cut, len(full_lengths), length), CutTexts, stacklevel=2)
     skipped = int(reader.generates) if skip is None else int(skip)
     places = np.concatenate([[0], np.cumsum(np.maximum(np.diff(offsets) - skipped, 1))])
-    job: dict[str, Any] = {"model": reader.name, "weights": _weights_mark(reader), "layers": wanted}
+    job: dict[str, Any] = {"model": reader.name, "weights": _weights_digest(reader), "layers": indices}
     job |= {"dtype": dtype, "batch": batch, "skip": skipped}
     job |= {"ids": hashlib.sha256(offsets.tobytes() + ids.tobytes()).hexdigest()}
     if _finished(folder, job):
         return Activations.open(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(reader, folder, job, Read(offsets, ids, places))
-    about = {"texts": len(whole), "tokens": int(places[-1]), "length": length}
-    said = {"cut": [vars(each) for each in cut], "vocabulary": reader.vocabulary(ids)}
-    _put(folder / ABOUT, job | about | said)
+    _write(reader, folder, job, TextIds(offsets, ids, places))
+    sizes = {"texts": len(full_lengths), "tokens": int(places[-1]), "length": length}
+    contents = {"cut": [vars(entry) for entry in cut], "vocabulary": reader.vocabulary(ids)}
+    _write_json(folder / ABOUT, job | sizes | contents)
     (folder / PROGRESS).unlink(missing_ok=True)
     return Activations.open(folder)
 
 
-# ---------------------------------------------------------------------- the work
+# ---------------------------------------------------------------------- texts in batches
 
 
-def _write(reader: Reader, folder: Path, job: dict[str, Any], texts: Read) -> None:
-    """Fill the files of all layers; what an interrupted call noted is not done again."""
-    parts, lengths = batches(texts.offsets, job["batch"]), np.diff(texts.offsets)
-    done, noted = _noted(folder, job), time.monotonic()
-    width, ids = reader.model.config.hidden_size, texts.kept
+@dataclass(frozen=True, eq=False)
+class TextIds:
+    """The token ids of all texts, and the places of the stored tokens, the last ones of each text.
+
+    Text i is ids[offsets[i] : offsets[i + 1]]; its places in the files are places[i] … places[i + 1] − 1.
+    """
+
+    offsets: Offsets
+    ids: Ids
+    places: Offsets
+
+    def text(self, i: int) -> Ids:
+        return self.ids[self.offsets[i] : self.offsets[i + 1]]
+
+    @property
+    def stored(self) -> Ids:
+        """The ids of the stored tokens."""
+        counts = np.diff(self.places)
+        return np.concatenate([self.text(i)[-count:] for i, count in enumerate(counts.tolist())])
+
+
+def _tokenised(reader: Reader, texts: Sequence[str], length: int) -> tuple[Offsets, Ids, NDArray[np.intp]]:
+    """Offsets (n + 1,) and ids (N,) of the tokens to read, and how many tokens each text has (n,)."""
+    texts = reader.checked(texts, length)
+    rows, full_lengths, limit = list[list[int]](), list[int](), min(length, reader.longest)
+    for start in range(0, len(texts), 1000):
+        chunk = list(texts[start : start + 1000])
+        ids = reader.token_ids(chunk)
+        full_lengths += map(len, ids)
+        if max(map(len, ids)) > limit:
+            ids = reader.tokenizer(chunk, truncation=True, max_length=limit)["input_ids"]
+        rows += ids
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    return offsets, np.concatenate(rows).astype(np.int32), np.array(full_lengths)
+
+
+def _batches(offsets: Offsets, tokens: int) -> list[NDArray[np.intp]]:
+    """Texts of similar length, at most so many padded tokens in a batch.
+
+    The longest come first: if a batch does not fit into the memory, it is the first one.
+    """
+    lengths = np.diff(offsets)
+    order, batches, start = np.argsort(-lengths, kind="stable"), [], 0
+    while start < len(order):
+        count = max(1, tokens // int(lengths[order[start]]))
+        batches.append(np.sort(order[start : start + count]))
+        start += count
+    return batches
+
+
+# ---------------------------------------------------------------------- forward passes
+
+
+def _write(reader: Reader, folder: Path, job: dict[str, Any], texts: TextIds) -> None:
+    """Fill the files of all layers, from the checkpoint of an interrupted call on."""
+    lengths = np.diff(texts.offsets)
+    shortest = texts.text(int(lengths.argmin()))
+    one_by_one = depends_on_padding(reader, shortest, int(lengths.max()))
+    batches = _batches(texts.offsets, 0 if one_by_one else job["batch"])
+    written, saved_at = _written_batches(folder, job), time.monotonic()
+    width, ids = reader.model.config.hidden_size, texts.stored
     files = {}
     for layer in job["layers"]:
         names = {"format": "attsvm activations 1", "model": job["model"], "layer": str(layer)}
         files[layer] = TokenFile(
-            _file(folder, layer), width, job["dtype"], texts.places, ids, names, fresh=not done
+            _file(folder, layer), width, job["dtype"], texts.places, ids, names, fresh=not written
         )
-    read = np.cumsum([lengths[some].sum() for some in parts])
+    tokens = np.cumsum([lengths[batch].sum() for batch in batches])
     try:
-        with Line(total=float(read[-1])) as line:
-            for number in range(done, len(parts)):
-                _one(reader, files, parts[number], texts)
-                line.show(f"{job['model']}: {read[number]:,} of {read[-1]:,} tokens", float(read[number]))
-                if time.monotonic() - noted > SAVED_EVERY:
-                    _note(folder, job, files, number + 1)
-                    noted = time.monotonic()
+        with ProgressLine(total=float(tokens[-1])) as line:
+            for number in range(written, len(batches)):
+                _write_batch(reader, files, batches[number], texts)
+                progress = f"{job['model']}: {tokens[number]:,} of {tokens[-1]:,} tokens"
+                line.show(progress, float(tokens[number]))
+                if time.monotonic() - saved_at > SAVED_EVERY:
+                    _save_progress(folder, job, files, number + 1)
+                    saved_at = time.monotonic()
     except BaseException:
         for file in files.values():
             file.close()
@@ -165,8 +224,10 @@ def _write(reader: Reader, folder: Path, job: dict[str, Any], texts: Read) -> No
         file.finish()
 
 
-def _one(reader: Reader, files: dict[int, TokenFile], batch: NDArray[np.intp], texts: Read) -> None:
-    """One forward pass: the states of these texts go to their places in every file."""
+def _write_batch(
+    reader: Reader, files: dict[int, TokenFile], batch: NDArray[np.intp], texts: TextIds
+) -> None:
+    """One forward pass: write the states of these texts to their places in every file."""
     import torch
 
     rows = [texts.text(int(i)) for i in batch]
@@ -176,77 +237,76 @@ def _one(reader: Reader, files: dict[int, TokenFile], batch: NDArray[np.intp], t
     body = reader.model.base_model  # without a language model's predictions, which are wider than its states
     device = next(body.parameters()).device
     with torch.inference_mode():
-        given = (torch.as_tensor(x, device=device) for x in (padded, mask))
-        named = dict(zip(("input_ids", "attention_mask"), given, strict=True))
-        states = body(**named, output_hidden_states=True).hidden_states
+        input_ids, attention_mask = (torch.as_tensor(x, device=device) for x in (padded, mask))
+        states = body(
+            input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True
+        ).hidden_states
     for layer, file in files.items():
         for row, i in enumerate(batch):
-            first, last = int(texts.places[i]), len(rows[row])
-            count = int(texts.places[i + 1]) - first
+            start, length = int(texts.places[i]), len(rows[row])
+            count = int(texts.places[i + 1]) - start
             try:
-                file.write(first, states[layer][row, last - count : last])
+                file.write(start, states[layer][row, length - count : length])
             except NotANumber as error:
                 raise NotANumber(f"layer {layer}: {error}") from None
 
 
-# ---------------------------------------------------------------------- what is there already
+# ---------------------------------------------------------------------- files of an earlier call
 
 
 def _file(folder: Path, layer: int) -> Path:
     return folder / f"layer-{layer:02d}" / "tokens.safetensors"
 
 
-def _layers(layers: Iterable[int], count: int) -> list[int]:
-    wanted = [layers] if isinstance(layers, int) else list(layers)
-    if not wanted or not all(-count - 1 <= layer <= count for layer in wanted):
+def _layer_indices(layers: Iterable[int], count: int) -> list[int]:
+    requested = [layers] if isinstance(layers, int) else list(layers)
+    if not requested or not all(-count - 1 <= layer <= count for layer in requested):
         raise ValueError(
-            f"layers are {wanted}. Pass numbers from 0 (embeddings) to {count}, or from the end."
+            f"layers are {requested}. Pass numbers from 0 (embeddings) to {count}, or from the end."
         )
-    return sorted({int(layer) % (count + 1) for layer in wanted})
+    return sorted({int(layer) % (count + 1) for layer in requested})
 
 
-def _weights_mark(reader: Reader) -> str:
-    """A mark of the weights: two models of one name are told apart by a few numbers of every array."""
-    mark = hashlib.sha256()
+def _weights_digest(reader: Reader) -> str:
+    """A digest of a few numbers of every array, which distinguishes two models of one name."""
+    digest = hashlib.sha256()
     for weight in reader.model.parameters():
-        few = weight.detach().flatten()[:: max(1, weight.numel() // 8)][:8]
-        mark.update(few.double().cpu().numpy().tobytes())
-    return mark.hexdigest()
+        samples = weight.detach().flatten()[:: max(1, weight.numel() // 8)][:8]
+        digest.update(samples.double().cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _finished(folder: Path, job: dict[str, Any]) -> bool:
     if not (folder / ABOUT).is_file():
         return False
-    _check_same(folder, json.loads((folder / ABOUT).read_text(encoding="utf8")), job)
+    _check_same_job(folder, json.loads((folder / ABOUT).read_text(encoding="utf8")), job)
     return True
 
 
-def _noted(folder: Path, job: dict[str, Any]) -> int:
+def _written_batches(folder: Path, job: dict[str, Any]) -> int:
     """How many batches an interrupted call has written."""
     files = (_file(folder, layer) for layer in job["layers"])
     if not (folder / PROGRESS).is_file() or not all(f.is_file() or unfinished(f).is_file() for f in files):
         return 0
-    noted = json.loads((folder / PROGRESS).read_text(encoding="utf8"))
-    _check_same(folder, noted, job)
-    return int(noted["done"])
+    progress = json.loads((folder / PROGRESS).read_text(encoding="utf8"))
+    _check_same_job(folder, progress, job)
+    return int(progress["done"])
 
 
-def _check_same(folder: Path, there: dict[str, Any], job: dict[str, Any]) -> None:
-    other = [name for name, value in job.items() if there.get(name) != value]
-    if other:
-        words = {"ids": "texts"}
-        what = ", ".join(words.get(name, name) for name in other)
+def _check_same_job(folder: Path, stored: dict[str, Any], job: dict[str, Any]) -> None:
+    different = [name for name, value in job.items() if stored.get(name) != value]
+    if different:
+        names = ", ".join({"ids": "texts"}.get(name, name) for name in different)
         raise ValueError(
-            f"{folder} holds activations of another call (its {what}). Pass another folder as out."
+            f"{folder} holds activations of another call (its {names}). Pass another folder as out."
         )
 
 
-def _note(folder: Path, job: dict[str, Any], files: dict[int, TokenFile], done: int) -> None:
-    for file in files.values():  # first the numbers, then the note that they are there
+def _save_progress(folder: Path, job: dict[str, Any], files: dict[int, TokenFile], written: int) -> None:
+    for file in files.values():  # the numbers must be on the disk before the record of them
         file.flush()
-    _put(folder / PROGRESS, job | {"done": done})
+    _write_json(folder / PROGRESS, job | {"done": written})
 
 
-def _put(file: Path, what: dict[str, Any]) -> None:
-    with replacing(file) as part:
-        part.write_text(json.dumps(what, ensure_ascii=False), encoding="utf8")
+def _write_json(file: Path, record: dict[str, Any]) -> None:
+    write_text(file, json.dumps(record, ensure_ascii=False))

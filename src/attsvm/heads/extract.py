@@ -1,4 +1,4 @@
-"""From a model and texts to one `Head` after the other."""
+"""The heads of a model on texts, one `Head` after the other."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def extract(
                 yield layer.head(head, at)
 
 
-def sample(at: NDArray[np.intp], most: int | None, seed: int) -> NDArray[np.intp]:
-    """At most so many of the positions (2, k), without repetition, in their order."""
-    if most is None or at.shape[1] <= most:
+def sample(at: NDArray[np.intp], limit: int | None, seed: int) -> NDArray[np.intp]:
+    """At most `limit` of the positions (2, k), without repetition, in their order."""
+    if limit is None or at.shape[1] <= limit:
         return at
-    return at[:, np.sort(np.random.default_rng(seed).choice(at.shape[1], most, replace=False))]
+    return at[:, np.sort(np.random.default_rng(seed).choice(at.shape[1], limit, replace=False))]

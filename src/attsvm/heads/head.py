@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.data.tokens import Tokens
 from attsvm.numbers import Bool, Float
-from attsvm.tokens import Tokens
 
 Space = Literal["hidden", "head"]
 Place = tuple[int, int]
@@ -25,8 +25,8 @@ class Head:
     space "hidden": x_t and z are the hidden states with a constant 1 appended, which carries the
         biases: W (d+1, d+1) = [W_K b_K]ᵀ [W_Q b_Q] · scaling. (b_K only adds a constant per query.)
     space "head": x_t and z are the head's own keys and queries after rotation and normalisation, and
-        W = I · scaling. Rotary positions make the form in hidden states depend on the distance
-        between query and token, so no single W (d+1, d+1) exists for them.
+        W = I · scaling. With rotary positions the form in hidden states depends on the distance between
+        query and token, so that no single W (d+1, d+1) exists.
     tokens: n query positions, keys (n, T, d), queries (n, e), mask (n, T): what a query may see.
     attention (n, T): the softmax of the products of the model's own queries and keys; apart (n,): the largest
         difference to the model's map; text (n,), position (n,): where each query stands.
@@ -65,7 +65,7 @@ class Head:
 
     @property
     def chosen(self) -> Bool:
-        """The same as booleans (n, T)."""
+        """`selected` as booleans (n, T)."""
         return np.asarray(self.selected[:, None] == np.arange(self.tokens.T))
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The best margin a head could have on its own selections, certified, beside the margin it has."""
+"""A head's margin on its own selections, and the certified largest margin that any weight has on them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.comparison.verdict import cosine
+from attsvm.data.tokens import Tokens
 from attsvm.norms import Norm, frobenius
 from attsvm.numbers import Float
 from attsvm.program.constraints import Constraints
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotSeparable
-from attsvm.tokens import Tokens
-from attsvm.verdict import cosine
 
 
 @dataclass(frozen=True)
 class Margins:
-    """A weight beside the best one of a norm, on the same selections.
+    """The margin of a weight and the largest margin of a norm, on the same selections.
 
     own, best: least margin of W / N(W), 0 for W = 0, and of the solution; ratio = own / best, at most 1.
-        Where every query sees one token, both are infinite and the ratio is NaN.
+        Where every query sees one token, own and best are infinite and the ratio is NaN.
     cosine: between W and the solution; rank: of the solution.
     conflict: why no W makes these selections, in words; then best, ratio, cosine are those of the
         soft-margin program if a slack was given, else NaN.
@@ -40,7 +40,7 @@ class Margins:
 def margins(
     tokens: Tokens, selected: NDArray[Any], W: Float, norm: Norm = frobenius, slack: float | None = None
 ) -> Margins:
-    """The margin of W on the selected tokens beside the best possible one, in the given norm.
+    """The margin of W on the selected tokens, and the largest possible one, in the given norm.
 
     tokens: keys (n, T, d), queries (n, e); selected: one token index per query (n,).
     slack: the price C of the soft-margin program, which is solved where no W makes all selections.

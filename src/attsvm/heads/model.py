@@ -16,12 +16,12 @@ from urllib.request import Request, urlopen
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.extras import missing
-from attsvm.heads.texts import LENGTH, CutTexts, Texts, cut_in_words
-from attsvm.pieces import readable, spelling
+from attsvm._support.optional_dependencies import missing
+from attsvm._support.token_text import piece_to_bytes, readable
+from attsvm.heads.texts import LENGTH, CutTexts, Texts, cut_message
 
-PATIENCE = 5.0
-"""Seconds in which the hub must have answered."""
+HUB_TIMEOUT = 5.0
+"""Seconds to wait for an answer of the hub."""
 
 
 class UnsupportedModel(ValueError):
@@ -43,7 +43,7 @@ class Reader:
 
     @property
     def longest(self) -> int:
-        """Most tokens of a text that the model takes, by its tokenizer and its positions."""
+        """The largest number of tokens that the model takes, by its tokenizer and its positions."""
         limits = (
             getattr(self.tokenizer, "model_max_length", None),
             getattr(self.model.config, "max_position_embeddings", None),
@@ -51,27 +51,27 @@ class Reader:
         return min((limit for limit in limits if limit), default=sys.maxsize)
 
     def tokenise(self, texts: Sequence[str], length: int = LENGTH) -> Texts:
-        """The texts as token ids, padded on the right: of each at most `length` tokens are read.
+        """The texts as token ids, padded on the right: at most `length` tokens of each.
 
         Warns CutTexts where a text is longer, or longer than the model takes.
         """
         texts = self.checked(texts, length)
-        self.tokenizer.padding_side = "right"  # the left would shift rotary and learned positions
+        self.tokenizer.padding_side = "right"  # padding on the left would shift the positions
         if self.tokenizer.pad_token is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
-        whole = np.array([len(ids) for ids in self.coded(texts)])
-        most = min(length, self.longest)
-        coded = self.tokenizer(texts, padding=True, truncation=True, max_length=most)
-        ids, mask = np.array(coded["input_ids"]), np.array(coded["attention_mask"], bool)
-        words = [[-1 if w is None else w for w in coded.word_ids(i)] for i in range(len(texts))]
+        full_lengths = np.array([len(ids) for ids in self.token_ids(texts)])
+        limit = min(length, self.longest)
+        encoding = self.tokenizer(texts, padding=True, truncation=True, max_length=limit)
+        ids, mask = np.array(encoding["input_ids"]), np.array(encoding["attention_mask"], bool)
+        words = [[-1 if w is None else w for w in encoding.word_ids(i)] for i in range(len(texts))]
         special = np.isin(ids, self.tokenizer.all_special_ids)
-        read = Texts(ids, mask, np.array(words), special, self._pieces(ids), whole)
-        if read.cut:
-            warnings.warn(cut_in_words(read.cut, len(read), length), CutTexts, stacklevel=3)
-        return read
+        tokenised = Texts(ids, mask, np.array(words), special, self._pieces(ids), full_lengths)
+        if tokenised.cut:
+            warnings.warn(cut_message(tokenised.cut, len(tokenised), length), CutTexts, stacklevel=3)
+        return tokenised
 
-    def coded(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of each text, uncut; one without a token beside special ones is refused."""
+    def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of each text, uncut; a text of special tokens only is refused."""
         rows: list[list[int]] = self.tokenizer(list(texts), verbose=False)["input_ids"]
         special = {*self.tokenizer.all_special_ids} - {getattr(self.tokenizer, "unk_token_id", None)}
         for text, ids in zip(texts, rows, strict=True):
@@ -100,17 +100,17 @@ class Reader:
         return texts
 
     def _pieces(self, ids: NDArray[np.intp]) -> list[list[str]]:
-        """Readable pieces: "##ing" continues a word, a leading space starts one."""
-        words = self.vocabulary(ids)
-        return readable([words[i] for i in row] for row in ids.tolist())
+        """Readable pieces: "##ing" continues a word, a leading space starts a word."""
+        vocabulary = self.vocabulary(ids)
+        return readable([vocabulary[i] for i in row] for row in ids.tolist())
 
     def vocabulary(self, ids: NDArray[np.signedinteger]) -> dict[int, str]:
-        """The tokens as the tokenizer writes them, where `pieces` can read that; else each decoded alone."""
-        used = np.unique(ids).tolist()
-        written = dict(zip(used, self.tokenizer.convert_ids_to_tokens(used), strict=True))
-        if spelling(written.values()) is not None:
-            return written
-        return {i: self.tokenizer.decode([i]) for i in used}
+        """The tokenizer's spelling of each token where it can be decoded, else each token decoded alone."""
+        unique = np.unique(ids).tolist()
+        spellings = dict(zip(unique, self.tokenizer.convert_ids_to_tokens(unique), strict=True))
+        if piece_to_bytes(spellings.values()) is not None:
+            return spellings
+        return {i: self.tokenizer.decode([i]) for i in unique}
 
     def __repr__(self) -> str:
         config = self.model.config
@@ -118,8 +118,11 @@ class Reader:
         return f"Reader({self.name}: {type(self.model).__name__}, {size})"
 
 
-def load(source: Any, tokenizer: Any = None) -> Reader:
-    """A reader from a hub name, a folder, a `.gguf` file, or a loaded model with its tokenizer."""
+def load(source: Any, tokenizer: Any = None, *, trust_remote_code: bool = False) -> Reader:
+    """A reader from a hub name, a folder, a `.gguf` file, or a loaded model with its tokenizer.
+
+    trust_remote_code: run the Python files that come with the model, if there are any. They may do anything.
+    """
     if isinstance(source, Reader):
         return source
     transformers = _transformers()
@@ -127,50 +130,79 @@ def load(source: Any, tokenizer: Any = None) -> Reader:
         if tokenizer is None:
             raise ValueError("a loaded model needs its tokenizer: pass load(model, tokenizer).")
         return Reader(source.eval(), tokenizer, type(source).__name__)
-    place = Path(source)
-    options: dict[str, Any] = {}
-    quantised = place.suffix == ".gguf"
+    path = Path(source)
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}  # None would ask on stdin
+    quantised = path.suffix == ".gguf"
     if quantised:
-        if not place.is_file():
-            raise ValueError(f"there is no file {place}. Pass a hub name, a folder or a .gguf file.")
-        options, where = {"gguf_file": place.name}, str(place.parent)
+        if not path.is_file():
+            raise ValueError(f"there is no file {path}. Pass a hub name, a folder or a .gguf file.")
+        options |= {"gguf_file": path.name}
+        location = str(path.parent)
     else:
-        where = str(source)
-        if not place.is_dir() and not _hub_answers():
-            options = {"local_files_only": True}
+        location = str(source)
+        if not path.is_dir() and not _hub_answers():
+            options |= {"local_files_only": True}
     try:
-        tokenizer = tokenizer or transformers.AutoTokenizer.from_pretrained(where, **options)
-        config = transformers.AutoConfig.from_pretrained(where, **options)
-        kinds = getattr(config, "architectures", None) or []
-        causal = quantised or any(kind.endswith(("ForCausalLM", "LMHeadModel")) for kind in kinds)
-        kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
-        with _quiet_off_terminals(transformers):
-            model = kind.from_pretrained(where, **options)
+        config = transformers.AutoConfig.from_pretrained(location, **options)
+        tokenizer = tokenizer or transformers.AutoTokenizer.from_pretrained(location, **options)
+        names = getattr(config, "architectures", None) or []
+        causal = quantised or any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
+        auto_class = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
+        with _no_progress_bars_in_files(transformers):
+            model = auto_class.from_pretrained(location, **options)
     except (OSError, ValueError) as error:
-        raise ValueError(_why_not(source, error, "local_files_only" in options)) from error
-    # GGUF weights are dequantised to float32 on loading, and refuse to be cast again.
+        raise ValueError(_load_error(source, error, "local_files_only" in options)) from error
+    # Loading dequantises GGUF weights to float32; such a model refuses another cast.
     model = model if quantised else model.float()
-    return Reader(model.eval(), tokenizer, place.stem if quantised else "/".join(place.parts[-2:]))
+    return Reader(model.eval(), tokenizer, path.stem if quantised else "/".join(path.parts[-2:]))
+
+
+def depends_on_padding(reader: Reader, ids: NDArray[Any], length: int) -> bool:
+    """Whether the model's states of a text (T,) change where the text is padded to this length.
+
+    They change where a model convolves over tokens (ConvBERT, Nyströmformer) or mixes all of them. The texts
+    of such a model must be read one by one.
+    """
+    import torch
+
+    if len(ids) >= length or getattr(reader.model.config, "attention_type", None) == "block_sparse":
+        return False  # a short text alone would change BigBird's attention for good
+    body = reader.model.base_model
+    device = next(body.parameters()).device
+    states = []
+    for count in (len(ids), length):
+        padded, mask = np.zeros((2, 1, count), np.int64)
+        padded[0, : len(ids)], mask[0, : len(ids)] = ids, 1
+        inputs = {"input_ids": padded, "attention_mask": mask}
+        with torch.inference_mode():
+            out = body(**{name: torch.as_tensor(array, device=device) for name, array in inputs.items()})
+        states.append(out[0][0, : len(ids)])
+    unpadded, padded_states = (x.double() for x in states)
+    distance = (unpadded - padded_states).norm(dim=-1) / unpadded.norm(dim=-1).clamp_min(1e-300)
+    return not bool(distance.max() <= torch.finfo(states[0].dtype).eps ** 0.5)  # rounding is far below
 
 
 def _hub_answers() -> bool:
-    """Whether the hub says anything within PATIENCE: its own library would ask again for a minute."""
+    """Whether the hub answers within HUB_TIMEOUT; its own library would retry for a minute."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return False
     try:
-        urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=PATIENCE).close()
+        urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=HUB_TIMEOUT).close()
     except HTTPError:
         return True
-    except OSError as error:  # a certificate that we do not know is an answer, too
+    except OSError as error:  # an unknown certificate is an answer, too
         return isinstance(getattr(error, "reason", None), SSLError)
     return True
 
 
-def _why_not(source: Any, error: Exception, alone: bool) -> str:
-    """One line on a model that cannot be loaded; alone: the local cache was all there is."""
-    if not alone or not isinstance(error, OSError):
+def _load_error(source: Any, error: Exception, offline: bool) -> str:
+    """One line on a model that cannot be loaded; offline: only the local cache was searched."""
+    if "trust_remote_code" in str(error):
+        remedy = "if you trust it, pass trust_remote_code=True (--trust-remote-code)"
+        return f"cannot load {source}: it has Python code of its own, which is not run. Read it; {remedy}."
+    if not offline or not isinstance(error, OSError):
         reason = str(error).strip().splitlines()[0].rstrip(".:")
         return f"cannot load {source}: {reason}. Pass a hub name, a folder or a .gguf file."
     from huggingface_hub import constants
@@ -184,8 +216,8 @@ def _why_not(source: Any, error: Exception, alone: bool) -> str:
 
 
 @contextmanager
-def _quiet_off_terminals(transformers: Any) -> Iterator[None]:
-    """Without transformers' progress bars where nobody watches; the user's setting comes back."""
+def _no_progress_bars_in_files(transformers: Any) -> Iterator[None]:
+    """Inside, transformers draws progress bars on a terminal only."""
     bars = transformers.utils.logging
     hidden = bars.is_progress_bar_enabled() and not sys.stderr.isatty()
     if hidden:

@@ -1,4 +1,4 @@
-"""An audit on paper: one self-contained HTML page, JSON for machines, CSV for spreadsheets."""
+"""An audit as files: a self-contained HTML page, JSON for machines, CSV for spreadsheets."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from attsvm import strict_json
+from attsvm._support import strict_json
+from attsvm._support.pages import page
 from attsvm.heads.audit import Audit, HeadReport, Settings
-from attsvm.heads.kinds import KINDS
-from attsvm.pages import page
+from attsvm.heads.detectors import KINDS
+from attsvm.numbers.atomic_write import write_text
 
 MARGINS = ("own", "best", "ratio", "cosine", "rank")
 
@@ -21,13 +22,13 @@ def write(audit: Audit, out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     pages = {"heads.html": html(audit), "heads.json": as_json(audit), "heads.csv": as_csv(audit)}
     for name, text in pages.items():
-        # Half a surrogate pair, which UTF-8 cannot write, is an escape that JSON reads back.
-        (out / name).write_text(text, encoding="utf8", errors="backslashreplace")
+        # UTF-8 cannot write half a surrogate pair; it becomes an escape that JSON reads back.
+        write_text(out / name, text, "backslashreplace")
     return [out / name for name in pages]
 
 
 def row(report: HeadReport, settings: Settings) -> dict[str, Any]:
-    """The numbers of one head, flat, one name per column; no column for what was not asked for."""
+    """The numbers of one head, one name per column; settings that are off have no column."""
     flat: dict[str, Any] = {"layer": report.layer, "head": report.head, "space": report.space}
     flat |= report.shares | report.scores
     flat |= {
@@ -50,23 +51,23 @@ def row(report: HeadReport, settings: Settings) -> dict[str, Any]:
 
 def _margins(report: HeadReport) -> dict[str, Any]:
     flat: dict[str, Any] = {"queries used": report.used}
-    for norm, found in (("Frobenius", report.frobenius), ("nuclear", report.nuclear)):
+    for norm, margins in (("Frobenius", report.frobenius), ("nuclear", report.nuclear)):
         for name in MARGINS:
-            flat[f"{norm} {name}"] = None if found is None else getattr(found, name)
-    conflict, sure = (report.frobenius.conflict, report.certified) if report.frobenius else ("", None)
-    return flat | {"attention error": report.error, "certified": sure, "conflict": conflict}
+            flat[f"{norm} {name}"] = None if margins is None else getattr(margins, name)
+    conflict, certified = (report.frobenius.conflict, report.certified) if report.frobenius else ("", None)
+    return flat | {"attention error": report.error, "certified": certified, "conflict": conflict}
 
 
 def as_json(audit: Audit) -> str:
-    """Everything the audit knows; what is not a number is null."""
+    """All results of the audit; NaN and infinity are null."""
     return strict_json.dumps(_record(audit), ensure_ascii=False)
 
 
 def _record(audit: Audit) -> dict[str, Any]:
     heads = [row(h, audit.settings) | {"examples": [asdict(e) for e in h.examples]} for h in audit.heads]
-    read = {"model": audit.model, "texts": audit.texts, "tokens": audit.tokens}
-    read |= {"cut": [asdict(cut) for cut in audit.cut], "settings": asdict(audit.settings)}
-    return read | {"kinds": list(KINDS), "scores": [*audit.heads[0].scores], "heads": heads}
+    about: dict[str, Any] = {"model": audit.model, "texts": audit.texts, "tokens": audit.tokens}
+    about |= {"cut": [asdict(cut) for cut in audit.cut], "settings": asdict(audit.settings)}
+    return about | {"kinds": list(KINDS), "scores": [*audit.heads[0].scores], "heads": heads}
 
 
 def as_csv(audit: Audit) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from attsvm._support.architectures import LayerSlice, query_key_layers
 from attsvm.numbers import Float
-from attsvm.query_key import Part, query_key_layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +37,9 @@ class Projections:
         small, d = Q @ K.T, K.shape[1]
         mean = float(np.trace(small)) / d
         variance = float(np.trace(small @ small)) / d - mean**2
-        # The singular values of KᵀQ are those of the product of the two triangles: d_head × d_head.
-        left, right = np.linalg.qr(K.T).R, np.linalg.qr(Q.T).R
-        sigma = np.linalg.svd(left @ right.T, compute_uv=False)
+        # KᵀQ has the singular values of the product of the two triangles, which is only d_head × d_head.
+        R_K, R_Q = np.linalg.qr(K.T).R, np.linalg.qr(Q.T).R
+        sigma = np.linalg.svd(R_K @ R_Q.T, compute_uv=False)
         return mean, variance, float((sigma**2).sum() / max(sigma[0] ** 2, 1e-300))
 
     def _key(self, head: int) -> Float:
@@ -47,17 +47,20 @@ class Projections:
 
 
 def attention_modules(model: Any) -> Iterator[tuple[Any, Any]]:
-    """Every module with projections, and the first projection: what enters it is the hidden state."""
+    """Every module with projections, and its query layer, whose input is the hidden state."""
     for module in model.modules():
-        for first, _ in query_key_layers(module)[:1]:
-            yield module, first.layer
+        for query, _ in query_key_layers(module)[:1]:
+            yield module, query.layer
 
 
 @contextmanager
 def hidden_states(model: Any) -> Iterator[dict[int, Any]]:
     """Inside, the latest hidden states that entered each attention module, by the id of the module."""
     states: dict[int, Any] = {}
-    hooks = [first.register_forward_pre_hook(_keeper(states, id(m))) for m, first in attention_modules(model)]
+    hooks = [
+        query_layer.register_forward_pre_hook(_save_input(states, id(module)))
+        for module, query_layer in attention_modules(model)
+    ]
     try:
         yield states
     finally:
@@ -66,24 +69,24 @@ def hidden_states(model: Any) -> Iterator[dict[int, Any]]:
 
 
 def projections(module: Any, width: int) -> Projections | None:
-    """The projections of a module whose heads are `width` wide; None where there is not one of each known."""
+    """The projections of a module with heads `width` wide; None unless it has one pair of known layers."""
     pairs = query_key_layers(module)
-    found = [_affine(layer) for layer in pairs[0]] if len(pairs) == 1 else []
-    if not found or any(len(matrix) % width for matrix in found):
+    matrices = [_affine(layer) for layer in pairs[0]] if len(pairs) == 1 else []
+    if not matrices or any(len(matrix) % width for matrix in matrices):
         return None
-    query, key = (matrix.reshape(-1, width, matrix.shape[1]) for matrix in found)
+    query, key = (matrix.reshape(-1, width, matrix.shape[1]) for matrix in matrices)
     return Projections(query, key)
 
 
-def _affine(layer: Part) -> Float:
+def _affine(layer: LayerSlice) -> Float:
     """[weight bias] (out, in + 1) in float64."""
     weight = layer.weight.detach().double().cpu().numpy()
     column = np.zeros(len(weight)) if layer.bias is None else layer.bias.detach().double().cpu().numpy()
     return np.column_stack([weight, column])
 
 
-def _keeper(states: dict[int, Any], name: int) -> Any:
-    def keep(_: Any, inputs: Any) -> None:
-        states[name] = inputs[0]
+def _save_input(states: dict[int, Any], key: int) -> Any:
+    def pre_hook(_: Any, inputs: Any) -> None:
+        states[key] = inputs[0]
 
-    return keep
+    return pre_hook

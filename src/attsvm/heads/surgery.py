@@ -1,22 +1,23 @@
-"""Head surgery: give a head another QK weight and see what its selections, attention and model do."""
+"""Head surgery: replace a head's QK weight, or silence the head, and measure what that changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from attsvm.heads.blocks import attended, attending, rows
+from attsvm.heads.blocks import attention_replaced, eager_attention, mask_rows
 from attsvm.heads.extract import sample
 from attsvm.heads.head import Head, Place, Space, softmax
 from attsvm.heads.model import Reader, load
 from attsvm.heads.projections import hidden_states
 from attsvm.heads.record import LayerRecord, record
 from attsvm.heads.texts import LENGTH, Texts
-from attsvm.norms import Norm, as_norm
+from attsvm.norms import Norm
+from attsvm.norms.names import as_norm
 from attsvm.numbers import Float
 
 
@@ -38,7 +39,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Replacement:
-    """A head's other weight W (d, e), what it changes on the texts, and on held-out ones if there are any."""
+    """A head's new weight W (d, e), and what it changes on the texts, and on held-out texts if given."""
 
     reader: Reader
     layer: int
@@ -55,8 +56,9 @@ class Replacement:
             yield self.reader
 
     def __repr__(self) -> str:
-        told = f"Replacement({self.layer}·{self.head}, rank {np.linalg.matrix_rank(self.W)}: {self.change}"
-        return told + (f"; held out: {self.held_out})" if self.held_out else ")")
+        rank = np.linalg.matrix_rank(self.W)
+        held_out = f"; held out: {self.held_out}" if self.held_out else ""
+        return f"Replacement({self.layer}·{self.head}, rank {rank}: {self.change}{held_out})"
 
 
 def replace_head(
@@ -71,33 +73,33 @@ def replace_head(
     length: int = LENGTH,
     seed: int = 0,
 ) -> Replacement:
-    """Give one head another weight and say what its selections, its attention and the model do then.
+    """Give one head another weight and measure how its selections, its attention and the model change.
 
     weight: a norm, for the max-margin weight of the head's own selections in that norm; a rank, for the best
         approximation of its W of that rank; or the weight itself, (d, e) in the head's space (`Head.space`).
-        The first two come at the scale that fits the head's attention best.
-    queries: so many of the head's confident queries (attention above one half; all where none is) make the
-        weight, drawn with the seed. held_out: other texts, on which it is tried too.
+        The first two are scaled to fit the head's attention best.
+    queries: so many of the head's confident queries (attention above one half; of all queries where none is)
+        determine the weight, drawn with the seed. held_out: other texts on which the change is measured, too.
     """
     reader = load(model)
-    seen = reader.tokenise(texts, length)
+    tokenised = reader.tokenise(texts, length)
     count = reader.model.config.num_attention_heads
     if not 0 <= head < count:
         raise ValueError(f"head is {head} but the model's layers have heads 0 to {count - 1}.")
-    record = layer_of(reader, seen, layer)
+    record = layer_of(reader, tokenised, layer)
     at = record.at(head, 0.5)
-    one = record.head(head, sample(at if at.size else record.at(head), queries, seed))
-    W = _weight(one, weight)
-    changed = change(reader, seen, record, head, W, output(reader, seen))
-    other = None
+    problem = record.head(head, sample(at if at.size else record.at(head), queries, seed))
+    W = _weight(problem, weight)
+    changed = change(reader, tokenised, record, head, W, output(reader, tokenised))
+    changed_held_out = None
     if held_out is not None:
-        unseen = reader.tokenise(held_out, length)
-        said = output(reader, unseen)
-        other = change(reader, unseen, layer_of(reader, unseen, layer), head, W, said)
-    return Replacement(reader, layer, head, one.space, W, changed, other)
+        tokenised = reader.tokenise(held_out, length)
+        reference = output(reader, tokenised)
+        changed_held_out = change(reader, tokenised, layer_of(reader, tokenised, layer), head, W, reference)
+    return Replacement(reader, layer, head, problem.space, W, changed, changed_held_out)
 
 
-def _weight(head: Head, weight: Norm | int | Float) -> Float:
+def _weight(head: Head, weight: Norm | str | int | Float) -> Float:
     if isinstance(weight, Norm | str):
         return separating(head, as_norm(weight))
     if isinstance(weight, int | np.integer):
@@ -123,7 +125,7 @@ def truncated(head: Head, rank: int) -> Float:
 
 def separating(head: Head, norm: Norm) -> Float:
     """The max-margin weight of the head's own selections, at the scale that fits its attention best."""
-    from attsvm.program.max_margin import max_margin  # heavy, and no part of reading a model
+    from attsvm.program.max_margin import max_margin  # slow to import, and not needed to read a model
 
     return fitted(head, max_margin(head.tokens, head.selected, norm).W)
 
@@ -136,18 +138,18 @@ def fitted(head: Head, W: Float) -> Float:
     logits = np.matmul(tokens.keys, (tokens.queries @ W.T)[..., None])[..., 0]
     size = np.abs(np.where(tokens.mask, logits, 0.0)).max()
 
-    def miss(log_scale: float) -> float:
+    def mean_divergence(log_scale: float) -> float:
         scaled = np.where(tokens.mask, np.exp(log_scale) * logits / size, -np.inf)
         return float(divergence(head.attention, softmax(scaled)).mean())
 
-    found = minimize_scalar(miss, bounds=(-5.0, 12.0), method="bounded")
-    return np.asarray(np.exp(found.x) / size * W)
+    log_scale = minimize_scalar(mean_divergence, bounds=(-5.0, 12.0), method="bounded").x
+    return np.asarray(np.exp(log_scale) / size * W)
 
 
-def divergence(before: Float, after: Float) -> Float:
-    """KL(before ‖ after) over the last axis; weights below 1e-30 count as 1e-30."""
-    ratio = np.log(np.maximum(before, 1e-30)) - np.log(np.maximum(after, 1e-30))
-    return np.asarray((before * ratio).sum(-1))
+def divergence(p: Float, q: Float) -> Float:
+    """KL(p ‖ q) over the last axis; weights below 1e-30 count as 1e-30."""
+    ratio = np.log(np.maximum(p, 1e-30)) - np.log(np.maximum(q, 1e-30))
+    return np.asarray((p * ratio).sum(-1))
 
 
 # ---------------------------------------------------------------------- the operation
@@ -165,25 +167,41 @@ def operated(reader: Reader, weights: Mapping[Place, Float], hidden: bool) -> It
     calls = [0]
 
     def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
-        layer = calls[0] % reader.model.config.num_hidden_layers
+        current = calls[0] % reader.model.config.num_hidden_layers
         calls[0] += 1
-        mine = {head: W for (at, head), W in weights.items() if at == layer}
-        if not mine:
-            return attended(module, query, key, value, mask, **options), None
+        by_head = {head: W for (layer, head), W in weights.items() if layer == current}
+        if not by_head:
+            return eager_attention(module, query, key, value, mask, **options), None
         groups = query.shape[1] // key.shape[1]
         keys, values = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         scaling = options.get("scaling") or query.shape[-1] ** -0.5
         logits = scaling * query @ keys.transpose(2, 3)
-        for head, W in mine.items():
+        for head, W in by_head.items():
             x = z = states.get(id(module))
             if not hidden:
                 x, z = keys[:, head], query[:, head]
             logits[:, head] = _logits(x, torch.as_tensor(W, dtype=query.dtype), z, hidden)
-        masked = rows(mask, slice(0, query.shape[2]))
-        attention = (logits if masked is None else logits + masked).softmax(-1)
+        offsets = mask_rows(mask, slice(0, query.shape[2]))
+        attention = (logits if offsets is None else logits + offsets).softmax(-1)
         return (attention @ values).transpose(1, 2).contiguous(), attention
 
-    with hidden_states(reader.model) as states, attending(reader.model, attend):
+    with hidden_states(reader.model) as states, attention_replaced(reader.model, attend):
+        yield
+
+
+@contextmanager
+def silenced(reader: Reader, places: Iterable[Place]) -> Iterator[None]:
+    """Inside, the outputs of these heads of the model are zero."""
+    calls, silent = [0], set(places)
+
+    def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any) -> Any:
+        current = calls[0] % reader.model.config.num_hidden_layers
+        calls[0] += 1
+        out = eager_attention(module, query, key, value, mask, **options)
+        out[:, :, [head for layer, head in silent if layer == current]] = 0
+        return out, None
+
+    with attention_replaced(reader.model, attend):
         yield
 
 
@@ -199,20 +217,20 @@ def _logits(x: Any, W: Any, z: Any, hidden: bool) -> Any:
 
 
 def output(reader: Reader, texts: Texts) -> Float:
-    """What the model says: pooled states (n, c), or log-probabilities of the next token (k, vocabulary)."""
+    """The model's output: pooled states (n, c), or log-probabilities of the next token (k, vocabulary)."""
     import torch
 
-    parts = []
+    outputs = []
     with torch.no_grad():
         for batch in texts.batches():
-            ids, mask = (torch.as_tensor(x[batch]) for x in (texts.ids, texts.mask.astype(int)))
-            said = reader.model(input_ids=ids, attention_mask=mask)
+            ids, mask = torch.as_tensor(batch.ids), torch.as_tensor(batch.mask.astype(int))
+            out = reader.model(input_ids=ids, attention_mask=mask)
             if reader.generates:
-                parts.append(said.logits[mask.bool()].log_softmax(-1))
+                outputs.append(out.logits[mask.bool()].log_softmax(-1))
             else:
                 weight = mask[..., None] / mask.sum(1)[:, None, None]
-                parts.append((said.last_hidden_state * weight).sum(1))
-    return np.asarray(torch.cat(parts).numpy())
+                outputs.append((out.last_hidden_state * weight).sum(1))
+    return np.asarray(torch.cat(outputs).numpy())
 
 
 def difference(reader: Reader, before: Float, after: Float) -> float:
@@ -223,27 +241,47 @@ def difference(reader: Reader, before: Float, after: Float) -> float:
     return float(1 - ((before * after).sum(-1) / size).mean())
 
 
-def change(reader: Reader, texts: Texts, layer: LayerRecord, head: int, W: Float, said: Float) -> Change:
-    """What happens on these texts when one head gets the weight W.
+def change(reader: Reader, texts: Texts, layer: LayerRecord, head: int, W: Float, reference: Float) -> Change:
+    """What changes on these texts when one head gets the weight W.
 
-    layer: the record of the head's layer on these texts; said: the untouched model's `output`.
-    The head's own numbers are taken on its untouched inputs, so they are those of the head alone.
+    layer: the record of the head's layer on these texts; reference: the unchanged model's `output`.
+    Selections and attention are computed from the inputs of the unchanged model, so that they show the
+    change of this head alone.
     """
     hidden = layer.hidden is not None
-    kept, sure, divergences = [], [], []
+    retained, confident, divergences = [], [], []
     at = layer.at(head)
-    for text in np.unique(at[0]):  # one text at a time: all queries of all texts would not fit
-        one = layer.head(head, at[:, at[0] == text])
-        logits = np.matmul(one.tokens.keys, (one.tokens.queries @ W.T)[..., None])[..., 0]
-        logits = np.where(one.tokens.mask, logits, -np.inf)
-        kept.append(logits.argmax(-1) == one.attention.argmax(-1))
-        sure.append(one.attention.max(-1) > 0.5)
-        divergences.append(divergence(one.attention, softmax(logits)))
-    same, confident = np.concatenate(kept), np.concatenate(sure)
+    for text in np.unique(at[0]):  # one text at a time, because the queries of all texts would not fit
+        problem = layer.head(head, at[:, at[0] == text])
+        logits = np.matmul(problem.tokens.keys, (problem.tokens.queries @ W.T)[..., None])[..., 0]
+        logits = np.where(problem.tokens.mask, logits, -np.inf)
+        retained.append(logits.argmax(-1) == problem.attention.argmax(-1))
+        confident.append(problem.attention.max(-1) > 0.5)
+        divergences.append(divergence(problem.attention, softmax(logits)))
+    is_retained, is_confident = np.concatenate(retained), np.concatenate(confident)
     with operated(reader, {(layer.layer, head): W}, hidden):
-        moved = difference(reader, said, output(reader, texts))
-    firm = float(same[confident].mean()) if confident.any() else float("nan")
-    return Change(float(same.mean()), firm, float(np.concatenate(divergences).mean()), moved)
+        moved = difference(reader, reference, output(reader, texts))
+    confident_share = float(is_retained[is_confident].mean()) if is_confident.any() else float("nan")
+    mean_divergence = float(np.concatenate(divergences).mean())
+    return Change(float(is_retained.mean()), confident_share, mean_divergence, moved)
+
+
+def ablation(
+    reader: Reader, texts: Texts, places: Iterable[Place], on_head: Callable[[], None] = lambda: None
+) -> dict[Place, float]:
+    """How far the model's output moves when one head's output is set to zero, for every head by itself.
+
+    For a language model the mean KL of its predictions in nats, for an encoder 1 − mean cosine of its
+    mean-pooled states. Costs one forward pass of the texts per head; `on_head` is called after each.
+    """
+    with silenced(reader, []):  # the same attention function as below, because others round differently
+        reference = output(reader, texts)
+    moved = dict[Place, float]()
+    for place in places:
+        with silenced(reader, [place]):
+            moved[place] = difference(reader, reference, output(reader, texts))
+        on_head()
+    return moved
 
 
 def layer_of(reader: Reader, texts: Texts, layer: int) -> LayerRecord:

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from attsvm.numbers import Bool
 
 LENGTH = 128
-"""Tokens read of a text unless told otherwise: time grows with the square of it, memory does not."""
+"""Tokens read of a text by default: time grows with the square of the length, memory does not."""
 
 BATCH, TOKENS = 16, 4096
-"""Texts and tokens per forward pass, at most; one text may be longer."""
+"""At most so many texts and tokens per forward pass; a single text may be longer."""
 
-NAMED = 10
-"""Cut texts that are named one by one."""
+MAX_LISTED = 10
+"""A message lists at most so many of the cut texts."""
 
 
 class CutTexts(UserWarning):
@@ -39,7 +39,7 @@ class Texts:
     """Tokenised texts: ids, mask, word and special (n, T); pieces: what each token reads.
 
     word: the index of the word a piece belongs to, −1 for special tokens.
-    whole (n,): tokens of each text before it was cut.
+    full_lengths (n,): tokens of each text before it was cut.
     """
 
     ids: NDArray[np.intp]
@@ -47,7 +47,7 @@ class Texts:
     word: NDArray[np.intp]
     special: Bool
     pieces: list[list[str]]
-    whole: NDArray[np.intp]
+    full_lengths: NDArray[np.intp]
 
     @property
     def lengths(self) -> NDArray[np.intp]:
@@ -57,24 +57,36 @@ class Texts:
     @property
     def cut(self) -> tuple[Cut, ...]:
         """The texts of which the end was not read."""
-        return cuts(self.lengths, self.whole)
+        return cuts(self.lengths, self.full_lengths)
 
     @property
-    def drains(self) -> Bool:
-        """Where sinks are: the first token of every text and special ones (n, T)."""
-        found = self.special.copy()
-        found[:, 0] = True
-        return found
+    def sinks(self) -> Bool:
+        """Where attention sinks are: the first token of every text, and special tokens (n, T)."""
+        sinks = self.special.copy()
+        sinks[:, 0] = True
+        return sinks
 
-    def batches(self) -> list[slice]:
-        """The texts of each forward pass."""
-        count = max(1, min(BATCH, TOKENS // self.ids.shape[1]))
-        return [slice(start, start + count) for start in range(0, len(self), count)]
+    def batches(self, one_by_one: bool = False) -> list[Texts]:
+        """The texts of each forward pass, without columns of padding only; one_by_one: one text per pass."""
+        count = 1 if one_by_one else max(1, min(BATCH, TOKENS // self.ids.shape[1]))
+        return [self.rows(slice(start, start + count)).trimmed() for start in range(0, len(self), count)]
 
     def first(self, count: int) -> Texts:
         """The first texts."""
-        arrays = (self.ids, self.mask, self.word, self.special, self.pieces, self.whole)
-        return Texts(*(array[:count] for array in arrays))  # type: ignore[arg-type]
+        return self.rows(slice(count))
+
+    def rows(self, index: slice) -> Texts:
+        """Some of the texts."""
+        arrays = (self.ids, self.mask, self.word, self.special, self.pieces, self.full_lengths)
+        return Texts(*(array[index] for array in arrays))  # type: ignore[arg-type]
+
+    def trimmed(self) -> Texts:
+        """The same texts without columns of padding only."""
+        columns = slice(int(self.lengths.max()))
+        ids, word = self.ids[:, columns], self.word[:, columns]
+        mask, special = self.mask[:, columns], self.special[:, columns]
+        pieces = [text_pieces[columns] for text_pieces in self.pieces]
+        return Texts(ids, mask, word, special, pieces, self.full_lengths)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -83,27 +95,32 @@ class Texts:
         return f"Texts({len(self)} texts, {self.lengths.sum()} tokens, {len(self.cut)} cut)"
 
 
-def cuts(lengths: NDArray[Any], whole: NDArray[Any]) -> tuple[Cut, ...]:
+def cuts(lengths: NDArray[Any], full_lengths: NDArray[Any]) -> tuple[Cut, ...]:
     """The texts of which fewer tokens were read (n,) than they have (n,)."""
-    counts = zip(lengths.tolist(), whole.tolist(), strict=True)
-    return tuple(Cut(i, read, all_) for i, (read, all_) in enumerate(counts) if read < all_)
+    counts = zip(lengths.tolist(), full_lengths.tolist(), strict=True)
+    return tuple(Cut(i, read, tokens) for i, (read, tokens) in enumerate(counts) if read < tokens)
 
 
-def cut_in_words(
-    cut: Sequence[Cut], count: int, asked: int, *, option: str = "length=", lines: Sequence[int] | None = None
+def cut_message(
+    cut: Sequence[Cut],
+    count: int,
+    requested: int,
+    *,
+    option: str = "length=",
+    lines: Sequence[int] | None = None,
 ) -> str:
-    """How many of `count` texts were cut, where, and the way to read them whole.
+    """How many of `count` texts were cut, which texts, and how to read them in full.
 
-    asked: the length asked for; a smaller one was read where the model takes no more.
+    requested: the caller's length; fewer tokens were read where the model takes no more.
     lines: the line of a file in which each text stands; without it texts are named by their index.
     """
-    read, longest = cut[0].read, max(one.tokens for one in cut)
-    names = [str(one.text if lines is None else lines[one.text]) for one in cut]
-    places = ", ".join(names[:NAMED]) + (" …" if len(names) > NAMED else "")
-    said = f"{len(cut)} of {count} texts cut after {read} tokens ({'line' if lines else 'text'} {places}; "
-    said += f"the longest has {longest}). "
-    return said + (
-        "The model takes no more: split the texts."
-        if read < asked
-        else f"Pass {option}{longest} to read all."
+    read, longest = cut[0].read, max(entry.tokens for entry in cut)
+    names = [str(entry.text if lines is None else lines[entry.text]) for entry in cut]
+    unit = "line" if lines else "text"
+    listing = ", ".join(names[:MAX_LISTED]) + (" …" if len(names) > MAX_LISTED else "")
+    message = (
+        f"{len(cut)} of {count} texts cut after {read} tokens ({unit} {listing}; the longest has {longest}). "
     )
+    if read < requested:
+        return message + "The model takes no more: split the texts."
+    return message + f"Pass {option}{longest} to read all."

@@ -2,16 +2,16 @@
 
 from typing import TYPE_CHECKING, Any
 
-from attsvm.lazy import homes, loaded
+from attsvm._support.lazy import defining_modules, load
 
 # Modules load at first use: analysing a corpus needs neither JAX nor the solvers.
-_HOME = homes(__name__)
+_HOME = defining_modules(__name__)
 
 __all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    return loaded(__name__, name, _HOME)
+    return load(__name__, name, _HOME)
 
 
 def __dir__() -> list[str]:

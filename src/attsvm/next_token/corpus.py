@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from attsvm.files import read_text
 from attsvm.next_token.ids import Ids, as_ids, as_queries, as_sentences
 from attsvm.next_token.sequences import Sentence, as_line, collocations, from_line, numbered, vocabulary_of
 from attsvm.numbers import Bool
-from attsvm.replacing import replacing
+from attsvm.numbers.atomic_write import write_text
+from attsvm.numbers.files import read_text
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -143,8 +143,7 @@ class Corpus:
             tokens = row[row >= 0]
             query = None if q == tokens[-1] else names[q]
             lines.append(as_line(Sentence(tuple(names[x] for x in (*tokens, y)), query)))
-        with replacing(Path(file)) as part:
-            part.write_text("\n".join(lines) + "\n", encoding="utf8")
+        write_text(Path(file), "\n".join(lines) + "\n")
 
     # ------------------------------------------------------------------ what it says
 

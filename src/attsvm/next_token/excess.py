@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from attsvm.data.path import Path
 from attsvm.next_token.corpus import Corpus
 from attsvm.numbers import Float
-from attsvm.path import Path
 
 LINEAR = 1e-8
 """Below it, (e^x − 1)/x and log(1 + x)/x are 1 + x/2 and 1 − x/2 to the last bit."""

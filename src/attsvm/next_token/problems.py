@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attsvm.data.tokens import Tokens
 from attsvm.next_token.corpus import Corpus
 from attsvm.numbers import Float
-from attsvm.tokens import Tokens
 
 
 def as_embeddings(corpus: Corpus, embeddings: ArrayLike | None) -> Float:

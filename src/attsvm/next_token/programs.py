@@ -9,6 +9,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attsvm.data.tokens import Tokens
 from attsvm.next_token.corpus import Corpus
 from attsvm.next_token.ids import Ids
 from attsvm.next_token.priorities import Priorities
@@ -17,9 +18,8 @@ from attsvm.norms import frobenius
 from attsvm.numbers import Bool, Float
 from attsvm.program.certificate import TOLERANCE, Certificate, certify
 from attsvm.program.max_margin import max_margin
+from attsvm.program.rows import basis
 from attsvm.program.solution import Solution
-from attsvm.program.span import basis
-from attsvm.tokens import Tokens
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,6 +15,9 @@ from attsvm.next_token.ids import Ids
 from attsvm.next_token.priorities import Priorities
 from attsvm.numbers import Bool, Float
 
+ROUNDING = 1e-12
+"""Share of the largest attention by which another may be smaller and still be as large."""
+
 
 def random_topic(V: int = 10, arrows: int = 4, seed: int = 0) -> Bool:
     """A random topic, bool (V, V, V): [q, x, y] says whether x is above y where the last token is q.
@@ -81,7 +84,7 @@ def likeliest(logits: Float, corpus: Corpus, sentences: Corpus, decimals: int | 
     if decimals is not None:
         attention = np.round(attention, decimals)
     mass = np.where(counts > 0, counts * attention, -1)
-    best = mass == mass.max(-1, keepdims=True)
+    best = mass >= (1 - ROUNDING) * mass.max(-1, keepdims=True)  # 2 · 0.15 is not 3 · 0.1 in floats
     component = _components(corpus)[sentences.queries]
     alike = (counts[:, :, None] == counts[:, None]) & (component[:, :, None] == component[:, None])
     return np.asarray((best[:, :, None] & alike).any(1) & (counts > 0))

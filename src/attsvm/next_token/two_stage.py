@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attsvm.data.path import Path
 from attsvm.next_token.corpus import Corpus
 from attsvm.next_token.model import OneLayer
 from attsvm.next_token.problems import as_embeddings, choice_tokens, collocation_tokens, prediction_tokens
 from attsvm.norms import frobenius
 from attsvm.numbers import Float
-from attsvm.path import Path
-from attsvm.training.heads import Linear, LogOdds
 from attsvm.training.losses import log_loss
 from attsvm.training.optimizers import gd, steepest
+from attsvm.training.prediction_heads import Linear, LogOdds
 from attsvm.training.train import train
 
 

@@ -5,6 +5,7 @@ Only .json, which the explorer writes and which is small, is read whole.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import struct
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -60,6 +62,7 @@ class Npz(Archive):
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream, self.zip = stream, zipfile.ZipFile(stream)
+        self._check_count()
         self.headers = {
             info.filename.removesuffix(".npy"): self._header(info) for info in self.zip.infolist()
         }
@@ -72,6 +75,13 @@ class Npz(Archive):
             plain = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
             place = self._start(info) + data.tell() if plain and not fortran else None
             return Header(dtype, shape, info.file_size - data.tell(), place)
+
+    def _check_count(self) -> None:
+        """Compare the number of entries with the one at the end: a damaged length hides later entries."""
+        self.stream.seek(-(22 + len(self.zip.comment)), os.SEEK_END)
+        (count,) = struct.unpack("<10xH", self.stream.read(12))
+        if count not in (len(self.zip.infolist()), 0xFFFF):  # the latter where a zip64 record has the number
+            raise BadFile("the file is damaged (its directory is incomplete). Write it again.")
 
     def _start(self, info: zipfile.ZipInfo) -> int:
         """Where a member begins: after its own header, whose name and extra field have any length."""
@@ -115,12 +125,12 @@ class Safetensors(Archive):
         whole, length = os.fstat(stream.fileno()).st_size, int.from_bytes(stream.read(8), "little")
         self.start = 8 + length
         if self.start > whole:
-            raise BadFile("the file ends before its header does.")
+            raise BadFile("the file is damaged (it ends before its header does). Write it again.")
         entries = json.loads(stream.read(length))
+        self.metadata: dict[str, str] = entries.pop(METADATA, {})
+        self.entries: dict[str, Any] = entries
         self.headers = {
-            name: self._header(name, entry, whole - self.start)
-            for name, entry in entries.items()
-            if name != "__metadata__"
+            name: self._header(name, entry, whole - self.start) for name, entry in entries.items()
         }
 
     def _header(self, name: str, entry: Mapping[str, Any], room: int) -> Header:
@@ -129,7 +139,7 @@ class Safetensors(Archive):
         if kind not in self.TYPES:
             raise BadFile(f"{name} has type {kind}. Save it as F64, F32, BF16 or F16.")
         if not 0 <= begin <= end <= room:
-            raise BadFile(f"the file ends before its array {name} does.")
+            raise BadFile(f"the file is damaged (it ends before its array {name} does). Write it again.")
         shape = tuple(map(int, entry["shape"]))
         return Header(np.dtype(self.TYPES[kind]), shape, end - begin, self.start + begin, kind == "BF16")
 
@@ -138,6 +148,13 @@ class Safetensors(Archive):
         self.stream.seek(header.place or 0)
         array = np.frombuffer(self.stream.read(header.stored), header.dtype).reshape(header.shape)
         return widened(array) if header.brain else array
+
+    def verify_digest(self) -> None:
+        """Raise where the digest in the metadata, if there is one, is not that of what the file holds."""
+        metadata = {name: text for name, text in self.metadata.items() if name != DIGEST}
+        self.stream.seek(self.start)
+        if self.metadata.get(DIGEST, digest := _digest(self.entries, metadata, self.stream.read())) != digest:
+            raise BadFile("the file is damaged (its digest does not fit). Write it again.")
 
 
 class Json(Archive):
@@ -165,6 +182,12 @@ class Json(Archive):
         return self.arrays[name]
 
 
+METADATA, DIGEST, ALIGNED = "__metadata__", "sha256", 64
+"""In a .safetensors file: the header's entry of texts, the digest among these; where arrays begin."""
+
+Place = tuple[str, list[int], int]
+"""Type, in the words of .safetensors, shape and bytes of an array."""
+
 PAGE = "explorer"
 """The one entry of a .json file that is no array: the state of the page that saved it."""
 
@@ -184,6 +207,36 @@ def open_archive(stream: BinaryIO) -> Archive:
     raise BadFile(
         "neither a zip archive of arrays (.npz) nor .safetensors, .npy or .json. Pass what np.savez wrote."
     )
+
+
+def tensors(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
+    """A .safetensors file with the digest of all that is in it; the same arrays give the same bytes."""
+    names = {dtype: name for name, dtype in Safetensors.TYPES.items() if name != "BF16"}
+    places = {name: (names[a.dtype.str], list(a.shape), a.nbytes) for name, a in arrays.items()}
+    body = b"".join(array.tobytes() for array in arrays.values())
+    digest = _digest(tensor_entries(places), metadata, body)
+    return tensor_header(places, {**metadata, DIGEST: digest}) + body
+
+
+def tensor_header(places: Mapping[str, Place], metadata: Mapping[str, str]) -> bytes:
+    """The header of a .safetensors file: its length, then metadata and entries; the body begins aligned."""
+    text = json.dumps({METADATA: dict(metadata), **tensor_entries(places)}).encode("utf8")
+    text += b" " * (-(8 + len(text)) % ALIGNED)
+    return len(text).to_bytes(8, "little") + text
+
+
+def tensor_entries(places: Mapping[str, Place]) -> dict[str, Any]:
+    """Types, shapes and places of arrays, one after the other."""
+    ends = np.cumsum([0, *(size for *_, size in places.values())]).tolist()
+    spans = pairwise(ends)
+    return {
+        name: {"dtype": kind, "shape": shape, "data_offsets": list(span)}
+        for (name, (kind, shape, _)), span in zip(places.items(), spans, strict=True)
+    }
+
+
+def _digest(entries: Mapping[str, Any], metadata: Mapping[str, str], body: bytes) -> str:
+    return hashlib.sha256(json.dumps([entries, metadata]).encode("utf8") + body).hexdigest()
 
 
 def mapped(file: str | os.PathLike[str], header: Header) -> NDArray[Any]:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numba import types
 from numba.extending import overload
+from numpy.typing import NDArray
 
-from attsvm.numbers.compiled import REORDERED, inner
+from attsvm.numbers.compiled import REORDERED, compiled, inner
 
 HALF, BRAIN = 13, 16
 """Bits by which float16 and bfloat16 are shifted to become float32, the former 1 / SCALE times as large."""
@@ -25,7 +26,7 @@ def shifted(bits, shift):  # type: ignore[no-untyped-def]
 
 def single(number: Any, shift: int) -> Any:
     """The float32 that 16 bits stand for, infinity and NaN too; a number that is none of these, as it is."""
-    raise TypeError("`single` is for compiled loops. Widen arrays by `passes.widen`.")
+    raise TypeError("`single` is for compiled loops. Widen arrays by `widen`.")
 
 
 @overload(single, jit_options={"fastmath": set(REORDERED)})
@@ -39,3 +40,14 @@ def _single(number, shift):  # type: ignore[no-untyped-def]
         return np.float32(SCALE if shift == HALF else 1.0) * wide
 
     return widened
+
+
+@compiled
+def widen(
+    bits: NDArray[np.uint16], shift: int, centre: NDArray[np.float32], out: NDArray[np.float32]
+) -> None:
+    """x − centre in float32 of numbers of 16 bits: (m, d), (d,) → out (m, d)."""
+    m, d = bits.shape
+    for t in range(m):
+        for c in range(d):
+            out[t, c] = single(bits[t, c], shift) - centre[c]

@@ -1,9 +1,9 @@
 """The prompt-and-head model as a scikit-learn classifier on token sequences (extra `sklearn`)."""
 
-from attsvm.extras import missing
+from attsvm._support.optional_dependencies import missing
 
 try:
-    from sklearn.utils.validation import validate_data as _since_1_6  # noqa: F401
+    from sklearn.utils.validation import validate_data as _since_1_6
 except ImportError as error:
     raise missing("AttentionProbe needs scikit-learn ≥ 1.6", "sklearn") from error
 

@@ -18,7 +18,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from attsvm.given import real, whole
+from attsvm._support.validation import is_finite, is_integer
 from attsvm.numbers import Float, Values
 from attsvm.probe.data.importance import ClassWeight, importance_of
 from attsvm.probe.data.sequences import Sequences, of_table, plain, read
@@ -129,7 +129,7 @@ class AttentionProbe(
         importance = importance_of(sample_weight, self.class_weight, labels)
         cv = list(self.cv) if isinstance(self.cv, Iterable) else self.cv  # a generator gives its pairs once
         parts = folds(cv, labels, groups, importance)
-        several = max(cv, MEMBERS) if whole(cv) else cv
+        several = max(cv, MEMBERS) if is_integer(cv) else cv
         kinds, judge = self._kinds(), self.features == AUTO
         many = folds(several, labels, groups, importance) if "relu" in kinds else parts
         kept = importance > 0  # an example without weight must not even shape the standardisation
@@ -271,10 +271,10 @@ class AttentionProbe(
         for name in ("head_ridge", "prompt_ridge", "tol"):
             value, other = getattr(self, name), "" if name == "tol" else f' or "{AUTO}"'
             chosen = isinstance(value, str) and value == AUTO and other
-            if not (chosen or (real(value) and value > 0)):
+            if not (chosen or (is_finite(value) and value > 0)):
                 raise ValueError(f"{name} is {value!r}. Pass a positive number{other}.")
         for name in ("n_average", "n_heads", "n_starts", "max_iter"):
-            if not (whole(getattr(self, name)) and getattr(self, name) >= 1):
+            if not (is_integer(getattr(self, name)) and getattr(self, name) >= 1):
                 raise ValueError(f"{name} is {getattr(self, name)!r}. Pass an integer ≥ 1.")
         if "relu" not in self._kinds() and self.n_average > 1:
             raise ValueError(

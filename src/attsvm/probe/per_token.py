@@ -34,7 +34,9 @@ class PerToken(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         store = as_store(X)
         flat = self.transformer_.transform(all_tokens(store))
-        return np.split(flat, np.cumsum(store.lengths)[:-1])
+        # One-hot encoders and discretisers give sparse matrices unless they are told otherwise.
+        dense = np.asarray(flat.toarray() if hasattr(flat, "toarray") else flat)
+        return np.split(dense, np.cumsum(store.lengths)[:-1])
 
 
 def all_tokens(store: TokenStore) -> Float:

@@ -130,7 +130,7 @@ class AucTable:
 
     def plot(self) -> Any:
         """A picture of the table."""
-        from attsvm.figures.results import draw_auc
+        from attsvm.plotting.results import draw_auc
 
         return draw_auc(self)
 

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attsvm.data.selection import as_selected
+from attsvm.data.tokens import Tokens
 from attsvm.norms import Norm, frobenius
 from attsvm.numbers import Bool, Float
+from attsvm.program.certificate import TOLERANCE
 from attsvm.program.max_margin import separate
 from attsvm.program.solution import NotSeparable, Solution
-from attsvm.selection import as_selected
-from attsvm.tokens import Tokens
 
 
 def all_tokens_support(solution: Solution) -> Any:
@@ -21,7 +22,7 @@ def all_tokens_support(solution: Solution) -> Any:
     return bool(good) if good.ndim == 0 else good
 
 
-def label_svm(tokens: Tokens, selected: ArrayLike, norm: Norm = frobenius) -> Solution:
+def label_svm(tokens: Tokens, selected: ArrayLike, norm: Norm | str = frobenius) -> Solution:
     """The head that separates the labels of the selected tokens with the largest margin.
 
         v^mm = argmin N(v)  subject to  Y_i vᵀ x_{iα_i} ≥ 1
@@ -29,6 +30,14 @@ def label_svm(tokens: Tokens, selected: ArrayLike, norm: Norm = frobenius) -> So
     selected: one token per example. The solution's W is v (c, 1).
     """
     chosen = as_selected(tokens, selected)
+    if tokens.runs is not None:
+        raise ValueError(f"the tokens have {tokens.runs} runs. Pass those of one: tokens.run(0).")
+    several = np.flatnonzero(chosen.sum(-1) > 1)
+    if several.size:
+        raise ValueError(
+            f"selected picks {int(chosen[several[0]].sum())} tokens in example {several[0]}. "
+            "Pass one token per example: the label of a mixture depends on its shares."
+        )
     features = tokens.values[np.arange(tokens.n), chosen.argmax(-1)]
     return separate(tokens.labels[:, None] * features, norm)
 
@@ -39,7 +48,7 @@ def label_support(head: Solution) -> Bool:
 
 
 def leakage_cost(
-    tokens: Tokens, selected: ArrayLike, *, samples: int = 200, seed: int = 0, norm: Norm = frobenius
+    tokens: Tokens, selected: ArrayLike, *, samples: int = 200, seed: int = 0, norm: Norm | str = frobenius
 ) -> float:
     """Estimate of ν in the label-margin assumption: what leaking attention costs at least.
 
@@ -71,14 +80,18 @@ def in_cone(W: Float, solution: Solution, width: float, radius: float = 0.0) -> 
 
 
 def in_margin_cone(W: Float, solution: Solution, fraction: float) -> Any:
-    """Whether every margin of W/‖W‖_F is at least that fraction of the best: the global cone S̄_μ."""
+    """Whether every margin of W/‖W‖_F is at least that fraction of the solution's: the global cone S̄_μ.
+
+    The solution's margins are its required ones over ‖W‖_F, one by default.
+    """
     rows = solution.constraints
     margins = rows.token_margins(W) / frobenius.value(W)[..., None, None]
-    least = np.where(rows.separating, margins, np.inf).min((-2, -1))
-    return least >= fraction / frobenius.value(solution.W)
+    rounding = TOLERANCE * solution.required.max(-1, keepdims=True)  # a margin of zero may come out below
+    bound = (fraction * solution.required - rounding) / frobenius.value(solution.W)[..., None]
+    return ((margins >= bound[..., None]) | ~rows.separating).all((-2, -1))
 
 
-def _label_margin(tokens: Tokens, attention: Float, norm: Norm) -> float:
+def _label_margin(tokens: Tokens, attention: Float, norm: Norm | str) -> float:
     pooled = np.matmul(attention[:, None, :], tokens.values)[:, 0]
     try:
         return float(separate(tokens.labels[:, None] * pooled, norm).margin)

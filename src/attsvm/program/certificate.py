@@ -6,8 +6,6 @@ against the solution. Where float64 leaves too much doubt the sums are taken aga
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -15,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.norms import Norm, Schatten
+from attsvm.norms import Norm, capabilities_of
 from attsvm.numbers import Float, doubled
 from attsvm.numbers.doubled import Doubled
-from attsvm.program.constraints import FEW_KEYS, Constraints
-from attsvm.program.runs import each_run
+from attsvm.program.constraints import Constraints
+from attsvm.program.units import normalised
 
 TOLERANCE = 1e-8
 """Largest violation and gap of a certified solution."""
@@ -38,10 +36,12 @@ class Certificate:
     """How far a solution is from optimal at most, recomputed from the data; rounding is counted against it.
 
     primal: largest shortfall of a margin, relative to the required one (where none is required, and
-        for the inequality of tied tokens, to the largest required).
+        for tied tokens, to the largest margin that any example requires).
     dual: largest negative multiplier, relative, and excess of N*(Σ λ_j A_j) over 1.
     gap: 1 − lower/upper, where Σ λ_j b_j / N*(Σ λ_j A_j) ≤ best norm ≤ N(W) / least margin.
     rows: number of constraints over which it was taken: all there are, ties too.
+    least_norm: Σ λ_j b_j / N*(Σ λ_j A_j), less rounding: no weight with the required margins has a smaller
+        norm. 0 for soft margins.
 
     One number each; with runs, arrays (runs,).
     """
@@ -50,6 +50,7 @@ class Certificate:
     dual: Any
     gap: Any
     rows: Any
+    least_norm: Any = 0.0
 
     @property
     def worst(self) -> Any:
@@ -63,43 +64,21 @@ class Certificate:
 
 
 def certify(program: Constraints, norm: Norm, W: Float, multipliers: Float) -> Certificate:
-    """Violations and gap of (W, λ) at most: W and λ (…, n, T) in the units of the tokens."""
-    return _at_most(partial(_hard, norm), program, W, multipliers)
+    """Violations and gap of (W, λ) at most: W and λ (…, n, T) in the units of the tokens.
 
-
-def certify_soft(program: Constraints, W: Float, multipliers: Float, slack: Float) -> Certificate:
-    """The same for  min ½‖W‖² + Σ_i C_i ξ_i,  with ξ the least that the margins of W allow; slack (…, n): C.
-
+    Of a soft margin,  min ½‖W‖² + Σ_i C_i ξ_i  with ξ the least that the margins of W allow:
     primal: largest error of a tie, relative to the largest required margin.
     dual: largest negative multiplier, and excess of Σ_t λ_it over C_i, both relative.
-    gap: 1 − (Σ λ_j b_j − ½‖Σ λ_j A_j‖²) / (½‖W‖² + Σ_i C_i ξ_i).
-
-    A small C is looked at where it is larger (`proportional`): at its own, any short W would do.
+    gap: 1 − (Σ λ_j b_j − ½‖Σ λ_j A_j‖²) / (½‖W‖² + Σ_i C_i ξ_i),  at the price of `Units.price`: at a
+        smaller one, any short W would do.
     """
-    power = np.maximum.reduce(
-        [np.frexp(np.abs(x).max((-2, -1)))[1] for x in (W, multipliers, slack[..., None])]
-    )
-    up = np.minimum(proportional(program, slack), 1000 - power)[..., None]
-    raised = (np.ldexp(W, up[..., None]), np.ldexp(multipliers, up[..., None]), np.ldexp(slack, up))
-    return _at_most(_soft, program, *raised)
+    certificate = _at_most(program, norm, *program.units.scaled(W, multipliers))
+    return replace(certificate, least_norm=plain(program.units.restored_norm(certificate.least_norm)))
 
 
-def proportional(program: Constraints, slack: Float) -> NDArray[np.int_]:
-    """By how many binary exponents C may be larger while W and λ are proportional to it (…,).
-
-    ‖W‖ ≤ Σ_i C_i |A_i| for rows no longer than |A_i|: as long as no margin reaches half of what is asked,
-    every example that asks for one falls short. With a small C nothing is seen of ‖W‖² next to Σ C_i b_i.
-    """
-    longest = program.reach
-    if program.fits(FEW_KEYS):
-        longest = np.linalg.norm(program.all_differences, axis=-1).max(-1)
-        longest = longest * np.linalg.norm(program.queries, axis=-1)
-    up = program.exponent - program.unit[..., None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        length = (np.log2(slack) + up + np.log2(longest)).max(-1) + np.log2(program.n)
-        asked = np.log2(program.required).min(-1, initial=np.inf, where=program.required > 0)
-        room = asked - 1 - np.log2(longest.max(-1)) - length
-    return np.where(np.isfinite(room), np.maximum(room, 0), 0).astype(int)
+def certify_scaled(program: Constraints, norm: Norm, W: Float, multipliers: Float) -> Certificate:
+    """The same of (W, λ) in the units of the program."""
+    return _at_most(program, norm, W, *normalised(multipliers))
 
 
 def plain(x: Any) -> Any:
@@ -157,8 +136,9 @@ def _doubtful(sums: Sums) -> NDArray[np.intp]:
 def _in_doubled(sums: Sums) -> Sums:
     """The same in twice the precision, for the doubtful examples of one run."""
     program, lam, smaller = sums.program, sums.multipliers, doubled.ROUNDING / EPSILON
-    short, doubt = sums.short.copy(), np.broadcast_to(sums.doubt, sums.short.shape).copy()
-    M, W, examples = Doubled(np.zeros(sums.W.shape)), Doubled(sums.W), _doubtful(sums)
+    examples, short = _doubtful(sums), sums.short.copy()
+    doubt = np.broadcast_to(sums.doubt, short.shape).copy()
+    M, W = Doubled(np.zeros(sums.W.shape)), Doubled(sums.W)
     size = max(1, CHUNK // (program.d * max(program.T, program.e)))
     for start in range(0, len(examples), size):
         part = examples[start : start + size]
@@ -175,37 +155,36 @@ def _in_doubled(sums: Sums) -> Sums:
     return replace(sums, short=short, doubt=doubt, M=M.hi, blur=blur)
 
 
-def _at_most(
-    judge: Callable[..., Certificate], program: Constraints, W: Float, multipliers: Float, *more: Float
-) -> Certificate:
-    """The certificate from sums in float64; where they leave doubt, from sums in twice the precision."""
+def _at_most(program: Constraints, norm: Norm, W: Float, multipliers: Float, size: Any) -> Certificate:
+    """The certificate from sums in float64; where they leave doubt, from sums in twice the precision.
+
+    W and λ = multipliers · 2^size in the units of the program.
+    """
+    judge = _soft if program.units.soft else partial(_hard, norm)
     finite = np.asarray(np.isfinite(W).all((-2, -1)) & np.isfinite(multipliers).all((-2, -1)))
-    W = np.ldexp(np.where(finite[..., None, None], W, 0.0), -program.unit[..., None, None])
-    lam = np.where(program.active & finite[..., None, None], multipliers, 0.0)
-    size = np.where(lam != 0, np.frexp(lam)[1] + program.exponent[..., None], -10_000).max((-2, -1))
-    size = np.where(size > -10_000, size, 0)
-    np.ldexp(lam, (program.exponent - size[..., None])[..., None], out=lam)
+    W = np.where(finite[..., None, None], W, 0.0)
+    multipliers = np.where(program.active & finite[..., None, None], multipliers, 0.0)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        sums = _in_float64(program, W, lam, size)
-        most, least = judge(sums, *more, 1.0), judge(sums, *more, -1.0)
+        sums = _in_float64(program, W, multipliers, size)
+        most, least = judge(sums, 1.0), judge(sums, -1.0)
         doubtful = finite & (most.worst > DOUBT) & ~(least.worst > TOLERANCE)
         if program.runs is None:
             if doubtful and len(_doubtful(sums)) * program.d * max(program.T, program.e) <= LARGEST_SUM:
-                most = judge(_in_doubled(sums), *more, 1.0)
+                most = judge(_in_doubled(sums), 1.0)
         else:
             which = np.flatnonzero(doubtful).tolist()
-            parts = [getattr(sums, field.name) for field in fields(Sums)[1:]]
-            for k, (one, *own) in zip(which, each_run(program, *parts, *more, which=which), strict=True):
-                alone = Sums(one, *own[: len(parts)])
-                again = judge(_in_doubled(alone), *own[len(parts) :], 1.0)
-                for name in ("primal", "dual", "gap"):
+            arrays = [getattr(sums, field.name) for field in fields(Sums)[1:]]
+            for k, run in zip(which, program.each_run(*arrays, which=which), strict=True):
+                again = judge(_in_doubled(Sums(*run)), 1.0)
+                for name in ("primal", "dual", "gap", "least_norm"):
                     getattr(most, name)[k] = getattr(again, name)
     # What is not finite certifies nothing.
     primal, dual, gap = (
         plain(np.where(finite & ~np.isnan(x), np.maximum(x, 0.0), np.inf))
         for x in (most.primal, most.dual, most.gap)
     )
-    return Certificate(primal, dual, gap, plain(program.m))
+    least_norm = np.where(finite & (most.least_norm > 0), most.least_norm, 0.0)  # not where it is no number
+    return Certificate(primal, dual, gap, plain(program.m), plain(least_norm))
 
 
 # ---------------------------------------------------------------------- what follows from them
@@ -214,7 +193,7 @@ def _at_most(
 def _hard(norm: Norm, sums: Sums, sign: float) -> Certificate:
     """Violations and gap at most (sign 1), or at least (sign −1)."""
     program, dual = sums.program, norm.dual
-    asks, largest = program.bound > 0, _most(program.bound)[..., None, None]
+    asks = program.bound > 0
     primal = _shortfall(sums, sign)
     steepness = np.asarray(dual.value(sums.M)) * (1 + sign * _rounding(dual, sums.M))
     steepness = np.maximum(steepness + sign * _stretch(dual, sums.M) * sums.blur, 0.0)
@@ -222,7 +201,7 @@ def _hard(norm: Norm, sums: Sums, sign: float) -> Certificate:
     excess = np.where(steepness > 0, np.ldexp(steepness, sums.size) - 1.0, 0.0)
 
     gained = (sums.multipliers * program.bound).sum((-2, -1)) * (1 - sign * _terms(sums) * EPSILON)
-    unit = np.where(asks, program.bound, np.where(largest > 0, largest, 1.0))
+    unit = np.where(asks, program.bound, 1.0)
     least = 1 - ((sums.short + sign * sums.doubt) / unit).max((-2, -1), initial=-np.inf, where=asks)
     value = np.asarray(norm.value(sums.W)) * (1 + sign * _rounding(norm, sums.W))
     trivial = ~asks.any((-2, -1))
@@ -232,42 +211,44 @@ def _hard(norm: Norm, sums: Sums, sign: float) -> Certificate:
     gap = np.where(np.isfinite(upper) & (steepness > 0), 1.0 - gained / steepness / upper, 1.0)
     gap = np.where(unknown, 0.0, gap)
     gap = np.where(trivial, np.where(value > 0, 1.0, 0.0), gap)
-    return Certificate(primal, np.maximum(sums.negative, excess), gap, program.m)
+    lower = np.where(steepness > 0, gained / np.where(steepness > 0, steepness, 1.0), 0.0)
+    return Certificate(primal, np.maximum(sums.negative, excess), gap, program.m, lower)
 
 
-def _soft(sums: Sums, slack: Float, sign: float) -> Certificate:
+def _soft(sums: Sums, sign: float) -> Certificate:
     program = sums.program
     primal = _shortfall(sums, sign, ties_only=True)
-    # In the units of the program C is 2^(exponent − unit) times, λ is 2^(size − unit) times as large.
-    mantissa, raised = np.frexp(slack)
-    raised = raised + program.exponent - program.unit[..., None]
+    mantissa, power = program.units.price_parts
     total = np.where(program.separating, sums.multipliers, 0.0).sum(-1) * (1 + sign * 8 * EPSILON)
-    held = np.ldexp(mantissa, np.clip(raised - (sums.size - program.unit)[..., None], -2000, 2000))
+    held = np.ldexp(mantissa, np.clip(power - sums.size[..., None], -2000, 2000))
     excess = np.divide(
         total - held, np.where(held > 0, held, 1.0), where=total > held, out=np.zeros(held.shape)
     )
 
     short = np.where(program.separating, sums.short + sign * sums.doubt, -np.inf).max(-1, initial=0.0)
-    up = sums.size - program.unit
-    terms = [(0.5 * (sums.W * sums.W).sum((-2, -1)), np.zeros_like(up))]
-    terms.append(_total(mantissa * short, raised))
-    terms.append(((sums.multipliers * program.bound).sum((-2, -1)), up))
+    size = sums.size
+    terms = [(0.5 * (sums.W * sums.W).sum((-2, -1)), np.zeros_like(size))]
+    terms.append(_total(mantissa * short, power))
+    terms.append(((sums.multipliers * program.bound).sum((-2, -1)), size))
     length = np.sqrt((sums.M * sums.M).sum((-2, -1))) + sign * sums.blur
-    terms.append((0.5 * np.maximum(length, 0.0) ** 2, 2 * up))
+    terms.append((0.5 * np.maximum(length, 0.0) ** 2, 2 * size))
     weight, paid, gained, lost = _on_one_scale(terms)
     upper = (weight + paid) * (1 + sign * 4 * (program.n + _terms(sums)) * EPSILON)
     gap = np.where(upper > 0, 1.0 - (gained - lost) / np.where(upper > 0, upper, 1.0), 0.0)
-    return Certificate(primal, np.maximum(sums.negative, excess.max(-1)), gap, program.m)
+    return Certificate(primal, np.maximum(sums.negative, excess.max(-1)), gap, program.m, np.zeros(gap.shape))
 
 
 def _shortfall(sums: Sums, sign: float, ties_only: bool = False) -> Any:
-    """Largest relative violation of a row, or of a tie."""
+    """Largest relative violation of a row, or of a tie.
+
+    A row that requires no margin is measured against the largest required margin, both as logits.
+    """
     program = sums.program
-    largest = _most(program.bound)[..., None, None]
-    unit = np.where(program.bound > 0, program.bound, np.where(largest > 0, largest, 1.0))
     off = np.abs(sums.short, where=program.tied, out=sums.short.copy())
     off += sign * sums.doubt
-    off /= unit
+    off /= np.where(program.bound > 0, program.bound, 1.0)
+    if program.relaxed:
+        off = np.where(program.bound > 0, off, program.units.in_logits(off))
     counted = program.tied if ties_only else program.active
     return off.max((-2, -1), initial=0.0, where=counted)
 
@@ -280,13 +261,13 @@ def _terms(sums: Sums) -> Any:
 def _rounding(norm: Norm, W: Float) -> float:
     """Relative rounding of `norm.value`."""
     d, e = W.shape[-2:]
-    return EPSILON * (8 * (d + e) * min(d, e) ** 0.5 if isinstance(norm, Schatten) else d * e + 8)
+    return EPSILON * capabilities_of(norm).rounding(d, e)
 
 
 def _stretch(norm: Norm, W: Float) -> float:
-    """The largest norm of a matrix of Frobenius norm one; for the max-norm and its dual √(d e) suffices."""
-    sizes = min(W.shape[-2:]) if isinstance(norm, Schatten) else W.shape[-2] * W.shape[-1]
-    return float(sizes ** (0.5 if math.isnan(norm.p) else max(1 / norm.p - 0.5, 0.0)))
+    """The largest norm of a matrix of Frobenius norm one."""
+    d, e = W.shape[-2:]
+    return capabilities_of(norm).stretch(d, e)
 
 
 def _total(numbers: Float, exponent: Any) -> tuple[Float, Any]:

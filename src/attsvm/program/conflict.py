@@ -12,11 +12,10 @@ from scipy.linalg.lapack import dgeqrf
 from attsvm.norms import Norm
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import single_thread
-from attsvm.program.constraints import FAR, Constraints
-from attsvm.program.frobenius.written_out import solve_rows
-from attsvm.program.passes import DEPENDENT, TINY
+from attsvm.program.constraints import DEPENDENT, TINY, Constraints
+from attsvm.program.frobenius.dense import solve_rows
 from attsvm.program.rows import Rows
-from attsvm.program.solution import Explanation, pack
+from attsvm.program.solution import Explanation
 
 NEGLIGIBLE = 1e-10
 """Multipliers (of unit rows) below this part of the largest one are left out of a proof."""
@@ -59,13 +58,10 @@ def explain(program: Constraints, norm: Norm, multipliers: Float) -> Explanation
             proof = _crossed(program, proof) or _shorten(proof)
     rows, weight = proof
     gain, error = float(weight @ rows.bound), float(norm.dual.value(rows.combine(weight)))
-    residual = float(np.ldexp(error / gain, -program.unit)) if gain > 0 else np.inf
-    # In the units of the tokens, the largest multiplier one.
-    weight, power = weight / rows.length, -program.exponent[rows.example]
-    weight = np.ldexp(weight, power - (np.frexp(weight)[1] + power).max(initial=-FAR))
-    weight = weight / np.abs(weight).max(initial=TINY)
+    residual = error / gain if gain > 0 else np.inf
+    weight, residual = program.units.restored_proof(weight / rows.length, rows.example, residual)
     conflict = list(zip(rows.example.tolist(), rows.token.tolist(), strict=True))
-    packed = pack(program, rows.spread(weight))
+    packed = program.pack(rows.spread(weight))
     return Explanation(_words(program, rows, weight), packed, conflict, residual)
 
 

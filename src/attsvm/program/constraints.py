@@ -2,13 +2,15 @@
 
 Every row is a rank-one matrix δ zᵀ: the difference δ = x_a − x_t between the anchor of an example
 (its first selected token) and another token, times the query. There is one row per token that is
-neither masked nor the anchor, so whatever belongs to rows is an array (n, T): multipliers, margins.
+neither masked nor the anchor, so an array over rows has shape (n, T): multipliers, margins.
 With a runs axis all arrays carry it first. No d·e columns, no m × d matrix is ever stored.
+
+The compiled passes below read the keys once, without a copy, whatever their precision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, cast
@@ -16,38 +18,39 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from attsvm.data.selection import as_selected
+from attsvm.data.tokens import Tokens
 from attsvm.numbers import Bool, Float
-from attsvm.numbers.stored import Stored
-from attsvm.program import passes
-from attsvm.program.asked import as_required
-from attsvm.selection import as_selected
-from attsvm.token_arrays import TAME
-from attsvm.tokens import Tokens
+from attsvm.numbers.compiled import compiled
+from attsvm.numbers.halves import BRAIN, HALF, SCALE, shifted
+from attsvm.numbers.stored import PricedThere, Stored
+from attsvm.numbers.threads import in_threads
+from attsvm.program.units import Units, near_one, proportional
 
 FEW_KEYS = 1 << 18
-"""Entries of the keys up to which all differences are kept (2 MB): then no pass need be compiled."""
+"""Entries of the keys up to which all differences are stored (2 MB): then no pass need be compiled."""
 
 CHUNK = 1 << 21
 """Numbers in the largest temporary array of differences (16 MB)."""
 
-FAR, LEAST = 10_000, 2.0**-900
-"""More than any binary exponent; the least margin a row asks for, where the largest is near one."""
+TINY = 1e-140
+"""A row shorter than this is zero: its square has no digits left."""
+
+DEPENDENT = 1e-12
+"""A row of length one this close to the span of others depends on them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Constraints:
     """The rows  (x_a − x_t)ᵀ W z ≥ required  (= 0 where tied), one per active token.
 
-    keys (…, n, T, d), queries (…, n, e): float64; where sizes are far from one, each example in units of
-        its own, powers of two, so that no product over- or underflows. Keys may be Stored.
+    keys (…, n, T, d), queries (…, n, e): float64; where sizes are far from one, each example is multiplied
+        by a power of two, so that no product over- or underflows. Keys may be Stored.
     anchor (…, n): index of the first selected token.
     active (…, n, T): rows that exist; tied (…, n, T): the active rows that are equalities.
-    required (…, n): the margin each example asks for in these units, ≥ 0, the largest near one.
-    price (…, n): what a unit costs that it falls short, in these units; ∞: it must not.
-    asked (…, n): the same in the units of the tokens.
-    exponent (…, n): a row here is 2^−exponent times the row of the tokens.
-    unit (…): a weight here is 2^−unit times the weight of the tokens; see `weight` and `multipliers`.
+    required (…, n): the margin that each example requires of the scaled rows, ≥ 0, the largest near one.
     reach (…, n): no row of the example is longer, |x_a − x_t| |z| ≤ reach.
+    units: of rows, margins, weights and prices.
     """
 
     keys: Float
@@ -56,23 +59,24 @@ class Constraints:
     active: Bool
     tied: Bool
     required: Float
-    price: Float
-    asked: Float
-    exponent: NDArray[np.int_]
-    unit: NDArray[np.int_]
     reach: Float
+    units: Units
 
     @classmethod
-    def of(cls, tokens: Tokens, selected: ArrayLike, required: ArrayLike = 1.0) -> Constraints:
-        """The constraints that put the selected tokens above the others."""
-        chosen = as_selected(tokens, selected)
+    def of(
+        cls, tokens: Tokens, selected: ArrayLike, required: ArrayLike = 1.0, slack: Float | None = None
+    ) -> Constraints:
+        """The constraints that put the selected tokens above the others; slack (…, n): see `as_slack`."""
+        selection = as_selected(tokens, selected)
         keys, queries, exponent, reach = tokens.in_units
-        anchor = chosen.argmax(-1)
+        anchor = selection.argmax(-1)
         active = tokens.mask & (anchor[..., None] != np.arange(tokens.T))
-        asked = as_required(tokens, required)
-        scaled, unit = _near_one(asked, exponent)
-        hard = np.full(asked.shape, np.inf)
-        return cls(keys, queries, anchor, active, active & chosen, scaled, hard, asked, exponent, unit, reach)
+        margins = as_required(tokens, required)
+        scaled, unit = near_one(margins, exponent)
+        hard = np.full(margins.shape, np.inf)
+        units = Units(margins, hard if slack is None else slack, exponent, unit, np.zeros_like(unit))
+        program = cls(keys, queries, anchor, active, active & selection, scaled, reach, units)
+        return program._changed(units=proportional(units, scaled, program.longest)) if units.soft else program
 
     # ------------------------------------------------------------------ sizes and views
 
@@ -107,44 +111,81 @@ class Constraints:
         return self.tied | (self.anchor[..., None] == np.arange(self.T))
 
     @cached_property
+    def separating(self) -> Bool:
+        """The inequality rows (…, n, T)."""
+        return self.active > self.tied
+
+    @cached_property
     def bound(self) -> Float:
         """Right-hand side per row (…, n, T): required, and 0 where tied or not active."""
         return self.separating * self.required[..., None]
 
     @cached_property
     def relaxed(self) -> bool:
-        """Whether some row does not ask for a margin: ties, and examples that ask for the order alone."""
+        """Whether some row requires no margin: ties, and examples that require the order alone."""
         return bool(self.tied.any() or not self.required.min() > 0)
 
-    @cached_property
-    def separating(self) -> Bool:
-        """The inequality rows (…, n, T)."""
-        return self.active > self.tied
+    @property
+    def longest(self) -> Float:
+        """An upper bound on the length of the rows of each example (…, n), tight where the keys are few."""
+        if self.stored or self.n * self.T * self.d > FEW_KEYS:
+            return self.reach
+        return np.linalg.norm(self.all_differences, axis=-1).max(-1) * np.linalg.norm(self.queries, axis=-1)
+
+    # ------------------------------------------------------------------ fewer runs, fewer examples
 
     def run(self, index: int) -> Constraints:
         """The constraints of one run."""
         return self._at(index)
 
-    def part(self, runs: slice | NDArray[np.intp]) -> Constraints:
-        """The constraints of some runs."""
+    def subset(self, runs: slice | NDArray[np.intp]) -> Constraints:
+        """The constraints of several runs."""
         return self._at(runs)
 
+    def each_run(self, *arrays: Float, which: Iterable[int] | None = None) -> Iterator[Any]:
+        """The runs, all or those named, each with its entry of arrays that have a runs axis."""
+        for k in range(len(self.keys)) if which is None else which:
+            yield self.run(k), *(array[k] for array in arrays)
+
     def as_batch(self) -> Constraints:
-        """One problem as a batch of one, which shares what is known of the rows."""
+        """One problem as a batch of one; differences that were computed are shared."""
         batch = self._at(None)
         if self.fits(FEW_KEYS):
             batch.__dict__["all_differences"] = self.all_differences[None]
         return batch
 
-    def asking(self, required: Float) -> Constraints:
-        """The same rows with other margins (…, n), which share what is known of them."""
-        other = replace(self, required=required)
-        for name in {"all_differences", "separating"} & self.__dict__.keys():
-            other.__dict__[name] = self.__dict__[name]
-        return other
-
     def _at(self, index: int | slice | NDArray[np.intp] | None) -> Constraints:
         return Constraints(*(getattr(self, name)[index] for name in _FIELDS))
+
+    def distinct_examples(self) -> NDArray[np.intp]:
+        """The first of all examples of one run that are alike bit by bit (k,)."""
+        sums = self.keys[..., 0].sum(1) + self.queries.sum(1)
+        if len(np.unique(sums)) == self.n:  # most programs have no copies, and one entry per token tells
+            return np.arange(self.n)
+        arrays = [*self._of_examples.values(), self.units.required, self.units.slack, self.units.exponent]
+        flat = np.concatenate([np.asarray(array, np.float64).reshape(self.n, -1) for array in arrays], 1)
+        bits = flat.view(np.dtype((np.void, flat.itemsize * flat.shape[1])))[:, 0]
+        return np.sort(np.unique(bits, return_index=True)[1])
+
+    def examples(self, index: NDArray[np.intp]) -> Constraints:
+        """The constraints of some examples of one run."""
+        arrays = {name: array[index] for name, array in self._of_examples.items()}
+        return replace(self, units=self.units.examples(index), **arrays)
+
+    @property
+    def _of_examples(self) -> dict[str, NDArray[Any]]:
+        return {name: getattr(self, name) for name in _FIELDS if name != "units"}
+
+    def with_required(self, required: Float) -> Constraints:
+        """The same rows with other margins (…, n)."""
+        return self._changed(required=required)
+
+    def _changed(self, **changes: Any) -> Constraints:
+        """Another program of the same rows: what was computed from these is shared."""
+        program = replace(self, **changes)
+        for name in {"all_differences", "separating"} & self.__dict__.keys():
+            program.__dict__[name] = self.__dict__[name]
+        return program
 
     # ------------------------------------------------------------------ the linear map and its adjoint
 
@@ -152,10 +193,10 @@ class Constraints:
         """Slices of examples and their differences x_a − x_t (…, chunk, T, d), in bounded memory."""
         size = max(1, CHUNK // max(1, self.keys.size // self.n))
         for start in range(0, self.n, size):
-            part = slice(start, min(start + size, self.n))
-            keys = self.keys[part] if self.stored else self.keys[..., part, :, :]
-            index = self.anchor[..., part, None, None]
-            yield part, np.take_along_axis(keys, index, axis=-2) - keys
+            examples = slice(start, min(start + size, self.n))
+            keys = self.keys[examples] if self.stored else self.keys[..., examples, :, :]
+            index = self.anchor[..., examples, None, None]
+            yield examples, np.take_along_axis(keys, index, axis=-2) - keys
 
     def margins(self, W: Float) -> Float:
         """(x_a − x_t)ᵀ W z for every row: (…, d, e) → (…, n, T), zero where not active.
@@ -169,13 +210,13 @@ class Constraints:
             out = np.einsum("...td,...d->...t", self.all_differences, directions)
         else:
             out = np.empty(self.active.shape)
-            passes.margins(*self._flat(directions), out.reshape(-1, self.T))
+            margins_of(*self._flat(directions), out.reshape(-1, self.T))
         return np.where(self.active, out, 0.0)
 
     def some_margins(self, W: Float, examples: NDArray[np.intp]) -> Float:
         """`margins` of some examples whose keys are stored elsewhere: (d, e), (k,) → (k, T); reads those."""
-        own = self.anchor[examples], self.queries[examples]
-        out = passes.stored_margins(cast(Any, self.keys), examples, *own, W)
+        anchor, queries = self.anchor[examples], self.queries[examples]
+        out = stored_margins(cast(Any, self.keys), examples, anchor, queries, W)
         out[~self.active[examples]] = 0.0
         return out
 
@@ -189,12 +230,12 @@ class Constraints:
             out = np.einsum("...td,...t->...d", self.all_differences, multipliers)
         else:
             out = np.zeros((*self.active.shape[:-1], self.d))
-            passes.sums(*self._flat(multipliers), out.reshape(-1, self.d))
+            sums_of(*self._flat(multipliers), out.reshape(-1, self.d))
         return np.asarray(np.matmul(np.swapaxes(out, -1, -2), self.queries))
 
     @property
     def stored(self) -> bool:
-        """Whether the keys stay where they are, and only parts of them are read: for `Slacks` to know."""
+        """Whether the keys stay where they are, and some examples are read at once: for `Slacks` to know."""
         return isinstance(self.keys, Stored)
 
     @property
@@ -234,31 +275,41 @@ class Constraints:
         if self.stored:
             return unit(self.differences(example, token))
         delta, length = np.empty((len(example), self.d)), np.empty(len(example))
-        passes.unit_differences(self.flat_keys, self.anchor, example, token, delta, length)
+        unit_differences_of(self.flat_keys, self.anchor, example, token, delta, length)
         return delta, length
-
-    # ------------------------------------------------------------------ the units of the tokens
-
-    def weight(self, W: Float) -> Float:
-        """The weight of the tokens from the weight of these rows."""
-        return in_range("W", W, self.unit[..., None, None]) if self.unit.any() else W
-
-    def multipliers(self, multipliers: Float) -> Float:
-        """The multipliers of the tokens' rows from those of these rows (…, n, T)."""
-        if not self.exponent.any():
-            return multipliers
-        return in_range("multipliers", multipliers, -self.exponent[..., None])
 
     def token_margins(self, W: Float) -> Float:
         """(x_a − x_t)ᵀ W z of a weight in the units of the tokens: (…, d, e) → (…, n, T)."""
-        if not self.exponent.any():
+        exponent = self.units.exponent
+        if not exponent.any():
             return self.margins(W)
         size = np.frexp(np.abs(W).max((-2, -1)))[1]
         margins = self.margins(np.ldexp(W, -size[..., None, None]))
-        return np.ldexp(margins, (self.exponent + size[..., None])[..., None])
+        return np.ldexp(margins, (exponent + size[..., None])[..., None])
 
+    # ------------------------------------------------------------------ arrays over rows
 
-_FIELDS = tuple(field.name for field in fields(Constraints))
+    def pack(self, multipliers: Float) -> Float:
+        """Multipliers over tokens (…, n, T) → one per constraint (…, m), zero beyond a run's own m."""
+        packed = multipliers[self.active]
+        if self.runs is None:
+            return packed
+        counts = self.m
+        most = int(counts.max())
+        if packed.size == most * self.runs:  # every run has as many
+            return packed.reshape(self.runs, most)
+        out = np.zeros((self.runs, most))
+        out[np.arange(most) < counts[:, None]] = packed
+        return out
+
+    def unpack(self, multipliers: Float) -> Float:
+        """The inverse of `pack`."""
+        out = np.zeros(self.active.shape)
+        if self.runs is None:
+            out[self.active] = multipliers
+        else:
+            out[self.active] = multipliers[np.arange(multipliers.shape[1]) < self.m[:, None]]
+        return out
 
 
 def unit(vectors: Float) -> tuple[Float, Float]:
@@ -267,32 +318,146 @@ def unit(vectors: Float) -> tuple[Float, Float]:
     return vectors / np.where(length > 0, length, 1.0)[:, None], length
 
 
-def in_range(name: str, array: Float, exponent: NDArray[np.int_]) -> Float:
-    """array · 2^exponent, which must be a number of float64, with all its digits where it is largest."""
-    with np.errstate(over="ignore", under="ignore"):
-        out = np.ldexp(array, exponent)
-    power = np.where(array != 0, np.frexp(array)[1] + exponent, 0)
-    top = power.max((-2, -1), initial=-FAR, where=array != 0)
-    wrong = (top > 1023) | ((top < -1000) & (top > -FAR))
-    if wrong.any():
-        size = round(0.30103 * int(np.asarray(top)[wrong].ravel()[0]))
-        raise ValueError(
-            f"the solution has {name} of size 1e{size}, and float64 holds 1e-300 to 1e308. Rescale the "
-            "tokens: keys or queries k times as large make W 1/k times as large."
-        )
-    return np.asarray(out)
+_FIELDS = tuple(field.name for field in fields(Constraints))
 
 
-def _near_one(required: Float, exponent: NDArray[np.int_]) -> tuple[Float, NDArray[np.int_]]:
-    """The required margins of the scaled rows, the largest of each run near one, and the unit of W.
+# ---------------------------------------------------------------------- passes over the keys
 
-    One that would vanish next to it still asks for something.
+
+def stored_margins(
+    keys: Stored, examples: NDArray[np.intp], anchor: NDArray[np.intp], queries: Float, W: Float
+) -> Float:
+    """(x_a − x_t)ᵀ W z of some examples that are stored elsewhere, part by part, on all cores.
+
+    examples (k,): increasing; anchor (k,), queries (k, e), W (d, e) → (k, T).
     """
-    largest = required.max(-1)
-    if not exponent.any() and (largest <= 2.0**TAME).all() and (largest >= 2.0**-TAME).all():
-        return required, np.zeros(largest.shape, int)
-    size = np.where(required > 0, np.frexp(required)[1] - 1 - exponent, -FAR)
-    unit = size.max(-1)
-    unit = np.where(unit > -FAR, unit, 0)
-    shift = -exponent - unit[..., None]
-    return np.where(required > 0, np.maximum(np.ldexp(required, shift), LEAST), 0.0), unit
+    keys.passes += len(examples) / len(keys)
+    if keys.exponent is not None:
+        queries = np.ldexp(queries, -keys.exponent[examples, None])
+    if isinstance(keys, PricedThere):
+        return keys.margins(examples, anchor, queries, W)
+    out, anchor = np.empty((len(examples), keys.shape[1])), np.ascontiguousarray(anchor)
+
+    def work(part: slice) -> None:
+        raw = keys.raw(examples[part])
+        raw.flags.writeable = False  # one kind of array, one compilation
+        first, y = anchor[part], np.ascontiguousarray(queries[part] @ W.T)
+        if raw.itemsize == 2:
+            scratch = np.empty((2, raw.shape[2]), np.uint32)
+            shift = HALF if raw.dtype == np.float16 else BRAIN
+            bits = raw.view(np.uint16)
+            margins_of_halves(bits, shift, first, y, scratch, scratch.view(np.float32), out[part])
+        else:
+            margins_of(raw, first, y, out[part])
+
+    in_threads(work, keys.parts(len(examples)))
+    return out
+
+
+@compiled
+def margins_of(keys: Float, anchor: NDArray[np.intp], directions: Float, out: Float) -> None:
+    """(x_a − x_t)ᵀ y_i, the difference first: keys (n, T, d), anchor (n,), y (n, d) → out (n, T)."""
+    n, T, d = keys.shape
+    for i in range(n):
+        first, y = keys[i, anchor[i]], directions[i]
+        for t in range(T):
+            total, token = 0.0, keys[i, t]
+            for c in range(d):
+                total += (np.float64(first[c]) - np.float64(token[c])) * y[c]
+            out[i, t] = total
+
+
+@compiled
+def margins_of_halves(
+    bits: NDArray[np.uint16],
+    shift: int,
+    anchor: NDArray[np.intp],
+    directions: Float,
+    scratch: NDArray[np.uint32],
+    numbers: NDArray[np.float32],
+    out: Float,
+) -> None:
+    """The same for numbers of 16 bits; scratch (2, d) is memory, and numbers (2, d) its float32 view."""
+    n, T, d = bits.shape
+    scale = SCALE if shift == HALF else 1.0  # once for a token: keys are finite
+    for i in range(n):
+        y = directions[i]
+        for j in range(T + 1):
+            t = anchor[i] if j == 0 else j - 1
+            row, token = 0 if j == 0 else 1, bits[i, t]
+            for c in range(d):
+                scratch[row, c] = shifted(token[c], shift)
+            if j > 0:
+                total = 0.0
+                for c in range(d):
+                    total += (np.float64(numbers[0, c]) - np.float64(numbers[1, c])) * y[c]
+                out[i, t] = scale * total
+
+
+@compiled
+def sums_of(keys: Float, anchor: NDArray[np.intp], multipliers: Float, out: Float) -> None:
+    """Σ_t λ_it (x_a − x_t), reading only tokens with a multiplier: λ (n, T) → out (n, d), zero at first."""
+    n, T, d = keys.shape
+    for i in range(n):
+        first = keys[i, anchor[i]]
+        for t in range(T):
+            weight = multipliers[i, t]
+            if weight != 0.0:
+                token = keys[i, t]
+                for c in range(d):
+                    out[i, c] += weight * (first[c] - token[c])
+
+
+@compiled
+def unit_differences_of(keys, anchor, example, token, out, length):  # type: ignore[no-untyped-def]
+    """(x_a − x_t) / |x_a − x_t| and its length for named rows: (k,), (k,) → out (k, d), length (k,)."""
+    for j in range(len(example)):
+        i, square = example[j], 0.0
+        first, other = keys[i, anchor[i]], keys[i, token[j]]
+        for c in range(keys.shape[2]):
+            out[j, c] = first[c] - other[c]
+            square += out[j, c] * out[j, c]
+        length[j] = np.sqrt(square)
+        scale = 1.0 / length[j] if length[j] > 0.0 else 1.0
+        for c in range(keys.shape[2]):
+            out[j, c] *= scale
+
+
+# ---------------------------------------------------------------------- what is required of each example
+
+
+def as_required(tokens: Tokens, required: ArrayLike) -> Float:
+    """Check the required margins: one number, or one per example (n,); each ≥ 0 and finite."""
+    margins = _per_example(tokens, "required", required)
+    if not np.isfinite(margins).all() or (margins < 0).any():
+        raise ValueError("required must be finite and ≥ 0: the margin each example asks for.")
+    return margins
+
+
+def as_slack(tokens: Tokens, slack: ArrayLike | None) -> Float | None:
+    """Check the price C of falling short: one number, or one per example (n,); ∞ for all is None."""
+    if slack is None:
+        return None
+    prices = _per_example(tokens, "slack", slack)
+    if np.isnan(prices).any() or (prices < 0).any():
+        raise ValueError("slack must be ≥ 0: the price C of one unit that an example falls short.")
+    if np.isposinf(prices).all():
+        return None
+    if np.isposinf(prices).any():
+        raise ValueError(
+            "slack is infinite for some examples only. Pass a finite C for each, or slack=None "
+            "for the program without slack."
+        )
+    return prices
+
+
+def _per_example(tokens: Tokens, name: str, numbers: ArrayLike) -> Float:
+    """One number, or one per example (n,), as one per example (…, n)."""
+    array = np.asarray(numbers, dtype=np.float64)
+    shape = tokens.labels.shape
+    if array.shape not in ((), shape[-1:], shape):
+        raise ValueError(
+            f"{name} has shape {array.shape} but tokens has n={tokens.n}. "
+            f"Pass one number, or one per example ({tokens.n},)."
+        )
+    return np.broadcast_to(array, shape)

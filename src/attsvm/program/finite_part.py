@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse.linalg import LinearOperator, lsmr
 
+from attsvm.data.selection import as_attention
+from attsvm.data.tokens import Tokens
 from attsvm.numbers import Float
-from attsvm.program.constraints import Constraints, in_range
-from attsvm.program.runs import each_run
-from attsvm.selection import as_attention
-from attsvm.tokens import Tokens
+from attsvm.program.constraints import Constraints
+from attsvm.program.units import in_range
 
 CONSISTENT = 1e-8
 """Largest error of a logit difference, relative to the largest one, that counts as solved."""
@@ -39,7 +39,7 @@ def finite_part(tokens: Tokens, attention: ArrayLike, selected: ArrayLike) -> Fl
     if (s[program.tied] <= 0).any():
         raise ValueError("a selected token has attention 0. Select only tokens with positive attention.")
     if program.runs is not None:
-        return np.stack([_divided(*run) for run in each_run(program, s)])
+        return np.stack([_divided(*run) for run in program.each_run(s)])
     return _divided(program, s)
 
 
@@ -55,13 +55,13 @@ def _divided(program: Constraints, attention: Float) -> Float:
     if (zero := (length == 0) & (target != 0)).any():
         raise _contradiction(program, example[zero][0], token[zero][0])
     right, power = np.frexp(target / np.where(length > 0, length, 1.0))
-    power = power - program.exponent[example]
+    power = power - program.units.exponent[example]
     top = int(power[right != 0].max())
     right = np.ldexp(right, np.clip(power - top, -2000, 0))
     for solve in (_by_products, _by_singular_values):
         W = solve(delta.unit, queries.unit, right)
         with np.errstate(over="ignore", invalid="ignore"):  # in logits a short row counts as others do
-            logit = np.ldexp(length, program.exponent[example] + top)
+            logit = np.ldexp(length, program.units.exponent[example] + top)
             error = logit * np.abs(_margins(delta.unit, queries.unit, W) - right)
         if error.max() <= CONSISTENT * np.abs(target).max():
             return in_range("W", W, np.asarray(top))

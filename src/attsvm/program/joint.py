@@ -8,12 +8,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.numbers import Bool, Float
 from attsvm.program.assumptions import label_svm
 from attsvm.program.certificate import TOLERANCE
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotSeparable, Solution
-from attsvm.tokens import Tokens, as_tokens
 
 TOGETHER = 64
 """Programs that are solved at once."""

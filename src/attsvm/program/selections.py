@@ -7,17 +7,17 @@ from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from rich.progress import track
 
+from attsvm.data.selection import locally_optimal
+from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.norms import Norm, frobenius
 from attsvm.program.max_margin import max_margin, separable
 from attsvm.program.solution import Solution
-from attsvm.selection import locally_optimal
-from attsvm.tokens import Tokens, as_tokens
 
 LIMIT = 200_000
 """Largest number of partial selections examined at once."""
 
 
-def selections(tokens: Tokens, v: ArrayLike | None = None, norm: Norm = frobenius) -> list[Solution]:
+def selections(tokens: Tokens, v: ArrayLike | None = None, norm: Norm | str = frobenius) -> list[Solution]:
     """Every selection of one token per example that can end a training run, with its solution.
 
     With a head v: the locally optimal selections; without: all that are separable. Examples are added

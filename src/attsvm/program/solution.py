@@ -12,15 +12,14 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.files import check_shapes, naming, read_arrays, write_arrays
-from attsvm.max_norm import MaxNorm
-from attsvm.norms import Entrywise, Norm, Schatten
+from attsvm.data.selection import as_selected
+from attsvm.data.tokens import Tokens
+from attsvm.norms import Norm
+from attsvm.norms.names import from_saved, saved_words
 from attsvm.numbers import Bool, Float
-from attsvm.program.asked import as_required
-from attsvm.program.certificate import TOLERANCE, Certificate, certify, certify_soft, plain
-from attsvm.program.constraints import Constraints
-from attsvm.selection import as_selected
-from attsvm.tokens import Tokens
+from attsvm.numbers.files import check_shapes, naming, read_arrays, write_arrays
+from attsvm.program.certificate import TOLERANCE, Certificate, certify, plain
+from attsvm.program.constraints import Constraints, as_required
 
 _AXES = {"W": "de", "multipliers": "m", "required": "n", "separable": "", "slack": "n"}
 """The saved arrays of which every run has its own, and their axes."""
@@ -55,20 +54,42 @@ class Solution:
     @cached_property
     def constraints(self) -> Constraints:
         """The rows of the program."""
-        return Constraints.of(self.tokens, self.selected, self.required)
+        return Constraints.of(self.tokens, self.selected, self.required, self.slack)
+
+    @cached_property
+    def margin(self) -> Any:
+        """The margin that W attains at norm one, relative to the required margins; 0 where none separates.
+
+            min_j (⟨A_j, W⟩ / b_j) / N(W)
+
+        A certified solution attains 1/N(W), the best margin there is. With a slack it is 1/N(W).
+        """
+        size, least = np.asarray(self.norm.value(self.W)), np.asarray(1.0)
+        if self.slack is None:
+            least = self._least_margin()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            attained = np.where((size > 0) | (least > 0), least / size, 0.0)
+        return plain(np.where(self.separable, attained, 0.0))
 
     @property
-    def margin(self) -> Any:
-        """1/N(W): the best margin a weight of norm one can have; 0 where none separates."""
+    def margin_bound(self) -> Any:
+        """No weight of norm one has a larger margin: the multipliers prove it. ∞ with a slack."""
         with np.errstate(divide="ignore"):
-            best = np.divide(1.0, self.norm.value(self.W))
-        return plain(np.where(self.separable, best, 0.0))
+            bound = np.divide(1.0, self.certificate.least_norm)
+        return plain(np.where(self.separable, bound, 0.0))
+
+    def _least_margin(self) -> Float:
+        """The least margin per required margin (…,); exactly 1 where it is 1 up to the tolerance."""
+        rows = self.constraints
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = rows.token_margins(self.W) / self.required[..., None]
+        asks = rows.separating & (self.required > 0)[..., None]
+        least = ratio.min((-2, -1), initial=np.inf, where=asks)
+        return np.where((np.abs(least - 1) <= TOLERANCE) | np.isinf(least), 1.0, least)
 
     @property
     def certificate(self) -> Certificate:
         """Violations and duality gap, recomputed from tokens, selection and norm at every access."""
-        if self.slack is not None:
-            return certify_soft(self.constraints, self.W, self.token_multipliers, self.slack)
         return certify(self.constraints, self.norm, self.W, self.token_multipliers)
 
     @property
@@ -86,7 +107,7 @@ class Solution:
     @property
     def token_multipliers(self) -> Float:
         """The multipliers laid out over tokens (n, T), zero where there is no constraint."""
-        return unpack(self.constraints, self.multipliers)
+        return self.constraints.unpack(self.multipliers)
 
     @property
     def example(self) -> NDArray[np.intp]:
@@ -145,11 +166,16 @@ class Solution:
             if self.slack is not None:
                 short = int((self.shortfall > SUPPORT * self.required).sum())
                 fall = f", {short} of {self.tokens.n} examples fall short"
-            return [
+            lines = [
                 f"{self.norm} {kind} solution, W {size}, rank {self.rank}, margin {self.margin:.6g}",
                 f"{int(self.support.sum())} of {self.multipliers.size} constraints active{fall}",
                 f"{'certified' if certified else 'NOT certified'} {certificate}",
             ]
+            if certified or self.slack is not None:
+                return lines if certified else [lines[-1], *lines[:-1]]
+            with np.errstate(divide="ignore"):
+                bound = float(np.divide(1.0, certificate.least_norm))
+            return [lines[2], f"{lines[0]}, the best one at most {bound:.6g}", lines[1]]
         can, good = int(np.sum(self.separable)), int(np.sum(self.certified))
         solved = f"{can} of {self.tokens.runs} runs separable, " if self.slack is None else ""
         return [
@@ -160,7 +186,7 @@ class Solution:
 
     def plot(self) -> Any:
         """A matplotlib figure: margins of all constraints and singular values of W."""
-        from attsvm.figures.results import draw_solution
+        from attsvm.plotting.results import draw_solution
 
         return draw_solution(self)
 
@@ -175,7 +201,7 @@ class Solution:
         arrays |= {
             name: getattr(self, name) for name in ("selected", *_AXES) if getattr(self, name) is not None
         }
-        arrays["norm"] = np.array([type(self.norm).__name__, repr(self.norm.p)])
+        arrays["norm"] = np.array(saved_words(self.norm))
         return write_arrays(file, arrays, (self.tokens.keys, self.tokens.values))
 
     @classmethod
@@ -211,12 +237,7 @@ def _parts(tokens: Tokens, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]
         "separable": parts["separable"].astype(bool),
         "required": as_required(tokens, parts["required"]),
     }
-    families: dict[str, Callable[[float], Norm]] = {"Entrywise": Entrywise, "Schatten": Schatten}
-    families["MaxNorm"] = lambda _: MaxNorm()
-    words = arrays["norm"].ravel().tolist()
-    if len(words) != 2 or words[0] not in families:
-        raise ValueError(f"unknown norm {words}. Known: {', '.join(families)}, each with its p.")
-    norm = families[words[0]](float(words[1]))
+    norm = from_saved(arrays["norm"].ravel().tolist())
     return parts | {"norm": norm, "selected": as_selected(tokens, arrays["selected"])}
 
 
@@ -228,6 +249,30 @@ class Explanation:
     multipliers: Float
     conflict: list[tuple[int, int]]
     residual: float
+
+
+class NotCertified(UserWarning):
+    """A solution is not proven optimal: its certificate has a violation or a gap above 1e-8.
+
+    The solution holds the best weight and multipliers that were found: `margin` is what its W attains, and no
+    weight of norm one has a margin above `margin_bound`.
+    """
+
+    @classmethod
+    def of(cls, solution: Solution, certificate: Certificate, uncertified: NDArray[np.intp]) -> NotCertified:
+        """The warning for a solution and its certificate; uncertified: the runs that it is about."""
+        worst, number = np.atleast_1d(certificate.worst), solution.tokens.runs
+        which = f"{len(uncertified)} of {number} runs are" if number else "the solution is"
+        first = int(uncertified[np.argmax(worst[uncertified])])
+        words = f"{which} not certified: violations or relative gap {worst[first]:.1e}"
+        words += f" (run {first}), and 1e-8 is allowed." if number else ", and 1e-8 is allowed."
+        if solution.slack is None:
+            margin, bound = (np.atleast_1d(x)[first] for x in (solution.margin, solution.margin_bound))
+            words += f" W attains the margin {margin:.6g}; the best one is at most {bound:.6g}."
+        return cls(
+            f"{words} Examples of similar scale, and selected tokens that are not nearly equal to others, or "
+            "nearly averages of them, are easier to prove; slack=C allows a few examples to fall short."
+        )
 
 
 class NotSeparable(ValueError):
@@ -267,30 +312,6 @@ class NotSeparable(ValueError):
 
     def __repr__(self) -> str:
         return f"NotSeparable({self.explanation.message!r})"
-
-
-def pack(program: Constraints, multipliers: Float) -> Float:
-    """Multipliers over tokens (…, n, T) → one per constraint (…, m), zero beyond a run's own m."""
-    packed = multipliers[program.active]
-    if program.runs is None:
-        return packed
-    counts = program.m
-    most = int(counts.max())
-    if packed.size == most * program.runs:  # every run has as many
-        return packed.reshape(program.runs, most)
-    out = np.zeros((program.runs, most))
-    out[np.arange(most) < counts[:, None]] = packed
-    return out
-
-
-def unpack(program: Constraints, multipliers: Float) -> Float:
-    """The inverse of `pack`."""
-    out = np.zeros(program.active.shape)
-    if program.runs is None:
-        out[program.active] = multipliers
-    else:
-        out[program.active] = multipliers[np.arange(multipliers.shape[1]) < program.m[:, None]]
-    return out
 
 
 def _span(numbers: Float) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from attsvm.data.tokens import Tokens
 from attsvm.norms import frobenius, l1, nuclear
 from attsvm.program.max_margin import max_margin, separable
-from attsvm.tokens import Tokens
 
 
 def warm_up() -> None:

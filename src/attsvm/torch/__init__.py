@@ -1,7 +1,7 @@
 """The geometry of attsvm for PyTorch users (extra `torch`).
 
 LpMirrorDescent, SteepestDescent    torch.optim optimizers
-Compositional                       one for W_Q and W_K together
+Compositional                       an optimizer of W_Q and W_K together
 pool, attention, AttentionPooling   softmax attention whose gradient survives saturation
 SelectiveAttention                  the same with a learned temperature per query
 attention_statistics                what every query selects, at any length of context
@@ -9,13 +9,20 @@ MarginMonitor                       norm, entropy and margin of every head while
 clip_logits                         a limit on the logits of every head, kept in the weights
 evict                               which keys of a cache can go, and what that costs
 watch                               running scores of probes while a language model generates
-QueryKey                            how it reads an attention module of your own
+QueryKey                            where an attention module of your own keeps queries and keys
+
+Optimizers share `optimizer.py` and take their steps from `directions.py`. `statistics.py` reads `logits.py`
+in blocks; `statistics_kernel.py` does the same on a GPU. `attention_hooks.py` keeps the inputs of a model's
+attention modules, and `readers.py` recomputes queries and keys from them: for transformers by
+`hf_attention_inputs.py`, which runs a module up to its attention, and `trace_softmax.py`, up to a softmax
+of its own. `records.py` hands records to loggers and trainers. `running.py` keeps the running scores of
+`watch.py`; `probe.py` is a fitted probe as a module.
 """
 
-from attsvm.extras import missing as _missing
+from attsvm._support.optional_dependencies import missing as _missing
 
 try:
-    import torch as _torch  # noqa: F401
+    import torch as _torch
 except ModuleNotFoundError as error:
     raise _missing("attsvm.torch needs PyTorch", "torch") from error
 
@@ -25,7 +32,7 @@ from attsvm.torch.evict import Eviction, evict
 from attsvm.torch.mirror import LpMirrorDescent
 from attsvm.torch.monitor import MarginMonitor
 from attsvm.torch.pooling import AttentionPooling, attention, pool
-from attsvm.torch.query_key import QueryKey
+from attsvm.torch.readers import QueryKey
 from attsvm.torch.records import HeadRecord
 from attsvm.torch.selective import SelectiveAttention
 from attsvm.torch.statistics import AttentionStatistics, attention_statistics

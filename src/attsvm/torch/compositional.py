@@ -8,25 +8,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attsvm.given import real, whole
+from attsvm._support.validation import is_finite, is_integer
 from attsvm.norms import Norm, spectral
-from attsvm.torch.directions import steepest
+from attsvm.torch.directions import finite, steepest
 from attsvm.torch.optimizer import Group, Tensors, wide
-from attsvm.torch.roots import finite
 from attsvm.torch.steepest import SteepestDescent
 
 
 class Compositional(SteepestDescent):
     """Steps of W_Q and W_K that move every head's W = W_Kᵀ W_Q by at most lr in a norm, to first order.
 
-        W_K ← W_K − lr/2 · C⁻¹ steepest(C⁻¹ ∇L),     C = (W_Q W_Qᵀ + ridge · I)^½;     its twin for W_Q
+        W_K ← W_K − lr/2 · C⁻¹ steepest(C⁻¹ ∇L),     C = (W_Q W_Qᵀ + ridge · I)^½;     the same for W_Q
 
-    However long the factors are: a plain step of W_Q moves W by as much as W_K is long. spectral:
-    compositional Muon, `attsvm.compositional` on the other road.
+    The step of W does not depend on the lengths of the factors; a plain step of W_Q moves W in proportion to
+    the length of W_K. The spectral norm gives compositional Muon, `attsvm.compositional` in `attsvm.train`.
 
     pairs: (W_Q, W_K) of every layer, weights of nn.Linear (heads · width, d) and (groups · width, d), or
         dictionaries {"params": [W_Q, W_K], …} with settings of their own.
-    heads: of W_Q; groups: of W_K, as many unless given. Where heads share keys, their W stand side by side.
+    heads: of W_Q; groups: of W_K, by default the heads. Where heads share keys, their W stand side by side.
     momentum, nesterov, weight_decay, polar: as in SteepestDescent.
     """
 
@@ -34,23 +33,25 @@ class Compositional(SteepestDescent):
         self,
         pairs: Iterable[Any],
         lr: float,
-        norm: Norm = spectral,
+        norm: Norm | str = spectral,
         *,
         heads: int = 1,
         groups: int | None = None,
         ridge: float = 0.01,
         **others: Any,
     ) -> None:
-        given = [pair if isinstance(pair, dict) else {"params": list(pair)} for pair in pairs]
-        more = {"ridge": ridge, "groups": groups}
-        super().__init__([{**more, **group} for group in given], lr, norm, heads=heads, joint=True, **others)
+        param_groups = [pair if isinstance(pair, dict) else {"params": list(pair)} for pair in pairs]
+        options = {"ridge": ridge, "groups": groups}
+        param_groups = [{**options, **group} for group in param_groups]
+        super().__init__(param_groups, lr, norm, heads=heads, joint=True, **others)
 
     def check(self, group: Group) -> None:
-        super().check({**group, "joint": False})  # each head has its own step; only the pair comes together
+        # `joint` gives `move` both matrices of a pair; the steps themselves are one for each head.
+        super().check({**group, "joint": False})
         ridge, heads, groups = group["ridge"], group["heads"], group["groups"]
-        if not (real(ridge) and ridge > 0):
+        if not (is_finite(ridge) and ridge > 0):
             raise ValueError(f"ridge is {ridge!r}. Pass a positive number, such as 0.01.")
-        if groups is not None and not (whole(groups) and groups >= 1 and heads % groups == 0):
+        if groups is not None and not (is_integer(groups) and groups >= 1 and heads % groups == 0):
             raise ValueError(f"{heads} heads and {groups} groups. Pass a divisor of the heads.")
         if len(group["params"]) != 2:
             raise ValueError(
@@ -75,23 +76,19 @@ class Compositional(SteepestDescent):
             raise RuntimeError(
                 "steps of several heads need whole gradients, but one is a shard (FSDP). Use DDP."
             )
-        query, key = wide([w.detach() for w in group["params"]])
-        each = query.unflatten(0, (heads, -1)), key.unflatten(0, (groups, -1))
-        shared = (
-            each[0].unflatten(0, (groups, -1)).transpose(1, 2).flatten(2)
-        )  # queries of one key side by side
-        roots = {
-            id(group["params"][0]): _inverse_root(each[1], group["ridge"]).repeat_interleave(
-                heads // groups, 0
-            ),
-            id(group["params"][1]): _inverse_root(shared, group["ridge"]),
-        }
+        W_Q, W_K = group["params"]
+        query, key = wide([W_Q.detach(), W_K.detach()])
+        query, key = query.unflatten(0, (heads, -1)), key.unflatten(0, (groups, -1))
+        # The queries that share one key stand side by side.
+        shared = query.unflatten(0, (groups, -1)).transpose(1, 2).flatten(2)
+        key_root = _inverse_root(key, group["ridge"]).repeat_interleave(heads // groups, 0)
+        roots = {id(W_Q): key_root, id(W_K): _inverse_root(shared, group["ridge"])}
         steps = []
         for w, grad in zip(params, grads, strict=True):
             inverse = roots[id(w)]
-            seen = inverse @ grad.unflatten(0, (len(inverse), -1))
-            found = steepest(group["norm"], list(seen), False, group["polar"])
-            steps.append((inverse @ torch.stack(found)).flatten(0, 1) / 2)
+            scaled = inverse @ grad.unflatten(0, (len(inverse), -1))
+            head_steps = steepest(group["norm"], list(scaled), False, group["polar"])
+            steps.append((inverse @ torch.stack(head_steps)).flatten(0, 1) / 2)
         return steps
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Any
 
-from attsvm.figures.panels import grid
-from attsvm.figures.style import colours
+from attsvm.plotting.panels import grid
+from attsvm.plotting.style import colours
 from attsvm.torch.records import HeadRecord
 
 PANELS = {
@@ -16,25 +16,26 @@ PANELS = {
     "top_mass": "top mass",
     "median_margin": "median margin",
 }
-APART = 8
-"""So many lines have a colour each; more, of several modules, share that of their module."""
+MAX_COLOURED_HEADS = 8
+"""Up to so many lines have a colour each; more, of several modules, share that of their module."""
 
-ROWS = 16
+LEGEND_ROWS = 16
 """Lines of the legend in one column."""
 
 
 def draw(records: Sequence[HeadRecord]) -> Any:
-    """The figure of a monitor's records, which are not empty."""
+    """The figure of a monitor's records, of which there is at least one."""
     curves: dict[tuple[str, int], list[HeadRecord]] = {}
     for record in records:
         curves.setdefault((record.module, record.head), []).append(record)
     names = line_names(curves)
     legend = dict(zip(dict.fromkeys(names.values()), colours(len({*names.values()})), strict=True))
-    columns, width = -(-len(legend) // ROWS), 1.3 if len(curves) <= APART else 0.7
+    columns = -(-len(legend) // LEGEND_ROWS)
+    width = 1.3 if len(curves) <= MAX_COLOURED_HEADS else 0.7
     figure, (axes,) = grid(1, len(PANELS), 3.4, width=12.0 + columns)
-    for ax, (what, title) in zip(axes, PANELS.items(), strict=True):
+    for ax, (field, title) in zip(axes, PANELS.items(), strict=True):
         for place, curve in curves.items():
-            heights = [getattr(record, what) for record in curve]
+            heights = [getattr(record, field) for record in curve]
             steps, marker = [record.step for record in curve], "o" if len(curve) == 1 else None
             ax.plot(steps, heights, color=legend[names[place]], lw=width, alpha=0.8, marker=marker)
         ax.set(title=title, xlabel="step")
@@ -44,27 +45,27 @@ def draw(records: Sequence[HeadRecord]) -> Any:
 
 
 def line_names(places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """The name of each line in the legend; lines of one name share their colour."""
+    """The name of each line (module, head) in the legend; lines of one name share their colour."""
     places = list(places)
     modules = short_names(list(dict.fromkeys(module for module, _ in places)))
     if len(modules) == 1:
         return {place: f"head {place[1]}" for place in places}
-    if len(places) <= APART:
+    if len(places) <= MAX_COLOURED_HEADS:
         return {(module, head): f"{modules[module]}, head {head}" for module, head in places}
     return {(module, head): modules[module] for module, head in places}
 
 
 def short_names(modules: Sequence[str]) -> dict[str, str]:
-    """Names without what all begin and end with; a number keeps the word before it: layer.0."""
-    parts = [module.split(".") for module in modules]
-    start, end = _same(parts), _same([part[::-1] for part in parts])
+    """Names without their common prefix and suffix; a number keeps the word before it: layer.0."""
+    paths = [module.split(".") for module in modules]
+    prefix, suffix = _common_prefix(paths), _common_prefix([path[::-1] for path in paths])
     short = {}
-    for module, part in zip(modules, parts, strict=True):
-        first = start - ("".join(part[start : start + 1]).isdigit() and start > 0)
-        short[module] = ".".join(part[first : max(len(part) - end, first + 1)]) or module
+    for module, path in zip(modules, paths, strict=True):
+        start = prefix - ("".join(path[prefix : prefix + 1]).isdigit() and prefix > 0)
+        short[module] = ".".join(path[start : max(len(path) - suffix, start + 1)]) or module
     return short
 
 
-def _same(parts: Sequence[Sequence[str]]) -> int:
-    """How many words all begin with."""
-    return sum(1 for _ in takewhile(lambda words: len({*words}) == 1, zip(*parts, strict=False)))
+def _common_prefix(paths: Sequence[Sequence[str]]) -> int:
+    """The length of the longest common prefix."""
+    return sum(1 for _ in takewhile(lambda words: len({*words}) == 1, zip(*paths, strict=False)))

@@ -1,4 +1,8 @@
-"""Which keys of a cache can go, and what the selections of the queries lose without them."""
+"""Which keys of a cache can go, and what the selections of the queries lose without them.
+
+No query can tell a point of the keys' convex hull from its corners: q · k ≤ max_i q · k_i over the kept keys
+k_i. A key at the distance r from their hull exceeds that maximum by at most r ‖q‖.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,25 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from attsvm.given import whole
-from attsvm.torch.hull import distances, spanning
+from attsvm._support.validation import as_integer, is_integer
 from attsvm.torch.logits import Logits
 from attsvm.torch.statistics import BLOCK, statistics_of
 
+HULL_BLOCK = 2**22
+"""Weights of corners that are held at once."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Eviction:
-    """What is kept of a cache, with its cost for the queries that were given, recomputed from the keys.
+    """The keys of a cache that stay, and the cost for the given queries, recomputed from the keys.
 
-    key: all keys as they were given, which live as long as this does.
+    key: all keys as they were given; they live as long as this object.
     kept (batch, groups, budget): the keys that stay, in their order.
-    lost (batch, heads, t): by how much the largest logit of a query falls; 0 where its key stays, ∞ where it
-        sees none any more.
-    share (batch, heads, t): its attention on the keys that go. Its output moves by at most this share times
-        the diameter of the values.
-    Both are empty (t = 0) where no queries were given.
+    lost (batch, heads, t): by how much the largest logit of a query falls; 0 where its key stays, ∞ where no
+        key that the query sees stays.
+    share (batch, heads, t): the query's attention on the keys that go. Its output moves by at most this share
+        times the diameter of the values.
+    lost and share are empty (t = 0) where no queries were given.
     """
 
     key: Tensor
@@ -31,20 +37,25 @@ class Eviction:
     lost: Tensor
     share: Tensor
 
-    def reach(self, steps: int = 100) -> Tensor:
-        """How far each key is at most from the convex hull of those kept (batch, groups, s); 0 if it stays.
+    def __repr__(self) -> str:
+        batch, groups, s, _ = self.key.shape
+        size = f"{self.kept.shape[2]} of {s} keys of {groups} groups of each of {batch} sequences"
+        return f"Eviction(keeps {size}; cost for {self.lost.shape[2]} queries)"
 
-        It holds for every query, seen or not: without the keys that go the largest logit falls by at most
+    def reach(self, steps: int = 100) -> Tensor:
+        """An upper bound on each key's distance from the hull of the kept keys (batch, groups, s); 0 if kept.
+
+        The bound serves every query: without the keys that go, its largest logit falls by at most
         scale · ‖q‖ · reach. More steps tighten the bound. Padding counts as a key here.
         """
         batch, groups, s, d = self.key.shape
-        found = torch.zeros((batch * groups, s), dtype=torch.float64, device=self.key.device)
-        lines = zip(self.key.reshape(-1, s, d), self.kept.reshape(batch * groups, -1), found, strict=True)
-        for keys, kept, out in lines:
-            gone = torch.ones(s, dtype=torch.bool, device=keys.device)
-            gone[kept] = False
-            out[gone] = distances(keys[gone], keys[kept], steps)
-        return found.unflatten(0, (batch, groups))
+        bounds = torch.zeros((batch * groups, s), dtype=torch.float64, device=self.key.device)
+        heads = zip(self.key.reshape(-1, s, d), self.kept.reshape(batch * groups, -1), bounds, strict=True)
+        for keys, kept, bound in heads:
+            evicted = torch.ones(s, dtype=torch.bool, device=keys.device)
+            evicted[kept] = False
+            bound[evicted] = _hull_distances(keys[evicted], keys[kept], steps)
+        return bounds.unflatten(0, (batch, groups))
 
 
 def evict(
@@ -63,50 +74,50 @@ def evict(
 
         score_j = max_q (q · k_j − max_{i ≠ j} q · k_i),   the largest lead that a query gives key j
 
-    A key with a positive score wins some query; while all winners stay, nothing is lost. Without queries the
-    keys stay that span the convex hull of all of them (`Eviction.reach`).
+    A key with a positive score wins some query; while all winners stay, nothing is lost. Without queries, the
+    keys that span the convex hull of all keys stay (`Eviction.reach`).
 
     key (batch, groups, s, d), query (batch, heads, t, d), heads a multiple of groups, as in
         `attention_statistics`: the last queries before the eviction, say 32; the last stands at the last key.
-    recent: so many last keys stay. scores (batch, groups, s): a ranking of your own instead, such as the sum
-        of attention. mask (batch, s): True where a key is no padding, which goes first.
+    recent: so many last keys stay in any case. scores (batch, groups, s): a ranking of your own instead, such
+        as the sum of attention. mask (batch, s): False on padding, which goes first.
     """
     if key.ndim != 4:
         raise ValueError(f"key has shape {tuple(key.shape)}. Pass (batch, groups, s, d).")
-    most = key.shape[2]
-    if not (whole(budget) and whole(recent) and 1 <= budget <= most and 0 <= recent <= budget):
-        told = f"budget is {budget} and recent {recent} of {most} keys"
-        raise ValueError(f"{told}. Pass a budget from 1 to {most}, and recent from 0 to the budget.")
+    s = key.shape[2]
+    budget, recent = as_integer(budget), as_integer(recent)
+    if not (is_integer(budget) and is_integer(recent) and 1 <= budget <= s and 0 <= recent <= budget):
+        counts = f"budget is {budget} and recent {recent} of {s} keys"
+        raise ValueError(f"{counts}. Pass a budget from 1 to {s}, and recent from 0 to the budget.")
     if scores is not None and scores.shape != key.shape[:3]:
         raise ValueError(
             f"scores have shape {tuple(scores.shape)}. Pass one per key, {tuple(key.shape[:3])}."
         )
     if query is None and scores is None and mask is not None:
         raise ValueError("padding cannot be told from keys without queries. Pass query, or scores.")
-    asking = key[:, :, :0] if query is None else query
-    _finite("key", key, mask)
-    _finite("query", asking, mask)
+    queries = key[:, :, :0] if query is None else query
+    _check_finite("key", key, mask)
+    _check_finite("query", queries, mask)
     real = None if mask is None else mask[:, None, None].bool()
-    logits = Logits(
-        asking, key, real, key.shape[-1] ** -0.5 if scale is None else scale, causal, None, soft_cap
-    )
+    scale = key.shape[-1] ** -0.5 if scale is None else scale
+    logits = Logits(queries, key, real, scale, causal, None, soft_cap)
     with torch.no_grad():
         if scores is None and query is not None:
             scores = _leads(logits)
-        kept = _spanning(key, budget, recent) if scores is None else _largest(scores, budget, recent, mask)
+        kept = _hull_keys(key, budget, recent) if scores is None else _largest(scores, budget, recent, mask)
         return Eviction(key.detach(), kept, *_cost(logits, kept))
 
 
-# ---------------------------------------------------------------------- details
+# ---------------------------------------------------------------------- leads and costs
 
 
-def _finite(name: str, x: Tensor, mask: Tensor | None) -> None:
-    """Refuse NaN and infinity, which would decide every comparison; padding may be so."""
-    wrong = ~x.isfinite().all(-1)
+def _check_finite(name: str, x: Tensor, mask: Tensor | None) -> None:
+    """Refuse NaN and infinity, which would decide every comparison; padding may hold them."""
+    bad = ~x.isfinite().all(-1)
     if mask is not None and x.ndim == 4 and x.shape[2] <= mask.shape[1]:
-        wrong &= mask[:, None, mask.shape[1] - x.shape[2] :].bool()
-    if bool(wrong.any()):
-        where = tuple(wrong.nonzero()[0].tolist())
+        bad &= mask[:, None, mask.shape[1] - x.shape[2] :].bool()
+    if bool(bad.any()):
+        where = tuple(bad.nonzero()[0].tolist())
         raise ValueError(
             f"{name} has an entry that is NaN or infinite, first at (batch, head, place) {where}. "
             "Look for an overflow in the model, or mask the place as padding."
@@ -114,23 +125,24 @@ def _finite(name: str, x: Tensor, mask: Tensor | None) -> None:
 
 
 def _leads(logits: Logits) -> Tensor:
-    """The largest lead of every key over the best other one, of any query of its heads (batch, groups, s)."""
+    """The largest lead of every key over the best other key, of any query of its heads (batch, groups, s)."""
     batch, heads, t, s = logits.shape
-    groups, found = logits.key.shape[1], statistics_of(logits)
+    groups, statistics = logits.key.shape[1], statistics_of(logits)
     best = logits.query.new_full((batch, groups, s), -torch.inf, dtype=logits.wide)
     length = max(1, BLOCK // (batch * heads * s))
     for i in range(0, t, length):
-        own = slice(i, min(i + length, t))
-        leads = logits.block(own, slice(0, s)) - found.largest[:, :, own, None]
+        queries = slice(i, min(i + length, t))
+        leads = logits.block(queries, slice(0, s)) - statistics.largest[:, :, queries, None]
         leads.nan_to_num_(-torch.inf, neginf=-torch.inf)  # a query that sees no key
-        won = found.where[:, :, own, None]
-        leads.scatter_(3, won.clamp_min(0), torch.where(won < 0, -torch.inf, found.margin[:, :, own, None]))
+        winner = statistics.where[:, :, queries, None]
+        margins = torch.where(winner < 0, -torch.inf, statistics.margin[:, :, queries, None])
+        leads.scatter_(3, winner.clamp_min(0), margins)
         best = torch.maximum(best, leads.unflatten(1, (groups, -1)).amax((2, 3)))
     return best
 
 
 def _largest(scores: Tensor, budget: int, recent: int, mask: Tensor | None) -> Tensor:
-    """The keys of the largest scores, of equal ones the later; the last `recent` in any case."""
+    """The keys of the largest scores, of equal scores the later key; the last `recent` keys in any case."""
     scores = scores.clone().to(torch.promote_types(scores.dtype, torch.float32))
     scores.nan_to_num_(-torch.inf, torch.finfo(scores.dtype).max, -torch.inf)
     if mask is not None:
@@ -140,17 +152,90 @@ def _largest(scores: Tensor, budget: int, recent: int, mask: Tensor | None) -> T
     return (scores.shape[-1] - 1 - order).sort(-1).values
 
 
-def _spanning(key: Tensor, budget: int, recent: int) -> Tensor:
-    found = [spanning(keys, budget, recent) for keys in key.flatten(0, 1)]
-    return torch.stack(found).sort(-1).values.unflatten(0, key.shape[:2])
-
-
 def _cost(logits: Logits, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """What the queries lose: of their largest logit, and of their attention."""
+    """By how much each query's largest logit falls, and its attention on the keys that go."""
     _, heads, _, s = logits.shape
     stays = torch.zeros((*kept.shape[:2], s), dtype=torch.bool, device=kept.device).scatter_(2, kept, True)
     stays = stays.repeat_interleave(heads // kept.shape[1], 1)[:, :, None]
-    before = statistics_of(logits, ~stays)
-    after = statistics_of(replace(logits, mask=stays if logits.mask is None else stays & logits.mask))
-    lost = torch.where(before.where < 0, 0, before.largest - after.largest)
-    return lost, before.selected  # type: ignore[union-attr]
+    full = statistics_of(logits, ~stays)
+    reduced = statistics_of(replace(logits, mask=stays if logits.mask is None else stays & logits.mask))
+    lost = torch.where(full.where < 0, 0, full.largest - reduced.largest)
+    return lost, full.selected  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------------- the convex hull of the keys
+
+
+def _hull_distances(points: Tensor, corners: Tensor, steps: int) -> Tensor:
+    """An upper bound on the distance of every point (p, d) from the hull of the corners (c, d), float64 (p,).
+
+        min ‖x − Σ λ_i k_i‖  subject to  λ ≥ 0, Σ λ = 1
+
+    by accelerated projected gradients. Any λ of the simplex gives a bound; the last λ is used. Too few
+    steps loosen the bound and cannot break it.
+    Reference: Beck, Teboulle 2009, FISTA; Duchi et al. 2008, projection onto the simplex.
+    """
+    if not len(points):
+        return points.new_zeros(0, dtype=torch.float64)
+    mean = corners.double().mean(0)  # a part that all keys share would only slow the steps
+    corners = corners.double() - mean
+    rate = 1 / torch.linalg.eigvalsh(corners.T @ corners)[-1].clamp_min(torch.finfo(mean.dtype).tiny)
+    blocks = points.split(max(1, HULL_BLOCK // len(corners)))
+    return torch.cat([_block_distances(x.double() - mean, corners, rate, steps) for x in blocks])
+
+
+def _block_distances(x: Tensor, corners: Tensor, rate: Tensor, steps: int) -> Tensor:
+    gram, products = corners @ corners.T, x @ corners.T
+    nearest = (gram.diagonal() - 2 * products).argmin(1)
+    weights = torch.nn.functional.one_hot(nearest, len(corners)).to(x)
+    ahead, momentum = weights, 1.0
+    for _ in range(steps):
+        new = _on_simplex(ahead - rate * (ahead @ gram - products))
+        next_momentum = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+        ahead, weights = new + (momentum - 1) / next_momentum * (new - weights), new
+        momentum = next_momentum
+    weights = weights.clamp_min(0)
+    weights = weights / weights.sum(1, keepdim=True)
+    distance = torch.linalg.vector_norm(x - weights @ corners, dim=1)
+    distance = torch.minimum(distance, torch.linalg.vector_norm(x - corners[nearest], dim=1))
+    # The weights sum to one up to rounding, which moves the point by at most the added term.
+    slack = len(corners) * torch.finfo(x.dtype).eps * corners.abs().amax() * corners.shape[1] ** 0.5
+    return distance + slack
+
+
+def _on_simplex(y: Tensor) -> Tensor:
+    """The projection of every row onto the simplex: weights ≥ 0 of sum 1."""
+    falling = y.sort(dim=1, descending=True).values
+    counts = torch.arange(1, y.shape[1] + 1, device=y.device, dtype=y.dtype)
+    heights = (falling.cumsum(1) - 1) / counts
+    positive = (falling > heights).sum(1, keepdim=True)
+    return (y - heights.gather(1, positive - 1)).clamp_min(0)
+
+
+def _hull_keys(key: Tensor, budget: int, recent: int) -> Tensor:
+    """For every head's keys, the indices of those that span their hull, among them the last `recent`."""
+    indices = [_hull_corners(keys, budget, recent) for keys in key.flatten(0, 1)]
+    return torch.stack(indices).sort(-1).values.unflatten(0, key.shape[:2])
+
+
+def _hull_corners(points: Tensor, count: int, recent: int) -> Tensor:
+    """Indices of `count` points (p, d), among them the last `recent`, whose hull is near all other points.
+
+    Greedy: the point farthest from the hull so far joins, and each point's nearest point of the hull takes a
+    step towards it.
+    Reference: Blum, Har-Peled, Raichel 2016, Sparse approximation via generating point sets.
+    """
+    x = points.to(torch.float64 if points.dtype == torch.float64 else torch.float32)
+    required = list(range(len(x) - recent, len(x)))
+    start = required[0] if required else int((x - x.mean(0)).square().sum(1).argmax())
+    corners, residual = [start], x - x[start]
+    for k in range(1, count):
+        distance = residual.square().sum(1)
+        distance[corners] = -1  # of two equal points one is a corner
+        new = required[k] if k < len(required) else int(distance.argmax())
+        direction = x[new] - (x - residual)
+        share = (residual * direction).sum(1)
+        share = share / direction.square().sum(1).clamp_min(torch.finfo(x.dtype).tiny)
+        residual = residual - share.clamp(0, 1)[:, None] * direction
+        corners.append(new)
+    return torch.tensor(corners, device=points.device)

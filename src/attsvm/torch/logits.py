@@ -1,4 +1,4 @@
-"""The logits of softmax attention, asked for in blocks of queries and keys."""
+"""The logits of softmax attention, computed in blocks of queries and keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Logits:
-    """scale · query · key with what decides which keys count; `attention_statistics` says it in words.
+    """scale · query · key, and which keys count; the fields are the arguments of `attention_statistics`.
 
     query (batch, heads, t, d), key (batch, groups, s, d), mask broadcasts to (batch, heads, t, s).
     """
@@ -26,15 +26,22 @@ class Logits:
 
     def __post_init__(self) -> None:
         query, key = self.query, self.key
+        for name, array in (("query", query), ("key", key)):
+            if not isinstance(array, Tensor):
+                kind = f"{type(array).__module__}.{type(array).__name__}"
+                raise TypeError(f"{name} is {kind}. Pass a tensor of torch: torch.as_tensor({name}).")
         shapes = f"query {tuple(query.shape)} and key {tuple(key.shape)}"
         if query.ndim != 4 or key.ndim != 4 or query.shape[::3] != key.shape[::3]:
             raise ValueError(f"{shapes}: expected (batch, heads, t, d) and (batch, groups, s, d).")
         if not query.is_floating_point() or query.dtype != key.dtype or query.device != key.device:
-            told = f"query is {query.dtype} on {query.device}, key {key.dtype} on {key.device}"
-            raise ValueError(f"{told}. Pass both in one floating type on one device.")
-        if 0 in key.shape or query.shape[1] % key.shape[1]:
+            types = f"query is {query.dtype} on {query.device}, key {key.dtype} on {key.device}"
+            raise ValueError(f"{types}. Pass both in one floating type on one device.")
+        if 0 in key.shape:
+            raise ValueError(f"{shapes}: there is no key. Pass at least one.")
+        if query.shape[1] % key.shape[1]:
+            problem = f"{query.shape[1]} heads cannot share {key.shape[1]} groups of keys evenly"
             raise ValueError(
-                f"{shapes}: expected at least one key, and heads a multiple of the keys' groups."
+                f"{shapes}: {problem}. Pass so many heads that they are a multiple of the groups."
             )
         if self.window is not None and self.window < 1:
             raise ValueError(
@@ -51,64 +58,64 @@ class Logits:
 
     @property
     def allowed(self) -> Tensor | None:
-        """The mask as yes and no, without the numbers that it adds."""
+        """The mask as booleans, without the numbers that it adds."""
         return self.mask if self.mask is None or self.mask.dtype == torch.bool else self.mask > -torch.inf
 
     @property
     def wide(self) -> torch.dtype:
-        """The type that is computed in."""
+        """The type of the computation."""
         return torch.float64 if self.query.dtype == torch.float64 else torch.float32
 
     def broadcasts(self, mask: Tensor | None, name: str) -> None:
         """Refuse a mask that does not broadcast to the logits."""
         if mask is None:
             return
-        ends = zip(reversed(mask.shape), reversed(self.shape), strict=False)
-        if mask.ndim > 4 or not all(size in (1, wanted) for size, wanted in ends):
+        axes = zip(reversed(mask.shape), reversed(self.shape), strict=False)
+        if mask.ndim > 4 or not all(size in (1, length) for size, length in axes):
             raise ValueError(
                 f"{name} has shape {tuple(mask.shape)}, which does not broadcast to {self.shape}."
             )
 
-    def reach(self, own: slice) -> tuple[int, int]:
+    def visible_keys(self, queries: slice) -> tuple[int, int]:
         """The keys, from and up to, that some query of a block may see."""
         _, _, t, s = self.shape
         low, high = 0, s
         if self.causal:
-            high = own.stop + s - t
+            high = queries.stop + s - t
         elif self.window is not None:
-            high = own.stop + s - t + self.window - 1
+            high = queries.stop + s - t + self.window - 1
         if self.window is not None:
-            low = own.start + s - t - self.window + 1
+            low = queries.start + s - t - self.window + 1
         low = min(max(low, 0), s - 1)
         return low, min(max(high, low + 1), s)
 
-    def block(self, own: slice, others: slice) -> Tensor:
-        """Logits of some queries and keys (batch, heads, own, others), −∞ where a key does not count."""
-        q = self.query[:, :, own].to(self.wide).unflatten(1, (self.key.shape[1], -1))
-        k = self.key[:, :, None, others].to(self.wide)
+    def block(self, queries: slice, keys: slice) -> Tensor:
+        """Logits of some queries and keys (batch, heads, queries, keys), −∞ where a key does not count."""
+        q = self.query[:, :, queries].to(self.wide).unflatten(1, (self.key.shape[1], -1))
+        k = self.key[:, :, None, keys].to(self.wide)
         logits: Tensor = ((self.scale * q) @ k.mT).flatten(1, 2)
         if self.soft_cap is not None:
             logits = self.soft_cap * torch.tanh(logits / self.soft_cap)
         if self.mask is not None:
-            piece = part(self.mask, own, others)
-            if piece.dtype == torch.bool:
-                logits = logits.masked_fill(~piece, -torch.inf)
+            mask = mask_block(self.mask, queries, keys)
+            if mask.dtype == torch.bool:
+                logits = logits.masked_fill(~mask, -torch.inf)
             else:
-                logits = logits + piece.to(self.wide)
-        return logits.masked_fill(self._hidden(own, others), -torch.inf)
+                logits = logits + mask.to(self.wide)
+        return logits.masked_fill(self._hidden(queries, keys), -torch.inf)
 
-    def _hidden(self, own: slice, others: slice) -> Any:
+    def _hidden(self, queries: slice, keys: slice) -> Any:
         """Keys ahead of their query or outside its window; the last query stands at the last key."""
         _, _, t, s = self.shape
-        i, j = (torch.arange(x.start, x.stop, device=self.query.device) for x in (own, others))
+        i, j = (torch.arange(x.start, x.stop, device=self.query.device) for x in (queries, keys))
         ahead = j - (i[:, None] + s - t)
         hidden = ahead > (0 if self.causal else s + t)
         return hidden if self.window is None else hidden | (ahead.abs() >= self.window)
 
 
-def part(mask: Tensor, own: slice, others: slice) -> Tensor:
-    """The part of a mask that belongs to a block; axes of length one stay."""
+def mask_block(mask: Tensor, queries: slice, keys: slice) -> Tensor:
+    """A mask's entries of some queries and keys; axes of length one stay."""
     mask = mask[(None,) * (4 - mask.ndim)]
-    sides = zip((own, others), mask.shape[2:], strict=True)
-    own, others = (side if size > 1 else slice(None) for side, size in sides)
-    return mask[:, :, own, others]
+    axes = zip((queries, keys), mask.shape[2:], strict=True)
+    queries, keys = (block if size > 1 else slice(None) for block, size in axes)
+    return mask[:, :, queries, keys]

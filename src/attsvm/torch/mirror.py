@@ -9,29 +9,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attsvm.given import real
+from attsvm._support.validation import is_finite
 from attsvm.norms import Entrywise
 from attsvm.torch.directions import dual_sizes, largest_entries, signed_power
-from attsvm.torch.optimizer import Descent, Group, Tensors, wide
+from attsvm.torch.optimizer import Group, GroupOptimizer, Tensors, wide
 
 
-class LpMirrorDescent(Descent):
+class LpMirrorDescent(GroupOptimizer):
     """Mirror descent with the entrywise potential ψ(w) = 1/p Σ |w_j|^p, 1 < p < ∞.
 
         ∇ψ(w) ← ∇ψ(w) − lr ∇L,     ∇ψ(w) = sign(w) |w|^(p−1)
 
     p = 2 is torch.optim.SGD, bit for bit. p near 1 leads to sparse weights, large p to even ones.
 
-    normalised: divide ∇L by its dual norm ‖∇L‖_q, 1/p + 1/q = 1, so that steps survive saturation; of
-    each tensor on its own, or with joint=True of all parameters of the group as one vector.
+    normalised: divide ∇L by its dual norm ‖∇L‖_q, 1/p + 1/q = 1, so that steps survive saturation; the norm
+    of each tensor, or with joint=True of all parameters of the group as one vector.
     weight_decay: adds weight_decay · w to the gradient, as SGD does.
 
-    For p < 2 the state is the dual variable ∇ψ(w), because w itself underflows; weights that something
-    else has changed since the last step are read anew. For p > 2 it is ∇ψ(w) that underflows: the step
-    is taken in units of the larger of |w| and |lr ∇L|^(1/(p−1)), and there is no state.
+    For p < 2 the state is the dual variable ∇ψ(w), because w itself underflows; it is recomputed from
+    weights that were changed by something else since the last step. For p > 2 it is ∇ψ(w) that underflows:
+    the step is taken in units of the larger of |w| and |lr ∇L|^(1/(p−1)), and there is no state.
 
-    fused: for p ≠ 2, one pass over each tensor, made by torch.compile. On a GPU, where the many passes of
-    the plain step take long and p < 2 waits for an answer at every step, it is several times as fast.
+    fused: for p ≠ 2, one pass over each tensor, made by torch.compile. On a GPU it is several times as fast,
+    because the plain step makes many passes, and for p < 2 waits for the device at every step.
     Reference: Julistiono et al. 2024, "Optimizing Attention with Mirror Descent".
     """
 
@@ -48,12 +48,12 @@ class LpMirrorDescent(Descent):
         foreach: bool | None = None,
         fused: bool = False,
     ) -> None:
-        settings = {"weight_decay": weight_decay, "normalised": normalised, "joint": joint, "fused": fused}
-        super().__init__(params, {"lr": lr, "p": p, **settings, "maximize": maximize, "foreach": foreach})
+        options = {"weight_decay": weight_decay, "normalised": normalised, "joint": joint, "fused": fused}
+        super().__init__(params, {"lr": lr, "p": p, **options, "maximize": maximize, "foreach": foreach})
 
     def check(self, group: Group) -> None:
         p = group["p"]
-        if not (real(p) and p > 1):
+        if not (is_finite(p) and p > 1):
             raise ValueError(f"p is {p!r}. Mirror descent needs 1 < p < ∞.")
 
     def move(self, group: Group, params: Tensors, grads: Tensors) -> None:
@@ -82,21 +82,21 @@ class LpMirrorDescent(Descent):
         for w, g in zip(params, grads, strict=True):
             if p < 2 and "dual" not in self.state[w]:
                 self.state[w]["dual"] = signed_power(wide([w]), p - 1)[0]
-            given = [x.detach() for x in ([w, g, self.state[w]["dual"]] if p < 2 else [w, g])]
-            if all(x.is_contiguous() for x in given):
-                given = [x.view(-1) for x in given]  # one program for all shapes
-            step(*given, lr, p)
+            arrays = [x.detach() for x in ([w, g, self.state[w]["dual"]] if p < 2 else [w, g])]
+            if all(x.is_contiguous() for x in arrays):
+                arrays = [x.view(-1) for x in arrays]  # one compiled program for all shapes
+            step(*arrays, lr, p)
 
     def _duals(self, params: Tensors, p: float) -> Tensors:
-        """∇ψ(w) from the state, or from the weights where they are new or have been changed."""
-        known = [w for w in params if "dual" in self.state[w]]
-        written = signed_power([self.state[w]["dual"] for w in known], 1 / (p - 1))
-        written = [x.to(w.dtype) for x, w in zip(written, known, strict=True)]
-        # One question for all tensors, because a GPU waits for each answer.
-        if known and torch.stack(largest_entries(torch._foreach_sub(written, known))).any():
-            for w, old in zip(known, written, strict=True):
-                changed = torch.where(old == w, self.state[w]["dual"], signed_power(wide([w]), p - 1)[0])
-                self.state[w]["dual"] = changed
+        """∇ψ(w) from the state, or from the weights where they are new or were changed."""
+        with_state = [w for w in params if "dual" in self.state[w]]
+        written = signed_power([self.state[w]["dual"] for w in with_state], 1 / (p - 1))
+        written = [x.to(w.dtype) for x, w in zip(written, with_state, strict=True)]
+        # One comparison for all tensors, because the host waits for the GPU at each.
+        if with_state and torch.stack(largest_entries(torch._foreach_sub(written, with_state))).any():
+            for w, old in zip(with_state, written, strict=True):
+                dual = torch.where(old == w, self.state[w]["dual"], signed_power(wide([w]), p - 1)[0])
+                self.state[w]["dual"] = dual
         for w in params:
             if "dual" not in self.state[w]:
                 self.state[w]["dual"] = signed_power(wide([w]), p - 1)[0]
@@ -109,7 +109,7 @@ def _compiled(step: Callable[..., None]) -> Callable[..., None]:
 
 
 def _dual_step(w: Tensor, g: Tensor, dual: Tensor, lr: float, p: float) -> None:
-    """p < 2, without asking: the dual is read anew wherever w is not what it last wrote."""
+    """The step for p < 2: the dual is recomputed wherever w is not what the last step wrote."""
     written = signed_power([dual], 1 / (p - 1))[0].to(w.dtype)
     dual.copy_(torch.where(written == w, dual, signed_power(wide([w]), p - 1)[0]) - lr * wide([g])[0])
     w.copy_(signed_power([dual], 1 / (p - 1))[0])

@@ -6,21 +6,28 @@ import csv
 from collections.abc import Mapping
 from dataclasses import astuple, fields
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attsvm.torch.callbacks import lightning_callback, live, trainer_callback
-from attsvm.torch.query_key import QueryKey
-from attsvm.torch.readers import Look
-from attsvm.torch.records import HeadRecord, writing
+from attsvm.numbers.atomic_write import replacing
+from attsvm.torch.attention_hooks import AttentionHooks
+from attsvm.torch.readers import AttentionReading, QueryKey
+from attsvm.torch.records import (
+    HeadRecord,
+    WriteRecords,
+    lightning_callback,
+    live_writer,
+    trainer_callback,
+    writer_to,
+)
 from attsvm.torch.statistics import statistics_of
-from attsvm.torch.watched import Watched
 
 
 class MarginMonitor:
-    """Watches every attention module of a model; `record(step)` reads them all.
+    """Records every attention module of a model; `record(step)` reads them all.
 
         with MarginMonitor(model) as monitor:
             for step, batch in enumerate(batches):
@@ -29,32 +36,36 @@ class MarginMonitor:
                 optimizer.step()
 
     For transformers' Trainer pass callbacks=[monitor.callback()], for Lightning's [monitor.lightning()]. A
-    hook keeps the inputs of each module's last forward pass; queries and keys are recomputed only when a
-    record is asked for, with the weights as they are then, and their logits a block at a time. Rows of
-    padding tokens do not count. Each call of a module that a pass calls several times is a module of its own:
-    `name#0`, `name#1`, …
+    hook keeps the inputs of each module's last forward pass. `record` recomputes queries and keys from them,
+    with the weights as they are then, and the logits a block at a time. Rows of padding tokens do not count.
+    Where a pass calls a module several times, each call counts as a module: `name#0`, `name#1`, …
 
     own: how to read modules of your own, by their class: {SelfAttention: QueryKey("q", "k", heads=4)}.
 
-    A compiled model may be watched as well as the one it was made from, also after it has run: making a
-    monitor drops the code compiled so far (`torch.compiler.reset`), and the next pass compiles the hooks in.
+    The model may be compiled, and may have run: making a monitor drops the code compiled so far
+    (`torch.compiler.reset`), and the next pass compiles the hooks in.
     """
 
     def __init__(self, model: nn.Module, own: Mapping[type[nn.Module], QueryKey] | None = None) -> None:
         self.records: list[HeadRecord] = []
-        self._watched = Watched(model, own)
-        self._writers: list[Any] = []
+        self._hooks = AttentionHooks(model, own)
+        self._writers: list[WriteRecords] = []
+        self._name = type(model).__name__
+
+    def __repr__(self) -> str:
+        model = f"{self._name}, {self._hooks.count} attention modules"
+        return f"MarginMonitor({model}: {len(self.records)} records)"
 
     def record(self, step: int) -> list[HeadRecord]:
         """Read every head now; returns the new records, which are also appended to `records`."""
-        read: dict[str, Tensor] = {}
+        statistics: dict[str, Tensor] = {}
         with torch.no_grad():
-            for name, look in self._watched.looks():
-                read[name] = torch.stack([column.double() for column in _statistics(look)], 1)
-        # Read from the device when all are under way, not one after the other.
+            for name, reading in self._hooks.readings():
+                statistics[name] = torch.stack([column.double() for column in _statistics(reading)], 1)
+        # Copy to the host after all modules are under way: each copy waits for the device.
         new = [
             HeadRecord(step, name, head, *row)
-            for name, rows in read.items()
+            for name, rows in statistics.items()
             for head, row in enumerate(rows.tolist())
         ]
         self.records += new
@@ -68,12 +79,12 @@ class MarginMonitor:
         writer: anything with add_scalar(name, value, step) (TensorBoard's SummaryWriter), log(dict, step=…)
         (a run of Weights & Biases) or log_metrics(dict, step) (Lightning's loggers).
         """
-        self._writers.append(writing(writer))
+        self._writers.append(writer_to(writer))
         return self
 
     def to_csv(self, file: str | PathLike[str]) -> None:
         """Write the records as a table, one row per step, module and head."""
-        with open(file, "w", newline="", encoding="utf8") as out:
+        with replacing(Path(file)) as unfinished, unfinished.open("w", newline="", encoding="utf8") as out:
             writer = csv.writer(out)
             writer.writerow([field.name for field in fields(HeadRecord)])
             writer.writerows(astuple(record) for record in self.records)
@@ -81,7 +92,8 @@ class MarginMonitor:
     def plot(self) -> Any:
         """A matplotlib figure: norm, entropy, top mass and median margin by step, a line per head.
 
-        Few heads, or those of one module, have a colour each, many that of their module; a legend names them.
+        A few heads, or those of one module, have a colour each. The heads of several modules share the colour
+        of their module. A legend names the colours.
         """
         from attsvm.torch.drawing import draw
 
@@ -91,20 +103,20 @@ class MarginMonitor:
 
     def callback(self, every: int = 1) -> Any:
         """A transformers.TrainerCallback that records before every `every`-th optimizer step."""
-        return trainer_callback()(self, every)
+        return trainer_callback(self, every)
 
     def lightning(self, every: int = 1) -> Any:
         """A Callback for Lightning's Trainer that records before every `every`-th optimizer step."""
-        return lightning_callback()(self, every)
+        return lightning_callback(self, every)
 
     def live(self, seconds: float = 2.0) -> MarginMonitor:
-        """Show the figure in a notebook, drawn anew after a record, at most every so many seconds."""
-        self._writers.append(live(self.plot, seconds))
+        """Show the figure in a notebook; a record redraws it, at most every so many seconds."""
+        self._writers.append(live_writer(self.plot, seconds))
         return self
 
     def close(self) -> None:
         """Remove the hooks and forget the kept inputs; the records stay."""
-        self._watched.close()
+        self._hooks.close()
 
     def __enter__(self) -> MarginMonitor:
         return self
@@ -116,16 +128,17 @@ class MarginMonitor:
 # ---------------------------------------------------------------------- details
 
 
-def _statistics(look: Look) -> tuple[Tensor, ...]:
+def _statistics(reading: AttentionReading) -> tuple[Tensor, ...]:
     """norm, entropy, top mass, margin and median margin of every head, each (heads,)."""
-    found = statistics_of(look.logits)
-    counts = (found.where >= 0) & look.own()
-    rows = counts.sum((0, 2))  # where no query counts, a mean is NaN
-    mass = torch.exp(found.largest - found.logsumexp)
-    means = [torch.where(counts, x, 0).sum((0, 2)) / rows for x in (found.entropy, mass)]
-    gaps = torch.where(counts & torch.isfinite(found.margin), found.margin, torch.nan)  # one token only: ∞
+    statistics = statistics_of(reading.logits)
+    counts = (statistics.where >= 0) & reading.query_counts()
+    rows = counts.sum((0, 2))  # 0 where no query counts: the means are NaN then
+    mass = torch.exp(statistics.largest - statistics.logsumexp)
+    means = [torch.where(counts, x, 0).sum((0, 2)) / rows for x in (statistics.entropy, mass)]
+    # The margin of a query that sees one token is infinite: it does not count.
+    gaps = torch.where(counts & torch.isfinite(statistics.margin), statistics.margin, torch.nan)
     gaps = gaps.transpose(0, 1).flatten(1).double()
-    norms = look.norms.to(gaps)
-    safe = torch.where(norms > 0, norms, 1)  # W_QK = 0 has equal logits: gap 0, margin 0
-    least, middle = torch.nan_to_num(gaps, torch.inf).amin(1), torch.nanmedian(gaps, 1).values
-    return norms, *means, least / safe, torch.nan_to_num(middle, torch.inf) / safe
+    norms = reading.norms.to(gaps)
+    divisors = torch.where(norms > 0, norms, 1)  # W_QK = 0 has equal logits: gap 0, margin 0
+    least, median = torch.nan_to_num(gaps, torch.inf).amin(1), torch.nanmedian(gaps, 1).values
+    return norms, *means, least / divisors, torch.nan_to_num(median, torch.inf) / divisors

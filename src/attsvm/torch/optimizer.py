@@ -1,4 +1,4 @@
-"""What our torch optimizers share: one step over parameter groups, checks, and exact checkpoints."""
+"""The base of our torch optimizers: one step over parameter groups, checks, and exact checkpoints."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from attsvm.given import real
+from attsvm._support.validation import is_finite
+from attsvm.norms.names import norm_of
 
 Group = dict[str, Any]
 Tensors = list[Tensor]
 
 SMALL = 16_384
-"""Entries of a tensor for which, on a CPU, a call costs more than the work."""
+"""Up to so many entries of a tensor, on a CPU, a call costs more than the computation."""
 
 
-class Descent(Optimizer):
+class GroupOptimizer(Optimizer):
     """An optimizer whose `move` turns the gradients of some parameters of a group into a step.
 
     foreach=True moves all parameters of one device and dtype by the same few calls; foreach=False moves
-    them one by one, which needs less memory. None takes all on a GPU, and on a CPU all small ones: there a
-    large tensor alone stays in the cache.
+    them one by one, which needs less memory. None joins all parameters on a GPU, and on a CPU the small ones:
+    a large tensor moved by itself stays in the CPU's cache.
     """
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -42,23 +43,25 @@ class Descent(Optimizer):
 
     @abstractmethod
     def move(self, group: Group, params: Tensors, grads: Tensors) -> None:
-        """Change the parameters in place; grads are the loss's, or its negative's to maximise it."""
+        """Change the parameters in place; grads are those of the loss to minimise."""
 
     @abstractmethod
     def check(self, group: Group) -> None:
         """Raise where a setting of the group is impossible."""
 
     def fits(self, group: Group, w: Tensor) -> None:
-        """Raise where a parameter is not one for the settings of its group."""
+        """Raise where a parameter does not fit the settings of its group."""
 
     def add_param_group(self, param_group: Group) -> None:
+        if isinstance(norm := param_group.get("norm"), str):
+            param_group["norm"] = norm_of(norm)
         group = {**self.defaults, **param_group}
         lr = group["lr"]
         rate = lr.item() if isinstance(lr, Tensor) and lr.numel() == 1 else lr
-        if not (real(rate) and rate >= 0):
+        if not (is_finite(rate) and rate >= 0):
             raise ValueError(f"lr is {lr!r}. Pass a number ≥ 0.")
         decay = group["weight_decay"]
-        if not (real(decay) and decay >= 0):
+        if not (is_finite(decay) and decay >= 0):
             raise ValueError(f"weight_decay is {decay!r}. Pass a number ≥ 0.")
         self.check(group)
         super().add_param_group(param_group)
@@ -80,20 +83,20 @@ class Descent(Optimizer):
 
 
 def wide(tensors: Tensors) -> Tensors:
-    """Half-precision tensors as float32, the others as they are."""
+    """Half-precision tensors as float32, all others unchanged."""
     return [x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in tensors]
 
 
 def _batches(params: Tensors, foreach: bool | None, joint: bool) -> list[Tensors]:
-    """The parameters that one call moves."""
+    """The parameters in lists, each of which is moved by one call."""
     if joint and params:
         return [params]
-    together: dict[Any, Tensors] = {}
+    batches: dict[Any, Tensors] = {}
     for w in params:
         small = w.device.type != "cpu" or w.numel() <= SMALL
         kind = (w.device, w.dtype) if (small if foreach is None else foreach) else id(w)
-        together.setdefault(kind, []).append(w)
-    return list(together.values())
+        batches.setdefault(kind, []).append(w)
+    return list(batches.values())
 
 
 def _gradients(group: Group, params: Tensors) -> Tensors:

@@ -2,11 +2,11 @@
 
 The usual softmax gradient s_a (γ_a − Σ s_t γ_t) of the winning token a cancels to zero once s_a rounds
 to one. Here the weights are functions of the logits relative to the winner's, and the winner's weight
-is one minus the others'. Autograd then finds
+is one minus the others'. Autograd then computes
 
     ∂L/∂logit_t = s_t (g_t − ḡ),  t ≠ a,    ∂L/∂logit_a = −Σ_{t≠a} ∂L/∂logit_t,    g_t = γ_t − γ_a,
 
-in which nothing cancels; so do second derivatives and torch.func.
+in which nothing cancels. The same holds of second derivatives and of torch.func.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ def pool(logits: Tensor, values: Tensor, mask: Tensor | None = None, *, scale_fr
     """The attended value Σ_t s_t value_t (…, c) of logits (…, T) and values (…, T, c).
 
     Leading axes broadcast; mask is True where a token counts. The gradient in the logits is exact while
-    float can hold it, up to logit gaps of 700 (float32: 87). Beyond that, scale_free=True divides it by
-    the largest losing weight of the whole batch: a positive number, which steepest descent, normalised
-    mirror descent and sign descent never see. Values get their true gradient, so with scale_free they
-    must not depend on the parameters that the logits depend on, nor may gradients be accumulated.
+    the type can hold it, up to logit gaps of 700 (float32: 87). Beyond that, scale_free=True divides the
+    gradient by the largest weight in the batch among tokens whose value is not their winner's. This positive
+    factor does not change the steps of steepest descent, normalised mirror descent and sign descent. Values
+    get their true gradient: with scale_free they must not depend on the parameters that the logits depend on,
+    and gradients must not be accumulated.
     """
     _check_values(logits, values)
     relative, winner = _relative(logits, mask)
@@ -43,12 +44,18 @@ def pool(logits: Tensor, values: Tensor, mask: Tensor | None = None, *, scale_fr
     if not scale_free:
         return _mean(weights, values)
     pooled = _mean(weights.detach(), values)
-    # Adds zero, with gradient Σ_{t≠a} e^(log s_t − scale) (value_t − pooled) in the relative logits.
-    factors = _factors(relative.detach(), winner, log_total.detach())
-    moves = factors * torch.where(factors > 0, relative - relative.detach(), 0)
-    fixed, center = values.detach(), pooled.detach()
-    moves = moves.to(values.dtype)
-    return pooled + (_mean(moves, fixed) - moves.sum(-1, keepdim=True) * center)
+    fixed = values.detach()
+    index = winner.int().argmax(-1, keepdim=True)[..., None]
+    best = torch.take_along_dim(fixed, index, -2)
+    # Tokens with the winner's value are left out of the scale: their difference would be rounding alone.
+    pulls = (fixed != best).any(-1)  # not of their difference: compiled, it may be one rounding off zero
+    factors = _factors(relative.detach().masked_fill(~pulls, -torch.inf), log_total.detach())
+    # Adds zero, with gradient s_t (value_t − best − Σ_j s_j (value_j − best))/scale in the relative logits.
+    zeros = torch.where(relative > -torch.inf, relative - relative.detach(), 0)
+    scaled, shares = (factors * zeros).to(values.dtype), (losing.detach() * zeros).to(values.dtype)
+    offset = _offset_mean(scaled, fixed, best)
+    mean_offset = _offset_mean(factors.to(values.dtype), fixed, best)
+    return pooled + (offset - shares.sum(-1, keepdim=True) * mean_offset)
 
 
 class AttentionPooling(nn.Module):
@@ -58,7 +65,7 @@ class AttentionPooling(nn.Module):
     Without `query_width` it is the prompt model: e = 1 and the query is the constant 1. With it, pass
     queries (n, e). Values default to the tokens; tokens where the mask (n, T) is False are ignored.
 
-    scale_free: see `pool`; right for training W on fixed tokens, far past saturation.
+    scale_free: see `pool`; for training W on fixed tokens, far past saturation.
     Reference: Tarzanagh et al. 2023, "Max-Margin Token Selection in Attention Mechanism".
     """
 
@@ -70,7 +77,7 @@ class AttentionPooling(nn.Module):
             raise ValueError(f"d = {d}, heads = {heads}, query_width = {query_width}. Pass numbers ≥ 1.")
         self.d, self.heads, self.query_width, self.scale_free = d, heads, query_width, scale_free
         sizes = (d, 1 if query_width is None else query_width)
-        # Small and random: heads that start equal would stay equal.
+        # Small and random, because heads that start equal would stay equal.
         self.weights = nn.ParameterList([nn.Parameter(0.02 * torch.randn(sizes)) for _ in range(heads)])
 
     def forward(
@@ -84,8 +91,8 @@ class AttentionPooling(nn.Module):
 
     def _pooled(self, logits: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         """(n, heads, T), (n, T, k) → (n, heads · k)."""
-        kept = None if mask is None else mask[:, None]
-        return pool(logits, values[:, None], kept, scale_free=self.scale_free).flatten(-2)
+        head_mask = None if mask is None else mask[:, None]
+        return pool(logits, values[:, None], head_mask, scale_free=self.scale_free).flatten(-2)
 
     def logits(self, tokens: Tensor, queries: Tensor | None = None) -> Tensor:
         """x_tᵀ W_h z of every head, (n, heads, T)."""
@@ -98,8 +105,8 @@ class AttentionPooling(nn.Module):
             return torch.einsum("ntd,hd->nht", tokens, W[:, :, 0])
         expected = (tokens.shape[0], self.query_width)
         if queries is None or tuple(queries.shape) != expected:
-            got = "none" if queries is None else f"shape {tuple(queries.shape)}"
-            raise ValueError(f"queries: expected shape {expected}, got {got}.")
+            received = "none" if queries is None else f"shape {tuple(queries.shape)}"
+            raise ValueError(f"queries: expected shape {expected}, got {received}.")
         return torch.einsum("ntd,hde,ne->nht", tokens, W, queries)
 
     def attention(self, tokens: Tensor, queries: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
@@ -114,7 +121,7 @@ class AttentionPooling(nn.Module):
 
 
 def _relative(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Logits minus the winner's, −∞ where masked, and which token won: the first largest."""
+    """Logits minus the winner's, −∞ where masked, and which token is the winner: the first largest."""
     if not logits.is_floating_point() or logits.ndim < 1 or logits.shape[-1] < 1:
         kind = f"{logits.dtype} with shape {tuple(logits.shape)}"
         raise ValueError(f"logits are {kind}, expected real numbers (…, T) with T ≥ 1.")
@@ -122,9 +129,9 @@ def _relative(logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         logits = logits.float()
     if mask is not None:
         logits = logits.masked_fill(~_checked(mask, logits), -torch.inf)
-    first = logits.argmax(-1, keepdim=True)
-    winner = torch.arange(logits.shape[-1], device=logits.device) == first
-    return logits - logits.gather(-1, first), winner
+    index = logits.argmax(-1, keepdim=True)
+    winner = torch.arange(logits.shape[-1], device=logits.device) == index
+    return logits - logits.gather(-1, index), winner
 
 
 def _losing(relative: Tensor, winner: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,24 +141,33 @@ def _losing(relative: Tensor, winner: Tensor) -> tuple[Tensor, Tensor]:
     return terms / (1 + total), total.log1p()
 
 
-def _factors(relative: Tensor, winner: Tensor, log_total: Tensor) -> Tensor:
-    """Losing weights divided by the largest of the batch, without forming either.
+def _factors(relative: Tensor, log_total: Tensor) -> Tensor:
+    """The weights over the largest weight of the batch, without forming either, which may underflow.
 
-    The scale is split into a token and a row part, each subtracted from its own kind: adding −5000.1 and
-    −0.7 first would round away four digits of the ratio of two tokens.
+    relative: −∞ for tokens that are left out.
+    The logarithm of the largest weight is split into a token and a row part. Each part is subtracted from
+    numbers of its own size: adding −5000.1 and −0.7 first would round away four digits of the ratio.
     """
-    relative = relative.masked_fill(winner, -torch.inf)
     token, largest = relative.max(), (relative - log_total).max()
-    some = torch.isfinite(largest)  # False where no row has a losing token: factors 0
-    token, largest = torch.where(some, token, 0), torch.where(some, largest, 0)
+    any_token = torch.isfinite(largest)  # False where all tokens of all rows are left out: factors 0
+    token, largest = torch.where(any_token, token, 0), torch.where(any_token, largest, 0)
     return torch.exp((relative - token) - (log_total + (largest - token)))
 
 
 def _mean(weights: Tensor, values: Tensor) -> Tensor:
+    # Values that all heads share: the heads are the rows of one product, and the values are not copied.
+    if values.ndim == weights.ndim + 1 > 3 and values.shape[-3] == 1:
+        return weights @ values[..., 0, :, :]
     return (weights[..., None, :] @ values)[..., 0, :]
 
 
+def _offset_mean(weights: Tensor, values: Tensor, best: Tensor) -> Tensor:
+    """Σ_t w_t (value_t − best), of values (…, T, c) and one of them (…, 1, c)."""
+    return _mean(weights, values) - weights.sum(-1, keepdim=True) * best[..., 0, :]
+
+
 def _checked(mask: Tensor, logits: Tensor) -> Tensor:
+    """The mask in the shape of the logits; a row without a token is refused."""
     if mask.dtype != torch.bool:
         raise ValueError(f"mask is {mask.dtype}. Pass booleans, True where a token counts: mask.bool().")
     try:

@@ -1,9 +1,9 @@
-"""A fitted probe as a PyTorch module: for a GPU, for batches, beside the model it watches."""
+"""A fitted probe as a PyTorch module, which runs on a GPU, on batches, and token by token beside a model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,9 @@ from attsvm.torch.pooling import attention
 
 
 class RunningBatch(NamedTuple):
-    """What the softmax needs to know of n growing sequences: top, total (n, h); sums (n, h, k)."""
+    """The softmax of n growing sequences: the largest logit top (n, h), Σ e^{l − top} total (n, h), and the
+    same sum over values, sums (n, h, k).
+    """
 
     top: Tensor
     total: Tensor
@@ -21,7 +23,11 @@ class RunningBatch(NamedTuple):
 
 
 class Kernel(nn.Module):
-    """φ(x) = (k(‖(x − mean)/scale − l_j‖²))_j root: kernel features of tokens (n, T, d) → (n, T, m)."""
+    """φ(x) = (k(‖(x − mean)/scale − l_j‖²))_j root: kernel features of tokens (n, T, d) → (n, T, m).
+
+    Computed in float64 where the device has it, as in the fitted probe: the distances of large tokens cancel,
+    and the root multiplies their errors.
+    """
 
     landmarks: Tensor
     mean: Tensor
@@ -32,14 +38,21 @@ class Kernel(nn.Module):
         super().__init__()
         self.gamma, self.power = float(gamma[0]), float(power[0])
         for name, array in arrays.items():
-            self.register_buffer(name, torch.as_tensor(array, dtype=torch.float32))
+            self.register_buffer(name, torch.as_tensor(array, dtype=torch.float64))
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = (tokens.to(self.mean.dtype) - self.mean) / self.scale
-        apart = (x * x).sum(-1, keepdim=True) + (self.landmarks**2).sum(1) - 2 * x @ self.landmarks.T
-        scaled = self.gamma * apart.clamp(min=0)
-        near = (1 + scaled) ** -self.power
-        return near @ self.root
+        squares = (x * x).sum(-1, keepdim=True) + (self.landmarks**2).sum(1) - 2 * x @ self.landmarks.T
+        kernel = (1 + self.gamma * squares.clamp(min=0)) ** -self.power
+        return kernel @ self.root
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or convert the buffers; to a device without float64 (Apple's) they go in float32."""
+        try:
+            fn(self.mean)
+        except TypeError:
+            return super()._apply(lambda buffer: fn(buffer.float()), recurse)
+        return super()._apply(fn, recurse)
 
 
 class Rectified(nn.Module):
@@ -59,8 +72,8 @@ class Rectified(nn.Module):
         return torch.cat([x, torch.relu(x @ self.into + self.bias)], -1)
 
 
-def as_module(**arrays: Float) -> nn.Module:
-    """A map of features from the arrays it has; the tokens themselves where it has none of these."""
+def feature_module(**arrays: Float) -> nn.Module:
+    """The feature map that has these arrays; the identity where there are none."""
     if "root" in arrays:
         return Kernel(**arrays)
     return Rectified(**arrays) if "into" in arrays else nn.Identity()
@@ -73,7 +86,7 @@ class Probe(nn.Module):
 
     prompts (d, h), head (d, h, k), intercept (k,): parameters. centre (d,), a buffer, is subtracted from the
     tokens before the products, which keeps their digits in float32. Two classes have one score.
-    maps: of the tokens to features, side by side; without any the tokens themselves.
+    maps: feature maps of the tokens, whose outputs stand side by side; none: the tokens themselves.
     """
 
     centre: Tensor
@@ -88,27 +101,29 @@ class Probe(nn.Module):
     ) -> None:
         super().__init__()
         self.maps = nn.ModuleList(maps)
-        parts = (torch.as_tensor(part, dtype=torch.float64) for part in (prompts, head, intercept, centre))
-        p, v, b, c = parts
-        base = b + torch.einsum("d,dhk->k", c, v)
-        self.prompts, self.head, self.intercept = (nn.Parameter(part.float()) for part in (p, v, base))
+        p, v, b, c = (torch.as_tensor(x, dtype=torch.float64) for x in (prompts, head, intercept, centre))
+        centred_intercept = b + torch.einsum("d,dhk->k", c, v)
+        self.prompts, self.head = nn.Parameter(p.float()), nn.Parameter(v.float())
+        self.intercept = nn.Parameter(centred_intercept.float())
         self.register_buffer("centre", c.float())
 
     @property
     def width(self) -> int:
         """Features of a token that this probe reads."""
-        return int(next((one.mean for one in self.maps if hasattr(one, "mean")), self.centre).shape[0])
+        means = (feature_map.mean for feature_map in self.maps if hasattr(feature_map, "mean"))
+        return int(next(means, self.centre).shape[0])
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Scores (n,), or (n, k) of several classes; tokens (n, T, d), mask (n, T): True where one counts."""
-        logits, values = self._products(tokens)
-        seen = None if mask is None else mask[:, None]
-        weights = attention(logits.transpose(1, 2), seen).to(values.dtype)
+        logits, values = self._products(tokens, mask)
+        head_mask = None if mask is None else mask[:, None]
+        weights = attention(logits.transpose(1, 2), head_mask).to(values.dtype)
         return self._scores(torch.einsum("nht,nthk->nhk", weights, values))
 
     def attention(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attention (n, h, T)."""
-        return attention(self._products(tokens)[0].transpose(1, 2), None if mask is None else mask[:, None])
+        logits, _ = self._products(tokens, mask)
+        return attention(logits.transpose(1, 2), None if mask is None else mask[:, None])
 
     def start(self, n: int = 1) -> RunningBatch:
         """Before the first token of n sequences."""
@@ -121,33 +136,36 @@ class Probe(nn.Module):
     ) -> tuple[RunningBatch, Tensor]:
         """The states after one more token of each sequence (n, d), or a block (n, T, d), and the scores.
 
-        mask (n, T): True where a token of the block counts. A sequence without any token yet has the score of
-        its intercept.
+        mask (n, T): True where a token of the block counts. The score of a sequence without any token is the
+        intercept.
         """
         logits, values = self._masked(tokens if tokens.ndim == 3 else tokens[:, None], mask)
         top = torch.maximum(state.top, logits.amax(1))
         base = _finite(top)
-        before, now = torch.exp(state.top - base), torch.exp(logits - base[:, None])
-        total = before * state.total + now.sum(1)
-        sums = before[..., None] * state.sums + torch.einsum("nth,nthk->nhk", now, values)
+        decay, weights = torch.exp(state.top - base), torch.exp(logits - base[:, None])
+        total = decay * state.total + weights.sum(1)
+        sums = decay[..., None] * state.sums + torch.einsum("nth,nthk->nhk", weights, values)
         return RunningBatch(top, total, sums), self._scores(_divided(sums, total))
 
     def streaming(self) -> Streaming:
-        """`step` as a module of its own, whose state goes in and comes out: for torch.export and servers."""
+        """`step` as a module whose state is an input and an output: for torch.export and servers."""
         return Streaming(self)
 
     def _masked(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Logits (n, T, h), −∞ where a token does not count, and values (n, T, h, k), 0 there."""
-        logits, values = self._products(tokens)
+        logits, values = self._products(tokens, mask)
         if mask is None:
             return logits, values
         return logits.masked_fill(~mask[..., None], -torch.inf), values.masked_fill(~mask[..., None, None], 0)
 
-    def _products(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def _products(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Logits (n, T, h) and values (n, T, h, k); padding, which may be NaN, is set to zero."""
         if tokens.ndim != 3 or tokens.shape[2] != self.width:
             raise ValueError(f"tokens have shape {tuple(tokens.shape)}. Pass (n, T, {self.width}).")
+        if mask is not None:
+            tokens = tokens.masked_fill(~mask[..., None], 0)
         if len(self.maps):
-            tokens = torch.cat([each(tokens) for each in self.maps], -1)
+            tokens = torch.cat([feature_map(tokens) for feature_map in self.maps], -1)
         x = tokens.to(self.centre.dtype) - self.centre
         return x @ self.prompts, torch.einsum("ntd,dhk->nthk", x, self.head)
 
@@ -157,7 +175,7 @@ class Probe(nn.Module):
 
 
 class Streaming(nn.Module):
-    """(top, total, sums, tokens (n, d)) → (top, total, sums, scores): `Probe.step`, its state in and out."""
+    """(top, total, sums, tokens (n, d)) → (top, total, sums, scores): `Probe.step` with its state."""
 
     def __init__(self, probe: Probe) -> None:
         super().__init__()
@@ -169,7 +187,7 @@ class Streaming(nn.Module):
 
 
 def _finite(top: Tensor) -> Tensor:
-    """What logits are taken relative to: before the first token −∞ − −∞ would be NaN."""
+    """The largest logit, or before the first token the smallest number: −∞ − (−∞) would be NaN."""
     return top.clamp_min(torch.finfo(top.dtype).min)
 
 

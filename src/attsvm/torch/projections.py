@@ -1,4 +1,4 @@
-"""What a look needs of the layers that project queries and keys."""
+"""The layers that project to queries and keys: norms of their products, factors that shrink the logits."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attsvm.query_key import Pair, Part
+from attsvm._support.architectures import LayerSlice, QueryKeySlices
 
-SAME = 0.03
-"""Lengths that differ by less, of the longest, are equal: half precision rounds by 0.01."""
+SAME_LENGTH = 0.03
+"""Lengths whose difference, over the longest, is less count as equal: half precision rounds by 0.01."""
 
 
-def split(x: Tensor, heads: int) -> Tensor:
+def split_heads(x: Tensor, heads: int) -> Tensor:
     """(n, T, heads · width) → (n, heads, T, width)."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def scale_of(module: nn.Module, width: int) -> float:
-    """What a Hugging Face module multiplies its logits with; older GPT-2 said it in two switches."""
+    """The factor of a Hugging Face module's logits; older versions of GPT-2 have two switches for it."""
     if hasattr(module, "scaling"):
         return float(module.scaling)
     scale = width**-0.5 if getattr(module, "scale_attn_weights", True) else 1.0
@@ -42,68 +42,69 @@ def shrink_each(weights: list[Tensor], factors: Tensor) -> None:
 
 
 def shrink_rows(queries: list[Tensor], keys: list[Tensor], groups: int, factors: Tensor) -> None:
-    """Multiply the logits of head h by factor_h: half of it in the queries and half in the keys.
+    """Multiply the logits of head h by factor_h: √factor_h in the queries and √factor_h in the keys.
 
     queries, keys: views (blocks, rows, …) with the rows of all heads. Where heads share keys, which cannot
-    shrink for one of them alone, all of it in the queries. Rotary positions turn and do not stretch, so it
-    holds with them, too.
+    shrink for one head alone, factor_h goes to the queries. Rotary positions turn and do not stretch, so the
+    same holds with them.
     """
     shared = len(factors) != groups
     for tensors, power in ((queries, 1.0 if shared else 0.5), (keys, 0.0 if shared else 0.5)):
         for x in tensors if power else []:
-            parts = x.unflatten(1, (len(factors) // len(x), -1))
-            size = (factors**power).to(x.dtype).reshape(*parts.shape[:2], *(1 for _ in parts.shape[2:]))
-            parts.mul_(size)
+            heads = x.unflatten(1, (len(factors) // len(x), -1))
+            size = (factors**power).to(x.dtype).reshape(*heads.shape[:2], *(1 for _ in heads.shape[2:]))
+            heads.mul_(size)
 
 
 @dataclass(frozen=True)
-class Projected:
-    """Some coordinates of all queries (n, heads, T, w) and keys (n, …, S, w), and what projects to them."""
+class ProjectedSlices:
+    """Some coordinates of all queries (n, heads, T, w) and keys (n, …, S, w), and their layers."""
 
-    first: Part
-    second: Part
+    query_layer: LayerSlice
+    key_layer: LayerSlice
     query: Tensor
     key: Tensor
 
     @property
     def heads(self) -> tuple[int, int]:
-        """Of queries, and of keys: several queries may share one."""
-        return self.query.shape[1], len(self.second.weight) // self.key.shape[-1]
+        """How many heads the queries have, and the keys: several heads may share one key."""
+        return self.query.shape[1], len(self.key_layer.weight) // self.key.shape[-1]
 
     @property
     def norms(self) -> Tensor:
         """‖K_hᵀ Q_h‖_F of every head."""
-        return product_norms(self.first.weight, self.second.weight, *self.heads)
+        return product_norms(self.query_layer.weight, self.key_layer.weight, *self.heads)
 
     def shrink(self, factors: Tensor) -> None:
         """Multiply the products of head h by factor_h."""
-        shrink_rows(self.first.tensors, self.second.tensors, self.heads[1], factors)
+        shrink_rows(self.query_layer.tensors, self.key_layer.tensors, self.heads[1], factors)
 
     def stretch(self, outputs: Mapping[nn.Module, Tensor]) -> Tensor:
-        """How much longer queries times keys are than the projections; NaN where it is not the same for all.
+        """The factor from the layers' outputs to the lengths of queries times keys; NaN where it varies.
 
-        Rotary positions turn and do not stretch. Norms do, each vector by a factor of its own.
+        Rotary positions turn and do not stretch. Norms stretch each vector by a factor of its own.
         """
-        whole = self.query.new_ones((), dtype=torch.double)
-        sides = zip((self.first, self.second), (self.query, self.key), self.heads, strict=True)
-        for part, x, heads in sides:
-            p = split(part.of(outputs[part.layer].reshape(len(x), -1, outputs[part.layer].shape[-1])), heads)
+        product = self.query.new_ones((), dtype=torch.double)
+        sides = zip((self.query_layer, self.key_layer), (self.query, self.key), self.heads, strict=True)
+        for layer, x, heads in sides:
+            output = outputs[layer.layer]
+            p = split_heads(layer.of(output.reshape(len(x), -1, output.shape[-1])), heads)
             if p.ndim != x.ndim or p.shape[::2] != x.shape[::2] or x.shape[1] % heads:
-                return whole * torch.nan
+                return product * torch.nan
             p = p.repeat_interleave(x.shape[1] // heads, 1)
-            long, short = (torch.linalg.vector_norm(y.detach().double(), dim=-1) for y in (x, p))
-            square = (short * short).sum()
-            factor = torch.where(square > 0, (long * short).sum() / square, 1.0)
-            same = (long - factor * short).abs().max() <= SAME * long.max()
-            whole = whole * torch.where(same, factor, torch.nan)
-        return whole
+            length, projected = (torch.linalg.vector_norm(y.detach().double(), dim=-1) for y in (x, p))
+            square = (projected * projected).sum()
+            factor = torch.where(square > 0, (length * projected).sum() / square, 1.0)
+            constant = (length - factor * projected).abs().max() <= SAME_LENGTH * length.max()
+            product = product * torch.where(constant, factor, torch.nan)
+        return product
 
 
-def projected(pairs: Sequence[Pair], query: Tensor, key: Tensor) -> list[Projected]:
-    """Queries and keys as they meet, cut into the coordinates that each pair of layers projects to."""
-    widths = [len(first.weight) // query.shape[1] for first, _ in pairs]
+def projected_slices(pairs: Sequence[QueryKeySlices], query: Tensor, key: Tensor) -> list[ProjectedSlices]:
+    """Queries and keys as they enter the softmax, cut into the coordinates that each pair of layers gives."""
+    widths = [len(query_layer.weight) // query.shape[1] for query_layer, _ in pairs]
     if sum(widths) != query.shape[-1] or query.shape[-1] != key.shape[-1]:
-        told = f"{query.shape[1]} heads meet {query.shape[-1]} wide, but {sum(widths)} wide are projected"
-        raise NotImplementedError(f"{told}: what else the layers give is not known.")
-    parts = zip(pairs, query.split(widths, -1), key.split(widths, -1), strict=True)
-    return [Projected(*pair, q, k) for pair, q, k in parts]
+        mismatch = f"{query.shape[1]} heads meet {query.shape[-1]} wide, but {sum(widths)} wide are projected"
+        raise NotImplementedError(f"{mismatch}: what else the layers give is not known.")
+    coordinates = zip(pairs, query.split(widths, -1), key.split(widths, -1), strict=True)
+    return [ProjectedSlices(*pair, q, k) for pair, q, k in coordinates]

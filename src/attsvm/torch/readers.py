@@ -1,63 +1,138 @@
 """Queries and keys of an attention module, recomputed from its inputs and its weights as they are now.
 
 Three families are read: our AttentionPooling, torch.nn.MultiheadAttention, and Hugging Face's layers with
-projections of queries and keys whose names `attsvm.query_key` knows. QueryKey describes a module of your own.
+projections of queries and keys whose names `_support/architectures.py` lists. QueryKey describes a module of
+the caller's own.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from attsvm.query_key import named, query_key_layers, width_of
-from attsvm.torch.handed import ADDED, handed
+from attsvm._support.architectures import (
+    LayerSlice,
+    first_attribute,
+    matrix_of,
+    query_key_layers,
+    width_of,
+)
+from attsvm.torch.hf_attention_inputs import POSITION_BIAS, hf_attention_inputs
 from attsvm.torch.logits import Logits
 from attsvm.torch.pooling import AttentionPooling
 from attsvm.torch.projections import (
-    Projected,
+    ProjectedSlices,
     product_norms,
-    projected,
+    projected_slices,
     scale_of,
     shrink_each,
     shrink_rows,
-    split,
+    split_heads,
 )
 from attsvm.torch.selective import SelectiveAttention
-from attsvm.torch.softmax_seen import FORBIDDEN
+from attsvm.torch.trace_softmax import FORBIDDEN
 
-NORMS = ("q_norm", "q_layernorm")
+QUERY_NORMS = ("q_norm", "q_layernorm")
 
 
-class Look(NamedTuple):
-    """What the heads of one module saw: its logits, asked for in blocks, and the weights."""
+class AttentionReading(NamedTuple):
+    """What the heads of one module compute: its logits, computed in blocks, and the norms of its weights."""
 
     logits: Logits
     norms: Tensor  # (heads,) ‖W_QK‖_F of the logits x_tᵀ W_QK z
-    selfward: bool  # whether query i is token i, so that a padding token's row can be told
-    shrink: Callable[
-        [Tensor], None
-    ]  # multiplies the logits of head h by a factor_h, (heads,), in the weights
+    self_attention: bool  # query i is token i: the mask of keys also says which queries count
+    shrink: Callable[[Tensor], None]  # scales the logits of head h by factors[h] in the weights
 
-    def own(self) -> Tensor | bool:
-        """Whether a query's own token counts: the rows of padding tokens are left out."""
+    def query_counts(self) -> Tensor | bool:
+        """Which queries count (…, t): not those of padding tokens, which may not attend to themselves."""
         allowed = self.logits.allowed
-        if allowed is None or not self.selfward:
+        if allowed is None or not self.self_attention:
             return True
         return allowed.expand(self.logits.shape).diagonal(dim1=-2, dim2=-1)
 
 
 Inputs = dict[str, Any]
-Reader = Callable[[Any, Inputs], Look]
+ModuleReader = Callable[[Any, Inputs], AttentionReading]
 
 
-def reader_of(module: nn.Module) -> Reader | None:
-    """How to read the module's logits, or None where it is no attention that we can read."""
+@dataclass(frozen=True)
+class QueryKey:
+    """Self-attention without rotary positions, by the names of its layers.
+
+        logits = scale · (W_Q z)ᵀ (W_K x_t)
+
+    query, key: the layers within the module that project the first argument of its forward pass; the same
+        name twice where one layer projects queries, keys (and values) side by side, in this order.
+    heads: of the queries; groups: of the keys, where several heads share one.
+    width: of a head; by default the query layer's outputs over the heads, of a layer for both its inputs.
+    scale: 1/√width by default. causal: whether query i attends to the tokens 0 … i only.
+    mask: the argument of the forward pass that says which tokens count: booleans (n, T), or numbers to add or
+        booleans (n, 1 or heads, T, T).
+    """
+
+    query: str
+    key: str
+    heads: int
+    width: int | None = None
+    groups: int | None = None
+    scale: float | None = None
+    causal: bool = False
+    mask: str | None = None
+
+    def __call__(self, module: nn.Module, inputs: Inputs) -> AttentionReading:
+        """What the module's heads compute."""
+        states: Tensor = inputs[next(iter(inspect.signature(module.forward).parameters))]
+        query, key, width, groups = self._layers(module)
+        q, k = (
+            split_heads(layer.of(layer.layer(states)), heads)
+            for layer, heads in ((query, self.heads), (key, groups))
+        )
+        scale = width**-0.5 if self.scale is None else self.scale
+        logits = masked_logits(q, k, scale, inputs.get(self.mask or ""), self.causal)
+        norms = abs(scale) * product_norms(query.weight, key.weight, self.heads, groups)
+        return AttentionReading(logits, norms, True, partial(shrink_rows, query.tensors, key.tensors, groups))
+
+    def check(self, module: nn.Module) -> None:
+        """Refuse names and sizes that the module does not have."""
+        self._layers(module)
+
+    def _layers(self, module: nn.Module) -> tuple[LayerSlice, LayerSlice, int, int]:
+        """The layers of queries and keys, the width of a head, and the heads of the keys."""
+        rows, columns = self._matrix(module, self.query).shape
+        key_rows = len(self._matrix(module, self.key))
+        fused = self.query == self.key
+        groups = self.groups or self.heads
+        width = self.width or (columns if fused else rows) // self.heads
+        queries, keys = self.heads * width, groups * width
+        start = queries if fused else 0
+        fits = start + keys <= rows if fused else (queries, keys) == (rows, key_rows)
+        if not fits or self.heads % groups or not width:
+            raise ValueError(
+                f"{self.heads} heads and {groups} of the keys, {width} wide, do not fit "
+                f"{type(module).__name__}, whose {self.query} has {rows} outputs and {self.key} {key_rows}. "
+                "Pass other heads, groups or width."
+            )
+        query, key = (module.get_submodule(name) for name in (self.query, self.key))
+        return LayerSlice(query, 0, queries), LayerSlice(key, start, start + keys), width, groups
+
+    def _matrix(self, module: nn.Module, name: str) -> Tensor:
+        layers: dict[str, Any] = dict(module.named_modules())
+        matrices = {layer_name: matrix_of(layer) for layer_name, layer in layers.items()}
+        matrices = {layer_name: matrix for layer_name, matrix in matrices.items() if matrix is not None}
+        if name not in matrices:
+            problem = f"{type(module).__name__} has no layer {name!r} with a matrix"
+            raise ValueError(f"{problem}. It has {', '.join(matrices) or 'none'}.")
+        return matrices[name]
+
+
+def reader_of(module: nn.Module) -> ModuleReader | None:
+    """How to read the module's logits, or None where it is no attention of the three families."""
     if isinstance(module, AttentionPooling):
         return read_pooling
     if isinstance(module, nn.MultiheadAttention):
@@ -71,21 +146,21 @@ def reader_of(module: nn.Module) -> Reader | None:
     return None
 
 
-def read_pooling(module: AttentionPooling, inputs: Inputs) -> Look:
+def read_pooling(module: AttentionPooling, inputs: Inputs) -> AttentionReading:
     tokens, mask = inputs["tokens"], inputs.get("mask")
-    more = (mask, inputs.get("positions")) if isinstance(module, SelectiveAttention) else ()
-    key = module.logits(tokens, inputs.get("queries"), *more)[..., None]  # one query, which is 1
-    kept = None if mask is None else mask[:, None, None]
-    logits = Logits(torch.ones_like(key[:, :, :1]), key, kept, 1.0)
+    selective = (mask, inputs.get("positions")) if isinstance(module, SelectiveAttention) else ()
+    key = module.logits(tokens, inputs.get("queries"), *selective)[..., None]  # the one query is 1
+    key_mask = None if mask is None else mask[:, None, None]
+    logits = Logits(torch.ones_like(key[:, :, :1]), key, key_mask, 1.0)
     norms = torch.stack([torch.linalg.matrix_norm(W) for W in module.weights])
-    return Look(logits, norms, False, partial(shrink_each, list(module.weights)))
+    return AttentionReading(logits, norms, False, partial(shrink_each, list(module.weights)))
 
 
-def read_multihead(module: nn.MultiheadAttention, inputs: Inputs) -> Look:
+def read_multihead(module: nn.MultiheadAttention, inputs: Inputs) -> AttentionReading:
     if module.bias_k is not None or module.add_zero_attn:
         raise NotImplementedError("MultiheadAttention with bias_kv or add_zero_attn cannot be monitored.")
     query, key = inputs["query"], inputs["key"]
-    selfward = query is key
+    self_attention = query is key
     query, key = ((x if x.ndim == 3 else x[None]) for x in (query, key))
     if not module.batch_first and inputs["query"].ndim == 3:
         query, key = query.transpose(0, 1), key.transpose(0, 1)
@@ -98,49 +173,51 @@ def read_multihead(module: nn.MultiheadAttention, inputs: Inputs) -> Look:
     q, k = (nn.functional.linear(x, w, b) for x, w, b in zip((query, key), (Q, K), biases, strict=True))
     heads, scale = module.num_heads, module.head_dim**-0.5
     mask = _multihead_mask(inputs.get("key_padding_mask"), inputs.get("attn_mask"), heads)
-    logits = Logits(split(q, heads), split(k, heads), mask, scale)
+    logits = Logits(split_heads(q, heads), split_heads(k, heads), mask, scale)
     shrink = partial(
         shrink_rows,
         [x[None] for x in (Q, biases[0]) if x is not None],
         [x[None] for x in (K, biases[1]) if x is not None],
         heads,
     )
-    return Look(logits, scale * product_norms(Q, K, heads, heads), selfward, shrink)
+    return AttentionReading(logits, scale * product_norms(Q, K, heads, heads), self_attention, shrink)
 
 
-def read_projected(module: nn.Module, inputs: Inputs) -> Look:
-    """Hugging Face's layers: queries and keys as they meet in the module's own attention."""
+def read_projected(module: nn.Module, inputs: Inputs) -> AttentionReading:
+    """Hugging Face's layers: queries and keys as they enter the module's own attention."""
     pairs = query_key_layers(module)
-    (q, k, mask, options), outputs = handed(module, inputs, {part.layer for pair in pairs for part in pair})
+    layers = {side.layer for pair in pairs for side in pair}
+    (q, k, mask, options), outputs = hf_attention_inputs(module, inputs, layers)
     scale = options.get("scaling")
     scale = scale_of(module, q.shape[-1]) if scale is None else float(scale)
-    causal = options.get("is_causal")  # which CLIP's texts are told, and not the module
+    causal = options.get("is_causal")  # CLIP passes it as an option and has no such attribute
     causal = getattr(module, "is_causal", False) if causal is None else causal
-    logits = masked(q, k, scale, mask, bool(causal), options.get(ADDED))
+    logits = masked_logits(q, k, scale, mask, bool(causal), options.get(POSITION_BIAS))
     cap, window = (
         options.get(option, getattr(module, name, None))
         for option, name in (("softcap", "attn_logit_softcapping"), ("sliding_window", "sliding_window"))
     )
     logits = replace(logits, soft_cap=cap, window=window if logits.causal else None)
-    other, met = other_states(inputs), projected(pairs, q, k)
+    cross_states, slices = key_states(inputs), projected_slices(pairs, q, k)
     hidden = inputs["hidden_states"]
-    sources = [(first, hidden) for first, _ in pairs]
-    sources += [(second, hidden if other is None else other) for _, second in pairs]
-    for part, states in sources:
-        if part.layer not in outputs:  # its weights were taken without a call
-            outputs[part.layer] = part.layer(states)
-    stretches = torch.stack([one.stretch(outputs) for one in met])
-    norms = torch.stack([one.norms for one in met]) * stretches.nan_to_num(1.0)[:, None]
-    shrink = partial(_shrunk, module, stretches, met)
-    selfward = other is None and q.shape[2] == k.shape[2]
-    return Look(logits, abs(scale) * torch.linalg.vector_norm(norms, dim=0), selfward, shrink)
+    sources = [(query, hidden) for query, _ in pairs]
+    sources += [(key, hidden if cross_states is None else cross_states) for _, key in pairs]
+    for side, states in sources:
+        if side.layer not in outputs:  # the module used the layer's weights without calling it
+            outputs[side.layer] = side.layer(states)
+    stretches = torch.stack([projected.stretch(outputs) for projected in slices])
+    norms = torch.stack([projected.norms for projected in slices]) * stretches.nan_to_num(1.0)[:, None]
+    shrink = partial(_shrink, module, stretches, slices)
+    self_attention = cross_states is None and q.shape[2] == k.shape[2]
+    norms = abs(scale) * torch.linalg.vector_norm(norms, dim=0)
+    return AttentionReading(logits, norms, self_attention, shrink)
 
 
-def masked(q: Tensor, k: Tensor, scale: float, mask: Any, causal: bool, added: Any = None) -> Logits:
+def masked_logits(q: Tensor, k: Tensor, scale: float, mask: Any, causal: bool, offsets: Any = None) -> Logits:
     """Logits under one of Hugging Face's masks: booleans (True counts) or numbers to add.
 
-    A mask (n, 1 or heads, T, T) says everything; one of tokens (n, T), or none, leaves causality.
-    added: more numbers (n or 1, heads, T, T) for the logits.
+    A mask (n, 1 or heads, T, T) includes causality; one of tokens (n, T), or none, does not.
+    offsets: more numbers (n or 1, heads, T, T) to add to the logits.
     """
     if mask is not None and mask.shape[-1] != k.shape[2]:
         raise ValueError(
@@ -150,49 +227,49 @@ def masked(q: Tensor, k: Tensor, scale: float, mask: Any, causal: bool, added: A
     causal = causal and (mask is None or mask.ndim != 4)
     if mask is not None and mask.ndim != 4:
         mask = mask.bool()[:, None, None]
-    return Logits(q, k, _all_of([mask, added]), scale, causal)
+    return Logits(q, k, _combined_mask([mask, offsets]), scale, causal)
 
 
-# ---------------------------------------------------------------------- details
-
-
-def other_states(inputs: Inputs) -> Tensor | None:
-    """The states that the keys come from, in cross attention."""
+def key_states(inputs: Inputs) -> Tensor | None:
+    """The states that the keys come from in cross attention; None in self-attention."""
     for name in ("encoder_hidden_states", "key_value_states"):
         if inputs.get(name) is not None:
             return inputs[name]
     return None
 
 
+# ---------------------------------------------------------------------- details
+
+
 def _multihead_mask(padding: Tensor | None, mask: Tensor | None, heads: int) -> Tensor | None:
-    """torch's masks as one of ours: there True means ignore; numbers are added to the logits."""
+    """torch's masks as one of ours. Their True means ignore; numbers are added to the logits."""
     if padding is not None:
         padding = padding[:, None, None] if padding.ndim == 2 else padding[None, None, None]
     if mask is not None and mask.ndim == 3:
         mask = mask.unflatten(0, (-1, heads))
-    return _all_of(~m if m is not None and m.dtype == torch.bool else m for m in (padding, mask))
+    return _combined_mask(~m if m is not None and m.dtype == torch.bool else m for m in (padding, mask))
 
 
-def _all_of(masks: Iterable[Tensor | None]) -> Tensor | None:
-    """Masks as one: booleans where all are, True for what counts, else numbers to add."""
-    given = [m if m.dtype == torch.bool else _added(m) for m in masks if m is not None]
-    if len(given) < 2:
-        return given[0] if given else None
-    if all(m.dtype == torch.bool for m in given):
-        return given[0] & given[1]
-    first, second = (torch.where(m, 0.0, -torch.inf) if m.dtype == torch.bool else m for m in given)
-    return first + second
+def _combined_mask(masks: Iterable[Tensor | None]) -> Tensor | None:
+    """At most two masks as one: booleans where all are, True for what counts, else numbers to add."""
+    present = [m if m.dtype == torch.bool else _additive(m) for m in masks if m is not None]
+    if len(present) < 2:
+        return present[0] if present else None
+    if all(m.dtype == torch.bool for m in present):
+        return present[0] & present[1]
+    a, b = (torch.where(m, 0.0, -torch.inf) if m.dtype == torch.bool else m for m in present)
+    return a + b
 
 
-def _added(mask: Tensor) -> Tensor:
+def _additive(mask: Tensor) -> Tensor:
     return mask.masked_fill(mask <= FORBIDDEN, -torch.inf)
 
 
-def _shrunk(module: nn.Module, stretches: Tensor, met: Sequence[Projected], factors: Tensor) -> None:
-    if named(module, NORMS) is not None or bool(stretches.isnan().any()):
+def _shrink(module: nn.Module, stretches: Tensor, slices: Sequence[ProjectedSlices], factors: Tensor) -> None:
+    if first_attribute(module, QUERY_NORMS) is not None or bool(stretches.isnan().any()):
         raise NotImplementedError(
             f"{type(module).__name__} normalises or limits queries and keys, so that its logits are not "
             "proportional to their weights: they are bounded by the weights of norms, or already."
         )
-    for one in met:
-        one.shrink(factors)
+    for projected in slices:
+        projected.shrink(factors)

@@ -11,8 +11,8 @@ from attsvm.torch.pooling import AttentionPooling, attention
 def temperature(beta: Tensor, positions: Tensor, token: Tensor | None = None) -> Tensor:
     """The factor of a query's logits: 1 + exp(−exp β) log i, plus tanh of the token part where there is one.
 
-    beta, positions i ≥ 1 and the token part broadcast. exp(−exp β) is in (0, 1): the logits may grow with the
-    logarithm of how many tokens compete, at a learned rate, and the token part moves it by less than 1.
+    beta, positions i ≥ 1 and the token part broadcast. exp(−exp β) is in (0, 1): the factor may grow with the
+    logarithm of the number of competing tokens, at a learned rate. The token part moves it by less than 1.
     """
     factor = 1 + torch.exp(-torch.exp(beta)) * torch.log(positions)
     return factor if token is None else factor + torch.tanh(token)
@@ -23,9 +23,9 @@ class SelectiveAttention(AttentionPooling):
 
         logits  τ(z, i) x_tᵀ W z,     τ(z, i) = 1 + exp(−exp β) log i  [ + tanh(a · z) ]
 
-    i is the query's position, counted from 1: pass `positions` (n,), or the number of tokens that count is
-    taken, which is the position of a causal query. Each head has its own β, and with token_part=True its own
-    a (needs query_width). Where W alone must grow to separate tokens sharply, τ can do part of it.
+    i is the query's position, counted from 1: `positions` (n,), by default the number of tokens that count,
+    which is the position of a causal query. Each head has its own β, and with token_part=True its own a
+    (needs query_width). To separate tokens sharply W must grow; τ can replace a part of that growth.
     Reference: Zhang et al. 2024, "Selective Attention: Enhancing Transformer through Principled Context
     Control", as we recall its form.
     """
@@ -42,7 +42,8 @@ class SelectiveAttention(AttentionPooling):
         super().__init__(d, heads, query_width=query_width, scale_free=scale_free)
         if token_part and query_width is None:
             raise ValueError("token_part needs queries to look at. Pass query_width=e, or leave it out.")
-        self.beta = nn.Parameter(torch.ones(heads))  # exp(−e) = 0.07: near plain attention, and not flat
+        # exp(−exp 1) = 0.07: near plain attention, and with a gradient.
+        self.beta = nn.Parameter(torch.ones(heads))
         self.token = nn.Parameter(torch.zeros(heads, query_width)) if token_part and query_width else None
 
     def forward(
@@ -66,8 +67,8 @@ class SelectiveAttention(AttentionPooling):
         """τ(z, i) x_tᵀ W_h z of every head, (n, heads, T)."""
         plain = super().logits(tokens, queries)
         if positions is None:
-            everything = tokens.new_full((len(tokens),), float(tokens.shape[1]))
-            positions = everything if mask is None else mask.sum(-1).to(tokens.dtype)
+            all_tokens = tokens.new_full((len(tokens),), float(tokens.shape[1]))
+            positions = all_tokens if mask is None else mask.sum(-1).to(tokens.dtype)
         return self.temperature(positions, queries)[..., None] * plain
 
     def temperature(self, positions: Tensor, queries: Tensor | None = None) -> Tensor:

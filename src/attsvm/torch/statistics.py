@@ -1,6 +1,6 @@
-"""What every query of softmax attention selects, without ever holding queries × keys.
+"""What every query of softmax attention selects, in memory that does not grow as queries × keys.
 
-Keys are read in blocks. What is kept of a query is relative to its winning key, so that nothing cancels once
+Keys are read in blocks. The sums of a query are relative to its winning key, so that nothing cancels once
 softmax has saturated: with r_t = logit_t − largest and sums over the losing keys only,
 
     E = Σ e^{r_t},    F = Σ r_t e^{r_t},    G = Σ e^{2 r_t}
@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attsvm.torch.logits import Logits, part
+from attsvm.torch.logits import Logits, mask_block
 
 BLOCK = 2**20
-"""Logits that the plain path holds at once."""
+"""Logits that the computation in plain torch holds at once."""
 
 KEYS = 1_024
-"""Keys of one block of it."""
+"""Keys of one of its blocks."""
 
 
 class AttentionStatistics(NamedTuple):
@@ -40,6 +40,9 @@ class AttentionStatistics(NamedTuple):
     soft_sparsity: Tensor
     first: Tensor
 
+    def __repr__(self) -> str:
+        return _short_repr(self)
+
 
 class SelectionStatistics(NamedTuple):
     """`AttentionStatistics` and, last, `selected`: the share on the keys of a selection."""
@@ -52,6 +55,15 @@ class SelectionStatistics(NamedTuple):
     soft_sparsity: Tensor
     first: Tensor
     selected: Tensor
+
+    def __repr__(self) -> str:
+        return _short_repr(self)
+
+
+def _short_repr(statistics: AttentionStatistics | SelectionStatistics) -> str:
+    batch, heads, queries = statistics.largest.shape
+    size = f"{heads} heads and {queries} queries of each of {batch} sequences"
+    return f"{type(statistics).__name__}({', '.join(statistics._fields)} of {size})"
 
 
 def attention_statistics(
@@ -77,42 +89,45 @@ def attention_statistics(
         expanded. window: a query at position i sees the keys j with |i − j| < window.
     selected: booleans that broadcast like a mask; their share comes last, as `selected`.
 
-    A Triton kernel on a GPU, blocks in plain torch elsewhere; one operator, which torch.compile keeps whole.
-    Gradients do not pass: these are measurements.
+    Computed by a Triton kernel on a GPU, elsewhere in blocks by plain torch; to torch.compile it is one
+    operator. The results have no gradient.
     """
-    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    width = getattr(query, "shape", (1,))[-1]  # Logits refuses a query that is no tensor
+    scale = width**-0.5 if scale is None else float(scale)
     return statistics_of(Logits(query, key, mask, scale, causal, window, soft_cap), selected)
 
 
 def statistics_of(
     logits: Logits, selected: Tensor | None = None
 ) -> AttentionStatistics | SelectionStatistics:
-    """The same of logits that are described already."""
+    """`attention_statistics` of a `Logits`."""
     logits.broadcasts(selected, "selected")
     if selected is not None and selected.dtype != torch.bool:
         raise ValueError(f"selected is {selected.dtype}. Pass booleans, True on the selected keys.")
-    how = logits.scale, logits.causal, logits.window, logits.soft_cap
+    options = logits.scale, logits.causal, logits.window, logits.soft_cap
     with torch.no_grad():
-        found = torch.ops.attsvm.attention_statistics(logits.query, logits.key, logits.mask, selected, *how)
-    return AttentionStatistics(*found[:-1]) if selected is None else SelectionStatistics(*found)
+        values = torch.ops.attsvm.attention_statistics(
+            logits.query, logits.key, logits.mask, selected, *options
+        )
+    return AttentionStatistics(*values[:-1]) if selected is None else SelectionStatistics(*values)
 
 
-class State(NamedTuple):
-    """Of the keys seen so far, each (batch, heads, queries)."""
+class WinnerSums(NamedTuple):
+    """The winner among some keys, and sums relative to it, each (batch, heads, queries)."""
 
-    largest: Tensor  # −∞ where none counts
+    largest: Tensor  # −∞ where no key counts
     where: Tensor
     second: Tensor
     E: Tensor
     F: Tensor
     G: Tensor
-    chosen: Tensor  # Σ e^{r_t} over the selected keys, the winner's included
+    selected: Tensor  # Σ e^{r_t} over the selected keys, the winner included
 
 
 # ---------------------------------------------------------------------- details
 
 
-def _measured(
+def _operator(
     query: Tensor,
     key: Tensor,
     mask: Tensor | None,
@@ -124,19 +139,19 @@ def _measured(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     logits = Logits(query, key, mask, scale, causal, window, soft_cap)
     kernel = _kernel(query)
-    state = State(*kernel.state(logits, selected)) if kernel else _state(logits, selected)
-    first = _to_first_key(logits)
-    total, grown = 1 + state.E, torch.log1p(state.E)
-    some = state.largest > -torch.inf
+    sums = WinnerSums(*kernel.winner_sums(logits, selected)) if kernel else _winner_sums(logits, selected)
+    first = _first_key_logits(logits)
+    total, log_total = 1 + sums.E, torch.log1p(sums.E)
+    any_key = sums.largest > -torch.inf
     return (
-        state.largest,
-        torch.where(some, state.where, -1),
-        torch.where(state.second > -torch.inf, state.largest - state.second, torch.inf),
-        state.largest + grown,
-        grown - state.F / total,
-        torch.where(some, total**2 / (1 + state.G), 0),
-        torch.where(some, torch.exp(first - torch.where(some, state.largest, 0)) / total, 0),
-        state.chosen / total,
+        sums.largest,
+        torch.where(any_key, sums.where, -1),
+        torch.where(sums.second > -torch.inf, sums.largest - sums.second, torch.inf),
+        sums.largest + log_total,
+        log_total - sums.F / total,
+        torch.where(any_key, total**2 / (1 + sums.G), 0),
+        torch.where(any_key, torch.exp(first - torch.where(any_key, sums.largest, 0)) / total, 0),
+        sums.selected / total,
     )
 
 
@@ -145,17 +160,17 @@ def _shapes(query, key, mask, selected, scale, causal, window, soft_cap):  # typ
     return number, number.long(), *(torch.empty_like(number) for _ in range(6))
 
 
-def _to_first_key(logits: Logits) -> Tensor:
-    """The logits of key 0, some queries at a time, because they are widened."""
+def _first_key_logits(logits: Logits) -> Tensor:
+    """The logits of key 0, in blocks of queries, because each block is converted to a wider type."""
     batch, heads, t, _ = logits.shape
     length = max(1, 16 * BLOCK // max(1, batch * heads * logits.query.shape[-1]))
     starts = range(0, max(t, 1), length)
-    parts = [logits.block(slice(i, min(i + length, t)), slice(0, 1))[..., 0] for i in starts]
-    return torch.cat(parts, -1)
+    blocks = [logits.block(slice(i, min(i + length, t)), slice(0, 1))[..., 0] for i in starts]
+    return torch.cat(blocks, -1)
 
 
 def _kernel(query: Tensor) -> Any:
-    """The kernel's file, where there are a GPU, Triton, and a type and width that it knows."""
+    """The module of the kernel, where there are a GPU and Triton, and the kernel takes the type and width."""
     if not query.is_cuda or query.dtype == torch.float64 or query.shape[-1] > 256:
         return None
     try:
@@ -165,65 +180,68 @@ def _kernel(query: Tensor) -> Any:
     return statistics_kernel
 
 
-def _state(logits: Logits, selected: Tensor | None) -> State:
+def _winner_sums(logits: Logits, selected: Tensor | None) -> WinnerSums:
+    """The sums of all queries, block by block."""
     batch, heads, t, s = logits.shape
     length = max(1, BLOCK // max(1, batch * heads * min(s, KEYS)))
-    parts = []
+    by_queries = []
     for i in range(0, t, length):
-        own = slice(i, min(i + length, t))
-        low, high = logits.reach(own)
-        state = None
+        queries = slice(i, min(i + length, t))
+        low, high = logits.visible_keys(queries)
+        sums = None
         for j in range(low, high, KEYS):
-            others = slice(j, min(j + KEYS, high))
-            chosen = None if selected is None else part(selected, own, others)
-            here = _summary(logits.block(own, others), chosen, j)
-            state = here if state is None else _merged(state, here)
-        parts.append(state)
-    if not parts:
-        parts = [_summary(logits.block(slice(0, 0), slice(0, 1)), None, 0)]
-    return State(*(torch.cat(x, -1) for x in zip(*parts, strict=True)))
+            keys = slice(j, min(j + KEYS, high))
+            block_selected = None if selected is None else mask_block(selected, queries, keys)
+            block_sums = _block_sums(logits.block(queries, keys), block_selected, j)
+            sums = block_sums if sums is None else _merged(sums, block_sums)
+        by_queries.append(sums)
+    if not by_queries:
+        by_queries = [_block_sums(logits.block(slice(0, 0), slice(0, 1)), None, 0)]
+    return WinnerSums(*(torch.cat(x, -1) for x in zip(*by_queries, strict=True)))
 
 
-def _summary(logits: Tensor, selected: Tensor | None, start: int) -> State:
-    """One block's say; the logits are overwritten."""
+def _block_sums(logits: Tensor, selected: Tensor | None, start: int) -> WinnerSums:
+    """The sums of one block of keys, of which the first is key `start`; the logits are overwritten."""
     largest, where = logits.max(-1)
-    some, winner = largest > -torch.inf, where[..., None]
+    any_key, winner = largest > -torch.inf, where[..., None]
     losing = logits.scatter_(-1, winner, -torch.inf)
     second = losing.amax(-1)
-    relative = losing.sub_(torch.where(some, largest, 0)[..., None])
+    relative = losing.sub_(torch.where(any_key, largest, 0)[..., None])
     weights = relative.exp()
-    chosen = torch.zeros_like(largest)
+    selected_sum = torch.zeros_like(largest)
     if selected is not None:
-        every = weights.scatter(-1, winner, some[..., None].to(weights))
-        chosen = every.masked_fill_(~selected, 0).sum(-1)
+        with_winner = weights.scatter(-1, winner, any_key[..., None].to(weights))
+        selected_sum = with_winner.masked_fill_(~selected, 0).sum(-1)
     F = relative.masked_fill_(relative == -torch.inf, 0).mul_(weights).sum(-1)
-    return State(largest, where + start, second, weights.sum(-1), F, weights.square_().sum(-1), chosen)
+    E, G = weights.sum(-1), weights.square_().sum(-1)
+    return WinnerSums(largest, where + start, second, E, F, G, selected_sum)
 
 
-def _merged(a: State, b: State) -> State:
-    """What two blocks say together; of equal logits that of the earlier one, a, wins."""
-    first = a.largest >= b.largest
-    won, lost = (
-        State(*(torch.where(way, x, y) for x, y in zip(a, b, strict=True))) for way in (first, ~first)
+def _merged(a: WinnerSums, b: WinnerSums) -> WinnerSums:
+    """The sums of two blocks of keys; of equal logits the one in the earlier block, a, wins."""
+    a_wins = a.largest >= b.largest
+    winner, loser = (
+        WinnerSums(*(torch.where(order, x, y) for x, y in zip(a, b, strict=True)))
+        for order in (a_wins, ~a_wins)
     )
-    some = lost.largest > -torch.inf
-    gap = torch.where(some, lost.largest - won.largest, 0)
-    share = torch.where(some, gap.exp(), 0)
-    return State(
-        won.largest,
-        won.where,
-        torch.maximum(won.second, lost.largest),
-        won.E + share * (1 + lost.E),
-        won.F + share * (lost.F + gap * (1 + lost.E)),
-        won.G + share**2 * (1 + lost.G),
-        won.chosen + share * lost.chosen,
+    any_key = loser.largest > -torch.inf
+    gap = torch.where(any_key, loser.largest - winner.largest, 0)
+    share = torch.where(any_key, gap.exp(), 0)
+    return WinnerSums(
+        winner.largest,
+        winner.where,
+        torch.maximum(winner.second, loser.largest),
+        winner.E + share * (1 + loser.E),
+        winner.F + share * (loser.F + gap * (1 + loser.E)),
+        winner.G + share**2 * (1 + loser.G),
+        winner.selected + share * loser.selected,
     )
 
 
-# One operator for torch.compile, which would unroll the blocks otherwise.
+# One operator, because torch.compile would unroll the loops over blocks.
 _NAME = "attsvm::attention_statistics"
-_ASKED = "Tensor query, Tensor key, Tensor? mask, Tensor? selected"
-_HOW = "float scale, bool causal, int? window, float? soft_cap"
-torch.library.define(_NAME, f"({_ASKED}, {_HOW}) -> ({', '.join(8 * ['Tensor'])})")
-torch.library.impl(_NAME, "CompositeExplicitAutograd", _measured)
+_TENSORS = "Tensor query, Tensor key, Tensor? mask, Tensor? selected"
+_OPTIONS = "float scale, bool causal, int? window, float? soft_cap"
+torch.library.define(_NAME, f"({_TENSORS}, {_OPTIONS}) -> ({', '.join(8 * ['Tensor'])})")
+torch.library.impl(_NAME, "CompositeExplicitAutograd", _operator)
 torch.library.register_fake(_NAME, _shapes)

@@ -1,4 +1,4 @@
-"""`statistics.State` on a GPU in one reading of the keys, by Triton, which comes with torch for CUDA.
+"""`statistics.WinnerSums` on a GPU in one pass over the keys, by Triton, which comes with torch for CUDA.
 
 Logits are in units of log 2, because exp2 is the GPU's own. A key that does not count has the logit NONE.
 """
@@ -17,11 +17,11 @@ from attsvm.torch.logits import Logits
 
 LOG2E = 1 / math.log(2)
 NONE, LEAST = tl.constexpr(-1e30), tl.constexpr(-1e29)
-"""The logit of a key that does not count, and what every logit that counts is above."""
+"""The logit of a key that does not count, and a lower bound on the logits that count."""
 
 
-def state(logits: Logits, selected: Tensor | None) -> tuple[Tensor, ...]:
-    """The fields of `statistics.State` for all queries; `statistics._state` has them in plain torch."""
+def winner_sums(logits: Logits, selected: Tensor | None) -> tuple[Tensor, ...]:
+    """The fields of `statistics.WinnerSums`; `statistics._winner_sums` computes them in plain torch."""
     query, key, (batch, heads, t, s) = logits.query, logits.key, logits.shape
     numbers = torch.empty((6, batch, heads, t), dtype=torch.float32, device=query.device)
     where = torch.empty((batch, heads, t), dtype=torch.int64, device=query.device)
@@ -32,8 +32,8 @@ def state(logits: Logits, selected: Tensor | None) -> tuple[Tensor, ...]:
         _winners[(triton.cdiv(t, tile["ROWS"]), batch * heads)](
             query,
             key,
-            *_given(logits.mask, logits.shape),
-            *_given(selected, logits.shape),
+            *_with_strides(logits.mask, logits.shape),
+            *_with_strides(selected, logits.shape),
             numbers,
             where,
             logits.scale / cap if cap else logits.scale * LOG2E,
@@ -51,7 +51,7 @@ def state(logits: Logits, selected: Tensor | None) -> tuple[Tensor, ...]:
             WINDOW=logits.window is not None,
             CAPPED=bool(cap),
             MASK=_kind(logits.mask),
-            CHOSEN=selected is not None,
+            SELECTED=selected is not None,
             EXACT="ieee" if query.dtype == torch.float32 else "tf32",
             D=width,
             **tile,
@@ -71,7 +71,7 @@ def _kind(mask: Tensor | None) -> int:
     return 0 if mask is None else 1 if mask.dtype == torch.bool else 2
 
 
-def _given(mask: Tensor | None, shape: tuple[int, ...]) -> tuple[Any, ...]:
+def _with_strides(mask: Tensor | None, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """A mask and the strides of its four axes, zero where it is repeated."""
     if mask is None:
         return None, 0, 0, 0, 0
@@ -82,16 +82,16 @@ def _given(mask: Tensor | None, shape: tuple[int, ...]) -> tuple[Any, ...]:
 def _winners(  # type: ignore[no-untyped-def]
     query, key,
     mask, mask_n, mask_h, mask_t, mask_s,
-    chosen, chosen_n, chosen_h, chosen_t, chosen_s,
+    selected, selected_n, selected_h, selected_t, selected_s,
     numbers, where,
     scale, cap, window, heads, group, t, s, d,
     query_n, query_h, query_t, query_d,
     key_n, key_h, key_s, key_d,
     plane,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, MASK: tl.constexpr,
-    CHOSEN: tl.constexpr, EXACT: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    SELECTED: tl.constexpr, EXACT: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    # Late queries see most keys under causality: they start first.
+    # Under causality late queries see more keys, so that their blocks start first.
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     n, h = (tl.program_id(1) // heads).to(tl.int64), (tl.program_id(1) % heads).to(tl.int64)
     i, c = block * ROWS + tl.arange(0, ROWS), tl.arange(0, D)
@@ -102,20 +102,20 @@ def _winners(  # type: ignore[no-untyped-def]
         0.0,
     )
     keys = key + n * key_n + (h // group) * key_h
-    masks, picks = mask, chosen
+    head_mask, head_selected = mask, selected
     if MASK > 0:
-        masks += n * mask_n + h * mask_h
-    if CHOSEN:
-        picks += n * chosen_n + h * chosen_h
+        head_mask += n * mask_n + h * mask_h
+    if SELECTED:
+        head_selected += n * selected_n + h * selected_h
 
     low, high = 0, s
-    first = block * ROWS + s - t  # the position of the block's first query
+    position = block * ROWS + s - t  # of the block's first query
     if CAUSAL:
-        high = tl.minimum(s, first + ROWS)
+        high = tl.minimum(s, position + ROWS)
     if WINDOW:
-        low = tl.maximum(0, first - window + 1) // KEYS * KEYS
+        low = tl.maximum(0, position - window + 1) // KEYS * KEYS
         if not CAUSAL:
-            high = tl.minimum(s, first + ROWS + window - 1)
+            high = tl.minimum(s, position + ROWS + window - 1)
 
     best, place = tl.full((ROWS,), NONE, tl.float32), tl.full((ROWS,), -1, tl.int32)
     second = tl.full((ROWS,), NONE, tl.float32)
@@ -137,8 +137,10 @@ def _winners(  # type: ignore[no-untyped-def]
         if WINDOW:
             counts = counts & (ahead < window) & (ahead > -window)
         if MASK > 0:
-            both = (i[:, None] < t) & (j[None, :] < s)
-            m = tl.load(masks + i[:, None].to(tl.int64) * mask_t + j[None, :].to(tl.int64) * mask_s, both, 0)
+            exists = (i[:, None] < t) & (j[None, :] < s)
+            m = tl.load(
+                head_mask + i[:, None].to(tl.int64) * mask_t + j[None, :].to(tl.int64) * mask_s, exists, 0
+            )
             if MASK == 1:
                 counts = counts & (m != 0)
             else:
@@ -147,37 +149,39 @@ def _winners(  # type: ignore[no-untyped-def]
                 x += added * 1.4426950408889634
         x = tl.where(counts, x, NONE)
 
-        # What this block says, relative to its own winner.
+        # The sums of this block, relative to its own winner.
         top = tl.max(x, 1)
         at = tl.min(tl.where(x == top[:, None], j[None, :], 2147483647), 1)
         losing = tl.where(j[None, :] == at[:, None], NONE, x)
-        next_one = tl.max(losing, 1)
+        runner_up = tl.max(losing, 1)
         r = losing - tl.maximum(top, LEAST)[:, None]
         e = tl.exp2(r)
         e_sum, f_sum, g_sum = tl.sum(e, 1), tl.sum(e * r, 1), tl.sum(e * e, 1)
 
-        # Merged with the blocks before, of which an equal logit comes first.
-        ahead_of = top > best
-        won, lost = tl.maximum(best, top), tl.minimum(best, top)
-        gap = lost - won
-        factor = tl.where(lost > LEAST, tl.exp2(gap), 0.0)
-        e_won, e_lost = tl.where(ahead_of, e_sum, E), tl.where(ahead_of, E, e_sum)
-        f_won, f_lost = tl.where(ahead_of, f_sum, F), tl.where(ahead_of, F, f_sum)
-        g_won, g_lost = tl.where(ahead_of, g_sum, G), tl.where(ahead_of, G, g_sum)
-        if CHOSEN:
-            both = (i[:, None] < t) & (j[None, :] < s)
+        # Merge with the earlier blocks; of equal logits the earlier one wins.
+        wins = top > best
+        larger, smaller = tl.maximum(best, top), tl.minimum(best, top)
+        gap = smaller - larger
+        factor = tl.where(smaller > LEAST, tl.exp2(gap), 0.0)
+        e_winner, e_loser = tl.where(wins, e_sum, E), tl.where(wins, E, e_sum)
+        f_winner, f_loser = tl.where(wins, f_sum, F), tl.where(wins, F, f_sum)
+        g_winner, g_loser = tl.where(wins, g_sum, G), tl.where(wins, G, g_sum)
+        if SELECTED:
+            exists = (i[:, None] < t) & (j[None, :] < s)
             p = tl.load(
-                picks + i[:, None].to(tl.int64) * chosen_t + j[None, :].to(tl.int64) * chosen_s, both, 0
+                head_selected + i[:, None].to(tl.int64) * selected_t + j[None, :].to(tl.int64) * selected_s,
+                exists,
+                0,
             )
             weight = tl.where(j[None, :] == at[:, None], tl.where(top > LEAST, 1.0, 0.0)[:, None], e)
-            mine = tl.sum(tl.where(p != 0, weight, 0.0), 1)
-            share = tl.where(ahead_of, mine, share) + factor * tl.where(ahead_of, share, mine)
-        E = e_won + factor * (1 + e_lost)
-        F = f_won + factor * (f_lost + gap * (1 + e_lost))
-        G = g_won + factor * factor * (1 + g_lost)
-        second = tl.maximum(tl.where(ahead_of, next_one, second), lost)
-        place = tl.where(ahead_of, at, place)
-        best = won
+            block_share = tl.sum(tl.where(p != 0, weight, 0.0), 1)
+            share = tl.where(wins, block_share, share) + factor * tl.where(wins, share, block_share)
+        E = e_winner + factor * (1 + e_loser)
+        F = f_winner + factor * (f_loser + gap * (1 + e_loser))
+        G = g_winner + factor * factor * (1 + g_loser)
+        second = tl.maximum(tl.where(wins, runner_up, second), smaller)
+        place = tl.where(wins, at, place)
+        best = larger
 
     out = tl.program_id(1).to(tl.int64) * t + i
     tl.store(where + out, place.to(tl.int64), i < t)

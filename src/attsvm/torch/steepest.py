@@ -7,33 +7,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attsvm.given import real, whole
-from attsvm.norms import Entrywise, Norm, RowWise, Schatten
-from attsvm.torch.directions import steepest
-from attsvm.torch.optimizer import Descent, Group, Tensors, wide
-from attsvm.torch.roots import SERVED
+from attsvm._support.validation import is_finite, is_integer
+from attsvm.norms import Entrywise, Norm, RowWise, Schatten, capabilities_of
+from attsvm.norms.names import norm_of
+from attsvm.torch.directions import ACTS_ON, ITERATED, steepest
+from attsvm.torch.optimizer import Group, GroupOptimizer, Tensors, wide
 
 # A group's norm is part of a checkpoint, which torch.load reads with weights_only=True by default.
 torch.serialization.add_safe_globals([Entrywise, RowWise, Schatten])
 
 
-class SteepestDescent(Descent):
+class SteepestDescent(GroupOptimizer):
     """Steepest descent with steps of length lr in a norm.
 
         W ← (1 − lr · weight_decay) W − lr · argmax_{N(Δ) ≤ 1} ⟨M, Δ⟩
         M ← momentum · M + (1 − momentum) ∇L
 
-    attsvm.frobenius: normalised GD. linf: sign descent, with momentum Signum. spectral: Muon. l1: one
-    coordinate. nuclear: one singular pair. LongestRow(): every row at length one. Any Entrywise(p),
-    RowWise(p), Schatten(p). A parameter without gradient, or with a zero one, takes no step.
+    norm: Entrywise(p), RowWise(p) or Schatten(p). attsvm.frobenius: normalised GD. linf: sign descent, with
+    momentum Signum. spectral: Muon. l1: one coordinate. nuclear: one singular pair. LongestRow(): every row
+    at length one. A parameter without gradient, or with a zero gradient, takes no step.
 
     joint: take a step of length lr for all parameters of the group together, not for each tensor: they
     count as one vector for an entrywise norm, as one block-diagonal matrix for a Schatten norm.
-    heads: take a step for each head by itself: a matrix counts as so many, one above the other as in
-    nn.Linear's (heads · width, d), or with head_axis=1 side by side. Without, heads are concatenated.
-    polar: how directions of Schatten norms are found: "svd", exactly, or "newton-schulz", by products alone
+    heads: take a separate step for each head: a matrix counts as so many matrices, one above the other as in
+    nn.Linear's (heads · width, d), or with head_axis=1 side by side. By default heads count as one matrix.
+    polar: how directions of Schatten norms are computed: "svd", exactly, or "newton-schulz", by products
     (spectral: Muon's five steps, in bfloat16 on a GPU; Schatten(4): twelve of Newton's).
-    nesterov: the direction of momentum · M + (1 − momentum) ∇L instead of M, as Muon takes it.
+    nesterov: the direction of momentum · M + (1 − momentum) ∇L instead of M, as in Muon.
     Reference: Fan et al. 2025, "Implicit Bias of Spectral Descent and Muon"; Jordan et al. 2024, Muon.
     """
 
@@ -41,7 +41,7 @@ class SteepestDescent(Descent):
         self,
         params: Any,
         lr: float,
-        norm: Norm,
+        norm: Norm | str,
         *,
         momentum: float = 0.0,
         nesterov: bool = False,
@@ -53,31 +53,31 @@ class SteepestDescent(Descent):
         maximize: bool = False,
         foreach: bool | None = None,
     ) -> None:
-        about_steps = {"norm": norm, "joint": joint, "heads": heads, "head_axis": head_axis, "polar": polar}
-        about_time = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-        super().__init__(
-            params, {"lr": lr, **about_steps, **about_time, "maximize": maximize, "foreach": foreach}
-        )
+        norm = norm_of(norm) if isinstance(norm, str) else norm
+        geometry = {"norm": norm, "joint": joint, "heads": heads, "head_axis": head_axis, "polar": polar}
+        dynamics = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        super().__init__(params, {"lr": lr, **geometry, **dynamics, "maximize": maximize, "foreach": foreach})
 
     def check(self, group: Group) -> None:
         norm, momentum, heads = group["norm"], group["momentum"], group["heads"]
-        if not isinstance(norm, Entrywise | RowWise | Schatten):
+        acts_on = capabilities_of(norm).acts_on
+        if acts_on not in ACTS_ON:
             raise TypeError(f"norm is {norm!r}. Pass attsvm.frobenius, linf, spectral, … or Entrywise(p).")
-        if not (real(momentum) and 0 <= momentum < 1):
+        if not (is_finite(momentum) and 0 <= momentum < 1):
             raise ValueError(f"momentum is {momentum!r}. Pass a number in [0, 1).")
         if group["nesterov"] and not momentum:
             raise ValueError("nesterov looks ahead along the momentum, which is 0. Pass momentum=0.95, say.")
-        if not (whole(heads) and heads >= 1 and group["head_axis"] in (0, 1)):
+        if not (is_integer(heads) and heads >= 1 and group["head_axis"] in (0, 1)):
             raise ValueError(
                 f"heads is {heads!r}, head_axis {group['head_axis']!r}. Pass a count ≥ 1, and 0 or 1."
             )
         if group["polar"] not in ("svd", "newton-schulz"):
             raise ValueError(f"polar is {group['polar']!r}. Pass 'svd' or 'newton-schulz'.")
-        if group["polar"] != "svd" and not (isinstance(norm, Schatten) and norm.p in SERVED):
+        if group["polar"] != "svd" and (acts_on != "singular values" or norm.p not in ITERATED):
             raise ValueError(
                 f"polar='newton-schulz' serves spectral and Schatten(4), not {norm}. Pass 'svd'."
             )
-        if group["polar"] != "svd" and group["joint"] and norm.p != SERVED[0]:
+        if group["polar"] != "svd" and group["joint"] and norm.p != ITERATED[0]:
             raise ValueError("joint steps of Schatten(4) need singular values. Pass polar='svd'.")
 
     def fits(self, group: Group, w: Tensor) -> None:
@@ -94,7 +94,7 @@ class SteepestDescent(Descent):
         if group["momentum"]:
             averages = self._averaged(params, grads, momentum := group["momentum"])
             if group["nesterov"]:
-                grads = torch._foreach_mul(grads, 1 - momentum)  # not lerp: PyTorch 2.11 has none of shards
+                grads = torch._foreach_mul(grads, 1 - momentum)  # PyTorch 2.11 has no lerp of shards
                 torch._foreach_add_(grads, averages, alpha=momentum)
             else:
                 grads = averages
@@ -104,10 +104,10 @@ class SteepestDescent(Descent):
         torch._foreach_add_(params, steps, alpha=-lr)
 
     def directions(self, group: Group, params: Tensors, grads: Tensors) -> Tensors:
-        """The step of every parameter, of length one; grads are averaged already."""
+        """The step of every parameter, of length one; grads include the momentum."""
         heads, axis = group["heads"], group["head_axis"]
-        pieces = grads if heads == 1 else [part for g in grads for part in g.chunk(heads, axis)]
-        steps = steepest(group["norm"], list(pieces), group["joint"], group["polar"])
+        by_head = grads if heads == 1 else [chunk for g in grads for chunk in g.chunk(heads, axis)]
+        steps = steepest(group["norm"], list(by_head), group["joint"], group["polar"])
         if heads == 1:
             return steps
         return [torch.cat(steps[k : k + heads], axis) for k in range(0, len(steps), heads)]

@@ -3,22 +3,25 @@
 The usual formulas cancel to zero once softmax saturates. Here every number that tends to zero is a
 sum of terms that each carry the factor s_t of a losing token, kept as (mantissa, log scale).
 The scale is that of the strongest token that pulls; one with the score of the winner does not.
-Axes are counted from the front: every array may carry the runs behind its own axes (see lanes.py).
+Compilers round a number anew wherever they compute it again, x·y − z in one rounding. So no difference is
+compared with zero: tokens are told apart by their numbers as they are, or by whole numbers (Data.alike).
+Axes are counted from the front: every array may carry the runs behind its own axes (see runs.py).
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attsvm.training.choosing import where
 from attsvm.training.data import Data
-from attsvm.training.heads import Head, Linear, SquaredError
-from attsvm.training.lanes import contract, each
 from attsvm.training.losses import Loss
+from attsvm.training.prediction_heads import Head, Linear, SquaredError
+from attsvm.training.programs import where
+from attsvm.training.runs import IN_KERNEL, barrier, contract, each
 
 
 class Scaled(NamedTuple):
@@ -31,14 +34,15 @@ class Scaled(NamedTuple):
 class Pulling(NamedTuple):
     """The tokens that pull, in their own scale: those whose score is not the winner's."""
 
-    g: Array  # (n, T) score minus the winner's
+    tokens: Array  # (n, T) bool
+    g: Array  # (n, T) score minus the winner's, zero for the others
     top: Array  # (n,) the largest relative logit of those that pull, −∞ where none does
     shares: Array  # (n, T) e^(relative_t − top); e^relative_t of the others
 
     @property
     def odds(self) -> Array:
         """e^relative_t of all tokens (n, T)."""
-        return self.shares * where(self.g != 0, jnp.exp(self.top)[:, None], 1)
+        return self.shares * where(self.tokens, jnp.exp(self.top)[:, None], 1)
 
 
 class Attention(NamedTuple):
@@ -89,20 +93,43 @@ def attend_along(
     """The same for the directions W z; scores, where they are known, save a second exponential per token."""
     logits = radius * contract("ntd,nd->nt", data.keys, directions, data.fence)
     logits = unmasked(data, logits, -jnp.inf)
-    relative = logits - logits.max(1, keepdims=True)
-    position = jnp.arange(relative.shape[1], dtype=jnp.int32).reshape(-1, *[1] * (relative.ndim - 2))
-    first = where(relative == 0, position, position.size).min(1, keepdims=True)
-    winner = position == first
-    pulling = None if scores is None else _pulling(relative, winner, scores)
-    odds = where(winner, 0, jnp.exp(relative) if pulling is None else pulling.odds)
+    logits = _computed_once(data, logits)
+    winner, largest = _first_largest(logits)
+    relative = logits - largest
+    pulling = None if scores is None else _pulling(data, relative, winner, scores)
+    # Zero for the winner, and NaN where its logit is not finite: a GPU's kernel knows no largest NaN.
+    odds = where(winner, 0 * relative, jnp.exp(relative) if pulling is None else pulling.odds)
     return Attention(relative, winner, odds, odds.sum(1), pulling)
 
 
-def _pulling(relative: Array, winner: Array, scores: Array) -> Pulling:
-    g = scores - where(winner, scores, 0).sum(1)[:, None]
-    top = where(g != 0, relative, -jnp.inf).max(1)
+def _computed_once(data: Data, x: Array) -> Array:
+    """One array for the maximum and for who compares with it: XLA for GPUs would compute it twice."""
+    return x if data.fence is IN_KERNEL else barrier(x)
+
+
+def _first_largest(x: Array) -> tuple[Array, Array]:
+    """Which entry of each row of x (n, T) is the first largest, bool (n, T), and that entry (n, 1)."""
+    largest = x.max(1, keepdims=True)
+    position = jnp.arange(x.shape[1], dtype=jnp.int32).reshape(-1, *[1] * (x.ndim - 2))
+    first = where(x == largest, position, position.size).min(1, keepdims=True)
+    return position == first, largest
+
+
+def _pulling(data: Data, relative: Array, winner: Array, scores: Array) -> Pulling:
+    best = where(winner, scores, 0).sum(1, keepdims=True)
+    tokens = ~_tied(data, scores, winner, best)
+    top = where(tokens, relative, -jnp.inf).max(1)
     scale = where(top > -jnp.inf, top, 0)[:, None]
-    return Pulling(g, top, jnp.exp(where(g != 0, relative - scale, relative)))
+    shares = jnp.exp(where(tokens, relative - scale, relative))
+    return Pulling(tokens, where(tokens, scores - best, 0), top, shares)
+
+
+def _tied(data: Data, scores: Array, one: Array, score: Array) -> Array:
+    """Tokens (n, T) that score as one token of each example does; one: bool (n, T), its score (n, 1)."""
+    tied = (scores == score) | one  # which a compiler may have computed twice
+    if data.alike is None:
+        return tied
+    return tied | (data.alike == where(one, data.alike, 0).sum(1, keepdims=True))
 
 
 def pooled(data: Data, look: Attention) -> Array:
@@ -165,17 +192,17 @@ def pulls(data: Data, look: Attention, reading: Reading) -> Scaled:
 
     The factor e^log_scale may underflow.
     """
-    coefficients, top = _coefficients(look, reading)
+    coefficients, top = _coefficients(data, look, reading)
     return Scaled(_along(data, look, coefficients), top)
 
 
-def _coefficients(look: Attention, reading: Reading) -> tuple[Array, Array]:
+def _coefficients(data: Data, look: Attention, reading: Reading) -> tuple[Array, Array]:
     """s_t (g_t − ḡ) of the losing tokens (n, T) without a factor e^top; top (n,), −∞ where none pulls."""
-    g, top, shares = look.pulling or _pulling(look.relative, look.winner, reading.scores)
+    pulling = look.pulling or _pulling(data, look.relative, look.winner, reading.scores)
     # Of a token that ties with the winner s_t is large, but its g_t is zero and ḡ as small as the others.
-    share, pull = (1 / (1 + look.total))[:, None], shares * g
+    share, pull = (1 / (1 + look.total))[:, None], pulling.shares * pulling.g
     mean = share * pull.sum(1, keepdims=True)
-    return share * (pull - look.odds * mean), top
+    return share * (pull - look.odds * mean), pulling.top
 
 
 def _along(data: Data, look: Attention, losing: Array) -> Array:
@@ -194,7 +221,7 @@ def gradient(
     largest exponent factored out: mantissa (d, e), true gradient mantissa · e^log_scale.
     pulled: the pulls, where they are known; else ℓ' enters the coefficients of tokens, which are fewer.
     """
-    losing, top = _coefficients(look, reading) if pulled is None else pulled
+    losing, top = _coefficients(data, look, reading) if pulled is None else pulled
     log_slope = loss.log_slope(reading.margin)
     log_slope = log_slope if reading.log_scale is None else log_slope + reading.log_scale
     row, log_scale = _factored(top, log_slope)
@@ -212,7 +239,10 @@ def head_gradient(
     """
     attended = pooled(data, look) if attended is None else attended
     log_slope = loss.log_slope(reading.margin)
-    log_scale = log_slope.max(0)
+    # An example that attends to zero pulls nowhere: its slope would hide those of others past e^(−745).
+    log_slope = where((attended != 0).any(1), log_slope, -jnp.inf)
+    largest = log_slope.max(0)
+    log_scale = where(largest > -jnp.inf, largest, 0)
     weights = -_shared(data, jnp.exp(log_slope - log_scale) * data.labels)
     return Scaled(contract("n,nc->c", weights, attended, data.fence), log_scale)
 
@@ -232,10 +262,10 @@ def drops(data: Data, look: Attention, reading: Reading) -> tuple[Array, Array]:
     """
     if reading.log_drop is not None:
         return jnp.zeros_like(reading.margin), reading.log_drop
-    scores = reading.scores
-    best = unmasked(data, scores, -jnp.inf).max(1)
-    gap = unmasked(data, best[:, None] - scores, 0)
-    return best, jax.nn.logsumexp(look.log_weights + jnp.log(gap), axis=1)
+    scores = _computed_once(data, reading.scores)
+    first, best = _first_largest(unmasked(data, scores, -jnp.inf))
+    gap = where(_tied(data, scores, first, best), 0, unmasked(data, best - scores, 0))
+    return best[:, 0], jax.nn.logsumexp(look.log_weights + jnp.log(gap), axis=1)
 
 
 def log_excess(data: Data, best: Array, log_drop: Array, loss: Loss) -> Array:
@@ -243,7 +273,9 @@ def log_excess(data: Data, best: Array, log_drop: Array, loss: Loss) -> Array:
     increase = loss.log_increase(best, log_drop)
     if data.share is not None:
         return jax.nn.logsumexp(increase + jnp.log(data.share), axis=0)
-    return jax.nn.logsumexp(increase, axis=0) - jnp.log(data.labels.shape[0])
+    return jax.nn.logsumexp(increase, axis=0) - math.log(
+        data.labels.shape[0]
+    )  # a number: no float32 in kernels
 
 
 def unmasked(data: Data, per_token: Array, other: float) -> Array:

@@ -6,8 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attsvm.norms import Entrywise, Norm, Schatten
-from attsvm.training.choosing import where
+from attsvm.norms import Entrywise, Norm, capabilities_of
+from attsvm.training.programs import where
+
+PROJECTED = ("entries", "singular values")
+"""What a norm may act on for `project_ball` to know its ball."""
 
 State = tuple[Array, Array, Array, Array, Array]
 TIGHT = 1e-14
@@ -22,10 +25,11 @@ def project_ball(x: Array, norm: Norm, radius: Array) -> Array:
 
     Entrywise balls act on the entries, Schatten balls on the singular values.
     """
-    if norm.p == 2:
+    traits = capabilities_of(norm)
+    if traits.euclidean:
         size = jnp.sqrt((x * x).sum())
         return x * where(size > radius, radius / where(size > 0, size, 1), 1)
-    if isinstance(norm, Schatten) and x.ndim == 2:
+    if traits.acts_on == "singular values" and x.ndim == 2:
         U, sigma, Vt = jnp.linalg.svd(x, full_matrices=False)
         return (U * _shrunk(sigma, norm.p, radius)) @ Vt
     flat = x.reshape(-1)
@@ -50,7 +54,7 @@ def project_both(x: Array, norm: Norm, radius: Array, axis: Array, cosine: Array
     Where the ball's projection already lies in the cone, the first round ends it. In the Frobenius
     norm the cone's projection followed by the ball's is exact.
     """
-    if norm.p == 2:
+    if capabilities_of(norm).euclidean:
         return project_ball(project_cone(x, axis, cosine), norm, radius)
 
     def apart(state: State) -> Array:

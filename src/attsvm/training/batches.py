@@ -12,10 +12,10 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from attsvm.given import told, whole
-from attsvm.training.choosing import where
+from attsvm._support.validation import as_integer, describe, is_integer
 from attsvm.training.data import Data
 from attsvm.training.init import seeds_of
+from attsvm.training.programs import where
 
 ORDERS = ("shuffled", "replacement")
 
@@ -37,13 +37,14 @@ class Batches:
     order: str = "shuffled"
 
     def __init__(self, size: int, seed: int | Iterable[int] = 0, order: str = "shuffled") -> None:
-        if not (whole(size) and size >= 1):
-            raise ValueError(f"the size of a batch is {told(size)}. Pass a positive integer.")
+        size = as_integer(size)
+        if not (is_integer(size) and size >= 1):
+            raise ValueError(f"the size of a batch is {describe(size)}. Pass a positive integer.")
         if order not in ORDERS:
             raise ValueError(f"order is {order!r}. Pass {' or '.join(map(repr, ORDERS))}.")
         several, runs = seeds_of(seed)
         if max(several) >= 2**63:
-            raise ValueError(f"seed is {told(max(several))}. Pass integers below 2⁶³.")
+            raise ValueError(f"seed is {describe(max(several))}. Pass integers below 2⁶³.")
         object.__setattr__(self, "size", int(size))
         object.__setattr__(self, "seed", several if runs else several[0])
         object.__setattr__(self, "order", order)

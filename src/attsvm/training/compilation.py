@@ -9,19 +9,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-# XLA ends the process at a flag it does not know; the first of these is gone from jaxlib 0.11 on.
-_KNOWN = ((0, 8), (0, 11))
-_FLAGS = (
-    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1 "
-    "--xla_cpu_parallel_codegen_split_count=1 "
-    # A loop over a megabyte at most is one function: quicker to compile, and a step of a tiny problem to run.
-    "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000"
-)
+from attsvm._support.xla_flags import jaxlib_release
 
 
 def wide_vectors() -> dict[str, int]:
@@ -29,21 +21,7 @@ def wide_vectors() -> dict[str, int]:
 
     The same bits in three quarters of the time. Every jaxlib from 0.8 to 0.12 knows the option.
     """
-    return {"xla_cpu_prefer_vector_width": 512} if _release() < (0, 13) else {}
-
-
-def compile_quickly() -> None:
-    """Let XLA compile small programs in half the time, at some cost to how fast they then run.
-
-    For commands that run many small programs once. Has an effect before JAX is first used, on the
-    versions of jaxlib that know the setting, and only if the user has set no XLA_FLAGS.
-    """
-    if _KNOWN[0] <= _release() < _KNOWN[1]:
-        os.environ.setdefault("XLA_FLAGS", _FLAGS)
-
-
-def _release() -> tuple[int, ...]:
-    return tuple(int(part) for part in version("jaxlib").split(".")[:2])
+    return {"xla_cpu_prefer_vector_width": 512} if jaxlib_release() < (0, 13) else {}
 
 
 def local_devices() -> list[Any]:

@@ -9,9 +9,9 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
+from attsvm.data.token_arrays import sizes
+from attsvm.data.tokens import Tokens
 from attsvm.numbers.stored import KEPT, Stored
-from attsvm.token_arrays import sizes
-from attsvm.tokens import Tokens
 
 
 class Data(NamedTuple):
@@ -22,8 +22,9 @@ class Data(NamedTuple):
     labels: Array  # (n,)
     mask: Array | None  # (n, T); None where nothing is masked
     values: Array | None  # (n, T, c); None where they are the keys
-    fence: Array | None = None  # see lanes.contract
+    fence: Array | None = None  # see runs.contract
     share: Array | None = None  # (n,) of each example in a mean; None: 1/n
+    alike: Array | None = None  # (n, T) the first token of the same value; None where values differ
 
 
 def check_size(tokens: Tokens, v: NDArray[Any] | None, units: Any = None) -> None:

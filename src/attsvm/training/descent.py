@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from attsvm.training.choosing import where
+from attsvm.training.programs import where
 from attsvm.training.weights import Params
 
 GROW, SHRINK = 1.05, 0.5

@@ -15,8 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from attsvm.training import engine
 from attsvm.training.compilation import local_devices
 from attsvm.training.data import Data
-from attsvm.training.lanes import FEWEST
 from attsvm.training.plan import Model, Plan, State
+from attsvm.training.runs import FEWEST
 from attsvm.training.schedules import Rates
 
 _SPEC: Any = PartitionSpec
@@ -55,23 +55,24 @@ def shared(model: Model, data: Data, start: Any, count: int | None) -> Share:
     own = (data, start) if model.data_runs else start
     size = sum(x.nbytes for x in jax.tree.leaves(own))
     settings: Any = jax.config
-    return replace(Share.of(local_devices(), count, size, model.lanes), device=settings.jax_default_device)
+    return replace(
+        Share.of(local_devices(), count, size, model.runs_last), device=settings.jax_default_device
+    )
 
 
-def parts(share: Share, plan: Plan, data: Data, start: Any, saved: Any = None) -> list[Part]:
+def parts(share: Share, plan: Plan, data: Data, scores: Any, start: Any, saved: Any = None) -> list[Part]:
     """The runs in parts of equal size, ready for the first step; the last run fills up the last part.
 
-    data, start, saved: NumPy's arrays, runs first; start: parameters, head, seed of mini-batches; saved: a
-    state to go on from.
+    data, scores, start, saved: NumPy's arrays, runs first; scores: of a linear head that is not trained;
+    start: parameters, head, seed of mini-batches; saved: a state to go on from.
     """
     found = []
     for j in range(share.parts):
         given = share.placed(data, j) if plan.model.data_runs else share.everywhere(data)
         params, head, seed = share.placed(start, j)
         state = engine.begun(plan, params, head, seed) if saved is None else share.placed(saved, j)
-        scores = engine.fixed_scores(plan, given, head)
         runs = None if share.count is None else share.part(np.arange(share.count), j)
-        found.append(Part(given, scores, state, runs))
+        found.append(Part(given, share.placed(scores, j), state, runs))
     return found
 
 
@@ -124,7 +125,7 @@ class Share:
     device: Any = None
 
     @classmethod
-    def of(cls, devices: list[Any], count: int | None, size: int, lanes: bool) -> Share:
+    def of(cls, devices: list[Any], count: int | None, size: int, runs_last: bool) -> Share:
         if count is None:
             return cls(None, 1, None, None)
         if len(devices) > 1 and count >= 2 * len(devices):
@@ -135,7 +136,7 @@ class Share:
         turns = -(-min(size // CACHED + 1, MOST) // _cores())
         parts = max(1, min(turns * _cores(), count // (2 * FEWEST)))
         runs = -(-count // parts)
-        runs = -(-runs // WHOLE) * WHOLE if lanes and runs >= PADDED else runs
+        runs = -(-runs // WHOLE) * WHOLE if runs_last and runs >= PADDED else runs
         return cls(count, -(-count // runs), runs, None)
 
     def placed(self, tree: Any, j: int) -> Any:

@@ -1,4 +1,4 @@
-"""The steepest direction of a tree of parameters, which may carry runs behind their own axes (lanes.py)."""
+"""The steepest direction of a tree of parameters, which may carry runs behind their own axes (runs.py)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from attsvm.norms import Entrywise, Norm, RowWise, Schatten
-from attsvm.training.choosing import where
+from attsvm.norms import Entrywise, Norm, capabilities_of
 from attsvm.training.compilation import backend
-from attsvm.training.lanes import each
+from attsvm.training.programs import where
+from attsvm.training.runs import each
 from attsvm.training.small_svd import LARGEST, small_svd
 
 Tree = Any
@@ -22,7 +22,8 @@ Tree = Any
 def direction(norm: Norm, tree: Tree, last: bool) -> Tree:
     """argmax ⟨tree, Δ⟩ over N(Δ) ≤ 1: one vector, or one matrix for norms of rows and singular values."""
     leaves, shape = jax.tree.flatten(tree)
-    if isinstance(norm, Entrywise) or (isinstance(norm, Schatten) and norm.p == 2):
+    traits = capabilities_of(norm)
+    if traits.acts_on == "entries" or traits.euclidean:
         unit = Entrywise(norm.p).steepest_along(vector(tree, last))
         ends = np.cumsum([_own_size(leaf, last) for leaf in leaves])[:-1]
         parts = [part.reshape(leaf.shape) for part, leaf in zip(jnp.split(unit, ends), leaves, strict=True)]
@@ -44,11 +45,12 @@ def _own_size(leaf: Array, last: bool) -> int:
 def _of_matrices(norm: Norm, leaves: list[Array]) -> list[Array]:
     if any(leaf.ndim not in (1, 2) for leaf in leaves):
         raise ValueError(f"steepest in the {norm} norm needs matrices or vectors.")
-    if isinstance(norm, Schatten):
+    acts_on = capabilities_of(norm).acts_on
+    if acts_on == "singular values":
         return _block_steepest(norm, leaves)
     if len(leaves) == 1:
         return [norm.steepest(leaves[0])]
-    if isinstance(norm, RowWise):
+    if acts_on == "rows":
         return _stacked_steepest(norm, leaves)
     # Of (Σ N^p)^(1/p) over the arrays: each has its own direction, and they share one length.
     sizes = jnp.stack([norm.dual.value(leaf) for leaf in leaves])
@@ -56,7 +58,7 @@ def _of_matrices(norm: Norm, leaves: list[Array]) -> list[Array]:
     return [share * norm.steepest(leaf) for share, leaf in zip(shares, leaves, strict=True)]
 
 
-def _stacked_steepest(norm: RowWise, leaves: list[Array]) -> list[Array]:
+def _stacked_steepest(norm: Norm, leaves: list[Array]) -> list[Array]:
     """That of all rows below each other, which takes half the time of one array after the other.
 
     Zeros beside rows leave them as long as they are.
@@ -69,7 +71,7 @@ def _stacked_steepest(norm: RowWise, leaves: list[Array]) -> list[Array]:
     return [part[:, : block.shape[1]].reshape(leaf.shape) for part, block, leaf in own]
 
 
-def _block_steepest(norm: Schatten, leaves: list[Array]) -> list[Array]:
+def _block_steepest(norm: Norm, leaves: list[Array]) -> list[Array]:
     """That of one block matrix: every block has its own singular vectors, their values are one vector."""
     blocks = [leaf[:, None] if leaf.ndim == 1 else leaf for leaf in leaves]
     largest = jnp.stack([jnp.abs(block).max() for block in blocks]).max()

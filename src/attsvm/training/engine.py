@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from attsvm.training import attention, fused, holding, lanes, weights
+from attsvm.training import combinators, fused, weights
 from attsvm.training.batches import drawn, some
-from attsvm.training.choosing import where
 from attsvm.training.compilation import wide_vectors
 from attsvm.training.data import Data
-from attsvm.training.heads import Head, Linear, over_heads
 from attsvm.training.plan import Model, Plan, Record, Snapshot, State
-from attsvm.training.programs import Program
+from attsvm.training.prediction_heads import Head
+from attsvm.training.programs import Program, where
+from attsvm.training.runs import fenced
 from attsvm.training.sums import Asked, Sums, added, over_examples
 from attsvm.training.weights import Params
 
@@ -25,25 +25,6 @@ BLOCK = 32
 """Steps of a loop on a GPU whose length it is told."""
 SEEN = Asked(loss=True, excess=True)
 """What a record tells."""
-
-
-def fixed_scores(plan: Plan, data: Data, head: Head) -> Array | None:
-    """The token scores of a linear head that is not trained, which save one pass over the values per step.
-
-    Values in half precision are not widened for them.
-    """
-    values = data.keys if data.values is None else data.values
-    if not isinstance(head, Linear) or plan.head_rule is not None or values.dtype != head.v.dtype:
-        return None
-    return _scores(plan.model.runs, plan.model.data_runs, data, head)
-
-
-@partial(Program, static=2)
-def _scores(runs: bool, data_runs: bool, data: Data, head: Linear) -> Array:
-    def one(data: Data, head: Linear) -> Array:
-        return over_heads(partial(attention.fixed_scores, data), head)(head.v)
-
-    return (jax.vmap(one, in_axes=(0 if data_runs else None, 0)) if runs else one)(data, head)
 
 
 def begun(plan: Plan, params: Params, head: Head, seed: Array | None = None) -> State:
@@ -125,20 +106,22 @@ def mended(
 
 
 @partial(Program, static=1)
-def observe(model: Model, data: Data, fixed: Head, records: Snapshot, count: Any) -> Record:
+def observe(
+    model: Model, data: Data, scores: Array | None, fixed: Head, records: Snapshot, count: Any
+) -> Record:
     """Loss and excess (k, (runs)) of the first `count` records ((runs,) k, …), which are weights W alone."""
     axis = int(model.runs)
 
-    def seen(data: Data, W: Array, head: Head) -> Record:
-        found = over_examples(SEEN, model.loss, data, W, head, None, model.block)
+    def seen(data: Data, W: Array, head: Head, scores: Array | None) -> Record:
+        found = over_examples(SEEN, model.loss, data, W, head, scores, model.block)
         return Record(found.loss, found.log_excess)
 
-    look = model.over_runs(seen, 2)
+    look = model.over_runs(seen, 3)
 
     @jax.jit  # traced once, for its shapes and for the loop
     def one(j: Any) -> Record:
         there = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, j, axis, keepdims=False), records)
-        return look(data, there.params["W"], fixed if there.head is None else there.head)
+        return look(data, there.params["W"], fixed if there.head is None else there.head, scores)
 
     room = _room(jax.eval_shape(one, count), records.params["W"].shape[axis])
     return lax.fori_loop(0, count, lambda j, seen: _put(seen, j, one(j)), room)
@@ -221,34 +204,34 @@ def _put(many: Any, j: Array, one: Any) -> Any:
 
 def _step(plan: Plan, data: Data, state: State, scores: Array | None) -> State:
     """One step of one run, or of all of them in lanes."""
-    model, params, last = plan.model, state.params, plan.model.lanes
+    model, params, last = plan.model, state.params, plan.model.runs_last
     if model.batch is not None:
         chosen, order, share = drawn(model.batch, state.seed, state.order, plan.place)
         data, scores = some(data, scores, chosen, share)
         state = state._replace(order=order)
     W = weights.matrix(model.weight, params, last)
     if last and len(params) > 1:
-        W = lanes.fenced(data.fence, lambda W: W, W)
+        W = fenced(data.fence, lambda W: W, W)
     found = over_examples(plan.asked, model.loss, data, W, state.head, scores, model.block)
     return _updated(plan, state, found)
 
 
 def _updated(plan: Plan, state: State, found: Sums) -> State:
     """The state after the step that these sums ask for."""
-    model, params, last = plan.model, state.params, plan.model.lanes
+    model, params, last = plan.model, state.params, plan.model.runs_last
     slope, pull = found.slope, found.pull
     known = {"value": found.loss, "log_excess": found.log_excess}
     known = {name: value for name, value in known.items() if value is not None}
     assert slope is not None  # every plan asks for it
     grads = weights.pullback(model.weight, params, slope.mantissa, last)
     given = known | {"log_scale": slope.log_scale}
-    updates, memory = holding.update(plan.rule, grads, state.memory, params, last, given)
+    updates, memory = combinators.update(plan.rule, grads, state.memory, params, last, given)
     params = jax.tree.map(jnp.add, params, updates)
     head, head_memory = state.head, state.head_memory
     if pull is not None and plan.head_rule is not None:
         given = known | {"log_scale": pull.log_scale}
         along = jax.tree.unflatten(jax.tree.structure(head), [pull.mantissa])
-        updates, head_memory = holding.update(plan.head_rule, along, head_memory, head, last, given)
+        updates, head_memory = combinators.update(plan.head_rule, along, head_memory, head, last, given)
         head = jax.tree.map(jnp.add, head, updates)
     return state._replace(params=params, head=head, memory=memory, head_memory=head_memory)
 

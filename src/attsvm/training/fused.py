@@ -20,17 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from attsvm.norms import Entrywise, Schatten
-from attsvm.tokens import Tokens
+from attsvm.data.tokens import Tokens
+from attsvm.norms import capabilities_of
+from attsvm.training.combinators import per_run
 from attsvm.training.compilation import local_devices
 from attsvm.training.data import Data
-from attsvm.training.heads import Head, Linear
-from attsvm.training.holding import per_run
-from attsvm.training.lanes import IN_KERNEL
 from attsvm.training.losses import Correlation, Exponential, Logistic, Loss, NegativeLog
 from attsvm.training.plan import Plan, State
-from attsvm.training.rule import Rule
-from attsvm.training.rules import GradientDescent, Mirror, Polyak, Steepest
+from attsvm.training.prediction_heads import Head, Linear
+from attsvm.training.rules import GradientDescent, Mirror, Polyak, Rule, Steepest
+from attsvm.training.runs import IN_KERNEL
 from attsvm.training.schedules import Rates
 from attsvm.training.weights import FullWeight, Weight
 
@@ -165,8 +164,9 @@ def steps(step: Step, plan: Plan, data: Data, scores: Array) -> Callable[[State,
 
 def _entrywise(rule: Rule) -> bool:
     if isinstance(rule, Steepest):
-        norm = rule.norm  # p = 1 looks for the largest entry, all other Schatten norms for singular values
-        return norm.p != 1 if isinstance(norm, Entrywise) else isinstance(norm, Schatten) and norm.p == 2
+        traits = capabilities_of(rule.norm)
+        # p = 1 looks for the largest entry.
+        return traits.euclidean or (traits.acts_on == "entries" and rule.norm.p != 1)
     return isinstance(rule, (GradientDescent, Mirror, Polyak))
 
 
@@ -200,7 +200,8 @@ def _padded_data(data: Data, runs: int) -> Data:
         mask = jnp.ones(data.keys.shape[: runs + 2], bool)
     if share is None and n != _power(n):
         share = jnp.full_like(data.labels, 1 / n)
-    wide = jax.tree.map(lambda x: _repeated(x, runs), data._replace(mask=None, values=None, share=None))
+    read = data._replace(mask=None, values=None, share=None, alike=None)
+    wide = jax.tree.map(lambda x: _repeated(x, runs), read)
     share = None if share is None else _padded(share, runs)
     mask = None if mask is None else _repeated(mask, runs).astype(jnp.int32)  # kernels read no booleans
     return wide._replace(mask=mask, share=share)

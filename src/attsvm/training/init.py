@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from attsvm.given import as_seeds, real, told
-from attsvm.training.weights import Heads, Weight
+from attsvm._support.validation import as_seeds, describe, is_finite
+from attsvm.training.weights import MultiHead, Weight
 
 Shape = tuple[int, ...]
 Arrays = dict[str, NDArray[Any]]
@@ -46,8 +46,8 @@ class Draw:
 
 def gaussian(seed: int | Iterable[int], scale: float = 1.0) -> Draw:
     """Entries N(0, scale²)."""
-    if not real(scale):
-        raise ValueError(f"scale is {told(scale)}. Pass a number, the standard deviation.")
+    if not is_finite(scale):
+        raise ValueError(f"scale is {describe(scale)}. Pass a number, the standard deviation.")
     return Draw(*seeds_of(seed), lambda rng, shape: scale * rng.standard_normal(shape))
 
 
@@ -77,7 +77,7 @@ def starting_point(weight: Weight, init: Any, size: tuple[int, int], dtype: DTyp
 
 
 def _drawn(init: Draw, weight: Weight, size: tuple[int, int]) -> Arrays:
-    if isinstance(weight, Heads):
+    if isinstance(weight, MultiHead):
         return init(weight.weight.shapes(*size), weight.count)
     return init(weight.shapes(*size))
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attsvm.training.choosing import where
+from attsvm.training.programs import where
 
 NEGLIGIBLE = 1e-30
 """Below it, (e^δ − 1)/δ and log(1 + δ)/δ are 1 to the last bit."""

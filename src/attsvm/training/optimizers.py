@@ -22,15 +22,26 @@ from typing import Any
 import numpy as np
 import optax
 
-from attsvm.given import real, told
-from attsvm.norms import Norm, as_norm, spectral
-from attsvm.training.compositional import Compositional
-from attsvm.training.holding import AROUND, Foreign, OverHeads, PerBlock
-from attsvm.training.rule import Number, Optimizer, Rate, Rule
-from attsvm.training.rules import Adam, GradientDescent, Mirror, Polyak, Steepest
+from attsvm._support.validation import describe, is_finite
+from attsvm.norms import Norm, spectral
+from attsvm.norms.names import as_norm
+from attsvm.training.combinators import AROUND, Foreign, OverHeads, PerBlock
+from attsvm.training.rules import (
+    Adam,
+    Compositional,
+    GradientDescent,
+    Mirror,
+    Number,
+    Optimizer,
+    Polyak,
+    Rate,
+    Rule,
+    Steepest,
+)
+from attsvm.training.twins import is_torch, twin_of, written
 
 
-def steepest(norm: Norm, lr: Rate, momentum: Number = 0.0, decay: Number = 0.0) -> Optimizer:
+def steepest(norm: Norm | str, lr: Rate, momentum: Number = 0.0, decay: Number = 0.0) -> Optimizer:
     """Steepest descent in a norm, with unit steps in that norm times lr.
 
         W ← (1 − lr · decay) W − lr · argmax_{N(Δ) ≤ 1} ⟨M, Δ⟩,     M ← momentum · M + (1 − momentum) ∇L
@@ -58,8 +69,8 @@ def mirror(p: float, lr: Rate, normalised: bool = True) -> Optimizer:
     underflows for p near 1; so nothing else may change the weights between two updates.
     Reference: Julistiono et al. 2024, "Optimizing Attention with Mirror Descent".
     """
-    if not (real(p) and p > 1):
-        raise ValueError(f"p is {told(p)}. Pass 1 < p < ∞: mirror needs a potential that is smooth.")
+    if not (is_finite(p) and p > 1):
+        raise ValueError(f"p is {describe(p)}. Pass 1 < p < ∞: mirror needs a potential that is smooth.")
     return Optimizer(Mirror(float(p), _rate(lr), bool(normalised)))
 
 
@@ -89,13 +100,15 @@ def adam(
     return Optimizer(Adam(_rate(lr), b1, b2, eps, _decay(decay, lr)))
 
 
-def compositional(lr: Rate, ridge: Number = 0.01, norm: Norm = spectral, decay: Number = 0.0) -> Optimizer:
+def compositional(
+    lr: Rate, ridge: Number = 0.01, norm: Norm | str = spectral, decay: Number = 0.0
+) -> Optimizer:
     """Steps of K and Q that move W = K Qᵀ by unit steps in a norm times lr, to first order.
 
         K ← K − lr/2 · steepest(∇_K C⁻¹) C⁻¹,     C = (QᵀQ + ridge · I)^½;     its twin for Q
 
     Both parts of K Qᵀ move by at most lr/2 in the norm, however long K and Q are. spectral: compositional
-    Muon. Needs weight=KeyQuery(), of several heads Heads(count, KeyQuery(), norm="apart").
+    Muon. Needs weight=KeyQuery(), of several heads MultiHead(count, KeyQuery(), norm="apart").
     """
     ridge = _number("ridge", ridge, lambda x: x > 0, "a positive number, such as 0.01")
     return Optimizer(Compositional(as_norm(norm), _rate(lr), ridge, _decay(decay, lr)))
@@ -116,7 +129,7 @@ def per_block(optimizer: optax.GradientTransformation) -> Optimizer:
 
 
 def over_heads(optimizer: optax.GradientTransformation, norm: str) -> Optimizer:
-    """The optimizer of several heads: all of them as one, each by itself, or side by side (weights.Heads)."""
+    """The optimizer of several heads: all as one, each by itself, or side by side (weights.MultiHead)."""
     return Optimizer(OverHeads(adapted(optimizer).rule, norm))
 
 
@@ -170,12 +183,19 @@ def _number(name: str, value: Any, good: Callable[[Any], bool], wanted: str) -> 
     several = isinstance(value, (list, tuple, range, np.ndarray)) and np.ndim(value) == 1 and len(value)
     each = [x.item() if isinstance(x, np.generic) else x for x in (value if several else [value])]
     for x in each:
-        if not (real(x) and good(x)):
-            raise ValueError(f"{name} is {told(x)}. Pass {wanted}{', for every run' if several else ''}.")
+        if not (is_finite(x) and good(x)):
+            raise ValueError(f"{name} is {describe(x)}. Pass {wanted}{', for every run' if several else ''}.")
     return tuple(map(float, each)) if several else float(each[0])
 
 
 def _optax(optimizer: object) -> optax.GradientTransformationExtraArgs:
+    if is_torch(optimizer):
+        twin = twin_of(optimizer)
+        near = "" if twin is None or twin.rule is None else f"pass {written(twin.rule)}, or "
+        raise TypeError(
+            f"{type(optimizer).__name__} is an optimizer of torch, and this trains with JAX: {near}"
+            "train with torch and hand the weights to Path.of(tokens, weights)."
+        )
     if not isinstance(optimizer, optax.GradientTransformation):
         raise TypeError(
             f"{optimizer!r} is not an optimizer. Pass steepest(norm, lr), gd(lr), mirror(p, lr), polyak() "

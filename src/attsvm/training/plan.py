@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attsvm.training import holding, lanes, schedules
+from attsvm.training import combinators, runs as runs_axis, schedules
 from attsvm.training.batches import Choice, Place
 from attsvm.training.data import Data
-from attsvm.training.heads import Head
 from attsvm.training.losses import Loss
 from attsvm.training.optimizers import needs_excess
-from attsvm.training.rule import Rule
+from attsvm.training.prediction_heads import Head
+from attsvm.training.rules import Rule
 from attsvm.training.sums import Asked
 from attsvm.training.weights import FULL, Params, Weight
 
@@ -25,7 +25,7 @@ from attsvm.training.weights import FULL, Params, Weight
 class Model:
     """What is trained: weight and loss, with a runs axis on the state and on the data or without.
 
-    lanes: inside the compiled loop the runs are the last axis, of small problems; else they are mapped over.
+    runs_last: in the compiled loop runs are the last axis, as in small problems; else they are mapped over.
     cpu: whether it runs there. A GPU would read the end of a loop and of a branch back at every turn.
     block: examples that are looked at in turn, None for all at once.
     fused: pieces of steps are one kernel each (fused.py), on a CPU one that JAX interprets.
@@ -36,7 +36,7 @@ class Model:
     loss: Loss
     runs: bool
     data_runs: bool
-    lanes: bool = False
+    runs_last: bool = False
     cpu: bool = True
     block: int | None = None
     fused: bool = False
@@ -45,7 +45,11 @@ class Model:
     def over_runs(self, function: Any, states: int) -> Any:
         """The function of (data, state, …) with `states` arguments per run, for all runs."""
         data = 0 if self.data_runs else None
-        return jax.vmap(function, in_axes=(data, *[0] * states)) if self.runs and not self.lanes else function
+        return (
+            jax.vmap(function, in_axes=(data, *[0] * states))
+            if self.runs and not self.runs_last
+            else function
+        )
 
     def planned(self, function: Any, states: int, plan: Plan) -> Any:
         """The same of a function of (plan, data, state, …), of whose numbers some may be one per run."""
@@ -62,20 +66,20 @@ class Model:
     @property
     def of_records(self) -> Model:
         """The model that looks at weights W, whatever they were made of and however they were trained."""
-        return replace(self, weight=FULL, lanes=False, fused=False, batch=None)
+        return replace(self, weight=FULL, runs_last=False, fused=False, batch=None)
 
     def inside(self, data: Data, open_: Any) -> Data:
         """The data as the compiled loop sees it; open_: a number ≥ 0 that XLA does not know."""
-        if not self.lanes:
+        if not self.runs_last:
             return data
-        last = lanes.to_last(data) if self.data_runs else jax.tree.map(lambda x: x[..., None], data)
+        last = runs_axis.to_last(data) if self.data_runs else jax.tree.map(lambda x: x[..., None], data)
         return last._replace(fence=(open_ >= 0) if self.cpu else None)
 
     def to_last(self, tree: Any) -> Any:
-        return lanes.to_last(tree) if self.lanes else tree
+        return runs_axis.to_last(tree) if self.runs_last else tree
 
     def to_first(self, tree: Any) -> Any:
-        return lanes.to_first(tree) if self.lanes else tree
+        return runs_axis.to_first(tree) if self.runs_last else tree
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=["rule", "head_rule", "place"], meta_fields=["model"])
@@ -98,7 +102,7 @@ class Plan:
         return Asked(
             slope=True,
             pull=self.head_rule is not None,
-            loss=any(holding.foreign(rule) for rule in both),
+            loss=any(combinators.foreign(rule) for rule in both),
             excess=any(needs_excess(rule, foreign=True) for rule in both),
         )
 

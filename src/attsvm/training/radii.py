@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attsvm.tokens import Tokens
+from attsvm.data.tokens import Tokens
 
 LARGEST = 1e12
 """Logits beyond it carry a rounding error that shows in the attention."""

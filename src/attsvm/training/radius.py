@@ -14,16 +14,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attsvm.norms import Entrywise, Norm, frobenius
+from attsvm.norms import Norm, capabilities_of, frobenius
 from attsvm.training import attention
 from attsvm.training.attention import Attention, Reading
 from attsvm.training.balls import ball_of, project_ball, project_both
-from attsvm.training.choosing import where
 from attsvm.training.data import Data
 from attsvm.training.descent import Descent, Slope, descend
-from attsvm.training.heads import Head, Linear, SquaredError
 from attsvm.training.losses import Loss
-from attsvm.training.programs import Program
+from attsvm.training.prediction_heads import Head, Linear, SquaredError
+from attsvm.training.programs import Program, where
 from attsvm.training.weights import Params, Weight
 
 TOLERANCE = 1e-7
@@ -45,7 +44,7 @@ class Problem:
     @property
     def head_norm(self) -> Norm:
         """The ball of a trained head v: the entrywise norm of W, else the Euclidean one."""
-        return self.norm if isinstance(self.norm, Entrywise) else frobenius
+        return self.norm if capabilities_of(self.norm).acts_on == "entries" else frobenius
 
 
 class Cone(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -13,12 +14,12 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.path import Path
-from attsvm.tokens import Tokens
-from attsvm.training.heads import Head
+from attsvm.data.path import Path
+from attsvm.data.tokens import Tokens
 from attsvm.training.losses import Loss
 from attsvm.training.plan import State
-from attsvm.training.rule import Rule
+from attsvm.training.prediction_heads import Head
+from attsvm.training.rules import Rule
 from attsvm.training.weights import Weight
 
 Arrays = dict[str, NDArray[Any]]
@@ -64,7 +65,9 @@ def check_words(path: Path, words: Words) -> None:
     saved = {} if path.state is None else path.state
     try:
         before = {"batch": WHOLE} | json.loads(str(saved["trained"])) if "trained" in saved else words
-    except (ValueError, TypeError):
+        # Version 0.2.0 called the weight MultiHead "Heads".
+        before = before | {"weight": re.sub(r"^Heads\(", "MultiHead(", before["weight"])}
+    except (ValueError, TypeError, KeyError):
         raise ValueError("resume does not say what it was trained with: its file is damaged.") from None
     others = [
         f"{name}: {before.get(name)}, now {now}" for name, now in words.items() if before.get(name) != now

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
-from attsvm.training.holding import AROUND
-from attsvm.training.rule import LAST, Rule
+from attsvm.training.combinators import AROUND
+from attsvm.training.rules import LAST, Rate, Rule
 
 
 class Rates(NamedTuple):
@@ -31,17 +33,25 @@ def written_out(rule: Any, first: int, count: int) -> Any:
         return rule
     if isinstance(rule, AROUND):
         return replace(rule, rule=written_out(rule.rule, first, count))
+    steps = np.minimum(np.arange(first, first + count), LAST).astype(np.int32)
+    return replace(rule, lr=Rates(rates_at(rule.lr, steps)))
+
+
+def rates_at(schedule: Callable[[Any], Any], steps: NDArray[Any]) -> NDArray[Any]:
+    """The learning rates of a schedule at many steps (k,)."""
     # Not compiled as a whole: its operations are the same for every schedule of a kind.
     try:
-        rates = jax.vmap(rule.lr)(np.minimum(np.arange(first, first + count), LAST).astype(np.int32))
-    except jax.errors.ConcretizationTypeError as error:
+        rates = jnp.asarray(jax.vmap(schedule)(steps))
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise ValueError(
-            "the schedule lr asks which step it is, in an `if` say, but is called for many at once. "
-            "Write it with jax.numpy, as jnp.where(step < 5, 0.1, 0.01), or take one of optax."
+            "the schedule lr asks which step it is, in an `if` or in NumPy say, but is called for many at "
+            "once. Write it with jax.numpy, as jnp.where(step < 5, 0.1, 0.01), or take one of optax."
         ) from error
-    if rates.shape != (count,):
+    if rates.shape != steps.shape:
         raise ValueError(f"the schedule lr has shape {rates.shape[1:]} at a step. Return one number.")
-    return replace(rule, lr=Rates(np.asarray(rates)))
+    if jnp.iscomplexobj(rates):
+        raise ValueError("the schedule lr is complex. Return one real number.")
+    return np.asarray(rates)
 
 
 def at_step(tree: Any, k: Any) -> Any:
@@ -50,4 +60,45 @@ def at_step(tree: Any, k: Any) -> Any:
         lambda x: jnp.asarray(x.table)[k] if isinstance(x, Rates) else x,
         tree,
         is_leaf=lambda x: isinstance(x, Rates),
+    )
+
+
+# ---------------------------------------------------------------------- what a schedule sums to
+
+OCTAVES = range(4, 27)
+"""Steps 2^j … 2^(j+1) are sampled for each of these j, after the first sixteen steps."""
+TAIL = 8
+"""The last octaves, of which the trend is taken."""
+SUMMABLE = -0.1
+"""The sum over an octave, as a power of the step, from which on the whole sum is finite: 1/k has 0."""
+
+
+def no_limit(lr: Rate) -> str:
+    """Why steps of this length lead to no limit, in words; empty where some hundred of them show nothing.
+
+    Ascent, steps that end, and steps whose sum is finite have none. What is not evaluated stays a hypothesis.
+    """
+    if not callable(lr):
+        wrong = [x for x in np.atleast_1d(np.asarray(lr, float)) if not 0 < x < np.inf]
+        return f"lr is {wrong[0]:g}, and not positive" if wrong else ""
+    draw = np.random.default_rng(0)  # random steps: even ones would meet one phase of a periodic schedule
+    octaves = [2**j + draw.choice(2**j, min(2**j, 8 if j < OCTAVES[-TAIL] else 32), False) for j in OCTAVES]
+    steps = np.concatenate([np.arange(2 ** OCTAVES[0]), *octaves])
+    with jax.enable_x64(True):
+        rates = rates_at(lr, steps).astype(float)
+    wrong_steps = steps[~((rates >= 0) & (rates < np.inf))]
+    if len(wrong_steps):
+        first = wrong_steps.min()
+        return f"lr is {rates[steps == first][0]:g} at step {first:,}"
+    each = np.split(rates, np.cumsum([2 ** OCTAVES[0], *map(len, octaves)]))[1:-1]
+    sums = np.array([2.0**j * part.mean() for j, part in zip(OCTAVES, each, strict=True)])[-TAIL:]
+    if not sums[-1]:
+        positive = steps[rates > 0]
+        return f"lr is 0 at every step looked at beyond {positive.max():,}" if len(positive) else "lr is 0"
+    with np.errstate(divide="ignore"):
+        slope = np.polyfit(np.arange(TAIL) * np.log(2), np.log(sums), 1)[0] if sums.all() else 0.0
+    return (
+        f"the steps lr(k) sum to a finite number: they fall like k^{slope - 1:.2g}"
+        if slope < SUMMABLE
+        else ""
     )

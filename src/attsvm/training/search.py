@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attsvm.training.data import Data
 from attsvm.training.descent import Descent, begin
-from attsvm.training.heads import Head, Linear
+from attsvm.training.prediction_heads import Head, Linear
 from attsvm.training.radius import TOLERANCE, Answer, Cone, Problem, Region, best_head, best_weight
 from attsvm.training.segments import Interrupted, Segments
 from attsvm.training.weights import Params
@@ -33,10 +33,21 @@ SWITCH = 1e-3
 """Share of the agreement by which a fresh start must be better: rounding does not change the branch."""
 
 
+class Pair(NamedTuple):
+    """Params (runs, …) in the unit ball and a head v (runs, c) of length one; present: in which runs."""
+
+    params: dict[str, NDArray[Any]]
+    v: NDArray[Any]
+    present: NDArray[np.bool_]
+
+
 class Search(NamedTuple):
     """A problem and its starts; head, scores and params carry (runs, starts) first, scale (runs, 1).
 
-    scale: a radius in the units of `data` is scale · R; largest: where radii end. draw: new random params.
+    scale: a radius in the units of `data` is scale · R; largest: where radii end.
+    draws: begins the random params again, of which the first are those of `begun`: fresh starts are the same
+    at every radius, whatever was solved before. origin: the head as it was passed.
+    pair: the last start begins at a head and a weight that are known to be good, each at length one.
     guide: the last start is the guide. It sees the score 1 for the best tokens and 0 for the others:
     that problem has no other limit than the best tokens (the first paper's global theorem, equal
     scores), so it leads to the basin of the global minimum once the radius is large.
@@ -51,8 +62,10 @@ class Search(NamedTuple):
     guide: bool
     scale: NDArray[Any]
     largest: NDArray[Any]
-    draw: Callable[[], Params]
+    draws: Callable[[], Iterator[Params]]
+    origin: Head
     watch: Segments
+    pair: Pair | None = None
 
     def solve(self, radius: Any, head_radius: Any = 1.0, limit: int = STEPS, still: Any = False) -> Answer:
         """The point that every start reaches at its radius, a number or (runs, starts); still: who rests."""
@@ -61,19 +74,35 @@ class Search(NamedTuple):
             return self._ranked(self._together(region, limit, still))
         return self._ranked(self._weight(region, self.head, self.params, limit, still))
 
-    def fresh(self, radius: Any, head_radius: Any = 1.0) -> Search:
-        """The same search from new starts, each the best of some random ones; the guide stays."""
+    def begun(self, head_radius: Any) -> Search:
+        """The search before its first step."""
+        params, head = next(self.draws()), self.origin
+        if self.pair is not None:
+            there = (self.pair.params, Linear(head_radius * self.pair.v))
+            last = self.pair.present[:, None] & (np.arange(self.batch[1]) == self.batch[1] - 1)
+            params, head = where(last, jax.tree.map(lambda x: x[:, None], there), (params, head))
+        return self._replace(params=params, head=head)
+
+    @property
+    def starts(self) -> int:
+        """How many of them are random: not the guide, and not the pair."""
+        return self.batch[1] - self.guide - (self.pair is not None)
+
+    def chosen(self, radius: Any, head_radius: Any, answer: Answer) -> Search:
+        """The search from other starts: each the best of some random ones, the second one from the guide.
+
+        answer: that of the search as it began, which knows where the guide is.
+        """
         parts = (self.head, self.scores, self._region(radius, head_radius), begin(self.params))
         head, scores, region, state = jax.device_put(parts)
-        chosen, least = self.params, np.full(self.batch, np.inf)
+        chosen, least = answer.params, np.full(self.batch, np.inf)
         stop: Any = 0  # no step: the loss of a candidate is all
-        for _ in range(CANDIDATES):
-            params = self.draw()
+        for _, params in zip(range(CANDIDATES + 1), self.draws(), strict=False):
             there = best_weight(self.problem, self.data, head, scores, region, state._replace(x=params), stop)
             rank = self._ranks(there[1])
             chosen, least = where(rank < least, params, chosen), np.fmin(rank, least)
             self._took(0)
-        return self._replace(params=chosen)
+        return self._replace(params=self._from_guide(chosen))
 
     def moved(self, answer: Answer, best: Answer) -> Search:
         """Ready for the next radius: the starts where they arrived.
@@ -82,9 +111,11 @@ class Search(NamedTuple):
         leaves from the guide, the others keep to their own branches.
         """
         params, head = _put(answer.params, 0, best.params), _put(answer.head, 0, best.head)
-        if self.guide:
-            params = _put(params, 1, {name: x[:, -1] for name, x in params.items()})
-        return self._replace(params=params, head=head)
+        return self._replace(params=self._from_guide(params), head=head)
+
+    def _from_guide(self, params: Params) -> Params:
+        """The second start where the guide is."""
+        return _put(params, 1, {name: x[:, -1] for name, x in params.items()}) if self.guide else params
 
     # ------------------------------------------------------------------ compiled calls
 
@@ -161,47 +192,93 @@ class Search(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The best start of every run (runs, …), its radius, and how many fresh starts found the same (runs,)."""
+    """The best start of every run (runs, …), its radius, and how many fresh starts found the same (runs,).
+
+    paired: whether the start at the pair found it, too (runs,).
+    """
 
     answer: Answer
     radius: NDArray[Any]
     agreed: NDArray[np.intp]
+    paired: NDArray[np.bool_]
 
 
 def follow(search: Search, radii: NDArray[Any], head_radii: NDArray[Any] | None) -> Iterator[Found]:
-    """The best of all starts at every radius: those that come from the radius before, and fresh ones."""
+    """The best of all starts at every radius: those that come from the radius before, and fresh ones.
+
+    The fresh ones do not depend on the radii before, so that a path is nowhere worse than its radius alone.
+    """
+    answer: Answer | None = None
     for radius, head_radius, wanted in _ladder(radii, head_radii):
-        answer = search.solve(radius, head_radius)
-        agreed = np.zeros(len(search.scale), int)
+        if answer is not None:
+            answer = search.solve(radius, head_radius)
         if wanted:
-            answer, agreed = _refreshed(search, answer, radius, head_radius)
+            answer, same = _refreshed(search, answer, radius, head_radius)
+        assert answer is not None  # the first radius is wanted
         best = at(answer, np.argmin(answer.rank, axis=1))
         search = search.moved(answer, best)
         if wanted:
-            yield Found(best, np.full(len(agreed), radius), agreed)
+            yield record_of(search, best, np.full(len(same), radius), same)
 
 
-def _refreshed(search: Search, answer: Answer, radius: float, head_radius: float) -> tuple[Answer, Any]:
-    """The better of an answer and of fresh starts, start by start, and how many fresh ones found the best."""
-    fresh = search.fresh(radius, head_radius).solve(radius, head_radius, FEW_STEPS)
-    better, agreed = compared(answer, fresh)
-    answer = where(better, fresh, answer)
-    best = np.arange(search.batch[1]) == np.argmin(answer.rank, axis=1)[:, None]
-    hurried = best & better & ~np.asarray(answer.stationary)
+def record_of(search: Search, best: Answer, radius: NDArray[Any], same: NDArray[np.bool_]) -> Found:
+    """The record of a radius; same (runs, starts): which fresh starts found the best."""
+    paired = same[:, -1] if search.pair is not None else np.zeros(len(same), bool)
+    return Found(best, radius, same[:, : search.starts].sum(1), paired)
+
+
+def _refreshed(
+    search: Search, answer: Answer | None, radius: float, head_radius: float
+) -> tuple[Answer, Any]:
+    """The better of an answer and of fresh starts, start by start, and which fresh ones found the best."""
+
+    def solve(search: Search, at_radius: Any) -> tuple[Answer, Any]:
+        return search.solve(at_radius, head_radius, FEW_STEPS), at_radius
+
+    fresh, _ = fresh_answers(search, solve, radius, head_radius)
+    best = np.arange(search.batch[1]) == np.argmin(fresh.rank, axis=1)[:, None]
+    hurried = best & ~np.asarray(fresh.stationary)
+    if answer is not None:  # where both end in one place, one of them need not go on
+        least = answer.rank.min(1, keepdims=True)
+        hurried &= np.abs(fresh.rank - least) > agreement(fresh)
     if hurried.any():
-        again = search._replace(params=answer.params, head=answer.head)
-        answer = where(hurried, again.solve(radius, head_radius, still=~hurried), answer)
-    return answer, agreed
+        again = search._replace(params=fresh.params, head=fresh.head)
+        fresh = where(hurried, again.solve(radius, head_radius, still=~hurried), fresh)
+    better, same = compared(fresh if answer is None else answer, fresh)
+    return (fresh if answer is None else where(better, fresh, answer)), same
 
 
-def compared(followed: Answer, fresh: Answer) -> tuple[Any, NDArray[np.intp]]:
-    """Which fresh starts are better (runs, starts), and how many of them agree with the best (runs,)."""
-    tolerance = AGREEMENT if isinstance(fresh.head, Linear) else LOSS_AGREEMENT
+def fresh_answers(
+    search: Search,
+    solve: Callable[[Search, Any], tuple[Answer, Any]],
+    radius: Any,
+    head_radius: Any = 1.0,
+) -> tuple[Answer, Any]:
+    """What fresh starts find, start by start the better of two, with its radius: the same in every path.
+
+    The first begin at zero and at random, as a path does; the others at the best of many random weights. The
+    latter find deep valleys but mostly the same one, the former any.
+    """
+    begun = search.begun(head_radius)
+    one = solve(begun, radius)
+    two = solve(begun.chosen(one[1], head_radius, one[0]), one[1])
+    better: tuple[Answer, Any] = where(np.asarray(two[0].rank < one[0].rank), two, one)
+    return better
+
+
+def agreement(answer: Answer) -> float:
+    """How close the ranks of two starts are that found the same."""
+    return AGREEMENT if isinstance(answer.head, Linear) else LOSS_AGREEMENT
+
+
+def compared(followed: Answer, fresh: Answer) -> tuple[Any, NDArray[np.bool_]]:
+    """Which fresh starts are better (runs, starts), and which of them agree with the best."""
+    tolerance = agreement(fresh)
     old, new = np.asarray(followed.rank), np.asarray(fresh.rank)
     loose = np.asarray(followed.stationary) & ~np.asarray(fresh.stationary)
     better = new < old - np.where(loose, tolerance, SWITCH * tolerance)
     least = np.where(better, new, old).min(1, keepdims=True)
-    return better, ((new < np.inf) & (new <= least + tolerance)).sum(1)
+    return better, (new < np.inf) & (new <= least + tolerance)
 
 
 def at(tree: Any, start: NDArray[np.intp]) -> Any:
@@ -213,9 +290,92 @@ def where(mask: NDArray[np.bool_], new: Any, old: Any) -> Any:
     """Leaf by leaf, the new one where the mask (runs, starts) says so."""
 
     def chosen(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
-        return np.where(mask.reshape(mask.shape + (1,) * (np.ndim(x) - 2)), x, y)
+        return np.where(mask.reshape(mask.shape + (1,) * (np.ndim(y) - 2)), x, y)
 
     return jax.tree.map(chosen, new, old)
+
+
+# ---------------------------------------------------------------------- ridges
+
+ACCURACY = 1e-8
+"""Accuracy of log λ at which the radius of a ridge is found, and of R where a branch ends in a jump."""
+JUMP = 1e-6
+"""An error of log λ that rounding of a stationary point cannot explain: the branch ends in a jump."""
+TRIALS = 200
+
+
+def follow_ridges(search: Search, ridges: NDArray[Any]) -> Iterator[Found]:
+    """The best of all starts for every ridge, in decreasing order.
+
+    Stationarity of L + λN²/2 is −∇L ∈ λ N ∂N: the W_R at which N*(∇L(W_R)) = λR. Every start finds its
+    own root R; the best has the smallest L + λR²/2.
+    """
+    origin = np.minimum(1.0, search.largest) * np.ones(search.batch)
+    radius = origin
+    for k, strength in enumerate(ridges):
+
+        def solve(search: Search, radius: Any, strength: float = strength) -> tuple[Answer, Any]:
+            return _at_ridge(search, strength, radius)
+
+        fresh = fresh_answers(search, solve, origin)
+        followed = solve(search, radius) if k else fresh
+        better, same = compared(followed[0], fresh[0])
+        answer, radius = where(better, fresh, followed)
+        best, radius[:, 0] = at((answer, radius), np.argmin(answer.rank, axis=1))
+        yield record_of(search, best, radius[:, 0].copy(), same)
+        if search.guide:
+            radius[:, 1] = radius[:, -1]
+        search = search.moved(answer, best)
+
+
+def _at_ridge(search: Search, strength: float, radius: NDArray[Any]) -> tuple[Answer, NDArray[Any]]:
+    """The radius of every start, by false position on log N*(∇L) − log R − log λ, which falls with R.
+
+    The rank of the answer is that of L + λR²/2.
+    """
+    bracket = _Bracket(radius.shape)
+    for _ in range(TRIALS):
+        answer = search.solve(radius)
+        value = answer.log_pull + np.log(search.scale) - np.log(radius) - np.log(strength)
+        done = bracket.narrow(radius, value)
+        if done.all():
+            break
+        search = search._replace(params=answer.params)
+        radius = np.where(done, radius, np.minimum(bracket.middle(), search.largest))
+    penalty = np.log(strength / 2) + 2 * np.log(radius)
+    in_logs = search.scores is not None  # then the rank is log(L − L*), else L
+    rank = np.logaddexp(answer.rank, penalty) if in_logs else answer.rank + np.exp(penalty)
+    found = answer.stationary & (np.abs(value) <= JUMP)
+    return answer._replace(stationary=found, rank=rank), radius
+
+
+class _Bracket:
+    """Radii below and above each root, with the function's values there (Illinois variant)."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.low, self.high = np.zeros(shape), np.full(shape, np.inf)
+        self.low_value, self.high_value = np.full(shape, np.inf), np.full(shape, -np.inf)
+        self.side = np.zeros(shape)
+
+    def narrow(self, radius: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
+        """Take in new values; True where the root is known."""
+        short = value > 0
+        # Two moves of one end in a row: halve the value of the other, or it would never move.
+        self.high_value = np.where(short & (self.side > 0), self.high_value / 2, self.high_value)
+        self.low_value = np.where(~short & (self.side < 0), self.low_value / 2, self.low_value)
+        self.low, self.low_value = np.where(short, (radius, value), (self.low, self.low_value))
+        self.high, self.high_value = np.where(short, (self.high, self.high_value), (radius, value))
+        self.side = np.where(short, 1, -1)
+        return (np.abs(value) <= ACCURACY) | (self.high - self.low <= ACCURACY * self.low)
+
+    def middle(self) -> NDArray[Any]:
+        """The next radius: twice or half the known one, then false position."""
+        both = np.isfinite(self.low_value) & np.isfinite(self.high_value)
+        rise, fall = np.where(both, self.low_value, 1), np.where(both, -self.high_value, 1)
+        low, high = np.where(both, self.low, 0), np.where(both, self.high, 0)
+        inner = (low * fall + high * rise) / (rise + fall)
+        outer = np.where(np.isfinite(self.high), (self.low + self.high) / 2, 2 * self.low)
+        return np.where(both, inner, outer)
 
 
 # ---------------------------------------------------------------------- details
@@ -224,7 +384,6 @@ def where(mask: NDArray[np.bool_], new: Any, old: Any) -> Any:
 def _ladder(radii: NDArray[Any], head_radii: NDArray[Any] | None) -> Iterator[tuple[float, float, bool]]:
     """The radii and, between distant ones, rungs that are solved but not recorded."""
     heads = np.ones_like(radii) if head_radii is None else head_radii
-    yield radii[0], heads[0], False  # solved twice: the guide is known from the second time on
     yield radii[0], heads[0], True
     for k in range(1, len(radii)):
         grow = max(radii[k] / radii[k - 1], heads[k] / heads[k - 1])

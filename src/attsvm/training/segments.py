@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
 
-from attsvm.path import Path
-from attsvm.progress import Line
+from attsvm._support.progress import ProgressLine
+from attsvm.data.path import Path
 
 SEGMENT = 0.25
 """Seconds that a compiled call should last: nothing can interrupt it."""
@@ -47,6 +47,10 @@ _users: list[int] = []
 """The processes that have computed here: this one, after a fork behind the one it was forked from."""
 
 
+_running: list[Segments] = []
+"""The work of the main thread, the innermost last."""
+
+
 @contextmanager
 def pausing(seconds: float) -> Iterator[None]:
     """Let train() raise Paused after so many seconds, unless it is done by then: time to keep its path."""
@@ -75,7 +79,7 @@ class Segments:
         self.by_hand, self.paused, self.done = False, False, 0.0
         self._last = time.perf_counter()
         self._pause = self._last + _pause.get()
-        self._line = Line(total)
+        self._line = ProgressLine(total)
         self._caught = False
 
     def __enter__(self) -> Segments:
@@ -87,10 +91,14 @@ class Segments:
         )
         if self._caught:
             signal.signal(signal.SIGINT, self._press)
+        if threading.current_thread() is threading.main_thread():
+            _running.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._line.__exit__()
+        if self in _running:
+            _running.remove(self)
         if self._caught:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -114,6 +122,11 @@ class Segments:
         self.by_hand = True
 
 
+def press(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C for what runs now, also where SIGINT itself is ignored."""
+    (_running[-1]._press if _running else signal.default_int_handler)(number, frame)
+
+
 def _notice_fork() -> None:
     """Warn, once, in a process that was forked from one that has computed: XLA's threads stayed there."""
     if os.getpid() in _users:
@@ -122,7 +135,7 @@ def _notice_fork() -> None:
     if len(_users) > 1:
         warnings.warn(
             "this process was forked after JAX had run, and may wait forever for threads that it lacks. "
-            "Start workers before, or by multiprocessing's forkserver or spawn, as attsvm.workers does.",
+            "Start workers before, or with multiprocessing's forkserver or spawn, as attsvm's own are.",
             Forked,
             stacklevel=4,
         )

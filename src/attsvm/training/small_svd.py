@@ -9,7 +9,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attsvm.training.choosing import where
+from attsvm.training.programs import where
 
 LARGEST = 16
 """Columns, at most: the rounds grow with them."""

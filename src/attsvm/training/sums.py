@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from attsvm.tokens import Tokens
+from attsvm.data.tokens import Tokens
 from attsvm.training import attention
 from attsvm.training.attention import Attention, Reading, Scaled
 from attsvm.training.data import Data, widened
-from attsvm.training.heads import Head, Linear, LinearHeads, SquaredError, over_heads
 from attsvm.training.losses import Loss
+from attsvm.training.prediction_heads import Head, Linear, LinearHeads, SquaredError, over_heads
 
 CACHED, WIDENED = 1 << 15, 1 << 20
 """Numbers of keys and values in a block: as a core's own cache holds (256 kB in float64); on other devices,

@@ -11,38 +11,39 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from attsvm.equal_keys import merged
-from attsvm.given import real, told, whole
-from attsvm.path import Path
-from attsvm.tokens import Tokens, as_tokens
+from attsvm._support.validation import as_integer, describe, is_finite, is_integer
+from attsvm.data.equal_keys import merged, without_shared_entries
+from attsvm.data.path import Path
+from attsvm.data.tokens import Tokens, as_tokens
 from attsvm.training import (
     batches,
     devices,
     engine,
     fused,
-    heads,
     losses,
+    prediction_heads as heads,
     resume as going_on,
     runs,
     streaming,
     weights,
 )
 from attsvm.training.batches import Batches
+from attsvm.training.combinators import per_run
 from attsvm.training.compilation import backend, kept_programs
-from attsvm.training.data import arrays, check_size, in_place
-from attsvm.training.heads import Head, Linear
-from attsvm.training.holding import per_run
-from attsvm.training.host import Ride, first_steps, ride
+from attsvm.training.convergence import Settling
+from attsvm.training.data import check_size, in_place
+from attsvm.training.driver import Ride, first_steps, ride
 from attsvm.training.init import starting_point
-from attsvm.training.lanes import FEWEST, FEWEST_ON_GPU, LONGEST, LONGEST_ON_GPU
-from attsvm.training.looks import Look
+from attsvm.training.lazy_records import Look
 from attsvm.training.losses import Loss, logistic
 from attsvm.training.optimizers import adapted, needs_excess, over_heads, per_block
 from attsvm.training.plan import Model, Plan
+from attsvm.training.prediction_heads import Head, Linear
+from attsvm.training.runs import FEWEST, FEWEST_ON_GPU, LONGEST, LONGEST_ON_GPU
 from attsvm.training.segments import Interrupted, Paused, Segments
-from attsvm.training.settling import Settling
 from attsvm.training.sums import block
-from attsvm.training.weights import FULL, Heads, Weight
+from attsvm.training.ties import decided
+from attsvm.training.weights import FULL, MultiHead, Weight
 
 MOST_STEPS = 2**53
 """Records are log-spaced in float64, which counts no further."""
@@ -67,7 +68,7 @@ def train(
 
         L(W) = 1/n Σ_i ℓ(Y_i h(Σ_t s_it value_it)),     s_i = softmax(X_i W z_i)
 
-    weight: FullWeight(), KeyQuery(rank), Diagonal(), or Heads(count, weight): several of one kind.
+    weight: FullWeight(), KeyQuery(rank), Diagonal(), or MultiHead(count, weight): several of one kind.
     loss: logistic, exponential, correlation, log_loss. Squared loss: the head SquaredError() and correlation.
     optimizer: steepest(norm, lr), gd(lr), mirror(p, lr), polyak(), adam(lr), or any optax optimizer.
     init: None, an array (d, e), (K, Q), or a draw such as gaussian(seed), uniform(range(30)).
@@ -93,9 +94,10 @@ def train(
     the cores of a CPU, or all devices that JAX sees; on one GPU, small problems are one kernel (fused.py).
     """
     given = in_place(as_tokens(tokens))
-    tokens = merged(given)
+    steps, record = as_integer(steps), as_integer(record)
     weights.check(weight)
-    several = weight.count if isinstance(weight, Heads) else None
+    tokens = without_shared_entries(merged(given, weights.reached(weight, given.queries)))
+    several = weight.count if isinstance(weight, MultiHead) else None
     head = heads.checked(head, tokens, several)
     losses.check(loss)
     heads.check_loss(head, loss, tokens)
@@ -114,9 +116,9 @@ def train(
         going_on.check_words(resume, words)
     model = _model(tokens, weight, loss, count)
     if chosen is not None:
-        model = replace(model, lanes=False, batch=batches.choice(chosen))
+        model = replace(model, runs_last=False, batch=batches.choice(chosen))
     elif fused.serves(tokens, weight, head, loss, rules):
-        model = replace(model, lanes=False, fused=True)
+        model = replace(model, runs_last=False, fused=True)
     plan = Plan(model, *rules)
     settling = Settling(_tolerance(tolerance), np.zeros(() if count is None else count, bool))
     segments = Segments("training", steps, first_steps(tokens, count))
@@ -131,9 +133,10 @@ def train(
             state = engine.begun(first, *start) if saved is None else saved
             done = streaming.ride(plan, tokens, state, asked, taken, watch, settling)
         else:
-            data = arrays(tokens)
+            data, scores = decided(tokens, start[1], train_head is not None)
             share = devices.shared(model, data, start, count)
-            done = ride(plan, devices.parts(share, first, data, start, saved), asked, taken, watch, settling)
+            parts = devices.parts(share, first, data, scores, start, saved)
+            done = ride(plan, parts, asked, taken, watch, settling)
             look = partial(Look, model.of_records, share, tokens, start[1])
     path = _path(given, done, settling, count, resume, asked, look).changed(heads=several)
     path = going_on.signed(path, words)
@@ -144,8 +147,8 @@ def train(
 
 def record_steps(steps: int, record: int | Sequence[int]) -> NDArray[np.int64]:
     """The recorded steps: 0, the last one, and log-spaced or given ones between."""
-    if not (whole(steps) and 1 <= steps <= MOST_STEPS):
-        raise ValueError(f"steps is {told(steps)}. Pass a positive integer, 2⁵³ at most.")
+    if not (is_integer(steps) and 1 <= steps <= MOST_STEPS):
+        raise ValueError(f"steps is {describe(steps)}. Pass a positive integer, 2⁵³ at most.")
     if isinstance(record, (int, np.integer)):
         if isinstance(record, bool) or record < 1:
             raise ValueError(f"record is {record}. Pass a positive count, or a sequence of steps.")
@@ -167,15 +170,15 @@ def _model(tokens: Tokens, weight: Weight, loss: Loss, count: int | None) -> Mod
     sizes += [size for shape in weight.shapes(tokens.d, tokens.e).values() for size in shape]
     cpu = backend() == "cpu"
     fewest, longest = (FEWEST, LONGEST) if cpu else (FEWEST_ON_GPU, LONGEST_ON_GPU)
-    small = max(sizes) <= longest and not tokens.stored and not isinstance(weight, Heads)
-    lanes = count is not None and count >= fewest and small
-    return Model(weight, loss, count is not None, tokens.runs is not None, lanes, cpu, block(tokens, cpu))
+    small = max(sizes) <= longest and not tokens.stored and not isinstance(weight, MultiHead)
+    runs_last = count is not None and count >= fewest and small
+    return Model(weight, loss, count is not None, tokens.runs is not None, runs_last, cpu, block(tokens, cpu))
 
 
 def _tolerance(tolerance: object) -> float | None:
     if tolerance is None:
         return None
-    if not (real(tolerance) and 0 < tolerance < 1):
+    if not (is_finite(tolerance) and 0 < tolerance < 1):
         raise ValueError(f"tolerance is {tolerance!r}. Pass a number in (0, 1), such as 1e-8, or None.")
     return float(tolerance)
 
@@ -186,7 +189,7 @@ def _rules(optimizer: Any, train_head: Any, weight: Weight, head: Head, tokens: 
     if needs_excess(rule.rule):
         heads.check_best_loss(head, tokens)
     of_head = None if train_head is None else adapted(train_head)
-    if isinstance(weight, Heads):
+    if isinstance(weight, MultiHead):
         rule = over_heads(rule, weight.norm)
         of_head = None if of_head is None else over_heads(of_head, "joint")
     if getattr(weight, "separate", False):

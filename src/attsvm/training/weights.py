@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attsvm.given import told, whole
-from attsvm.training.choosing import where
-from attsvm.training.lanes import contract, each
+from attsvm._support.validation import as_integer, describe, is_integer
+from attsvm.training.programs import where
+from attsvm.training.runs import contract, each
 
 Params = dict[str, Array]
 
@@ -26,7 +26,7 @@ class Weight(Protocol):
     pullback(params, G): the gradient of each parameter from the gradient G (d, e) in W; linear in G,
         so the mantissa of a scaled gradient goes through and its log scale is kept.
 
-    Ours take arrays that carry runs behind their own axes; others are mapped over them (lanes.py).
+    Ours take arrays that carry runs behind their own axes; others are mapped over them (runs.py).
     """
 
     def shapes(self, d: int, e: int) -> dict[str, tuple[int, ...]]: ...
@@ -139,7 +139,7 @@ ACROSS = ("joint", "apart", "concatenated")
 
 
 @dataclass(frozen=True)
-class Heads:
+class MultiHead:
     """Several heads W_1 … W_H side by side, each a weight of its own: f(X) = Σ_h v_hᵀ Xᵀ softmax(X W_h z).
 
     The values are those of Linear(v) with v (H, c), or (c,) for all of them; with runs (runs, H, c).
@@ -156,8 +156,8 @@ class Heads:
     def __post_init__(self) -> None:
         _positive(self, "count", "how many heads, a positive integer")
         check(self.weight)
-        if isinstance(self.weight, Heads):
-            raise ValueError("weight is Heads again. Pass a weight of one head, such as KeyQuery().")
+        if isinstance(self.weight, MultiHead):
+            raise ValueError("weight is MultiHead again. Pass a weight of one head, such as KeyQuery().")
         if self.norm not in ACROSS:
             raise ValueError(f"norm is {self.norm!r}. Pass {', '.join(map(repr, ACROSS))}.")
 
@@ -189,20 +189,30 @@ def pullback(weight: Weight, params: Params, G: Array, last: bool) -> Params:
     return each(weight.pullback, last and not isinstance(weight, OURS))(params, G)
 
 
+def reached(weight: Weight, queries: Any) -> Any:
+    """Entries of keys (…, n, d), or (…, n, 1) for all of them, that W z can see: none where z is zero.
+
+    A diagonal weight sees an entry of the keys where the query has one.
+    """
+    inner = weight.weight if isinstance(weight, MultiHead) else weight
+    entries = queries != 0
+    return entries if isinstance(inner, Diagonal) else entries.any(-1, keepdims=True)
+
+
 def check(weight: object) -> None:
     """Refuse what is not a weight."""
     if isinstance(weight, type) or not isinstance(weight, Weight):
         raise TypeError(
-            f"{weight!r} is not a weight. Pass FullWeight(), KeyQuery(), Diagonal() or Heads(count)."
+            f"{weight!r} is not a weight. Pass FullWeight(), KeyQuery(), Diagonal() or MultiHead(count)."
         )
 
 
 def _positive(weight: Any, name: str, wanted: str) -> None:
     """Make a field an int of Python, by which equal weights are equal and a saved run knows its own."""
-    value = getattr(weight, name)
-    if not (whole(value) and value >= 1):
-        raise ValueError(f"{name} is {told(value)}. Pass {wanted}.")
-    object.__setattr__(weight, name, int(value))
+    value = as_integer(getattr(weight, name))
+    if not (is_integer(value) and value >= 1):
+        raise ValueError(f"{name} is {describe(value)}. Pass {wanted}.")
+    object.__setattr__(weight, name, value)
 
 
 def _product(factors: list[Array]) -> Array:

@@ -3,6 +3,8 @@
 import { factorsOf, multiply, pullback } from "explorer/factors.js";
 import { dualOf, normOf, steepest } from "explorer/norms.js";
 
+const TIE = 1e-12; // scores closer than this, relative to the largest, are equal
+
 const softplus = (f) => Math.max(f, 0) + Math.log1p(Math.exp(-Math.abs(f)));
 
 /** Decreasing losses ℓ of the margin, through log(−ℓ'). */
@@ -40,7 +42,7 @@ export function compiled(problem, loss) {
     X: Float64Array.from(inputs.flatMap(({ tokens }) => tokens.flat())),
     Z: Float64Array.from(inputs.flatMap(({ query }) => query)),
     labels: Float64Array.from(inputs, ({ label }) => label),
-    scores: Float64Array.from(inputs.flatMap(({ scores }) => scores)),
+    scores: Float64Array.from(inputs.flatMap(asTrained)),
     logits: new Float64Array(m),
     top: each(),
     level: each(),
@@ -56,6 +58,22 @@ export function compiled(problem, loss) {
     step: new Float64Array(4),
     headStep: new Float64Array(2),
   };
+}
+
+/**
+ * Scores of an input as training sees them: of tokens that no weight tells apart the mean of theirs, and one
+ * number where only rounding tells two apart. A token that scores as the winner does not pull: past saturation
+ * its rounding, or a copy that pulls nowhere, would hide the others.
+ */
+function asTrained({ tokens, query, scores }) {
+  const blind = query.every((z) => z === 0),
+    size = Math.max(...scores.map(Math.abs)),
+    means = tokens.map((x) => {
+      const alike = scores.filter((_, u) => blind || (tokens[u][0] === x[0] && tokens[u][1] === x[1]));
+      return alike.every((score) => score === alike[0]) ? alike[0] : alike.reduce((a, b) => a + b) / alike.length;
+    });
+  means.forEach((mean, t) => (means[t] = means.find((other) => Math.abs(other - mean) <= TIE * size)));
+  return means;
 }
 
 /** The logits of input i at W, in data.logits; returns the place of the largest. */
@@ -108,8 +126,9 @@ export function gradient(data, W) {
     if (top[i] + level[i] > largest) largest = top[i] + level[i];
   }
   pull.fill(0);
-  if (largest === -Infinity) return 0; // every input has one token
+  if (largest === -Infinity) return 0; // no token of any input pulls
   for (let i = 0; i < n; i++) {
+    if (top[i] === -Infinity) continue;
     // Token part and row part of the scale apart: −5000.1 − 0.7 first would round away four digits.
     const factor = -Math.exp(top[i] - token + (level[i] - (largest - token))) / n,
       x = factor * turnX[i],
@@ -124,7 +143,8 @@ export function gradient(data, W) {
 
 /**
  * The part of input i, Σ_{t≠a} s_t (g_t − ḡ)(x_t − x_a) = turn · e^(top + row), and log(−ℓ'(f)) + row = level.
- * Weights are taken relative to the best losing token, so none underflows; top is its logit relative to the winner.
+ * top is the largest relative logit of a token that pulls, whose score is not the winner's: weights of those that
+ * pull are taken relative to it, so that none underflows. −∞ where none does.
  */
 function turnOf(data, W, i) {
   const { first, X, logits, scores, loss } = data,
@@ -132,8 +152,10 @@ function turnOf(data, W, i) {
     score = scores[at],
     ax = X[2 * at],
     ay = X[2 * at + 1];
-  let second = -Infinity;
-  for (let t = first[i]; t < first[i + 1]; t++) if (t !== at && logits[t] > second) second = logits[t];
+  let top = -Infinity;
+  for (let t = first[i]; t < first[i + 1]; t++)
+    if (scores[t] !== score && logits[t] - logits[at] > top) top = logits[t] - logits[at];
+  const high = Math.exp(top);
   let total = 0,
     x = 0,
     y = 0,
@@ -142,25 +164,25 @@ function turnOf(data, W, i) {
     dropY = 0;
   for (let t = first[i]; t < first[i + 1]; t++) {
     if (t === at) continue;
-    const weight = Math.exp(logits[t] - second),
-      lost = weight * (scores[t] - score),
+    const pulls = scores[t] !== score,
+      weight = Math.exp(logits[t] - logits[at] - (pulls ? top : 0)),
+      odds = pulls ? weight * high : weight,
+      lost = pulls ? weight * (scores[t] - score) : 0,
       dx = X[2 * t] - ax,
       dy = X[2 * t + 1] - ay;
-    total += weight;
-    x += weight * dx;
-    y += weight * dy;
+    total += odds;
+    x += odds * dx;
+    y += odds * dy;
     drop += lost;
     dropX += lost * dx;
     dropY += lost * dy;
   }
-  const top = second - logits[at],
-    high = Math.exp(top),
-    share = high / (1 + high * total),
+  const share = 1 / (1 + total),
     mean = share * drop,
-    slope = loss.logSlope(score + mean);
+    slope = loss.logSlope(score + high * mean);
   data.top[i] = top;
   data.slope[i] = slope;
-  data.level[i] = slope - Math.log1p(high * total);
+  data.level[i] = slope - Math.log1p(total);
   data.turnX[i] = dropX - mean * x;
   data.turnY[i] = dropY - mean * y;
   data.outX[i] = ax + share * x;
@@ -170,8 +192,13 @@ function turnOf(data, W, i) {
 /** Gradient of the mean loss in the head, 1/n Σ ℓ'(f_i) Y_i r_i, after `gradient`; in data.headPull, log scale returned. */
 function headGradient(data) {
   const { n, slope, labels, headPull, outX, outY } = data;
-  const largest = Math.max(...slope);
+  let largest = -Infinity;
+  for (let i = 0; i < n; i++) {
+    if (outX[i] === 0 && outY[i] === 0) slope[i] = -Infinity; // it pulls nowhere, and must not hide the others
+    if (slope[i] > largest) largest = slope[i];
+  }
   headPull.fill(0);
+  if (largest === -Infinity) return 0;
   for (let i = 0; i < n; i++) {
     const weight = (-Math.exp(slope[i] - largest) * labels[i]) / n;
     headPull[0] += weight * outX[i];

@@ -1,7 +1,7 @@
 """Numbers that stay where they are: half precision, a file larger than the memory, a slow disk.
 
 What is stored is read as float64, a part at a time. Everything that works with arrays can read it; road one
-reads it in passes (`program/passes.py`) and never holds more than a part.
+reads it in passes (`program/constraints.py`) and never holds more than a part.
 """
 
 from __future__ import annotations

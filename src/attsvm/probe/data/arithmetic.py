@@ -83,7 +83,7 @@ class Host:
         x is this thread's memory, and lasts until its next call.
         """
         x, products = self._room(raw.shape), np.empty((len(raw), across.shape[1]), self.dtype)
-        for piece in _pieces(raw.shape):
+        for piece in self.pieces(*raw.shape):
             self.centred(raw[piece], centre, x[piece])
             np.matmul(x[piece], across, out=products[piece])
         return x, products
@@ -94,19 +94,23 @@ class Host:
             room = self.scratch.room = np.empty(max(shape[0] * shape[1], 1), self.dtype)
         return room[: shape[0] * shape[1]].reshape(shape)
 
+    def pieces(self, count: int, width: int) -> list[slice]:
+        """Rows of a block in pieces that stay in the cache."""
+        step = max(16, CACHED // width)
+        return [slice(a, min(a + step, count)) for a in range(0, count, step)]
+
     def back(self, coefficients: Array, x: Array) -> Array:
         """C x (c, d) in float64 of coefficients (c, m)."""
         coefficients = self.narrowed(coefficients)
         total = np.zeros((len(coefficients), x.shape[1]))
-        for piece in _pieces(x.shape):
+        for piece in self.pieces(*x.shape):
             total += coefficients[:, piece] @ x[piece]
         return total
 
     def centred(self, raw: Array, centre: Array, out: Array = None) -> Array:
         """x − centre (m, d)."""
         if raw.itemsize == 2 and raw.dtype.kind in "fu" and self.dtype == np.float32:
-            from attsvm.numbers.halves import BRAIN, HALF
-            from attsvm.program.passes import widen
+            from attsvm.numbers.halves import BRAIN, HALF, widen
 
             out = np.empty(raw.shape, np.float32) if out is None else out
             bits = np.require(raw, None, ["C", "A"]).view(np.uint16)
@@ -147,6 +151,9 @@ class Device:
     def centred(self, raw: Array, centre: Array) -> Array:
         return raw - centre  # half minus single is single, in one pass
 
+    def pieces(self, count: int, width: int) -> list[slice]:
+        return [slice(0, count)]
+
     def through(self, raw: Array, centre: Array, across: Array) -> tuple[Array, Array]:
         x = self.centred(raw, centre)
         return x, self.library.product(across.T, x.T).T  # twice as fast as x W for few columns
@@ -165,12 +172,6 @@ class Device:
 
     def each(self, work: Callable[[slice], Sums], spans: list[slice]) -> Iterable[Sums]:
         return map(work, spans)
-
-
-def _pieces(shape: tuple[int, ...]) -> list[slice]:
-    """Rows of a block in pieces that stay in the cache."""
-    step = max(16, CACHED // shape[1])
-    return [slice(a, min(a + step, shape[0])) for a in range(0, shape[0], step)]
 
 
 def total(parts: Iterable[Sums]) -> Sums:

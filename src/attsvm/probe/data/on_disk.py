@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attsvm.files import archive_of, check_header, check_size, damage, memory, naming, take
 from attsvm.numbers import Array, Values
 from attsvm.numbers.archives import Archive, BadFile
+from attsvm.numbers.files import archive_of, check_header, check_size, damage, memory, naming, take
 from attsvm.numbers.stored.matrix import Matrix, Shards, as_matrix
 
 
@@ -37,7 +37,11 @@ Layout = tuple[Matrix, NDArray[np.intp]]
 def opened(path: Path) -> Layout:
     """Matrix and offsets of activations on disk; see `TokenStore.open`."""
     if not path.is_dir():
-        return _file(path)
+        try:
+            return _file(path)
+        except FileNotFoundError:
+            kinds = "an .npz, .npy or .safetensors file, a folder of .safetensors shards, or Zarr's"
+            raise FileNotFoundError(f"{path} does not exist. Pass {kinds}.") from None
     if (path / "tokens.npy").exists():
         tokens, offsets = (_array(path / f"{name}.npy") for name in ("tokens", "offsets"))
         with naming(path):

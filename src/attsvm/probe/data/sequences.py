@@ -9,11 +9,11 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from attsvm.data.tokens import Tokens
 from attsvm.numbers import Array, Bool, Float, Values, library
 from attsvm.numbers.stored import Stored
 from attsvm.numbers.stored.matrix import as_matrix, stacked
 from attsvm.probe.data.store import TokenStore
-from attsvm.tokens import Tokens
 
 
 class Column(Protocol):

@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attsvm.given import whole
+from attsvm._support.validation import is_integer
 from attsvm.numbers import Array, Bool, Index, Values
 from attsvm.numbers.stored.matrix import Matrix, as_matrix
 from attsvm.probe.data.on_disk import opened, sequences
@@ -78,7 +78,7 @@ class TokenStore:
     def __getitem__(self, key: Array) -> Values | TokenStore:
         if isinstance(key, tuple) and len(key) == 2 and key[1] is Ellipsis:
             key = key[0]  # scikit-learn asks for store[indices, ...]
-        if whole(key):
+        if is_integer(key):
             start = int(self.starts[key])
             return self.rows.numpy(self.rows.read(slice(start, start + int(self.lengths[key]))))
         if not isinstance(key, slice):

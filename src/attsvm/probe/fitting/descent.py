@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attsvm._support.progress import ProgressLine
 from attsvm.numbers import Array, Bool, Float, Index
 from attsvm.probe.data.arithmetic import Arithmetic
 from attsvm.probe.fitting.curvature import newton_steps
 from attsvm.probe.fitting.functions import Functions, Memory, Numbers, Pair, Vectors
 from attsvm.probe.fitting.objective import Evaluation
-from attsvm.progress import Line
 
 TRIALS = 15
 """Steps tried along one direction."""
@@ -61,7 +61,7 @@ def minimise(
     """
     given_up = list[int]()
     search = Search(where, points, evaluate(points, np.arange(len(points))), Stop(steps, tolerance))
-    with Line() as line:
+    with ProgressLine() as line:
         while not search.over:
             search.advance(evaluate(search.trial(), search.active))
             if rivals and search.passes == RACE + 1:

@@ -56,6 +56,8 @@ class Rbf(FeatureMap):
     The rational quadratic kernel is a mixture of Gaussians of all widths: near tokens count as in a narrow
     one, far ones as in a wide one. φ(x)·φ(x') is the kernel on the landmarks' span (Williams & Seeger 2001).
     landmarks (m, d), mean, scale (d,), root (m, m); gamma and power: arrays of one number.
+    Computed in float64, whatever the tokens are stored in: ‖x‖² + ‖l‖² − 2 x·l cancels where tokens are
+    large, and the root multiplies errors by up to a thousand.
     """
 
     landmarks: Float
@@ -70,11 +72,16 @@ class Rbf(FeatureMap):
         return len(self.landmarks)
 
     def on(self, where: Arithmetic, raw: Array) -> Array:
-        put = where.factor
-        x = where.centred(raw, put(self.mean)) / put(self.scale)
-        squares = (x * x).sum(1)[:, None] + put((self.landmarks**2).sum(1))
-        apart = squares - 2 * (x @ put(self.landmarks.T))
-        return kernel(where.xp.clip(apart, 0, None), self.gamma, self.power) @ put(self.root)
+        arrays = (self.mean, self.scale, (self.landmarks**2).sum(1), -2 * self.landmarks.T, self.root)
+        mean, scale, squares, across, root = map(where.put, arrays)
+        same = where.factor(np.zeros(raw.shape[1]))
+        parts = []
+        for piece in where.pieces(len(raw), self.width):
+            x = (where.widened(where.centred(raw[piece], same)) - mean) / scale
+            apart = (x * x).sum(1)[:, None] + squares + x @ across
+            near = kernel(where.xp.clip(apart, 0, None), self.gamma, self.power)
+            parts.append(where.narrowed(near @ root))
+        return where.xp.concatenate(parts)
 
 
 def kernel(apart: Array, gamma: Float, power: Float) -> Array:

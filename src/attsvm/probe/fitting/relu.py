@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attsvm._support.progress import ProgressLine
 from attsvm.numbers import Array, Float, Index
 from attsvm.probe.data.arithmetic import Arithmetic, arithmetic
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import Weights, log_loss, on_tokens, read_products
 from attsvm.probe.fitting.features import FeatureMap
 from attsvm.probe.fitting.objective import Objective
-from attsvm.progress import Line
 
 MEMBERS = 10
 """Folds, and so members, where the caller asks for fewer."""
@@ -118,7 +118,7 @@ def _together(objective: Objective, runs: Sequence[_Run]) -> tuple[list[Array], 
     batches = max(run.batches for run in runs)
     lowest, since, steps, check = np.inf, 0, 0, max(CHECK, batches // 2)
     most = max(MOST, 10 * batches)
-    with Line(total=most) as line:
+    with ProgressLine(total=most) as line:
         while since < PATIENCE and steps < most:
             for number, run in enumerate(runs):
                 line.show(f"{len(runs)} networks, at most {most:,} steps", steps + check * number / len(runs))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attsvm._support.progress import ProgressLine
 from attsvm.numbers import Array, Float, Index
 from attsvm.probe.data.arithmetic import Arithmetic
 from attsvm.probe.fitting.descent import Search, Stop
@@ -16,7 +17,6 @@ from attsvm.probe.fitting.evaluation import evaluate
 from attsvm.probe.fitting.functions import Functions, Memory
 from attsvm.probe.fitting.loudest import WEAK, loud_start
 from attsvm.probe.fitting.objective import Evaluation, Objective, Probes
-from attsvm.progress import Line
 
 AUTO = "auto"
 
@@ -89,7 +89,7 @@ def choose(
         head, prompt = (fixed or usual for fixed, usual in zip(given, UNCHOSEN, strict=True))
         return [Choice(head, prompt)] * concepts
     weak = lanes[-1][(lanes[-1] <= WEAK).all(1) & several]
-    with Line(total=sum(map(len, [*lanes, weak]))) as line:
+    with ProgressLine(total=sum(map(len, [*lanes, weak]))) as line:
         search = partial(_search, where, objective, steps, line)
         done, rare = search(lanes, start, np.full(concepts, np.inf)), list[_Lane]()
         if len(weak):
@@ -102,7 +102,7 @@ def _search(
     where: Arithmetic,
     objective: Objective,
     steps: int,
-    line: Line,
+    line: ProgressLine,
     lanes: Sequence[Float],
     start: Float,
     best: Float,

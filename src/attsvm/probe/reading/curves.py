@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit
 from scipy.stats import beta, binom, norm, rankdata
 
-from attsvm.given import whole
+from attsvm._support.validation import is_integer
 from attsvm.numbers import Bool, Float
 
 CONFIDENCE = 0.95
@@ -86,7 +86,7 @@ class Curves:
 
     def plot(self) -> Any:
         """A matplotlib figure: the ROC curve, and observed against predicted probability."""
-        from attsvm.figures.probes import draw_curves
+        from attsvm.plotting.results import draw_curves
 
         return draw_curves(self)
 
@@ -121,7 +121,7 @@ def threshold_at_fpr(scores: Float, truth: Bool, fpr: float) -> Threshold:
 def curves(scores: Float, truth: Bool, bins: int) -> Curves:
     """ROC and calibration of scores (n,), the log odds, against the truth (n,)."""
     _both(truth)
-    if not (whole(bins) and bins >= 1):
+    if not (is_integer(bins) and bins >= 1):
         raise ValueError(f"bins is {bins!r}. Pass an integer ≥ 1.")
     probability = expit(scores)
     order = np.argsort(-scores, kind="stable")

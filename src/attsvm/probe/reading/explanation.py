@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
+from attsvm._support.pages import escaped, page
+from attsvm._support.token_text import readable
 from attsvm.numbers import Float, Values
-from attsvm.pages import escaped, page
-from attsvm.pieces import readable
+from attsvm.numbers.atomic_write import write_text
 from attsvm.probe.data.standard import name_the_bad
 from attsvm.probe.data.store import TokenStore
 from attsvm.probe.fitting.attention import Weights, probabilities
@@ -97,7 +98,7 @@ class Explanation:
     def save(self, file: str | os.PathLike[str]) -> Path:
         """Write the page, and return the file's name."""
         path = Path(file)
-        path.write_text(self.html(), encoding="utf8")
+        write_text(path, self.html())
         return path
 
     def _data(self) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from attsvm.comparison.verdict import cosine
+from attsvm.data.tokens import Tokens
 from attsvm.numbers import Array, Float, Index
 from attsvm.numbers.stored import KEPT, Stored
 from attsvm.numbers.threads import in_threads
@@ -16,8 +18,6 @@ from attsvm.probe.fitting.attention import Attended
 from attsvm.program.certificate import Certificate
 from attsvm.program.max_margin import max_margin
 from attsvm.program.solution import NotSeparable
-from attsvm.tokens import Tokens
-from attsvm.verdict import cosine
 
 PART = 1 << 17
 """Numbers that are compared at once: they stay in the cache of a core."""

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from attsvm.given import whole
+from attsvm._support.progress import ProgressLine, silence
+from attsvm._support.validation import is_integer
 from attsvm.numbers import Float, Index, Values
 from attsvm.probe.data.sequences import Sequences
 from attsvm.probe.fitting.folds import as_groups
-from attsvm.progress import Line, silence
 
 TRIES = 10_000
 """Resamples that are drawn until one has every class."""
@@ -60,7 +60,7 @@ def stability(
     probe: Probe, X: Sequences, y: ArrayLike, resamples: int, groups: ArrayLike | None, seed: int
 ) -> Stability:
     """Fit the probe, with the ridges it has, on sequences (or groups of them) drawn with replacement."""
-    if not (whole(resamples) and resamples >= 2):
+    if not (is_integer(resamples) and resamples >= 2):
         raise ValueError(f"resamples is {resamples!r}. Pass an integer ≥ 2.")
     chosen, label = _tokens(probe, X), probe.predict(X)
     own = probe.decision_function(X)
@@ -71,7 +71,7 @@ def stability(
     known |= {} if "relu" in kinds else {"n_average": 1}
     groups = None if groups is None else as_groups(groups, len(label))
     rng, found = np.random.default_rng(seed), list[tuple[object, ...]]()
-    with Line(total=resamples) as line:
+    with ProgressLine(total=resamples) as line:
         for number in range(resamples):
             line.show(f"resample {number + 1} of {resamples}", float(number))
             weight = _drawn(rng, np.asarray(y), groups)

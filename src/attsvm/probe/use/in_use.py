@@ -87,9 +87,9 @@ class InUse(Probe):
     def to_torch(self) -> Any:
         """The probe as a torch.nn.Module: scores of tokens (n, T, d), and `start` and `step` for batches."""
         check_is_fitted(self)
-        from attsvm.torch.probe import Probe, as_module
+        from attsvm.torch.probe import Probe, feature_module
 
-        return Probe(*self._weights, self.mean_, [as_module(**vars(one)) for one in saved.maps_of(self)])
+        return Probe(*self._weights, self.mean_, [feature_module(**vars(one)) for one in saved.maps_of(self)])
 
     # ------------------------------------------------------------------ reading it
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -12,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.files import damage, naming
 from attsvm.numbers import Values
-from attsvm.numbers.archives import BadFile
+from attsvm.numbers.archives import DIGEST, Archive, BadFile, Safetensors
+from attsvm.numbers.files import archive_of, check_header, write_tensors
 from attsvm.probe.fitting.features import FeatureMap, Rbf, Same, Together
 from attsvm.probe.fitting.relu import Relu
 from attsvm.probe.reading.separation import Separation
-from attsvm.replacing import replacing
 
 MAPS: dict[str, type[Same | Rbf | Relu]] = {"tokens": Same, "rbf": Rbf, "relu": Relu}
 """Maps of features by their names in a file."""
@@ -60,15 +60,11 @@ def check_kept(probe: Any) -> None:
 
 def save(probe: Any, file: str | os.PathLike[str]) -> Path:
     """Write a fitted probe, and return the file's name, which ends in .safetensors."""
-    from safetensors.numpy import save_file
-
-    path = Path(file)
-    path = path if path.suffix == ".safetensors" else path.with_name(f"{path.name}.safetensors")
     about = {name: getattr(probe, name) for name in NUMBERS}
     given = {name: _in_python(value) for name, value in probe.get_params().items()}
     about |= {"parameters": {name: value for name, value in given.items() if _plain(value)}}
-    left_out = given.keys() - about["parameters"].keys()
-    about |= {"left out": {name: shorten(repr(given[name]), LONGEST_TOLD) for name in left_out}}
+    left_out = sorted(given.keys() - about["parameters"].keys())
+    about |= {"left out": {name: shorten(_without_address(given[name]), LONGEST_TOLD) for name in left_out}}
     maps = maps_of(probe)
     about |= {"maps": [name for one in maps for name, kind in MAPS.items() if type(one) is kind]}
     about |= {"kinds": list(probe.kinds_)}
@@ -78,17 +74,14 @@ def save(probe: Any, file: str | os.PathLike[str]) -> Path:
     arrays = {name: getattr(probe, name) for name in ARRAYS}
     for i, one in enumerate(maps):
         arrays |= {f"map {i} {name}": array for name, array in vars(one).items()}
-    held = {name: np.ascontiguousarray(array, np.float64) for name, array in arrays.items()}
-    with replacing(path) as part:
-        save_file(held, part, {"format": FORMAT, "probe": json.dumps(about)})
-    return path
+    held = {name: np.asarray(array, "<f8") for name, array in arrays.items()}
+    return write_tensors(file, held, {"format": FORMAT, "probe": json.dumps(about)})
 
 
 def load(kind: Any, file: str | os.PathLike[str]) -> Any:
     """The fitted probe of a file that `save` wrote; BadFile where it is none."""
-    Path(file).open("rb").close()  # a file that is not there is not a damaged one
-    with naming(file), damage():
-        arrays, maps, about = _contents(file)
+    with archive_of(file) as (_, archive):
+        arrays, maps, about = _contents(archive)
         _check(arrays, maps, about)
         known = kind().get_params()
         given = {name: value for name, value in about["parameters"].items() if name in known}
@@ -104,18 +97,19 @@ def load(kind: Any, file: str | os.PathLike[str]) -> Any:
     return probe
 
 
-def _contents(file: str | os.PathLike[str]) -> tuple[Arrays, list[FeatureMap], Header]:
+def _contents(archive: Archive) -> tuple[Arrays, list[FeatureMap], Header]:
     """Arrays, maps of features, and what the header says."""
-    from safetensors import safe_open
-
-    with safe_open(file, "numpy") as stored:
-        names = stored.metadata() or {}
-        if names.get("format") != FORMAT:
-            raise BadFile("not a probe. Pass a file written by probe.save(…).")
-        arrays = {name: stored.get_tensor(name) for name in ARRAYS}
-        about = json.loads(names["probe"])
-        maps = [_map(kind, i, stored) for i, kind in enumerate(about["maps"])]
-    return arrays, maps, about
+    metadata = archive.metadata if isinstance(archive, Safetensors) else {}
+    if not isinstance(archive, Safetensors) or metadata.get("format") != FORMAT:
+        raise BadFile("not a probe. Pass a file written by probe.save(…).")
+    if not metadata.keys() <= {"format", "probe", DIGEST}:  # a damaged name hides the digest
+        raise BadFile("the file is damaged (its header has names of no probe). Write it again.")
+    archive.verify_digest()
+    for name, header in archive.headers.items():
+        check_header(name, header)
+    arrays = {name: archive.read(name) for name in ARRAYS}
+    about = json.loads(metadata["probe"])
+    return arrays, [_map(kind, i, archive) for i, kind in enumerate(about["maps"])], about
 
 
 def _check(arrays: Arrays, maps: list[FeatureMap], about: Header) -> None:
@@ -150,10 +144,10 @@ def maps_of(probe: Any) -> list[FeatureMap]:
     return one.maps if isinstance(one, Together) else [] if one is None else [one]
 
 
-def _map(kind: str, i: int, stored: Any) -> FeatureMap:
+def _map(kind: str, i: int, archive: Archive) -> FeatureMap:
     """Map i of a file."""
     names = [field.name for field in fields(MAPS[kind])]
-    found: FeatureMap = MAPS[kind](**{name: stored.get_tensor(f"map {i} {name}") for name in names})
+    found: FeatureMap = MAPS[kind](**{name: archive.read(f"map {i} {name}") for name in names})
     return found
 
 
@@ -164,6 +158,11 @@ def _in_python(value: object) -> object:
     if isinstance(value, Mapping):  # the keys of JSON's own are text
         return [[_in_python(name), _in_python(weight)] for name, weight in value.items()]
     return list(value) if isinstance(value, tuple) else value
+
+
+def _without_address(value: object) -> str:
+    """The repr of an object without its place in memory: the same probe gives the same file."""
+    return re.sub(r" at 0x[0-9A-Fa-f]+", "", repr(value))
 
 
 def _plain(value: object) -> bool:

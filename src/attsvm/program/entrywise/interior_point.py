@@ -17,31 +17,19 @@ import numpy as np
 from attsvm.norms import Norm
 from attsvm.numbers import Float
 from attsvm.numbers.linear import Cholesky
-from attsvm.program.engine import Answer, Found
+from attsvm.program.answer import Answer
 from attsvm.program.entrywise import ball, newton
 from attsvm.program.entrywise.ball import CROSS, CUBE, CURVED
-from attsvm.program.entrywise.products import gram, margins
-from attsvm.program.rows import Rows
-
-LOOSE = 0.1
-"""Distance from the boundary, relative to the solution's size, of the first slacks and multipliers."""
-
-LEAST = 1e-13
-"""Complementarity, relative to the objective, below which systems only lose digits."""
-
-BOUNDARY = 0.995
-"""Share of the way to the boundary that a step may go."""
+from attsvm.program.entrywise.newton import gram, margins
+from attsvm.program.interior_engine import BOUNDARY, LEAST, LOOSE, Pace, length, nearer
+from attsvm.program.rows import Candidate, Rows
 
 SIGN = np.array([[1.0], [-1.0]])
 
 
-Pace = tuple[float, float]
-
-
-class Run:
+class EntrywisePoint:
     """One interior point under way: W, and the multipliers λ and slacks of the working rows.
 
-    start: any W that is not zero and any multipliers with Σ λ_j b_j > 0.
     The exponent of a curved ball moves from 2 to p while it converges: near p = 1 and p = ∞ the relation
     between W and λ is too steep for Newton's method from afar. pace: the factor by which p − 1, or
     1/(p − 1), shrinks in a step; apart: the complementarity meanwhile, because other rows may become active.
@@ -90,10 +78,11 @@ class Run:
         self.size *= size
         self.gap = gap if self.p == self.goal else 1.0
 
-    def found(self, final: bool = True) -> Found:
+    @property
+    def candidate(self) -> Candidate:
         """W (d, e) and the multipliers in the units of the rows."""
         W = self.entries[0].reshape(self.shape) * self.size
-        return Found(W, self.multipliers.copy(), self.gap, final=final)
+        return Candidate(W, self.multipliers.copy(), self.gap)
 
     def step(self) -> None:
         """One predictor-corrector step; gap: the relative duality gap over the working rows after it."""
@@ -142,20 +131,6 @@ class Run:
         elif self.kind == CUBE:
             dual = dual + np.maximum(SIGN * (M - dual[0] + dual[1]), 0.0)
         self._lay_out(rows, bound, slack, multipliers, (primal, dual))
-
-
-def nearer(p: float, goal: float, pace: float) -> float:
-    """The next exponent on the way from 2 to the goal."""
-    return max(goal, 1 + (p - 1) * pace) if goal < 2 else min(goal, 1 + (p - 1) / pace)
-
-
-def length(x: Float, p: float) -> float:
-    """‖x‖_p, p in [1, ∞], of all entries: `Entrywise(p).value` without its generality."""
-    size = np.abs(x)
-    largest = float(size.max())
-    if math.isinf(p) or largest == 0:
-        return largest
-    return largest * float(((size / largest) ** p).sum()) ** (1 / p)
 
 
 def _apart(x: Float) -> Float:

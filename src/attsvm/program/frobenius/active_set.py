@@ -16,15 +16,18 @@ from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.compiled import compiled, inner
+from attsvm.program.constraints import DEPENDENT
 from attsvm.program.frobenius import factors
 from attsvm.program.frobenius.factors import add, dot
-from attsvm.program.passes import DEPENDENT
 
 SOLVED, CONTRADICTORY, STALLED = 0, 1, 2
 
 COUNT, ACTIVE, FIXED, SHORT, ENTERING = range(5)
 """Places in `State.sizes`: rows in the pool; active rows, and equalities among them; rows in the short
 list; the row whose entering exposed a contradiction."""
+
+CLEAR = 1e-16
+"""|outside|² of a row of length one that is surely not zero."""
 
 SATISFIED = 1e-13
 """Shortfall of a row, relative to its bound, that counts as rounding."""
@@ -180,7 +183,8 @@ def _enter(s: State, j: int) -> int:
     while True:
         q = s.sizes[ACTIVE]
         slack = dot(a, p) - s.bound[j]
-        dependent = square <= DEPENDENT * DEPENDENT
+        # k orthonormal rows span the space: what rounding leaves outside is no direction.
+        dependent = q == k or square <= DEPENDENT * DEPENDENT
         if tied and dependent and abs(slack) <= DEPENDENT * (1 + abs(s.bound[j])):
             return SOLVED
         factors.solve_upper(s.R, v, q, r)
@@ -206,6 +210,9 @@ def _enter(s: State, j: int) -> int:
         s.sizes[ACTIVE] = q - 1
         add(outside, v[q - 1], s.Q[q - 1])
         square = dot(outside, outside)
+        # The rounding of one projection is large beside a short remainder: project again.
+        if CLEAR < square < factors.REORTHOGONALISE:
+            square = factors.split(s.Q, a, q - 1, v, r, outside, DEPENDENT * DEPENDENT)
     factors.extend(s.Q, s.R, v, q, outside, np.sqrt(square))
     s.active[q], s.weight[q], s.inside[j] = j, entered, True
     s.sizes[ACTIVE] = q + 1

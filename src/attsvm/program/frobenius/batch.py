@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float
 from attsvm.program import bounds
+from attsvm.program.answer import Answer
 from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer
+from attsvm.program.frobenius.dense import solve_runs_written_out
 from attsvm.program.frobenius.gram import Exchanged, Problems, memory, pivot
-from attsvm.program.frobenius.written_out import solve_runs_written_out
 
 GAP = 1e-11
 """Relative gap up to which an answer of the Gram matrix is taken."""
@@ -34,7 +34,7 @@ def solve_runs_by_gram(program: Constraints) -> Answer:
     multipliers /= np.where(length > 0, length, 1.0)[:, None, None]
     left = np.flatnonzero(~final)
     if left.size:
-        exact = solve_runs_written_out(program.part(left))
+        exact = solve_runs_written_out(program.subset(left))
         W[left], multipliers[left] = exact.W, exact.multipliers
         separable[left], gap[left] = exact.separable, exact.gap
     return Answer(W, multipliers, separable, gap)

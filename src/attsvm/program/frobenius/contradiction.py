@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from attsvm.numbers import Float
-from attsvm.program.engine import Found
-from attsvm.program.frobenius.written_out import solve_rows
-from attsvm.program.rows import Rows
+from attsvm.program.frobenius.dense import solve_rows
+from attsvm.program.rows import Candidate, Rows
 
 STEEP = 1e-6
 """|Σ λ_j A_j| per multiplier below which a method that still runs is asked for a proof."""
@@ -22,7 +21,7 @@ DENSE = 1 << 22
 """Largest number of entries of the rows written out."""
 
 
-def opposite_rows(rows: Rows) -> Found | None:
+def opposite_rows(rows: Rows) -> Candidate | None:
     """Two rows that point in opposite directions, found by sorting the margins of a random weight.
 
     Opposite rows have margins of opposite sign and equal size; candidates are checked exactly.
@@ -36,7 +35,7 @@ def opposite_rows(rows: Rows) -> Found | None:
         lam = np.zeros(len(rows))
         lam[list(pair)] = 1.0
         if is_proof(rows, lam):
-            return _proof(rows, lam)
+            return proof(rows, lam)
     return None
 
 
@@ -55,7 +54,7 @@ def steepness(rows: Rows, lam: Float, W: Float) -> float:
     return float(np.linalg.norm(W)) / total if total > 0 else np.inf
 
 
-def ray(rows: Rows, growth: Float) -> Found | None:
+def ray(rows: Rows, growth: Float) -> Candidate | None:
     """A proof on few rows, sought among those whose multipliers grow; None when these have none.
 
     growth (k,): multipliers of a method that diverges. Rows of a contradiction grow without bound and
@@ -69,7 +68,7 @@ def ray(rows: Rows, growth: Float) -> Found | None:
             point = solve_rows(_coordinates(some), some.bound, some.tied)
             lam[heavy] = point.multipliers
             if not point.separable and is_proof(rows, lam):
-                return _proof(rows, lam)
+                return proof(rows, lam)
     return None
 
 
@@ -86,5 +85,6 @@ def _coordinates(rows: Rows) -> Float:
     return np.asarray((rows.delta @ left) * (rows.queries @ right)[rows.owner])
 
 
-def _proof(rows: Rows, lam: Float) -> Found:
-    return Found(np.zeros((rows.d, rows.e)), lam, 0.0, separable=False)
+def proof(rows: Rows, lam: Float) -> Candidate:
+    """A contradiction as what an engine returns."""
+    return Candidate(np.zeros((rows.d, rows.e)), lam, 0.0, separable=False)

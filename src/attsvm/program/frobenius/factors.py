@@ -14,8 +14,10 @@ import numpy as np
 from attsvm.numbers import Float
 from attsvm.numbers.compiled import inner
 
-MOST = 0.01
-"""Part of |a|² that must be left for one projection to be exact."""
+REORTHOGONALISE = 0.5
+"""Part of |a|² that must be left after a projection; otherwise it is repeated. Rounding in what is left grows
+by 1/√part, so that a small part lets the basis lose its orthogonality a little more with every exchange.
+Reference: Daniel, Gragg, Kaufman, Stewart 1976, "Reorthogonalization and stable algorithms"."""
 
 
 @inner
@@ -58,7 +60,7 @@ def split(Q: Float, a: Float, q: int, v: Float, part: Float, outside: Float, flo
             v[i] += part[i]
             add(outside, -part[i], Q[i])
         after = dot(outside, outside)
-        if after > MOST * before or after <= floor:
+        if after > REORTHOGONALISE * before or after <= floor:
             return after
         before = after
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.compiled import compiled, inner
-from attsvm.program.passes import TINY
+from attsvm.program.constraints import TINY
 
 DEPENDENT = 1e-10
 """Squared distance of a unit row from the span of others below which a Gram matrix cannot see it."""

@@ -13,16 +13,23 @@ from attsvm.norms import frobenius
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.linear import RIDGES, Cholesky
 from attsvm.program.bounds import gap
-from attsvm.program.engine import Found
 from attsvm.program.frobenius import contradiction, pivoting
 from attsvm.program.frobenius.packed import Packed
-from attsvm.program.rows import Rows
+from attsvm.program.rows import Candidate, Rows
 
-ITERATIONS = 60
-"""Newton steps at most; 10 to 20 are usual."""
+ITERATIONS = 150
+"""Newton steps at most; 10 to 20 are usual, and a few more for each time that |W| has to double."""
 
 TIE = 1e-11
 """Softness of an equality row inside one Newton step; the error shrinks by about this factor each step."""
+
+
+FLAT = 1e-2
+"""|Σ λ_j A_j| per multiplier below which the multipliers are first tried as a contradiction."""
+
+FIRM, REPEATED = 1e8, 4
+"""Weight of the rows beside the identity, in a system whose solution moves them to a contradiction; and how
+often it is solved, so that what the identity left is gone."""
 
 
 @dataclass
@@ -34,19 +41,19 @@ class Point:
     slack: Float
 
 
-def solve_by_interior_point(rows: Rows) -> Found | None:
+def solve_by_interior_point(rows: Rows) -> Candidate | None:
     """Interior point until the active rows show, then block pivoting from these to full accuracy.
 
     rows: the largest bound is one. When no weight exists the multipliers diverge to a ray, and a proof
     is sought among its rows. None when the Newton matrix loses its digits before anything is decided.
     """
     method = Interior(rows)
-    best, tried, steep = None, 1e-3, contradiction.STEEP
+    best, tried, steep, hopeless = None, 1e-3, contradiction.STEEP, FLAT
     for _ in range(ITERATIONS):
         if not method.advance():
             break
         lam, W = method.point.lam, method.point.W
-        state = Found(W, lam, gap(rows, frobenius, W, lam))
+        state = Candidate(W, lam, gap(rows, frobenius, W, lam))
         best = state if best is None or state.gap < best.gap else best
         if state.gap <= tried:
             tried = 1e-3 * state.gap
@@ -58,11 +65,15 @@ def solve_by_interior_point(rows: Rows) -> Found | None:
         steepness = contradiction.steepness(rows, lam, rows.combine(lam))
         if steepness < 1e-15:  # the ray is as exact as it can be
             break
-        if steepness < steep:
+        proof = None
+        if steepness < hopeless:
+            hopeless = 0.1 * steepness
+            proof = method.proof()
+        if proof is None and steepness < steep:
             steep = 1e-2 * steepness
             proof = contradiction.ray(rows, lam)
-            if proof is not None:
-                return proof
+        if proof is not None:
+            return proof
     return best
 
 
@@ -129,6 +140,24 @@ class Interior:
         dW = factor.solve(right.ravel()).reshape(p.W.shape)
         moved = rows.margins(dW)
         return Point(dW, pull - weights * moved, np.where(self.inside, moved - short, 0.0))
+
+    def proof(self) -> Candidate | None:
+        """The multipliers, moved until the rows cancel, if that leaves them positive: a contradiction.
+
+            λ − D A X,    (A* D A) X = Σ λ_j A_j,    D = λ²
+
+        Multipliers inside the cone of all contradictions change by a small part of themselves each.
+        """
+        rows, lam = self.rows, self.point.lam / self.point.lam.max()
+        weights = np.where(self.inside, lam * lam, 1.0) * FIRM
+        try:
+            factor = Cholesky(lambda: self._newton_matrix(weights), ridges=RIDGES[:4])
+        except np.linalg.LinAlgError:
+            return None
+        for _ in range(REPEATED):
+            X = factor.solve(rows.combine(lam).ravel()).reshape(rows.d, rows.e)
+            lam = lam - weights * rows.margins(X)
+        return contradiction.proof(rows, lam) if contradiction.is_proof(rows, lam) else None
 
     def _longest(self, step: Point) -> tuple[float, float]:
         """Largest steps of W and s, and of λ, that keep both positive."""

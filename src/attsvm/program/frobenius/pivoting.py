@@ -14,10 +14,9 @@ from attsvm.norms import frobenius
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.linear import Cholesky
 from attsvm.program.bounds import gap
-from attsvm.program.engine import Found
 from attsvm.program.frobenius import contradiction
 from attsvm.program.frobenius.packed import Packed
-from attsvm.program.rows import Rows
+from attsvm.program.rows import Candidate, Rows
 
 DIRECT = 300
 """Passive rows up to which a Cholesky factor is faster than conjugate gradients."""
@@ -59,7 +58,7 @@ def start(rows: Rows) -> Bool:
     return rows.tied | (asks & (rank < max(1, min(each // 5, room))))
 
 
-def solve_by_pivoting(rows: Rows, passive: Bool | None = None, lam: Float | None = None) -> Found | None:
+def solve_by_pivoting(rows: Rows, passive: Bool | None = None, lam: Float | None = None) -> Candidate | None:
     """Exchange the rows on the wrong side, until none is.
 
         (K_FF + ε) λ_F = b_F + ε λ_F,previous      wrong: λ_F < 0, or margin < b outside F
@@ -84,7 +83,7 @@ def solve_by_pivoting(rows: Rows, passive: Bool | None = None, lam: Float | None
         wrong = _wrong(rows, passive, lam, short)
         count, held = int(wrong.sum()), int(passive.sum())
         if count == 0 and (tolerance <= EXACT or _is_direct(rows, held)):
-            state = Found(W, lam, gap(rows, frobenius, W, lam))
+            state = Candidate(W, lam, gap(rows, frobenius, W, lam))
             if state.gap <= GOOD:
                 return state
             if reached is not None and state.gap > 0.1 * reached.gap:
@@ -189,7 +188,7 @@ def _iterated(rows: Rows, x: Float, tolerance: float) -> tuple[Float, bool]:
     return found[packed.used], converged
 
 
-def _refined(rows: Rows, passive: Bool, state: Found) -> Found:
+def _refined(rows: Rows, passive: Bool, state: Candidate) -> Candidate:
     """The same active rows by a QR factor, where the Gram matrix has lost too many digits."""
     if passive.sum() * state.W.size > contradiction.DENSE:
         return state
@@ -200,5 +199,5 @@ def _refined(rows: Rows, passive: Bool, state: Found) -> Found:
     y = solve_triangular(R, rows.bound[passive], trans=1)
     W, lam = (Q @ y).reshape(state.W.shape), np.zeros(passive.shape)
     lam[passive] = solve_triangular(R, y)
-    better = Found(W, lam, gap(rows, frobenius, W, lam))
+    better = Candidate(W, lam, gap(rows, frobenius, W, lam))
     return better if better.gap < state.gap else state

@@ -9,13 +9,11 @@ import numpy as np
 
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import single_thread
-from attsvm.program.engine import Found
 from attsvm.program.frobenius import active_set, contradiction
 from attsvm.program.frobenius.active_set import CONTRADICTORY, COUNT
 from attsvm.program.frobenius.pivoting import solve_by_pivoting
-from attsvm.program.rows import Rows
-from attsvm.program.span import Span
-from attsvm.program.working_set import Algorithm, room
+from attsvm.program.rows import Candidate, Rows, Span
+from attsvm.program.working_set import Algorithm, Stage, room
 
 EXACT, CLOSED = 1e-10, 1e-9
 """Relative gap above which block pivoting has not found the answer; and below which nothing else is tried."""
@@ -28,39 +26,69 @@ Table = Callable[[Rows], list[Algorithm]]
 
 
 class ActiveSet:
-    """The dual active set: new rows are appended, and those that stay keep their place in its factor.
+    """The dual active set over dense rows: new rows are appended, the others keep their place in its factor.
 
-    Of a pool that grows too large half stays. The rows themselves are read where the pool has them.
+    Of a pool that grows too large half stays. Rows of vectors are read where the pool has them; rows of
+    matrices are written out here.
     """
 
-    def __init__(self, d: int) -> None:
-        self.state = active_set.empty(0, d)
+    def __init__(self, unknowns: int) -> None:
+        self.state = active_set.empty(0, unknowns)
+        self.pool: Rows | None = None
+        self.order = np.zeros(0, np.intp)
 
-    def __call__(self, rows: Rows) -> Found:
-        """rows: of vectors; those of the pool before come first."""
-        count = int(self.state.sizes[COUNT])
-        self._grow(len(rows))
-        self.state = self.state._replace(rows=rows.delta)
-        active_set.append(self.state, rows.bound[count:], rows.tied[count:])
+    def __call__(self, rows: Rows) -> Stage:
+        """rows: those of the pool before, less those it let go, and more."""
+        self._append(rows)
         contradictory, multipliers = active_set.advance(self.state) == CONTRADICTORY, np.zeros(len(rows))
         index, weight = active_set.carriers(self.state, contradictory)
-        multipliers[index] = weight
+        multipliers[self.order[index]] = weight
         if contradictory:
-            return Found(np.zeros((rows.d, 1)), multipliers, 0.0, separable=False)
-        W = self.state.p[:, None].copy()
-        kept = nearest(rows, W, rows.tied | self.state.inside[: len(rows)])
+            return Stage(Candidate(np.zeros((rows.d, rows.e)), multipliers, 0.0, separable=False))
+        W = self.state.p.reshape(rows.d, rows.e).copy()
+        needed = rows.tied.copy()
+        needed[self.order] |= self.state.inside[: len(rows)]
+        kept = nearest(rows, W, needed, dense=True)
         if kept is not None:
-            active_set.keep(self.state, np.flatnonzero(kept))
-        return Found(W, multipliers, 0.0, kept=kept)
+            self._keep(kept, shared=rows.e == 1)
+            rows = rows.some(kept)
+        self.pool = rows
+        return Stage(Candidate(W, multipliers, 0.0), retained=kept)
 
-    def _grow(self, count: int) -> None:
-        """Room for so many rows."""
+    def _append(self, rows: Rows) -> None:
+        """Take in what is new; `order` (count,) says where among these rows each row of the state is."""
+        new = np.ones(len(rows), bool)
+        if self.pool is not None:
+            before = rows.places(self.pool)
+            new[before], self.order = False, before[self.order]
+        added = np.flatnonzero(new)
+        self.order = np.concatenate([self.order, added])
+        self._grow(len(rows), shared=rows.e == 1)
+        if rows.e == 1:
+            self.state = self.state._replace(rows=rows.delta)
+        else:
+            self.state.rows[len(rows) - len(added) : len(rows)] = rows.some(added).dense
+        active_set.append(self.state, rows.bound[added], rows.tied[added])
+
+    def _keep(self, kept: Bool, shared: bool) -> None:
+        """Let the other rows go; shared: whoever owns the memory of the rows moves them."""
+        stay = np.flatnonzero(kept[self.order])
+        active_set.keep(self.state, stay)
+        if not shared:
+            self.state.rows[: len(stay)] = self.state.rows[stay]
+        self.order = (np.cumsum(kept) - 1)[self.order[stay]]
+
+    def _grow(self, count: int, shared: bool) -> None:
+        """Room for so many rows; shared: the rows themselves have memory of the pool."""
         s, before = self.state, int(self.state.sizes[COUNT])
         if count > len(s.bound):
-            parts = {name: np.empty(2 * count, getattr(s, name).dtype) for name in active_set.EACH}
-            for name, array in parts.items():
-                array[:before] = getattr(s, name)[:before]
-            self.state = s._replace(**parts)
+            names = active_set.EACH if shared else (*active_set.EACH, "rows")
+            arrays = {}
+            for name in names:
+                old = getattr(s, name)
+                arrays[name] = np.empty((2 * count, *old.shape[1:]), old.dtype)
+                arrays[name][:before] = old[:before]
+            self.state = s._replace(**arrays)
 
 
 class Pivoted:
@@ -73,31 +101,32 @@ class Pivoted:
         self.algorithms = algorithms
         self.known: Float | None = None
 
-    def __call__(self, rows: Rows) -> Found:
+    def __call__(self, rows: Rows) -> Stage:
         unit = float(rows.bound.max(initial=0.0))
         if unit == 0:
-            return Found(np.zeros((rows.d, rows.e)), np.zeros(len(rows)), 0.0)
+            return Stage(Candidate(np.zeros((rows.d, rows.e)), np.zeros(len(rows)), 0.0))
         with single_thread():
-            found = self._solve(replace(rows, bound=rows.bound / unit))
-        if not found.separable:
-            return found
-        self.known = rows.spread(found.multipliers / rows.length)
-        W = found.W * unit
-        return replace(found, W=W, kept=nearest(rows, W, rows.tied | (found.multipliers != 0)))
+            candidate = self._solve(replace(rows, bound=rows.bound / unit))
+        if not candidate.separable:
+            return Stage(candidate)
+        self.known = rows.spread(candidate.multipliers / rows.length)
+        W = candidate.W * unit
+        needed = rows.tied | (candidate.multipliers != 0)
+        return Stage(replace(candidate, W=W), retained=nearest(rows, W, needed))
 
-    def _solve(self, rows: Rows) -> Found:
-        found = self._again(rows)
-        if found is None or found.gap > EXACT:
-            found = best_of(self.algorithms, rows)
-        if found.gap <= CLOSED:
-            return found
+    def _solve(self, rows: Rows) -> Candidate:
+        candidate = self._again(rows)
+        if candidate is None or candidate.gap > EXACT:
+            candidate = best_of(self.algorithms, rows)
+        if candidate.gap <= CLOSED:
+            return candidate
         span = Span.exactly(rows.delta, rows.queries)
         if span.shape == (rows.d, rows.e):
-            return found
+            return candidate
         fewer = best_of(self.algorithms, rows.within(span))
         return replace(fewer, W=span.expand(fewer.W))
 
-    def _again(self, rows: Rows) -> Found | None:
+    def _again(self, rows: Rows) -> Candidate | None:
         """From the multipliers of the pool before, which are known up to a factor."""
         if self.known is None:
             return None
@@ -110,22 +139,22 @@ class Pivoted:
         return solve_by_pivoting(rows, (lam > 0) | rows.tied, lam)
 
 
-def best_of(algorithms: Table, rows: Rows) -> Found:
-    """The best that an algorithm finds on the rows; their largest bound is one."""
-    found = contradiction.opposite_rows(rows)
+def best_of(algorithms: Table, rows: Rows) -> Candidate:
+    """The best candidate of the algorithms; the largest bound of the rows is one."""
+    best = contradiction.opposite_rows(rows)
     for algorithm in algorithms(rows):
-        if found is not None and found.gap <= CLOSED:
+        if best is not None and best.gap <= CLOSED:
             break
-        other = algorithm(rows)
-        if other is not None and (found is None or other.gap < found.gap):
-            found = other
-    # Where nothing converged: an answer that certifies nothing.
-    return found or Found(np.zeros((rows.d, rows.e)), np.zeros(len(rows)))
+        candidate = algorithm(rows)
+        if candidate is not None and (best is None or candidate.gap < best.gap):
+            best = candidate
+    # Where nothing converged: a candidate that certifies nothing.
+    return best or Candidate(np.zeros((rows.d, rows.e)), np.zeros(len(rows)))
 
 
-def nearest(rows: Rows, W: Float, needed: Bool) -> Bool | None:
+def nearest(rows: Rows, W: Float, needed: Bool, dense: bool = False) -> Bool | None:
     """Of a pool that is too large the rows that are needed (k,), and others of least slack; else None."""
-    most = room(rows, POOL)
+    most = room(rows, POOL, dense)
     if len(rows) <= most:
         return None
     slack = np.where(needed, -np.inf, rows.margins(W) - rows.bound)

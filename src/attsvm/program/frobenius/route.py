@@ -1,16 +1,18 @@
 """Frobenius (and l2) margin: which engine suits which shape. It is chosen here and nowhere else.
 
     vectors, d or e = 1   small                          every row written out, all runs at once
-    vectors, e = 1        fewer rows than dimensions     every row, block pivoting, written out
-                          d ≤ ONE_BY_ONE                 working set, dual active set
-                          else                           working set, block pivoting, written out
     matrices              few rows                       loops on the Gram matrix, all runs at once
+    d·e ≤ ONE_BY_ONE      more rows than unknowns        working set, dual active set
+                          (of matrices CROWDED times)
+    else, vectors         fewer rows than dimensions     every row, block pivoting, written out
+                          more                           working set, block pivoting, written out
+    else, matrices        keys in memory, not too many   every row, what suits them
                           stored elsewhere, many keys    working set, what suits a pool
-                          else                           every row, what suits them
     rows of matrices      crowded, few unknowns          interior point, block pivoting, written out
                           small                          block pivoting, written out
                           else                           block pivoting, interior point, written out
 
+An engine whose gap stays open is followed by the other one: active set and block pivoting.
 Engines are imported when they are first needed: what they import takes longer than a small problem.
 """
 
@@ -20,10 +22,9 @@ from collections.abc import Callable
 
 from attsvm.norms import frobenius
 from attsvm.program import working_set
+from attsvm.program.answer import Answer, in_batch, one_by_one
 from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer
 from attsvm.program.rows import Rows
-from attsvm.program.runs import in_batch, one_by_one
 from attsvm.program.working_set import Algorithm
 
 NUMBERS_OF_VECTORS = 50_000
@@ -33,7 +34,10 @@ GRAM_ROWS = 256
 """Rows of a matrix problem up to which loops on the Gram matrix beat calls to LAPACK."""
 
 ONE_BY_ONE = 1000
-"""Dimensions up to which exchanging one row at a time is faster than many."""
+"""Unknowns up to which exchanging one row at a time is faster than many."""
+
+SLOWLY = 2000
+"""Unknowns up to which exchanging one row at a time is the way out where exchanging many has failed."""
 
 KEPT_KEYS = 1 << 24
 """Entries of the keys up to which all differences of a matrix problem are kept at once (128 MB)."""
@@ -47,11 +51,11 @@ NEWTON = 5000
 NUMBERS_OF_MATRICES = 1 << 19
 """Numbers in the rows up to which writing them out is cheaper than an interior point."""
 
-VECTOR_PROBE, MATRIX_PROBE = 16, 2
-"""Rows per unknown in the first pool: with 4 or 8 per dimension of a vector the first pools miss too much."""
+PROBE = 16
+"""Rows per unknown in the first pool: with 4 or 8 the first pools miss too much."""
 
 STRIDES = (16, 4)
-"""Of vectors the first rounds read every 16th and every 4th example."""
+"""The first rounds read every 16th and every 4th example."""
 
 
 def solve_frobenius(program: Constraints) -> Answer:
@@ -64,8 +68,8 @@ def _together(program: Constraints) -> Callable[[Constraints], Answer] | None:
     """The engine that takes all runs of a batch at once, if they are small."""
     few, n, T, d, e = program.fits(), program.n, program.T, program.d, program.e
     if few and min(d, e) == 1 and max(n * T, d * e) * d * e <= NUMBERS_OF_VECTORS:
-        from attsvm.program.frobenius.written_out import solve_runs_written_out as engine
-    elif few and min(d, e) > 1 and n * (T - 1) <= GRAM_ROWS:
+        from attsvm.program.frobenius.dense import solve_runs_written_out as engine
+    elif few and min(d, e) > 1 and n * max(T - 1, 1) <= GRAM_ROWS:
         from attsvm.program.frobenius.batch import solve_runs_by_gram as engine
     else:
         return None
@@ -73,27 +77,40 @@ def _together(program: Constraints) -> Callable[[Constraints], Answer] | None:
 
 
 def _one_run(program: Constraints) -> Answer:
+    """By the engine that suits the shape; where its gap stays open, by the other one, too."""
     from attsvm.program.frobenius import resumed
 
-    vector = program.e == 1
-    strides: tuple[int, ...] = ()
-    engine: working_set.Engine = resumed.Pivoted(algorithms)
-    if program.n * program.T < program.d if vector else program.fits(KEPT_KEYS):
-        chosen = program.active
-    elif vector:
-        chosen, strides = working_set.some_examples(program, VECTOR_PROBE), STRIDES
-        engine = resumed.ActiveSet(program.d) if program.d <= ONE_BY_ONE else engine
-    else:
-        chosen = working_set.few_of_each(program, MATRIX_PROBE)
-    return working_set.solve_on_pools(program, frobenius, engine, chosen, strides)
+    unknowns, rows = program.d * program.e, program.n * program.T
+    crowded = rows >= (1.0 if program.e == 1 else CROWDED) * unknowns
+
+    def by_active_set() -> Answer:
+        engine, chosen = resumed.ActiveSet(unknowns), working_set.some_examples(program, PROBE)
+        return working_set.solve_on_pools(program, frobenius, engine, chosen, STRIDES)
+
+    def by_pivoting() -> Answer:
+        engine = resumed.Pivoted(algorithms)
+        if rows < unknowns or (program.e > 1 and program.fits(KEPT_KEYS)):
+            return working_set.solve_on_pools(program, frobenius, engine, program.active)
+        chosen = working_set.some_examples(program, PROBE)
+        return working_set.solve_on_pools(program, frobenius, engine, chosen, STRIDES)
+
+    ways = [by_pivoting, by_active_set][: 1 + (unknowns <= SLOWLY)]
+    if crowded and unknowns <= ONE_BY_ONE:
+        ways.reverse()
+    best = ways[0]()
+    for way in ways[1:]:
+        if best.separable and not best.gap <= resumed.CLOSED:
+            other = way()
+            best = other if other.gap < best.gap or not other.separable else best
+    return best
 
 
 def algorithms(rows: Rows) -> list[Algorithm]:
     """What to try on the rows, fastest first."""
     from attsvm.program.frobenius.contradiction import DENSE
+    from attsvm.program.frobenius.dense import solve_written_out
     from attsvm.program.frobenius.interior_point import solve_by_interior_point
     from attsvm.program.frobenius.pivoting import solve_by_pivoting
-    from attsvm.program.frobenius.written_out import solve_written_out
 
     if rows.e == 1:
         return [solve_by_pivoting, solve_written_out]

@@ -15,18 +15,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from attsvm.numbers import Float
-from attsvm.program.engine import Found
 from attsvm.program.frobenius.hinged import Hinged
 from attsvm.program.frobenius.simplex import project
 from attsvm.program.frobenius.soft_newton import FreeRows
-from attsvm.program.rows import Rows
-from attsvm.program.working_set import SATISFIED
+from attsvm.program.rows import Candidate, Rows
+from attsvm.program.working_set import SATISFIED, Stage
 
 GOOD = 1e-12
 """Gap relative to ½‖W‖², and error of a tie, at which to stop."""
 
 STAGES = (1e-1, 1e-2, 1e-4)
 """The same while rows are sought: a crude W violates nearly the same ones."""
+
+NEAR = 1.2
+"""Margin, in units of the required one, beyond which a row without a multiplier leaves the pool."""
 
 OUTER, INNER, PATIENCE = 60, 30, 10
 """Moves of the centre in all, Newton steps between two, and moves without a smaller gap."""
@@ -36,6 +38,9 @@ FIRST_SIGMA, SIGMA_GROWTH, LARGEST_SIGMA = 10.0, 5.0, 1e9
 
 ROUNDING = 1e-12
 """Shortfall of a margin, relative to the required one, that is not meant."""
+
+EXACT_STEPS = 3
+"""Solves of the linear system that ends the method; all but the first refine it."""
 
 SHARE = 0.01
 """An inner problem is solved when its own part of the gap, ½‖W − Σ λ_j A_j‖², is below this share."""
@@ -51,7 +56,7 @@ class SoftMargin:
         self.before: tuple[Float, Float] | None = None
         self.stages, self.count = iter(STAGES), count
 
-    def __call__(self, pool: Rows) -> Found:
+    def __call__(self, pool: Rows) -> Stage:
         rows, multipliers, allowed = Hinged(pool), np.zeros(len(pool)), np.zeros(pool.n)
         W: Float = np.zeros((pool.d, pool.e))
         lam: Float = multipliers
@@ -59,11 +64,17 @@ class SoftMargin:
         goal = next(self.stages, GOOD) if others else GOOD
         if (rows.hinges.required * rows.hinges.price).any():  # else nothing is asked, or paid: W = 0
             start = self.before and (self.before[0], rows.rows.pick(self.before[1]))
-            W, lam = _AugmentedLagrangian(rows, start).solve(goal, others)
+            W, lam, gap = _AugmentedLagrangian(rows, start).solve(goal, others)
+            if start and gap > goal:  # with a large C the answer of another pool may lead nowhere
+                cold = _AugmentedLagrangian(rows, None).solve(goal, others)
+                W, lam, _ = cold if cold[2] < gap else (W, lam, gap)
         allowed[rows.example[rows.starts]] = rows.most(rows.asked - rows.margins(W))
         self.before = W, rows.rows.spread(lam)
         multipliers[rows.order] = lam
-        return Found(W, multipliers, final=goal == GOOD, scaled=True, allowed=allowed)
+        retained = None
+        if goal > GOOD:  # later a row that left might join again and again
+            retained = pool.tied | (multipliers > 0) | (pool.margins(W) <= NEAR * pool.bound)
+        return Stage(Candidate(W, multipliers), goal == GOOD, retained, allowed)
 
 
 @dataclass
@@ -144,8 +155,8 @@ class _AugmentedLagrangian:
 
     # ------------------------------------------------------------------ the two loops
 
-    def solve(self, goal: float, others: bool) -> tuple[Float, Float]:
-        """Move the centre until the gap is closed or stops shrinking: W and λ; others: see `_lifted`."""
+    def solve(self, goal: float, others: bool) -> tuple[Float, Float, float]:
+        """W, λ and the gap: move the centre until it is closed or stops shrinking; others: see `_lifted`."""
         best = _Best(self.W, self.centre)
         for _ in range(OUTER):
             self.margins = self.rows.margins(self.W)  # afresh: sums of steps gather rounding
@@ -159,7 +170,34 @@ class _AugmentedLagrangian:
                 break
             self.centre = multipliers
             self.sigma = min(self.sigma * SIGMA_GROWTH, LARGEST_SIGMA / self.unit)
-        return self._lifted(best.W, others), best.multipliers
+        W, multipliers = self._exact(best.W, best.multipliers) if goal <= GOOD else (best.W, best.multipliers)
+        return self._lifted(W, others), multipliers, best.gap
+
+    def _exact(self, W: Float, multipliers: Float) -> tuple[Float, Float]:
+        """The pair with the free rows at their margins, W = Σ λ_j A_j, where that has a smaller gap.
+
+        With a large C the multipliers cancel, and what a Newton step leaves of them is much of W.
+        """
+        rows, best = self.rows, self._gap_of(W, multipliers)
+        rows.hinges.reached[:] = rows.total(multipliers) >= (1 - ROUNDING) * self.price
+        free, lam = FreeRows(rows, rows.tied | (multipliers > 0)), multipliers.copy()
+        for _ in range(EXACT_STEPS):
+            change = free.exact(rows.combine(lam))
+            if change is None:
+                break
+            lam[free.at] += change
+            if (lam[~rows.tied] < 0).any():
+                break
+            other = rows.combine(lam)
+            gap = self._gap_of(other, lam)
+            if gap < best:
+                W, multipliers, best = other, lam.copy(), gap
+        return W, multipliers
+
+    def _gap_of(self, W: Float, multipliers: Float) -> float:
+        """Primal less dual value of a pair."""
+        self.margins = self.rows.margins(W)
+        return self._gap(multipliers, 0.5 * float(np.square(W - self.rows.combine(multipliers)).sum()))[0]
 
     def _lifted(self, W: Float, others: bool) -> Float:
         """The weight, a little longer where examples fall short by no more than rounding.

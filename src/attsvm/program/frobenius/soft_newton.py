@@ -33,7 +33,7 @@ class FreeRows:
         loose = free & ~rows.tied
         # A single multiplier at its limit cannot move at all.
         fixed = rows.hinges.reached & (np.add.reduceat(loose, rows.starts, dtype=int) == 1)
-        at = np.flatnonzero(free & ~(loose & fixed[rows.group]))
+        self.at = at = np.flatnonzero(free & ~(loose & fixed[rows.group]))
         self.count = len(at)
         some, owner = np.unique(rows.group[at], return_inverse=True)
         first = np.searchsorted(owner, np.arange(len(some)))
@@ -45,6 +45,20 @@ class FreeRows:
         mean = (bound[:, None, :] @ delta) / np.maximum(bound.sum(1), 1)[:, None, None]
         delta -= bound[..., None] * mean
         self.packed = Packed(delta, rows.rows.queries[rows.rows.owner[rows.starts[some]]], used)
+        # Rows of an example at its limit have one margin, which is not known: B sees their differences alone.
+        self.target = np.where(bound[used], 0.0, rows.asked[at])
+
+    def exact(self, W: Float) -> Float | None:
+        """By how much the multipliers of the free rows change (count,) until  B W = target; None if too many.
+
+        The change of least length moves the multipliers of an example at its limit by a sum of zero.
+        """
+        if not 0 < self.count <= DIRECT or self.count * W.size > WRITTEN:
+            return None
+        owner = np.nonzero(self.packed.used)[0]
+        B = self.packed.delta[self.packed.used][:, :, None] * self.packed.queries[owner][:, None, :]
+        B = B.reshape(self.count, -1)
+        return np.asarray(np.linalg.lstsq(B @ B.T, self.target - B @ W.ravel(), rcond=None)[0])
 
     def direction(self, gradient: Float, sigma: float) -> Float:
         """−(I + σ Bᵀ B)⁻¹ g: (d, e) → (d, e)."""

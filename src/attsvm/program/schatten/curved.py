@@ -15,17 +15,16 @@ from attsvm.norms import Norm
 from attsvm.numbers import Float
 from attsvm.numbers.linear import Cholesky
 from attsvm.program import bounds
-from attsvm.program.engine import Answer, Found
+from attsvm.program.answer import Answer
 from attsvm.program.entrywise.ball import FLOOR
-from attsvm.program.entrywise.interior_point import BOUNDARY, LEAST, LOOSE, Pace, length, nearer
-from attsvm.program.rows import Rows
+from attsvm.program.interior_engine import BOUNDARY, LEAST, LOOSE, Pace, length, nearer
+from attsvm.program.rows import Candidate, Rows
 from attsvm.program.schatten.interior_point import inverse
 from attsvm.program.schatten.paired import Singular, of_power, of_root, power
-from attsvm.program.span import Span, basis
 
 
-class CurvedRun:
-    """One interior point under way, with the members of `entrywise.interior_point.Run`.
+class CurvedPoint:
+    """One interior point under way, an `InteriorPoint`.
 
     W (d', e') in the span of the pool's rows, multipliers and slacks (k,), all at ‖W‖_p = ‖M‖_q = 1;
     size: by what W was divided; p: it moves from 2 to its goal.
@@ -44,7 +43,7 @@ class CurvedRun:
 
     def _lay_out(self, rows: Rows, W: Float, slack: Float, multipliers: Float) -> None:
         """W (d, e) and the rows' pairs, in the span of these rows."""
-        self.pool, self.span = rows, Span(basis(rows.delta), basis(rows.queries))
+        self.pool, self.span = rows, rows.span
         self.inner, self.W = rows.within(self.span), self.span.reduce(W)
         self.bound, self.slack, self.multipliers = rows.bound / self.size, slack * ~rows.tied, multipliers
         self._settle()
@@ -78,9 +77,10 @@ class CurvedRun:
             self.map = of_root(of_W, p - 1, FLOOR)
             self.offset = self.map(M - power(of_W, p - 1))
 
-    def found(self, final: bool = True) -> Found:
+    @property
+    def candidate(self) -> Candidate:
         """W (d, e) and the multipliers in the units of the rows."""
-        return Found(self.span.expand(self.W) * self.size, self.multipliers.copy(), self.gap, final=final)
+        return Candidate(self.span.expand(self.W) * self.size, self.multipliers.copy(), self.gap)
 
     def step(self) -> None:
         """One predictor-corrector step; one length for both, because W is tied to M."""

@@ -54,6 +54,9 @@ class MaxNormForm:
 
         return SimpleNamespace(value=lambda _: largest, dual=SimpleNamespace(value=steepness))
 
+    def shifted(self, at: Iterate, change: Float) -> Iterate:
+        return NuclearForm(self.pool).shifted(at, change)
+
     def newton(self, at: Iterate, scaling: Scaling) -> MaxNormNewton:
         return MaxNormNewton(self, at, scaling)
 

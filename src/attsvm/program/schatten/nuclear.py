@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,9 @@ class NuclearForm:
     def _to(self, multipliers: Float, size: float) -> Float:
         """Scaled to ‖M‖ = size."""
         return multipliers * (size / np.linalg.svd(self.pool.combine(multipliers), compute_uv=False)[0])
+
+    def shifted(self, at: Iterate, change: Float) -> Iterate:
+        return replace(at, P=at.P + self.lift(change))
 
     def newton(self, at: Iterate, scaling: Scaling) -> NuclearNewton:
         return NuclearNewton(self, at, scaling)

@@ -8,19 +8,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from attsvm.norms import Norm, Schatten, nuclear, spectral
+from attsvm.norms import Norm, capabilities_of, nuclear, spectral
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import single_thread
 from attsvm.program import bounds, working_set
-from attsvm.program.constraints import Constraints
-from attsvm.program.engine import Answer
-from attsvm.program.entrywise.route import engine, first_rows, paces_of
-from attsvm.program.passes import TINY
-from attsvm.program.rows import least
+from attsvm.program.answer import Answer
+from attsvm.program.constraints import TINY, Constraints
+from attsvm.program.interior_engine import first_rows, paces_of, resumable
+from attsvm.program.rows import Span
 from attsvm.program.schatten import small
-from attsvm.program.schatten.curved import CurvedRun
-from attsvm.program.schatten.staged import GAP_ENOUGH, SMALL_POOL, STAGES, Path
-from attsvm.program.span import Span
+from attsvm.program.schatten.curved import CurvedPoint
+from attsvm.program.schatten.staged import SMALL_POOL, STAGES, Path
+from attsvm.program.working_set import least
 
 NEAR = 1e-7
 """p − 1, or 1/p, below which the program is taken for the nuclear or the spectral one: its solution is at
@@ -31,6 +30,10 @@ SHARE = 0.9
 
 ATTEMPTS = (1.5, 4.0, 16.0)
 """Rows of the first pool in units of the Frobenius support; later attempts do not drop rows."""
+
+CERTIFIABLE = 8e-9
+"""Relative gap that a certificate accepts, its rounding included: a larger attempt would cost more than the
+first, and gain nothing that is asked for."""
 
 MANY_KEYS = 1 << 22
 """Numbers in the keys from which BLAS may use all cores."""
@@ -46,21 +49,21 @@ def solve_schatten(program: Constraints, norm: Norm, first: Callable[[], Answer]
         if not (start.separable and start.W.any()):
             return start
         if 1 + NEAR < norm.p < 1 / NEAR:
-            curved = engine(norm, paces_of(norm.p), start, run_of=CurvedRun)
-            return working_set.solve_on_pools(program, norm, curved, first_rows(program, start))
+            engine = resumable(CurvedPoint, norm, paces_of(norm.p), start)
+            return working_set.solve_on_pools(program, norm, engine, first_rows(program, start))
         return _semidefinite(program, norm, start)
 
 
 def _semidefinite(program: Constraints, norm: Norm, first: Answer) -> Answer:
     """The central path, on all rows where the program is small, else on a pool that changes."""
-    turns = isinstance(norm, Schatten)
+    turns = capabilities_of(norm).acts_on == "singular values"
     end = norm if not turns else nuclear if norm.p < 2 else spectral
     size = _sizes(program)
     candidates = program.active & (size > TINY)
     size = np.where(candidates, size, 1.0)
     # In this unit of W no row of length one has a bound larger than one, whatever the data.
     unit = float((program.bound / size).max())
-    program = program.asking(program.required / unit)
+    program = program.with_required(program.required / unit)
     first, excess = _at_margin_one(program, first)
     best, rows = first, int(np.count_nonzero(candidates))
     whole = small.fits(rows, min(program.d, rows), min(program.e, program.n), end)
@@ -78,7 +81,7 @@ def _semidefinite(program: Constraints, norm: Norm, first: Answer) -> Answer:
         path = Path(end, first, STAGES if once else (), span, program.library)
         answer = working_set.solve_on_pools(program, norm, path, chosen)
         best = min(answer, best, key=lambda answer: answer.gap)
-        if best.gap <= GAP_ENOUGH or path.solved == rows:
+        if best.gap <= CERTIFIABLE or path.solved == rows:
             break
     return replace(best, W=best.W * unit)
 

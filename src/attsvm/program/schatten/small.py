@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from attsvm.norms import Norm, Schatten
+from attsvm.norms import Norm, capabilities_of
 from attsvm.numbers import Float
 from attsvm.program.bounds import apart
 from attsvm.program.rows import Rows
@@ -27,7 +27,7 @@ Maps = tuple[Float, Float, Float, Float]
 def fits(w: int, d: int, e: int, norm: Norm) -> bool:
     """Whether a program of w rows and a weight (d, e) is solved faster here than by NumPy."""
     unknowns = w if norm.p == 1 else d * e + 1
-    return isinstance(norm, Schatten) and unknowns * (d * e + w) <= MOST
+    return capabilities_of(norm).acts_on == "singular values" and unknowns * (d * e + w) <= MOST
 
 
 def solve_small(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,6 +35,12 @@ class SpectralForm:
         mean = 1 / np.trace(Q)
         multipliers = 0.1 * mean * inverse(slack, self.pool.tied)
         return Iterate(P, mean * (Q + Q.T) / 2, slack, multipliers)
+
+    def shifted(self, at: Iterate, change: Float) -> Iterate:
+        P, d = at.P.copy(), self.pool.d
+        P[:d, d:] += change
+        P[d:, :d] += change.T
+        return replace(at, P=P)
 
     def newton(self, at: Iterate, scaling: Scaling) -> SpectralNewton:
         return SpectralNewton(self, at, scaling)

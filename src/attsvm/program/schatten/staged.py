@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 from scipy.linalg import block_diag
 
-from attsvm.max_norm import MaxNorm
-from attsvm.norms import Norm
+from attsvm.norms import Norm, capabilities_of
 from attsvm.numbers import Float
 from attsvm.program import bounds
-from attsvm.program.engine import Answer, Found
-from attsvm.program.rows import Rows
+from attsvm.program.answer import Answer
+from attsvm.program.rows import Candidate, Rows, Span
 from attsvm.program.schatten import small
 from attsvm.program.schatten.interior_point import Form, Iterate, advance, mean_product
 from attsvm.program.schatten.max_norm import MaxNormForm
 from attsvm.program.schatten.nuclear import NuclearForm
 from attsvm.program.schatten.spectral import SpectralForm
-from attsvm.program.span import Span, basis
+from attsvm.program.working_set import Stage
 
 GAP_GOAL, GAP_ENOUGH = 4e-10, 5e-9
 """Relative gap at which the interior point stops, and above which a more careful attempt follows."""
@@ -71,11 +70,11 @@ class Path:
         self.early: Point | None = None
         self.solved = 0
 
-    def __call__(self, rows: Rows) -> Found:
+    def __call__(self, rows: Rows) -> Stage:
         first, self.solved = not self.solved, len(rows)
-        found = self._compiled(rows) if first else None
-        if found is not None and found.gap <= GAP_ENOUGH:
-            return found
+        compiled = self._compiled(rows) if first else None
+        if compiled is not None and compiled.gap <= GAP_ENOUGH:
+            return Stage(compiled)
         start = self._start(rows)
         pool = start.form.pool
         wide = self.span is None and pool.d < rows.d
@@ -99,23 +98,24 @@ class Path:
         final, self.stages = not self.stages, self.stages[1:]
         W, multipliers = point.W, point.at.multipliers
         if final:
-            return Found(W * (1 + GAP_GOAL), multipliers, gap(point.at))
-        kept = rows.margins(W) - rows.bound < keep * (np.maximum(rows.bound, LEAST) if wide else 1.0)
+            return Stage(Candidate(W * (1 + GAP_GOAL), multipliers, gap(point.at)))
+        retained = rows.margins(W) - rows.bound < keep * (np.maximum(rows.bound, LEAST) if wide else 1.0)
         # Rows that are nearly violated join too where they cost no dimension.
-        return Found(W if wide else W / (1 + keep), multipliers, final=False, kept=kept | rows.tied)
+        candidate = Candidate(W if wide else W / (1 + keep), multipliers)
+        return Stage(candidate, final=False, retained=retained | rows.tied)
 
-    def _compiled(self, rows: Rows) -> Found | None:
+    def _compiled(self, rows: Rows) -> Candidate | None:
         """What the compiled path finds, if the pool is small and all rows are alike."""
-        span = Span(basis(rows.delta), basis(rows.queries))
+        span = rows.span
         if not (rows.bound > 0).all() or not small.fits(len(rows), *span.shape, self.norm):
             return None
         start = span.reduce(self.first.W), rows.pick(self.first.multipliers) * rows.length
         W, multipliers, gap = small.solve_small(rows.within(span), self.norm, *start, GAP_GOAL)
-        return Found(span.expand(W), multipliers, gap)
+        return Candidate(span.expand(W), multipliers, gap)
 
     def _start(self, rows: Rows) -> Point:
         """The first point, near the Frobenius solution, or the one before over other rows."""
-        span = self.span or Span(basis(rows.delta), basis(rows.queries))
+        span = self.span or rows.span
         pool = rows.within(span)
         form = _form(self.norm, pool, self.gpu)
         at = self._moved(self.point, rows, form, span) if self.point else self._first(rows, form, span)
@@ -154,6 +154,6 @@ class Path:
 
 
 def _form(norm: Norm, pool: Rows, gpu: Any) -> Form:
-    if isinstance(norm, MaxNorm):
+    if capabilities_of(norm).acts_on == "factors":
         return MaxNormForm(pool)
     return NuclearForm(pool, gpu) if norm.p == 1 else SpectralForm(pool)

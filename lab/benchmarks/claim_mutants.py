@@ -1,0 +1,241 @@
+"""How wrong would it have to be? Every claim with a falsified program, run or number, until it is noticed:
+
+    python lab/benchmarks/claim_mutants.py [NAME …] [--seeds 0 1] [--out out/claim_mutants.json]
+
+A mutant changes what a claim gets from the package, as a bug or a false theorem would, and is noticed if the
+claim no longer holds. Those with a size are tried at 20, 5 and 1 %; kept is the smallest that is noticed, 0
+where none is. Others are 1 or 0, and must be noticed on one of the seeds: where every token is a support
+vector, all norms have one program. What a claim never meets is left out, and so are refuted claims. Prints
+the rows of docs/claims_strength.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path as File
+from typing import Any
+
+import numpy as np
+
+import attsvm as att
+from attsvm.training.train import record_steps
+from attsvm_lab.claims import by_module
+from attsvm_lab.claims.claim import Claim
+
+SIZES = (0.2, 0.05, 0.01)
+PATIENCE = 30
+"""Seconds after which a claim that still looks for its data has noticed."""
+RUNS = ("train", "regularisation_path", "next_token.train_choice", "next_token.train_two_stages")
+NUMBERS = (
+    *("fit_rate", "finite_part", "datasets.separable_share", "datasets.capacity"),
+    *("datasets.LocationRisk.on_manifold", "next_token.collapse_exponent", "next_token.recover"),
+    *("next_token.log_excess", "next_token.graph_finite_part"),
+)
+
+# ---------------------------------------------------------------------- what is falsified: call, size → call
+
+
+def turned(call: Any, size: float) -> Any:
+    """Every weight gets a part of this relative length in another direction, the same at every record."""
+
+    def change(W: Any) -> Any:
+        drawn = np.random.default_rng(5).standard_normal(W.shape[-2:])
+        return W + size * np.linalg.norm(W, axis=(-2, -1), keepdims=True) * drawn / np.linalg.norm(drawn)
+
+    return lambda *given, **more: _changed(call(*given, **more), change)
+
+
+def scaled(call: Any, size: float) -> Any:
+    return lambda *given, **more: _changed(call(*given, **more), lambda W: (1 + size) * W)
+
+
+def _changed(found: Any, change: Callable[[Any], Any]) -> Any:
+    """A path, two of them, a solution, or a number with other values."""
+    if hasattr(found, "feed_forward"):
+        parts = ("feed_forward", "attention")
+        return replace(found, **{name: _changed(getattr(found, name), change) for name in parts})
+    if isinstance(found, att.Path):
+        made = {name: change(a) for name in "WKQ" if (a := getattr(found, name)) is not None}
+        return found.changed(**made, v=None if found.v is None else change(found.v[..., None])[..., 0])
+    name = next((name for name in ("W", "exponent", "logits") if hasattr(found, name)), None)
+    return replace(found, **{name: change(getattr(found, name))}) if name else change(found)
+
+
+def flipped(call: Any, size: float) -> Any:
+    """A share of the answers yes and no, or of the selected tokens, is wrong."""
+    rng = np.random.default_rng(7)
+
+    def found(*given: Any, **more: Any) -> Any:
+        answer = np.array(call(*given, **more))
+        if answer.ndim < 2:
+            return answer ^ (rng.random(answer.shape) < size)
+        return np.where(rng.random(answer.shape[:-1])[..., None] < size, np.roll(answer, 1, -1), answer)
+
+    return found
+
+
+def _other(norm: Any) -> Any:
+    return att.linf if getattr(norm, "p", 0) == 2 else att.frobenius
+
+
+def other_norm(call: Any, _: float) -> Any:
+    return lambda tokens, selected, norm=att.frobenius, **more: call(tokens, selected, _other(norm), **more)
+
+
+def other_token(call: Any, _: float) -> Any:
+    def found(tokens: Any, selected: Any, *given: Any, **more: Any) -> Any:
+        chosen = np.array(selected)
+        if chosen.dtype == bool:
+            chosen[..., 0, :] = np.roll(chosen[..., 0, :], 1, axis=-1)
+        else:
+            chosen[..., 0] = (chosen[..., 0] + 1) % tokens.T
+        return call(tokens, chosen, *given, **more)
+
+    return found
+
+
+def other_rule(call: Any, _: float) -> Any:
+    def found(*given: Any, **more: Any) -> Any:
+        if "optimizer" not in more:  # a path of radii: another ball
+            other = {"weight": att.FullWeight(), "norm": _other(more.get("norm", att.frobenius))}
+            return call(*given, **more | other)
+        rule = more["optimizer"].rule
+        kind, lr = type(rule).__name__, getattr(rule, "lr", 1.0)
+        taken = att.gd(1.0) if kind == "Polyak" else att.steepest(att.frobenius, lr)
+        if kind == "Steepest":
+            taken = att.steepest(_other(rule.norm), lr, rule.momentum, rule.decay)
+        if kind == "Mirror":
+            taken = att.mirror(3.0 if rule.p == 2 else 2.0, lr, rule.normalised)
+        return call(*given, **more | {"optimizer": taken})
+
+    return found
+
+
+def a_tenth(call: Any, _: float) -> Any:
+    """The run ten times as early, under the steps that were asked for."""
+
+    def found(*given: Any, steps: int, record: Any = 50, **more: Any) -> Any:
+        if steps < 20:
+            return call(*given, steps=steps, record=record, **more)
+        asked = np.asarray(record_steps(steps, record))
+        path = call(*given, steps=steps // 10, record=np.unique(asked // 10).tolist(), **more)
+        at, heads = np.searchsorted(path.index, asked // 10), path.heads is not None
+        cut = {n: np.take(a, at, axis=-3 - heads) for n in "WKQ" if (a := getattr(path, n)) is not None}
+        cut |= {"loss": path.loss[..., at], "log_excess": path.log_excess[..., at]}
+        v = None if path.v is None else np.take(path.v, at, axis=-2 - heads)
+        return path.changed(index=asked, v=v, **cut)
+
+    return found
+
+
+MUTANTS: dict[str, tuple[Any, Sequence[str], Sequence[float]]] = {
+    "other norm": (other_norm, ("max_margin",), ()),
+    "other token": (other_token, ("max_margin",), ()),
+    "program turned": (turned, ("max_margin", "separate", "label_svm"), SIZES),
+    "other rule": (other_rule, RUNS[:2], ()),
+    "tenth of the steps": (a_tenth, RUNS[:1], ()),
+    "run turned": (turned, RUNS, SIZES),
+    "run longer": (scaled, RUNS, SIZES),
+    "run shorter": (scaled, RUNS, [-size for size in SIZES]),
+    "number larger": (scaled, NUMBERS, SIZES),
+    "number smaller": (scaled, NUMBERS, [-size for size in SIZES]),
+    "answers flipped": (
+        flipped,
+        ("separable", "all_tokens_support", "locally_optimal", "best_tokens"),
+        SIZES,
+    ),
+}
+
+# ---------------------------------------------------------------------- whether it is noticed
+
+
+@contextmanager
+def falsified(change: Any, names: Sequence[str], size: float) -> Iterator[list[str]]:
+    """The named functions of the package, changed; which of them were called."""
+    kept, called = [], []
+
+    def watched(name: str, call: Any) -> Any:
+        return lambda *given, **more: called.append(name) or call(*given, **more)
+
+    for name in names:
+        *places, last = name.split(".")
+        home: Any = att
+        for place in places:
+            home = getattr(home, place)
+        kept.append((home, last, getattr(home, last)))
+        setattr(home, last, watched(name, change(getattr(home, last), size)))
+    try:
+        yield called
+    finally:
+        for home, last, call in kept:
+            setattr(home, last, call)
+
+
+def verdict(claim: Claim, seed: int) -> str:
+    for name, module in list(sys.modules.items()):
+        for part in list(vars(module).values()) if name.startswith("attsvm_lab.claims.") else ():
+            if hasattr(part, "cache_clear") and getattr(part, "__module__", "") == name:
+                part.cache_clear()
+    signal.alarm(PATIENCE)
+    try:
+        return claim(seed).status
+    except Exception as error:  # a claim that breaks has noticed
+        return type(error).__name__
+    finally:
+        signal.alarm(0)
+
+
+def noticed(claim: Claim, seeds: Sequence[int]) -> dict[str, float]:
+    """Of every mutant that the claim meets the smallest size at which it no longer holds."""
+    found: dict[str, float] = {}
+    for name, (change, names, sizes) in MUTANTS.items():
+        for size in sizes or (1.0,):
+            called, status = [], "holds"
+            for seed in seeds[: 1 if sizes else None]:
+                if status == "holds":
+                    with falsified(change, names, size) as called:
+                        status = verdict(claim, seed)
+            if called:
+                found[name] = abs(size) if status != "holds" else found.get(name, 0.0)
+            if status == "holds":
+                break
+    return found
+
+
+def _too_long(*_: Any) -> None:
+    raise TimeoutError("no draw meets the hypotheses")
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("names", nargs="*")
+    asked.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    asked.add_argument("--out", type=File, default=File("out/claim_mutants.json"))
+    given = asked.parse_args()
+    signal.signal(signal.SIGALRM, _too_long)
+    table = json.loads(given.out.read_text(encoding="utf8")) if given.out.exists() else {}
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    for module, group in by_module().items():
+        for claim in group:
+            if claim.refuted or (given.names and not {claim.name, module} & set(given.names)):
+                continue
+            seeds = [seed for seed in given.seeds if verdict(claim, seed) == "holds"]
+            if not seeds:
+                print(f"{claim.name} does not hold on these seeds, or not in {PATIENCE} s", file=sys.stderr)
+                continue
+            found = noticed(claim, seeds)
+            told = {1: "✓", 0: "–", None: "·"}
+            shown = [told.get(size := found.get(name), f"{100 * (size or 0):g} %") for name in MUTANTS]
+            print(f"| `{claim.name}` | {' | '.join(shown)} |", flush=True)
+            given.out.write_text(json.dumps(table | {claim.name: found}, indent=1), encoding="utf8")
+            table[claim.name] = found
+
+
+if __name__ == "__main__":
+    main()

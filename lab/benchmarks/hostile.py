@@ -1,0 +1,122 @@
+"""Hostile programs by the hundred thousand: `python lab/benchmarks/hostile.py [--first SEED] [--minutes M]`.
+
+Every answer is judged in exact arithmetic (tests/program/exact.py). Writes the table of docs/certificates.md,
+unless it was stopped or asked for some families only. Needs what the package needs, and PYTHONPATH=src.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import signal
+import sys
+import time
+import warnings
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")  # before NumPy is imported: a process each is enough
+
+LIMIT, MEMORY, SLOW = 60, 8 << 30, 20
+"""Seconds after which a program hangs, bytes that are too much memory, CPU seconds that are too many."""
+
+PAGE = ROOT / "docs" / "certificates.md"
+
+
+def one(job: tuple[str, int]) -> tuple[str, int, str, float]:
+    """Family, seed, outcome and CPU seconds of one program, its judgement included."""
+    from tests.program import exact
+    from tests.program.hostile import draw
+
+    family, seed = job
+    case, start = draw(family, seed), time.process_time()
+    signal.alarm(LIMIT)
+    try:
+        word = exact.outcome(case)
+    except TimeoutError:
+        word = "HANG"
+    except MemoryError:
+        word = "MEMORY"
+    except Exception as error:
+        word = f"CRASH {type(error).__name__}: {error}"
+    finally:
+        signal.alarm(0)
+    return family, seed, word, time.process_time() - start
+
+
+def prepare() -> None:
+    def too_long(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, too_long)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    warnings.simplefilter("error")  # a raw warning is a defect
+
+
+def main() -> None:
+    from tests.program.hostile import FAMILIES
+
+    from measure import into_page
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--count", type=int, default=100_000, help="programs in all")
+    parser.add_argument("--first", type=int, default=1_000, help="first seed; the tests use 0 to 18")
+    parser.add_argument("--only", default="", help="families whose name contains this text")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=1e6, help="stop after these, with what there is")
+    options = parser.parse_args()
+    families = [name for name in FAMILIES if options.only in name]
+    seeds = range(options.first, options.first + -(-options.count // len(families)))
+    counts: dict[str, Counter[str]] = {name: Counter() for name in families}
+    slowest: dict[str, float] = dict.fromkeys(families, 0.0)
+    with ProcessPoolExecutor(1, initializer=prepare) as pool:  # one process compiles, the others read that
+        list(pool.map(one, [(name, seed) for name in families for seed in range(2)]))
+    end, stopped = time.monotonic() + 60 * options.minutes, False
+    with ProcessPoolExecutor(options.processes, initializer=prepare) as pool:
+        # A seed of every family in turn, so that one that is stopped has seen all of them.
+        jobs = ((name, seed) for seed in seeds for name in families)
+        for family, seed, word, seconds in pool.map(one, jobs, chunksize=len(families)):
+            counts[family][word] += 1
+            slowest[family] = max(slowest[family], seconds)
+            if word[0].isupper() or seconds > SLOW:
+                print(f"{family} {seed}: {word}, {seconds:.1f} CPU s", flush=True)
+            if time.monotonic() > end:
+                stopped = True
+                pool.shutdown(wait=False, cancel_futures=True)
+                break
+    text = "\n".join(table(counts, slowest))
+    print(text)
+    tried = sum(count.total() for count in counts.values())
+    print(f"\n{tried:,} programs from seed {options.first}" + ", stopped by the clock" * stopped)
+    if not options.only and not stopped:
+        into_page(PAGE, "hostile", text)
+
+
+def table(counts: dict[str, Counter[str]], slowest: dict[str, float]) -> list[str]:
+    """Markdown: a row per family, and the sum."""
+    from tests.program.exact import CERTIFIED, NOT_CERTIFIED, NOT_SEPARABLE, OUT_OF_RANGE
+
+    words = [CERTIFIED, NOT_CERTIFIED, NOT_SEPARABLE, OUT_OF_RANGE]
+    lines = [
+        f"| family | tried | {' | '.join(words)} | false, wrong, not finite, hang, crash | slowest, CPU s |",
+        "|---" * 8 + "|",
+    ]
+    total: Counter[str] = Counter()
+    for family, count in [*counts.items(), ("**all**", total)]:
+        bad = sum(number for word, number in count.items() if word[0].isupper())
+        cells = [family.replace("_", " "), f"{count.total():,}", *(f"{count[w]:,}" for w in words), str(bad)]
+        lines.append(f"| {' | '.join(cells)} | {slowest.get(family, max(slowest.values())):.1f} |")
+        total += count if count is not total else Counter()
+    feasible = total[CERTIFIED] + total[NOT_CERTIFIED]
+    share = 100 * total[NOT_CERTIFIED] / max(feasible, 1)
+    return [*lines, "", f"Not certified: {share:.2f} % of the programs that have a solution in float64."]
+
+
+if __name__ == "__main__":
+    main()

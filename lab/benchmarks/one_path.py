@@ -1,0 +1,77 @@
+"""One central path for every norm, beside the families' own engines: `python lab/benchmarks/one_path.py`.
+
+The path of `program/extended_precision` knows no norm, and its balls know no path. Here it runs in float64,
+over all rows, to a gap of 1e-8; the engines run to theirs. Prints steps, CPU time and their ratio.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+import attsvm as att
+from attsvm.norms import Norm
+from attsvm.numbers.threads import single_thread
+from attsvm.program.constraints import Constraints
+from attsvm.program.extended_precision import central_path
+from attsvm.program.extended_precision.balls import unit_ball
+from attsvm.program.rows import Rows
+from attsvm.program.solve import by_engines
+from measure import cpu_seconds
+
+SIZES = ((6, 8, 10), (15, 8, 16), (25, 12, 20))
+NORMS = (att.frobenius, att.Entrywise(1.5), att.linf, att.spectral, att.nuclear)
+GOAL = 1e-8
+
+
+def general(program: Constraints, norm: Norm) -> int:
+    """Newton steps of the general path."""
+    rows = Rows.of(program)
+    A, ball = rows.dense, unit_ball(norm.dual, (program.d, program.e))
+    multipliers = np.full(len(A), 0.3 / np.abs(A).sum())
+    heights = ball.heights(A.T @ multipliers)
+    (k, D), more = A.shape, len(heights)
+    X = np.zeros((D + more, k + more))
+    X[:D, :k], X[D:, k:] = A.T, np.eye(more)
+    gain, L = np.append(rows.bound, np.zeros(more)), np.eye(k, k + more)
+    path, count = central_path.Program(gain, X, ball, L, np.zeros(k)), 0
+    newton = central_path.Program.newton
+
+    def counted(self: central_path.Program, *arguments: float) -> object:
+        nonlocal count
+        count += 1
+        return newton(self, *arguments)
+
+    central_path.Program.newton = counted  # type: ignore[method-assign, assignment]
+    try:
+        central_path._descend(
+            path, np.append(multipliers, heights), central_path.FIRST, GOAL, central_path.FIRST
+        )
+    finally:
+        central_path.Program.newton = newton  # type: ignore[method-assign]
+    return count
+
+
+def main() -> None:
+    print("| (n, T, d) | norm | engine, ms | one path, ms | steps | ratio |\n|---|---|---|---|---|---|")
+    for size in SIZES:
+        tokens, v = att.datasets.sphere(*size, seed=0)
+        program = Constraints.of(tokens, att.best_tokens(tokens, v))
+        for norm in NORMS:
+            if norm == att.nuclear and size[2] > 16:
+                continue  # more than 400 heights: minutes
+            with single_thread(), np.errstate(all="ignore"):
+                by_engines(program, norm)
+                own = cpu_seconds(lambda: by_engines(program, norm))  # noqa: B023
+                start = time.process_time()
+                steps = general(program, norm)
+                other = time.process_time() - start
+            print(
+                f"| {size} | {norm} | {1e3 * own:.2f} | {1e3 * other:.0f} | {steps} | {other / own:.0f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

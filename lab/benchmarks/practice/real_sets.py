@@ -1,0 +1,162 @@
+"""AttentionProbe beside its peers on real sets it was not developed on, by nested cross-validation.
+
+python lab/benchmarks/practice/sentence_sets.py SENTENCES --data FOLDER                        (once)
+python lab/benchmarks/practice/real_sets.py uci vader --sentences SENTENCES [--out FILE]
+python lab/benchmarks/practice/real_sets.py musk1 musk2 elephant fox tiger --data FOLDER --repeats 2
+
+Every method sees a training part, chooses its settings there and is judged on the rest: five folds of
+sentences, with the sentences of one document in one fold, or ten of bags. AUC with DeLong's standard error,
+and how far behind the first, with the standard error of that difference on the same sequences.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from pathlib import Path
+
+import multiple_instance
+import numpy as np
+import probe_peers as peers
+import sentence_sets
+from joblib import Parallel, delayed
+from scipy.stats import rankdata
+from sklearn.model_selection import StratifiedGroupKFold
+
+from attsvm.probe import TokenStore
+
+METHODS = {
+    "AttentionProbe()": peers.ours(),
+    'AttentionProbe(features="auto")': peers.ours(features="auto"),
+    'AttentionProbe(features="relu")': peers.ours(features="relu"),
+    "mean pooling + logistic": peers.mean_pooling,
+    "max pooling + logistic": peers.max_pooling,
+    "EleutherAI, after the recipe": peers.eleuther,
+    "probelab Attention": peers.probelab("Attention"),
+    "probelab MultiMax": peers.probelab("MultiMax"),
+}
+
+
+def load(name: str, options: argparse.Namespace) -> tuple[TokenStore, np.ndarray, np.ndarray]:
+    if name in multiple_instance.SETS:
+        bags, labels = multiple_instance.load(name, options.data)
+        flat = np.concatenate(bags).astype(np.float32)
+        offsets = np.cumsum([0, *map(len, bags)])
+        return TokenStore.from_flat(flat, offsets), labels, np.arange(len(labels))
+    return sentence_sets.load(options.sentences / f"{name}.npz")
+
+
+def places(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """For every sequence the share of the other class on its right side: the mean of either is the AUC."""
+    ranks, found = rankdata(scores), np.empty(len(scores))
+    for one, sign in ((1, 1.0), (0, -1.0)):
+        own = labels == one
+        beaten = (ranks[own] - rankdata(scores[own])) / (~own).sum()
+        found[own] = beaten if sign > 0 else 1 - beaten
+    return found
+
+
+def judge(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Place, rightness and log loss (3, n) of sequences."""
+    margins = (2 * labels - 1) * scores
+    return np.stack([places(scores, labels), margins > 0, np.logaddexp(0, -margins)])
+
+
+def error(of_sequences: np.ndarray, labels: np.ndarray) -> float:
+    """Standard error of a mean of places (DeLong, DeLong & Clarke-Pearson 1988), also of differences."""
+    parts = [of_sequences[labels == one] for one in (0, 1)]
+    return float(np.sqrt(sum(part.var(ddof=1) / len(part) for part in parts)))
+
+
+def one_fold(store: TokenStore, labels: np.ndarray, parts, fit, seed: int) -> tuple[np.ndarray, float]:
+    """Judgements of the test part, and CPU seconds of the fit."""
+    warnings.simplefilter("ignore")
+    train, test = parts
+    start = time.process_time()
+    scores = fit(store[train], labels[train], seed)
+    spent = time.process_time() - start
+    return judge(scores(store[test]), labels[test]), spent
+
+
+def measure(store: TokenStore, labels, groups, methods: dict, folds: int, options) -> dict:
+    """For every method judgements (3, n), each the mean over repeats, and CPU seconds of all fits."""
+    splits = [
+        (parts, repeat)
+        for repeat in range(options.repeats)
+        for parts in StratifiedGroupKFold(folds, shuffle=True, random_state=repeat).split(
+            labels, labels, groups
+        )
+    ]
+    jobs = [(name, parts, repeat) for name in methods for parts, repeat in splits]
+    done = Parallel(n_jobs=options.jobs)(
+        delayed(one_fold)(store, labels, parts, methods[name], repeat) for name, parts, repeat in jobs
+    )
+    found = {name: (np.zeros((3, len(labels))), 0.0) for name in methods}
+    for (name, (_, test), _), (seen, spent) in zip(jobs, done, strict=True):
+        total, before = found[name]
+        total[:, test] += seen / options.repeats
+        found[name] = total, before + spent
+    return found
+
+
+def auc(seen: np.ndarray, labels: np.ndarray) -> float:
+    return float(np.mean([seen[0, labels == one].mean() for one in (0, 1)]))
+
+
+def rows(found: dict[str, tuple[np.ndarray, float]], labels: np.ndarray) -> list[dict]:
+    best = max((seen for seen, _ in found.values()), key=lambda seen: auc(seen, labels))
+    return [
+        {
+            "method": name,
+            "AUC": round(auc(seen, labels), 4),
+            "error": round(error(seen[0], labels), 4),
+            "behind": round(auc(best, labels) - auc(seen, labels), 4),
+            "error of behind": round(error(best[0] - seen[0], labels), 4),
+            "accuracy": round(float(seen[1].mean()), 4),
+            "log loss": round(float(seen[2].mean()), 4),
+            "CPU s": round(spent, 1),
+        }
+        for name, (seen, spent) in found.items()
+    ]
+
+
+def kept(file: Path) -> dict[str, tuple[np.ndarray, float]]:
+    """What an earlier call measured."""
+    with np.load(file) as data:
+        return {name[4:]: (data[name[4:]], float(data[name])) for name in data if name.startswith("CPU ")}
+
+
+def main() -> None:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("sets", nargs="+", choices=["uci", "vader", *multiple_instance.SETS])
+    parser.add_argument("--sentences", type=Path, help="folder written by sentence_sets.py")
+    parser.add_argument("--data", type=Path, help="folder of the bags, as for multiple_instance.py")
+    parser.add_argument("--methods", nargs="+", help="words that the names of the methods to run begin with")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument(
+        "--out", type=Path, help="a folder for judgements; what is there is not measured again"
+    )
+    options = parser.parse_args()
+    chosen = {k: v for k, v in METHODS.items() if any(k.startswith(m) for m in options.methods or [""])}
+    for name in options.sets:
+        store, labels, groups = load(name, options)
+        print(json.dumps({"set": name, "store": repr(store), "positive": float(labels.mean())}), flush=True)
+        file = None if options.out is None else options.out / f"{name}.npz"
+        found = {} if file is None or not file.exists() else kept(file)
+        for method in [m for m in chosen if m not in found]:
+            folds = 10 if name in multiple_instance.SETS else 5
+            found |= measure(store, labels, groups, {method: chosen[method]}, folds, options)
+            print(json.dumps(rows({method: found[method]}, labels)[0]), flush=True)
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                cpu = {f"CPU {m}": spent for m, (_, spent) in found.items()}
+                np.savez(file, labels=labels, **{m: seen for m, (seen, _) in found.items()}, **cpu)
+        print("\n".join(json.dumps(row) for row in rows(found, labels)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""How far bfloat16 moves a gradient, beside what another batch or another dropout does:
+
+    python lab/experiments/half.py DATA [--size 3] [--texts 20]
+
+At the initial weights of seed 0, on one batch of reviews, on a CPU: ‖g − g₀‖ / ‖g₀‖ of the whole gradient and
+by kind of weight, g₀ in float32 without dropout.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data import reviews
+from tasks import Sentiment
+
+KINDS = {"queries and keys": ("query", "key"), "values": ("value", "out"), "embeddings": ("words", "places")}
+
+
+def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--size", type=int, default=3)
+    parser.add_argument("--texts", type=int, default=20)
+    given = parser.parse_args(arguments)
+    found = compared(Sentiment(reviews(given.data), given.size, "cpu", batch=given.texts))
+    for words, parts in found.items():
+        print(f"{words}: {', '.join(f'{kind} {x:.2g}' for kind, x in parts.items())}")
+    return found
+
+
+def compared(task: Any) -> dict[str, dict[str, float]]:
+    """The relative differences, by what was changed and by kind of weight."""
+    torch.manual_seed(0)
+    model = task.make()
+    batches = task.batches(0, 1)
+    first, second = next(batches), next(batches)
+    plain = gradient(task, model, first, torch.float32, False)
+    others = {
+        "bfloat16": gradient(task, model, first, torch.bfloat16, False),
+        "another batch": gradient(task, model, second, torch.float32, False),
+        "dropout": gradient(task, model, first, torch.float32, True),
+    }
+    kinds = {"all": ("",)} | KINDS
+    return {
+        words: {kind: apart(other, plain, names) for kind, names in kinds.items()}
+        for words, other in others.items()
+    }
+
+
+def gradient(task: Any, model: Any, batch: Any, dtype: torch.dtype, dropout: bool) -> dict[str, Tensor]:
+    model.dtype = dtype
+    model.train(dropout)  # it has no other layers that know the difference
+    names, weights = zip(*model.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(task.loss(model, batch)[0], weights), strict=True))
+
+
+def apart(a: dict[str, Tensor], b: dict[str, Tensor], names: tuple[str, ...]) -> float:
+    chosen = [name for name in b if any(part in name for part in names)]
+    left, right = (torch.cat([g[name].flatten() for name in chosen]) for g in (a, b))
+    return float((left - right).norm() / right.norm())
+
+
+if __name__ == "__main__":
+    main()

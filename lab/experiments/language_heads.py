@@ -1,0 +1,226 @@
+"""Next-token programs of the induction-like heads that the language models kept:
+
+    python lab/experiments/language_heads.py RUNS OUT.json [--queries 8]
+
+RUNS is what drive.py gathered (OUT/small). Random tokens are read twice. A query of the second reading is a
+sentence of `attsvm.next_token` that copies: among the tokens before it an induction head (Olsson et al. 2022)
+chooses the one after the earlier copy, which is the next token. A token in its place is a token of the
+vocabulary, its vector the state that enters the head. Judged are, in the norms of the law of halves, the
+margins of the head and of what training added to it, on
+
+    own: the surest choices of every kept head, whatever they are, also of the net before training
+    same: choices in common of two nets of a seed whose optimizers the law names, by those two of their heads
+        that have the most of them; pairs with fewer than four are left out.
+ `ordered`: of the surest queries in held-out reviews, by the number
+of the token alone, the share that an order of the tokens for each query explains; beside it that of choices
+drawn at random from the same sentences.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from attsvm import next_token as nt
+from attsvm._support.progress import ProgressLine
+from attsvm.heads.head import softmax
+from head_programs import margins
+from head_study import LEAST, surest
+from language import EARLIEST
+
+NORMS = ("nuclear", "Frobenius", "spectral")
+LAW = ("gd", "schatten4", "muon")
+"""The optimizers that the law of halves gives these norms."""
+SURE = 400
+"""Queries in reviews whose order is looked for."""
+
+
+class Kept(NamedTuple):
+    """A head: its place, W (d, d), what was added or None, states and attention."""
+
+    layer: int
+    head: int
+    W: Any
+    added: Any | None
+    states: Any  # (texts, T, d)
+    attention: Any  # (texts, T, T), causal
+    natural: tuple[Any, Any, Any]  # ids, where and mass (windows, T) in held-out reviews
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--queries", type=int, default=8, help="choices of a head in its program")
+    parser.add_argument("--norms", nargs="*", default=list(NORMS), choices=NORMS)
+    given = parser.parse_args(arguments)
+    found: dict[str, Any] = {}
+    same: dict[str, Any] = {}
+    for nets in by_seed(given.runs).values():
+        found |= studied(nets, given.queries, given.norms)
+        same |= together(nets, given.queries, given.norms)
+        given.out.write_text(json.dumps(found | {"same": same}), encoding="utf8")
+
+
+def by_seed(runs: Path) -> dict[str, dict[str, list[Kept]]]:
+    """Seed → training → its kept heads, the best first; `start` is a net before training."""
+    nets: dict[str, dict[str, list[Kept]]] = {}
+    for file in sorted(runs.glob("*/heads-*.safetensors")):
+        name, seed = file.parent.name, file.parent.name.rsplit("-", 1)[-1]
+        nets.setdefault(seed, {})[name if file.stem == "heads-last" else f"start-{seed}"] = opened(file)
+    return nets
+
+
+def opened(file: Path) -> list[Kept]:
+    """The heads of a file, those first that attend most to the token after an earlier copy."""
+    arrays = load_file(file)
+    places = [tuple(map(int, name.split(".")[:2])) for name in arrays if name.endswith(".where")]
+    return sorted((_head(arrays, *place) for place in places), key=lambda one: -score(one.attention))
+
+
+def _head(arrays: dict[str, Any], layer: int, head: int) -> Kept:
+    def product(end: str) -> Any:
+        K, Q = (arrays[f"{layer}.{head}.{name}{end}"].astype(float) for name in ("key", "query"))
+        return K.T @ Q / np.sqrt(len(K))
+
+    W, states = product(""), arrays[f"{layer}.states"].astype(float)
+    logits = states @ W.T @ states.transpose(0, 2, 1)
+    logits[:, ~np.tri(states.shape[1], dtype=bool)] = -np.inf
+    added = W - product(".start") if f"{layer}.{head}.key.start" in arrays else np.zeros(1)
+    natural = [arrays[name].astype(int) for name in ("held_out", f"{layer}.{head}.where")]
+    mass = arrays[f"{layer}.{head}.mass"].astype(float)
+    return Kept(layer, head, W, added if added.any() else None, states, softmax(logits), (*natural, mass))
+
+
+def wanted(T: int) -> tuple[Any, Any]:
+    """The queries of the second reading, and the place after the earlier copy of each."""
+    half = T // 2
+    at = np.arange(half + 1, T)
+    return at, at - half + 1
+
+
+def score(attention: Any) -> float:
+    """Mean attention on those places."""
+    at, after = wanted(attention.shape[1])
+    return float(attention[:, at, after].mean())
+
+
+def studied(nets: dict[str, list[Kept]], queries: int, norms: list[str]) -> dict[str, Any]:
+    """The kept heads of all nets of a seed, each on its own choices."""
+    found: dict[str, Any] = {}
+    with ProgressLine(total=len(nets)) as line:
+        for count, (name, heads) in enumerate(nets.items()):
+            line.show(name, count)
+            found[name] = [alone(one, queries, norms) for one in heads]
+    return found
+
+
+def alone(one: Kept, queries: int, norms: list[str]) -> dict[str, Any]:
+    """A head by itself."""
+    return {
+        "head": [one.layer, one.head, score(one.attention)],
+        "right": right(one.attention),
+        "own": judged(one, own(one.attention, queries), norms),
+        "ordered": ordered(*one.natural),
+    }
+
+
+def right(attention: Any) -> float:
+    """The share of queries of the second reading that choose the next token."""
+    at, after = wanted(attention.shape[1])
+    return float((attention.argmax(-1)[:, at] == after).mean())
+
+
+def together(nets: dict[str, list[Kept]], queries: int, norms: list[str]) -> dict[str, Any]:
+    """`net and net` → both nets' heads on the choices that they share, where these are enough."""
+    law = [name for rule in LAW for name in nets if f"+{rule}-heads" in name]
+    found = {}
+    for names in combinations(law, 2):
+        pairs = [
+            (shared(x.attention, y.attention, queries), x, y)
+            for x, y in product(*(nets[name] for name in names))
+        ]
+        choices, *heads = max(pairs, key=lambda pair: len(pair[0]))
+        if len(choices) >= LEAST:
+            found[" and ".join(names)] = [
+                {"head": [one.layer, one.head, score(one.attention)], "own": judged(one, choices, norms)}
+                for one in heads
+            ]
+    return found
+
+
+def shared(first: Any, second: Any, queries: int) -> Any:
+    """(text, query, choice) that two heads choose alike in the second reading, one for each token."""
+    at, _ = wanted(first.shape[1])
+    chosen = first.argmax(-1)
+    alike = (chosen == second.argmax(-1)) & np.isin(np.arange(first.shape[1]), at)
+    mass = np.where(alike, (first.max(-1) + second.max(-1)) / 2, 0)
+    return _choices(surest(mass, chosen, queries), chosen)
+
+
+def own(attention: Any, queries: int) -> Any:
+    """(text, query, choice) of a head's surest queries in the second reading, one for each token."""
+    at, _ = wanted(attention.shape[1])
+    late, mass = np.isin(np.arange(attention.shape[1]), at), attention.max(-1)
+    chosen = attention.argmax(-1)
+    return _choices(surest(np.where(late, mass, 0), chosen, queries), chosen)
+
+
+def _choices(places: Any, chosen: Any) -> Any:
+    text, query = places.astype(int).reshape(-1, 2).T
+    return np.stack([text, query, chosen[text, query]], 1)
+
+
+def judged(one: Kept, choices: Any, norms: list[str]) -> dict[str, Any]:
+    """A head on some choices: the program of their corpus, by norm."""
+    if len(choices) < LEAST:
+        return {"used": len(choices)}
+    corpus, text = of_places(choices, len(one.states), one.states.shape[1]), choices[:, 0]
+    tokens = nt.sentence_tokens(corpus, one.states.reshape(-1, one.states.shape[-1]))
+    weights = {"": one.W} | ({} if one.added is None else {"added ": one.added})
+    mass = float(one.attention[text, choices[:, 1], choices[:, 2]].mean())
+    programs = {norm: margins(tokens, choices[:, 2], weights, norm) for norm in norms}
+    return {"used": len(choices), "mass": mass, "margins": programs}
+
+
+def of_places(choices: Any, texts: int, T: int) -> nt.Corpus:
+    """The corpus whose vocabulary is all tokens in their places: a sentence copies one of those before it."""
+    text, query, choice = choices.T
+    ids = np.where(np.arange(T) <= query[:, None], text[:, None] * T + np.arange(T), -1)
+    names = tuple(f"{n}.{i}" for n in range(texts) for i in range(T))
+    return nt.Corpus(ids[:, : query.max() + 1], text * T + choice, names, queries=text * T + query)
+
+
+def ordered(ids: Any, where: Any, mass: Any, seed: int = 0) -> list[float | None]:
+    """Sentences whose query asks twice or more, and shares that an order explains: the head's, and chance."""
+    late = np.where(np.arange(ids.shape[1]) >= min(EARLIEST, ids.shape[1] // 2), mass, 0)
+    n, i = np.unravel_index(np.argsort(-late, axis=None)[: min(SURE, np.count_nonzero(late))], late.shape)
+    asked, count = np.unique(ids[n, i], return_counts=True)
+    again = np.isin(ids[n, i], asked[count > 1])
+    n, i = n[again], i[again]
+    if len(n) < LEAST:
+        return [len(n), None, None]
+    drawn = np.random.default_rng(seed).integers(i + 1)
+    return [len(n), *(explained(ids, n, i, choice) for choice in (where[n, i], drawn))]
+
+
+def explained(ids: Any, n: Any, i: Any, choice: Any) -> float:
+    """The share of sentences whose choice no other sentence of the same query contradicts."""
+    names, rows = np.unique(ids, return_inverse=True)
+    rows = rows.reshape(ids.shape)
+    sentences = np.where(np.arange(ids.shape[1]) <= i[:, None], rows[n], -1)
+    corpus = nt.Corpus(sentences, rows[n, choice], tuple(map(str, names)))
+    tied = nt.Priorities.of(corpus).selected & (corpus.ids != corpus.winners[:, None])
+    return float(1 - tied.any(-1).mean())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What every package uses: validation, optional dependencies, lazy names, progress, workers and pages."""

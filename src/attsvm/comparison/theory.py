@@ -1,0 +1,333 @@
+"""limit_norm(): the norm whose max-margin direction a training run tends to, and how well that is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from attsvm.norms import Entrywise, Norm, capabilities_of, frobenius, l1, linf, nuclear, spectral
+from attsvm.norms.capabilities import changes_a_rule
+from attsvm.norms.factored import Factored
+
+Standing = Literal["theorem", "regularisation path only", "conjecture", "ours"]
+
+TFSVM = "Tarzanagh et al. 2023, Transformers as Support Vector Machines"
+FAST = "Vasudeva et al. 2024, Implicit Bias and Fast Convergence Rates for Self-attention"
+MIRROR = "Julistiono et al. 2024, Optimizing Attention with Mirror Descent"
+FLOW = "Sheen et al. 2024, Implicit Regularization of Gradient Flow on One-Layer Softmax Attention"
+SPECTRAL = "Fan et al. 2025, Implicit Bias of Spectral Descent and Muon (proven for linear models)"
+STEEPEST = "Gunasekar et al. 2018, Implicit Bias in Terms of Optimization Geometry (proven for linear models)"
+HALVES = (
+    "docs/law_of_halves.md, after Tsilivis et al. 2024, Flavors of Margin (proven for homogeneous models)"
+)
+
+ADAM = "Zhang et al. 2024, The Implicit Bias of Adam on Separable Data (proven for linear models, no eps)"
+BATCHES = "Baek et al. 2025, arXiv 2510.26303 (proven for linear models)"
+COMPOSED = "docs/choosing.md, three draws measured here, after docs/law_of_halves.md"
+HEADS = "docs/choosing.md, several heads: measured here, a sum of programs"
+
+CONE = "from a cone around a locally optimal direction, far from the origin, with small steps"
+ORTHOGONAL = "equal losing scores and nearly orthogonal tokens"
+FLOWING = "gradient flow, exponential loss, equal losing scores, a start aligned with the data"
+WIDE = "rank at least min(n, d, e); below, the program bounds the margin from above only"
+SMALL = "steps so short that lr² t stays small: a step moves W by lr times the length of the factors"
+
+SCHEDULE = "steps lr(k) > 0 that do not sum to a finite number, each small against the sum before it"
+FALLING = "b1 ≤ b2; steps that fall to zero and do not sum to a finite number"
+
+EACH = "every head reaches its own program, with a length in the ratio of 1/margin"
+EQUAL = "every head reaches its own program, all with the same length"
+
+NEAREST = "FullWeight with gd or steepest(frobenius) → Frobenius"
+
+CLAIMS: dict[Norm, str] = {
+    frobenius: "momentum_keeps_the_frobenius_margin",
+    linf: "sign_descent_maximises_the_max_norm_margin",
+    spectral: "spectral_descent_maximises_the_spectral_margin",
+    l1: "coordinate_descent_maximises_the_l1_margin",
+}
+"""The claims that test a conjecture of others, by the norm of the steps."""
+
+CLAIMS_OF_FACTORS = {
+    1: "factors_reach_the_nuclear_margin",
+    2: "factors_reach_the_frobenius_margin",
+    np.inf: "factors_reach_the_spectral_margin",
+}
+"""The claims that test the limits of K Qᵀ, by the p of the Schatten norm."""
+
+
+class NoTheorem(LookupError):
+    """No limit is known for this weight and optimizer. The message names the nearest case with a limit."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The norm of the program that training tends to, how well that is known, and by whom.
+
+    standing: "theorem"; "regularisation path only", a theorem on paths that says nothing on descent;
+        "conjecture", of others; "ours", a conjecture of this package.
+    hypotheses: what the statement needs besides separable tokens.
+    claim: the name of the claim that tests it.
+    """
+
+    norm: Norm
+    standing: Standing
+    reference: str
+    hypotheses: str = ""
+    claim: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.norm} ({self.standing}: {self.reference})"
+
+
+def limit_norm(weight: Any, optimizer: Any, batch: Any = None) -> Limit:
+    """The norm N for which W/N(W) tends to a max-margin direction.
+
+    weight: FullWeight(), KeyQuery(), Diagonal(), DiagonalKeyQuery(), or MultiHead(count, weight), of which
+        every head is compared by itself.
+    optimizer: gd, steepest, mirror, polyak, adam, compositional, or what takes the same steps in optax (sgd,
+        sign_sgd, signum, adam, adamw) or torch (SGD, Adam, AdamW, those of attsvm.torch).
+    batch: as of train(), None for all examples.
+
+    Diagonal weights are compared by the entrywise norm of their diagonal. Factors that are normalised
+    together and apart (`separate`) have the same limit.
+    A schedule of the learning rate is evaluated at some hundred steps.
+    `hypotheses` says what the statement needs, `claim` what tests it here.
+    Raises NoTheorem where nothing is proven or conjectured; it names the nearest case.
+    """
+    from attsvm.training.optimizers import adapted
+    from attsvm.training.schedules import no_limit
+    from attsvm.training.twins import twin_of
+    from attsvm.training.weights import check
+
+    check(weight)
+    twin = twin_of(optimizer)
+    if twin is None:
+        adapted(optimizer)  # raises TypeError for what is no optimizer
+        raise NoTheorem(f"no limit known for {weight!r} with {optimizer!r}. Nearest: {NEAREST}.")
+    rule = None if twin.rule is None else _canonical_rule(weight, twin.rule)
+    if rule is None or twin.difference or not _unmodified(weight, rule):
+        raise NoTheorem(_why_not_exact(weight, rule, twin.name, twin.difference))
+    lr = getattr(rule, "lr", 1.0)
+    fault = no_limit(lr)
+    if fault:
+        nearest = _with_its_limit(weight, replace(rule, lr=0.1))
+        raise NoTheorem(f"{fault}: no limit is known. Nearest: {nearest}.")
+    limit = _limit(weight, rule) if batch is None else _limit_of_batches(weight, rule)
+    if callable(lr) and SCHEDULE not in limit.hypotheses:  # of several heads one has stated it already
+        limit = replace(limit, hypotheses="; ".join(filter(None, (limit.hypotheses, SCHEDULE))))
+    return limit
+
+
+def _limit(weight: Any, rule: Any) -> Limit:
+    """The table of limits, for a weight and a rule that are exactly ours."""
+    from attsvm.training.rules import Adam, Compositional, GradientDescent, Mirror, Polyak, Steepest
+    from attsvm.training.weights import Diagonal, FullWeight, KeyQuery, MultiHead
+
+    # Steps along the gradient itself, whatever their length, and without momentum.
+    along_gradient = isinstance(rule, (GradientDescent, Polyak)) or (
+        isinstance(rule, Steepest) and rule.norm == frobenius and not np.any(rule.momentum)
+    )
+    if isinstance(rule, (Steepest, Adam, Compositional)) and np.any(rule.decay):
+        raise NoTheorem(_why_decay_has_no_limit(weight, rule))
+    if isinstance(rule, Polyak) and np.any(np.greater_equal(rule.factor, 2)):
+        raise NoTheorem(
+            f"Polyak's step with factor {rule.factor} may ascend: no limit is known from 2 on. "
+            f"Nearest: {_with_its_limit(weight, Polyak())}."
+        )
+    match weight, rule:
+        case MultiHead(), _:
+            return _limit_of_heads(weight, rule)
+        case ((FullWeight() | Diagonal(depth=1)), Adam(eps=0.0)):
+            if np.any(np.greater(rule.b1, rule.b2)):
+                raise NoTheorem(
+                    f"Adam with b1 = {rule.b1} above b2 = {rule.b2}: {ADAM} needs b1 ≤ b2. "
+                    "Nearest: adam(lr, b1, b2, eps=0) with b1 ≤ b2 → l∞."
+                )
+            return Limit(linf, "conjecture", ADAM, FALLING)
+        case ((FullWeight() | Diagonal(depth=1)), GradientDescent()):
+            return Limit(frobenius, "theorem", TFSVM, CONE)
+        case ((FullWeight() | Diagonal(depth=1)), _) if along_gradient:
+            return Limit(frobenius, "theorem", FAST, ORTHOGONAL)
+        case ((FullWeight() | Diagonal(depth=1)), Mirror()):
+            standing: Standing = "conjecture" if rule.normalised else "theorem"
+            return Limit(Entrywise(rule.p), standing, MIRROR, CONE)
+        case ((FullWeight() | Diagonal(depth=1)), Steepest()):
+            proven_linear = capabilities_of(rule.norm).acts_on in ("entries", "singular values")
+            reference = SPECTRAL if proven_linear else STEEPEST
+            return Limit(rule.norm, "conjecture", reference, claim=CLAIMS.get(rule.norm, ""))
+        case KeyQuery(), Compositional():
+            return Limit(rule.norm, "ours", COMPOSED, f"{WIDE}; steps of W itself to first order")
+        case KeyQuery(), _ if along_gradient:
+            return Limit(nuclear, "regularisation path only", TFSVM, WIDE, CLAIMS_OF_FACTORS[1])
+        case Diagonal(depth=2), _ if along_gradient:
+            return Limit(l1, "theorem", FLOW, FLOWING, "diagonal_key_query_descent_tends_to_the_l1_direction")
+        case ((KeyQuery() | Diagonal()), Steepest()) if not np.any(rule.momentum):
+            limit = _law_of_halves(_implied_norm(weight, rule.norm))
+            if limit is not None:
+                return limit
+    raise NoTheorem(f"no limit known for {weight!r} with {rule!r}. Nearest: {_nearest(weight, rule)}.")
+
+
+# ---------------------------------------------------------------------- which rule it is
+
+
+def _canonical_rule(weight: Any, rule: Any) -> Any:
+    """One rule for all rules that take the same steps, so that one algorithm has one limit."""
+    from attsvm.training.rules import Adam, GradientDescent, Mirror, Steepest
+    from attsvm.training.weights import Diagonal
+
+    if type(rule) is Mirror and rule.p == 2:  # the potential ‖W‖²/2, whose gradient is W
+        rule = Steepest(frobenius, rule.lr) if rule.normalised else GradientDescent(rule.lr)
+    if type(rule) is Adam and not (np.any(rule.b1) or np.any(rule.b2) or np.any(rule.eps)):
+        rule = Steepest(linf, rule.lr, 0.0, rule.decay)
+    if type(rule) is Steepest:
+        rule = replace(rule, norm=_canonical_norm(rule.norm, type(weight) is Diagonal and weight.depth == 1))
+    return rule
+
+
+def _canonical_norm(norm: Norm, vector: bool) -> Norm:
+    """One norm for all norms that are equal, on matrices or on a single vector."""
+    traits = capabilities_of(norm)
+    if vector and traits.on_column is not None:
+        return traits.on_column
+    return frobenius if traits.euclidean else norm
+
+
+def _unmodified(weight: Any, rule: Any) -> bool:
+    """Whether the weight is ours, and the norm no class that changes one of ours."""
+    from attsvm.training.weights import OURS, MultiHead
+
+    inner = weight.weight if type(weight) is MultiHead else weight
+    norm = getattr(rule, "norm", frobenius)
+    return type(inner) in OURS and not changes_a_rule(norm)
+
+
+def _why_not_exact(weight: Any, rule: Any, name: str, difference: str) -> str:
+    """The message for an optimizer that differs from a rule of ours: the difference, and the rule's limit."""
+    from attsvm.training.twins import VERBS
+
+    message = f"no limit known for {weight!r} with {name}" + (f": {difference}" if difference else "")
+    ours = type(rule) in VERBS and _unmodified(weight, rule)
+    return f"{message}. Nearest: {_with_its_limit(weight, rule) if ours else _nearest(weight, rule)}."
+
+
+def _with_its_limit(weight: Any, rule: Any) -> str:
+    """A rule and its limit, or the reason why it has none, as words of a message."""
+    from attsvm.training.twins import written
+
+    try:
+        return f"{written(rule)} → {limit_norm(weight, rule).norm}"
+    except NoTheorem as reason:
+        return f"{written(rule)}, of which: {str(reason).removesuffix('.')}"
+
+
+# ---------------------------------------------------------------------- batches, heads, factors
+
+
+def _limit_of_batches(weight: Any, rule: Any) -> Limit:
+    """The limit with mini-batches. Signum keeps its norm, Adam may not; for other rules nothing is known."""
+    from attsvm.training.rules import Steepest
+    from attsvm.training.weights import FullWeight
+
+    signs = isinstance(rule, Steepest) and rule.norm == linf
+    if isinstance(weight, FullWeight) and signs and np.all(rule.momentum) and not np.any(rule.decay):
+        return Limit(
+            linf, "conjecture", BATCHES, "momentum near 1, small steps, every example once per epoch"
+        )
+    nearest = f"all examples at once → {limit_norm(weight, rule).norm}"
+    raise NoTheorem(
+        f"no limit known for mini-batches with {rule!r}. Nearest: {nearest}; of linear models, Adam at batch "
+        f"1 may tend to the Frobenius margin instead of l∞, while Signum keeps l∞ ({BATCHES})."
+    )
+
+
+def _limit_of_heads(weight: Any, rule: Any) -> Limit:
+    """The limit of several heads.
+
+    A norm that is a sum over heads is least where every head solves its own program. A norm that is the
+    maximum over heads determines only the head of the largest norm.
+    """
+    from attsvm.training.rules import Adam, Compositional, GradientDescent, Mirror, Steepest
+    from attsvm.training.weights import Diagonal
+
+    norm = frobenius
+    if isinstance(rule, (Adam, Compositional, Steepest)):
+        norm = getattr(rule, "norm", linf)  # Adam's steps have one length in every entry, as those of l∞
+    traits = capabilities_of(norm)
+    rows_are_entries = traits.acts_on == "rows" and isinstance(weight.weight, Diagonal)
+    is_sum = traits.acts_on == "entries" or traits.euclidean or rows_are_entries
+    if weight.norm == "concatenated" and not is_sum:
+        raise NoTheorem(
+            f"the {norm} norm of matrices side by side is no sum over heads: no program of one head is known "
+            f'for {weight!r}. Nearest: norm="apart" → {limit_norm(weight.weight, rule).norm}.'
+        )
+    if weight.norm != "apart" and not norm.p < np.inf:
+        raise NoTheorem(
+            f"the {norm} norm over all heads is that of the longest: of the others no direction is known. "
+            f'Nearest: norm="apart" → {limit_norm(weight.weight, rule).norm}.'
+        )
+    of_one_head = limit_norm(weight.weight, rule)
+    # Steps that are not normalised are the same for heads apart and for heads together.
+    unnormalised = isinstance(rule, GradientDescent) or (isinstance(rule, Mirror) and not rule.normalised)
+    lengths = EACH if weight.norm != "apart" or unnormalised else EQUAL
+    hypotheses = "; ".join(filter(None, (lengths, of_one_head.hypotheses)))
+    return Limit(of_one_head.norm, "ours", HEADS, hypotheses)
+
+
+def _implied_norm(weight: Any, norm: Norm) -> Factored:
+    """The norm of W = K Qᵀ, or of a product of diagonals, that a norm of the factors implies."""
+    from attsvm.training.weights import Diagonal
+
+    diagonal = isinstance(weight, Diagonal)
+    return Factored(norm, weight.depth if diagonal else 2, diagonal)
+
+
+def _law_of_halves(factored: Factored) -> Limit | None:
+    """The limit by the law of halves; None where the implied norm is unknown or not convex."""
+    implied = factored.closed
+    if implied is None:
+        return None
+    if factored.diagonal:
+        claim = "lp_steps_on_diagonals_maximise_the_margin_of_half_p" if factored.factors == 2 else ""
+        return Limit(implied, "ours", HALVES, SMALL, claim)
+    if capabilities_of(implied).acts_on == "factors":
+        return Limit(implied, "ours", HALVES, f"rank at least d + e; {SMALL}")
+    tested = capabilities_of(implied).acts_on == "singular values" and implied.p in (2, np.inf)
+    return Limit(implied, "ours", HALVES, f"{WIDE}; {SMALL}", CLAIMS_OF_FACTORS[implied.p] if tested else "")
+
+
+def _why_decay_has_no_limit(weight: Any, rule: Any) -> str:
+    """The message for a weight that decays: its direction has no limit, and what is nearest."""
+    from attsvm.training.weights import FullWeight
+
+    try:
+        nearest = f"without decay → {limit_norm(weight, replace(rule, decay=0.0)).norm}"
+    except NoTheorem as reason:
+        nearest = f"without decay, of which: {str(reason).removesuffix('.')}"
+    if isinstance(weight, FullWeight) and not isinstance(rule.decay, tuple):
+        norm = getattr(rule, "norm", linf)
+        nearest += f"; the path of regularisation in {norm} at radius 1/decay = {1 / rule.decay:g}"
+    return f"decay {rule.decay} bounds the weight: no limit of its direction is known. Nearest: {nearest}."
+
+
+def _nearest(weight: Any, rule: Any) -> str:
+    """The nearest case with a limit, as words of a message."""
+    from attsvm.training.rules import Adam, Mirror, Steepest
+    from attsvm.training.weights import Diagonal, KeyQuery
+
+    if isinstance(rule, Adam):
+        return "FullWeight with adam(lr, eps=0) → l∞; below eps its steps are those of gradient descent"
+    if isinstance(weight, KeyQuery) or (isinstance(weight, Diagonal) and weight.depth > 1):
+        if isinstance(rule, Steepest):
+            # No limit of factors is known with momentum: the words are those of the steps without it.
+            implied = _implied_norm(weight, rule.norm)
+            return f"FullWeight with the same steps → {rule.norm}; on the factors {implied.words}"
+        if isinstance(rule, Mirror):
+            return f"FullWeight with the same steps → {Entrywise(rule.p)}"
+        if isinstance(weight, Diagonal) and weight.depth > 2:
+            return f"on the factors {_implied_norm(weight, frobenius).words}"
+        return f"{type(weight).__name__} with gd → {'nuclear' if isinstance(weight, KeyQuery) else 'l1'}"
+    return NEAREST

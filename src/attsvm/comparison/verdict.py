@@ -1,0 +1,377 @@
+"""Verdicts: comparing a path with a solution, and judging a claim by its evidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attsvm._support.validation import describe, is_finite
+from attsvm.data.path import BLOCK, Path, exponent
+from attsvm.data.selection import best_tokens, locally_optimal
+from attsvm.data.tokens import Tokens
+from attsvm.norms import Norm, capabilities_of
+from attsvm.norms.names import as_norm
+from attsvm.numbers import Float
+from attsvm.numbers.stored import Stored
+from attsvm.program.max_margin import max_margin
+from attsvm.program.solution import NotSeparable, Solution
+
+Status = Literal["holds", "fails", "inconclusive", "not applicable"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One measured number and its bound; a number without a bound is reported, not judged."""
+
+    what: str
+    value: float
+    sense: Literal["≥", "≤", ""] = ""
+    bound: float = float("nan")
+
+    @property
+    def met(self) -> bool:
+        if self.sense == "≥":
+            return bool(self.value >= self.bound)
+        return bool(self.value <= self.bound) if self.sense == "≤" else True
+
+    def __str__(self) -> str:
+        bound = f"   (wanted {self.sense} {self.bound:.6g})" if self.sense else ""
+        return f"{self.what}: {self.value:.6g}{bound}"
+
+
+def at_least(what: str, value: Any, bound: float) -> Evidence:
+    """Evidence that must reach a bound from above."""
+    return Evidence(what, float(value), "≥", float(bound))
+
+
+def at_most(what: str, value: Any, bound: float) -> Evidence:
+    """Evidence that must stay below a bound."""
+    return Evidence(what, float(value), "≤", float(bound))
+
+
+def reported(what: str, value: Any) -> Evidence:
+    """Evidence without a bound: a number that is reported, not judged."""
+    return Evidence(what, float(value))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, whether it holds, and the evidence.
+
+    status: "holds", "fails", "inconclusive" (not met, but the run was still on its way), or
+        "not applicable" (a hypothesis is false: `reason` names it).
+    evidence: the judged and the reported numbers.
+    numbers: arrays per run or record, for plots, which draw all others against the first.
+    """
+
+    claim: str
+    status: Status
+    evidence: tuple[Evidence, ...]
+    reason: str = ""
+    numbers: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+
+    @property
+    def holds(self) -> bool:
+        return self.status == "holds"
+
+    def __getitem__(self, what: str) -> float:
+        return next(e.value for e in self.evidence if e.what == what)
+
+    def plot(self) -> Any:
+        """A matplotlib figure of the curves among the numbers."""
+        from attsvm.plotting.results import draw_verdict
+
+        return draw_verdict(self)
+
+    def __str__(self) -> str:
+        reason = f" ({self.reason})" if self.reason else ""
+        return "\n".join([f"{self.claim}: {self.status}{reason}", *(f"  {e}" for e in self.evidence)])
+
+
+def judge(
+    claim: str,
+    *evidence: Evidence,
+    given: Mapping[str, bool] | None = None,
+    on_its_way: bool = False,
+    numbers: Mapping[str, NDArray[Any]] | None = None,
+) -> Verdict:
+    """A verdict from evidence.
+
+    given: the hypotheses by name; if one is false the claim is not applicable.
+    on_its_way: the numbers that miss their bounds still improve, so the verdict is "inconclusive".
+    Raises ValueError if no evidence has a bound: such a claim could not fail.
+    """
+    numbers = numbers or {}
+    false = [hypothesis for hypothesis, true in (given or {}).items() if not true]
+    if false:
+        return Verdict(claim, "not applicable", evidence, f"hypothesis false: {false[0]}", numbers)
+    if not any(e.sense for e in evidence):
+        raise ValueError(f"{claim}: no number has a bound, so it could not fail. Pass at_least or at_most.")
+    missed = [e.what for e in evidence if not e.met]
+    if not missed:
+        return Verdict(claim, "holds", evidence, "", numbers)
+    status: Status = "inconclusive" if on_its_way else "fails"
+    return Verdict(claim, status, evidence, f"not met: {', '.join(missed)}", numbers)
+
+
+# ---------------------------------------------------------------------- a path against a solution
+
+
+def compare(
+    path: Path, solution: Solution, v: ArrayLike | None = None, *, tolerance: float = 0.01
+) -> Verdict:
+    """Does the path end in the solution's direction?
+
+    The margin ratio is judged: the least margin of W/N(W) over the best possible one, 1 in the limit. It is
+    meaningful even where the program has many solutions. Where several tokens of an example are selected,
+    their logits may differ by at most a share `tolerance` of the best margin. With runs the worst run is
+    judged, and medians are reported. Where the solution is unique, the cosine and, for lp norms, the
+    directional Bregman divergence are reported.
+
+    The claim is not applicable when the path attends to other tokens than the solution selects, when a run
+    did not move, or when the solution has a soft margin: no path tends to its W.
+
+    v: the head; with it, the share of examples whose attended token is the best one is reported.
+    tolerance: the share of the margin that may be missing, a number in [0, 1).
+    """
+    if not (is_finite(tolerance) and 0 <= tolerance < 1):
+        raise ValueError(f"tolerance is {describe(tolerance)}. Pass a number from 0 to 1, such as 0.01.")
+    _check(path, solution)
+    ratio = margin_ratio(path, solution)
+    ties = _tie_error(path, solution)
+    attention = path.least_attention(solution.selected)
+    halfway = np.searchsorted(path.index, path.index[-1] / 2)
+    last, middle = ratio[..., -1], ratio[..., halfway]
+    ties_improve = (ties[..., -1] <= tolerance) | (ties[..., -1] < 0.9 * ties[..., halfway])
+    improves = bool(np.all(ties_improve & ((last >= 1 - tolerance) | (1 - last < 0.9 * (1 - middle)))))
+    evidence = [at_least("margin ratio", last.min(), 1 - tolerance)]
+    if solution.constraints.tied.any():
+        evidence.append(at_most("difference of tied logits over the margin", ties[..., -1].max(), tolerance))
+    if last.ndim:
+        evidence.append(reported("margin ratio, median", np.median(last)))
+    evidence += [
+        reported("attention on the selected tokens", attention[..., -1].min()),
+        reported(f"{solution.norm} norm of W", np.median(path.norm(solution.norm)[..., -1])),
+    ]
+    numbers = {path.kind: path.index, "margin ratio": ratio, "attention on the selected tokens": attention}
+    traits = capabilities_of(solution.norm)
+    if traits.strictly_convex:
+        numbers["cosine"] = cosine(path.W, solution.W)
+        evidence.append(reported("1 − cosine", np.median(1 - numbers["cosine"][..., -1])))
+        if not traits.euclidean:  # where the divergence is 1 − cosine
+            numbers["divergence"] = divergence(path.W, solution.W, solution.norm)
+            evidence.append(reported("Bregman divergence", np.median(numbers["divergence"][..., -1])))
+    if v is not None:
+        share = (path.selected & best_tokens(path.tokens, v)).any(-1).mean()
+        evidence.append(reported("share of best tokens", share))
+    return judge(
+        f"W/N(W) tends to the {solution.norm} max-margin direction",
+        *evidence,
+        given={
+            "the selection leaves tokens to win over": bool(solution.constraints.separating.any()),
+            "the solution has a hard margin": solution.slack is None,
+            "the solution is certified": bool(np.all(solution.certified)),
+            "the run moved": bool(np.all(_moved(path))),
+            "the path attends to the selected tokens": not (path.selected & ~solution.selected).any(),
+        },
+        on_its_way=improves,
+        numbers=numbers,
+    )
+
+
+def margin_ratio(path: Path, solution: Solution) -> Float:
+    """Least margin of W/N(W) relative to the best possible at every record (k,), with runs (runs, k).
+
+    The solution is of the path's tokens or of fewer of them: its mask may leave out tokens.
+    The ratio is zero where W is zero, negative where a selected token loses, and NaN where the solution's
+    mask leaves no token to win over.
+    """
+    _check(path, solution, masked=True)
+    counted = solution.constraints.bound > 0
+    required = np.where(counted, solution.required[..., None], 1.0)
+
+    def least(margins: Float, block: slice) -> Float:
+        share = margins / required[..., None, block, :]
+        return np.where(counted[..., None, block, :], share, np.inf).min((-2, -1))
+
+    return _at_every_record(path, solution, least, np.minimum)
+
+
+def _tie_error(path: Path, solution: Solution) -> Float:
+    """Largest difference of the logits of tied tokens at W/N(W), over the best margin, at every record."""
+    tied = solution.constraints.tied
+
+    def largest(margins: Float, block: slice) -> Float:
+        return np.where(tied[..., None, block, :], np.abs(margins), 0.0).max((-2, -1))
+
+    return (
+        _at_every_record(path, solution, largest, np.maximum) if tied.any() else np.zeros(path.W.shape[:-2])
+    )
+
+
+def _at_every_record(
+    path: Path, solution: Solution, statistic: Callable[[Float, slice], Float], extreme: np.ufunc
+) -> Float:
+    """A statistic of the margins of W/N(W) over the best margin, at every record (…, k).
+
+    statistic: of the margins (…, k, block, T) of a block of examples; extreme: joins those of two blocks.
+    """
+    W, best = np.ldexp(path.W, -exponent(path.W)), np.asarray(solution.margin)  # the ratio has no scale
+    numbers = [statistic(margins, block) for block, margins in _margins(solution, W)]
+    size = np.asarray(solution.norm.value(W))
+    with np.errstate(invalid="ignore"):  # NaN where no token loses: any weight is best
+        return np.asarray(extreme.reduce(numbers)) / np.where(size > 0, size, 1.0) / best[..., None]
+
+
+def _margins(solution: Solution, W: Float) -> Iterator[tuple[slice, Float]]:
+    """Blocks of examples and their margins at all weights, (…, k, d, e) → (…, k, block, T).
+
+    One pass over the keys serves all weights: the keys may be in a file.
+    """
+    rows, records = solution.constraints, W.shape[:-2]
+    step = max(1, BLOCK // (rows.T * math.prod(records)))
+    for chunk, differences in rows.chunks():
+        for start in range(chunk.start, chunk.stop, step):
+            block = slice(start, min(start + step, chunk.stop))
+            delta = differences[..., start - chunk.start : block.stop - chunk.start, :, :]
+            queries, power = rows.queries[..., None, block, :], rows.units.exponent[..., None, block, None]
+            directions = np.moveaxis(np.matmul(queries, np.swapaxes(W, -1, -2)), -3, -1)
+            yield block, np.ldexp(np.moveaxis(np.matmul(delta, directions), -1, -3), power)
+
+
+def cosine(path: Float, W: Float) -> Float:
+    """Cosine between weights (…, k, d, e) and one weight (…, d, e)."""
+    path, W = np.asarray(path), np.asarray(W)
+    if path.shape[-2:] != W.shape[-2:]:
+        raise ValueError(
+            f"the weights have shapes {path.shape} and {W.shape}. Pass (…, k, d, e) and (…, d, e)."
+        )
+    path, W = (np.ldexp(x, -exponent(x)) for x in (path, W[..., None, :, :]))  # no overflow
+    product = (path * W).sum((-2, -1))
+    size = np.sqrt((path * path).sum((-2, -1)) * (W * W).sum((-2, -1)))
+    return np.asarray(product / np.where(size > 0, size, 1.0))
+
+
+def divergence(path: Float, W: Float, norm: Norm | str) -> Float:
+    """Directional Bregman divergence of ψ = N^p / p from path (…, k, d, e) to W (…, d, e).
+
+    D(Ŵ, V̂) = 1 − ⟨∇ψ(V̂), Ŵ⟩ for arguments with N = 1; 1 − cosine for p = 2
+
+    norm: Entrywise(p) or Schatten(p).
+    """
+    norm = as_norm(norm)
+    target = np.asarray(W)[..., None, :, :] / np.asarray(norm.value(W))[..., None, None, None]
+    # Where N = 1, ∇ψ is the steepest direction of the dual norm.
+    return np.asarray(1 - (norm.dual.steepest(np.asarray(path)) * target).sum((-2, -1)))
+
+
+def classify(path: Path, v: ArrayLike, solution: Solution | None = None) -> Any:
+    """Where a run ended: "global", "local", "neither" or "unmoved"; with runs an array of them.
+
+    global: the run attends to the best tokens. local: its selection is locally optimal. neither: its
+    selection is not locally optimal, or no weight separates it (the run is not finished, or tokens tie).
+    unmoved: the last weight is zero, or the first one to a share of 1e-6, so the attention was not trained.
+    solution: the Frobenius program of path.selected, where it has been solved already.
+    """
+    if solution is not None:
+        _check(path, solution)
+        if solution.slack is not None or (solution.selected != path.selected).any():
+            raise ValueError(
+                "the solution is not the max-margin program of the tokens that the path attends to. "
+                "Pass max_margin(path.tokens, path.selected), or none."
+            )
+    moved = _moved(path)
+    try:
+        solution = solution or max_margin(path.tokens, path.selected)
+    except NotSeparable:
+        return "neither" if moved else "unmoved"
+    best = (solution.selected == best_tokens(path.tokens, v)).all((-2, -1))
+    local = np.asarray(locally_optimal(path.tokens, v, solution)) & solution.separable
+    kind = np.where(moved, np.where(best, "global", np.where(local, "local", "neither")), "unmoved")
+    return str(kind) if kind.ndim == 0 else kind
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _check(path: object, solution: object, masked: bool = False) -> None:
+    """Refuse a solution of other tokens than the path's; masked: its mask may leave out some."""
+    if not (isinstance(path, Path) and isinstance(solution, Solution)):
+        raise TypeError(
+            f"got {type(path).__name__} and {type(solution).__name__}. Pass a path, of train or "
+            "regularisation_path, and then the Solution of max_margin."
+        )
+    if path.heads is not None:
+        raise ValueError(f"the path has {path.heads} heads. Compare one: compare(path.head(h), solution).")
+    if path.W.shape[-2:] != solution.W.shape[-2:]:
+        raise ValueError(
+            f"the path has W {path.W.shape[-2:]} and the solution {solution.W.shape[-2:]}. "
+            "Solve for the path's own tokens: max_margin(path.tokens, path.selected)."
+        )
+    runs = solution.tokens.runs
+    if runs is not None and runs != path.runs:
+        count = "none" if path.runs is None else path.runs
+        raise ValueError(
+            f"the solution has {runs} runs and the path {count}. Compare one run with one: solution.run(k)."
+        )
+    if path.tokens.mask.shape[-2:] != solution.selected.shape[-2:]:
+        sizes = f"{path.tokens.mask.shape[-2:]}, the solution's {solution.selected.shape[-2:]}"
+        raise ValueError(f"the path's tokens are (n, T) = {sizes}. Solve for path.tokens.")
+    if not _same_tokens(path.tokens, solution.tokens, masked):
+        masks = "its mask has tokens that the path's has not" if masked else "the masks differ"
+        raise ValueError(
+            f"the solution is of other tokens than the path: keys or queries differ, or {masks}. "
+            "Solve for the path's: max_margin(path.tokens, path.selected)."
+        )
+
+
+def _same_tokens(path: Tokens, solution: Tokens, masked: bool) -> bool:
+    """Whether the solution's tokens are the path's; masked: its mask may leave out some.
+
+    Tokens without runs are compared with every run.
+    """
+    if path is solution:
+        return True
+    if not ((solution.mask <= path.mask).all() if masked else _same_array(path.mask, solution.mask)):
+        return False
+    same_queries = _same_array(path.queries, solution.queries)
+    return same_queries and _same_keys(path.keys, solution.keys, solution.mask)
+
+
+def _same_array(a: Any, b: Any) -> bool:
+    return a is b or bool((_one_run(a) == _one_run(b)).all())
+
+
+def _same_keys(a: Any, b: Any, mask: NDArray[Any]) -> bool:
+    """Whether the tokens of the mask have the same keys: for masked tokens a file may hold anything."""
+    if a is b:
+        return True
+    stored = next((keys for keys in (a, b) if isinstance(keys, Stored)), None)
+    if stored is None:
+        return bool((mask <= (_one_run(a) == _one_run(b)).all(-1)).all())
+    if a.shape != b.shape:
+        return False
+    blocks = stored.parts()  # all keys together may not fit in memory
+    return all((mask[block] <= (a[block] == b[block]).all(-1)).all() for block in blocks)
+
+
+def _one_run(array: NDArray[Any]) -> NDArray[Any]:
+    """The array, or its first run where it is a view that repeats one run."""
+    return array[:1] if array.strides[0] == 0 and len(array) else array
+
+
+MOVED = 1e-6
+"""A run has moved if some entry of W differs from the start by more than this share of the largest entry."""
+
+
+def _moved(path: Path) -> Any:
+    """Whether the last weight differs from the start; a path of radii starts at zero."""
+    last, start = path.final, path.W[..., 0, :, :] if path.kind == "steps" and len(path.index) > 1 else 0
+    scale = -exponent(last)
+    last, start = np.ldexp(last, scale), np.ldexp(start, scale)
+    return (np.abs(last - start) > MOVED * np.abs(last).max((-2, -1), keepdims=True)).any((-2, -1))

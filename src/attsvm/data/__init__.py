@@ -1,0 +1,1 @@
+"""The data: tokens, selections of tokens, and paths of weights."""

@@ -1,0 +1,116 @@
+"""The norm of a product of matrices that a norm of its factors implies: the law of halves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attsvm.norms.capabilities import Norm, capabilities_of
+from attsvm.norms.names import as_norm
+from attsvm.norms.norms import Entrywise, Schatten, l1, linf
+
+
+@dataclass(frozen=True)
+class Factored:
+    """The norm of W that a norm N of its factors implies.
+
+        F(W) = min N(W_1) ⋯ N(W_L)  over  W_1 ⋯ W_L = W;     two factors: K Qᵀ = W
+
+    By Hölder's inequality F of Schatten(p) is Schatten(p/L) if no factor is narrower than the rank of W, and
+    F of lp on diagonals k ⊙ q is l(p/L): where p < L a quasi-norm, which is not convex and has no program.
+    F of the longest row is the max-norm γ₂, by definition, for two factors no narrower than d + e. A norm
+    may state its F of two factors (`Capabilities.product`). Of other norms of matrices no closed form is
+    known; `words` says what is.
+    diagonal: the factors are vectors, of which every Schatten norm is the length, p = 2.
+    Reference: docs/law_of_halves.md.
+    """
+
+    norm: Norm
+    factors: int = 2
+    diagonal: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "norm", as_norm(self.norm))
+        if type(self.factors) is not int or self.factors < 2:
+            raise ValueError(f"factors is {self.factors!r}. Pass how many, an integer from 2 on.")
+
+    @property
+    def exponent(self) -> float | None:
+        """p/L of the closed form; None where no closed form is known."""
+        norm, traits = self.norm, capabilities_of(self.norm)
+        if self.diagonal:
+            norm = traits.on_column or norm
+            is_known = capabilities_of(norm).acts_on == "entries"
+        else:
+            is_known = traits.acts_on == "singular values" or traits.euclidean
+        return norm.p / self.factors if is_known else None
+
+    @property
+    def _product(self) -> Norm | None:
+        """F as the norm states it, for two factors that are matrices."""
+        return capabilities_of(self.norm).product if self.factors == 2 and not self.diagonal else None
+
+    @property
+    def closed(self) -> Norm | None:
+        """F as a norm; None where it is not convex or not known."""
+        if self._product is not None:
+            return self._product
+        p = self.exponent
+        if p is None or p < 1:
+            return None
+        return Entrywise(p) if self.diagonal else Schatten(p)
+
+    @property
+    def words(self) -> str:
+        """What is known of F, in a sentence."""
+        F = f"min {' '.join(f'N(W_{k})' for k in range(1, self.factors + 1))}"
+        if self.closed is not None and capabilities_of(self.closed).acts_on == "factors":
+            return f"{F} is γ₂(W), the max-norm"
+        if self.closed is not None:
+            return f"{F} is the {self.closed} norm"
+        if self.exponent is not None:
+            family = "l" if self.diagonal else "Schatten "
+            return f"{F} is {family}{self.exponent:g}, a quasi-norm: not convex, so no program is solved"
+        if self.factors == 2 and self.norm == linf:
+            return (
+                "max|K| max|Q| has no closed form: times the width m it is at least γ₂(W), the max-norm, "
+                "and for m → ∞ at most 1.7823 γ₂(W) (Grothendieck)"
+            )
+        if self.factors == 2 and self.norm == l1:
+            return "F(W) = (min Σ_j ‖k_j q_jᵀ‖₁^½)² over sums of rank-one pieces: not convex, no closed form"
+        return f"{F} has no closed form that we know for N = {self.norm}"
+
+    def value(self, W: Any) -> Any:
+        """F(W) = N(Σ^(1/L))^L of matrices (…, d, e) or diagonals (…, d), where there is a closed form."""
+        if self._product is not None:
+            return self._product.value(W)
+        p = self.exponent
+        if p is None:
+            raise ValueError(f"{self.words}. Pass a Schatten norm, or an entrywise one with diagonal=True.")
+        axes, wanted = (1, "(…, d)") if self.diagonal else (2, "(…, d, e)")
+        try:
+            W = np.asarray(W)
+            if np.iscomplexobj(W):  # NumPy would drop the imaginary parts
+                raise TypeError
+            W = W.astype(np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(f"W is not an array of real numbers {wanted}.") from None
+        if W.ndim < axes:
+            raise ValueError(f"W has shape {W.shape}. Pass {wanted}.")
+        if not W.size:
+            return np.zeros(W.shape[:-axes])
+        sizes = np.abs(W) if self.diagonal else _singular_values(W)
+        # Take a norm of the roots: its exponent p is at least one, while p/L may be below.
+        return Entrywise(p * self.factors).value_along(sizes ** (1 / self.factors), -1) ** self.factors
+
+    def __str__(self) -> str:
+        return f"{self.norm} of {self.factors} {'diagonal ' if self.diagonal else ''}factors"
+
+
+def _singular_values(W: Any) -> Any:
+    """The singular values of matrices (…, d, e); NaN where an entry is not finite: LAPACK would raise."""
+    finite = np.isfinite(W).all((-2, -1))
+    sigma = np.linalg.svd(np.where(finite[..., None, None], W, 0.0), compute_uv=False)
+    return np.where(finite[..., None], sigma, np.nan)

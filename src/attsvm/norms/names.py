@@ -1,0 +1,56 @@
+"""Norms by name: the words of command lines, studies and arguments, and those that files keep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from attsvm._support.lazy import suggestion
+from attsvm._support.options import BadOption
+from attsvm.norms.capabilities import Norm, capabilities_of
+from attsvm.norms.norms import FAMILIES, NORMS, SAVED
+
+
+def norm_of(word: str) -> Norm:
+    """A name of NORMS, lp:1.5 or schatten:1.5, in capitals or not."""
+    if word.lower() in NORMS:
+        return NORMS[word.lower()]
+    family, _, exponent = word.lower().partition(":")
+    try:
+        p = float(exponent)
+    except ValueError:
+        p = math.nan
+    if family not in FAMILIES or not p >= 1:
+        names = f"{', '.join(NORMS)}, or lp:P or schatten:P with a number P ≥ 1"
+        raise BadOption(f"no norm {word!r}. {suggestion(word, NORMS)}Pass {names}.")
+    return FAMILIES[family](p)
+
+
+def saved_words(norm: Norm) -> tuple[str, ...]:
+    """The words that a file keeps of a norm."""
+    words = capabilities_of(norm).saved
+    if not words:
+        raise ValueError(f"the norm {norm} has no words for files. State them: Capabilities(saved=…).")
+    return words
+
+
+def from_saved(words: Sequence[str]) -> Norm:
+    """The norm of the words in a file."""
+    try:
+        return SAVED[words[0]](*words[1:])
+    except (LookupError, TypeError):
+        raise ValueError(f"unknown norm {words}. Known: {', '.join(SAVED)}, each with its p.") from None
+
+
+def as_norm(norm: Any) -> Norm:
+    """A norm as it is, or the norm that a word names."""
+    # A check of the whole protocol takes a tenth of a small program's time.
+    if not isinstance(norm, type) and (hasattr(norm, "capabilities") or isinstance(norm, Norm)):
+        return norm
+    if isinstance(norm, str):
+        return norm_of(norm)
+    example = f"attsvm.Entrywise({norm})" if isinstance(norm, (int, float)) and norm >= 1 else ""
+    accepted = f"a name ({', '.join(NORMS)}, lp:P, schatten:P), attsvm.Entrywise(p), attsvm.Schatten(p)"
+    accepted += " or an object with p, dual, value and steepest"
+    raise TypeError(f"norm is {norm!r}. Pass {example or accepted}.")

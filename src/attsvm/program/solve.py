@@ -1,0 +1,174 @@
+"""From a program to its answer: the engines of the norm, then extended precision where rounding leaves doubt.
+
+Programs and answers are in the units of the scaled rows; `Units.restored` changes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from attsvm.norms import Norm, capabilities_of, frobenius
+from attsvm.numbers import Bool, Float
+from attsvm.numbers.threads import single_thread
+from attsvm.program import working_set
+from attsvm.program.answer import Answer, one_by_one, over_runs, with_runs_replaced, without_copies
+from attsvm.program.certificate import EPSILON, TOLERANCE, certify_scaled
+from attsvm.program.constraints import Constraints
+from attsvm.program.routes import route_of
+
+ROUNDING = 5e-11
+"""Relative effect of rounding that puts no answer in doubt."""
+
+FINE_GAP, GAP_ENOUGH = 1e-10, 0.5 * TOLERANCE
+"""Largest violation or gap that is left as it is: Frobenius algorithms end exactly, the others near 1e-9."""
+
+QUICK = 1_000_000
+"""Operations of a step in extended precision that take a moment only."""
+
+PROVEN = 1e-11
+"""|Σ λ_j A_j| per Σ λ_j |A_j| of a contradiction: a weight against it would be too long for float64."""
+
+WHOLE_KEYS = 1 << 18
+"""Entries of the keys up to which the first pool of a soft margin has every row (2 MB)."""
+
+PROBE, SHARE = 16, 1 / 16
+"""Rows per unknown in the first pool of larger soft margins, and its share of the examples, at least: a share
+of all examples falls short, so that the support of a soft margin grows with n."""
+
+
+def solve(program: Constraints, norm: Norm) -> Answer:
+    """The best answer that float64 can hold, of every run; its gap is that of its certificate.
+
+    Where rounding cannot have spoilt the answer, the gap is that of the engine, which is below the tolerance.
+    """
+    name, traits = str(norm), capabilities_of(norm)
+    if min(program.d, program.e) == 1:
+        norm = (traits.on_column if program.e == 1 else traits.on_row) or norm
+    euclidean = capabilities_of(norm).euclidean
+    if program.units.soft and not euclidean:
+        raise ValueError(f"slack needs the Frobenius (l2) norm but norm is {name}. Pass norm=frobenius.")
+    if program.units.soft:
+        return over_runs(partial(one_by_one, _soft), program, quick=False)
+
+    def hard(program: Constraints) -> Answer:
+        return refined(program, norm, by_engines(program, norm))
+
+    if euclidean:  # small problems take microseconds together, and repeated examples cost little
+        return over_runs(hard, program, quick=True)
+    return over_runs(partial(one_by_one, partial(without_copies, hard)), program, quick=False)
+
+
+def by_engines(program: Constraints, norm: Norm) -> Answer:
+    """The answer of the norm's algorithms."""
+    from attsvm.program.frobenius.route import solve_frobenius
+
+    def run_by_route(run: Constraints) -> Answer:
+        return route_of(norm)(run, norm, partial(solve_frobenius, run))
+
+    # Numbers that over- or underflow on the way are no answer, and `refined` sees that.
+    with np.errstate(all="ignore"):
+        if capabilities_of(norm).euclidean:
+            return solve_frobenius(program)
+        return one_by_one(run_by_route, program)
+
+
+# ---------------------------------------------------------------------- hard margins, refined
+
+
+def refined(program: Constraints, norm: Norm, answer: Answer) -> Answer:
+    """The answer, or a better one from extended precision in runs where it is in doubt."""
+    separable = np.asarray(answer.separable)
+    proven = separable.all() or _proven(program, answer.multipliers)
+    certain = np.where(separable, _certain(program, norm, answer), proven)
+    return with_runs_replaced(partial(_refined_run, norm=norm), program, answer, ~certain)
+
+
+def _refined_run(program: Constraints, answer: Answer, norm: Norm) -> Answer:
+    if answer.separable:
+        answer = _measured(program, norm, answer)
+        if answer.gap <= _tolerated(program, norm):
+            return answer
+    else:  # without a proof nothing is said
+        answer = Answer(0 * answer.W, 0 * answer.multipliers)
+    from attsvm.program.extended_precision.route import solve_in_extended_precision
+
+    return _better(program, norm, answer, solve_in_extended_precision(program, norm, near=answer.W))
+
+
+def _measured(program: Constraints, norm: Norm, answer: Answer) -> Answer:
+    """The answer with the worst of its certificate as its gap."""
+    return replace(answer, gap=certify_scaled(program, norm, answer.W, answer.multipliers).worst)
+
+
+def _better(program: Constraints, norm: Norm, answer: Answer, candidate: Answer | None) -> Answer:
+    """The answer, or the candidate if its certificate is better."""
+    if candidate is None:
+        return answer
+    candidate = _measured(program, norm, candidate)
+    return candidate if candidate.gap < answer.gap else answer
+
+
+def _tolerated(program: Constraints, norm: Norm) -> float:
+    """Frobenius answers of small programs to more digits: there extended precision takes a moment."""
+    unknowns = program.d * program.e
+    count = min(program.n * program.T, 2 * unknowns + 50)
+    quick = capabilities_of(norm).euclidean and count**2 * (count + unknowns) <= QUICK
+    return FINE_GAP if quick else GAP_ENOUGH
+
+
+def _certain(program: Constraints, norm: Norm, answer: Answer) -> Bool:
+    """Where neither the gap nor rounding can keep an answer from its certificate.
+
+    Rounding moves the margins of W by ε |A| |W| at most, relative to the bounds, and Σ λ_j A_j by as much, in
+    the Frobenius norm; in another norm by the product of its stretch and its dual's times that.
+    """
+    shape, norms = (program.d, program.e), (capabilities_of(norm), capabilities_of(norm.dual))
+    if program.relaxed or not all(np.isfinite(traits.rounding(*shape)) for traits in norms):
+        return np.zeros(program.required.shape[:-1], bool)
+    single, unknowns, W = program.runs is None, program.d * program.e, answer.W
+    square = float(np.vdot(W, W)) if single else np.einsum("rde,rde->r", W, W)
+    longest = (program.reach / program.required).max(-1)
+    terms = np.count_nonzero(answer.multipliers) if single else program.active[0].size
+    distortion = norms[0].stretch(*shape) * norms[1].stretch(*shape)
+    spread = (unknowns + terms) * distortion * EPSILON * longest * square**0.5
+    small = answer.gap <= _tolerated(program, norm) - ROUNDING
+    return np.asarray(answer.separable & (spread <= ROUNDING) & small)
+
+
+def _proven(program: Constraints, multipliers: Float) -> Bool:
+    """Where the multipliers leave no W of a length that float64 could hold."""
+    at, count = np.nonzero(multipliers), program.runs or 1
+    delta = program.keys[(*at[:-1], program.anchor[at[:-1]])] - program.keys[at]
+    queries, separating, weight = program.queries[at[:-1]], program.bound[at] > 0, multipliers[at]
+    size = np.abs(weight) * np.linalg.norm(delta, axis=1) * np.linalg.norm(queries, axis=1)
+    zero = separating & ~(delta.any(1) & queries.any(1))
+    run = at[0] if program.runs else np.zeros_like(at[0])
+    # Of one run, which may be large, only the rows that are named are read.
+    M = program.combine(multipliers) if program.runs else ((weight[:, None] * delta).T @ queries)[None]
+    length, total = np.sqrt(np.einsum("rde,rde->r", M, M)), np.bincount(run, size * separating, count)
+    proven = (np.bincount(run, zero, count) > 0) | (length <= PROVEN * total)
+    return np.asarray(proven if program.runs else proven[0])
+
+
+# ---------------------------------------------------------------------- soft margins
+
+
+def _soft(program: Constraints) -> Answer:
+    """The answer of the soft-margin program of one run."""
+    from attsvm.program.frobenius.soft_margin import SoftMargin
+
+    with single_thread(), np.errstate(all="ignore"):
+        pool = program.active
+        if program.keys.size > WHOLE_KEYS:
+            pool = program.tied | working_set.some_examples(program, PROBE, SHARE)
+        engine, most = SoftMargin(int(program.m)), program.n * program.T
+        answer = working_set.solve_on_pools(program, frobenius, engine, pool, most=most, scaled=True).finite()
+    answer = _measured(program, frobenius, answer)
+    if answer.gap <= GAP_ENOUGH or program.units.raised > 0:  # extended precision adds nothing at a raised C
+        return answer
+    from attsvm.program.extended_precision.route import solve_in_extended_precision
+
+    return _better(program, frobenius, answer, solve_in_extended_precision(program, frobenius))

@@ -1,0 +1,98 @@
+"""Which tokens of an example score alike: decided once, on the host, before any step.
+
+A token with the winner's score does not pull. Past saturation the rounding of its score, at a weight of
+e^(−1), would outweigh the others at e^(−200); and compiled programs round equal scores apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attsvm.data.equal_keys import AT_ONCE, equal_rows
+from attsvm.data.tokens import Tokens
+from attsvm.numbers.stored import Stored
+from attsvm.training.data import Data, arrays
+from attsvm.training.prediction_heads import Head, Linear
+
+
+def decided(tokens: Tokens, head: Head, trained: bool) -> tuple[Data, NDArray[Any] | None]:
+    """The tokens' arrays, and of every run the scores of a linear head that is not trained, (…, n, T).
+
+    Scores that are not fixed tie where values are equal, as the data then say. Values in half precision are
+    not widened for scores.
+    """
+    data: Any = arrays(tokens)
+    values = data.keys if data.values is None else data.values
+    if isinstance(head, Linear) and not trained and values.dtype == head.v.dtype:
+        return data, linear_scores(values, tokens.labels, tokens.mask, head.v)
+    return data._replace(alike=equal_values(tokens)), None
+
+
+def equal_values(tokens: Tokens) -> NDArray[np.int32] | None:
+    """The first token (…, n, T) of the same value; None where all values differ."""
+    values = tokens.values
+    if not isinstance(values, Stored):
+        return equal_rows(values, tokens.mask)
+    found = [equal_rows(values[part], tokens.mask[part]) for part in values.parts()]
+    if all(part is None for part in found):
+        return None
+    alone = np.broadcast_to(np.arange(tokens.T, dtype=np.int32), tokens.mask.shape)
+    return np.concatenate(
+        [alone[where] if part is None else part for where, part in zip(values.parts(), found, strict=True)]
+    )
+
+
+def linear_scores(values: Any, labels: Any, mask: Any, v: Any) -> NDArray[Any]:
+    """γ_t = Y vᵀ value_t, (n, T) behind the runs and heads of v (…, c); those that tie are the same number.
+
+    Scores tie where rounding alone may tell them apart. A single entry of v leaves nothing to add up.
+    values (n, T, c), labels (n,) and mask (n, T) of all runs, or each with the runs first.
+    """
+    if values.ndim > 3:
+        heads = tuple(range(1, v.ndim - 1))
+        values, labels, mask = (np.expand_dims(x, heads) for x in (values, labels, mask))
+    scores = _products(values, v)
+    terms = np.count_nonzero(v, axis=-1)
+    unit = np.where(terms > 1, 2 * terms, 0) * np.finfo(v.dtype).eps  # rounding of two sums, in their terms
+    size = max(values.max(), -values.min())
+    place = np.nonzero(_near(scores, (unit * np.abs(v).sum(-1) * size)[..., None, None], mask)[1].any(-1))
+    step = max(1, AT_ONCE // (values.shape[-2] * values.shape[-1]))
+    for begin in range(0, len(place[0]), step):
+        some = tuple(index[begin : begin + step] for index in place)
+        rows = np.broadcast_to(values, (*scores.shape, v.shape[-1]))[some]
+        own = np.broadcast_to(v[..., None, :], (*scores.shape[:-1], v.shape[-1]))[some]
+        doubt = unit[some[:-1]][..., None] * (np.abs(rows) * np.abs(own)[:, None]).sum(-1)
+        scores[some] = _snapped(scores[some], doubt, np.broadcast_to(mask, scores.shape)[some])
+    return np.asarray(labels[..., None] * scores, scores.dtype)
+
+
+def _products(values: NDArray[Any], v: NDArray[Any]) -> NDArray[Any]:
+    """vᵀ value (…, n, T)."""
+    if values.ndim > 3 or v.ndim == 1:
+        return np.asarray(np.matmul(values, v[..., None, :, None])[..., 0])
+    found = np.matmul(values, v.reshape(-1, v.shape[-1]).T)  # runs and heads that share the values
+    return np.ascontiguousarray(np.moveaxis(found, -1, 0)).reshape(*v.shape[:-1], *values.shape[:2])
+
+
+def _near(scores: NDArray[Any], doubt: Any, mask: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """The order of the scores (…, T), and which of them are no farther than the doubt from the one before."""
+    order = np.argsort(np.where(mask, scores, np.inf), axis=-1, kind="stable")
+    ordered = np.take_along_axis(scores, order, -1)
+    doubt = np.take_along_axis(np.broadcast_to(doubt, scores.shape), order, -1)
+    near = np.take_along_axis(np.broadcast_to(mask, scores.shape), order, -1)
+    near[..., 0] = False
+    near[..., 1:] &= np.diff(ordered, axis=-1) <= np.maximum(doubt[..., 1:], doubt[..., :-1])
+    return order, near
+
+
+def _snapped(scores: NDArray[Any], doubt: Any, mask: Any) -> NDArray[Any]:
+    """Scores, where neighbours are closer than the doubt of both the lowest of them."""
+    order, near = _near(scores, doubt, mask)
+    begin = np.maximum.accumulate(np.where(near, 0, np.arange(order.shape[-1])), axis=-1)
+    lowest = np.take_along_axis(np.take_along_axis(scores, order, -1), begin, -1)
+    snapped = np.empty_like(scores)
+    np.put_along_axis(snapped, order, lowest, -1)
+    return snapped

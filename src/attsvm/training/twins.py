@@ -1,0 +1,293 @@
+"""Optimizers of optax and torch as rules of ours: the same steps, or the nearest and what differs.
+
+An optax transformation is a pair of functions; what it is made of is read from their closures, and a part
+that is not known there is never guessed. A torch optimizer says everything in its type and its groups. torch
+is not imported: whoever passes one of its optimizers has done that.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+import optax
+
+from attsvm.norms import frobenius, l1, linf, nuclear, spectral
+from attsvm.training.combinators import Foreign, PerBlock
+from attsvm.training.rules import (
+    Adam,
+    Compositional,
+    GradientDescent,
+    Mirror,
+    Optimizer,
+    Polyak,
+    Rule,
+    Steepest,
+)
+
+VERBS: dict[type[Any], str] = {
+    Adam: "adam",
+    Compositional: "compositional",
+    GradientDescent: "gd",
+    Mirror: "mirror",
+    Polyak: "polyak",
+    Steepest: "steepest",
+}
+"""The rules of ours and the functions that make them; their arguments have the names of the fields."""
+
+NORMS = {frobenius: "frobenius", l1: "l1", linf: "linf", nuclear: "nuclear", spectral: "spectral"}
+
+HEAVY_BALL = "momentum that sums gradients"
+NEWTON_SCHULZ = "Newton–Schulz steps in place of the exact direction"
+RIDGE = "weight decay inside of the gradient, which is a ridge on the loss"
+
+
+class Twin(NamedTuple):
+    """A rule of ours; name: of the optimizer it stands for; difference: empty where both take the same steps.
+
+    rule is None where nothing of ours is near.
+    """
+
+    name: str
+    rule: Rule | None
+    difference: str = ""
+
+
+def twin_of(optimizer: Any) -> Twin | None:
+    """What an optimizer is among ours; None where it is no optimizer. One of ours is its own twin."""
+    if type(optimizer) is Optimizer:
+        optimizer = optimizer.rule
+    if type(optimizer) is PerBlock:  # every array by itself: the same rule
+        return twin_of(optimizer.rule)
+    if type(optimizer) is Foreign:
+        return _of_foreign(optimizer)
+    if isinstance(optimizer, tuple(VERBS)):
+        rule: Any = optimizer
+        difference = "" if type(rule) in VERBS else "a class of one's own, whose steps may differ"
+        return Twin(repr(rule), rule, difference)
+    if isinstance(optimizer, optax.GradientTransformation):
+        return _of_optax(optimizer)
+    return _of_torch(optimizer) if is_torch(optimizer) else None
+
+
+def is_torch(optimizer: object) -> bool:
+    """Whether it is an optimizer of torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(optimizer, torch.optim.Optimizer)
+
+
+def written(rule: Any) -> str:
+    """The call that makes a rule, such as steepest(norm=spectral, lr=0.1)."""
+    values = {f.name: getattr(rule, f.name) for f in fields(rule)}
+    changed = [f.name for f in fields(rule) if f.default is MISSING or values[f.name] != f.default]
+    words = {
+        name: NORMS.get(values[name], repr(values[name])) if name == "norm" else _number(values[name])
+        for name in changed
+    }
+    return f"{VERBS[type(rule)]}({', '.join(f'{name}={word}' for name, word in words.items())})"
+
+
+def _number(value: Any) -> str:
+    return getattr(value, "__name__", "schedule") if callable(value) else repr(value)
+
+
+# ---------------------------------------------------------------------- optax
+
+
+def _of_foreign(rule: Foreign) -> Twin | None:
+    if rule.scaled or type(rule.optimizer) is Optimizer:
+        return twin_of(rule.optimizer)
+    twin = _of_optax(rule.optimizer)
+    if type(twin.rule) is GradientDescent:
+        twin = twin._replace(rule=Steepest(frobenius, twin.rule.lr))
+    rule_of_ours = twin.rule
+    signs = type(rule_of_ours) is Steepest and rule_of_ours.norm == linf and not rule_of_ours.momentum
+    if twin.difference or signs:  # a direction alone: no length enters
+        return twin
+    return twin._replace(difference="it is given mantissas, whose lengths are not those of gradients")
+
+
+class _Part(NamedTuple):
+    """A member of an optax chain: the function that made it, and its settings."""
+
+    name: str
+    settings: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        return self.settings.get(name)
+
+
+def _parts(update: Any) -> list[_Part]:
+    """The members of a chain, read from the closure of its update function."""
+    if not (isinstance(update, FunctionType) and update.__module__.partition(".")[0] == "optax"):
+        return [_Part(getattr(update, "__qualname__", "a function of one's own"), {})]
+    names, cells = update.__code__.co_freevars, update.__closure__ or ()
+    part = _Part(
+        update.__qualname__.partition(".")[0],
+        {name: cell.cell_contents for name, cell in zip(names, cells, strict=True)},
+    )
+    if part.name == "chain":
+        return [member for inner in part.update_fns for member in _parts(inner)]
+    if part.name == "with_extra_args_support":
+        return _parts(part.tx.update)
+    if part.name == "partition" and getattr(part.param_labels, "__qualname__", "").startswith("muon."):
+        return _parts(part.transforms["muon"].update)
+    return [part]
+
+
+def _of_optax(optimizer: Any) -> Twin:
+    parts = [part for part in _parts(optimizer.update) if part.name != "identity"]
+    name = f"the optax chain {', '.join(part.name for part in parts) or 'identity'}"
+    parts = [part for part in parts if not (part.name == "add_decayed_weights" and _zero(part.weight_decay))]
+    lr, decay = _negative(parts.pop()) if parts else None, 0.0
+    if parts and parts[-1].name == "add_decayed_weights":
+        decay = parts.pop().weight_decay
+    reader = _READERS.get(tuple(part.name for part in parts))
+    if lr is None or callable(decay) or reader is None:
+        return Twin(name, None, "a part that is not known")
+    return Twin(name, *reader(lr, decay, *parts))
+
+
+def _negative(part: _Part) -> Any:
+    """The learning rate of the last member of a chain, which scales by its negative; None of another one."""
+    if part.name == "scale" and np.size(part.step_size) == 1:
+        return -float(part.step_size)
+    if part.name == "scale_by_schedule":
+        scale: Callable[[Any], Any] = part.step_size_fn
+        return lambda k: -scale(k)
+    return None
+
+
+def _zero(value: Any) -> bool:
+    return not callable(value) and float(value) == 0
+
+
+def _sums(lr: Any, decay: Any, average: _Part) -> tuple[Rule, str]:
+    return GradientDescent(lr), HEAVY_BALL if average.name == "trace" else "momentum"
+
+
+def _signs(lr: Any, decay: Any, average: _Part, signs: _Part) -> tuple[Rule, str]:
+    # The sign of a sum and of an average is one: their lengths do not enter.
+    return Steepest(linf, lr, average.decay, decay), "a look ahead (nesterov)" if average.nesterov else ""
+
+
+def _adam(lr: Any, decay: Any, moments: _Part) -> tuple[Rule, str]:
+    ahead = "a look ahead (nesterov)" if moments.nesterov else ""
+    inside = "eps_root under the root" if moments.eps_root else ""
+    rule = Adam(lr, moments.b1, moments.b2, moments.eps, decay)
+    return rule, ", ".join(filter(None, (ahead, inside)))
+
+
+def _near_adam(difference: str) -> Callable[..., tuple[Rule, str]]:
+    def read(lr: Any, decay: Any, moments: _Part) -> tuple[Rule, str]:
+        return Adam(lr, moments.b1, moments.b2, moments.eps, decay), difference
+
+    return read
+
+
+def _muon(lr: Any, decay: Any, muon: _Part, *shape: _Part) -> tuple[Rule, str]:
+    ahead = " and a look ahead (nesterov)" if muon.nesterov else ""
+    return Steepest(spectral, lr, muon.beta, decay), f"{NEWTON_SCHULZ}{ahead}; vectors take steps of Adam"
+
+
+def _unit(lr: Any, decay: Any, length: _Part) -> tuple[Rule, str]:
+    return Steepest(frobenius, lr, 0.0, decay), "" if _zero(
+        length.eps
+    ) and length.scale_factor == 1 else "eps beside the length"
+
+
+_READERS: dict[tuple[str, ...], Callable[..., tuple[Rule, str]]] = {
+    (): lambda lr, decay: (GradientDescent(lr), "" if _zero(decay) else RIDGE),
+    ("trace",): _sums,
+    ("ema",): _sums,
+    ("scale_by_sign",): lambda lr, decay, signs: (Steepest(linf, lr, 0.0, decay), ""),
+    ("trace", "scale_by_sign"): _signs,
+    ("ema", "scale_by_sign"): _signs,
+    ("scale_by_adam",): _adam,
+    ("scale_by_amsgrad",): _near_adam("the largest second moment so far"),
+    ("scale_by_belief",): _near_adam("squares of the distance from the average"),
+    ("scale_by_rms",): lambda lr, decay, rms: (
+        Adam(lr, 0.0, rms.decay, rms.eps, decay),
+        "no correction of the first averages",
+    ),
+    ("scale_by_lion",): lambda lr, decay, lion: (
+        Steepest(linf, lr, lion.b2, decay),
+        "two averages of the gradient",
+    ),
+    ("scale_by_muon",): _muon,
+    ("scale_by_muon", "scale_by_shape"): _muon,
+    ("normalize_by_update_norm",): _unit,
+}
+"""What stands before decay and learning rate in a chain: the rule of ours, and how it differs."""
+
+
+# ---------------------------------------------------------------------- torch
+
+
+def _of_torch(optimizer: Any) -> Twin:
+    groups = [
+        {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
+    ]
+    group, kind = groups[0], type(optimizer)
+    ours = kind.__module__.startswith("attsvm.torch.")
+    name = f"{'attsvm.torch' if ours else 'torch.optim'}.{kind.__name__}"
+    reader = _TORCH.get(f"{kind.__module__.partition('.')[0]}.{kind.__name__}")
+    if reader is None or not (ours or getattr(sys.modules["torch"].optim, kind.__name__, None) is kind):
+        return Twin(f"{kind.__module__}.{kind.__name__}", None, "a rule that is not known")
+    rate = float(group.get("initial_lr", group["lr"]))
+    # A scheduler of torch changes lr from outside: a schedule nobody can look at.
+    rule, *differences = reader(group, (lambda k: rate + 0.0 * k) if "initial_lr" in group else rate)
+    differences += ["ascent (maximize=True)"] if group.get("maximize") else []
+    differences += ["groups with different settings"] if any(one != group for one in groups) else []
+    differences += [f"{group['heads']} heads that step apart"] if group.get("heads", 1) > 1 else []
+    return Twin(name, rule, ", ".join(filter(None, differences)))
+
+
+def _torch_sgd(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
+    return GradientDescent(lr), group["momentum"] and HEAVY_BALL, group["weight_decay"] and RIDGE
+
+
+def _torch_adam(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
+    apart = group.get("decoupled_weight_decay", False)
+    b1, b2 = map(float, group["betas"])
+    rule = Adam(lr, b1, b2, float(group["eps"]), float(group["weight_decay"]) if apart else 0.0)
+    inside = group["weight_decay"] and not apart and RIDGE
+    return rule, group["amsgrad"] and "the largest second moment so far (amsgrad)", inside
+
+
+def _torch_adamw(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
+    return _torch_adam({**group, "decoupled_weight_decay": True}, lr)
+
+
+def _torch_muon(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
+    rule = Steepest(spectral, lr, float(group["momentum"]), float(group["weight_decay"]))
+    return rule, NEWTON_SCHULZ, group["nesterov"] and "a look ahead (nesterov)"
+
+
+def _torch_steepest(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
+    rule = Steepest(group["norm"], lr, float(group["momentum"]), float(group["weight_decay"]))
+    return rule, group["polar"] != "svd" and NEWTON_SCHULZ, group["nesterov"] and "a look ahead (nesterov)"
+
+
+def _torch_mirror(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
+    return Mirror(float(group["p"]), lr, bool(group["normalised"])), group["weight_decay"] and RIDGE
+
+
+def _torch_compositional(group: dict[str, Any], lr: Any) -> tuple[Any, ...]:
+    rule = Compositional(group["norm"], lr, float(group["ridge"]), float(group["weight_decay"]))
+    return rule, group["polar"] != "svd" and NEWTON_SCHULZ, group["momentum"] and "momentum"
+
+
+_TORCH: dict[str, Callable[[dict[str, Any], Any], tuple[Any, ...]]] = {
+    "torch.SGD": _torch_sgd,
+    "torch.Adam": _torch_adam,
+    "torch.AdamW": _torch_adamw,
+    "torch.Muon": _torch_muon,
+    "attsvm.SteepestDescent": _torch_steepest,
+    "attsvm.LpMirrorDescent": _torch_mirror,
+    "attsvm.Compositional": _torch_compositional,
+}

@@ -1,0 +1,29 @@
+"""The laboratory of attsvm: the papers' claims, their figures, studies, and the report about them.
+
+import attsvm_lab as lab
+
+lab.claims.claims["…"](seed=0)      a statement of a paper as an experiment
+lab.figures.ALL["two-clouds"]       a published figure, with checks of its numbers
+lab.sweep("study.toml")             a grid of trainings, with intervals
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from attsvm._support.lazy import defining_modules, load
+
+_HOME = defining_modules(__name__)
+
+__all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    return load(__name__, name, _HOME)
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOME)
+
+
+if TYPE_CHECKING:
+    from attsvm_lab import claims as claims, figures as figures
+    from attsvm_lab.sweeps.sweep import sweep as sweep

@@ -1,0 +1,234 @@
+"""Transformers as SVMs, heads that mix tokens: the generalised SVM, W ≈ C · W^mm + W^fin."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import attsvm as att
+from attsvm.numbers import Bool, Float
+from attsvm_lab.claims.claim import REFUTED, claim
+from attsvm_lab.claims.instances import solved
+from attsvm_lab.claims.transformers_setup import PAPER, draws
+
+KEPT, GONE = 1e-3, 1e-6
+"""Attention from which a token counts as selected, and below which as masked."""
+STRENGTHS = (0.1, 0.2, 0.3, 0.5)
+"""Of the quadratic penalty: from one to two or three selected tokens of four."""
+NEAR = 0.02
+"""Median 1 − cosine to C · W^mm + W^fin of a quadratic head."""
+
+
+class Prediction(NamedTuple):
+    """Runs, the tokens they should keep, how attention divides among these, and which runs are judged.
+
+    foretold: kept and attention come from a closed form, not from the end of the run itself.
+    """
+
+    path: att.Path
+    kept: Bool  # (runs, n, T)
+    attention: Float  # (runs, n, T)
+    judged: Bool  # (runs,)
+    foretold: bool = False
+
+
+@lru_cache(maxsize=2)
+def _quadratic(seed: int, orthonormal: bool) -> Prediction:
+    """Unit-sphere problems with labels 1 under vᵀ r − λ‖r‖²; the prediction is the closed form."""
+    tokens, v = att.datasets.sphere(3, 4, 4, seed=draws(seed, 32))
+    left, _, right = np.linalg.svd(tokens.keys)
+    tokens = att.Tokens(left @ right if orthonormal else tokens.keys, tokens.queries)
+    strength = np.repeat(STRENGTHS, 8)
+    optimizer = att.steepest(att.frobenius, decaying)
+    head = att.QuadraticPenalty(v, strength)
+    path = att.train(tokens, head, optimizer=optimizer, steps=10_000, record=2)
+    best = on_simplex(np.einsum("rntd,rd->rnt", tokens.keys, v) / (2 * strength[:, None, None]))
+    left_over = np.where(best > 0, 0.0, path.attention[:, -1]).sum(-1).max(-1)
+    clear = np.where(best > 0, best, 1.0).min((-2, -1)) >= 0.02
+    return Prediction(path, best > 0, best, clear & (left_over <= KEPT) & _mixed(best > 0), True)
+
+
+@lru_cache(maxsize=2)
+def _relu(seed: int, steps: int) -> Prediction:
+    """Unit-sphere problems under 1ᵀ ReLU(Vᵀ r), ‖V‖_F = 1; the prediction takes what the run attends to."""
+    tokens, _ = att.datasets.sphere(3, 4, 4, seed=draws(seed, 128))
+    V = np.random.default_rng(seed).standard_normal((128, 4, 4))
+    head: att.Head = att.ReLUNetwork(V / np.asarray(att.frobenius.value(V))[:, None, None], np.ones(4))
+    path = att.train(
+        tokens,
+        head,
+        optimizer=att.steepest(att.frobenius, 0.1),
+        steps=steps,
+        init=att.uniform(draws(seed, 128)),
+        record=2,
+    )
+    s = path.attention[:, -1]
+    finished = ((s >= KEPT) | (s <= GONE)).all((-2, -1))
+    return Prediction(path, s >= KEPT, s, finished & _mixed(s >= KEPT))
+
+
+# ---------------------------------------------------------------------- direction and finite part
+
+
+@claim(
+    f"{PAPER}, Gen-SVM, a conjecture",
+    REFUTED,
+    removed="the queries that were trained on: each example is predicted with the next one's",
+    twin=lambda seed: _split(_misread(_relu(seed, steps=2_000))),
+)
+def a_relu_head_trains_to_a_direction_and_a_finite_part(seed: int) -> att.Verdict:
+    """With a ReLU network as head, gradient descent on W ends near C · W^mm + W^fin: closer than to W^mm
+    alone, which in turn is closer than the SVM of one token per example.
+
+    A conjecture of the paper with experiments; only sometimes true, so refuted as recalled. 128 draws
+    (3, 4, 4), head 1ᵀ ReLU(Vᵀ r), the paper's 2,000 normalised steps. As in the paper, runs count that have
+    no attention between 1e-6 and 1e-3 and mask something; and here keep several tokens somewhere. Wanted,
+    for the median 1 − cosine: at most 0.05 to C · W^mm + W^fin, and the paper's ordering with 5 % to spare.
+    The twin predicts with exchanged queries. With gradients that survive saturation this holds on 6 of the
+    seeds 0–19, and the prediction worsens with training: on seed 0 the means of 1 − cosine are .008, .062,
+    .128 after 500, 2,000 and 6,000 steps.
+
+    Partial: the Frobenius norm only, and 2,000 steps: whether runs that hang near the threshold have tokens
+    that are still undecided was not followed to 10⁵ or 10⁶ steps.
+    """
+    return _split(_relu(seed, steps=2_000))
+
+
+@claim(
+    f"{PAPER}, in place of the Gen-SVM conjecture",
+    "observed",
+    removed="the queries that were trained on: each example is predicted with the next one's",
+    twin=lambda seed: _split(_misread(_relu(seed, steps=500)), 0.03),
+)
+def early_on_a_relu_head_is_near_a_direction_and_a_finite_part(seed: int) -> att.Verdict:
+    """After 500 normalised steps under a ReLU head, W is near C · W^mm + W^fin, with the ordering above.
+
+    What is left of the claim above, with a median 1 − cosine of at most 0.03: an observation about a norm of
+    about 45, not about the limit. The horizon was chosen after seeing 500, 2,000 and 6,000 steps on one seed.
+    """
+    return _split(_relu(seed, steps=500), 0.03)
+
+
+@claim(
+    f"{PAPER}, Gen-SVM, a conjecture",
+    "recalled-M",
+    removed="orthonormal tokens",
+    twin=lambda seed: _split(_quadratic(seed, orthonormal=False), NEAR),
+)
+def a_quadratic_head_trains_to_a_direction_and_a_finite_part(seed: int) -> att.Verdict:
+    """With orthonormal tokens and the head vᵀ r − λ‖r‖², gradient descent on W ends near C · W^mm + W^fin
+    with the selected tokens and their attention known beforehand.
+
+    32 draws (3, 4, 4), four strengths λ, W(0) = 0. Both parts come from the closed form of the next claim;
+    only C is fitted. Runs count whose attention left the other tokens (below 1e-3), with several tokens
+    kept somewhere, each by 0.02. Wanted: a median 1 − cosine of at most 0.02, the same ordering, and
+    attention within 0.001 of the predicted.
+
+    Partial: the Frobenius norm only; the nuclear Gen-SVM is not here.
+    """
+    return _split(_quadratic(seed, orthonormal=True), NEAR)
+
+
+def _split(prediction: Prediction, near: float = 0.05) -> att.Verdict:
+    each = [_distances(prediction, int(r)) for r in np.flatnonzero(prediction.judged)]
+    away = np.array([one for one in each if one is not None]).reshape(-1, 3)
+    enough = len(away) >= 3
+    both, direction, single = np.median(away, axis=0) if enough else np.ones(3)
+    return att.judge(
+        "W ≈ C · W^mm + W^fin",
+        att.at_most("1 − cosine to C · W^mm + W^fin", both, near),
+        att.at_most("the same, relative to W^mm alone", both / direction, 0.95),
+        att.at_most("1 − cosine to W^mm, relative to W^1token", direction / single, 0.95),
+        *([_missed(prediction)] if prediction.foretold and enough else []),
+        att.reported("1 − cosine to W^1token", single),
+        att.reported("runs judged", len(away)),
+        given={"three runs or more keep several tokens and mask others": enough},
+    )
+
+
+def _missed(prediction: Prediction) -> att.Evidence:
+    """How far attention is from the closed form."""
+    missed = np.abs(prediction.path.attention[:, -1] - prediction.attention)[prediction.judged].max((-2, -1))
+    return att.at_most("max |s − s predicted|", float(np.median(missed)), 0.001)
+
+
+def _misread(prediction: Prediction) -> Prediction:
+    """The same runs and kept tokens, beside the program of exchanged queries."""
+    tokens = prediction.path.tokens
+    turned = att.Tokens(tokens.keys, np.roll(tokens.queries, 1, axis=-2), tokens.labels)
+    return prediction._replace(path=prediction.path.changed(tokens=turned))
+
+
+def _distances(prediction: Prediction, r: int) -> Any:
+    """1 − cosine of W to C · W^mm + W^fin, W^mm and W^1token.
+
+    None where the kept tokens cannot be separated from the others, or not be divided like this.
+    """
+    path, kept = prediction.path.run(r), prediction.kept[r]
+    try:
+        direction = solved(path.tokens, kept).W
+        single = solved(path.tokens, prediction.attention[r].argmax(-1)).W
+        finite = att.finite_part(path.tokens, prediction.attention[r], kept)
+    except (att.NotSeparable, ValueError):
+        return None
+    scale = ((path.final - finite) * direction).sum() / (direction * direction).sum()
+    return [1 - _cosine(path.final, other) for other in (scale * direction + finite, direction, single)]
+
+
+def _cosine(one: Float, other: Float) -> float:
+    return float((one * other).sum() / (att.frobenius.value(one) * att.frobenius.value(other)))
+
+
+# ---------------------------------------------------------------------- how many tokens
+
+
+@claim(
+    f"{PAPER}, closed form of the quadratic head",
+    "derived",
+    removed="orthonormal tokens",
+    twin={"orthonormal": False},
+)
+def selected_tokens_are_the_support_of_a_simplex_projection(
+    seed: int, orthonormal: bool = True
+) -> att.Verdict:
+    """With orthonormal tokens and the head vᵀ r − λ‖r‖², trained attention is the projection of γ/(2λ) on the
+    simplex; so the number of selected tokens is the size of its support, and grows with λ.
+
+    Closed form of the paper's head: the best attention maximises γᵀs − λ‖s‖². Same runs. Wanted: median of
+    max |s − s*| ≤ 0.001 (a last step of 0.001 moves a logit by that much), tokens per example within 0.15
+    of the closed form, averaged over λ (a few examples end in local solutions when λ is small), and at
+    least 0.5 more for λ = 0.5 than for λ = 0.1.
+    """
+    prediction = _quadratic(seed, orthonormal)
+    s, best = prediction.path.attention[:, -1], prediction.attention
+    counts = [(a >= KEPT).sum(-1).reshape(len(STRENGTHS), -1).mean(-1) for a in (s, best)]
+    return att.judge(
+        "selected tokens are the support of a simplex projection",
+        att.at_most("median of max |s − s*|", float(np.median(np.abs(s - best).max((-2, -1)))), 0.001),
+        att.at_most("mean difference of tokens per example", np.abs(counts[0] - counts[1]).mean(), 0.15),
+        att.at_least("growth of tokens per example with λ", counts[0][-1] - counts[0][0], 0.5),
+        att.reported("tokens per example at the smallest λ", counts[0][0]),
+    )
+
+
+def on_simplex(x: Float) -> Float:
+    """Nearest points of the simplex {s ≥ 0, Σ s = 1} along the last axis: max(x − θ, 0)."""
+    high = -np.sort(-x, axis=-1)
+    level = (high.cumsum(-1) - 1) / np.arange(1, x.shape[-1] + 1)
+    last = (high > level).sum(-1, keepdims=True) - 1
+    return np.maximum(x - np.take_along_axis(level, last, axis=-1), 0.0)
+
+
+# ---------------------------------------------------------------------- the runs
+
+
+def decaying(step: Any) -> Any:
+    """A normalised step never settles below its own length: from 0.1 down to 0.001."""
+    return 10 / (100 + step)
+
+
+def _mixed(kept: Bool) -> Bool:
+    """Runs that keep several tokens in some example and mask a token in some example."""
+    return np.asarray((kept.sum(-1) > 1).any(-1) & (~kept).any((-2, -1)))

@@ -1,0 +1,126 @@
+"""Set-up that the claims on "Transformers as SVMs" share: draws, starting points, one step of descent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+import attsvm as att
+from attsvm.numbers import Bool, Float
+from attsvm_lab.claims.instances import solved
+
+CLEAR = 1.5
+"""The cone of the local theorems shrinks with the slack of better tokens; this much allows a fixed one."""
+PAPER = "Tarzanagh et al. 2023, Transformers as Support Vector Machines"
+
+
+def draws(seed: int, count: int) -> range:
+    """Seeds of the draws that belong to one seed of a claim: disjoint for different seeds."""
+    return range(count * seed, count * (seed + 1))
+
+
+def locally_optimal_selections(
+    seed: int, norm: att.Norm, optimal: bool, runs: int
+) -> tuple[att.Solution, Float]:
+    """Solutions of the selections of two draws (2, 3, 4) that are clearly, or are not, locally optimal.
+
+    Cut or repeated to a fixed number of runs, so that one compiled program serves all seeds.
+    Returns the solutions as one with a runs axis, and the heads v (runs, d).
+    """
+    found: list[tuple[att.Solution, Float]] = []
+    for draw in draws(seed, 2):
+        tokens, v = att.datasets.sphere(2, 3, 4, seed=draw)
+        wanted = clearly_optimal if optimal else _not_optimal
+        found += [(one, v) for one in att.selections(tokens, norm=norm) if wanted(one, v)]
+    kept = [found[k % len(found)] for k in range(runs)]
+    keys, queries, labels = (
+        np.stack([getattr(one.tokens, name) for one, _ in kept]) for name in ("keys", "queries", "labels")
+    )
+    selected = np.stack([one.selected for one, _ in kept])
+    return solved(att.Tokens(keys, queries, labels), selected, norm), np.stack([v for _, v in kept])
+
+
+def _not_optimal(solution: att.Solution, v: Float) -> bool:
+    return not att.locally_optimal(solution.tokens, v, solution)
+
+
+def clearly_optimal(solution: att.Solution, v: Float) -> bool:
+    """Whether every token that scores higher than the selected one has a margin ≥ CLEAR, not only > 1."""
+    gamma = att.scores(solution.tokens, v)
+    higher = gamma >= np.where(solution.selected, gamma, np.inf).min(-1, keepdims=True)
+    rows = solution.constraints
+    return bool((rows.token_margins(solution.W) >= CLEAR)[higher & ~solution.selected].all())
+
+
+def embedded(n: int, T: int, width: int, d: int, seeds: range) -> tuple[att.Tokens, Float]:
+    """Unit-sphere problems of a given width, placed in the first coordinates of R^d."""
+    tokens, v = att.datasets.sphere(n, T, width, seed=seeds)
+    keys, queries, head = (
+        np.concatenate([a, np.zeros((*a.shape[:-1], d - width))], axis=-1)
+        for a in (tokens.keys, tokens.queries, v)
+    )
+    return att.Tokens(keys, queries, tokens.labels), head
+
+
+def random_weights(seed: int, tokens: att.Tokens, count: int, largest: float = 10.0) -> Float:
+    """Weights (runs, count, d, e) of random direction, norms log-spaced from 0.1 to the largest."""
+    rng = np.random.default_rng(seed)
+    W = rng.standard_normal((tokens.runs or 1, count, tokens.d, tokens.e))
+    sizes = np.geomspace(0.1, largest, count)[:, None, None]
+    return np.asarray(sizes * W / np.asarray(att.frobenius.value(W))[..., None, None])
+
+
+def one_step(tokens: att.Tokens, v: Float, W: Float) -> att.Path:
+    """One step of length one along −∇L from every weight W (runs, count, d, e), as runs · count runs."""
+    count = W.shape[1]
+    parts = (tokens.keys, tokens.queries, tokens.labels, tokens.values)
+    keys, queries, labels, values = (np.repeat(a, count, axis=0) for a in parts)
+    return att.train(
+        att.Tokens(keys, queries, labels, values=values),
+        att.Linear(np.repeat(v, count, axis=0)),
+        optimizer=att.steepest(att.frobenius, 1.0),
+        steps=1,
+        init=W.reshape(-1, *W.shape[2:]),
+    )
+
+
+def normalised_run(
+    tokens: att.Tokens, v: Float, init: Float, steps: int = 10_000, lr: float = 0.1
+) -> att.Path:
+    """Normalised gradient descent on W from the given starts; twelve records."""
+    return att.train(
+        tokens,
+        att.Linear(v),
+        optimizer=att.steepest(att.frobenius, lr),
+        steps=steps,
+        init=init,
+        record=12,
+    )
+
+
+def two_scores(n: int, T: int, d: int, seeds: range) -> tuple[att.Tokens, Float]:
+    """Unit-sphere problems whose last coordinate is replaced by the score: 1 for the best, 0.5 for others.
+
+    The head reads that coordinate alone: scores equal up to rounding would not do, because their
+    differences of 1e-16 outweigh a best token whose attention is below that.
+    """
+    tokens, v = att.datasets.sphere(n, T, d, seed=seeds)
+    keys = tokens.keys.copy()
+    keys[..., -1] = tokens.labels[..., None] * np.where(att.best_tokens(tokens, v), 1.0, 0.5)
+    head = np.broadcast_to(np.eye(d)[-1], v.shape)
+    return att.Tokens(keys, tokens.queries, tokens.labels), head
+
+
+def four_problems(
+    seed: int,
+    wanted: Callable[[att.Tokens, Float, att.Solution], Bool],
+    size: tuple[int, int, int] = (2, 3, 8),
+) -> tuple[att.Tokens, Float, att.Solution]:
+    """The first four of 32 unit-sphere problems that satisfy a hypothesis, cyclically if there are fewer."""
+    tokens, v = att.datasets.sphere(*size, seed=draws(seed, 32))
+    solution = solved(tokens, att.best_tokens(tokens, v))
+    found = np.flatnonzero(wanted(tokens, v, solution))
+    kept = found[np.arange(4) % len(found)]
+    tokens = att.Tokens(tokens.keys[kept], tokens.queries[kept], tokens.labels[kept])
+    return tokens, v[kept], solved(tokens, att.best_tokens(tokens, v[kept]))

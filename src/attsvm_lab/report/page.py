@@ -1,0 +1,277 @@
+"""report.html: one self-contained page from a plain template; every text is escaped, every figure inside."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from importlib.metadata import version
+from itertools import groupby
+from pathlib import Path as File
+
+from attsvm import __version__
+from attsvm._support import strict_json
+from attsvm._support.pages import asset, code, escaped, page as in_one_file, prose
+from attsvm.explorer.page import page as explorer_page
+from attsvm.numbers.atomic_write import write_text
+from attsvm_lab.claims import claims as known_claims
+from attsvm_lab.claims.run import Row
+from attsvm_lab.figures import KINDS, STATUSES, Check, Paper, Provenance, Status
+from attsvm_lab.report.html import line, picture, table
+from attsvm_lab.report.summary import Report, broken
+from attsvm_lab.reproduce import Result
+
+ROOM = "attsvm_lab.report"
+TITLE = "Attention as max-margin token selection, reproduced"
+MARKS: dict[Status, tuple[str, str]] = dict(
+    zip(STATUSES, (("good", "✓"), ("reason", "≈"), ("bad", "✗"), ("open", "…")), strict=True)
+)
+HEADS = ("Quantity", "Reference", "Ours", "Verdict", "Source")
+CLASSES: dict[Provenance, str] = {
+    "printed": "printed",
+    "read off a plot": "plot",
+    "stated": "stated",
+    "derived": "derived",
+    "conjectured": "conjectured",
+    "independent run": "run",
+}
+"""The class of each kind of references in the style sheet."""
+
+
+def page(report: Report, out: File) -> str:
+    """The whole page; `out` is the folder with the figures' .svg files."""
+    return in_one_file(
+        ROOM,
+        "page.html",
+        title=escaped(TITLE),
+        style=asset(ROOM, "page.css"),
+        script=asset(ROOM, "page.js"),
+        sentence=prose(report.sentence),
+        others=prose(f"{report.unpublished} {report.power}"),
+        statuses=_statuses(),
+        kinds=_kinds(),
+        choices=_choices(report),
+        tiles=_tiles(report),
+        contents=_contents(report),
+        summary=_summary(report),
+        papers="\n".join(_paper(paper, group, out) for paper, group in report.papers),
+        claims=_claims(report.claims),
+        scale=escaped(report.scale),
+        versions=escaped(
+            f"attsvm {__version__}, NumPy {version('numpy')}, JAX {version('jax')}, "
+            f"matplotlib {version('matplotlib')}"
+        ),
+    )
+
+
+def write_report(report: Report, out: File) -> File:
+    """Write report.html, report.json and the explorer beside the figures; returns the page's file."""
+    text = strict_json.dumps(report.record(), indent=1, ensure_ascii=False)
+    write_text(out / "report.json", text + "\n", "backslashreplace")
+    write_text(out / "explorer.html", explorer_page())
+    write_text(out / "report.html", page(report, out))
+    return out / "report.html"
+
+
+# ---------------------------------------------------------------------- top of the page
+
+
+def _tiles(report: Report) -> str:
+    tiles = [_tile(kind, counts) for kind, counts in report.by_kind.items()]
+    failed = report.counts["failed"]
+    if failed:
+        tiles.append(f'<div class="tile bad"><b>{failed}</b> <span>figures failed</span></div>')
+    return "\n".join(tiles)
+
+
+def _tile(kind: Provenance, counts: Counter[str]) -> str:
+    labels = {STATUSES[1]: "by the recipe", STATUSES[2]: "not explained", STATUSES[3]: "not comparable yet"}
+    differ = ", ".join(f"{counts[status]} {label}" for status, label in labels.items() if counts[status])
+    note = f"<small>{differ}</small>" if differ else ""
+    count = f"<b>{counts['agrees']}<i> of {counts.total()}</i></b>"
+    return f'<div class="tile kind {CLASSES[kind]}">{count} <span>{escaped(kind)}</span>{note}</div>'
+
+
+def _kinds() -> str:
+    """The definition of each kind of reference."""
+    terms = (f"<dt>{_chip(kind)}</dt><dd>{prose(meaning)}</dd>" for kind, meaning in KINDS.items())
+    return f"<dl>{''.join(terms)}</dl>"
+
+
+def _choices(report: Report) -> str:
+    return "".join(f'<option value="{CLASSES[kind]}">{escaped(kind)}</option>' for kind in report.by_kind)
+
+
+def _statuses() -> str:
+    return "".join(
+        f'<option value="{mark}">{escaped(status)}</option>' for status, (mark, _) in MARKS.items()
+    )
+
+
+def _chip(kind: Provenance) -> str:
+    return f'<span class="chip {CLASSES[kind]}">{escaped(kind)}</span>'
+
+
+def _contents(report: Report) -> str:
+    entries = ['<li><a href="#summary">All numbers</a></li>']
+    for paper, group in report.papers:
+        inner = "".join(f'<li><a href="#{r.name}">{prose(r.figure.title)}</a></li>' for r in group)
+        entries.append(f'<li><a href="#{paper.name}">{prose(paper.title)}</a><ul>{inner}</ul></li>')
+    entries.append('<li><a href="#claims">The papers’ statements</a></li>')
+    return f"<ul>{''.join(entries)}</ul>"
+
+
+def _summary(report: Report) -> str:
+    rows = (
+        _check_row(check, f'<a href="#{result.name}">{prose(check.what)}</a>')
+        for result, check in report.checks
+    )
+    return table(HEADS, rows, "All numbers beside their references", "sortable tall")
+
+
+# ---------------------------------------------------------------------- one paper, one figure
+
+
+def _paper(paper: Paper, group: Iterable[Result], out: File) -> str:
+    inner = "\n".join(_figure(result, out) for result in group)
+    return (
+        f'<section id="{paper.name}"><h2>{prose(paper.title)}</h2>'
+        f'<p class="reference">{prose(paper.reference)}</p>\n{inner}</section>'
+    )
+
+
+def _figure(result: Result, out: File) -> str:
+    figure = result.figure
+    elements = [
+        f'<article id="{result.name}" class="figure"><h3>{prose(figure.title)}</h3>',
+        f"<p>{prose(figure.shows)}</p>",
+        f'<p class="note"><b>Recorded.</b> {prose(figure.recorded)}</p>' if figure.recorded else "",
+        f'<p class="note bad" role="alert">Not computed. {escaped(result.error)}</p>' if result.error else "",
+        _picture(result, out),
+        _checks(result),
+        f'<p class="note"><b>Where we differ.</b> {prose(figure.notes)}</p>' if figure.notes else "",
+        _recipe(result, out),
+        "</article>",
+    ]
+    return "\n".join(filter(None, elements))
+
+
+def _checks(result: Result) -> str:
+    """The numbers that differ, and a table of all numbers, which is closed below a picture."""
+    if not result.checks:
+        return ""
+    differ = [check for check in result.checks if check.agreement != "agrees"]
+    title, opened = result.figure.title, "" if result.figure.draw is not None else " open"
+    shown = _check_table(differ, f"Numbers of {title} that differ") if differ and not opened else ""
+    complete = _check_table(result.checks, f"Checks of {title}")
+    heading = escaped(f"{result.outcome}: {result.kinds}")
+    return f"{shown}<details{opened}><summary>{heading}</summary>{complete}</details>"
+
+
+def _check_table(checks: Iterable[Check], label: str) -> str:
+    """The checks, with each explanation once above the rows that share it."""
+    rows = []
+    for because, group in groupby(checks, key=lambda check: check.because):
+        if because:
+            cell = f'<td colspan="{len(HEADS)}"><span>{prose(because)}</span></td>'
+            rows.append(f'<tr class="because">{cell}</tr>')
+        rows += [_check_row(check, prose(check.what)) for check in group]
+    return table(HEADS, rows, label)
+
+
+def _picture(result: Result, out: File) -> str:
+    file = out / f"{result.name}.svg"
+    if result.error or result.figure.draw is None or not file.exists():
+        return ""
+    return picture(file, f"{result.figure.title}. {result.figure.shows}")
+
+
+def _recipe(result: Result, out: File) -> str:
+    """The command, the sizes, the time and the files of a figure."""
+    command = f"attsvm reproduce --only {result.name} --scale {result.scale}"
+    sizes = ", ".join(f"{name} = {_value(value)}" for name, value in result.sizes.items())
+    files = [f"{result.name}.{ending}" for ending in ("svg", "npz") if not result.error]
+    links = [f'<a href="{name}">{name}</a>' for name in files if (out / name).exists()]
+    facts = [
+        f"<code>{escaped(command)}</code>",
+        f"{escaped(sizes)}" if sizes else "one size at every scale",
+        f"{result.seconds:g} s of processor time",
+        *links,
+    ]
+    return f'<p class="how">{"<span> · </span>".join(facts)}</p>'
+
+
+def _value(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(map(_value, value)) + ")"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+# ---------------------------------------------------------------------- claims
+
+
+def _claims(rows: tuple[Row, ...]) -> str:
+    refuted = sum(claim.refuted for claim in known_claims.values())
+    text = (
+        f"<p>{len(known_claims)} statements of the papers are experiments here, each beside a twin with one "
+        f"hypothesis removed, which must not hold. {refuted} of them are refuted as recalled, with their "
+        "counterexamples in <code>docs/claims.md</code>."
+    )
+    if not rows:
+        return (
+            f"{text} They were not run for this page: <code>attsvm reproduce --claims</code> adds them.</p>"
+        )
+    lines = (_claim_row(row) for row in rows)
+    fresh = sum(row.fresh for row in rows)
+    runs = sum(len(row.seeds) for row in rows)
+    text += (
+        f" Each was run on {len(rows[0].seeds)} seed{'s' if len(rows[0].seeds) > 1 else ''}. Of the {runs} "
+        f"runs, {fresh or 'none'} used a seed that had no part in choosing the settings; the page "
+        "<code>docs/claims.md</code> has 20 such seeds."
+    )
+    heads = ("Statement", "Holds", "Twin detected", "Verdict", "Source")
+    return f"{text}</p>{table(heads, lines, 'Statements of the papers', 'sortable tall')}"
+
+
+def _claim_row(row: Row) -> str:
+    claim = known_claims[row.name]
+    holds, seeds = row.held, len(row.verdicts)
+    if claim.refuted:
+        verdict = _badge("reason", "≈", "refuted as recalled")
+    elif broken(row):
+        verdict = _badge("bad", "✗", "fails")
+    else:
+        every = holds == seeds
+        verdict = _badge("good", "✓", "holds") if every else _badge("reason", "≈", "not on all seeds")
+    cells = (
+        f"{prose(claim.statement)}<small>{code(row.name)}</small>",
+        f"{holds} of {seeds}<small>{row.fresh} of {seeds} seeds chose nothing</small>",
+        f"{row.detected} of {len(row.twins)}",
+        verdict,
+        f"{prose(claim.reference)} [{escaped(claim.mark)}]",
+    )
+    return line(cells)
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def _check_row(check: Check, label: str) -> str:
+    kind, sign = MARKS[check.agreement]
+    spread = f'<small title="{escaped(check.accuracy.words)}">± {_number(check.tolerance, 3)}</small>'
+    why = f"<small>{escaped(check.reason)}</small>" if check.reason else ""
+    cells = (
+        label,
+        _number(check.reference) + spread,
+        _number(check.ours),
+        _badge(kind, sign, check.agreement) + why,
+        f"{_chip(check.provenance)} {prose(check.source)}",
+    )
+    return line(cells)
+
+
+def _number(value: float, digits: int = 5) -> str:
+    return f"{value:.{digits}g}".replace("-", "−")
+
+
+def _badge(kind: str, sign: str, label: str) -> str:
+    return f'<span class="badge {kind}"><span aria-hidden="true">{sign}</span> {prose(label)}</span>'

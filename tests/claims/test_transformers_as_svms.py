@@ -1,8 +1,0 @@
-"""The claims on "Transformers as SVMs" hold unless they are refuted, their broken twins do not."""
-
-from tests.claims.agreement import check, each_claim
-
-
-@each_claim("transformers_as_svms", "transformers_by_path", "transformers_by_descent", "transformers_global")
-def test_a_claim_holds_unless_it_is_refuted_and_its_twin_does_not(claim):
-    check(claim)

@@ -1,0 +1,234 @@
+"""What is proven is told with its reference; what is not is refused with the nearest case."""
+
+import numpy as np
+import optax
+import pytest
+
+from attsvm import Linear, datasets, train
+from attsvm.comparison.theory import NoTheorem, limit_norm
+from attsvm.norms import (
+    Entrywise,
+    LongestRow,
+    MaxNorm,
+    RowWise,
+    Schatten,
+    frobenius,
+    l1,
+    linf,
+    nuclear,
+    spectral,
+)
+from attsvm.norms.factored import Factored
+from attsvm.training.optimizers import adam, compositional, gd, mirror, per_block, polyak, steepest
+from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery, MultiHead
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.mark.parametrize(
+    ("weight", "optimizer", "norm", "standing"),
+    [
+        (FullWeight(), gd(0.1), frobenius, "theorem"),
+        (FullWeight(), steepest(frobenius, 0.1), frobenius, "theorem"),
+        (FullWeight(), polyak(), frobenius, "theorem"),
+        (FullWeight(), mirror(3, 0.1, normalised=False), Entrywise(3), "theorem"),
+        (FullWeight(), mirror(3, 0.1), Entrywise(3), "conjecture"),
+        (FullWeight(), steepest(linf, 0.1), linf, "conjecture"),
+        (FullWeight(), steepest(spectral, 0.1), spectral, "conjecture"),
+        (KeyQuery(), gd(0.1), nuclear, "regularisation path only"),
+        (KeyQuery(rank=3), steepest(frobenius, 0.1), nuclear, "regularisation path only"),
+        (DiagonalKeyQuery(), gd(0.1), l1, "theorem"),
+        (Diagonal(), gd(0.1), frobenius, "theorem"),
+        (Diagonal(), steepest(spectral, 0.1), frobenius, "theorem"),  # of a vector the same steps
+        (KeyQuery(), steepest(spectral, 0.1), spectral, "ours"),
+        (KeyQuery(separate=True), steepest(Schatten(4), 0.1), Schatten(2), "ours"),
+        (KeyQuery(), steepest(Schatten(3), 0.1), Schatten(1.5), "ours"),
+        (KeyQuery(), per_block(steepest(spectral, 0.1)), spectral, "ours"),
+        (KeyQuery(), steepest(LongestRow(), 0.1), MaxNorm(), "ours"),
+        (DiagonalKeyQuery(), steepest(LongestRow(), 0.1), linf, "ours"),
+        (Diagonal(), steepest(LongestRow(), 0.1), linf, "conjecture"),
+        (DiagonalKeyQuery(), steepest(Entrywise(3), 0.1), Entrywise(1.5), "ours"),
+        (DiagonalKeyQuery(separate=True), steepest(linf, 0.1), linf, "ours"),
+        (DiagonalKeyQuery(), steepest(spectral, 0.1), l1, "ours"),
+    ],
+    ids=str,
+)
+def test_each_known_limit_has_its_norm_and_standing(weight, optimizer, norm, standing):
+    limit = limit_norm(weight, optimizer)
+    assert limit.norm == norm
+    assert limit.standing == standing
+    assert "et al." in limit.reference
+
+
+@pytest.mark.parametrize(
+    ("weight", "optimizer", "nearest"),
+    [
+        (KeyQuery(), steepest(linf, 0.1), "FullWeight with the same steps → l∞"),
+        (KeyQuery(), steepest(linf, 0.1), "Grothendieck"),
+        (KeyQuery(), steepest(Schatten(1), 0.1), "Schatten 0.5, a quasi-norm"),
+        (DiagonalKeyQuery(), steepest(l1, 0.1), "l0.5, a quasi-norm"),
+        (FullWeight(), steepest(linf, 0.1, decay=0.01), "in l∞ at radius 1/decay = 100"),
+        (KeyQuery(), steepest(spectral, 0.1, decay=0.01), "without decay → spectral"),
+        (KeyQuery(), steepest(spectral, 0.1, momentum=0.9), "FullWeight with the same steps → spectral"),
+        (KeyQuery(), mirror(3, 0.1), "FullWeight with the same steps → l3"),
+        (FullWeight(), optax.adam(0.1), "eps=0"),
+        (DiagonalKeyQuery(), optax.adagrad(0.1), "→ l1"),
+    ],
+    ids=[
+        "sign on (K, Q)",
+        "what is known of sign",
+        "nuclear steps on (K, Q)",
+        "coordinates of a diagonal",
+        "decay of W",
+        "decay of (K, Q)",
+        "Muon with momentum on (K, Q)",
+        "mirror on (K, Q)",
+        "Adam on W",
+        "AdaGrad on a diagonal",
+    ],
+)
+def test_an_unknown_limit_names_the_nearest_case(weight, optimizer, nearest):
+    with pytest.raises(NoTheorem, match=nearest):
+        limit_norm(weight, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("weight", "optimizer", "batch", "norm", "standing"),
+    [
+        (FullWeight(), adam(0.1, eps=0.0), None, linf, "conjecture"),
+        (FullWeight(), steepest(linf, 0.1, 0.9), 4, linf, "conjecture"),
+        (FullWeight(), steepest(frobenius, 0.1, [0.0, 0.0]), None, frobenius, "theorem"),
+        (FullWeight(), steepest(frobenius, 0.1, [0.0, 0.9]), None, frobenius, "conjecture"),
+        (KeyQuery(), compositional(0.1), None, spectral, "ours"),
+        (Diagonal(3), steepest(Entrywise(6), 0.1), None, Entrywise(2), "ours"),
+        (MultiHead(3), steepest(frobenius, 0.1), None, frobenius, "ours"),
+        (MultiHead(3, norm="apart"), steepest(spectral, 0.1), None, spectral, "ours"),
+        (MultiHead(3, KeyQuery()), steepest(Schatten(4), 0.1), None, Schatten(2), "ours"),
+        (MultiHead(3, norm="concatenated"), steepest(Entrywise(3), 0.1), None, Entrywise(3), "ours"),
+    ],
+    ids=[
+        "Adam",
+        "Signum of batches",
+        "no momentum in any run",
+        "momentum in one run",
+        "compositional",
+        "three diagonals",
+        "heads",
+        "heads apart",
+        "factors of heads",
+        "vectors side by side",
+    ],
+)
+def test_what_people_train_has_a_limit_by_conjecture_at_most(weight, optimizer, batch, norm, standing):
+    limit = limit_norm(weight, optimizer, batch)
+    assert limit.norm == norm and limit.standing == standing
+
+
+@pytest.mark.parametrize(
+    ("weight", "optimizer", "batch", "nearest"),
+    [
+        (FullWeight(), adam(0.1), None, "eps=0"),
+        (FullWeight(), adam(0.1, eps=0.0, decay=0.01), None, "in l∞ at radius 1/decay = 100"),
+        (FullWeight(), adam(0.1, eps=0.0), 1, "all examples at once → l∞"),
+        (FullWeight(), steepest(linf, 0.1), 1, "all examples at once → l∞"),
+        (Diagonal(3), gd(0.1), None, "l0.666667, a quasi-norm"),
+        (KeyQuery(), compositional(0.1, decay=0.01), None, "without decay → spectral"),
+        (MultiHead(3), steepest(spectral, 0.1), None, 'of the longest.*norm="apart" → spectral'),
+        (MultiHead(3), adam(0.1, eps=0.0), None, 'of the longest.*norm="apart" → l∞'),
+        (MultiHead(3, KeyQuery()), compositional(0.1), None, 'of the longest.*norm="apart" → spectral'),
+        (MultiHead(3, norm="concatenated"), steepest(RowWise(3), 0.1), None, "no sum over heads"),
+        (MultiHead(3, KeyQuery(), "concatenated"), steepest(spectral, 0.1), None, "no sum over heads"),
+    ],
+    ids=[
+        "eps",
+        "AdamW",
+        "Adam of batches",
+        "sign of batches",
+        "three diagonals",
+        "compositional",
+        "longest head",
+        "Adam of heads",
+        "compositional of heads",
+        "rows side by side",
+        "Muon side by side",
+    ],
+)
+def test_what_people_train_without_a_limit_is_told_the_nearest(weight, optimizer, batch, nearest):
+    with pytest.raises(NoTheorem, match=nearest):
+        limit_norm(weight, optimizer, batch)
+
+
+def test_a_theorem_is_told_with_its_hypotheses():
+    for weight, optimizer in [
+        (FullWeight(), gd(0.1)),
+        (FullWeight(), polyak()),
+        (FullWeight(), mirror(3, 0.1, normalised=False)),
+        (DiagonalKeyQuery(), gd(0.1)),
+    ]:
+        assert limit_norm(weight, optimizer).standing == "theorem"
+        assert limit_norm(weight, optimizer).hypotheses
+
+
+def test_a_limit_that_is_ours_names_a_claim_that_exists():
+    from attsvm_lab.claims import claims
+
+    steps = [nuclear, Schatten(2), Schatten(4), spectral, Entrywise(2), Entrywise(3), linf]
+    named = []
+    for weight in (FullWeight(), Diagonal(), KeyQuery(), DiagonalKeyQuery()):
+        for norm in steps:
+            try:
+                named.append(limit_norm(weight, steepest(norm, 0.1)).claim)
+            except NoTheorem:
+                continue
+    assert set(filter(None, named)) <= set(claims)
+    assert len(set(named)) >= 7
+
+
+class Weighted:
+    """N(W) = ‖diag(1, 2, …) W‖_F: p = 2, and not the Frobenius norm."""
+
+    p = 2.0
+    dual, value, steepest = frobenius, frobenius.value, frobenius.steepest
+
+
+def test_a_norm_of_ones_own_with_p_2_is_not_taken_for_the_frobenius_norm():
+    own = Weighted()
+    limit = limit_norm(FullWeight(), steepest(own, 0.1))
+    assert (limit.norm, limit.standing) == (own, "conjecture")
+    assert Factored(own).closed is None
+    with pytest.raises(NoTheorem, match="no closed form"):
+        limit_norm(KeyQuery(), steepest(own, 0.1))
+    assert Factored(RowWise(2)).closed == nuclear  # ours with p = 2 is
+
+
+@pytest.mark.parametrize(
+    ("weight", "optimizer", "message"),
+    [
+        (gd(0.1), FullWeight(), "is not a weight"),
+        ("kq", gd(0.1), "is not a weight"),
+        (KeyQuery(), "muon", "is not an optimizer"),
+        (KeyQuery(), 0.1, "is not an optimizer"),
+    ],
+    ids=str,
+)
+def test_what_is_no_weight_or_optimizer_is_not_called_an_open_question(weight, optimizer, message):
+    with pytest.raises(TypeError, match=message):
+        limit_norm(weight, optimizer)
+
+
+def test_a_vector_is_compared_by_its_largest_entry_in_the_max_norm():
+    assert limit_norm(Diagonal(), steepest(MaxNorm(), 0.1)).norm == linf
+
+
+@pytest.mark.parametrize(
+    ("rule", "alike"),
+    [(gd(0.5), True), (mirror(3.0, 0.1, normalised=False), True), (steepest(frobenius, 0.1), False)],
+)
+def test_heads_apart_end_as_those_together_where_steps_are_not_normalised(rule, alike):
+    """One training by two names has one limit, lengths included."""
+    tokens, _ = datasets.sphere(3, 4, 5, seed=0)
+    head = Linear(np.random.default_rng(0).standard_normal((2, 5)))
+    ways = [MultiHead(2, norm=across) for across in ("joint", "apart")]
+    joint, apart = (train(tokens, head, weight=way, optimizer=rule, steps=20).final for way in ways)
+    told = [limit_norm(way, rule).hypotheses for way in ways]
+    assert np.allclose(joint, apart, rtol=1e-9) == alike == (told[0] == told[1])

@@ -1,0 +1,366 @@
+"""One step of every training against a gradient that shares no formula with the package.
+
+The loss is written once, as a textbook has it, in NumPy and for complex numbers: the imaginary part of
+L(x + iε) is ε ∂L/∂x to all digits (Squire & Trapp 1998). The first step of each optimizer is written here.
+`draw(seed)` draws weight, head, loss, optimizer and the sizes by which routes are chosen;
+`python lab/benchmarks/gradient_scan.py` runs thousands, test_one_step.py some.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import optax
+
+import attsvm as att
+from attsvm.training import fused, streaming, sums
+from attsvm.training.batches import Batches, choice, on_host
+from attsvm.training.prediction_heads import LogOdds, QuadraticPenalty, ReLUNetwork, SquaredError
+from attsvm.training.weights import Diagonal, DiagonalKeyQuery, FullWeight, KeyQuery, MultiHead
+
+TOLERANCE = 1e-9
+"""Largest error of a step over its largest entry: rounding makes 1e-11 of it, a wrong winner 1e-3."""
+EPSILON = 1e-40
+"""The imaginary part of a parameter: its square is below every rounding."""
+
+WIDTHS, LENGTHS, COUNTS, RUNS = (1, 2, 3), (1, 2, 3, 33, 65), (1, 2, 9, 17), (None, 1, 2, 8, 9, 33)
+WEIGHTS = {
+    "full": FullWeight(),
+    "key-query": KeyQuery(),
+    "key-query of rank 1": KeyQuery(1),
+    "key-query apart": KeyQuery(separate=True),
+    "diagonal": Diagonal(),
+    "diagonal key-query": DiagonalKeyQuery(),
+    "diagonal of depth 3": Diagonal(3),
+    "two heads": MultiHead(2),
+    "two heads apart": MultiHead(2, norm="apart"),
+    "two key-queries": MultiHead(2, KeyQuery(), norm="concatenated"),
+}
+HEADS = ("linear", "trained", "relu", "quadratic", "log-odds", "squared error")
+LOSSES = {
+    "logistic": att.logistic,
+    "exponential": att.exponential,
+    "correlation": att.correlation,
+    "log": att.log_loss,
+}
+RATE = 0.3
+OPTIMIZERS = {
+    "gd": att.gd(RATE),
+    "frobenius": att.steepest(att.frobenius, RATE),
+    "linf": att.steepest(att.linf, RATE),
+    "l1": att.steepest(att.l1, RATE),
+    "l3, momentum, decay": att.steepest(att.Entrywise(3), RATE, momentum=0.9, decay=0.2),
+    "spectral": att.steepest(att.spectral, RATE),
+    "mirror": att.mirror(1.5, RATE),
+    "mirror, true length": att.mirror(3, RATE, normalised=False),
+    "adam": att.adam(RATE),
+    "polyak": att.polyak(),
+    "optax": optax.sgd(RATE),
+}
+ROUTES = ("memory", "blocks", "stream", "mini-batch", "kernel")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, how, and at which sizes; runs: of the start, data_runs: of the tokens too."""
+
+    weight: str = "full"
+    head: str = "linear"
+    loss: str = "logistic"
+    optimizer: str = "gd"
+    route: str = "memory"
+    d: int = 2
+    e: int = 2
+    T: int = 3
+    n: int = 2
+    runs: int | None = None
+    data_runs: bool = False
+    mask: bool = False
+    values: bool = True
+    seed: int = 0
+
+    def __str__(self) -> str:
+        sizes = f"d={self.d} e={self.e} T={self.T} n={self.n} runs={self.runs}"
+        flags = [name for name in ("data_runs", "mask", "values") if getattr(self, name)]
+        names = (self.route, self.weight, self.head, self.loss, self.optimizer)
+        return " | ".join([*names, sizes, *flags, f"seed {self.seed}"])
+
+
+def draw(seed: int, routes: tuple[str, ...] = ROUTES) -> Case:
+    """A random case in which everything fits together."""
+    rng = np.random.default_rng(seed)
+
+    def one(options: Any) -> Any:
+        return options[rng.integers(len(options))]
+
+    case = Case(
+        *(one(list(names)) for names in (WEIGHTS, HEADS, LOSSES, OPTIMIZERS, routes)),
+        *(one(sizes) for sizes in (WIDTHS, WIDTHS, LENGTHS, COUNTS, RUNS)),
+        *(bool(rng.integers(2)) for _ in range(3)),
+        seed,
+    )
+    return consistent(case)
+
+
+def consistent(case: Case) -> Case:
+    """The nearest case that train() takes."""
+    several = isinstance(WEIGHTS[case.weight], MultiHead)
+    if case.runs is None:
+        case = replace(case, data_runs=False)
+    if case.route == "kernel":
+        case = replace(case, weight="full", head="linear", n=min(case.n, 9), T=min(case.T, 33))
+        if case.optimizer in ("l1", "spectral", "adam", "optax"):
+            case = replace(case, optimizer="frobenius")
+        several = False
+    if case.route == "mini-batch" and case.n == 1:
+        case = replace(case, route="memory")
+    if case.route in ("blocks", "stream"):  # large data: no runs of their own, no lanes
+        case = replace(case, data_runs=False, T=33 if (case.runs or 0) >= 8 else case.T)
+    if several and case.head not in ("linear", "trained"):
+        case = replace(case, head="linear")
+    if isinstance(WEIGHTS[case.weight], Diagonal):
+        case = replace(case, e=case.d)
+    if case.head == "squared error":
+        case = replace(case, loss="correlation", values=True)
+    if case.loss == "log" and (case.head != "linear" or case.optimizer == "polyak"):
+        case = replace(case, loss="exponential")
+    if case.optimizer == "spectral" and case.weight != "full":
+        case = replace(case, optimizer="linf")
+    if case.optimizer == "polyak" and case.head != "linear":
+        case = replace(case, optimizer="mirror")
+    return case
+
+
+# ---------------------------------------------------------------------- the case as arrays
+
+
+def tokens_of(case: Case) -> att.Tokens:
+    rng = np.random.default_rng([1, case.seed])
+    lead = (case.runs,) if case.data_runs else ()
+    keys = rng.standard_normal((*lead, case.n, case.T, case.d))
+    queries = rng.standard_normal((*lead, case.n, case.e))
+    labels: Any = np.where(rng.random((*lead, case.n)) < 0.5, -1.0, 1.0)
+    values = rng.standard_normal((*lead, case.n, case.T, 1 + case.seed % 3)) if case.values else None
+    mask = None
+    if case.mask:
+        mask = rng.random((*lead, case.n, case.T)) < 0.7
+        mask[..., 0] = True
+    if case.loss == "log":
+        labels = np.ones_like(labels)
+        keys, values = np.abs(keys), None if values is None else np.abs(values)
+    if case.head == "squared error":
+        labels = np.ones_like(labels)
+        values[..., 0, :] = 0  # a token on the target
+    return att.Tokens(keys, queries, labels, mask, values=values)
+
+
+def head_of(case: Case, width: int) -> Any:
+    rng = np.random.default_rng([2, case.seed])
+    v = np.abs(rng.standard_normal(width)) if case.loss == "log" else rng.standard_normal(width)
+    if isinstance(WEIGHTS[case.weight], MultiHead):
+        v = np.stack([v, 0.7 * v[::-1]])
+    return {
+        "linear": att.Linear(v),
+        "trained": att.Linear(v),
+        "relu": ReLUNetwork(rng.standard_normal((width, 4)), rng.standard_normal(4)),
+        "quadratic": QuadraticPenalty(v, 0.3),
+        "log-odds": LogOdds(),
+        "squared error": SquaredError(),
+    }[case.head]
+
+
+def start_of(case: Case) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng([3, case.seed])
+    lead = () if case.runs is None else (case.runs,)
+    shapes = WEIGHTS[case.weight].shapes(case.d, case.e)
+    return {name: rng.standard_normal((*lead, *shape)) for name, shape in shapes.items()}
+
+
+# ---------------------------------------------------------------------- the textbook
+
+
+def matrices(weight: Any, params: dict[str, Any]) -> Any:
+    """W of every head, (H, d, e)."""
+    if isinstance(weight, MultiHead):
+        each = [{name: x[h] for name, x in params.items()} for h in range(weight.count)]
+        return np.concatenate([matrices(weight.weight, one) for one in each])
+    if "K" in params:
+        return (params["K"] @ params["Q"].T)[None]
+    if "W" in params:
+        return params["W"][None]
+    product = 1
+    for factor in params.values():
+        product = product * factor
+    return np.diag(product)[None]
+
+
+def margins(case: Case, tokens: att.Tokens, head: Any, params: dict[str, Any], v: Any) -> Any:
+    """f_i = Y_i h(Σ_t s_it value_it), complex where the parameters are."""
+    total = 0
+    for h, W in enumerate(matrices(WEIGHTS[case.weight], params)):
+        logits = np.einsum("ntd,de,ne->nt", tokens.keys, W, tokens.queries)
+        powers = np.where(tokens.mask, np.exp(logits - logits.real.max(1, keepdims=True)), 0)
+        r = np.einsum("nt,ntc->nc", powers / powers.sum(1, keepdims=True), tokens.values)
+        if case.head in ("linear", "trained"):
+            total = total + r @ (v[h] if v.ndim == 2 else v)
+        elif case.head == "relu":
+            hidden = r @ head.V
+            total = total + np.where(hidden.real > 0, hidden, 0) @ head.u
+        elif case.head == "quadratic":
+            total = total + r @ head.v - head.strength * (r * r).sum(1)
+        elif case.head == "log-odds":
+            total = total - np.log(np.exp(r).sum(1))
+        else:
+            total = total - (r * r).sum(1) / 2
+    return tokens.labels * total
+
+
+def mean_loss(case: Case, f: Any) -> Any:
+    formula = {
+        "logistic": lambda f: np.log(1 + np.exp(-f)),
+        "exponential": lambda f: np.exp(-f),
+        "correlation": lambda f: -f,
+        "log": lambda f: -np.log(f),
+    }
+    return formula[case.loss](f).mean()
+
+
+def best_loss(case: Case, tokens: att.Tokens, v: Any) -> Any:
+    """The loss of the tokens of highest score, in every head."""
+    total = 0
+    for one in np.atleast_2d(v):
+        scores = tokens.labels[:, None] * (tokens.values @ one)
+        total = total + np.where(tokens.mask, scores, -np.inf).max(1)
+    return mean_loss(case, total)
+
+
+def gradients(case: Case, tokens: att.Tokens, head: Any, params: Any) -> tuple[Any, Any, float]:
+    """Of the parameters and of v, by complex steps; and the loss."""
+    v = np.asarray(getattr(head, "v", np.zeros(0)))
+
+    def slope(name: str, place: tuple[int, ...]) -> float:
+        moved = {key: x.astype(complex) for key, x in (*params.items(), ("v", v))}
+        moved[name][place] += 1j * EPSILON
+        own = {key: moved[key] for key in params}
+        return mean_loss(case, margins(case, tokens, head, own, moved["v"])).imag / EPSILON
+
+    def whole(name: str, x: Any) -> Any:
+        return np.array([slope(name, place) for place in np.ndindex(x.shape)]).reshape(x.shape)
+
+    along = {name: whole(name, x) for name, x in params.items()}
+    of_v = whole("v", v) if case.head == "trained" else None
+    return along, of_v, float(mean_loss(case, margins(case, tokens, head, params, v)))
+
+
+def first_step(case: Case, params: Any, grads: Any, excess: float) -> dict[str, Any]:
+    """The parameters after the first step of the optimizer, where it takes these arrays as one."""
+    g = np.concatenate([x.ravel() for x in grads.values()])
+    w = np.concatenate([x.ravel() for x in params.values()])
+    size = np.linalg.norm(g)
+    safe = size if size > 0 else 1.0
+    if case.optimizer in ("gd", "optax"):
+        new = w - RATE * g
+    elif case.optimizer == "frobenius":
+        new = w - RATE * g / safe
+    elif case.optimizer == "linf":
+        new = w - RATE * np.sign(g)
+    elif case.optimizer == "adam":
+        new = w - RATE * g / (np.abs(g) + 1e-8)
+    elif case.optimizer == "l1":
+        new = w - RATE * np.where(np.arange(g.size) == np.abs(g).argmax(), np.sign(g), 0)
+    elif case.optimizer == "l3, momentum, decay":
+        root = np.sign(g) * np.abs(g) ** 0.5  # q = 3/2, whose steepest direction is |g|^(q − 1)
+        new = w - RATE * (root / ((np.abs(root) ** 3).sum() ** (1 / 3) if size > 0 else 1) + 0.2 * w)
+    elif case.optimizer == "spectral":
+        ((U, sigma, Vt),) = (np.linalg.svd(x, full_matrices=False) for x in grads.values())
+        rank = (sigma > 1e-9 * max(sigma[0], 1e-300)).sum()
+        new = w - RATE * (U[:, :rank] @ Vt[:rank]).ravel()
+    elif case.optimizer == "mirror":
+        dual = np.sign(w) * np.abs(w) ** 0.5 - RATE * g / ((np.abs(g) ** 3).sum() ** (1 / 3) or 1)
+        new = np.sign(dual) * dual**2
+    elif case.optimizer == "mirror, true length":
+        dual = np.sign(w) * w**2 - RATE * g
+        new = np.sign(dual) * np.abs(dual) ** 0.5
+    else:
+        new = w - excess * g / safe**2
+    parts = np.split(new, np.cumsum([x.size for x in params.values()])[:-1])
+    return {name: part.reshape(x.shape) for (name, x), part in zip(params.items(), parts, strict=True)}
+
+
+def expected(case: Case, tokens: att.Tokens, head: Any, params: Any) -> tuple[Any, Any]:
+    """W (H, d, e) and v after one step of one run."""
+    weight = WEIGHTS[case.weight]
+    grads, of_v, loss = gradients(case, tokens, head, params)
+    excess = loss - best_loss(case, tokens, head.v) if case.optimizer == "polyak" else 0.0
+    each = [(name,) for name in params] if getattr(weight, "separate", False) else [tuple(params)]
+    new: dict[str, Any] = {}
+    for names in each:
+        own, along = ({name: x[name] for name in names} for x in (params, grads))
+        if getattr(weight, "norm", "") == "apart":
+            heads = [[{k: x[h] for k, x in y.items()} for y in (own, along)] for h in range(weight.count)]
+            steps = [first_step(case, *one, excess) for one in heads]
+            new |= {name: np.stack([one[name] for one in steps]) for name in names}
+        else:
+            new |= first_step(case, own, along, excess)
+    return matrices(weight, new), None if of_v is None else np.asarray(head.v) - RATE * of_v
+
+
+# ---------------------------------------------------------------------- ours against it
+
+
+def error(case: Case) -> float:
+    """The largest difference of a step from the textbook's, over the largest entry of that step."""
+    tokens, params = tokens_of(case), start_of(case)
+    head = head_of(case, tokens.values.shape[-1])
+    weight: Any = WEIGHTS[case.weight]
+    init: Any = params if len(params) > 1 else next(iter(params.values()))
+    options: dict[str, Any] = {"train_head": att.gd(RATE)} if case.head == "trained" else {}
+    batch = Batches(max(1, case.n - 1), seed=case.seed) if case.route == "mini-batch" else None
+    with ExitStack() as stack:
+        if case.route == "blocks":
+            stack.enter_context(mock.patch.multiple(sums, LARGE=0, CACHED=2 * case.T * 3))
+        if case.route == "stream":
+            stack.enter_context(mock.patch.object(streaming, "too_large", lambda _: True))
+            stack.enter_context(mock.patch.object(streaming, "READ", 16 * case.T * case.d))
+        if case.route == "kernel":
+            stack.enter_context(mock.patch.object(fused, "available", lambda: True))
+        path = att.train(
+            tokens,
+            head,
+            weight=weight,
+            loss=LOSSES[case.loss],
+            optimizer=OPTIMIZERS[case.optimizer],
+            steps=1,
+            record=[1],
+            init=init,
+            batch=batch,
+            **options,
+        )
+    if batch is not None:
+        places = np.sort(on_host(choice(batch), np.uint64(case.seed), case.n, 0))
+        parts = (tokens.keys, tokens.queries, tokens.labels, tokens.mask, tokens.values)
+        axis = int(case.data_runs)
+        keys, queries, labels, mask, values = (np.take(x, places, axis) for x in parts)
+        tokens = att.Tokens(keys, queries, labels, mask, values=values)
+    worst = 0.0
+    for run in range(case.runs or 1):
+        own = params if case.runs is None else {name: x[run] for name, x in params.items()}
+        there = tokens.run(run) if case.data_runs else tokens
+        W, v = expected(case, there, head, own)
+        begin, end = (path.W if case.runs is None else path.W[run])[[0, -1]]
+        worst = max(worst, _distance(begin, end.reshape(W.shape), W))
+        if v is not None:
+            trained = path.v if case.runs is None else path.v[run]
+            worst = max(worst, _distance(np.asarray(head.v), trained[-1], v))
+    return worst
+
+
+def _distance(begin: Any, end: Any, wanted: Any) -> float:
+    """Of two ends, over the way from the beginning; a way of nothing has the length of one rounding."""
+    begin = np.reshape(begin, np.shape(wanted))
+    way = max(np.abs(wanted - begin).max(), 1e-5 * np.abs(begin).max())
+    return float(np.abs(end - wanted).max() / way)
