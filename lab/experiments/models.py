@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attend import Line, attend
-from attsvm.torch.selective import temperature
+from attsvm.torch.pooling import temperature
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="needs attsvm[torch]")
 
 from attsvm.torch import AttentionPooling, MarginMonitor, QueryKey  # noqa: E402
 from attsvm.torch.hf_attention_inputs import hf_attention_inputs  # noqa: E402
-from attsvm.torch.projections import scale_of  # noqa: E402
+from attsvm.torch.readers import scale_of  # noqa: E402
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"intermediate_size": 20, "initializer_range": 0.5, "attn_implementation": "eager"}

@@ -11,12 +11,12 @@ evict                               which keys of a cache can go, and what that 
 watch                               running scores of probes while a language model generates
 QueryKey                            where an attention module of your own keeps queries and keys
 
-Optimizers share `optimizer.py` and take their steps from `directions.py`. `statistics.py` reads `logits.py`
-in blocks; `statistics_kernel.py` does the same on a GPU. `attention_hooks.py` keeps the inputs of a model's
-attention modules, and `readers.py` recomputes queries and keys from them: for transformers by
-`hf_attention_inputs.py`, which runs a module up to its attention, and `trace_softmax.py`, up to a softmax
-of its own. `records.py` hands records to loggers and trainers. `running.py` keeps the running scores of
-`watch.py`; `probe.py` is a fitted probe as a module.
+A head is an attention head of a model, except in `probe.py`. Optimizers share `optimizer.py` and take their
+steps from `directions.py`. `statistics.py` reads `logits.py` in blocks; `statistics_kernel.py` does the same
+on a GPU. `attention_hooks.py` keeps the inputs of a model's attention modules, and `readers.py` recomputes
+queries and keys from them: for transformers by `hf_attention_inputs.py`, which runs a module to its softmax.
+`drawing.py` draws the records of `monitor.py`. `probe.py` is a fitted probe as a module, and `running.py`
+keeps the running scores of `watch.py`.
 """
 
 from attsvm._support.optional_dependencies import missing as _missing
@@ -27,16 +27,13 @@ except ModuleNotFoundError as error:
     raise _missing("attsvm.torch needs PyTorch", "torch") from error
 
 from attsvm.torch.clip import LogitClip, clip_logits
-from attsvm.torch.compositional import Compositional
 from attsvm.torch.evict import Eviction, evict
 from attsvm.torch.mirror import LpMirrorDescent
-from attsvm.torch.monitor import MarginMonitor
-from attsvm.torch.pooling import AttentionPooling, attention, pool
+from attsvm.torch.monitor import HeadRecord, MarginMonitor
+from attsvm.torch.pooling import AttentionPooling, SelectiveAttention, attention, pool
 from attsvm.torch.readers import QueryKey
-from attsvm.torch.records import HeadRecord
-from attsvm.torch.selective import SelectiveAttention
 from attsvm.torch.statistics import AttentionStatistics, attention_statistics
-from attsvm.torch.steepest import SteepestDescent
+from attsvm.torch.steepest import Compositional, SteepestDescent
 from attsvm.torch.watch import Watch, watch
 
 __all__ = [

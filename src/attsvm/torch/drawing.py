@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attsvm.plotting.panels import grid
 from attsvm.plotting.style import colours
-from attsvm.torch.records import HeadRecord
+
+if TYPE_CHECKING:  # the monitor imports this file to draw
+    from attsvm.torch.monitor import HeadRecord
 
 PANELS = {
     "norm": "norm ‖W_QK‖",

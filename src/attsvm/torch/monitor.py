@@ -1,10 +1,19 @@
-"""MarginMonitor: norm, entropy, top mass and margin of every attention head while a model trains."""
+"""MarginMonitor: norm, entropy, top mass and margin of every attention head while a model trains.
+
+Loggers, trainers' callbacks and a live figure receive the records. The classes of callbacks are made at their
+first use, because a plain training loop needs none of their libraries.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
-from dataclasses import astuple, fields
+import io
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, astuple, dataclass, fields
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,18 +21,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attsvm._support.optional_dependencies import missing
 from attsvm.numbers.atomic_write import replacing
 from attsvm.torch.attention_hooks import AttentionHooks
 from attsvm.torch.readers import AttentionReading, QueryKey
-from attsvm.torch.records import (
-    HeadRecord,
-    WriteRecords,
-    lightning_callback,
-    live_writer,
-    trainer_callback,
-    writer_to,
-)
 from attsvm.torch.statistics import statistics_of
+
+
+@dataclass(frozen=True)
+class HeadRecord:
+    """One head at one step, over the batch of the last forward pass.
+
+    norm: ‖W_QK‖_F, with the scaling of the logits in it. entropy: mean entropy of the attention, in nats.
+    top_mass: mean attention on the attended token, the one with the largest logit.
+    margin: least logit gap between the attended and the next token, over ‖W_QK‖_F; median_margin: the
+    median gap instead. Infinite where no query has two tokens to choose from. Logits are the model's, with
+    what positions or a mask add; the norm is that of W_QK alone.
+    """
+
+    step: int
+    module: str
+    head: int
+    norm: float
+    entropy: float
+    top_mass: float
+    margin: float
+    median_margin: float
+
+
+WriteRecords = Callable[[list[HeadRecord], int], None]
 
 
 class MarginMonitor:
@@ -79,7 +105,7 @@ class MarginMonitor:
         writer: anything with add_scalar(name, value, step) (TensorBoard's SummaryWriter), log(dict, step=…)
         (a run of Weights & Biases) or log_metrics(dict, step) (Lightning's loggers).
         """
-        self._writers.append(writer_to(writer))
+        self._writers.append(_writer_to(writer))
         return self
 
     def to_csv(self, file: str | PathLike[str]) -> None:
@@ -103,15 +129,37 @@ class MarginMonitor:
 
     def callback(self, every: int = 1) -> Any:
         """A transformers.TrainerCallback that records before every `every`-th optimizer step."""
-        return trainer_callback(self, every)
+        try:
+            from transformers import TrainerCallback
+        except ModuleNotFoundError as error:
+            raise missing("the Trainer's callback needs transformers", "hf") from error
+        monitor = self
+
+        class MarginCallback(TrainerCallback):
+            def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                if state.global_step % every == 0:
+                    monitor.record(state.global_step)
+
+        return MarginCallback()
 
     def lightning(self, every: int = 1) -> Any:
         """A Callback for Lightning's Trainer that records before every `every`-th optimizer step."""
-        return lightning_callback(self, every)
+        monitor, lightning = self, _lightning()
+
+        class LightningMarginCallback(lightning.Callback):  # type: ignore[name-defined]
+            last = -1
+
+            def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+                step = trainer.global_step  # the same for every optimizer of a step
+                if step % every == 0 and step != self.last:
+                    self.last = step
+                    monitor.record(step)
+
+        return LightningMarginCallback()
 
     def live(self, seconds: float = 2.0) -> MarginMonitor:
         """Show the figure in a notebook; a record redraws it, at most every so many seconds."""
-        self._writers.append(live_writer(self.plot, seconds))
+        self._writers.append(_live_writer(self.plot, seconds))
         return self
 
     def close(self) -> None:
@@ -123,9 +171,6 @@ class MarginMonitor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-# ---------------------------------------------------------------------- details
 
 
 def _statistics(reading: AttentionReading) -> tuple[Tensor, ...]:
@@ -142,3 +187,68 @@ def _statistics(reading: AttentionReading) -> tuple[Tensor, ...]:
     divisors = torch.where(norms > 0, norms, 1)  # W_QK = 0 has equal logits: gap 0, margin 0
     least, median = torch.nan_to_num(gaps, torch.inf).amin(1), torch.nanmedian(gaps, 1).values
     return norms, *means, least / divisors, torch.nan_to_num(median, torch.inf) / divisors
+
+
+# ---------------------------------------------------------------------- who receives records
+
+
+def _writer_to(logger: Any) -> WriteRecords:
+    """A function that writes records to a logger; numbers that are not finite are left out."""
+    if callable(getattr(logger, "add_scalar", None)):
+
+        def add_scalars(records: list[HeadRecord], step: int) -> None:
+            for name, value in _scalars(records).items():
+                logger.add_scalar(name, value, step)
+
+        return add_scalars
+    if callable(getattr(logger, "log_metrics", None)):
+        return lambda records, step: logger.log_metrics(_scalars(records), step)
+    if callable(getattr(logger, "log", None)):
+        return lambda records, step: logger.log(_scalars(records), step=step)
+    raise TypeError(
+        f"{type(logger).__name__} has no add_scalar, log_metrics or log. Pass a logger with one of them."
+    )
+
+
+def _live_writer(plot: Callable[[], Any], seconds: float) -> WriteRecords:
+    """A function that shows the figure of `plot` in a notebook, at most once in so many seconds."""
+    try:
+        display: Any = import_module("IPython.display")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "a live figure needs a notebook with IPython. Pass records to a logger: log_to."
+        ) from error
+    handle = display.display(display.HTML("<em>no record yet</em>"), display_id=True)
+    shown_at = -float("inf")
+
+    def show(records: Any, step: int) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at >= seconds:
+            png = io.BytesIO()
+            plot().savefig(png, format="png")
+            handle.update(display.Image(data=png.getvalue()))
+            shown_at = time.monotonic()
+
+    return show
+
+
+def _scalars(records: list[HeadRecord]) -> dict[str, float]:
+    scalars: dict[str, float] = {}
+    for record in records:
+        numbers = {name: value for name, value in asdict(record).items() if isinstance(value, float)}
+        prefix = f"{record.module}/head {record.head}"
+        scalars |= {f"{prefix}/{name}": value for name, value in numbers.items() if math.isfinite(value)}
+    return scalars
+
+
+def _lightning() -> Any:
+    """The package of Lightning that is loaded, or installed: it has had two names."""
+    names = ("lightning.pytorch", "pytorch_lightning")
+    for name in sorted(names, key=lambda name: name not in sys.modules):
+        try:
+            return import_module(name)
+        except ModuleNotFoundError:
+            continue
+    raise ModuleNotFoundError(
+        "Lightning's callback needs Lightning: pip install lightning. In your own loop call record(step)."
+    )
