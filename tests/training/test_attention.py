@@ -13,6 +13,7 @@ from attsvm.training import attention
 from attsvm.training.data import arrays
 from attsvm.training.losses import correlation, exponential, logistic
 from attsvm.training.prediction_heads import Linear, QuadraticPenalty, ReLUNetwork
+from attsvm.training.ties import equal_values
 
 pytestmark = pytest.mark.quick
 
@@ -29,7 +30,8 @@ def slope(data, head, loss, W):
 
 def scaled_gradient(tokens, head, loss, W):
     with jax.enable_x64(True):
-        found = slope(jax.device_put(arrays(tokens)), jax.tree.map(jnp.asarray, head), loss, jnp.asarray(W))
+        data = jax.device_put(arrays(tokens)._replace(alike=equal_values(tokens)))
+        found = slope(data, jax.tree.map(jnp.asarray, head), loss, jnp.asarray(W))
     return np.asarray(found.mantissa), float(found.log_scale)
 
 

@@ -120,7 +120,9 @@ def _pulling(data: Data, relative: Array, winner: Array, scores: Array) -> Pulli
     tokens = ~_tied(data, scores, winner, best)
     top = where(tokens, relative, -jnp.inf).max(1)
     scale = where(top > -jnp.inf, top, 0)[:, None]
-    shares = jnp.exp(where(tokens, relative - scale, relative))
+    exponents = where(tokens, relative - scale, relative)
+    # A GPU may decide a near tie anew here and otherwise than above, where the scale was found: no overflow.
+    shares = jnp.exp(where(exponents > 0, 0, exponents))
     return Pulling(tokens, where(tokens, scores - best, 0), top, shares)
 
 
