@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attsvm.heads import Activations, CutTexts, activations, activations as function, load
-from attsvm.heads.tensor_files import NotANumber
+from attsvm.heads.activations import NotANumber
 from tests.heads.conftest import TEXTS
 
 MANY = [*TEXTS, "a film", "the plot is dull .", "one two three two one", "never again , never", "fine ."]

@@ -12,9 +12,8 @@ import pytest
 
 import attsvm as att
 from attsvm._support.workers import SerialExecutor
-from attsvm.heads.audit import Settings, audit
+from attsvm.heads.audit import AuditSettings, audit, mapped_texts
 from attsvm.heads.detectors import KINDS, kinds
-from attsvm.heads.examples import mapped_texts
 from attsvm.heads.margins import margins
 from attsvm.heads.page import as_json, write
 from attsvm.heads.record import record
@@ -24,7 +23,7 @@ from tests.heads.conftest import TEXTS
 
 @pytest.fixture(scope="module")
 def audited(llama):
-    return audit(llama, TEXTS, Settings(above=0.2, queries=8), layers=[0])
+    return audit(llama, TEXTS, AuditSettings(above=0.2, queries=8), layers=[0])
 
 
 def problem(seed=0, n=6, T=5, d=30):
@@ -116,7 +115,7 @@ def test_chromium_runs_the_page_whatever_models_and_tokens_are_called(audited, t
 
 
 def test_heads_are_described_without_margins(llama, audited, tmp_path):
-    light = audit(llama, TEXTS, Settings(above=0.2, margins=False, ablation=1), layers=[0])
+    light = audit(llama, TEXTS, AuditSettings(above=0.2, margins=False, ablation=1), layers=[0])
     for ours, full in zip(light.heads, audited.heads, strict=True):
         assert ours.frobenius is ours.nuclear is None and ours.used == 0 and full.mass == ours.mass
         assert np.isfinite(ours.ablation) and np.isnan(full.ablation) and ours.scores == full.scores
@@ -134,7 +133,7 @@ def test_heads_without_a_confident_query_have_no_certified_margins(audited):
 
 def test_progress_counts_every_head_once_and_its_ablation_once(llama):
     steps = []
-    settings = Settings(margins=False, ablation=1)
+    settings = AuditSettings(margins=False, ablation=1)
     audit(llama, TEXTS, settings, layers=[0], progress=lambda done, total: steps.append((done, total)))
     assert steps == [(k + 1, 12) for k in range(12)]
 
@@ -157,19 +156,19 @@ def test_sentences_that_do_not_fit_the_page_are_left_out(llama, monkeypatch):
         and mapped_texts(texts, 2) == [0, 1]
         and mapped_texts(texts, 0) == []
     )
-    monkeypatch.setattr("attsvm.heads.examples.MAP_BYTES", 20)
+    monkeypatch.setattr("attsvm.heads.audit.MAP_BYTES", 20)
     assert mapped_texts(texts, 8) == [0, 3]
-    monkeypatch.setattr("attsvm.heads.examples.MAP_BYTES", 1)
+    monkeypatch.setattr("attsvm.heads.audit.MAP_BYTES", 1)
     assert mapped_texts(texts, 8) == [0]
-    monkeypatch.setattr("attsvm.heads.examples.LONGEST", 2)
+    monkeypatch.setattr("attsvm.heads.audit.LONGEST", 2)
     assert mapped_texts(texts, 8) == []
 
 
 def test_settings_outside_their_range_are_refused():
     with pytest.raises(ValueError, match=r"above is 1\.5"):
-        Settings(above=1.5)
+        AuditSettings(above=1.5)
     with pytest.raises(ValueError, match="ablation is -1"):
-        Settings(ablation=-1)
+        AuditSettings(ablation=-1)
 
 
 class Elsewhere(SerialExecutor):
@@ -181,5 +180,5 @@ class Elsewhere(SerialExecutor):
 
 
 def test_heads_can_be_audited_elsewhere(audited, llama):
-    found = audit(llama, TEXTS, Settings(above=0.2, queries=8), layers=[0], executor=Elsewhere())
+    found = audit(llama, TEXTS, AuditSettings(above=0.2, queries=8), layers=[0], executor=Elsewhere())
     assert as_json(found) == as_json(audited)

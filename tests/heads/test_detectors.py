@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attsvm.heads import detectors
-from attsvm.heads.blocks import measured
+from attsvm.heads.attention import measured
 from attsvm.heads.detectors import HALF, ORDERS, REPEATS, on_repeats, repeats, sink, successor
 from attsvm.heads.record import record
 from attsvm.heads.surgery import ablation, output, silenced

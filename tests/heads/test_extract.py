@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attsvm.heads import UnsupportedModel, extract, load, replace_head
-from attsvm.heads.audit import Settings, audit
+from attsvm.heads.audit import AuditSettings, audit
 from attsvm.heads.record import record
 from tests.heads.conftest import CONVOLVING, TEXTS, tiny
 
@@ -181,7 +181,7 @@ def test_a_head_of_an_attention_of_its_own_is_read_and_not_replaced():
     reader = tiny("FalconForCausalLM")
     with pytest.raises(UnsupportedModel, match="not replaced or silenced"):
         replace_head(reader, TEXTS, 0, 0, 2)
-    assert audit(reader, TEXTS, Settings(margins=False)).heads[0].scores.keys() >= {"induction", "sink"}
+    assert audit(reader, TEXTS, AuditSettings(margins=False)).heads[0].scores.keys() >= {"induction", "sink"}
     assert reader.model.config._attn_implementation != "attsvm"
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attsvm.heads import CutTexts, activations, extract, load, replace_head
-from attsvm.heads.audit import Settings, audit
+from attsvm.heads.audit import AuditSettings, audit
 from attsvm.heads.page import as_json, write
 from tests.browsers import elements
 from tests.heads.conftest import TEXTS, Letters, tiny
@@ -63,7 +63,7 @@ def test_real_tokenizers_count_their_special_tokens(minilm):
 def audits(bert):
     """The same two texts, once cut after 9 tokens and once whole."""
     with warnings.catch_warnings(action="ignore", category=CutTexts):
-        return [audit(bert, LONG, Settings(queries=1, length=k), layers=[0]) for k in (9, 64)]
+        return [audit(bert, LONG, AuditSettings(queries=1, length=k), layers=[0]) for k in (9, 64)]
 
 
 def test_the_audit_and_its_json_name_the_texts_that_were_cut(audits):
@@ -107,7 +107,7 @@ class Bare(Letters):
 
 
 WAYS = {
-    "audit": lambda reader, texts, _: audit(reader, texts, Settings(margins=False)),
+    "audit": lambda reader, texts, _: audit(reader, texts, AuditSettings(margins=False)),
     "extract": lambda reader, texts, _: list(extract(reader, texts)),
     "surgery": lambda reader, texts, _: replace_head(reader, texts, 0, 0, 1),
     "activations": lambda reader, texts, place: activations(reader, texts, [1], place),

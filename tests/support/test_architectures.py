@@ -86,8 +86,7 @@ def run(kind, rotated=True):
     rotated=False: every token is at position zero, where a rotation is none.
     """
     torch, model = built(kind)
-    from attsvm.heads.blocks import attention_replaced, eager_function
-    from attsvm.heads.projections import hidden_states
+    from attsvm.heads.attention import attention_replaced, eager_function, hidden_states
     from attsvm.torch.attention_hooks import AttentionHooks
 
     met = []
@@ -122,7 +121,7 @@ def test_the_audit_reads_the_projections_to_them(kind):
     _, states, met = run(kind, rotated=kind not in ROTARY)
     import torch
 
-    from attsvm.heads.projections import projections
+    from attsvm.heads.attention import projections
 
     own, query, key = met[-1]
     maps = projections(own, query.shape[-1])

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from attsvm.heads.extract import sample
 from attsvm.heads.head import Head
 from attsvm.heads.model import Reader, load
-from attsvm.heads.record import record
+from attsvm.heads.record import record, sample
 from attsvm.heads.surgery import change, difference, fitted, operated, output, separating, truncated
 from attsvm.heads.texts import Texts
 from attsvm.norms import frobenius, nuclear

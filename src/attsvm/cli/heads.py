@@ -17,7 +17,7 @@ from attsvm.heads.texts import LENGTH, CutTexts, cut_message
 from attsvm.numbers.files import read_text
 
 if TYPE_CHECKING:
-    from attsvm.heads.audit import Audit, Settings
+    from attsvm.heads.audit import Audit, AuditSettings
 
 
 def heads(
@@ -53,14 +53,14 @@ def heads(
     usage.
     """
     with one_line_errors(), cluster_executor(cluster) as executor:
-        from attsvm.heads.audit import Settings
+        from attsvm.heads.audit import AuditSettings
         from attsvm.heads.model import load
         from attsvm.heads.page import as_json as written_as_json, write
 
         check_folder(out)
         numbered = enumerate(read_text(texts, "a file with one text per line").splitlines(), 1)
         lines = {number: line for number, line in numbered if line.strip()}
-        settings = Settings(
+        settings = AuditSettings(
             above=above, queries=queries, margins=margins, ablation=ablate, length=length, seed=seed
         )
         source = load(model, trust_remote_code=True) if trust_remote_code else model
@@ -81,7 +81,7 @@ def heads(
         raise typer.Exit(3)
 
 
-def _audited(model: Any, texts: list[str], settings: Settings, executor: Executor | None) -> Audit:
+def _audited(model: Any, texts: list[str], settings: AuditSettings, executor: Executor | None) -> Audit:
     """The audit behind a progress bar; what was cut is said after it, in words of the command line."""
     from attsvm.heads.audit import audit
 

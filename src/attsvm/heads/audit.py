@@ -1,32 +1,43 @@
-"""The audit: what every head of a model selects, how surely, and how far from the best margin."""
+"""The audit: what every attention head selects, how surely, how far from the best margin, with examples."""
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attsvm._support.workers import using
-from attsvm.heads.detectors import Scores, kinds, on_repeats, shares, sink, successor
-from attsvm.heads.examples import Example, examples, mapped_texts, maps
-from attsvm.heads.extract import sample
+from attsvm.heads.attention import Spectrum
+from attsvm.heads.detectors import KINDS, Scores, kinds, on_repeats, shares, sink, successor
 from attsvm.heads.head import Place
 from attsvm.heads.margins import Margins, margins
-from attsvm.heads.model import Reader, load
-from attsvm.heads.record import LayerRecord, record
+from attsvm.heads.model import load
+from attsvm.heads.record import LayerRecord, record, sample
 from attsvm.heads.surgery import ablation
 from attsvm.heads.texts import LENGTH, Cut, Texts
 from attsvm.norms import frobenius, nuclear
+from attsvm.numbers import Bool, Float
 from attsvm.numbers.threads import cores, single_thread
+
+SHOWN = 3
+"""Examples per head."""
+
+MAP_BYTES = 8_000
+"""Bytes of attention maps per head."""
+
+LONGEST = 512
+"""Up to so many tokens, the map of the shortest text is shown where no text fits into MAP_BYTES."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class AuditSettings:
     """Settings of an audit.
 
     above: a selection is confident when its attention exceeds this number.
@@ -55,6 +66,20 @@ class Settings:
         for name in ("ablation", "sentences"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}. Pass a number of texts, 0 for none.")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One text read by one query: its pieces, the attention each receives, the kind of the selected piece.
+
+    unread: tokens of the text that were cut off.
+    """
+
+    pieces: tuple[str, ...]
+    query: int
+    attention: tuple[float, ...]
+    kind: str
+    unread: int
 
 
 @dataclass(frozen=True)
@@ -111,7 +136,7 @@ class Audit:
     texts: int
     tokens: int
     cut: tuple[Cut, ...]
-    settings: Settings
+    settings: AuditSettings
     sentences: tuple[tuple[str, ...], ...]
     heads: tuple[HeadReport, ...]
 
@@ -129,7 +154,7 @@ class Audit:
 def audit(
     model: Any,
     texts: Sequence[str],
-    settings: Settings | None = None,
+    settings: AuditSettings | None = None,
     *,
     layers: Iterable[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -142,43 +167,52 @@ def audit(
     progress: called with (steps done, steps in all): one per head, and one more per head for an ablation.
     executor: computes the heads; by default threads, which need no copy of a layer's record.
     """
-    settings = settings or Settings()
+    settings = settings or AuditSettings()
     reader = load(model)
     tokenised = reader.tokenise(texts, settings.length)
     config = reader.model.config
     layers = list(range(config.num_hidden_layers) if layers is None else layers)
-    steps = StepCount(len(layers) * config.num_attention_heads, settings, progress)
+    total = len(layers) * config.num_attention_heads * (2 if settings.ablation else 1)
+    finished = count(1)
+
+    def on_step() -> None:
+        if progress is not None:
+            progress(next(finished), total)
+
+    on_random, on_words = on_repeats(reader, layers, settings.seed), successor(reader)
+    ablations = dict[Place, float]()
+    if settings.ablation:
+        ablations = ablation(reader, tokenised.first(settings.ablation), on_random, on_step)
     reports = list[HeadReport]()
-    scores_of, ablation_of = _scores_and_ablation(reader, tokenised, layers, settings, steps)
     with single_thread(), ThreadPoolExecutor(cores()) as threads, using(executor or threads, 2) as pool:
         for layer in record(reader, tokenised, layers):
             report_of = partial(head_report, layer, texts=tokenised, settings=settings)
             for report in pool.map(report_of, range(layer.heads)):
                 place = report.layer, report.head
-                scores, moved = scores_of[place] | report.scores, ablation_of.get(place, np.nan)
-                reports.append(replace(report, scores=scores, ablation=moved))
-                steps.step()
+                scores = on_random[place] | {"successor": on_words.get(place, np.nan)} | report.scores
+                reports.append(replace(report, scores=scores, ablation=ablations.get(place, np.nan)))
+                on_step()
     indices, lengths = mapped_texts(tokenised, settings.sentences), tokenised.lengths
     sentences = tuple(tuple(tokenised.pieces[i][: lengths[i]]) for i in indices)
     tokens, cut = int(tokenised.mask.sum()), tokenised.cut
     return Audit(reader.name, len(tokenised), tokens, cut, settings, sentences, tuple(reports))
 
 
-def head_report(layer: LayerRecord, head: int, texts: Texts, settings: Settings) -> HeadReport:
+def head_report(layer: LayerRecord, head: int, texts: Texts, settings: AuditSettings) -> HeadReport:
     """The report of one head, without what does not depend on the texts."""
     at = layer.at(head)
     selected = layer.selected(head, at)
     kind_of_query = kinds(texts, at[0], at[1], selected.token)
     confident = selected.mass > settings.above
     used = sample(at[:, confident], settings.queries if settings.margins else 0, settings.seed)
-    spectrum = (np.nan,) * 3
+    spectrum = Spectrum()
     if layer.projections is not None:
         spectrum = layer.projections.spectrum(head, layer.scaling)
-    space, frobenius_margins, nuclear_margins, error = _margins(layer, head, used, settings)
+    solved = _margins(layer, head, used, settings.slack)
     return HeadReport(
         layer=layer.layer,
         head=head,
-        space=space,
+        space=layer.space,
         queries=at.shape[1],
         shares=shares(kind_of_query),
         scores={"sink": sink(layer, head, texts, at)},
@@ -187,53 +221,124 @@ def head_report(layer: LayerRecord, head: int, texts: Texts, settings: Settings)
         soft_sparsity=float(selected.soft_sparsity.mean()),
         confident=float(confident.mean()),
         used=used.shape[1],
-        frobenius=frobenius_margins,
-        nuclear=nuclear_margins,
-        eigenvalue_mean=spectrum[0],
-        eigenvalue_variance=spectrum[1],
-        stable_rank=spectrum[2],
-        error=error,
+        frobenius=solved.frobenius,
+        nuclear=solved.nuclear,
+        eigenvalue_mean=spectrum.mean,
+        eigenvalue_variance=spectrum.variance,
+        stable_rank=spectrum.stable_rank,
+        error=solved.error,
         examples=examples(layer, head, texts, at, kind_of_query, settings.seed),
         maps=maps(layer, head, texts, settings.sentences),
     )
 
 
-# ---------------------------------------------------------------------- details
+class HeadMargins(NamedTuple):
+    """A head's margins in two norms, None where they were not computed, and `Head.error`."""
+
+    frobenius: Margins | None = None
+    nuclear: Margins | None = None
+    error: float = 0.0
 
 
-class StepCount:
-    """Counts the steps of an audit and reports them to the caller's function, if there is one."""
-
-    def __init__(self, heads: int, settings: Settings, progress: Callable[[int, int], None] | None) -> None:
-        self.count, self.total, self.progress = 0, heads * (2 if settings.ablation else 1), progress
-
-    def step(self) -> None:
-        self.count += 1
-        if self.progress is not None:
-            self.progress(self.count, self.total)
-
-
-def _scores_and_ablation(
-    reader: Reader, texts: Texts, layers: Sequence[int], settings: Settings, steps: StepCount
-) -> tuple[dict[Place, Scores], dict[Place, float]]:
-    """Of every head the scores that do not depend on the texts, and the ablation if there is one."""
-    on_random, on_words = on_repeats(reader, layers, settings.seed), successor(reader)
-    moved = dict[Place, float]()
-    if settings.ablation:
-        moved = ablation(reader, texts.first(settings.ablation), on_random, steps.step)
-    scores = {place: score | {"successor": on_words.get(place, np.nan)} for place, score in on_random.items()}
-    return scores, moved
-
-
-def _margins(
-    layer: LayerRecord, head: int, at: NDArray[np.intp], settings: Settings
-) -> tuple[str, Margins | None, Margins | None, float]:
-    """The space of the head's tokens, its margins in the Frobenius and nuclear norm, and its error."""
+def _margins(layer: LayerRecord, head: int, at: NDArray[np.intp], slack: float | None) -> HeadMargins:
+    """The margins on the selections of one head's queries at (2, k)."""
     if not at.size:
-        return layer.space, None, None, 0.0
+        return HeadMargins()
     problem = layer.head(head, at)
-    in_frobenius = margins(problem.tokens, problem.selected, problem.W, frobenius, settings.slack)
-    in_nuclear = None
-    if not in_frobenius.conflict:
-        in_nuclear = margins(problem.tokens, problem.selected, problem.W, nuclear)
-    return problem.space, in_frobenius, in_nuclear, problem.error
+    in_frobenius = margins(problem.tokens, problem.selected, problem.W, frobenius, slack)
+    if in_frobenius.conflict:
+        return HeadMargins(in_frobenius, None, problem.error)
+    in_nuclear = margins(problem.tokens, problem.selected, problem.W, nuclear)
+    return HeadMargins(in_frobenius, in_nuclear, problem.error)
+
+
+# ---------------------------------------------------------------------- what the page shows of the texts
+
+
+def examples(
+    layer: LayerRecord,
+    head: int,
+    texts: Texts,
+    at: NDArray[np.intp],
+    kind_of_query: NDArray[np.intp],
+    seed: int,
+) -> tuple[Example, ...]:
+    """Examples of a head's queries at (2, k), which select tokens of the given kinds (k,)."""
+    mass = layer.selected(head, at).mass
+    rng = np.random.default_rng((seed, layer.layer, head))
+    queries = representative(at[0], kind_of_query, mass, texts.special[at[0], at[1]], rng)
+    return tuple(_example(layer, head, texts, at[:, k], KINDS[kind_of_query[k]]) for k in queries)
+
+
+def representative(
+    text: NDArray[np.intp],
+    kind: NDArray[np.intp],
+    mass: Float,
+    special: Bool,
+    rng: np.random.Generator,
+) -> list[int]:
+    """Indices of SHOWN queries: the most frequent kind first, each kind by its share and from the half of its
+    queries with most attention, each query of another text.
+
+    The queries with most attention alone would mislead: those of a previous-token head are first words, which
+    attend to [CLS]. Queries of special tokens count only where there are no other queries.
+    """
+    candidates = np.flatnonzero(~special) if not special.all() else np.arange(len(special))
+    queries: list[int] = []
+    counts = np.bincount(kind[candidates], minlength=len(KINDS))
+    places = _places(counts)
+    for k in np.argsort(-counts, kind="stable"):
+        of_kind = candidates[kind[candidates] == k]
+        surer = of_kind[np.argsort(-mass[of_kind])][: max(places[k], (len(of_kind) + 1) // 2)]
+        order = rng.permutation(surer).tolist()
+        for _ in range(min(places[k], len(order))):
+            used_texts = set(text[queries].tolist())
+            queries.append(next((query for query in order if text[query] not in used_texts), order[0]))
+            order.remove(queries[-1])
+    return queries
+
+
+def mapped_texts(texts: Texts, limit: int) -> list[int]:
+    """The first texts whose maps fit into MAP_BYTES together, at most so many; if none does, the shortest,
+    unless it is longer than LONGEST.
+    """
+    mapped, free_bytes = list[int](), MAP_BYTES
+    for text, length in enumerate(texts.lengths.tolist()):
+        if len(mapped) < limit and length**2 <= free_bytes:
+            mapped.append(text)
+            free_bytes -= length**2
+    shortest = int(texts.lengths.argmin())
+    return mapped or [shortest][: limit if texts.lengths[shortest] <= LONGEST else 0]
+
+
+def maps(layer: LayerRecord, head: int, texts: Texts, limit: int) -> tuple[str, ...]:
+    """One head's attention (T, T) on every mapped text: a byte per pair, 255 for attention one, in base64."""
+    encoded = []
+    for text in mapped_texts(texts, limit):
+        length = int(texts.lengths[text])
+        at = np.array([np.full(length, text), np.arange(length)])
+        attention = layer.attention(head, at)[:, :length]
+        encoded.append(b64encode(np.round(255 * attention).astype(np.uint8).tobytes()).decode("ascii"))
+    return tuple(encoded)
+
+
+def _places(counts: NDArray[np.intp]) -> list[int]:
+    """SHOWN places, allotted to the kinds by the largest remainders; none to a kind without a query."""
+    shares = SHOWN * counts / max(counts.sum(), 1)
+    places = shares.astype(int)
+    missing = round(shares.sum()) - places.sum()
+    places[np.argsort(places - shares, kind="stable")[:missing]] += 1
+    return places.tolist()
+
+
+def _example(layer: LayerRecord, head: int, texts: Texts, at: NDArray[np.intp], kind: str) -> Example:
+    text, position = map(int, at)
+    length = int(texts.lengths[text])
+    attention = layer.attention(head, at[:, None])[0, :length]
+    return Example(
+        pieces=tuple(texts.pieces[text][:length]),
+        query=position,
+        attention=tuple(round(float(a), 4) for a in attention),
+        kind=kind,
+        unread=int(texts.full_lengths[text]) - length,
+    )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm._support.architectures import BLOCKS, NORMS, first_attribute
-from attsvm.heads.blocks import attention_replaced, eager_attention, exchangeable
+from attsvm.heads.attention import attention_replaced, eager_attention, exchangeable
 from attsvm.heads.head import Place
 from attsvm.heads.model import Reader
 from attsvm.heads.record import LayerRecord, record

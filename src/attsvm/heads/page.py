@@ -10,7 +10,7 @@ from typing import Any
 
 from attsvm._support import strict_json
 from attsvm._support.pages import page
-from attsvm.heads.audit import Audit, HeadReport, Settings
+from attsvm.heads.audit import Audit, AuditSettings, HeadReport
 from attsvm.heads.detectors import KINDS
 from attsvm.numbers.atomic_write import write_text
 
@@ -27,7 +27,7 @@ def write(audit: Audit, out: Path) -> list[Path]:
     return [out / name for name in pages]
 
 
-def row(report: HeadReport, settings: Settings) -> dict[str, Any]:
+def row(report: HeadReport, settings: AuditSettings) -> dict[str, Any]:
     """The numbers of one head, one name per column; settings that are off have no column."""
     flat: dict[str, Any] = {"layer": report.layer, "head": report.head, "space": report.space}
     flat |= report.shares | report.scores

@@ -15,20 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attsvm.data.tokens import Tokens
-from attsvm.heads.blocks import (
+from attsvm.heads.attention import (
     SUPPORTED,
+    Projections,
     Selections,
     attention_replaced,
     eager_attention,
     exchangeable,
+    hidden_states,
     joined,
     measured,
+    projections,
     visible,
 )
 from attsvm.heads.head import Head, Space, softmax
-from attsvm.heads.model import Reader, UnsupportedModel, depends_on_padding
-from attsvm.heads.projections import Projections, hidden_states, projections
-from attsvm.heads.texts import Texts
+from attsvm.heads.model import Reader, UnsupportedModel, depends_on_padding, load
+from attsvm.heads.texts import LENGTH, Texts
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.library import out_of_memory
 
@@ -119,6 +121,39 @@ class LayerRecord:
 
     def _group(self, head: int) -> int:
         return head * self.keys.shape[1] // self.heads
+
+
+def extract(
+    model: Any,
+    texts: Sequence[str],
+    *,
+    layers: Iterable[int] | None = None,
+    queries: int | None = 256,
+    above: float = 0.0,
+    length: int = LENGTH,
+    seed: int = 0,
+) -> Iterator[Head]:
+    """Every head of a model as `Tokens` and the W that gives the model's own attention.
+
+    model: hub name, folder, `.gguf` file, or `load(model, tokenizer)`.
+    queries: at most so many query positions per head, drawn with the seed; None takes all.
+    above: only queries whose largest attention exceeds this number. A head without any is left out.
+    length: at most so many tokens are read of each text; warns CutTexts where one is longer.
+    Raises UnsupportedModel where no W gives the model's attention.
+    """
+    reader = load(model)
+    for layer in record(reader, reader.tokenise(texts, length), layers):
+        for head in range(layer.heads):
+            at = sample(layer.at(head, above), queries, seed)
+            if at.size:
+                yield layer.head(head, at)
+
+
+def sample(at: NDArray[np.intp], limit: int | None, seed: int) -> NDArray[np.intp]:
+    """At most `limit` of the positions (2, k), without repetition, in their order."""
+    if limit is None or at.shape[1] <= limit:
+        return at
+    return at[:, np.sort(np.random.default_rng(seed).choice(at.shape[1], limit, replace=False))]
 
 
 def record(

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from attsvm.heads.blocks import attention_replaced, eager_attention, mask_rows
-from attsvm.heads.extract import sample
+from attsvm.heads.attention import attention_replaced, eager_attention, hidden_states, mask_rows
 from attsvm.heads.head import Head, Place, Space, softmax
 from attsvm.heads.model import Reader, load
-from attsvm.heads.projections import hidden_states
-from attsvm.heads.record import LayerRecord, record
+from attsvm.heads.record import LayerRecord, record, sample
 from attsvm.heads.texts import LENGTH, Texts
 from attsvm.norms import Norm
 from attsvm.norms.names import as_norm

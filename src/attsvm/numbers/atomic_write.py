@@ -1,6 +1,6 @@
 """The one way to write a file at once: a reader finds the old one or the new one, never a half.
 
-Files that grow and are resumed keep their unfinished name until then (`heads/tensor_files.py`).
+Files that grow and are resumed keep their unfinished name until then (`heads/activations.py`).
 """
 
 from __future__ import annotations

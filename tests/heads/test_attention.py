@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attsvm.heads import UnsupportedModel, blocks
-from attsvm.heads.audit import Settings, audit
-from attsvm.heads.blocks import measured
+from attsvm.heads import UnsupportedModel
+from attsvm.heads.attention import measured
+from attsvm.heads.audit import AuditSettings, audit
 from attsvm.heads.record import record
 from tests.heads.conftest import TEXTS, tiny
 
@@ -37,7 +37,7 @@ def whole(reader, texts):
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_selections_in_blocks_are_those_of_the_whole_map(kind, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK", 300)  # two queries at a time
+    monkeypatch.setattr("attsvm.heads.attention.BLOCK", 300)  # two queries at a time
     reader = tiny(kind, **MODELS[kind])
     texts = reader.tokenise(TEXTS)
     for maps, layer in zip(whole(reader, texts), record(reader, texts), strict=True):
@@ -52,9 +52,9 @@ def test_selections_in_blocks_are_those_of_the_whole_map(kind, monkeypatch):
 
 
 def test_an_audit_in_blocks_says_what_one_at_once_says(llama, monkeypatch):
-    settings = Settings(margins=False, ablation=1)
+    settings = AuditSettings(margins=False, ablation=1)
     at_once = audit(llama, TEXTS, settings, layers=[1])
-    monkeypatch.setattr(blocks, "BLOCK", 300)
+    monkeypatch.setattr("attsvm.heads.attention.BLOCK", 300)
     in_blocks = audit(llama, TEXTS, settings, layers=[1])
     for a, b in zip(at_once.heads, in_blocks.heads, strict=True):
         assert a.shares == b.shares and a.examples == b.examples
@@ -78,7 +78,7 @@ class Largest(TorchDispatchMode):
 
 def largest(T, block, monkeypatch):
     """The largest tensor, and the peak of NumPy's bytes, while a head reads T tokens."""
-    monkeypatch.setattr(blocks, "BLOCK", block)
+    monkeypatch.setattr("attsvm.heads.attention.BLOCK", block)
     one = {"num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1}
     reader = tiny("LlamaForCausalLM", max_position_embeddings=T, **one)
     texts = reader.tokenise([" ".join("abcdefgh"[i % 8] * (1 + i % 5) for i in range(T - 1))], T)

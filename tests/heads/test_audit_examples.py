@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from attsvm.heads.audit import Settings, audit
-from attsvm.heads.examples import SHOWN, representative
+from attsvm.heads.audit import SHOWN, AuditSettings, audit, representative
 from tests.heads.conftest import TEXTS
 
 
@@ -60,7 +59,7 @@ def test_few_queries_give_few_examples():
 
 def test_the_previous_token_head_of_minilm_shows_words_and_their_predecessors(minilm):
     texts = [*TEXTS, "a film that says nothing new ."]
-    heads = audit(minilm, texts, Settings(margins=False), layers=[0]).heads
+    heads = audit(minilm, texts, AuditSettings(margins=False), layers=[0]).heads
     shown = heads[2].examples
     assert [e.kind for e in shown] == ["previous"] * 3 and len({e.pieces for e in shown}) == 3
     for example in shown:
