@@ -27,8 +27,8 @@ from attsvm._support.workers import using
 from attsvm.plotting.svg import write_svg
 from attsvm.training.compilation import few_optimisations
 from attsvm_lab import figures
-from attsvm_lab.figures import KINDS, Check, Figure, Scale
-from attsvm_lab.figures.figure import summary
+from attsvm_lab.figures import KINDS, Check, Figure, Provenance, Scale, Status
+from attsvm_lab.figures.figure import AGREES, items, summary
 from attsvm_lab.figures.recorded import FOLDER, content
 from attsvm_lab.fingerprint import code_fingerprint
 
@@ -57,13 +57,20 @@ class Result:
         """How many numbers agree, or why there are none, in words."""
         if self.error or not self.checks:
             return self.error or "nothing to compare"
-        return summary(Counter(check.agreement for check in self.checks), "numbers")
+        return summary(sum((Counter(c) for c in self.by_kind.values()), Counter()), "numbers")
+
+    @property
+    def by_kind(self) -> dict[Provenance, Counter[Status]]:
+        """How many numbers of each kind of reference have each status, each number once."""
+        counts = {kind: Counter(items(self.checks, (kind,)).values()) for kind in KINDS}
+        return {kind: count for kind, count in counts.items() if count}
 
     @property
     def kinds(self) -> str:
         """How many numbers of each kind of reference agree, in words."""
-        agree = {kind: [check.agrees for check in self.checks if check.provenance == kind] for kind in KINDS}
-        return ", ".join(f"{sum(flags)} of {len(flags)} {kind}" for kind, flags in agree.items() if flags)
+        return ", ".join(
+            f"{counts[AGREES]} of {counts.total()} {kind}" for kind, counts in self.by_kind.items()
+        )
 
 
 def reproduce(
@@ -154,7 +161,7 @@ def make(name: str, scale: Scale, out: File) -> Result:
         short = scale == "quick" and not figure.long_runs
         with few_optimisations() if short else nullcontext():
             arrays = figure.compute(scale)
-        checks = tuple(figure.checks(arrays))
+        checks = figure.rows(arrays)
         np.savez(folder / f"{name}.npz", **arrays)
         if (picture := figure.picture(arrays)) is not None:
             write_svg(picture, folder / f"{name}.svg")

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -140,15 +141,42 @@ def test_every_status_is_in_the_headline_and_a_published_number_counts_once(toys
         "recipe": with_recipe(4.0, 4.0),
         "unexplained": with_recipe(4.0, 5.0),
         "short": check(3.0, short="1 of 9 epochs"),
+        "weak": lambda arrays: [Check("wide", "read off a plot", "nobody", 3.0, 3.0, figures.axis(0, 100))],
     }
     install(monkeypatch, *(replace(toys[1], name=name, checks=made) for name, made in rows.items()))
     report = report_of(tmp_path)
     assert report.sentence == (
-        "1 of 4 published numbers agree; 1 differs, where the published recipe gives the published number; "
+        "1 of 5 published numbers agree in rows that could have failed, 1 in rows that could not; "
+        "1 differs, where the published recipe gives the published number; "
         "1 differs, not explained; 1 is not comparable yet."
     )
     text = page(report, tmp_path)
     assert "theirs: 4" in text and "1 of 9 epochs" in text
+    assert "within more than half of the number" in text
+
+
+def test_tiles_and_headline_count_the_same_numbers(toys, tmp_path, monkeypatch):
+    made = (with_recipe(4.0, 4.0), check(3.0), check(3.0, "read off a plot"), check(9.0, "independent run"))
+    install(monkeypatch, *(replace(toys[1], name=f"f{k}", checks=rows) for k, rows in enumerate(made)))
+    report = report_of(tmp_path)
+    published = [report.by_kind[kind] for kind in ("printed", "read off a plot")]
+    assert sum(published, start=Counter()) == report.items
+    assert report.items.total() == 3 and report.by_kind["printed"].total() == 2
+    assert "<b>1<i> of 2</i></b> <span>printed" in page(report, tmp_path)
+    assert report.results[0].kinds == "0 of 1 printed"
+
+
+def test_numbers_of_one_name_are_all_kept_in_the_file(toys, tmp_path, monkeypatch):
+    def rows(arrays):
+        return [*check(3.0)(arrays), *check(4.0, "independent run")(arrays)]
+
+    install(monkeypatch, replace(toys[0], checks=rows))
+    write_gallery(report_of(tmp_path), tmp_path, tmp_path)
+    kept = json.loads((tmp_path / "numbers.json").read_text(encoding="utf8"))["figures"]["drawn"]
+    assert sorted(row[0] for row in kept.values()) == [3.0, 4.0]
+    install(monkeypatch, replace(toys[0], checks=lambda arrays: [*check(3.0)(arrays), *check(4.0)(arrays)]))
+    with pytest.raises(ValueError, match="rows of one name and kind: last <number> \\(printed\\)"):
+        write_gallery(report_of(tmp_path / "other"), tmp_path, tmp_path)
 
 
 @pytest.mark.parametrize(("accuracy", "share"), [(figures.digits(1), 1.0), (figures.axis(0, 100), 0.0)])

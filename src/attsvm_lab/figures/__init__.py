@@ -17,7 +17,7 @@ try:
 except ImportError as error:
     raise missing("figures need matplotlib", "lab") from error
 
-from attsvm_lab.figures.accuracy import Accuracy, axis, counted, digits, exactly, sampled, within
+from attsvm_lab.figures.accuracy import Accuracy, axis, counted, digits, exactly, log_axis, sampled, within
 from attsvm_lab.figures.figure import KINDS, STATUSES, Check, Figure, Paper, Provenance, Scale, Status
 from attsvm_lab.figures.papers import PAPERS
 
@@ -62,6 +62,7 @@ __all__ = [
     "counted",
     "digits",
     "exactly",
+    "log_axis",
     "sampled",
     "within",
 ]

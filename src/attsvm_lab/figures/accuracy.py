@@ -88,13 +88,23 @@ def axis(low: float, high: float) -> Accuracy:
     return Accuracy(READ * (high - low), words=f"read to 2 % of an axis from {low:g} to {high:g}")
 
 
+def log_axis(value: float, low: float, high: float) -> Accuracy:
+    """A number read off a logarithmic plot: 2 % of its axis, from low to high, is a factor.
+
+    The factor is the same at every value: (high/low)^0.02, upwards more than downwards, of which the larger.
+    """
+    factor = (high / low) ** READ
+    words = f"read to 2 % of a logarithmic axis from {low:g} to {high:g}"
+    return Accuracy(abs(value) * (factor - 1), words=words)
+
+
 def along(x: Any, curve: Float, at: float, low: float, high: float) -> Accuracy:
     """A number read off a curve at a place that is itself read off an axis: the curve's change around there.
 
     x, curve (k,): our curve; low, high: the published horizontal axis, read to 2 %. The beginning of a curve
     is read exactly.
     """
-    width = READ * (high - low) if at > low else 0.0
+    width = READ * (high - low) if at > np.min(x) else 0.0
     near = np.interp([at - width, at, at + width], x, curve)
     words = f"the place read to 2 % of an axis from {low:g} to {high:g}"
     return Accuracy(float(np.abs(near - near[1]).max()), words=words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from matplotlib.figure import Figure as Canvas
@@ -20,12 +20,14 @@ Status = Literal[
     "differs: the published recipe gives the published number",
     "differs, not explained",
     "not comparable yet",
+    "agrees, but could not have failed",
 ]
 AGREES: Final = "agrees"
 RECIPE: Final = "differs: the published recipe gives the published number"
 UNEXPLAINED: Final = "differs, not explained"
 SHORT: Final = "not comparable yet"
-STATUSES: tuple[Status, ...] = (AGREES, RECIPE, UNEXPLAINED, SHORT)
+POWERLESS: Final = "agrees, but could not have failed"
+STATUSES: tuple[Status, ...] = (AGREES, RECIPE, UNEXPLAINED, SHORT, POWERLESS)
 """The possible outcomes of a check. Only the first two are understood."""
 
 Provenance = Literal["printed", "read off a plot", "stated", "derived", "conjectured", "independent run"]
@@ -59,7 +61,9 @@ class Check:
     stands; reference, ours: the two numbers; accuracy: how well both are known, which gives the tolerance;
     because: an explanation. item: the published number this row is about, where several rows share one.
     recipe: where a row may differ because the paper computed otherwise, our row that repeats the published
-    recipe. short: how many epochs, seeds or runs a comparison still lacks.
+    recipe. short: how many epochs, seeds or runs a comparison still lacks. beside: the other published
+    numbers of the figure that differ from this one by more than the accuracy of its source; `Figure.rows`
+    sets them.
     """
 
     what: str
@@ -72,6 +76,7 @@ class Check:
     item: str = ""
     recipe: Check | None = None
     short: str = ""
+    beside: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.provenance not in KINDS:
@@ -81,6 +86,7 @@ class Check:
             raise TypeError(f"{self.what}: its accuracy is {self.accuracy!r}. {remedy}")
         for name in ("reference", "ours"):  # from NumPy's numbers and truth values, too
             object.__setattr__(self, name, float(getattr(self, name)))
+        object.__setattr__(self, "beside", tuple(self.beside))  # a record has a list
         if self.accuracy.criterion and self.provenance in MEASURED:
             raise ValueError(
                 f"{self.what}: a bound set by hand beside a number that somebody measured. "
@@ -107,16 +113,34 @@ class Check:
 
     @property
     def blunt(self) -> bool:
-        """Whether half of a published number, or twice it, would agree as well: such a check has no power."""
+        """Whether half of a published number, or twice it, would agree as well."""
         return self.published and self.tolerance > abs(self.reference) / 2 > 0
 
     @property
+    def told_apart(self) -> tuple[int, int]:
+        """Of the published numbers `beside` this one: from how many ours would differ, and their number."""
+        return sum(abs(self.ours - other) > self.tolerance for other in self.beside), len(self.beside)
+
+    @property
+    def powerless(self) -> bool:
+        """Whether a published row accepts what it should tell apart, and so could not have failed.
+
+        It is blunt, or accepts more than half of the other published numbers of its figure.
+        """
+        differ, others = self.told_apart
+        return self.published and (self.blunt or 2 * differ < others)
+
+    @property
     def agreement(self) -> Status:
-        if self.short or (self.agrees and self.blunt):
+        if self.short:
             return SHORT
         if self.agrees:
-            return AGREES
-        status = UNEXPLAINED if self.recipe is None else self.recipe.agreement
+            return POWERLESS if self.powerless else AGREES
+        if self.recipe is None:
+            return UNEXPLAINED
+        status = self.recipe.agreement
+        if status == POWERLESS:  # the recipe's row would have accepted other numbers, too
+            return SHORT
         return RECIPE if status == AGREES else status
 
     @property
@@ -126,7 +150,12 @@ class Check:
             return ""
         if self.recipe is not None and not self.agrees:
             return f"{self.recipe.what}: {self.recipe.ours:.4g}"
-        return self.short or f"within more than half of the number ({self.accuracy.words})"
+        if self.short:
+            return self.short
+        if self.blunt:
+            return f"within more than half of the number ({self.accuracy.words})"
+        differ, others = self.told_apart
+        return f"differs from {differ} of {others} other published numbers of the figure"
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Check:
@@ -141,8 +170,24 @@ def certified(arrays: Arrays) -> Check:
     return Check("share of certified programs", DERIVED, "definition", 1.0, share, exactly("every program"))
 
 
-def items(checks: Sequence[Check]) -> dict[str, Status]:
-    """The status of each published number among the checks, once, however many rows it has.
+def beside_each_other(checks: Sequence[Check]) -> tuple[Check, ...]:
+    """The checks of one figure, each published one with the other published numbers of the figure.
+
+    Left out are numbers that the source itself cannot tell from the row's own, and rows that are not compared.
+    """
+    references = {check.reference for check in checks if check.published and not check.short}
+
+    def completed(check: Check) -> Check:
+        known_to = check.accuracy.known_to
+        others = sorted(r for r in references if abs(r - check.reference) > known_to)
+        recipe = check.recipe and completed(check.recipe)
+        return replace(check, recipe=recipe, beside=tuple(others) if check.published else ())
+
+    return tuple(map(completed, checks))
+
+
+def items(checks: Sequence[Check], kinds: Sequence[Provenance] = PUBLISHED) -> dict[str, Status]:
+    """The status of each number of these kinds among the checks, once, however many rows it has.
 
     A row that repeats a recipe belongs to the row that names it. Among the other rows of a number, the worst
     counts.
@@ -150,19 +195,21 @@ def items(checks: Sequence[Check]) -> dict[str, Status]:
     repeats = {check.recipe.what for check in checks if check.recipe is not None}
     statuses: dict[str, Status] = {}
     for check in checks:
-        if check.published and check.what not in repeats:
+        if check.provenance in kinds and check.what not in repeats:
             name = check.item or check.what
             statuses[name] = max(statuses.get(name, AGREES), check.agreement, key=SEVERITY.index)
     return statuses
 
 
-SEVERITY: tuple[Status, ...] = (AGREES, RECIPE, SHORT, UNEXPLAINED)
+SEVERITY: tuple[Status, ...] = (AGREES, RECIPE, POWERLESS, SHORT, UNEXPLAINED)
 """The outcomes from best to worst."""
 
 
 def summary(counts: Mapping[Status, int], noun: str) -> str:
     """How many of the numbers called `noun` have each status, in words, without the statuses of none."""
     clauses = [f"{counts.get(AGREES, 0)} of {sum(counts.values())} {noun} agree"]
+    if count := counts.get(POWERLESS, 0):
+        clauses = [f"{clauses[0]} in rows that could have failed, {count} in rows that could not"]
     if count := counts.get(RECIPE, 0):
         verb = "differs" if count == 1 else "differ"
         clauses.append(f"{count} {verb}, where the published recipe gives the published number")
@@ -224,6 +271,10 @@ class Figure:
         """Decorator: this function compares the figure's numbers with their references."""
         self.checks = checks
         return checks
+
+    def rows(self, arrays: Arrays) -> tuple[Check, ...]:
+        """The checks, each beside the other published numbers of the figure."""
+        return beside_each_other(self.checks(arrays))
 
     def __call__(self, *sizes: Any, **keywords: Any) -> Arrays:
         return self.experiment(*sizes, **keywords)

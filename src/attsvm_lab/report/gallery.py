@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path as File
 from typing import Any
 
 from attsvm._support import strict_json
+from attsvm_lab.figures import Check
 from attsvm_lab.report.summary import Report
 from attsvm_lab.reproduce import Result
 
@@ -53,13 +56,24 @@ def _numbers(report: Report) -> dict[str, Any]:
     """Every number of the page, by figure, to six digits. Tests compare the docs with these numbers."""
     figures = {
         result.name: {
-            check.what: [*(float(f"{x:.6g}") for x in (check.reference, check.ours)), check.agreement]
-            for check in result.checks
+            name: [*(float(f"{x:.6g}") for x in (check.reference, check.ours)), check.agreement]
+            for name, check in named(result.checks).items()
         }
         for _, group in report.papers
         for result in group
     }
     return {"headline": report.sentence, "shuffled": report.shuffled, "figures": figures}
+
+
+def named(checks: Sequence[Check]) -> dict[str, Check]:
+    """Every check of a figure by a name of its own: its quantity, with the kind of its reference where two
+    share it."""
+    counts = Counter(check.what for check in checks)
+    names = [c.what if counts[c.what] == 1 else f"{c.what} ({c.provenance})" for c in checks]
+    if len(set(names)) < len(names):
+        twice = ", ".join(name for name, count in Counter(names).items() if count > 1)
+        raise ValueError(f"rows of one name and kind: {twice}. Give each row a name of its own.")
+    return dict(zip(names, checks, strict=True))
 
 
 def _entry(result: Result, images: File) -> str:

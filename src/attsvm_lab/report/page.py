@@ -23,7 +23,11 @@ from attsvm_lab.reproduce import Result
 ROOM = "attsvm_lab.report"
 TITLE = "Attention as max-margin token selection, reproduced"
 MARKS: dict[Status, tuple[str, str]] = dict(
-    zip(STATUSES, (("good", "✓"), ("reason", "≈"), ("bad", "✗"), ("open", "…")), strict=True)
+    zip(
+        STATUSES,
+        (("good", "✓"), ("reason", "≈"), ("bad", "✗"), ("open", "…"), ("weak", "○")),
+        strict=True,
+    )
 )
 HEADS = ("Quantity", "Reference", "Ours", "Verdict", "Source")
 CLASSES: dict[Provenance, str] = {
@@ -83,8 +87,9 @@ def _tiles(report: Report) -> str:
     return "\n".join(tiles)
 
 
-def _tile(kind: Provenance, counts: Counter[str]) -> str:
-    labels = {STATUSES[1]: "by the recipe", STATUSES[2]: "not explained", STATUSES[3]: "not comparable yet"}
+def _tile(kind: Provenance, counts: Counter[Status]) -> str:
+    words = ("by the recipe", "not explained", "not comparable yet", "agree, but could not have failed")
+    labels = dict(zip(STATUSES[1:], words, strict=True))
     differ = ", ".join(f"{counts[status]} {label}" for status, label in labels.items() if counts[status])
     note = f"<small>{differ}</small>" if differ else ""
     count = f"<b>{counts['agrees']}<i> of {counts.total()}</i></b>"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from pathlib import Path as File
@@ -14,7 +13,7 @@ from attsvm import Evidence, __version__
 from attsvm._support import strict_json
 from attsvm_lab.claims.run import Row, run as run_all
 from attsvm_lab.figures import KINDS, PAPERS, Check, Paper, Provenance, Scale, Status
-from attsvm_lab.figures.figure import SHORT, items, summary
+from attsvm_lab.figures.figure import PUBLISHED, SHORT, summary
 from attsvm_lab.fingerprint import code_fingerprint
 from attsvm_lab.reproduce import Result
 
@@ -62,14 +61,15 @@ class Report:
     @property
     def items(self) -> Counter[Status]:
         """How many published numbers have each status, each counted once however many rows it has."""
-        return Counter(status for result in self.results for status in items(result.checks).values())
+        return sum((self.by_kind[kind] for kind in PUBLISHED if kind in self.by_kind), Counter[Status]())
 
     @property
-    def by_kind(self) -> dict[Provenance, Counter[str]]:
-        """How many numbers have each status, by where their references come from."""
-        by_kind = {kind: Counter[str]() for kind in KINDS}
-        for _, check in self.checks:
-            by_kind[check.provenance][check.agreement] += 1
+    def by_kind(self) -> dict[Provenance, Counter[Status]]:
+        """How many numbers have each status, by where their references come from, each number once."""
+        by_kind = {kind: Counter[Status]() for kind in KINDS}
+        for result in self.results:
+            for kind, counts in result.by_kind.items():
+                by_kind[kind] += counts
         return {kind: counts for kind, counts in by_kind.items() if counts}
 
     @property
@@ -99,8 +99,8 @@ class Report:
 
         This is a negative control: checks that accepted the references of other rows would have no power.
         """
-        differ = [d for result in self.results for d in _differ_from_other_rows(result.checks)]
-        return sum(differ), len(differ)
+        pairs = [check.told_apart for _, check in self.checks if check.agreement != SHORT]
+        return sum(differ for differ, _ in pairs), sum(others for _, others in pairs)
 
     @property
     def power(self) -> str:
@@ -152,19 +152,6 @@ def _check_record(check: Check) -> dict[str, Any]:
     """A check for machines, its recipe by name."""
     facts = {name: getattr(check, name) for name in CHECK_FIELDS}
     return facts | {"accuracy": check.accuracy.words, "recipe": check.recipe.what if check.recipe else ""}
-
-
-def _differ_from_other_rows(checks: Sequence[Check]) -> list[bool]:
-    """Whether each number that is compared differs from the published number of each other row."""
-    rows = [check for check in checks if check.published and check.agreement != SHORT]
-    references = {check.reference for check in rows}
-    return [
-        abs(check.ours - reference) > check.tolerance
-        for check in rows
-        for reference in references
-        # Skip references that cannot be distinguished at the accuracy of their source.
-        if abs(reference - check.reference) > check.accuracy.known_to
-    ]
 
 
 def broken(row: Row) -> bool:

@@ -56,7 +56,7 @@ def computed(name):
 
 def agreements(name, **changed):
     """What came of each check of a figure, some of its arrays changed."""
-    return [check.agreement for check in figures.ALL[name].checks(arrays(name) | changed)]
+    return [check.agreement for check in figures.ALL[name].rows(arrays(name) | changed)]
 
 
 # ---------------------------------------------------------------------- what should come out

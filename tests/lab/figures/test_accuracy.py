@@ -5,8 +5,9 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from attsvm_lab.figures import Check, axis, counted, digits, exactly, sampled, within
+from attsvm_lab.figures import Accuracy, Check, axis, counted, digits, exactly, log_axis, sampled, within
 from attsvm_lab.figures.accuracy import LEVEL, along, log_digits, significant
+from attsvm_lab.figures.figure import beside_each_other
 
 PAIRS = 4_000
 MANY = 4
@@ -90,11 +91,41 @@ def test_only_a_row_whose_recipe_agrees_is_explained():
 
 
 def test_what_lacks_epochs_or_accepts_half_of_the_number_is_not_compared():
-    assert (
-        row(1.0, short="3 of 9 epochs").agreement == row(1.4, axis(0, 30)).agreement == "not comparable yet"
-    )
+    assert row(1.0, short="3 of 9 epochs").agreement == "not comparable yet"
+    assert row(1.4, axis(0, 30)).agreement == "agrees, but could not have failed"
     assert row(9.0, axis(0, 30)).agreement == "differs, not explained"
     assert row(1.4, axis(0, 30), "independent run").agreement == "agrees"
+
+
+def figure_of(numbers, accuracy):
+    """Rows that meet these published numbers exactly, as one figure has them."""
+    return beside_each_other(
+        [Check(f"row {x:g}", "printed", "nobody", x, x, accuracy, recipe=None) for x in numbers]
+    )
+
+
+def test_a_row_that_accepts_most_other_numbers_of_its_figure_could_not_have_failed():
+    numbers = (82.5, 83.0, 83.5, 84.0)
+    wide, narrow = (figure_of(numbers, digits(1) + Accuracy(error=e)) for e in (0.5, 0.02))
+    assert {check.agreement for check in wide} == {"agrees, but could not have failed"}
+    assert "differs from 0 of 3 other published numbers" in wide[0].reason
+    assert {check.agreement for check in narrow} == {"agrees"}
+    assert [check.told_apart for check in narrow] == [(3, 3)] * 4
+
+
+def test_a_recipe_that_could_not_have_failed_explains_nothing():
+    numbers = (1.0, 1.5, 2.0, 2.5)
+    for error, status in ((0.5, "not comparable yet"), (0.02, "differs: the published recipe gives the")):
+        accuracy = digits(1) + Accuracy(error=error)
+        rows = [Check(f"row {x:g}", "printed", "nobody", x, x, accuracy) for x in numbers]
+        own = Check("ours", "printed", "nobody", 1.0, 9.0, accuracy, item="row 1", recipe=rows[0])
+        assert beside_each_other([*rows, own])[-1].agreement.startswith(status)
+
+
+def test_a_reading_of_a_logarithmic_axis_is_known_to_a_factor():
+    small, large = (log_axis(value, 0.004, 1.0).known_to for value in (0.005, 0.5))
+    assert large == pytest.approx(100 * small) and 0.1 < small / 0.005 < 0.13
+    assert axis(0.004, 1.0).known_to > 3 * small
 
 
 def test_a_bound_set_by_hand_beside_a_measured_number_is_refused():

@@ -36,6 +36,8 @@ READINGS = {
     "probability": {0: 0.525, 10: 0.63, 31: 0.90, 50: 0.99},
 }
 """Read off Figure 3c: mean attention on the non-zero token, mean probability of the right label."""
+AXES = (-10, 209, 0.35, 1.03)
+"""Its axes: left, right, bottom, top."""
 
 
 @MAX_MARGIN.figure(
@@ -177,7 +179,7 @@ def _readings(arrays: Arrays) -> list[Check]:
     rows = []
     for quantity, readings in READINGS.items():
         for step, published in readings.items():
-            accuracy = axis(0.3, 1.0) + along(steps, arrays[quantity], step, 0, 100)
+            accuracy = axis(*AXES[2:]) + along(steps, arrays[quantity], step, *AXES[:2])
             ours, title = float(arrays[quantity][step]), f"tight: {names[quantity]}, step {step}"
             rows.append(Check(title, PLOT, source, published, ours, accuracy))
     return rows

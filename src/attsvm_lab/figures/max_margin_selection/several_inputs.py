@@ -26,9 +26,13 @@ READINGS = {
     ("norm", "plain"): {50: 2.3, 100: 3.2, 150: 3.6, 200: 3.9},
 }
 """Read off the published plots: mean attention on the best tokens and ‖p‖, by step."""
-AXES = {"mass": axis(0, 1), "norm": axis(0, 20)}
-FAR = 20.0
-"""p₁ at the right edge of the plot, where the drawn line, of slope 0.2, leaves it; p₂ is −1.2 to 5.2."""
+AXES = {"mass": axis(0.1, 1.04), "norm": axis(-1, 20.4)}
+STEPS = (-10, 209)
+"""The axes of the published curves."""
+WINDOW = (-2, 6, -2, 4)
+"""The published plot of the paths: left, right, bottom, top."""
+HEIGHT = 1.22
+"""Where the drawn line leaves it on the right."""
 
 
 @MAX_MARGIN.figure(
@@ -127,9 +131,9 @@ def _line(arrays: Arrays) -> list[Check]:
     """The drawn line is that of the program with the score; the model's program has the same direction."""
     rows = []
     for name, variant in (("seen", "score coordinate seen"), ("exact", "the trained model")):
-        height = FAR * float(arrays[name][1] / arrays[name][0])
-        quantity, item = f"height of the line at p₁ = {FAR:g}, {variant}", "the drawn line"
-        rows.append(Check(quantity, PLOT, PAPER, 0.2 * FAR, height, axis(-1.2, 5.2), item=item))
+        height = WINDOW[1] * float(arrays[name][1] / arrays[name][0])
+        quantity, item = f"height of the line at p₁ = {WINDOW[1]:g}, {variant}", "the drawn line"
+        rows.append(Check(quantity, PLOT, PAPER, HEIGHT, height, axis(*WINDOW[2:]), item=item))
     return rows
 
 
@@ -138,7 +142,7 @@ def _readings(arrays: Arrays) -> list[Check]:
     for (quantity, rule), readings in READINGS.items():
         curve = arrays[f"{quantity}_{rule}"]
         for step, published in readings.items():
-            accuracy = AXES[quantity] + along(np.arange(len(curve)), curve, step, 0, 200)
+            accuracy = AXES[quantity] + along(np.arange(len(curve)), curve, step, *STEPS)
             title = f"{names[quantity]}, {rule}, step {step}"
             rows.append(Check(title, PLOT, PAPER, published, curve[step], accuracy))
     return rows

@@ -150,7 +150,7 @@ def _published(arrays: Arrays, p: float) -> list[Check]:
     ]
     smaller = float(both[arrays[f"steps_{p:g}"] == 40][0])
     quantity = f"p = {p:g}: smaller of both probabilities after 40 steps"
-    return [*rows, Check(quantity, PLOT, SOURCE, 1.0, smaller, axis(0, 1))]
+    return [*rows, Check(quantity, PLOT, SOURCE, 1.0, smaller, axis(0.3, 1.03))]
 
 
 def _measured(arrays: Arrays, p: float) -> list[Check]:

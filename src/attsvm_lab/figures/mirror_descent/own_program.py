@@ -25,6 +25,8 @@ STEPS = {1.75: 1_500, 2.0: 2_000, 3.0: 20_000}
 COLORS = {1.75: BLUE, 2.0: ORANGE, 3.0: GREEN}
 PUBLISHED = {1.75: 0.21, 2.0: 0.18, 3.0: 0.005}
 """Divergence of the p = 3 run to each program in the saved plot, after 20,000 steps."""
+AXIS = axis(-0.08, 1.15)
+"""The vertical axis of that plot."""
 MEASURED = {(1.75, 1.75): 0.0122, (1.75, 2.0): 0.0205, (1.75, 3.0): 0.0818}
 MEASURED |= {(2.0, 1.75): 0.0114, (2.0, 2.0): 0.0053, (2.0, 3.0): 0.0417}
 """Same-selection values of an independent script over six seeds, starts shared by the p."""
@@ -153,9 +155,7 @@ def _against_plot(arrays: Arrays, q: float, published: float) -> list[Check]:
     """One published value: beside ours with tokens mixed as published, then with the same tokens for both."""
     item = f"p = 3 to the l{q:g} program"
     ends = {kind: _end(arrays, kind, 3.0, q) for kind in ("mixed", "own")}
-    ours = {
-        kind: (float(values.mean()), axis(0, 0.5) + sampled(values, 100)) for kind, values in ends.items()
-    }
+    ours = {kind: (float(values.mean()), AXIS + sampled(values, 100)) for kind, values in ends.items()}
     if q == 3.0:  # its own program: there is nothing to mix
         return [Check(item, PLOT, SOURCE, published, *ours["own"])]
     mixed = Check(f"{item}, tokens mixed as published", PLOT, SOURCE, published, *ours["mixed"], item=item)

@@ -7,7 +7,6 @@ import math
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from scipy.stats import t as student
 
 from attsvm.plotting.panels import describe, grid
 from attsvm.plotting.style import BLUE, GREEN, GREY, ORANGE, label
@@ -144,9 +143,6 @@ def _cell(arrays: Arrays, size: int, p: str) -> list[Check]:
     short = _short(arrays, size, p)
     if not short and len(accuracies) == 1:
         short = "one initialisation of ours beside one of theirs"
-    half_width = precision.error * student.ppf(0.975, precision.freedom)
-    if not short and half_width < abs(ours - theirs) <= precision.tolerance:
-        short = f"{len(accuracies)} initialisations: outside their 95 % interval, within 99.7 %"
     rows = [Check(_title(size, p), PRINTED, TABLE, theirs, ours, precision, ONE, short=short)]
     if size == 6:
         quantity, printed = f"{_title(size, p)}, as printed", UNMASKED[p].best[0]

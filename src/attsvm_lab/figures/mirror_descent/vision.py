@@ -95,7 +95,7 @@ def checks(arrays: Arrays) -> list[Check]:
 
 def _point(quantity: str, published: float, ours: float) -> Check:
     single = sampled([ours], 1)
-    return Check(quantity, PLOT, READ, published, ours, axis(0.2, 0.85) + single, short=single.words)
+    return Check(quantity, PLOT, READ, published, ours, axis(0.235, 0.85) + single, short=single.words)
 
 
 READ = "read off the published plot"

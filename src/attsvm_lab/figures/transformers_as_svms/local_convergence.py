@@ -37,6 +37,9 @@ END_W = {1999: 0.997}
 TURN_READ = {100: 0.75, 200: 0.88, 400: 0.96, 1000: 0.99}
 TURN_KQ = {50: 0.739, 100: 0.874, 200: 0.948, 500: 0.989, 999: 0.995, 1999: 0.996}
 MASS_KQ = {50: 0.854, 100: 0.9997}
+AXES = {"mass": (0.1, 1.05), "correlation": (0.0, 1.05)}
+STEPS = (-50, 1050)
+"""The axes of the saved plots."""
 
 
 class Source(NamedTuple):
@@ -171,7 +174,8 @@ def _check(
     values = values[np.isfinite(values)]
     reading = digits(len(str(published).partition(".")[2]))
     if source.kind == PLOT:
-        reading = axis(0, 1) + along(arrays["steps"], np.nanmean(arrays[name], 0), step, 0, 1000)
+        reading = axis(*AXES["mass" if "mass" in name else "correlation"])
+        reading += along(arrays["steps"], np.nanmean(arrays[name], 0), step, *STEPS)
     accuracy = reading + sampled(values, source.runs)
     return Check(
         f"{quantity}, step {step}", source.kind, source.name, published, values.mean(), accuracy, **options

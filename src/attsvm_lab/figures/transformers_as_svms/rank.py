@@ -22,6 +22,8 @@ RECORD = "rank"
 """The record that `lab/benchmarks/rank_by_scs.py` wrote."""
 WIDTHS = (1, 2, 3, 4, 5, 10, 15, 20)
 EXAMPLES = (5, 10, 15)
+AXIS = (0.3, 15.7)
+"""The vertical axis of the published plot."""
 ABSOLUTE = 1e-7
 """Singular values above this counted as rank in the published script."""
 PUBLISHED: dict[str, dict[int, tuple[float, ...]]] = {
@@ -143,12 +145,12 @@ def _published(arrays: Arrays, norm: str, cell: tuple[int, int], label_of_cell: 
     published = PUBLISHED[norm][EXAMPLES[cell[0]]][cell[1]]
     counted, exact = arrays[f"{norm}_counted"][cell], arrays[norm][cell]
     exact, item = exact[exact > 0], f"{norm} rank, {label_of_cell}"
-    quantity, accuracy = f"{item}, {COUNTED[norm]}", axis(0, 15) + sampled(counted, 100)
+    quantity, accuracy = f"{item}, {COUNTED[norm]}", axis(*AXIS) + sampled(counted, 100)
     recipe = Check(quantity, PLOT, SOURCE, published, counted.mean(), accuracy, item=item)
     if not len(exact):
         return [recipe]
     alike = _wide(arrays["nuclear"]) if norm == "nuclear" else ()
-    accuracy, quantity = axis(0, 15) + sampled(exact, 100, alike=alike), f"{item}, of the feasible draws"
+    accuracy, quantity = axis(*AXIS) + sampled(exact, 100, alike=alike), f"{item}, of the feasible draws"
     exact_row = Check(quantity, PLOT, SOURCE, published, exact.mean(), accuracy, ARTEFACT, item, recipe)
     return [recipe, exact_row]
 

@@ -17,7 +17,7 @@ from attsvm.numbers import Float
 from attsvm.plotting.panels import describe, grid
 from attsvm.plotting.style import BLUE, GREY, ORANGE, label
 from attsvm_lab.figures import textbook
-from attsvm_lab.figures.accuracy import axis, exactly, sampled
+from attsvm_lab.figures.accuracy import exactly, log_axis, sampled
 from attsvm_lab.figures.figure import PLOT, STATED, Arrays, Check, scales
 from attsvm_lab.figures.papers import TRANSFORMERS
 
@@ -35,6 +35,8 @@ PUBLISHED = {
     "direction": (0.072, 0.043, 0.015, 0.0087),
     "single": (0.155, 0.145, 0.135, 0.123),
 }
+AXIS = (0.0043, 1.24)
+"""The vertical axis of the published plot, which is logarithmic: a reading is known to 12 %."""
 
 
 @TRANSFORMERS.figure(
@@ -195,13 +197,13 @@ def _means_of(arrays: Arrays, d: int) -> list[Check]:
             ]
             if len(values):
                 quantity = f"1 − correlation with {label_of_target}, d = {d}"
-                accuracy, mean = axis(0, 0.2) + sampled(values, 500, alike=other_widths), float(values.mean())
+                accuracy = log_axis(published, *AXIS) + sampled(values, 500, alike=other_widths)
                 row = Check(
                     f"{quantity}, {name} gradient",
                     PLOT,
                     SOURCE,
                     published,
-                    mean,
+                    float(values.mean()),
                     accuracy,
                     why,
                     quantity,

@@ -66,6 +66,14 @@ def draw_trajectories(ax: Axes, arrays: Arrays, name: str, window: tuple[float, 
     describe(ax, TITLES[name], "first coordinate", "second coordinate of $W z$")
 
 
+def leaves_at(path: Float, edge: float) -> float:
+    """First coordinate at which a path (k, 2) first crosses the height `edge` above or below the origin."""
+    beyond = int(np.argmax(path[:, 1] * np.sign(edge) >= abs(edge)))
+    pair = path[beyond - 1 : beyond + 1]
+    order = np.argsort(pair[:, 1])
+    return float(np.interp(edge, pair[order, 1], pair[order, 0]))
+
+
 def _to_edge(ray: Float, window: tuple[float, float, float, float]) -> Float:
     """The point where a ray from the origin leaves the window."""
     x_min, x_max, y_min, y_max = window

@@ -20,12 +20,15 @@ from attsvm_lab.figures.transformers_as_svms.trajectories import (
     COLORS,
     SOURCE,
     draw_trajectories,
+    leaves_at,
     trajectories,
 )
 
+PATHS = (2.92, 2.22)
+"""Where the published paths of W z_i leave the plot."""
 SOLVED = within(1e-8, "solver accuracy")
-WINDOW = (-10, 60, -75, 75)
-"""The axes of the published plots."""
+WINDOW = (-2, 10, -5, 5)
+"""The axes of the published plot, which shows tokens, rays and paths together."""
 
 
 @TRANSFORMERS.figure(
@@ -55,8 +58,8 @@ def draw(arrays: Arrays) -> Canvas:
     label(tokens_ax, -2.1, -2.6, "★ selected   • others   ○ support", GREY)
     draw_trajectories(middle, arrays, "full", window=WINDOW)
     draw_trajectories(right, arrays, "factored", window=WINDOW)
-    label(middle, -8, 66, "dashed: nuclear rays", GREY)
-    label(right, -8, 66, "dashed: Frobenius rays", GREY)
+    label(middle, 3.2, -0.2, "dashed:\nnuclear rays", GREY)
+    label(right, 3.2, -0.2, "dashed:\nFrobenius rays", GREY)
     right.set_ylabel("")
     return figure
 
@@ -87,8 +90,16 @@ def checks(arrays: Arrays) -> list[Check]:
     least = np.sort(margins[..., 0], axis=-1)[:, 1].min()  # the margin of the winner to itself is 0
     return [
         *(_ray(i, slope, full[i]) for i, slope in enumerate((1.3, -1.67))),
+        *(_path(i, place, arrays["path_full"][i]) for i, place in enumerate(PATHS)),
         Check("least margin of the program", DERIVED, "by definition", 1.0, least, SOLVED),
     ]
+
+
+def _path(i: int, place: float, path: Float) -> Check:
+    """The point where the drawn path of W z_i leaves the published plot above or below."""
+    edge = WINDOW[3] if path[-1, 1] > 0 else WINDOW[2]
+    quantity = f"path of W z{i + 1}, x at y = {edge:g}".replace("-", "−")
+    return Check(quantity, PLOT, SOURCE, place, leaves_at(path, edge), axis(*WINDOW[:2]))
 
 
 def _ray(i: int, slope: float, ray: Float) -> Check:
