@@ -42,6 +42,7 @@ OTHERS = {
             ("1.16", "1.76", "2.03", "1.89", "2.02", "0.075"), "shares in records/benign_overfitting.json"
         ),
         "1.49": "√(2/0.9)",
+        "20,000": "seeds counted",
         "0.36": "exponent of the five published levels",
         "0.73": "the second of three draws",
     },

@@ -1,8 +1,71 @@
-"""The standard normal numbers behind the published figures, recovered to single precision.
+"""The data behind the published figures: the authors' own draws, made without torch.
 
-They were identified by what the papers print and draw: the solver cost 0.31319 of SEVERAL_INPUTS, and
-the slopes of the drawn rays, 7.7 and 14 (TWO_CLOUDS), 1.3 and −1.67 (TWO_FANS). The tests check these.
+The notebooks draw with torch's generator, which `torch_normals` repeats from the seed alone. `sphere` is the
+random model of "Transformers as SVMs" (seeds 0 – 99) and of mirror descent (seeds 1 – 100); `relu` that
+of the experiment with a ReLU head (seeds 1, 2, …). Initial weights were drawn without a seed and are lost.
+
+The tuples below are the normal numbers of the drawn instances. They were first identified by what the papers
+print and draw: the solver cost 0.31319 of SEVERAL_INPUTS (seed 0), and the slopes of the drawn rays, 7.7 and
+14 (TWO_CLOUDS, seed 1), 1.3 and −1.67 (TWO_FANS, seed 3). The tests compare them with the generator.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from attsvm._support.validation import as_seeds, check_sizes
+from attsvm.data.tokens import Tokens
+from attsvm.datasets.random import Seed, on_sphere
+from attsvm.datasets.torch_normals import TorchNormals
+from attsvm.numbers import Float
+
+
+def sphere(n: int, T: int, d: int, seed: Seed = 0) -> tuple[Tokens, Float]:
+    """The published draws of unit tokens, unit queries, a unit head and random labels.
+
+    Draw order v, Y, X, Z in float32, each by one call; normalised in float32, too.
+    seed: as the authors counted their runs; a range gives a leading runs axis.
+    Returns Tokens with keys (n, T, d), queries (n, d), labels (n,), and the head v (d,).
+    """
+    n, T, d = check_sizes(n=(n, 1), T=(T, 1), d=(d, 1))
+
+    def draw(normals: TorchNormals) -> tuple[Float, ...]:
+        v, labels, keys, queries = normals(d), normals(n), normals((n, T, d)), normals((n, d))
+        return on_sphere(v), _signs(labels), on_sphere(keys), on_sphere(queries)
+
+    v, labels, keys, queries = _drawn(draw, seed)
+    return Tokens(keys, queries, labels), v
+
+
+def relu(n: int, T: int, d: int, seed: Seed = 1) -> tuple[Tokens, Float]:
+    """The published draws of the experiment with the head h(r) = 1ᵀ max(Vᵀ r, 0).
+
+    Draw order V, X, Y, Z in float32. Returns Tokens, and V (d, d) of Frobenius norm one.
+    """
+    n, T, d = check_sizes(n=(n, 1), T=(T, 1), d=(d, 1))
+
+    def draw(normals: TorchNormals) -> tuple[Float, ...]:
+        V, keys, labels, queries = normals((d, d)), normals((n, T, d)), normals(n), normals((n, d))
+        return V / np.linalg.norm(V), on_sphere(keys), _signs(labels), on_sphere(queries)
+
+    V, keys, labels, queries = _drawn(draw, seed)
+    return Tokens(keys, queries, labels), V
+
+
+def _signs(numbers: Float) -> Float:
+    return np.where(numbers > 0, 1.0, -1.0)
+
+
+def _drawn(draw: Callable[[TorchNormals], tuple[Float, ...]], seed: Seed) -> list[Float]:
+    """The parts of one draw, or of several with a leading runs axis, in float64."""
+    seeds = as_seeds(seed)
+    if isinstance(seeds, int):
+        return [part.astype(float) for part in draw(TorchNormals(seeds))]
+    draws = [draw(TorchNormals(one)) for one in seeds]
+    return [np.stack(part).astype(float) for part in zip(*draws, strict=True)]
+
 
 SINGLE_INPUT_STARTS = tuple((0.0, y) for y in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5))
 SEVERAL_INPUTS_STARTS = tuple((x, 0.0) for x in (1.0, 0.5, 0.0, -0.5, -1.0, -1.5))

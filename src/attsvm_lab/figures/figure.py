@@ -173,7 +173,7 @@ def certified(arrays: Arrays) -> Check:
 def beside_each_other(checks: Sequence[Check]) -> tuple[Check, ...]:
     """The checks of one figure, each published one with the other published numbers of the figure.
 
-    Left out are numbers that the source itself cannot tell from the row's own, and rows that are not compared.
+    Left out: numbers that the source itself cannot tell from the row's own, and rows that are not compared.
     """
     references = {check.reference for check in checks if check.published and not check.short}
 
