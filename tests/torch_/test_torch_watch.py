@@ -101,7 +101,7 @@ def test_every_column_of_the_history_is_the_score_of_its_part_of_the_text(held, 
     model, batch, one = decoder(), prompts(), probe()
     with watch(model, {2: one}) as watching:
         out = model.generate(**batch, max_new_tokens=8, do_sample=False, eos_token_id=None)
-    assert watching._pending_limit == held
+    assert watching._texts.pending_limit == held
     parts = [out[0, : 6 + k].tolist() for k in range(8)]
     expected = [scored(model, one, 2, part) for part in parts]
     assert watching.history[2][0].tolist() == pytest.approx(expected, rel=SINGLE, abs=SINGLE)

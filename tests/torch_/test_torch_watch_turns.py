@@ -105,9 +105,9 @@ def test_a_sequence_that_was_stopped_goes_on_and_is_told_again():
 def test_a_generation_that_fails_before_it_reads_leaves_a_pass_of_one_token_what_it_was():
     model, batch = decoder(), prompts()
     with watch(model, {1: probe()}) as watching, torch.no_grad():
-        cache, begun = model(**batch, use_cache=True).past_key_values, watching._blocks_read
+        cache, begun = model(**batch, use_cache=True).past_key_values, watching._texts.blocks_read
         with pytest.raises(ValueError, match="max_new_tokens"):
             model.generate(**batch, max_new_tokens=-1)
         longer = torch.cat([batch["attention_mask"], torch.ones(2, 1).long()], 1)
         model(batch["input_ids"][:, :1], attention_mask=longer, past_key_values=cache)
-        assert watching._blocks_read == begun and watching.history[1].shape == (2, 2)
+        assert watching._texts.blocks_read == begun and watching.history[1].shape == (2, 2)

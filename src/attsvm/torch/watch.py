@@ -1,35 +1,29 @@
 """Probes beside a language model while it generates: a running score for every sequence of the batch.
 
 The file holds the watch with its hooks, the stopping criterion made of its scores, and the replacement of the
-model's `generate`.
+model's `generate`. `running.py` reads what the hooks receive.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from attsvm._support.architectures import BLOCKS, NORMS, first_attribute
 from attsvm._support.optional_dependencies import missing
 from attsvm._support.validation import as_integer, is_integer
-from attsvm.torch.running import (
-    ENDED,
-    LayerProbes,
-    RunningScores,
-    concatenated,
-    counted_tokens,
-    pending_limit,
-)
+from attsvm.torch.running import NO_TOKEN, DecoderPass, LayerProbes, TextReader
 
 OnPass = Callable[[Any, int, float], None]
 """Called with the probe's key, the sequence and the score that passed the threshold."""
-
-NO_TOKEN = "Pass at least one each; a text that is empty may begin with the tokenizer's bos_token."
 
 
 class Watch:
@@ -45,35 +39,24 @@ class Watch:
     """
 
     def __init__(self, model: nn.Module, probes: Mapping[int, Any], skip: int) -> None:
-        self._model, self._skip = model, skip
-        body, blocks, norm = _decoder_parts(model)
-        self._indices = {layer: _layer_index(layer, len(blocks)) for layer in probes}
-        self._layers = {self._indices[layer]: LayerProbes(entry) for layer, entry in probes.items()}
-        if len(self._layers) < len(probes):
+        self._model = model
+        parts = _decoder_parts(model)
+        indices = {layer: _layer_index(layer, len(parts.blocks)) for layer in probes}
+        self._layers = {layer: LayerProbes(entry) for layer, entry in probes.items()}
+        if len({*indices.values()}) < len(probes):
             raise ValueError(
                 f"layers {[*probes]} name one twice. Pass {{layer: {{name: probe}}}} for several."
             )
-        width = _state_width(model, norm)
-        for layer in self._indices:
-            self._probes_of(layer).check_width(width, f"layer {layer}")
-        self._last_layer = self._layers[max(self._layers)]  # the last one that a pass reaches
-        self._keys = [
-            layer if self._probes_of(layer).single else (layer, name)
-            for layer in self._indices
-            for name, classes in self._probes_of(layer).classes.items()
-            for _ in range(classes)
-        ]
-        panels = [panel for layer in self._layers.values() for panel in layer.panels]
-        self._member = torch.block_diag(*(panel.member for panel in panels))
-        self._intercept = torch.cat([panel.intercept for panel in panels])
-        # How many blocks (prompts, or additions to them) were read, and whether the next pass is one.
-        self._blocks_read, self._block_next = 0, False
-        self._eos_token_id: Any = _eos_token_id(getattr(model, "generation_config", None))
-        self._start(0, torch.device("cpu"))
-        hooks = [body.register_forward_pre_hook(_begin_hook(weakref.ref(self)), with_kwargs=True)]
-        hooks += [_hook(layer, weakref.ref(self), k, blocks, norm) for k, layer in self._layers.items()]
+        width = _state_width(model, parts.norm)
+        for layer, layer_probes in self._layers.items():
+            layer_probes.check_width(width, f"layer {layer}")
+        last = self._layers[max(indices, key=indices.__getitem__)]
+        self._texts = TextReader([*self._layers.values()], last, skip)
+        self._set_generation(_eos_token_id(getattr(model, "generation_config", None)), begins=False)
+        by_index = {indices[layer]: layer_probes for layer, layer_probes in self._layers.items()}
+        hooks = _hooks(parts, by_index, weakref.ref(self))
         _add_watch(model, self)
-        self._remove_hooks = weakref.finalize(self, _remove, hooks, model, weakref.ref(self))
+        self._remove_hooks = weakref.finalize(self, _remove_watch, hooks, model, weakref.ref(self))
         self._remove_hooks.atexit = False
 
     @property
@@ -92,7 +75,7 @@ class Watch:
     def recent(self, last: int) -> Iterable[tuple[Any, Tensor]]:
         """The scores after the last so many passes, (n, last), by layer, or by (layer, name) of several."""
         for layer, scores in self._by_layer(self._recent(last)).items():
-            if self._probes_of(layer).single:
+            if self._layers[layer].single:
                 yield layer, scores
             else:
                 yield from (((layer, name), probe_scores) for name, probe_scores in scores.items())
@@ -117,13 +100,13 @@ class Watch:
             tokens late.
         The score is that of all tokens that the model has read; the next pass reads the token just chosen.
         """
-        by_layer = threshold if isinstance(threshold, Mapping) else dict.fromkeys(self._indices, threshold)
-        if unknown := [layer for layer in by_layer if layer not in self._indices]:
+        by_layer = threshold if isinstance(threshold, Mapping) else dict.fromkeys(self._layers, threshold)
+        if unknown := [layer for layer in by_layer if layer not in self._layers]:
             raise ValueError(
-                f"no probe on layer {unknown[0]!r}. Pass {{layer: threshold}} of {[*self._indices]}."
+                f"no probe on layer {unknown[0]!r}. Pass {{layer: threshold}} of {[*self._layers]}."
             )
         for layer in by_layer:
-            if max(self._probes_of(layer).classes.values()) > 1:
+            if max(self._layers[layer].classes.values()) > 1:
                 raise ValueError(
                     f"a probe on layer {layer} has several classes. A threshold needs one score."
                 )
@@ -131,16 +114,16 @@ class Watch:
         if not (is_integer(every) and every >= 1):
             raise ValueError(f"every is {every!r}. Pass a number of tokens, at least 1.")
         limits = {layer: threshold_number(limit, sure) for layer, limit in by_layer.items()}
-        layers = [key[0] if isinstance(key, tuple) else key for key in self._keys]
-        return _criteria(self, [limits.get(layer, math.nan) for layer in layers], every, stop, call)
+        columns = [ScoreColumn(key, limits.get(layer, math.nan)) for layer, key in self._columns()]
+        return _criteria(self, columns, every, stop, call)
 
     def close(self) -> None:
         """Remove the hooks; the scores stay."""
         self._remove_hooks()
 
     def __repr__(self) -> str:
-        layers = ", ".join(map(str, self._indices))
-        size = f"{self._n} sequences of {self._length} tokens read"
+        layers = ", ".join(map(str, self._layers))
+        size = f"{self._texts.n} sequences of {self._texts.length} tokens read"
         return f"Watch({type(self._model).__name__}, probes on layers {layers}: {size})"
 
     def __enter__(self) -> Watch:
@@ -151,132 +134,35 @@ class Watch:
 
     # ------------------------------------------------------------------ while the model runs
 
-    def _begin_generation(self, eos_token_id: Any) -> None:
-        """Before a generation: the next pass reads a block; eos_token_id: what ends a text."""
-        self._eos_token_id, self._block_next = eos_token_id, True
+    def _set_generation(self, eos_token_id: Any, begins: bool) -> None:
+        """What ends a text from the next block on; begins: the next pass reads a block."""
+        self._eos_token_id, self._block_next = eos_token_id, begins
 
-    def _start(self, n: int, device: torch.device) -> None:
-        """Before the first pass over new sequences."""
-        self._length, self._n = 0, n
-        self._answer: list[tuple[Tensor, Tensor]] = []  # products and counts since the last block
-        self._running = RunningScores(self._member, self._intercept, n, device)
-        self._n_read = torch.zeros((n, 1), dtype=torch.long, device=device)
-        self._clear_pending()
-
-    def _clear_pending(self) -> None:
-        """Nothing is pending: neither a block nor passes of one token each."""
-        self._block, self._pending, self._count = False, 0, 1
-        self._mask: Tensor | None = None
-        self._generated: list[Tensor] = []
-        for layer in self._layers.values():
-            layer.pending = []
-
-    def _begin(self, body: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before a pass: read what is pending if this pass cannot wait with it."""
-        ids = kwargs.get("input_ids", args[0] if args else None)
-        inputs = ids if ids is not None else kwargs["inputs_embeds"]
-        n, count = inputs.shape[:2]
-        if not n or not count:
-            raise ValueError(f"the model was given {n} texts of {count} tokens. {NO_TOKEN}")
-        if len(self._last_layer.pending) < self._pending:  # the pass before broke off
-            self._read_pending()
-        cache, mask = kwargs.get("past_key_values"), _token_mask(kwargs.get("attention_mask"))
-        length = 0 if cache is None else int(cache.get_seq_length())
-        if length == 0:
-            if mask is not None and not bool(mask.any(1).all()):
-                empty = int(mask.any(1).int().argmin())
-                raise ValueError(f"the mask leaves no token of text {empty}. {NO_TOKEN}")
-            self._start(n, inputs.device)
-        elif length != self._length or n != self._n:
-            raise RuntimeError(
-                f"the model goes on after {length} tokens of {n} sequences, the watch has seen "
-                f"{self._length} of {self._n}. Begin before the first pass; keep the rows."
-            )
-        block = length == 0 or count > 1 or self._block_next
-        if self._pending and (block or self._block or not self._can_wait(mask)):
-            self._read_pending()
-        if block:
-            ends = [] if self._eos_token_id is None else self._eos_token_id
-            self._end_ids = torch.as_tensor(ends, dtype=torch.long, device=inputs.device).flatten()
-            self._blocks_read, self._block_next = self._blocks_read + 1, False
-            self._can_end = len(self._end_ids) > 0
-        self._length, self._count, self._block, self._mask = length + count, count, block, mask
-        self._pending += 1
-        if self._can_end and not block:
-            self._generated.append(inputs.new_full((n, 1), -1).long() if ids is None else ids.clone())
-
-    def _can_wait(self, mask: Tensor | None) -> bool:
-        """Whether another token can be pending; the last mask must cover all pending tokens."""
-        if mask is None or self._mask is None:
-            return mask is self._mask and self._pending < self._pending_limit
-        return self._pending < min(self._pending_limit, mask.shape[1])
-
-    def _read_pending(self) -> None:
-        """Let the probes read what is pending; a pass that broke off does not count."""
-        passes, layers = len(self._last_layer.pending), self._layers.values()
-        if passes:
-            device = self._n_read.device
-            with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                products = concatenated(
-                    [layer.pending_products(passes, self._block).to(device) for layer in layers], -1
-                )
-                if self._block:
-                    self._read_block(products)
-                else:
-                    self._read_tokens(products, passes)
-            self._pending_limit = pending_limit(self._n, max(layer.width for layer in layers))
-        if passes < self._pending:
-            self._length -= self._count
-        self._clear_pending()
-
-    def _read_tokens(self, products: Tensor, passes: int) -> None:
-        """Read generated tokens. Those of a text that has ended do not count until another turn begins."""
-        real = None if self._mask is None else self._mask[:, -self._pending :][:, :passes]
-        generated = concatenated(self._generated[:passes], 1) if self._generated else None
-        counts, n_read = counted_tokens(self._n_read, passes, real, generated, self._end_ids, self._skip)
-        self._running.read(products, counts, True)
-        self._n_read = n_read
-        self._answer.append((products, counts))
-
-    def _read_block(self, products: Tensor) -> None:
-        """Read a prompt, or an addition to it: a text that had ended goes on.
-
-        Tokens of the last answer that did not count then count now where the mask has them.
-        """
-        products = concatenated([*(answer for answer, _ in self._answer), products], 1)
-        count, mask = products.shape[1], self._mask
-        real = None if mask is None else mask[:, -count:]
-        n_read = torch.full_like(self._n_read, self._length - count)
-        n_read = n_read if mask is None else mask[:, :-count].sum(1, True)
-        counts, n_read = counted_tokens(n_read, count, real, None, self._end_ids, self._skip)
-        if self._answer:
-            counted = concatenated([answer_counts for _, answer_counts in self._answer], 1)
-            counts[:, : counted.shape[1]] &= ~counted
-        self._running.read(products, counts, False)
-        self._n_read, self._answer = n_read, []
+    def _begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before a pass of the decoder."""
+        self._texts.begin(_decoder_pass(args, kwargs), self._block_next, self._eos_token_id)
+        if self._texts.pending.block:
+            self._block_next = False
 
     def _recent(self, passes: int | None) -> Tensor:
         """Scores after the last so many passes, or all, of all probes side by side: (n, passes, K)."""
-        self._read_pending()
-        return self._running.recent(passes)
+        self._texts.read_pending()
+        return self._texts.running.recent(passes)
 
-    def _end(self, passed: Tensor) -> None:
-        """No further token of these sequences counts."""
-        self._n_read = self._n_read.masked_fill(passed[:, None], -ENDED)
-
-    def _probes_of(self, layer: int) -> LayerProbes:
-        return self._layers[self._indices[layer]]
+    def _columns(self) -> Iterator[tuple[int, Any]]:
+        """For each of the K scores its layer and its key: the layer, or (layer, name) of several probes."""
+        for layer, probes in self._layers.items():
+            for name, classes in probes.classes.items():
+                yield from repeat((layer, layer if probes.single else (layer, name)), classes)
 
     def _by_layer(self, scores: Tensor) -> dict[int, Any]:
         """Scores (…, K) by layer and name; those of several classes stay together, (…, k)."""
-        by_layer: dict[int, Any] = {}
-        classes = [k for layer in self._layers.values() for k in layer.classes.values()]
+        classes = [k for probes in self._layers.values() for k in probes.classes.values()]
         columns = iter(scores.split(classes, -1))
-        for requested in self._indices:
-            layer = self._probes_of(requested)
-            by_name = {name: next(columns).squeeze(-1) for name in layer.classes}
-            named = {name: by_name[name] for name in layer.names}  # in the caller's order
-            by_layer[requested] = named[""] if layer.single else named
+        by_layer: dict[int, Any] = {}
+        for layer, probes in self._layers.items():
+            by_name = {name: next(columns).squeeze(-1) for name in probes.classes}
+            by_layer[layer] = by_name[""] if probes.single else {name: by_name[name] for name in probes.names}
         return by_layer
 
 
@@ -304,12 +190,19 @@ def watch(model: nn.Module, probes: Mapping[int, Any], *, skip: int = 1) -> Watc
 # ---------------------------------------------------------------------- the decoder and its hooks
 
 
-def _decoder_parts(model: nn.Module) -> tuple[nn.Module, nn.ModuleList, nn.Module]:
+class DecoderParts(NamedTuple):
     """The module that runs the blocks, the blocks, and the norm after the last block."""
+
+    body: nn.Module
+    blocks: nn.ModuleList
+    norm: nn.Module
+
+
+def _decoder_parts(model: nn.Module) -> DecoderParts:
     for body in model.modules():
         blocks, norm = first_attribute(body, BLOCKS), first_attribute(body, NORMS)
         if isinstance(blocks, nn.ModuleList) and isinstance(norm, nn.Module):
-            return body, blocks, norm
+            return DecoderParts(body, blocks, norm)
     raise ValueError(
         f"{type(model).__name__} has no blocks ({' or '.join(BLOCKS)}) with a norm after them "
         f"({', '.join(NORMS)}). Pass a decoder of transformers."
@@ -333,46 +226,53 @@ def _layer_index(layer: int, count: int) -> int:
     return int(layer) % (count + 1)
 
 
-def _hook(
-    layer: LayerProbes, watching: weakref.ref[Watch], number: int, blocks: nn.ModuleList, norm: nn.Module
-) -> Any:
-    """A hook that gives the layer its states, as transformers numbers its hidden_states."""
+def _hooks(
+    parts: DecoderParts, layers: Mapping[int, LayerProbes], watching: weakref.ref[Watch]
+) -> list[RemovableHandle]:
+    """Hooks that give every layer its states, by its index among the hidden_states of transformers.
 
-    def receive(states: Tensor) -> None:
+    The hooks refer to the watch weakly, so that a watch that is deleted removes them.
+    """
+
+    def begin(body: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if (alive := watching()) is not None:
-            layer.add(states, alive._block)
+            alive._begin(args, kwargs)
 
-    if number < len(blocks):
-
-        def pre_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            receive(args[0] if args else kwargs["hidden_states"])
-
-        return blocks[number].register_forward_pre_hook(pre_hook, with_kwargs=True)
-    return norm.register_forward_hook(lambda module, args, out: receive(out))
-
-
-def _begin_hook(watching: weakref.ref[Watch]) -> Any:
-    def pre_hook(body: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def add(probes: LayerProbes, states: Tensor) -> None:
         if (alive := watching()) is not None:
-            alive._begin(body, args, kwargs)
+            probes.add(states, alive._texts.pending.block)
 
-    return pre_hook
+    def before_block(probes: LayerProbes, block: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        add(probes, args[0] if args else kwargs["hidden_states"])
+
+    def after_norm(probes: LayerProbes, norm: nn.Module, args: Any, output: Tensor) -> None:
+        add(probes, output)
+
+    hooks = [parts.body.register_forward_pre_hook(begin, with_kwargs=True)]
+    for index, probes in layers.items():
+        if index < len(parts.blocks):
+            hook = partial(before_block, probes)
+            hooks.append(parts.blocks[index].register_forward_pre_hook(hook, with_kwargs=True))
+        else:
+            hooks.append(parts.norm.register_forward_hook(partial(after_norm, probes)))
+    return hooks
 
 
-def _remove(hooks: list[Any], model: nn.Module, watching: weakref.ref[Watch]) -> None:
-    for hook in hooks:
-        hook.remove()
-    _remove_watch(model, watching)
-
-
-def _token_mask(mask: Any) -> Tensor | None:
-    """The mask, which must be one of tokens (n, T), or None."""
+def _decoder_pass(args: tuple[Any, ...], kwargs: dict[str, Any]) -> DecoderPass:
+    """The inputs of a pass, from the arguments of the decoder's forward method."""
+    ids = kwargs.get("input_ids", args[0] if args else None)
+    inputs = ids if ids is not None else kwargs["inputs_embeds"]
+    n, t = inputs.shape[:2]
+    if not n or not t:
+        raise ValueError(f"the model was given {n} texts of {t} tokens. {NO_TOKEN}")
+    mask, cache = kwargs.get("attention_mask"), kwargs.get("past_key_values")
     if mask is not None and (not isinstance(mask, Tensor) or mask.ndim != 2):
         raise NotImplementedError(
             "the model was given a mask of pairs, from which padding cannot be read (a static cache). "
             "Generate with the default cache."
         )
-    return mask
+    cached = 0 if cache is None else int(cache.get_seq_length())
+    return DecoderPass(n, t, inputs.device, ids, mask, cached)
 
 
 # ---------------------------------------------------------------------- stopping
@@ -387,45 +287,59 @@ def threshold_number(threshold: Any, sure: bool) -> float:
     return float(threshold.high if sure else threshold.threshold)
 
 
-def _criteria(watching: Watch, limits: list[float], every: int, stop: bool, on_pass: OnPass | None) -> Any:
-    """The transformers.StoppingCriteriaList of `Watch.stop_at`. limits: one per score, NaN for no limit."""
+class ScoreColumn(NamedTuple):
+    """One of the K scores: its key (a layer, or layer and name), and its limit, NaN for no limit."""
+
+    key: Any
+    limit: float
+
+
+def _criteria(
+    watching: Watch, columns: list[ScoreColumn], every: int, stop: bool, on_pass: OnPass | None
+) -> Any:
+    """The transformers.StoppingCriteriaList of `Watch.stop_at`."""
     try:
         from transformers import StoppingCriteria, StoppingCriteriaList
     except ModuleNotFoundError as error:
         raise missing("stopping a generation needs transformers", "hf") from error
 
-    unlimited = [math.isnan(limit) for limit in limits]
-
     class ScorePassed(StoppingCriteria):
         def __init__(self) -> None:
-            self.blocks_read, self.calls, self.reported = -1, 0, set[tuple[Any, int]]()
-            self.no_row = self.limits = self.unlimited = torch.zeros(0)
+            self.blocks_read = -1
 
         def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
-            if watching._blocks_read != self.blocks_read:
-                self.blocks_read, self.calls, self.reported = watching._blocks_read, 0, set()
-                device = input_ids.device
-                self.no_row = torch.zeros(len(input_ids), dtype=torch.bool, device=device)
-                self.limits, self.unlimited = (torch.tensor(x, device=device) for x in (limits, unlimited))
+            if watching._texts.blocks_read != self.blocks_read:
+                self.start(len(input_ids), input_ids.device)
             self.calls += 1
             if self.calls % every:
                 return self.no_row
             recent = watching._recent(every)
             over = ~(recent < self.limits)  # true for NaN, too: what cannot be scored must not go on
-            over = over & ~self.unlimited if any(unlimited) else over
+            over = over if self.all_limited else over & ~self.limits.isnan()
             passed = over.flatten(1).any(1)
             if stop:
-                watching._end(passed)
+                watching._texts.end(passed)
             if on_pass is not None and passed.any():
                 self.report(on_pass, recent, over)
             return passed if stop else self.no_row
 
+        def start(self, n: int, device: torch.device) -> None:
+            """After a block: count anew, and report every row anew."""
+            self.blocks_read, self.calls = watching._texts.blocks_read, 0
+            self.reported: set[tuple[Any, int]] = set()
+            self.no_row = torch.zeros(n, dtype=torch.bool, device=device)
+            limits = [column.limit for column in columns]
+            self.limits, self.all_limited = (
+                torch.tensor(limits, device=device),
+                not any(map(math.isnan, limits)),
+            )
+
         def report(self, on_pass: OnPass, recent: Tensor, over: Tensor) -> None:
-            for row, column in torch.nonzero(over.any(1)).tolist():
-                key = watching._keys[column]
+            for row, k in torch.nonzero(over.any(1)).tolist():
+                key = columns[k].key
                 if (key, row) not in self.reported:
                     self.reported.add((key, row))
-                    on_pass(key, row, float(recent[row, over[row, :, column], column][0]))
+                    on_pass(key, row, float(recent[row, over[row, :, k], k][0]))
 
     return StoppingCriteriaList([ScorePassed()])
 
@@ -470,13 +384,13 @@ class WatchedGenerate:
         try:
             for watching in self.watches:
                 end_ids = options["eos_token_id"] if "eos_token_id" in options else _eos_token_id(config)
-                watching._begin_generation(end_ids)
+                watching._set_generation(end_ids, begins=True)
             return self.original(*args, **options)
         finally:
             self.busy = False
             default = _eos_token_id(getattr(self.model, "generation_config", None))
             for watching in self.watches:
-                watching._eos_token_id, watching._block_next = default, False
+                watching._set_generation(default, begins=False)
 
 
 def _add_watch(model: nn.Module, watching: Watch) -> None:
@@ -488,8 +402,13 @@ def _add_watch(model: nn.Module, watching: Watch) -> None:
     model.generate.watch_refs.append(weakref.ref(watching))
 
 
-def _remove_watch(model: nn.Module, reference: weakref.ref[Watch]) -> None:
-    """Remove a watch from the model's `generate`; without any watch the model's own `generate` comes back."""
+def _remove_watch(hooks: list[RemovableHandle], model: nn.Module, reference: weakref.ref[Watch]) -> None:
+    """Remove a watch's hooks, and the watch from the model's `generate`.
+
+    Without any watch the model's own `generate` comes back.
+    """
+    for hook in hooks:
+        hook.remove()
     generate = getattr(model, "generate", None)
     if not isinstance(generate, WatchedGenerate) or reference not in generate.watch_refs:
         return
