@@ -99,7 +99,7 @@ class Slow(Sliced):
         time.sleep(0.5 if self.read > 3 * len(self.array) else 0)
         return super().__getitem__(examples)
 
-array.PART, progress.PATIENCE = 1, 0.0
+array.BLOCK, progress.PATIENCE = 1, 0.0
 keys, _, best = problem(900, 6, 20, 1)
 try:
     max_margin(Tokens(Slow(keys)), best)

@@ -20,7 +20,7 @@ N, T, D = 200, 6, 10
 
 @pytest.fixture(autouse=True)
 def everything_is_large(monkeypatch):
-    monkeypatch.setattr(files, "KEPT", 0)
+    monkeypatch.setattr(files, "COPY_LIMIT", 0)
 
 
 def write_npy(file, arrays):
@@ -56,7 +56,7 @@ def test_the_answer_is_the_one_of_the_arrays_that_are_read(tmp_path, monkeypatch
     write(tmp_path / "file", {"keys": keys})
     there, code = as_json("solve", tmp_path / "file", "--select", "first")
     assert isinstance(Tokens.load(tmp_path / "file").keys, Stored)
-    monkeypatch.setattr(files, "KEPT", 10**9)
+    monkeypatch.setattr(files, "COPY_LIMIT", 10**9)
     assert not isinstance(Tokens.load(tmp_path / "file").keys, Stored)
     here, _ = as_json("solve", tmp_path / "file", "--select", "first")
     assert (code, there["certified"], there["rows"]) == (0, True, N * (T - 1))
@@ -111,7 +111,7 @@ def test_what_stays_in_the_file_needs_no_memory(tmp_path, monkeypatch):
 def test_no_more_than_a_part_is_held(tmp_path, monkeypatch):
     keys, _, best = problem(4000, 8, 64, 1, "float16")
     np.savez(tmp_path / "large.npz", keys=keys)
-    monkeypatch.setattr(array, "PART", 1 << 14)
+    monkeypatch.setattr(array, "BLOCK", 1 << 14)
     tracemalloc.start()
     tokens = Tokens.load(tmp_path / "large.npz")
     held = tracemalloc.get_traced_memory()[1]

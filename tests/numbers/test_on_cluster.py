@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from attsvm import Tokens, frobenius, max_margin
-from attsvm.numbers.stored import as_stored, tasks
-from attsvm.numbers.stored.cluster import OnCluster, _in_parts, _margins
+from attsvm.numbers.stored import as_stored, cluster
+from attsvm.numbers.stored.cluster import OnCluster, _in_blocks, _margins
 from tests.numbers.test_homes import chunked
 from tests.numbers.test_stored import numbers
 from tests.program.test_working_set import problem
@@ -51,7 +51,7 @@ def test_large_chunks_are_widened_a_part_at_a_time(monkeypatch):
     keys, directions = numbers(30, 5, 8), np.random.default_rng(1).standard_normal((30, 8))
     stored = OnCluster(chunked(keys, len(keys)))
     whole = stored.margins(np.arange(30), np.zeros(30, int), directions, np.eye(8))
-    monkeypatch.setattr("attsvm.numbers.stored.cluster.PART", 100)
+    monkeypatch.setattr("attsvm.numbers.stored.cluster.BLOCK", 100)
     assert np.array_equal(stored.margins(np.arange(30), np.zeros(30, int), directions, np.eye(8)), whole)
 
 
@@ -125,13 +125,13 @@ import pickle, sys
 sys.modules["attsvm"] = None
 import numpy as np
 task = pickle.load(sys.stdin.buffer)
-asked = dict(shape=(1, 3, 3), index=(np.array([0]),), own=[np.array([1]), np.ones((1, 3))])
+asked = dict(shape=(1, 3, 3), index=(np.array([0]),), arrays=[np.array([1]), np.ones((1, 3))])
 print(task(np.eye(3)[None], **asked).shape)
 """
 
 
 @pytest.mark.parametrize(
-    ("made", "runs"), [(_in_parts(partial(_margins(), W=np.ones((3, 3)))), True), (OnCluster.margins, False)]
+    ("made", "runs"), [(_in_blocks(partial(_margins(), W=np.ones((3, 3)))), True), (OnCluster.margins, False)]
 )
 def test_a_worker_needs_only_numpy(made, runs):
     task = pytest.importorskip("cloudpickle").dumps(made)
@@ -216,7 +216,7 @@ def test_a_chunk_that_fails_on_a_worker_is_named(small):
 
 def test_a_cluster_without_workers_is_given_up(small, monkeypatch):
     small.scale(0)
-    monkeypatch.setattr(tasks, "PATIENCE", 0.5)
+    monkeypatch.setattr(cluster, "PATIENCE", 0.5)
     with pytest.raises(
         ValueError, match=r"keys, examples 0 to 19, .*: the cluster has had no worker for 0\.5 s"
     ):
@@ -228,7 +228,7 @@ def test_a_cluster_that_is_lost_is_named(small, monkeypatch):
         small.close()
         wait(future, client)
 
-    wait = tasks._wait
-    monkeypatch.setattr(tasks, "_wait", closing)
+    wait = cluster._wait
+    monkeypatch.setattr(cluster, "_wait", closing)
     with pytest.raises(ValueError, match=r"keys, examples 0 to 19, .*: the cluster was closed or lost"):
         Tokens(loaded(lambda _, part: time.sleep(0.2) or part, numbers(20, 4, 3), 5))

@@ -38,7 +38,7 @@ def test_the_largest_entries_are_those_in_memory_and_no_number_is_infinite(put):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize(("T", "d"), [(1, 1), (5, 8), (64, 64), (70, 130)])
-def test_the_kernel_of_one_reading_agrees_with_plain_torch(monkeypatch, dtype, T, d):
+def test_the_kernel_of_triton_margins_agrees_with_plain_torch(monkeypatch, dtype, T, d):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
@@ -50,9 +50,9 @@ def test_the_kernel_of_one_reading_agrees_with_plain_torch(monkeypatch, dtype, T
         rng.standard_normal((4, 2)),
         rng.standard_normal((d, 2)),
     )
-    assert devices._one_reading() is not None
+    assert devices._triton_margins() is not None
     once = OnDevice(keys).margins(*asked)
-    monkeypatch.setattr(devices, "_one_reading", lambda: None)
+    monkeypatch.setattr(devices, "_triton_margins", lambda: None)
     twice = OnDevice(keys).margins(*asked)
     np.testing.assert_allclose(once, twice, rtol=1e-12, atol=1e-11)
 
@@ -84,7 +84,7 @@ def test_rows_of_jax_are_taken_by_few_programs_however_many_they_are():
     array = numbers(64, 3, 2)
     stored, place = OnDevice(in_jax(array)), np.arange(64)
     stored[place[:2], place[:2] % 3]
-    taken = library._program(stored.library.jax, library._taken)
+    taken = library._program(stored.library.jax, library._gather)
     before = taken._cache_size()
     for count in (5, 6, 7, 8):
         found = stored[place[:count], place[:count] % 3]

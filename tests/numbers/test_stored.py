@@ -5,7 +5,7 @@ import pytest
 
 from attsvm import Path, Solution, Tokens, finite_part, max_margin, selections
 from attsvm.data import tokens
-from attsvm.numbers.stored import KEPT, Stored
+from attsvm.numbers.stored import COPY_LIMIT, Stored
 from tests.archives import arrays_of
 
 
@@ -47,7 +47,7 @@ def test_bfloat16_is_read_by_its_bits():
 
 
 def test_large_single_precision_is_not_widened_and_small_is():
-    large, small = np.ones((2, 8, KEPT // 16 + 1), np.float32), np.ones((2, 8, 4), np.float32)
+    large, small = np.ones((2, 8, COPY_LIMIT // 16 + 1), np.float32), np.ones((2, 8, 4), np.float32)
     assert isinstance(Tokens(large).keys, Stored)
     assert np.shares_memory(Tokens(large).keys.array, large)
     assert Tokens(small).keys.dtype == np.float64
@@ -102,7 +102,7 @@ def test_what_numpy_can_read_whole_is_read_if_it_is_small(monkeypatch):
 
     assert Tokens(Whole(numbers(4, 3, 2))).keys.dtype == np.float64
     assert Tokens(Whole(numbers(2, 4, 3, 2))).runs == 2
-    monkeypatch.setattr("attsvm.numbers.stored.KEPT", 10)
+    monkeypatch.setattr("attsvm.numbers.stored.COPY_LIMIT", 10)
     assert isinstance(Tokens(Whole(numbers(4, 3, 2))).keys, Stored)
 
 
@@ -204,6 +204,6 @@ def test_keys_in_a_file_are_not_copied_into_another(tmp_path):
 
 
 def test_large_arrays_in_memory_are_saved_in_their_precision(tmp_path):
-    large = np.ones((2, 8, KEPT // 16 + 1), np.float32)
+    large = np.ones((2, 8, COPY_LIMIT // 16 + 1), np.float32)
     assert arrays_of(Tokens(large).save(tmp_path / "large"))["keys"].dtype == np.float32
     assert np.array_equal(Tokens.load(tmp_path / "large").keys[:1], large[:1])

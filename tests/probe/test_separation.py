@@ -17,7 +17,7 @@ def certified(X, y):
     """A probe with its certificate, its tokens in memory or in their store."""
 
     def fit(monkeypatch, kept, sequences=X):
-        monkeypatch.setattr(separation, "KEPT", kept)
+        monkeypatch.setattr(separation, "COPY_LIMIT", kept)
         return AttentionProbe(head_ridge=0.01, prompt_ridge=0.01, certify=True).fit(sequences, y)
 
     return fit

@@ -190,7 +190,7 @@ def test_batches_of_a_file_are_read_alone_and_train_as_in_memory(tmp_path, monke
     mapped = Tokens(
         np.memmap(tmp_path / "keys", np.float64, "r", shape=file.shape), tokens.queries, tokens.labels
     )
-    monkeypatch.setattr("attsvm.training.data.KEPT", 0)
+    monkeypatch.setattr("attsvm.training.data.COPY_LIMIT", 0)
     monkeypatch.setattr(streaming, "SHARE", 0.0)
     before = mapped.keys.passes
     for batch in (SIZE, Batches(SIZE, 3, "replacement")):

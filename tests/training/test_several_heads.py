@@ -194,7 +194,7 @@ def test_heads_train_from_a_file_and_in_blocks_as_from_memory(problem, tmp_path,
     mapped = np.memmap(tmp_path / "keys", np.float64, "r", shape=file.shape)
     stored = Tokens(mapped, problem.queries, problem.labels)
     expected = run(problem, polyak(0.1), init=gaussian(0))
-    monkeypatch.setattr("attsvm.training.data.KEPT", 0)
+    monkeypatch.setattr("attsvm.training.data.COPY_LIMIT", 0)
     monkeypatch.setattr("attsvm.training.sums.CACHED", 2 * 4 * 5)
     np.testing.assert_allclose(
         run(stored, polyak(0.1), init=gaussian(0)).final, expected.final, atol=ROUNDING

@@ -21,7 +21,7 @@ from attsvm._support.token_text import PieceToBytes, decode_pieces, piece_to_byt
 from attsvm.heads.model import Reader, depends_on_padding, load
 from attsvm.heads.texts import LENGTH, Cut, CutTexts, cut_message, cuts
 from attsvm.numbers.archives import tensor_header
-from attsvm.numbers.atomic_write import named, naming_disk_errors, to_disk, write_text
+from attsvm.numbers.atomic_write import naming_disk_errors, rename_durably, to_disk, write_text
 
 DTYPES = {"float16": ("F16", 2), "bfloat16": ("BF16", 2), "float32": ("F32", 4)}
 """The format's name of each type, and its bytes."""
@@ -328,7 +328,7 @@ class TokenFile:
     def finish(self) -> None:
         """Close the file and give it its final name."""
         self.close()
-        named(self.part_path, self.path)
+        rename_durably(self.part_path, self.path)
 
 
 def unfinished(path: Path) -> Path:

@@ -1,9 +1,10 @@
-"""Numbers wherever they live and however exact; the floor that both roads stand on.
+"""Numbers in any place and of any precision, for both roads.
 
-`stored/`: arrays that stay in a file, on a GPU or on a cluster, one file per home. `archives.py`: files of
-arrays. `library.py`: torch and JAX, where an array is theirs. `threads.py`, `compiled.py`: how loops use the
-cores. `halves.py`: 16 bits there; `elementary.py`: functions that vectorise. `doubled.py`: twice the digits.
-`linear.py`: factors and conjugate gradients.
+stored/: arrays that stay in a file, on a GPU or on a cluster, one file per place. files.py reads and writes
+files of arrays, in the formats of archives.py; atomic_write.py replaces a file at once. library.py: one
+interface for arrays of torch and JAX. compiled.py: how loops are compiled, and functions that vectorise in
+them. threads.py: how loops use the cores. halves.py: numbers of 16 bits in loops. doubled.py: numbers of
+twice the precision. linear.py: Cholesky factors and conjugate gradients.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Bool = NDArray[np.bool_]
 Index = NDArray[np.intp]
 
 Values = NDArray[Any]
-"""One of NumPy's arrays, of any type: labels, or numbers as they are stored."""
+"""A NumPy array of any type: labels, or numbers as they are stored."""
 
 Array = Any
-"""An array of whatever library holds it: NumPy, torch, JAX, or what has shape, dtype and slices."""
+"""An array of any library: NumPy, torch, JAX, or an object with shape, dtype and slices."""

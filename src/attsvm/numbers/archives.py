@@ -1,6 +1,6 @@
 """The formats of files of arrays: .npz, .npy, .safetensors and .json, opened without reading their arrays.
 
-Only .json, which the explorer writes and which is small, is read whole.
+A .json file, which the explorer writes, is small and read as a whole.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from numpy.typing import NDArray
 
 
 class BadFile(ValueError):
-    """A file that is not what it should be: the message names the file, what is wrong and what to do."""
+    """A file with wrong contents: the message names the file, the error and the remedy."""
 
 
 @dataclass(frozen=True)
 class Header:
     """Type and shape of an array that has not been read, and how many bytes the file has for it.
 
-    place: the byte where the numbers begin, one example after the other; None where they do not lie so in
-        the file, because they are compressed or in another order.
+    place: the byte where the numbers begin; None for numbers that are compressed or in Fortran order.
     brain: whether the 16 bits of each number are bfloat16.
     """
 
@@ -46,7 +45,7 @@ class Header:
 
 
 class Archive:
-    """An open file: the headers of its arrays, and each array when it is asked for."""
+    """An open file: the headers of its arrays, and a method that reads one array."""
 
     headers: dict[str, Header]
 
@@ -54,7 +53,7 @@ class Archive:
         raise NotImplementedError
 
     def verify(self, name: str) -> None:
-        """Raise where the bytes of an array are not those that were written, if the format can tell."""
+        """Raise if the checksum of an array, where the format has one, does not fit."""
 
 
 class Npz(Archive):
@@ -77,14 +76,14 @@ class Npz(Archive):
             return Header(dtype, shape, info.file_size - data.tell(), place)
 
     def _check_count(self) -> None:
-        """Compare the number of entries with the one at the end: a damaged length hides later entries."""
+        """Compare the number of entries with the number at the file's end: a damaged length hides entries."""
         self.stream.seek(-(22 + len(self.zip.comment)), os.SEEK_END)
         (count,) = struct.unpack("<10xH", self.stream.read(12))
-        if count not in (len(self.zip.infolist()), 0xFFFF):  # the latter where a zip64 record has the number
+        if count not in (len(self.zip.infolist()), 0xFFFF):  # 0xFFFF: the number is in a zip64 record
             raise BadFile("the file is damaged (its directory is incomplete). Write it again.")
 
     def _start(self, info: zipfile.ZipInfo) -> int:
-        """Where a member begins: after its own header, whose name and extra field have any length."""
+        """Where the data of a member begin: after its header, whose name and extra field have any length."""
         self.stream.seek(info.header_offset + 26)
         return info.header_offset + 30 + sum(struct.unpack("<HH", self.stream.read(4)))
 
@@ -94,7 +93,7 @@ class Npz(Archive):
 
     def verify(self, name: str) -> None:
         with self.zip.open(f"{name}.npy") as data:
-            while data.read(1 << 18):  # the end compares the check sum
+            while data.read(1 << 18):  # at the end zipfile compares the checksum
                 pass
 
 
@@ -105,8 +104,8 @@ class Npy(Archive):
         self.stream = stream
         shape, fortran, dtype = _npy_header(stream)
         place = stream.tell()
-        room = os.fstat(stream.fileno()).st_size - place
-        self.headers = {"keys": Header(dtype, shape, room, None if fortran else place)}
+        stored = os.fstat(stream.fileno()).st_size - place
+        self.headers = {"keys": Header(dtype, shape, stored, None if fortran else place)}
 
     def read(self, name: str) -> NDArray[Any]:
         self.stream.seek(0)
@@ -114,7 +113,7 @@ class Npy(Archive):
 
 
 class Safetensors(Archive):
-    """A JSON header of names, types, shapes and places, then the bytes of all arrays."""
+    """A JSON header of names, types, shapes and offsets, then the bytes of all arrays."""
 
     TYPES: Mapping[str, str] = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "BOOL": "|b1"} | {
         f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "IU" for size in (1, 2, 4, 8)
@@ -122,23 +121,21 @@ class Safetensors(Archive):
 
     def __init__(self, stream: BinaryIO) -> None:
         self.stream = stream
-        whole, length = os.fstat(stream.fileno()).st_size, int.from_bytes(stream.read(8), "little")
+        size, length = os.fstat(stream.fileno()).st_size, int.from_bytes(stream.read(8), "little")
         self.start = 8 + length
-        if self.start > whole:
+        if self.start > size:
             raise BadFile("the file is damaged (it ends before its header does). Write it again.")
         entries = json.loads(stream.read(length))
         self.metadata: dict[str, str] = entries.pop(METADATA, {})
         self.entries: dict[str, Any] = entries
-        self.headers = {
-            name: self._header(name, entry, whole - self.start) for name, entry in entries.items()
-        }
+        self.headers = {name: self._header(name, entry, size - self.start) for name, entry in entries.items()}
 
-    def _header(self, name: str, entry: Mapping[str, Any], room: int) -> Header:
+    def _header(self, name: str, entry: Mapping[str, Any], size: int) -> Header:
         begin, end = entry["data_offsets"]
         kind = entry["dtype"]
         if kind not in self.TYPES:
             raise BadFile(f"{name} has type {kind}. Save it as F64, F32, BF16 or F16.")
-        if not 0 <= begin <= end <= room:
+        if not 0 <= begin <= end <= size:
             raise BadFile(f"the file is damaged (it ends before its array {name} does). Write it again.")
         shape = tuple(map(int, entry["shape"]))
         return Header(np.dtype(self.TYPES[kind]), shape, end - begin, self.start + begin, kind == "BF16")
@@ -150,7 +147,7 @@ class Safetensors(Archive):
         return widened(array) if header.brain else array
 
     def verify_digest(self) -> None:
-        """Raise where the digest in the metadata, if there is one, is not that of what the file holds."""
+        """Raise if the metadata has a digest that does not fit the contents."""
         metadata = {name: text for name, text in self.metadata.items() if name != DIGEST}
         self.stream.seek(self.start)
         if self.metadata.get(DIGEST, digest := _digest(self.entries, metadata, self.stream.read())) != digest:
@@ -160,7 +157,7 @@ class Safetensors(Archive):
 class Json(Archive):
     """One object of nested lists of numbers or booleans by name, as the explorer saves it.
 
-    What the page itself needs is under "explorer", and passed over.
+    The entry "explorer", the state of the page, is no array and is skipped.
     """
 
     LARGEST = 1 << 26
@@ -183,20 +180,20 @@ class Json(Archive):
 
 
 METADATA, DIGEST, ALIGNED = "__metadata__", "sha256", 64
-"""In a .safetensors file: the header's entry of texts, the digest among these; where arrays begin."""
+"""Of a .safetensors file: the header's entry of texts, the digest's key in it, the body's alignment."""
 
 Place = tuple[str, list[int], int]
-"""Type, in the words of .safetensors, shape and bytes of an array."""
+"""The type of an array as .safetensors names it, its shape, and its size in bytes."""
 
 PAGE = "explorer"
-"""The one entry of a .json file that is no array: the state of the page that saved it."""
+"""The entry of a .json file that is no array: the state of the explorer's page that saved it."""
 
 
 def open_archive(stream: BinaryIO) -> Archive:
-    """The archive in an open file, known by its first bytes."""
+    """The archive in an open file; its first bytes tell the format."""
     start = stream.read(9)
     stream.seek(0)
-    if start.lstrip()[:1] == b"{" and b"\0" not in start:  # the length that leads .safetensors has zeros
+    if start.lstrip()[:1] == b"{" and b"\0" not in start:  # .safetensors begins with a length, with zeros
         return Json(stream)
     if start[:4] in (b"PK\3\4", b"PK\5\6"):
         return Npz(stream)
@@ -210,7 +207,7 @@ def open_archive(stream: BinaryIO) -> Archive:
 
 
 def tensors(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> bytes:
-    """A .safetensors file with the digest of all that is in it; the same arrays give the same bytes."""
+    """A .safetensors file with the digest of its contents; the same arrays give the same bytes."""
     names = {dtype: name for name, dtype in Safetensors.TYPES.items() if name != "BF16"}
     places = {name: (names[a.dtype.str], list(a.shape), a.nbytes) for name, a in arrays.items()}
     body = b"".join(array.tobytes() for array in arrays.values())
@@ -219,14 +216,14 @@ def tensors(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> 
 
 
 def tensor_header(places: Mapping[str, Place], metadata: Mapping[str, str]) -> bytes:
-    """The header of a .safetensors file: its length, then metadata and entries; the body begins aligned."""
+    """The header of a .safetensors file: its length, then metadata and entries, padded to align the body."""
     text = json.dumps({METADATA: dict(metadata), **tensor_entries(places)}).encode("utf8")
     text += b" " * (-(8 + len(text)) % ALIGNED)
     return len(text).to_bytes(8, "little") + text
 
 
 def tensor_entries(places: Mapping[str, Place]) -> dict[str, Any]:
-    """Types, shapes and places of arrays, one after the other."""
+    """Types, shapes and offsets of arrays that are written one after another."""
     ends = np.cumsum([0, *(size for *_, size in places.values())]).tolist()
     spans = pairwise(ends)
     return {
@@ -242,21 +239,21 @@ def _digest(entries: Mapping[str, Any], metadata: Mapping[str, str], body: bytes
 def mapped(file: str | os.PathLike[str], header: Header) -> NDArray[Any]:
     """A memory map of an array: nothing is read.
 
-    A map that reaches beyond the end of its file would end the process: BadFile instead.
+    Reading a map beyond the end of its file would kill the process. This raises BadFile instead.
     """
     place = header.place or 0
     if place + header.size > os.stat(file).st_size:
         raise BadFile("the file ends before its arrays do. Write it again.")
     array: NDArray[Any] = np.memmap(file, header.dtype, "r", place, header.shape)
     if header.brain:
-        from ml_dtypes import bfloat16  # JAX brings it
+        from ml_dtypes import bfloat16  # JAX depends on it
 
         return array.view(bfloat16)
     return array
 
 
 def file_below(array: Any) -> str | None:
-    """The file of a memory map, or of an array that is a view of one."""
+    """The file of a memory map, or of a view of a memory map; None for other arrays."""
     base = array
     while isinstance(base, np.ndarray) and not isinstance(base, np.memmap) and base.base is not None:
         base = base.base
@@ -265,19 +262,19 @@ def file_below(array: Any) -> str | None:
 
 
 def stamp(array: Any) -> tuple[int, int] | None:
-    """When the file below a memory map was written, and its size."""
+    """The time of the last change and the size of the file of a memory map; None for other arrays."""
     name = file_below(array)
     if name is None:
         return None
     try:
-        found = os.stat(name)
+        status = os.stat(name)
     except OSError:
         return (0, 0)
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def widened(bits: NDArray[Any]) -> NDArray[np.float32]:
-    """bfloat16 numbers, given as their 16 bits, in float32: they are its upper half, so this is exact."""
+    """bfloat16 numbers, as their bits, in float32: exact, since a bfloat16 is the upper half of a float32."""
     return (np.asarray(bits, np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 

@@ -1,6 +1,6 @@
-"""The one way to write a file at once: a reader finds the old one or the new one, never a half.
+"""Replace a file at once: a reader finds the old file or the new one, never an incomplete one.
 
-Files that grow and are resumed keep their unfinished name until then (`heads/activations.py`).
+A file that grows and is resumed keeps a temporary name until it is complete (`heads/activations.py`).
 """
 
 from __future__ import annotations
@@ -17,79 +17,79 @@ from uuid import uuid4
 
 WINDOWS: Final = os.name == "nt"
 PATIENCE: Final = 2.0
-"""Seconds to wait on Windows until nobody, a virus scanner often, has the old file open any more."""
+"""Seconds to wait on Windows while another program, often a virus scanner, has the old file open."""
 
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """The name to write to: it becomes `file` when the block ends well, and is on the disk by then.
+    """The temporary name to write to. After a block without error the contents are on the disk as `file`.
 
-    What a link points to is replaced, not the link; who may read the old file may read the new one. A device,
-    /dev/stdout, is written to as it is.
+    A link stays, and the file that it points to is replaced. The permissions of the old file stay. A device
+    such as /dev/stdout is written to directly.
     """
     requested, file = file, Path(os.path.realpath(file))
-    part = file.with_name(f".{file.name}.{uuid4().hex}.part")
-    with naming_disk_errors(requested, part):
+    temporary = file.with_name(f".{file.name}.{uuid4().hex}.part")
+    with naming_disk_errors(requested, temporary):
         if file.exists() and not file.is_file():
             yield file
             return
         try:
-            yield part
+            yield temporary
             with suppress(FileNotFoundError):
-                part.chmod(stat.S_IMODE(file.stat().st_mode))
-            named(part, file)
+                temporary.chmod(stat.S_IMODE(file.stat().st_mode))
+            rename_durably(temporary, file)
         finally:
-            part.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def naming_disk_errors(file: Path, part: Path | None = None) -> Iterator[None]:
-    """Errors of the system that name no file, as those of a full disk, or its `part` name the file."""
+def naming_disk_errors(file: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Let system errors name the file, where they name no file, as of a full disk, or its temporary name."""
     try:
         yield
     except OSError as error:
-        if error.filename is not None and str(error.filename) != str(part):
+        if error.filename is not None and str(error.filename) != str(temporary):
             raise
         reason = error.strerror or str(error)
-        if part is not None:
-            reason = reason.replace(str(part), str(file))
+        if temporary is not None:
+            reason = reason.replace(str(temporary), str(file))
         raise type(error)(error.errno or errno.EIO, reason, str(file)) from error
 
 
 def write_text(file: Path, text: str, errors: str = "strict") -> None:
-    """Write a text in UTF-8 at once."""
-    with replacing(file) as part:
-        part.write_text(text, encoding="utf8", errors=errors)
+    """Replace a file by a text in UTF-8, at once."""
+    with replacing(file) as temporary:
+        temporary.write_text(text, encoding="utf8", errors=errors)
 
 
-def named(part: Path, file: Path) -> None:
-    """Give what was written its name, once it is on the disk."""
-    to_disk(part)
-    _rename(part, file)
+def rename_durably(temporary: Path, file: Path) -> None:
+    """Flush a temporary file to the disk, then give it its name."""
+    to_disk(temporary)
+    _rename(temporary, file)
     to_disk(file.parent)
 
 
-def _rename(part: Path, file: Path) -> None:
-    """Windows replaces no file that somebody has open or mapped: wait for readers that are soon done."""
-    last = time.monotonic() + (PATIENCE if WINDOWS else 0.0)
+def _rename(temporary: Path, file: Path) -> None:
+    """Rename a file. Windows replaces no file that is open or mapped: wait until its readers close it."""
+    deadline = time.monotonic() + (PATIENCE if WINDOWS else 0.0)
     while True:
         try:
-            part.replace(file)
+            temporary.replace(file)
             return
         except PermissionError as error:
             if not WINDOWS:
                 raise
-            if time.monotonic() >= last:
-                words = "cannot be replaced while it is open or memory-mapped. Close what reads it"
-                raise PermissionError(error.errno, words, str(file)) from error
+            if time.monotonic() >= deadline:
+                reason = "cannot be replaced while it is open or memory-mapped. Close what reads it"
+                raise PermissionError(error.errno, reason, str(file)) from error
         time.sleep(0.05)
 
 
 def to_disk(path: Path) -> None:
-    """Wait until what was written is on the disk; a folder's entries too, where the system can."""
+    """Flush a file to the disk, or the entries of a folder where the system supports it."""
     if WINDOWS and path.is_dir():
         return
-    handle = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # Windows flushes what may be written
+    handle = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)  # Windows flushes writable handles only
     try:
         os.fsync(handle)
     finally:

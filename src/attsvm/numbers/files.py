@@ -1,7 +1,7 @@
-"""Arrays in open files, .npz, .npy, .safetensors, .json: read with care, written where they were asked for.
+"""Read and write files of arrays: .npz, .npy, .safetensors, .json.
 
-A file is a stranger: names, types, shapes and sizes are taken from its headers and checked before any array
-is read. Nothing in it is executed.
+No file is trusted: names, types, shapes and sizes in its headers are checked before any array is read.
+Nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from attsvm.numbers.archives import (
     widened,
 )
 from attsvm.numbers.atomic_write import replacing
-from attsvm.numbers.stored import KEPT
+from attsvm.numbers.stored import COPY_LIMIT
 
 __all__ = ["BadFile", "array_names", "check_shapes", "naming", "read_arrays", "widened", "write_arrays"]
 
 NUMBERS, TEXT = "biuf", "U"
 PROBLEM = ("keys", "queries", "labels", "mask", "values", "selected", "v")
-"""Tokens, and which of them win or the head that says so."""
+"""The arrays of tokens, a selection, and a head."""
 
 _PATH = ("index", "W", "loss", "log_excess", "K", "Q", "v", "agreed", "heads")
 KNOWN: Mapping[str, str] = (
@@ -44,36 +44,37 @@ KNOWN: Mapping[str, str] = (
     | dict.fromkeys(("norm", "path_kind", "path_stopped"), TEXT)
     | dict.fromkeys(("path_state_settings", "path_state_trained"), TEXT)
 )
-"""Every array that a file of this package may hold, with NumPy's letters of the types it may have."""
+"""Every array that a file of this package may hold, and the kinds of its dtype, as NumPy's letters."""
 
 _ARRAYS = frozenset([".npz", ".npy", ".safetensors", ".json", ".h5", ".hdf5", ".parquet", ".csv", ".txt"])
 OTHER_FORMATS = _ARRAYS | {".pkl", ".pickle", ".joblib", ".pt", ".pth", ".ckpt", ".bin", ".zip"}
-"""Suffixes that promise a reader another format than the one that is written."""
+"""Suffixes of other formats. A file in our format does not get them."""
 
 STATE = "path_state_"
-"""How names begin under which a path may keep what its optimizer remembers: numbers."""
+"""The prefix of the arrays of a path's state, such as those of the optimizer."""
 
 FREE, STRETCH = 2**30, 50
-"""A compressed file may hold FREE bytes, or STRETCH times its own size; more is a trap."""
+"""A compressed file may expand to FREE bytes, or to STRETCH times its size. Beyond, it may be a zip bomb."""
 
 
 def read_arrays(
     file: str | os.PathLike[str], only: Collection[str] | None = None, *, in_place: bool = False
 ) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz, .npy, .safetensors or .json file by name, or `only` some; .npy holds the keys.
+    """The arrays of an .npz, .npy, .safetensors or .json file by name; the array of an .npy file is the keys.
 
-    Every name must be KNOWN, every type the one it should have, and all arrays together fit into half of the
-    machine's memory. bfloat16 becomes float32. Raises BadFile, or FileNotFoundError.
-    in_place: keys and values of more than KEPT numbers that are not compressed are memory maps, in the
-        precision of the file; they need no memory.
+    Every name must be KNOWN and have its type, and all arrays together must fit into half of the machine's
+    memory. bfloat16 becomes float32. Raises BadFile, or FileNotFoundError.
+    only: the names to read; by default all.
+    in_place: large keys and values that are not compressed become memory maps in the precision of the file,
+        which take no memory.
     """
     with archive_of(file) as (path, archive):
         for name, header in archive.headers.items():
             check_header(name, header, _kinds(name))
-        wanted = [name for name in archive.headers if only is None or name in only]
-        large = [name for name in wanted if in_place and _stays(name, archive.headers[name])]
-        found = take(path, archive, wanted, large)
-        return {name: array if name in large else _native(array) for name, array in found.items()}
+        names = [name for name in archive.headers if only is None or name in only]
+        large = [name for name in names if in_place and _can_be_mapped(name, archive.headers[name])]
+        arrays = take(path, archive, names, large)
+        return {name: array if name in large else _native(array) for name, array in arrays.items()}
 
 
 def array_names(file: str | os.PathLike[str]) -> frozenset[str]:
@@ -84,7 +85,7 @@ def array_names(file: str | os.PathLike[str]) -> frozenset[str]:
 
 @contextmanager
 def archive_of(file: str | os.PathLike[str]) -> Iterator[tuple[File, Archive]]:
-    """The one door to archives: the file and its headers. What is wrong inside is a BadFile with its name."""
+    """Open an archive: its path and its headers. Every error inside becomes a BadFile that names the file."""
     path = _existing(file)
     with naming(path), path.open("rb") as stream, damage():
         yield path, open_archive(stream)
@@ -95,7 +96,7 @@ def take(
 ) -> dict[str, NDArray[Any]]:
     """Arrays of an open archive as they are stored, those in `maps` as memory maps.
 
-    Their headers must have been checked. What is read must fit into the memory; a check sum must be right.
+    The caller has checked their headers. Raises if the arrays do not fit into memory or a checksum is wrong.
     """
     read = [archive.headers[name] for name in names if name not in maps]
     check_size(sum(header.size for header in read), path.stat().st_size)
@@ -111,14 +112,14 @@ def write_arrays(
 ) -> File:
     """Write an .npz file and return its name, `file` with .npz at its end.
 
-    What was there before is replaced when the new file is complete, not while it is being written.
-    apart: arrays that are not written because they stay where they are; their files are not replaced.
+    The new file replaces an old one when it is complete.
+    apart: stored arrays that are not written. Raises rather than replace the file of one of them.
     """
     path = name_to_write(file, ".npz")
     homes = [home for array in apart if (home := file_below(getattr(array, "array", array)))]
     if path.exists() and any(os.path.exists(home) and path.samefile(home) for home in homes):
         raise ValueError(f"{path} holds the tokens, which would be lost. Pass another name.")
-    with replacing(path) as part, part.open("wb") as stream:
+    with replacing(path) as temporary, temporary.open("wb") as stream:
         np.savez(stream, **arrays)
     return path
 
@@ -128,31 +129,31 @@ def write_tensors(
 ) -> File:
     """Write a .safetensors file with a digest and return its name, `file` with .safetensors at its end."""
     path = name_to_write(file, ".safetensors")
-    with replacing(path) as part:
-        part.write_bytes(tensors(arrays, metadata))
+    with replacing(path) as temporary:
+        temporary.write_bytes(tensors(arrays, metadata))
     return path
 
 
 def read_text(file: str | os.PathLike[str], expected: str) -> str:
-    """The text of a file in UTF-8, without a byte order mark. Errors name the file and what was expected."""
+    """The text of a file in UTF-8, without a byte order mark. Errors name the file and say what to pass."""
     try:
         return File(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise BadFile(f"{os.fspath(file)} is not a text in UTF-8. Pass {expected}.") from None
     except OSError as error:
-        known = {FileNotFoundError: "does not exist", IsADirectoryError: "is a folder"}
-        reason = known.get(type(error), f"cannot be read ({error.strerror})")
+        reasons = {FileNotFoundError: "does not exist", IsADirectoryError: "is a folder"}
+        reason = reasons.get(type(error), f"cannot be read ({error.strerror})")
         raise type(error)(f"{os.fspath(file)} {reason}. Pass {expected}.") from None
 
 
 def name_to_write(file: str | os.PathLike[str], suffix: str) -> File:
-    """The name with the suffix at its end; a name that promises another format is refused."""
+    """The name with the suffix at its end. Raises for a name with the suffix of another format."""
     path = _ending(file, suffix)
     if path.name == suffix:
         raise IsADirectoryError(f"{os.fspath(file)!r} is no name of a file. Pass one that ends in {suffix}.")
     if path != File(file) and File(file).suffix.lower() in OTHER_FORMATS:
-        other = File(file).with_suffix(suffix).name
-        raise ValueError(f"{os.fspath(file)}: a {suffix} file is written, no other. Pass {other}.")
+        name = File(file).with_suffix(suffix).name
+        raise ValueError(f"{os.fspath(file)}: a {suffix} file is written, no other. Pass {name}.")
     return path
 
 
@@ -163,7 +164,7 @@ def _ending(file: str | os.PathLike[str], suffix: str) -> File:
 
 @contextmanager
 def naming(file: str | os.PathLike[str]) -> Iterator[None]:
-    """Bad contents end in a BadFile whose message begins with the file's name."""
+    """Turn errors about contents into a BadFile whose message begins with the file's name."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -173,36 +174,36 @@ def naming(file: str | os.PathLike[str]) -> Iterator[None]:
 def check_shapes(
     arrays: Mapping[str, NDArray[Any]], axes: Mapping[str, str], sizes: Mapping[str, int], runs: int | None
 ) -> None:
-    """Each array has the axes that its letters say, after the runs axis where there are runs.
+    """Raise unless each array has the axes of its letters, after the runs axis where there are runs.
 
-    sizes: how long the axes of some letters are; of the others, the first array that has one tells.
+    sizes: the lengths of some letters; the first array with another letter sets its length.
     """
-    known, lead = dict(sizes), () if runs is None else (runs,)
+    lengths, lead = dict(sizes), () if runs is None else (runs,)
     for name in (name for name in axes if name in arrays):
         shape, letters = arrays[name].shape, axes[name]
         if len(shape) == len(lead) + len(letters):
-            known = dict(zip(letters, shape[len(lead) :], strict=True)) | known
-        if shape != (*lead, *(known.get(letter) for letter in letters)):
-            told = [f"runs={runs}"] * len(lead) + [f"{x}={known[x]}" for x in letters if x in known]
-            axes_named = ", ".join([*["runs"] * len(lead), *letters])
-            raise BadFile(f"{name} has shape {shape}, expected ({axes_named}) with {', '.join(told)}.")
+            lengths = dict(zip(letters, shape[len(lead) :], strict=True)) | lengths
+        if shape != (*lead, *(lengths.get(letter) for letter in letters)):
+            expected = [f"runs={runs}"] * len(lead) + [f"{x}={lengths[x]}" for x in letters if x in lengths]
+            axis_names = ", ".join([*["runs"] * len(lead), *letters])
+            raise BadFile(f"{name} has shape {shape}, expected ({axis_names}) with {', '.join(expected)}.")
 
 
 # ---------------------------------------------------------------------- checks
 
 
 def _existing(file: str | os.PathLike[str]) -> File:
-    """The file of this name, or the one that `write_arrays` or `write_tensors` makes of it."""
+    """The file of this name, or the name that `write_arrays` or `write_tensors` would give it."""
     for path in (File(file), _ending(file, ".npz"), _ending(file, ".safetensors")):
         if path.is_file():
             return path
-    what = "is a folder" if File(file).is_dir() else "does not exist"
-    raise FileNotFoundError(f"{os.fspath(file)} {what}. Pass an .npz, .npy, .safetensors or .json file.")
+    reason = "is a folder" if File(file).is_dir() else "does not exist"
+    raise FileNotFoundError(f"{os.fspath(file)} {reason}. Pass an .npz, .npy, .safetensors or .json file.")
 
 
 @contextmanager
 def damage() -> Iterator[None]:
-    """Zip, zlib, header and JSON errors of all kinds say that the file is damaged."""
+    """Turn errors of any kind, of zip, zlib, headers or JSON, into a BadFile: the file is damaged."""
     try:
         yield
     except (BadFile, MemoryError):
@@ -213,47 +214,47 @@ def damage() -> Iterator[None]:
 
 
 def _kinds(name: str) -> str:
-    """NumPy's letters of the types that an array of this name may have; BadFile where no array has it."""
+    """The kinds of dtype, as NumPy's letters, of the array of this name; BadFile for an unknown name."""
     kinds = KNOWN.get(name, NUMBERS if name.startswith(STATE) else None)
     if kinds is None:
-        folded = {known.casefold(): known for known in KNOWN}
-        near = get_close_matches(name.casefold(), folded, 1)
-        meant = f"Did you mean {folded[near[0]]!r}? " if near else ""
-        raise BadFile(f"unknown array {name!r}. {meant}A problem has {', '.join(PROBLEM)}.")
+        folded = {array.casefold(): array for array in KNOWN}
+        close = get_close_matches(name.casefold(), folded, 1)
+        suggestion = f"Did you mean {folded[close[0]]!r}? " if close else ""
+        raise BadFile(f"unknown array {name!r}. {suggestion}A problem has {', '.join(PROBLEM)}.")
     return kinds
 
 
 def check_header(name: str, header: Header, kinds: str = NUMBERS) -> None:
-    """An array of these kinds, for which the file has as many bytes as its shape needs."""
+    """Raise unless an array is of these kinds and the file has as many bytes as its shape needs."""
     if header.dtype.kind not in kinds:
-        wanted = "text" if kinds == TEXT else "real numbers or booleans"
-        raise BadFile(f"{name} has dtype {header.dtype}. Save it as an array of {wanted}.")
+        expected = "text" if kinds == TEXT else "real numbers or booleans"
+        raise BadFile(f"{name} has dtype {header.dtype}. Save it as an array of {expected}.")
     if header.size != header.stored or min(header.shape, default=0) < 0:
         sizes = f"{name} of shape {header.shape} needs {header.size} bytes and has {header.stored}"
         raise BadFile(f"the file is damaged ({sizes}). Write it again.")
 
 
-def _stays(name: str, header: Header) -> bool:
-    """Whether an array is large and lies in the file as `Stored` can read it."""
+def _can_be_mapped(name: str, header: Header) -> bool:
+    """Whether an array is large, and `Stored` can read a memory map of it."""
     floats = header.brain or header.dtype.kind == "f"
-    large = len(header.shape) == 3 and math.prod(header.shape) > KEPT
+    large = len(header.shape) == 3 and math.prod(header.shape) > COPY_LIMIT
     return name in ("keys", "values") and floats and large and header.place is not None
 
 
 def check_size(need: int, stored: int) -> None:
-    """So many bytes of arrays may be read from so many bytes of a file."""
+    """Raise if `need` bytes of arrays are too many to read from a file of `stored` bytes."""
     most = min(memory() // 2, max(FREE, STRETCH * stored))
     if need > most:
-        held, expanded, allowed = (f"{size / 2**20:,.4g} MiB" for size in (stored, need, most))
+        stored_size, expanded, allowed = (f"{size / 2**20:,.4g} MiB" for size in (stored, need, most))
         raise BadFile(
-            f"{held} expand to {expanded}, of which {allowed} are allowed: half of the memory, and of a "
-            f"compressed file {FREE >> 30} GiB or {STRETCH} times its size. Write it uncompressed, with "
+            f"{stored_size} expand to {expanded}, of which {allowed} are allowed: half of the memory, and of "
+            f"a compressed file {FREE >> 30} GiB or {STRETCH} times its size. Write it uncompressed, with "
             "np.savez; or fewer examples, in float32."
         )
 
 
 def memory() -> int:
-    """Bytes of memory that the machine has; 8 GiB where it does not say."""
+    """Bytes of memory of this machine; 8 GiB where the system does not report them."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -261,10 +262,10 @@ def memory() -> int:
 
 
 def _native(array: NDArray[Any]) -> NDArray[Any]:
-    """The array in this machine's byte order, its booleans 0 or 1, its text plain."""
+    """The array in this machine's byte order, its booleans 0 or 1. Raises for text that is not ASCII."""
     if array.dtype.kind == TEXT and (np.atleast_1d(array).view(np.uint32) > 127).any():
-        raise BadFile("a text is not ASCII. Write the file again.")  # Python cannot even hold every code
+        raise BadFile("a text is not ASCII. Write the file again.")  # some codes are no characters of Python
     if array.dtype == bool:
         return array.view(np.uint8) != 0
-    odd = array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8)  # LAPACK knows singles and doubles
+    odd = array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8)  # LAPACK has singles and doubles
     return array.astype(np.float64 if odd else array.dtype.newbyteorder("="), copy=False)

@@ -1,4 +1,4 @@
-"""Numbers of 16 bits inside compiled loops, which know neither float16 nor bfloat16."""
+"""Numbers of 16 bits in compiled loops. numba supports neither float16 nor bfloat16."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from attsvm.numbers.compiled import REORDERED, compiled, inner
 
 HALF, BRAIN = 13, 16
-"""Bits by which float16 and bfloat16 are shifted to become float32, the former 1 / SCALE times as large."""
+"""Shifts that turn bits of float16 and bfloat16 into float32; a float16 is then SCALE times too small."""
 
 SCALE = 2.0**112
 
 
 @inner
 def shifted(bits, shift):  # type: ignore[no-untyped-def]
-    """The 32 bits of a finite number of 16, as a float32: without a table, subnormal numbers too."""
+    """The shifted bits of a finite number of 16 bits, as those of a float32; subnormal numbers included."""
     b = np.uint32(bits)
     return ((b & np.uint32(0x8000)) << np.uint32(16)) | ((b & np.uint32(0x7FFF)) << np.uint32(shift))
 
 
 def single(number: Any, shift: int) -> Any:
-    """The float32 that 16 bits stand for, infinity and NaN too; a number that is none of these, as it is."""
+    """The float32 of 16 bits, infinity and NaN included; numbers of other types are returned unchanged."""
     raise TypeError("`single` is for compiled loops. Widen arrays by `widen`.")
 
 

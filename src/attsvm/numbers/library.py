@@ -1,6 +1,6 @@
-"""Arrays of torch and JAX, where they are: one set of words for both. Neither library is imported.
+"""One interface for arrays of torch and JAX, on their devices. Neither library is imported.
 
-Whoever brings an array of one has it; it is known by the module of its type.
+The caller who passes such an array has imported its library; the module of the array's type names it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ def home(value: Any) -> str:
 
 
 def on_gpu(value: Any) -> bool:
-    """Whether an array is torch's or JAX's and lies on a device of its own."""
+    """Whether an array of torch or JAX lies on a device other than the CPU."""
     if home(value) == "torch":
         return bool(value.is_cuda)
     return home(value) == "jax" and any(device.platform != "cpu" for device in value.devices())
 
 
 def on_host(value: Any) -> NDArray[Any]:
-    """An array of torch or JAX in the host's memory as NumPy's, without a copy.
+    """An array of torch or JAX in the host's memory as a NumPy array, without a copy.
 
-    bfloat16 has the type of ml_dtypes, which JAX brings.
+    The dtype of bfloat16 is that of ml_dtypes, which JAX depends on.
     """
     if home(value) != "torch":
         return np.asarray(value)
@@ -45,7 +45,7 @@ def on_host(value: Any) -> NDArray[Any]:
 
 
 def as_array(value: Any) -> Any:
-    """Numbers on a GPU as they are, without their gradient; all others as one of NumPy's arrays."""
+    """An array on a GPU unchanged, without its gradient; any other as a NumPy array."""
     if not on_gpu(value):
         return on_host(value)
     return value.detach() if home(value) == "torch" else value
@@ -68,7 +68,7 @@ class Torch:
         self.cuda = bool(array.is_cuda)
 
     def put(self, array: Any) -> Any:
-        """One of NumPy's arrays where the others are."""
+        """A NumPy array, copied to the device."""
         return self.xp.as_tensor(np.array(array), device=self.device)
 
     def to(self, x: Any, dtype: Any) -> Any:
@@ -77,25 +77,25 @@ class Torch:
     def double(self, x: Any) -> Any:
         return self.to(x, self.xp.float64)
 
-    def taken(self, x: Any, *places: NDArray[Any]) -> NDArray[Any]:
+    def gather(self, x: Any, *places: NDArray[Any]) -> NDArray[Any]:
         """x[places] of places (k,) in float64, in the host's memory."""
         return self.numpy(self.double(x[tuple(map(self.put, places))]))
 
-    def compiled(self, function: Any, *given: Any) -> Any:
-        """function(library, …) of arrays where they are."""
-        return function(self, *given)
+    def compiled(self, function: Any, *arguments: Any) -> Any:
+        """function(library, …) of arrays on the device."""
+        return function(self, *arguments)
 
     def numpy(self, x: Any) -> NDArray[Any]:
-        """A copy in memory that the GPU can write to itself, which torch keeps for the next one."""
-        here = self.xp.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda)
-        return np.asarray(here.copy_(x.detach()).numpy())
+        """A copy in pinned memory, to which the GPU writes directly and which torch reuses."""
+        pinned = self.xp.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda)
+        return np.asarray(pinned.copy_(x.detach()).numpy())
 
-    def joined(self, parts: Any) -> Any:
+    def joined(self, arrays: Any) -> Any:
         """Arrays one after the other along their first axis."""
-        return self.xp.cat(list(parts))
+        return self.xp.cat(list(arrays))
 
     def product(self, a: Any, b: Any) -> Any:
-        """a b, in the full precision of its factors."""
+        """a b, in the full precision of a and b."""
         return a @ b
 
     def factor(self, matrix: Any, added: Any, ridge: float) -> Any:
@@ -112,14 +112,14 @@ class Torch:
 class Jax:
     """JAX, on the device of an array."""
 
-    cuda = False  # what torch's compilers can read
+    cuda = False  # no kernel of Triton reads arrays of JAX
 
     def __init__(self, array: Any) -> None:
         self.jax, self.xp = sys.modules["jax"], sys.modules["jax"].numpy
         self.device = next(iter(array.devices()))
 
     def scope(self) -> Any:
-        """Where numbers may have 64 bits."""
+        """A context in which numbers may have 64 bits."""
         return self.jax.enable_x64(True)
 
     def put(self, array: Any) -> Any:
@@ -131,15 +131,15 @@ class Jax:
     def double(self, x: Any) -> Any:
         return self.to(x, self.xp.float64)
 
-    def taken(self, x: Any, *places: NDArray[Any]) -> NDArray[Any]:
-        """As torch's; so many places are filled up that a program serves all numbers to a power of two."""
+    def gather(self, x: Any, *places: NDArray[Any]) -> NDArray[Any]:
+        """As torch's. The places are padded to a power of two, so that one program serves many lengths."""
         count = len(places[0])
-        room = (0, (1 << (count - 1).bit_length()) - count if count else 0)
-        return self.numpy(self.compiled(_taken, x, *(np.pad(place, room) for place in places)))[:count]
+        padding = (0, (1 << (count - 1).bit_length()) - count if count else 0)
+        return self.numpy(self.compiled(_gather, x, *(np.pad(place, padding) for place in places)))[:count]
 
-    def compiled(self, function: Any, *given: Any) -> Any:
-        """As torch's, in one program: else JAX compiles every operation on its own."""
-        return _program(self.jax, function)(self, *given)
+    def compiled(self, function: Any, *arguments: Any) -> Any:
+        """As torch's, in one program: otherwise JAX compiles every operation by itself."""
+        return _program(self.jax, function)(self, *arguments)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Jax) and self.device == other.device
@@ -150,11 +150,11 @@ class Jax:
     def numpy(self, x: Any) -> NDArray[Any]:
         return np.asarray(x)
 
-    def joined(self, parts: Any) -> Any:
-        return self.xp.concatenate(list(parts))
+    def joined(self, arrays: Any) -> Any:
+        return self.xp.concatenate(list(arrays))
 
     def product(self, a: Any, b: Any) -> Any:
-        return self.xp.matmul(a, b, precision="highest")  # else JAX rounds factors to fewer digits
+        return self.xp.matmul(a, b, precision="highest")  # by default JAX may round a and b to fewer digits
 
     def factor(self, matrix: Any, added: Any, ridge: float) -> Any:
         factor = self.compiled(_factor, matrix, added, ridge)
@@ -170,7 +170,7 @@ def _program(jax: Any, function: Any) -> Any:
     return jax.jit(function, static_argnums=0)
 
 
-def _taken(library: Jax, x: Any, *places: Any) -> Any:
+def _gather(library: Jax, x: Any, *places: Any) -> Any:
     return library.double(x[places])
 
 

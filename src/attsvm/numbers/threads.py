@@ -1,4 +1,4 @@
-"""Threads: work shared out among the cores, and BLAS held to one, because small calls run slower on two."""
+"""Distribute jobs over the cores, and limit BLAS to one thread, because two threads slow down small calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from threadpoolctl import ThreadpoolController
 
 Job = TypeVar("Job")
-Done = TypeVar("Done")
+Result = TypeVar("Result")
 
 
 @cache
@@ -23,8 +23,8 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-class _OneForAll:
-    """BLAS has one setting for the whole process: who enters first sets it, who leaves last restores it."""
+class _SingleThread:
+    """The setting of BLAS is global: the first thread that enters changes it, the last one restores it."""
 
     def __init__(self) -> None:
         self.lock, self.inside = Lock(), 0
@@ -34,7 +34,7 @@ class _OneForAll:
     def __call__(self) -> Iterator[None]:
         with self.lock:
             if self.inside == 0:
-                with _in_control():
+                with _controlling_thread():
                     self.limit = _controller().limit(limits=1, user_api="blas")
             self.inside += 1
         try:
@@ -43,28 +43,28 @@ class _OneForAll:
             with self.lock:
                 self.inside -= 1
                 if self.inside == 0:
-                    with _in_control():
+                    with _controlling_thread():
                         self.limit.__exit__(None, None, None)
 
 
 @contextmanager
-def _in_control() -> Iterator[None]:
-    """What is set here counts: since 3.7 threadpoolctl heeds only the thread that set a limit first."""
-    for free in _controls():
-        free(force=True)
+def _controlling_thread() -> Iterator[None]:
+    """Let this thread set limits: since 3.7 threadpoolctl obeys only the thread that set a limit first."""
+    for release in _releases():
+        release(force=True)
     yield
-    for free in _controls():
-        free(force=True)
+    for release in _releases():
+        release(force=True)
 
 
 @cache
-def _controls() -> list[Any]:
+def _releases() -> list[Any]:
     classes = {type(library) for library in _controller().lib_controllers}
-    return [one.clear_controlling_thread for one in classes if hasattr(one, "clear_controlling_thread")]
+    return [c.clear_controlling_thread for c in classes if hasattr(c, "clear_controlling_thread")]
 
 
-single_thread = _OneForAll()
-"""Context in which BLAS uses one thread; the user's setting comes back when the last thread leaves it."""
+single_thread = _SingleThread()
+"""Context in which BLAS uses one thread. The last thread that leaves it restores the user's setting."""
 
 
 def cores() -> int:
@@ -74,11 +74,11 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def in_threads(work: Callable[[Job], Done], jobs: Sequence[Job]) -> list[Done]:
+def in_threads(work: Callable[[Job], Result], jobs: Sequence[Job]) -> list[Result]:
     """`work` on every job, several at a time, each with one BLAS thread; results in the order of the jobs."""
     pool = ThreadPoolExecutor(max(1, min(cores(), len(jobs))))
     with single_thread():
         try:
             return list(pool.map(work, jobs))
         finally:
-            pool.shutdown(cancel_futures=True)  # after Ctrl-C or an error nobody waits for the other jobs
+            pool.shutdown(cancel_futures=True)  # do not wait for jobs after Ctrl-C or an error

@@ -23,7 +23,7 @@ from attsvm.data.tokens import Tokens
 from attsvm.numbers import Bool, Float
 from attsvm.numbers.compiled import compiled
 from attsvm.numbers.halves import BRAIN, HALF, SCALE, shifted
-from attsvm.numbers.stored import PricedThere, Stored
+from attsvm.numbers.stored import ComputesMargins, Stored
 from attsvm.numbers.threads import in_threads
 from attsvm.program.units import Units, near_one, proportional
 
@@ -334,7 +334,7 @@ def stored_margins(
     keys.passes += len(examples) / len(keys)
     if keys.exponent is not None:
         queries = np.ldexp(queries, -keys.exponent[examples, None])
-    if isinstance(keys, PricedThere):
+    if isinstance(keys, ComputesMargins):
         return keys.margins(examples, anchor, queries, W)
     out, anchor = np.empty((len(examples), keys.shape[1])), np.ascontiguousarray(anchor)
 

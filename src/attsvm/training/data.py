@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attsvm.data.token_arrays import sizes
 from attsvm.data.tokens import Tokens
-from attsvm.numbers.stored import KEPT, Stored
+from attsvm.numbers.stored import COPY_LIMIT, Stored
 
 
 class Data(NamedTuple):
@@ -82,7 +82,7 @@ def in_place(tokens: Tokens) -> Tokens:
     """Tokens as training reads them: large files as they are, all else (small ones, a GPU's) from memory."""
     stored = [x for x in (tokens.keys, tokens.values) if isinstance(x, Stored)]
     near = all(type(x) is Stored for x in stored)
-    return tokens if near and sum(x.size for x in stored) > KEPT else tokens.in_memory()
+    return tokens if near and sum(x.size for x in stored) > COPY_LIMIT else tokens.in_memory()
 
 
 def widened(data: Data, dtype: Any) -> Data:

@@ -1,7 +1,7 @@
-"""Numbers that stay where they are: half precision, a file larger than the memory, a slow disk.
+"""Arrays that are read in blocks: in half precision, in a file larger than the memory, on a slow disk.
 
-What is stored is read as float64, a part at a time. Everything that works with arrays can read it; road one
-reads it in passes (`program/constraints.py`) and never holds more than a part.
+Every block is read as float64. NumPy can read a `Stored` as an array; road one reads it in passes
+(`program/constraints.py`) and holds one block at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from attsvm.numbers import Float, Index
 from attsvm.numbers.archives import stamp, widened
 
-PART = 1 << 20
+BLOCK = 1 << 20
 """Numbers that are read at once (8 MB in float64)."""
 
 
@@ -25,8 +25,8 @@ class Stored:
 
         stored[3:7]  (4, T, d)        stored[examples]  (k, T, d)        stored[examples, tokens]  (k, d)
 
-    exponent (n,): every example is read 2^−exponent times as large.
-    passes: how often all of it was read.
+    exponent (n,): each example is multiplied by 2^−exponent when it is read.
+    passes: how often all numbers were read.
     """
 
     dtype, ndim = np.dtype(np.float64), 3
@@ -44,62 +44,62 @@ class Stored:
 
     @property
     def here(self) -> bool:
-        """Whether the numbers are one of NumPy's arrays in memory: not in a file, nor anywhere else."""
+        """Whether the numbers are a NumPy array in memory: not in a file, on a device or on a cluster."""
         return isinstance(self.array, np.ndarray) and self._stamp is None
 
     def scaled(self, exponent: NDArray[np.int_]) -> Stored:
-        """The same numbers, every example read in units of its own."""
+        """The same numbers, with each example multiplied by 2^−exponent."""
         if not exponent.any():
             return self
         return type(self)(self.array, self.name, exponent)
 
     def parts(self, count: int | None = None) -> list[slice]:
-        """Slices of the first `count` examples, or of all; each of about PART numbers."""
+        """Slices of the first `count` examples, or of all; each has about BLOCK numbers."""
         n = self.shape[0] if count is None else count
-        step = max(1, PART // (self.shape[1] * self.shape[2]))
+        step = max(1, BLOCK // (self.shape[1] * self.shape[2]))
         return [slice(a, min(a + step, n)) for a in range(0, n, step)]
 
     def raw(self, examples: slice | Index) -> NDArray[Any]:
         """Examples as they are stored: float64, float32, float16, or the 16 bits of bfloat16 as uint16."""
         if not isinstance(examples, slice):
-            parts = [self.raw(stretch) for stretch in neighbours(examples)]
-            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+            blocks = [self.raw(block) for block in consecutive(examples)]
+            return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
         self.check()
         try:
-            part = np.asarray(self.array[examples])
+            block = np.asarray(self.array[examples])
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             last = (examples.stop or self.shape[0]) - 1
             raise ValueError(
                 f"{self.name}, examples {examples.start or 0} to {last}, could not be read: {error}"
             ) from error
-        if part.shape[1:] != self.shape[1:]:
+        if block.shape[1:] != self.shape[1:]:
             raise ValueError(
-                f"{self.name}[{examples.start}:{examples.stop}] has shape {part.shape}, expected "
+                f"{self.name}[{examples.start}:{examples.stop}] has shape {block.shape}, expected "
                 f"(k, {self.shape[1]}, {self.shape[2]}): the array is not (n, T, d), or it changed."
             )
-        if part.dtype.name == "bfloat16":
-            return _regular(part.view(np.uint16))
-        plain = part.dtype.kind == "f" and part.dtype.itemsize <= 8 and part.dtype.isnative
-        return _regular(part, None if plain else np.float64).view()
+        if block.dtype.name == "bfloat16":
+            return _aligned(block.view(np.uint16))
+        plain = block.dtype.kind == "f" and block.dtype.itemsize <= 8 and block.dtype.isnative
+        return _aligned(block, None if plain else np.float64).view()
 
     def check(self) -> None:
-        """Raise where the file below is no longer the one that was opened: its numbers may be others."""
+        """Raise if the file of a memory map has changed since it was opened."""
         if self._stamp is not None and stamp(self.array) != self._stamp:
             raise ValueError(f"the file of {self.name} changed while it was read. Make the Tokens again.")
 
     def largest(self) -> Float:
         """Largest absolute entry of every token (n, T), ∞ where one is NaN or infinite: one pass."""
         out = np.empty(self.shape[:2])
-        for part in self.parts():
-            out[part] = _largest(self.raw(part))
+        for block in self.parts():
+            out[block] = _largest(self.raw(block))
         self.passes += 1
         return out
 
     def products(self, vector: Float) -> Float:
         """xᵀ v of every token, (d,) → (n, T): one pass."""
         out = np.empty(self.shape[:2])
-        for part in self.parts():
-            out[part] = self[part] @ vector
+        for block in self.parts():
+            out[block] = self[block] @ vector
         self.passes += 1
         return out
 
@@ -114,18 +114,18 @@ class Stored:
             return self._units(_float64(self.raw(index)), examples)
         if getattr(index, "ndim", 0) == 2 and index.dtype == bool:
             index = np.nonzero(index)
-        example, *rest = index if isinstance(index, tuple) else (index,)
-        if not rest or isinstance(rest[0], slice):
-            return self._examples(np.asarray(example))[(slice(None), *rest)]
-        example, token = np.broadcast_arrays(example, rest[0])
+        example, *inner = index if isinstance(index, tuple) else (index,)
+        if not inner or isinstance(inner[0], slice):
+            return self._examples(np.asarray(example))[(slice(None), *inner)]
+        example, token = np.broadcast_arrays(example, inner[0])
         rows = self._rows(example.ravel(), token.ravel()).reshape(*example.shape, self.shape[2])
-        return rows[(..., *rest[1:])]
+        return rows[(..., *inner[1:])]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return self[:].astype(dtype or np.float64, copy=False)
 
     def _examples(self, example: Index) -> Float:
-        """Whole examples, (k,) → (k, T, d)."""
+        """All tokens of examples, (k,) → (k, T, d)."""
         if example.dtype == bool:
             example = np.flatnonzero(example)
         if not len(example):
@@ -150,26 +150,26 @@ class Stored:
 
 
 @runtime_checkable
-class PricedThere(Protocol):
-    """Stored numbers that have what they need to be priced where they are."""
+class ComputesMargins(Protocol):
+    """Stored numbers that compute margins on their own device or cluster."""
 
     def margins(self, examples: Index, anchor: Index, queries: Float, W: Float) -> Float:
         """(x_a − x_t)ᵀ W z in float64, the difference first: (k,), (k,), (k, e), (d, e) → (k, T)."""
         ...
 
 
-def neighbours(examples: Index) -> list[slice]:
-    """Indices (k,) as slices, one per stretch of neighbours."""
+def consecutive(examples: Index) -> list[slice]:
+    """Indices (k,) as slices of consecutive indices."""
     ends = np.flatnonzero(np.diff(examples) != 1) + 1
-    return [slice(int(part[0]), int(part[-1]) + 1) for part in np.split(examples, ends)]
+    return [slice(int(block[0]), int(block[-1]) + 1) for block in np.split(examples, ends)]
 
 
 # ---------------------------------------------------------------------- details
 
 
-def _regular(part: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
-    """The part as compiled passes expect it: an array in an .npz file may begin at any byte."""
-    return np.require(part, dtype, ["C", "A"])
+def _aligned(block: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
+    """A contiguous, aligned array for compiled passes: an array in an .npz file may begin at any byte."""
+    return np.require(block, dtype, ["C", "A"])
 
 
 def _float64(raw: NDArray[Any]) -> Float:
@@ -177,7 +177,7 @@ def _float64(raw: NDArray[Any]) -> Float:
 
 
 def _largest(raw: NDArray[Any]) -> Float:
-    if raw.dtype == np.float16:  # without their sign, bits are in the order of the numbers
+    if raw.dtype == np.float16:  # without the sign, bits have the order of the numbers
         top = (raw.view(np.uint16) & np.uint16(0x7FFF)).max(-1).view(np.float16).astype(np.float64)
     elif raw.dtype == np.uint16:
         top = _float64((raw & np.uint16(0x7FFF)).max(-1))

@@ -1,6 +1,6 @@
-"""Keys on a GPU, as torch or JAX hold them: priced there, and only margins come back.
+"""Keys on a GPU, in arrays of torch or JAX: margins are computed there, and only margins are copied back.
 
-Neither library is imported: whoever brings an array of one has it.
+Neither library is imported: the caller who passes such an array has imported it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from attsvm.numbers import Float, Index
 from attsvm.numbers.library import library_of, out_of_memory
 from attsvm.numbers.stored.array import Stored
 
-PART = 1 << 27
-"""Numbers that are widened to float64 at once (1 GB); half as many where the GPU has no room for them."""
+BLOCK = 1 << 27
+"""Numbers that are widened to float64 at once (1 GB), halved each time the GPU runs out of memory."""
 
 
 class OnDevice(Stored):
@@ -26,7 +26,7 @@ class OnDevice(Stored):
     def __init__(self, array: Any, name: str = "keys", exponent: NDArray[np.int_] | None = None) -> None:
         super().__init__(array, name, exponent)
         self.library = library_of(array)
-        self.part = PART
+        self.block_size = BLOCK
 
     def raw(self, examples: slice | Index) -> NDArray[Any]:
         with self.library.scope():
@@ -47,34 +47,34 @@ class OnDevice(Stored):
         with self.library.scope():
             across = self.library.put(W.T)
 
-        def work(x: Any, anchor: Any, queries: Any) -> Any:
+        def of_block(x: Any, anchor: Any, queries: Any) -> Any:
             return self._margins(x, anchor, queries @ across)
 
-        return self._each(work, examples, anchor, queries)
+        return self._each(of_block, examples, anchor, queries)
 
     def _margins(self, x: Any, anchor: Any, y: Any) -> Any:
-        once = _one_reading() if self.library.cuda else None
-        if once is not None:
-            return once(x.detach(), anchor, y)
+        kernel = _triton_margins() if self.library.cuda else None
+        if kernel is not None:
+            return kernel(x.detach(), anchor, y)
         return self.library.compiled(_margins, x, anchor, y)
 
     def _rows(self, example: Index, token: Index) -> Float:
         with self.library.scope():
-            return self._units(self.library.taken(self.array, example, token), example)
+            return self._units(self.library.gather(self.array, example, token), example)
 
     def _each(self, work: Any, examples: Index, *arrays: Any) -> Float:
-        """`work` on parts of the examples and of arrays (k, …), smaller ones where memory is short: (k, T).
+        """`work` on blocks of the examples and of arrays (k, …), halved when memory runs out: (k, T).
 
-        What it gives stays there until all parts are done: one transfer.
+        The results stay on the device until all blocks are done, and are copied at once.
         """
-        parts, start = [], 0
+        results, start = [], 0
         while start < len(examples):
-            stop = start + max(1, self.part // (self.shape[1] * self.shape[2]))
+            stop = start + max(1, self.block_size // (self.shape[1] * self.shape[2]))
             try:
                 with self.library.scope():
                     x = self.array[_sliced(examples[start:stop])]
-                    more = (self.library.put(array[start:stop]) for array in arrays)
-                    parts.append(work(x, *more))
+                    blocks = (self.library.put(array[start:stop]) for array in arrays)
+                    results.append(work(x, *blocks))
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
@@ -83,12 +83,14 @@ class OnDevice(Stored):
                         f"{self.name}[{start}] does not fit into the memory that is left on its GPU twice. "
                         "Free some, or pass the keys on the CPU."
                     ) from None
-                self.part //= 2
+                self.block_size //= 2
                 continue
             start = stop
         with self.library.scope():
-            found = self.library.numpy(self.library.joined(parts)) if parts else np.zeros((0, self.shape[1]))
-        return found if found.flags.writeable else found.copy()
+            if not results:
+                return np.zeros((0, self.shape[1]))
+            out = self.library.numpy(self.library.joined(results))
+        return out if out.flags.writeable else out.copy()
 
 
 def _largest(library: Any, x: Any) -> Any:
@@ -99,27 +101,27 @@ def _largest(library: Any, x: Any) -> Any:
 
 def _margins(library: Any, x: Any, anchor: Any, y: Any) -> Any:
     first = library.double(x[library.put(np.arange(len(x))), anchor])[:, None]
-    # Numbers are widened as they are read: float64 less a half is float64.
+    # float64 minus float16 is float64, so that numbers are widened as they are read.
     return library.product(first - library.to(x, x.dtype), y[:, :, None])[..., 0]
 
 
 def _sliced(examples: slice | Index) -> Any:
-    """Neighbours as a slice, which copies nothing."""
+    """Consecutive examples as a slice, which copies nothing."""
     if isinstance(examples, slice):
         return examples
-    together = len(examples) > 0 and bool((np.diff(examples) == 1).all())
-    return slice(int(examples[0]), int(examples[-1]) + 1) if together else examples
+    consecutive = len(examples) > 0 and bool((np.diff(examples) == 1).all())
+    return slice(int(examples[0]), int(examples[-1]) + 1) if consecutive else examples
 
 
 @cache
-def _one_reading() -> Any:
-    """Margins by a kernel of our own, or None where torch came without Triton or it cannot compile."""
+def _triton_margins() -> Any:
+    """Our Triton kernel for margins, or None where torch came without Triton or Triton cannot compile."""
     torch = sys.modules["torch"]
     try:
-        from attsvm.numbers.stored.one_reading import margins
+        from attsvm.numbers.stored.triton_margins import margins
 
         x, y = torch.ones((1, 2, 3), device="cuda"), torch.ones((1, 3), dtype=torch.float64, device="cuda")
         margins(x, torch.zeros(1, dtype=torch.long, device="cuda"), y).cpu()
-    except Exception:  # a compiler that is missing has many names, and torch can do without
+    except Exception:  # a missing compiler raises errors of many types; the general formula needs none
         return None
     return margins

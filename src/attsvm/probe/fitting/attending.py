@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attsvm.numbers.compiled import compiled, inner
-from attsvm.numbers.elementary import exponential, log_one_plus
+from attsvm.numbers.compiled import compiled, exponential, inner, log_one_plus
 from attsvm.numbers.halves import single
 
 

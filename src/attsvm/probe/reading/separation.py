@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from attsvm.comparison.verdict import cosine
 from attsvm.data.tokens import Tokens
 from attsvm.numbers import Array, Float, Index
-from attsvm.numbers.stored import KEPT, Stored
+from attsvm.numbers.stored import COPY_LIMIT, Stored
 from attsvm.numbers.threads import in_threads
 from attsvm.probe.data.standard import Standard
 from attsvm.probe.data.store import TokenStore
@@ -106,7 +106,7 @@ def separate_selected(seen: Attended, standard: Standard, prompts: Float, names:
         return Separation(reason="every sequence has one token: there is nothing to separate")
     selected = store.padded(seen.attention)[..., 0].argmax(-1)
     keys: Array = Standardised(store, standard)
-    tokens = Tokens(np.asarray(keys) if keys.size <= KEPT else keys, mask=store.mask)
+    tokens = Tokens(np.asarray(keys) if keys.size <= COPY_LIMIT else keys, mask=store.mask)
     try:
         solution = max_margin(tokens, selected)
     except NotSeparable as proof:

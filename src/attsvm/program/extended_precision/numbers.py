@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
-from attsvm.numbers import Float, doubled_loops as loops
-from attsvm.numbers.doubled import Doubled, stacked
+from attsvm.numbers import Float
+from attsvm.numbers.doubled import Doubled, cholesky_in_place, solve_in_place, stacked
 
 Numbers = Any
 """A NumPy array of float64, or a `Doubled`."""
@@ -49,9 +49,9 @@ def solve_positive(matrix: Numbers, right: Numbers) -> Numbers:
             raise np.linalg.LinAlgError("the matrix is not positive definite")
         return dpotrs(factor, right, lower=1)[0]
     factor, out = matrix.copy(), (right if right.ndim == 2 else right[:, None]).copy()
-    if not loops.factor(factor.hi, factor.lo):
+    if not cholesky_in_place(factor.hi, factor.lo):
         raise np.linalg.LinAlgError("the matrix is not positive definite")
-    loops.substitute(factor.hi, factor.lo, out.hi, out.lo)
+    solve_in_place(factor.hi, factor.lo, out.hi, out.lo)
     return out if right.ndim == 2 else out[:, 0]
 
 
